@@ -2,7 +2,7 @@
 //! `docs/model.md` has a row for each.
 
 use crate::explore::{Limits, Report, explore};
-use crate::honest::{self, Honest};
+use crate::honest::{self, Honest, Restores};
 use crate::lying::{self, Durability, Lying};
 use crate::world::Kind;
 use holdfast_content::DeviceId;
@@ -54,6 +54,12 @@ impl Named {
 const WRITES: &[Kind] = &[Kind::Write];
 const BOTH: &[Kind] = &[Kind::Fetch, Kind::Write];
 const FETCHES: &[Kind] = &[Kind::Fetch];
+/// The same under a warrant, which whoever has it submits.
+const WARRANT: &[Kind] = &[Kind::Enact { old: DeviceId(2), new: DeviceId(3) }];
+/// The same, for D.
+const WARRANT_FOR_D: &[Kind] = &[Kind::Enact { old: DeviceId(2), new: DeviceId(4) }];
+/// User 2's device B is replaced by D, by the superuser itself.
+const OTHERWISE: &[Kind] = &[Kind::Rotate { old: DeviceId(2), new: DeviceId(4) }];
 /// User 2's device B is replaced by C.
 const ROTATION: &[Kind] = &[Kind::Rotate { old: DeviceId(2), new: DeviceId(3) }];
 
@@ -73,6 +79,7 @@ fn honest(users: u32, clients: &[(u32, u64, &[Kind], u32)]) -> honest::Config {
         waits: true,
         looks: false,
         aborts: true,
+        restores: Restores::Never,
         durability: Durability::Notes,
     }
 }
@@ -190,6 +197,74 @@ fn honest_ones() -> Vec<Named> {
                 fast: false,
                 waits: false,
                 ..honest(2, &[(0, 2, ROTATION, 0), (1, 1, WRITES, 0), (2, 1, WRITES, 0), (3, 1, WRITES, 0)])
+            },
+        ),
+        holds(
+            "honest-restore-small",
+            "A and B write once; the server is put back, declared or not; slow, waits, aborts",
+            true,
+            Config {
+                restores: Restores::Declared,
+                fast: false,
+                ..honest(2, &[(1, 1, WRITES, 0), (2, 1, WRITES, 0)])
+            },
+        ),
+        Named {
+            name: "honest-restore-undeclared",
+            about: "the same, and nobody says that the server was put back",
+            small: true,
+            expected: Expected::Breaks,
+            what: What::Honest(Config {
+                restores: Restores::Undeclared,
+                fast: false,
+                ..honest(2, &[(1, 1, WRITES, 0), (2, 1, WRITES, 0)])
+            }),
+        },
+        holds(
+            "honest-restore",
+            "A and B write twice and once; the server is put back as declared; fast and slow, waits, aborts",
+            false,
+            Config { restores: Restores::Declared, ..honest(2, &[(1, 2, WRITES, 0), (2, 1, WRITES, 0)]) },
+        ),
+        holds(
+            "honest-restore-looks",
+            "A and B write once, fast and slow; the server is put back as declared; looks, aborts, a crash of one that loses nothing it noted",
+            false,
+            Config {
+                restores: Restores::Declared,
+                looks: true,
+                waits: false,
+                durability: Durability::Everything,
+                ..honest(2, &[(1, 1, WRITES, 1), (2, 1, WRITES, 0)])
+            },
+        ),
+        holds(
+            "honest-warrant",
+            "A submits the warrant for B's replacement by C, twice; B and C write; slow, aborts",
+            true,
+            Config {
+                fast: false,
+                waits: false,
+                ..honest(2, &[(1, 2, WARRANT, 0), (2, 1, WRITES, 0), (3, 1, WRITES, 0)])
+            },
+        ),
+        holds(
+            "honest-warrant-late",
+            "A submits the warrant twice, while the superuser replaces B otherwise; B writes; fast and slow, aborts",
+            true,
+            Config {
+                waits: false,
+                ..honest(2, &[(0, 1, OTHERWISE, 0), (1, 2, WARRANT, 0), (2, 1, WRITES, 0)])
+            },
+        ),
+        holds(
+            "honest-warrant-twice",
+            "A and C submit one warrant for B's replacement by D, who writes; slow, aborts",
+            false,
+            Config {
+                fast: false,
+                waits: false,
+                ..honest(3, &[(1, 2, WARRANT_FOR_D, 0), (3, 2, WARRANT_FOR_D, 0), (4, 1, WRITES, 0)])
             },
         ),
         Named {
@@ -326,6 +401,24 @@ fn lying_ones() -> Vec<Named> {
             true,
             Config { aborts: true, ..lying(2, &[(0, 1, ROTATION), (2, 1, WRITES), (3, 1, WRITES)]) },
         ),
+        entry(
+            "lying-warrant-small",
+            "A submits the warrant for B's replacement by C, twice, while the superuser replaces B otherwise; B fetches; slow, void",
+            true,
+            lying(2, &[(0, 1, OTHERWISE), (1, 2, WARRANT), (2, 1, FETCHES)]),
+        ),
+        entry(
+            "lying-warrant-league",
+            "the same with A in league with the server: it signs over whatever came between",
+            true,
+            league(),
+        ),
+        entry(
+            "lying-warrant",
+            "the first with aborts",
+            false,
+            Config { aborts: true, ..lying(2, &[(0, 1, OTHERWISE), (1, 2, WARRANT), (2, 1, FETCHES)]) },
+        ),
         breaks(
             "lying-power-loss",
             "a client that loses power and with it what it only noted",
@@ -337,6 +430,12 @@ fn lying_ones() -> Vec<Named> {
             with_crash(Durability::Reserved, everything(two(2, 1))),
         ),
     ]
+}
+
+/// A member in league with the server, who submits a warrant whatever came between.
+pub fn league() -> lying::Config {
+    let anyway = &[Kind::EnactAnyway { old: DeviceId(2), new: DeviceId(3) }];
+    lying(2, &[(0, 1, OTHERWISE), (1, 2, anyway), (2, 1, FETCHES)])
 }
 
 /// The first client may crash once.

@@ -6,4 +6,5 @@ pub mod explore;
 pub mod honest;
 pub mod intern;
 pub mod lying;
+mod warrants;
 pub mod world;

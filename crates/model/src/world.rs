@@ -20,7 +20,7 @@ use holdfast_protocol::order::last_vector;
 use holdfast_protocol::signed::{Signable, Signed};
 use holdfast_protocol::signer::{Effect, Event, Signer, Tables};
 use holdfast_protocol::structure::{Outcome, Structure, View};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
 /// The group that every user is in.
@@ -45,6 +45,27 @@ pub enum Kind {
         /// The one that comes in its place.
         new: DeviceId,
     },
+    /// Submits the superuser's warrant for such a replacement; it was signed to follow the first membership.
+    Enact {
+        /// The device that is removed.
+        old: DeviceId,
+        /// The one that comes in its place.
+        new: DeviceId,
+    },
+    /// The same in league with the server: whether the warrant still follows is not asked.
+    EnactAnyway {
+        /// The device that is removed.
+        old: DeviceId,
+        /// The one that comes in its place.
+        new: DeviceId,
+    },
+}
+
+impl Kind {
+    /// Whether it changes the membership.
+    pub fn changes_members(self) -> bool {
+        matches!(self, Kind::Rotate { .. } | Kind::Enact { .. } | Kind::EnactAnyway { .. })
+    }
 }
 
 /// The key of a device.
@@ -82,6 +103,8 @@ pub struct World {
     memberships: HashMap<Digest, Rc<Membership>>,
     receipts: HashMap<Digest, Signed<Receipt>>,
     logs: Interner<Vec<Digest>, Log>,
+    /// Who does not ask whether a warrant still follows.
+    pub(crate) careless: BTreeSet<DeviceId>,
 }
 
 /// A log of updates with all its nodes.
@@ -144,6 +167,7 @@ impl World {
             memberships: HashMap::new(),
             receipts: HashMap::new(),
             logs: Interner::default(),
+            careless: BTreeSet::new(),
         }
     }
 
@@ -206,21 +230,38 @@ impl World {
             Kind::Rotate { old, new } => {
                 let (_, handle) = floor.view.handle(PrincipalId::Members).expect("there is a membership");
                 let before = self.membership_at(&handle.reference);
-                let mut next = (*before).clone();
-                let user = next.devices[&old].user;
-                if let Some(device) = next.devices.get_mut(&old) {
-                    device.removed_at = Some(0);
-                }
-                let name = format!("device {}", new.0);
-                let key = self.key(new).public();
-                next.devices.insert(new, Device { user, name, key, removed_at: None });
-                let vector = last_vector(&floor.view);
-                let next = before.succeeded_by(next, vector.get(PrincipalId::Members) + 1);
-                let mut sink = &self.blocks;
-                let reference = sink.put(next.to_block(&DigestKey::WELL_KNOWN).expect("valid"));
-                vec![Delta::SetMembers { reference }]
+                let version = last_vector(&floor.view).get(PrincipalId::Members) + 1;
+                vec![self.set_members(&self.replaced(&before, old, new, version))]
+            }
+            Kind::Enact { old, new } | Kind::EnactAnyway { old, new } => {
+                vec![self.enact(floor, old, new)]
             }
         }
+    }
+
+    /// The membership after `before` in which a device is replaced by another of the same user.
+    pub(crate) fn replaced(
+        &self,
+        before: &Membership,
+        old: DeviceId,
+        new: DeviceId,
+        version: u64,
+    ) -> Membership {
+        let mut next = before.clone();
+        let user = next.devices[&old].user;
+        if let Some(device) = next.devices.get_mut(&old) {
+            device.removed_at = Some(0);
+        }
+        let (name, key) = (format!("device {}", new.0), self.key(new).public());
+        next.devices.insert(new, Device { user, name, key, removed_at: None });
+        before.succeeded_by(next, version)
+    }
+
+    /// The change to a membership, which is stored.
+    pub(crate) fn set_members(&self, next: &Membership) -> Delta {
+        let mut sink = &self.blocks;
+        let reference = sink.put(next.to_block(&DigestKey::WELL_KNOWN).expect("valid"));
+        Delta::SetMembers { reference }
     }
 
     /// The number of a log with these leaves.

@@ -1,7 +1,7 @@
 //! The traces that break the tempting shortcuts: with the shortcut taken, the checker finds the way to a broken promise;
 //! without it, the same configuration holds. (How each shortcut is taken is said in `lying::apart`.)
 
-use holdfast_model::configurations::{lying, with_crash};
+use holdfast_model::configurations::{league, lying, with_crash};
 use holdfast_model::explore::{Limits, Report, Verdict, explore};
 use holdfast_model::lying::apart::{Apart, Rules, Shortcut};
 use holdfast_model::lying::{Body, Config, Durability, Lying};
@@ -24,7 +24,7 @@ macro_rules! rules {
 
 rules! {
     None OwnNumbers AbortUnrecorded AbortOnce RollForward PassedRecords FloorGoes Reflection LearnedGoes LookGoes
-    Pushed LearnedLate
+    Pushed LearnedLate Warrants
 }
 
 fn run<B: Body>(config: &Config) -> Report {
@@ -134,6 +134,13 @@ fn t11_fast_accepted_after_a_push() {
 #[test]
 fn t12_learned_under_way() {
     needed::<LearnedLate>(&Config { waits: true, ..aborts(two(2, 2)) }, "A1 is");
+}
+
+/// A warrant that was overtaken: the superuser has replaced B otherwise, and a member in league with the server brings in
+/// what was signed before that.
+#[test]
+fn an_overtaken_warrant() {
+    needed::<Warrants>(&league(), "does not follow what its warrant names");
 }
 
 /// The wrapper itself changes nothing.

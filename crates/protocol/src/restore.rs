@@ -141,10 +141,13 @@ fn own_slot(old: &Floor, floor: &Floor, reply: &ViewReply) -> Result<(), Alarm> 
 
 fn lost(old: &Floor, floor: &Floor, kept: u64) -> Lost {
     let seen = old.log().size - kept.min(old.log().size);
-    let own = old.own().filter(|own| {
-        let here = floor.own().map(|slot| slot.value.digest());
-        here != Some(own.value.digest()) && own.value.forecast.file_system == old.epoch
-    });
+    // What is left may be further than this device knew: an operation that it had no acknowledgement of yet.
+    let is_left = |number: u64| {
+        let slot = floor.own().map(|slot| &slot.value);
+        slot.is_some_and(|slot| slot.forecast.file_system == old.epoch && slot.number() >= number)
+    };
+    let own =
+        old.own().filter(|own| own.value.forecast.file_system == old.epoch && !is_left(own.value.number()));
     let first = floor.own().map_or(1, |slot| slot.value.number() + 1);
     Lost { seen, own: own.map(|own| (first.min(own.value.number()), own.value.number())) }
 }

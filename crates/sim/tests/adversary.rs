@@ -1,8 +1,11 @@
 //! Each behaviour of the adversary against each call of a client, and all of them at random.
 
+use holdfast_protocol::judge::{Exhibit, contradictions};
+use holdfast_protocol::peers::{Finding, judge};
 use holdfast_sim::adversary::behaviour::Behaviour;
 use holdfast_sim::adversary::chaos;
-use holdfast_sim::adversary::verdict::{Doing, rows, table};
+use holdfast_sim::adversary::peers::{self, Meeting};
+use holdfast_sim::adversary::verdict::{Doing, rows, table, without_memory};
 
 /// Rows that wait for a term or a bound cost no work meanwhile.
 const THREADS: usize = 6;
@@ -34,6 +37,67 @@ fn every_behaviour_by_every_call() {
         let document = std::fs::read_to_string(path).expect("docs/adversary.md");
         assert!(document.contains(&table), "docs/adversary.md should hold:\n{table}");
     }
+}
+
+/// Proves: the rows about restores and warrants can fail. With a client that remembers nothing, and so checks nothing against
+/// what it was told before, each of these lies goes through, and the oracle says so; and an honest restore that nobody says
+/// anything about is a roll-back.
+#[test]
+fn a_client_without_memory_is_found_out() {
+    use Behaviour::*;
+    for behaviour in [
+        RestoreDeclared,
+        RestoreHidden,
+        RestoreWithheld,
+        RestoreUndone,
+        RestoreReplayed,
+        RestoreOfFork,
+        WarrantReordered,
+    ] {
+        assert!(without_memory(behaviour).is_err(), "{behaviour:?} is not noticed");
+    }
+    for behaviour in [Honest, WarrantTwice, WarrantLate] {
+        assert_eq!(without_memory(behaviour), Ok(()), "{behaviour:?}");
+    }
+}
+
+/// Proves: two that were forked find out as soon as they talk, and convict the server before anybody; a peer that lies raises
+/// no alarm, and hides nothing that another tells.
+#[test]
+fn peers_meet() {
+    let (table, wrong) = peers::table();
+    println!("{table}");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/adversary.md");
+    let document = std::fs::read_to_string(path).expect("docs/adversary.md");
+    assert!(document.contains(&table), "docs/adversary.md should hold:\n{table}");
+}
+
+/// Proves: the rows about peers can fail. Who takes a peer's word for proof convicts an honest server; who never compares
+/// agrees across a fork.
+#[test]
+fn careless_judges_are_found_out() {
+    let credulous: peers::Judge = |floor, members, peer, latest| {
+        let known = floor.view.slots.get(&peer).map_or(0, |slot| slot.value.number());
+        let word = latest.operation.as_ref().expect("it has one").structure.clone();
+        let differs = floor.view.slots.get(&peer) != Some(&word);
+        match judge(floor, members, peer, latest) {
+            Err(_) if differs && word.value.number() >= known => {
+                let first = Exhibit { structure: &word, acknowledged: true };
+                let mut other = word.clone();
+                other.value.forecast.log.size += 1;
+                let second = Exhibit { structure: &other, acknowledged: true };
+                let clash = contradictions(&[first, second]).remove(0);
+                Ok(Finding::Convicted(Box::new(clash)))
+            }
+            found => found,
+        }
+    };
+    assert!(peers::run(Meeting::Altered, None, credulous).is_err());
+    assert!(peers::run(Meeting::FalseReceipt, None, credulous).is_err());
+    let trusting: peers::Judge = |_, _, _, _| Ok(Finding::Agrees);
+    assert!(peers::run(Meeting::Fork, None, trusting).is_err());
+    assert!(peers::run(Meeting::ForkAndOneLiar, None, trusting).is_err());
 }
 
 /// Proves: a file that was made is not said to be absent because the server denies having taken the operation. (Found by

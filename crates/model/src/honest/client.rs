@@ -1,11 +1,12 @@
 //! The states of the clients' machines, and the steps between them, each made once.
 
 use super::Mail;
+use super::restores::go_over;
 use super::server::Server;
 use crate::intern::Interner;
 use crate::world::{Kind, Operation, World, name, sent};
 use holdfast_content::{DeviceId, Fate, Membership, PrincipalId};
-use holdfast_protocol::certificate::{Certificate, Delta};
+use holdfast_protocol::certificate::Certificate;
 use holdfast_protocol::check::Accepted;
 use holdfast_protocol::message::{Request, Response};
 use holdfast_protocol::signer::{Effect, Event, Finished, Signer};
@@ -63,6 +64,8 @@ pub(super) enum Told {
     Learn(u32),
     /// A view that was looked at.
     Look(u32),
+    /// What a server shows whose restore is taken up.
+    TakeUp(u32),
     /// First event after a crash.
     Restart,
     /// The same, after which the numbers up to this one are given up: they had been reserved.
@@ -90,6 +93,8 @@ pub(super) struct Next {
     pub(super) acknowledged: Option<u64>,
     /// An operation was committed, with effect.
     pub(super) committed: bool,
+    /// Of its own operations, those that a restore has lost.
+    pub(super) lost: Option<(u64, u64)>,
 }
 
 /// An accepted view, and the certificate it is for.
@@ -154,16 +159,27 @@ impl Clients {
             }
             _ => before.signer.clone(),
         };
-        let effects = self.tell(world, mail, &mut signer, &before, folding, told)?;
+        let mut lost = None;
+        let effects = match told {
+            Told::TakeUp(response) => {
+                let Response::View(reply) = &*mail.responses.get(response) else {
+                    return Err("a look is answered by a view".to_owned());
+                };
+                lost = go_over(world, &mut signer, reply)?;
+                vec![Effect::Persist(signer.to_bytes())]
+            }
+            _ => self.tell(world, mail, &mut signer, &before, folding, told)?,
+        };
         let floor = signer.floor();
-        if floor.log().size < before.signer.floor().log().size {
+        if floor.epoch == before.signer.floor().epoch && floor.log().size < before.signer.floor().log().size {
             return Err("the floor goes back".to_owned());
         }
         let number = before.used();
         let mut next =
-            Next { machine: 0, kept: Kept::Nothing, folding: 0, acknowledged: None, committed: false };
+            Next { machine: 0, kept: Kept::Nothing, folding: 0, acknowledged: None, committed: false, lost };
         let waits_still =
-            !matches!(told, Told::Fold(_) | Told::Restart | Told::RestartFrom(_)) && folding > 0;
+            !matches!(told, Told::Fold(_) | Told::Restart | Told::RestartFrom(_) | Told::TakeUp(_))
+                && folding > 0;
         if waits_still {
             next.folding = folding;
         }
@@ -260,6 +276,7 @@ impl Clients {
                 let members = world.members(signer.floor(), &reply.view).map_err(alarms)?;
                 signer.step(&key, Event::Look { reply, members: &*members }).map_err(misuse)
             }
+            Told::TakeUp(_) => unreachable!("it is no event of the machine"),
             Told::Restart => {
                 debug_assert_eq!(before.signer, *signer);
                 signer.step(&key, Event::Restarted).map_err(misuse)
@@ -280,14 +297,11 @@ impl Clients {
     }
 }
 
-/// Whether an operation takes effect at its place: a change of membership only at the version it was planned for.
+/// Whether an operation takes effect at its place.
 pub(super) fn fitting(world: &mut World, folding: &Folding) -> Outcome {
-    let version = folding.accepted.forecast.vector.get(PrincipalId::Members);
-    let fits = folding.certificate.deltas.iter().all(|delta| match delta {
-        Delta::SetMembers { reference } => world.membership_at(reference).version == version,
-        _ => true,
-    });
-    if fits { Outcome::Done } else { Outcome::Nothing }
+    let Folding { accepted, certificate } = folding;
+    let version = accepted.forecast.vector.get(PrincipalId::Members);
+    world.outcome_at(certificate.device, &accepted.view, version, &certificate.deltas)
 }
 
 /// Whether what a client takes for true is so at the server.
@@ -295,6 +309,10 @@ pub(super) fn agree(world: &World, client: &Client, server: &Server) -> Result<(
     let floor = client.signer.floor();
     let device = floor.device;
     let who = name(device);
+    if floor.epoch != server.epoch() {
+        // What is lost is told when the restore is taken up.
+        return Ok(());
+    }
     if let Some(own) = floor.own() {
         match server.view.slots.get(&device) {
             None => return Err(format!("{who}'s acknowledged operation {} is lost", floor.last())),

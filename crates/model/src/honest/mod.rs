@@ -16,6 +16,7 @@
 //! but the server's.
 
 mod client;
+mod restores;
 mod server;
 
 use crate::explore::{Action, Model, Step, Violation};
@@ -42,6 +43,17 @@ pub struct Plan {
     pub crashes: u32,
 }
 
+/// What becomes of backups.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Restores {
+    /// There are none.
+    Never,
+    /// One is put back, and the superuser declares it.
+    Declared,
+    /// One is put back, and nobody says so.
+    Undeclared,
+}
+
 /// A configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -61,6 +73,8 @@ pub struct Config {
     pub looks: bool,
     /// Whether the server declares pending operations dead.
     pub aborts: bool,
+    /// Whether a backup of the server is taken, and put back.
+    pub restores: Restores,
     /// What crashes take away.
     pub durability: Durability,
 }
@@ -89,12 +103,16 @@ struct Place {
 #[derive(Clone)]
 struct State {
     server: u32,
+    /// The state of the server that a backup holds, plus one.
+    backup: u32,
+    /// Whether it was put back.
+    is_restored: u32,
     places: Vec<Place>,
 }
 
 impl State {
     fn encode(&self) -> Vec<u32> {
-        let mut out = vec![self.server];
+        let mut out = vec![self.server, self.backup, self.is_restored];
         for place in &self.places {
             out.extend([place.machine, place.folding, place.crashes, place.acknowledged]);
             for list in [&place.durable, &place.answers, &place.learned, &place.looks, &place.sent] {
@@ -111,7 +129,7 @@ impl State {
             from = later;
             now.to_vec()
         };
-        let server = take(1)[0];
+        let (server, backup, is_restored) = (take(1)[0], take(1)[0], take(1)[0]);
         let places = (0..clients)
             .map(|_| {
                 let fixed = take(4);
@@ -132,7 +150,7 @@ impl State {
                 }
             })
             .collect();
-        State { server, places }
+        State { server, backup, is_restored, places }
     }
 }
 
@@ -143,9 +161,11 @@ enum Verb {
     Fetch,
     Write,
     Rotate,
+    Enact,
     FastFetch,
     FastWrite,
     FastRotate,
+    FastEnact,
     Deliver,
     DeliverLate,
     DeliverAfterTimeOut,
@@ -157,16 +177,21 @@ enum Verb {
     Learn,
     AskLook,
     Look,
+    TakeUp,
     Kill,
+    Backup,
+    PutBack,
 }
 
-const VERBS: [Verb; 18] = [
+const VERBS: [Verb; 23] = [
     Verb::Fetch,
     Verb::Write,
     Verb::Rotate,
+    Verb::Enact,
     Verb::FastFetch,
     Verb::FastWrite,
     Verb::FastRotate,
+    Verb::FastEnact,
     Verb::Deliver,
     Verb::DeliverLate,
     Verb::DeliverAfterTimeOut,
@@ -178,12 +203,22 @@ const VERBS: [Verb; 18] = [
     Verb::Learn,
     Verb::AskLook,
     Verb::Look,
+    Verb::TakeUp,
     Verb::Kill,
+    Verb::Backup,
+    Verb::PutBack,
 ];
 
+/// Nobody's doing that anybody could wait for.
+const MISFORTUNE: u8 = Action::SERVER - 1;
+
 fn action(actor: usize, verb: Verb, detail: u32) -> Action {
-    let helps = !matches!(verb, Verb::Crash | Verb::DeliverLate);
-    let actor = if verb == Verb::Kill { Action::SERVER } else { actor as u8 };
+    let helps = !matches!(verb, Verb::Crash | Verb::DeliverLate | Verb::Backup | Verb::PutBack);
+    let actor = match verb {
+        Verb::Kill => Action::SERVER,
+        Verb::Backup | Verb::PutBack => MISFORTUNE,
+        _ => actor as u8,
+    };
     Action { actor, helps, commits: false, what: (verb as u32) << 24 | detail }
 }
 
@@ -359,6 +394,7 @@ impl Honest {
                     }
                     (Verb::Rotate, Verb::FastRotate)
                 }
+                Kind::Enact { .. } | Kind::EnactAnyway { .. } => (Verb::Enact, Verb::FastEnact),
             };
             let wants_fast = self.config.fast && client.signer.wants_fast();
             if wants_fast {
@@ -401,7 +437,11 @@ impl Honest {
             next.server = server;
             if !late {
                 let is_error = matches!(&*self.mail.responses.get(response), Response::Error(_));
-                if is_error && self.servers.get(state.server).may_serve(device) {
+                let server = self.servers.get(state.server);
+                let is_due = server.may_serve(device)
+                    && !self.may_be_late(request)
+                    && restores::is_present(&server, &self.mail.requests.get(request));
+                if is_error && is_due {
                     let what =
                         format!("an honest request is refused: {:?}", self.mail.responses.get(response));
                     return Err(Violation { action, what });
@@ -411,6 +451,17 @@ impl Honest {
             self.push(out, action, next)?;
         }
         Ok(())
+    }
+
+    /// Whether a request is about a change of the membership that another may have overtaken.
+    fn may_be_late(&self, request: u32) -> bool {
+        let is_submitted = |plan: &Plan| plan.kinds.iter().any(|kind| matches!(kind, Kind::Enact { .. }));
+        match &*self.mail.requests.get(request) {
+            Request::Update { certificate, .. } | Request::Fast { certificate, .. } => {
+                certificate.value.new_members().is_some() && self.config.clients.iter().any(is_submitted)
+            }
+            _ => false,
+        }
     }
 
     fn client_actions(&mut self, out: &mut Vec<Step>, state: &State, at: usize) -> Result<(), Violation> {
@@ -478,6 +529,12 @@ impl Honest {
                 self.client_step(out, state, at, action(at, Verb::Learn, *structure), told)?;
             }
         }
+        self.take_up(out, state, at)?;
+        let server = self.servers.get(state.server);
+        if client.signer.floor().epoch != server.epoch() {
+            // Whoever looks takes the restore up.
+            return Ok(());
+        }
         if self.config.looks && client.is_idle && self.servers.get(state.server).is_member(self.device(at)) {
             // Looks are made between operations, one at a time.
             let log_size = client.signer.floor().log().size;
@@ -505,13 +562,16 @@ impl Model for Honest {
             Place { machine, durable: vec![machine], crashes: plan.crashes, ..Place::default() }
         };
         let places = plans.iter().map(place).collect();
-        State { server, places }.encode()
+        State { server, backup: 0, is_restored: 0, places }.encode()
     }
 
     fn steps(&mut self, state: &[u32], out: &mut Vec<Step>) -> Result<(), Violation> {
         let state = State::decode(state, self.config.clients.len());
         for at in 0..state.places.len() {
             self.client_actions(out, &state, at)?;
+        }
+        if self.config.restores != Restores::Never {
+            self.backups(out, &state)?;
         }
         if self.config.aborts {
             for (device, number) in self.servers.get(state.server).alive() {
@@ -537,7 +597,7 @@ impl Model for Honest {
             left >= 2
                 && server.may_serve(plan.device)
                 && server.is_member(plan.device)
-                && plan.kinds.iter().any(|kind| !matches!(kind, Kind::Rotate { .. }))
+                && plan.kinds.iter().any(|kind| !kind.changes_members())
         };
         (0..state.places.len()).filter(obliged).map(|at| at as u8).collect()
     }
@@ -545,6 +605,11 @@ impl Model for Honest {
     fn describe(&self, action: Action) -> String {
         let verb = VERBS[(action.what >> 24) as usize];
         let detail = action.what & 0xff_ffff;
+        match verb {
+            Verb::Backup => return "server: a backup is taken".to_owned(),
+            Verb::PutBack => return "server: is put back to the backup".to_owned(),
+            _ => {}
+        }
         if verb == Verb::Kill {
             return format!("server: declares {}'s operation dead", name(DeviceId(detail)));
         }
@@ -566,9 +631,11 @@ impl Model for Honest {
             Verb::Fetch => format!("{who}: begins a fetch"),
             Verb::Write => format!("{who}: begins a write"),
             Verb::Rotate => format!("{who}: begins a rotation"),
+            Verb::Enact => format!("{who}: submits a warrant"),
             Verb::FastFetch => format!("{who}: begins a fast fetch"),
             Verb::FastWrite => format!("{who}: begins a fast write"),
             Verb::FastRotate => format!("{who}: begins a fast rotation"),
+            Verb::FastEnact => format!("{who}: submits a warrant, fast"),
             Verb::Deliver => format!("server: takes {who}'s {}", request(detail)),
             Verb::DeliverLate => format!("server: takes {who}'s {}, late", request(detail)),
             Verb::DeliverAfterTimeOut => {
@@ -582,7 +649,8 @@ impl Model for Honest {
             Verb::Learn => format!("{who}: learns {}", response(detail)),
             Verb::AskLook => format!("server: answers {who}'s look with {}", response(detail)),
             Verb::Look => format!("{who}: looks at {}", response(detail)),
-            Verb::Kill => unreachable!("handled above"),
+            Verb::TakeUp => format!("{who}: takes the restore up, {}", response(detail)),
+            Verb::Kill | Verb::Backup | Verb::PutBack => unreachable!("handled above"),
         }
     }
 

@@ -1,12 +1,13 @@
 //! The states of the server's machine, and the steps between them, each made once.
 
 use super::Mail;
+use super::restores::is_present;
 use crate::intern::Interner;
 use crate::world::{Operation, World, receipt_for, writes};
-use holdfast_content::{DeviceId, Fate};
+use holdfast_content::{DeviceId, Fate, PrincipalId, Restore};
 use holdfast_crypto::Digest;
 use holdfast_protocol::certificate::Certificate;
-use holdfast_protocol::message::{Request, Response, ServerError};
+use holdfast_protocol::message::{Request, Response, ServerError, ViewReply};
 use holdfast_protocol::sequencer::{
     CommitOutcome, FastOutcome, OrderingRecord, Sequencer, Standing, Step, Updated,
 };
@@ -20,7 +21,7 @@ const ABORT_AFTER_MS: u64 = 1_000;
 
 /// A state of the server.
 pub(super) struct Server {
-    sequencer: Sequencer,
+    pub(super) sequencer: Sequencer,
     /// What it shows.
     pub(super) view: View,
     /// Every operation ever ordered, with whether it writes the register.
@@ -29,6 +30,16 @@ pub(super) struct Server {
 }
 
 impl Server {
+    /// The epoch that it is in.
+    pub(super) fn epoch(&self) -> Digest {
+        self.sequencer.epoch()
+    }
+
+    /// The restores that were declared.
+    pub(super) fn restores(&self) -> Vec<Restore> {
+        self.sequencer.membership().restores.clone()
+    }
+
     /// Whether the server orders operations of this device.
     pub(super) fn is_member(&self, device: DeviceId) -> bool {
         self.sequencer.membership().is_active(device)
@@ -36,7 +47,7 @@ impl Server {
 
     /// Whether there is no reason to refuse it anything: it is a member, and no change of membership is under way.
     pub(super) fn may_serve(&self, device: DeviceId) -> bool {
-        let changing = self.sequencer.pending().any(|certificate| certificate.device == DeviceId(0));
+        let changing = self.sequencer.pending().any(|certificate| certificate.new_members().is_some());
         self.is_member(device) && !changing
     }
 
@@ -68,6 +79,8 @@ pub(super) struct Servers {
     handled: HashMap<(u32, DeviceId, u32, bool), (u32, u32)>,
     killed: HashMap<(u32, DeviceId), u32>,
     looks: HashMap<(u32, u64), u32>,
+    /// What came of backups that were put back.
+    pub(super) put_back: HashMap<u32, u32>,
 }
 
 impl Servers {
@@ -109,6 +122,7 @@ impl Servers {
         for record in records {
             if let OrderingRecord::Create { certificate, .. }
             | OrderingRecord::Update { certificate, .. }
+            | OrderingRecord::Restore { certificate, .. }
             | OrderingRecord::Fast { certificate, .. } = record
             {
                 let operation = (certificate.value.device, certificate.value.number);
@@ -136,9 +150,9 @@ impl Servers {
     }
 
     /// Goes from a state to what `records` make of it, by way of a crash, and checks that no fate changed.
-    fn advance<T>(
+    pub(super) fn advance<T>(
         &mut self,
-        world: &World,
+        world: &mut World,
         from: u32,
         after: Sequencer,
         step: Step<T>,
@@ -165,6 +179,7 @@ impl Servers {
         if now.log.len() < former.log.len() || now.log[..former.log.len()] != former.log[..] {
             return Err("the same state of the server has another past".to_owned());
         }
+        follows(world, &former.view, &now.view)?;
         if new || records.len() > 1 {
             for (operation, fate) in former.fates() {
                 let later = now.view.fate_of(operation.0, operation.1);
@@ -277,12 +292,21 @@ impl Servers {
 
     /// A view with the proof that its log extends what the client knows.
     fn proven(&self, world: &mut World, server: u32, view: View, known: u64) -> Response {
+        Response::View(Box::new(self.reply(world, server, view, known)))
+    }
+
+    /// What it shows now.
+    pub(super) fn shown(&self, world: &mut World, server: u32, known: u64) -> ViewReply {
+        self.reply(world, server, self.get(server).sequencer.look().view, known)
+    }
+
+    fn reply(&self, world: &mut World, server: u32, view: View, known: u64) -> ViewReply {
         let leaves = self.get(server).leaves[..view.log.size as usize].to_vec();
         let log = world.log(leaves);
         let head = view.log;
         let reply = world.log_at(log).reply(view, known);
         assert_eq!(reply.view.log, head, "the leaves are those of the server's log");
-        Response::View(Box::new(reply))
+        reply
     }
 
     /// Whether a late copy of a request could still change anything.
@@ -294,6 +318,10 @@ impl Servers {
         device: DeviceId,
         request: u32,
     ) -> bool {
+        if !is_present(&self.get(server), &mail.requests.get(request)) {
+            // An epoch that has ended never comes again.
+            return false;
+        }
         let Ok((next, response)) = self.handle(world, mail, server, device, request, false) else {
             // Broken promises are for those who deliver it.
             return true;
@@ -364,6 +392,21 @@ impl Servers {
             Standing::Committed(structure) => Some(mail.response(Response::Structure(Some(structure)))),
             Standing::Pending | Standing::Gone => None,
         }
+    }
+}
+
+/// A membership under a warrant comes into force right after the one that its warrant names.
+fn follows(world: &mut World, before: &View, after: &View) -> Result<(), String> {
+    let handle = |view: &View| view.handle(PrincipalId::Members).map(|(_, handle)| handle);
+    let (Some(before), Some(after)) = (handle(before), handle(after)) else { return Ok(()) };
+    match world.membership_at(&after.reference).warrant {
+        Some(warrant)
+            if before != after
+                && (warrant.version, warrant.follows) != (before.version, before.reference.address) =>
+        {
+            Err(format!("membership {} does not follow what its warrant names", after.version))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -6,6 +6,7 @@
 //! holds what that order says. Two branches of a fork are two clients (or signers) that know different things; that
 //! they are never joined is that nobody ever knows both.
 
+use crate::warrants::{Brought, follow_each_other};
 use crate::world::{Operation, World, name};
 use holdfast_content::DeviceId;
 use holdfast_crypto::Digest;
@@ -36,6 +37,8 @@ struct Signature {
     forecast: Digest,
     /// The register's version that it wrote, with effect.
     wrote: Option<u64>,
+    /// The membership that it brought, with effect.
+    brought: Option<Brought>,
     knowledge: Rc<Knowledge>,
 }
 
@@ -56,6 +59,7 @@ impl Archive {
         number: u32,
         structure: &Structure,
         writes: bool,
+        brought: Option<Brought>,
         knowledge: Rc<Knowledge>,
     ) {
         let forecast = &structure.forecast;
@@ -67,6 +71,7 @@ impl Archive {
             vector: forecast.vector.clone(),
             forecast: forecast.digest(),
             wrote,
+            brought,
             knowledge,
         };
         self.signed.insert(number, signature);
@@ -168,6 +173,10 @@ impl Archive {
             self.abort(known, (entry.forecast.device, entry.forecast.number()))?;
         }
         self.nothing_is_missing(known, floor, view)?;
+        let brought = known.committed.values().map(|signature| &self.signed[signature]);
+        let brought: Vec<(DeviceId, Brought)> =
+            brought.filter_map(|signature| Some((signature.operation.0, signature.brought?))).collect();
+        follow_each_other(floor.device, &brought)?;
         let register = world.register(view)?;
         if register.is_settled {
             let writes = known.committed.values().map(|signature| &self.signed[signature]);

@@ -20,6 +20,7 @@ pub use body::{Body, Busy};
 
 use crate::explore::{Action, Model, Step, Violation};
 use crate::intern::Interner;
+use crate::warrants::is_new;
 use crate::world::{Kind, World, name, writes};
 use holdfast_content::DeviceId;
 use holdfast_crypto::{Digest, encode};
@@ -110,9 +111,11 @@ enum Verb {
     Fetch,
     Write,
     Rotate,
+    Enact,
     FastFetch,
     FastWrite,
     FastRotate,
+    FastEnact,
     View,
     ViewNothing,
     Look,
@@ -153,8 +156,12 @@ pub struct Lying<B: Body> {
 impl<B: Body> Lying<B> {
     /// The model of a configuration.
     pub fn new(config: Config) -> Lying<B> {
+        let mut world = World::new(config.users);
+        let is_careless =
+            |plan: &&Plan| plan.kinds.iter().any(|kind| matches!(kind, Kind::EnactAnyway { .. }));
+        world.careless = config.clients.iter().filter(is_careless).map(|plan| plan.device).collect();
         Lying {
-            world: World::new(config.users),
+            world,
             config,
             archive: Archive::default(),
             artefacts: Interner::default(),
@@ -182,7 +189,9 @@ impl<B: Body> Lying<B> {
         let knowledge = self.knowledge.add(known.clone(), || known);
         let make = || Artefact::Structure { signed: signed.clone() };
         let number = self.artefacts.add(encode(&(1u8, signed, knowledge)), make);
-        self.archive.sign(number, &signed.value, writes(&declared.deltas), self.knowledge.get(knowledge));
+        let brought = self.world.brought(&signed.value, &declared.deltas);
+        let knowledge = self.knowledge.get(knowledge);
+        self.archive.sign(number, &signed.value, writes(&declared.deltas), brought, knowledge);
         number
     }
 
@@ -248,6 +257,9 @@ impl<B: Body> Lying<B> {
         {
             broken = Some(why);
         }
+        if let Err(why) = is_new(&mut self.world, before.body.floor(), body.floor()) {
+            broken = Some(why);
+        }
         for (operation, forecast) in body.assumes() {
             known.assumed.insert((operation, forecast));
         }
@@ -284,12 +296,21 @@ impl<B: Body> Lying<B> {
         // Only one who forgets his floor has a log that gets shorter.
         leaves.truncate(head.size as usize);
         if (leaves.len() as u64) < head.size {
-            let own = match (&body.busy(&self.world), &before.busy) {
-                (Busy::Commit(structure), _) => structure.value.forecast.clone(),
-                (_, Busy::Fast(_, structure)) => structure.value.forecast.clone(),
-                _ => panic!("a log that grows by itself"),
-            };
-            leaves.push(leaf(own.certificate, body.logged(&own)));
+            leaves.push(match (&body.busy(&self.world), &before.busy) {
+                (Busy::Commit(Signed { value, .. }), _) => {
+                    leaf(value.forecast.certificate, body.logged(&value.forecast))
+                }
+                (_, Busy::Fast(_, structure)) => {
+                    let forecast = &structure.value.forecast;
+                    leaf(forecast.certificate, body.logged(forecast))
+                }
+                // Ordered, and given up there.
+                _ => {
+                    let floor = body.floor();
+                    let offered = floor.offered.get(&floor.used).expect("it was declared");
+                    leaf(offered.certificate, offered.forecast.expect("it has its place"))
+                }
+            });
         }
         let log = self.world.log(leaves);
         assert_eq!(self.world.log_at(log).frontier.head(), head, "the observer knows every client's log");
@@ -364,7 +385,8 @@ impl<B: Body> Lying<B> {
             _ => {
                 let kind =
                     self.config.clients.iter().find(|plan| plan.device == device)?.kinds[detail as usize];
-                let fast = matches!(verb, Verb::FastFetch | Verb::FastWrite | Verb::FastRotate);
+                let fast =
+                    matches!(verb, Verb::FastFetch | Verb::FastWrite | Verb::FastRotate | Verb::FastEnact);
                 body.begin(&mut self.world, kind, fast).then(|| {
                     let path = if fast { "fast" } else { "slow" };
                     let number = body.floor().used;
@@ -455,6 +477,7 @@ impl<B: Body> Lying<B> {
                     Kind::Fetch => (Verb::Fetch, Verb::FastFetch),
                     Kind::Write => (Verb::Write, Verb::FastWrite),
                     Kind::Rotate { .. } => (Verb::Rotate, Verb::FastRotate),
+                    Kind::Enact { .. } | Kind::EnactAnyway { .. } => (Verb::Enact, Verb::FastEnact),
                 };
                 for (wanted, verb) in [(self.config.slow, slow), (self.config.fast, fast)] {
                     let told = wanted.then(|| self.tell(id, verb, index as u32)).flatten();

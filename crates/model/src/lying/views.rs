@@ -270,6 +270,12 @@ impl<B: Body> Lying<B> {
         let what = format!("server: shows {who} [{}], {does}", shown.join(", "));
         let keeps = body.floor().log().size >= reply.view.log.size;
         let mut told = self.told(before, body, Some((&seen, &draft.parts)), keeps.then_some(log), what);
+        let client = self.clients.get(told.client);
+        if matches!((verb, &client.busy), (Verb::View | Verb::ViewNothing, Busy::Idle)) {
+            // It was no change to make there, and was given up.
+            let (device, number) = (client.body.floor().device, client.body.floor().used);
+            self.settle(&mut told, |archive, known| archive.abort(known, (device, number)));
+        }
         for entry in &draft.view.pending {
             told.artefacts.push(self.forecast(&entry.forecast));
         }

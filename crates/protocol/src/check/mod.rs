@@ -143,6 +143,11 @@ fn learn_with(
     if floor.view.slots.get(&device) == Some(&structure) {
         return Ok(());
     }
+    // A restore was declared meanwhile, and the number was used again: it is another operation, and says nothing about the
+    // one that is waited for. The next view tells of the restore (trace T14).
+    if structure.value.forecast.file_system != floor.epoch {
+        return Ok(());
+    }
     // A membership under a warrant is taken from a view only, which is checked together with the block that it names.
     let members_of = |structure: &Structure| structure.handles.get(&PrincipalId::Members).copied();
     let before = floor.view.slots.get(&device).and_then(|slot| members_of(&slot.value));

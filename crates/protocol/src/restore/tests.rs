@@ -552,3 +552,64 @@ fn founding_like(world: &World) -> Certificate {
         deltas: vec![Delta::SetMembers { reference: table("more") }],
     }
 }
+
+/// Proves (trace T14, found by the model checker): who waits for a pending operation, while the server is put back and its
+/// author makes another one of that number, is no witness of a lie. What comes says nothing about what was waited for.
+#[test]
+fn t14_another_epochs_operation_is_not_learned() {
+    let mut world = World::new();
+    for id in [A, B] {
+        whole(&mut world, id);
+    }
+    let backup = world.server.clone();
+    // A declares, and B sees that as pending.
+    let last = world.device(A).signer.floor().last();
+    let mut random = quiet();
+    while world.server.sequencer.pending().all(|pending| pending.device != A) {
+        let begun = world.step(A, Event::Begin { deltas: Vec::new(), time_ns: 0, fast: None });
+        let Some(Request::Update { certificate, .. }) = sent(&begun) else { panic!("{begun:?}") };
+        let step = world.server.sequencer.update(world.now_ms, A, &verified(certificate), None);
+        world.server.took(step.expect("honest"));
+    }
+    let reply = world.server.look(world.devices[&B].signer.floor().log().size);
+    let members = world.server.members().clone();
+    world.step(B, Event::Look { reply: &reply, members: &members });
+    let waits = |world: &World| world.devices[&B].signer.floor().view.pending.len();
+    assert_eq!(waits(&world), 1);
+
+    world.put_back(backup, &mut random);
+    world.take_up(A);
+    whole(&mut world, A);
+    let structure = world.server.sequencer.slot(A).expect("committed").clone();
+    assert_eq!(structure.value.number(), last + 1, "the number is used again");
+    let effects = world.step(B, Event::Learned { structure, members: &members });
+    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Alarm(_))));
+    assert_eq!(waits(&world), 1, "nothing was learned");
+    world.take_up(B);
+    whole(&mut world, B);
+}
+
+/// Proves (found by the model checker): an operation that is left is not told as lost because a later one, which its device
+/// had no acknowledgement of, is left as well.
+#[test]
+fn what_is_left_is_not_told_as_lost() {
+    let mut world = World::new();
+    whole(&mut world, A);
+    let behind = world.device(A).signer.floor().clone();
+    whole(&mut world, A);
+    let members = world.server.members().clone();
+    let backup = world.server.clone();
+    whole(&mut world, B);
+    world.put_back(backup, &mut quiet());
+    let restores = world.server.members().restores.clone();
+    let from = left(&behind, &restores).expect("declared").expect("new");
+    let reply = world.server.look(from.head().size);
+    let mut behind = behind;
+    // It was under way.
+    behind.used += 1;
+    let (taken, lost) =
+        take_up(&behind, &restores, world.server.members(), &reply).expect("an honest restore");
+    assert!(taken.last() > behind.last(), "it was taken");
+    assert_eq!(lost.own, None);
+    assert!(members.restores.is_empty());
+}

@@ -1,11 +1,11 @@
 //! What the enemy does: each behaviour, how it is prepared, and what must come of it.
 
-use super::forge;
 use super::oracle::{Call, Place};
 use super::scene::{ALICE, BOB, DAVE, NAMES, ROOT, Scene, content};
 use super::stage::{Stage, about_views};
 use super::witness::Witness;
 use super::world::{Habits, Image, Link, Machine, STALE_AFTER, Server, TERM, server_key};
+use super::{forge, restored, warrants};
 use holdfast_client::remote::Remote;
 use holdfast_content::{DeviceId, PrincipalId};
 use holdfast_crypto::Digest;
@@ -107,6 +107,32 @@ pub enum Behaviour {
     Stall,
     /// Has its clock jump.
     ClockJumps,
+    /// Is put back, as its superuser declares.
+    RestoreDeclared,
+    /// Is put back as declared, and hides it from some.
+    RestoreHidden,
+    /// Is put back, and withholds the declaration.
+    RestoreWithheld,
+    /// Goes back to before a declared restore.
+    RestoreUndone,
+    /// Goes back a second time, under the old declaration.
+    RestoreReplayed,
+    /// Serves another state than was declared.
+    RestoreOtherState,
+    /// Has a restore of another branch declared.
+    RestoreOfFork,
+    /// Shows a restore that another file system's superuser declared.
+    RestoreOfAnother,
+    /// Is honest; a warrant is submitted twice and sent again.
+    WarrantTwice,
+    /// Is honest; a warrant comes after what it names was revoked.
+    WarrantLate,
+    /// And a member bring in a warrant all the same.
+    WarrantOvertaken,
+    /// And a member alter a warrant.
+    WarrantAltered,
+    /// Orders a warrant before the change that overtook it.
+    WarrantReordered,
 }
 
 /// What must come of a behaviour.
@@ -118,6 +144,10 @@ pub enum Kind {
     Data,
     /// Everything stops, at once, at the next call, or when the two sides meet.
     Order,
+    /// The same to whoever has been there; it contradicts nothing that others could know.
+    Memory,
+    /// Everything stops without an alarm, and goes on from what is left when it is mounted again.
+    Restored,
     /// No answer for a time, then true ones.
     Denial,
     /// The server is refused before anything is asked of it.
@@ -126,11 +156,18 @@ pub enum Kind {
     Bounded,
 }
 
+impl Kind {
+    /// Whether it is about what happened, and not about single blocks or about time.
+    pub fn is_about_order(self) -> bool {
+        matches!(self, Kind::Order | Kind::Memory | Kind::Restored)
+    }
+}
+
 use Behaviour as B;
 
 impl Behaviour {
     /// All, in the order of the table.
-    pub const ALL: [Behaviour; 43] = [
+    pub const ALL: [Behaviour; 56] = [
         B::Honest,
         B::FlipData,
         B::FlipMetadata,
@@ -174,6 +211,19 @@ impl Behaviour {
         B::SlowDrip,
         B::Stall,
         B::ClockJumps,
+        B::RestoreDeclared,
+        B::RestoreHidden,
+        B::RestoreWithheld,
+        B::RestoreUndone,
+        B::RestoreReplayed,
+        B::RestoreOtherState,
+        B::RestoreOfFork,
+        B::RestoreOfAnother,
+        B::WarrantTwice,
+        B::WarrantLate,
+        B::WarrantOvertaken,
+        B::WarrantAltered,
+        B::WarrantReordered,
     ];
 
     /// In words, for the table.
@@ -222,6 +272,19 @@ impl Behaviour {
             B::SlowDrip => "drips its answers",
             B::Stall => "stalls",
             B::ClockJumps => "has its clock jump",
+            B::RestoreDeclared => "is put back, as its superuser declares",
+            B::RestoreHidden => "is put back as declared, and hides it from some",
+            B::RestoreWithheld => "is put back, and withholds the declaration",
+            B::RestoreUndone => "goes back to before a declared restore",
+            B::RestoreReplayed => "goes back a second time, under the old declaration",
+            B::RestoreOtherState => "serves another state than was declared",
+            B::RestoreOfFork => "has a restore of another branch declared",
+            B::RestoreOfAnother => "shows a restore that another file system's superuser declared",
+            B::WarrantTwice => "is honest; a warrant is submitted twice and sent again",
+            B::WarrantLate => "is honest; a warrant comes after what it names was revoked",
+            B::WarrantOvertaken => "and a member bring in a warrant all the same",
+            B::WarrantAltered => "and a member alter a warrant",
+            B::WarrantReordered => "orders a warrant before the change that overtook it",
         }
     }
 
@@ -235,7 +298,9 @@ impl Behaviour {
             | B::CrashAndRecover
             | B::FailOver
             | B::SlowDrip
-            | B::ClockJumps => Kind::Honest,
+            | B::ClockJumps
+            | B::WarrantTwice
+            | B::WarrantLate => Kind::Honest,
             B::FlipData
             | B::FlipMetadata
             | B::SwapData
@@ -265,7 +330,16 @@ impl Behaviour {
             | B::OversizedView
             | B::ForeignStructure
             | B::FalseFileSystem
-            | B::ClonedState => Kind::Order,
+            | B::ClonedState
+            | B::RestoreWithheld
+            | B::RestoreReplayed
+            | B::RestoreOtherState
+            | B::RestoreOfAnother
+            | B::WarrantOvertaken
+            | B::WarrantAltered
+            | B::WarrantReordered => Kind::Order,
+            B::RestoreUndone | B::RestoreOfFork => Kind::Memory,
+            B::RestoreDeclared | B::RestoreHidden => Kind::Restored,
             B::DowngradeVersion | B::DowngradeServerKeys => Kind::Greeting,
             B::Stall => Kind::Denial,
             B::ForkForEver | B::BreakLease => Kind::Bounded,
@@ -322,6 +396,10 @@ impl Behaviour {
                 | B::OversizedProof
                 | B::OversizedView
                 | B::ForeignStructure
+                | B::RestoreOtherState
+                | B::RestoreOfAnother
+                | B::WarrantOvertaken
+                | B::WarrantAltered
         );
         if is_shown_views {
             // So that the victim's next operation is not made in one step, on a view that it has.
@@ -597,6 +675,19 @@ impl Behaviour {
                     Err(RpcError::Deadline { maybe_sent: false })
                 }),
             ),
+            B::RestoreDeclared => restored::declared(stage, victim),
+            B::RestoreHidden => restored::hidden(stage, victim),
+            B::RestoreWithheld => restored::withheld(stage, victim),
+            B::RestoreUndone => restored::undone(stage, victim),
+            B::RestoreReplayed => restored::replayed(stage, victim),
+            B::RestoreOtherState => restored::other_state(stage, victim),
+            B::RestoreOfFork => restored::of_a_fork(stage, victim),
+            B::RestoreOfAnother => restored::of_another(stage, victim),
+            B::WarrantTwice => warrants::twice(stage, victim),
+            B::WarrantLate => warrants::late(stage, victim),
+            B::WarrantOvertaken => warrants::overtaken(stage, victim),
+            B::WarrantAltered => warrants::altered(stage, victim),
+            B::WarrantReordered => warrants::reordered(stage, victim),
             B::ClockJumps => {
                 let server = stage.server();
                 let turn = Mutex::new(1i64);

@@ -176,20 +176,29 @@ fn addressed(block: &Block) -> AddressedBlock {
     AddressedBlock { address: block.reference().address, block: block.to_stored() }
 }
 
-/// The membership in force, but for a device's key.
+/// The membership in force.
 ///
 /// # Panics
 /// If the server does not have it.
-pub fn membership_with_key(stage: &Stage, who: usize, key: PublicKey) -> (HandleVersion, AddressedBlock) {
+pub fn members(stage: &Stage) -> Membership {
     let view = stage.view(super::scene::ALICE, 0);
     let (_, handle) = view.view.handle(PrincipalId::Members).expect("there is one");
     let known = stage.scene.blocks.iter().find(|block| block.address == handle.reference.address);
     let stored = known.expect("it was stored").block.clone();
     let block = stored.open(&DigestKey::WELL_KNOWN, &handle.reference, BlockKind::Membership);
-    let mut members = Membership::from_block(&block.expect("it is what it says")).expect("it is one");
+    Membership::from_block(&block.expect("it is what it says")).expect("it is one")
+}
+
+/// The membership in force, but for a device's key.
+///
+/// # Panics
+/// If the server does not have it.
+pub fn membership_with_key(stage: &Stage, who: usize, key: PublicKey) -> (HandleVersion, AddressedBlock) {
+    let mut members = members(stage);
+    let version = members.version;
     members.devices.get_mut(&DeviceId(who as u32)).expect("a member").key = key;
     let block = members.to_block(&DigestKey::WELL_KNOWN).expect("within the limits");
-    (HandleVersion { reference: block.reference(), ..handle }, addressed(&block))
+    (HandleVersion { version, reference: block.reference() }, addressed(&block))
 }
 
 /// A device's last structure with a table of its own that is no table, signed by its own key.

@@ -9,6 +9,9 @@
 //! 2. whatever a client was told, it is in the past of whatever the same client is told later (fork order): nobody is
 //!    brought from one branch to another unnoticed.
 //!
+//! A copy that the superuser declares to be the file system from now on ([`Tree::declare`]) is a branch like any other, but
+//! that a client may be brought there from another, if it says so ([`Tree::take_up`]); it never comes back.
+//!
 //! A call that failed may have taken effect, at once, later or never, on the branch where it was made.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -147,6 +150,8 @@ pub struct Place {
 #[derive(Clone, Debug, Default)]
 struct Branch {
     begins: Option<Place>,
+    /// Whether the superuser has declared that it goes on from there.
+    is_declared: bool,
     rounds: Vec<Vec<Event>>,
 }
 
@@ -178,8 +183,37 @@ impl Tree {
 
     /// The enemy makes a copy of what there was at a place. Returns its branch.
     pub fn fork(&mut self, from: Place) -> usize {
-        self.branches.push(Branch { begins: Some(from), rounds: Vec::new() });
+        self.branches.push(Branch { begins: Some(from), ..Branch::default() });
         self.branches.len() - 1
+    }
+
+    /// The superuser declares that the file system goes on from where this branch begins.
+    pub fn declare(&mut self, branch: usize) {
+        self.branches[branch].is_declared = true;
+    }
+
+    /// Whether the branch, or one that it was copied from, is declared: which one.
+    fn declared(&self, mut branch: usize) -> Option<usize> {
+        while !self.branches[branch].is_declared {
+            branch = self.branches[branch].begins?.branch;
+        }
+        Some(branch)
+    }
+
+    /// A client says that it goes on in a branch that was declared, and how many operations that it had seen are lost.
+    ///
+    /// # Errors
+    /// In words: nobody has declared it, or it was told something that is lost and does not say so.
+    pub fn take_up(&mut self, who: usize, branch: usize, lost: u64) -> Result<(), String> {
+        let Some(declared) = self.declared(branch) else {
+            return Err(format!("client {who} takes up a restore on branch {branch}, which is none"));
+        };
+        let begins = Place { branch: declared, rounds: 0 };
+        let before = self.told.insert(who, begins);
+        if lost == 0 && before.is_some_and(|before| !self.is_past_of(before, begins)) {
+            return Err(format!("client {who} takes a restore up, and does not say what is lost"));
+        }
+        Ok(())
     }
 
     /// Overlapping calls on a branch.
@@ -397,6 +431,27 @@ mod tests {
             reads.iter().for_each(|content| tree.round(0, vec![read(1, *content)]).unwrap());
             assert_eq!(tree.check().is_ok(), is_fine, "{reads:?}");
         }
+    }
+
+    /// Proves: to a declared copy a client may be brought if it says so, and not otherwise; never to another, and never back.
+    #[test]
+    fn declared_copies_are_taken_up() {
+        let mut before = tree();
+        before.round(0, vec![wrote(0, b"1")]).unwrap();
+        let back = before.fork(Place { branch: 0, rounds: 0 });
+        assert!(before.clone().take_up(0, back, 1).is_err(), "nobody declared it");
+        before.declare(back);
+        assert!(before.clone().round(back, vec![read(0, b"0")]).is_err(), "it was not said");
+        assert!(before.clone().take_up(0, back, 0).is_err(), "what is lost was not said");
+        before.take_up(0, back, 1).unwrap();
+        before.round(back, vec![read(0, b"0")]).unwrap();
+        before.round(back, vec![wrote(0, b"2")]).unwrap();
+        assert_eq!(before.check(), Ok(()));
+        assert!(before.clone().round(0, vec![read(0, b"1")]).is_err(), "back to before");
+        let again = before.fork(Place { branch: back, rounds: 0 });
+        assert!(before.clone().round(again, vec![read(0, b"0")]).is_err(), "put back twice, declared once");
+        before.round(back, vec![read(1, b"1")]).unwrap();
+        assert!(before.check().is_err(), "what was lost is shown");
     }
 
     /// Proves: sides of a fork may differ, and nobody may be brought from one to the other, but for going on in a copy of

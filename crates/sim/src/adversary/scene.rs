@@ -217,7 +217,12 @@ fn found(machines: &[Machine], superuser: &SigningKey) -> Result<(), Refusal> {
 
 /// What a client that only looks is shown.
 pub fn look(link: &Link) -> Result<ViewReply, FsError> {
-    match link.call(Request::Look { log_size: 0 }, PATIENCE) {
+    look_from(link, 0)
+}
+
+/// The same, with a proof that its log extends the first `log_size` operations.
+pub fn look_from(link: &Link, log_size: u64) -> Result<ViewReply, FsError> {
+    match link.call(Request::Look { log_size }, PATIENCE) {
         Ok(Response::View(reply)) => Ok(*reply),
         Ok(other) => Err(FsError::Refused(format!("{other:?}"))),
         Err(error) => Err((&error).into()),

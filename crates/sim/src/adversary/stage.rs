@@ -13,6 +13,7 @@ use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::Structure;
 use holdfast_rpc::RpcError;
 use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
@@ -59,6 +60,10 @@ pub struct Stage {
     pub told: Told,
     /// Who vouches for heads, if anybody.
     pub witness: Option<Witness>,
+    /// The branch that everybody is led to when the enemy gives up.
+    pub truth: usize,
+    /// Who has taken a declared restore up.
+    pub restored: BTreeSet<usize>,
 }
 
 impl Stage {
@@ -86,6 +91,8 @@ impl Stage {
             contradictions: Vec::new(),
             told: Told::default(),
             witness: None,
+            truth: 0,
+            restored: BTreeSet::new(),
         }
     }
 
@@ -128,10 +135,24 @@ impl Stage {
             let mount = self.mounts[who].as_ref().expect("it was just mounted");
             mount.call(&call)
         });
+        self.notice_restore(who);
         let outcome = result.as_ref().map_or(Outcome::Failed, |seen| Outcome::Returned(seen.clone()));
         self.note(self.lives[who], vec![Event { who, call, outcome }]);
         self.observe(who);
         result
+    }
+
+    /// Tells the oracle if a client says that it has taken a restore up.
+    fn notice_restore(&mut self, who: usize) {
+        let said = self.mounts[who].as_ref().and_then(|mount| mount.engine.restored());
+        if let Some(report) = said
+            && self.restored.insert(who)
+        {
+            self.ledger.take_up(DeviceId(who as u32));
+            if let Err(contradiction) = self.tree.take_up(who, self.lives[who], report.lost) {
+                self.contradictions.push(contradiction);
+            }
+        }
     }
 
     /// Tells the ledger of what a device has signed and accepted since.

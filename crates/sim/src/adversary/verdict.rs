@@ -136,6 +136,8 @@ pub enum Verdict {
     NotMounted(String),
     /// Something older than the present, within the bound; refused, or true, after it.
     Late,
+    /// Everything stopped, without an alarm: the server was put back. Mounted again it goes on, and says what is lost.
+    Restored(When),
     /// Nothing, as no witness vouches for it.
     Outdated,
 }
@@ -152,6 +154,7 @@ impl fmt::Display for Verdict {
             Verdict::Untouched => f.write_str("true"),
             Verdict::File(told) => write!(f, "{}file", when(told)),
             Verdict::Alarm(name, told) => write!(f, "{}{name}", when(told)),
+            Verdict::Restored(told) => write!(f, "{}restored", when(told)),
             Verdict::Unanswered => f.write_str("unanswered"),
             Verdict::NotMounted(why) => write!(f, "refused: {why}"),
             Verdict::Late => f.write_str("late"),
@@ -166,12 +169,16 @@ impl Verdict {
         match (self, kind) {
             (Verdict::Accepted | Verdict::Untouched, Kind::Honest) => true,
             (Verdict::Accepted | Verdict::Untouched | Verdict::File(_), Kind::Data) => true,
-            (Verdict::Alarm(..) | Verdict::NotMounted(_), Kind::Order) => true,
+            (Verdict::Alarm(..) | Verdict::NotMounted(_), Kind::Order | Kind::Memory) => true,
+            (Verdict::Restored(_), Kind::Restored) => true,
+            // Who has never been there has lost nothing, and remembers nothing.
+            (Verdict::Accepted, Kind::Restored | Kind::Memory) => doing == Doing::FirstMount,
+            (Verdict::Restored(When::Meeting), Kind::Order | Kind::Memory) => doing == Doing::FirstMount,
             (Verdict::Unanswered, Kind::Denial) => true,
             (Verdict::Unanswered | Verdict::NotMounted(_), Kind::Greeting) => true,
             (Verdict::Late | Verdict::Outdated | Verdict::Accepted, Kind::Bounded) => true,
             // A past that is withheld, or not that of this file system.
-            (Verdict::File(_), Kind::Order) => doing == Doing::Past,
+            (Verdict::File(_), Kind::Order | Kind::Memory) => doing == Doing::Past,
             // Who has never been there has no newer list to compare with.
             (Verdict::Accepted, Kind::Greeting) => doing == Doing::FirstMount,
             // A lie about the order that was never told.
@@ -179,6 +186,27 @@ impl Verdict {
             _ => false,
         }
     }
+}
+
+/// A client that has forgotten everything by the time it is lied to, and so has nothing to check by: what the oracle has
+/// against what it then believes.
+///
+/// # Errors
+/// In words: what it is, as it should be.
+pub fn without_memory(behaviour: Behaviour) -> Result<(), String> {
+    let mut stage = Stage::set(false);
+    for call in [Call::List, Call::Read("second"), Call::Stat("target")] {
+        stage.does(ALICE, call);
+    }
+    behaviour.begin(&mut stage, ALICE);
+    for branch in [stage.lives[ALICE], stage.truth] {
+        stage.lead(ALICE, branch);
+        super::restored::forget(&mut stage, ALICE, CAROL);
+        for call in [Call::Stat("target"), Call::List] {
+            let _ = stage.call(ALICE, call);
+        }
+    }
+    stage.verdict_of_the_oracle()
 }
 
 /// How long the truth may take to be seen again.
@@ -200,11 +228,11 @@ pub fn run(behaviour: Behaviour, doing: Doing) -> Result<Verdict, String> {
     Ok(verdict)
 }
 
-struct Row {
+pub(super) struct Row {
     behaviour: Behaviour,
     doing: Doing,
-    victim: usize,
-    stage: Stage,
+    pub(super) victim: usize,
+    pub(super) stage: Stage,
 }
 
 impl Row {
@@ -228,13 +256,19 @@ impl Row {
         match self.stage.call(victim, self.doing.call()) {
             Ok(_) => {}
             // The server's own word, which proves nothing: it goes on.
-            Err(Refusal::Call(FsError::Refused(_))) if behaviour.kind() == Kind::Order => {}
+            Err(Refusal::Call(FsError::Refused(_))) if behaviour.kind().is_about_order() => {}
             Err(refusal) => return self.refused(refusal, When::AtOnce),
         }
         behaviour.go_on(&mut self.stage, victim, before);
+        if self.doing != Doing::FirstMount
+            && self.stage.restored.contains(&victim)
+            && behaviour.kind() == Kind::Restored
+        {
+            return self.went_over(When::AtOnce);
+        }
         match behaviour.kind() {
             Kind::Bounded => self.outdated(),
-            Kind::Order => self.probe(),
+            kind if kind.is_about_order() => self.probe(),
             Kind::Honest => self.no_alarm(),
             _ => Ok(self.accepted()),
         }
@@ -280,7 +314,7 @@ impl Row {
             return Ok(Verdict::Untouched);
         }
         self.stage.tell_the_truth(victim);
-        self.stage.lead(victim, 0);
+        self.stage.lead(victim, self.stage.truth);
         for call in [Call::Stat("second"), Call::List] {
             if let Err(refusal) = self.stage.call(victim, call) {
                 return self.refused(refusal, When::Meeting);
@@ -290,15 +324,25 @@ impl Row {
     }
 
     /// What the victim was told of a refusal, checked.
-    fn refused(&mut self, refusal: Refusal, when: When) -> Result<Verdict, String> {
+    pub(super) fn refused(&mut self, refusal: Refusal, when: When) -> Result<Verdict, String> {
         match refusal {
+            Refusal::Call(FsError::Frozen(report)) | Refusal::Start(StartError::Frozen(report))
+                if report.is_restored =>
+            {
+                self.taken_up(&report, when)
+            }
             Refusal::Call(FsError::Integrity(report)) => {
                 self.check_file(&report)?;
                 Ok(Verdict::File(when))
             }
             Refusal::Call(FsError::Frozen(report)) | Refusal::Start(StartError::Frozen(report)) => {
                 let name = self.check_alarm(&report)?;
-                self.check_that_it_stays(&report)?;
+                match self.behaviour {
+                    Behaviour::RestoreWithheld | Behaviour::RestoreOtherState => {
+                        self.check_that_it_goes_over()?
+                    }
+                    _ => self.check_that_it_stays(&report)?,
+                }
                 Ok(Verdict::Alarm(name, when))
             }
             Refusal::Call(FsError::Unreachable(_)) | Refusal::Start(StartError::Unreachable(_)) => {
@@ -370,7 +414,11 @@ impl Row {
     fn check_that_it_goes_on(&mut self) -> Result<(), String> {
         let victim = self.victim;
         self.stage.tell_the_truth(victim);
-        self.stage.lead(victim, self.stage.lives[victim]);
+        let lives = match self.stage.restored.contains(&victim) {
+            true => self.stage.truth,
+            false => self.stage.lives[victim],
+        };
+        self.stage.lead(victim, lives);
         for call in [self.doing.call(), Call::List, Call::Read("target")] {
             // What was asked for before may still be on its way.
             let end = Instant::now() + PATIENCE;
@@ -393,14 +441,14 @@ impl Row {
             return Err(format!("no way out is named: {words}"));
         }
         let kept = report.evidence.as_deref().ok_or_else(|| format!("no evidence was kept: {words}"))?;
-        check_evidence(kept)
+        check_evidence(kept, self.doing == Doing::Restart)
     }
 
     /// It stays stopped, over a restart too, until the user says otherwise; and then believes only what follows.
     fn check_that_it_stays(&mut self, report: &FrozenReport) -> Result<(), String> {
         let victim = self.victim;
         self.stage.tell_the_truth(victim);
-        self.stage.lead(victim, 0);
+        self.stage.lead(victim, self.stage.truth);
         let what = &report.what;
         for turn in ["at once", "after a restart"] {
             match self.stage.call(victim, Call::Stat("second")) {
@@ -466,8 +514,8 @@ fn name_of(error: &dyn fmt::Debug) -> String {
     text.chars().take_while(|letter| letter.is_alphanumeric()).collect()
 }
 
-/// Whether others can check what was kept; the name of the alarm.
-fn check_evidence(kept: &Path) -> Result<String, String> {
+/// Whether others can check what was kept; the name of the alarm. `has_just_started`: and has read nothing yet.
+fn check_evidence(kept: &Path, has_just_started: bool) -> Result<String, String> {
     let file = evidence::read(kept).map_err(|error| format!("the evidence cannot be read: {error}"))?;
     if let Proof::Head { .. } = file.proof {
         return Ok("Head".to_owned());
@@ -482,7 +530,10 @@ fn check_evidence(kept: &Path) -> Result<String, String> {
     let verdict = match verify(&[testimony], limits) {
         Ok(verdict) => verdict,
         // Who had accepted nothing, and was shown nothing that the superuser had signed, has nothing to check by.
-        Err(Unusable::NoMembership { .. }) if accepted_nothing => return alarm.ok_or_else(unsaid),
+        // Nor has who keeps no cache, has just started, and is shown another membership than it had accepted.
+        Err(Unusable::NoMembership { .. }) if accepted_nothing || has_just_started => {
+            return alarm.ok_or_else(unsaid);
+        }
         Err(why) => return Err(format!("the evidence is refused: {why}")),
     };
     let told = &verdict.statements[0];

@@ -60,6 +60,11 @@ impl Image {
         Ok(Image(files))
     }
 
+    /// Whether there is nothing on it.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// A disk that holds this.
     pub fn disk(&self, seed: u64) -> PowerLoss {
         let disk = PowerLoss::new(seed);
@@ -124,9 +129,13 @@ struct Running {
 }
 
 fn open(disk: PowerLoss, clock: &Arc<SimClock>, leases: bool) -> Running {
+    open_as(disk, clock, leases, false)
+}
+
+fn open_as(disk: PowerLoss, clock: &Arc<SimClock>, leases: bool, is_restored: bool) -> Running {
     let settings = HostSettings {
         user_quota: None,
-        is_restored: false,
+        is_restored,
         restored_note: None,
         create: CreatePolicy::Anyone,
         abort_after: ABORT_AFTER,
@@ -152,6 +161,13 @@ impl Server {
     fn started(image: &Image, leases: bool, clock: Arc<SimClock>) -> Arc<Server> {
         let running = Mutex::new(open(image.disk(1), &clock, leases));
         Arc::new(Server { running, leases, clock, instead: None })
+    }
+
+    /// One whose disk was put back, and that waits for its superuser to say so.
+    pub fn put_back_from(image: &Image) -> Arc<Server> {
+        let clock = SimClock::starting(1_000_000, NOW_NS);
+        let running = Mutex::new(open_as(image.disk(1), &clock, false, true));
+        Arc::new(Server { running, leases: false, clock, instead: None })
     }
 
     /// One that shows another file system to whoever asks.

@@ -190,6 +190,11 @@ impl Ledger {
         })
     }
 
+    /// `device` has taken a declared restore up: what it knew of the epochs before is nothing in this one.
+    pub fn take_up(&mut self, device: DeviceId) {
+        self.devices.remove(&device);
+    }
+
     /// What `device` knows.
     pub fn history(&self, device: DeviceId) -> History {
         self.devices.get(&device).cloned().unwrap_or_default()
