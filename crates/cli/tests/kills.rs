@@ -106,8 +106,6 @@ fn mount_again(world: &World, who: &str) {
 
 #[test]
 fn nothing_acknowledged_is_lost_by_kills() {
-    let setting =
-        |name: &str, usual: u64| std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(usual);
     let (kills, seed) = (setting("HOLDFAST_KILLS", 6), setting("HOLDFAST_SEED", 1));
     let mut random = Random::new(seed);
     let mut world = World::new(&["anna", "ben"]);

@@ -38,6 +38,12 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
+    /// From where on there may be something else than zeroes: all from `offset` to there are holes, that were never written.
+    /// Who cannot tell says `offset`.
+    fn next_data(&self, offset: u64) -> u64 {
+        offset
+    }
+
     /// Asks the system to forget cached bytes of a range, so that reads come from the medium. A hint.
     fn drop_cache(&self, _offset: u64, _length: u64) {}
 
@@ -109,6 +115,16 @@ impl Device for FileDevice {
         match fallocate(&self.file, flags, offset, length) {
             Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => Ok(()),
             Err(error) => Err(error.into()),
+        }
+    }
+
+    fn next_data(&self, offset: u64) -> u64 {
+        use rustix::fs::{SeekFrom, seek};
+        match seek(&self.file, SeekFrom::Data(offset)) {
+            Ok(found) => found.clamp(offset, self.size_bytes.max(offset)),
+            // Nothing but a hole up to the end.
+            Err(rustix::io::Errno::NXIO) => self.size_bytes.max(offset),
+            Err(_) => offset,
         }
     }
 
@@ -186,6 +202,17 @@ impl Device for Joined {
         }
     }
 
+    fn next_data(&self, offset: u64) -> u64 {
+        let found = match offset < self.edge {
+            true => self.first.next_data(offset).min(self.edge),
+            false => offset,
+        };
+        match found < self.edge {
+            true => found,
+            false => self.edge + self.second.next_data(found - self.edge),
+        }
+    }
+
     fn drop_cache(&self, offset: u64, length: u64) {
         let first = self.on_first(offset, length);
         if first > 0 {
@@ -230,5 +257,28 @@ mod tests {
         assert!(joined.read_at(4000, &mut [0; 30]).is_err());
         assert_eq!(devices.bytes(0)[3000..], vec![1; 1096], "beyond the edge is not ours");
         assert_eq!([&devices.bytes(0)[..3000], &devices.bytes(1)].concat(), expected);
+    }
+
+    /// Proves: holes of files are told from data, also behind the edge of two; and a file that is nothing but a hole ends
+    /// with it.
+    #[test]
+    fn holes() {
+        const KIB_64: u64 = 64 << 10;
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, data: &[u64]| -> Arc<dyn Device> {
+            let path = folder.path().join(name);
+            let file = File::create_new(&path).unwrap();
+            file.set_len(10 * KIB_64).unwrap();
+            data.iter().for_each(|at| file.write_all_at(&[1; KIB_64 as usize], at * KIB_64).unwrap());
+            Arc::new(FileDevice::open(&path).unwrap())
+        };
+        let (data, hole) = (file("data", &[2, 5]), file("hole", &[]));
+        let next = |device: &dyn Device, at: u64| device.next_data(at * KIB_64) / KIB_64;
+        assert_eq!([0, 1, 2, 3, 5, 6, 10].map(|at| next(&*data, at)), [2, 2, 2, 5, 5, 10, 10]);
+        assert_eq!([0, 9].map(|at| next(&*hole, at)), [10, 10]);
+        let joined = Joined::new(hole.clone(), 7 * KIB_64, data.clone());
+        assert_eq!([0, 7, 9, 10, 13].map(|at| next(&joined, at)), [9, 9, 9, 12, 17]);
+        let joined = Joined::new(data, 4 * KIB_64, hole);
+        assert_eq!([0, 2, 3, 5].map(|at| next(&joined, at)), [2, 2, 14, 14]);
     }
 }

@@ -170,7 +170,8 @@ impl Volume {
         }
         // The bytes that are hashed must not be in a cache only.
         io(&*disk, "flushing", disk.flush())?;
-        if at < blocks && !inner.is_untouched(at)? {
+        let holes_are_holes = matches!(source, Source::Disk);
+        if at < blocks && !inner.is_untouched(at, holes_are_holes)? {
             tracing::warn!(
                 disk = disk.describe(),
                 "what was taken over before has changed since; it begins anew"
@@ -178,18 +179,27 @@ impl Volume {
             at = 0;
         }
         let mut saved = at;
+        let mut data_at = 0;
         let mut buffer = vec![0; SCAN_BLOCKS as usize * BLOCK_BYTES];
         while at < blocks && progress(at, blocks) {
-            let count = SCAN_BLOCKS.min(blocks - at);
-            match source {
-                Source::Nothing => {
-                    for block in at..at + count {
-                        inner.map.set(block, Value::Discarded, Lsn(1))?;
-                    }
+            if holes_are_holes && data_at <= at {
+                data_at = disk.next_data(at * BLOCK_BYTES as u64) / BLOCK_BYTES as u64;
+            }
+            let mut count = SCAN_BLOCKS.min(blocks - at);
+            let is_empty = match source {
+                Source::Nothing => true,
+                Source::Volume(_) => false,
+                Source::Disk => data_at > at,
+            };
+            if is_empty {
+                if holes_are_holes {
+                    count = count.min(data_at - at);
                 }
-                Source::Disk | Source::Volume(_) => {
-                    inner.learn(at, &mut buffer[..count as usize * BLOCK_BYTES], before)?;
+                for block in at..at + count {
+                    inner.map.set(block, Value::Discarded, Lsn(1))?;
                 }
+            } else {
+                inner.learn(at, &mut buffer[..count as usize * BLOCK_BYTES], before)?;
             }
             at += count;
             if at - saved >= ADOPTED_BLOCKS {
@@ -261,8 +271,8 @@ impl Inner {
     }
 
     /// Whether what was taken over, up to block `adopted`, seems to be as it was: looks at the beginning, where file
-    /// systems note that they were used, and at samples.
-    fn is_untouched(&self, adopted: u64) -> Result<bool, VolumeError> {
+    /// systems note that they were used, and at samples. `holes_are_holes`: what reads as zeroes was a hole of the disk.
+    fn is_untouched(&self, adopted: u64, holes_are_holes: bool) -> Result<bool, VolumeError> {
         let step = (adopted / SAMPLES).max(1);
         let mut bytes = [0; BLOCK_BYTES];
         for block in (0..adopted.min(FIRST_BLOCKS)).chain((0..adopted).step_by(step as usize)) {
@@ -270,6 +280,12 @@ impl Inner {
                 Ok(()) => {}
                 Err(VolumeError::BadBlock { .. }) => return Ok(false),
                 Err(error) => return Err(error),
+            }
+            if holes_are_holes && self.map.get(block)? == Value::Discarded {
+                io(&*self.disk, "reading", self.disk.read_at(block * BLOCK_BYTES as u64, &mut bytes))?;
+                if bytes.iter().any(|byte| *byte != 0) {
+                    return Ok(false);
+                }
             }
         }
         Ok(true)

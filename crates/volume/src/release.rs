@@ -35,9 +35,12 @@ impl Volume {
                 let found = &mut bytes[..run.len() * BLOCK_BYTES];
                 io(&*inner.disk, "reading", inner.disk.read_at(offset, found))?;
                 // Holes of an image stay holes.
-                if found.iter().any(|byte| *byte != 0) {
-                    found.fill(0);
-                    io(&*inner.disk, "writing", inner.disk.write_at(offset, found))?;
+                for (at, block) in found.chunks_exact_mut(BLOCK_BYTES).enumerate() {
+                    if block.iter().any(|byte| *byte != 0) {
+                        block.fill(0);
+                        let offset = offset + at as u64 * block_bytes;
+                        io(&*inner.disk, "writing", inner.disk.write_at(offset, block))?;
+                    }
                 }
             }
             at = end;

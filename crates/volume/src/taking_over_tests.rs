@@ -189,3 +189,54 @@ fn an_empty_disk_is_not_read() {
     let crashed = devices.crashed(devices.events(), Unflushed::Lost);
     has(&open(&crashed, LOG, 1).expect("opens"), &expected, "after a crash");
 }
+
+/// Proves: holes of a sparse image are not read when it is taken over, read as zeroes whatever the disk shows there later,
+/// and are holes again when the disk is given back; an image that was written into while taking over was interrupted is begun
+/// anew, also where a hole was.
+#[test]
+fn a_sparse_image() {
+    use holdfast_log::device::{Device, FileDevice};
+    use std::os::unix::fs::{FileExt, MetadataExt};
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("image");
+    let image = std::fs::File::create_new(&path).expect("made");
+    image.set_len(BLOCKS * BYTES).expect("sized");
+    image.write_all_at(&[1; 3 * BLOCK_BYTES], 0).expect("written");
+    image.write_all_at(&[2; 16 * BLOCK_BYTES], 400 * BYTES).expect("written");
+    image.sync_all().expect("synced");
+    let used = image.metadata().expect("it is there").blocks();
+    assert!(used < BLOCKS * BYTES / 512 / 2, "the file system here makes holes");
+    let devices = devices();
+    let disk =
+        || -> std::sync::Arc<dyn Device> { std::sync::Arc::new(FileDevice::open(&path).expect("opens")) };
+    Volume::format(&*disk(), &*devices.device(LOG), &key(1), Some(1 << 20)).expect("formatted");
+    let adopt = |progress: &dyn Fn(u64, u64) -> bool| {
+        Volume::adopt(disk(), devices.device(LOG), &key(1), [1; 16], None, progress).expect("no error")
+    };
+    assert!(!adopt(&|done, _| done < 256));
+    // Block 40 was a hole that has been taken over.
+    image.write_all_at(&[3; BLOCK_BYTES], 40 * BYTES).expect("written");
+    let begun_at = std::cell::Cell::new(None);
+    assert!(adopt(&|done, _| {
+        begun_at.set(begun_at.get().or(Some(done)));
+        true
+    }));
+    assert_eq!(begun_at.get(), Some(0));
+    let whole = std::fs::read(&path).expect("read");
+    let open = || {
+        let opened = Volume::open(disk(), devices.device(LOG), &key(1), Options::default(), None, [2; 16]);
+        opened.expect("opens").0
+    };
+    has(&open(), &whole, "as it is");
+    image.write_all_at(&[9; BLOCK_BYTES], 300 * BYTES).expect("a lie");
+    let volume = open();
+    has(&volume, &whole, "what was a hole is zeroes");
+    volume.write(500 * BYTES, &[5; BLOCK_BYTES]).expect("written");
+    assert!(volume.release(&|_, _| true).expect("released"));
+    drop(volume);
+    let mut expected = whole;
+    expected[500 * BLOCK_BYTES..501 * BLOCK_BYTES].fill(5);
+    assert!(std::fs::read(&path).expect("read") == expected);
+    let blocks = image.metadata().expect("it is there").blocks();
+    assert!(blocks <= used + 3 * 128, "{blocks} sectors, {used} before: holes have stayed");
+}

@@ -28,6 +28,11 @@ pub struct World {
     mounted: Vec<(String, PathBuf)>,
 }
 
+/// A number that the environment may set, for longer runs.
+pub fn setting(name: &str, usual: u64) -> u64 {
+    std::env::var(name).map_or(usual, |text| text.parse().expect("a number"))
+}
+
 /// A port that was free a moment ago.
 pub fn free_port() -> u16 {
     std::net::TcpListener::bind("127.0.0.1:0").expect("a socket").local_addr().expect("an address").port()
