@@ -3,18 +3,17 @@
 
 use crate::common;
 
+use common::collection::collect;
 use common::{World, eventually, free_port, run, text};
 use holdfast_client::reader;
 use holdfast_content::{Block, BlockKind};
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_protocol::message::{Request, Response};
-use holdfast_server::ServerConfig;
-use holdfast_server::control::{Outcome, Task, perform};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -220,15 +219,7 @@ impl Desk {
 
     /// Collects all garbage, however young. Returns how many blocks went.
     fn collect(&mut self) -> u64 {
-        self.world.stop_server();
-        let mut config = ServerConfig::new(self.world.data(), SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-        config.gc_window = Duration::ZERO;
-        config.keep_deleted = Duration::ZERO;
-        config.history = "0".parse().expect("a rule");
-        let outcome = perform(&config, Task::Collect, &mut |_, _| {}).expect("collected");
-        self.world.start_server();
-        let Outcome::Collected(reports) = outcome else { panic!("{outcome:?}") };
-        reports.into_iter().map(|(_, report)| report.expect("collected").dropped).sum()
+        collect(&mut self.world)
     }
 }
 

@@ -3,15 +3,12 @@
 
 use crate::common;
 
+use common::collection::collect;
 use common::*;
-use holdfast_server::ServerConfig;
-use holdfast_server::control::{Outcome, Task, perform};
 use std::fs;
 use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 const MIB: usize = 1 << 20;
 
@@ -49,21 +46,6 @@ fn listed(world: &World, who: &str) -> Vec<serde_json::Value> {
 
 fn used(world: &World, who: &str) -> u64 {
     listed(world, who)[0]["bytes"].as_u64().expect("a number")
-}
-
-/// Collects all garbage, however young.
-fn collect(world: &mut World) {
-    world.stop_server();
-    let mut config = ServerConfig::new(world.data(), SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
-    config.gc_window = Duration::ZERO;
-    config.keep_deleted = Duration::ZERO;
-    config.history = "0".parse().expect("a rule");
-    let outcome = perform(&config, Task::Collect, &mut |_, _| {}).expect("collected");
-    let Outcome::Collected(reports) = outcome else { panic!("{outcome:?}") };
-    for (_, report) in reports {
-        report.expect("collected");
-    }
-    world.start_server();
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 pub mod block_server;
 pub mod cluster;
+pub mod collection;
 pub mod desk;
 pub mod load;
 pub mod memory;
