@@ -136,13 +136,14 @@ fn a_moved_client_goes_on() {
 #[test]
 fn lossy_links_get_quic() {
     for with_quic in [true, false] {
-        let conditions = Conditions { delay: Duration::from_millis(15), loss: 0.2, ..Conditions::default() };
+        // With more, TCP is ended now and then by one packet whose repetitions are all lost for half a minute.
+        let conditions = Conditions { delay: Duration::from_millis(15), loss: 0.15, ..Conditions::default() };
         let Some(link) = site(conditions, with_quic) else { return };
         let connection = connect(&link, Transport::Auto);
         assert_eq!(connection.is_over_quic(), Some(false));
         let end = Instant::now() + PATIENCE;
         let mut rounds = 0;
-        while connection.is_over_quic() != Some(true) && (with_quic || rounds < 40) {
+        while connection.is_over_quic() != Some(true) && (with_quic || rounds < 20) {
             assert!(Instant::now() < end, "it stays with TCP: {:?}", connection.estimate());
             store(&connection, 100_000);
             assert_eq!(connection.call_blocking(Request::Ping, PATIENCE), Ok(Response::Done));
