@@ -3,8 +3,9 @@
 
 use crate::common;
 
+use common::holder::Holder;
 use common::{World, eventually, run, text};
-use std::fs::{self, File};
+use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -129,26 +130,26 @@ fn a_mount_outlives_its_agent() {
     let mount = Mount::new(&world, &agent, public.to_str().expect("a name"));
     let team = mount.team();
     fs::write(team.join("before"), "acknowledged").expect("written");
-    let mut open = File::create(team.join("open")).expect("created");
-    open.write_all(b"first").expect("written");
-    open.sync_all().expect("published");
-    open.write_all(b" and second").expect("written here");
+    let mut open = Holder::open(&team.join("open"));
+    open.write(b"first").expect("written");
+    open.sync().expect("published");
+    open.write(b" and second").expect("written here");
 
     agent.end();
     let failed = |result: std::io::Result<()>| result.expect_err("no key").raw_os_error();
     assert_eq!(failed(fs::create_dir(team.join("meanwhile"))), Some(ENOKEY));
-    assert_eq!(failed(open.sync_all()), Some(ENOKEY));
+    assert_eq!(failed(open.sync()), Some(ENOKEY));
     let status = world.status("anna");
     let socket = agent.socket.display().to_string();
     assert!(status.contains("waiting for this device's key") && status.contains(&socket), "{status}");
     assert!(!status.contains("ALARM"), "{status}");
 
     let agent = Agent::start(&world);
-    assert_eq!(failed(open.sync_all()), Some(ENOKEY), "it does not have the key yet");
+    assert_eq!(failed(open.sync()), Some(ENOKEY), "it does not have the key yet");
     let status = world.status("anna");
     assert!(status.contains("no longer holds the key"), "{status}");
     agent.ssh_add(&[], &kept);
-    eventually("it goes on", || open.sync_all().is_ok());
+    eventually("it goes on", || open.sync().is_ok());
     assert_eq!(fs::read_to_string(ben.join("before")).expect("read"), "acknowledged");
     assert_eq!(fs::read_to_string(ben.join("open")).expect("read"), "first and second");
     let status = world.status("anna");

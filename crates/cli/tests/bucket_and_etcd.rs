@@ -33,7 +33,7 @@ fn everything_may_be_lost_but_what_was_acknowledged() {
     pair.world.kill_server();
     load.goes_on("the second goes on");
     pair.world.start_server();
-    pair.blocks.kill();
+    pair.blocks.process.kill();
     pair.blocks.start();
     load.goes_on("files are written once the block server is back");
     engine.kill();
@@ -43,7 +43,7 @@ fn everything_may_be_lost_but_what_was_acknowledged() {
 
     // The machine is lost, and another gets its address.
     let mut other = pair.blocks.spare("blocks2");
-    pair.blocks.kill();
+    pair.blocks.process.kill();
     fs::rename(&pair.blocks.data, pair.world.path("lost")).expect("renamed");
     other.port = pair.blocks.port;
     let refused = Command::new("timeout")
@@ -68,12 +68,12 @@ fn everything_may_be_lost_but_what_was_acknowledged() {
     // Another takes over from one that lives, at another address.
     let mut third = other.spare("blocks3");
     third.start_with(&["--blocks", &bucket, "--blocks-anew"]);
-    other.ends();
+    other.process.ends();
     assert!(fs::read_to_string(&other.log).expect("a log").contains("was taken over by"));
     let address = third.address();
     pair.world.kill_server();
     pair.world.start_server_with(&["--blocks", &address]);
-    pair.second.kill();
+    pair.second.process.kill();
     pair.second.start(&["--blocks", &address]);
     load.goes_on("files are written at the third machine");
     load.end();

@@ -5,21 +5,12 @@
 
 use crate::common::desk::Desk;
 use crate::common::object_store::{BUCKET, CREDENTIALS, Engine};
-use crate::common::{eventually, free_port, run, text};
+use crate::common::{eventually, free_port, noise, run, text};
 use holdfast_objects::BucketAddress;
 use serde_json::Value;
 use std::fs;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
-
-fn noise(seed: u32, length: usize) -> Vec<u8> {
-    let mut state = u64::from(seed) | 1 << 40;
-    let mut next = || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 56) as u8
-    };
-    (0..length).map(|_| next()).collect()
-}
 
 /// A publisher with a tree, and a bucket.
 struct Shop {

@@ -1,16 +1,11 @@
-//! Two machines that overwrite each other's version of a file. A file of its own: no other test may spawn a command
-//! here while files are open, as that closes (and so publishes) copies of their descriptors.
+//! Two machines that overwrite each other's version of a file.
 
 use crate::common;
 
+use common::holder::Holder;
 use common::{World, run, text};
-use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::fs;
 use std::path::Path;
-
-fn open(path: &Path) -> File {
-    OpenOptions::new().read(true).write(true).open(path).expect("opened")
-}
 
 /// Proves: the version that is overwritten unseen is listed, in words and as data, for its loser too, and can be
 /// copied out whole and removed; the mount that overwrote it says so in its log; what does not exist or may not be
@@ -25,12 +20,12 @@ fn an_overwritten_version_is_found_again() {
     let long: Vec<u8> = (0..5_000_000u32).flat_map(|number| number.to_le_bytes()).take(3_333_333).collect();
     for (name, bens) in [("plan.txt", b"ben's plan".as_slice()), ("large", &long)] {
         fs::write(anna.join(name), "first").expect("written");
-        let (mut our, mut their) = (open(&anna.join(name)), open(&ben.join(name)));
-        their.write_all(bens).expect("written");
-        our.write_all(b"anna's plan").expect("written");
-        their.sync_all().expect("published");
+        let (mut our, mut their) = (Holder::open(&anna.join(name)), Holder::open(&ben.join(name)));
+        their.write(bens).expect("written");
+        our.write(b"anna's plan").expect("written");
+        their.sync().expect("published");
         drop(their);
-        our.sync_all().expect("published");
+        our.sync().expect("published");
         drop(our);
         assert_eq!(fs::read(ben.join(name)).expect("read"), b"anna's plan");
     }

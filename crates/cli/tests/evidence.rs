@@ -2,19 +2,14 @@
 
 use crate::common;
 
+use common::holder::Holder;
 use common::{World, eventually, run, text};
 use holdfast_server::ServerConfig;
 use holdfast_sim::evil::{Attack, EvilServer};
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
-
-/// A command that one test starts closes its copies of the files that another has open in the mount, and every
-/// close publishes; so the tests here, which need something unpublished, run one at a time.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 fn evil(world: &mut World) -> EvilServer {
     world.stop_server();
@@ -60,7 +55,6 @@ fn catch_notifications(world: &mut World) -> PathBuf {
 /// see for themselves that the bytes are wrong.
 #[test]
 fn altered_data() {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut world = World::new(&["anna", "ben"]);
     let anna = world.mount("anna");
     let content: String = (0..3000u32).map(|n| format!("{:08x}", n.wrapping_mul(2_654_435_761))).collect();
@@ -116,14 +110,13 @@ fn altered_data() {
 /// refused in words until the alarm is acknowledged, and then the true data is there.
 #[test]
 fn wrong_order() {
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let mut world = World::new(&["anna", "ben"]);
     let anna = world.mount("anna");
     fs::write(anna.join("team/file"), "true").expect("written");
     let server = evil(&mut world);
     let ben = world.mount("ben");
-    let mut open = fs::File::create(ben.join("team/open")).expect("created");
-    open.write_all(b"not yet saved").expect("written");
+    let mut open = Holder::open(&ben.join("team/open"));
+    open.write(b"not yet saved").expect("written");
     server.begin(Attack::ForgeStructure);
     eventually("the lie is noticed", || {
         let _ = fs::write(anna.join("team/file"), "changed");

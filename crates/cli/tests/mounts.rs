@@ -2,11 +2,11 @@
 
 use crate::common;
 
+use common::holder::Holder;
 use common::{World, eventually, is_mounted, run, text};
 use rustix::process::{Pid, Signal};
 use std::fs;
 use std::io::Read;
-use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -152,8 +152,8 @@ fn a_killed_process_leaves_no_dead_mount_and_no_lost_bytes() {
     let anna = world.mount("anna");
     fs::write(anna.join("team/closed"), "closed").expect("written");
     let process = world.mount_process("anna").expect("a process serves it");
-    let mut open = fs::File::create(anna.join("team/open")).expect("created");
-    open.write_all(b"not yet closed").expect("written");
+    let mut open = Holder::open(&anna.join("team/open"));
+    open.write(b"not yet closed").expect("written");
     signal(Signal::KILL, process);
     eventually("the dead mount goes away", || !is_mounted(&anna));
     drop(open);
@@ -207,8 +207,8 @@ fn an_aborted_connection() {
         // The control file system is not mounted here.
         return;
     }
-    let mut open = fs::File::create(anna.join("team/open")).expect("created");
-    open.write_all(b"written before the abort").expect("written");
+    let mut open = Holder::open(&anna.join("team/open"));
+    open.write(b"written before the abort").expect("written");
     fs::write(abort, "1").expect("aborted");
     eventually("it unmounts", || !is_mounted(&anna));
     eventually("the process ends", || !is_alive(process));
@@ -221,8 +221,8 @@ fn a_terminated_process_publishes_first() {
     let mut world = World::new(&["anna", "ben"]);
     let (anna, ben) = (world.mount("anna"), world.mount("ben"));
     let process = world.mount_process("anna").expect("a process serves it");
-    let mut open = fs::File::create(anna.join("team/open")).expect("created");
-    open.write_all(b"published by SIGTERM").expect("written");
+    let mut open = Holder::open(&anna.join("team/open"));
+    open.write(b"published by SIGTERM").expect("written");
     signal(Signal::TERM, process);
     eventually("it unmounts", || !is_mounted(&anna));
     eventually("it ends", || !is_alive(process));

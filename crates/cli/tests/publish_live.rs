@@ -4,7 +4,7 @@
 use crate::common;
 
 use common::collection::collect;
-use common::{World, eventually, free_port, run, text};
+use common::{World, eventually, free_port, noise, run, text};
 use holdfast_client::reader;
 use holdfast_content::{Block, BlockKind};
 use holdfast_crypto::{Digest, DigestKey};
@@ -20,15 +20,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
-
-fn noise(seed: u32, length: usize) -> Vec<u8> {
-    let mut state = u64::from(seed) | 1 << 40;
-    let mut next = || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 56) as u8
-    };
-    (0..length).map(|_| next()).collect()
-}
 
 /// Everything about a tree that a release keeps, by path.
 fn described(top: &Path) -> BTreeMap<Vec<u8>, String> {

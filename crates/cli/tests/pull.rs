@@ -3,19 +3,10 @@
 use crate::common;
 
 use common::desk::Desk;
-use common::{eventually, run};
+use common::{eventually, noise, run};
 use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
-
-fn noise(seed: u32, length: usize) -> Vec<u8> {
-    let mut state = u64::from(seed) | 1 << 40;
-    let mut next = || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 56) as u8
-    };
-    (0..length).map(|_| next()).collect()
-}
 
 /// A desk with a tree of small files and a large one.
 fn desk() -> Desk {

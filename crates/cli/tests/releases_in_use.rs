@@ -3,7 +3,7 @@
 use crate::common;
 
 use common::desk::Desk;
-use common::{eventually, is_mounted, run, text};
+use common::{eventually, is_mounted, noise, run, text};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -14,15 +14,6 @@ fn same(left: &Path, right: &Path) {
     let compared = Command::new("diff").args(["-r", "--no-dereference"]).args([left, right]).output();
     let compared = compared.expect("diff runs");
     assert!(compared.status.success(), "{}", text(&compared));
-}
-
-fn noise(seed: usize, length: usize) -> Vec<u8> {
-    let mut state = seed as u64 | 1 << 40;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
-    (0..length).map(|_| next()).collect()
 }
 
 /// Software distribution (the paper's section 5.1): GNU hello is configured and compiled straight from a mount, and goes
@@ -83,7 +74,7 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 fn killed_and_spoilt() {
     let mut desk = Desk::new();
     for number in 0..60 {
-        desk.write(&format!("{}/{number}", number % 7), noise(number, 1_000 + number * 4_000));
+        desk.write(&format!("{}/{number}", number % 7), noise(number as u32, 1_000 + number * 4_000));
     }
     desk.publish(&[]);
     let url = desk.serve("release");
@@ -128,7 +119,7 @@ fn killed_and_spoilt() {
 fn a_full_cache() {
     let mut desk = Desk::new();
     for number in 0..20 {
-        desk.write(&format!("{number}"), noise(number, 500_000));
+        desk.write(&format!("{number}"), noise(number as u32, 500_000));
     }
     desk.publish(&[]);
     let url = desk.serve("release");

@@ -96,13 +96,13 @@ fn nothing_acknowledged_is_lost() {
     let mut load = Load::start(&split.world, &anna, 30_000);
     for round in 0..3 {
         load.goes_on("files are written");
-        split.blocks.kill();
+        split.blocks.process.kill();
         std::thread::sleep(Duration::from_millis(300));
         split.blocks.start();
         load.goes_on("files are written once the blocks are back");
         split.world.kill_server();
         if round == 1 {
-            split.blocks.kill();
+            split.blocks.process.kill();
             split.blocks.start();
         }
         split.world.start_server();
@@ -135,7 +135,7 @@ fn a_block_server_that_is_away_for_a_while() {
     noise(&anna.join("before"), 300_000);
     run(Command::new("sync").arg(anna.join("before")));
     let bert = split.world.mount("bert").join("anna");
-    split.blocks.stop();
+    split.blocks.process.stop();
     assert!(reads(&anna.join("before")), "what is cached is read");
     let mut reading =
         Command::new("cat").arg(bert.join("before")).stdout(Stdio::null()).spawn().expect("cat");
@@ -171,13 +171,13 @@ fn an_older_copy_is_noticed() {
     let anna = split.world.mount("anna").join("anna");
     noise(&anna.join("old"), 200_000);
     run(Command::new("sync").arg(anna.join("old")));
-    split.blocks.stop();
+    split.blocks.process.stop();
     let copied = split.world.path("copy");
     copy(&split.blocks.data, &copied);
     split.blocks.start();
     noise(&anna.join("new"), 210_000);
     run(Command::new("sync").arg(anna.join("new")));
-    split.blocks.stop();
+    split.blocks.process.stop();
     fs::remove_dir_all(&split.blocks.data).expect("removed");
     copy(&copied, &split.blocks.data);
     split.blocks.start();
@@ -213,7 +213,7 @@ fn an_altered_block_is_an_error() {
     noise(&anna.join("large"), 6 << 20);
     run(Command::new("sync").arg(anna.join("large")));
     split.world.umount("anna");
-    split.blocks.stop();
+    split.blocks.process.stop();
     let servers = split.blocks.data.join("servers");
     let store = fs::read_dir(&servers).expect("a folder").next().expect("a server").expect("an entry").path();
     let largest = fs::read_dir(store.join("store"))

@@ -43,7 +43,7 @@ fn a_standby_goes_on() {
                 "the second goes on"
             }
             _ => {
-                pair.second.kill();
+                pair.second.process.kill();
                 "the first goes on"
             }
         };
@@ -147,7 +147,7 @@ fn what_all_have_seen_is_one_order() {
                 pair.world.start_server();
             }
             2 | 3 => {
-                pair.second.kill();
+                pair.second.process.kill();
                 std::thread::sleep(Duration::from_millis(random.below(6000)));
                 pair.second.start(&[]);
             }

@@ -1,17 +1,17 @@
 //! A block server in the world's folder, with its blocks on the disk or in a bucket.
 
 use super::object_store::CREDENTIALS;
-use super::{eventually, free_port, run};
-use std::fs;
+use super::process::Process;
+use super::{free_port, run};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 pub struct BlockServer {
     pub data: PathBuf,
     pub log: PathBuf,
     pub port: u16,
     allow: String,
-    child: Option<Child>,
+    pub process: Process,
 }
 
 fn holdfast() -> Command {
@@ -28,7 +28,7 @@ impl BlockServer {
     pub fn with(folder: &Path, server: &Path, extra: &[&str]) -> BlockServer {
         let allow = run(holdfast().args(["server", "key", "--data"]).arg(server)).trim().to_owned();
         let (data, log) = (folder.join("blocks"), folder.join("blocks.log"));
-        let mut blocks = BlockServer { data, log, port: free_port(), allow, child: None };
+        let mut blocks = BlockServer { data, log, port: free_port(), allow, process: Process::default() };
         blocks.start_with(extra);
         blocks
     }
@@ -39,7 +39,7 @@ impl BlockServer {
         run(Command::new("mkdir").args(["-m", "700"]).arg(&data));
         run(Command::new("cp").arg("-p").arg(self.data.join("server-key")).arg(&data));
         let log = data.with_extension("log");
-        BlockServer { data, log, port: free_port(), allow: self.allow.clone(), child: None }
+        BlockServer { data, log, port: free_port(), allow: self.allow.clone(), process: Process::default() }
     }
 
     pub fn address(&self) -> String {
@@ -52,56 +52,9 @@ impl BlockServer {
     }
 
     pub fn start_with(&mut self, extra: &[&str]) {
-        let log = fs::OpenOptions::new().create(true).append(true).open(&self.log).expect("a log file");
-        let child = holdfast()
-            .envs(CREDENTIALS)
-            .args([
-                "blocks",
-                "--listen",
-                &format!("127.0.0.1:{}", self.port),
-                "--allow",
-                &self.allow,
-                "--data",
-            ])
-            .arg(&self.data)
-            .args(extra)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("a second handle"))
-            .stderr(log)
-            .spawn()
-            .expect("the block server starts");
-        self.child = Some(child);
-        let port = self.port;
-        eventually("the block server listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
-    }
-
-    /// As a power failure would.
-    pub fn kill(&mut self) {
-        let mut child = self.child.take().expect("it runs");
-        child.kill().expect("a child can be killed");
-        child.wait().expect("it ends");
-    }
-
-    /// As its operator would.
-    pub fn stop(&mut self) {
-        let mut child = self.child.take().expect("it runs");
-        run(Command::new("kill").arg(child.id().to_string()));
-        assert!(child.wait().expect("it ends").success());
-    }
-
-    /// Waits until it ends by itself, with a failure.
-    pub fn ends(&mut self) {
-        let mut child = self.child.take().expect("it runs");
-        eventually("the block server ends", || child.try_wait().expect("it is a child").is_some());
-        assert!(!child.wait().expect("it has ended").success());
-    }
-}
-
-impl Drop for BlockServer {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        let listen = format!("127.0.0.1:{}", self.port);
+        let mut command = holdfast();
+        command.envs(CREDENTIALS).args(["blocks", "--listen", &listen, "--allow", &self.allow, "--data"]);
+        self.process.start(command.arg(&self.data).args(extra), &self.log, self.port);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::block_server::BlockServer;
 use super::load::Load;
+use super::process::Process;
 use super::{World, eventually, free_port, run};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -104,39 +105,14 @@ pub struct Second {
     pub data: PathBuf,
     pub log: PathBuf,
     pub port: u16,
-    child: Option<Child>,
+    pub process: Process,
 }
 
 impl Second {
     pub fn start(&mut self, extra: &[&str]) {
-        let log = fs::OpenOptions::new().create(true).append(true).open(&self.log).expect("a log file");
-        let child = Command::new(env!("CARGO_BIN_EXE_holdfast"))
-            .args(["server", "--listen", &format!("127.0.0.1:{}", self.port), "--data"])
-            .arg(&self.data)
-            .args(extra)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("a second handle"))
-            .stderr(log)
-            .spawn()
-            .expect("the server starts");
-        self.child = Some(child);
-        let port = self.port;
-        eventually("the second server listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
-    }
-
-    pub fn kill(&mut self) {
-        let mut child = self.child.take().expect("it runs");
-        child.kill().expect("a child can be killed");
-        child.wait().expect("it ends");
-    }
-}
-
-impl Drop for Second {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+        command.args(["server", "--listen", &format!("127.0.0.1:{}", self.port), "--data"]);
+        self.process.start(command.arg(&self.data).args(extra), &self.log, self.port);
     }
 }
 
@@ -169,7 +145,7 @@ impl Pair {
         let (data, log) = (world.path("data2"), world.path("server2.log"));
         run(Command::new("mkdir").args(["-m", "700"]).arg(&data));
         run(Command::new("cp").arg("-p").arg(world.data().join("server-key")).arg(&data));
-        let mut second = Second { data, log, port: free_port(), child: None };
+        let mut second = Second { data, log, port: free_port(), process: Process::default() };
         second.start(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
         world.url = format!("hf://127.0.0.1:{},127.0.0.1:{}/{}", world.port, second.port, world.fsid());
         Pair { world, second, etcd, blocks }

@@ -7,9 +7,11 @@ pub mod block_server;
 pub mod cluster;
 pub mod collection;
 pub mod desk;
+pub mod holder;
 pub mod load;
 pub mod memory;
 pub mod object_store;
+pub mod process;
 pub mod relay;
 
 use std::io::{BufRead, BufReader};
@@ -32,6 +34,16 @@ pub struct World {
 /// A number that the environment may set, for longer runs.
 pub fn setting(name: &str, usual: u64) -> u64 {
     std::env::var(name).map_or(usual, |text| text.parse().expect("a number"))
+}
+
+/// Bytes that neither compress nor repeat, the same for the same seed.
+pub fn noise(seed: u32, length: usize) -> Vec<u8> {
+    let mut state = u64::from(seed) | 1 << 40;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    (0..length).map(|_| next()).collect()
 }
 
 /// A port that was free a moment ago.

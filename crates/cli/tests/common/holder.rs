@@ -1,0 +1,78 @@
+//! A program that has a file open and does with it what a test says.
+//!
+//! A test must not hold a file with something unpublished in it by itself: a command that a test beside it starts
+//! gets copies of all descriptors of the process, closes them, and every close publishes.
+
+use std::io::{BufRead, BufReader, Error, Result, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+/// Opens what it is told; then for each line writes what is in it, in hexadecimal, or synchronizes if it is empty, and
+/// answers with the error's number.
+const PROGRAM: &str = "
+import os, sys
+file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
+print(0, flush=True)
+for line in sys.stdin:
+    data = bytes.fromhex(line)
+    try:
+        if not data: os.fsync(file)
+        while data: data = data[os.write(file, data):]
+        print(0, flush=True)
+    except OSError as error:
+        print(error.errno, flush=True)
+";
+
+/// The program. It closes the file and ends when this is dropped.
+pub struct Holder {
+    child: Child,
+    orders: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Holder {
+    /// Opens a file to read and write, and makes it if it is not there.
+    #[track_caller]
+    pub fn open(path: &Path) -> Holder {
+        let mut command = Command::new("python3");
+        command.args(["-c", PROGRAM]).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("python3 runs");
+        let orders = child.stdin.take();
+        let answers = BufReader::new(child.stdout.take().expect("its output"));
+        let mut holder = Holder { child, orders, answers };
+        holder.answer().expect("the file opens");
+        holder
+    }
+
+    /// Writes where the last write ended.
+    pub fn write(&mut self, data: &[u8]) -> Result<()> {
+        let hexadecimal: String = data.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.order(&hexadecimal)
+    }
+
+    /// fsync.
+    pub fn sync(&mut self) -> Result<()> {
+        self.order("")
+    }
+
+    fn order(&mut self, line: &str) -> Result<()> {
+        writeln!(self.orders.as_mut().expect("it runs"), "{line}").expect("it listens");
+        self.answer()
+    }
+
+    fn answer(&mut self) -> Result<()> {
+        let mut line = String::new();
+        self.answers.read_line(&mut line).expect("it answers");
+        match line.trim().parse().expect("the number of an error") {
+            0 => Ok(()),
+            number => Err(Error::from_raw_os_error(number)),
+        }
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        drop(self.orders.take());
+        let _ = self.child.wait();
+    }
+}

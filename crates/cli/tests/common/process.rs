@@ -1,0 +1,58 @@
+//! A process that a test starts, kills and starts again: what it says goes behind what it said before.
+
+use super::{eventually, run};
+use std::fs::OpenOptions;
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// One that listens on a port of this machine; ended when it is dropped.
+#[derive(Default)]
+pub struct Process(Option<Child>);
+
+impl Process {
+    /// Starts it, and waits until it listens.
+    #[track_caller]
+    pub fn start(&mut self, command: &mut Command, log: &Path, port: u16) {
+        assert!(self.0.is_none(), "it runs already");
+        let log = OpenOptions::new().create(true).append(true).open(log).expect("a log file");
+        let command =
+            command.stdin(Stdio::null()).stdout(log.try_clone().expect("a second handle")).stderr(log);
+        self.0 = Some(command.spawn().expect("it starts"));
+        eventually("it listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    }
+
+    fn take(&mut self) -> Child {
+        self.0.take().expect("it runs")
+    }
+
+    /// As a power failure would.
+    pub fn kill(&mut self) {
+        let mut child = self.take();
+        child.kill().expect("a child can be killed");
+        child.wait().expect("it ends");
+    }
+
+    /// As its operator would.
+    pub fn stop(&mut self) {
+        let mut child = self.take();
+        run(Command::new("kill").arg(child.id().to_string()));
+        assert!(child.wait().expect("it ends").success());
+    }
+
+    /// Waits until it ends by itself, with a failure.
+    pub fn ends(&mut self) {
+        let mut child = self.take();
+        eventually("it ends", || child.try_wait().expect("it is a child").is_some());
+        assert!(!child.wait().expect("it has ended").success());
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
