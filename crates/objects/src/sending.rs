@@ -1,8 +1,7 @@
 //! The thread that sends sealed segments, writes manifests, and removes what nothing lists.
 //!
-//! The order, for each segment: the object; its length asked for; the catalogue; a manifest; the head that names it; and only
-//! then the local file
-//! may go, and with it the tails. For a removed one: all segments that have what was moved out of it; a manifest without
+//! The order, for each segment: the object; its length asked for; the catalogue; a manifest; the head that names it; a look
+//! whether the prefix is still ours; and only then the local file may go, and with it the tails. For a removed one: all segments that have what was moved out of it; a manifest without
 //! it; the catalogue; a while; and then the object.
 
 use crate::catalogue::{Entry, Head};
@@ -91,6 +90,8 @@ fn send(inner: &Inner, number: u32) -> Result<(), OpenObjectsError> {
     }
     inner.save().map_err(OpenObjectsError::io("writing", "the catalogue of objects"))?;
     put_manifest(inner)?;
+    // From here on it is as good as tails that count.
+    claim::look(inner)?;
     let is_gone = {
         let mut guard = inner.state.lock();
         let state = &mut *guard;

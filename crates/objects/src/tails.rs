@@ -66,40 +66,68 @@ impl Tail {
     }
 }
 
-/// Sends what is on the local disk for good and not in the bucket. Callers that wait for each other share requests.
+/// Sends what is on the local disk for good and not in the bucket, and makes sure that it counts. Callers share requests; and
+/// while one looks at the owner's note, another sends what came next.
 pub(crate) fn confirm(inner: &Inner) -> Result<(), OpenObjectsError> {
-    let targets: Vec<(u32, u64)> = {
+    let (targets, trouble) = {
         let state = inner.state.lock();
         claim::lost(&state.claim)?;
-        let growing = state.growing.iter().filter(|(_, growing)| growing.synced > SEGMENT_HEADER_BYTES);
-        growing.map(|(number, growing)| (*number, growing.synced)).collect()
+        (state.not_vouched(), state.trouble.clone())
     };
-    let patience = match inner.state.lock().trouble {
+    if targets.is_empty() {
+        return Ok(());
+    }
+    let patience = match trouble {
         None => inner.settings.patience,
         Some(_) => inner.settings.patience.min(PATIENCE_AWAY),
     };
     let deadline = Instant::now() + patience;
-    let late = |why: &str| BucketError::Away { bucket: inner.bucket.describe(), why: why.to_owned() };
-    let Some(_turn) = inner.tails.try_lock_until(deadline) else {
-        let trouble = inner.state.lock().trouble.clone();
-        return Err(trouble.unwrap_or_else(|| late("others wait for it")).into());
+    let late = || {
+        let others =
+            || BucketError::Away { bucket: inner.bucket.describe(), why: "others wait for it".to_owned() };
+        inner.state.lock().trouble.clone().unwrap_or_else(others)
     };
-    let mut has_sent = false;
-    for (number, until) in targets {
-        while let Some(range) = next_part(inner, number, until) {
-            while let Err(error) = send_part(inner, number, range) {
-                let may_pass = error.is_away() && Instant::now() < deadline;
-                if !may_pass {
-                    return Err(error);
-                }
-                std::thread::sleep(Duration::from_millis(100));
+    {
+        let _turn = inner.tails.try_lock_until(deadline).ok_or_else(late)?;
+        for (number, until) in &targets {
+            while let Some(range) = next_part(inner, *number, *until) {
+                patiently(deadline, || send_part(inner, *number, range))?;
             }
-            has_sent = true;
         }
     }
+    let _turn = inner.vouching.try_lock_until(deadline).ok_or_else(late)?;
+    let sent: Vec<(u32, u64)> = {
+        let state = inner.state.lock();
+        claim::lost(&state.claim)?;
+        if targets.iter().all(|(number, until)| state.is_vouched(*number, *until)) {
+            return Ok(());
+        }
+        state.growing.iter().map(|(number, growing)| (*number, growing.tail)).collect()
+    };
     // Whoever takes the store over writes the note first and looks at what is there after that. So if the note is still
-    // ours, they will find what was sent.
-    if has_sent { claim::look(inner) } else { Ok(()) }
+    // ours, they will find what was sent before.
+    patiently(deadline, || claim::look(inner))?;
+    let mut state = inner.state.lock();
+    for (number, tail) in sent {
+        if let Some(growing) = state.growing.get_mut(&number) {
+            growing.vouched = tail;
+        }
+    }
+    Ok(())
+}
+
+/// Tries again while the bucket is away, until it is too late.
+fn patiently(
+    deadline: Instant,
+    mut attempt: impl FnMut() -> Result<(), OpenObjectsError>,
+) -> Result<(), OpenObjectsError> {
+    while let Err(error) = attempt() {
+        if !error.is_away() || Instant::now() >= deadline {
+            return Err(error);
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
 }
 
 /// The next part of a segment that is not in the bucket: from, to.
@@ -150,6 +178,19 @@ fn send_part(inner: &Inner, number: u32, (from, to): (u64, u64)) -> Result<(), O
 }
 
 impl State {
+    /// What is on the local disk for good and may not be in the bucket, or not count there: segments, up to where.
+    fn not_vouched(&self) -> Vec<(u32, u64)> {
+        let growing = self.growing.iter().map(|(number, growing)| (*number, growing.synced));
+        let has_records = growing.filter(|(_, synced)| *synced > SEGMENT_HEADER_BYTES);
+        has_records.filter(|(number, synced)| !self.is_vouched(*number, *synced)).collect()
+    }
+
+    /// Whether whoever takes the store over finds a segment up to there. One that does not grow any more is in the bucket as
+    /// a whole.
+    fn is_vouched(&self, number: u32, until: u64) -> bool {
+        self.growing.get(&number).is_none_or(|growing| growing.vouched >= until)
+    }
+
     /// The segment before another, and its length.
     fn before(&self, number: u32) -> (u32, u64) {
         let growing =

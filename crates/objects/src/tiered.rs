@@ -34,8 +34,10 @@ pub(crate) struct Inner {
     pub(crate) state: Mutex<State>,
     /// Wakes the sender.
     pub(crate) wake: Condvar,
-    /// Held by whoever makes tails durable in the bucket.
+    /// Held by whoever sends tails.
     pub(crate) tails: Mutex<()>,
+    /// Held by whoever makes sure that tails which were sent count.
+    pub(crate) vouching: Mutex<()>,
     /// Held by whoever writes the catalogue's file, so that an older one never replaces a newer.
     pub(crate) writing: Mutex<()>,
     /// Held by whoever writes a manifest.
@@ -55,6 +57,8 @@ pub(crate) struct Growing {
     pub(crate) removed_after: Option<u32>,
     /// Up to where tails are in the bucket.
     pub(crate) tail: u64,
+    /// Up to where they were when the prefix was found to be this server's still: whoever takes over finds them.
+    pub(crate) vouched: u64,
     /// A tail that was begun ends here: it is tried again with the same bytes.
     pub(crate) tail_begun: Option<u64>,
     /// Names of its tails.
@@ -176,6 +180,7 @@ impl Tiered {
             state: Mutex::new(state),
             wake: Condvar::new(),
             tails: Mutex::new(()),
+            vouching: Mutex::new(()),
             writing: Mutex::new(()),
             manifests: Mutex::new(()),
             pages,
@@ -365,6 +370,7 @@ impl Growing {
             is_sealed: false,
             removed_after: None,
             tail: 0,
+            vouched: 0,
             tail_begun: None,
             tails: Vec::new(),
         }

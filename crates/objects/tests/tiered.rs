@@ -144,6 +144,30 @@ fn a_missing_tail_is_noticed() {
     assert_eq!(bodies(&log).len(), 30);
 }
 
+/// Proves: what was sent is acknowledged only once the prefix was seen to be this server's still, *after* that, also to who
+/// has nothing left to send.
+#[test]
+fn sent_is_not_acknowledged() {
+    let (local, bucket) = (fresh(), Simulated::new());
+    let rarely = Settings { every: Duration::from_secs(3600), ..settings(Durability::Object, false) };
+    let (tier, log) = open(&local, &bucket, rarely).unwrap();
+    log.append(1, &record(0)).unwrap();
+    log.sync().unwrap();
+    tier.confirm().unwrap();
+    log.append(1, &record(1)).unwrap();
+    log.sync().unwrap();
+    bucket.with_fates(|_, name| if name.ends_with("owner") { Fate::Lost } else { Fate::Good });
+    let tails = || bucket.names().iter().filter(|name| name.contains("/tail-")).count();
+    let before = tails();
+    tier.confirm().expect_err("nobody knows whose it is");
+    assert_eq!(tails(), before + 1, "it was sent");
+    bucket.without_fates();
+    let elsewhere = PowerLoss::new(2).storage();
+    let (_other, _) = open(&elsewhere, &bucket, settings(Durability::Object, true)).unwrap();
+    let error = tier.confirm().expect_err("it is another's");
+    assert!(error.to_string().contains("was taken over by"), "{error}");
+}
+
 /// Proves: however old the listing is that a take-over is shown, it finds all that was acknowledged, again and again; and a
 /// manifest that truly is missing is noticed even then.
 #[test]

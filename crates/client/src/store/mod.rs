@@ -59,8 +59,11 @@ use std::time::Duration;
 /// Bytes and blocks of one RETRIEVE or STORE, so that several can be under way at once.
 const BATCH_BYTES: usize = 1 << 20;
 const BATCH_BLOCKS: usize = 256;
-/// Requests of one kind under way at once.
+/// Requests for blocks under way at once.
 const PARALLEL: usize = 4;
+/// Batches on their way to the server at once: each is answered when it is durable, which takes a while where that means a
+/// bucket, and those that wait together share what it takes. Over a slow link [`PARALLEL`] fill it.
+const STORED_AT_ONCE: usize = 16;
 const ACKNOWLEDGED_MAX: usize = 65_536;
 /// Chunks that are likely to be read, with what they resemble.
 const EXPECTED_MAX: usize = 65_536;
@@ -284,9 +287,11 @@ impl VerifiedStore {
             account: Account::default(),
         });
         let (retrievals, receiver) = channel();
-        spawn_workers("retrieve", &shared, receiver, |shared, wanted: Vec<Wanted>| shared.retrieve(wanted));
+        spawn_workers("retrieve", &shared, receiver, PARALLEL, |shared, wanted: Vec<Wanted>| {
+            shared.retrieve(wanted)
+        });
         let (storing, receiver) = channel();
-        spawn_workers("store", &shared, receiver, |shared, job: StoreJob| {
+        spawn_workers("store", &shared, receiver, STORED_AT_ONCE, |shared, job: StoreJob| {
             let _ = job.done.send(shared.send(&job));
         });
         let (keep, receiver) = sync_channel::<Keep>(1024);
@@ -648,10 +653,11 @@ fn spawn_workers<T: Send + 'static>(
     name: &str,
     shared: &Arc<Shared>,
     receiver: Receiver<T>,
+    count: usize,
     work: impl Fn(&Shared, T) + Send + Sync + Copy + 'static,
 ) {
     let receiver = Arc::new(Mutex::new(receiver));
-    for _ in 0..PARALLEL {
+    for _ in 0..count {
         let shared = shared.clone();
         let receiver = receiver.clone();
         spawn(name, move || {

@@ -241,7 +241,7 @@ fn uploads() {
     let held = upload.finish().unwrap();
     assert_eq!(host.blocks.lock().len(), 100);
     assert!(host.stores.lock().iter().all(|blocks| *blocks <= 11), "{:?}", host.stores.lock());
-    assert!(host.at_once_max.load(Relaxed) > 1 && host.at_once_max.load(Relaxed) <= PARALLEL);
+    assert!(host.at_once_max.load(Relaxed) > 1 && host.at_once_max.load(Relaxed) <= STORED_AT_ONCE);
     drop(held);
     let small = block(1000, 1000, Vec::new());
     let mut upload = store.upload();

@@ -10,7 +10,7 @@ use super::known::Version;
 use super::packing::piece;
 use super::relatives::Piece;
 use super::transfer::{TransferMode, asking_pays};
-use super::{BATCH_BYTES, Blocks, Kin, PARALLEL, StoreJob, VerifiedStore, batches};
+use super::{BATCH_BYTES, Blocks, Kin, PARALLEL, STORED_AT_ONCE, StoreJob, VerifiedStore, batches};
 use crate::error::FsError;
 use crate::interrupt;
 use holdfast_content::{Block, BlockKind, BlockSink, BlockSource, Content, Handle, Reference};
@@ -204,9 +204,13 @@ impl Upload {
             Some(_) => self.kin(&blocks),
             None => Arc::default(),
         };
+        let at_once = match self.store.shared.delta_up() {
+            Some(_) => PARALLEL,
+            None => STORED_AT_ONCE,
+        };
         let ask = self.asks(&blocks);
         for batch in batches(&blocks, self.store.shared.job_bytes(), |block| block.body().len()) {
-            while self.under_way >= PARALLEL {
+            while self.under_way >= at_once {
                 self.reap();
             }
             let job = StoreJob { blocks: batch.to_vec(), kin: kin.clone(), ask, done: self.done.clone() };
