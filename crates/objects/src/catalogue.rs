@@ -1,8 +1,8 @@
 //! What is known of the bucket here, and what the bucket knows of itself: the local catalogue, manifests, the owner's note.
 //!
 //! ```text
-//! catalogue, manifest   first line | borsh of the value | SHA-256 of all before [32]
-//! owner, head           first line, then lines KEY VALUE
+//! catalogue, manifest, lost objects   first line | borsh of the value | SHA-256 of all before [32]
+//! owner, head                         first line, then lines KEY VALUE
 //! ```
 //!
 //! Invariant: the catalogue lists a segment only once the bucket has its object, and a manifest lists all that the
@@ -13,13 +13,16 @@ use crate::settings::OpenObjectsError;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_log::{Storage, SyncSite};
 use sha2::{Digest as _, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 /// The catalogue's file.
 pub(crate) const FILE: &str = "objects";
 const FILE_NEW: &str = "objects-new";
+const LOST: &str = "objects-lost";
+const LOST_NEW: &str = "objects-lost-new";
 const CATALOGUE: &[u8] = b"holdfast catalogue of objects 1\n";
+const LOST_FIRST: &[u8] = b"holdfast lost objects 1\n";
 const MANIFEST: &[u8] = b"holdfast manifest of segments 1\n";
 const OWNER: &str = "holdfast owner 1";
 const HEAD: &str = "holdfast head 1";
@@ -123,15 +126,7 @@ impl Catalogue {
 
     /// The catalogue in a directory; `None`: there is none.
     pub(crate) fn read(storage: &dyn Storage) -> Result<Option<Catalogue>, OpenObjectsError> {
-        let file = match storage.open(FILE) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(OpenObjectsError::io("opening", FILE)(error)),
-        };
-        let length = file.len().map_err(OpenObjectsError::io("measuring", FILE))?;
-        let mut bytes = vec![0; usize::try_from(length).unwrap_or(usize::MAX).min(1 << 30)];
-        let count = file.read_at(0, &mut bytes).map_err(OpenObjectsError::io("reading", FILE))?;
-        bytes.truncate(count);
+        let Some(bytes) = read(storage, FILE)? else { return Ok(None) };
         opened(CATALOGUE, &bytes).map(Some).map_err(|why| OpenObjectsError::Damaged {
             what: format!("the catalogue {}/{FILE}", storage.describe()),
             why: format!(
@@ -142,15 +137,7 @@ impl Catalogue {
 
     /// Replaces the file, durably.
     pub(crate) fn write(&self, storage: &dyn Storage) -> io::Result<()> {
-        match storage.remove(FILE_NEW) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let file = storage.create(FILE_NEW)?;
-        file.write_at(0, &sealed(CATALOGUE, self))?;
-        file.sync(WRITTEN)?;
-        storage.rename(FILE_NEW, FILE)?;
-        storage.sync_dir(WRITTEN)
+        replace(storage, (FILE_NEW, FILE), &sealed(CATALOGUE, self))
     }
 
     /// The next manifest: all that counts, and all whose contents may be nowhere else in the bucket.
@@ -161,6 +148,50 @@ impl Catalogue {
         let segments = segments.into_values().collect();
         Manifest { store: self.store, epoch: self.epoch, number: self.manifest + 1, segments, format }
     }
+}
+
+/// Objects whose loss the operator has accepted.
+///
+/// # Errors
+/// [`OpenObjectsError`]
+pub(crate) fn read_lost(storage: &dyn Storage) -> Result<BTreeSet<String>, OpenObjectsError> {
+    let Some(bytes) = read(storage, LOST)? else { return Ok(BTreeSet::new()) };
+    opened(LOST_FIRST, &bytes).map_err(|why| OpenObjectsError::Damaged {
+        what: format!("the list of objects whose loss was accepted, {}/{LOST}", storage.describe()),
+        why: format!("{why}. Remove it, and start with --blocks-anew to accept what is missing once more"),
+    })
+}
+
+/// Notes them, durably.
+pub(crate) fn write_lost(storage: &dyn Storage, lost: &BTreeSet<String>) -> io::Result<()> {
+    replace(storage, (LOST_NEW, LOST), &sealed(LOST_FIRST, lost))
+}
+
+/// All of a file; `None`: there is none.
+fn read(storage: &dyn Storage, name: &str) -> Result<Option<Vec<u8>>, OpenObjectsError> {
+    let file = match storage.open(name) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(OpenObjectsError::io("opening", name)(error)),
+    };
+    let length = file.len().map_err(OpenObjectsError::io("measuring", name))?;
+    let mut bytes = vec![0; usize::try_from(length).unwrap_or(usize::MAX).min(1 << 30)];
+    let count = file.read_at(0, &mut bytes).map_err(OpenObjectsError::io("reading", name))?;
+    bytes.truncate(count);
+    Ok(Some(bytes))
+}
+
+/// Replaces a file, durably.
+fn replace(storage: &dyn Storage, (new, name): (&str, &str), bytes: &[u8]) -> io::Result<()> {
+    match storage.remove(new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let file = storage.create(new)?;
+    file.write_at(0, bytes)?;
+    file.sync(WRITTEN)?;
+    storage.rename(new, name)?;
+    storage.sync_dir(WRITTEN)
 }
 
 /// Who writes to a prefix.

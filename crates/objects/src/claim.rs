@@ -92,7 +92,11 @@ pub(crate) fn take(inner: &Inner) -> Result<(), OpenObjectsError> {
         Some(_) => {}
     }
     let listed = Listing::read(inner, store)?;
-    let missing = listed.missing(inner)?;
+    let mut missing = listed.missing(inner)?;
+    {
+        let state = inner.state.lock();
+        missing.retain(|(_, name)| !state.lost_objects.contains(name));
+    }
     if !missing.is_empty() && !inner.settings.anew {
         let why = format!(
             "{} of the objects that {place} had are not there any more, the first of them {}",
@@ -102,8 +106,12 @@ pub(crate) fn take(inner: &Inner) -> Result<(), OpenObjectsError> {
         return Err(lose(inner, why, Loss::Changed));
     }
     {
-        let mut state = inner.state.lock();
-        state.accept_missing(&missing);
+        let mut guard = inner.state.lock();
+        let state = &mut *guard;
+        if state.accept_missing(&missing) {
+            crate::catalogue::write_lost(&*inner.local, &state.lost_objects)
+                .map_err(OpenObjectsError::io("writing", "the list of lost objects"))?;
+        }
         state.catalogue.epoch += 1;
         state.catalogue.token = inner.local.entropy().map_err(OpenObjectsError::io("drawing", "a token"))?;
         state.is_dirty = true;
@@ -230,8 +238,9 @@ impl Listing {
 }
 
 impl State {
-    /// Of segments that are missing in the bucket, those that are here are sent again.
-    fn accept_missing(&mut self, missing: &[(u32, String)]) {
+    /// Of segments that are missing in the bucket, those that are here are sent again. Whether others are lost.
+    fn accept_missing(&mut self, missing: &[(u32, String)]) -> bool {
+        let known = self.lost_objects.len();
         for (number, name) in missing {
             match self.copies.remove(number).and_then(|_| self.catalogue.segments.remove(number)) {
                 Some(entry) => {
@@ -250,5 +259,6 @@ impl State {
                 }
             }
         }
+        self.lost_objects.len() > known
     }
 }

@@ -100,7 +100,7 @@ pub(crate) struct State {
     /// Segments in the bucket of which there is a local copy, and when it was read last.
     pub(crate) copies: BTreeMap<u32, u64>,
     pub(crate) claim: Claim,
-    /// Objects whose loss the operator has accepted with this start.
+    /// Objects whose loss the operator has accepted, now or earlier.
     pub(crate) lost_objects: BTreeSet<String>,
     /// The catalogue has changed since it was written.
     pub(crate) is_dirty: bool,
@@ -156,13 +156,17 @@ impl Tiered {
             Some(catalogue) => catalogue,
             None => adopt::begin(&*local, &*bucket, &settings)?,
         };
+        let lost_objects = match is_known {
+            true => crate::catalogue::read_lost(&*local)?,
+            false => BTreeSet::new(),
+        };
         let mut state = State {
             catalogue,
             growing: BTreeMap::new(),
             files: BTreeMap::new(),
             copies: BTreeMap::new(),
             claim: Claim::Pending,
-            lost_objects: BTreeSet::new(),
+            lost_objects,
             is_dirty: false,
             needs_manifest: true,
             old_objects: Vec::new(),
@@ -247,7 +251,7 @@ impl Tiered {
         }
     }
 
-    /// Whether the operator has accepted with this start that objects are lost.
+    /// Whether the operator has accepted that objects are lost.
     pub fn has_losses(&self) -> bool {
         !self.inner().state.lock().lost_objects.is_empty()
     }

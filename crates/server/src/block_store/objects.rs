@@ -154,7 +154,7 @@ impl Tier {
         self.tiered.taken_over()
     }
 
-    /// Whether the operator has accepted with this start that objects are lost.
+    /// Whether the operator has accepted that objects are lost.
     pub(super) fn has_losses(&self) -> bool {
         self.tiered.has_losses()
     }

@@ -109,6 +109,13 @@ fn an_accepted_loss_is_told() {
     drop(store);
     let store = site.remote(SERVER, true).unwrap();
     assert_eq!(store.standing().unwrap().doubt, None);
+    // What was accepted is not asked again, and the store stays that one.
+    drop(site.running.take());
+    site.running = Some(start_on_bucket(&site.blocks(), listen, &site.bucket, false).unwrap());
+    let now = blocks(40, 1);
+    put(&store, &now);
+    all_found(&store, &now);
+    assert_eq!(store.standing().unwrap().doubt, None);
 }
 
 /// Proves: while the bucket is away nothing is acknowledged, and the consistency server hears that it is the bucket; what is
