@@ -31,6 +31,7 @@ mod mounts;
 mod object_stores;
 mod off_line_key;
 mod operator;
+mod order_login;
 mod owners;
 mod peers;
 mod processes;

@@ -20,6 +20,37 @@ use zeroize::Zeroizing;
 const PATIENCE: Duration = Duration::from_millis(1500);
 /// Longest answer.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
+/// What etcd says, in plain text, to a client with a name in its certificate, once users must log in.
+const NAMED_CERTIFICATE: &str = "CommonName of client";
+/// What TLS says of a certificate, theirs or ours, that is not good enough.
+const CERTIFICATES: [&str; 2] = ["invalid peer certificate", "received fatal alert"];
+/// What is said when this client is not let in, and what helps.
+const WAYS_OUT: [(&str, &str); 6] = [
+    (
+        NAMED_CERTIFICATE,
+        "Where users log in, etcd wants a client's certificate without a common name: make one with a subject such as \
+         /O=holdfast, and name it in the file of --order-login",
+    ),
+    (
+        "invalid peer certificate",
+        "Name the authority that signed etcd's certificate in the file of --order-login (ca = FILE)",
+    ),
+    (
+        "received fatal alert",
+        "etcd asks for a certificate that it believes: name one in the file of --order-login (certificate = FILE, \
+         key = FILE)",
+    ),
+    ("invalid user ID or password", "They are in the file of --order-login (user = NAME, password = ...)"),
+    (
+        "user name is empty",
+        "etcd asks for a name and a password: put them into the file of --order-login (user = NAME, password = ...)",
+    ),
+    (
+        "permission denied",
+        "The user must be allowed to read and write all keys that begin with the prefix and a slash (etcdctl role \
+         grant-permission ROLE --prefix=true readwrite PREFIX/)",
+    ),
+];
 /// gRPC's number for "not authenticated".
 const UNAUTHENTICATED: i64 = 16;
 
@@ -83,7 +114,13 @@ impl Gateway {
                 Err(Fault::Said { code: 1 | 2 | 4 | 8 | 10 | 13 | 14, text }) => {
                     why = format!("{}: {text}", self.members[index]);
                 }
-                Err(Fault::Said { text, .. }) => return Err(EtcdError::Refused(text)),
+                Err(Fault::Said { text, .. }) => {
+                    let way_out = WAYS_OUT.iter().find(|(part, _)| text.contains(part));
+                    return Err(EtcdError::Refused(match way_out {
+                        Some((_, way_out)) => format!("{text}. {way_out}"),
+                        None => text,
+                    }));
+                }
             }
         }
         Err(EtcdError::Away(why))
@@ -111,7 +148,13 @@ impl Gateway {
     }
 
     fn post(&self, member: &str, path: &str, body: &str, token: Option<&str>) -> Result<Value, Fault> {
-        let away = |error: ureq::Error| Fault::Away(error.to_string());
+        let away = |error: ureq::Error| {
+            let text = error.to_string();
+            match CERTIFICATES.iter().any(|part| text.contains(part)) {
+                true => Fault::Said { code: UNAUTHENTICATED, text },
+                false => Fault::Away(text),
+            }
+        };
         let mut request =
             self.agent.post(format!("{member}{path}")).header("content-type", "application/json");
         if let Some(token) = token {
@@ -123,8 +166,12 @@ impl Gateway {
             response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string().map_err(away)?;
         // What streams answers one to a line: the first is the one that was asked for.
         let first = text.lines().next().unwrap_or("");
-        let answer: Value = serde_json::from_str(first)
-            .map_err(|error| Fault::Away(format!("status {status}, and no answer of etcd's: {error}")))?;
+        if status == 400 && first.contains(NAMED_CERTIFICATE) {
+            return Err(Fault::Said { code: UNAUTHENTICATED, text: first.to_owned() });
+        }
+        let answer: Value = serde_json::from_str(first).map_err(|_| {
+            Fault::Away(format!("status {status}, and no answer of etcd's: {}", start_of(first)))
+        })?;
         let said = [&answer["error"], &answer["message"], &answer["error"]["message"]];
         let said = said.into_iter().find_map(Value::as_str);
         match (status, said) {
@@ -135,6 +182,12 @@ impl Gateway {
             }),
         }
     }
+}
+
+/// The beginning of what is no answer, for a message.
+fn start_of(text: &str) -> String {
+    let shown: String = text.chars().filter(|c| !c.is_control()).take(200).collect();
+    format!("'{shown}'")
 }
 
 impl Kv for Gateway {
