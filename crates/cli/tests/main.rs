@@ -31,6 +31,8 @@ mod mounts;
 mod object_stores;
 mod off_line_key;
 mod operator;
+mod operator_apart;
+mod outsiders_etcd;
 mod owners;
 mod peers;
 mod processes;
