@@ -32,6 +32,7 @@ mod object_stores;
 mod off_line_key;
 mod operator;
 mod operator_apart;
+mod outsiders_bucket;
 mod outsiders_etcd;
 mod owners;
 mod peers;

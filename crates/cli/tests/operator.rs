@@ -87,8 +87,7 @@ pub(super) const ON_DATA: [Attack; 6] = [
     Attack::LoseBlocks,
 ];
 /// Attacks on the order, told to whoever reads.
-pub(super) const ON_THE_ORDER: [Attack; 3] =
-    [Attack::HideOthers, Attack::ForgeStructure, Attack::ShortenLog];
+pub(super) const ON_THE_ORDER: [Attack; 3] = [Attack::HideOthers, Attack::ForgeStructure, Attack::ShortenLog];
 /// Lies about what became of an operation.
 pub(super) const ON_OPERATIONS: [Attack; 2] = [Attack::RefuseAccepted, Attack::ForgetAcknowledged];
 

@@ -53,7 +53,9 @@ impl Site {
     fn content(&self) -> Content {
         let found = self.etcd.get(&Get::all(Keys::below("test/"))).expect("etcd answers");
         let pairs = found.into_iter().map(|pair| (String::from_utf8(pair.key).expect("text"), pair.value));
-        pairs.filter(|(key, _)| !key.starts_with("test/active/") && !key.starts_with("test/server/")).collect()
+        pairs
+            .filter(|(key, _)| !key.starts_with("test/active/") && !key.starts_with("test/server/"))
+            .collect()
     }
 
     /// Makes etcd have this and nothing else, as with `etcdctl`.
@@ -153,12 +155,12 @@ fn write(file: &Path, text: &str) {
 #[test]
 fn what_was_altered_while_no_server_ran() {
     let mut site = Site::new();
-    site.servers.second.process.stop();
+    site.servers.second.process.kill();
     let other = another_file_system(&site);
     let id = site.id();
     let contract = site.servers.world.mount("alice").join("team/contract");
     write(&contract, "yesterday\n");
-    // So that there are a checkpoint and nodes of the log of updates.
+    // So that there is a checkpoint.
     site.servers.world.stop_server();
     let yesterday = site.content();
     site.servers.world.start_server();
@@ -177,8 +179,6 @@ fn what_was_altered_while_no_server_ran() {
     assert!(records.len() >= 4, "{records:?}");
     let (middle, next) = (&records[records.len() / 2], &records[records.len() / 2 + 1]);
     let (last, head) = (&records[records.len() - 1], format!("test/head/{id}"));
-    let nodes = keys_of(&truth, "file", &id);
-    assert!(!nodes.is_empty(), "{truth:?}");
     let exchange = |content: &mut Content, one: &str, other: &str| {
         let (first, second) = (content[one].clone(), content[other].clone());
         content.insert(one.to_owned(), second);
@@ -190,10 +190,10 @@ fn what_was_altered_while_no_server_ran() {
         flip(content, &checkpoint);
     });
     site.row("a record is removed", Refused("damaged"), &truth, |content| drop(content.remove(middle)));
-    site.row("two records are exchanged", Refused("damaged"), &truth, |content| {
+    site.row("two records are exchanged", Alarmed, &truth, |content| {
         exchange(content, middle, next);
     });
-    site.row("a record is there twice", Refused("damaged"), &truth, |content| {
+    site.row("a record is there twice", Alarmed, &truth, |content| {
         content.insert(next.clone(), content[middle].clone());
     });
     site.row("a record is altered, and its checksum made to fit", Refused("damaged"), &truth, |content| {
@@ -208,9 +208,6 @@ fn what_was_altered_while_no_server_ran() {
     site.row("everything is removed", Refused("file system"), &truth, Content::clear);
     site.row("two file systems' keys are exchanged", Refused("another file system"), &truth, |content| {
         *content = exchanged(content, &id, &other);
-    });
-    site.row("nodes of the log of updates are altered", Refused("damaged"), &truth, |content| {
-        nodes.iter().for_each(|key| flip(content, key));
     });
     site.row("yesterday's keys are put back", Alarmed, &truth, |content| content.clone_from(&yesterday));
     site.row("the last record is removed, and the head says so", Alarmed, &truth, |content| {
@@ -259,9 +256,7 @@ fn what_is_altered_while_servers_run() {
 
     let active = format!("test/active/{}", site.id());
     let forge = Step::Put(active.clone().into(), b"forger.example.org:1 forger".to_vec(), None);
-    site.etcd
-        .transact(&Transaction { steps: vec![forge], ..Transaction::default() })
-        .expect("etcd takes it");
+    site.etcd.transact(&Transaction { steps: vec![forge], ..Transaction::default() }).expect("etcd takes it");
     eventually("the servers stand back", || site.servers.logs().contains("not active any more"));
     let told = site.servers.world.mount_or_told("bob", &["--timeout", "3"]).expect_err("nobody serves");
     assert!(told.contains("another server has the file system now"), "{told}");
@@ -283,8 +278,9 @@ fn what_is_altered_while_servers_run() {
     assert_eq!(site.asked_by_bob().expect("he reads"), TODAY);
     write(&contract, TODAY);
 
-    fs::write(contract.with_file_name("seen"), "by Alice\n").expect("written");
     site.put(&yesterday);
+    // What she has read is hers to read; to write she has to ask.
+    let _ = fs::write(contract.with_file_name("more"), "by Alice\n");
     assert_eq!(operator::error_of(&contract), Some(operator::EIO), "{}", site.servers.world.status("alice"));
     let status = site.servers.world.status("alice");
     assert!(status.to_lowercase().contains("frozen"), "{status}");
