@@ -21,9 +21,10 @@ enum Verdict {
     Frozen,
 }
 
-const EIO: i32 = 5;
+pub(super) const EIO: i32 = 5;
 
-fn evil(world: &World) -> EvilServer {
+/// The operator's server on the world's data directory and port, honest until told otherwise.
+pub(super) fn evil(world: &World) -> EvilServer {
     let listen = ([127, 0, 0, 1], world.port).into();
     let mut config = ServerConfig::new(world.data(), listen);
     config.abort_after = Duration::from_secs(3);
@@ -33,7 +34,7 @@ fn evil(world: &World) -> EvilServer {
 }
 
 /// Data that is neither inlined in its inode nor compressible, so that it is a chunk block of its own.
-fn data(seed: u8) -> Vec<u8> {
+pub(super) fn data(seed: u8) -> Vec<u8> {
     let mut state = u64::from(seed) + 1;
     (0..20_000)
         .map(|_| {
@@ -45,7 +46,7 @@ fn data(seed: u8) -> Vec<u8> {
 
 /// Reads with a bound on patience: an attack must not hang a program for ever.
 #[track_caller]
-fn error_of(path: &Path) -> Option<i32> {
+pub(super) fn error_of(path: &Path) -> Option<i32> {
     let path = path.to_owned();
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(std::fs::read(&path).map(drop)));
@@ -59,7 +60,8 @@ fn error_of(path: &Path) -> Option<i32> {
     }
 }
 
-fn evidence(world: &World, who: &str) -> Vec<PathBuf> {
+/// The files of evidence that `who` has.
+pub(super) fn evidence(world: &World, who: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![world.path(&format!("{who}-state"))];
     while let Some(folder) = folders.pop() {
@@ -75,93 +77,125 @@ fn evidence(world: &World, who: &str) -> Vec<PathBuf> {
     found
 }
 
-/// One attack on Bob while he reads what Alice wrote.
-fn attacked(attack: Attack, verdict: Verdict) {
-    let mut world = World::new(&["alice", "bob"]);
-    let alice = world.mount("alice");
-    std::fs::write(alice.join("team/target"), data(1)).expect("written");
-    std::fs::write(alice.join("team/second"), data(2)).expect("written");
-    std::fs::write(alice.join("team/small"), "inlined").expect("written");
-    world.stop_server();
-    let server = evil(&world);
-    let bob = world.mount("bob");
-    assert_eq!(std::fs::read(bob.join("team/small")).expect("read"), b"inlined");
-    assert_eq!(error_of(&alice.join("team/small")), None, "honest so far");
+/// Attacks on files' data, after which everything else goes on.
+pub(super) const ON_DATA: [Attack; 6] = [
+    Attack::FlipByte,
+    Attack::SwapBlocks,
+    Attack::ZeroBlocks,
+    Attack::TruncateBlocks,
+    Attack::Bomb,
+    Attack::LoseBlocks,
+];
+/// Attacks on the order, told to whoever reads.
+pub(super) const ON_THE_ORDER: [Attack; 3] = [Attack::HideOthers, Attack::ForgeStructure, Attack::ShortenLog];
+/// Lies about what became of an operation.
+pub(super) const ON_OPERATIONS: [Attack; 2] = [Attack::RefuseAccepted, Attack::ForgetAcknowledged];
+
+fn verdict(attack: Attack) -> Verdict {
+    if ON_DATA.contains(&attack) { Verdict::ThatFileOnly } else { Verdict::Frozen }
+}
+
+/// One attack on `reader` while he reads what `writer` wrote.
+pub(super) fn reading(world: &World, server: &EvilServer, (writer, reader): (&str, &str), attack: Attack) {
+    let (alice, bob) = (world.path(&format!("{writer}-mnt")), world.path(&format!("{reader}-mnt")));
+    let name = |what: &str| format!("team/{attack:?}-{what}");
+    // Nobody has seen such data before.
+    let data = |place: u8| data(attack as u8 * 4 + place);
+    std::fs::write(alice.join(name("target")), data(1)).expect("written");
+    std::fs::write(alice.join(name("second")), data(2)).expect("written");
+    std::fs::write(alice.join(name("small")), "inlined").expect("written");
+    assert_eq!(std::fs::read(bob.join(name("small"))).expect("read"), b"inlined");
+    assert_eq!(error_of(&alice.join(name("small"))), None, "honest so far");
+    let evidence_before = evidence(world, reader).len();
 
     server.begin(attack);
-    if matches!(attack, Attack::Freeze) {
-        // The moment to which the server is going to roll everything back.
-        let _ = std::fs::read_dir(bob.join("team")).map(|entries| entries.count());
-    }
-    let _ = std::fs::write(alice.join("team/later"), data(3));
+    let _ = std::fs::write(alice.join(name("later")), data(3));
     let mut errors = Vec::new();
-    for name in ["target", "second", "later"] {
-        errors.push(error_of(&bob.join("team").join(name)));
+    for what in ["target", "second", "later"] {
+        errors.push(error_of(&bob.join(name(what))));
     }
     assert!(server.attacked() > 0, "{attack:?}: nothing was attacked");
-    assert!(errors.contains(&Some(EIO)), "{attack:?}: Bob was served: {errors:?}\n{}", world.status("bob"));
-    let status = world.status("bob");
-    assert!(!evidence(&world, "bob").is_empty(), "{attack:?}: no evidence was kept\n{status}");
-    match verdict {
+    let status = world.status(reader);
+    assert!(errors.contains(&Some(EIO)), "{attack:?}: Bob was served: {errors:?}\n{status}");
+    assert!(evidence(world, reader).len() > evidence_before, "{attack:?}: no evidence was kept\n{status}");
+    match verdict(attack) {
         Verdict::ThatFileOnly => {
-            assert!(status.contains("target") || status.contains("second"), "the file is named: {status}");
-            assert_eq!(std::fs::read(bob.join("team/small")).expect("others go on"), b"inlined");
-            std::fs::write(bob.join("team/by-bob"), "still writable").expect("others go on");
+            let is_named = ["target", "second"].iter().any(|what| status.contains(&name(what)));
+            assert!(is_named, "{attack:?}: the file is named: {status}");
+            assert_eq!(std::fs::read(bob.join(name("small"))).expect("others go on"), b"inlined");
+            std::fs::write(bob.join(name("by-bob")), "still writable").expect("others go on");
             server.begin(Attack::Honest);
-            assert_eq!(
-                std::fs::read(bob.join("team/target")).expect("the true data is taken again"),
-                data(1)
-            );
+            let target = std::fs::read(bob.join(name("target"))).expect("the true data is taken again");
+            assert!(target == data(1), "{attack:?}");
         }
         Verdict::Frozen => {
             server.begin(Attack::Honest);
-            assert_eq!(
-                error_of(&bob.join("team/small")),
-                Some(EIO),
-                "{attack:?}: a frozen mount stays frozen"
-            );
+            let small = error_of(&bob.join(name("small")));
+            assert_eq!(small, Some(EIO), "{attack:?}: a frozen mount stays frozen");
             assert!(status.to_lowercase().contains("frozen"), "{attack:?}: {status}");
         }
     }
 }
 
+/// One attack on `reader`, on a server that has everything in its data directory.
+fn attacked(attack: Attack) {
+    let mut world = World::new(&["alice", "bob"]);
+    world.stop_server();
+    let server = evil(&world);
+    world.mount("alice");
+    world.mount("bob");
+    reading(&world, &server, ("alice", "bob"), attack);
+    // Mounts wait for their server when they end, so they end before it.
+    world.umount("bob");
+    world.umount("alice");
+}
+
 macro_rules! table {
-    ($($name:ident: $attack:ident => $verdict:ident;)*) => {
+    ($($name:ident: $attack:ident;)*) => {
         $(#[test]
         fn $name() {
-            attacked(Attack::$attack, Verdict::$verdict);
+            attacked(Attack::$attack);
         })*
     };
 }
 
 table! {
-    a_flipped_byte: FlipByte => ThatFileOnly;
-    swapped_blocks: SwapBlocks => ThatFileOnly;
-    zeroed_blocks: ZeroBlocks => ThatFileOnly;
-    truncated_blocks: TruncateBlocks => ThatFileOnly;
-    a_decompression_bomb: Bomb => ThatFileOnly;
-    lost_blocks: LoseBlocks => ThatFileOnly;
-    others_hidden: HideOthers => Frozen;
-    a_forged_structure: ForgeStructure => Frozen;
-    a_shortened_log: ShortenLog => Frozen;
+    a_flipped_byte: FlipByte;
+    swapped_blocks: SwapBlocks;
+    zeroed_blocks: ZeroBlocks;
+    truncated_blocks: TruncateBlocks;
+    a_decompression_bomb: Bomb;
+    lost_blocks: LoseBlocks;
+    others_hidden: HideOthers;
+    a_forged_structure: ForgeStructure;
+    a_shortened_log: ShortenLog;
 }
 
-/// Proves that a server that lies about what became of an operation is found out, and the mount frozen.
-fn lied_to(attack: Attack) {
-    let mut world = World::new(&["alice"]);
-    let alice = world.mount("alice");
-    std::fs::write(alice.join("team/before"), "honest").expect("written");
-    world.stop_server();
-    let server = evil(&world);
-    std::fs::write(alice.join("team/during"), "still honest").expect("written");
+/// A server lies to `writer` about what became of an operation: it is found out, and the mount frozen.
+pub(super) fn writing(world: &World, server: &EvilServer, writer: &str, attack: Attack) {
+    let alice = world.path(&format!("{writer}-mnt"));
+    let before = alice.join(format!("team/{attack:?}-before"));
+    std::fs::write(&before, "honest").expect("written");
     server.begin(attack);
     for number in 0..5 {
-        let _ = std::fs::write(alice.join(format!("team/lied-about-{number}")), "lost?");
+        let _ = std::fs::write(alice.join(format!("team/{attack:?}-{number}")), "lost?");
     }
     assert!(server.attacked() > 0, "{attack:?}: nothing was attacked");
-    assert_eq!(error_of(&alice.join("team/before")), Some(EIO), "{attack:?}: {}", world.status("alice"));
-    assert!(world.status("alice").to_lowercase().contains("frozen"), "{attack:?}: {}", world.status("alice"));
-    assert!(!evidence(&world, "alice").is_empty());
+    let status = world.status(writer);
+    assert_eq!(error_of(&before), Some(EIO), "{attack:?}: {status}");
+    assert!(status.to_lowercase().contains("frozen"), "{attack:?}: {status}");
+    assert!(!evidence(world, writer).is_empty());
+    server.begin(Attack::Honest);
+}
+
+/// The same on a server that has everything in its data directory.
+fn lied_to(attack: Attack) {
+    let mut world = World::new(&["alice"]);
+    world.stop_server();
+    let server = evil(&world);
+    world.mount("alice");
+    writing(&world, &server, "alice", attack);
+    world.umount("alice");
 }
 
 #[test]
@@ -174,28 +208,38 @@ fn an_acknowledged_operation_forgotten() {
     lied_to(Attack::ForgetAcknowledged);
 }
 
-/// Proves that altered directories and tables are an error, never an empty or shorter directory, and that the
-/// true ones are taken again.
+/// Directories and tables are altered for `reader`: that is an error, never an empty or shorter directory, and the true
+/// ones are taken again.
+pub(super) fn listing(world: &World, server: &EvilServer, (writer, reader): (&str, &str)) {
+    let directory = |who: &str| world.path(&format!("{who}-mnt/team/many"));
+    std::fs::create_dir(directory(writer)).expect("a directory");
+    assert_eq!(std::fs::read_dir(directory(reader)).expect("listed").count(), 0);
+    let evidence_before = evidence(world, reader).len();
+    server.begin(Attack::FlipMetadata);
+    for number in 0..300 {
+        std::fs::write(directory(writer).join(format!("file-{number}")), data(1)).expect("written");
+    }
+    let listed =
+        std::fs::read_dir(directory(reader)).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
+    let error = listed.expect_err("an altered directory was listed");
+    assert!(server.attacked() > 0);
+    assert_eq!(error.raw_os_error(), Some(EIO), "{}", world.status(reader));
+    assert_eq!(error_of(&directory(reader).join("file-7")), Some(EIO));
+    assert!(evidence(world, reader).len() > evidence_before);
+    server.begin(Attack::Honest);
+    assert_eq!(std::fs::read_dir(directory(reader)).expect("listed").count(), 300);
+}
+
 #[test]
 fn altered_metadata() {
     let mut world = World::new(&["alice", "bob"]);
-    let alice = world.mount("alice");
-    let bob = world.mount("bob");
     world.stop_server();
     let server = evil(&world);
-    server.begin(Attack::FlipMetadata);
-    for number in 0..300 {
-        std::fs::write(alice.join(format!("team/file-{number}")), data(1)).expect("written");
-    }
-    let listed =
-        std::fs::read_dir(bob.join("team")).and_then(|entries| entries.collect::<Result<Vec<_>, _>>());
-    let error = listed.expect_err("an altered directory was listed");
-    assert!(server.attacked() > 0);
-    assert_eq!(error.raw_os_error(), Some(EIO), "{}", world.status("bob"));
-    assert_eq!(error_of(&bob.join("team/file-7")), Some(EIO));
-    assert!(!evidence(&world, "bob").is_empty());
-    server.begin(Attack::Honest);
-    assert_eq!(std::fs::read_dir(bob.join("team")).expect("listed").count(), 300);
+    world.mount("alice");
+    world.mount("bob");
+    listing(&world, &server, ("alice", "bob"));
+    world.umount("bob");
+    world.umount("alice");
 }
 
 /// Proves that restoring yesterday's copy is noticed by whoever has seen today, that it names what is wrong, keeps

@@ -4,6 +4,7 @@
 //! owner                                  who writes here; the one object that is overwritten
 //! ID/segment-NNNNNNNNNN-EPOCH-SUM        a sealed segment
 //! ID/manifest-EPOCH-NUMBER               which segments make up the store
+//! ID/head-EPOCH                          which of that start's manifests counts
 //! ID/tail-NNNNNNNNNN-EPOCH-OFFSET        a part of a segment that is not sealed
 //! ```
 //!

@@ -11,7 +11,6 @@ use crate::order::etcd::{Cluster, Shard};
 use crate::order::{Notes, Order, OrderError, Standing};
 use crate::refusal::Refused;
 use holdfast_crypto::Digest;
-use holdfast_etcd::EtcdError;
 use holdfast_protocol::message::ServerError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -109,8 +108,7 @@ impl Host {
     /// The order of a file system that is about to be created.
     pub(crate) fn begun(&self, id: Digest) -> Result<Arc<dyn Order>, Refused> {
         let Some(cluster) = &self.cluster else { return Ok(self.embedded(id)) };
-        let taken = cluster.take(id).map_err(OrderError::from)?;
-        let Some(shard) = taken else { return Err(ServerError::Elsewhere(None).into()) };
+        let Some(shard) = cluster.take(id)? else { return Err(ServerError::Elsewhere(None).into()) };
         cluster.held.lock().insert(id, shard.clone());
         // A creation that was cut off leaves a list of server keys at most.
         let is_there = |(checkpoint, records): (Option<Vec<u8>>, Vec<Vec<u8>>)| {
@@ -138,7 +136,7 @@ impl Host {
     }
 
     /// Takes what nobody has, ends what another one has, reads again what is not to be believed any more.
-    pub(crate) fn tend(&self) -> Result<(), EtcdError> {
+    pub(crate) fn tend(&self) -> Result<(), OrderError> {
         let Some(cluster) = &self.cluster else { return Ok(()) };
         let held: Vec<Digest> = cluster.held.lock().keys().copied().collect();
         let looked = cluster.look();
@@ -163,11 +161,20 @@ impl Host {
             }
             if cluster.is_ours(&seen, id) {
                 cluster.disown(*id)?;
-            } else if cluster.may_take(&seen, id)
-                && let Some(shard) = cluster.take(*id)?
-            {
-                cluster.held.lock().insert(*id, shard.clone());
-                self.activate(cluster, *id, shard);
+            } else if cluster.may_take(&seen, id) {
+                match cluster.take(*id) {
+                    Ok(Some(shard)) => {
+                        cluster.held.lock().insert(*id, shard.clone());
+                        self.activate(cluster, *id, shard);
+                    }
+                    Ok(None) => {}
+                    // The others do not wait for it.
+                    Err(OrderError::Damaged(why)) => {
+                        tracing::error!(file_system = %id, why, "this file system is not served");
+                        self.damaged.write().insert(*id, why);
+                    }
+                    Err(error) => return Err(error),
+                }
             }
         }
         Ok(())

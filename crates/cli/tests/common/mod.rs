@@ -275,6 +275,18 @@ impl World {
         directory
     }
 
+    /// The same where that may fail; then what was said.
+    pub fn mount_or_told(&mut self, who: &str, extra: &[&str]) -> Result<PathBuf, String> {
+        let directory = self.path(&format!("{who}-mnt"));
+        std::fs::create_dir_all(&directory).expect("a mount point");
+        let tried = self.try_mount(who, extra);
+        if !tried.status.success() {
+            return Err(text(&tried));
+        }
+        self.mounted.push((who.to_owned(), directory.clone()));
+        Ok(directory)
+    }
+
     #[track_caller]
     pub fn umount(&mut self, who: &str) {
         let at = self.mounted.iter().position(|(name, _)| name == who).expect("it is mounted");

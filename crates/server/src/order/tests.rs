@@ -292,6 +292,9 @@ fn damage_in_etcd_is_told() {
             _ => value.clear(),
         });
         assert!(matches!(shard.recover(), Err(OrderError::Damaged(_))), "{what}");
+        let head = servers.etcd.keys().into_iter().find(|key| key.contains("/head/")).unwrap();
+        servers.etcd.damage(&head, |value| value.truncate(8));
+        assert!(matches!(shard.again(), Err(OrderError::Damaged(_))), "{what}");
     }
 }
 

@@ -209,7 +209,10 @@ impl Cluster {
     }
 
     /// Becomes the active server of a file system, unless another one is.
-    pub(crate) fn take(&self, id: Digest) -> Result<Option<Shard>, EtcdError> {
+    ///
+    /// # Errors
+    /// etcd's; [`OrderError::Damaged`]: this server is the active one now, and what there is of the order is not to be read.
+    pub(crate) fn take(&self, id: Digest) -> Result<Option<Shard>, OrderError> {
         let (key, lease) = (self.space.of("active", &id), self.lease.lock().clone());
         let ours = format!("{} {}", self.address, self.instance).into_bytes();
         let transaction = Transaction {

@@ -68,11 +68,11 @@ impl Shard {
         id: Digest,
         epoch: Revision,
         lease: Arc<Lease>,
-    ) -> Result<Shard, EtcdError> {
+    ) -> Result<Shard, OrderError> {
         let found = space.kv.get(&Get::one(space.of("head", &id)))?;
         let (head, revision) = match found.first() {
             None => (Head::new(), 0),
-            Some(pair) => (Head::read(&pair.value).map_err(EtcdError::Refused)?, pair.modified),
+            Some(pair) => (Head::read(&pair.value).map_err(OrderError::Damaged)?, pair.modified),
         };
         Ok(Shard(Arc::new(Inner {
             space,
@@ -86,7 +86,7 @@ impl Shard {
     }
 
     /// The same order under the same epoch, read again: for when what is in memory is lost but the server is still active.
-    pub(crate) fn again(&self) -> Result<Shard, EtcdError> {
+    pub(crate) fn again(&self) -> Result<Shard, OrderError> {
         let Inner { space, id, epoch, lease, .. } = &*self.0;
         // Nothing of the one before may arrive after the head was read.
         let _chain = self.0.chain.lock();
