@@ -70,6 +70,9 @@ pub enum OpenError {
         /// The data directory.
         path: PathBuf,
     },
+    /// Operator: the data directory is not one to be served.
+    #[error("{0}")]
+    Converted(String),
     /// Operator: the address cannot be listened on.
     #[error("cannot listen on {address}: {error}")]
     Listen {

@@ -13,6 +13,7 @@ mod block_store;
 mod blocks;
 mod config;
 pub mod control;
+mod convert;
 mod data;
 mod error;
 mod file_system;
@@ -39,6 +40,7 @@ pub use block_store::{
     BucketStanding, Local, ObjectsSettings, Remote, RemoteSettings, Standing, blocks_elsewhere,
     bucket_address,
 };
+pub use convert::{ConvertError, ConvertReport, Converted, Destination, convert};
 pub use config::{CreatePolicy, ServerConfig};
 pub use error::{OpenError, RunError};
 pub use file_system::FileSystem;

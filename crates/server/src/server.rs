@@ -147,6 +147,7 @@ fn open_host_on(
     config: &ServerConfig,
     layer: &dyn Fn(LocalStorage) -> Arc<dyn Storage>,
 ) -> Result<(Arc<Host>, DataDirectory, SigningKey), OpenError> {
+    crate::convert::check_served(&config.data)?;
     let data = DataDirectory::open(&config.data)?;
     let key = data.server_key()?;
     let host = match open_host_in(config, &data, &key, layer) {
