@@ -40,8 +40,8 @@ pub use block_store::{
     BucketStanding, Local, ObjectsSettings, Remote, RemoteSettings, Standing, blocks_elsewhere,
     bucket_address,
 };
-pub use convert::{ConvertError, ConvertReport, Converted, Destination, convert};
 pub use config::{CreatePolicy, ServerConfig};
+pub use convert::{ConvertError, ConvertReport, Converted, Destination, convert};
 pub use error::{OpenError, RunError};
 pub use file_system::FileSystem;
 pub use holdfast_etcd::Access as StateAddress;

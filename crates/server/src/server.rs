@@ -115,7 +115,7 @@ fn join(config: &ServerConfig, data: &DataDirectory, host: &mut Host) -> Result<
     if !host.file_systems().is_empty() || !host.damaged().is_empty() {
         let path = data.path().display();
         return Err(OpenError::State(format!(
-            "{path} has the order of file systems itself; --order is for a new data directory (docs/operate.md says how to move)"
+            "{path} has the order of file systems itself; --order is for a new data directory, which `holdfast server convert` makes of it (docs/operate.md)"
         )));
     }
     let address = match &config.advertise {

@@ -63,7 +63,14 @@ impl<'a> Copy<'a> {
                 report.damaged.push(format!("{address}: {why}"));
             }
         })?;
-        for hold in self.from.holds(&self.id) {
+        let held = self.from.holds(&self.id);
+        // Of an earlier call, and ended since.
+        for old in
+            self.to.holds(self.id)?.into_iter().filter(|old| held.iter().all(|hold| hold.name != old.name))
+        {
+            self.to.unhold(self.id, &old.name)?;
+        }
+        for hold in held {
             let name = hold.name.clone();
             if let HoldOutcome::Missing(missing) = self.to.hold(self.id, hold)? {
                 report.broken_holds.push(format!("{name}: {} of its blocks are missing", missing.len()));
@@ -173,15 +180,19 @@ impl<'a> Copy<'a> {
         for listed in listed.chunks(BATCH_MAX) {
             let addresses: Vec<Digest> = listed.iter().map(|one| one.address).collect();
             let here = self.to.contains(self.id, &addresses)?;
-            missing += addresses.iter().zip(here).filter(|(one, here)| !here && !damaged.contains(one)).count();
+            missing +=
+                addresses.iter().zip(here).filter(|(one, here)| !here && !damaged.contains(one)).count();
         }
         if missing > 0 {
-            return Err(ConvertError::Place(format!("the new place lacks {missing} blocks that it had taken")));
+            return Err(ConvertError::Place(format!(
+                "the new place lacks {missing} blocks that it had taken"
+            )));
         }
         report.blocks = (listed.len() - damaged.len()) as u64;
         let (was, is) = (self.from.charges(self.id)?, self.to.charges(self.id)?);
         let devices: BTreeSet<_> = was.keys().chain(is.keys()).collect();
-        report.other_charges = devices.into_iter().filter(|device| was.get(device) != is.get(device)).count() as u64;
+        report.other_charges =
+            devices.into_iter().filter(|device| was.get(device) != is.get(device)).count() as u64;
         Ok(())
     }
 }

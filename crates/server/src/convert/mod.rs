@@ -200,7 +200,8 @@ pub fn convert(
             && blocks.figures()?.blocks > 0
         {
             return Err(ConvertError::Refused(
-                "there are blocks of a server with this key at the new place already; it must be empty".to_owned(),
+                "there are blocks of a server with this key at the new place already; it must be empty"
+                    .to_owned(),
             ));
         }
         orders.check_empty(&host)?;
@@ -313,8 +314,7 @@ fn put_file(to: &Path, bytes: &[u8]) -> Result<(), ConvertError> {
     let partial = to.with_extension("partial");
     let write = || {
         let _ = std::fs::remove_file(&partial);
-        let mut file =
-            std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
+        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
         file.write_all(bytes)?;
         file.sync_all()?;
         std::fs::rename(&partial, to)?;

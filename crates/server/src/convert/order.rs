@@ -27,10 +27,7 @@ const SITE: SyncSite = SyncSite("converted order");
 /// Where orders go.
 pub(super) enum Orders {
     /// Into the log of the new data directory.
-    Here {
-        store: holdfast_store::BlockStore,
-        storage: Arc<dyn Storage>,
-    },
+    Here { store: holdfast_store::BlockStore, storage: Arc<dyn Storage> },
     /// Into etcd.
     Etcd { cluster: Cluster, access: Access },
 }
@@ -167,7 +164,8 @@ pub(crate) fn copy_order(from: &dyn Order, to: &dyn Order, id: Digest) -> Result
         return Err(ConvertError::Damaged(format!("no checkpoint of the order of {id} could be written")));
     };
     let (from_files, to_files) = (from.files(), to.files());
-    let of_the_medium = |error: io::Error| ConvertError::Place(format!("files of the order of {id}: {error}"));
+    let of_the_medium =
+        |error: io::Error| ConvertError::Place(format!("files of the order of {id}: {error}"));
     for name in names(&*from_files, id).map_err(of_the_medium)? {
         copy(&*from_files, &*to_files, &name).map_err(of_the_medium)?;
     }
@@ -218,10 +216,7 @@ fn copy(from: &dyn Storage, to: &dyn Storage, name: &str) -> io::Result<()> {
     })
 }
 
-fn each_piece(
-    file: &dyn StorageFile,
-    mut take: impl FnMut(u64, &[u8]) -> io::Result<()>,
-) -> io::Result<()> {
+fn each_piece(file: &dyn StorageFile, mut take: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<()> {
     let (length, mut offset) = (file.len()?, 0);
     while offset < length {
         let mut piece = vec![0; PIECE_BYTES.min((length - offset) as usize)];
