@@ -11,7 +11,7 @@ use std::path::Path;
 #[derive(Serialize)]
 struct Told<'a> {
     data: &'a Path,
-    /// An earlier call had done all but its last step.
+    /// It was all there already.
     was_done: bool,
     file_systems: Vec<Moved>,
 }

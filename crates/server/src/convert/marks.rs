@@ -96,16 +96,18 @@ pub(super) fn put_converted(old: &Path, new: &Path, begun: &Begun) -> Result<(),
     put_file(&old.join(CONVERTED), text.as_bytes())
 }
 
-/// Whether all of the old directory is at this new one, and only the last mark is left to be taken away.
-pub(super) fn is_converted_to(old: &Path, new: &Path) -> Result<bool, ConvertError> {
+/// Whether all of the old directory is at this new one; what may be left of the mark there is taken away.
+pub(super) fn is_converted_to(old: &Path, new: &Path, begun: &Begun) -> Result<bool, ConvertError> {
     let Some(text) = converted(old).map_err(failed("reading", &old.join(CONVERTED)))? else {
         return Ok(false);
     };
-    let is_here = new.canonicalize().is_ok_and(|new| text.lines().next() == new.to_str());
-    match is_here && new.join(CONVERTING).exists() {
-        true => Ok(true),
-        false => Err(ConvertError::Refused(refusal(old, &text))),
+    if !new.canonicalize().is_ok_and(|new| text.lines().next() == new.to_str()) {
+        return Err(ConvertError::Refused(refusal(old, &text)));
     }
+    if new.join(CONVERTING).exists() {
+        Mark::of(new, begun)?.take_away()?;
+    }
+    Ok(true)
 }
 
 fn converted(data: &Path) -> std::io::Result<Option<String>> {

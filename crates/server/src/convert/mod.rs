@@ -54,7 +54,7 @@ pub struct Destination {
 pub struct ConvertReport {
     /// The file systems.
     pub file_systems: Vec<Converted>,
-    /// It was all there already: an earlier call was cut off at its very end.
+    /// It was all there already.
     pub was_done: bool,
 }
 
@@ -179,9 +179,7 @@ pub fn convert(
         blocks: to.blocks.as_ref().map_or_else(|| "as they are".to_owned(), place_of),
         order: to.order.as_ref().map_or_else(|| "in this directory".to_owned(), ToString::to_string),
     };
-    if marks::is_converted_to(&old, &to.data)? {
-        // Both marks: it was cut off between them.
-        Mark::of(&to.data, &begun)?.take_away()?;
+    if marks::is_converted_to(&old, &to.data, &begun)? {
         return Ok(ConvertReport { was_done: true, ..ConvertReport::default() });
     }
     let was_elsewhere = blocks_elsewhere(&old);

@@ -29,7 +29,7 @@ pub(super) enum Orders {
     /// Into the log of the new data directory.
     Here { store: holdfast_store::BlockStore, storage: Arc<dyn Storage> },
     /// Into etcd.
-    Etcd { cluster: Cluster, access: Access },
+    Etcd { cluster: Box<Cluster>, access: Access },
 }
 
 impl Orders {
@@ -63,7 +63,7 @@ impl Orders {
             )));
         }
         data.note_order(&access.to_string(), to.order_login.as_deref())?;
-        Ok(Orders::Etcd { cluster, access: access.clone() })
+        Ok(Orders::Etcd { cluster: Box::new(cluster), access: access.clone() })
     }
 
     /// Whether none of the file systems has an order there.
