@@ -327,7 +327,7 @@ pub enum ServerCommand {
     /// Make a whole copy of a data directory. The server may be running or not.
     Backup(ServerBackup),
     /// Move a data directory's blocks to a block server or into a bucket, and its order into etcd. The server must not run.
-    Convert(ServerConvert),
+    Convert(Box<ServerConvert>),
     /// Show the key of each file system's log, for witnesses, and what witnesses have co-signed.
     Witnesses(ServerData),
     /// Give the running server's figures to Prometheus, and tell a supervisor whether it is well.

@@ -317,8 +317,11 @@ fn an_operators_word_counts() {
     assert!(a.may_take(&a.look().unwrap(), &ID), "that one is gone");
 }
 
-/// What an order reads as: its checkpoint, its records, and its files.
-fn read(order: &dyn Order, names: &[&str]) -> (Option<Vec<u8>>, usize, Vec<Option<Vec<u8>>>) {
+/// The checkpoint of an order, how many records come after it, and files.
+type Contents = (Option<Vec<u8>>, usize, Vec<Option<Vec<u8>>>);
+
+/// What an order reads as.
+fn read(order: &dyn Order, names: &[&str]) -> Contents {
     let (checkpoint, records) = order.recover().unwrap();
     let contents = |name: &&str| {
         let file = order.files().open(name).ok()?;
