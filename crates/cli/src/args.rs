@@ -1,7 +1,9 @@
 //! The command line, as clap sees it. Everything that `--help`, the manual and completions say is here.
 
+mod convert;
 mod fs;
 
+pub use convert::ServerConvert;
 pub use fs::*;
 
 use crate::paths::Directories;
@@ -324,6 +326,8 @@ pub enum ServerCommand {
     Allow(ServerAllow),
     /// Make a whole copy of a data directory. The server may be running or not.
     Backup(ServerBackup),
+    /// Move a data directory's blocks to a block server or into a bucket, and its order into etcd. The server must not run.
+    Convert(Box<ServerConvert>),
     /// Show the key of each file system's log, for witnesses, and what witnesses have co-signed.
     Witnesses(ServerData),
     /// Give the running server's figures to Prometheus, and tell a supervisor whether it is well.

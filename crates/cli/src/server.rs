@@ -1,5 +1,6 @@
 //! `holdfast server`: runs a server, or works on its data directory.
 
+mod convert;
 mod metrics;
 mod operate;
 
@@ -30,6 +31,7 @@ pub fn run(arguments: &Server, directories: &Directories, format: Format) -> Out
         (Some(ServerCommand::Allow(allow)), _) => self::allow(allow, format),
         (Some(ServerCommand::Key(data)), _) => key(&data.data, format),
         (Some(ServerCommand::Backup(backup)), _) => operate::backup(backup, format),
+        (Some(ServerCommand::Convert(wish)), _) => convert::run(wish, format),
         (Some(ServerCommand::Gc(data)), _) => operate::collect(&data.data, format),
         (Some(ServerCommand::Scrub(data)), _) => operate::scrub(&data.data, format),
         (Some(ServerCommand::Holds(data)), _) => operate::holds(&data.data, format),

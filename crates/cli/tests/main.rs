@@ -11,6 +11,7 @@ mod cache;
 mod common;
 mod conflicts;
 mod conformance;
+mod convert;
 mod evidence;
 mod first_touch;
 mod forks;

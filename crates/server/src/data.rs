@@ -10,6 +10,8 @@
 //! DATA/restored            which file systems wait for their superuser's word that this is a restored state
 //! DATA/block-store         the block server that has the blocks, if they are not in the store here
 //! DATA/block-store-position  up to where it has acknowledged
+//! DATA/converted           its file systems were moved: it is not served
+//! DATA/converting          not all that is moved here is here yet
 //! DATA/order                  where the order is kept, if that is not in the store here
 //! DATA/store/              block store and ordering records
 //! ```

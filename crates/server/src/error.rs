@@ -63,13 +63,16 @@ pub enum OpenError {
     BlockStore(String),
     /// Operator: the data directory has blocks of its own.
     #[error(
-        "{path} has its blocks itself; --blocks is for a new data directory (docs/server.md says how to move)",
+        "{path} has its blocks itself; --blocks is for a new data directory; `holdfast server convert` makes one of it (docs/operate.md)",
         path = path.display()
     )]
     BlocksHere {
         /// The data directory.
         path: PathBuf,
     },
+    /// Operator: the data directory is not one to be served.
+    #[error("{0}")]
+    Converted(String),
     /// Operator: the address cannot be listened on.
     #[error("cannot listen on {address}: {error}")]
     Listen {

@@ -13,6 +13,7 @@ mod block_store;
 mod blocks;
 mod config;
 pub mod control;
+mod convert;
 mod data;
 mod error;
 mod file_system;
@@ -40,6 +41,7 @@ pub use block_store::{
     bucket_address,
 };
 pub use config::{CreatePolicy, ServerConfig};
+pub use convert::{ConvertError, ConvertReport, Converted, Destination, convert};
 pub use error::{OpenError, RunError};
 pub use file_system::FileSystem;
 pub use holdfast_etcd::Access as StateAddress;

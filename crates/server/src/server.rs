@@ -115,7 +115,7 @@ fn join(config: &ServerConfig, data: &DataDirectory, host: &mut Host) -> Result<
     if !host.file_systems().is_empty() || !host.damaged().is_empty() {
         let path = data.path().display();
         return Err(OpenError::State(format!(
-            "{path} has the order of file systems itself; --order is for a new data directory (docs/operate.md says how to move)"
+            "{path} has the order of file systems itself; --order is for a new data directory, which `holdfast server convert` makes of it (docs/operate.md)"
         )));
     }
     let address = match &config.advertise {
@@ -147,6 +147,7 @@ fn open_host_on(
     config: &ServerConfig,
     layer: &dyn Fn(LocalStorage) -> Arc<dyn Storage>,
 ) -> Result<(Arc<Host>, DataDirectory, SigningKey), OpenError> {
+    crate::convert::check_served(&config.data)?;
     let data = DataDirectory::open(&config.data)?;
     let key = data.server_key()?;
     let host = match open_host_in(config, &data, &key, layer) {

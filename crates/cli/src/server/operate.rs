@@ -15,7 +15,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 /// Nothing listens: the address is not used.
-fn config(data: &Path) -> ServerConfig {
+pub(super) fn config(data: &Path) -> ServerConfig {
     let mut config = ServerConfig::new(data, SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
     // Which past states may go is the running server's affair, whose rules are not known here.
     config.history = Retention::everything();

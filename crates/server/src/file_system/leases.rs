@@ -353,6 +353,14 @@ fn note_of(term_ms: u64, sessions: &BTreeSet<NotedSession>) -> String {
     text
 }
 
+/// What of a data directory's note is about one file system, as a note beside its order. One that cannot be read stays so.
+pub(crate) fn note_about(note: &str, file_system: Digest) -> String {
+    let Some((term_ms, sessions)) = parse(note) else { return note.to_owned() };
+    let sessions: BTreeSet<NotedSession> =
+        sessions.into_iter().filter(|noted| noted.file_system == file_system).collect();
+    if sessions.is_empty() { String::new() } else { note_of(term_ms, &sessions) }
+}
+
 /// Who may hold leases by a note beside the order, and for how long; one that cannot be read leaves nothing out.
 pub(crate) fn inherited(note: Option<&str>, file_system: Digest) -> (u64, Vec<NotedSession>) {
     match note {

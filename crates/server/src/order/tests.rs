@@ -319,3 +319,73 @@ fn an_operators_word_counts() {
     b.leave();
     assert!(a.may_take(&a.look().unwrap(), &ID), "that one is gone");
 }
+
+/// The checkpoint of an order, how many records come after it, and files.
+type Contents = (Option<Vec<u8>>, usize, Vec<Option<Vec<u8>>>);
+
+/// What an order reads as.
+fn read(order: &dyn Order, names: &[&str]) -> Contents {
+    let (checkpoint, records) = order.recover().unwrap();
+    let contents = |name: &&str| {
+        let file = order.files().open(name).ok()?;
+        let mut bytes = vec![0; file.len().unwrap() as usize];
+        assert_eq!(file.read_at(0, &mut bytes).unwrap(), bytes.len());
+        Some(bytes)
+    };
+    (checkpoint, records.len(), names.iter().map(contents).collect())
+}
+
+/// Proves: an order is copied whole, into etcd and into another log, over a network that repeats requests and loses answers
+/// too; copied again, after it went on where it was, it is what it is then; a server that was replaced copies nothing; and
+/// one that has records after its checkpoint is not copied, as it would count before all of it is there.
+#[test]
+fn an_order_is_copied_whole() {
+    let (tree, past) = (format!("tree-{ID}"), format!("history-{ID}"));
+    let (partial, other) = (format!("history-{ID}.new"), format!("tree-{}", Digest([8; 32])));
+    let names = [tree.as_str(), past.as_str(), partial.as_str(), other.as_str()];
+    let from = Disk(PowerLoss::new(1)).open();
+    let put = |name: &str, bytes: &[u8]| {
+        let file = from.files().create(name).unwrap();
+        file.write_at(0, bytes).unwrap();
+        file.sync(SITE).unwrap();
+    };
+    let copy = |to: &dyn Order| crate::convert::copy_order(&*from, to, ID);
+    assert!(copy(&*Servers::new().open()).is_err());
+    let large: Vec<u8> = (0..2_500_000u32).map(|at| (at / 7) as u8).collect();
+    from.checkpoint(&large).unwrap();
+    from.commit().unwrap();
+    names.iter().for_each(|name| put(name, &large));
+    put("unrelated", b"");
+
+    let mut servers = Servers::new();
+    let mut turn = 0;
+    let (_cluster, shard) = servers.take(move || {
+        turn += 1;
+        match turn % 5 {
+            1 => Fate::AnswerLost,
+            3 => Fate::Repeated,
+            _ => Fate::Answered,
+        }
+    });
+    let media: [Arc<dyn Order>; 2] = [Arc::new(shard), Disk(PowerLoss::new(2)).open()];
+    for to in &media {
+        copy(&**to).unwrap();
+        let whole = Some(large.clone());
+        assert_eq!(read(&**to, &names), (whole.clone(), 0, vec![whole.clone(), whole, None, None]));
+    }
+    from.append(b"record").unwrap();
+    from.commit().unwrap();
+    assert!(copy(&*media[0]).is_err());
+    from.checkpoint(b"later").unwrap();
+    from.commit().unwrap();
+    from.files().open(&tree).unwrap().write_at(large.len() as u64, b"node").unwrap();
+    for to in &media {
+        copy(&**to).unwrap();
+        let (checkpoint, records, files) = read(&**to, &names);
+        assert_eq!((checkpoint, records), (Some(b"later".to_vec()), 0));
+        assert_eq!(files[0].as_ref().unwrap()[large.len()..], *b"node");
+    }
+    let (_cluster, next) = servers.take(|| Fate::Answered);
+    assert!(copy(&*media[0]).is_err());
+    assert_eq!(next.recover().unwrap().0, Some(b"later".to_vec()));
+}

@@ -1,0 +1,223 @@
+//! From one box to several servers: a data directory whose order goes into etcd and whose blocks go to a block server or
+//! into a bucket, by real processes that are killed.
+
+use crate::common;
+
+use common::block_server::BlockServer;
+use common::cluster::{Etcd, Pair, Second};
+use common::object_store::{CREDENTIALS, Engine};
+use common::process::Process;
+use common::{World, eventually, free_port, noise, run, text};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// What people see: files, a named past state, what everybody is charged for.
+struct Sight {
+    files: PathBuf,
+    past: PathBuf,
+    charged: String,
+}
+
+fn copy(from: &Path, to: &Path) {
+    run(Command::new("cp").arg("-a").arg(from).arg(to));
+}
+
+fn charged(world: &World) -> String {
+    let mut list = world.holdfast("superuser");
+    run(list.args(["fs", "quota", "list", &world.url, "--json", "--key"]).arg(world.key("superuser")))
+}
+
+/// Two members, of whom one has a limit, fill a file system, name a state, and go on.
+fn lived_in(world: &mut World) -> Sight {
+    let url = world.url.clone();
+    world.administer(&["fs", "quota", "set", &url, "anna", "200M"]);
+    let (anna, bert) = (world.mount("anna"), world.mount("bert"));
+    for (name, seed) in [("one", 1), ("two", 2), ("three", 3)] {
+        fs::write(anna.join("anna").join(name), noise(seed, 4 << 20)).expect("written");
+    }
+    fs::write(bert.join("team/shared"), "bert's\n").expect("written");
+    run(Command::new("sync").arg("-f").arg(bert.join("team/shared")));
+    run(Command::new("sync").arg("-f").arg(anna.join("anna/one")));
+    run(world.holdfast("anna").args(["snapshot", "create"]).arg(&anna).arg("before"));
+    fs::write(anna.join("anna/two"), noise(4, 4 << 20)).expect("written");
+    fs::remove_file(anna.join("anna/three")).expect("removed");
+    run(Command::new("sync").arg("-f").arg(anna.join("anna/two")));
+    let (files, past) = (world.path("files"), world.path("past"));
+    copy(&anna.join("anna"), &files);
+    copy(&anna.join(".snapshots/before/anna"), &past);
+    world.umount("anna");
+    world.umount("bert");
+    Sight { files, past, charged: charged(world) }
+}
+
+impl Sight {
+    /// The same people, with the state they had, see the same.
+    fn check(&self, world: &mut World) {
+        let same = |one: &Path, other: &Path| run(Command::new("diff").arg("-r").arg(one).arg(other));
+        for who in ["anna", "bert"] {
+            let mount = world.mount(who);
+            same(&self.files, &mount.join("anna"));
+            same(&self.past, &mount.join(".snapshots/before/anna"));
+            assert_eq!(fs::read_to_string(mount.join("team/shared")).expect("read"), "bert's\n");
+            let status = world.status(who);
+            assert!(!status.contains("frozen") && !status.to_lowercase().contains("alarm"), "{status}");
+            world.umount(who);
+        }
+        assert_eq!(charged(world), self.charged);
+    }
+}
+
+fn convert(world: &World, to: &Path, places: &[&str]) -> Command {
+    let mut command = world.holdfast("operator");
+    command.envs(CREDENTIALS).args(["server", "convert", "--data"]).arg(world.data()).arg("--to").arg(to);
+    command.args(places).stdin(Stdio::null());
+    command
+}
+
+/// A server that is expected not to start.
+fn started(data: &Path) -> Output {
+    let mut command = Command::new("timeout");
+    command.arg("60").arg(env!("CARGO_BIN_EXE_holdfast")).args([
+        "server",
+        "--listen",
+        "127.0.0.1:0",
+        "--data",
+    ]);
+    command.arg(data).envs(CREDENTIALS).stdin(Stdio::null()).output().expect("it runs")
+}
+
+fn refused(output: Output, why: &str) {
+    assert!(!output.status.success() && text(&output).contains(why), "{}", text(&output));
+}
+
+/// Puts the new directory where the world's server has its own.
+fn take_over(world: &World, new: &Path) {
+    fs::rename(world.data(), world.path("old")).expect("renamed");
+    fs::rename(new, world.data()).expect("renamed");
+}
+
+/// Proves: a server with everything in its own directory becomes two with the order in etcd and the blocks at a block server,
+/// by a command that is killed again and again; until it is through no server starts on the new directory, and from then on
+/// none on the old one; clients mount with the states they had and see the same files, past states and charges; the other
+/// server takes over.
+#[test]
+fn one_box_becomes_two_servers() {
+    let mut world = World::new(&["anna", "bert"]);
+    let sight = lived_in(&mut world);
+    let (etcd, blocks) =
+        (Etcd::new(world.folder.path(), 0), BlockServer::new(world.folder.path(), &world.data()));
+    let (address, order) = (blocks.address(), format!("etcd://{}/test", etcd.members()));
+    let places = ["--blocks", address.as_str(), "--order", order.as_str()];
+    let new = world.path("new");
+    let running = convert(&world, &new, &places).output().expect("it runs");
+    refused(running, "in use");
+    world.stop_server();
+    refused(convert(&world, &new, &places[2..]).output().expect("it runs"), "--blocks");
+    let (mut killed, mut is_through) = (0, false);
+    let told = world.path("told");
+    for pause_ms in [100, 200, 300, 400, 600, 30_000] {
+        let mut command = convert(&world, &new, &places);
+        let mut child =
+            command.arg("--json").stdout(fs::File::create(&told).expect("a file")).spawn().expect("it runs");
+        let start = Instant::now();
+        while !is_through && start.elapsed() < Duration::from_millis(pause_ms) {
+            std::thread::sleep(Duration::from_millis(5));
+            is_through = child.try_wait().expect("it is a child").is_some();
+        }
+        if is_through {
+            break;
+        }
+        child.kill().expect("a child can be killed");
+        child.wait().expect("it ends");
+        if new.join("converting").exists() && !world.data().join("converted").exists() {
+            killed += 1;
+            refused(started(&new), "not all there yet");
+            let other = convert(&world, &new, &["--blocks", &address]).output().expect("it runs");
+            refused(other, "something else");
+        }
+    }
+    assert!(killed > 0 && is_through);
+    let told: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(&told).expect("read")).expect("JSON");
+    // Unless it was killed when all was done.
+    if told["was_done"] == false {
+        let moved = &told["file_systems"][0];
+        assert_eq!(moved["file_system"], world.fsid());
+        assert!(moved["blocks"].as_u64() > Some(10) && moved["damaged"] == serde_json::json!([]), "{told}");
+        assert_eq!(moved["devices_charged_otherwise"], 0, "{told}");
+    }
+    refused(started(&world.data()), "was moved");
+    let again = run(convert(&world, &new, &places).arg("--json"));
+    assert!(again.contains("\"was_done\": true") || again.contains("\"was_done\":true"), "{again}");
+    let elsewhere = convert(&world, &world.path("other"), &places).output().expect("it runs");
+    refused(elsewhere, "was moved");
+    take_over(&world, &new);
+    world.start_server();
+    sight.check(&mut world);
+
+    let (data, log) = (world.path("data2"), world.path("server2.log"));
+    run(Command::new("mkdir").args(["-m", "700"]).arg(&data));
+    run(Command::new("cp").arg("-p").arg(world.data().join("server-key")).arg(&data));
+    let mut second = Second { data, log, port: free_port(), process: Process::default() };
+    second.start(&places);
+    world.url = format!("hf://127.0.0.1:{},127.0.0.1:{}/{}", world.port, second.port, world.fsid());
+    let mut pair = Pair { world, second, etcd, blocks };
+    let data = pair.second.data.clone();
+    assert_eq!(pair.active(&data), pair.own_address());
+    pair.world.kill_server();
+    eventually("the second is active", || pair.active(&data) == pair.second_address());
+    sight.check(&mut pair.world);
+    let anna = pair.world.mount("anna").join("anna");
+    fs::write(anna.join("after"), "work goes on\n").expect("written");
+    run(Command::new("sync").arg("-f").arg(anna.join("after")));
+    pair.world.umount("anna");
+    let log = pair.logs();
+    assert!(!log.contains("damaged") && !log.contains("panicked"), "{log}");
+}
+
+/// Proves: blocks move into a bucket, and the order into a new directory; garbage is collected there, and everything is read
+/// as before. A prefix that has something is refused before anything is put there.
+#[test]
+fn blocks_move_into_a_bucket() {
+    let engine = Engine::start();
+    let bucket = engine.address("&durability=object&cache=256M");
+    let mut world = World::with_server_in(&["anna", "bert"], &CREDENTIALS, |_| Vec::new());
+    let sight = lived_in(&mut world);
+    world.stop_server();
+    let new = world.path("new");
+    let said = run(&mut convert(&world, &new, &["--blocks", &bucket]));
+    assert!(said.contains("All is at the new place") && !said.contains("LEFT OUT"), "{said}");
+    refused(started(&world.data()), "was moved");
+    fs::remove_file(world.data().join("converted")).expect("removed");
+    let other = convert(&world, &world.path("other"), &["--blocks", &bucket]).output().expect("it runs");
+    assert!(!other.status.success(), "{}", text(&other));
+    take_over(&world, &new);
+    world.start_server();
+    sight.check(&mut world);
+    run(world.holdfast("operator").args(["server", "gc", "--data"]).arg(world.data()));
+    let scrubbed = run(world.holdfast("operator").args(["server", "scrub", "--data"]).arg(world.data()));
+    assert!(scrubbed.contains(" 0 bad"), "{scrubbed}");
+    sight.check(&mut world);
+}
+
+/// Proves: a server whose blocks are at a block server already moves its order alone into etcd.
+#[test]
+fn an_order_moves_alone() {
+    let mut blocks = None;
+    let mut world = World::with_server(&["anna", "bert"], |world| {
+        let started = blocks.insert(BlockServer::new(world.folder.path(), &world.data()));
+        vec!["--blocks".to_owned(), started.address()]
+    });
+    let sight = lived_in(&mut world);
+    world.stop_server();
+    let etcd = Etcd::new(world.folder.path(), 0);
+    let order = format!("etcd://{}/test", etcd.members());
+    let new = world.path("new");
+    run(&mut convert(&world, &new, &["--order", &order]));
+    refused(started(&world.data()), "was moved");
+    take_over(&world, &new);
+    world.start_server();
+    sight.check(&mut world);
+}

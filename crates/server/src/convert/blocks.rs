@@ -1,0 +1,206 @@
+//! Blocks to their new store, each with whoever is charged for it and when it was stored; holds and pins; the comparison.
+
+use super::{ConvertError, Converted};
+use crate::block_store::BlockStore;
+use crate::host::Host;
+use holdfast_content::{DeviceId, StoredBlock};
+use holdfast_crypto::Digest;
+use holdfast_protocol::message::BATCH_MAX;
+use holdfast_store::{HoldOutcome, Listed, StoreError};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+
+/// Each waits for the new store's disk, which they share.
+const THREADS: usize = 8;
+/// Blocks looked at together by one of them.
+const RUN: usize = 256;
+/// Bytes stored with one call.
+const CALL_BYTES: usize = 4 << 20;
+/// Pins of nobody: setting them makes durable what was stored before.
+const NOBODY: u64 = u64::MAX;
+
+/// The blocks of one file system on their way.
+pub(super) struct Copy<'a> {
+    from: &'a holdfast_store::BlockStore,
+    to: &'a dyn BlockStore,
+    id: Digest,
+    now_ns: i64,
+    /// What was relied on since then is young: nobody may collect it.
+    young_ns: i64,
+}
+
+/// What one thread did.
+#[derive(Default)]
+struct Done {
+    bytes: u64,
+    sent_blocks: u64,
+    sent_bytes: u64,
+    damaged: Vec<(Digest, String)>,
+}
+
+impl<'a> Copy<'a> {
+    pub(super) fn new(host: &'a Host, to: &'a dyn BlockStore, id: Digest) -> Copy<'a> {
+        let now_ns = host.clock.wall_ns();
+        let window = i64::try_from(host.settings.store.gc_window.as_nanos()).unwrap_or(i64::MAX);
+        Copy { from: &host.store, to, id, now_ns, young_ns: now_ns.saturating_sub(window) }
+    }
+
+    /// Copies all blocks, then what keeps them, and compares.
+    pub(super) fn all(
+        &self,
+        report: &mut Converted,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), ConvertError> {
+        let listed = self.from.inventory(self.id)?;
+        let mut damaged = BTreeSet::new();
+        self.blocks(&listed, progress, |done| {
+            report.sent_blocks += done.sent_blocks;
+            report.sent_bytes += done.sent_bytes;
+            for (address, why) in done.damaged {
+                damaged.insert(address);
+                report.damaged.push(format!("{address}: {why}"));
+            }
+        })?;
+        let held = self.from.holds(&self.id);
+        // Of an earlier call, and ended since.
+        for old in
+            self.to.holds(self.id)?.into_iter().filter(|old| held.iter().all(|hold| hold.name != old.name))
+        {
+            self.to.unhold(self.id, &old.name)?;
+        }
+        for hold in held {
+            let name = hold.name.clone();
+            if let HoldOutcome::Missing(missing) = self.to.hold(self.id, hold)? {
+                report.broken_holds.push(format!("{name}: {} of its blocks are missing", missing.len()));
+            }
+        }
+        for pinned in self.from.pinned(self.id).into_iter().filter(|pinned| pinned.until_ns > self.now_ns) {
+            self.to.pin(self.id, pinned.holder, &pinned.addresses, pinned.until_ns, self.now_ns)?;
+        }
+        self.to.pin(self.id, NOBODY, &[], i64::MIN, i64::MIN)?;
+        self.to.sync()?;
+        self.compare(&listed, &damaged, report)
+    }
+
+    fn blocks(
+        &self,
+        listed: &[Listed],
+        progress: &mut dyn FnMut(u64, u64),
+        mut take: impl FnMut(Done),
+    ) -> Result<(), ConvertError> {
+        let all: u64 = listed.iter().map(|one| u64::from(one.bytes)).sum();
+        let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
+        let mut bytes = 0;
+        std::thread::scope(|scope| {
+            let (told, hear) = mpsc::channel();
+            for _ in 0..THREADS {
+                let (told, next, failure) = (told.clone(), &next, &failure);
+                scope.spawn(move || {
+                    while failure.lock().is_none() {
+                        let run = listed.chunks(RUN).nth(next.fetch_add(1, Ordering::Relaxed));
+                        let Some(run) = run else { return };
+                        match self.run(run) {
+                            Ok(done) => drop(told.send(done)),
+                            Err(error) => *failure.lock() = Some(error),
+                        }
+                    }
+                });
+            }
+            drop(told);
+            for done in hear {
+                bytes += done.bytes;
+                progress(bytes, all);
+                take(done);
+            }
+        });
+        match failure.into_inner() {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Copies those of some blocks that are not there yet.
+    fn run(&self, listed: &[Listed]) -> Result<Done, ConvertError> {
+        let addresses: Vec<Digest> = listed.iter().map(|one| one.address).collect();
+        let here = self.to.contains(self.id, &addresses)?;
+        let mut done = Done { bytes: listed.iter().map(|one| u64::from(one.bytes)).sum(), ..Done::default() };
+        let mut together = Together::default();
+        for (one, _) in listed.iter().zip(here).filter(|(_, here)| !here) {
+            let (header, block) = match self.from.retrieve(self.id, one.address) {
+                Ok(Some(found)) => found,
+                Ok(None) => {
+                    done.damaged.push((one.address, "it is not there".to_owned()));
+                    continue;
+                }
+                Err(error @ (StoreError::Damaged { .. } | StoreError::MayBeDamaged { .. })) => {
+                    done.damaged.push((one.address, error.to_string()));
+                    continue;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            done.sent_blocks += 1;
+            done.sent_bytes += u64::from(one.bytes);
+            // What is in the index counts: whoever healed a block is not charged for it.
+            let origin = Some((one.owner, header.stored_ns));
+            if together.origin != origin || together.bytes >= CALL_BYTES {
+                self.store(&mut together)?;
+                together.origin = origin;
+            }
+            together.bytes += one.bytes as usize;
+            together.blocks.push((one.address, block));
+        }
+        self.store(&mut together)?;
+        // When somebody last relied on them is not told; the young ones are so for another whole window.
+        let young: Vec<Digest> =
+            listed.iter().filter(|one| one.age_ns > self.young_ns).map(|one| one.address).collect();
+        if !young.is_empty() {
+            self.to.renew(self.id, &young, self.now_ns)?;
+        }
+        Ok(done)
+    }
+
+    fn store(&self, together: &mut Together) -> Result<(), ConvertError> {
+        let Together { origin, blocks, .. } = std::mem::take(together);
+        match origin {
+            None => Ok(()),
+            Some((owner, stored_ns)) => Ok(self.to.store(self.id, owner, blocks, None, stored_ns)?),
+        }
+    }
+
+    /// Whether all is at the new place, and charged to the same devices.
+    fn compare(
+        &self,
+        listed: &[Listed],
+        damaged: &BTreeSet<Digest>,
+        report: &mut Converted,
+    ) -> Result<(), ConvertError> {
+        let mut missing = 0;
+        for listed in listed.chunks(BATCH_MAX) {
+            let addresses: Vec<Digest> = listed.iter().map(|one| one.address).collect();
+            let here = self.to.contains(self.id, &addresses)?;
+            missing +=
+                addresses.iter().zip(here).filter(|(one, here)| !here && !damaged.contains(one)).count();
+        }
+        if missing > 0 {
+            return Err(ConvertError::Place(format!(
+                "the new place lacks {missing} blocks that it had taken"
+            )));
+        }
+        report.blocks = (listed.len() - damaged.len()) as u64;
+        let (was, is) = (self.from.charges(self.id)?, self.to.charges(self.id)?);
+        let devices: BTreeSet<_> = was.keys().chain(is.keys()).collect();
+        report.other_charges =
+            devices.into_iter().filter(|device| was.get(device) != is.get(device)).count() as u64;
+        Ok(())
+    }
+}
+
+/// Blocks of one owner and time.
+#[derive(Default)]
+struct Together {
+    origin: Option<(DeviceId, i64)>,
+    bytes: usize,
+    blocks: Vec<(Digest, StoredBlock)>,
+}

@@ -1,0 +1,147 @@
+//! The two marks that keep a data directory from being served beside the one that it was moved to.
+
+use super::{ConvertError, failed, put_file, sync_directory};
+use crate::error::OpenError;
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+/// In the new directory until all is there.
+const CONVERTING: &str = "converting";
+/// In the old one from then on.
+const CONVERTED: &str = "converted";
+const FIRST_LINE: &str = "holdfast converting 1";
+const CHECKED: &str = "checked";
+
+/// What is moved where; the same call has the same.
+pub(super) struct Begun {
+    pub(super) from: PathBuf,
+    pub(super) blocks: String,
+    pub(super) order: String,
+}
+
+impl Begun {
+    fn text(&self) -> String {
+        format!("{FIRST_LINE}\nfrom {}\nblocks {}\norder {}\n", self.from.display(), self.blocks, self.order)
+    }
+}
+
+/// The mark in the new directory.
+pub(super) struct Mark {
+    path: PathBuf,
+    text: String,
+    checked: bool,
+}
+
+impl Mark {
+    /// Makes the new directory with its mark, or finds them as the same call left them.
+    pub(super) fn of(data: &Path, begun: &Begun) -> Result<Mark, ConvertError> {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(data)
+            .map_err(failed("creating", data))?;
+        let (path, text) = (data.join(CONVERTING), begun.text());
+        let checked = match std::fs::read_to_string(&path) {
+            Ok(found) if found == text => false,
+            Ok(found) if found.strip_prefix(&text) == Some(CHECKED) => true,
+            Ok(found) => {
+                return Err(ConvertError::Refused(format!(
+                    "something else was begun there: {} says\n{}",
+                    path.display(),
+                    found.trim_end()
+                )));
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                // What was cut off while the mark itself was written has its unfinished name.
+                let is_other = |name: &std::ffi::OsString| name != "converting.partial";
+                let mut names = std::fs::read_dir(data).map_err(failed("reading", data))?;
+                if names.any(|entry| entry.map_or(true, |entry| is_other(&entry.file_name()))) {
+                    return Err(ConvertError::Refused(format!(
+                        "{} has something in it: the new data directory must be empty",
+                        data.display()
+                    )));
+                }
+                put_file(&path, text.as_bytes())?;
+                false
+            }
+            Err(error) => return Err(failed("reading", &path)(error)),
+        };
+        Ok(Mark { path, text, checked })
+    }
+
+    /// Whether the new place was found to be empty, so that what is there now is ours.
+    pub(super) fn is_checked(&self) -> bool {
+        self.checked
+    }
+
+    /// The new place is empty.
+    pub(super) fn checked(&mut self) -> Result<(), ConvertError> {
+        self.checked = true;
+        put_file(&self.path, format!("{}{CHECKED}", self.text).as_bytes())
+    }
+
+    /// All is there: a server may start.
+    pub(super) fn take_away(self) -> Result<(), ConvertError> {
+        std::fs::remove_file(&self.path).map_err(failed("removing", &self.path))?;
+        let data = self.path.parent().unwrap_or(Path::new("."));
+        sync_directory(data).map_err(failed("writing", data))
+    }
+}
+
+/// Marks the old directory: all of it is at the new place.
+pub(super) fn put_converted(old: &Path, new: &Path, begun: &Begun) -> Result<(), ConvertError> {
+    let new = new.canonicalize().map_err(failed("looking for", new))?;
+    let text = format!("{}\nblocks {}\norder {}\n", new.display(), begun.blocks, begun.order);
+    put_file(&old.join(CONVERTED), text.as_bytes())
+}
+
+/// Whether all of the old directory is at this new one; what may be left of the mark there is taken away.
+pub(super) fn is_converted_to(old: &Path, new: &Path, begun: &Begun) -> Result<bool, ConvertError> {
+    let Some(text) = converted(old).map_err(failed("reading", &old.join(CONVERTED)))? else {
+        return Ok(false);
+    };
+    if !new.canonicalize().is_ok_and(|new| text.lines().next() == new.to_str()) {
+        return Err(ConvertError::Refused(refusal(old, &text)));
+    }
+    if new.join(CONVERTING).exists() {
+        Mark::of(new, begun)?.take_away()?;
+    }
+    Ok(true)
+}
+
+fn converted(data: &Path) -> std::io::Result<Option<String>> {
+    match std::fs::read_to_string(data.join(CONVERTED)) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn refusal(data: &Path, text: &str) -> String {
+    let new = text.lines().next().unwrap_or("another directory");
+    format!(
+        "{data} was moved: its file systems are served from {new} now. Served from here too, they would split in two, and \
+         their clients would alarm. If no server has ever run on {new}, and none will, remove {mark} to serve them from here \
+         again",
+        data = data.display(),
+        mark = data.join(CONVERTED).display()
+    )
+}
+
+/// Whether a server may start on a data directory, as far as conversions go.
+pub(crate) fn check_served(data: &Path) -> Result<(), OpenError> {
+    let mark = data.join(CONVERTED);
+    let text = converted(data).map_err(|error| OpenError::io("reading", &mark, error))?;
+    if let Some(text) = text {
+        return Err(OpenError::Converted(refusal(data, &text)));
+    }
+    match data.join(CONVERTING).exists() {
+        true => Err(OpenError::Converted(format!(
+            "{} is not all there yet: call the same `holdfast server convert` again, which goes on; or remove it, and go on \
+             serving the old one",
+            data.display()
+        ))),
+        false => Ok(()),
+    }
+}

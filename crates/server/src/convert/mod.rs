@@ -1,0 +1,331 @@
+//! Moving a data directory's order into etcd and its blocks to a block server or into a bucket, with no server running.
+//!
+//! ```text
+//! OLD/converted     where it went, once all of it is there; no server starts on OLD then
+//! NEW/converting    what is moved here from where; no server starts on NEW while it is there
+//! ```
+//!
+//! Invariants:
+//! - OLD is only read (but for a checkpoint of its order) until all is at the new place, durable, and compared; then it is
+//!   marked, and only then may a server start on NEW. So there is no moment at which both can be served;
+//! - what is at the new place of an order counts with one step, its checkpoint, which comes after all that it names;
+//! - killed at any moment, the same call goes on: what is there already is not sent again;
+//! - a place that has something else is refused before anything is put there.
+
+mod blocks;
+mod marks;
+mod order;
+
+pub(crate) use marks::check_served;
+#[cfg(test)]
+pub(crate) use order::copy_order;
+
+use crate::block_store::{self, BlockStore, BlockStoreError, BlocksAt, Local, ObjectsSettings, Remote};
+use crate::block_store::{RemoteSettings, blocks_elsewhere};
+use crate::config::ServerConfig;
+use crate::data::DataDirectory;
+use crate::error::OpenError;
+use crate::host::Host;
+use crate::maintenance;
+use crate::order::OrderError;
+use holdfast_crypto::{Digest, SigningKey};
+use holdfast_etcd::Access;
+use holdfast_store::StoreError;
+use marks::{Begun, Mark};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Where a data directory is to go.
+#[derive(Clone, Debug)]
+pub struct Destination {
+    /// The new data directory: the server's key, and the order if that does not go into etcd.
+    pub data: PathBuf,
+    /// Where blocks go; `None`: they stay at the block server where they are.
+    pub blocks: Option<BlocksAt>,
+    /// Where the order goes; `None`: into the new data directory.
+    pub order: Option<Access>,
+    /// A file with what etcd lets in for.
+    pub order_login: Option<PathBuf>,
+}
+
+/// What was moved.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct ConvertReport {
+    /// The file systems.
+    pub file_systems: Vec<Converted>,
+    /// It was all there already.
+    pub was_done: bool,
+}
+
+/// What was moved of one file system.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Converted {
+    /// Which.
+    pub file_system: Digest,
+    /// Operations in its order.
+    pub operations: u64,
+    /// Blocks at the new place.
+    pub blocks: u64,
+    /// Those of them that this call has sent.
+    pub sent_blocks: u64,
+    /// Their bytes in the old log.
+    pub sent_bytes: u64,
+    /// Blocks that are damaged in the old directory, and how: they are not at the new place.
+    pub damaged: Vec<String>,
+    /// Holds that were not taken over because their trees are not whole.
+    pub broken_holds: Vec<String>,
+    /// Versions of signed blocks, which were not moved.
+    pub signed_blocks: u64,
+    /// Devices that are charged for something else than before.
+    pub other_charges: u64,
+}
+
+impl Converted {
+    fn new(file_system: Digest, operations: u64) -> Converted {
+        Converted {
+            file_system,
+            operations,
+            blocks: 0,
+            sent_blocks: 0,
+            sent_bytes: 0,
+            damaged: Vec::new(),
+            broken_holds: Vec::new(),
+            signed_blocks: 0,
+            other_charges: 0,
+        }
+    }
+}
+
+/// Why it was not done. The old directory is as it was.
+#[derive(Debug, thiserror::Error)]
+pub enum ConvertError {
+    /// Operator: there is no server's data.
+    #[error("{path} is not a server's data directory", path = .0.display())]
+    NoServer(PathBuf),
+    /// Operator: the directory is another user's.
+    #[error("{path} belongs to the user with number {owner}: do it as that user", path = .path.display())]
+    NotOwner {
+        /// The directory.
+        path: PathBuf,
+        /// Number of the user it belongs to.
+        owner: u32,
+    },
+    /// A data directory cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// Operator: it cannot be done like that.
+    #[error("{0}")]
+    Refused(String),
+    /// A file operation failed.
+    #[error("{action} {path}: {error}", path = .path.display())]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// To what.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The old directory is damaged.
+    #[error("{0}")]
+    Damaged(String),
+    /// The new place is not reached, or fails.
+    #[error("{0}. Nothing is lost: the same command goes on where this one ended")]
+    Place(String),
+}
+
+impl From<BlockStoreError> for ConvertError {
+    fn from(error: BlockStoreError) -> ConvertError {
+        ConvertError::Place(error.to_string())
+    }
+}
+
+impl From<OrderError> for ConvertError {
+    fn from(error: OrderError) -> ConvertError {
+        ConvertError::Place(format!("the order: {error}"))
+    }
+}
+
+impl From<StoreError> for ConvertError {
+    fn from(error: StoreError) -> ConvertError {
+        ConvertError::Open(error.into())
+    }
+}
+
+fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> ConvertError {
+    move |error| ConvertError::Io { action, path: path.to_owned(), error }
+}
+
+/// Moves the data directory in `config`, on which no server runs. `progress` is given bytes done and bytes in all.
+///
+/// # Errors
+/// See [`ConvertError`]; made again, the call goes on.
+pub fn convert(
+    config: &ServerConfig,
+    to: &Destination,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<ConvertReport, ConvertError> {
+    let old = config.data.canonicalize().map_err(failed("looking for", &config.data))?;
+    if !old.join("store").is_dir() {
+        return Err(ConvertError::NoServer(config.data.clone()));
+    }
+    let owner = old.metadata().map_err(failed("looking at", &old))?.uid();
+    if owner != rustix::process::geteuid().as_raw() {
+        return Err(ConvertError::NotOwner { path: config.data.clone(), owner });
+    }
+    let begun = Begun {
+        from: old.clone(),
+        blocks: to.blocks.as_ref().map_or_else(|| "as they are".to_owned(), place_of),
+        order: to.order.as_ref().map_or_else(|| "in this directory".to_owned(), ToString::to_string),
+    };
+    if marks::is_converted_to(&old, &to.data, &begun)? {
+        return Ok(ConvertReport { was_done: true, ..ConvertReport::default() });
+    }
+    let was_elsewhere = blocks_elsewhere(&old);
+    check_wish(to, was_elsewhere.as_deref())?;
+    let (host, _, key) = crate::server::open_host(config)?;
+    check_whole(&host)?;
+    maintenance::final_checkpoints(&host);
+    let mut mark = Mark::of(&to.data, &begun)?;
+    for name in ["server-key", "allowed-superusers"] {
+        copy_file(&old.join(name), &to.data.join(name))?;
+    }
+    let blocks = blocks_at(to, &host, &key)?;
+    let orders = order::Orders::open(to, &host)?;
+    if !mark.is_checked() {
+        if let Some(blocks) = &blocks
+            && blocks.figures()?.blocks > 0
+        {
+            return Err(ConvertError::Refused(
+                "there are blocks of a server with this key at the new place already; it must be empty"
+                    .to_owned(),
+            ));
+        }
+        orders.check_empty(&host)?;
+        mark.checked()?;
+    }
+    let mut report = ConvertReport::default();
+    for file_system in host.file_systems() {
+        let id = file_system.id();
+        let mut converted = Converted::new(id, file_system.log_size());
+        if let Some(blocks) = &blocks {
+            blocks::Copy::new(&host, &**blocks, id).all(&mut converted, progress)?;
+        }
+        converted.signed_blocks = host.store.signed_count(id)?;
+        report.file_systems.push(converted);
+    }
+    orders.copy(&host, &old, &to.data)?;
+    if was_elsewhere.is_some() && blocks.is_none() {
+        for name in block_store::FILES {
+            copy_file(&old.join(name), &to.data.join(name))?;
+        }
+    }
+    drop((blocks, orders));
+    marks::put_converted(&old, &to.data, &begun)?;
+    mark.take_away()?;
+    Ok(report)
+}
+
+fn place_of(blocks: &BlocksAt) -> String {
+    match blocks {
+        BlocksAt::Server(address) => address.to_string(),
+        BlocksAt::Bucket(address) => address.to_string(),
+    }
+}
+
+/// Whether what is asked for can be had.
+fn check_wish(to: &Destination, was_elsewhere: Option<&str>) -> Result<(), ConvertError> {
+    let refuse = |why: String| Err(ConvertError::Refused(why));
+    match (&to.blocks, was_elsewhere, &to.order) {
+        (None, None, None) => refuse("--blocks or --order says what is to be moved".to_owned()),
+        (None, None, Some(_)) => {
+            refuse("with the order in etcd the blocks must be where other servers find them: give --blocks too".to_owned())
+        }
+        (Some(_), Some(at), _) => {
+            refuse(format!("its blocks are at {at} already, and are not moved from there: leave --blocks out"))
+        }
+        (None, Some(_), None) => refuse("its blocks are elsewhere already; --order moves its order".to_owned()),
+        (Some(BlocksAt::Bucket(_)), None, Some(_)) => refuse(
+            "a bucket has one writer: with --order the blocks go to a block server, which may have them in the bucket \
+             (`holdfast blocks --blocks s3://...`, docs/operate.md)"
+                .to_owned(),
+        ),
+        (None, Some(at), Some(_)) if at.starts_with("s3:") => refuse(format!(
+            "its blocks are in a bucket ({at}), which has one writer; servers with --order need a block server"
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the old directory can be moved as it is.
+fn check_whole(host: &Host) -> Result<(), ConvertError> {
+    if let Some((id, why)) = host.damaged().into_iter().next() {
+        return Err(ConvertError::Damaged(format!(
+            "the order of {id} is damaged ({why}): put it right first (docs/recovery.md)"
+        )));
+    }
+    match host.file_systems().iter().find(|one| host.awaiting.has(&one.id())) {
+        Some(one) => Err(ConvertError::Refused(format!(
+            "{} waits for its superuser's word that it was put back (holdfast fs restored): first that, then this",
+            one.id()
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// The new store of blocks; `None`: they stay where they are.
+fn blocks_at(
+    to: &Destination,
+    host: &Host,
+    key: &SigningKey,
+) -> Result<Option<Box<dyn BlockStore>>, ConvertError> {
+    let (data, anew) = (to.data.as_path(), false);
+    match to.blocks.clone() {
+        None => Ok(None),
+        Some(BlocksAt::Server(address)) => {
+            let settings = RemoteSettings { address: Some(address), data, key: key.clone(), anew };
+            let remote = Remote::open(settings).map_err(ConvertError::Place)?;
+            Ok(remote.map(|remote| Box::new(remote) as Box<dyn BlockStore>))
+        }
+        Some(BlocksAt::Bucket(address)) => {
+            let store = host.settings.store.clone();
+            let settings = ObjectsSettings { address: Some(address), data, store, anew, patience: None };
+            let local = Local::in_bucket(settings).map_err(ConvertError::Place)?;
+            Ok(local.map(|local| Box::new(local) as Box<dyn BlockStore>))
+        }
+    }
+}
+
+/// Copies a small file, if it is there, durably and whole or not at all.
+fn copy_file(from: &Path, to: &Path) -> Result<(), ConvertError> {
+    let bytes = match std::fs::read(from) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => zeroize::Zeroizing::new(other.map_err(failed("reading", from))?),
+    };
+    put_file(to, &bytes)
+}
+
+/// Writes a small private file, durably and whole or not at all.
+fn put_file(to: &Path, bytes: &[u8]) -> Result<(), ConvertError> {
+    use std::io::Write;
+    let partial = to.with_extension("partial");
+    let write = || {
+        let _ = std::fs::remove_file(&partial);
+        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&partial, to)?;
+        sync_directory(to.parent().unwrap_or(Path::new(".")))
+    };
+    write().map_err(failed("writing", to))
+}
+
+fn sync_directory(path: &Path) -> io::Result<()> {
+    std::fs::File::open(path)?.sync_all()
+}
+
+/// The directory a server will be started on.
+fn new_data(to: &Destination) -> Result<DataDirectory, ConvertError> {
+    Ok(DataDirectory::open(&to.data)?)
+}

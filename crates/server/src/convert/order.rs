@@ -1,0 +1,231 @@
+//! Orders to their new place: the files of each, then its checkpoint, with which it counts.
+
+use super::{ConvertError, Destination, copy_file, failed, new_data};
+use crate::file_system::note_about;
+use crate::history_file;
+use crate::host::Host;
+use crate::order::etcd::{Cluster, Shard};
+use crate::order::{Embedded, Notes, Order, OrderError};
+use holdfast_crypto::Digest;
+use holdfast_etcd::{Access, EtcdError, Gateway};
+use holdfast_log::{LocalStorage, Storage, StorageFile, SyncSite};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How this program calls itself among the servers that etcd lists; no server has such an address.
+const OURSELVES: &str = "(converting)";
+/// How long etcd may be away, or somebody else's lease may last.
+const PATIENCE: Duration = Duration::from_secs(20);
+const RENEW_EVERY: Duration = Duration::from_millis(600);
+/// Bytes copied at a time.
+const PIECE_BYTES: usize = 1 << 20;
+const SITE: SyncSite = SyncSite("converted order");
+
+/// Where orders go.
+pub(super) enum Orders {
+    /// Into the log of the new data directory.
+    Here { store: holdfast_store::BlockStore, storage: Arc<dyn Storage> },
+    /// Into etcd.
+    Etcd { cluster: Box<Cluster>, access: Access },
+}
+
+impl Orders {
+    pub(super) fn open(to: &Destination, host: &Host) -> Result<Orders, ConvertError> {
+        let data = new_data(to)?;
+        let Some(access) = &to.order else {
+            let path = data.store();
+            let storage: Arc<dyn Storage> =
+                Arc::new(LocalStorage::open(&path).map_err(failed("opening", &path))?);
+            let store = holdfast_store::BlockStore::open(storage.clone(), host.settings.store.clone())?;
+            return Ok(Orders::Here { store, storage });
+        };
+        let start = Instant::now();
+        let cluster = loop {
+            let gateway = Gateway::new(access, to.order_login.as_deref())
+                .map_err(|error| ConvertError::Refused(error.to_string()))?;
+            match Cluster::join(Box::new(gateway), &access.prefix, OURSELVES.to_owned()) {
+                Err(EtcdError::Away(_)) if start.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(500));
+                }
+                other => break other.map_err(away)?,
+            }
+        };
+        let others: Vec<String> =
+            cluster.seen().servers.into_iter().filter(|address| address != OURSELVES).collect();
+        if !others.is_empty() {
+            return Err(ConvertError::Refused(format!(
+                "servers run that have their orders there ({}), and would serve file systems of which only a part is there: \
+                 stop them first",
+                others.join(", ")
+            )));
+        }
+        data.note_order(&access.to_string(), to.order_login.as_deref())?;
+        Ok(Orders::Etcd { cluster: Box::new(cluster), access: access.clone() })
+    }
+
+    /// Whether none of the file systems has an order there.
+    pub(super) fn check_empty(&self, host: &Host) -> Result<(), ConvertError> {
+        let Orders::Etcd { cluster, access } = self else { return Ok(()) };
+        match host.file_systems().iter().find(|one| cluster.seen().file_systems.contains(&one.id())) {
+            None => Ok(()),
+            Some(one) => Err(ConvertError::Refused(format!(
+                "there is an order of {} at {access} already; it must be another prefix",
+                one.id()
+            ))),
+        }
+    }
+
+    /// Copies all of them, and what must outlive a server beside them.
+    pub(super) fn copy(&self, host: &Host, old: &Path, new: &Path) -> Result<(), ConvertError> {
+        match self {
+            Orders::Here { store, storage } => {
+                for id in host.file_systems().iter().map(|one| one.id()) {
+                    let to = Embedded { store: store.clone(), storage: storage.clone(), id };
+                    copy_order(&*host.embedded(id), &to, id)?;
+                }
+                for name in ["leases", "locks-held"] {
+                    copy_file(&old.join(name), &new.join(name))?;
+                }
+                Ok(())
+            }
+            Orders::Etcd { cluster, .. } => {
+                let copied = kept_alive(cluster, || {
+                    host.file_systems().iter().try_for_each(|one| into_etcd(cluster, host, one.id(), old))
+                });
+                cluster.leave();
+                copied
+            }
+        }
+    }
+}
+
+fn away(error: EtcdError) -> ConvertError {
+    OrderError::from(error).into()
+}
+
+/// Does something while the lease is kept alive.
+fn kept_alive<T>(cluster: &Cluster, work: impl FnOnce() -> T) -> T {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let keeper = scope.spawn(|| {
+            while !stop.load(Ordering::Acquire) {
+                if let Err(error) = cluster.keep_alive() {
+                    tracing::warn!(%error, "the lease was not renewed");
+                }
+                std::thread::park_timeout(RENEW_EVERY);
+            }
+        });
+        let result = work();
+        stop.store(true, Ordering::Release);
+        keeper.thread().unpark();
+        result
+    })
+}
+
+fn into_etcd(cluster: &Cluster, host: &Host, id: Digest, old: &Path) -> Result<(), ConvertError> {
+    let shard = taken(cluster, id)?;
+    // Who may hold leases or locks from before is asked for by the server that takes it.
+    let path = old.join("leases");
+    match std::fs::read(&path) {
+        Ok(note) => shard.put("leases", &note_about(&String::from_utf8_lossy(&note), id))?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed("reading", &path)(error)),
+    }
+    if old.join("locks-held").exists() {
+        shard.put("locks", "held")?;
+    }
+    copy_order(&*host.embedded(id), &shard, id)?;
+    cluster.give_up(id, shard.epoch()).map_err(away)
+}
+
+/// Becomes the active one, for which the lease of a call that was killed may have to run out.
+fn taken(cluster: &Cluster, id: Digest) -> Result<Shard, ConvertError> {
+    let start = Instant::now();
+    loop {
+        match cluster.take(id) {
+            Ok(Some(shard)) => return Ok(shard),
+            Ok(None) if start.elapsed() > PATIENCE => {
+                return Err(ConvertError::Place(format!("another server has {id} in etcd")));
+            }
+            Err(error) if start.elapsed() > PATIENCE => return Err(away(error)),
+            Ok(None) | Err(EtcdError::Away(_)) => std::thread::sleep(Duration::from_millis(200)),
+            Err(error) => return Err(away(error)),
+        }
+    }
+}
+
+/// Copies an order, in place of what an earlier call put there, and compares.
+pub(crate) fn copy_order(from: &dyn Order, to: &dyn Order, id: Digest) -> Result<(), ConvertError> {
+    let was = from.recover()?;
+    let (Some(checkpoint), true) = (&was.0, was.1.is_empty()) else {
+        return Err(ConvertError::Damaged(format!("no checkpoint of the order of {id} could be written")));
+    };
+    let (from_files, to_files) = (from.files(), to.files());
+    let of_the_medium =
+        |error: io::Error| ConvertError::Place(format!("files of the order of {id}: {error}"));
+    for name in names(&*from_files, id).map_err(of_the_medium)? {
+        copy(&*from_files, &*to_files, &name).map_err(of_the_medium)?;
+    }
+    // With one that is like it nothing need be done.
+    if to.recover()? != was {
+        to.checkpoint(checkpoint)?;
+        to.commit()?;
+    }
+    match to.recover()? == was {
+        true => Ok(()),
+        false => Err(ConvertError::Place(format!("the order of {id} reads otherwise than it was written"))),
+    }
+}
+
+/// Files of an order: nodes of its log tree, past states. What witnesses need beside them is made again.
+fn names(files: &dyn Storage, id: Digest) -> io::Result<Vec<String>> {
+    let wanted = [format!("tree-{id}"), format!("history-{id}")];
+    let is_wanted = |name: &String| {
+        wanted.iter().any(|wanted| name.starts_with(wanted)) && !name.ends_with(history_file::PARTIAL)
+    };
+    Ok(files.list()?.into_iter().filter(is_wanted).collect())
+}
+
+/// Copies a file in place of one that is there, and compares.
+fn copy(from: &dyn Storage, to: &dyn Storage, name: &str) -> io::Result<()> {
+    let source = from.open(name)?;
+    match to.remove(name) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let file = to.create(name)?;
+    each_piece(&*source, |offset, piece| {
+        file.write_at(offset, piece)?;
+        file.sync(SITE)
+    })?;
+    file.sync(SITE)?;
+    to.sync_dir(SITE)?;
+    let written = to.open(name)?;
+    if written.len()? != source.len()? {
+        return Err(io::Error::other(format!("{name} has another length than it was given")));
+    }
+    each_piece(&*source, |offset, piece| {
+        let mut found = vec![0; piece.len()];
+        match written.read_at(offset, &mut found)? == piece.len() && found == piece {
+            true => Ok(()),
+            false => Err(io::Error::other(format!("{name} reads otherwise than it was written"))),
+        }
+    })
+}
+
+fn each_piece(file: &dyn StorageFile, mut take: impl FnMut(u64, &[u8]) -> io::Result<()>) -> io::Result<()> {
+    let (length, mut offset) = (file.len()?, 0);
+    while offset < length {
+        let mut piece = vec![0; PIECE_BYTES.min((length - offset) as usize)];
+        let count = file.read_at(offset, &mut piece)?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        take(offset, &piece[..count])?;
+        offset += count as u64;
+    }
+    Ok(())
+}
