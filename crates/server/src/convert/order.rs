@@ -147,12 +147,11 @@ fn taken(cluster: &Cluster, id: Digest) -> Result<Shard, ConvertError> {
     loop {
         match cluster.take(id) {
             Ok(Some(shard)) => return Ok(shard),
-            Ok(None) if start.elapsed() > PATIENCE => {
-                return Err(ConvertError::Place(format!("another server has {id} in etcd")));
+            Err(OrderError::Away(_)) | Ok(None) if start.elapsed() <= PATIENCE => {
+                std::thread::sleep(Duration::from_millis(200));
             }
-            Err(error) if start.elapsed() > PATIENCE => return Err(away(error)),
-            Ok(None) | Err(EtcdError::Away(_)) => std::thread::sleep(Duration::from_millis(200)),
-            Err(error) => return Err(away(error)),
+            Ok(None) => return Err(ConvertError::Place(format!("another server has {id} in etcd"))),
+            Err(error) => return Err(error.into()),
         }
     }
 }
