@@ -17,6 +17,9 @@ use std::sync::Arc;
 /// A change list longer than this, or of more bytes, is folded into its map.
 const CHANGES_MAX: usize = 64;
 const CHANGE_BYTES_MAX: usize = 8 << 10;
+/// An operation that frees more bytes than this folds its table's list at once: the map under the list still has what was
+/// removed, so the server keeps, and charges for, all that it refers to.
+const FREED_MAX: u64 = 64 << 10;
 /// With more unsettled changes than this in one map an operation gives way instead of adding to them; readers
 /// refuse lists of more than 1024.
 const UNSETTLED_MAX: usize = 640;
@@ -33,6 +36,8 @@ pub struct Plan {
     directories: BTreeMap<Handle, DirectoryChange>,
     tables: BTreeMap<PrincipalId, Vec<TableChange>>,
     members: Option<Reference>,
+    /// Bytes of files that are removed or cut.
+    freed: u64,
     sink: PlanSink,
 }
 
@@ -70,9 +75,15 @@ impl<'a> Transaction<'a> {
         let mut entries = std::mem::take(&mut self.batch.entries);
         let staged = std::mem::take(&mut self.batch.inodes);
         let key = base.source().digest_key();
+        let mut freed = 0;
         for (file, inode) in staged {
             let names = entries.remove(&file).unwrap_or_default();
             let (number, remap) = self.own_number(file, inode.is_some())?;
+            if number.is_some() && !remap {
+                let bytes = base.inode(file).map_or(0, |inode| inode.size);
+                let left = inode.as_ref().map_or(0, |inode| inode.size);
+                freed = u64::saturating_add(freed, bytes.saturating_sub(left));
+            }
             let inode = match inode {
                 Some(inode) if directory_of(&inode) => {
                     let mut inode = Inode::clone(&inode);
@@ -133,6 +144,7 @@ impl<'a> Transaction<'a> {
             directories,
             tables,
             members,
+            freed,
             sink: self.sink,
         })
     }
@@ -174,7 +186,11 @@ impl Plan {
             for (number, inode) in &inodes {
                 table.map.push(inode_change(&mut self.sink, *number, inode.as_deref(), None)?);
             }
-            tables.insert(own, self.compact_and_store(base, table)?);
+            table.map = match self.freed > FREED_MAX {
+                true => table.map.settle_and_compact(base.source(), &mut self.sink, base.fates(), 0)?,
+                false => compact(&table.map, &mut self.sink, base)?,
+            };
+            tables.insert(own, table.store(&mut self.sink)?);
         }
         for (principal, changes) in &self.tables {
             let mut table = folded_table(base, *principal)?;
@@ -219,11 +235,6 @@ impl Plan {
             tables.insert(PrincipalId::Members, present.reference);
         }
         Ok(tables)
-    }
-
-    fn compact_and_store(&mut self, base: &Base, mut table: Table) -> Result<Reference, ReadError> {
-        table.map = compact(&table.map, &mut self.sink, base)?;
-        Ok(table.store(&mut self.sink)?)
     }
 
     /// The blocks that a certificate with these deltas names: those that must be durable before it is ordered.
