@@ -12,8 +12,9 @@ use crate::exit::{Exit, Failure, Outcome};
 use holdfast_client::processes::{KeySource, Processes, ProcessesError};
 use holdfast_crypto::keyfile::{self, KeyFileError};
 use holdfast_crypto::{KeyHolder, PublicKey, SigningKey};
+use std::fs::Permissions;
 use std::io::{IsTerminal, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use zeroize::Zeroizing;
@@ -276,17 +277,23 @@ fn exists(path: &Path) -> Failure {
         .hint("choose another name, or move the old key away if you are sure that nobody needs it")
 }
 
-/// Makes a file that must not exist.
+/// Makes a file that must not exist. It has its name when all of it is durable: half a key would stand in the way of the
+/// next attempt.
 ///
 /// # Errors
 /// It exists, or cannot be made.
 pub fn create(path: &Path, mode: u32, bytes: &[u8]) -> Outcome {
-    let result = std::fs::OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(path)
-        .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()));
+    let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let result = tempfile::Builder::new()
+        .prefix(".unfinished-")
+        .permissions(Permissions::from_mode(mode))
+        .tempfile_in(folder)
+        .and_then(|mut file| {
+            file.write_all(bytes)?;
+            file.as_file().sync_all()?;
+            file.persist_noclobber(path)?;
+            std::fs::File::open(folder)?.sync_all()
+        });
     result.map_err(|error| match error.kind() {
         std::io::ErrorKind::AlreadyExists => exists(path),
         _ => Failure::new(Exit::CannotCreate, format!("{}: {error}", path.display())),

@@ -271,8 +271,7 @@ pub fn run(command: &AnchorCommand, directories: &Directories, out: Format) -> O
             out.print(&shown(&anchor), |_| format(&anchor))
         }
         AnchorCommand::Export { which, to } => {
-            keys::create(to, 0o600, format(&of(&which.volume)?).as_bytes())?;
-            places::sync_parent(to)
+            keys::create(to, 0o600, format(&of(&which.volume)?).as_bytes())
         }
         AnchorCommand::Import { file } => {
             let no_file =

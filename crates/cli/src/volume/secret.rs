@@ -56,7 +56,6 @@ impl Secret {
         keys::random(&mut *bytes)?;
         let line = Zeroizing::new(format!("{KIND}{}\n", *Zeroizing::new(hex(&*bytes))));
         keys::create(path, 0o600, line.as_bytes())?;
-        super::places::sync_parent(path)?;
         Ok((Secret(bytes), true))
     }
 }
