@@ -10,7 +10,6 @@ use common::{eventually, run, text};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Duration;
 
 /// The consistency server's opinion of its block store.
 fn block_store(pair: &Pair, data: &Path) -> serde_json::Value {
@@ -37,7 +36,11 @@ fn everything_may_be_lost_but_what_was_acknowledged() {
     pair.blocks.start();
     load.goes_on("files are written once the block server is back");
     engine.kill();
-    std::thread::sleep(Duration::from_millis(500));
+    let data = pair.second.data.clone();
+    eventually("a server says that the bucket is away", || {
+        let trouble = &block_store(&pair, &data)["bucket"]["trouble"];
+        trouble.as_str().is_some_and(|trouble| trouble.contains("cannot be reached"))
+    });
     engine.start_again();
     load.goes_on("files are written once the object store is back");
 
@@ -83,6 +86,8 @@ fn everything_may_be_lost_but_what_was_acknowledged() {
         let standing = block_store(&pair, &data);
         assert_eq!(standing["garbage_collected"], true, "{standing}");
         assert_eq!(standing["address"], address.as_str());
+        assert_eq!(standing["bucket"]["trouble"], "none", "{standing}");
+        assert!(standing["bucket"]["requests_since_start"]["put"].as_u64() > Some(0), "{standing}");
     }
     let log = pair.logs();
     assert!(!log.contains("older copy") && !log.contains("not the one that was there"), "{log}");

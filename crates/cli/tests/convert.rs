@@ -202,7 +202,8 @@ fn blocks_move_into_a_bucket() {
     sight.check(&mut world);
 }
 
-/// Proves: a server whose blocks are at a block server already moves its order alone into etcd.
+/// Proves: a server whose blocks are at a block server already moves its order alone into etcd; a mount that was there all the
+/// while goes on.
 #[test]
 fn an_order_moves_alone() {
     let mut blocks = None;
@@ -210,7 +211,10 @@ fn an_order_moves_alone() {
         let started = blocks.insert(BlockServer::new(world.folder.path(), &world.data()));
         vec!["--blocks".to_owned(), started.address()]
     });
-    let sight = lived_in(&mut world);
+    let mut sight = lived_in(&mut world);
+    let team = world.mount("bert").join("team");
+    run(Command::new("sh").args(["-c", "echo before > meanwhile && sync meanwhile"]).current_dir(&team));
+    sight.charged = charged(&world);
     world.stop_server();
     let etcd = Etcd::new(world.folder.path(), 0);
     let order = format!("etcd://{}/test", etcd.members());
@@ -219,5 +223,12 @@ fn an_order_moves_alone() {
     refused(started(&world.data()), "was moved");
     take_over(&world, &new);
     world.start_server();
+    assert_eq!(charged(&world), sight.charged);
+    run(Command::new("sh").args(["-c", "echo after >> meanwhile && sync meanwhile"]).current_dir(&team));
+    assert_eq!(fs::read_to_string(team.join("meanwhile")).expect("read"), "before\nafter\n");
+    let status = world.status("bert");
+    assert!(!status.to_lowercase().contains("alarm"), "{status}");
+    world.umount("bert");
+    sight.charged = charged(&world);
     sight.check(&mut world);
 }

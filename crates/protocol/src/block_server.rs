@@ -172,6 +172,8 @@ pub enum BlockAnswer {
     },
     /// Figures.
     Figures(BlockFigures),
+    /// Figures of a store in a bucket.
+    FiguresInBucket(BlockFigures, BucketStanding),
 }
 
 /// A block asked for.
@@ -223,6 +225,23 @@ pub struct BlockFigures {
     pub free_bytes: Option<u64>,
     /// Blocks known to be damaged.
     pub damaged_blocks: u64,
+}
+
+/// How it stands with a bucket that has the blocks.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct BucketStanding {
+    /// Why it is not reached, or refuses.
+    pub trouble: Option<String>,
+    /// Segments in it.
+    pub segments: u64,
+    /// Bytes of those.
+    pub bytes: u64,
+    /// Bytes that it does not have yet.
+    pub waiting_bytes: u64,
+    /// Bytes of copies on the disk of whoever uses it.
+    pub cached_bytes: u64,
+    /// Requests since the start: written, read, measured, listed, removed.
+    pub requests: [u64; 5],
 }
 
 /// Why a block server did not do it.

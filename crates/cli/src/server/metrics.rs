@@ -184,6 +184,8 @@ fn put_figures(text: &mut Exposition, figures: &Statistics) {
 }
 
 fn put_bucket(text: &mut Exposition, bucket: &BucketStanding) {
+    let reached = f64::from(u8::from(bucket.trouble.is_none()));
+    text.gauge("holdfast_bucket_up", "1 while the bucket is reached and does not refuse.", reached);
     text.gauge("holdfast_bucket_segments", "Segments that the bucket has.", bucket.segments as f64);
     text.gauge("holdfast_bucket_bytes", "Bytes of those segments.", bucket.bytes as f64);
     let waiting = bucket.waiting_bytes as f64;
@@ -304,6 +306,7 @@ mod tests {
             format!("holdfast_active{{file_system=\"{away}\"}} 0"),
             format!("holdfast_active{{file_system=\"{nobody}\"}} 0"),
             "holdfast_file_systems_without_server 1".to_owned(),
+            "holdfast_bucket_up 1".to_owned(),
             "holdfast_bucket_waiting_bytes 5".to_owned(),
             "holdfast_bucket_requests_total{kind=\"list\"} 4".to_owned(),
         ] {

@@ -213,7 +213,13 @@ impl Keeper {
                 let (records, bytes, bad_count) = (found.records, found.bytes, found.bad_count);
                 BlockAnswer::Scrubbed { records, bytes, bad: found.bad, bad_count }
             }
-            BlockCall::Figures => BlockAnswer::Figures(blocks.figures()?),
+            BlockCall::Figures => {
+                let figures = blocks.figures()?;
+                match blocks.tier().and_then(|tier| tier.standing(None).bucket) {
+                    None => BlockAnswer::Figures(figures),
+                    Some(bucket) => BlockAnswer::FiguresInBucket(figures, bucket),
+                }
+            }
         })
     }
 

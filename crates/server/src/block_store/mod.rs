@@ -25,11 +25,13 @@ use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::Digest;
 use holdfast_log::LogError;
 use holdfast_protocol::block_server::{BlockFigures, LoadedBlock};
+
 use holdfast_protocol::message::ServerError;
 use holdfast_store::{Allowance, Charge, CollectReport, Hold, HoldOutcome, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use holdfast_objects::BucketAddress;
+pub use holdfast_protocol::block_server::BucketStanding;
 pub use local::Local;
 pub(crate) use local::in_words;
 pub(crate) use note::FILES;
@@ -203,39 +205,8 @@ pub struct Standing {
     pub doubt: Option<String>,
     /// Figures, if it gave some.
     pub figures: Option<BlockFigures>,
-    /// Of a bucket only.
+    /// The bucket, if the blocks are in one, here or there.
     pub bucket: Option<BucketStanding>,
-}
-
-/// How it stands with a bucket.
-#[derive(Clone, PartialEq, Eq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
-pub struct BucketStanding {
-    /// Why it is not reached, or refuses.
-    pub trouble: Option<String>,
-    /// Segments in it, and their bytes.
-    pub segments: u64,
-    /// Bytes of those.
-    pub bytes: u64,
-    /// Bytes that it does not have yet.
-    pub waiting_bytes: u64,
-    /// Bytes of copies on the disk here.
-    pub cached_bytes: u64,
-    /// Requests since the start: written, read, measured, listed, removed.
-    pub requests: [u64; 5],
-}
-
-impl From<holdfast_objects::Standing> for BucketStanding {
-    fn from(standing: holdfast_objects::Standing) -> BucketStanding {
-        let requests = standing.requests;
-        BucketStanding {
-            trouble: standing.trouble,
-            segments: standing.segments,
-            bytes: standing.bytes,
-            waiting_bytes: standing.waiting_bytes,
-            cached_bytes: standing.cached_bytes,
-            requests: [requests.put, requests.get, requests.head, requests.list, requests.delete],
-        }
-    }
 }
 
 /// Where the blocks of a server are that does not have them itself.

@@ -8,7 +8,7 @@
 //! Invariant: a bucket that cannot be reached is told from a block that is damaged, and both from one that is not there.
 
 use super::local::OwnLog;
-use super::{BlockStoreError, Local, Standing};
+use super::{BlockStoreError, BucketStanding, Local, Standing};
 use holdfast_content::BODY_BYTES_MAX;
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_log::{LocalStorage, Storage};
@@ -171,7 +171,7 @@ impl Tier {
             reached: standing.trouble.is_none(),
             doubt: standing.doubt.clone(),
             figures,
-            bucket: Some(standing.into()),
+            bucket: Some(shown(standing)),
         }
     }
 
@@ -213,6 +213,18 @@ impl Tier {
             Some((file, object)) => why.replace(file, &object),
             None => why,
         }
+    }
+}
+
+fn shown(standing: holdfast_objects::Standing) -> BucketStanding {
+    let requests = standing.requests;
+    BucketStanding {
+        trouble: standing.trouble,
+        segments: standing.segments,
+        bytes: standing.bytes,
+        waiting_bytes: standing.waiting_bytes,
+        cached_bytes: standing.cached_bytes,
+        requests: [requests.put, requests.get, requests.head, requests.list, requests.delete],
     }
 }
 

@@ -15,8 +15,8 @@ use crate::control::Scrubbed;
 use holdfast_content::{BODY_BYTES_MAX, DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey, SigningKey};
 use holdfast_protocol::block_server::{
-    BlockAnswer, BlockCall, BlockFault, BlockFigures, BlockReply, BlockRequest, LoadedBlock, StoreAllowance,
-    StoreId,
+    BlockAnswer, BlockCall, BlockFault, BlockFigures, BlockReply, BlockRequest, BucketStanding, LoadedBlock,
+    StoreAllowance, StoreId,
 };
 use holdfast_protocol::message::{
     AddressedBlock, BATCH_MAX, HoldShown, MESSAGE_BYTES_MAX, Request, Response, ServerError,
@@ -259,6 +259,15 @@ impl Remote {
             BlockFault::OtherStore | BlockFault::OlderStore => {
                 self.failed("it is not the store that was meant")
             }
+        }
+    }
+
+    /// Its figures, and its bucket's if it has one.
+    fn look(&self) -> Result<(BlockFigures, Option<BucketStanding>), BlockStoreError> {
+        match self.call(Digest::ZERO, BlockCall::Figures)? {
+            BlockAnswer::Figures(figures) => Ok((figures, None)),
+            BlockAnswer::FiguresInBucket(figures, bucket) => Ok((figures, Some(bucket))),
+            _ => self.unexpected(),
         }
     }
 
@@ -530,10 +539,7 @@ impl BlockStore for Remote {
     }
 
     fn figures(&self) -> Result<BlockFigures, BlockStoreError> {
-        match self.call(Digest::ZERO, BlockCall::Figures)? {
-            BlockAnswer::Figures(figures) => Ok(figures),
-            _ => self.unexpected(),
-        }
+        Ok(self.look()?.0)
     }
 
     fn batch(&self) -> usize {
@@ -541,14 +547,14 @@ impl BlockStore for Remote {
     }
 
     fn standing(&self) -> Option<Standing> {
-        let figures = self.figures().ok();
+        let (figures, bucket) = self.look().ok().unzip();
         let doubt = self.note.lock().doubt.clone();
         Some(Standing {
             address: self.address.clone(),
             reached: figures.is_some(),
             doubt,
             figures,
-            bucket: None,
+            bucket: bucket.flatten(),
         })
     }
 }
