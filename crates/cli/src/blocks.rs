@@ -1,15 +1,17 @@
 //! `holdfast blocks`: runs a block server, which has the blocks of servers on other machines.
 
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::Format;
+use crate::output::{Format, line};
 use crate::unrepeated::Unrepeated;
 use crate::{keys, limits, logging, server};
 use clap::{Args, Subcommand};
 use holdfast_rpc::BLOCKS_PORT;
 use holdfast_server::{
-    BlockServer, BlockServerConfig, BlockServerError, BucketAddress, bucket_address, until_signalled,
+    BlockServer, BlockServerConfig, BlockServerError, BucketAddress, Candidate, StateAddress, bucket_address,
+    until_signalled,
 };
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// `holdfast blocks`
@@ -22,6 +24,7 @@ use std::time::Duration;
   holdfast blocks key --data /srv/blocks                        (prints the key at the end of the address)
   holdfast server --data /srv/holdfast --blocks hf+blocks://blocks.example.org:7441/KEY
   holdfast blocks --data /srv/blocks --allow server.pub --blocks 's3://my-bucket/holdfast?endpoint=https://s3.example.org&durability=object'
+  holdfast blocks ... --stand-by etcd://a.example.org,b.example.org,c.example.org/holdfast    (on several machines)
 
 Each server that is allowed has blocks of its own here, under its key. Neither this machine nor the server's is
 trusted by clients: they check every block. The server checks them too, and notices if an older copy of the blocks,
@@ -52,6 +55,14 @@ pub struct Blocks {
     /// over the stores that are in the bucket; a block server that still has them then ends.
     #[arg(long)]
     pub blocks_anew: bool,
+    /// Stand by for other block servers of the same bucket, which have the same key (a copy of the file server-key): one of them
+    /// is elected in etcd and serves; when it fails another one takes the store over. Needs `durability=object`; etcds:// for
+    /// TLS.
+    #[arg(long, value_name = "ETCD://HOST:PORT,.../PREFIX", conflicts_with = "blocks_anew")]
+    pub stand_by: Option<StateAddress>,
+    /// File with what etcd lets this one in for: lines user=, password=, ca=, certificate=, key=.
+    #[arg(long, value_name = "FILE", requires = "stand_by")]
+    pub stand_by_login: Option<PathBuf>,
     /// Days for which deleted and overwritten content is kept as a source for what is written next; 0 keeps none.
     #[arg(long, value_name = "DAYS", default_value_t = 7, value_parser = clap::value_parser!(u64).range(0..=36_500))]
     pub keep_deleted: u64,
@@ -100,6 +111,15 @@ fn serve(arguments: &Blocks, data: &Path) -> Outcome {
     config.keep_deleted_bytes = arguments.keep_deleted_mib.map(|mib| mib << 20);
     config.blocks = arguments.blocks.clone();
     config.blocks_anew = arguments.blocks_anew;
+    if let Some(etcd) = &arguments.stand_by {
+        let candidate = Candidate::new(&config, etcd, arguments.stand_by_login.as_deref())?;
+        let term = candidate.elected(&mut |news| {
+            if line(news).is_err() {
+                tracing::warn!("{news}");
+            }
+        })?;
+        config.term = Some(Arc::new(term));
+    }
     let server = BlockServer::open(config)?;
     let serves = format!("holdfast serves blocks of {} on {}", data.display(), server.address());
     server::run_announced(serves, arguments.one_process, |front| match front {
@@ -116,6 +136,7 @@ impl From<BlockServerError> for Failure {
         let code = match error {
             BlockServerError::Open(error) => return error.into(),
             BlockServerError::InUse(_) => Exit::InUse,
+            BlockServerError::Election(_) => Exit::Unavailable,
             BlockServerError::Store { .. } => Exit::Data,
             BlockServerError::Bucket(_) | BlockServerError::InBucket { .. } => Exit::Unavailable,
         };

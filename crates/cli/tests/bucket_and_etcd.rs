@@ -94,3 +94,76 @@ fn everything_may_be_lost_but_what_was_acknowledged() {
     pair.check(&load, "anna", "bert");
     pair.world.umount("anna");
 }
+
+/// Proves: of two block servers on one bucket one is elected and serves, and the other goes on whatever becomes of it: killed,
+/// stopped in order, or hanging until it was replaced, when it ends. The servers find the one that serves by themselves; all
+/// that was acknowledged is there, nobody alarms, and no server has a doubt about its blocks. Refused: one with another key,
+/// or whose disk has what the bucket does not.
+#[test]
+fn block_servers_stand_by_for_each_other() {
+    let engine = Engine::start();
+    let bucket = engine.address("&durability=object&cache=256M");
+    let mut pair = Pair::with_blocks(&["anna", "bert"], 0, &["--blocks", &bucket]);
+    let anna = pair.world.mount("anna").join("anna");
+    let mut load = Load::start(&pair.world, &anna, 30_000);
+    load.goes_on("files are written");
+
+    // One that was alone becomes one of two.
+    let etcd = format!("etcd://{}/test", pair.etcd.members());
+    let elected = ["--blocks", &bucket, "--stand-by", &etcd];
+    let mut other = pair.blocks.spare("blocks2");
+    let (host, key) = pair
+        .blocks
+        .address()
+        .rsplit_once('/')
+        .map(|(host, key)| (host.to_owned(), key.to_owned()))
+        .expect("an address");
+    let address = format!("{host},127.0.0.1:{}/{key}", other.port);
+    pair.blocks.process.stop();
+    pair.blocks.start_with(&["--stand-by", &etcd]);
+    other.stand_by(&elected);
+    pair.world.kill_server();
+    pair.world.start_server_with(&["--blocks", &address]);
+    pair.second.process.kill();
+    pair.second.start(&["--blocks", &address]);
+    load.goes_on("files are written with two block servers");
+
+    let refused = |command: &mut Command, why: &str| {
+        let output = command.stdin(Stdio::null()).output().expect("it runs");
+        let said = text(&output);
+        assert!(output.status.code() == Some(69) && said.contains(why), "{said}");
+    };
+    let mut stranger = other.spare("blocks3");
+    fs::remove_file(stranger.data.join("server-key")).expect("removed");
+    refused(&mut stranger.command(&elected), "copy the file server-key from there");
+    stranger.data = pair.world.path("blocks4");
+    let local = engine.address("");
+    refused(&mut stranger.command(&["--blocks", &local, "--stand-by", &etcd]), "durability=object");
+
+    pair.blocks.process.kill();
+    load.goes_on("the second serves");
+    pair.blocks.stand_by(&elected);
+    other.process.stop();
+    load.goes_on("the first serves again");
+    other.stand_by(&elected);
+    pair.blocks.process.signal("-STOP");
+    load.goes_on("the second serves again");
+    pair.blocks.process.signal("-CONT");
+    pair.blocks.process.ends();
+    let said = fs::read_to_string(&pair.blocks.log).expect("a log");
+    assert!(said.contains("was taken over by") || said.contains("was elected"), "{said}");
+    pair.blocks.stand_by(&elected);
+    load.goes_on("files are written while the first stands by");
+    load.end();
+
+    for data in [pair.world.data(), pair.second.data.clone()] {
+        eventually("the server finds its blocks", || block_store(&pair, &data)["reached"] == true);
+        let standing = block_store(&pair, &data);
+        assert_eq!(standing["garbage_collected"], true, "{standing}");
+        assert_eq!(standing["address"], address.as_str());
+    }
+    let log = pair.logs();
+    assert!(!log.contains("older copy") && !log.contains("not the one that was there"), "{log}");
+    pair.check(&load, "anna", "bert");
+    pair.world.umount("anna");
+}

@@ -21,8 +21,12 @@ use holdfast_log::{LocalStorage, Log, LogConfig, LogError, Storage, StorageLock}
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const LOCK: &str = "state.lock";
+/// How long the lock is waited for: a program that a process with the lock has just started has it too until it begins, and
+/// so has a process that is just ending.
+const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 /// Kind of a record: the whole state.
 const RECORD: u8 = 1;
 /// Kind of a record: the state was carried to another machine ([`Moved`]). Nothing before it counts any more.
@@ -122,6 +126,18 @@ pub struct StateLog {
     _lock: Box<dyn StorageLock>,
 }
 
+fn locked(storage: &dyn Storage) -> io::Result<Box<dyn StorageLock>> {
+    let start = Instant::now();
+    loop {
+        match storage.lock(LOCK) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && start.elapsed() < LOCK_PATIENCE => {
+                std::thread::sleep(LOCK_PATIENCE / 25);
+            }
+            other => return other,
+        }
+    }
+}
+
 impl StateLog {
     /// Opens the state in a local folder, which is made if it is not there.
     ///
@@ -157,7 +173,7 @@ impl StateLog {
         file_system: Digest,
         key: PublicKey,
     ) -> Result<(StateLog, Found), StateError> {
-        let lock = storage.lock(LOCK)?;
+        let lock = locked(&*storage)?;
         let config = LogConfig { segment_bytes: SEGMENT_BYTES, ..LogConfig::default() };
         let (log, recovery) = Log::open(storage, config)?;
         if let Some(damage) = recovery.damage.first() {

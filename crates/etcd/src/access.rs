@@ -32,7 +32,7 @@ pub struct Access {
 pub enum AccessError {
     /// It is no address of etcd.
     #[error(
-        "'{0}' is not where an order can be kept: it should read etcd://HOST:PORT,HOST:PORT/PREFIX, or etcds:// for TLS"
+        "'{0}' does not say where etcd is: it should read etcd://HOST:PORT,HOST:PORT/PREFIX, or etcds:// for TLS"
     )]
     NotEtcd(String),
     /// A file cannot be used.

@@ -33,14 +33,11 @@ pub(crate) fn begin(
     settings: &Settings,
 ) -> Result<Catalogue, OpenObjectsError> {
     clear(local)?;
-    let mark = local.entropy().map_err(OpenObjectsError::io("drawing", "a name"))?;
-    probe(bucket, &mark)?;
+    let unique = local.entropy().map_err(OpenObjectsError::io("drawing", "a name"))?;
+    probe(bucket, &unique)?;
     match claim::owner(bucket)? {
-        Some(owner) if settings.anew => {
-            let file = local.create(MARKER).map_err(OpenObjectsError::io("writing", MARKER))?;
-            file.sync(ADOPTED)
-                .and_then(|()| local.sync_dir(ADOPTED))
-                .map_err(OpenObjectsError::io("writing", MARKER))?;
+        Some(owner) if settings.anew || settings.takes_over => {
+            mark(local)?;
             tracing::warn!(bucket = bucket.describe(), owner = owner.shown(), "its store is taken over");
             // First the note, then the look at what is there: whoever still writes acknowledges nothing from here on.
             let token = local.entropy().map_err(OpenObjectsError::io("drawing", "a token"))?;
@@ -70,7 +67,38 @@ pub(crate) fn begin(
     }
 }
 
-/// Removes what a take-over that a crash cut short has left; a directory in use is not touched.
+/// Notes that what is in the directory does not count.
+fn mark(local: &dyn Storage) -> Result<(), OpenObjectsError> {
+    let failed = OpenObjectsError::io("writing", MARKER);
+    let made = local.create(MARKER).and_then(|file| file.sync(ADOPTED));
+    made.and_then(|()| local.sync_dir(ADOPTED)).map_err(failed)
+}
+
+/// Gives up what is local, if another server has taken the store over since it was written.
+///
+/// # Errors
+/// The bucket's; the local disk's.
+pub(crate) fn give_up_if_replaced(
+    local: &dyn Storage,
+    bucket: &dyn Bucket,
+    catalogue: Catalogue,
+) -> Result<Option<Catalogue>, OpenObjectsError> {
+    // A store with another name is nobody's that stands by with this one.
+    let is_replaced = |owner: &Owner| owner.store == catalogue.store && !claim::is_ours(owner, &catalogue);
+    let Some(owner) = claim::owner(bucket)?.filter(is_replaced) else {
+        return Ok(Some(catalogue));
+    };
+    tracing::warn!(
+        bucket = bucket.describe(),
+        owner = owner.shown(),
+        "it had the store since; what is left here is given up"
+    );
+    mark(local)?;
+    local.remove(crate::catalogue::FILE).map_err(OpenObjectsError::io("removing", crate::catalogue::FILE))?;
+    Ok(None)
+}
+
+/// Removes what a take-over that a crash cut short has left, or what was given up; a directory in use is not touched.
 fn clear(local: &dyn Storage) -> Result<(), OpenObjectsError> {
     let names = local.list().map_err(OpenObjectsError::io("listing", &local.describe()))?;
     let segments = || names.iter().filter(|name| segment_number(name).is_some());
@@ -86,7 +114,9 @@ fn clear(local: &dyn Storage) -> Result<(), OpenObjectsError> {
         });
     }
     if was_adopting {
-        for name in segments().map(String::as_str).chain([MARKER]) {
+        let others =
+            names.iter().map(String::as_str).filter(|name| ![MARKER, crate::tiered::LOCK].contains(name));
+        for name in others.chain([MARKER]) {
             local.remove(name).map_err(OpenObjectsError::io("removing", name))?;
         }
     }

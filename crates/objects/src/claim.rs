@@ -23,6 +23,11 @@ pub(crate) fn owner(bucket: &dyn crate::bucket::Bucket) -> Result<Option<Owner>,
     }
 }
 
+/// Whether nobody has made the prefix its own since this catalogue was written.
+pub(crate) fn is_ours(owner: &Owner, catalogue: &Catalogue) -> bool {
+    owner.store == catalogue.store && (owner.epoch < catalogue.epoch || owner.token == catalogue.token)
+}
+
 /// Why nothing may be written.
 pub(crate) fn lost(claim: &Claim) -> Result<(), OpenObjectsError> {
     match claim {

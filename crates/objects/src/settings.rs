@@ -20,6 +20,9 @@ pub struct Settings {
     pub every: Duration,
     /// The operator accepts what is in the bucket as it is.
     pub anew: bool,
+    /// This is one of several servers of which one is elected: what another one has taken over since the last time is taken
+    /// over from it, and what is local from then is given up. Not for [`Durability::Local`].
+    pub takes_over: bool,
     /// How this machine is called in the owner's note.
     pub host: String,
 }
@@ -33,6 +36,7 @@ impl Default for Settings {
             patience: Duration::from_secs(15),
             every: Duration::from_secs(3),
             anew: false,
+            takes_over: false,
             host: "unnamed".to_owned(),
         }
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Held while a directory is in use, beside the store's own lock.
-const LOCK: &str = "objects-lock";
+pub(crate) const LOCK: &str = "objects-lock";
 
 /// Segments in a bucket, with a log and a cache in front. Clones share it; the last one to go ends the thread that sends.
 #[derive(Clone)]
@@ -151,6 +151,12 @@ impl Tiered {
     ) -> Result<Tiered, OpenObjectsError> {
         let lock = local.lock(LOCK).map_err(OpenObjectsError::io("locking", LOCK))?;
         let remembered = Catalogue::read(&*local)?;
+        let remembered = match remembered {
+            Some(catalogue) if settings.takes_over => {
+                adopt::give_up_if_replaced(&*local, &*bucket, catalogue)?
+            }
+            other => other,
+        };
         let is_known = remembered.is_some();
         let catalogue = match remembered {
             Some(catalogue) => catalogue,

@@ -17,8 +17,14 @@ fn settings(durability: Durability, anew: bool) -> Settings {
         patience: Duration::from_millis(300),
         every: Duration::from_millis(5),
         anew,
+        takes_over: false,
         host: "test".to_owned(),
     }
+}
+
+/// Of one of several servers that stand by for each other.
+fn elected() -> Settings {
+    Settings { takes_over: true, ..settings(Durability::Object, false) }
 }
 
 fn config() -> LogConfig {
@@ -197,6 +203,44 @@ fn a_take_over_needs_no_listing() {
         bucket.alter(newest, None);
         let error = open(&fresh(), &bucket, settings(Durability::Object, true)).err().expect("it is noticed");
         assert!(error.contains("is not there") || error.contains("is damaged"), "{error}");
+    }
+}
+
+/// Proves: servers that are elected in turn have all that was acknowledged, whichever has had the store before, also if the
+/// one before still runs, which acknowledges nothing more; what was only on its disk is not there again when it is elected
+/// the next time, nor if its power fails at any moment of that.
+#[test]
+fn the_elected_take_over_from_each_other() {
+    let bucket = Simulated::new();
+    let disks = [PowerLoss::new(1), PowerLoss::new(2), PowerLoss::new(3)];
+    let mut before = None;
+    let (mut next, mut written) = (0, Vec::new());
+    for round in 0..12 {
+        let disk = &disks[[0, 1, 0, 2, 1][round % 5]];
+        if round >= 5 {
+            disk.crash_after(round as u64 * 3);
+            drop(open(&disk.storage(), &bucket, elected()));
+            disk.restart(Crash::PowerLoss);
+        }
+        let (tier, log) = open(&disk.storage(), &bucket, elected()).unwrap();
+        assert_eq!(bodies(&log), written, "round {round}");
+        if let Some((tier, log)) = before.take() {
+            let (tier, log): (Tiered, Log) = (tier, log);
+            drop(log.append(1, b"of one that was replaced"));
+            drop(log.sync());
+            let error = tier.confirm().expect_err("it was replaced");
+            assert!(error.to_string().contains("was taken over by"), "{error}");
+        }
+        for _ in 0..10 {
+            log.append(1, &record(next)).unwrap();
+            log.sync().unwrap();
+            tier.confirm().unwrap();
+            written.push(record(next));
+            next += 1;
+        }
+        // Nobody was told of it.
+        log.append(1, b"not acknowledged").unwrap();
+        before = (round % 5 != 1).then_some((tier, log));
     }
 }
 

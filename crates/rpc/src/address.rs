@@ -1,5 +1,6 @@
-//! Addresses: `hf://HOST:PORT/FSID` names a file system (`hf://HOST:PORT,HOST:PORT/FSID` where one of several servers has it), `HOST:PORT` a server, `hf+blocks://HOST:PORT/KEY` a block
-//! server.
+//! Addresses: `hf://HOST:PORT/FSID` names a file system (`hf://HOST:PORT,HOST:PORT/FSID` where one of several servers has
+//! it), `HOST:PORT` a server, `hf+blocks://HOST:PORT/KEY` a block server (`hf+blocks://HOST:PORT,HOST:PORT/KEY` where one of
+//! several serves).
 //!
 //! The file system's id is the digest of its superuser's key, so the address itself says what to trust; host
 //! and port only say where to ask.
@@ -40,6 +41,8 @@ pub struct Address {
 pub struct BlocksAddress {
     /// Where it listens.
     pub server: ServerAddress,
+    /// Where others with the same key and the same blocks listen when that one does not.
+    pub others: Vec<ServerAddress>,
     /// Its public key.
     pub key: PublicKey,
 }
@@ -117,6 +120,17 @@ impl fmt::Display for ServerAddress {
     }
 }
 
+/// Servers with commas between them: the first, and others.
+fn several(text: &str, default_port: u16) -> Result<(ServerAddress, Vec<ServerAddress>), AddressError> {
+    let mut servers = text.split(',').map(|server| ServerAddress::parse(server, default_port));
+    let first = servers.next().unwrap_or_else(|| Err(AddressError::BadHost(text.to_owned())))?;
+    let others = servers.collect::<Result<Vec<ServerAddress>, _>>()?;
+    if others.len() >= SERVERS_MAX {
+        return Err(AddressError::BadHost(text.to_owned()));
+    }
+    Ok((first, others))
+}
+
 impl FromStr for Address {
     type Err = AddressError;
 
@@ -126,12 +140,7 @@ impl FromStr for Address {
             rest.split_once('/').ok_or_else(|| AddressError::BadFileSystem(text.to_owned()))?;
         let file_system = Digest::from_hex(id.trim_end_matches('/'))
             .ok_or_else(|| AddressError::BadFileSystem(text.to_owned()))?;
-        let mut servers = server.split(',').map(str::parse);
-        let server = servers.next().unwrap_or_else(|| "".parse())?;
-        let others = servers.collect::<Result<Vec<ServerAddress>, _>>()?;
-        if others.len() >= SERVERS_MAX {
-            return Err(AddressError::BadHost(rest.to_owned()));
-        }
+        let (server, others) = several(server, DEFAULT_PORT)?;
         Ok(Address { server, others, file_system })
     }
 }
@@ -159,13 +168,23 @@ impl FromStr for BlocksAddress {
         let (server, key) =
             text.strip_prefix("hf+blocks://").and_then(|rest| rest.split_once('/')).ok_or_else(wrong)?;
         let key = Digest::from_hex(key.trim_end_matches('/')).ok_or_else(wrong)?;
-        Ok(BlocksAddress { server: ServerAddress::parse(server, BLOCKS_PORT)?, key: PublicKey(key.0) })
+        let (server, others) = several(server, BLOCKS_PORT)?;
+        Ok(BlocksAddress { server, others, key: PublicKey(key.0) })
+    }
+}
+
+impl BlocksAddress {
+    /// All that may serve, in the order in which they are tried.
+    pub fn servers(&self) -> Vec<ServerAddress> {
+        std::iter::once(&self.server).chain(&self.others).cloned().collect()
     }
 }
 
 impl fmt::Display for BlocksAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "hf+blocks://{}/{}", self.server, self.key)
+        write!(f, "hf+blocks://{}", self.server)?;
+        self.others.iter().try_for_each(|other| write!(f, ",{other}"))?;
+        write!(f, "/{}", self.key)
     }
 }
 
@@ -205,6 +224,10 @@ mod tests {
             let address: BlocksAddress = format!("hf+blocks://{text}/{key}").parse().unwrap();
             assert_eq!((address.server.port, address.key.to_string()), (port, key.clone()));
             assert_eq!(address.to_string().parse::<BlocksAddress>().unwrap(), address);
+            let several: BlocksAddress = format!("hf+blocks://{text},b:2,[::2]/{key}").parse().unwrap();
+            assert_eq!((several.servers().len(), &several.server), (3, &address.server));
+            assert_eq!(several.servers()[2].port, BLOCKS_PORT);
+            assert_eq!(several.to_string().parse::<BlocksAddress>().unwrap(), several);
         }
         for text in [format!("hf://h/{key}"), "hf+blocks://h".to_owned(), "hf+blocks://h/12".to_owned()] {
             assert!(matches!(text.parse::<BlocksAddress>(), Err(AddressError::NotBlocks(_))), "{text}");

@@ -226,8 +226,14 @@ fn blocks_apart(
         }
     }
     let (path, anew) = (data.path(), config.blocks_anew);
-    let settings =
-        ObjectsSettings { address: bucket, data: path, store: store.clone(), anew, patience: None };
+    let settings = ObjectsSettings {
+        address: bucket,
+        data: path,
+        store: store.clone(),
+        anew,
+        takes_over: false,
+        patience: None,
+    };
     if let Some(blocks) = Local::in_bucket(settings)? {
         return Ok(Some(Arc::new(blocks)));
     }

@@ -2,7 +2,7 @@
 
 use super::object_store::CREDENTIALS;
 use super::process::Process;
-use super::{free_port, run};
+use super::{eventually, free_port, run};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -52,9 +52,23 @@ impl BlockServer {
     }
 
     pub fn start_with(&mut self, extra: &[&str]) {
+        self.process.start(&mut self.command(extra), &self.log, self.port);
+    }
+
+    /// Starts it while another one serves, and waits until it says so.
+    pub fn stand_by(&mut self, extra: &[&str]) {
+        let said =
+            || std::fs::read_to_string(&self.log).unwrap_or_default().matches("this one stands by").count();
+        let before = said();
+        self.process.begin(&mut self.command(extra), &self.log);
+        eventually("it stands by", || said() > before);
+    }
+
+    pub fn command(&self, extra: &[&str]) -> Command {
         let listen = format!("127.0.0.1:{}", self.port);
         let mut command = holdfast();
         command.envs(CREDENTIALS).args(["blocks", "--listen", &listen, "--allow", &self.allow, "--data"]);
-        self.process.start(command.arg(&self.data).args(extra), &self.log, self.port);
+        command.arg(&self.data).args(extra);
+        command
     }
 }

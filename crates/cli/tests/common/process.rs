@@ -14,12 +14,18 @@ impl Process {
     /// Starts it, and waits until it listens.
     #[track_caller]
     pub fn start(&mut self, command: &mut Command, log: &Path, port: u16) {
+        self.begin(command, log);
+        eventually("it listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    }
+
+    /// Starts it, and does not wait.
+    #[track_caller]
+    pub fn begin(&mut self, command: &mut Command, log: &Path) {
         assert!(self.0.is_none(), "it runs already");
         let log = OpenOptions::new().create(true).append(true).open(log).expect("a log file");
         let command =
             command.stdin(Stdio::null()).stdout(log.try_clone().expect("a second handle")).stderr(log);
         self.0 = Some(command.spawn().expect("it starts"));
-        eventually("it listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
     }
 
     fn take(&mut self) -> Child {
@@ -31,6 +37,12 @@ impl Process {
         let mut child = self.take();
         child.kill().expect("a child can be killed");
         child.wait().expect("it ends");
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: &str) {
+        let child = self.0.as_ref().expect("it runs");
+        run(Command::new("kill").arg(signal).arg(child.id().to_string()));
     }
 
     /// As its operator would.

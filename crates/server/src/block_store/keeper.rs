@@ -49,6 +49,8 @@ pub(super) struct Place {
     pub(super) address: BucketAddress,
     /// The operator accepts what is there.
     pub(super) anew: bool,
+    /// Another one of several that stand by for each other may have had it.
+    pub(super) takes_over: bool,
 }
 
 impl Keeper {
@@ -74,7 +76,7 @@ impl Keeper {
             ));
         }
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&made).map_err(failed)?;
-        let Some(Place { bucket, address, anew }) = place else {
+        let Some(Place { bucket, address, anew, takes_over }) = place else {
             let name = match name_in(directory).map_err(failed)? {
                 Some(name) => name,
                 None => drawn_name(directory).map_err(failed)?,
@@ -85,8 +87,12 @@ impl Keeper {
             return Ok(Keeper { name, blocks: Local::over_log(store, OwnLog::OnDisk) });
         };
         let (data, patience) = (directory, Some(PATIENCE));
-        let settings = ObjectsSettings { address: None, data, store: config, anew, patience };
+        let settings = ObjectsSettings { address: None, data, store: config, anew, takes_over, patience };
         let blocks = Local::over_bucket(bucket, &address, &settings)?;
+        if takes_over {
+            // What it was called when this one had it last says nothing.
+            put_name(directory, &blocks.tier().expect("it is in a bucket").name()).map_err(failed)?;
+        }
         Keeper::in_bucket(directory, blocks)
     }
 

@@ -12,6 +12,7 @@
 //!   A collection drops nothing that was stored or relied on since it began, or within the store's window;
 //! - when a call fails, what it would have done may be done or not; every call may be made again.
 
+mod election;
 mod keeper;
 mod local;
 mod note;
@@ -30,6 +31,7 @@ use holdfast_protocol::message::ServerError;
 use holdfast_store::{Allowance, Charge, CollectReport, Hold, HoldOutcome, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use election::{Candidate, Term};
 pub use holdfast_objects::BucketAddress;
 pub use holdfast_protocol::block_server::BucketStanding;
 pub use local::Local;
@@ -207,6 +209,12 @@ pub struct Standing {
     pub figures: Option<BlockFigures>,
     /// The bucket, if the blocks are in one, here or there.
     pub bucket: Option<BucketStanding>,
+}
+
+/// What this machine is called.
+fn machine_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    if name.trim().is_empty() { "unnamed".to_owned() } else { name.trim().to_owned() }
 }
 
 /// Where the blocks of a server are that does not have them itself.

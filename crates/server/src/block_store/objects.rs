@@ -34,6 +34,8 @@ pub struct ObjectsSettings<'a> {
     pub store: StoreConfig,
     /// The operator accepts what is in the bucket, whatever was there before.
     pub anew: bool,
+    /// It was elected among several: what another one has taken over since is taken over from it.
+    pub takes_over: bool,
     /// How long an acknowledgement waits for the bucket; `None`: as usual.
     pub patience: Option<Duration>,
 }
@@ -118,8 +120,8 @@ impl Local {
             cache_bytes: address.cache_bytes.unwrap_or(usual.cache_bytes),
             anew: settings.anew,
             patience: settings.patience.unwrap_or(usual.patience),
-            host: std::fs::read_to_string("/proc/sys/kernel/hostname")
-                .map_or(usual.host, |name| name.trim().to_owned()),
+            takes_over: settings.takes_over,
+            host: super::machine_name(),
             ..Settings::default()
         };
         let segment_bytes = u64::from(settings.store.segment_bytes).min(tiered.cache_bytes / 4) as u32;

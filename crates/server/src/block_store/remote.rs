@@ -103,7 +103,7 @@ impl Remote {
         let connector = Connector {
             server_key: Some(note.address.key),
             options,
-            ..Connector::new(settings.key, vec![note.address.server.clone()], None)
+            ..Connector::new(settings.key, note.address.servers(), None)
         };
         let address = note.address.to_string();
         let connection = connector.connect(PATIENCE_FIRST).map_err(|error| match error {

@@ -13,6 +13,7 @@
 //!   ends the process, as nothing of what was only appended may be believed;
 //! - so does another block server that has taken a store over from the bucket: whoever asked here finds that one.
 
+use super::election::Term;
 use super::keeper::{Keeper, Place};
 use super::objects;
 use crate::apart::{self, Apart};
@@ -66,6 +67,8 @@ pub struct BlockServerConfig {
     pub blocks: Option<BucketAddress>,
     /// The operator accepts what is in the bucket, whatever was there before.
     pub blocks_anew: bool,
+    /// It was elected among several: what another one has taken over since the last time is taken over from it.
+    pub term: Option<Arc<Term>>,
 }
 
 impl BlockServerConfig {
@@ -86,6 +89,7 @@ impl BlockServerConfig {
             keep_deleted_bytes: usual.keep_deleted_bytes,
             blocks: None,
             blocks_anew: false,
+            term: None,
         }
     }
 }
@@ -102,6 +106,9 @@ pub enum BlockServerError {
     /// What is known of the bucket makes no sense, or cannot be noted.
     #[error("{0}")]
     Bucket(String),
+    /// It cannot stand by for others.
+    #[error("{0}")]
+    Election(String),
     /// A store of a consistency server in a bucket cannot be opened.
     #[error("the blocks of the server {server}: {why}")]
     InBucket {
@@ -126,6 +133,7 @@ pub struct BlockServer {
     listener: std::net::TcpListener,
     key: SigningKey,
     listen: SocketAddr,
+    term: Option<Arc<Term>>,
     _lock: Box<dyn StorageLock>,
 }
 
@@ -176,7 +184,8 @@ impl BlockServer {
             let directory = config.data.join("servers").join(server.to_string());
             let place = bucket.as_ref().map(|address| {
                 let address = address.below(&server.to_string());
-                Place { bucket: buckets(&address), address, anew: config.blocks_anew }
+                let takes_over = config.term.is_some();
+                Place { bucket: buckets(&address), address, anew: config.blocks_anew, takes_over }
             });
             let keeper = Keeper::open(&directory, store.clone(), place).map_err(|why| match bucket {
                 Some(_) => BlockServerError::InBucket { server: *server, why },
@@ -192,7 +201,7 @@ impl BlockServer {
             .map_err(|error| OpenError::Listen { address: config.listen, error })?;
         let service =
             Arc::new(Keepers { keepers, failure: watch::Sender::new(None), opened: Mutex::default() });
-        Ok(BlockServer { service, listener, key, listen: config.listen, _lock: lock })
+        Ok(BlockServer { service, listener, key, listen: config.listen, term: config.term, _lock: lock })
     }
 
     /// The key of the block server with this data directory, which is made if it is not there.
@@ -208,12 +217,11 @@ impl BlockServer {
     pub fn address(&self) -> BlocksAddress {
         let local = self.listener.local_addr().unwrap_or(self.listen);
         let host = match local.ip() {
-            ip if ip.is_unspecified() => std::fs::read_to_string("/proc/sys/kernel/hostname")
-                .map_or_else(|_| ip.to_string(), |name| name.trim().to_owned()),
+            ip if ip.is_unspecified() => super::machine_name(),
             ip => ip.to_string(),
         };
         let server = ServerAddress { host, port: local.port() };
-        BlocksAddress { server, key: self.key.public() }
+        BlocksAddress { server, others: Vec::new(), key: self.key.public() }
     }
 
     /// Serves until `shutdown` completes, and lets requests under way finish. Blocks.
@@ -268,7 +276,7 @@ impl BlockServer {
             tokio::select! {
                 () = shutdown => tracing::info!("shutting down"),
                 _ = failure.wait_for(Option::is_some) => {}
-                why = self.service.taken_over() => {
+                why = self.taken_over() => {
                     tracing::error!(why, "the blocks are served elsewhere now");
                     self.service.failure.send_replace(Some(why));
                 }
@@ -294,6 +302,23 @@ impl BlockServer {
     }
 }
 
+impl BlockServer {
+    /// Completes when another block server has taken over one of the stores, or was elected, and says which.
+    async fn taken_over(&self) -> String {
+        loop {
+            let mut keepers = self.service.keepers.values();
+            let elected = || self.term.as_ref().and_then(|term| term.replaced_by());
+            if let Some(why) = keepers.find_map(|keeper| keeper.taken_over()) {
+                return why;
+            }
+            if let Some(host) = elected() {
+                return format!("the block server on {host} was elected");
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+}
+
 /// All stores, behind the sockets.
 struct Keepers {
     keepers: BTreeMap<PublicKey, Arc<Keeper>>,
@@ -312,16 +337,6 @@ impl Default for State {
 }
 
 impl Keepers {
-    /// Completes when another block server has taken over one of the stores, and says which.
-    async fn taken_over(&self) -> String {
-        loop {
-            if let Some(why) = self.keepers.values().find_map(|keeper| keeper.taken_over()) {
-                return why;
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-    }
-
     fn greet(&self, session: &Session<State>, versions: (u16, u16)) -> Response {
         let (oldest, newest) = PROTOCOL_VERSIONS;
         let version = versions.1.min(newest);

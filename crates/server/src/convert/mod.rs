@@ -290,7 +290,14 @@ fn blocks_at(
         }
         Some(BlocksAt::Bucket(address)) => {
             let store = host.settings.store.clone();
-            let settings = ObjectsSettings { address: Some(address), data, store, anew, patience: None };
+            let settings = ObjectsSettings {
+                address: Some(address),
+                data,
+                store,
+                anew,
+                takes_over: false,
+                patience: None,
+            };
             let local = Local::in_bucket(settings).map_err(ConvertError::Place)?;
             Ok(local.map(|local| Box::new(local) as Box<dyn BlockStore>))
         }

@@ -81,7 +81,7 @@ fn lies_are_errors() {
         })
     });
     let server = ServerAddress { host: "127.0.0.1".to_owned(), port };
-    let address = Some(BlocksAddress { server, key: key(9).public() });
+    let address = Some(BlocksAddress { server, others: Vec::new(), key: key(9).public() });
     let data = tempfile::tempdir().unwrap();
     let settings = RemoteSettings { address, data: data.path(), key: key(SERVER), anew: false };
     let store = Remote::open(settings).unwrap().unwrap();

@@ -68,6 +68,7 @@ pub fn start_on_bucket(
     let config = BlockServerConfig {
         blocks: Some(BucketAddress { durability: Durability::Object, ..address }),
         blocks_anew: anew,
+        term: None,
         ..config(data, listen, &[key(SERVER).public()])
     };
     let server = BlockServer::open_over(config, &|_| Arc::new(bucket.clone()));
@@ -182,7 +183,8 @@ impl Site {
             segment_bytes: 256 << 10,
             ..StoreConfig::default()
         };
-        let settings = ObjectsSettings { address: None, data, store, anew, patience: None };
+        let settings =
+            ObjectsSettings { address: None, data, store, anew, takes_over: false, patience: None };
         Local::over_bucket(Arc::new(self.bucket.clone()), &address, &settings)
     }
 

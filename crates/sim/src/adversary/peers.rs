@@ -226,13 +226,17 @@ pub fn run(meeting: Meeting, doing: Option<Call>, judge: Judge) -> Result<Outcom
 
 /// What somebody says of itself.
 fn latest(stage: &mut Stage, who: usize) -> Latest {
+    let engine = stage.honest(who).engine.clone();
+    let mut before = 0;
     if who == DAVE {
+        before = engine.floor().last();
         stage.does(DAVE, Call::Stat("target"));
     }
-    let engine = stage.honest(who).engine.clone();
     engine.flush_commits().expect("it is told the truth");
     let end = Instant::now() + RECEIPT_PATIENCE;
-    while Latest::of(&engine.floor()).operation.is_none() && Instant::now() < end {
+    // What was looked at is there before the operation that looked is.
+    let is_new = |floor: &Floor| floor.last() > before && Latest::of(floor).operation.is_some();
+    while !is_new(&engine.floor()) && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(2));
     }
     let said = Latest::of(&engine.floor());

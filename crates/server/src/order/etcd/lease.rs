@@ -19,18 +19,18 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    pub(super) fn granted(kv: &dyn Kv) -> Result<Lease, EtcdError> {
+    pub(crate) fn granted(kv: &dyn Kv) -> Result<Lease, EtcdError> {
         let asked_ms = now_ms();
         let id = kv.grant(TERM)?;
         Ok(Lease { id, until_ms: AtomicU64::new(until(asked_ms, TERM)), is_over: AtomicBool::new(false) })
     }
 
-    pub(super) fn id(&self) -> LeaseId {
+    pub(crate) fn id(&self) -> LeaseId {
         self.id
     }
 
     /// Keeps it alive; whether it still is.
-    pub(super) fn keep_alive(&self, kv: &dyn Kv) -> Result<bool, EtcdError> {
+    pub(crate) fn keep_alive(&self, kv: &dyn Kv) -> Result<bool, EtcdError> {
         // The term begins when etcd hears of it, so counting from now on is never too long.
         let asked_ms = now_ms();
         if self.is_over.load(Ordering::Acquire) {
