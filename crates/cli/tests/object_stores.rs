@@ -8,6 +8,7 @@ use crate::common;
 
 use common::load::Load;
 use common::object_store::{BUCKET, CREDENTIALS, Engine};
+use common::tls_front::TlsFront;
 use common::{World, eventually, run, text};
 use holdfast_objects::simulated::http::{KEY_ID, SECRET};
 use std::fs;
@@ -221,4 +222,37 @@ fn removed_objects_are_noticed() {
     assert!(text(&said).contains("Input/output error"), "{}", text(&said));
     assert!(apart.server_log().contains(name), "the journal names the object");
     apart.world.umount("bert");
+}
+
+/// Proves: an object store is reached by TLS if its certificate is of an authority that this machine trusts or SSL_CERT_FILE
+/// names; else nothing is sent there, and what is said names both ways out.
+#[test]
+fn an_object_store_by_tls() {
+    let engine = Engine::start();
+    let folder = tempfile::tempdir().expect("a folder");
+    let plain = engine.endpoint();
+    let front = TlsFront::start(&folder.path().join("front"), plain.trim_start_matches("http://"));
+    let address =
+        engine.address_at(&format!("https://127.0.0.1:{}", front.port), "&durability=object&cache=256M");
+
+    let mut stranger = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+    stranger.envs(CREDENTIALS).args(["server", "--listen", "127.0.0.1:0", "--blocks", &address, "--data"]);
+    let output = stranger.arg(folder.path().join("data")).stdin(Stdio::null()).output().expect("it runs");
+    let said = text(&output);
+    assert!(!output.status.success() && said.contains("UnknownIssuer"), "{said}");
+    assert!(said.contains("this machine trusts") && said.contains("SSL_CERT_FILE"), "{said}");
+
+    let authority = front.authority.to_str().expect("text");
+    let variables = [CREDENTIALS[0], CREDENTIALS[1], ("SSL_CERT_FILE", authority)];
+    let mut world =
+        World::with_server_in(&["anna"], &variables, |_| vec!["--blocks".to_owned(), address.clone()]);
+    let anna = world.mount("anna").join("anna");
+    let large = common::noise(7, 5 << 20);
+    fs::write(anna.join("large"), &large).expect("written");
+    run(Command::new("sync").arg(anna.join("large")));
+    world.kill_server();
+    fs::remove_dir_all(world.data().join("objects")).expect("removed");
+    world.start_server_with(&["--blocks-anew"]);
+    assert!(fs::read(anna.join("large")).expect("read") == large);
+    world.umount("anna");
 }

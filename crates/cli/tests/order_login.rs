@@ -3,6 +3,7 @@
 use crate::common;
 
 use common::block_server::BlockServer;
+use common::certificates::certificates;
 use common::{World, eventually, free_port, run, text};
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
@@ -16,34 +17,14 @@ struct Guarded {
     child: Child,
 }
 
-fn openssl(folder: &Path, line: &str) {
-    let mut command = Command::new("openssl");
-    run(command.current_dir(folder).args(line.split_whitespace()));
-}
-
-/// An authority; certificates of it for the member and a client.
-fn certificates(folder: &Path) {
-    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
-    openssl(folder, &format!("req -x509 {key} -subj /CN=authority -keyout ca.key -out ca.pem -days 2"));
-    for (name, subject) in [("member", "/CN=member"), ("client", "/O=holdfast"), ("named", "/CN=holdfast")] {
-        openssl(folder, &format!("req {key} -subj {subject} -keyout {name}.key -out {name}.csr"));
-        // The member's gateway is its own client.
-        let extensions = "subjectAltName = IP:127.0.0.1\nextendedKeyUsage = serverAuth, clientAuth\n";
-        fs::write(folder.join("extensions"), extensions).expect("written");
-        openssl(
-            folder,
-            &format!(
-                "x509 -req -in {name}.csr -CA ca.pem -CAkey ca.key -CAcreateserial -days 2 -extfile extensions -out {name}.pem"
-            ),
-        );
-    }
-}
-
 impl Guarded {
     fn start(folder: &Path) -> Guarded {
         let folder = folder.join("guarded");
         fs::create_dir(&folder).expect("a folder");
-        certificates(&folder);
+        certificates(
+            &folder,
+            &[("member", "/CN=member"), ("client", "/O=holdfast"), ("named", "/CN=holdfast")],
+        );
         let (port, peer) = (free_port(), free_port());
         let (url, peer) = (format!("https://127.0.0.1:{port}"), format!("http://127.0.0.1:{peer}"));
         let log = fs::File::create(folder.join("log")).expect("a log");

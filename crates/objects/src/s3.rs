@@ -169,7 +169,7 @@ impl S3 {
             _ => 0,
         };
         let patience = PATIENCE + Duration::from_secs((expected + asked.body.len() as u64) / PACE_BYTES);
-        let away = |error: ureq::Error| BucketError::Away { bucket: bucket(), why: error.to_string() };
+        let away = |error: ureq::Error| BucketError::Away { bucket: bucket(), why: explained(&error) };
         self.counts[asked.kind as usize].fetch_add(1, Ordering::Relaxed);
         let sent = match asked.kind {
             Kind::Put => {
@@ -259,6 +259,18 @@ impl S3 {
             }
             _ => self.failed(asked, why),
         }
+    }
+}
+
+/// Why there is no answer, with what helps where that is known.
+fn explained(error: &ureq::Error) -> String {
+    let why = error.to_string();
+    match why.contains("invalid peer certificate") {
+        true => format!(
+            "{why}. Its certificate must be of an authority that this machine trusts, or of one in the file that \
+             SSL_CERT_FILE names"
+        ),
+        false => why,
     }
 }
 

@@ -4,6 +4,7 @@
 #![allow(dead_code, missing_docs)]
 
 pub mod block_server;
+pub mod certificates;
 pub mod cluster;
 pub mod collection;
 pub mod desk;
@@ -13,6 +14,7 @@ pub mod memory;
 pub mod object_store;
 pub mod process;
 pub mod relay;
+pub mod tls_front;
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

@@ -29,10 +29,18 @@ impl Engine {
 
     /// The address of a prefix of this test's own.
     pub fn address(&self, options: &str) -> String {
-        let endpoint = match self {
+        self.address_at(&self.endpoint(), options)
+    }
+
+    pub fn endpoint(&self) -> String {
+        match self {
             Engine::Own { address, .. } => format!("http://{address}"),
             Engine::Other { endpoint } => endpoint.clone(),
-        };
+        }
+    }
+
+    /// The same, reached by another way.
+    pub fn address_at(&self, endpoint: &str, options: &str) -> String {
         let mark = std::process::id();
         let name = std::thread::current().name().unwrap_or("test").replace("::", "-").replace('_', "-");
         format!("s3://{BUCKET}/{mark}/{name}?endpoint={endpoint}{options}")
