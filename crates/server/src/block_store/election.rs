@@ -200,6 +200,7 @@ impl std::fmt::Debug for Term {
 
 impl State {
     fn renew(&self) {
+        let mut is_away = false;
         let mut held = self.held.lock();
         while !held.is_ending && held.replaced_by.is_none() {
             self.wake.wait_for(&mut held, RENEW_EVERY);
@@ -209,12 +210,17 @@ impl State {
             let seat = held.seat.clone();
             drop(held);
             let outcome = self.renewed(&seat);
+            match &outcome {
+                Err(error) if !is_away => tracing::warn!(%error, "others may take this one for dead"),
+                Ok(_) if is_away => tracing::info!("etcd answers again"),
+                _ => {}
+            }
+            is_away = outcome.is_err();
             held = self.held.lock();
             match outcome {
-                Ok(None) => {}
                 Ok(Some(Stood::Elected(seat))) => held.seat = seat,
                 Ok(Some(Stood::Other(other))) => held.replaced_by = Some(other.host),
-                Err(error) => tracing::warn!(%error, "others may take this one for dead"),
+                Ok(None) | Err(_) => {}
             }
         }
     }
