@@ -409,13 +409,13 @@ fn an_ordinary_user() {
         "cd mnt/ordinary; echo hello > a; mkdir d; mv a d/b; test \"$(cat d/b)\" = hello; test -O d/b",
     ));
     assert_eq!(fs::read_dir(&directory).expect_err("root is not the user").raw_os_error(), Some(13));
-    run(user.holdfast().arg("status"));
+    run(user.holdfast().arg("status").arg(&directory));
     run(user.holdfast().arg("umount").arg(&directory));
     assert!(!is_mounted(&directory));
 
     mount();
     let status: serde_json::Value =
-        serde_json::from_str(&run(user.holdfast().args(["status", "--json"]))).expect("JSON");
+        serde_json::from_str(&run(user.holdfast().args(["status", "--json"]).arg(&directory))).expect("JSON");
     signal(Signal::KILL, status["processes"][0]["process"].as_u64().expect("a number") as u32);
     eventually("the dead mount goes away", || !is_mounted(&directory));
     mount();

@@ -78,13 +78,17 @@ fn state_of(directory: &Path, directories: &Directories) -> Outcome<PathBuf> {
     Ok(directories.state_base()?.join("automount").join(name.short()))
 }
 
-/// What the automounter of a directory tells of itself; `None` if it is not this user's.
+/// What the automounter of a directory tells of itself; `None` if it is not this user's, or just ended.
 ///
 /// # Errors
 /// It does not answer.
 pub fn status(directory: &Path, directories: &Directories) -> Outcome<Option<AutomountStatus>> {
     match Client::connect(&state_of(directory, directories)?)? {
-        Some(client) => client.call(&Order::Status).map(Some),
+        Some(client) => match client.call(&Order::Status) {
+            // It ended just now.
+            Err(failure) if failure.code == Exit::Unavailable => Ok(None),
+            other => other.map(Some),
+        },
         None => Ok(None),
     }
 }
