@@ -17,19 +17,20 @@ fn write(path: &Path, text: &str) -> std::io::Result<()> {
 }
 
 /// Copies the data directory of a server that does not run.
-fn keep(world: &World, name: &str) -> PathBuf {
+pub fn keep(world: &World, name: &str) -> PathBuf {
     let copy = world.path(name);
     run(Command::new("cp").arg("-a").arg(world.data()).arg(&copy));
     copy
 }
 
 /// Puts a copy in the place of the data directory.
-fn put_back(world: &World, copy: &Path) {
+pub fn put_back(world: &World, copy: &Path) {
     fs::remove_dir_all(world.data()).expect("removed");
     run(Command::new("cp").arg("-a").arg(copy).arg(world.data()));
 }
 
-fn declare(world: &World) -> serde_json::Value {
+/// The superuser says that what is served was put back.
+pub fn declare(world: &World) -> serde_json::Value {
     let mut command = world.holdfast("superuser");
     command
         .args(["fs", "restored", &world.url, "--yes", "--json", "--superuser"])

@@ -2,6 +2,7 @@
 //! bound, the other side goes on; an idle file system stays fresh; an outage of witnesses is survived.
 
 use crate::common;
+use crate::restored::{declare, keep, put_back};
 
 use common::relay::Relay;
 use common::{World, eventually, free_port, run, text};
@@ -216,6 +217,54 @@ fn an_outage_is_survived() {
     eventually("changes are taken again", || fs::write(alice.join("team/again"), "x").is_ok());
     assert!(is_fresh(&world, "alice"), "{}", world.status("alice"));
     assert_eq!(standing(&world.data())[0]["witnesses"][0]["trouble"], serde_json::Value::Null);
+}
+
+/// Proves what a restore means to witnesses: they do not sign for the log that lost operations, nor, under its new name,
+/// before they are told it; a mount whose superuser has declared the restore is stale until then, and goes on after, without
+/// an alarm at any time.
+#[test]
+fn a_restored_log_is_another() {
+    let mut world = World::new(&["alice"]);
+    let mut witness = Witness::new(&world, "w1");
+    let asked = witness.for_server();
+    let asked: Vec<&str> = asked.iter().map(String::as_str).collect();
+    let policy = ["--witness", &witness.key.clone(), "--stale-after", "5", "--when-stale", "read-only"];
+    world.stop_server();
+    world.start_server_with(&asked);
+    let alice = world.mount_with("alice", &policy);
+    fs::write(alice.join("team/early"), "early").expect("written");
+    world.umount("alice");
+    world.stop_server();
+    let backup = keep(&world, "backup");
+    world.start_server_with(&asked);
+    let alice = world.mount_with("alice", &policy);
+    fs::write(alice.join("team/late"), "late").expect("written");
+    world.umount("alice");
+    let operations = standing(&world.data())[0]["operations"].as_u64().expect("a number");
+    eventually("the witness has signed what is lost then", || witness.signed() >= operations);
+    world.stop_server();
+    put_back(&world, &backup);
+
+    let before = logs(&world);
+    let restored = [&asked[..], &["--restored"]].concat();
+    world.start_server_with(&restored);
+    declare(&world);
+    let now = logs(&world);
+    assert_ne!(now, before, "the log has another name");
+    let alice = world.mount_with("alice", &policy);
+    assert_eq!(fs::read_to_string(alice.join("team/early")).expect("left"), "early");
+    assert_eq!(errno(fs::write(alice.join("team/file"), "x")), Some(EROFS), "{}", world.status("alice"));
+    let trouble = standing(&world.data())[0]["witnesses"][0]["trouble"].clone();
+    assert!(trouble.is_string(), "the server says that it is not signed for: {trouble}");
+    assert_eq!(witness.signed(), operations, "of the old log nothing more is signed");
+
+    // The witness keeps to the old log as well: what a server that goes back to it says is refused for ever.
+    witness.kill();
+    witness.logs.extend(now);
+    witness.start();
+    eventually("changes are taken", || fs::write(alice.join("team/file"), "x").is_ok());
+    assert!(is_fresh(&world, "alice"), "{}", world.status("alice"));
+    assert!(!world.status("alice").contains("ALARM"), "{}", world.status("alice"));
 }
 
 /// Proves that a mount that only warns goes on without any witness, says so, and that one of three witnesses missing is
