@@ -258,6 +258,13 @@ pub fn write_new(path: &Path, key: &SigningKey, comment: &str, passphrase: Optio
     if public_path.exists() {
         return Err(exists(&public_path));
     }
+    if path.exists() {
+        // As it is when making them was cut off between the two.
+        let (private, public) = (path.display(), public_path.display());
+        return Err(exists(path).hint(format!(
+            "its public half, {public}, is missing; `ssh-keygen -y -f {private} > {public}` makes it"
+        )));
+    }
     create(path, 0o600, private.as_bytes())?;
     create(&public_path, 0o644, format!("{}\n", keyfile::format_public(&key.public(), comment)).as_bytes())?;
     Ok(public_path)

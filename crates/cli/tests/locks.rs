@@ -68,6 +68,37 @@ fn a_lock_holds_across_mounts() {
     eventually("it is free", || can_lock("-x", &anna.join("anna/own")));
 }
 
+/// Who asks what is in the way (F_GETLK) is told the process if it is one of this machine, and 0 if it is not.
+#[test]
+fn who_is_in_the_way() {
+    let mut world = World::new(&["anna", "ben"]);
+    let (anna, ben) = (world.mount("anna"), world.mount("ben"));
+    fs::write(anna.join("team/file"), "0123456789").expect("written");
+    const HOLD: &str = "import fcntl, sys, time
+file = open(sys.argv[1], 'r+')
+fcntl.lockf(file, fcntl.LOCK_EX, 4, 2)
+print('locked', flush=True)
+time.sleep(1000)";
+    const ASK: &str = "import fcntl, struct, sys
+form = 'hhqqi4x'
+told = fcntl.fcntl(open(sys.argv[1], 'r+'), fcntl.F_GETLK, struct.pack(form, fcntl.F_WRLCK, 0, 0, 0, 0))
+kind, whence, start, length, process = struct.unpack(form, told)
+print(kind == fcntl.F_UNLCK, start, length, process)";
+    let ask = |file: &Path| run(Command::new("python3").args(["-c", ASK]).arg(file));
+    assert!(ask(&anna.join("team/file")).starts_with("True"));
+    let mut holder = Command::new("python3");
+    holder.args(["-c", HOLD]).arg(anna.join("team/file")).stdout(Stdio::piped());
+    let mut holder = holder.spawn().expect("python3 runs");
+    let mut line = String::new();
+    let out = holder.stdout.take().expect("a pipe");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(out), &mut line).expect("it says so");
+    assert_eq!(ask(&anna.join("team/file")).trim(), format!("False 2 4 {}", holder.id()));
+    assert_eq!(ask(&ben.join("team/file")).trim(), "False 2 4 0");
+    holder.kill().expect("it runs");
+    holder.wait().expect("it ends");
+    eventually("it is free", || ask(&anna.join("team/file")).starts_with("True"));
+}
+
 /// Programs on two machines that lock a counter lose no count.
 #[test]
 fn locked_counting() {

@@ -505,8 +505,8 @@ impl Filesystem for Handler {
         self.answer(request, move |fs| match fs.test_lock(FileHandleId(handle.0), &lock, mode) {
             Ok(Some(holder)) => {
                 let (start, last) = convert::lock_range(&holder.range);
-                // A process of another machine has no number here; nor have ours, for the server is not believed.
-                reply.locked(start, last, convert::lock_kind(holder.mode), 0);
+                // (0: one of another machine, which has no number here.)
+                reply.locked(start, last, convert::lock_kind(holder.mode), holder.process);
             }
             Ok(None) => reply.locked(start, last, libc::F_UNLCK, 0),
             Err(error) => reply.error(errno(&error)),

@@ -111,7 +111,8 @@ impl Locks {
         }
     }
 
-    /// Who is in the way of a lock.
+    /// Who is in the way of a lock. The server's word for whose process it is counts for nothing: a number that is not 0 is
+    /// that of a process here, which holds such a lock by this run's own account.
     pub fn test(
         &self,
         shared: &Shared,
@@ -119,7 +120,11 @@ impl Locks {
         mode: LockMode,
     ) -> Result<Option<LockHolder>, FsError> {
         match self.ask(shared, &Request::TestLock(self.wish(place, Some(mode), false)))? {
-            LockAnswer::Held(holder) => Ok(Some(holder)),
+            LockAnswer::Held(mut holder) => {
+                let is_here = holder.run == self.run;
+                holder.process = if is_here { self.process_in_the_way(place, mode) } else { 0 };
+                Ok(Some(holder))
+            }
             _ => Ok(None),
         }
     }
@@ -265,6 +270,17 @@ impl Locks {
                 Err(FsError::from(&error))
             }
         }
+    }
+
+    /// 0: none of this run.
+    fn process_in_the_way(&self, place: &LockPlace, mode: LockMode) -> u32 {
+        let state = self.state.lock();
+        let mut others = state.held.iter().filter(|((file, space, owner), (ranges, _))| {
+            (*file, *space) == (place.file, place.space)
+                && *owner != place.owner
+                && ranges.conflict(place.range, mode).is_some()
+        });
+        others.next().map_or(0, |(_, (_, process))| *process)
     }
 
     fn note(&self, place: &LockPlace, mode: Option<LockMode>) {
