@@ -76,7 +76,8 @@ fn who_is_in_the_way() {
     fs::write(anna.join("team/file"), "0123456789").expect("written");
     const HOLD: &str = "import fcntl, sys, time
 file = open(sys.argv[1], 'r+')
-fcntl.lockf(file, fcntl.LOCK_EX, 4, 2)
+fcntl.lockf(file, fcntl.LOCK_EX, 6, 2)
+fcntl.lockf(file, fcntl.LOCK_UN, 2, 6)
 print('locked', flush=True)
 time.sleep(1000)";
     const ASK: &str = "import fcntl, struct, sys

@@ -288,7 +288,10 @@ impl Locks {
         let holder = (place.file, place.space, place.owner);
         let (ranges, process) = state.held.entry(holder).or_default();
         ranges.set(place.range, mode);
-        *process = place.process;
+        // (Who gives a range up is not named by the kernel.)
+        if mode.is_some() {
+            *process = place.process;
+        }
         if ranges.is_empty() {
             state.held.remove(&holder);
         }

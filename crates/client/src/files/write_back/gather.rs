@@ -14,7 +14,8 @@
 //! - what was answered from here is in the journal, which outlives this process; `fsync` waits for the server.
 
 use super::journal::Writing;
-use super::{FixedView, Made, Shared};
+use super::views::FixedView;
+use super::{Made, Shared};
 use crate::error::FsError;
 use crate::files::backend::{Guard, Plan, Upload, View};
 use crate::interrupt::{self, Woken};

@@ -1,0 +1,350 @@
+//! Edits as they are planned and journaled here, fresh views and numbers from the server, and whether it is away.
+
+use super::super::backend::{Plan, View};
+use super::journal::Numbers;
+use super::overlay::{LiveView, Planning};
+use super::sender::Reserve;
+use super::views::{JournalSink, Layered};
+use super::{
+    AHEAD_MAX, CHANGES_MAX, FRESH_PATIENCE, Made, NUMBERS_FETCHED, NUMBERS_LOW, PROBE_PAUSE, Shared,
+    TOLD_MAX, Told,
+};
+use crate::error::FsError;
+use crate::interrupt::{self, Woken};
+use holdfast_content::{BlockSource, Handle, PrincipalId};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+impl Shared {
+    pub(super) fn view(self: &Arc<Self>) -> Arc<dyn View> {
+        let local = self.local.lock();
+        match self.options.gathers && local.overlay.is_empty() {
+            // What others do may come at any time, so all of an answer must be of one view.
+            true => Arc::new(Self::fixed(&local)),
+            false => Arc::new(LiveView { shared: self.clone(), position: local.position }),
+        }
+    }
+
+    /// Takes a view that was verified; views never go back.
+    pub(super) fn accept(&self, view: Arc<dyn View>) {
+        let mut local = self.local.lock();
+        if view.position() > local.base.position() {
+            local.base = view;
+            local.position += 1;
+        }
+    }
+
+    /// A path for people and for conflicts; empty if no mount knows it.
+    pub(super) fn path(&self, handle: Handle) -> Vec<u8> {
+        let known = self.paths.read().iter().map(|path| path(handle)).find(|path| !path.is_empty());
+        known.unwrap_or_default()
+    }
+
+    pub(super) fn path_text(&self, handle: Handle) -> String {
+        String::from_utf8_lossy(&self.path(handle)).into_owned()
+    }
+
+    /// Blocks, wherever they are.
+    pub(super) fn source(&self) -> Arc<dyn BlockSource + Send + Sync> {
+        Arc::new(Layered {
+            held: self.on_its_way.held.clone(),
+            journal: self.journal.clone(),
+            inner: self.inner.source(),
+        })
+    }
+
+    /// Where new blocks go.
+    pub(super) fn sink(&self) -> JournalSink {
+        let writing = self.journal.writing();
+        JournalSink { journal: self.journal.clone(), key: self.source().digest_key(), failed: None, writing }
+    }
+
+    /// Makes an edit here, wherever the server is.
+    pub(super) fn modify(self: &Arc<Self>, plan: &Mutex<dyn Plan>) -> Result<(), FsError> {
+        self.wait_for_room()?;
+        self.modify_here(plan).map(drop)
+    }
+
+    /// Makes an edit here.
+    pub(super) fn modify_here(self: &Arc<Self>, plan: &Mutex<dyn Plan>) -> Result<Made, FsError> {
+        loop {
+            let (started, done, begun) = {
+                let local = self.local.lock();
+                if let Some(ended) = &local.ended {
+                    return Err(ended.clone());
+                }
+                (local.last, local.done, Self::begun(&local))
+            };
+            let mut planning = Planning::new(self.clone());
+            let planned = plan.lock().plan(&mut planning);
+            if let Err(error) = planned {
+                self.give_back(planning.taken());
+                return Err(error);
+            }
+            if planning.is_empty() {
+                // It may have taken a number all the same: for a file without a name.
+                plan.lock().ordered();
+                return Ok(Made::Yes);
+            }
+            let mut record = None;
+            {
+                let mut local = self.local.lock();
+                if !self.stays_here(&local, begun) {
+                    drop(local);
+                    self.give_back(planning.taken());
+                    return Ok(Made::NotHere);
+                }
+                // What was sent meanwhile may no longer be told apart from what was there before.
+                if local.done == done && !planning.is_outdated(&local.overlay, started) {
+                    let mut made = planning.into_record(&|handle| self.path(handle));
+                    made.number = local.last + 1;
+                    if let Err(error) = self.journal.note(&made) {
+                        drop(local);
+                        self.give_back(&made.taken);
+                        return Err(error);
+                    }
+                    local.last = made.number;
+                    local.overlay.lay(&made);
+                    local.position += 1;
+                    local.changes += made.changes();
+                    local.bytes += made.bytes();
+                    if self.options.gathers && local.bytes > self.bytes_waiting_max() / 2 {
+                        local.wanted = local.last;
+                    }
+                    let made = Arc::new(made);
+                    local.queue.push_back(made.clone());
+                    record = Some(made);
+                } else {
+                    drop(local);
+                    self.give_back(planning.taken());
+                }
+            }
+            if record.is_some() {
+                plan.lock().ordered();
+                self.changed.notify_all();
+                return Ok(Made::Yes);
+            }
+        }
+    }
+
+    /// Holds up whoever writes faster than can be sent, once the journal is full.
+    pub(super) fn wait_for_room(&self) -> Result<(), FsError> {
+        let mut local = self.local.lock();
+        while local.changes > CHANGES_MAX || self.journal.bytes() > self.options.bytes_max {
+            if let Some(ended) = &local.ended {
+                return Err(ended.clone());
+            }
+            if self.is_away() || local.queue.is_empty() {
+                return Err(FsError::NoSpace);
+            }
+            local.wanted = local.last;
+            self.changed.notify_all();
+            let soon = Instant::now() + Duration::from_millis(500);
+            if interrupt::wait(&self.changed, &mut local, Some(soon)) == Woken::Interrupted {
+                return Err(FsError::Interrupted);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_away(&self) -> bool {
+        self.away.load(SeqCst) || !self.inner.is_reachable()
+    }
+
+    /// A number for a new file.
+    pub(super) fn take_number(self: &Arc<Self>, principal: PrincipalId) -> Result<Handle, FsError> {
+        for attempt in 0.. {
+            let left = {
+                let mut local = self.local.lock();
+                let mine = |numbers: &&mut Numbers| numbers.principal == principal && numbers.count > 0;
+                let taken = local.numbers.iter_mut().find(mine).map(|numbers| {
+                    numbers.first += 1;
+                    numbers.count -= 1;
+                    Handle { principal, number: numbers.first - 1 }
+                });
+                local.numbers.retain(|numbers| numbers.count > 0);
+                let left = local.numbers.iter().filter(|numbers| numbers.principal == principal);
+                (taken, left.map(|numbers| numbers.count).sum::<u64>())
+            };
+            match left {
+                (Some(handle), left) => {
+                    if left < NUMBERS_LOW && !self.is_away() && !self.numbering.swap(true, SeqCst) {
+                        let shared = self.clone();
+                        std::thread::spawn(move || {
+                            let _ = shared.fetch_numbers(principal);
+                            shared.numbering.store(false, SeqCst);
+                        });
+                    }
+                    return Ok(handle);
+                }
+                // Who gathers only for as long as the server is there waits for it, as for any other operation.
+                (None, _) if attempt == 0 && self.is_away() && !self.options.gathers => {
+                    let why = "new files need numbers from the server, and it is away".to_owned();
+                    return Err(FsError::Unreachable(why));
+                }
+                (None, _) if attempt == 0 => self.fetch_numbers(principal)?,
+                (None, _) => break,
+            }
+        }
+        Err(FsError::NoSpace)
+    }
+
+    /// Fetches numbers for whatever this device may write, so that files can be made wherever it is when the server
+    /// goes away.
+    pub(super) fn fetch_numbers_ahead(self: &Arc<Self>) {
+        let view = self.inner.latest();
+        let mine = view.principals().into_iter().filter(|principal| view.may_write(*principal));
+        for principal in mine.take(AHEAD_MAX) {
+            let (left, stopping) = {
+                let local = self.local.lock();
+                let numbers = local.numbers.iter().filter(|numbers| numbers.principal == principal);
+                (numbers.map(|numbers| numbers.count).sum::<u64>(), local.stopping)
+            };
+            if stopping || left >= NUMBERS_LOW {
+                continue;
+            }
+            if let Err(error) = self.fetch_numbers(principal) {
+                tracing::debug!(%error, %principal, "no numbers for new files yet");
+                return;
+            }
+        }
+    }
+
+    /// Reserves numbers for new files at the server.
+    pub(super) fn fetch_numbers(&self, principal: PrincipalId) -> Result<(), FsError> {
+        let plan = Arc::new(Mutex::new(Reserve { principal, count: NUMBERS_FETCHED, got: Vec::new() }));
+        self.inner.modify(plan.clone())?;
+        self.inner.flush_commits()?;
+        for numbers in std::mem::take(&mut plan.lock().got) {
+            self.journal.add_numbers(numbers)?;
+            self.local.lock().numbers.push(numbers);
+        }
+        Ok(())
+    }
+
+    pub(super) fn give_back(&self, taken: &[Handle]) {
+        let mut local = self.local.lock();
+        for handle in taken {
+            local.numbers.push(Numbers { principal: handle.principal, first: handle.number, count: 1 });
+        }
+    }
+
+    /// A fresh view, if one is to be had soon; otherwise what is known.
+    pub(super) fn fetch(self: &Arc<Self>) -> Result<Arc<dyn View>, FsError> {
+        if let Some(ended) = &self.local.lock().ended {
+            return Err(ended.clone());
+        }
+        if !self.is_away() {
+            let end = Instant::now() + FRESH_PATIENCE;
+            let mut fetching = self.fetching.lock();
+            // One that is under way began before this call did.
+            let mine = fetching.started + 1;
+            fetching.asked = fetching.asked.max(mine);
+            self.fetched.notify_all();
+            while fetching.done < mine {
+                match interrupt::wait(&self.fetched, &mut fetching, Some(end)) {
+                    Woken::Notified => {}
+                    Woken::Interrupted => return Err(FsError::Interrupted),
+                    Woken::Late => {
+                        self.note_away(true);
+                        break;
+                    }
+                }
+            }
+            if let Some(error @ FsError::Frozen(_)) = &fetching.last {
+                return Err(error.clone());
+            }
+        }
+        Ok(self.view())
+    }
+
+    pub(super) fn note_away(&self, away: bool) {
+        if self.away.swap(away, SeqCst) != away {
+            match away {
+                true if self.options.gathers => tracing::warn!("the server is away"),
+                true => tracing::warn!("the server is away; what is known here is shown, and edits are kept"),
+                false => tracing::info!("the server is back"),
+            }
+            self.changed.notify_all();
+        }
+    }
+
+    /// Fetches views for callers, and while the server is away to find out when it is back.
+    pub(super) fn fetch_for_callers(self: &Arc<Self>) {
+        loop {
+            {
+                let mut fetching = self.fetching.lock();
+                while fetching.asked <= fetching.started {
+                    if self.local.lock().stopping {
+                        return;
+                    }
+                    let pause = if self.away.load(SeqCst) { PROBE_PAUSE } else { Duration::from_secs(1) };
+                    let late = self.fetched.wait_until(&mut fetching, Instant::now() + pause).timed_out();
+                    if late && self.away.load(SeqCst) && self.inner.is_reachable() {
+                        fetching.asked = fetching.started + 1;
+                    }
+                }
+                fetching.started += 1;
+            }
+            let result = self.inner.fetch();
+            let error = match result {
+                Ok(view) => {
+                    self.accept(view);
+                    self.note_away(false);
+                    None
+                }
+                Err(error) => {
+                    self.note_away(matches!(error, FsError::Unreachable(_)));
+                    Some(error)
+                }
+            };
+            let mut fetching = self.fetching.lock();
+            fetching.done = fetching.started;
+            fetching.last = error;
+            self.fetched.notify_all();
+        }
+    }
+
+    pub(super) fn settle(&self, patience: Duration) -> Result<bool, FsError> {
+        let end = Instant::now() + patience;
+        let mut local = self.local.lock();
+        let target = local.last;
+        local.wanted = local.wanted.max(target);
+        self.changed.notify_all();
+        while local.done < target {
+            if let Some(ended) = &local.ended {
+                return Err(ended.clone());
+            }
+            match interrupt::wait(&self.changed, &mut local, Some(end)) {
+                Woken::Notified => {}
+                Woken::Late => return Ok(false),
+                Woken::Interrupted => return Err(FsError::Interrupted),
+            }
+        }
+        Ok(true)
+    }
+
+    pub(super) fn note_trouble(&self, trouble: FsError) {
+        let mut local = self.local.lock();
+        local.troubles += 1;
+        local.trouble = Some(trouble);
+        drop(local);
+        self.changed.notify_all();
+    }
+
+    pub(super) fn tell(&self, told: Vec<Told>) {
+        let mut local = self.local.lock();
+        for told in told {
+            tracing::warn!(path = told.path, "{}", told.what);
+            if let Some(hook) = self.hook.get() {
+                hook(&told);
+            }
+            if local.told.len() == TOLD_MAX {
+                local.told.pop_front();
+            }
+            local.told.push_back(told);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! What stands between the journal and who reads or writes: a view at a fixed place, blocks wherever they are, new ones.
+
+use super::super::backend::{Guard, Names, Upload, View};
+use super::gather::HeldBlocks;
+use super::journal::{Journal, Writing};
+use crate::error::FsError;
+use holdfast_content::{
+    Block, BlockKind, BlockSink, BlockSource, Content, Entry, Handle, Inode, PrincipalId, Reference,
+    SourceError,
+};
+use holdfast_crypto::{Digest, DigestKey};
+use std::sync::Arc;
+
+/// A view as the backend calls it.
+pub(super) struct FixedView {
+    pub(super) view: Arc<dyn View>,
+    pub(super) position: u64,
+}
+
+impl View for FixedView {
+    fn position(&self) -> u64 {
+        self.position
+    }
+
+    fn inode(&self, handle: Handle) -> Result<Arc<Inode>, FsError> {
+        self.view.inode(handle)
+    }
+
+    fn entry(&self, directory: Handle, name: &[u8]) -> Result<Option<Entry>, FsError> {
+        self.view.entry(directory, name)
+    }
+
+    fn entries(&self, directory: Handle, after: Option<&[u8]>, limit: usize) -> Result<Names, FsError> {
+        self.view.entries(directory, after, limit)
+    }
+
+    fn may_write(&self, principal: PrincipalId) -> bool {
+        self.view.may_write(principal)
+    }
+
+    fn principals(&self) -> Vec<PrincipalId> {
+        self.view.principals()
+    }
+
+    fn name_of(&self, principal: PrincipalId) -> String {
+        self.view.name_of(principal)
+    }
+}
+
+/// Blocks on their way, of the journal, and of the engine.
+pub(super) struct Layered {
+    pub(super) held: Arc<HeldBlocks>,
+    pub(super) journal: Arc<Journal>,
+    pub(super) inner: Arc<dyn BlockSource + Send + Sync>,
+}
+
+impl BlockSource for Layered {
+    fn digest_key(&self) -> DigestKey {
+        self.inner.digest_key()
+    }
+
+    fn fetch(&self, reference: &Reference, kind: BlockKind) -> Result<Arc<Block>, SourceError> {
+        let here = self.held.get(&reference.address);
+        match here.or_else(|| self.journal.get(&reference.address).map(Arc::new)) {
+            Some(block) if block.kind() == kind && block.reference() == *reference => Ok(block),
+            _ => self.inner.fetch(reference, kind),
+        }
+    }
+
+    fn prefetch(&self, references: &[(Reference, BlockKind)]) {
+        let is_here = |address: &Digest| self.held.get(address).is_some() || self.journal.contains(address);
+        let missing = references.iter().filter(|(reference, _)| !is_here(&reference.address));
+        self.inner.prefetch(&missing.copied().collect::<Vec<_>>());
+    }
+}
+
+/// New blocks on their way into the journal.
+pub(super) struct JournalSink {
+    pub(super) journal: Arc<Journal>,
+    pub(super) key: DigestKey,
+    pub(super) failed: Option<FsError>,
+    pub(super) writing: Writing,
+}
+
+impl JournalSink {
+    pub(super) fn finish(self) -> Result<Writing, FsError> {
+        match self.failed {
+            Some(error) => Err(error),
+            None => Ok(self.writing),
+        }
+    }
+}
+
+impl BlockSink for JournalSink {
+    fn digest_key(&self) -> DigestKey {
+        self.key
+    }
+
+    fn put(&mut self, block: Block) -> Reference {
+        if self.failed.is_none() {
+            self.failed = self.journal.put(&block).err();
+        }
+        block.reference()
+    }
+}
+
+impl Upload for JournalSink {
+    fn finish(self: Box<Self>, _: Option<&Content>) -> Result<Guard, FsError> {
+        Ok(Box::new(JournalSink::finish(*self)?))
+    }
+}
