@@ -100,6 +100,32 @@ print(kind == fcntl.F_UNLCK, start, length, process)";
     eventually("it is free", || ask(&anna.join("team/file")).starts_with("True"));
 }
 
+/// A program that closes a file, and opens and locks it again at once, has the lock: the end of its former descriptor, which
+/// the kernel tells later, does not free it. What is written before makes that end slow.
+#[test]
+fn locked_again_at_once() {
+    const AGAIN: &str = "import fcntl, os, sys
+for number in range(60):
+    for take in (fcntl.lockf, fcntl.flock):
+        file = open(sys.argv[1], 'r+')
+        take(file, fcntl.LOCK_EX)
+        child = os.fork()
+        if child == 0:
+            try:
+                take(open(sys.argv[1], 'r+'), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os._exit(0)
+            os._exit(1)
+        if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+            sys.exit(f'{take.__name__} {number}: nobody holds it')
+        os.write(file.fileno(), b'x' * 100000)
+        file.close()";
+    let mut world = World::new(&["anna"]);
+    let anna = world.mount("anna");
+    fs::write(anna.join("team/file"), "").expect("written");
+    run(Command::new("python3").args(["-c", AGAIN]).arg(anna.join("team/file")));
+}
+
 /// Programs on two machines that lock a counter lose no count.
 #[test]
 fn locked_counting() {

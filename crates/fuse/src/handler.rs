@@ -451,7 +451,7 @@ impl Filesystem for Handler {
         self.answer(request, move |fs| {
             let flushed = fs.flush(FileHandleId(handle.0));
             // Closing any descriptor of a file frees all that the process has locked of it.
-            fs.unlock_all(FileHandleId(handle.0), files::LockSpace::Fcntl, owner.0);
+            fs.closed_by(FileHandleId(handle.0), owner.0);
             empty(reply, flushed);
         });
     }
@@ -462,15 +462,11 @@ impl Filesystem for Handler {
         _ino: INodeNo,
         handle: FileHandle,
         _flags: OpenFlags,
-        flock_owner: Option<LockOwner>,
+        _flock_owner: Option<LockOwner>,
         _flush: bool,
         reply: ReplyEmpty,
     ) {
         self.answer(request, move |fs| {
-            if let Some(owner) = flock_owner {
-                fs.release_locked(FileHandleId(handle.0), owner.0);
-                return reply.ok();
-            }
             fs.release(FileHandleId(handle.0));
             reply.ok();
         });

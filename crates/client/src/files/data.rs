@@ -9,12 +9,9 @@ use super::state::{FileState, Place, content_roots};
 use super::{
     Attributes, Caller, FileHandleId, FileSystem, Ino, OpenFile, OpenFlags, Opened, WriteSource, now_ns,
 };
-use crate::engine::LockPlace;
 use crate::error::FsError;
 use crate::store::account;
 use holdfast_content::{Content, FILE_BYTES_MAX, Inode, InodeKind, file};
-use holdfast_protocol::locks::LockRange;
-use holdfast_protocol::message::LockSpace;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -416,18 +413,6 @@ impl FileSystem {
         self.close(handle);
     }
 
-    /// The same for a descriptor that has locks of its own (flock): they are given up once all is published.
-    pub fn release_locked(&self, handle: FileHandleId, owner: u64) {
-        let Ok(open) = self.open_file(handle) else { return };
-        let file = open.node.handle();
-        drop(open);
-        self.close(handle);
-        if self.backend.holds_locks(file, LockSpace::Flock, owner) {
-            let (space, range) = (LockSpace::Flock, LockRange::ALL);
-            self.backend.unlock(&LockPlace { file, space, owner, process: 0, range });
-        }
-    }
-
     fn close(&self, handle: FileHandleId) {
         let Some(open) = self.files.lock().remove(&handle) else { return };
         if open.flags.write
@@ -446,14 +431,7 @@ impl FileSystem {
         let (file, owners) = (node.handle(), std::mem::take(&mut *open.lock_owners.lock()));
         drop(open);
         self.leave(node, flags);
-        // Those of processes went when they closed it; of locks that belong to the descriptor (F_OFD_SETLK) the
-        // kernel tells no end.
-        for owner in owners {
-            if self.backend.holds_locks(file, LockSpace::Fcntl, owner) {
-                let (space, range) = (LockSpace::Fcntl, LockRange::ALL);
-                self.backend.unlock(&LockPlace { file, space, owner, process: 0, range });
-            }
-        }
+        self.locks_ended(handle, file, &owners);
     }
 
     /// Opens a file for one change by name, publishes it, and closes it again. A change that cannot be

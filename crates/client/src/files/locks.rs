@@ -8,19 +8,21 @@
 use super::compose::Occasion;
 use super::nodes::{Node, NodeState};
 use super::state::{Named, content_roots};
-use super::{Caller, FileHandleId, FileSystem, ino_of};
+use super::{Caller, FileHandleId, FileSystem, OpenFile, ino_of};
 use crate::engine::LockPlace;
 use crate::error::FsError;
 use holdfast_content::Handle;
 use holdfast_protocol::locks::LockRange;
 use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// A lock, as the kernel asks for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lock {
     /// flock or fcntl.
     pub space: LockSpace,
-    /// Process or open file description.
+    /// Process or open file description, as the kernel numbers them.
     pub owner: u64,
     /// The process.
     pub process: u32,
@@ -44,7 +46,7 @@ impl FileSystem {
         self.run(|| {
             self.tokens.spend_any(caller.thread);
             let open = self.open_file(handle)?;
-            let place = place_of(&open.node, lock);
+            let place = place_of(handle, &open.node, lock);
             if lock.space == LockSpace::Fcntl {
                 open.lock_owners.lock().insert(lock.owner);
             }
@@ -71,7 +73,7 @@ impl FileSystem {
     ) -> Result<Option<LockHolder>, FsError> {
         self.run(|| {
             let open = self.open_file(handle)?;
-            self.backend.test_lock(&place_of(&open.node, lock), mode)
+            self.backend.test_lock(&place_of(handle, &open.node, lock), mode)
         })
     }
 
@@ -82,20 +84,40 @@ impl FileSystem {
     pub fn unlock(&self, handle: FileHandleId, lock: &Lock) -> Result<(), FsError> {
         self.run(|| {
             let open = self.open_file(handle)?;
-            if self.backend.holds_locks(open.node.handle(), lock.space, lock.owner) {
+            let place = place_of(handle, &open.node, lock);
+            if self.backend.holds_locks(place.file, place.space, place.owner) {
                 self.publish_durably(&open.node)?;
-                self.backend.unlock(&place_of(&open.node, lock));
+                self.backend.unlock(&place);
             }
             Ok(())
         })
     }
 
-    /// An owner has closed the file: whatever it held is free.
-    pub fn unlock_all(&self, handle: FileHandleId, space: LockSpace, owner: u64) {
+    /// A process has closed the file: whatever it held of it (fcntl) is free.
+    pub fn closed_by(&self, handle: FileHandleId, owner: u64) {
         let Ok(open) = self.open_file(handle) else { return };
-        if self.backend.holds_locks(open.node.handle(), space, owner) {
-            let lock = Lock { space, owner, process: 0, range: LockRange::ALL };
-            self.backend.unlock(&place_of(&open.node, &lock));
+        // When the descriptor itself ends, which is later, the process may have locked the file again by another.
+        open.lock_owners.lock().remove(&owner);
+        self.give_up(open.node.handle(), LockSpace::Fcntl, owner);
+    }
+
+    /// A descriptor has ended, once all is published: its own locks are free, and those of fcntl that belong to no process
+    /// (F_OFD_SETLK), of which the kernel tells no end.
+    pub(super) fn locks_ended(&self, handle: FileHandleId, file: Handle, owners: &BTreeSet<u64>) {
+        self.give_up(file, LockSpace::Flock, handle.0);
+        for &owner in owners {
+            // The kernel gives the number of one that has ended to the next.
+            let is_again =
+                |open: &Arc<OpenFile>| open.node.handle() == file && open.lock_owners.lock().contains(&owner);
+            if !self.files.lock().values().any(is_again) {
+                self.give_up(file, LockSpace::Fcntl, owner);
+            }
+        }
+    }
+
+    fn give_up(&self, file: Handle, space: LockSpace, owner: u64) {
+        if self.backend.holds_locks(file, space, owner) {
+            self.backend.unlock(&LockPlace { file, space, owner, process: 0, range: LockRange::ALL });
         }
     }
 
@@ -146,7 +168,10 @@ impl FileSystem {
     }
 }
 
-fn place_of(node: &Node, lock: &Lock) -> LockPlace {
+/// What belongs to a descriptor goes by its number here: the kernel's is given to the next as soon as it is closed, and so
+/// before its end is told.
+fn place_of(handle: FileHandleId, node: &Node, lock: &Lock) -> LockPlace {
     let Lock { space, owner, process, range } = *lock;
+    let owner = if space == LockSpace::Flock { handle.0 } else { owner };
     LockPlace { file: node.handle(), space, owner, process, range }
 }

@@ -72,7 +72,7 @@ fn waiting_and_closing() {
         });
         put(&ours, mine, 0, b"last words");
         ours.flush(mine).unwrap();
-        ours.unlock_all(mine, LockSpace::Fcntl, 1);
+        ours.closed_by(mine, 1);
         assert_eq!(waiter.join().unwrap(), b"last words");
     });
     assert!(!try_lock(&theirs, other, &fcntl(1, 10, 10)), "the second process still has its own");
@@ -80,7 +80,7 @@ fn waiting_and_closing() {
     let second = open(&ours, ino);
     assert!(try_lock(&ours, second, &flock), "flock and fcntl do not see each other");
     assert!(!try_lock(&theirs, other, &flock));
-    ours.release_locked(second, 7);
+    ours.release(second);
     assert!(try_lock(&theirs, other, &flock));
 
     // Of a lock that belongs to a descriptor (F_OFD_SETLK) only its release tells the end.
@@ -89,6 +89,41 @@ fn waiting_and_closing() {
     assert!(try_lock(&ours, third, &of_descriptor) && !try_lock(&theirs, other, &fcntl(1, 55, 55)));
     ours.release(third);
     assert!(try_lock(&theirs, other, &fcntl(1, 55, 55)));
+}
+
+/// Proves: the kernel tells the end of a descriptor when the program may long have opened and locked the file again, as the
+/// same owner; what it has locked since stays.
+#[test]
+fn a_late_end_frees_nothing_newer() {
+    let world = World::new();
+    let (ours, theirs) = (world.client(1, &[]), world.client(2, &[]));
+    let ino = write_file(&ours, b"f", b"0");
+    let other = open(&theirs, ino);
+    let flock = Lock { space: LockSpace::Flock, owner: 7, process: 9, range: LockRange::ALL };
+    for lock in [fcntl(7, 0, 9), flock] {
+        let former = open(&ours, ino);
+        assert!(try_lock(&ours, former, &lock));
+        match lock.space {
+            LockSpace::Fcntl => ours.closed_by(former, lock.owner),
+            // Only its end frees it; until then nobody has it, whatever number the next descriptor has.
+            LockSpace::Flock => ours.unlock(former, &lock).unwrap(),
+        }
+        let next = open(&ours, ino);
+        assert!(try_lock(&ours, next, &lock));
+        ours.release(former);
+        assert!(!try_lock(&theirs, other, &lock), "{:?}", lock.space);
+        ours.closed_by(next, lock.owner);
+        ours.release(next);
+        assert!(try_lock(&theirs, other, &lock));
+        theirs.unlock(other, &lock).unwrap();
+    }
+    // The number of a descriptor that has ended (F_OFD_SETLK), given to the next.
+    let (former, next) = (open(&ours, ino), open(&ours, ino));
+    assert!(try_lock(&ours, former, &fcntl(8, 0, 9)) && try_lock(&ours, next, &fcntl(8, 0, 9)));
+    ours.release(former);
+    assert!(!try_lock(&theirs, other, &fcntl(1, 0, 9)));
+    ours.release(next);
+    assert!(try_lock(&theirs, other, &fcntl(1, 0, 9)));
 }
 
 /// Proves: giving up a lock makes what was written durable first, and if it cannot be published, the lock stays and
