@@ -285,18 +285,19 @@ impl Remote for MirroredBlocks {
                 };
                 Ok(Response::Blocks(blocks.into_iter().zip(&addresses).map(addressed).collect()))
             }
+            Err(error) if error.file == OBJECTS => {
+                let why = format!(
+                    "{error}; the data of this release lies at the live file system that it was made of, and only a \
+                     mirror that reaches that has it"
+                );
+                match error.missing() {
+                    // Every mirror says so, and asking again makes no sense.
+                    true => Err(RpcError::Server(ServerError::Invalid(why))),
+                    false => Err(RpcError::Unreachable { address: "its mirrors".into(), why }),
+                }
+            }
             Err(error) => {
-                let mut why = error.to_string();
-                if error.file == OBJECTS {
-                    why.push_str(
-                        "; the data of this release lies at the live file system that it was made of, and only a mirror \
-                         that reaches that has it",
-                    );
-                }
-                match error.may_pass() {
-                    true => Err(RpcError::Unreachable { address: "its mirrors".into(), why }),
-                    false => Err(RpcError::Server(ServerError::Invalid(why))),
-                }
+                Err(RpcError::Unreachable { address: "its mirrors".into(), why: error.to_string() })
             }
         }
     }

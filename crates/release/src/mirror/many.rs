@@ -150,15 +150,6 @@ impl NotHad {
         self.said.iter().any(|answer| matches!(answer, Answer::Failed(MirrorError::Missing { .. })))
     }
 
-    /// Whether to ask again soon may help: somebody could not be reached, or was not asked. What all gave was bad, or is not
-    /// there, will be so in a moment as well.
-    pub fn may_pass(&self) -> bool {
-        let silent = |answer: &Answer| {
-            matches!(answer, Answer::NotAsked { .. } | Answer::Failed(MirrorError::Unreachable { .. }))
-        };
-        self.said.iter().any(silent)
-    }
-
     /// Whether somebody has something else than was looked for, and others were asked too: so what told where to look may
     /// be wrong.
     pub fn disputed(&self) -> bool {
