@@ -1,4 +1,5 @@
-//! The target that `HOLDFAST_FUZZ` names. Its samples are written to the directory `HOLDFAST_FUZZ_SAMPLES` first.
+//! The target that `HOLDFAST_FUZZ` names. Its samples and its corpus are written to the directory `HOLDFAST_FUZZ_SAMPLES`
+//! first.
 #![no_main]
 
 use holdfast_fuzz::Target;
@@ -13,7 +14,7 @@ static TARGET: LazyLock<&'static Target> = LazyLock::new(|| {
 
 fn write_samples() {
     let Some(directory) = std::env::var_os("HOLDFAST_FUZZ_SAMPLES") else { return };
-    for (number, sample) in (TARGET.samples)().iter().enumerate() {
+    for (number, sample) in TARGET.kept().iter().enumerate() {
         let file = std::path::Path::new(&directory).join(format!("sample-{number}"));
         std::fs::write(file, sample).expect("a sample is written");
     }

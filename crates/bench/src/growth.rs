@@ -11,8 +11,12 @@ use holdfast_client::files::{Caller, OpenFlags, WriteSource};
 use holdfast_client::{Engine, FsError, Transaction};
 use holdfast_content::{Device, Entry, Handle, Inode, InodeKind, Membership, User};
 use holdfast_crypto::SigningKey;
+use holdfast_protocol::floor::Floor;
+use holdfast_protocol::message::Response;
+use holdfast_protocol::signer::{Effect, Event, Signer};
+use holdfast_rpc::{Connector, ServerProof};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Files made, looked at and removed at each size.
 const SAMPLES: usize = 64;
@@ -20,6 +24,11 @@ const SAMPLES: usize = 64;
 const BULK: u32 = 1000;
 /// Users that one operation adds.
 const USERS: usize = 2500;
+
+/// How long the server may take to order an operation.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// So long that nothing is called dead while it is measured.
+const NEVER: Duration = Duration::from_secs(24 * 3600);
 
 /// Options of the growth benchmark.
 #[derive(clap::Args)]
@@ -32,6 +41,10 @@ pub struct Options {
     /// thousand take some ten minutes.
     #[arg(long, value_delimiter = ',', default_value = "10,100,300")]
     devices: Vec<usize>,
+    /// Numbers of other devices' operations that are under way: ordered, and not committed. Every view shows them, so the
+    /// slow path is what is measured.
+    #[arg(long, value_delimiter = ',', default_value = "1,10,100")]
+    pending: Vec<usize>,
     /// Numbers of files, all in one directory.
     #[arg(long, value_delimiter = ',', default_value = "10,1000,100000,1000000")]
     entries: Vec<u32>,
@@ -62,6 +75,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         }
         Ok(())
     })?;
+    growing("operations pending", &options.pending, leave_pending)?;
     growing("files in one directory", &options.entries, fill)?;
     growing("snapshots", &options.snapshots, name_states)?;
     stored()
@@ -105,7 +119,7 @@ fn growing<N: Copy + Default + std::fmt::Display>(
         return Ok(());
     }
     let directory = tempfile::Builder::new().prefix("holdfast-growth.").tempdir()?;
-    let site = Site::new(directory.path(), Syncs::Real)?;
+    let site = Site::with(directory.path(), Syncs::Real, Some(NEVER))?;
     let superuser = site.superuser()?;
     let mut have = N::default();
     superuser.stop();
@@ -195,6 +209,30 @@ fn enrol(site: &Site, have: usize, want: usize) -> anyhow::Result<Vec<SigningKey
     }
     superuser.stop();
     Ok((have..want).map(key).collect())
+}
+
+/// Has other devices order an operation each and say no more, until there are `want`.
+fn leave_pending(site: &Site, have: usize, want: usize) -> anyhow::Result<()> {
+    for key in enrol(site, have, want)? {
+        let proof = ServerProof { file_system: site.address.file_system, minimum_sequence: 0 };
+        let connection =
+            Connector::new(key.clone(), vec![site.server.clone()], Some(proof)).connect(PATIENCE)?;
+        let welcome = connection.welcome().context("no greeting")?;
+        let (superuser, server_keys) = welcome.file_system.context("the file system is not there")?;
+        let device = welcome.device.context("the device is no member's")?;
+        let mut signer = Signer::new(Floor::new(superuser, device));
+        signer.step(&key, Event::ServerKeys(server_keys))?;
+        let begin = Event::Begin { deltas: Vec::new(), time_ns: 0, fast: None };
+        for effect in signer.step(&key, begin)? {
+            if let Effect::Send(request) = effect {
+                match connection.call_blocking(*request, PATIENCE)? {
+                    Response::View(_) => {}
+                    other => anyhow::bail!("not ordered: {other:?}"),
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Adds empty files to the home until there are `want`.

@@ -83,6 +83,7 @@ fn measure(
     let key = |seed: u8| SigningKey::from_seed(&[seed; 32]);
     let address = create(CreateConfig {
         server,
+        others: Vec::new(),
         superuser: key(1).into(),
         name: "pairs".into(),
         superuser_name: "root".into(),

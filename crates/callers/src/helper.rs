@@ -6,6 +6,9 @@
 //! user who asks, looks inodes up by number below it, and does so as that user.
 //!
 //! An open is held up for at most [`ANSWER_WAIT`]; then it is refused.
+//!
+//! It gives up what it does not need of root's rights before it listens. What is left (looking into processes, marking
+//! inodes) is still enough to have the machine, so whoever relies on rules trusts it: its code, and what it is told.
 
 use crate::hashes::Hashes;
 use crate::identify::identify;
@@ -13,6 +16,10 @@ use crate::kernel::{self, Event, Group};
 use crate::message::{FromDoor, FromHelper, VERSION};
 use crate::seqpacket::{self, Conversation, Peer};
 use parking_lot::Mutex;
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
+    set_no_new_privs,
+};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -44,6 +51,7 @@ const ROUND_MS: i32 = 250;
 pub fn serve(socket: &Path, ready: impl FnOnce()) -> io::Result<()> {
     // Says at once what would otherwise be said to every mount.
     drop(Group::new()?);
+    confine()?;
     let listener = seqpacket::listener(socket)?;
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o666))?;
@@ -74,6 +82,30 @@ pub fn serve(socket: &Path, ready: impl FnOnce()) -> io::Result<()> {
             tracing::warn!(%error, "no thread for a mount");
         }
     }
+}
+
+/// What it needs of root's rights: to mark inodes, to find them by number as the mount's user, to look into processes.
+const NEEDED: CapabilitySet = CapabilitySet::SYS_ADMIN
+    .union(CapabilitySet::SYS_PTRACE)
+    .union(CapabilitySet::DAC_READ_SEARCH)
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::SETGID);
+
+/// Gives up all other rights, for this thread and those that it starts, also by running programs.
+fn confine() -> io::Result<()> {
+    let has = capabilities(None)?;
+    for capability in (CapabilitySet::all() - NEEDED).iter() {
+        match remove_capability_from_bounding_set(capability) {
+            // This kernel does not have it; or who started us took away the right to change this, and has done it.
+            Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::PERM) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let kept = has.permitted & NEEDED;
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
+    set_capabilities(None, sets)?;
+    Ok(set_no_new_privs(true)?)
 }
 
 /// A mount's place among those that are served; given back when dropped.

@@ -418,7 +418,7 @@ fn or_none(text: String) -> String {
 
 /// `holdfast fs create`
 fn create(arguments: &FsCreate, directories: &Directories, format: Format) -> Outcome {
-    let server: ServerAddress = arguments.server.parse()?;
+    let (server, others) = ServerAddress::parse_several(&arguments.servers)?;
     let superuser = keys::read(&arguments.superuser)?;
     let key = superuser.public();
     let state_dir = directories.state_of(&key.file_system_id(), &key)?;
@@ -428,6 +428,7 @@ fn create(arguments: &FsCreate, directories: &Directories, format: Format) -> Ou
     processes.begin(&state_dir, &key.file_system_id(), None)?;
     let config = CreateConfig {
         server,
+        others,
         superuser: processes.clone(),
         name: arguments.name.clone(),
         superuser_name: SUPERUSER_NAME.to_owned(),
@@ -437,20 +438,40 @@ fn create(arguments: &FsCreate, directories: &Directories, format: Format) -> Ou
     };
     let created = admin::create_by(&config, &processes);
     bar.finish_and_clear();
-    let address = created.map_err(|error| match &error {
+    let created = created.map_err(|error| match &error {
         CreateError::Exists => Failure::new(Exit::Failed, error),
         CreateError::NotAllowed(_) => Failure::new(Exit::NotAllowed, &error).hint(format!(
             "its operator can allow it: holdfast server allow --data DIR '{}'",
             holdfast_crypto::keyfile::format_public(&key, "")
         )),
-        CreateError::BadName(_) => Failure::new(Exit::Usage, error),
+        CreateError::BadName(_) | CreateError::NotOneGroup(..) => Failure::new(Exit::Usage, error),
         CreateError::Unreachable(_) | CreateError::Key(_) => Failure::new(Exit::Unavailable, error),
         CreateError::Refused(_) => Failure::new(Exit::Protocol, error),
         CreateError::State(..) => Failure::new(Exit::Io, error),
     })?;
-    let address = address.to_string();
-    format.print(&serde_json::json!({ "address": address, "notice": NOTICE }), |_| {
-        format!("{address}\n\n{NOTICE}")
+    let address = created.address.to_string();
+    let texts = |servers: &[ServerAddress]| servers.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let (told, unreached) = (texts(&created.told), texts(&created.unreached));
+    let shown = serde_json::json!({
+        "address": address, "notice": NOTICE, "told_by_server": told, "not_reached": unreached,
+    });
+    format.print(&shown, |_| {
+        let mut text = format!("{address}\n\n{NOTICE}");
+        if !told.is_empty() {
+            text += &format!(
+                "\nThe server says that {} {} in for it, so the address names {} too.",
+                told.join(", "),
+                if told.len() == 1 { "stands" } else { "stand" },
+                if told.len() == 1 { "it" } else { "them" },
+            );
+        }
+        if !unreached.is_empty() {
+            text += &format!(
+                "\n{} did not answer. Unless the key there is the same, clients will be refused by it.",
+                unreached.join(", ")
+            );
+        }
+        text
     })
 }
 

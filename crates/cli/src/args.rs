@@ -451,7 +451,8 @@ as for a server that is away; `holdfast status` says so, and all goes on when on
 For a mount at every start, with `mount.holdfast` (the same program by another name) in /sbin, in /etc/fstab:
   hf://HOST:PORT/FSID /mnt holdfast key=/etc/holdfast/laptop.key,allow_other,_netdev,nofail 0 0
 Options there: key=FILE, state=DIR, cache=DIR, cache_mib=MIB, timeout=SECONDS, transport=WHAT, transfer=HOW,
-map_user=NAME=UID, map_group=NAME=GID, unmapped_chown=WHAT, revocations=DIR, hard, no_leases, no_gather, local_locks,
+map_user=NAME=UID, map_group=NAME=GID, unmapped_chown=WHAT, revocations=DIR, hard, no_leases, no_gather, no_send_again,
+local_locks,
 write_back, write_back_mib=MIB, witness=KEY (several times), witness_quorum=COUNT, stale_after=SECONDS, when_stale=WHAT,
 peers, peers_listen=ADDRESS:PORT, no_beacon, peer_timeout=SECONDS, when_peer_lost=WHAT, allow_other, ro, noexec. The key must have no passphrase and be in a file, as nobody is
 there to be asked and no agent runs. A release:
@@ -533,6 +534,10 @@ pub struct Mount {
     /// Ask the server each time, instead of reading again under a lease what was read before.
     #[arg(long)]
     pub no_leases: bool,
+    /// After a declared restore of the server, do not send again by itself what this device had written and the restore
+    /// lost. It is kept as ever: `holdfast evidence merge`.
+    #[arg(long)]
+    pub no_send_again: bool,
     /// Send each change at once, and let close wait until the server has it on disk. Otherwise, while no other device uses
     /// the file system, changes are gathered here for a third of a second; whoever looks at it elsewhere sees them all
     /// the same, and fsync always waits for the server. For all mounts of this key.

@@ -1,7 +1,7 @@
 //! `holdfast blocks`: runs a block server, which has the blocks of servers on other machines.
 
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Format, line};
+use crate::output::Format;
 use crate::unrepeated::Unrepeated;
 use crate::{keys, limits, logging, server};
 use clap::{Args, Subcommand};
@@ -25,6 +25,7 @@ use std::time::Duration;
   holdfast server --data /srv/holdfast --blocks hf+blocks://blocks.example.org:7441/KEY
   holdfast blocks --data /srv/blocks --allow server.pub --blocks 's3://my-bucket/holdfast?endpoint=https://s3.example.org&durability=object'
   holdfast blocks ... --stand-by etcd://a.example.org,b.example.org,c.example.org/holdfast    (on several machines)
+  holdfast blocks ... --stand-by etcd://a.example.org,b.example.org,c.example.org/holdfast --shards 8    (all of them serve)
 
 Each server that is allowed has blocks of its own here, under its key. Neither this machine nor the server's is
 trusted by clients: they check every block. The server checks them too, and notices if an older copy of the blocks,
@@ -55,14 +56,19 @@ pub struct Blocks {
     /// over the stores that are in the bucket; a block server that still has them then ends.
     #[arg(long)]
     pub blocks_anew: bool,
-    /// Stand by for other block servers of the same bucket, which have the same key (a copy of the file server-key): one of them
-    /// is elected in etcd and serves; when it fails another one takes the store over. Needs `durability=object`; etcds:// for
-    /// TLS.
+    /// Stand by for other block servers of the same bucket, which have the same key (a copy of the file server-key): each server's
+    /// blocks, or each shard of them, are served by one that is elected in etcd; when it fails another one takes them over.
+    /// Needs `durability=object`; etcds:// for TLS.
     #[arg(long, value_name = "ETCD://HOST:PORT,.../PREFIX", conflicts_with = "blocks_anew")]
     pub stand_by: Option<StateAddress>,
     /// File with what etcd lets this one in for: lines user=, password=, ca=, certificate=, key=.
     #[arg(long, value_name = "FILE", requires = "stand_by")]
     pub stand_by_login: Option<PathBuf>,
+    /// Divide each server's blocks into so many shards, which the block servers that run share evenly; each file system is in
+    /// one. Decided once, when the first block server starts on a new prefix of the bucket [default: as many as there are,
+    /// or 1].
+    #[arg(long, value_name = "NUMBER", requires = "stand_by", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub shards: Option<u16>,
     /// Days for which deleted and overwritten content is kept as a source for what is written next; 0 keeps none.
     #[arg(long, value_name = "DAYS", default_value_t = 7, value_parser = clap::value_parser!(u64).range(0..=36_500))]
     pub keep_deleted: u64,
@@ -112,13 +118,8 @@ fn serve(arguments: &Blocks, data: &Path) -> Outcome {
     config.blocks = arguments.blocks.clone();
     config.blocks_anew = arguments.blocks_anew;
     if let Some(etcd) = &arguments.stand_by {
-        let candidate = Candidate::new(&config, etcd, arguments.stand_by_login.as_deref())?;
-        let term = candidate.elected(&mut |news| {
-            if line(news).is_err() {
-                tracing::warn!("{news}");
-            }
-        })?;
-        config.term = Some(Arc::new(term));
+        let login = arguments.stand_by_login.as_deref();
+        config.candidate = Some(Arc::new(Candidate::new(&config, etcd, login, arguments.shards)?));
     }
     let server = BlockServer::open(config)?;
     let serves = format!("holdfast serves blocks of {} on {}", data.display(), server.address());

@@ -9,6 +9,7 @@ use crate::paths::{Directories, make_private};
 use crate::reading::args::Sending;
 use crate::reading::{release_failure, span_of};
 use holdfast_crypto::{DigestKey, Domain, KeyHolder};
+use holdfast_log::FileLock;
 use holdfast_objects::{BucketAddress, S3};
 use holdfast_release::accept::Stale;
 use holdfast_release::admit::admit;
@@ -20,7 +21,6 @@ use holdfast_release::pull::{self, pull};
 use holdfast_release::release_dir::{ReleaseDir, ReleaseDirError};
 use holdfast_release::send::{Belief, First, Progress, Report, SendError, Standing, Terms, send};
 use holdfast_release::trust::Trust;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ pub struct Target {
     mirror: Arc<dyn Mirror>,
     /// Holds the copy and what is remembered.
     base: PathBuf,
-    _lock: File,
+    _lock: FileLock,
 }
 
 /// The address of a bucket, if that is what was given in place of a directory.

@@ -74,6 +74,11 @@ impl Piece {
         self.kind == WRONG_ORDER
     }
 
+    /// Whether it is what was lost by a declared restore, which accuses nobody.
+    pub fn is_of_restore(&self) -> bool {
+        self.file.to_string_lossy().ends_with("-lost.evidence")
+    }
+
     fn of(path: &Path, evidence: &EvidenceFile) -> Piece {
         let (kind, check) = check(evidence);
         Piece {

@@ -195,7 +195,7 @@ fn examine(status: ProcessStatus) -> Process {
     let (named, nameless): (Vec<_>, Vec<_>) =
         pieces.iter().rev().partition(|piece| piece.explanation.contains("It belongs to the file"));
     for piece in named.into_iter().chain(nameless).filter(|piece| piece.noticed_ns >= status.started_ns) {
-        if piece.is_about_order() {
+        if piece.is_about_order() || piece.is_of_restore() {
             continue;
         }
         alarms.push(format!("WRONG DATA, noticed {}: {}", moment(piece.noticed_ns), piece.explanation));
@@ -297,6 +297,9 @@ impl Process {
         if let Some(restored) = self.status.engine.get("restored").and_then(Value::as_str) {
             rows.push(vec!["  Restored".to_owned(), restored.to_owned()]);
         }
+        if let Some(words) = self.status.engine.pointer("/sent_again/words").and_then(Value::as_str) {
+            rows.push(vec!["  Sent again".to_owned(), words.to_owned()]);
+        }
         if let Some(head) = self.status.engine.get("head").and_then(describe_head) {
             rows.push(vec!["  Newest head".to_owned(), head]);
         }
@@ -333,6 +336,9 @@ impl Process {
             ]);
         }
         lines.push(table(&rows));
+        if let Some(again) = self.status.engine.get("sent_again") {
+            lines.extend(describe_sent_again(again));
+        }
         let conflicts = self.status.write_back.iter().flat_map(|back| back.conflicts.iter().rev());
         for told in conflicts.take(ALARMS_SHOWN) {
             lines.push(format!("  Conflict, {}: {}: {}", moment(told.at_ns), told.path, told.what));
@@ -345,6 +351,25 @@ impl Process {
         }
         lines.join("\n")
     }
+}
+
+/// What a restore lost of this device's own: what did not go smoothly, one line each.
+fn describe_sent_again(again: &Value) -> Vec<String> {
+    let pairs = |name: &str| -> Vec<(String, String)> {
+        again.get(name).cloned().and_then(|pairs| serde_json::from_value(pairs).ok()).unwrap_or_default()
+    };
+    let (conflicts, not_made) = (pairs("conflicts"), pairs("not_made"));
+    let back = again.get("back").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str);
+    let told = conflicts.iter().map(|(path, what)| format!("  Sent again: {path}: {what}"));
+    let failed = not_made.iter().map(|(path, why)| format!("  Not sent again: {path}: {why}"));
+    let back = back.map(|path| format!("  There again: {path}"));
+    let lists: [Vec<String>; 3] = [failed.collect(), told.collect(), back.collect()];
+    let cut = |list: Vec<String>| {
+        let more = list.len().saturating_sub(ALARMS_SHOWN);
+        let rest = (more > 0).then(|| format!("  ({more} more; the file beside what is kept lists them)"));
+        list.into_iter().take(ALARMS_SHOWN).chain(rest)
+    };
+    lists.into_iter().flat_map(cut).collect()
 }
 
 /// What a mount does while no head is new enough; `None`: one is.

@@ -14,17 +14,17 @@ const SECRET: &str = "the secret";
 const REFUSED: [&str; 2] = ["Permission denied", "Operation not permitted"];
 
 /// A mount with a ruled file, and the helper.
-struct Site {
-    world: World,
+pub struct Site {
+    pub world: World,
     helper: Option<Child>,
-    team: PathBuf,
+    pub team: PathBuf,
     /// The program that is let in: a copy of cat.
-    reader: PathBuf,
+    pub reader: PathBuf,
 }
 
 impl Site {
     /// `None`: not root.
-    fn new() -> Option<Site> {
+    pub fn new() -> Option<Site> {
         if !rustix::process::geteuid().is_root() {
             return None;
         }
@@ -40,11 +40,11 @@ impl Site {
         Some(site)
     }
 
-    fn socket(&self) -> PathBuf {
+    pub fn socket(&self) -> PathBuf {
         self.world.path("callers.socket")
     }
 
-    fn file(&self) -> PathBuf {
+    pub fn file(&self) -> PathBuf {
         self.team.join("secret")
     }
 
@@ -71,6 +71,11 @@ impl Site {
         let wanted = 1 + self.starts();
         eventually("the helper listens", || lines(&log) >= wanted);
         fs::write(self.world.path("starts"), wanted.to_string()).expect("written");
+    }
+
+    /// The helper's process.
+    pub fn helper_id(&self) -> u32 {
+        self.helper.as_ref().expect("it was started").id()
     }
 
     fn starts(&self) -> usize {
@@ -102,12 +107,12 @@ impl Site {
     }
 
     #[track_caller]
-    fn admits(&self, command: &mut Command) {
+    pub fn admits(&self, command: &mut Command) {
         assert_eq!(run(command.env_clear()), SECRET, "{}", self.why(&[]));
     }
 
     #[track_caller]
-    fn refuses(&self, command: &mut Command) {
+    pub fn refuses(&self, command: &mut Command) {
         let output = command.stdin(Stdio::null()).output().expect("it runs");
         self.refused(&output);
     }
@@ -130,7 +135,7 @@ fn text_of(path: &Path) -> &str {
     path.to_str().expect("text")
 }
 
-fn plain(program: impl AsRef<Path>, file: &Path) -> Command {
+pub fn plain(program: impl AsRef<Path>, file: &Path) -> Command {
     let mut command = Command::new(program.as_ref());
     command.arg(file).env_clear();
     command

@@ -3,18 +3,20 @@
 
 use crate::common;
 
-use common::{eventually, run, text};
+use common::{ended, eventually, run, text};
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
-struct Desk {
+pub struct Desk {
     folder: tempfile::TempDir,
+    /// Where what is known of volumes is kept.
+    state: PathBuf,
 }
 
 impl Desk {
@@ -23,16 +25,23 @@ impl Desk {
         for name in mounts {
             fs::create_dir(folder.path().join(name)).expect("made");
         }
-        Desk { folder }
+        let state = folder.path().join("state");
+        Desk { folder, state }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    /// The same, with what is known of volumes in another directory of it.
+    pub fn with_state(mounts: &[&str], state: &str) -> Desk {
+        let desk = Desk::new(mounts);
+        Desk { state: desk.path(state), ..desk }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    fn volume(&self, arguments: &[&str]) -> Command {
+    pub fn volume(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
-        command.current_dir(self.folder.path()).env("HOLDFAST_STATE_DIR", self.path("state"));
+        command.current_dir(self.folder.path()).env("HOLDFAST_STATE_DIR", &self.state);
         command.arg("volume").args(arguments);
         command
     }
@@ -42,15 +51,33 @@ impl Desk {
     }
 
     fn refused(&self, arguments: &[&str]) -> String {
-        let output: Output = self.volume(arguments).stdin(Stdio::null()).output().expect("runs");
+        let output = ended(self.volume(arguments).stdin(Stdio::null()));
         assert!(!output.status.success(), "{arguments:?}: {}", text(&output));
         text(&output)
     }
 
-    fn is_mounted(&self, name: &str) -> bool {
+    pub fn is_mounted(&self, name: &str) -> bool {
         let mounts = fs::read_to_string("/proc/mounts").expect("read");
         let path = self.path(name);
         mounts.lines().any(|line| line.split(' ').nth(1) == path.to_str())
+    }
+
+    /// Whether mounting is refused; where it is not, the mount is there, and ended again.
+    fn is_refused(&self, mount: &str, arguments: &[&str]) -> bool {
+        let child =
+            self.volume(&[&["mount"], arguments].concat()).stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        let mut child = child.expect("starts");
+        let mut ended = None;
+        eventually("it is mounted, or refused", || {
+            ended = child.try_wait().expect("it is a child");
+            ended.is_some() || self.is_mounted(mount)
+        });
+        let Some(ended) = ended else {
+            Mounted { desk: self, child, mounts: vec![mount.to_owned()] }.unmount();
+            return false;
+        };
+        assert!(!ended.success() && !self.is_mounted(mount), "{ended}");
+        true
     }
 
     fn mount(&self, mounts: &[&str], arguments: &[&str]) -> Mounted<'_> {
@@ -69,7 +96,7 @@ impl Desk {
     }
 
     /// A FAT32 file system of its own size at a place of a card, which is made longer.
-    fn make_fat(&self, card: &str, start: u64, bytes: u64, cluster_sectors: u32) {
+    pub fn make_fat(&self, card: &str, start: u64, bytes: u64, cluster_sectors: u32) {
         let part = self.path("part");
         let _ = fs::remove_file(&part);
         File::create(&part).expect("made").set_len(bytes).expect("sized");
@@ -85,7 +112,7 @@ impl Desk {
     }
 
     /// mtools on the file system at a place of a card.
-    fn mtools(&self, program: &str, card: &str, start: u64, arguments: &[&str]) -> String {
+    pub fn mtools(&self, program: &str, card: &str, start: u64, arguments: &[&str]) -> String {
         let place = format!("{}@@{start}", self.path(card).display());
         run(Command::new(program).current_dir(self.folder.path()).arg("-i").arg(place).args(arguments))
     }
@@ -187,11 +214,11 @@ impl Drop for Mounted<'_> {
     }
 }
 
-fn content(number: usize, length: usize) -> Vec<u8> {
+pub fn content(number: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 7 + at / 251 + number * 13) as u8).collect()
 }
 
-fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+pub fn read(path: &Path) -> std::io::Result<Vec<u8>> {
     fs::read(path)
 }
 
@@ -350,23 +377,34 @@ fn interrupted() {
             Some(73) if text(&output).contains("is adopted already, with this sidecar") => done = true,
             _ => assert!(!ended, "round {round}: {}", text(&output)),
         }
+        assert!(before == fs::read(desk.path("card")).expect("read"), "round {round}");
         if done {
             break;
         }
-        assert!(before == fs::read(desk.path("card")).expect("read"), "round {round}");
         if round % 8 == 3 {
-            let said = desk.mount_refused("card", "card.d");
-            assert!(!desk.is_mounted("alice"), "{said}");
+            // Or it is adopted, and was killed when all was done but the answer.
+            done = !desk.is_refused("alice", &["card", "alice", "--sidecar", "card.d", "--user", "alice"]);
+            if done {
+                break;
+            }
         }
     }
     if !done {
         desk.adopt(&arguments[1..]);
+        assert!(before == fs::read(desk.path("card")).expect("read"));
     }
-    assert!(before == fs::read(desk.path("card")).expect("read"));
     let mounted = desk.mount(&["alice"], &["card", "alice", "--sidecar", "card.d", "--user", "alice"]);
     assert!(read(&desk.path("alice/large")).expect("hers") == content(1, 3_000_000));
     assert!(read(&desk.path("alice/photos/one.jpg")).is_err(), "bob's");
     mounted.unmount();
+    // As an adoption that was cut off before it had made its log.
+    fs::rename(desk.path("card.d/log"), desk.path("log")).expect("renamed");
+    let arguments = ["mount", "card", "alice", "--sidecar", "card.d", "--user", "alice"];
+    let said = text(&desk.volume(&arguments).output().expect("it runs"));
+    assert!(
+        said.contains("card.d/log") && said.contains("`holdfast volume format` or `adopt` makes it"),
+        "{said}"
+    );
 }
 
 /// Proves: two partitions of one card, in an MBR or in a GPT, and another card on another bus, are one stack with a

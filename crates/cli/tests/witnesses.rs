@@ -221,7 +221,7 @@ fn an_outage_is_survived() {
 
 /// Proves what a restore means to witnesses: they do not sign for the log that lost operations, nor, under its new name,
 /// before they are told it; a mount whose superuser has declared the restore is stale until then, and goes on after, without
-/// an alarm at any time.
+/// an alarm at any time; what the restore lost of its own is sent again when changes are taken again, before any other.
 #[test]
 fn a_restored_log_is_another() {
     let mut world = World::new(&["alice"]);
@@ -254,6 +254,10 @@ fn a_restored_log_is_another() {
     let alice = world.mount_with("alice", &policy);
     assert_eq!(fs::read_to_string(alice.join("team/early")).expect("left"), "early");
     assert_eq!(errno(fs::write(alice.join("team/file"), "x")), Some(EROFS), "{}", world.status("alice"));
+    // Nor does the mount itself change anything.
+    let told = "tried again when that is over";
+    eventually("what was lost waits", || world.status("alice").contains(told));
+    assert!(!alice.join("team/late").exists(), "{}", world.status("alice"));
     let trouble = standing(&world.data())[0]["witnesses"][0]["trouble"].clone();
     assert!(trouble.is_string(), "the server says that it is not signed for: {trouble}");
     assert_eq!(witness.signed(), operations, "of the old log nothing more is signed");
@@ -264,6 +268,7 @@ fn a_restored_log_is_another() {
     witness.start();
     eventually("changes are taken", || fs::write(alice.join("team/file"), "x").is_ok());
     assert!(is_fresh(&world, "alice"), "{}", world.status("alice"));
+    assert_eq!(fs::read_to_string(alice.join("team/late")).expect("sent again, and first"), "late");
     assert!(!world.status("alice").contains("ALARM"), "{}", world.status("alice"));
 }
 

@@ -19,8 +19,8 @@ pub mod tree;
 
 pub use engine::{
     Engine, EngineConfig, HeadStatus, LockPlace, Notice, PastState, PastTree, PeerStanding, PeerStatus,
-    PeersPolicy, PeersStatus, Pin, Reclaimed, ReclaimedFile, RestoreReport, Snapshot, Status, WhenPeerLost,
-    WhenStale, WitnessPolicy,
+    PeersPolicy, PeersStatus, Pin, Reclaimed, ReclaimedFile, RestoreReport, RestoredHook, SentAgain,
+    SentAgainHook, SentAgainStatus, Snapshot, Status, WhenPeerLost, WhenStale, WitnessPolicy,
 };
 pub use error::{FrozenReport, FsError, IntegrityReport, StartError};
 pub use files::{FileSystem, GATHER, MountOptions, Told, WriteBack, WriteBackOptions, WriteBackStatus};

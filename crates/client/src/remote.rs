@@ -24,6 +24,11 @@ pub trait Remote: Send + Sync + 'static {
     /// Bytes sent and received so far.
     fn traffic(&self) -> (u64, u64);
 
+    /// How often a link was made, as far as is known: if it is another number than before, there was a moment without.
+    fn connects(&self) -> u64 {
+        0
+    }
+
     /// Why there is no connection, if the reason is known.
     fn trouble(&self) -> Option<RpcError> {
         None
@@ -79,6 +84,10 @@ impl Remote for Connection {
     fn traffic(&self) -> (u64, u64) {
         let traffic = Connection::traffic(self);
         (traffic.sent, traffic.received)
+    }
+
+    fn connects(&self) -> u64 {
+        Connection::traffic(self).connects
     }
 
     fn trouble(&self) -> Option<RpcError> {

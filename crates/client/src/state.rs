@@ -2,8 +2,10 @@
 //! signature is a reused number).
 //!
 //! Invariants:
-//! - [`StateLog::save`] returns only when the record is durable, and nothing that depends on it is sent before;
-//! - what is read back is the last record saved, or a later one whose save did not return: never an older one;
+//! - [`StateLog::save`] and [`StateLog::save_signer`] return only when the record is durable, and nothing that depends on
+//!   it is sent before;
+//! - what is read back is the last state saved, or a later one whose save did not return: never an older one. It is in one
+//!   record, or in one and the changes after it ([`changes`]);
 //! - one process at a time: the folder is locked for as long as the state is open;
 //! - a state of another key or file system, a newer format, or a damaged one is refused, never replaced;
 //! - one that was carried to another machine ([`carry`]) is refused from then on.
@@ -12,12 +14,16 @@
 //! others must take for an attack and which no server could be blamed for.
 
 pub mod carry;
+mod changes;
 
 use crate::tree::Allocator;
 use borsh::{BorshDeserialize, BorshSerialize};
 use carry::Moved;
+use changes::Standing;
 use holdfast_crypto::{DecodeError, Digest, PublicKey, decode, encode};
-use holdfast_log::{LocalStorage, Log, LogConfig, LogError, Storage, StorageLock};
+use holdfast_log::{LocalStorage, Log, LogConfig, LogError, Position, Storage, StorageLock};
+use holdfast_protocol::signer::Signer;
+use parking_lot::Mutex;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -31,7 +37,9 @@ const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 const RECORD: u8 = 1;
 /// Kind of a record: the state was carried to another machine ([`Moved`]). Nothing before it counts any more.
 const MOVED: u8 = 2;
-/// Segments are small, because only the last record matters.
+/// Kind of a record: what changed since the record before it ([`changes`]).
+const CHANGE: u8 = 3;
+/// Segments are small, because only the last records matter.
 const SEGMENT_BYTES: u32 = 4 << 20;
 
 /// Everything that must survive.
@@ -123,6 +131,9 @@ enum Found {
 /// The open state of one device.
 pub struct StateLog {
     log: Log,
+    file_system: Digest,
+    key: PublicKey,
+    standing: Mutex<Standing>,
     _lock: Box<dyn StorageLock>,
 }
 
@@ -179,14 +190,17 @@ impl StateLog {
         if let Some(damage) = recovery.damage.first() {
             return Err(LogError::from(damage.clone()).into());
         }
-        let mut last = None;
-        // Damage before the last record is of no interest; damage that hides it would leave an older one as the
-        // last, so whatever damage there is must be followed by a good record.
+        let mut last: Option<(u8, Position)> = None;
+        let mut since = Vec::new();
+        // Damage before the last record that stands by itself is of no interest; damage after it would leave an older
+        // state as the last.
         let mut damage = None;
         for record in recovery {
             match record {
+                Ok(head) if head.kind == CHANGE => since.push(head.position),
                 Ok(head) => {
-                    last = Some(head.position);
+                    last = Some((head.kind, head.position));
+                    since.clear();
                     damage = None;
                 }
                 Err(error) => damage = Some(error),
@@ -196,14 +210,23 @@ impl StateLog {
             return Err(error.into());
         }
         let found = match last {
-            None => Found::Nothing,
-            Some(position) => {
-                let record = log.read(position, 0)?;
+            None if since.is_empty() => Found::Nothing,
+            None => return Err(StateError::Corrupt("changes without the state that they change".to_owned())),
+            Some((kind, position)) => {
+                let body = log.read(position, 0)?.body;
                 let corrupt = |error: DecodeError| StateError::Corrupt(error.to_string());
-                match record.kind {
-                    RECORD => Found::State(Box::new(decode(&record.body).map_err(corrupt)?)),
-                    MOVED => Found::Moved(decode(&record.body).map_err(corrupt)?),
-                    kind => return Err(StateError::Corrupt(format!("record kind {kind} is unknown"))),
+                match kind {
+                    RECORD => Found::State(Box::new(changes::replay(&log, &body, &since)?)),
+                    MOVED if !since.is_empty() => {
+                        return Err(StateError::Corrupt("changes after it was carried away".to_owned()));
+                    }
+                    MOVED => Found::Moved(decode(&body).map_err(corrupt)?),
+                    kind => {
+                        let why = format!(
+                            "record kind {kind} is unknown: a newer version of this program wrote it"
+                        );
+                        return Err(StateError::Corrupt(why));
+                    }
                 }
             }
         };
@@ -221,7 +244,9 @@ impl StateLog {
                 return Err(StateError::Foreign(format!("key {of_key} of file system {found_in}")));
             }
         }
-        Ok((StateLog { log, _lock: lock }, found))
+        let segment = last.map_or(0, |(_, position)| position.segment);
+        let standing = Mutex::new(Standing::after(segment));
+        Ok((StateLog { log, file_system, key, standing, _lock: lock }, found))
     }
 
     /// Replaces the state, durably.
@@ -230,13 +255,53 @@ impl StateLog {
     /// [`StateError::Full`]: nothing changed. Any other: what is durable is unknown until the next opening,
     /// and every later save fails.
     pub fn save(&self, state: &State) -> Result<(), StateError> {
-        self.append(RECORD, &encode(state))
+        self.append_whole(RECORD, &encode(state), None)
     }
 
-    fn append(&self, kind: u8, body: &[u8]) -> Result<(), StateError> {
-        self.log.append(kind, body)?;
+    /// The same for a signer's state, of which no more is written than what has changed since it was saved last here.
+    ///
+    /// # Errors
+    /// See [`StateLog::save`].
+    pub fn save_signer(
+        &self,
+        signer: &Signer,
+        allocator: &Allocator,
+        frozen: Option<&Frozen>,
+    ) -> Result<(), StateError> {
+        let change = self.standing.lock().change(signer, allocator, frozen);
+        if let Some(body) = change {
+            self.append(CHANGE, &body)?;
+            let mut standing = self.standing.lock();
+            standing.changed(&body, signer);
+            return self.remove_before(standing.segment);
+        }
+        let state = State {
+            format: 1,
+            file_system: self.file_system,
+            key: self.key,
+            signer: signer.to_bytes(),
+            allocator: allocator.clone(),
+            frozen: frozen.cloned(),
+        };
+        self.append_whole(RECORD, &encode(&state), Some(signer))
+    }
+
+    fn append_whole(&self, kind: u8, body: &[u8], signer: Option<&Signer>) -> Result<(), StateError> {
+        let position = self.append(kind, body)?;
+        self.standing.lock().whole(position, body, signer);
+        self.remove_before(position.segment)
+    }
+
+    fn append(&self, kind: u8, body: &[u8]) -> Result<Position, StateError> {
+        let position = self.log.append(kind, body)?;
         self.log.sync()?;
-        let old: Vec<u32> = self.log.sealed_segments().into_iter().map(|(number, _)| number).collect();
+        Ok(position)
+    }
+
+    /// Removes segments that hold nothing that is needed any more.
+    fn remove_before(&self, segment: u32) -> Result<(), StateError> {
+        let sealed = self.log.sealed_segments().into_iter().map(|(number, _)| number);
+        let old: Vec<u32> = sealed.filter(|number| *number < segment).collect();
         if !old.is_empty() {
             self.log.remove_segments(&old)?;
         }

@@ -67,6 +67,7 @@ impl Site {
         let address = ServerAddress { host: "127.0.0.1".into(), port: server.address.port() };
         let config = |state: PathBuf, now_ns: i64| CreateConfig {
             server: address.clone(),
+            others: Vec::new(),
             superuser: key(1).into(),
             name: "site".into(),
             superuser_name: "root".into(),

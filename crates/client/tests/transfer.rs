@@ -135,6 +135,7 @@ impl Site {
         let server = ServerAddress { host: "127.0.0.1".into(), port };
         let address = create(CreateConfig {
             server,
+            others: Vec::new(),
             superuser: key(1).into(),
             name: "site".into(),
             superuser_name: "root".into(),

@@ -35,15 +35,15 @@ mod supervisor;
 
 pub use alias::{ALIASES, Alias, AliasPage, AliasView, PrincipalDigest};
 pub use channel::{
-    Answer, Asker, BODY_BYTES_MAX, Bounds, Channel, Ended, FILES_MAX, Kind, Packet, Patience, Refusal, Reply,
-    Request, Ticket,
+    Answer, Asker, BODY_BYTES_MAX, Bounds, Channel, Ended, FILES_MAX, HEADER_BYTES, Header, Kind, Packet,
+    Patience, Refusal, Reply, Request, Ticket,
 };
 pub use component::{Context, Main, run_if_component};
 pub use error::{ComponentError, Result};
 pub use listing::{ComponentListing, Listing, listings, runtime_directory, trusted_lines};
 pub use merged::Merged;
 pub use plan::{ChannelPlan, ComponentPlan, End, Plan, RegionGrant, Restart};
-pub use ports::{Ports, Role};
+pub use ports::{Order, Ports, Role, Word};
 pub use region::{Access, Mapped, PAGE_BYTES, Region, Regions, View};
 pub use sandbox::{Door, Profile, Wall, call_name, permitted_calls};
 pub use selfcheck::{Expected, Verdict, attempt_names, selfcheck};

@@ -33,9 +33,10 @@ pub enum Role {
     Serves,
 }
 
-/// From the supervisor to a component.
+/// From the supervisor to a component. Public, as [`Word`], so that tests can speak it as an enemy.
+#[allow(missing_docs, reason = "what a field is, the sentence of its message says")]
 #[derive(Debug, BorshSerialize, BorshDeserialize)]
-pub(crate) enum Order {
+pub enum Order {
     /// A port that the component has, before or without a channel.
     Port { port: String, role: Role },
     /// An end of a channel, and the page of the other's aliases: two files.
@@ -56,7 +57,7 @@ pub(crate) enum Order {
 
 /// From a component to the supervisor.
 #[derive(Debug, BorshSerialize, BorshDeserialize)]
-pub(crate) enum Word {
+pub enum Word {
     /// It is in its sandbox: one file, the listener for violations.
     Guarded,
     /// It could not shut itself in, and runs nothing.

@@ -1,6 +1,6 @@
 //! One message, or more, of each kind of each channel's grammar, encoded: what fuzzing begins with.
 
-use holdfast_access::{Access, Acl, CredentialId, Name, Principal, Proof, Scope, Step};
+use holdfast_access::{Access, Acl, CredentialId, Name, Principal, ProcessName, Proof, Scope, Step};
 use holdfast_crypto::Digest;
 use holdfast_monitor::{BlockId, Direction, PageId, Reference, RegionId, Status};
 use holdfast_stack::protocol::*;
@@ -50,6 +50,12 @@ pub fn ask_monitor(block: u64) -> Vec<Vec<u8>> {
         AskMonitor::WriteTogether { disk: 0, writes: vec![reference(block); 2] },
         AskMonitor::Look(vec![reference(block); 2]),
         AskMonitor::Present(vec![0; 70]),
+        AskMonitor::Read(reference(block)),
+        AskMonitor::Names,
+        AskMonitor::Enter(Entering { inode: 2, thread: 1, writes: true }),
+        AskMonitor::Refusals,
+        AskMonitor::Ended(vec![0; 9]),
+        AskMonitor::Withdrawn,
         AskMonitor::AddAlias(proof),
     ]
     .iter()
@@ -68,6 +74,14 @@ pub fn monitor_says(block: u64) -> Vec<Vec<u8>> {
         MonitorSays::Places(vec![(reference(block), id, Status::Dirty)]),
         MonitorSays::Look(vec![None, Some(Status::Clean)]),
         MonitorSays::Alias(3),
+        MonitorSays::Page(vec![7; 4096]),
+        MonitorSays::Names {
+            process: ProcessName { boot: [1; 16], number: 4 },
+            names: vec![Called { alias: 2, principal: user("bob"), scope: Scope::EVERYTHING }],
+            said: vec![],
+        },
+        MonitorSays::Entry(Entry::Again),
+        MonitorSays::Refusals(vec![(2, 3, "/bin/cat".to_owned(), "no rule".to_owned())], None),
     ]
     .iter()
     .map(encode)
@@ -88,6 +102,10 @@ pub fn ask_policy(block: u64) -> Vec<Vec<u8>> {
         AskPolicy::Look { disk, block },
         AskPolicy::Owns { disk, blocks, owner: [1; 32] },
         AskPolicy::Sizes { disk },
+        AskPolicy::Format { disk },
+        AskPolicy::Give { disk, blocks, to: user("bob") },
+        AskPolicy::Introduce { principal: user("bob"), scope: Scope::EVERYTHING },
+        AskPolicy::End(vec![0; 70]),
     ]
     .iter()
     .map(encode)
@@ -117,6 +135,7 @@ pub fn ask_cache(block: u64) -> Vec<Vec<u8>> {
         AskCache::Want { disk: 0, blocks: vec![block; 3], fill: true, ahead: vec![block + 3] },
         AskCache::Want { disk: 0, blocks: vec![block], fill: false, ahead: vec![] },
         AskCache::Clean { disk: 0, blocks: vec![block; 3] },
+        AskCache::Empty,
     ]
     .iter()
     .map(encode)
@@ -165,6 +184,7 @@ pub fn ask_files() -> Vec<Vec<u8>> {
         AskFiles::Returning,
         AskFiles::Returned { item: 2, blocks: vec![Blocks { first: 9, count: 2 }], clusters: 2, now },
         AskFiles::Sizes,
+        AskFiles::Ended { session: "vfs-0".to_owned() },
     ]
     .iter()
     .map(encode)

@@ -41,7 +41,8 @@ fn user(name: &str) -> Principal {
 
 fn refusals() -> Vec<Vec<u8>> {
     use holdfast_components::Refusal;
-    [Refusal::AliasInvalid, Refusal::Malformed, Refusal::Failed("why".to_owned()), Refusal::Code(5)]
+    let failed = Refusal::Failed("why".to_owned());
+    [Refusal::AliasInvalid, Refusal::NotPermitted, Refusal::Malformed, failed, Refusal::Code(5)]
         .iter()
         .map(encode)
         .collect()

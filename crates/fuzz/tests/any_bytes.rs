@@ -1,7 +1,7 @@
 //! Bytes of no grammar, and of nearly each: whatever decodes bytes of somebody who is not trusted.
 
 use holdfast_fuzz::mutate::{Random, mutated};
-use holdfast_fuzz::{target, targets};
+use holdfast_fuzz::{grammars, target, targets};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
@@ -43,6 +43,19 @@ fn samples_are_values() {
     };
     let wrong: Vec<&str> = targets().filter(wrong).map(|target| target.name).collect();
     assert!(wrong.is_empty(), "samples of {wrong:?} are no values");
+}
+
+/// Proves: of each channel's grammar there is a message of each kind to begin with, so that no kind is left out that was
+/// added later.
+#[test]
+fn every_kind_of_message() {
+    for grammar in grammars() {
+        let samples = (target(grammar.target).expect("a target").samples)();
+        let missing: Vec<u8> = (0..=u8::MAX)
+            .filter(|first| (grammar.has)(*first) && !samples.iter().any(|sample| sample[0] == *first))
+            .collect();
+        assert!(missing.is_empty(), "{}: no sample of the kinds {missing:?}", grammar.target);
+    }
 }
 
 /// Proves: whatever is made of each target's samples, and of what its corpus has, is a value or refused: without a panic,

@@ -1,5 +1,6 @@
 //! A device: bytes at fixed places, as a disk, an image or a partition has them.
 
+use crate::write_out;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -46,6 +47,10 @@ pub trait Device: Send + Sync {
 
     /// Asks the system to forget cached bytes of a range, so that reads come from the medium. A hint.
     fn drop_cache(&self, _offset: u64, _length: u64) {}
+
+    /// Asks the system to begin bringing what was written in a range to the medium, without waiting for it, so that the
+    /// next flush finds less to do. A hint: nothing is durable by it.
+    fn begin_write_out(&self, _offset: u64, _length: u64) {}
 
     /// What to call it in messages.
     fn describe(&self) -> String;
@@ -131,6 +136,10 @@ impl Device for FileDevice {
     fn drop_cache(&self, offset: u64, length: u64) {
         use rustix::fs::{Advice, fadvise};
         let _ = fadvise(&self.file, offset, std::num::NonZeroU64::new(length), Advice::DontNeed);
+    }
+
+    fn begin_write_out(&self, offset: u64, length: u64) {
+        write_out::begin(&self.file, offset, length);
     }
 
     fn describe(&self) -> String {
@@ -220,6 +229,16 @@ impl Device for Joined {
         }
         if first < length {
             self.second.drop_cache(offset + first - self.edge, length - first);
+        }
+    }
+
+    fn begin_write_out(&self, offset: u64, length: u64) {
+        let first = self.on_first(offset, length);
+        if first > 0 {
+            self.first.begin_write_out(offset, first);
+        }
+        if first < length {
+            self.second.begin_write_out(offset + first - self.edge, length - first);
         }
     }
 

@@ -59,6 +59,10 @@ impl Device for FailStop {
         self.device.drop_cache(offset, length);
     }
 
+    fn begin_write_out(&self, offset: u64, length: u64) {
+        self.device.begin_write_out(offset, length);
+    }
+
     fn describe(&self) -> String {
         self.device.describe()
     }

@@ -14,28 +14,33 @@
 //!   the caller's anchor calls durable is damage, and is reported, not cut off;
 //! - a failed write or sync is fatal: the log is poisoned and every later call fails, because the kernel may
 //!   have dropped the dirty pages and would call the next sync clean.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod device;
 mod error;
 mod fail_stop;
+mod file_lock;
 mod frame;
 mod journal;
 mod local;
+mod outline;
 pub mod ring;
 mod scan;
 mod segments;
 pub mod simulated;
 pub mod simulated_device;
 mod storage;
+mod write_out;
 
 pub use error::LogError;
 pub use fail_stop::FailStop;
+pub use file_lock::FileLock;
 pub use frame::{
     BodyTag, HEAD_BYTES_MAX, Position, RECORD_BYTES_MAX, Record, RecordHead, SEGMENT_HEADER_BYTES,
     segment_name, segment_number, stored_length,
 };
 pub use journal::{Log, LogConfig, Recovery, ScanDepth};
 pub use local::LocalStorage;
+pub use outline::outline_of;
 pub use scan::{Damage, Scan, Scanned};
 pub use storage::{Storage, StorageFile, StorageLock, SyncSite, is_away, is_full};

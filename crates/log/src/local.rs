@@ -1,5 +1,6 @@
 //! A directory of a local file system.
 
+use crate::FileLock;
 use crate::storage::{Storage, StorageFile, StorageLock, SyncSite};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -82,8 +83,7 @@ impl Storage for LocalStorage {
         let path = self.file(name)?;
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive)?;
-        Ok(Box::new(LocalLock(file)))
+        Ok(Box::new(FileLock::take(file)?))
     }
 
     fn entropy(&self) -> io::Result<[u8; 16]> {
@@ -103,9 +103,7 @@ impl Storage for LocalStorage {
 }
 
 /// Keeps the file, and with it the `flock`, open.
-struct LocalLock(#[allow(dead_code)] File);
-
-impl StorageLock for LocalLock {}
+impl StorageLock for FileLock {}
 
 struct LocalFile(File);
 

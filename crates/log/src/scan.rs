@@ -1,6 +1,7 @@
 //! Reading records in order, past damage: one bad record must not hide the good ones after it.
 
 use crate::frame::{self, ALIGNMENT, FRAME_BYTES, HEADER_BYTES, RecordHead};
+use crate::outline::Outline;
 use crate::segments::{Segment, Segments, first_position};
 use crate::{LogError, Position, is_away};
 use std::io;
@@ -45,11 +46,13 @@ pub struct Scan {
     end: Position,
     bodies: bool,
     reader: Option<Reader>,
+    /// In place of the reader, where heads are enough and the medium has them apart.
+    outline: Option<Outline>,
 }
 
 impl Scan {
     pub(crate) fn new(segments: Arc<Segments>, from: Position, end: Position, bodies: bool) -> Scan {
-        Scan { segments, next: from, end, bodies, reader: None }
+        Scan { segments, next: from, end, bodies, reader: None, outline: None }
     }
 
     /// The place of the next record.
@@ -59,12 +62,22 @@ impl Scan {
 
     /// The same scan from another place.
     pub(crate) fn restart(self, from: Position) -> Scan {
-        Scan { next: from, reader: None, ..self }
+        Scan { next: from, reader: None, outline: None, ..self }
     }
 
     fn skip_segment(&mut self) {
-        self.reader = None;
+        (self.reader, self.outline) = (None, None);
         self.next = first_position(self.next.segment + 1);
+    }
+
+    /// Takes the outline of the segment that comes next, if there is one of all of it.
+    fn find_outline(&mut self, number: u32, length: u64) -> Result<(), LogError> {
+        if self.bodies {
+            return Ok(());
+        }
+        let mut outline = self.segments.outline(number, length)?;
+        self.outline = outline.take_if(|outline| outline.seek(self.next.offset.into()));
+        Ok(())
     }
 }
 
@@ -77,6 +90,14 @@ impl Iterator for Scan {
             if self.next >= self.end {
                 return None;
             }
+            if let Some(outline) = &mut self.outline {
+                let Some((head, next)) = outline.step() else {
+                    self.skip_segment();
+                    continue;
+                };
+                self.next.offset = next as u32;
+                return Some(Ok(Scanned::Record(head)));
+            }
             if self.reader.as_ref().is_none_or(|reader| reader.segment.number != self.next.segment) {
                 let (number, length) = self.segments.at_or_after(self.next.segment)?;
                 if number != self.next.segment || u64::from(self.next.offset) < HEADER_BYTES {
@@ -84,6 +105,14 @@ impl Iterator for Scan {
                     continue;
                 }
                 let length = if number == self.end.segment { self.end.offset.into() } else { length };
+                match self.find_outline(number, length) {
+                    Ok(()) if self.outline.is_some() => continue,
+                    Ok(()) => {}
+                    Err(error) => {
+                        self.skip_segment();
+                        return Some(Err(error));
+                    }
+                }
                 match self.segments.get(number) {
                     Ok(segment) => self.reader = Some(Reader::new(segment, length)),
                     Err(LogError::SegmentGone(_)) => {

@@ -1,6 +1,7 @@
 //! The segment files: which there are, how long, and a bounded number of open handles.
 
 use crate::frame::{self, HEADER_BYTES, Header, SegmentKey};
+use crate::outline::Outline;
 use crate::storage::{Storage, StorageFile};
 use crate::{LogError, Position};
 use parking_lot::{Mutex, RwLock};
@@ -99,6 +100,20 @@ impl Segments {
         };
         self.remember(segment.clone());
         Ok(segment)
+    }
+
+    /// The outline of a segment of this length, if the medium keeps a good one apart.
+    pub(crate) fn outline(&self, number: u32, length: u64) -> Result<Option<Outline>, LogError> {
+        let name = frame::segment_name(number);
+        // Why it does not open is told by whoever reads the segment instead.
+        let Ok(file) = self.storage.open(&name) else { return Ok(None) };
+        let found = file.outline().map_err(|error| LogError::io("reading the outline of", &name, &error))?;
+        let Some(bytes) = found else { return Ok(None) };
+        let outline = Outline::of_bytes(number, length, bytes);
+        if outline.is_none() {
+            tracing::warn!(name, "the outline of a segment is not what was written; the segment is read");
+        }
+        Ok(outline)
     }
 
     /// Forgets and removes a segment; readers that hold it finish undisturbed.

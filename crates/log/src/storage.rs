@@ -132,6 +132,15 @@ pub trait StorageFile: Send + Sync {
     /// The medium failed; what is durable is then unknown, and a later success proves nothing about it.
     fn sync(&self, site: SyncSite) -> io::Result<()>;
 
+    /// What [`crate::outline_of`] made of this file when it was sealed, where it is kept apart because the file is expensive
+    /// to read; `None`: it is not. It is verified before it is believed.
+    ///
+    /// # Errors
+    /// The medium cannot be reached, so that the file could not be read either.
+    fn outline(&self) -> io::Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
+
     /// Asks the system to forget cached pages, so that reads come from the medium. A hint.
     fn drop_cache(&self) {}
 }

@@ -4,27 +4,27 @@
 //! rests on them: the owner's note says which epochs there were, the newest head which manifest counts, and what comes next
 //! is asked for by name. What a listing does show must be there.
 
+use crate::adopt_tails;
 use crate::bucket::Bucket;
 use crate::catalogue::{Catalogue, Head, Manifest, Owner};
 use crate::claim;
 use crate::names::{self, StoreId};
 use crate::s3::probe;
 use crate::settings::{OpenObjectsError, Settings};
-use crate::tails::Tail;
 use crate::tiered::now_s;
-use holdfast_log::{Storage, SyncSite, segment_name, segment_number};
+use holdfast_log::{Storage, SyncSite, segment_number};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 /// There while a store is taken over.
 pub(crate) const MARKER: &str = "objects-adopting";
-const ADOPTED: SyncSite = SyncSite("objects: taken over");
+pub(crate) const ADOPTED: SyncSite = SyncSite("objects: taken over");
 /// Epochs before ours whose objects are asked for by name.
-const EPOCHS_TRIED: u64 = 32;
+pub(crate) const EPOCHS_TRIED: u64 = 32;
 /// Epochs before ours whose heads are asked for.
 const HEADS_TRIED: usize = 1000;
 /// Manifests and segments that are asked for by name behind the last that is known.
-const AHEAD: u64 = 3;
+pub(crate) const AHEAD: u64 = 3;
 
 /// The catalogue to begin with. It is not written yet.
 pub(crate) fn begin(
@@ -48,8 +48,9 @@ pub(crate) fn begin(
         }
         Some(owner) => Err(OpenObjectsError::Occupied { bucket: bucket.describe(), owner: owner.shown() }),
         None => {
-            let is_store =
-                |name: &str| ["/segment-", "/manifest-", "/tail-"].iter().any(|part| name.contains(part));
+            let is_store = |name: &str| {
+                ["/segment-", "/manifest-", "/tail-", "/part-"].iter().any(|part| name.contains(part))
+            };
             if let Some(found) = bucket.list("")?.into_iter().find(|one| is_store(&one.name)) {
                 return Err(OpenObjectsError::Damaged {
                     what: bucket.describe(),
@@ -151,11 +152,10 @@ fn adopt(local: &dyn Storage, bucket: &dyn Bucket, owner: &Owner) -> Result<Cata
         }
     }
     let lengths: BTreeMap<&str, u64> = listed.iter().map(|one| (one.name.as_str(), one.length)).collect();
-    for entry in catalogue.segments.values() {
-        let name = entry.name(&store);
-        let is_there = lengths.get(name.as_str()) == Some(&entry.length)
+    for (name, expected) in catalogue.segments.values().flat_map(|entry| entry.objects(&store)) {
+        let is_there = lengths.get(name.as_str()) == Some(&expected)
             || match bucket.length(&name) {
-                Ok(length) => length == entry.length,
+                Ok(length) => length == expected,
                 Err(error) if error.is_absent() => false,
                 Err(error) => return Err(error.into()),
             };
@@ -167,7 +167,7 @@ fn adopt(local: &dyn Storage, bucket: &dyn Bucket, owner: &Owner) -> Result<Cata
             );
         }
     }
-    adopt_tails(local, bucket, &catalogue, &all)?;
+    adopt_tails::adopt(local, bucket, &catalogue, &all)?;
     Ok(catalogue)
 }
 
@@ -269,111 +269,4 @@ fn put_format(local: &dyn Storage, format: &[u8]) -> Result<(), OpenObjectsError
     }
     let file = local.create("FORMAT").map_err(failed())?;
     file.write_at(0, format).and_then(|()| file.sync(ADOPTED)).map_err(failed())
-}
-
-/// Brings segments that were not sealed back as local files.
-fn adopt_tails(
-    local: &dyn Storage,
-    bucket: &dyn Bucket,
-    catalogue: &Catalogue,
-    names: &BTreeSet<&str>,
-) -> Result<(), OpenObjectsError> {
-    let store = &catalogue.store;
-    let last = catalogue.segments.values().next_back();
-    let mut previous = last.map_or((0, 0), |entry| (entry.number, entry.length));
-    let mut epochs: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
-    let mut ends: BTreeMap<u32, u64> = BTreeMap::new();
-    for (segment, epoch, offset) in names.iter().filter_map(|name| names::tail_of(store, name)) {
-        epochs.entry(segment).or_default().insert(epoch);
-        let end = ends.entry(segment).or_default();
-        *end = (*end).max(offset);
-    }
-    let unlisted = tail_epochs(store, catalogue.epoch, names);
-    let last = epochs.keys().next_back().copied().unwrap_or(0);
-    let (mut segment, mut misses) = (previous.0, 0);
-    while misses < AHEAD {
-        segment += 1;
-        let mut tried = epochs.remove(&segment).unwrap_or_default();
-        tried.extend(&unlisted);
-        let mut best: Vec<Tail> = Vec::new();
-        for epoch in tried.into_iter().rev() {
-            let chain = chain(bucket, store, segment, epoch)?;
-            let head =
-                |chain: &[Tail]| chain.first().map(|tail| tail.bytes[..tail.bytes.len().min(64)].to_vec());
-            let length = |chain: &[Tail]| chain.iter().map(|tail| tail.bytes.len()).sum::<usize>();
-            // Of one segment the longest copy counts; of two that have its number, the later server's.
-            if best.is_empty() || head(&best) == head(&chain) && length(&chain) > length(&best) {
-                best = chain;
-            }
-        }
-        let Some(first) = best.first() else {
-            if ends.contains_key(&segment) {
-                return Err(gap(bucket, store, segment, 0));
-            }
-            misses += u64::from(segment > last);
-            continue;
-        };
-        if first.previous != previous {
-            return Err(gap(bucket, store, previous.0.max(1), previous.1));
-        }
-        let length: u64 = best.iter().map(|tail| tail.bytes.len() as u64).sum();
-        if ends.get(&segment).is_some_and(|end| *end >= length) {
-            return Err(gap(bucket, store, segment, length));
-        }
-        let name = segment_name(segment);
-        let file = local.create(&name).map_err(OpenObjectsError::io("creating", &name))?;
-        for tail in &best {
-            file.write_at(tail.offset, &tail.bytes).map_err(OpenObjectsError::io("writing", &name))?;
-        }
-        file.sync(ADOPTED).map_err(OpenObjectsError::io("syncing", &name))?;
-        (previous, misses) = ((segment, length), 0);
-    }
-    local.sync_dir(ADOPTED).map_err(OpenObjectsError::io("syncing", &local.describe()))
-}
-
-/// Epochs in which tails may have been written that no listing shows, and that still count: a tail goes when its segment is in
-/// the bucket, which is soon after the next start.
-fn tail_epochs(store: &StoreId, epoch: u64, names: &BTreeSet<&str>) -> BTreeSet<u64> {
-    let tails = names.iter().filter_map(|name| names::tail_of(store, name)).map(|(_, epoch, _)| epoch);
-    let manifests = names.iter().filter_map(|name| names::manifest_of(store, name)).map(|(epoch, _)| epoch);
-    let newest = tails.chain(manifests).max().unwrap_or(epoch).min(epoch);
-    (newest.saturating_sub(EPOCHS_TRIED)..epoch).collect()
-}
-
-fn gap(bucket: &dyn Bucket, store: &StoreId, segment: u32, offset: u64) -> OpenObjectsError {
-    OpenObjectsError::Damaged {
-        what: format!("the end of the store in {}", bucket.describe()),
-        why: format!(
-            "what follows offset {offset} of segment {segment} is not there, and later parts are. Put the missing objects \
-             {}... back; or remove all later ones, which gives up what they have",
-            names::tail(store, segment, 0, offset).trim_end_matches(|c: char| c.is_ascii_digit() || c == '-')
-        ),
-    }
-}
-
-/// All parts of a segment that one server wrote, each asked for by where the last one ended.
-fn chain(
-    bucket: &dyn Bucket,
-    store: &StoreId,
-    segment: u32,
-    epoch: u64,
-) -> Result<Vec<Tail>, OpenObjectsError> {
-    let (mut chain, mut offset) = (Vec::new(), 0);
-    loop {
-        let name = names::tail(store, segment, epoch, offset);
-        let bytes = match bucket.get(&name, None) {
-            Ok(bytes) => bytes,
-            Err(error) if error.is_absent() => return Ok(chain),
-            Err(error) => return Err(error.into()),
-        };
-        let tail = Tail::of_bytes(&bytes).filter(|tail| (tail.segment, tail.offset) == (segment, offset));
-        let tail = tail.filter(|tail| !tail.bytes.is_empty()).ok_or_else(|| OpenObjectsError::Damaged {
-            what: format!("the object {}/{name}", bucket.describe()),
-            why: "it is not what was written. Put an earlier version of it back; or remove it and all later ones, which gives \
-                  up what they have"
-                .to_owned(),
-        })?;
-        offset += tail.bytes.len() as u64;
-        chain.push(tail);
-    }
 }

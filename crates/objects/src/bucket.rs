@@ -74,6 +74,14 @@ pub trait Bucket: Send + Sync {
     /// [`BucketError`]
     fn delete(&self, name: &str) -> Result<(), BucketError>;
 
+    /// Gives up uploads in parts that were not completed, of objects whose names begin so; how many.
+    ///
+    /// # Errors
+    /// [`BucketError`]
+    fn abandon_uploads(&self, _beginning: &str) -> Result<usize, BucketError> {
+        Ok(0)
+    }
+
     /// Bucket and prefix for messages.
     fn describe(&self) -> String;
 

@@ -8,7 +8,8 @@
 //! Invariant: the catalogue lists a segment only once the bucket has its object, and a manifest lists all that the
 //! catalogue lists and all that is condemned but whose contents are not all in the bucket at their new places.
 
-use crate::names::{self, StoreId};
+use crate::entry::{Entry, EntryOne};
+use crate::names::StoreId;
 use crate::settings::OpenObjectsError;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_log::{Storage, SyncSite};
@@ -21,29 +22,14 @@ pub(crate) const FILE: &str = "objects";
 const FILE_NEW: &str = "objects-new";
 const LOST: &str = "objects-lost";
 const LOST_NEW: &str = "objects-lost-new";
-const CATALOGUE: &[u8] = b"holdfast catalogue of objects 1\n";
+const CATALOGUE: &[u8] = b"holdfast catalogue of objects 2\n";
+const CATALOGUE_ONE: &[u8] = b"holdfast catalogue of objects 1\n";
 const LOST_FIRST: &[u8] = b"holdfast lost objects 1\n";
-const MANIFEST: &[u8] = b"holdfast manifest of segments 1\n";
+const MANIFEST: &[u8] = b"holdfast manifest of segments 2\n";
+const MANIFEST_ONE: &[u8] = b"holdfast manifest of segments 1\n";
 const OWNER: &str = "holdfast owner 1";
 const HEAD: &str = "holdfast head 1";
 const WRITTEN: SyncSite = SyncSite("objects: catalogue");
-
-/// A segment in the bucket.
-#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub(crate) struct Entry {
-    pub(crate) number: u32,
-    /// Of the server that wrote it.
-    pub(crate) epoch: u64,
-    pub(crate) length: u64,
-    /// SHA-256.
-    pub(crate) sum: [u8; 32],
-}
-
-impl Entry {
-    pub(crate) fn name(&self, store: &StoreId) -> String {
-        names::segment(store, self.number, self.epoch, &self.sum)
-    }
-}
 
 /// A segment that the log has removed.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
@@ -82,6 +68,58 @@ pub(crate) struct Manifest {
     pub(crate) format: Vec<u8>,
 }
 
+/// A condemned segment as it was before segments consisted of parts.
+#[derive(BorshDeserialize)]
+struct CondemnedOne {
+    entry: EntryOne,
+    after: u32,
+    unlisted_s: Option<u64>,
+}
+
+/// A catalogue as it was before segments consisted of parts.
+#[derive(BorshDeserialize)]
+struct CatalogueOne {
+    store: StoreId,
+    epoch: u64,
+    token: [u8; 16],
+    manifest: u64,
+    segments: BTreeMap<u32, EntryOne>,
+    condemned: Vec<CondemnedOne>,
+    leaving: BTreeMap<u32, u32>,
+}
+
+/// A manifest as it was before segments consisted of parts.
+#[derive(BorshDeserialize)]
+struct ManifestOne {
+    store: StoreId,
+    epoch: u64,
+    number: u64,
+    segments: Vec<EntryOne>,
+    format: Vec<u8>,
+}
+
+impl From<CondemnedOne> for Condemned {
+    fn from(CondemnedOne { entry, after, unlisted_s }: CondemnedOne) -> Condemned {
+        Condemned { entry: entry.into(), after, unlisted_s }
+    }
+}
+
+impl From<CatalogueOne> for Catalogue {
+    fn from(one: CatalogueOne) -> Catalogue {
+        let CatalogueOne { store, epoch, token, manifest, segments, condemned, leaving } = one;
+        let segments = segments.into_iter().map(|(number, entry)| (number, entry.into())).collect();
+        let condemned = condemned.into_iter().map(Condemned::from).collect();
+        Catalogue { store, epoch, token, manifest, segments, condemned, leaving }
+    }
+}
+
+impl From<ManifestOne> for Manifest {
+    fn from(ManifestOne { store, epoch, number, segments, format }: ManifestOne) -> Manifest {
+        let segments = segments.into_iter().map(Entry::from).collect();
+        Manifest { store, epoch, number, segments, format }
+    }
+}
+
 fn sealed<T: BorshSerialize>(first: &[u8], value: &T) -> Vec<u8> {
     let mut bytes = first.to_vec();
     value.serialize(&mut bytes).expect("encoding into memory cannot fail");
@@ -107,7 +145,14 @@ impl Manifest {
     }
 
     pub(crate) fn of_bytes(bytes: &[u8]) -> Result<Manifest, String> {
-        opened(MANIFEST, bytes)
+        let manifest: Manifest = match bytes.starts_with(MANIFEST_ONE) {
+            true => opened::<ManifestOne>(MANIFEST_ONE, bytes)?.into(),
+            false => opened(MANIFEST, bytes)?,
+        };
+        match manifest.segments.iter().find(|entry| !entry.is_sound()) {
+            Some(entry) => Err(format!("the parts of segment {} are not as long as it is", entry.number)),
+            None => Ok(manifest),
+        }
     }
 }
 
@@ -127,7 +172,11 @@ impl Catalogue {
     /// The catalogue in a directory; `None`: there is none.
     pub(crate) fn read(storage: &dyn Storage) -> Result<Option<Catalogue>, OpenObjectsError> {
         let Some(bytes) = read(storage, FILE)? else { return Ok(None) };
-        opened(CATALOGUE, &bytes).map(Some).map_err(|why| OpenObjectsError::Damaged {
+        let catalogue = match bytes.starts_with(CATALOGUE_ONE) {
+            true => opened::<CatalogueOne>(CATALOGUE_ONE, &bytes).map(Catalogue::from),
+            false => opened(CATALOGUE, &bytes),
+        };
+        catalogue.map(Some).map_err(|why| OpenObjectsError::Damaged {
             what: format!("the catalogue {}/{FILE}", storage.describe()),
             why: format!(
                 "{why}. Move that directory away and start with --blocks-anew: the store is then found in the bucket"
@@ -275,12 +324,66 @@ fn id_of(text: &str) -> Option<[u8; 16]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entry::{Form, Part};
     use holdfast_log::LocalStorage;
+
+    fn bytes_of(hex: &str) -> Vec<u8> {
+        let hex: Vec<u8> = hex.bytes().filter(u8::is_ascii_hexdigit).collect();
+        let byte = |two: &[u8]| u8::from_str_radix(std::str::from_utf8(two).unwrap(), 16).unwrap();
+        hex.chunks(2).map(byte).collect()
+    }
+
+    /// Proves: a manifest is laid out as the golden one, and manifests and catalogues of before segments consisted of parts are
+    /// read.
+    #[test]
+    fn earlier_ones_are_read() {
+        let whole = |number, sum, outline| Entry {
+            number,
+            epoch: 2,
+            length: 100,
+            form: Form::Whole { sum: [sum; 32] },
+            outline,
+        };
+        let parts = vec![Part { length: 60, is_joined: false }, Part { length: 40, is_joined: true }];
+        let manifest = Manifest {
+            store: [1; 16],
+            epoch: 2,
+            number: 7,
+            segments: vec![
+                whole(3, 7, Some([6; 16])),
+                Entry { form: Form::Parts(parts), ..whole(4, 0, None) },
+            ],
+            format: b"format".to_vec(),
+        };
+        assert_eq!(manifest.to_bytes(), bytes_of(include_str!("../tests/golden/manifest-2.hex")));
+        let mut unsound = manifest.clone();
+        unsound.segments[1].length += 1;
+        let error = Manifest::of_bytes(&unsound.to_bytes()).unwrap_err();
+        assert!(error.contains("segment 4"), "{error}");
+        let one = bytes_of(include_str!("../tests/golden/manifest-1.hex"));
+        let segments = vec![whole(3, 7, None), whole(4, 8, None)];
+        assert_eq!(Manifest::of_bytes(&one), Ok(Manifest { segments, ..manifest }));
+        let folder = tempfile::tempdir().unwrap();
+        let storage = LocalStorage::open(folder.path()).unwrap();
+        let one = bytes_of(include_str!("../tests/golden/catalogue-1.hex"));
+        std::fs::write(folder.path().join(FILE), one).unwrap();
+        let catalogue = Catalogue {
+            store: [1; 16],
+            epoch: 2,
+            token: [9; 16],
+            manifest: 6,
+            segments: BTreeMap::from([(4, whole(4, 8, None))]),
+            condemned: vec![Condemned { entry: whole(3, 7, None), after: 5, unlisted_s: Some(1234) }],
+            leaving: BTreeMap::from([(6, 8)]),
+        };
+        assert_eq!(Catalogue::read(&storage).unwrap(), Some(catalogue));
+    }
 
     /// Proves: what is written comes back, and no altered or shortened copy of it does.
     #[test]
     fn altered_copies_are_refused() {
-        let entry = Entry { number: 4, epoch: 2, length: 100, sum: [7; 32] };
+        let entry =
+            Entry { number: 4, epoch: 2, length: 100, form: Form::Whole { sum: [7; 32] }, outline: None };
         let mut catalogue = Catalogue::new([1; 16]);
         catalogue.segments.insert(4, entry.clone());
         let gone = Entry { number: 3, ..entry.clone() };

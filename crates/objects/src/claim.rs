@@ -6,10 +6,11 @@
 
 use crate::bucket::BucketError;
 use crate::catalogue::{Catalogue, Owner};
+use crate::entry::Entry;
 use crate::names;
 use crate::settings::OpenObjectsError;
 use crate::tiered::{Claim, Growing, Inner, Loss, State, now_s};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The owner's note; `None`: there is none.
 pub(crate) fn owner(bucket: &dyn crate::bucket::Bucket) -> Result<Option<Owner>, OpenObjectsError> {
@@ -64,10 +65,14 @@ const CHANGED: &str = "Put the bucket right (a backup, earlier versions of its o
 
 /// Makes the prefix this server's: looks at whose it was and whether all is there, and writes the owner's note.
 pub(crate) fn take(inner: &Inner) -> Result<(), OpenObjectsError> {
+    let _taking = inner.taking.lock();
     let place = inner.bucket.describe();
     let (store, epoch, token, is_unused) = {
         let state = inner.state.lock();
         lost(&state.claim)?;
+        if state.claim == Claim::Held {
+            return Ok(());
+        }
         let catalogue = &state.catalogue;
         let is_unused = catalogue.segments.is_empty() && catalogue.condemned.is_empty();
         (catalogue.store, catalogue.epoch, catalogue.token, is_unused)
@@ -175,40 +180,43 @@ pub(crate) fn look(inner: &Inner) -> Result<(), OpenObjectsError> {
 
 /// What a store has in the bucket.
 struct Listing {
-    segments: BTreeMap<String, u64>,
+    /// What segments consist of, or did.
+    objects: BTreeMap<String, u64>,
     /// Manifests and heads.
     manifests: Vec<String>,
-    tails: Vec<(u32, String)>,
 }
 
 impl Listing {
     fn read(inner: &Inner, store: names::StoreId) -> Result<Listing, OpenObjectsError> {
-        let mut listing = Listing { segments: BTreeMap::new(), manifests: Vec::new(), tails: Vec::new() };
+        let mut listing = Listing { objects: BTreeMap::new(), manifests: Vec::new() };
+        let of_segments =
+            [names::segments(&store), names::tails(&store), names::parts(&store), names::outlines(&store)];
         for one in inner.note(inner.bucket.list(&names::store(&store)))? {
             let is_head = names::head_of(&store, &one.name).is_some();
             if is_head || names::manifest_of(&store, &one.name).is_some() {
                 listing.manifests.push(one.name);
-            } else if let Some((segment, ..)) = names::tail_of(&store, &one.name) {
-                listing.tails.push((segment, one.name));
-            } else if one.name.starts_with(&names::segments(&store)) {
-                listing.segments.insert(one.name, one.length);
+            } else if of_segments.iter().any(|beginning| one.name.starts_with(beginning)) {
+                listing.objects.insert(one.name, one.length);
             }
         }
         Ok(listing)
     }
 
-    /// Segments that the catalogue has and the bucket lacks. A listing may lag, so each is asked for by name.
+    /// Objects of segments that the catalogue has and the bucket lacks. (Without its outline a segment is read itself.) A listing may lag, so each is asked for by name.
     fn missing(&self, inner: &Inner) -> Result<Vec<(u32, String)>, BucketError> {
         let wanted: Vec<(u32, String, u64)> = {
             let state = inner.state.lock();
             let catalogue = &state.catalogue;
-            let of =
-                |entry: &crate::catalogue::Entry| (entry.number, entry.name(&catalogue.store), entry.length);
-            catalogue.segments.values().map(of).collect()
+            let of = |entry: &Entry| {
+                let objects = entry.objects(&catalogue.store).into_iter();
+                let number = entry.number;
+                objects.map(move |(name, length)| (number, name, length))
+            };
+            catalogue.segments.values().flat_map(of).collect()
         };
         let mut missing = Vec::new();
         for (number, name, length) in wanted {
-            if self.segments.get(&name) == Some(&length) {
+            if self.objects.get(&name) == Some(&length) {
                 continue;
             }
             match inner.note(inner.bucket.length(&name)) {
@@ -221,20 +229,21 @@ impl Listing {
         Ok(missing)
     }
 
-    /// What nothing needs goes: what a crash left half-done, and tails and manifests that were replaced.
+    /// What nothing needs goes: what a crash left half-done, and parts and manifests that were replaced.
     fn sort_out(self, inner: &Inner) {
         let mut guard = inner.state.lock();
         let state = &mut *guard;
         let catalogue = &state.catalogue;
         let condemned = catalogue.condemned.iter().map(|one| &one.entry);
-        let known: Vec<String> =
-            catalogue.segments.values().chain(condemned).map(|entry| entry.name(&catalogue.store)).collect();
-        let known: std::collections::BTreeSet<String> = known.into_iter().collect();
-        state.old_objects.extend(self.segments.into_keys().filter(|name| !known.contains(name)));
+        let store = catalogue.store;
+        let known: BTreeSet<String> =
+            catalogue.segments.values().chain(condemned).flat_map(|entry| entry.names(&store)).collect();
         state.old_objects.extend(self.manifests);
-        for (segment, name) in self.tails {
-            match state.growing.get_mut(&segment) {
-                Some(growing) => growing.tails.push(name),
+        for name in self.objects.into_keys().filter(|name| !known.contains(name)) {
+            let segment = names::tail_of(&store, &name).map(|(segment, ..)| segment);
+            match segment.and_then(|segment| state.growing.get_mut(&segment)) {
+                // Whoever takes over needs it until the segment is there.
+                Some(growing) => growing.strays.push(name),
                 None => state.old_objects.push(name),
             }
         }
@@ -247,6 +256,10 @@ impl State {
     fn accept_missing(&mut self, missing: &[(u32, String)]) -> bool {
         let known = self.lost_objects.len();
         for (number, name) in missing {
+            // Another part of it was missing too.
+            if self.growing.contains_key(number) {
+                continue;
+            }
             match self.copies.remove(number).and_then(|_| self.catalogue.segments.remove(number)) {
                 Some(entry) => {
                     let (written, synced) = (entry.length, entry.length);

@@ -54,11 +54,11 @@ impl StorageFile for TieredFile {
                 state.catalogue.segments.get(&self.number).or_else(|| condemned().map(|one| &one.entry));
             let entry =
                 entry.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the segment was removed"))?;
-            (entry.name(&state.catalogue.store), entry.length)
+            (state.catalogue.store, entry.clone())
         };
-        let (object, length) = entry;
-        let count = length.saturating_sub(offset).min(buffer.len() as u64) as usize;
-        self.inner.pages.read(&self.inner, self.number, (&object, length), offset, &mut buffer[..count])?;
+        let (store, entry) = entry;
+        let count = entry.length.saturating_sub(offset).min(buffer.len() as u64) as usize;
+        self.inner.pages.read(&self.inner, (&store, &entry), offset, &mut buffer[..count])?;
         Ok(count)
     }
 
@@ -90,8 +90,7 @@ impl StorageFile for TieredFile {
         }
         self.growing()?.truncate(length)?;
         if let Some(growing) = self.inner.state.lock().growing.get_mut(&self.number) {
-            growing.written = length;
-            growing.synced = growing.synced.min(length);
+            growing.cut(length);
         }
         Ok(())
     }
@@ -115,6 +114,35 @@ impl StorageFile for TieredFile {
             }
         }
         Ok(())
+    }
+
+    fn outline(&self) -> io::Result<Option<Vec<u8>>> {
+        let (name, sum) = {
+            let state = self.inner.state.lock();
+            let Some(entry) = state.catalogue.segments.get(&self.number) else { return Ok(None) };
+            let store = &state.catalogue.store;
+            // What is here is read as fast; and blocks whose loss was accepted are not to be taken for there.
+            let is_lost = || entry.objects(store).iter().any(|(name, _)| state.lost_objects.contains(name));
+            if state.files.contains_key(&self.number) || is_lost() {
+                return Ok(None);
+            }
+            match entry.outline_name(store).zip(entry.outline) {
+                Some(outline) => outline,
+                None => return Ok(None),
+            }
+        };
+        match self.inner.note(self.inner.bucket.get(&name, None)) {
+            Ok(bytes) if bytes.ends_with(&sum) => Ok(Some(bytes)),
+            Ok(_) => {
+                tracing::warn!(object = name, "it is not what was written; the segment is read in its place");
+                Ok(None)
+            }
+            Err(error) if error.is_absent() => {
+                tracing::warn!("{error}; the segment is read in its place");
+                Ok(None)
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn drop_cache(&self) {

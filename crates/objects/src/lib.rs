@@ -20,10 +20,12 @@
 
 mod address;
 mod adopt;
+mod adopt_tails;
 mod bucket;
 mod catalogue;
 mod claim;
 mod credentials;
+mod entry;
 mod file;
 mod names;
 mod pages;
@@ -33,6 +35,7 @@ mod settings;
 mod sign;
 pub mod simulated;
 mod storage;
+mod tail;
 mod tails;
 mod tiered;
 mod xml;

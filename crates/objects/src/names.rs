@@ -2,13 +2,16 @@
 //!
 //! ```text
 //! owner                                  who writes here; the one object that is overwritten
-//! ID/segment-NNNNNNNNNN-EPOCH-SUM        a sealed segment
+//! ID/segment-NNNNNNNNNN-EPOCH-SUM        a sealed segment, if it is one object
 //! ID/manifest-EPOCH-NUMBER               which segments make up the store
 //! ID/head-EPOCH                          which of that start's manifests counts
-//! ID/tail-NNNNNNNNNN-EPOCH-OFFSET        a part of a segment that is not sealed
+//! ID/tail-NNNNNNNNNN-EPOCH-OFFSET        a part of a segment, sent while that was written
+//! ID/part-NNNNNNNNNN-EPOCH-OFFSET-LENGTH a part of a segment, made of several of those
+//! ID/outline-NNNNNNNNNN-EPOCH-SUM        a sealed segment without the bodies of its records
 //! ```
 //!
-//! ID is the store's, drawn when it was made; EPOCH counts the starts of its server; SUM begins the SHA-256 of the segment.
+//! ID is the store's, drawn when it was made; EPOCH counts the starts of its server; SUM begins the SHA-256 of the segment, or
+//! ends its outline.
 //! All numbers have leading zeros, so names sort as numbers do.
 
 pub(crate) const OWNER: &str = "owner";
@@ -32,6 +35,26 @@ pub(crate) fn segment(store: &StoreId, number: u32, epoch: u64, sum: &[u8; 32]) 
 /// What the names of all segments of a store begin with.
 pub(crate) fn segments(store: &StoreId) -> String {
     format!("{}/segment-", of(store))
+}
+
+/// A part of a segment, made of several.
+pub(crate) fn part(store: &StoreId, segment: u32, epoch: u64, offset: u64, length: u32) -> String {
+    format!("{}{segment:010}-{epoch:010}-{offset:010}-{length:010}", parts(store))
+}
+
+/// What the names of all such parts of a store begin with.
+pub(crate) fn parts(store: &StoreId) -> String {
+    format!("{}/part-", of(store))
+}
+
+/// A sealed segment without the bodies of its records.
+pub(crate) fn outline(store: &StoreId, segment: u32, epoch: u64, sum: &[u8; 16]) -> String {
+    format!("{}{segment:010}-{epoch:010}-{}", outlines(store), crate::sign::hex(sum))
+}
+
+/// What the names of all outlines of a store begin with.
+pub(crate) fn outlines(store: &StoreId) -> String {
+    format!("{}/outline-", of(store))
 }
 
 pub(crate) fn manifests(store: &StoreId) -> String {
@@ -68,7 +91,12 @@ pub(crate) fn tails(store: &StoreId) -> String {
 }
 
 pub(crate) fn tail(store: &StoreId, segment: u32, epoch: u64, offset: u64) -> String {
-    format!("{}{segment:010}-{epoch:010}-{offset:010}", tails(store))
+    format!("{}{offset:010}", tails_of(store, segment, epoch))
+}
+
+/// What the names of a start's tails of a segment begin with.
+pub(crate) fn tails_of(store: &StoreId, segment: u32, epoch: u64) -> String {
+    format!("{}{segment:010}-{epoch:010}-", tails(store))
 }
 
 /// Segment, epoch and offset of a tail.

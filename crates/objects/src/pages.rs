@@ -2,11 +2,14 @@
 //!
 //! Which ranges a file has is known in memory only, so files of an earlier run are removed.
 
+use crate::bucket::{Bucket, BucketError};
+use crate::entry::{Entry, ObjectRange};
+use crate::names::StoreId;
 use crate::settings::OpenObjectsError;
 use crate::tiered::Inner;
 use holdfast_log::{Storage, StorageFile};
 use parking_lot::{Condvar, Mutex};
-use std::collections::btree_map::Entry;
+use std::collections::btree_map;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
@@ -40,6 +43,15 @@ pub(crate) struct Pages {
 
 fn name_of(number: u32) -> String {
     format!("{PREFIX}{number:010}")
+}
+
+/// Bytes that lie in several objects.
+fn fetch(bucket: &dyn Bucket, ranges: Vec<ObjectRange>) -> Result<Vec<u8>, BucketError> {
+    let mut bytes = Vec::new();
+    for (object, range) in ranges {
+        bytes.extend(bucket.get(&object, Some(range))?);
+    }
+    Ok(bytes)
 }
 
 /// Whether a file is one of these.
@@ -93,12 +105,11 @@ impl Pages {
         }
     }
 
-    /// Fills `buffer` from `offset` of a segment, which must have all of it. `object`: its name and length.
+    /// Fills `buffer` from `offset` of a segment, which must have all of it.
     pub(crate) fn read(
         &self,
         inner: &Inner,
-        number: u32,
-        object: (&str, u64),
+        segment: (&StoreId, &Entry),
         offset: u64,
         buffer: &mut [u8],
     ) -> io::Result<()> {
@@ -109,7 +120,7 @@ impl Pages {
             let start = page * PAGE_BYTES;
             let until = end.min(start + PAGE_BYTES);
             let into = &mut buffer[(at - offset) as usize..(until - offset) as usize];
-            self.read_page(inner, number, object, page, at - start, into)?;
+            self.read_page(inner, segment, page, at - start, into)?;
             at = until;
         }
         Ok(())
@@ -118,12 +129,12 @@ impl Pages {
     fn read_page(
         &self,
         inner: &Inner,
-        number: u32,
-        (object, length): (&str, u64),
+        (store, entry): (&StoreId, &Entry),
         page: u64,
         within: u64,
         into: &mut [u8],
     ) -> io::Result<()> {
+        let number = entry.number;
         let mut cached = self.cached.lock();
         loop {
             let used = self.tick();
@@ -146,7 +157,8 @@ impl Pages {
         }
         drop(cached);
         let start = page * PAGE_BYTES;
-        let came = inner.note(inner.bucket.get(object, Some(start..length.min(start + PAGE_BYTES))));
+        let wanted = start..entry.length.min(start + PAGE_BYTES);
+        let came = inner.note(fetch(&*inner.bucket, entry.ranges(store, wanted)));
         if let Ok(bytes) = &came {
             into.copy_from_slice(&bytes[within as usize..within as usize + into.len()]);
             // What cannot be kept is asked for again.
@@ -178,8 +190,8 @@ impl Pages {
         let mut guard = self.cached.lock();
         let cached = &mut *guard;
         let segment = match cached.segments.entry(number) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) => {
+            btree_map::Entry::Occupied(entry) => entry.into_mut(),
+            btree_map::Entry::Vacant(entry) => {
                 let file = local.create(&name_of(number))?;
                 entry.insert(Segment { file, pages: BTreeSet::new(), bytes: 0, used: self.tick() })
             }

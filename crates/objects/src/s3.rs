@@ -1,4 +1,5 @@
-//! A bucket behind the S3 protocol: five calls over HTTP, signed, with deadlines, tried again where that can help.
+//! A bucket behind the S3 protocol: five calls over HTTP, signed, with deadlines, tried again where that can help. Large objects
+//! are written in parts.
 //!
 //! Every call may be repeated: objects have names that are used once, so a request that arrives twice, or late, does what
 //! was done already.
@@ -9,8 +10,9 @@ use crate::credentials::Credentials;
 use crate::sign::{Signing, encoded, sha256, signature_headers};
 use crate::xml;
 use holdfast_web::{Authorities, client};
+use parking_lot::Mutex;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ureq::Agent;
 
@@ -23,6 +25,12 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const PACE_BYTES: u64 = 256 << 10;
 /// Longest answer that is not an object.
 const ANSWER_BYTES_MAX: u64 = 8 << 20;
+/// Objects of so many bytes are written in parts.
+const PARTS_FROM: usize = 32 << 20;
+/// Bytes of a part; the last one may be shorter.
+const PART_BYTES: usize = 16 << 20;
+/// Parts under way at once.
+const PARTS_AT_ONCE: usize = 4;
 /// Longest object that is read whole.
 const OBJECT_BYTES_MAX: u64 = 2 << 30;
 
@@ -38,16 +46,25 @@ pub struct S3 {
     counts: [AtomicU64; 5],
     /// Whether the last request got no answer: then one attempt is enough.
     is_away: AtomicBool,
+    /// Whether the store has said that it knows no uploads in parts.
+    knows_no_parts: AtomicBool,
 }
 
 struct Answer {
     status: u16,
     length: Option<u64>,
+    /// The store's name for what was written.
+    tag: String,
     body: Vec<u8>,
 }
 
+#[derive(Clone)]
 struct Asked<'a> {
     kind: Kind,
+    /// Another method than the kind's.
+    method: Option<&'static str>,
+    /// Whether it is tried again though the last request, which may be one beside it, got no answer.
+    insists: bool,
     /// Without the prefix; empty: the bucket.
     object: &'a str,
     query: Vec<(String, String)>,
@@ -55,6 +72,27 @@ struct Asked<'a> {
     /// Headers that go with what is written.
     headers: &'a [(&'static str, &'a str)],
     body: &'a [u8],
+}
+
+impl<'a> Asked<'a> {
+    /// No more than that.
+    fn about(kind: Kind, object: &'a str) -> Asked<'a> {
+        Asked {
+            kind,
+            method: None,
+            insists: false,
+            object,
+            query: Vec::new(),
+            range: None,
+            headers: &[],
+            body: &[],
+        }
+    }
+
+    fn with(mut self, name: &str, value: &str) -> Asked<'a> {
+        self.query.push((name.to_owned(), value.to_owned()));
+        self
+    }
 }
 
 impl S3 {
@@ -75,6 +113,7 @@ impl S3 {
             region,
             counts: Default::default(),
             is_away: AtomicBool::new(false),
+            knows_no_parts: AtomicBool::new(false),
         }
     }
 
@@ -89,9 +128,91 @@ impl S3 {
         headers: &[(&'static str, &str)],
         bytes: &[u8],
     ) -> Result<(), BucketError> {
-        let asked =
-            Asked { kind: Kind::Put, object: name, query: Vec::new(), range: None, headers, body: bytes };
+        let asked = Asked { headers, body: bytes, ..Asked::about(Kind::Put, name) };
+        if bytes.len() >= PARTS_FROM
+            && !self.knows_no_parts.load(Ordering::Relaxed)
+            && self.put_in_parts(&asked)?
+        {
+            return Ok(());
+        }
         self.ask(&asked).map(drop)
+    }
+
+    /// Writes a large object in parts, several at once, of which each is tried again by itself. `false`: the store does not
+    /// know how.
+    fn put_in_parts(&self, whole: &Asked<'_>) -> Result<bool, BucketError> {
+        let began = Asked { method: Some("POST"), body: &[], ..whole.clone() }.with("uploads", "");
+        let begun = match self.ask(&began) {
+            Err(BucketError::Failed { why, .. })
+                if why.contains("NotImplemented") || why.contains("MethodNotAllowed") =>
+            {
+                self.knows_no_parts.store(true, Ordering::Relaxed);
+                return Ok(false);
+            }
+            answer => answer?,
+        };
+        let text = String::from_utf8_lossy(&begun.body);
+        let upload = xml::element(&text, "UploadId").map(xml::text);
+        let upload =
+            upload.ok_or_else(|| self.failed(&began, "it did not say which upload it began".to_owned()))?;
+        let of_upload =
+            Asked { headers: &[], body: &[], insists: true, ..whole.clone() }.with("uploadId", &upload);
+        let done = self.put_each_part(whole.body, &of_upload).and_then(|list| {
+            let asked = Asked { method: Some("POST"), body: list.as_bytes(), ..of_upload.clone() };
+            let answer = match self.ask(&asked) {
+                // It was completed by a request whose answer did not come.
+                Err(BucketError::Absent { .. })
+                    if self.length(whole.object).is_ok_and(|length| length == whole.body.len() as u64) =>
+                {
+                    return Ok(());
+                }
+                answer => answer?,
+            };
+            // A failure may come with the status of success.
+            let text = String::from_utf8_lossy(&answer.body);
+            match text.contains("CompleteMultipartUploadResult") {
+                true => Ok(()),
+                false => Err(self.failed(&asked, xml::refusal_of(&answer.body).1)),
+            }
+        });
+        if done.is_err() {
+            // What cannot be removed now is when the store is opened the next time.
+            let _ = self.ask(&Asked { kind: Kind::Delete, insists: false, ..of_upload });
+        }
+        done.map(|()| true)
+    }
+
+    /// Writes all parts of an upload; the list that completes it.
+    fn put_each_part(&self, bytes: &[u8], of_upload: &Asked<'_>) -> Result<String, BucketError> {
+        let parts: Vec<&[u8]> = bytes.chunks(PART_BYTES).collect();
+        let (next, tags) = (AtomicUsize::new(0), Mutex::new(vec![String::new(); parts.len()]));
+        let failure: Mutex<Option<BucketError>> = Mutex::default();
+        std::thread::scope(|scope| {
+            for _ in 0..PARTS_AT_ONCE.min(parts.len()) {
+                scope.spawn(|| {
+                    while failure.lock().is_none() {
+                        let at = next.fetch_add(1, Ordering::Relaxed);
+                        let Some(part) = parts.get(at) else { return };
+                        let number = (at + 1).to_string();
+                        let asked = Asked { body: part, ..of_upload.clone() }.with("partNumber", &number);
+                        match self.ask(&asked) {
+                            Ok(answer) => tags.lock()[at] = answer.tag,
+                            Err(error) => drop(failure.lock().get_or_insert(error)),
+                        }
+                    }
+                });
+            }
+        });
+        if let Some(error) = failure.into_inner() {
+            return Err(error);
+        }
+        let mut list = "<CompleteMultipartUpload>".to_owned();
+        for (at, tag) in tags.into_inner().iter().enumerate() {
+            let (number, tag) = (at + 1, tag.replace('&', "&amp;").replace('<', "&lt;"));
+            list.push_str(&format!("<Part><PartNumber>{number}</PartNumber><ETag>{tag}</ETag></Part>"));
+        }
+        list.push_str("</CompleteMultipartUpload>");
+        Ok(list)
     }
 
     /// The bucket and prefix.
@@ -117,7 +238,9 @@ impl S3 {
             };
             let is_first = pauses.len() == PAUSES_MS.len();
             match pauses.next() {
-                Some(pause) if !(was_away && is_first) => std::thread::sleep(Duration::from_millis(*pause)),
+                Some(pause) if asked.insists || !(was_away && is_first) => {
+                    std::thread::sleep(Duration::from_millis(*pause))
+                }
                 _ => return outcome,
             }
         }
@@ -142,12 +265,12 @@ impl S3 {
         let mut headers: Vec<_> = range.iter().map(|range| ("range", range.as_str())).collect();
         headers.extend(asked.headers);
         let payload = sha256(asked.body);
-        let method = match asked.kind {
+        let method = asked.method.unwrap_or(match asked.kind {
             Kind::Put => "PUT",
             Kind::Get | Kind::List => "GET",
             Kind::Head => "HEAD",
             Kind::Delete => "DELETE",
-        };
+        });
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         let signing = Signing {
             method,
@@ -173,7 +296,10 @@ impl S3 {
         self.counts[asked.kind as usize].fetch_add(1, Ordering::Relaxed);
         let sent = match asked.kind {
             Kind::Put => {
-                let mut request = self.agent.put(&url);
+                let mut request = match method {
+                    "POST" => self.agent.post(&url),
+                    _ => self.agent.put(&url),
+                };
                 for (name, value) in
                     signed.iter().map(|(name, value)| (*name, value.as_str())).chain(headers.iter().copied())
                 {
@@ -197,8 +323,9 @@ impl S3 {
         };
         let mut response = sent.map_err(away)?;
         let status = response.status().as_u16();
-        let length = response.headers().get("content-length");
-        let length = length.and_then(|value| value.to_str().ok()).and_then(|value| value.parse().ok());
+        let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok());
+        let length = header("content-length").and_then(|value| value.parse().ok());
+        let tag = header("etag").unwrap_or_default().to_owned();
         let limit = match (asked.kind, status) {
             (Kind::Get, 200..=299) => {
                 asked.range.as_ref().map_or(OBJECT_BYTES_MAX, |range| range.end - range.start + 1)
@@ -216,7 +343,7 @@ impl S3 {
             },
         };
         match status {
-            200..=299 => Ok(Answer { status, length, body }),
+            200..=299 => Ok(Answer { status, length, tag, body }),
             _ => Err(self.refusal(asked, status, &body, credentials)),
         }
     }
@@ -246,6 +373,7 @@ impl S3 {
             (_, "RequestTimeTooSkewed" | "RequestExpired") => BucketError::Skew { bucket, why },
             (_, "QuotaExceeded") => self.failed(asked, why),
             (401 | 403, _) => BucketError::Denied { bucket, why, from: credentials.from },
+            (405 | 501, _) => self.failed(asked, why),
             (408 | 429 | 500.., _)
             | (_, "RequestTimeout" | "SlowDown" | "BadDigest" | "XAmzContentSHA256Mismatch") => {
                 BucketError::Away { bucket, why }
@@ -280,14 +408,7 @@ impl Bucket for S3 {
     }
 
     fn get(&self, name: &str, range: Option<Range<u64>>) -> Result<Vec<u8>, BucketError> {
-        let asked = Asked {
-            kind: Kind::Get,
-            object: name,
-            query: Vec::new(),
-            range: range.clone(),
-            headers: &[],
-            body: &[],
-        };
+        let asked = Asked { range: range.clone(), ..Asked::about(Kind::Get, name) };
         let answer = self.ask(&asked)?;
         match range {
             Some(range) if answer.status != 206 || answer.body.len() as u64 != range.end - range.start => {
@@ -303,8 +424,7 @@ impl Bucket for S3 {
     }
 
     fn length(&self, name: &str) -> Result<u64, BucketError> {
-        let asked =
-            Asked { kind: Kind::Head, object: name, query: Vec::new(), range: None, headers: &[], body: &[] };
+        let asked = Asked::about(Kind::Head, name);
         self.ask(&asked)?
             .length
             .ok_or_else(|| self.failed(&asked, "it did not say how long it is".to_owned()))
@@ -318,7 +438,7 @@ impl Bucket for S3 {
                 ("prefix".to_owned(), format!("{}{beginning}", self.address.prefix)),
             ];
             query.extend(next.take().map(|token| ("continuation-token".to_owned(), token)));
-            let asked = Asked { kind: Kind::List, object: "", query, range: None, headers: &[], body: &[] };
+            let asked = Asked { query, ..Asked::about(Kind::List, "") };
             let body = self.ask(&asked)?.body;
             let text = String::from_utf8_lossy(&body);
             // A listing that was cut off must not look like a short one.
@@ -349,18 +469,30 @@ impl Bucket for S3 {
     }
 
     fn delete(&self, name: &str) -> Result<(), BucketError> {
-        let asked = Asked {
-            kind: Kind::Delete,
-            object: name,
-            query: Vec::new(),
-            range: None,
-            headers: &[],
-            body: &[],
-        };
-        match self.ask(&asked) {
+        match self.ask(&Asked::about(Kind::Delete, name)) {
             Err(BucketError::Absent { .. }) => Ok(()),
             other => other.map(drop),
         }
+    }
+
+    fn abandon_uploads(&self, beginning: &str) -> Result<usize, BucketError> {
+        let prefix = format!("{}{beginning}", self.address.prefix);
+        let asked = Asked::about(Kind::List, "").with("uploads", "").with("prefix", &prefix);
+        let body = self.ask(&asked)?.body;
+        let (text, mut count) = (String::from_utf8_lossy(&body), 0);
+        // What is on a further page is found at the next start.
+        for one in xml::elements(&text, "Upload") {
+            let key = xml::element(one, "Key").map(xml::text);
+            let upload = xml::element(one, "UploadId").map(xml::text);
+            let name = key.as_ref().and_then(|key| key.strip_prefix(&self.address.prefix));
+            if let (Some(name), Some(upload)) = (name.filter(|name| name.starts_with(beginning)), upload) {
+                match self.ask(&Asked::about(Kind::Delete, name).with("uploadId", &upload)) {
+                    Ok(_) | Err(BucketError::Absent { .. }) => count += 1,
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(count)
     }
 
     fn describe(&self) -> String {

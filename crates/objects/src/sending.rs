@@ -1,17 +1,25 @@
 //! The thread that sends sealed segments, writes manifests, and removes what nothing lists.
 //!
-//! The order, for each segment: the object; its length asked for; the catalogue; a manifest; the head that names it; a look
-//! whether the prefix is still ours; and only then the local file may go, and with it the tails. For a removed one: all segments that have what was moved out of it; a manifest without
-//! it; the catalogue; a while; and then the object.
+//! The order, for each segment: its objects; their lengths asked for; the catalogue; a manifest; the head that names it; a look
+//! whether the prefix is still ours; and only then the local file may go, and with it the parts that it does not consist of.
+//! For a removed one: all segments that have what was moved out of it; a manifest without it; the catalogue; a while; and
+//! then its objects.
 
-use crate::catalogue::{Entry, Head};
+use crate::address::Durability;
+use crate::catalogue::Head;
 use crate::claim;
-use crate::names;
+use crate::entry::{self, Entry, Form, Part};
+use crate::names::{self, StoreId};
 use crate::settings::OpenObjectsError;
+use crate::tail::TailHead;
+use crate::tails;
 use crate::tiered::{Claim, Inner, LastManifest, now_s};
-use holdfast_log::SEGMENT_HEADER_BYTES;
+use holdfast_log::{Position, SEGMENT_HEADER_BYTES, StorageFile, outline_of};
 use sha2::{Digest as _, Sha256};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::sync::Arc;
+use std::time::Instant;
 
 /// Until the storage is dropped.
 pub(crate) fn run(inner: &Inner) {
@@ -56,15 +64,29 @@ fn next_sealed(growing: &std::collections::BTreeMap<u32, crate::tiered::Growing>
     growing.iter().find(|(_, growing)| sealed(growing)).map(|(number, _)| *number)
 }
 
+/// A sealed segment that goes to the bucket.
+struct Sealed<'a> {
+    inner: &'a Inner,
+    store: StoreId,
+    number: u32,
+    epoch: u64,
+    file: Arc<dyn StorageFile>,
+    bytes: Vec<u8>,
+}
+
 /// Sends one sealed segment.
 fn send(inner: &Inner, number: u32) -> Result<(), OpenObjectsError> {
-    let (file, length, epoch, store) = {
+    let (file, length, is_begun) = {
         let state = inner.state.lock();
         let (Some(growing), Some(file)) = (state.growing.get(&number), state.files.get(&number)) else {
             return Ok(());
         };
-        (file.clone(), growing.written, state.catalogue.epoch, state.catalogue.store)
+        (file.clone(), growing.written, growing.tail > 0 || !growing.begun.is_empty())
     };
+    if is_begun && inner.settings.durability == Durability::Object {
+        // Those who wait for its end send that already.
+        tails::send_until(inner, number, length, Instant::now() + inner.settings.patience)?;
+    }
     let name = holdfast_log::segment_name(number);
     let mut bytes = vec![0; usize::try_from(length).expect("segments are at most 1 GiB")];
     let count = file.read_at(0, &mut bytes).map_err(OpenObjectsError::io("reading", &name))?;
@@ -72,17 +94,23 @@ fn send(inner: &Inner, number: u32) -> Result<(), OpenObjectsError> {
         let error = io::Error::other("it is shorter than what was written to it");
         return Err(OpenObjectsError::io("reading", &name)(error));
     }
-    let entry = Entry { number, epoch, length, sum: Sha256::digest(&bytes).into() };
-    let object = entry.name(&store);
-    inner.note(inner.bucket.put(&object, &bytes))?;
-    let found = inner.note(inner.bucket.length(&object))?;
-    if found != length {
-        return Err(OpenObjectsError::Damaged {
-            what: format!("the object {object} of {}", inner.bucket.describe()),
-            why: format!("it has {found} bytes, and {length} were sent; it is sent again"),
-        });
-    }
-    drop(bytes);
+    let (sent, epoch, store) = {
+        let state = inner.state.lock();
+        let parts = state.growing.get(&number).filter(|growing| growing.tail == length);
+        let parts = parts.map_or_else(Vec::new, |growing| growing.parts.clone());
+        (parts, state.catalogue.epoch, state.catalogue.store)
+    };
+    let sealed = Sealed { inner, store, number, epoch, file, bytes };
+    let form = match entry::planned(&sent, inner.settings.part_bytes_min) {
+        Some(planned) => sealed.put_joined(planned)?,
+        None => sealed.put_whole()?,
+    };
+    let outline = sealed.put_outline()?;
+    let entry = Entry { number, epoch, length, form, outline };
+    sealed.check(&entry)?;
+    drop(sealed);
+    let kept: BTreeSet<String> = entry.names(&store).into_iter().collect();
+    let shown = entry.shown(&store);
     {
         let mut state = inner.state.lock();
         state.catalogue.segments.insert(number, entry);
@@ -90,15 +118,23 @@ fn send(inner: &Inner, number: u32) -> Result<(), OpenObjectsError> {
     }
     inner.save().map_err(OpenObjectsError::io("writing", "the catalogue of objects"))?;
     put_manifest(inner)?;
-    // From here on it is as good as tails that count.
+    // From here on it is as good as parts that count.
     claim::look(inner)?;
     let is_gone = {
         let mut guard = inner.state.lock();
         let state = &mut *guard;
         let growing = state.growing.remove(&number);
-        let (tails, is_gone) =
-            growing.map_or_else(Default::default, |growing| (growing.tails, growing.removed_after.is_some()));
-        state.old_objects.extend(tails);
+        let is_gone = growing.as_ref().is_some_and(|growing| growing.removed_after.is_some());
+        if let Some(growing) = growing {
+            let mut offset = 0;
+            for part in growing.parts {
+                let name = names::tail(&store, number, epoch, offset);
+                offset += u64::from(part.length);
+                state.old_objects.extend((!kept.contains(&name)).then_some(name));
+            }
+            let begun = growing.begun.iter().map(|part| names::tail(&store, number, epoch, part.from));
+            state.old_objects.extend(begun.chain(growing.strays));
+        }
         state.copies.insert(number, inner.pages.tick());
         if is_gone {
             state.condemn_if_leaving(number);
@@ -106,12 +142,76 @@ fn send(inner: &Inner, number: u32) -> Result<(), OpenObjectsError> {
         }
         is_gone
     };
+    inner.arrived.notify_all();
     if is_gone {
         inner.save().map_err(OpenObjectsError::io("writing", "the catalogue of objects"))?;
     }
-    tracing::debug!(object, length, "a segment is in the bucket");
+    tracing::debug!(object = shown, length, "a segment is in the bucket");
     inner.make_room();
     Ok(())
+}
+
+impl Sealed<'_> {
+    /// Puts all of it into one object.
+    fn put_whole(&self) -> Result<Form, OpenObjectsError> {
+        let sum = Sha256::digest(&self.bytes).into();
+        let object = names::segment(&self.store, self.number, self.epoch, &sum);
+        self.inner.note(self.inner.bucket.put(&object, &self.bytes))?;
+        Ok(Form::Whole { sum })
+    }
+
+    /// Sends once more those parts that are small, as one.
+    fn put_joined(&self, planned: Vec<Part>) -> Result<Form, OpenObjectsError> {
+        let mut offset = 0;
+        for part in &planned {
+            if part.is_joined {
+                let (previous, acknowledged) = ((0, 0), Position::START);
+                let head = TailHead { segment: self.number, offset, previous, acknowledged };
+                let object = tails::object_of(&*self.file, &head, part.length.into())?;
+                let name = names::part(&self.store, self.number, self.epoch, offset, part.length);
+                self.inner.note(self.inner.bucket.put(&name, &object))?;
+            }
+            offset += u64::from(part.length);
+        }
+        Ok(Form::Parts(planned))
+    }
+
+    /// Puts it without the bodies of its records beside it, so that whoever makes an index need not read it.
+    fn put_outline(&self) -> Result<Option<[u8; 16]>, OpenObjectsError> {
+        let Some(outline) = outline_of(self.number, &self.bytes) else { return Ok(None) };
+        let sum = *outline.last_chunk().expect("it ends with its sum");
+        let name = names::outline(&self.store, self.number, self.epoch, &sum);
+        self.inner.note(self.inner.bucket.put(&name, &outline))?;
+        Ok(Some(sum))
+    }
+
+    /// Asks whether everything is there, and as long as it should be.
+    fn check(&self, entry: &Entry) -> Result<(), OpenObjectsError> {
+        let inner = self.inner;
+        let objects = entry.objects(&self.store);
+        let listed = match objects.len() {
+            0..=2 => Vec::new(),
+            // One request in place of many; what it does not show is asked for.
+            _ => {
+                let beginning = names::tails_of(&self.store, self.number, self.epoch);
+                inner.note(inner.bucket.list(&beginning))?
+            }
+        };
+        let listed: BTreeMap<String, u64> = listed.into_iter().map(|one| (one.name, one.length)).collect();
+        for (object, length) in objects {
+            let found = match listed.get(&object) {
+                Some(found) if *found == length => continue,
+                _ => inner.note(inner.bucket.length(&object))?,
+            };
+            if found != length {
+                return Err(OpenObjectsError::Damaged {
+                    what: format!("the object {object} of {}", inner.bucket.describe()),
+                    why: format!("it has {found} bytes, and {length} were sent; it is sent again"),
+                });
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Makes sure that a manifest of this start is in the bucket that says how the store is to be read: what it lists, and what
@@ -212,7 +312,8 @@ fn clear_up(inner: &Inner) -> Result<(), OpenObjectsError> {
         let window = inner.settings.condemned.as_secs();
         let is_due = |since: Option<u64>| since.is_some_and(|since| now >= since.saturating_add(window));
         let due = state.catalogue.condemned.iter().filter(|one| is_due(one.unlisted_s));
-        let due: Vec<_> = due.map(|one| (one.entry.number, one.entry.name(&state.catalogue.store))).collect();
+        let due: Vec<_> =
+            due.map(|one| (one.entry.number, one.entry.names(&state.catalogue.store))).collect();
         (state.old_objects.clone(), due)
     };
     if old.is_empty() && due.is_empty() {
@@ -223,8 +324,10 @@ fn clear_up(inner: &Inner) -> Result<(), OpenObjectsError> {
         inner.note(inner.bucket.delete(&name))?;
         inner.state.lock().old_objects.retain(|one| *one != name);
     }
-    for (number, name) in due {
-        inner.note(inner.bucket.delete(&name))?;
+    for (number, names) in due {
+        for name in names {
+            inner.note(inner.bucket.delete(&name))?;
+        }
         let mut state = inner.state.lock();
         state.catalogue.condemned.retain(|one| one.entry.number != number);
         state.is_dirty = true;

@@ -14,6 +14,8 @@ pub struct Settings {
     pub cache_bytes: u64,
     /// How long an object stays after nothing lists it any more.
     pub condemned: Duration,
+    /// Parts of a segment of fewer bytes are made one when it is sealed, and are not sent beside each other.
+    pub part_bytes_min: u64,
     /// How long an acknowledgement waits for the bucket.
     pub patience: Duration,
     /// How often what could not be done is tried again, and the owner's note is looked at.
@@ -33,6 +35,7 @@ impl Default for Settings {
             durability: Durability::Local,
             cache_bytes: 10 << 30,
             condemned: Duration::from_secs(600),
+            part_bytes_min: 1 << 20,
             patience: Duration::from_secs(15),
             every: Duration::from_secs(3),
             anew: false,

@@ -1,70 +1,23 @@
-//! Parts of a segment that is not sealed, for who promises that what was acknowledged is in the bucket: each has what was
-//! written since the last, so that one request makes everybody's writes durable who waits at that moment.
-//!
-//! ```text
-//! 0 magic "HFTAIL01" | 8 segment u32 | 12 previous segment u32 | 16 offset u64 | 24 previous segment's length u64
-//! 32 SHA-256 of the bytes [32] | 64 the bytes
-//! ```
-//!
-//! Numbers are little-endian. The first part of a segment begins at offset 0, each other where the last one ended, so a
-//! part that is missing is noticed, and the next one can be asked for by name. A part names the segment before its own and
-//! that one's length: where its last part is missing, that is noticed too. When the sealed segment is in the bucket, its
-//! parts go.
+//! Sending parts of a segment while it is written, for who promises that what was acknowledged is in the bucket: each has what
+//! was written since the last, so that one request makes everybody's writes durable who waits at that moment. Where much
+//! waits, several are under way at once. When the segment is sealed, it [consists](crate::entry) of them.
 
 use crate::bucket::BucketError;
 use crate::claim;
+use crate::entry::Part;
 use crate::names;
-use crate::settings::OpenObjectsError;
-use crate::tiered::{Claim, Inner, State};
-use holdfast_log::{SEGMENT_HEADER_BYTES, segment_name};
-use sha2::{Digest as _, Sha256};
+use crate::settings::{OpenObjectsError, Settings};
+use crate::tail::{TAIL_HEADER_BYTES, TailHead};
+use crate::tiered::{BegunPart, Claim, Growing, Inner, PartState, State};
+use holdfast_log::{Position, SEGMENT_HEADER_BYTES, segment_name};
 use std::time::{Duration, Instant};
 
-const MAGIC: &[u8; 8] = b"HFTAIL01";
-const HEADER_BYTES: usize = 64;
 /// Longest part.
 const PART_BYTES: u64 = 8 << 20;
+/// Most parts of a segment under way at once.
+const UNDER_WAY_MAX: usize = 4;
 /// How long an acknowledgement waits once the bucket has been away.
 const PATIENCE_AWAY: Duration = Duration::from_secs(1);
-
-/// A part, checked.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Tail {
-    pub(crate) segment: u32,
-    pub(crate) offset: u64,
-    /// The segment before this one, and its length; 0: there is none.
-    pub(crate) previous: (u32, u64),
-    pub(crate) bytes: Vec<u8>,
-}
-
-impl Tail {
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(HEADER_BYTES + self.bytes.len());
-        out.extend_from_slice(MAGIC);
-        out.extend_from_slice(&self.segment.to_le_bytes());
-        out.extend_from_slice(&self.previous.0.to_le_bytes());
-        out.extend_from_slice(&self.offset.to_le_bytes());
-        out.extend_from_slice(&self.previous.1.to_le_bytes());
-        out.extend_from_slice(&Sha256::digest(&self.bytes));
-        out.extend_from_slice(&self.bytes);
-        out
-    }
-
-    pub(crate) fn of_bytes(bytes: &[u8]) -> Option<Tail> {
-        let (header, rest) = bytes.split_first_chunk::<HEADER_BYTES>()?;
-        if &header[..8] != MAGIC || Sha256::digest(rest).as_slice() != &header[32..] {
-            return None;
-        }
-        let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
-        let long = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("eight bytes"));
-        Some(Tail {
-            segment: word(8),
-            offset: long(16),
-            previous: (word(12), long(24)),
-            bytes: rest.to_vec(),
-        })
-    }
-}
 
 /// Sends what is on the local disk for good and not in the bucket, and makes sure that it counts. Callers share requests; and
 /// while one looks at the owner's note, another sends what came next.
@@ -82,20 +35,11 @@ pub(crate) fn confirm(inner: &Inner) -> Result<(), OpenObjectsError> {
         Some(_) => inner.settings.patience.min(PATIENCE_AWAY),
     };
     let deadline = Instant::now() + patience;
-    let late = || {
-        let others =
-            || BucketError::Away { bucket: inner.bucket.describe(), why: "others wait for it".to_owned() };
-        inner.state.lock().trouble.clone().unwrap_or_else(others)
-    };
-    {
-        let _turn = inner.tails.try_lock_until(deadline).ok_or_else(late)?;
-        for (number, until) in &targets {
-            while let Some(range) = next_part(inner, *number, *until) {
-                patiently(deadline, || send_part(inner, *number, range))?;
-            }
-        }
+    // In order: the first part of a segment is begun when all of the one before is there.
+    for (number, until) in &targets {
+        send_until(inner, *number, *until, deadline)?;
     }
-    let _turn = inner.vouching.try_lock_until(deadline).ok_or_else(late)?;
+    let _turn = inner.vouching.try_lock_until(deadline).ok_or_else(|| late(inner))?;
     let sent: Vec<(u32, u64)> = {
         let state = inner.state.lock();
         claim::lost(&state.claim)?;
@@ -116,6 +60,57 @@ pub(crate) fn confirm(inner: &Inner) -> Result<(), OpenObjectsError> {
     Ok(())
 }
 
+/// Sends parts of a segment, or waits for those that others send, until all before `until` is in the bucket.
+///
+/// # Errors
+/// The bucket's, or that it takes longer than the deadline.
+pub(crate) fn send_until(
+    inner: &Inner,
+    number: u32,
+    until: u64,
+    deadline: Instant,
+) -> Result<(), OpenObjectsError> {
+    loop {
+        let range = {
+            let mut state = inner.state.lock();
+            claim::lost(&state.claim)?;
+            match next_part(&mut state, &inner.settings, number, until) {
+                Next::Done => return Ok(()),
+                Next::Send(from, to) => (from, to),
+                Next::Wait => {
+                    if inner.arrived.wait_until(&mut state, deadline).timed_out() {
+                        drop(state);
+                        return Err(late(inner).into());
+                    }
+                    continue;
+                }
+            }
+        };
+        let sent = patiently(deadline, || send_part(inner, number, range));
+        {
+            let mut state = inner.state.lock();
+            match state.growing.get_mut(&number) {
+                Some(growing) => growing.end_part(range.0, sent.is_ok()),
+                // Meanwhile all of it went in another way.
+                None if sent.is_ok() => {
+                    let catalogue = &state.catalogue;
+                    let name = names::tail(&catalogue.store, number, catalogue.epoch, range.0);
+                    state.old_objects.push(name);
+                }
+                None => {}
+            }
+        }
+        inner.arrived.notify_all();
+        sent?;
+    }
+}
+
+fn late(inner: &Inner) -> BucketError {
+    let others =
+        || BucketError::Away { bucket: inner.bucket.describe(), why: "others wait for it".to_owned() };
+    inner.state.lock().trouble.clone().unwrap_or_else(others)
+}
+
 /// Tries again while the bucket is away, until it is too late.
 fn patiently(
     deadline: Instant,
@@ -130,51 +125,91 @@ fn patiently(
     Ok(())
 }
 
-/// The next part of a segment that is not in the bucket: from, to.
-fn next_part(inner: &Inner, number: u32, until: u64) -> Option<(u64, u64)> {
-    let mut state = inner.state.lock();
-    let growing = state.growing.get_mut(&number)?;
+/// What is to be done so that a segment is in the bucket up to somewhere.
+enum Next {
+    Done,
+    /// Send a part: from, to.
+    Send(u64, u64),
+    /// Others are at it.
+    Wait,
+}
+
+fn next_part(state: &mut State, settings: &Settings, number: u32, until: u64) -> Next {
+    let Some(growing) = state.growing.get_mut(&number) else { return Next::Done };
     if growing.tail >= until {
-        return None;
+        return Next::Done;
     }
+    if let Some(failed) = growing.begun.iter_mut().find(|part| part.state == PartState::Failed) {
+        failed.state = PartState::UnderWay;
+        return Next::Send(failed.from, failed.to);
+    }
+    let from = growing.begun.back().map_or(growing.tail, |part| part.to);
+    let under_way = growing.begun.iter().filter(|part| part.state == PartState::UnderWay).count();
     // All that is synced by now, also for those who came later.
-    let end = growing.synced.min(growing.tail + PART_BYTES);
-    let end = *growing.tail_begun.get_or_insert(end);
-    Some((growing.tail, end))
+    let waiting = growing.synced.saturating_sub(from);
+    let may_begin = match under_way {
+        0 => waiting > 0,
+        UNDER_WAY_MAX.. => false,
+        // What is little is gathered meanwhile; the more are under way, the more.
+        under_way => waiting >= (settings.part_bytes_min << under_way).min(PART_BYTES),
+    };
+    if !may_begin || from >= until {
+        return Next::Wait;
+    }
+    let to = from + waiting.min(PART_BYTES);
+    growing.begun.push_back(BegunPart { from, to, state: PartState::UnderWay });
+    Next::Send(from, to)
 }
 
 fn send_part(inner: &Inner, number: u32, (from, to): (u64, u64)) -> Result<(), OpenObjectsError> {
     if inner.state.lock().claim == Claim::Pending {
         claim::take(inner)?;
     }
-    // Without one nobody would find the tail.
+    // Without one nobody would find the part.
     crate::sending::ensure_manifest(inner)?;
-    let (file, name, previous) = {
+    let (file, name, head) = {
         let state = inner.state.lock();
         claim::lost(&state.claim)?;
         let Some(file) = state.files.get(&number).cloned() else { return Ok(()) };
         let catalogue = &state.catalogue;
-        (file, names::tail(&catalogue.store, number, catalogue.epoch, from), state.before(number))
+        let name = names::tail(&catalogue.store, number, catalogue.epoch, from);
+        let (previous, acknowledged) = (state.before(number), state.acknowledged(number));
+        (file, name, TailHead { segment: number, offset: from, previous, acknowledged })
     };
-    let mut bytes = vec![0; (to - from) as usize];
-    let local = segment_name(number);
-    let count = file.read_at(from, &mut bytes).map_err(OpenObjectsError::io("reading", &local))?;
-    if count != bytes.len() {
+    // Tried again, it may say more of what was acknowledged; an earlier copy that arrives late says less, which is as true.
+    let object = object_of(&*file, &head, to - from)?;
+    Ok(inner.note(inner.bucket.put(&name, &object))?)
+}
+
+/// The object of a part of so many bytes.
+pub(crate) fn object_of(
+    file: &dyn holdfast_log::StorageFile,
+    head: &TailHead,
+    length: u64,
+) -> Result<Vec<u8>, OpenObjectsError> {
+    let mut object = vec![0; TAIL_HEADER_BYTES + length as usize];
+    let local = segment_name(head.segment);
+    let count = file.read_at(head.offset, &mut object[TAIL_HEADER_BYTES..]);
+    if count.map_err(OpenObjectsError::io("reading", &local))? as u64 != length {
         let error = std::io::Error::other("it is shorter than what was written to it");
         return Err(OpenObjectsError::io("reading", &local)(error));
     }
-    let tail = Tail { segment: number, offset: from, previous, bytes };
-    inner.note(inner.bucket.put(&name, &tail.to_bytes()))?;
-    let mut state = inner.state.lock();
-    match state.growing.get_mut(&number) {
-        Some(growing) => {
-            (growing.tail, growing.tail_begun) = (to, None);
-            growing.tails.push(name);
+    head.write(&mut object);
+    Ok(object)
+}
+
+impl Growing {
+    /// A part that was under way has arrived, or has failed.
+    fn end_part(&mut self, from: u64, is_there: bool) {
+        if let Some(part) = self.begun.iter_mut().find(|part| part.from == from) {
+            part.state = if is_there { PartState::Arrived } else { PartState::Failed };
         }
-        // Meanwhile the whole segment went.
-        None => state.old_objects.push(name),
+        while let Some(part) = self.begun.front().filter(|part| part.state == PartState::Arrived) {
+            self.parts.push(Part { length: (part.to - part.from) as u32, is_joined: false });
+            self.tail = part.to;
+            self.begun.pop_front();
+        }
     }
-    Ok(())
 }
 
 impl State {
@@ -191,6 +226,18 @@ impl State {
         self.growing.get(&number).is_none_or(|growing| growing.vouched >= until)
     }
 
+    /// Up to where the log was acknowledged, as far as a part of this segment can tell: what it says is never too much.
+    fn acknowledged(&self, number: u32) -> Position {
+        let growing = self.growing.range(..=number).rev().find(|(_, growing)| growing.vouched > 0);
+        let growing = growing.map(|(number, growing)| (*number, growing.vouched));
+        // One that is listed and still grows may not count yet.
+        let listed = self.catalogue.segments.range(..number).rev();
+        let mut listed = listed.filter(|(number, _)| !self.growing.contains_key(number));
+        let listed = listed.next().map(|(number, entry)| (*number, entry.length));
+        let (segment, offset) = growing.max(listed).unwrap_or_default();
+        Position { segment, offset: u32::try_from(offset).unwrap_or(u32::MAX) }
+    }
+
     /// The segment before another, and its length.
     fn before(&self, number: u32) -> (u32, u64) {
         let growing =
@@ -201,25 +248,5 @@ impl State {
         let condemned =
             condemned.map(|one| (one.entry.number, one.entry.length)).filter(|one| one.0 < number).max();
         growing.max(listed).max(condemned).unwrap_or_default()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Proves: a part comes back as it was sent, and no altered or shortened one does.
-    #[test]
-    fn altered_parts_are_refused() {
-        let tail = Tail { segment: 3, offset: 64, previous: (2, 900), bytes: vec![5; 20] };
-        let bytes = tail.to_bytes();
-        assert_eq!(Tail::of_bytes(&bytes), Some(tail));
-        for at in (0..8).chain(32..bytes.len()) {
-            let mut altered = bytes.clone();
-            altered[at] ^= 1;
-            assert_eq!(Tail::of_bytes(&altered), None);
-        }
-        assert_eq!(Tail::of_bytes(&bytes[..70]), None);
-        assert_eq!(Tail::of_bytes(&[]), None);
     }
 }

@@ -3,13 +3,15 @@
 use crate::address::Durability;
 use crate::bucket::{Bucket, BucketError, Counts};
 use crate::catalogue::{Catalogue, Condemned};
+use crate::entry::Part;
+use crate::names;
 use crate::pages::Pages;
 use crate::settings::{OpenObjectsError, Settings};
 use crate::{adopt, claim};
 use holdfast_log::{Storage, StorageFile, StorageLock, segment_name, segment_number};
 use parking_lot::{Condvar, Mutex};
 use sha2::{Digest as _, Sha256};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -34,8 +36,10 @@ pub(crate) struct Inner {
     pub(crate) state: Mutex<State>,
     /// Wakes the sender.
     pub(crate) wake: Condvar,
-    /// Held by whoever sends tails.
-    pub(crate) tails: Mutex<()>,
+    /// Wakes who waits for parts that others send.
+    pub(crate) arrived: Condvar,
+    /// Held by whoever makes the prefix this server's: of two at once, one would write a note that the other has not saved.
+    pub(crate) taking: Mutex<()>,
     /// Held by whoever makes sure that tails which were sent count.
     pub(crate) vouching: Mutex<()>,
     /// Held by whoever writes the catalogue's file, so that an older one never replaces a newer.
@@ -55,14 +59,31 @@ pub(crate) struct Growing {
     pub(crate) is_sealed: bool,
     /// The log has removed it; what was moved out of it is in segments up to this one.
     pub(crate) removed_after: Option<u32>,
-    /// Up to where tails are in the bucket.
+    /// Parts of it that are in the bucket, from its beginning on, without a gap.
+    pub(crate) parts: Vec<Part>,
+    /// Where they end.
     pub(crate) tail: u64,
-    /// Up to where they were when the prefix was found to be this server's still: whoever takes over finds them.
+    /// Where they ended when the prefix was found to be this server's still: whoever takes over finds them.
     pub(crate) vouched: u64,
-    /// A tail that was begun ends here: it is tried again with the same bytes.
-    pub(crate) tail_begun: Option<u64>,
-    /// Names of its tails.
-    pub(crate) tails: Vec<String>,
+    /// Parts behind those that were begun.
+    pub(crate) begun: VecDeque<BegunPart>,
+    /// Names of parts that an earlier start has sent.
+    pub(crate) strays: Vec<String>,
+}
+
+/// A part that was begun. What has failed is tried again with the same bytes, by whoever comes next.
+pub(crate) struct BegunPart {
+    pub(crate) from: u64,
+    pub(crate) to: u64,
+    pub(crate) state: PartState,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PartState {
+    UnderWay,
+    Failed,
+    /// It is in the bucket, and one before it is not.
+    Arrived,
 }
 
 /// Whether this server may write to the bucket.
@@ -189,14 +210,18 @@ impl Tiered {
             settings,
             state: Mutex::new(state),
             wake: Condvar::new(),
-            tails: Mutex::new(()),
+            arrived: Condvar::new(),
+            taking: Mutex::new(()),
             vouching: Mutex::new(()),
             writing: Mutex::new(()),
             manifests: Mutex::new(()),
             pages,
         });
         match claim::take(&inner) {
-            Ok(()) => adopt::end(&*inner.local).map_err(OpenObjectsError::io("removing", adopt::MARKER))?,
+            Ok(()) => {
+                adopt::end(&*inner.local).map_err(OpenObjectsError::io("removing", adopt::MARKER))?;
+                inner.abandon_uploads();
+            }
             // What the operator is to accept must be seen first.
             Err(error) if is_known && !inner.settings.anew && error.is_away() => tracing::error!("{error}"),
             Err(error) => return Err(error),
@@ -283,7 +308,7 @@ impl Tiered {
         Some(format!(
             "{}/{}",
             inner.bucket.describe().trim_end_matches('/'),
-            entry.name(&state.catalogue.store)
+            entry.shown(&state.catalogue.store)
         ))
     }
 
@@ -379,15 +404,39 @@ impl Growing {
             synced: 0,
             is_sealed: false,
             removed_after: None,
+            parts: Vec::new(),
             tail: 0,
             vouched: 0,
-            tail_begun: None,
-            tails: Vec::new(),
+            begun: VecDeque::new(),
+            strays: Vec::new(),
+        }
+    }
+
+    /// Recovery has cut off a torn end.
+    pub(crate) fn cut(&mut self, length: u64) {
+        self.written = length;
+        self.synced = self.synced.min(length);
+        if self.tail > length || self.begun.back().is_some_and(|part| part.to > length) {
+            // Nothing is sent before recovery; if it were, all is sent anew.
+            (self.tail, self.vouched) = (0, 0);
+            self.parts.clear();
+            self.begun.clear();
         }
     }
 }
 
 impl Inner {
+    /// What an earlier start began to send in parts and did not complete costs room, and is of no use.
+    fn abandon_uploads(&self) {
+        let store = self.state.lock().catalogue.store;
+        match self.bucket.abandon_uploads(&names::segments(&store)) {
+            Ok(0) => {}
+            Ok(count) => tracing::info!(count, "uploads that a crash had cut off were given up"),
+            // It may not be allowed; a rule of the bucket can do it, too.
+            Err(error) => tracing::debug!(%error, "uploads that were cut off are not looked for"),
+        }
+    }
+
     /// Writes the catalogue if it has changed.
     pub(crate) fn save(&self) -> io::Result<()> {
         let _writing = self.writing.lock();

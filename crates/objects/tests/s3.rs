@@ -100,3 +100,37 @@ fn failures_are_told_apart() {
     let (_objects, _server, other) = served("another");
     assert!(matches!(probe(&other, &[1; 16]), Err(BucketError::NoBucket { .. })));
 }
+
+/// Proves: a large object is written in parts, each of which is tried again by itself, and is whole; an upload that fails is
+/// given up, one that a crash cut off is at the next start, and nobody else's; a store that knows no parts gets it in one piece.
+#[test]
+fn large_objects_go_in_parts() {
+    with_credentials("large_objects_go_in_parts");
+    if !is_inside() {
+        return;
+    }
+    let (objects, server, s3) = served("bucket");
+    let bytes: Vec<u8> = (0..40_000_001u32).map(|at| (at % 251) as u8).collect();
+    server.fail_parts(2);
+    s3.put("ID/segment-1", &bytes).unwrap();
+    assert_eq!(server.uploads(), (1, 0));
+    assert_eq!(s3.get("ID/segment-1", None).unwrap(), bytes);
+    s3.put("ID/segment-2", &bytes[..1_000_000]).unwrap();
+    assert_eq!(server.uploads(), (1, 0), "a small one goes in one piece");
+
+    server.fail_parts(1_000);
+    assert!(matches!(s3.put("ID/segment-3", &bytes), Err(BucketError::Away { .. })));
+    assert_eq!(server.uploads(), (2, 0));
+    server.fail_parts(0);
+    assert!(s3.length("ID/segment-3").unwrap_err().is_absent());
+
+    server.begin_upload("a/prefix/ID/segment-4");
+    server.begin_upload("a/prefix/OTHER/segment-4");
+    assert_eq!(s3.abandon_uploads("ID/segment-").unwrap(), 1);
+    assert_eq!(server.uploads(), (4, 1));
+
+    server.forget_parts();
+    s3.put("ID/segment-5", &bytes).unwrap();
+    assert_eq!(s3.get("ID/segment-5", None).unwrap(), bytes);
+    assert!(objects.names().iter().all(|name| name.starts_with("a/prefix/ID/")));
+}

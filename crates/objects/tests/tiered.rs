@@ -1,75 +1,20 @@
 //! The storage against a model: a log on it, with a bucket that loses, delays and repeats requests, a local disk that loses
 //! power or is lost, and listings that lag.
 
+mod common;
+
+use common::{bodies, fresh, open, record, settings, settle};
+use holdfast_log::Log;
 use holdfast_log::simulated::{Crash, PowerLoss};
-use holdfast_log::{Log, LogConfig, Storage};
 use holdfast_objects::simulated::{Fate, Simulated};
 use holdfast_objects::{Durability, Settings, Tiered};
 use proptest::prelude::*;
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
-
-fn settings(durability: Durability, anew: bool) -> Settings {
-    Settings {
-        durability,
-        cache_bytes: 40_000,
-        condemned: Duration::ZERO,
-        patience: Duration::from_millis(300),
-        every: Duration::from_millis(5),
-        anew,
-        takes_over: false,
-        host: "test".to_owned(),
-    }
-}
 
 /// Of one of several servers that stand by for each other.
 fn elected() -> Settings {
     Settings { takes_over: true, ..settings(Durability::Object, false) }
-}
-
-fn config() -> LogConfig {
-    LogConfig { segment_bytes: 4096, buffer_bytes: 512, ..LogConfig::default() }
-}
-
-fn open(local: &Arc<dyn Storage>, bucket: &Simulated, settings: Settings) -> Result<(Tiered, Log), String> {
-    let tier =
-        Tiered::open(local.clone(), Arc::new(bucket.clone()), settings).map_err(|error| error.to_string())?;
-    let (log, _) = Log::open(Arc::new(tier.clone()), config()).map_err(|error| error.to_string())?;
-    Ok((tier, log))
-}
-
-fn fresh() -> Arc<dyn Storage> {
-    PowerLoss::new(1).storage()
-}
-
-/// Bodies of all records.
-fn bodies(log: &Log) -> Vec<Vec<u8>> {
-    let scan =
-        log.scan(holdfast_log::Position::START, holdfast_log::ScanDepth::Bodies).expect("it is scanned");
-    let mut found = Vec::new();
-    for one in scan {
-        match one.expect("it is read") {
-            holdfast_log::Scanned::Record(head) => {
-                found.push(log.read(head.position, 0).expect("it is read").body)
-            }
-            holdfast_log::Scanned::Damaged(damage) => panic!("{damage:?}"),
-        }
-    }
-    found
-}
-
-fn record(number: u32) -> Vec<u8> {
-    let mut bytes = number.to_le_bytes().to_vec();
-    bytes.resize(100 + number as usize % 700, number as u8);
-    bytes
-}
-
-fn settle(tier: &Tiered) {
-    let start = Instant::now();
-    while tier.standing().waiting_bytes > 4500 {
-        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", tier.standing());
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 /// Proves: a log that is ten times as long as the local disk is read whole, and the local disk stays within its bound.
@@ -111,8 +56,18 @@ fn what_is_removed_leaves_the_bucket() {
     log.append(1, &record(100)).unwrap();
     log.seal().unwrap();
     let count = |part: &str| bucket.names().iter().filter(|name| name.contains(part)).count();
+    // Segments whose objects are there; and those that have an outline.
+    let numbers = |part: &str| {
+        let names = bucket.names();
+        let of = |name: &String| Some(name.split_once(part)?.1.split('-').next()?.parse::<u32>().unwrap());
+        names.iter().filter_map(of).collect::<BTreeSet<u32>>()
+    };
     let start = Instant::now();
-    while count("/segment-") != log.sealed_segments().len() || count("/manifest-") > 1 || count("/tail-") > 0
+    let sealed: BTreeSet<u32> = log.sealed_segments().into_iter().map(|(number, _)| number).collect();
+    let consist = || [numbers("/segment-"), numbers("/tail-"), numbers("/part-")].into_iter().flatten();
+    while consist().collect::<BTreeSet<_>>() != sealed
+        || numbers("/outline-") != sealed
+        || count("/manifest-") > 1
     {
         assert!(start.elapsed() < Duration::from_secs(20), "{:?}", bucket.names());
         std::thread::sleep(Duration::from_millis(5));
@@ -129,7 +84,7 @@ fn a_missing_tail_is_noticed() {
     let (local, bucket) = (fresh(), Simulated::new());
     let (tier, log) = open(&local, &bucket, settings(Durability::Object, false)).unwrap();
     // Sealed segments stay where they are.
-    bucket.with_fates(|_, name| if name.contains("/segment-") { Fate::Lost } else { Fate::Good });
+    bucket.with_fates(|_, name| if name.contains("/outline-") { Fate::Lost } else { Fate::Good });
     for number in 0..30 {
         log.append(1, &record(number)).unwrap();
         log.sync().unwrap();

@@ -393,8 +393,8 @@ impl Alarm {
                  and have the superuser remove the device."
             }
             Blame::Nobody => {
-                "This is no attack. Unmount and mount again: the restore is taken up, what of this device's is lost is \
-                 listed and kept, and what was not sent yet is sent."
+                "This is no attack. The restore is taken up when the server is there; what of this device's is lost is \
+                 listed, kept and sent again, and then what was not sent yet."
             }
             Blame::LocalState => {
                 "This is no attack by itself: the local state of this key was deleted, restored from an older \

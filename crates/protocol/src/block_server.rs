@@ -18,6 +18,52 @@ use holdfast_crypto::Digest;
 /// The name of a store, drawn at random when it was made.
 pub type StoreId = [u8; 16];
 
+/// One of several stores of one consistency server, which several block servers of one bucket have between them. Each file
+/// system is in one of them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Shard {
+    /// Which, from 0.
+    pub number: u16,
+    /// How many there are.
+    pub of: u16,
+}
+
+/// Most shards.
+pub const SHARDS_MAX: u16 = 64;
+/// How the name of a shard begins.
+const SHARD_TAG: &[u8; 28] = b"holdfast shard of blocks    ";
+
+impl Shard {
+    /// The only one, where there are not several.
+    pub const WHOLE: Shard = Shard { number: 0, of: 1 };
+
+    /// Which of several has the blocks of a file system.
+    ///
+    /// # Panics
+    /// There are none.
+    pub fn of_file_system(file_system: &Digest, of: u16) -> Shard {
+        let (first, _) = file_system.0.split_first_chunk().expect("a digest is longer");
+        let number = u64::from_le_bytes(*first) % u64::from(of);
+        Shard { number: number as u16, of }
+    }
+
+    /// What a greeting has in place of a file system: whoever is greeted has this shard, or says that another one has it.
+    pub fn name(self) -> Digest {
+        let mut name = [0; 32];
+        name[..28].copy_from_slice(SHARD_TAG);
+        name[28..30].copy_from_slice(&self.number.to_le_bytes());
+        name[30..].copy_from_slice(&self.of.to_le_bytes());
+        Digest(name)
+    }
+
+    /// The shard of a name; `None`: it is no shard's.
+    pub fn named(name: &Digest) -> Option<Shard> {
+        let rest = name.0.strip_prefix(SHARD_TAG)?;
+        let (number, of) = (u16::from_le_bytes([rest[0], rest[1]]), u16::from_le_bytes([rest[2], rest[3]]));
+        (number < of && of <= SHARDS_MAX).then_some(Shard { number, of })
+    }
+}
+
 /// Consistency server to block server.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct BlockRequest {
@@ -34,7 +80,8 @@ pub struct BlockRequest {
 /// What a consistency server wants.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum BlockCall {
-    /// Nothing: only the store's name and position. Answered by `Done`.
+    /// Nothing: only the store's name and position. Answered by `Done`; or by `Shards`, if no shard was asked for and there
+    /// are several.
     Greet,
     /// Stores blocks. Answered by `Done`.
     Store {
@@ -174,6 +221,8 @@ pub enum BlockAnswer {
     Figures(BlockFigures),
     /// Figures of a store in a bucket.
     FiguresInBucket(BlockFigures, BucketStanding),
+    /// How many shards there are: one of them is to be asked for when greeting.
+    Shards(u16),
 }
 
 /// A block asked for.
@@ -298,5 +347,29 @@ impl BlockCall {
             BlockCall::References(_) | BlockCall::Scrub | BlockCall::Holds => MESSAGE_BYTES_MAX,
             _ => 256 << 10,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves: a shard's name is its own and no other's, what is no name of one is none, and file systems are spread over
+    /// all of them.
+    #[test]
+    fn names_of_shards() {
+        let all: Vec<Shard> = (0..8).map(|number| Shard { number, of: 8 }).collect();
+        for shard in &all {
+            assert_eq!(Shard::named(&shard.name()), Some(*shard));
+        }
+        assert_eq!(Shard::named(&Digest::ZERO), None);
+        assert_eq!(Shard::named(&Shard { number: 8, of: 8 }.name()), None);
+        assert_eq!(Shard::named(&Shard { number: 0, of: SHARDS_MAX + 1 }.name()), None);
+        let mut found: Vec<Shard> =
+            (0..64).map(|byte| Shard::of_file_system(&Digest([byte; 32]), 8)).collect();
+        found.sort();
+        found.dedup();
+        assert_eq!(found, all);
+        assert_eq!(Shard::of_file_system(&Digest([7; 32]), 1), Shard::WHOLE);
     }
 }

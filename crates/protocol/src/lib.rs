@@ -27,6 +27,7 @@ pub mod mandate;
 pub mod members;
 pub mod message;
 pub mod order;
+pub mod packed;
 pub mod peers;
 pub mod rebuild;
 pub mod restore;

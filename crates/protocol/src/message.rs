@@ -9,6 +9,7 @@ use crate::certificate::Certificate;
 use crate::history::{PastReply, Point, Snapshot, SnapshotEnd};
 use crate::leases::{LeaseGrant, LeaseWish, Recall};
 use crate::locks::LockRange;
+use crate::packed;
 use crate::signed::{Signable, Signed};
 use crate::structure::{Structure, View};
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -16,7 +17,7 @@ use holdfast_content::{Base, DeviceId, Handle, Parcel, StoredBlock, UserId};
 use holdfast_crypto::{Digest, Domain, PublicKey, Signature, encode};
 
 /// Versions of this protocol that this program speaks, oldest and newest.
-pub const PROTOCOL_VERSIONS: (u16, u16) = (1, 1);
+pub const PROTOCOL_VERSIONS: (u16, u16) = (2, 2);
 /// Largest message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 8 << 20;
 /// Most blocks or addresses in one message.
@@ -363,6 +364,8 @@ pub enum Request {
     },
     /// Of a consistency server to its block server, and of nobody else. Answered by `BlockServer`.
     BlockServer(Box<BlockRequest>),
+    /// Asks which servers stand in for each other with this one. Answered by `Servers`.
+    Servers,
 }
 
 /// Whether an answer to [`Request::RetrieveTree`] brings the data below the nodes.
@@ -479,8 +482,11 @@ pub enum Response {
     Dereferenced(u32),
     /// A signed block: bytes, signature, time stored.
     SignedBlock(Option<(Vec<u8>, Signature, i64)>),
-    /// Answer to `Look` and `Update`.
-    View(Box<ViewReply>),
+    /// Answer to `Look` and `Update`, [packed](crate::packed).
+    View(
+        #[borsh(serialize_with = "packed::serialize", deserialize_with = "packed::deserialize")]
+        Box<ViewReply>,
+    ),
     /// The operation is committed and durable.
     Committed(Signed<Receipt>),
     /// Fast path not taken: nothing was ordered. The text is not to be trusted; the client gives up the number.
@@ -526,7 +532,11 @@ pub enum Response {
         complete: bool,
     },
     /// As `View`, with leases.
-    LeasedView(Box<ViewReply>, LeaseGrant),
+    LeasedView(
+        #[borsh(serialize_with = "packed::serialize", deserialize_with = "packed::deserialize")]
+        Box<ViewReply>,
+        LeaseGrant,
+    ),
     /// As `Committed`, with leases.
     LeasedCommitted(Signed<Receipt>, LeaseGrant),
     /// Answer to `AwaitRecall`: `None` if nothing was recalled in the time.
@@ -551,7 +561,18 @@ pub enum Response {
     Leaves(Vec<Digest>),
     /// Answer of a block server.
     BlockServer(Box<BlockReply>),
+    /// Answer to `Servers`: where this server and the others say that they are reached. Hints, for people to pass on:
+    /// what a server at such an address shows is verified as anywhere else.
+    Servers {
+        /// This one; `None` if it is alone.
+        own: Option<String>,
+        /// The others that run, in their order; at most [`SERVERS_TOLD_MAX`].
+        others: Vec<String>,
+    },
 }
+
+/// Most other servers in an answer to `Servers`.
+pub const SERVERS_TOLD_MAX: usize = 15;
 
 /// What a user is charged for: the blocks that devices of theirs stored first, as they rest at the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
@@ -641,7 +662,9 @@ pub enum ServerError {
         limit: u64,
     },
     /// The operation is of an epoch that a declared restore has ended.
-    #[error("a restore of this server was declared; unmount, and mount again")]
+    #[error(
+        "a restore of this server was declared, and this is of the time before; a mount takes the restore up by itself"
+    )]
     OtherEpoch,
     /// The server was put back to an older state, and waits for the superuser's word.
     #[error(

@@ -10,6 +10,7 @@
 //! - if the key's keeper (an agent) does not sign, nothing has changed, and the number is not used;
 //! - after an alarm it signs nothing any more, until the user says so; the floor stays in any case.
 
+mod change;
 #[cfg(test)]
 mod tests;
 
@@ -96,10 +97,11 @@ pub enum Event<'a> {
 /// What the driver is to do, in this order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// Make these bytes durable, replacing earlier ones, *before* any later effect.
-    Persist(Vec<u8>),
+    /// Make this state durable in the place of earlier ones, *before* any later effect: its bytes
+    /// ([`Signer::to_bytes`]), or what has changed since one that is durable ([`Signer::change_since`]).
+    Persist(Box<Signer>),
     /// The same, without waiting: losing it in a power failure costs only a resend.
-    Note(Vec<u8>),
+    Note(Box<Signer>),
     /// Send this, with whatever blocks belong to it.
     Send(Box<Request>),
     /// The operation has its place: compute its tables there and answer with [`Event::Folded`]. Nothing read
@@ -333,7 +335,7 @@ impl Signer {
                 match floor.learn(members, structure) {
                     Ok(()) => {
                         self.floor = floor;
-                        Ok(vec![Effect::Note(self.to_bytes()), Effect::Advanced])
+                        Ok(vec![self.note(), Effect::Advanced])
                     }
                     Err(alarm) => Ok(self.freeze(alarm)),
                 }
@@ -342,14 +344,14 @@ impl Signer {
                 Phase::Idle => match check_look(&self.floor, members, reply) {
                     Ok(floor) => {
                         self.floor = floor;
-                        Ok(vec![Effect::Persist(self.to_bytes()), Effect::Advanced])
+                        Ok(vec![self.persist(), Effect::Advanced])
                     }
                     Err(alarm) => Ok(self.freeze(alarm)),
                 },
                 _ => Ok(Vec::new()),
             },
             Event::ServerKeys(keys) => match self.floor.learn_server_keys(keys) {
-                Ok(()) => Ok(vec![Effect::Note(self.to_bytes())]),
+                Ok(()) => Ok(vec![self.note()]),
                 Err(alarm) => Ok(self.freeze(alarm)),
             },
         }
@@ -423,8 +425,16 @@ impl Signer {
         Ok(Structure { forecast, outcome, handles })
     }
 
+    fn persist(&self) -> Effect {
+        Effect::Persist(Box::new(self.clone()))
+    }
+
+    fn note(&self) -> Effect {
+        Effect::Note(Box::new(self.clone()))
+    }
+
     fn persist_and_send(&self) -> Vec<Effect> {
-        let mut effects = vec![Effect::Persist(self.to_bytes())];
+        let mut effects = vec![self.persist()];
         effects.extend(self.resend());
         effects
     }
@@ -463,7 +473,7 @@ impl Signer {
                     // What was read while this view was under way is still pending in it. Signed on this view, the
                     // structure would say so, and its author could have it aborted and yet accept us (trace T12).
                     self.give_up();
-                    return vec![Effect::Note(self.to_bytes()), Effect::Finished(Finished::NotTaken)];
+                    return vec![self.note(), Effect::Finished(Finished::NotTaken)];
                 }
                 self.phase =
                     Phase::Folding { certificate: certificate.clone(), forecast: accepted.forecast.clone() };
@@ -483,7 +493,7 @@ impl Signer {
         };
         if !self.may_settle(&certificate.value, outcome) {
             self.give_up();
-            return Ok(vec![Effect::Persist(self.to_bytes()), Effect::Finished(Finished::GivenUp)]);
+            return Ok(vec![self.persist(), Effect::Finished(Finished::GivenUp)]);
         }
         let structure = self.structure(&certificate.value, forecast.clone(), outcome, tables)?;
         self.phase = Phase::Commit { structure: Signed::by(structure, key)? };
@@ -526,7 +536,7 @@ impl Signer {
         }
         self.floor.commit_own(structure.clone(), Some(receipt));
         self.phase = Phase::Idle;
-        vec![Effect::Note(self.to_bytes()), Effect::Finished(Finished::Committed(Box::new(structure)))]
+        vec![self.note(), Effect::Finished(Finished::Committed(Box::new(structure)))]
     }
 
     fn refused(&mut self) -> Vec<Effect> {
@@ -542,7 +552,7 @@ impl Signer {
             Phase::Commit { .. } => Finished::Aborted,
         };
         self.give_up();
-        vec![Effect::Note(self.to_bytes()), Effect::Finished(finished)]
+        vec![self.note(), Effect::Finished(finished)]
     }
 
     fn give_up(&mut self) {
@@ -564,13 +574,13 @@ impl Signer {
             Phase::Update { .. } | Phase::Folding { .. } => {
                 self.give_up();
                 self.ask_first();
-                vec![Effect::Note(self.to_bytes()), Effect::Finished(Finished::GivenUp)]
+                vec![self.note(), Effect::Finished(Finished::GivenUp)]
             }
         }
     }
 
     fn freeze(&mut self, alarm: Alarm) -> Vec<Effect> {
         self.frozen = Some(alarm.clone());
-        vec![Effect::Persist(self.to_bytes()), Effect::Alarm(alarm), Effect::FreezeAll]
+        vec![self.persist(), Effect::Alarm(alarm), Effect::FreezeAll]
     }
 }

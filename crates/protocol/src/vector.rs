@@ -6,10 +6,25 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{DeviceId, PrincipalId, set_root};
 use holdfast_crypto::{Digest, DigestKey};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Version number of every principal; absent means 0 and zero is never stored.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, BorshSerialize, BorshDeserialize)]
-pub struct VersionVector(pub BTreeMap<PrincipalId, u64>);
+///
+/// Shared by all its clones: a view has a vector of all devices for each device, and views are cloned at every operation.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct VersionVector(pub Arc<BTreeMap<PrincipalId, u64>>);
+
+impl BorshSerialize for VersionVector {
+    fn serialize<W: Write>(&self, writer: &mut W) -> Result<()> {
+        self.0.as_ref().serialize(writer)
+    }
+}
+
+impl BorshDeserialize for VersionVector {
+    fn deserialize_reader<R: Read>(reader: &mut R) -> Result<Self> {
+        BTreeMap::deserialize_reader(reader).map(|versions| VersionVector(Arc::new(versions)))
+    }
+}
 
 impl VersionVector {
     /// The version of `principal`.
@@ -24,10 +39,11 @@ impl VersionVector {
 
     /// Sets the version of `principal`.
     pub fn set(&mut self, principal: PrincipalId, version: u64) {
+        let versions = Arc::make_mut(&mut self.0);
         if version == 0 {
-            self.0.remove(&principal);
+            versions.remove(&principal);
         } else {
-            self.0.insert(principal, version);
+            versions.insert(principal, version);
         }
     }
 
@@ -50,7 +66,13 @@ impl VersionVector {
 
     /// `self <= other`: no principal is newer here (SUNDR 3.3.2).
     pub fn at_most(&self, other: &VersionVector) -> bool {
-        self.0.iter().all(|(principal, version)| *version <= other.get(*principal))
+        // Both are in order, so one walk over each does.
+        let mut others = other.0.iter().peekable();
+        self.0.iter().all(|(principal, version)| {
+            while others.next_if(|(other, _)| *other < principal).is_some() {}
+            let found = others.peek().filter(|(other, _)| *other == principal);
+            *version <= found.map_or(0, |(_, version)| **version)
+        })
     }
 }
 

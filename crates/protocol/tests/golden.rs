@@ -6,9 +6,11 @@ use holdfast_content::{
 use holdfast_crypto::{Digest, PublicKey, SigningKey, encode};
 use holdfast_protocol::certificate::{Certificate, Delta, Path};
 use holdfast_protocol::epoch::Declaration;
+use holdfast_protocol::floor::Floor;
 use holdfast_protocol::log_tree::{Frontier, leaf};
 use holdfast_protocol::message::{Receipt, ServerKeys};
 use holdfast_protocol::signed::{Signable, Signed};
+use holdfast_protocol::signer::Signer;
 use holdfast_protocol::structure::{Forecast, HandleVersion, LogHead, Outcome, Record, Structure};
 use holdfast_protocol::vector::{VersionVector, VoidSet};
 use holdfast_protocol::warrant::Change;
@@ -79,7 +81,7 @@ fn forecast() -> Forecast {
     Forecast {
         file_system: Digest([0xf5; 32]),
         device: DeviceId(3),
-        vector: VersionVector(versions.into()),
+        vector: VersionVector(std::sync::Arc::new(versions.into())),
         pending: vec![Record { device: DeviceId(4), number: 1, forecast: Digest([0x44; 32]) }],
         aborted: vec![Record { device: DeviceId(3), number: 6, forecast: Digest([0x33; 32]) }],
         voids: VoidSet([(2, 3), (6, 6)].into()),
@@ -150,4 +152,22 @@ fn the_documented_examples_are_true() {
     let document = std::fs::read_to_string(path).expect("docs/protocol.md");
     let golden = golden();
     assert!(document.contains(&golden), "docs/protocol.md should hold:\n{golden}");
+}
+
+/// The change of a device's state that a number given up makes: the example in `docs/format.md`.
+#[test]
+fn the_change_of_a_state() {
+    let root = SigningKey::from_seed(&[1; 32]).public();
+    let before = Signer::new(Floor::new(root, DeviceId(3)));
+    let mut after = before.clone();
+    after.skip().expect("idle");
+    let change = after.change_since(&before);
+    assert_eq!(before.changed(&change).expect("its own"), after);
+    let mut text = String::new();
+    for line in change.chunks(32) {
+        writeln!(text, "change  {}", hex(line)).expect("memory");
+    }
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format.md");
+    let document = std::fs::read_to_string(path).expect("docs/format.md");
+    assert!(document.contains(&text), "docs/format.md should hold:\n{text}");
 }

@@ -12,6 +12,7 @@ use crate::layout;
 use crate::record::{NotAuthentic, RootFile, authenticate};
 use crate::revocation::{self, Revocation, RevocationError};
 use crate::signing::Signable;
+use holdfast_log::FileLock;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -172,14 +173,12 @@ impl ReleaseDir {
 
     /// Nobody else installs anything meanwhile. Not the directory itself is locked, as it is by who publishes into it,
     /// for long, while a renewal must not have to wait.
-    fn lock(&self) -> Result<File, ReleaseDirError> {
+    fn lock(&self) -> Result<FileLock, ReleaseDirError> {
         let path = self.path.join("keys");
         let failed = |error: io::Error| io_error(&path, error);
         files::make_directory(&path, 0o755).map_err(failed)?;
         let folder = File::open(&path).map_err(failed)?;
-        rustix::fs::flock(&folder, rustix::fs::FlockOperation::LockExclusive)
-            .map_err(|error| failed(error.into()))?;
-        Ok(folder)
+        FileLock::wait(folder).map_err(failed)
     }
 
     fn install_keys(&self, chain: &KeyChain) -> Result<(), ReleaseDirError> {

@@ -25,7 +25,8 @@ use crate::revocation::{self, Revocation, Revoked};
 use crate::signing::Signable;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{Digest, DigestKey, Domain};
-use std::fs::{File, OpenOptions};
+use holdfast_log::FileLock;
+use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -380,7 +381,7 @@ impl Trust {
         Ok(found)
     }
 
-    fn lock(&self) -> Result<File, TrustError> {
+    fn lock(&self) -> Result<FileLock, TrustError> {
         let path = self.directory.join("lock");
         let file = OpenOptions::new()
             .read(true)
@@ -390,9 +391,7 @@ impl Trust {
             .mode(0o600)
             .open(&path)
             .map_err(io_error(&path))?;
-        rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)
-            .map_err(|error| TrustError::Io { path, error: error.into() })?;
-        Ok(file)
+        FileLock::wait(file).map_err(|error| TrustError::Io { path, error })
     }
 
     fn load_revoked(&self) -> Result<Option<Revoked>, TrustError> {

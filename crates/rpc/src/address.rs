@@ -81,6 +81,14 @@ impl FromStr for ServerAddress {
 }
 
 impl ServerAddress {
+    /// One server, or several with commas between them: `HOST:PORT,HOST:PORT`. The first, and the others.
+    ///
+    /// # Errors
+    /// [`AddressError`]; one of them is not such an address, or there are more than 16.
+    pub fn parse_several(text: &str) -> Result<(ServerAddress, Vec<ServerAddress>), AddressError> {
+        several(text, DEFAULT_PORT)
+    }
+
     fn parse(text: &str, default_port: u16) -> Result<Self, AddressError> {
         let bad_host = || AddressError::BadHost(text.to_owned());
         let (host, port) = if let Some(rest) = text.strip_prefix('[') {

@@ -108,6 +108,7 @@ pub fn is_idempotent(request: &Request) -> bool {
             | Request::NameSnapshot(_)
             | Request::EndSnapshot(_)
             | Request::Leaves { .. }
+            | Request::Servers
             | Request::DeclareRestore { .. }
     )
 }
@@ -160,6 +161,8 @@ pub struct Connector {
     pub expected: Option<ServerProof>,
     /// The only key that the server may have; `None`: whichever `expected` allows.
     pub server_key: Option<PublicKey>,
+    /// What is asked for when greeting where nothing is `expected`: a server that does not have it is passed over.
+    pub asked: Option<Digest>,
     /// Bounds and times.
     pub options: ConnectionOptions,
     /// Where sockets come from.
@@ -174,7 +177,7 @@ impl Connector {
         expected: Option<ServerProof>,
     ) -> Self {
         let (options, sockets) = (ConnectionOptions::default(), Arc::new(OwnSockets));
-        Connector { key: key.into(), addresses, expected, server_key: None, options, sockets }
+        Connector { key: key.into(), addresses, expected, server_key: None, asked: None, options, sockets }
     }
 
     /// Makes a connection without waiting for a server: calls wait for one.
@@ -205,6 +208,7 @@ impl Connector {
             addresses: self.addresses,
             expected: Mutex::new(self.expected),
             only_key: self.server_key,
+            asked: self.asked,
             preferred: AtomicUsize::new(0),
             requests: Semaphore::new(self.options.requests_max),
             bytes: Budget::new(self.options.bytes_max),
@@ -276,6 +280,7 @@ struct Inner {
     addresses: Vec<ServerAddress>,
     expected: Mutex<Option<ServerProof>>,
     only_key: Option<PublicKey>,
+    asked: Option<Digest>,
     /// The address that worked last: both lanes go to the same server if they can.
     preferred: AtomicUsize,
     options: ConnectionOptions,
@@ -674,6 +679,7 @@ impl Inner {
         let dialer = Dialer {
             address,
             expected,
+            asked: self.asked,
             only_key: self.only_key,
             patience: self.options.connect_patience,
             sockets: &*self.sockets,
@@ -751,8 +757,8 @@ impl Inner {
         let Some(quic) = self.quic().filter(|_| old.carrier == Carrier::Tcp) else { return Ok(()) };
         let expected = self.expected.lock().clone();
         let patience = self.options.connect_patience;
-        let (expected, only_key) = (expected.as_ref(), self.only_key);
-        let dialer = Dialer { address, expected, only_key, patience, sockets: &*self.sockets };
+        let (expected, only_key, asked) = (expected.as_ref(), self.only_key, self.asked);
+        let dialer = Dialer { address, expected, asked, only_key, patience, sockets: &*self.sockets };
         let greeted = dialer.quic(quic).await?;
         self.accept(lane, greeted);
         old.retire();

@@ -10,7 +10,7 @@ use crate::quic::{Quic, Unopened};
 use crate::socket::Counted;
 use crate::sockets::Sockets;
 use crate::tls;
-use holdfast_crypto::{PublicKey, decode, encode};
+use holdfast_crypto::{Digest, PublicKey, decode, encode};
 use holdfast_protocol::message::{
     MESSAGE_BYTES_MAX, PROTOCOL_VERSIONS, Request, Response, ServerError, Welcome,
 };
@@ -41,6 +41,8 @@ pub(crate) enum Carrier {
 pub(crate) struct Dialer<'a> {
     pub(crate) address: &'a ServerAddress,
     pub(crate) expected: Option<&'a ServerProof>,
+    /// What is asked for where nothing is expected.
+    pub(crate) asked: Option<Digest>,
     /// The only key that it may have.
     pub(crate) only_key: Option<PublicKey>,
     /// An attempt ends within about this time.
@@ -98,7 +100,7 @@ impl Dialer<'_> {
             match quic.open(address).await {
                 Ok((pipe, key)) => {
                     self.check_key(&name, &key)?;
-                    return introduce(name, Carrier::Quic, pipe, key, self.expected).await;
+                    return self.introduce(name, Carrier::Quic, pipe, key).await;
                 }
                 Err(Unopened::Unreachable(reason)) => why = reason,
                 Err(Unopened::Refused(why)) => {
@@ -122,7 +124,7 @@ impl Dialer<'_> {
     }
 
     async fn greet_by_tcp(&self, config: Arc<rustls::ClientConfig>) -> Result<Greeted, RpcError> {
-        let (patience, expected) = (self.patience, self.expected);
+        let patience = self.patience;
         let name = self.address.to_string();
         let unreachable = |why: &dyn std::fmt::Display| RpcError::Unreachable {
             address: name.clone(),
@@ -154,41 +156,43 @@ impl Dialer<'_> {
             tls::peer_key(stream.get_ref().1).map_err(|why| wrong(WrongServer::NotHoldfast(why)))?;
 
         self.check_key(&name, &server_key)?;
-        introduce(name, Carrier::Tcp, Pipe { stream: Box::new(stream), flow }, server_key, expected).await
+        self.introduce(name, Carrier::Tcp, Pipe { stream: Box::new(stream), flow }, server_key).await
     }
-}
 
-/// `Hello` and the check of what answers it: the same over whatever carries the stream.
-async fn introduce(
-    name: String,
-    carrier: Carrier,
-    pipe: Pipe,
-    server_key: PublicKey,
-    expected: Option<&ServerProof>,
-) -> Result<Greeted, RpcError> {
-    let unreachable =
-        |why: &dyn std::fmt::Display| RpcError::Unreachable { address: name.clone(), why: why.to_string() };
-    let Pipe { mut stream, flow } = pipe;
-    let asked = Instant::now();
-    let hello =
-        Request::Hello { versions: PROTOCOL_VERSIONS, file_system: expected.map(|proof| proof.file_system) };
-    link::write_frame(&mut stream, 1, &encode(&hello)).await.map_err(|e| unreachable(&e))?;
-    stream.flush().await.map_err(|e| unreachable(&e))?;
-    let header = frame::read_header(&mut stream, MESSAGE_BYTES_MAX).await.map_err(|e| unreachable(&e))?;
-    let header = header.ok_or_else(|| unreachable(&"the server closed the connection"))?;
-    let payload = frame::read_payload(&mut stream, header).await.map_err(|e| unreachable(&e))?;
-    flow.round_trip(asked.elapsed());
-    let answer: Response = decode(&payload).map_err(|e| RpcError::Malformed(e.to_string()))?;
-    let welcome = match answer {
-        Response::Hello(welcome) if header.id == 1 => welcome,
-        Response::Error(ServerError::Version(oldest, newest)) => {
-            return Err(RpcError::Version { server: (oldest, newest), ours: PROTOCOL_VERSIONS });
-        }
-        Response::Error(error) => return Err(error.into()),
-        _ => return Err(RpcError::Malformed("it did not answer the greeting".to_owned())),
-    };
-    check_welcome(&name, &welcome, expected, &server_key)?;
-    Ok(Greeted { pipe: Pipe { stream, flow }, welcome, server_key, address: name, carrier })
+    /// `Hello` and the check of what answers it: the same over whatever carries the stream.
+    async fn introduce(
+        &self,
+        name: String,
+        carrier: Carrier,
+        pipe: Pipe,
+        server_key: PublicKey,
+    ) -> Result<Greeted, RpcError> {
+        let unreachable = |why: &dyn std::fmt::Display| RpcError::Unreachable {
+            address: name.clone(),
+            why: why.to_string(),
+        };
+        let Pipe { mut stream, flow } = pipe;
+        let asked = Instant::now();
+        let file_system = self.expected.map(|proof| proof.file_system).or(self.asked);
+        let hello = Request::Hello { versions: PROTOCOL_VERSIONS, file_system };
+        link::write_frame(&mut stream, 1, &encode(&hello)).await.map_err(|e| unreachable(&e))?;
+        stream.flush().await.map_err(|e| unreachable(&e))?;
+        let header = frame::read_header(&mut stream, MESSAGE_BYTES_MAX).await.map_err(|e| unreachable(&e))?;
+        let header = header.ok_or_else(|| unreachable(&"the server closed the connection"))?;
+        let payload = frame::read_payload(&mut stream, header).await.map_err(|e| unreachable(&e))?;
+        flow.round_trip(asked.elapsed());
+        let answer: Response = decode(&payload).map_err(|e| RpcError::Malformed(e.to_string()))?;
+        let welcome = match answer {
+            Response::Hello(welcome) if header.id == 1 => welcome,
+            Response::Error(ServerError::Version(oldest, newest)) => {
+                return Err(RpcError::Version { server: (oldest, newest), ours: PROTOCOL_VERSIONS });
+            }
+            Response::Error(error) => return Err(error.into()),
+            _ => return Err(RpcError::Malformed("it did not answer the greeting".to_owned())),
+        };
+        check_welcome(&name, &welcome, self.expected, &server_key)?;
+        Ok(Greeted { pipe: Pipe { stream, flow }, welcome, server_key, address: name, carrier })
+    }
 }
 
 /// What an answer to a greeting must pass before anything else is said, whatever carried it: a version that was offered,

@@ -68,7 +68,7 @@ fn against(trick: Trick, transport: Transport) -> Connection {
 async fn play(mut stream: Box<dyn Duplex>, trick: Trick) -> std::io::Result<()> {
     let hello = frame::read_header(&mut stream, MESSAGE_BYTES_MAX).await.unwrap().unwrap();
     frame::read_payload(&mut stream, hello).await.unwrap();
-    let welcome = Welcome { version: 1, file_system: None, device: None, abort_after_ms: 0 };
+    let welcome = Welcome { version: 2, file_system: None, device: None, abort_after_ms: 0 };
     write_frame(&mut stream, hello.id, &encode(&Response::Hello(welcome))).await?;
     stream.flush().await?;
     let asked = frame::read_header(&mut stream, MESSAGE_BYTES_MAX).await.unwrap().unwrap();

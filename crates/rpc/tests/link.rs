@@ -29,7 +29,7 @@ impl Service for Simple {
         match request {
             Request::Hello { .. } => {
                 session.admit();
-                Response::Hello(Welcome { version: 1, file_system: None, device: None, abort_after_ms: 0 })
+                Response::Hello(Welcome { version: 2, file_system: None, device: None, abort_after_ms: 0 })
             }
             Request::FetchPending { wait_ms, .. } => {
                 tokio::time::sleep(Duration::from_millis(wait_ms.into())).await;

@@ -52,13 +52,13 @@ impl Service for Echo {
     async fn handle(&self, session: &Arc<Session<AtomicUsize>>, request: Request) -> Response {
         session.state.fetch_add(1, Ordering::Relaxed);
         match request {
-            Request::Hello { versions, .. } if versions.0 > 1 => Response::Error(ServerError::Version(1, 1)),
+            Request::Hello { versions, .. } if versions.0 > 2 => Response::Error(ServerError::Version(2, 2)),
             Request::Hello { file_system, .. } => {
                 if session.peer != key(99).public() {
                     session.admit();
                 }
                 Response::Hello(Welcome {
-                    version: 1,
+                    version: 2,
                     file_system: file_system.map(|_| (self.superuser, self.server_keys.clone())),
                     device: None,
                     abort_after_ms: 1000,

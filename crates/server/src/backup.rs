@@ -17,9 +17,11 @@
 //! - segments are hard links to those of an earlier backup where length and header (number and random salt) are
 //!   the same.
 
+use crate::block_store;
 use crate::config::ServerConfig;
 use crate::control::{self, ControlError, Outcome, Task};
 use crate::history_file;
+use holdfast_log::FileLock;
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -228,6 +230,19 @@ impl Copy<'_> {
                 self.file(&self.from.join(name), &self.to.join(name))?;
             }
         }
+        for path in block_store::files_of_shards(&self.from) {
+            if !self.from.join(&path).exists() {
+                continue;
+            }
+            let folder = self.to.join(&path).parent().expect("it is in one").to_owned();
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(&folder)
+                .map_err(failed("making", &folder))?;
+            self.file(&self.from.join(&path), &self.to.join(&path))?;
+            sync_directory(&folder)?;
+        }
         sync_directory(&to)?;
         self.file(&from.join(FORMAT), &to.join(FORMAT))?;
         sync_directory(&to)?;
@@ -320,7 +335,7 @@ fn remove(path: &Path) -> Result<(), BackupError> {
     }
 }
 
-fn lock(to: &Path) -> Result<File, BackupError> {
+fn lock(to: &Path) -> Result<FileLock, BackupError> {
     let path = to.join(LOCK);
     let file = OpenOptions::new()
         .write(true)
@@ -329,11 +344,10 @@ fn lock(to: &Path) -> Result<File, BackupError> {
         .mode(0o600)
         .open(&path)
         .map_err(failed("opening", &path))?;
-    match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(file),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(BackupError::InUse(to.to_owned())),
-        Err(error) => Err(failed("locking", &path)(error.into())),
-    }
+    FileLock::take(file).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => BackupError::InUse(to.to_owned()),
+        _ => failed("locking", &path)(error),
+    })
 }
 
 fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BackupError + use<> {

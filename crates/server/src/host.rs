@@ -470,6 +470,8 @@ impl Host {
             Request::Hello { .. } | Request::FetchPending { .. } => {
                 refuse("this request is answered elsewhere")
             }
+            // Who has created a file system just now is no member of one in this conversation.
+            Request::Servers if self.may_create(&caller.peer, caller.local) => Ok(self.servers()),
             other => {
                 let (file_system, device) = self.member(caller)?;
                 self.answer_member(caller, file_system, device, other)
@@ -676,6 +678,7 @@ impl Host {
             Request::NameSnapshot(snapshot) => file_system.name_snapshot(self, caller, device, snapshot),
             Request::EndSnapshot(end) => file_system.end_snapshot(self, caller, device, end),
             Request::Leaves { first, count } => file_system.leaves(self, first, count),
+            Request::Servers => Ok(self.servers()),
             Request::BlockServer(_) => refuse("this is no block server"),
             Request::Hello { .. }
             | Request::Ping

@@ -37,8 +37,8 @@ pub mod witnessing;
 pub use backup::{BackupError, BackupReport, backup};
 pub use block_store::{
     BlockServer, BlockServerConfig, BlockServerError, BlockStore, BlockStoreError, BlocksAt, BucketAddress,
-    BucketStanding, Candidate, Local, ObjectsSettings, Remote, RemoteSettings, Standing, Term,
-    blocks_elsewhere, bucket_address,
+    BucketStanding, Candidate, Local, ObjectsSettings, Remote, RemoteSettings, Standing, blocks_elsewhere,
+    bucket_address,
 };
 pub use config::{CreatePolicy, ServerConfig};
 pub use convert::{ConvertError, ConvertReport, Converted, Destination, convert};

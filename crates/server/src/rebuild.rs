@@ -4,6 +4,7 @@
 
 use crate::block_store;
 use crate::config::ServerConfig;
+use crate::data::DataDirectory;
 use crate::error::OpenError;
 use crate::host::Host;
 use crate::refusal::Refused;
@@ -16,6 +17,7 @@ use holdfast_protocol::sequencer::Sequencer;
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::View;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Why it cannot be done.
@@ -27,6 +29,18 @@ pub enum RebuildError {
     /// There is an order of this file system, and it is damaged.
     #[error("the order that is there of this file system is damaged: {0}; rebuild into another directory")]
     Damaged(String),
+    /// The order is in etcd, not in the data directory.
+    #[error(
+        "the order of {data} is in {place}. If that is lost, rebuild into another directory, with --blocks for where the \
+         blocks are and a copy of {data}/server-key in it, and move the order with `holdfast server convert --order` to a \
+         prefix of etcd that holds none of it (docs/recovery.md)", data = .data.display()
+    )]
+    OrderElsewhere {
+        /// The data directory.
+        data: PathBuf,
+        /// Where the order is.
+        place: String,
+    },
     /// The disk is full.
     #[error("the disk is full")]
     NoSpace,
@@ -66,11 +80,15 @@ pub struct Site {
 }
 
 impl Site {
-    /// Opens the data directory, which is made if it is not there.
+    /// Opens the data directory, which is made if it is not there, and the block server or bucket that it or the settings
+    /// name.
     ///
     /// # Errors
-    /// [`RebuildError`]; also where a server runs on it.
+    /// [`RebuildError`]; also where a server runs on it, or its order is in etcd, which may still have it.
     pub fn open(config: &ServerConfig, file_system: Digest) -> Result<Site, RebuildError> {
+        if let Some((place, _)) = DataDirectory::open(&config.data)?.order_elsewhere()? {
+            return Err(RebuildError::OrderElsewhere { data: config.data.clone(), place });
+        }
         let (host, _, _) = crate::server::open_host(config)?;
         match host.damaged().get(&file_system) {
             Some(why) => Err(RebuildError::Damaged(why.clone())),

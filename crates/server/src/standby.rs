@@ -11,7 +11,7 @@ use crate::order::etcd::{Cluster, Shard};
 use crate::order::{Notes, Order, OrderError, Standing};
 use crate::refusal::Refused;
 use holdfast_crypto::Digest;
-use holdfast_protocol::message::ServerError;
+use holdfast_protocol::message::{Response, SERVERS_TOLD_MAX, ServerError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -103,6 +103,14 @@ impl Host {
             }
             _ => ServerError::Elsewhere(None),
         }
+    }
+
+    /// Where this server and the others of its group are reached, by their own words.
+    pub(crate) fn servers(&self) -> Response {
+        let Some(cluster) = &self.cluster else { return Response::Servers { own: None, others: Vec::new() } };
+        let own = cluster.address().to_owned();
+        let others = cluster.seen().servers.into_iter().filter(|address| *address != own);
+        Response::Servers { others: others.take(SERVERS_TOLD_MAX).collect(), own: Some(own) }
     }
 
     /// The order of a file system that is about to be created.

@@ -1,6 +1,8 @@
 //! What FSLoader and FSChecker may say to the host. They ask for parts of the disk and tell what they found; the host
 //! tells them nothing but bytes.
 
+#![allow(missing_docs, reason = "what a field is, the sentence of its message says")]
+
 use crate::place::Geometry;
 use borsh::{BorshDeserialize, BorshSerialize};
 

@@ -17,7 +17,7 @@
 
 mod asking;
 mod cache_manager;
-mod card_protocol;
+pub mod card_protocol;
 mod const_policy;
 mod disk_driver;
 mod formatter;

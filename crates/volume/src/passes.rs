@@ -15,6 +15,8 @@ use std::sync::atomic::Ordering::Relaxed;
 const BATCH_BLOCKS: usize = 1024;
 /// Fewest blocks for which a thread is worth its start.
 const SHARE_BLOCKS: usize = 128;
+/// Shortest run, in blocks, that the system is asked to bring to the disk at once. Shorter ones may find neighbours.
+const WRITE_OUT_BLOCKS: usize = 16;
 /// Bytes of a tag.
 const TAG_BYTES: usize = 16;
 /// Hashes that are not stable beyond which the disk is flushed.
@@ -163,6 +165,10 @@ impl Inner {
             run.iter().for_each(|task| bytes.extend_from_slice(&*task.bytes));
             let offset = run[0].block * BLOCK_BYTES as u64;
             io(&*self.disk, "writing", self.disk.write_at(offset, &bytes))?;
+            // The disk works while the next blocks are hashed, not only when a flush waits for it.
+            if run.len() >= WRITE_OUT_BLOCKS {
+                self.disk.begin_write_out(offset, bytes.len() as u64);
+            }
         }
         Ok(())
     }

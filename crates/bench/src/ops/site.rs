@@ -100,13 +100,19 @@ impl Drop for Running {
 impl Site {
     /// Sets all of it up in a directory of its own.
     pub fn new(directory: &Path, syncs: Syncs) -> anyhow::Result<Site> {
+        Site::with(directory, syncs, None)
+    }
+
+    /// The same with a server that calls operations dead after another time than usual.
+    pub fn with(directory: &Path, syncs: Syncs, abort_after: Option<Duration>) -> anyhow::Result<Site> {
         let meters = Meters::default();
-        let (running, server) = serve(&directory.join("server"), &meters.server, syncs)?;
+        let (running, server) = serve(&directory.join("server"), &meters.server, syncs, abort_after)?;
         let [superuser, user] = [1, 2].map(|seed| SigningKey::from_seed(&[seed; 32]));
         let now_ns = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos())?;
         let root_state = directory.join("root-state");
         let address = create(CreateConfig {
             server: server.clone(),
+            others: Vec::new(),
             superuser: superuser.clone().into(),
             name: "bench".into(),
             superuser_name: "root".into(),
@@ -196,8 +202,14 @@ impl Drop for Site {
     }
 }
 
-fn serve(data: &Path, meter: &Arc<Meter>, syncs: Syncs) -> anyhow::Result<(Running, ServerAddress)> {
-    let config = ServerConfig::new(data, "127.0.0.1:0".parse()?);
+fn serve(
+    data: &Path,
+    meter: &Arc<Meter>,
+    syncs: Syncs,
+    abort_after: Option<Duration>,
+) -> anyhow::Result<(Running, ServerAddress)> {
+    let mut config = ServerConfig::new(data, "127.0.0.1:0".parse()?);
+    config.abort_after = abort_after.unwrap_or(config.abort_after);
     let meter = meter.clone();
     let server = Server::open_on(config, &move |storage| {
         Arc::new(MeteredStorage::new(storage, meter.clone(), syncs))

@@ -42,15 +42,18 @@ pub enum FsCommand {
 
 /// `holdfast fs create`
 #[derive(Debug, Args)]
-#[command(after_help = "Example:
+#[command(after_help = "Examples:
   holdfast fs create files.example.org --superuser superuser.key
+
+Of servers that stand in for each other name all: it is created on one that runs, and its address names them.
+  holdfast fs create a.example.org:7440,b.example.org:7440 --superuser superuser.key
 
 The superuser's key is the root of all trust in this file system: keep it off the server, with a passphrase.
 Its digest is part of the address, so whoever has the address can tell the true file system from a false one.")]
 pub struct FsCreate {
-    /// HOST or HOST:PORT of the server.
-    #[arg(value_name = "SERVER")]
-    pub server: String,
+    /// HOST or HOST:PORT of the server; of several that stand in for each other, with commas between them.
+    #[arg(value_name = "SERVER[,SERVER...]")]
+    pub servers: String,
     /// The superuser's key: a private key file, or one in your SSH agent (KEY.pub, agent:SHA256:..., agent:COMMENT).
     #[arg(long, value_name = "KEY")]
     pub superuser: PathBuf,

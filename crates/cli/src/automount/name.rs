@@ -1,4 +1,5 @@
-//! Names that say what they lead to: `@HOST[:PORT][!DIR...],ID` (the paper's self-certifying pathnames).
+//! Names that say what they lead to: `@HOST[:PORT][!DIR...],ID` (the paper's self-certifying pathnames), or, where several
+//! servers stand in for each other, `@HOST[:PORT],HOST[:PORT]...,ID`.
 //!
 //! The ID is what is trusted: the id of a release, or of a writable file system. Host, port and directories only say
 //! where to ask. A name is one component of a path, so what separates directories of a URL is `!` here.
@@ -13,6 +14,8 @@ pub struct Name {
     location: String,
     /// The same as the server of a writable file system.
     server: ServerAddress,
+    /// Others that have it when that one does not; then it is no mirror.
+    others: Vec<ServerAddress>,
     /// Directories at a web server, with a slash after each.
     path: String,
     /// What is trusted.
@@ -31,10 +34,11 @@ impl Name {
         let mut parts = place.split('!');
         let location = parts.next()?.to_owned();
         // In a URL, only in brackets.
-        if !location.starts_with('[') && location.matches(':').count() > 1 {
+        let bare = |server: &str| !server.starts_with('[') && server.matches(':').count() > 1;
+        if location.split(',').any(bare) {
             return None;
         }
-        let server: ServerAddress = location.parse().ok()?;
+        let (server, others) = ServerAddress::parse_several(&location).ok()?;
         let mut path = String::new();
         for part in parts {
             let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~%+=@".contains(&byte);
@@ -44,21 +48,22 @@ impl Name {
             path.push_str(part);
             path.push('/');
         }
-        Some(Name { location, server, path, id })
+        let may_be_something = others.is_empty() || path.is_empty();
+        may_be_something.then_some(Name { location, server, others, path, id })
     }
 
     /// The writable file system that it may be; one is not below directories.
     pub fn file_system(&self) -> Option<Address> {
         self.path.is_empty().then(|| Address {
             server: self.server.clone(),
-            others: Vec::new(),
+            others: self.others.clone(),
             file_system: self.id,
         })
     }
 
-    /// The mirror that it may be.
-    pub fn mirror(&self, scheme: &str) -> String {
-        format!("{scheme}://{}/{}", self.location, self.path)
+    /// The mirror that it may be; only servers of writable file systems stand in for each other.
+    pub fn mirror(&self, scheme: &str) -> Option<String> {
+        self.others.is_empty().then(|| format!("{scheme}://{}/{}", self.location, self.path))
     }
 }
 
@@ -83,11 +88,20 @@ mod tests {
             ("example.org:1!x", "https://example.org:1/x/", None),
         ] {
             let name = Name::parse(format!("@{place},{}", id()).as_bytes()).expect(place);
-            assert_eq!(name.mirror("https"), mirror);
+            assert_eq!(name.mirror("https").as_deref(), Some(mirror));
             let address = name.file_system().map(|address| address.server.to_string());
             assert_eq!(address.as_deref(), server, "{place}");
             assert_eq!(name.id.to_string(), id());
         }
+    }
+
+    /// Servers that stand in for each other are named together, and are no mirror.
+    #[test]
+    fn several_servers_in_one_name() {
+        let name = Name::parse(format!("@a.example.org,[::1]:9,{}", id()).as_bytes()).expect("a name");
+        assert_eq!(name.mirror("https"), None);
+        let address = name.file_system().expect("a file system");
+        assert_eq!(address.to_string(), format!("hf://a.example.org:7440,[::1]:9/{}", id()));
     }
 
     /// What is none, among it all that shells and desktops look for, is told at a glance.
@@ -111,6 +125,9 @@ mod tests {
             format!("@a b,{id}"),
             format!("@user@host,{id}"),
             format!("@h!,{id}"),
+            format!("@h,,{id}"),
+            format!("@h,::1,{id}"),
+            format!("@h,g!d,{id}"),
             format!("@h!..,{id}"),
             format!("@h!a?b,{id}"),
             format!("@h!a#b,{id}"),

@@ -101,7 +101,7 @@ struct Known {
 
 enum Is {
     Link(PathBuf),
-    Place(Name, State),
+    Place(Box<Name>, State),
 }
 
 enum State {
@@ -162,7 +162,7 @@ impl Places {
             return Err(refused("name what lies there by its ID, as in @HOST,ID"));
         };
         let mut inner = self.inner.lock();
-        let number = inner.know(&name, Is::Place(parsed, State::Idle));
+        let number = inner.know(&name, Is::Place(Box::new(parsed), State::Idle));
         let entered = loop {
             match self.want(&mut inner, number) {
                 Some(entered) => break entered,
@@ -206,7 +206,7 @@ impl Places {
 
     fn named(&self, number: u64) -> Option<(Vec<u8>, Name)> {
         match self.inner.lock().known.get(&number) {
-            Some(Known { name, is: Is::Place(parsed, _), .. }) => Some((name.clone(), parsed.clone())),
+            Some(Known { name, is: Is::Place(parsed, _), .. }) => Some((name.clone(), Name::clone(parsed))),
             _ => None,
         }
     }
@@ -334,9 +334,13 @@ impl Places {
         let mounted: Vec<(u64, Vec<u8>, Name, Found, Duration)> = {
             let inner = self.inner.lock();
             let mounted = inner.known.iter().filter_map(|(number, known)| match &known.is {
-                Is::Place(parsed, State::Mounted(found)) => {
-                    Some((*number, known.name.clone(), parsed.clone(), found.clone(), known.used.elapsed()))
-                }
+                Is::Place(parsed, State::Mounted(found)) => Some((
+                    *number,
+                    known.name.clone(),
+                    Name::clone(parsed),
+                    found.clone(),
+                    known.used.elapsed(),
+                )),
                 _ => None,
             });
             mounted.collect()
@@ -592,7 +596,7 @@ impl Automounter for Places {
             }
         };
         Some(settled.map(|()| {
-            let number = inner.know(name, Is::Place(parsed, State::Idle));
+            let number = inner.know(name, Is::Place(Box::new(parsed), State::Idle));
             // That we look whether a mount is alive is no use of it.
             if !Path::new(&format!("/proc/self/task/{thread}")).exists()
                 && let Some(known) = inner.known.get_mut(&number)

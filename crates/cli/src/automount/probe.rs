@@ -99,7 +99,9 @@ fn file_system(address: Address) -> Answer {
 }
 
 fn release(name: &Name, scheme: &str, trust: &Path, revocations: &[PathBuf]) -> Answer {
-    let url = name.mirror(scheme);
+    let Some(url) = name.mirror(scheme) else {
+        return Answer::Nobody("a mirror has one host".to_owned());
+    };
     let mirror = match mirror::parse(&url) {
         Ok(mirror) => mirror,
         Err(error) => return Answer::Nobody(error.to_string()),

@@ -46,6 +46,8 @@ pub struct Job {
     pub transport: Carrier,
     /// Ask for leases.
     pub leases: bool,
+    /// Whether what a declared restore lost is sent again.
+    pub sends_again: bool,
     /// Go on after an alarm.
     pub acknowledge_alarm: bool,
     /// How data is sent and fetched.
@@ -77,6 +79,7 @@ struct Letter {
     hard: bool,
     transport: Carrier,
     leases: bool,
+    sends_again: bool,
     acknowledge_alarm: bool,
     transfer: TransferMode,
 }
@@ -132,6 +135,7 @@ pub fn start(job: &Job, arguments: &[OsString]) -> Outcome {
         hard: job.hard,
         transport: job.transport,
         leases: job.leases,
+        sends_again: job.sends_again,
         acknowledge_alarm: job.acknowledge_alarm,
         transfer: job.transfer,
     };
@@ -237,6 +241,7 @@ pub fn receive() -> Outcome<Job> {
         hard: letter.hard,
         transport: letter.transport,
         leases: letter.leases,
+        sends_again: letter.sends_again,
         acknowledge_alarm: letter.acknowledge_alarm,
         transfer: letter.transfer,
     })

@@ -58,7 +58,7 @@ const MIRRORS: [&str; 5] = [SCHEME, "http://", "https://", "s3://", "file://"];
 const MIRROR: &str = "--mirror";
 const WITNESS: &str = "--witness";
 /// Options without one.
-const PLAIN: [(&str, &str, For); 11] = [
+const PLAIN: [(&str, &str, For); 12] = [
     ("allow_other", "--allow-other", For::Any),
     ("ro", "--read-only", For::Any),
     ("noexec", "--no-exec", For::Any),
@@ -67,6 +67,7 @@ const PLAIN: [(&str, &str, For); 11] = [
     ("write_back", "--write-back", For::Writable),
     ("no_leases", "--no-leases", For::Writable),
     ("no_gather", "--no-gather", For::Writable),
+    ("no_send_again", "--no-send-again", For::Writable),
     ("peers", "--peers", For::Writable),
     ("no_beacon", "--no-beacon", For::Writable),
     ("allow_stale", "--allow-stale", For::Release),

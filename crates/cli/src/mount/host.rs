@@ -113,6 +113,7 @@ impl Host {
         config.transport = job.transport.into();
         config.leases = job.leases;
         config.starts_away = job.order.write_back_bytes.is_some();
+        config.sends_again = job.sends_again;
         config.acknowledge_alarm = job.acknowledge_alarm;
         config.transfer.mode = job.transfer;
         config.witnesses = job.order.witnesses.as_ref().map(WitnessOrder::policy).transpose()?;
@@ -139,9 +140,10 @@ impl Host {
         host.engine.on_notice(Box::new(move |notice| telling::tell(&told, notice)));
         let told = host.address.to_string();
         host.engine.on_stale(Box::new(move |is_stale, words| telling::tell_stale(&told, is_stale, words)));
-        if let Some(report) = host.engine.restored() {
-            telling::tell_restored(&host.address.to_string(), &report.to_string());
-        }
+        let told = host.address.to_string();
+        host.engine.on_restored(Box::new(move |report| telling::tell_restored(&told, &report.to_string())));
+        let told = host.address.to_string();
+        host.engine.on_sent_again(Box::new(move |report| telling::tell_sent_again(&told, report)));
         let told = host.address.to_string();
         host.engine.on_peer(Box::new(move |is_lost, words| telling::tell_peer(&told, is_lost, words)));
         host.rescue_leftovers();

@@ -134,6 +134,7 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<(Mo
         hard: arguments.hard,
         transport: arguments.transport,
         leases: !arguments.no_leases,
+        sends_again: !arguments.no_send_again,
         acknowledge_alarm: arguments.acknowledge_alarm,
         transfer: arguments.transfer,
         key,

@@ -4,7 +4,7 @@
 //!
 //! Nothing here may fail or wait: telling is best effort, and evidence is kept before.
 
-use holdfast_client::{Notice, Told};
+use holdfast_client::{Notice, SentAgain, Told};
 use rustix::process::geteuid;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -26,9 +26,6 @@ const LINE_BYTES_MAX: usize = 8 << 10;
 /// Tells everybody there is to tell.
 pub fn tell(address: &str, notice: &Notice) {
     let (priority, title) = match notice {
-        Notice::Order(report) if report.is_restored => {
-            (WARNING, "Holdfast stopped: mount again after a restore")
-        }
         Notice::Order(_) => (CRITICAL, "Holdfast stopped: the server broke the order of operations"),
         Notice::Data(_) => (ERROR, "Holdfast: the server gave wrong data"),
     };
@@ -38,6 +35,14 @@ pub fn tell(address: &str, notice: &Notice) {
 /// Tells what a declared restore of the server cost this device.
 pub fn tell_restored(address: &str, words: &str) {
     say(WARNING, "Holdfast: the server was put back to an older state", &format!("{address}: {words}"));
+}
+
+/// Tells what became of what this device had written and such a restore lost.
+pub fn tell_sent_again(address: &str, report: &SentAgain) {
+    let title = "Holdfast: what a restore of the server lost was sent again";
+    let is_well = report.trouble.is_none() && report.not_made_count == 0 && report.conflicts.is_empty();
+    let rest = if is_well { "" } else { " `holdfast status` says more." };
+    say(if is_well { NOTICE } else { WARNING }, title, &format!("{address}: {report}{rest}"));
 }
 
 /// Tells of a conflict between what was changed here and elsewhere.

@@ -1,5 +1,6 @@
 //! The command line of `holdfast fs bundle` and `holdfast fs rebuild`.
 
+use crate::unrepeated::Unrepeated;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -38,9 +39,10 @@ pub struct Bundle {
 
 A server that shows an older state than before looks like one that lies, and everybody who has seen more refuses it. This
 declares, signed with the superuser's key, that it was an honest restore: the file system goes on from what is left. It
-cannot be taken back. What came after is lost; each device says what of its own that is, keeps what it had seen for
-`holdfast evidence merge`, and sends by itself what it had not sent yet. If devices still have what is lost, rebuild the
-server from them instead (`holdfast fs rebuild`), and nothing is.
+cannot be taken back. What came after is lost; but each device sends again by itself what it had written, as far as its
+cache has it and nobody has changed the same since, keeps what it had seen for `holdfast evidence merge`, and sends what it
+had not sent yet. (`mount --no-send-again` leaves it lost.) If devices have everything that is lost, and you can collect it
+from them, rebuild the server instead (`holdfast fs rebuild`), and nothing is.
 
 Declare only what you know to be a restore: a server that lies could ask for nothing better.")]
 pub struct Restored {
@@ -62,6 +64,7 @@ pub struct Restored {
   holdfast server --data /srv/holdfast
   holdfast fs rebuild --data /srv/holdfast carla.bundle
   holdfast fs rebuild --data /srv/holdfast more.bundle --blocks-only
+  holdfast fs rebuild --data /srv/holdfast --blocks hf+blocks://blocks.example.org:7441/KEY anna.bundle
 
 Makes the data directory of a server that was lost anew, from bundles (`holdfast fs bundle`) of those who used the file
 system. Nothing in a bundle is believed: what comes out is signed by members, and every byte is what the signatures say.
@@ -73,7 +76,11 @@ such a device can still bring its bundle: stop the server and rebuild once more.
 brought later in the same way, at any time.
 
 The new server has a key of its own, which the superuser must sign (--superuser), unless DIR/server-key is that of the
-lost server.")]
+lost server.
+
+If the blocks were at a block server or in a bucket, name that with --blocks: what is there need not be brought. If it was
+lost too, name a new one. An order that was in etcd is rebuilt into a data directory, and moved to etcd with `holdfast
+server convert --order` (docs/recovery.md).")]
 pub struct Rebuild {
     /// Data directory; made when it does not exist.
     #[arg(long, value_name = "DIR")]
@@ -88,6 +95,13 @@ pub struct Rebuild {
     /// a fork.
     #[arg(long)]
     pub blocks_only: bool,
+    /// Where the blocks are or are to be, if not in the data directory: a block server or a bucket, remembered for the server.
+    /// Left out: where the data directory says that they were.
+    #[arg(long, value_name = "HF+BLOCKS://HOST:PORT/KEY|S3://BUCKET/PREFIX?endpoint=URL", value_parser = Unrepeated(|text| text.parse::<holdfast_server::BlocksAt>()))]
+    pub blocks: Option<holdfast_server::BlocksAt>,
+    /// With --blocks: accept the store that is there, whatever was there before.
+    #[arg(long)]
+    pub blocks_anew: bool,
     /// Write the addresses of blocks that are missing to this file, for `holdfast fs bundle --lost`; never overwritten.
     #[arg(long, value_name = "FILE")]
     pub lost: Option<PathBuf>,

@@ -61,6 +61,8 @@ pub fn run(arguments: &Rebuild, format: Format) -> Outcome {
 
     let mut config = ServerConfig::new(&arguments.data, SocketAddr::from(([0, 0, 0, 0], 0)));
     config.lease_term = Duration::from_secs(arguments.lease);
+    config.blocks = arguments.blocks.clone();
+    config.blocks_anew = arguments.blocks_anew;
     let site = Arc::new(Site::open(&config, file_system)?);
     let present = site.present()?;
     if arguments.blocks_only && present.is_none() {
@@ -421,6 +423,7 @@ impl From<RebuildError> for Failure {
         match error {
             RebuildError::Open(error) => error.into(),
             RebuildError::Damaged(_) => Failure::new(Exit::Data, error),
+            RebuildError::OrderElsewhere { .. } => Failure::new(Exit::Usage, error),
             RebuildError::NoSpace | RebuildError::Storage(_) => Failure::new(Exit::Io, error),
         }
     }

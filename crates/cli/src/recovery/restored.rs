@@ -28,8 +28,8 @@ pub fn run(arguments: &Restored, directories: &Directories, format: Format) -> O
     let Some(report) = declared else { return Err(Failure::new(Exit::Failed, "not declared")) };
     format.print(&report, |report| {
         format!(
-            "{} Everybody takes it up when they mount the next time; mounts that run stop and say so. Changes of users, \
-             groups and devices that are lost have to be made again.",
+            "{} All devices take it up by themselves, mounts that run as well, and send again what they had written. Changes \
+             of users, groups and devices that are lost have to be made again.",
             clean(&report.to_string())
         )
     })

@@ -17,10 +17,10 @@ use crate::mount::{daemon, ending};
 use crate::watch::Watcher;
 use crate::{limits, logging, time};
 use holdfast_fuse::mountpoint::Manner;
+use holdfast_log::FileLock;
 use holdfast_volume::{Report, Volume};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
-use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,7 +114,7 @@ struct Host {
     state: Arc<(Mutex<State>, Condvar)>,
     /// One ending at a time.
     ending: Mutex<()>,
-    _lock: File,
+    _lock: FileLock,
 }
 
 /// Serves until the end, logging to the volume's log file; tells the waiting command how the start went.

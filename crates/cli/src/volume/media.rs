@@ -184,6 +184,10 @@ impl Device for Part {
         self.whole.drop_cache(offset, length);
     }
 
+    fn begin_write_out(&self, offset: u64, length: u64) {
+        self.whole.begin_write_out(offset, length);
+    }
+
     fn describe(&self) -> String {
         self.whole.describe()
     }

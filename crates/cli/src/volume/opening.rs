@@ -9,9 +9,9 @@ use super::secret::Secret;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys;
 use crate::paths::Directories;
+use holdfast_log::FileLock;
 use holdfast_log::ring::Anchor;
 use holdfast_volume::{Header, Report, Volume};
-use std::fs::File;
 use std::path::Path;
 
 /// What is meant by the command line and by what this machine remembers.
@@ -141,7 +141,7 @@ pub struct Opened {
     pub disk: Medium,
     /// Its log.
     pub log: Medium,
-    _lock: File,
+    _lock: FileLock,
 }
 
 impl Meant {

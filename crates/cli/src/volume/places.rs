@@ -14,6 +14,7 @@ use super::media;
 use super::secret::{decode_hex, hex};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::paths::{Directories, make_private};
+use holdfast_log::FileLock;
 use holdfast_volume::Header;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -179,7 +180,7 @@ impl Place {
     ///
     /// # Errors
     /// Somebody has it.
-    pub fn lock(&self) -> Outcome<File> {
+    pub fn lock(&self) -> Outcome<FileLock> {
         self.make()?;
         let path = self.directory.join("lock");
         let failed = |error: std::io::Error| Failure::new(Exit::Io, format!("{}: {error}", path.display()));
@@ -190,15 +191,14 @@ impl Place {
             .mode(0o600)
             .open(&path)
             .map_err(failed)?;
-        match file.try_lock() {
-            Ok(()) => Ok(file),
-            Err(std::fs::TryLockError::WouldBlock) => Err(Failure::new(
+        FileLock::take(file).map_err(|error| match error.kind() {
+            std::io::ErrorKind::WouldBlock => Failure::new(
                 Exit::InUse,
                 format!("volume {} is attached, or another command works on it", self.name()),
             )
-            .hint("`holdfast volume status` tells; `holdfast volume detach` ends an attachment")),
-            Err(std::fs::TryLockError::Error(error)) => Err(failed(error)),
-        }
+            .hint("`holdfast volume status` tells; `holdfast volume detach` ends an attachment"),
+            _ => failed(error),
+        })
     }
 
     /// The file of its anchor.

@@ -42,6 +42,11 @@ impl BlockServer {
         BlockServer { data, log, port: free_port(), allow: self.allow.clone(), process: Process::default() }
     }
 
+    /// Serves this server in place of the one before, from the next start on.
+    pub fn allow(&mut self, server: &str) {
+        server.clone_into(&mut self.allow);
+    }
+
     pub fn address(&self) -> String {
         let key = run(holdfast().args(["blocks", "key", "--data"]).arg(&self.data));
         format!("hf+blocks://127.0.0.1:{}/{}", self.port, key.trim())

@@ -132,12 +132,25 @@ impl Pair {
 
     /// The same with arguments for the block server's first start.
     pub fn with_blocks(people: &[&str], quota_bytes: u64, extra: &[&str]) -> Pair {
+        Pair::with_blocks_by(people, quota_bytes, |world, _| {
+            let blocks = BlockServer::with(world.folder.path(), &world.data(), extra);
+            let address = blocks.address();
+            (blocks, address)
+        })
+    }
+
+    /// The same with the block server that `make` starts, and the address that servers are given.
+    pub fn with_blocks_by(
+        people: &[&str],
+        quota_bytes: u64,
+        make: impl FnOnce(&World, &Etcd) -> (BlockServer, String),
+    ) -> Pair {
         let mut made = None;
         let mut world = World::with_server(people, |world| {
             let etcd = Etcd::new(world.folder.path(), quota_bytes);
-            let blocks = BlockServer::with(world.folder.path(), &world.data(), extra);
+            let (blocks, address) = make(world, &etcd);
             let state = format!("etcd://{}/test", etcd.members());
-            let arguments = vec!["--blocks".to_owned(), blocks.address(), "--state".to_owned(), state];
+            let arguments = vec!["--blocks".to_owned(), address, "--state".to_owned(), state];
             made = Some((etcd, blocks, arguments.clone()));
             arguments
         });
@@ -157,8 +170,15 @@ impl Pair {
     }
 
     pub fn figures(&self, data: &Path) -> serde_json::Value {
-        let mut command = self.world.holdfast("operator");
-        let told = run(command.args(["server", "stats", "--json", "--data"]).arg(data));
+        let mut told = String::new();
+        // One that was just started is reached by clients a moment before it is by its operator.
+        eventually("the server tells its figures", || {
+            let mut command = self.world.holdfast("operator");
+            let output =
+                command.args(["server", "stats", "--json", "--data"]).arg(data).output().expect("it runs");
+            told = String::from_utf8_lossy(&output.stdout).into_owned();
+            output.status.success()
+        });
         serde_json::from_str(&told).expect("JSON")
     }
 

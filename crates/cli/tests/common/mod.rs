@@ -19,6 +19,7 @@ pub mod tls_front;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 pub struct World {
@@ -56,9 +57,30 @@ pub fn free_port() -> u16 {
 /// Runs a command to its end and panics with everything it printed unless it succeeded.
 #[track_caller]
 pub fn run(command: &mut Command) -> String {
-    let output = command.stdin(Stdio::null()).output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let output = ended(command.stdin(Stdio::null()));
     assert!(output.status.success(), "{command:?} failed: {}\n{}", output.status, text(&output));
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// What a command printed until it ended. One that goes on for longer than anything here takes is killed and said, so
+/// that it is a failure and not a test that never ends.
+#[track_caller]
+pub fn ended(command: &mut Command) -> Output {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let pid = rustix::process::Pid::from_child(&child);
+    let (sender, over) = std::sync::mpsc::channel::<()>();
+    let watch = std::thread::spawn(move || {
+        let is_late = over.recv_timeout(Duration::from_secs(900)) == Err(RecvTimeoutError::Timeout);
+        if is_late {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        is_late
+    });
+    let output = child.wait_with_output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    drop(sender);
+    assert!(!watch.join().expect("it watches"), "{command:?} did not end: {}", text(&output));
+    output
 }
 
 /// All a command printed.
@@ -294,7 +316,17 @@ impl World {
         let at = self.mounted.iter().position(|(name, _)| name == who).expect("it is mounted");
         let (_, directory) = self.mounted.remove(at);
         let process = self.mount_process(who);
-        run(self.holdfast(who).arg("umount").arg(&directory));
+        let start = Instant::now();
+        loop {
+            let output = self.holdfast(who).arg("umount").arg(&directory).output().expect("it runs");
+            // A program that another test is just starting has a copy of what this one has open, for a moment.
+            let is_busy = text(&output).contains("is busy") && start.elapsed() < Duration::from_secs(10);
+            match output.status.success() {
+                true => break,
+                false if is_busy => std::thread::sleep(Duration::from_millis(50)),
+                false => panic!("umount: {}", text(&output)),
+            }
+        }
         // Its state and cache are free once the process is gone, which the command does not wait for.
         let is_last = !self.mounted.iter().any(|(name, _)| name == who);
         let start = Instant::now();

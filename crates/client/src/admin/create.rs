@@ -1,27 +1,28 @@
 //! Creating a file system: the founding operation of device 0 on the empty view.
 
-use crate::processes::Processes;
 use crate::remote::{Remote, call_patiently};
 use crate::state::{State, StateError, StateLog};
 use crate::store::Blocks;
 use crate::tree::{Allocator, Base, TableCache, Transaction};
 use holdfast_content::{DeviceId, Handle, Inode, InodeKind, Membership, MemoryBlocks};
-use holdfast_crypto::{DigestKey, KeyHolder, PublicKey};
-use holdfast_log::{LocalStorage, Storage};
+use holdfast_crypto::{Digest, DigestKey, KeyHolder, PublicKey};
+use holdfast_log::Storage;
 use holdfast_protocol::certificate::{Certificate, Path};
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::message::{AddressedBlock, Request, Response, ServerError, ServerKeys};
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::signer::{Effect, Event, Finished, Misuse, Signer};
-use holdfast_rpc::{Address, Connector, RpcError, ServerAddress, Transport};
+use holdfast_rpc::{RpcError, ServerAddress};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// What is needed to create a file system.
 pub struct CreateConfig {
-    /// The server that will have it.
+    /// The server that will have it, and whose address comes first.
     pub server: ServerAddress,
+    /// Others that stand in for it: it is created on whichever takes it.
+    pub others: Vec<ServerAddress>,
     /// Its superuser's key: device 0.
     pub superuser: Arc<dyn KeyHolder>,
     /// What the file system is called.
@@ -57,6 +58,12 @@ pub enum CreateError {
     /// The server answered something else.
     #[error("the server refused: {0}")]
     Refused(String),
+    /// Servers that were named together have different keys.
+    #[error(
+        "{0} and {1} show different keys, so they do not stand in for each other: clients of a file system on one would be \
+         refused by the other. Name servers that have one key (docs/operate.md), or one server"
+    )]
+    NotOneGroup(String, String),
     /// The state of the superuser's key could not be kept.
     #[error("the state could not be kept in {0}: {1}")]
     State(PathBuf, String),
@@ -67,6 +74,10 @@ impl From<RpcError> for CreateError {
         match error {
             RpcError::Server(ServerError::Exists) => CreateError::Exists,
             RpcError::Server(ServerError::NotAllowed(why)) => CreateError::NotAllowed(why),
+            // Another server has it, or the order is not to be reached: for the next one, or for later.
+            RpcError::Server(ServerError::Elsewhere(_) | ServerError::Busy) => {
+                CreateError::Unreachable(error.to_string())
+            }
             RpcError::Server(_) | RpcError::Malformed(_) | RpcError::WrongServer { .. } => {
                 CreateError::Refused(error.to_string())
             }
@@ -76,54 +87,17 @@ impl From<RpcError> for CreateError {
     }
 }
 
-/// Creates a file system and returns its address.
+/// Creates a file system on a server that is reached in any way and shows `server_key`, within `deadline`; its id.
 ///
 /// # Errors
-/// See [`CreateError`]. If the answer was lost, the same call with the same state folder finishes the work.
-pub fn create(config: CreateConfig) -> Result<Address, CreateError> {
-    let kept = |error: std::io::Error| CreateError::State(config.state_dir.clone(), error.to_string());
-    std::fs::create_dir_all(&config.state_dir).map_err(kept)?;
-    let storage = LocalStorage::open(&config.state_dir).map_err(kept)?;
-    let connector = Connector::new(config.superuser.clone(), vec![config.server.clone()], None);
-    let unreachable = |error: std::io::Error| CreateError::Unreachable(error.to_string());
-    let connection = connector.start().map_err(unreachable)?;
-    create_at(&config, &connection, storage)
-}
-
-/// [`create`] with a superuser's key that other processes have.
-///
-/// # Errors
-/// See [`CreateError`].
-pub fn create_by(config: &CreateConfig, processes: &Arc<Processes>) -> Result<Address, CreateError> {
-    let kept = |error: std::io::Error| CreateError::State(config.state_dir.clone(), error.to_string());
-    std::fs::create_dir_all(&config.state_dir).map_err(kept)?;
-    let storage = LocalStorage::open(&config.state_dir).map_err(kept)?;
-    let remote = processes.connect(vec![config.server.clone()], None, Transport::default());
-    create_at(config, &*remote, storage)
-}
-
-fn create_at(
-    config: &CreateConfig,
-    remote: &dyn Remote,
-    storage: LocalStorage,
-) -> Result<Address, CreateError> {
-    remote.wait_until_connected(config.deadline)?;
-    let server_key = remote
-        .server_key()
-        .ok_or_else(|| CreateError::Unreachable("the server did not show its key".to_owned()))?;
-    create_with(config, remote, server_key, Arc::new(storage))
-}
-
-/// [`create`] on a server that is reached in another way and shows `server_key`.
-///
-/// # Errors
-/// See [`CreateError`].
+/// See [`CreateError`]. If the answer was lost, the same call with the same state finishes the work.
 pub fn create_with(
     config: &CreateConfig,
+    deadline: Duration,
     remote: &dyn Remote,
     server_key: PublicKey,
     storage: Arc<dyn Storage>,
-) -> Result<Address, CreateError> {
+) -> Result<Digest, CreateError> {
     let kept = |error: StateError| CreateError::State(config.state_dir.clone(), error.to_string());
     let superuser = config.superuser.public();
     let file_system = superuser.file_system_id();
@@ -183,7 +157,7 @@ pub fn create_with(
     let mut effects = std::collections::VecDeque::from(effects);
     while let Some(effect) = effects.pop_front() {
         match effect {
-            Effect::Persist(bytes) | Effect::Note(bytes) => log.save(&state(bytes)).map_err(kept)?,
+            Effect::Persist(now) | Effect::Note(now) => log.save(&state(now.to_bytes())).map_err(kept)?,
             Effect::Send(request) => {
                 let Request::Fast { certificate, structure, .. } = *request else {
                     return Err(CreateError::Exists);
@@ -195,7 +169,7 @@ pub fn create_with(
                     structure,
                     blocks: addressed(&blocks),
                 };
-                match call_patiently(remote, &request, config.deadline)? {
+                match call_patiently(remote, &request, deadline)? {
                     Response::Committed(receipt) => {
                         effects.extend(signer.step(key, Event::Committed(receipt)).map_err(misuse)?)
                     }
@@ -203,7 +177,7 @@ pub fn create_with(
                 }
             }
             Effect::Finished(Finished::Committed(_)) => {
-                return Ok(Address { server: config.server.clone(), others: Vec::new(), file_system });
+                return Ok(file_system);
             }
             Effect::Alarm(alarm) => return Err(CreateError::Refused(alarm.explain())),
             _ => {}

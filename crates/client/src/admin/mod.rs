@@ -12,9 +12,11 @@ mod adopt;
 pub mod changes;
 mod create;
 pub mod off_line;
+mod place;
 mod restored;
 
-pub use create::{CreateConfig, CreateError, create, create_by, create_with};
+pub use create::{CreateConfig, CreateError, create_with};
+pub use place::{Created, create, create_by};
 pub use restored::{DeclareConfig, DeclareError, Prospect, declare_restore};
 
 use crate::engine::Engine;

@@ -342,8 +342,8 @@ impl<'a> Site<'a> {
         let mut effects = std::collections::VecDeque::from(effects);
         while let Some(effect) = effects.pop_front() {
             match effect {
-                Effect::Persist(bytes) | Effect::Note(bytes) => {
-                    let state = State { signer: bytes, frozen: None, ..self.state.clone() };
+                Effect::Persist(now) | Effect::Note(now) => {
+                    let state = State { signer: now.to_bytes(), frozen: None, ..self.state.clone() };
                     self.log.save(&state).map_err(|error| self.unusable(&error))?;
                 }
                 Effect::Send(request) => {

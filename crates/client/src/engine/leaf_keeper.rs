@@ -10,6 +10,7 @@ use super::stop::Stop;
 use crate::rebuild::leaves::LeafFile;
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::message::{LEAVES_MAX, Request, Response};
+use holdfast_protocol::structure::LogHead;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::io;
@@ -46,6 +47,18 @@ impl LeafKeeper {
         if let Err(error) = self.kept.lock().note(floor) {
             tracing::debug!(%error, "leaves of the log could not be kept");
         }
+    }
+
+    /// Whether a head is in the past of those kept; `None` where not all of them up to it are known.
+    pub fn is_past(&self, head: LogHead) -> io::Result<Option<bool>> {
+        self.kept.lock().file.is_past(head)
+    }
+
+    /// Forgets all behind a head, after a restore of the server.
+    pub fn go_back(&self, head: LogHead) -> io::Result<()> {
+        let mut kept = self.kept.lock();
+        kept.noted.retain(|at| *at < head.size);
+        kept.file.go_back(head)
     }
 
     /// Fills gaps until it is stopped.

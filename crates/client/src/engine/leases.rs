@@ -227,6 +227,7 @@ impl Leases {
                 }
                 // Without an answer the leases run out, and everything is asked for again.
                 _ => {
+                    shared.resubmission.disturbed();
                     let mut state = self.state.lock();
                     if !state.stop {
                         self.changed.wait_for(&mut state, pause);
@@ -234,6 +235,18 @@ impl Leases {
                     pause = (pause * 2).min(PAUSE_MAX);
                 }
             }
+        }
+    }
+
+    /// Everything is lost: the newest accepted view is another one altogether. Nothing is served under leases any more when
+    /// this returns; whoever keeps copies is told by a thread of its own, as they may wait for the caller.
+    pub fn lose_all(shared: &Arc<Shared>) {
+        let dropped = shared.leases.state.lock().holder.lose();
+        let telling = shared.clone();
+        let tell = move || telling.leases.hooks.lock().iter().for_each(|hook| hook(&dropped));
+        if let Err(error) = std::thread::Builder::new().name("holdfast-lost".to_owned()).spawn(tell) {
+            // What the kernel keeps runs out within a second.
+            tracing::warn!(%error, "nobody can be told that leases are lost");
         }
     }
 

@@ -18,6 +18,7 @@ mod queue;
 mod quota;
 mod reclaim;
 pub(crate) mod restored;
+mod resubmit;
 mod settle;
 mod shared;
 mod snapshot;
@@ -35,7 +36,8 @@ pub use past::{PastState, PastTree};
 pub use peers::{PeerHook, PeerStanding, PeerStatus, PeersPolicy, PeersStatus, WhenPeerLost};
 pub use pins::Pin;
 pub use reclaim::{Reclaimed, ReclaimedFile};
-pub use restored::RestoreReport;
+pub use restored::{RestoreReport, RestoredHook};
+pub use resubmit::{SentAgain, SentAgainHook, SentAgainStatus};
 pub use snapshot::Snapshot;
 pub(crate) use start::explain;
 pub use status::Status;
@@ -89,6 +91,8 @@ pub struct EngineConfig {
     pub starts_away: bool,
     /// Ask the server for leases, under which what was read is read again without a message.
     pub leases: bool,
+    /// What a declared restore of the server lost of this device's own is made again by itself.
+    pub sends_again: bool,
     /// Go on after an alarm about the order that the user has looked into. What was accepted before it stays the
     /// floor, so a server that still shows the same raises the same alarm.
     pub acknowledge_alarm: bool,
@@ -121,6 +125,7 @@ impl EngineConfig {
             transfer: TransferConfig::default(),
             starts_away: false,
             leases: true,
+            sends_again: true,
             acknowledge_alarm: false,
             witnesses: None,
             peers: None,
@@ -155,9 +160,25 @@ impl Engine {
         self.shared.fetch()
     }
 
-    /// What a declared restore of the server cost this device, if one was taken up at this start.
+    /// What a declared restore of the server cost this device, if one was taken up since the start.
     pub fn restored(&self) -> Option<RestoreReport> {
-        self.shared.restored.get().cloned()
+        self.shared.restores.latest()
+    }
+
+    /// Registers who is told of each declared restore that is taken up, that at the start included. It must not call the
+    /// engine.
+    pub fn on_restored(&self, hook: RestoredHook) {
+        self.shared.restores.listen(hook);
+    }
+
+    /// What became of what a declared restore lost of this device's, if there was any since the start.
+    pub fn sent_again(&self) -> Option<SentAgain> {
+        self.shared.resubmission.latest()
+    }
+
+    /// Registers who is told once all of it is sent again, or it does not go on. It must not call the engine.
+    pub fn on_sent_again(&self, hook: SentAgainHook) {
+        self.shared.resubmission.listen(hook);
     }
 
     /// Makes a modification; the result contains its effect. When this returns the operation has its place in
@@ -394,6 +415,7 @@ impl Engine {
         if let Some(keeper) = self.shared.leaf_keeper.get() {
             keeper.stop();
         }
+        self.shared.resubmission.stop();
         self.pins.stop();
         self.locks.stop();
         self.shared.leases.stop();

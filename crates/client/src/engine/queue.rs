@@ -31,6 +31,17 @@ pub(super) struct Job {
     pub missing: Option<Digest>,
     /// It is made again although its caller has the answer.
     pub redone: Option<Redone>,
+    /// When its turn is.
+    pub turn: Turn,
+}
+
+/// Whether a wish waits while what a restore lost is made again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Turn {
+    /// It does.
+    Usual,
+    /// It is part of that.
+    First,
 }
 
 impl Job {
@@ -120,7 +131,32 @@ struct Jobs {
     lessons: Vec<Lesson>,
     /// Somebody waits for what was noted to be durable.
     keep: bool,
+    /// What waits while what has its turn first is made.
+    held: Held,
     stopped: bool,
+}
+
+/// Which wishes wait for those whose turn is first.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) enum Held {
+    /// None.
+    #[default]
+    Nothing,
+    /// Those that change something: what comes first has to wait itself.
+    Changes,
+    /// All.
+    All,
+}
+
+impl Jobs {
+    /// Where the first wish is whose turn it is.
+    fn next(&self) -> Option<usize> {
+        self.waiting.iter().position(|job| match self.held {
+            Held::Nothing => true,
+            Held::Changes => job.turn == Turn::First || job.edit.is_none(),
+            Held::All => job.turn == Turn::First,
+        })
+    }
 }
 
 /// What a look into the queue found.
@@ -170,6 +206,12 @@ impl Queue {
         std::mem::take(&mut self.jobs.lock().lessons)
     }
 
+    /// From now on these wait for those whose turn is first.
+    pub fn hold(&self, held: Held) {
+        self.jobs.lock().held = held;
+        self.arrived.notify_one();
+    }
+
     /// Puts wishes back, before all others and in their order.
     pub fn push_front(&self, again: Vec<Job>) {
         let mut jobs = self.jobs.lock();
@@ -191,7 +233,7 @@ impl Queue {
                 return Taken::Lessons(std::mem::take(&mut jobs.lessons));
             }
             jobs.waiting.retain(|job| !job.is_abandoned());
-            if !jobs.waiting.is_empty() {
+            if jobs.next().is_some() {
                 // An operation makes durable what was noted before it.
                 break;
             }
@@ -199,9 +241,13 @@ impl Queue {
                 return Taken::Idle;
             }
             let late = self.arrived.wait_until(&mut jobs, end).timed_out();
-            if late && jobs.waiting.is_empty() && jobs.lessons.is_empty() && !jobs.stopped {
+            if late && jobs.next().is_none() && jobs.lessons.is_empty() && !jobs.stopped {
                 return Taken::Idle;
             }
+        }
+        if jobs.held != Held::Nothing {
+            let next = jobs.next();
+            return Taken::Jobs(next.and_then(|at| jobs.waiting.remove(at)).into_iter().collect());
         }
         let mut taken = Vec::new();
         while taken.len() < count

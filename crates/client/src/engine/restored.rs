@@ -11,6 +11,7 @@ use holdfast_protocol::check::membership_wanted;
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::message::{Request, Response, ViewReply};
 use holdfast_protocol::restore::left;
+use parking_lot::Mutex;
 use serde::Serialize;
 use std::fmt;
 use std::fs::File;
@@ -66,6 +67,36 @@ impl fmt::Display for RestoreReport {
     }
 }
 
+/// Called with what a restore cost when it was taken up.
+pub type RestoredHook = Box<dyn Fn(&RestoreReport) + Send + Sync>;
+
+/// What was taken up since the start, and who wants to hear of it.
+#[derive(Default)]
+pub(super) struct Restores(Mutex<(Option<RestoreReport>, Vec<RestoredHook>)>);
+
+impl Restores {
+    /// One more.
+    pub fn taken_up(&self, report: RestoreReport) {
+        let (latest, hooks) = &mut *self.0.lock();
+        hooks.iter().for_each(|hook| hook(&report));
+        *latest = Some(report);
+    }
+
+    /// The last one.
+    pub fn latest(&self) -> Option<RestoreReport> {
+        self.0.lock().0.clone()
+    }
+
+    /// Registers a hook, and tells it what has been told already.
+    pub fn listen(&self, hook: RestoredHook) {
+        let (latest, hooks) = &mut *self.0.lock();
+        if let Some(report) = latest {
+            hook(report);
+        }
+        hooks.push(hook);
+    }
+}
+
 /// The restores that this device has taken up.
 pub(crate) fn read(state_dir: &Path) -> io::Result<Vec<Restore>> {
     match std::fs::read(state_dir.join(FILE)) {
@@ -89,7 +120,7 @@ pub(crate) fn save(state_dir: &Path, restores: &[Restore]) -> io::Result<()> {
 
 /// Whether the server shows a restore, declared by the superuser, that `floor` has not taken up. Nothing is believed of it
 /// yet but that.
-pub(super) fn is_declared(remote: &dyn Remote, floor: &Floor, deadline: Duration) -> bool {
+pub(in crate::engine) fn is_declared(remote: &dyn Remote, floor: &Floor, deadline: Duration) -> bool {
     let shown = look(remote, floor, 0, deadline);
     shown.is_some_and(|(_, members)| matches!(left(floor, &members.restores), Ok(Some(_))))
 }

@@ -6,8 +6,9 @@ use super::leases::Leases;
 use super::notes::Notes;
 use super::notices::{Notice, Notices};
 use super::peers::Peers;
-use super::queue::{Job, Learned, Lesson, Queue, Waiter};
-use super::restored::RestoreReport;
+use super::queue::{Job, Learned, Lesson, Queue, Turn, Waiter};
+use super::restored::Restores;
+use super::resubmit::Resubmission;
 use super::snapshot::Snapshot;
 use super::vigil::Vigil;
 use crate::error::{FrozenReport, FsError, IntegrityReport};
@@ -87,8 +88,10 @@ pub(super) struct Shared {
     pub peers: OnceLock<Arc<Peers>>,
     /// The same; where leaves of the log are kept.
     pub leaf_keeper: OnceLock<Arc<LeafKeeper>>,
-    /// A declared restore that was taken up at the start.
-    pub restored: OnceLock<RestoreReport>,
+    /// The declared restore that was taken up last.
+    pub restores: Restores,
+    /// What a restore lost and is made again.
+    pub resubmission: Arc<Resubmission>,
 }
 
 impl Shared {
@@ -104,6 +107,7 @@ impl Shared {
         base: Arc<Base>,
         floor: Arc<Floor>,
         leases: Leases,
+        resubmission: Arc<Resubmission>,
     ) -> Shared {
         Shared {
             address,
@@ -129,7 +133,8 @@ impl Shared {
             vigil: OnceLock::new(),
             peers: OnceLock::new(),
             leaf_keeper: OnceLock::new(),
-            restored: OnceLock::new(),
+            restores: Restores::default(),
+            resubmission,
         }
     }
 
@@ -152,17 +157,26 @@ impl Shared {
     /// A wish, and the wait for its answer.
     pub fn submit(&self, edit: Option<Arc<Mutex<dyn Edit>>>) -> Result<Arc<Snapshot>, FsError> {
         self.check()?;
-        if let Some(vigil) = self.vigil.get() {
-            vigil.may_operate(edit.is_some())?;
-        }
-        if let Some(peers) = self.peers.get() {
-            peers.may_operate()?;
-        }
-        self.submit_freely(edit)
+        self.may_operate(edit.is_some())?;
+        self.submit_in_turn(edit, Turn::Usual)
     }
 
-    /// The same, whatever programs have to wait for.
+    /// Whether what was agreed for an old head, or a lost peer, lets an operation be made.
+    pub fn may_operate(&self, changes: bool) -> Result<(), FsError> {
+        self.vigil.get().map_or(Ok(()), |vigil| vigil.may_operate(changes))?;
+        self.peers.get().map_or(Ok(()), |peers| peers.may_operate())
+    }
+
+    /// A wish that is no program's: it waits for none of this, nor for what a restore lost.
     pub fn submit_freely(&self, edit: Option<Arc<Mutex<dyn Edit>>>) -> Result<Arc<Snapshot>, FsError> {
+        self.submit_in_turn(edit, Turn::First)
+    }
+
+    fn submit_in_turn(
+        &self,
+        edit: Option<Arc<Mutex<dyn Edit>>>,
+        turn: Turn,
+    ) -> Result<Arc<Snapshot>, FsError> {
         let waiter = Arc::new(Waiter::default());
         let job = Job {
             edit,
@@ -172,6 +186,7 @@ impl Shared {
             refusals: 0,
             missing: None,
             redone: None,
+            turn,
         };
         self.counters.gathered.fetch_add(1, Relaxed);
         if self.queue.push(job).is_err() {
@@ -185,6 +200,18 @@ impl Shared {
     /// A view sequenced after this call began.
     pub fn fetch(&self) -> Result<Arc<Snapshot>, FsError> {
         self.submit(None)
+    }
+
+    /// A view, while others wait until what a restore lost is made again.
+    pub fn fetch_first(&self) -> Result<Arc<Snapshot>, FsError> {
+        self.check()?;
+        self.submit_in_turn(None, Turn::First)
+    }
+
+    /// A modification that is part of that.
+    pub fn modify_first(&self, edit: Arc<Mutex<dyn Edit>>) -> Result<Arc<Snapshot>, FsError> {
+        self.check()?;
+        self.submit_in_turn(Some(edit), Turn::First)
     }
 
     /// How long a call waits. Once one has waited its full time in vain, the next ones do not wait as long:

@@ -60,7 +60,7 @@ impl Snapshot {
         Some(self.base()).filter(|base| base.touches.is_empty())
     }
 
-    fn base(&self) -> Arc<Base> {
+    pub(super) fn base(&self) -> Arc<Base> {
         self.place.read().base.clone()
     }
 

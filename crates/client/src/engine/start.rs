@@ -3,7 +3,9 @@
 use super::leaf_keeper::LeafKeeper;
 use super::peers::{self, PeersPolicy};
 use super::pump::{Pump, TakeUp};
+use super::queue::Held;
 use super::restored;
+use super::resubmit::Resubmission;
 use super::shared::Shared;
 use super::vigil::{Vigil, WitnessPolicy};
 use super::{Engine, EngineConfig, FOREVER, leases::Leases, locks::Locks, past::Pasts, pins::Pins};
@@ -80,12 +82,13 @@ impl Engine {
         let state_dir = config.state_dir.clone();
         let meeting = meeting(&config)?;
         let engine = Engine::start_on(config, remote, log, state, signed)?.keep_leaves(&state_dir)?;
-        match meeting {
+        let engine = match meeting {
             Some((policy, processes, server, listener)) => {
-                engine.meet_peers(policy, &processes, &server, listener)
+                engine.meet_peers(policy, &processes, &server, listener)?
             }
-            None => Ok(engine),
-        }
+            None => engine,
+        };
+        engine.send_again()
     }
 
     /// [`Engine::start`] on a server that is reached in another way, with the state in `storage`.
@@ -102,7 +105,7 @@ impl Engine {
         if !config.starts_away {
             remote.wait_until_connected(config.deadline).map_err(|error| explain(error, &config))?;
         }
-        Engine::start_on(config, remote, log, state, signed)
+        Engine::start_on(config, remote, log, state, signed)?.send_again()
     }
 
     fn start_on(
@@ -168,12 +171,29 @@ impl Engine {
         let run =
             draw_run().map_err(|source| StartError::Local { what: "drawing a number".to_owned(), source })?;
         let leases = Leases::new(config.leases, run);
+        let again = Arc::new(Resubmission::new(&config.state_dir));
         let shared = Arc::new(Shared::new(
-            address, me, deadline, remote, store, evidence, tables, base, floor, leases,
+            address,
+            me,
+            deadline,
+            remote,
+            store,
+            evidence,
+            tables,
+            base,
+            floor,
+            leases,
+            again.clone(),
         ));
-        // What is shown without the server is of before a restore, if there was one.
-        let take_up = (!is_away)
-            .then(|| TakeUp { state_dir: config.state_dir.clone(), processes: config.processes.clone() });
+        if again.is_left() {
+            shared.queue.hold(Held::All);
+            again.begin();
+        }
+        let take_up = TakeUp {
+            state_dir: config.state_dir.clone(),
+            processes: config.processes.clone(),
+            sends_again: config.sends_again,
+        };
         let pump = Pump::new(shared.clone(), config.key.clone(), signer, log, allocator, signed, take_up);
         let thread = spawn("pump", move || pump.run())?;
         let pins = Arc::new(Pins::default());
@@ -202,7 +222,8 @@ impl Engine {
             engine.threads.lock().insert(0, asking);
             return engine.keep_vigil(witnesses, false);
         }
-        match shared.fetch() {
+        // Programs wait until what a restore lost is made again; the start does not.
+        match shared.fetch_first() {
             Ok(_) => engine.keep_vigil(witnesses, true),
             Err(error) => {
                 engine.stop();
@@ -218,6 +239,14 @@ impl Engine {
 }
 
 impl Engine {
+    /// From now on what a restore lost is made again. Not before it is known whether anything may be changed.
+    fn send_again(self: Arc<Self>) -> Result<Arc<Engine>, StartError> {
+        let shared = self.shared.clone();
+        let sender = spawn("again", move || shared.resubmission.run(&shared))?;
+        self.threads.lock().insert(0, sender);
+        Ok(self)
+    }
+
     /// From now on leaves of the log are kept beside the state.
     fn keep_leaves(self: Arc<Self>, state_dir: &Path) -> Result<Arc<Engine>, StartError> {
         match LeafKeeper::open(state_dir) {

@@ -1,6 +1,7 @@
 //! What `holdfast status` prints.
 
 use super::peers::PeersStatus;
+use super::resubmit::SentAgainStatus;
 use super::shared::Shared;
 use super::vigil::HeadStatus;
 use crate::error::FrozenReport;
@@ -66,8 +67,10 @@ pub struct Status {
     pub locks: usize,
     /// The newest head that witnesses vouch for, if there is a policy.
     pub head: Option<HeadStatus>,
-    /// What a declared restore of the server cost this device, if one was taken up at this start.
+    /// What a declared restore of the server cost this device, if one was taken up since the start.
     pub restored: Option<String>,
+    /// What became of what it had lost of this device's own.
+    pub sent_again: Option<SentAgainStatus>,
     /// Who is met, if anybody is to be.
     pub peers: Option<PeersStatus>,
     /// Blocks and caches.
@@ -136,7 +139,8 @@ pub(super) fn of(shared: &Shared, locks: usize) -> Status {
         leases: shared.leases.held(),
         locks,
         head: shared.vigil.get().map(|vigil| vigil.status()),
-        restored: shared.restored.get().map(ToString::to_string),
+        restored: shared.restores.latest().map(|report| report.to_string()),
+        sent_again: shared.resubmission.latest().map(Into::into),
         peers: shared.peers.get().map(|peers| peers.status(shared)),
         store: shared.store.status(),
     }

@@ -322,7 +322,8 @@ impl View for SnapshotView {
     }
 }
 
-struct PlanEdit(Arc<Mutex<dyn Plan>>);
+/// An edit of files, as the engine makes it.
+pub(crate) struct PlanEdit(pub Arc<Mutex<dyn Plan>>);
 
 impl Edit for PlanEdit {
     fn plan(&mut self, transaction: &mut Transaction<'_>) -> Result<(), FsError> {

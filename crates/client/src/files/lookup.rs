@@ -42,6 +42,7 @@ impl FileSystem {
             // What was found through a listing is checked later, by its names; so these are kept.
             if !matches!(walk, Walk::Listing(_))
                 && let Some((found, rests_on)) = self.look_up_leased(caller, parent, directory, name)
+                && !matches!(found, Err(FsError::Stale))
             {
                 basis = Some(rests_on);
                 return found;
@@ -79,8 +80,13 @@ impl FileSystem {
                 (fetched, Basis::Fresh(None))
             }
         };
-        let entry = fetched.view.entry(directory, name)?.ok_or(FsError::NotFound)?;
-        self.found(caller, &fetched, parent, name, entry, basis)
+        loop {
+            let entry = fetched.view.entry(directory, name)?.ok_or(FsError::NotFound)?;
+            match self.found(caller, &fetched, parent, name, entry, basis.clone()) {
+                Err(FsError::Stale) if fetched.view.entry(directory, name)? != Some(entry) => {}
+                found => return found,
+            }
+        }
     }
 
     /// Answers a LOOKUP in a directory that the thread has just listed, or on the way to it, if the name is there.
@@ -125,6 +131,9 @@ impl FileSystem {
     }
 
     /// What the kernel is shown of an entry; counts one lookup.
+    ///
+    /// # Errors
+    /// [`FsError::Stale`]: the view has gone on, and the name is another's now, or nobody's. The view's.
     pub(super) fn show(
         &self,
         view: &dyn View,
@@ -134,6 +143,11 @@ impl FileSystem {
     ) -> Result<Attributes, FsError> {
         let handle = known_handle(entry.handle)?;
         let inode = match view.inode(handle) {
+            // A view that waited for what others had under way may be a later one after that: then the name may have gone
+            // with its file.
+            Err(FsError::NotFound) if view.entry(self.handle(parent)?, name)? != Some(entry) => {
+                return Err(FsError::Stale);
+            }
             Err(FsError::NotFound) => Arc::new(dangling(entry.kind)),
             other => other?,
         };

@@ -43,6 +43,7 @@ mod xattr;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use adapter::PlanEdit;
 pub use beside::Expected;
 pub use gate::{Admitted, Entering, Gate, RULES};
 pub use holdfast_protocol::locks::LockRange;
@@ -53,7 +54,9 @@ pub use locks::Lock;
 pub use owners::{OwnerMap, Unmapped};
 pub use past::{FOLDER, PastEntry, PastFile, PastVersion, time_name};
 pub use salvage::{Salvaged, SalvagedFile};
+pub(crate) use state::content_digest;
 pub use types::*;
+pub(crate) use write_back::{EntryChange, InodeChange, Kept, Manner, Net, Outcome, Record, Replay, Sender};
 pub use write_back::{GATHER, Told, WriteBack, WriteBackOptions, WriteBackStatus};
 
 use crate::engine::Engine;

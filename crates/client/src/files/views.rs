@@ -63,6 +63,7 @@ struct Token {
 }
 
 /// What a LOOKUP was answered by.
+#[derive(Clone)]
 pub enum Basis {
     /// A view ordered after the system call began; with the directory it was found in, if that was a component
     /// of the same path.

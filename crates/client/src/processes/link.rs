@@ -334,6 +334,10 @@ impl Remote for Link {
         (past.0.saturating_add(standing.sent), past.1.saturating_add(standing.received))
     }
 
+    fn connects(&self) -> u64 {
+        self.standing.lock().connects
+    }
+
     fn trouble(&self) -> Option<RpcError> {
         self.standing.lock().trouble.clone()
     }

@@ -23,7 +23,7 @@ pub mod record;
 mod signer;
 mod sockets;
 mod visits;
-mod words;
+pub mod words;
 
 pub use agent::connect_to_agent;
 pub use key::{KeySource, Processes, ProcessesError};

@@ -239,6 +239,7 @@ fn standing(connection: &Connection) -> Standing {
         trouble: connection.last_error(),
         sent: traffic.sent,
         received: traffic.received,
+        connects: traffic.connects,
         is_over_quic: connection.is_over_quic(),
         estimate: connection.estimate().map(|link| {
             let loss = (link.loss * 1e6) as u32;

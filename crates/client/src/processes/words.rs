@@ -1,4 +1,5 @@
-//! What the client's processes say to each other. Bounded, canonical, and judged by whoever hears it.
+//! What the client's processes say to each other. Bounded, canonical, and judged by whoever hears it. It is public so
+//! that tests can speak it as an enemy.
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::Restore;
@@ -13,32 +14,32 @@ use holdfast_protocol::warrant::Change;
 use holdfast_rpc::RpcError;
 
 /// The process that keeps the key.
-pub(super) const SIGNER: &str = "signer";
+pub const SIGNER: &str = "signer";
 /// The process that reads what the network sends.
-pub(super) const NETWORK: &str = "network";
+pub const NETWORK: &str = "network";
 
 /// The main process asks for signatures.
-pub(super) const SIGN: &str = "sign";
+pub const SIGN: &str = "sign";
 /// The network process asks for signatures of handshakes.
-pub(super) const HANDSHAKE: &str = "handshake";
+pub const HANDSHAKE: &str = "handshake";
 /// The signer asks for connections to an SSH agent.
-pub(super) const AGENT: &str = "agent";
+pub const AGENT: &str = "agent";
 
 /// The main process has connections made.
-pub(super) const ORDERS: &str = "orders";
+pub const ORDERS: &str = "orders";
 /// The network process asks for sockets.
-pub(super) const SOCKETS: &str = "sockets";
+pub const SOCKETS: &str = "sockets";
 
 /// Bytes of one packet's part of something longer.
-pub(super) const PART_BYTES: usize = 60 << 10;
+pub const PART_BYTES: usize = 60 << 10;
 /// Most bytes of what is put together from parts: a certificate with all its deltas, and a structure.
-pub(super) const WHOLE_BYTES_MAX: usize = 8 << 20;
+pub const WHOLE_BYTES_MAX: usize = 8 << 20;
 /// Longer than any message of a handshake.
-pub(super) const HANDSHAKE_BYTES_MAX: usize = 256;
+pub const HANDSHAKE_BYTES_MAX: usize = 256;
 
 /// To the signer.
 #[derive(BorshSerialize, BorshDeserialize)]
-pub(super) enum ToSigner {
+pub enum ToSigner {
     /// More of what is to follow.
     Part(Vec<u8>),
     /// The key, once: the parts before are what this machine remembers of its signatures, if there are any. With it come
@@ -65,7 +66,7 @@ pub(super) enum ToSigner {
 
 /// Where the private key is.
 #[derive(BorshSerialize, BorshDeserialize)]
-pub(super) enum KeyPlace {
+pub enum KeyPlace {
     /// In the pipe.
     Pipe,
     /// In an agent, which is called this.
@@ -79,7 +80,7 @@ pub(super) enum KeyPlace {
 
 /// From the signer.
 #[derive(BorshSerialize, BorshDeserialize)]
-pub(super) enum FromSigner {
+pub enum FromSigner {
     /// Go on.
     Taken,
     /// It has the key.
@@ -97,7 +98,7 @@ pub(super) enum FromSigner {
 
 /// To the network process.
 #[derive(BorshSerialize, BorshDeserialize)]
-pub(super) enum ToNetwork {
+pub enum ToNetwork {
     /// Be a connection to a server.
     Open(Open),
     /// Make a connected socket a channel to another client ([`super::meetings`]). With it come a stream and the socket.
@@ -111,46 +112,46 @@ pub(super) enum ToNetwork {
 
 /// A socket that is connected to another client.
 #[derive(BorshSerialize, BorshDeserialize)]
-pub(super) struct Meet {
+pub struct Meet {
     /// Whose handshakes the signer signs.
-    pub(super) public: PublicKey,
+    pub public: PublicKey,
     /// The file system that both know.
-    pub(super) file_system: Digest,
+    pub file_system: Digest,
     /// Whose key must answer, if this machine made the connection.
-    pub(super) expected: Option<PublicKey>,
+    pub expected: Option<PublicKey>,
 }
 
 /// How a meeting went: the first thing in its stream, after its length as `u32`.
-pub(super) type Introduced = Result<PublicKey, String>;
+pub type Introduced = Result<PublicKey, String>;
 
 /// A beacon that was heard: the address it came from, and what it says.
 #[derive(BorshSerialize, BorshDeserialize)]
-pub(super) struct Heard {
+pub struct Heard {
     /// 4 or 16 bytes.
-    pub(super) address: Vec<u8>,
+    pub address: Vec<u8>,
     /// Who says so.
-    pub(super) device: u32,
+    pub device: u32,
     /// Where that listens.
-    pub(super) port: u16,
+    pub port: u16,
 }
 
 /// Be a connection to a server. With it come a stream, over which requests and answers go ([`super::frames`]),
 /// and something to ask the kernel for counters with, if there is any.
 #[derive(BorshSerialize, BorshDeserialize)]
-pub(super) struct Open {
+pub struct Open {
     /// Whose handshakes the signer signs.
-    pub(super) public: PublicKey,
+    pub public: PublicKey,
     /// Servers by their places in the main process's list, and what they are called.
-    pub(super) servers: Vec<(u16, String)>,
+    pub servers: Vec<(u16, String)>,
     /// The file system that a server must serve, and the lowest number of its list.
-    pub(super) proof: Option<(Digest, u64)>,
+    pub proof: Option<(Digest, u64)>,
     /// TCP, QUIC, or what is better: 0, 1, 2.
-    pub(super) transport: u8,
+    pub transport: u8,
 }
 
 /// From the network process: a socket, by a server's place.
 #[derive(BorshSerialize, BorshDeserialize)]
-pub(super) enum WantedSocket {
+pub enum WantedSocket {
     /// A connection over TCP.
     Tcp(u16),
     /// One for datagrams.
@@ -161,7 +162,7 @@ pub(super) enum WantedSocket {
 
 /// What comes with a socket, or instead of one.
 #[derive(BorshSerialize, BorshDeserialize)]
-pub(super) enum GivenSocket {
+pub enum GivenSocket {
     /// A socket. Whether the system has the congestion control that bears losses.
     Socket {
         /// It has.
@@ -173,35 +174,52 @@ pub(super) enum GivenSocket {
     None(String),
 }
 
-/// How the connection is, as the network process says. Nothing is decided by it but words and sizes.
+/// How the connection is, as the network process says. Nothing is decided by it but words, sizes, and
+/// whether the server is asked once more.
 #[derive(Clone, Default, PartialEq, BorshSerialize, BorshDeserialize)]
-pub(super) struct Standing {
-    pub(super) welcome: Option<Welcome>,
-    pub(super) server_key: Option<PublicKey>,
-    pub(super) is_connected: bool,
-    pub(super) trouble: Option<RpcError>,
-    pub(super) sent: u64,
-    pub(super) received: u64,
-    pub(super) is_over_quic: Option<bool>,
+pub struct Standing {
+    /// What the server said first.
+    pub welcome: Option<Welcome>,
+    /// Its key.
+    pub server_key: Option<PublicKey>,
+    /// Whether there is a connection now.
+    pub is_connected: bool,
+    /// Why there is none.
+    pub trouble: Option<RpcError>,
+    /// Bytes sent so far.
+    pub sent: u64,
+    /// Bytes received so far.
+    pub received: u64,
+    /// Links made so far.
+    pub connects: u64,
+    /// Whether it is over QUIC, if there is one.
+    pub is_over_quic: Option<bool>,
     /// Round trip in microseconds, bytes a second each way, losses in millionths.
-    pub(super) estimate: Option<(u64, Option<u64>, Option<u64>, u32)>,
+    pub estimate: Option<(u64, Option<u64>, Option<u64>, u32)>,
 }
 
 /// Something to be signed, whole.
 #[derive(BorshSerialize, BorshDeserialize)]
-pub(super) enum Thing {
+pub enum Thing {
+    /// The certificate of an operation.
     Certificate(Certificate),
+    /// A version structure.
     Structure(Structure),
+    /// A list of server keys.
     ServerKeys(ServerKeys),
+    /// A name for a past state.
     Snapshot(Snapshot),
+    /// Its end.
     SnapshotEnd(SnapshotEnd),
+    /// A change of membership.
     Warrant(Change),
+    /// A restore that the superuser declares.
     Restore(Declaration),
 }
 
 impl Thing {
     /// As the mandate judges it. What its signature covers is computed here, from the whole.
-    pub(super) fn ask(&self) -> Ask {
+    pub fn ask(&self) -> Ask {
         match self {
             Thing::Certificate(certificate) => certificate.ask(),
             Thing::Structure(structure) => structure.ask(),
@@ -217,7 +235,7 @@ impl Thing {
     ///
     /// # Errors
     /// Something else is to be signed.
-    pub(super) fn encode_all(asks: &[Ask]) -> Result<Vec<u8>, NotSigned> {
+    pub fn encode_all(asks: &[Ask]) -> Result<Vec<u8>, NotSigned> {
         let mut bytes = (asks.len() as u32).to_le_bytes().to_vec();
         for ask in asks {
             bytes.push(match ask.domain {

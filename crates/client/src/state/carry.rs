@@ -185,7 +185,7 @@ pub fn export(
         used: carriage.used,
         file: to.display().to_string(),
     };
-    if let Err(error) = log.append(MOVED, &encode(&moved)) {
+    if let Err(error) = log.append_whole(MOVED, &encode(&moved), None) {
         // Whether the mark is durable is not known; the file must not become a second state.
         let _ = fs::remove_file(&temporary);
         return Err(error.into());

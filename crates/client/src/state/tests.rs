@@ -1,8 +1,10 @@
 //! Crash tests of the device's state, on a disk that loses, tears and reorders whatever was not synced.
 
 use super::*;
+use holdfast_content::DeviceId;
 use holdfast_crypto::SigningKey;
 use holdfast_log::simulated::{Crash, PowerLoss};
+use holdfast_protocol::floor::Floor;
 
 const FILE_SYSTEM: Digest = Digest([7; 32]);
 
@@ -134,4 +136,143 @@ fn full_disk() {
     drop(log);
     let (_, found) = StateLog::open(disk.storage(), FILE_SYSTEM, key()).unwrap();
     assert_eq!(number_of(&found), 3);
+}
+
+/// A signer that has used so many numbers.
+fn signer(used: u64) -> Signer {
+    let mut signer = Signer::new(Floor::new(key(), DeviceId(3)));
+    while signer.floor().used < used {
+        signer.skip().expect("idle");
+    }
+    signer
+}
+
+fn used(state: &Option<State>) -> u64 {
+    state.as_ref().map_or(0, |state| Signer::restore(&state.signer).expect("a signer's").floor().used)
+}
+
+fn frozen(length: usize) -> Frozen {
+    let what = "x".repeat(length);
+    Frozen { what, noticed_ns: 1, last_good_operation: 2, evidence: None }
+}
+
+/// Saves changes until the disk goes down or `count` are saved; what is told with them makes them `length` bytes longer.
+fn change(disk: &PowerLoss, count: u64, length: usize) -> Run {
+    let mut outcome = Run { saved: 0, tried: 0 };
+    let Ok((log, found)) = StateLog::open(disk.storage(), FILE_SYSTEM, key()) else { return outcome };
+    outcome.saved = used(&found);
+    outcome.tried = outcome.saved;
+    let allocator = Allocator::default();
+    for number in outcome.saved + 1..=outcome.saved + count {
+        outcome.tried = number;
+        if log.save_signer(&signer(number), &allocator, Some(&frozen(length))).is_err() {
+            break;
+        }
+        outcome.saved = number;
+    }
+    outcome
+}
+
+/// Proves: whatever the moment of a power loss, a change whose save returned is found again, with all that came before it;
+/// also where segments are sealed in the middle of the changes, and where a whole state takes their place.
+#[test]
+fn changes_survive_power_loss_at_every_step() {
+    for (count, length) in [(8, 10), (9, 900 << 10)] {
+        for seed in 0..3 {
+            for k in 1..70 {
+                let disk = PowerLoss::new(seed);
+                disk.crash_after(k);
+                let first = change(&disk, count, length);
+                disk.restart(Crash::PowerLoss);
+                disk.crash_after(k / 2 + 1);
+                let second = change(&disk, count, length);
+                disk.restart(Crash::PowerLoss);
+                let (_, found) = StateLog::open(disk.storage(), FILE_SYSTEM, key()).expect("it is whole");
+                let (least, most) = (first.saved.max(second.saved), first.tried.max(second.tried));
+                assert!((least..=most).contains(&used(&found)), "{k}: {} of {least} to {most}", used(&found));
+                if let Some(found) = found {
+                    assert_eq!(found.signer, signer(used(&Some(found.clone()))).to_bytes());
+                    assert_eq!(found.frozen, Some(frozen(length)));
+                }
+            }
+        }
+    }
+}
+
+/// Proves: an operation adds what it changed, what is kept is bounded however many there are, and a state of a version that
+/// wrote whole ones goes on with changes.
+#[test]
+fn changes_are_short_and_folded() {
+    let disk = PowerLoss::new(1);
+    let allocator = Allocator::default();
+    let old = State { signer: signer(1).to_bytes(), ..state(1, 0) };
+    StateLog::open(disk.storage(), FILE_SYSTEM, key()).unwrap().0.save(&old).unwrap();
+    let (log, found) = StateLog::open(disk.storage(), FILE_SYSTEM, key()).unwrap();
+    assert_eq!(used(&found), 1);
+    log.save_signer(&signer(2), &allocator, Some(&frozen(0))).unwrap();
+    let before = disk.used_bytes();
+    log.save_signer(&signer(3), &allocator, Some(&frozen(0))).unwrap();
+    assert!(disk.used_bytes() - before < 1000, "{} bytes more", disk.used_bytes() - before);
+    // A hundred times as much as may be kept.
+    let large = frozen(512 << 10);
+    for _ in 0..100 {
+        log.save_signer(&signer(4), &allocator, Some(&large)).unwrap();
+    }
+    assert!(disk.used_bytes() < 3 * u64::from(SEGMENT_BYTES), "{} bytes", disk.used_bytes());
+    drop(log);
+    let (_, found) = StateLog::open(disk.storage(), FILE_SYSTEM, key()).unwrap();
+    assert_eq!((used(&found), found.unwrap().frozen), (4, Some(large)));
+}
+
+/// Proves: wherever the changes are damaged, the state is refused or is the last one; never an older one, and never a mixture.
+/// Damage of the very last record cannot be told from a write that power ended, as with whole states.
+#[test]
+fn damaged_changes_are_no_older_state() {
+    let allocator = Allocator::default();
+    let made = |count: u64| {
+        let disk = PowerLoss::new(1);
+        let (log, _) = StateLog::open(disk.storage(), FILE_SYSTEM, key()).unwrap();
+        for number in 1..=count {
+            log.save_signer(&signer(number), &allocator, None).unwrap();
+        }
+        drop(log);
+        let name = disk.names().into_iter().find(|name| name.ends_with(".log")).expect("a segment");
+        let length = disk.length(&name).unwrap();
+        (disk, name, length)
+    };
+    let last = made(5).2;
+    let mut refused = 0;
+    for at in (0..made(6).2).step_by(5) {
+        let (disk, name, _) = made(6);
+        disk.corrupt(&name, at);
+        match StateLog::open(disk.storage(), FILE_SYSTEM, key()) {
+            Err(StateError::Corrupt(_)) => refused += 1,
+            Ok((_, found)) => {
+                let least = if at >= last { 5 } else { 6 };
+                let used = used(&found);
+                assert!((least..=6).contains(&used), "{used} at {at}");
+                assert_eq!(found.map(|found| found.signer), Some(signer(used).to_bytes()), "at {at}");
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert!(refused > 10, "{refused}");
+}
+
+/// Proves: when the disk is full a change that was not saved is not built upon.
+#[test]
+fn changes_on_a_full_disk() {
+    let disk = PowerLoss::new(1);
+    let allocator = Allocator::default();
+    let (log, _) = StateLog::open(disk.storage(), FILE_SYSTEM, key()).unwrap();
+    log.save_signer(&signer(1), &allocator, None).unwrap();
+    log.save_signer(&signer(2), &allocator, None).unwrap();
+    disk.set_capacity(Some(disk.used_bytes() + 100));
+    let large = frozen(8 << 20);
+    assert!(matches!(log.save_signer(&signer(3), &allocator, Some(&large)), Err(StateError::Full)));
+    disk.set_capacity(None);
+    log.save_signer(&signer(4), &allocator, None).unwrap();
+    drop(log);
+    let (_, found) = StateLog::open(disk.storage(), FILE_SYSTEM, key()).unwrap();
+    assert_eq!((used(&found), found.unwrap().frozen), (4, None));
 }

@@ -16,7 +16,7 @@ use lru::LruCache;
 use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// For how long a block that the server acknowledged is taken to be still there. Far below any server's
@@ -33,6 +33,8 @@ pub(super) struct Shared {
     pub(super) disk: Mutex<Option<DiskCache>>,
     pub(super) unsent: Mutex<HashMap<Digest, Unsent>>,
     pub(super) acknowledged: Mutex<LruCache<Digest, Instant>>,
+    /// The server was put back to an older state: what it had is no reason to leave anything out.
+    pub(super) doubted: AtomicBool,
     pub(super) flights: Mutex<HashMap<Digest, Arc<Flight>>>,
     pub(super) counters: Counters,
     pub(super) transfer: TransferConfig,

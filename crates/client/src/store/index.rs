@@ -13,6 +13,7 @@ use super::relatives::Piece;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::Handle;
 use holdfast_crypto::Digest;
+use holdfast_log::FileLock;
 use lru::LruCache;
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -66,7 +67,7 @@ struct Log {
     file: File,
     path: PathBuf,
     /// Held for its lock.
-    _lock: File,
+    _lock: FileLock,
     bytes: u64,
 }
 
@@ -99,7 +100,7 @@ impl ChunkIndex {
             if own.is_none() {
                 let lock = directory.join(format!("{number}.lock"));
                 let lock = OpenOptions::new().create(true).truncate(false).write(true).open(lock)?;
-                if rustix::fs::flock(&lock, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok() {
+                if let Ok(lock) = FileLock::take(lock) {
                     own = Some((path, lock));
                     continue;
                 }

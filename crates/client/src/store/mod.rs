@@ -51,7 +51,7 @@ use serde::Serialize;
 use std::collections::HashSet;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -276,6 +276,7 @@ impl VerifiedStore {
             disk: Mutex::new(disk),
             unsent: Mutex::default(),
             acknowledged: Mutex::new(LruCache::new(NonZeroUsize::new(ACKNOWLEDGED_MAX).expect("not zero"))),
+            doubted: AtomicBool::new(false),
             flights: Mutex::default(),
             counters: Counters::default(),
             transfer: config.transfer,

@@ -714,6 +714,12 @@ impl VerifiedStore {
         Ok(())
     }
 
+    /// The server was put back to an older state: of what it had acknowledged, or showed, nothing is taken for granted.
+    pub fn doubt_all(&self) {
+        self.shared.doubted.store(true, Relaxed);
+        self.shared.acknowledged.lock().clear();
+    }
+
     /// Tells that the server has taken blocks that rode along with an operation.
     pub fn acknowledge(&self, riding: &Riding) {
         let parcels: usize = riding.attached.parcels.iter().map(Parcel::message_bytes).sum();

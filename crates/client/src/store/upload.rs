@@ -18,6 +18,7 @@ use holdfast_crypto::{Digest, DigestKey};
 use holdfast_rpc::RpcError;
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// Up to this many bytes stay here and ride along with the operation that names them.
@@ -70,7 +71,11 @@ impl Upload {
     pub(super) fn new(store: VerifiedStore, about: Option<About>) -> Upload {
         let (done, results) = channel();
         let before = match about.as_ref().map(|about| &about.before) {
-            Some(Content::Extents(map)) if store.shared.transfer.mode == TransferMode::Full => {
+            // What was there before a restore of the server may not be there any more.
+            Some(Content::Extents(map))
+                if store.shared.transfer.mode == TransferMode::Full
+                    && !store.shared.doubted.load(Relaxed) =>
+            {
                 store.shared.version(map).unwrap_or_default()
             }
             _ => Version::default(),

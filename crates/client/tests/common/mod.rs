@@ -538,6 +538,7 @@ impl World {
         let superuser = root.key.public();
         let config = CreateConfig {
             server: ServerAddress { host: "test".into(), port: 1 },
+            others: Vec::new(),
             superuser: root.key.clone().into(),
             name: "world".into(),
             superuser_name: "root".into(),
@@ -546,7 +547,7 @@ impl World {
             deadline: DEADLINE,
         };
         let storage: Arc<dyn Storage> = root.disk.storage();
-        create_with(&config, &*root.link, server.key(), storage).unwrap();
+        create_with(&config, config.deadline, &*root.link, server.key(), storage).unwrap();
         let machines: Vec<Machine> = (0..users).map(|n| Machine::new(&server, 10 + n)).collect();
         let engine = root.start(&superuser, DEADLINE).unwrap();
         let admin = Admin::new(&engine).unwrap();

@@ -30,7 +30,8 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-const HEADER_BYTES: usize = 16;
+/// Bytes of a header.
+pub const HEADER_BYTES: usize = 16;
 /// Most bytes of a body, on any channel: what the system's default queues take twice.
 pub const BODY_BYTES_MAX: usize = 64 << 10;
 /// Most bytes of text in a refusal.
@@ -54,6 +55,47 @@ impl Kind {
             Kind::Reply => 2,
             Kind::Refusal => 3,
         }
+    }
+}
+
+/// What precedes the body of a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Header {
+    /// What the packet is.
+    pub kind: Kind,
+    /// The index of the alias it is sent under, in the sender's page.
+    pub alias: u16,
+    /// Which request it is or answers.
+    pub number: u64,
+}
+
+impl Header {
+    /// As it travels.
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut header = [0; HEADER_BYTES];
+        header[0] = self.kind.byte();
+        header[2..4].copy_from_slice(&self.alias.to_le_bytes());
+        header[8..16].copy_from_slice(&self.number.to_le_bytes());
+        header
+    }
+
+    /// From bytes of a peer.
+    ///
+    /// # Errors
+    /// It is none, and why.
+    pub fn decode(header: &[u8; HEADER_BYTES]) -> std::result::Result<Header, &'static str> {
+        let kind = match header[0] {
+            1 => Kind::Request,
+            2 => Kind::Reply,
+            3 => Kind::Refusal,
+            _ => return Err("a packet of no known kind"),
+        };
+        if header[1] != 0 || header[4..8] != [0; 4] {
+            return Err("a header with bits that have no meaning");
+        }
+        let alias = u16::from_le_bytes([header[2], header[3]]);
+        let number = u64::from_le_bytes(*header.last_chunk::<8>().expect("eight of sixteen"));
+        Ok(Header { kind, alias, number })
     }
 }
 
@@ -223,10 +265,7 @@ impl Channel {
                 count_max,
             });
         }
-        let mut header = [0; HEADER_BYTES];
-        header[0] = kind.byte();
-        header[2..4].copy_from_slice(&alias.to_le_bytes());
-        header[8..16].copy_from_slice(&number.to_le_bytes());
+        let header = Header { kind, alias, number }.encode();
         packet::send(self.socket.as_fd(), &[&header, body], files, patience).map_err(|error| match error {
             PacketError::Late => ComponentError::PeerDoesNotRead(self.port.clone()),
             error => self.explained(error),
@@ -245,17 +284,8 @@ impl Channel {
         let (header, body) = buffer[..bytes]
             .split_first_chunk::<HEADER_BYTES>()
             .ok_or_else(|| self.offence("a packet shorter than its header"))?;
-        let kind = match header[0] {
-            1 => Kind::Request,
-            2 => Kind::Reply,
-            3 => Kind::Refusal,
-            _ => return Err(self.offence("a packet of no known kind")),
-        };
-        if header[1] != 0 || header[4..8] != [0; 4] {
-            return Err(self.offence("a header with bits that have no meaning"));
-        }
-        let alias = u16::from_le_bytes([header[2], header[3]]);
-        let number = u64::from_le_bytes(*header.last_chunk::<8>().expect("eight of sixteen"));
+        let Header { kind, alias, number } =
+            Header::decode(header).map_err(|offence| self.offence(offence))?;
         Ok(Packet { kind, number, alias: self.peer.resolve(alias), body, files })
     }
 

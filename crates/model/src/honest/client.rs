@@ -166,7 +166,7 @@ impl Clients {
                     return Err("a look is answered by a view".to_owned());
                 };
                 lost = go_over(world, &mut signer, reply)?;
-                vec![Effect::Persist(signer.to_bytes())]
+                vec![Effect::Persist(Box::new(signer.clone()))]
             }
             _ => self.tell(world, mail, &mut signer, &before, folding, told)?,
         };
@@ -185,8 +185,8 @@ impl Clients {
         }
         for effect in effects {
             match effect {
-                Effect::Persist(bytes) => {
-                    if bytes != signer.to_bytes() {
+                Effect::Persist(state) => {
+                    if *state != signer {
                         return Err("it persists another state than its own".to_owned());
                     }
                     next.kept = Kept::Persisted;

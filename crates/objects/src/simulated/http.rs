@@ -1,11 +1,12 @@
-//! The S3 protocol in front of a bucket in memory, for tests over real sockets: the five calls, signatures checked, listings
-//! in pages, reading by anybody where that is allowed. It can be away for a while and come back at the same address.
+//! The S3 protocol in front of a bucket in memory, for tests over real sockets: the five calls, uploads in parts, signatures
+//! checked, listings in pages, reading by anybody where that is allowed. It can be away for a while and come back at the same address.
 
 use super::Simulated;
 use crate::bucket::{Bucket, BucketError};
 use crate::credentials::Credentials;
 use crate::sign::{Signing, sha256, signature_headers, timestamp};
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -42,6 +43,33 @@ struct Shared {
     pause_ms: AtomicU64,
     /// What keys begin with that anybody may read, but not list.
     public: Mutex<Option<String>>,
+    uploads: Mutex<Uploads>,
+}
+
+/// Uploads in parts that are not complete.
+#[derive(Default)]
+struct Uploads {
+    begun: u64,
+    open: BTreeMap<String, Upload>,
+    /// Parts that fail before one succeeds.
+    failing: u64,
+    are_unknown: bool,
+}
+
+impl Uploads {
+    fn begin(&mut self, key: &str) -> String {
+        self.begun += 1;
+        let id = format!("upload-{}", self.begun);
+        self.open.insert(id.clone(), Upload { key: key.to_owned(), ..Upload::default() });
+        id
+    }
+}
+
+/// One: its key, and its parts.
+#[derive(Default)]
+struct Upload {
+    key: String,
+    parts: BTreeMap<u32, Vec<u8>>,
 }
 
 struct Request {
@@ -69,6 +97,7 @@ impl Server {
             ahead_s: AtomicU64::new(0),
             pause_ms: AtomicU64::new(0),
             public: Mutex::new(None),
+            uploads: Mutex::default(),
         });
         let of_thread = shared.clone();
         let thread = std::thread::spawn(move || {
@@ -97,6 +126,27 @@ impl Server {
     /// Lets anybody read objects whose keys begin so, as the usual policy does: what is not there is "forbidden".
     pub fn set_public(&self, prefix: &str) {
         *self.shared.public.lock() = Some(prefix.to_owned());
+    }
+
+    /// The next so many parts of uploads fail.
+    pub fn fail_parts(&self, count: u64) {
+        self.shared.uploads.lock().failing = count;
+    }
+
+    /// Begins an upload that nobody completes.
+    pub fn begin_upload(&self, key: &str) {
+        self.shared.uploads.lock().begin(key);
+    }
+
+    /// Knows no uploads in parts, like some stores.
+    pub fn forget_parts(&self) {
+        self.shared.uploads.lock().are_unknown = true;
+    }
+
+    /// Uploads that were begun, and those that were neither completed nor given up.
+    pub fn uploads(&self) -> (u64, usize) {
+        let uploads = self.shared.uploads.lock();
+        (uploads.begun, uploads.open.len())
     }
 
     /// Waits before each answer.
@@ -159,6 +209,9 @@ impl Shared {
             BucketError::Away { .. } => refusal(503, "SlowDown"),
             _ => refusal(416, "InvalidRange"),
         };
+        if request.has("uploads") || request.has("uploadId") {
+            return self.upload(request, key).map_err(|error| error.unwrap_or_else(of));
+        }
         match request.method.as_str() {
             "GET" if key.is_empty() => self.list(request).map_err(of),
             "PUT" => {
@@ -244,6 +297,73 @@ impl Shared {
         }
     }
 
+    fn upload(&self, request: &Request, key: &str) -> Result<Answer, Trouble> {
+        let mut uploads = self.uploads.lock();
+        let told = |status, code| Trouble::Told(refusal(status, code));
+        if uploads.are_unknown {
+            return Err(told(501, "NotImplemented"));
+        }
+        let id = request.value("uploadId");
+        match request.method.as_str() {
+            "POST" if request.has("uploads") => {
+                let id = uploads.begin(key);
+                let text = format!(
+                    "<InitiateMultipartUploadResult><UploadId>{id}</UploadId></InitiateMultipartUploadResult>"
+                );
+                Ok((200, Vec::new(), text.into_bytes()))
+            }
+            "GET" => {
+                let mut text = "<ListMultipartUploadsResult>".to_owned();
+                for (id, upload) in &uploads.open {
+                    text.push_str(&format!(
+                        "<Upload><Key>{}</Key><UploadId>{id}</UploadId></Upload>",
+                        upload.key
+                    ));
+                }
+                text.push_str("</ListMultipartUploadsResult>");
+                Ok((200, Vec::new(), text.into_bytes()))
+            }
+            "PUT" => {
+                if uploads.failing > 0 {
+                    uploads.failing -= 1;
+                    return Err(told(503, "SlowDown"));
+                }
+                let number = request.value("partNumber").parse().map_err(|_| told(400, "InvalidArgument"))?;
+                let upload = uploads.open.get_mut(&id).filter(|upload| upload.key == key);
+                let tag = format!("\"{}\"", sha256(&request.body));
+                upload.ok_or(told(404, "NoSuchUpload"))?.parts.insert(number, request.body.clone());
+                Ok((200, vec![("etag", tag)], Vec::new()))
+            }
+            "POST" => {
+                let upload = uploads.open.get(&id).filter(|upload| upload.key == key);
+                let upload = upload.ok_or(told(404, "NoSuchUpload"))?;
+                let mut list = "<CompleteMultipartUpload>".to_owned();
+                for (number, part) in &upload.parts {
+                    let tag = sha256(part);
+                    list.push_str(&format!(
+                        "<Part><PartNumber>{number}</PartNumber><ETag>\"{tag}\"</ETag></Part>"
+                    ));
+                }
+                list.push_str("</CompleteMultipartUpload>");
+                if request.body != list.as_bytes() {
+                    // As stores do that began to answer before they were done.
+                    let (_, headers, body) = refusal(200, "InvalidPart");
+                    return Ok((200, headers, body));
+                }
+                let whole: Vec<u8> = upload.parts.values().flatten().copied().collect();
+                self.objects.put(key, &whole).map_err(Trouble::Bucket)?;
+                uploads.open.remove(&id);
+                let text = "<CompleteMultipartUploadResult></CompleteMultipartUploadResult>";
+                Ok((200, Vec::new(), text.into()))
+            }
+            "DELETE" => match uploads.open.remove(&id) {
+                Some(_) => Ok((204, Vec::new(), Vec::new())),
+                None => Err(told(404, "NoSuchUpload")),
+            },
+            _ => Err(told(405, "MethodNotAllowed")),
+        }
+    }
+
     fn list(&self, request: &Request) -> Result<Answer, BucketError> {
         let of = |name: &str| {
             let found = request.query.iter().find(|(key, _)| key == name);
@@ -270,7 +390,31 @@ impl Shared {
     }
 }
 
+/// Why there is no answer.
+enum Trouble {
+    Told(Answer),
+    Bucket(BucketError),
+}
+
+impl Trouble {
+    fn unwrap_or_else(self, of: impl FnOnce(BucketError) -> Answer) -> Answer {
+        match self {
+            Trouble::Told(answer) => answer,
+            Trouble::Bucket(error) => of(error),
+        }
+    }
+}
+
 impl Request {
+    fn has(&self, name: &str) -> bool {
+        self.query.iter().any(|(key, _)| key == name)
+    }
+
+    fn value(&self, name: &str) -> String {
+        let found = self.query.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| value.clone()).unwrap_or_default()
+    }
+
     fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }

@@ -25,20 +25,22 @@ pub(super) fn check(context: &Context<'_>) -> Result<View, Alarm> {
                 if context.view.slots.get(device) != Some(known) {
                     return Err(Alarm::SlotReplaced(Operation { device: *device, number }));
                 }
+                // The same, and what it shares with views accepted before stays shared.
+                merged.slots.insert(*device, known.clone());
             }
             Ordering::Less => {
                 // A structure learned by waiting may be newer than a view that was already under way; then the
                 // view must still show that operation, alive and the same. `learned` holds no older ones.
                 let learned = context.floor.learned.get(device) == Some(&number);
                 match context.entry(*device, number) {
-                    Some(entry) if entry.dead => {
+                    Some(announced) if announced.entry.dead => {
                         return Err(Alarm::FateChanged {
                             device: *device,
                             number,
                             what: "it was committed, and is now declared dead".to_owned(),
                         });
                     }
-                    Some(entry) if learned && entry.forecast.digest() == known.value.forecast.digest() => {
+                    Some(announced) if learned && announced.digest() == known.value.forecast.digest() => {
                         merged.slots.insert(*device, known.clone());
                         merged.pending.retain(|entry| entry.certificate.value.device != *device);
                     }

@@ -37,9 +37,11 @@ use crate::order::forecast;
 use crate::signed::{Signable, Signed};
 use crate::structure::{Forecast, Outcome, PendingEntry, Structure, View};
 use holdfast_content::{DeviceId, Fate, PrincipalId, Reference};
-use holdfast_crypto::PublicKey;
+use holdfast_crypto::{Digest, PublicKey};
 use policy::{Everything, Policy};
 pub(crate) use shape::continues as given_up_consistently;
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
 
 /// Most devices in a view.
 pub const DEVICES_MAX: usize = 4096;
@@ -218,24 +220,84 @@ struct Context<'a> {
     policy: &'a dyn Policy,
     elements: Vec<Element<'a>>,
     epochs: Epochs,
+    pending: BTreeMap<(DeviceId, u64), Announced<'a>>,
+    slots: BTreeMap<DeviceId, OnceCell<Digest>>,
+    brief: Brief,
+}
+
+/// Of each slot its number, and whether it gives numbers up, by device: that is asked for every number that every operation
+/// has seen, which is the square of the devices. Of devices with ids beyond, which no honest superuser gives out, the slot
+/// itself is asked.
+struct Brief(Vec<(u64, bool)>);
+
+impl Brief {
+    const IDS_MAX: u32 = 1 << 16;
+
+    fn of(view: &View) -> Brief {
+        let mut brief = Vec::new();
+        for (device, slot) in view.slots.range(..DeviceId(Brief::IDS_MAX)) {
+            brief.resize(device.0 as usize, (0, false));
+            brief.push((slot.value.number(), !slot.value.forecast.voids.0.is_empty()));
+        }
+        Brief(brief)
+    }
+
+    /// `None`: it does not say.
+    fn get(&self, device: DeviceId) -> Option<(u64, bool)> {
+        match self.0.get(device.0 as usize) {
+            Some(found) => Some(*found),
+            None => (device.0 < Brief::IDS_MAX).then_some((0, false)),
+        }
+    }
+}
+
+/// An entry of the pending list, and the digest of its forecast once that was wanted: every operation after it names it.
+struct Announced<'a> {
+    entry: &'a PendingEntry,
+    digest: OnceCell<Digest>,
+}
+
+impl Announced<'_> {
+    fn digest(&self) -> Digest {
+        *self.digest.get_or_init(|| self.entry.forecast.digest())
+    }
+}
+
+/// The pending list by device and number. Of entries that claim to be the same operation the first counts.
+fn announced(view: &View) -> BTreeMap<(DeviceId, u64), Announced<'_>> {
+    let mut found = BTreeMap::new();
+    for entry in &view.pending {
+        let certificate = &entry.certificate.value;
+        let announced = Announced { entry, digest: OnceCell::new() };
+        found.entry((certificate.device, certificate.number)).or_insert(announced);
+    }
+    found
 }
 
 impl Context<'_> {
     /// The number in `device`'s slot; 0 if it has none.
     fn slot_number(&self, device: DeviceId) -> u64 {
-        self.view.slots.get(&device).map_or(0, |slot| slot.value.number())
+        match self.brief.get(device) {
+            Some((number, _)) => number,
+            None => self.view.slots.get(&device).map_or(0, |slot| slot.value.number()),
+        }
     }
 
-    fn entry(&self, device: DeviceId, number: u64) -> Option<&PendingEntry> {
-        self.view.pending.iter().find(|entry| {
-            let certificate = &entry.certificate.value;
-            (certificate.device, certificate.number) == (device, number)
-        })
+    /// The digest of the forecast in `device`'s slot.
+    fn slot_digest(&self, device: DeviceId) -> Option<Digest> {
+        let slot = self.view.slots.get(&device)?;
+        Some(*self.slots.get(&device)?.get_or_init(|| slot.value.forecast.digest()))
+    }
+
+    fn entry(&self, device: DeviceId, number: u64) -> Option<&Announced<'_>> {
+        self.pending.get(&(device, number))
     }
 
     /// Whether `device` has given `number` up, by its slot or by what it declared since.
     fn is_void(&self, device: DeviceId, number: u64) -> bool {
-        self.view.slots.get(&device).is_some_and(|slot| slot.value.forecast.voids.contains(number))
+        let may_be = self.brief.get(device).is_none_or(|(_, gives_up)| gives_up);
+        let has = |slot: &Signed<Structure>| slot.value.forecast.voids.contains(number);
+        (may_be && self.view.slots.get(&device).is_some_and(has))
             || self.view.pending.iter().any(|entry| {
                 let certificate = &entry.certificate.value;
                 certificate.device == device && certificate.voids.contains(number)
@@ -272,7 +334,11 @@ fn check_with(
     elements.sort_by_key(|element| {
         (element.forecast.log.size, element.origin != Origin::Floor, element.forecast.device)
     });
-    let context = Context { floor, members, view, certificate, policy, elements, epochs };
+    let pending = announced(view);
+    let slots = view.slots.keys().map(|device| (*device, OnceCell::new())).collect();
+    let brief = Brief::of(view);
+    let context =
+        Context { floor, members, view, certificate, policy, elements, epochs, pending, slots, brief };
 
     membership::check(&context)?;
     shape::check(&context)?;

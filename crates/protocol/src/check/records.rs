@@ -5,6 +5,7 @@ use super::{Context, Element, Origin};
 use crate::alarm::{Alarm, Operation};
 use crate::structure::Record;
 use holdfast_content::{DeviceId, PrincipalId};
+use std::collections::HashSet;
 
 fn each_record<'a>(
     context: &'a Context<'_>,
@@ -32,16 +33,15 @@ pub(super) fn pending(context: &Context<'_>) -> Result<(), Alarm> {
                 return Err(mismatch);
             }
         }
-        let slot = context.view.slots.get(&record.device).map(|slot| &slot.value);
         match context.slot_number(record.device).cmp(&record.number) {
             std::cmp::Ordering::Equal => {
-                if hashes && slot.is_none_or(|slot| slot.forecast.digest() != record.forecast) {
+                if hashes && context.slot_digest(record.device) != Some(record.forecast) {
                     return Err(mismatch);
                 }
             }
             std::cmp::Ordering::Less => match context.entry(record.device, record.number) {
                 None => return Err(Alarm::PendingMissing { operation, recorded }),
-                Some(entry) if hashes && entry.forecast.digest() != record.forecast => return Err(mismatch),
+                Some(announced) if hashes && announced.digest() != record.forecast => return Err(mismatch),
                 Some(_) => {}
             },
             std::cmp::Ordering::Greater => {}
@@ -59,10 +59,11 @@ pub(super) fn aborted(context: &Context<'_>) -> Result<(), Alarm> {
         let recorded = Operation::from(record);
         match context.slot_number(record.device).cmp(&record.number) {
             std::cmp::Ordering::Less => {
-                let dead = context.entry(record.device, record.number).filter(|entry| entry.dead);
+                let dead =
+                    context.entry(record.device, record.number).filter(|announced| announced.entry.dead);
                 match dead {
                     None => return Err(Alarm::AbortedNotDead { operation, recorded }),
-                    Some(entry) if entry.forecast.digest() != record.forecast => {
+                    Some(announced) if announced.digest() != record.forecast => {
                         return Err(Alarm::PendingMismatch { operation, recorded });
                     }
                     Some(_) => {}
@@ -78,10 +79,10 @@ pub(super) fn aborted(context: &Context<'_>) -> Result<(), Alarm> {
     Ok(())
 }
 
-/// Whether `element` remembers the operation; with `dead`, an abort record counts too.
-fn remembers(element: &Element<'_>, device: DeviceId, number: u64, dead: bool) -> bool {
+/// Whether `element` remembers the operation, as pending or as dead.
+fn remembers(element: &Element<'_>, device: DeviceId, number: u64) -> bool {
     let matches = |record: &Record| (record.device, record.number) == (device, number);
-    element.forecast.pending.iter().any(matches) || (dead && element.forecast.aborted.iter().any(matches))
+    element.forecast.pending.iter().any(matches) || element.forecast.aborted.iter().any(matches)
 }
 
 /// Check 6: whatever saw a pending or dead operation saw it as such.
@@ -89,15 +90,24 @@ pub(super) fn reflection(context: &Context<'_>) -> Result<(), Alarm> {
     if !context.policy.on(Rule::Reflection) {
         return Ok(());
     }
+    // As each operation remembers all that were under way, they are looked up and not searched for.
+    let of = |records: &[Record]| -> HashSet<(DeviceId, u64)> {
+        records.iter().map(|record| (record.device, record.number)).collect()
+    };
+    let remembered: Vec<_> = context
+        .elements
+        .iter()
+        .map(|element| (of(&element.forecast.pending), of(&element.forecast.aborted)))
+        .collect();
     for entry in &context.view.pending {
         let certificate = &entry.certificate.value;
         let (device, number) = (certificate.device, certificate.number);
-        for element in &context.elements {
+        for (element, (pending, aborted)) in context.elements.iter().zip(&remembered) {
             let itself = matches!(element.origin, Origin::Pending(other) if std::ptr::eq(other, entry));
-            if !itself
-                && element.forecast.vector.device(device) >= number
-                && !remembers(element, device, number, entry.dead)
-            {
+            let operation = (device, number);
+            let has_seen = !itself && element.forecast.vector.device(device) >= number;
+            let remembers = pending.contains(&operation) || (entry.dead && aborted.contains(&operation));
+            if has_seen && !remembers {
                 return Err(Alarm::Unrecorded {
                     operation: element.operation(),
                     hidden: Operation { device, number },
@@ -115,7 +125,7 @@ pub(super) fn void(context: &Context<'_>) -> Result<(), Alarm> {
     }
     for (element, device, number) in seen(context) {
         let own = element.forecast.device == device;
-        if !own && context.is_void(device, number) && !remembers(element, device, number, true) {
+        if !own && context.is_void(device, number) && !remembers(element, device, number) {
             return Err(Alarm::VoidReflected {
                 operation: element.operation(),
                 void: Operation { device, number },

@@ -113,6 +113,14 @@ impl LeaseHolder {
         Some(dropped)
     }
 
+    /// Gives up everything by itself: what it rests on is no more. The server is told with the next question.
+    pub fn lose(&mut self) -> Dropped {
+        let scopes = self.scopes.iter().copied().collect();
+        let dropped = Dropped { scopes, everything: true, delegation: self.delegated_until_ms > 0 };
+        self.lose_all();
+        dropped
+    }
+
     /// Whether a file may be read from the newest accepted view.
     pub fn holds(&self, file: Handle, now_ms: u64) -> bool {
         now_ms < self.expires_ms

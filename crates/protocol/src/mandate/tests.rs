@@ -40,7 +40,8 @@ struct World {
 
 impl World {
     fn new(device: DeviceId) -> World {
-        let vector = VersionVector(BTreeMap::from([(PrincipalId::Members, 1), (OTHERS, 3), (GROUP, 2)]));
+        let vector =
+            VersionVector(BTreeMap::from([(PrincipalId::Members, 1), (OTHERS, 3), (GROUP, 2)]).into());
         World {
             device,
             number: 0,

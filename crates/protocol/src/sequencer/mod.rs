@@ -24,6 +24,7 @@ use crate::handles;
 use crate::log_tree::{Frontier, Node, leaf};
 use crate::message::{Receipt, ServerError, ViewReply};
 use crate::order::forecast;
+use crate::packed::Packed;
 use crate::rebuild::Combined;
 use crate::signed::{Signable, Signed, Verified};
 use crate::structure::{LogHead, Outcome, PendingEntry, Structure, View};
@@ -127,12 +128,16 @@ pub enum Refusal {
     /// COMMIT of an operation that is not pending.
     #[error("operation {0} is not pending")]
     NotPending(u64),
+    /// So much is pending that a view of it hardly fits into a message.
+    #[error("too much is pending just now")]
+    Full,
 }
 
 impl From<Refusal> for ServerError {
     fn from(refusal: Refusal) -> ServerError {
         match refusal {
             Refusal::OtherEpoch => ServerError::OtherEpoch,
+            Refusal::Full => ServerError::Busy,
             Refusal::NotMember | Refusal::NotAllowed(_) => ServerError::NotAllowed(refusal.to_string()),
             _ => ServerError::Invalid(refusal.to_string()),
         }
@@ -305,7 +310,7 @@ impl Sequencer {
             && entry.certificate.value == *declared
         {
             return Ok(unchanged(match &entry.reply {
-                Some(reply) if !entry.dead => Updated::View(Box::new(reply.clone())),
+                Some(reply) if !entry.dead => Updated::View(shown(reply)),
                 _ => Updated::Aborted,
             }));
         }
@@ -313,6 +318,7 @@ impl Sequencer {
             return Ok(unchanged(Updated::Refused));
         }
         police::certificate(&self.state, session, certificate, membership.as_ref())?;
+        self.has_room(declared.device)?;
         let mut records = Vec::new();
         for entry in self.state.pending.iter().filter(|entry| !entry.dead) {
             let author = entry.certificate.value.device;
@@ -329,9 +335,23 @@ impl Sequencer {
         let membership = membership.map(police::judged);
         records.push(OrderingRecord::Update { certificate: certificate.signed().clone(), membership });
         let step = self.apply_all(records, now_ms);
-        let reply = self.state.pending.last().and_then(|entry| entry.reply.clone());
-        let answer = Updated::View(Box::new(reply.expect("the operation was just ordered")));
+        let reply = self.state.pending.last().and_then(|entry| entry.reply.as_ref());
+        let answer = Updated::View(shown(reply.expect("the operation was just ordered, and its reply fits")));
         Ok(Step { answer, records: step.records, nodes: step.nodes })
+    }
+
+    /// Whether the view before another operation fits into a message. Whoever can make the list of what is pending
+    /// shorter, the superuser or an author of something in it, is still let in where others are not.
+    fn has_room(&self, device: DeviceId) -> Result<(), Refusal> {
+        let pending = &self.state.pending;
+        let shortens = device == DeviceId(0) || pending.iter().any(|entry| entry.forecast.device == device);
+        let most = match (pending.is_empty(), shortens) {
+            (true, _) => 1.0,
+            (false, true) => 0.75,
+            (false, false) => 0.5,
+        };
+        let fits = Packed::share(&self.state.reply()) <= most;
+        fits.then_some(()).ok_or(Refusal::Full)
     }
 
     /// Takes the structure of an ordered operation (slow path, second half).
@@ -487,8 +507,9 @@ impl Sequencer {
     /// Addresses that garbage collection must keep with all they refer to: every table in a slot, the tables
     /// in views that clients with pending operations are reading from, and memberships.
     pub fn roots(&self) -> Vec<Digest> {
-        let views = self.state.pending.iter().filter_map(|entry| Some(&entry.reply.as_ref()?.view));
-        let shown = views.flat_map(|view| view.slots.values());
+        let replies = self.state.pending.iter().filter_map(|entry| entry.reply.as_ref());
+        let views: Vec<Box<ViewReply>> = replies.map(shown).collect();
+        let shown = views.iter().flat_map(|reply| reply.view.slots.values());
         let handles = self
             .state
             .slots
@@ -515,6 +536,11 @@ impl Sequencer {
         }
         Step { answer: (), records, nodes }
     }
+}
+
+/// A reply that was kept.
+fn shown(reply: &Packed) -> Box<ViewReply> {
+    reply.reply().expect("what was packed here")
 }
 
 fn unchanged<T>(answer: T) -> Step<T> {

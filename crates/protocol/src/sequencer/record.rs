@@ -5,14 +5,17 @@ use super::{
 };
 use super::{forecast, leaf};
 use crate::message::ViewReply;
+use crate::packed::Packed;
 use crate::structure::Forecast;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::DeviceId;
 use holdfast_crypto::{DecodeError, Digest, PublicKey, decode, encode};
 use std::collections::BTreeMap;
 
-/// Format of checkpoints and records.
-const FORMAT: u8 = 1;
+/// Format of records.
+const RECORD_FORMAT: u8 = 1;
+/// Format of checkpoints. Those of format 1, whose replies are not packed, are read.
+const STATE_FORMAT: u8 = 2;
 
 /// One change of a sequencer's state, as it is kept in the log.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
@@ -82,7 +85,7 @@ pub enum RestoreError {
     #[error("there is neither a checkpoint nor a record of this file system")]
     Empty,
     /// Written by a newer program.
-    #[error("ordering state has format {0}; this program knows up to {FORMAT}")]
+    #[error("ordering state has format {0}, which this program does not know")]
     Format(u8),
     /// Undecodable.
     #[error(transparent)]
@@ -95,7 +98,7 @@ pub enum RestoreError {
 impl OrderingRecord {
     /// The bytes to make durable.
     pub fn to_bytes(&self) -> Vec<u8> {
-        encode(&(FORMAT, self))
+        encode(&(RECORD_FORMAT, self))
     }
 
     /// When the operation that this orders was declared, by its author's clock.
@@ -111,7 +114,7 @@ impl OrderingRecord {
 
     pub(super) fn from_bytes(bytes: &[u8]) -> Result<OrderingRecord, RestoreError> {
         match bytes.split_first() {
-            Some((&FORMAT, rest)) => Ok(decode(rest)?),
+            Some((&RECORD_FORMAT, rest)) => Ok(decode(rest)?),
             Some((&format, _)) => Err(RestoreError::Format(format)),
             None => Err(RestoreError::Empty),
         }
@@ -120,23 +123,31 @@ impl OrderingRecord {
 
 /// An entry of the pending list.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub(super) struct Slow {
+pub(super) struct Slow<R = Packed> {
     pub(super) certificate: Signed<Certificate>,
     pub(super) forecast: Forecast,
     pub(super) dead: bool,
     pub(super) arrived_ms: u64,
     /// What its UPDATE was answered, for when it is sent again; dropped at its death.
-    pub(super) reply: Option<ViewReply>,
+    pub(super) reply: Option<R>,
     pub(super) membership: Option<Membership>,
 }
 
+impl Slow<ViewReply> {
+    fn packed(self) -> Slow {
+        let Slow { certificate, forecast, dead, arrived_ms, reply, membership } = self;
+        let reply = reply.as_ref().map(Packed::of);
+        Slow { certificate, forecast, dead, arrived_ms, reply, membership }
+    }
+}
+
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub(super) struct State {
+pub(super) struct State<R = Packed> {
     pub(super) epoch: Digest,
     pub(super) superuser: PublicKey,
     pub(super) membership: Membership,
     pub(super) slots: BTreeMap<DeviceId, Signed<Structure>>,
-    pub(super) pending: Vec<Slow>,
+    pub(super) pending: Vec<Slow<R>>,
     pub(super) frontier: Frontier,
     /// Highest refused number of each device, while it is above its slot's.
     pub(super) burnt: BTreeMap<DeviceId, u64>,
@@ -144,12 +155,26 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn encode(&self) -> Vec<u8> {
-        encode(&(FORMAT, self))
+        encode(&(STATE_FORMAT, self))
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Result<State, RestoreError> {
         match bytes.split_first() {
-            Some((&FORMAT, rest)) => Ok(decode(rest)?),
+            Some((&STATE_FORMAT, rest)) => {
+                let state: State = decode(rest)?;
+                let mut replies = state.pending.iter().filter_map(|entry| entry.reply.as_ref());
+                if replies.any(|packed| packed.reply().is_none()) {
+                    return Err(RestoreError::Misplaced("what was answered is damaged".to_owned()));
+                }
+                drop(replies);
+                Ok(state)
+            }
+            Some((1, rest)) => {
+                let State { epoch, superuser, membership, slots, pending, frontier, burnt } =
+                    decode::<State<ViewReply>>(rest)?;
+                let pending = pending.into_iter().map(Slow::packed).collect();
+                Ok(State { epoch, superuser, membership, slots, pending, frontier, burnt })
+            }
             Some((&format, _)) => Err(RestoreError::Format(format)),
             None => Err(RestoreError::Empty),
         }
@@ -240,7 +265,7 @@ impl State {
                     forecast,
                     dead: false,
                     arrived_ms: now_ms,
-                    reply: Some(reply),
+                    reply: Some(Packed::of(&reply)),
                     membership,
                 });
             }

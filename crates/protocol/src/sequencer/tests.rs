@@ -501,3 +501,91 @@ fn records_replay_to_the_same_state() {
         assert!(Sequencer::restore(Some(&checkpoint[..cut]), none, 0, 0).is_err());
     }
 }
+
+/// Proves: a checkpoint of the first format, with a plain reply in it, is the same state; one whose reply is damaged is
+/// refused.
+#[test]
+fn earlier_checkpoints_are_read() {
+    let mut sequencer = sequencer();
+    let (mut a, mut b) = (Client::new(A), Client::new(B));
+    update(&mut sequencer, &mut a, 0, vec![set_group(1)]);
+    let (certificate, _) = update(&mut sequencer, &mut b, 0, vec![set_group(2)]);
+    let State { epoch, superuser, membership, slots, pending, frontier, burnt } = sequencer.state.clone();
+    let plain = |entry: record::Slow| record::Slow {
+        certificate: entry.certificate,
+        forecast: entry.forecast,
+        dead: entry.dead,
+        arrived_ms: entry.arrived_ms,
+        reply: entry.reply.map(|reply| *reply.reply().expect("it is one")),
+        membership: entry.membership,
+    };
+    let pending: Vec<record::Slow<ViewReply>> = pending.into_iter().map(plain).collect();
+    let state = State { epoch, superuser, membership, slots, pending, frontier, burnt };
+    let bytes = holdfast_crypto::encode(&(1_u8, state));
+    let nothing = std::iter::empty::<Vec<u8>>();
+    let (mut restored, _) = Sequencer::restore(Some(&bytes), nothing.clone(), 10_000, 0).expect("format 1");
+    assert_eq!(restored.state, sequencer.state);
+    let (first, again) = [&mut sequencer, &mut restored]
+        .map(|one| one.update(0, B, &verified(certificate.clone(), B), None).expect("sent again").answer)
+        .into();
+    assert_eq!(first, again);
+
+    let mut damaged = sequencer.checkpoint();
+    let kept = holdfast_crypto::encode(&sequencer.state.pending[1].reply);
+    let at = damaged.windows(kept.len()).position(|part| part == kept).expect("it is there");
+    // The number of its slots.
+    damaged[at + 5..at + 9].fill(0xff);
+    assert!(Sequencer::restore(Some(&damaged), nothing, 10_000, 0).is_err());
+}
+
+/// Proves: once a view of what is pending hardly fits into a message, nothing more is ordered for a while, and no number is
+/// used up; the superuser and who has something in the list still get in; then it goes on.
+#[test]
+fn what_is_pending_fits_into_a_message() {
+    let mut sequencer = sequencer();
+    let (mut a, mut b) = (Client::new(A), Client::new(B));
+    operate(&mut sequencer, &mut a, 0, vec![set_group(1)]);
+    operate(&mut sequencer, &mut b, 0, vec![set_group(2)]);
+    let (_, structure) = update(&mut sequencer, &mut a, 0, vec![set_group(3)]);
+    let short = sequencer.state.pending.clone();
+    for device in 100..150 {
+        let mut other = short[0].clone();
+        other.certificate.value.device = DeviceId(device);
+        other.certificate.value.deltas = vec![set_group(1); DELTAS_MAX];
+        other.forecast.device = DeviceId(device);
+        sequencer.state.pending.push(other);
+    }
+    let declared = Client::declare(&mut b, Path::Slow, vec![set_group(4)]);
+    let before = sequencer.state.clone();
+    let declared = verified(declared, B);
+    // (What is compared here is too long to be printed.)
+    assert!(sequencer.update(0, B, &declared, None).is_err_and(|refusal| refusal == Refusal::Full));
+    assert!(sequencer.state == before);
+    assert_eq!(ServerError::from(Refusal::Full), ServerError::Busy);
+    assert_eq!(sequencer.has_room(A), Ok(()));
+    assert_eq!(sequencer.has_room(DeviceId(0)), Ok(()));
+
+    sequencer.state.pending = short;
+    let step = sequencer.commit(A, &verified(structure, A)).expect("it is pending");
+    assert!(matches!(step.answer, CommitOutcome::Committed(_)));
+    let step = sequencer.update(0, B, &declared, None).expect("there is room");
+    assert!(matches!(step.answer, Updated::View(_)));
+}
+
+/// Proves: where so many devices have signed that nobody could read a view, none is answered with, though nothing is pending.
+#[test]
+fn more_slots_than_can_be_read() {
+    let mut sequencer = sequencer();
+    let (mut a, mut b) = (Client::new(A), Client::new(B));
+    operate(&mut sequencer, &mut a, 0, vec![set_group(1)]);
+    let slot = sequencer.state.slots[&A].clone();
+    let declared = verified(b.declare(Path::Slow, vec![set_group(2)]), B);
+    for device in 100..1200 {
+        let mut other = slot.clone();
+        for id in 0..4200 {
+            other.value.forecast.vector.set(PrincipalId::User(UserId(id)), u64::from(id != device));
+        }
+        sequencer.state.slots.insert(DeviceId(device), other);
+    }
+    assert!(sequencer.update(0, B, &declared, None).is_err_and(|refusal| refusal == Refusal::Full));
+}

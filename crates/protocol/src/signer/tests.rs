@@ -3,7 +3,7 @@
 use super::*;
 use crate::alarm::Blame;
 use crate::message::ServerKeys;
-use crate::testing::{A, B, Client, Stage, key, membership, table};
+use crate::testing::{A, B, C, Client, Stage, key, membership, table};
 use holdfast_content::DeviceId;
 use holdfast_crypto::{PublicKey, Signature, SigningKey};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -75,8 +75,8 @@ fn persisted_before_sent() {
     for fast in [None, Some(tables)] {
         let mut signer = signer.clone();
         let effects = signer.step(&key(A), fetch(fast)).expect("idle");
-        let [Effect::Persist(bytes), Effect::Send(request)] = &effects[..] else { panic!("{effects:?}") };
-        let mut restored = Signer::restore(bytes).expect("own bytes");
+        let [Effect::Persist(state), Effect::Send(request)] = &effects[..] else { panic!("{effects:?}") };
+        let mut restored = Signer::restore(&state.to_bytes()).expect("own bytes");
         assert_eq!(restored, signer);
         let again = restored.step(&key(A), Event::Restarted).expect("restored");
         match **request {
@@ -161,7 +161,7 @@ fn t12_nothing_is_signed_on_a_view_behind_what_was_read() {
     assert!(matches!(effects.as_deref(), Ok([Effect::Note(_), Effect::Advanced])), "{effects:?}");
     let reply = stage.proven(b.floor());
     let effects = b.step(&key(B), Event::Reply { reply: &reply, members: &members });
-    let not_taken = [Effect::Note(b.to_bytes()), Effect::Finished(Finished::NotTaken)];
+    let not_taken = [Effect::Note(Box::new(b.clone())), Effect::Finished(Finished::NotTaken)];
     assert_eq!(effects.as_deref(), Ok(&not_taken[..]));
     assert!(b.is_idle() && b.floor().voids.contains(2));
     assert_eq!(b.floor().view.slots.get(&A), Some(&a1), "what was read stays");
@@ -217,14 +217,14 @@ fn false_receipts_freeze() {
     for false_receipt in [by_another, of_another] {
         let mut signer = honest.clone();
         let effects = signer.step(&key(A), Event::Committed(false_receipt)).expect("in flight");
-        let [Effect::Persist(bytes), Effect::Alarm(alarm), Effect::FreezeAll] = &effects[..] else {
+        let [Effect::Persist(state), Effect::Alarm(alarm), Effect::FreezeAll] = &effects[..] else {
             panic!("{effects:?}")
         };
         assert_eq!(alarm, &Alarm::BadReceipt { number: 2 });
         assert_eq!(alarm.blame(), Blame::Server);
         // Frozen for good, also after a restart.
         assert!(matches!(signer.step(&key(A), Event::ConnectionLost), Err(Misuse::Frozen(_))));
-        let restored = Signer::restore(bytes).expect("own bytes");
+        let restored = Signer::restore(&state.to_bytes()).expect("own bytes");
         assert!(!restored.is_idle() && restored.frozen() == Some(alarm));
     }
     assert!(honest.step(&key(A), Event::Committed(right)).is_ok());
@@ -428,4 +428,79 @@ fn a_change_of_membership_takes_effect_or_is_given_up() {
         );
         assert!(a.is_idle() && a.floor().voids.contains(1));
     }
+}
+
+/// Proves: a change leads from the state it was made from to the later one, over one step or over many, with an operation in
+/// flight or not; one that is cut off is refused, one that is altered or of another state's is refused or leads elsewhere,
+/// and none panics.
+#[test]
+fn changes_lead_to_the_later_state() {
+    let mut stage = Stage::new();
+    let mut signers = [signer(A), signer(B)];
+    let mut states = signers.clone().map(|signer| vec![signer]);
+    for round in 0..5 {
+        if round == 3 {
+            // Somebody orders an operation and says no more.
+            let mut other = signer(C);
+            let effects = other.step(&key(C), fetch(None)).expect("idle");
+            let Some(Request::Update { certificate, .. }) = sent(&effects) else { panic!("{effects:?}") };
+            stage.order(&certificate);
+        }
+        for (signer, states) in signers.iter_mut().zip(&mut states) {
+            operate(signer, &mut stage);
+            states.push(signer.clone());
+            if round % 2 == 0 {
+                // Begun, and not ordered.
+                let mut begun = signer.clone();
+                let device = begun.floor().device;
+                let tables = Tables::from([(PrincipalId::Device(device), table("own"))]);
+                begun.step(&key(device), fetch(Some(tables))).expect("idle");
+                states.push(begun);
+            }
+        }
+    }
+    for states in &states {
+        for (before, after) in states.iter().flat_map(|one| states.iter().map(move |other| (one, other))) {
+            let change = after.change_since(before);
+            let reached = before.changed(&change).expect("its own change");
+            assert_eq!(reached, *after);
+            assert_eq!(reached.to_bytes(), after.to_bytes());
+        }
+    }
+    let (before, after, other) = (&states[0][3], &states[0][6], &states[0][0]);
+    let change = after.change_since(before);
+    assert!(other.changed(&change).is_ok_and(|reached| reached != *after), "it is of another state");
+    for end in 0..change.len() {
+        assert!(before.changed(&change[..end]).is_err(), "cut off at {end}");
+        let mut altered = change.clone();
+        altered[end] ^= 1 + (end % 255) as u8;
+        let _ = before.changed(&altered);
+    }
+    assert!(before.changed(&[&change[..], &[0]].concat()).is_err(), "too long");
+    assert!(before.changed(&[&[2], &change[1..]].concat()).is_err(), "newer");
+}
+
+/// Proves: a change says what changed, and not what exists: with more devices in the view it is not longer.
+#[test]
+fn changes_do_not_grow_with_the_view() {
+    let change_among = |devices: u32| {
+        let mut before = signer(A);
+        operate(&mut before, &mut Stage::new());
+        let own = before.floor.view.slots[&A].clone();
+        for device in 10..10 + devices {
+            let element = before.floor.element.as_mut().expect("accepted");
+            element.vector.set(PrincipalId::Device(DeviceId(device)), 7);
+            let mut slot = own.clone();
+            slot.value.forecast.device = DeviceId(device);
+            slot.value.forecast.vector = element.vector.clone();
+            before.floor.view.slots.insert(DeviceId(device), slot);
+        }
+        let mut after = before.clone();
+        let mut slot = own.clone();
+        slot.value.forecast.vector = before.floor.element.as_ref().expect("accepted").vector.clone();
+        slot.value.forecast.vector.set(PrincipalId::Device(A), 2);
+        after.floor.view.slots.insert(A, slot);
+        after.change_since(&before).len()
+    };
+    assert_eq!(change_among(2), change_among(500));
 }

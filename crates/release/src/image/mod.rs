@@ -23,6 +23,7 @@ use crate::keys::ReleaseId;
 use crate::record::Record;
 use crate::tree::Tree;
 use holdfast_content::ContentError;
+use holdfast_log::FileLock;
 use objects::Objects;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -323,12 +324,11 @@ fn ours(directory: &Path) -> Result<(), ImageError> {
     if is_empty { Ok(()) } else { Err(ImageError::Foreign(directory.to_owned())) }
 }
 
-fn lock(directory: &Path) -> Result<File, ImageError> {
+fn lock(directory: &Path) -> Result<FileLock, ImageError> {
     let disk = |error| ImageError::disk(directory, error);
     let handle = File::open(directory).map_err(disk)?;
-    match rustix::fs::flock(&handle, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(handle),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(ImageError::InUse(directory.to_owned())),
-        Err(error) => Err(disk(error.into())),
-    }
+    FileLock::take(handle).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => ImageError::InUse(directory.to_owned()),
+        _ => disk(error),
+    })
 }

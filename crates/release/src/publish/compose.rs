@@ -19,6 +19,7 @@ use crate::{form, hints, layout};
 use holdfast_components::Program;
 use holdfast_content::Reference;
 use holdfast_crypto::{Digest, DigestKey, Domain};
+use holdfast_log::FileLock;
 use std::fs::{self, File};
 use std::path::Path;
 
@@ -103,16 +104,15 @@ fn bad_directory(error: &ReleaseDirError, target: &Path) -> PublishError {
 ///
 /// # Errors
 /// [`PublishError`]: somebody does, or it is no directory.
-pub fn lock(target: &Path) -> Result<File, PublishError> {
+pub fn lock(target: &Path) -> Result<FileLock, PublishError> {
     let folder = File::open(target).map_err(|error| PublishError::local(target, &error))?;
-    match rustix::fs::flock(&folder, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(folder),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(PublishError::Local {
+    FileLock::take(folder).map_err(|error| match error.kind() {
+        std::io::ErrorKind::WouldBlock => PublishError::Local {
             path: target.to_owned(),
             why: "somebody else is publishing into it or copying to it; try again later".into(),
-        }),
-        Err(error) => Err(PublishError::local(target, &error.into())),
-    }
+        },
+        _ => PublishError::local(target, &error),
+    })
 }
 
 /// Makes everything of a release but signatures, in this process.

@@ -38,11 +38,20 @@ pub(crate) const NOTE_BYTES_MAX: usize = 64;
 
 /// What one end tells the other beside the conversation.
 #[derive(Clone, Copy, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
-pub(crate) enum Note {
+pub enum Note {
     /// From the back end: the peer is a member's device.
     Admitted,
     /// From the front end: what is known of the link. A lie costs the connection speed.
-    Link { rtt_us: u32, sent: Option<u64>, received: Option<u64>, loss_ppm: u32 },
+    Link {
+        /// Round trip in microseconds.
+        rtt_us: u32,
+        /// Bytes a second to the peer.
+        sent: Option<u64>,
+        /// Bytes a second from it.
+        received: Option<u64>,
+        /// Losses in millionths.
+        loss_ppm: u32,
+    },
 }
 
 impl From<LinkEstimate> for Note {
@@ -58,7 +67,7 @@ impl From<LinkEstimate> for Note {
 
 impl Note {
     /// What the front end says of its link.
-    pub(crate) fn link(self) -> Option<LinkEstimate> {
+    pub fn link(self) -> Option<LinkEstimate> {
         match self {
             Note::Admitted => None,
             Note::Link { rtt_us, sent, received, loss_ppm } => Some(LinkEstimate {

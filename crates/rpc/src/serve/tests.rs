@@ -45,12 +45,12 @@ impl Service for Counting {
         let running = self.running.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(running, Ordering::SeqCst);
         let answer = match request {
-            Request::Hello { versions, .. } if versions.0 > 1 => Response::Error(ServerError::Version(1, 1)),
+            Request::Hello { versions, .. } if versions.0 > 2 => Response::Error(ServerError::Version(2, 2)),
             Request::Hello { .. } => {
                 if session.peer != key(99).public() {
                     session.admit();
                 }
-                Response::Hello(Welcome { version: 1, file_system: None, device: None, abort_after_ms: 0 })
+                Response::Hello(Welcome { version: 2, file_system: None, device: None, abort_after_ms: 0 })
             }
             Request::FetchPending { wait_ms, .. } => {
                 tokio::time::sleep(Duration::from_millis(wait_ms.into())).await;
@@ -168,7 +168,7 @@ async fn greeted(site: Site, seed: u8) -> Stream {
 }
 
 async fn send_hello(stream: &mut Stream) {
-    send(stream, 1, &Request::Hello { versions: (1, 1), file_system: None }).await;
+    send(stream, 1, &Request::Hello { versions: (2, 2), file_system: None }).await;
     assert!(matches!(receive(stream).await, Some((1, Response::Hello(_)))));
 }
 
@@ -276,12 +276,12 @@ fn the_greeting_comes_first_and_once() {
         send(&mut rude, 1, &Request::Ping).await;
         ended(&mut rude).await;
         let mut future = handshake(site, 10).await.unwrap();
-        send(&mut future, 1, &Request::Hello { versions: (2, 9), file_system: None }).await;
+        send(&mut future, 1, &Request::Hello { versions: (3, 9), file_system: None }).await;
         let told = receive(&mut future).await;
-        assert_eq!(told, Some((1, Response::Error(ServerError::Version(1, 1)))));
+        assert_eq!(told, Some((1, Response::Error(ServerError::Version(2, 2)))));
         ended(&mut future).await;
         let mut twice = greeted(site, 10).await;
-        send(&mut twice, 2, &Request::Hello { versions: (1, 1), file_system: None }).await;
+        send(&mut twice, 2, &Request::Hello { versions: (2, 2), file_system: None }).await;
         assert!(matches!(receive(&mut twice).await, Some((2, Response::Error(ServerError::Invalid(_))))));
         ended(&mut twice).await;
         let mut malformed = greeted(site, 10).await;
@@ -392,7 +392,7 @@ fn streams_have_places() {
                 match is_carried {
                     true => send_hello(&mut stream).await,
                     false => {
-                        let hello = Request::Hello { versions: (1, 1), file_system: None };
+                        let hello = Request::Hello { versions: (2, 2), file_system: None };
                         self::send(&mut stream, 1, &hello).await;
                         let answered =
                             tokio::time::timeout(Duration::from_millis(300), self::receive(&mut stream));

@@ -1,66 +1,93 @@
-//! Which of several block servers of one bucket serves it: elected in etcd.
+//! Which of several block servers of one bucket has which of its stores: agreed in etcd.
 //!
 //! ```text
-//! PREFIX/blocks/BUCKET/PREFIX   "HOST INSTANCE KEY" of the block server that serves; ends with its lease
+//! PREFIX/blocks/BUCKET/PREFIX/shards           in how many shards the blocks of each server are; stays
+//! PREFIX/blocks/BUCKET/PREFIX/member/INSTANCE  "HOST INSTANCE KEY" of a block server that runs; ends with its lease
+//! PREFIX/blocks/BUCKET/PREFIX/seat/SERVER/N    "HOST INSTANCE KEY" of the one that has shard N of a server's blocks; the same
 //! ```
 //!
+//! Slashes within the bucket's prefix are written `%`.
+//!
 //! Invariants:
-//! - etcd says who begins, and the owner's note in the bucket who is believed: it is looked at for each acknowledgement, so
-//!   two that both think that they are elected do no harm, and one that does not reach etcd goes on;
-//! - who was replaced ends, and begins anew as one that stands by: what it had on its disk is the other's now.
+//! - etcd says who begins, and the owner's note of each store in the bucket who is believed: it is looked at for each
+//!   acknowledgement, so two that both think that they have a seat do no harm, and one that does not reach etcd goes on;
+//! - nobody takes more than a fair share of the seats while others run who could take them.
 
 use super::objects;
 use super::serving::{BlockServerConfig, BlockServerError};
 use crate::data::DataDirectory;
 use crate::order::etcd::Lease;
-use holdfast_etcd::{Access, Compare, EtcdError, Gateway, Get, Keys, Kv, Revision, Step, Transaction};
-use holdfast_objects::Durability;
-use parking_lot::{Condvar, Mutex};
+use holdfast_crypto::PublicKey;
+use holdfast_etcd::{Access, Compare, EtcdError, Gateway, Get, Keys, Kv, Pair, Revision, Step, Transaction};
+use holdfast_objects::{BucketAddress, Durability};
+use holdfast_protocol::block_server::{SHARDS_MAX, Shard};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often it is looked whether nobody serves.
+/// How often it is looked whether etcd answers, at the start.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
-/// How often a lease is renewed.
-const RENEW_EVERY: Duration = Duration::from_millis(600);
 
-/// A block server that would serve a bucket.
+/// One store: a shard of a server's blocks.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Seat {
+    /// Whose blocks.
+    pub(super) server: PublicKey,
+    /// Which of them.
+    pub(super) shard: Shard,
+}
+
+/// A block server that would have stores of a bucket.
 pub struct Candidate {
     kv: Box<dyn Kv>,
-    seat: Vec<u8>,
+    /// What all keys begin with.
+    below: String,
+    instance: String,
     /// "HOST INSTANCE KEY"
     name: String,
+    /// How many shards the operator wants; `None`: as many as there are.
+    wanted: Option<u16>,
+    lease: Mutex<Option<Held>>,
 }
 
-/// A term of a block server that was elected. Ends when dropped.
-pub struct Term {
-    state: Arc<State>,
-    renewing: Option<std::thread::JoinHandle<()>>,
-}
-
-struct State {
-    candidate: Candidate,
-    held: Mutex<Held>,
-    wake: Condvar,
-}
-
-/// What a term rests on.
-#[derive(Clone)]
-struct Seat {
-    revision: Revision,
-    lease: Arc<Lease>,
-}
-
+/// A lease, with what was put under it.
 struct Held {
-    seat: Seat,
-    /// Who serves instead.
-    replaced_by: Option<String>,
-    is_ending: bool,
+    lease: Arc<Lease>,
+    is_member: bool,
+}
+
+/// Who has what.
+#[derive(Default)]
+pub(super) struct Picture {
+    /// Block servers that run and could take seats.
+    pub(super) members: BTreeSet<String>,
+    /// Seats that are taken: by whom.
+    pub(super) seats: BTreeMap<String, Other>,
+}
+
+/// Who has a seat.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Other {
+    pub(super) host: String,
+    pub(super) instance: String,
+    key: String,
+}
+
+impl Other {
+    /// Anything may stand there.
+    fn of(value: &[u8]) -> Other {
+        let text: String =
+            String::from_utf8_lossy(value).chars().filter(|c| !c.is_control()).take(512).collect();
+        let mut words = text.split(' ').map(str::to_owned);
+        let mut word = || words.next().unwrap_or_default();
+        Other { host: word(), instance: word(), key: word() }
+    }
 }
 
 impl Candidate {
-    /// For the blocks that a block server is to have, through etcd.
+    /// For the blocks that a block server is to have, through etcd, in so many shards; `None`: as many as there are, or one.
     ///
     /// # Errors
     /// They are in no bucket, or are acknowledged before the bucket has them; the data directory or the file with the log-in
@@ -69,8 +96,22 @@ impl Candidate {
         config: &BlockServerConfig,
         access: &Access,
         login: Option<&Path>,
+        shards: Option<u16>,
     ) -> Result<Candidate, BlockServerError> {
-        let failed = |why: String| BlockServerError::Election(why);
+        let gateway = Gateway::new(access, login).map_err(|error| failed(error.to_string()))?;
+        Candidate::over(config, Box::new(gateway), &access.prefix, shards)
+    }
+
+    /// The same through any store of keys, below `prefix`.
+    ///
+    /// # Errors
+    /// As [`Candidate::new`].
+    pub fn over(
+        config: &BlockServerConfig,
+        kv: Box<dyn Kv>,
+        prefix: &str,
+        shards: Option<u16>,
+    ) -> Result<Candidate, BlockServerError> {
         let key = DataDirectory::bare(&config.data)?.server_key()?.public();
         let bucket =
             objects::bucket_of(&config.data, config.blocks.as_ref()).map_err(BlockServerError::Bucket)?;
@@ -81,37 +122,30 @@ impl Candidate {
                     .to_owned(),
             ));
         };
-        let gateway = Gateway::new(access, login).map_err(|error| failed(error.to_string()))?;
-        let seat = format!("{}/blocks/{}/{}", access.prefix, bucket.bucket, bucket.prefix.trim_matches('/'));
+        if shards.is_some_and(|shards| !(1..=SHARDS_MAX).contains(&shards)) {
+            return Err(failed(format!("there are 1 to {SHARDS_MAX} shards")));
+        }
         let mut instance = [0; 8];
         getrandom::fill(&mut instance).map_err(|error| failed(format!("no randomness: {error}")))?;
-        let name = format!("{} {:016x} {key}", super::machine_name(), u64::from_le_bytes(instance));
-        Ok(Candidate { kv: Box::new(gateway), seat: seat.into_bytes(), name })
+        let instance = format!("{:016x}", u64::from_le_bytes(instance));
+        let name = format!("{} {instance} {key}", super::machine_name());
+        let below = below(prefix, &bucket);
+        Ok(Candidate { kv, below, instance, name, wanted: shards, lease: Mutex::default() })
     }
 
-    /// Waits until this one is elected. `told` hears who serves, and why etcd does not answer; each once.
+    /// How many shards there are, by what etcd or else the operator says. Waits for etcd; `told` hears why it does not
+    /// answer, once.
     ///
     /// # Errors
-    /// etcd refuses; the block server that serves has another key, so servers would not take this one for it.
-    pub fn elected(self, told: &mut dyn FnMut(&str)) -> Result<Term, BlockServerError> {
+    /// etcd refuses; there are more or fewer than the operator wants; a block server that runs has another key, so servers
+    /// would not take this one for it.
+    pub fn shards(&self, told: &mut dyn FnMut(&str)) -> Result<u16, BlockServerError> {
         let mut last = String::new();
         loop {
-            let news = match self.stand() {
-                Ok(Stood::Elected(seat)) => return Term::begin(self, seat),
-                Ok(Stood::Other(other)) if other.key != self.key() => {
-                    return Err(BlockServerError::Election(format!(
-                        "the block server on {} has the key {}, and this one {}, so servers would not take it for the other: \
-                         copy the file server-key from there, mode 0600",
-                        other.host,
-                        other.key,
-                        self.key()
-                    )));
-                }
-                Ok(Stood::Other(other)) => {
-                    format!("the block server on {} serves; this one stands by", other.host)
-                }
+            let news = match self.agreed() {
+                Ok(shards) => return shards.map_err(failed),
                 Err(EtcdError::Away(why)) => format!("etcd cannot be reached, so this one stands by: {why}"),
-                Err(error) => return Err(BlockServerError::Election(error.to_string())),
+                Err(error) => return Err(failed(error.to_string())),
             };
             if news != last {
                 told(&news);
@@ -121,137 +155,226 @@ impl Candidate {
         }
     }
 
-    fn key(&self) -> &str {
-        self.name.rsplit(' ').next().unwrap_or_default()
+    fn agreed(&self) -> Result<Result<u16, String>, EtcdError> {
+        for pair in self.kv.get(&Get::all(Keys::below(&self.below)))? {
+            let is_at = |what: &str| pair.key.starts_with(format!("{}{what}/", self.below).as_bytes());
+            let other = Other::of(&pair.value);
+            let own = Other::of(self.name.as_bytes()).key;
+            if (is_at("member") || is_at("seat")) && other.key != own {
+                return Ok(Err(format!(
+                    "the block server on {} has the key {}, and this one {own}, so servers would not take this one for the \
+                     other: copy the file server-key from there, mode 0600",
+                    other.host, other.key,
+                )));
+            }
+        }
+        let key = self.key_of_shards();
+        let found = self.kv.get(&Get::one(key.clone()))?;
+        let Some(pair) = found.first() else { return Ok(Ok(self.wanted.unwrap_or(1))) };
+        let found = std::str::from_utf8(&pair.value).ok().and_then(|text| text.parse().ok());
+        Ok(match (found, self.wanted) {
+            (None, _) => Err(format!("etcd's key {} is no number of shards", String::from_utf8_lossy(&key))),
+            (Some(there), Some(wanted)) if there != wanted => Err(format!(
+                "the blocks in this bucket are in {there} shards, not {wanted}; how many is decided when the first block server \
+                 starts, and stays"
+            )),
+            (Some(there), _) => Ok(there),
+        })
     }
 
-    /// Takes the seat if it is free, or says who has it.
-    fn stand(&self) -> Result<Stood, EtcdError> {
-        let ours = self.name.as_bytes();
-        if let Some(pair) = self.kv.get(&Get::one(self.seat.clone()))?.first()
-            && pair.value != ours
-        {
-            return Ok(Stood::Other(Other::of(&pair.value)));
-        }
-        let lease = Arc::new(Lease::granted(&*self.kv)?);
+    /// Says in etcd how many shards there are, once the bucket agrees; whoever comes first decides.
+    ///
+    /// # Errors
+    /// As [`Candidate::shards`].
+    pub(super) fn settle(&self, shards: u16) -> Result<(), BlockServerError> {
+        let key = self.key_of_shards();
         let transaction = Transaction {
-            compares: vec![Compare::Created(self.seat.clone(), 0)],
-            steps: vec![Step::Put(self.seat.clone(), ours.to_vec(), Some(lease.id()))],
-            otherwise: vec![Step::Get(Get::one(self.seat.clone()))],
-        };
-        let done = self.kv.transact(&transaction)?;
-        if done.succeeded {
-            return Ok(Stood::Elected(Seat { revision: done.revision, lease }));
-        }
-        match done.found.first().and_then(|found| found.first()) {
-            Some(pair) if pair.value != ours => Ok(Stood::Other(Other::of(&pair.value))),
-            // An earlier try, whose answer was lost; it goes with its lease.
-            _ => Err(EtcdError::Away("an earlier try has yet to end".to_owned())),
-        }
-    }
-}
-
-/// What came of taking the seat.
-enum Stood {
-    Elected(Seat),
-    Other(Other),
-}
-
-/// Who serves.
-struct Other {
-    host: String,
-    key: String,
-}
-
-impl Other {
-    /// Anything may stand there.
-    fn of(value: &[u8]) -> Other {
-        let text: String =
-            String::from_utf8_lossy(value).chars().filter(|c| !c.is_control()).take(512).collect();
-        let mut words = text.split(' ').map(str::to_owned);
-        let host = words.next().unwrap_or_default();
-        Other { host, key: words.nth(1).unwrap_or_default() }
-    }
-}
-
-impl Term {
-    fn begin(candidate: Candidate, seat: Seat) -> Result<Term, BlockServerError> {
-        let held = Held { seat, replaced_by: None, is_ending: false };
-        let state = Arc::new(State { candidate, held: Mutex::new(held), wake: Condvar::new() });
-        let renewed = state.clone();
-        let renewing = std::thread::Builder::new()
-            .name("holdfast-term".into())
-            .spawn(move || renewed.renew())
-            .map_err(|error| BlockServerError::Election(format!("no thread: {error}")))?;
-        Ok(Term { state, renewing: Some(renewing) })
-    }
-
-    /// On which machine the one is that serves instead.
-    pub(super) fn replaced_by(&self) -> Option<String> {
-        self.state.held.lock().replaced_by.clone()
-    }
-}
-
-impl std::fmt::Debug for Term {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Term").field("replaced_by", &self.replaced_by()).finish_non_exhaustive()
-    }
-}
-
-impl State {
-    fn renew(&self) {
-        let mut is_away = false;
-        let mut held = self.held.lock();
-        while !held.is_ending && held.replaced_by.is_none() {
-            self.wake.wait_for(&mut held, RENEW_EVERY);
-            if held.is_ending {
-                return;
-            }
-            let seat = held.seat.clone();
-            drop(held);
-            let outcome = self.renewed(&seat);
-            match &outcome {
-                Err(error) if !is_away => tracing::warn!(%error, "others may take this one for dead"),
-                Ok(_) if is_away => tracing::info!("etcd answers again"),
-                _ => {}
-            }
-            is_away = outcome.is_err();
-            held = self.held.lock();
-            match outcome {
-                Ok(Some(Stood::Elected(seat))) => held.seat = seat,
-                Ok(Some(Stood::Other(other))) => held.replaced_by = Some(other.host),
-                Ok(None) | Err(_) => {}
-            }
-        }
-    }
-
-    /// Renews the lease, or stands again if it has ended. `None`: it is as before.
-    fn renewed(&self, seat: &Seat) -> Result<Option<Stood>, EtcdError> {
-        if seat.lease.keep_alive(&*self.candidate.kv)? {
-            return Ok(None);
-        }
-        tracing::warn!("the lease has ended before it was renewed");
-        self.candidate.stand().map(Some)
-    }
-}
-
-impl Drop for Term {
-    fn drop(&mut self) {
-        self.state.held.lock().is_ending = true;
-        self.state.wake.notify_all();
-        if let Some(renewing) = self.renewing.take() {
-            let _ = renewing.join();
-        }
-        // So that another one need not wait for the lease to end.
-        let (candidate, revision) = (&self.state.candidate, self.state.held.lock().seat.revision);
-        let seat = candidate.seat.clone();
-        let transaction = Transaction {
-            compares: vec![Compare::Created(seat.clone(), revision)],
-            steps: vec![Step::Delete(Keys::One(seat))],
+            compares: vec![Compare::Created(key.clone(), 0)],
+            steps: vec![Step::Put(key, shards.to_string().into_bytes(), None)],
             otherwise: Vec::new(),
         };
-        if let Err(error) = candidate.kv.transact(&transaction) {
+        self.kv.transact(&transaction).map_err(|error| failed(error.to_string()))?;
+        match self.shards(&mut |news| tracing::warn!("{news}"))? {
+            agreed if agreed == shards => Ok(()),
+            agreed => {
+                Err(failed(format!("another block server has just begun with {agreed} shards, not {shards}")))
+            }
+        }
+    }
+
+    fn key_of_shards(&self) -> Vec<u8> {
+        format!("{}shards", self.below).into_bytes()
+    }
+
+    /// Says that this one runs, and can take seats; or only keeps the seats it has.
+    pub(super) fn keep(&self, is_able: bool) -> Result<(), EtcdError> {
+        let mut held = self.lease.lock();
+        let is_alive = match &*held {
+            Some(held) => held.lease.keep_alive(&*self.kv)?,
+            None => false,
+        };
+        if !is_alive {
+            *held = None;
+            *held = Some(Held { lease: Arc::new(Lease::granted(&*self.kv)?), is_member: false });
+        }
+        let Some(held) = &mut *held else { return Ok(()) };
+        if held.is_member == is_able {
+            return Ok(());
+        }
+        let key = format!("{}member/{}", self.below, self.instance).into_bytes();
+        let step = match is_able {
+            true => Step::Put(key, self.name.clone().into_bytes(), Some(held.lease.id())),
+            false => Step::Delete(Keys::One(key)),
+        };
+        self.kv.transact(&Transaction { steps: vec![step], ..Transaction::default() })?;
+        held.is_member = is_able;
+        Ok(())
+    }
+
+    /// Who has what now.
+    pub(super) fn look(&self) -> Result<Picture, EtcdError> {
+        let mut picture = Picture::default();
+        for Pair { key, value, .. } in self.kv.get(&Get::all(Keys::below(&self.below)))? {
+            let key = String::from_utf8_lossy(&key).into_owned();
+            let Some(rest) = key.strip_prefix(&self.below) else { continue };
+            if let Some(instance) = rest.strip_prefix("member/") {
+                picture.members.insert(instance.to_owned());
+            } else if rest.starts_with("seat/") {
+                picture.seats.insert(rest.to_owned(), Other::of(&value));
+            }
+        }
+        Ok(picture)
+    }
+
+    /// Who has a seat.
+    pub(super) fn holder<'a>(&self, picture: &'a Picture, seat: &Seat) -> Option<&'a Other> {
+        picture.seats.get(&named(seat))
+    }
+
+    /// Whether that is this one.
+    pub(super) fn is_own(&self, other: &Other) -> bool {
+        other.instance == self.instance
+    }
+
+    /// Takes a seat that is free; since when it has it, or `None`: somebody else was first.
+    pub(super) fn take(&self, seat: &Seat) -> Result<Option<Revision>, EtcdError> {
+        let Some(lease) = self.lease.lock().as_ref().map(|held| held.lease.id()) else { return Ok(None) };
+        let key = self.key(seat);
+        let done = self.kv.transact(&Transaction {
+            compares: vec![Compare::Created(key.clone(), 0)],
+            steps: vec![Step::Put(key, self.name.clone().into_bytes(), Some(lease))],
+            otherwise: Vec::new(),
+        })?;
+        Ok(done.succeeded.then_some(done.revision))
+    }
+
+    /// Leaves a seat that it has had since then.
+    pub(super) fn leave(&self, seat: &Seat, since: Revision) {
+        let key = self.key(seat);
+        let transaction = Transaction {
+            compares: vec![Compare::Created(key.clone(), since)],
+            steps: vec![Step::Delete(Keys::One(key))],
+            otherwise: Vec::new(),
+        };
+        if let Err(error) = self.kv.transact(&transaction) {
             tracing::warn!(%error, "others wait until the lease has ended");
+        }
+    }
+
+    /// Leaves all seats, so that others need not wait for the lease to end.
+    pub(super) fn resign(&self) {
+        let Some(held) = self.lease.lock().take() else { return };
+        if let Err(error) = self.kv.revoke(held.lease.id()) {
+            tracing::warn!(%error, "others wait until the lease has ended");
+        }
+    }
+
+    fn key(&self, seat: &Seat) -> Vec<u8> {
+        format!("{}{}", self.below, named(seat)).into_bytes()
+    }
+}
+
+impl std::fmt::Debug for Candidate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Candidate").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+fn failed(why: String) -> BlockServerError {
+    BlockServerError::Election(why)
+}
+
+fn below(prefix: &str, bucket: &BucketAddress) -> String {
+    let within = bucket.prefix.trim_matches('/').replace('/', "%");
+    format!("{prefix}/blocks/{}/{within}/", bucket.bucket)
+}
+
+fn named(seat: &Seat) -> String {
+    format!("seat/{}/{:05}", seat.server, seat.shard.number)
+}
+
+/// What one of several does about seats.
+#[derive(Default, PartialEq, Eq, Debug)]
+pub(super) struct Decision {
+    /// Which free ones it takes.
+    pub(super) take: Vec<Seat>,
+    /// Which of its own it leaves to others.
+    pub(super) give: Vec<Seat>,
+}
+
+/// What one that has `own` seats does, where `free` of `all` are free and so many members run.
+pub(super) fn decide(all: usize, own: &[Seat], free: &[Seat], members: usize) -> Decision {
+    let share = all.div_ceil(members.max(1));
+    Decision {
+        take: free.iter().take(share.saturating_sub(own.len())).copied().collect(),
+        // The last ones: whoever takes begins with the first.
+        give: own.iter().skip(share).copied().collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_crypto::SigningKey;
+
+    fn seats(count: u16) -> Vec<Seat> {
+        let server = SigningKey::from_seed(&[1; 32]).public();
+        (0..count).map(|number| Seat { server, shard: Shard { number, of: count } }).collect()
+    }
+
+    /// Proves: whoever comes and goes, in a few rounds every seat is taken and nobody has more than one more than a fair
+    /// share; then nobody does anything any more.
+    #[test]
+    fn seats_are_shared() {
+        for count in [1, 2, 7, 8, 64] {
+            let all = seats(count);
+            let mut holders: BTreeMap<Seat, usize> = BTreeMap::new();
+            // Members that run, by turns.
+            for members in [&[0][..], &[0, 1], &[0, 1, 2], &[1, 2], &[2], &[2, 3, 4, 5], &[0, 5]] {
+                holders.retain(|_, holder| members.contains(holder));
+                let mut is_quiet = false;
+                for _ in 0..4 {
+                    is_quiet = true;
+                    for me in members {
+                        let own: Vec<Seat> = holders
+                            .iter()
+                            .filter(|(_, holder)| *holder == me)
+                            .map(|(seat, _)| *seat)
+                            .collect();
+                        let free: Vec<Seat> =
+                            all.iter().filter(|seat| !holders.contains_key(seat)).copied().collect();
+                        let decision = decide(all.len(), &own, &free, members.len());
+                        is_quiet &= decision == Decision::default();
+                        holders.retain(|seat, _| !decision.give.contains(seat));
+                        holders.extend(decision.take.iter().map(|seat| (*seat, *me)));
+                    }
+                }
+                assert!(is_quiet, "{count} seats, {members:?}: {holders:?}");
+                assert_eq!(holders.len(), all.len());
+                let share = all.len().div_ceil(members.len());
+                let has = |me: &usize| holders.values().filter(|holder| *holder == me).count();
+                assert!(members.iter().all(|me| has(me) <= share), "{count} seats, {members:?}: {holders:?}");
+            }
         }
     }
 }

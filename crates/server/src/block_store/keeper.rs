@@ -24,6 +24,7 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 /// File with the name of the store.
@@ -40,6 +41,17 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct Keeper {
     name: StoreId,
     blocks: Local,
+    /// How many calls are under way that take long.
+    long: AtomicUsize,
+}
+
+/// Why a store answers no more.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// The disk here can promise nothing any more.
+    Fatal(String),
+    /// Another block server has it now.
+    TakenOver(String),
 }
 
 /// Where in a bucket a store is.
@@ -84,7 +96,7 @@ impl Keeper {
             let storage = LocalStorage::open(&files).map_err(failed)?;
             let store = holdfast_store::BlockStore::open(Arc::new(storage), config)
                 .map_err(|error| error.to_string())?;
-            return Ok(Keeper { name, blocks: Local::over_log(store, OwnLog::OnDisk) });
+            return Ok(Keeper::new(name, Local::over_log(store, OwnLog::OnDisk)));
         };
         let (data, patience) = (directory, Some(PATIENCE));
         let settings = ObjectsSettings { address: None, data, store: config, anew, takes_over, patience };
@@ -108,7 +120,16 @@ impl Keeper {
                 tier.name()
             }
         };
-        Ok(Keeper { name, blocks })
+        Ok(Keeper::new(name, blocks))
+    }
+
+    fn new(name: StoreId, blocks: Local) -> Keeper {
+        Keeper { name, blocks, long: AtomicUsize::new(0) }
+    }
+
+    /// Whether something is under way that takes long.
+    pub(super) fn is_long_busy(&self) -> bool {
+        self.long.load(Relaxed) > 0
     }
 
     /// Who has taken the store over.
@@ -116,8 +137,19 @@ impl Keeper {
         self.blocks.tier()?.taken_over()
     }
 
-    /// Carries out a request; `Err`: nothing can be promised any more.
-    pub(crate) fn answer(&self, request: BlockRequest) -> Result<BlockReply, String> {
+    /// Carries out a request.
+    ///
+    /// # Errors
+    /// [`Ended`]
+    pub(crate) fn answer(&self, request: BlockRequest) -> Result<BlockReply, Ended> {
+        let long = usize::from(!request.call.may_repeat());
+        self.long.fetch_add(long, Relaxed);
+        let answer = self.answered(request);
+        self.long.fetch_sub(long, Relaxed);
+        answer
+    }
+
+    fn answered(&self, request: BlockRequest) -> Result<BlockReply, Ended> {
         let outcome = if request.store.is_some_and(|meant| meant != self.name) {
             Err(BlockFault::OtherStore.into())
         } else if request.known > self.blocks.durable() {
@@ -127,9 +159,9 @@ impl Keeper {
         };
         let outcome = match outcome {
             Ok(answer) => Ok(answer),
-            Err(Fault::Fatal(why)) => return Err(why),
+            Err(Fault::Fatal(why)) => return Err(Ended::Fatal(why)),
             Err(Fault::Told(fault)) => match self.taken_over() {
-                Some(why) => return Err(why),
+                Some(why) => return Err(Ended::TakenOver(why)),
                 None => Err(fault),
             },
         };

@@ -12,12 +12,14 @@
 //!   A collection drops nothing that was stored or relied on since it began, or within the store's window;
 //! - when a call fails, what it would have done may be done or not; every call may be made again.
 
+mod division;
 mod election;
 mod keeper;
 mod local;
 mod note;
 mod objects;
 mod remote;
+mod seats;
 mod serving;
 
 use crate::control::Scrubbed;
@@ -31,13 +33,14 @@ use holdfast_protocol::message::ServerError;
 use holdfast_store::{Allowance, Charge, CollectReport, Hold, HoldOutcome, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
 
-pub use election::{Candidate, Term};
+pub use election::Candidate;
 pub use holdfast_objects::BucketAddress;
 pub use holdfast_protocol::block_server::BucketStanding;
 pub use local::Local;
 pub(crate) use local::in_words;
 pub(crate) use note::FILES;
 pub use objects::ObjectsSettings;
+pub(crate) use remote::files_of_shards;
 pub use remote::{Remote, RemoteSettings};
 pub use serving::{BlockServer, BlockServerConfig, BlockServerError};
 

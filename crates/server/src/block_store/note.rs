@@ -3,6 +3,7 @@
 //! ```text
 //! DATA/block-store            its address, the name of the store there, and what was noticed about it; text
 //! DATA/block-store-position   the highest position it has acknowledged, twice; u64, little-endian
+//! DATA/block-shards/N/        the same of shard N, where the blocks are in several
 //! ```
 //!
 //! Invariant: the position is written before whoever caused it hears of it, and is on the disk a second later. It may be
@@ -31,6 +32,9 @@ pub(crate) struct Note {
     pub(crate) store: Option<StoreId>,
     /// Why its garbage is not to be collected.
     pub(crate) doubt: Option<String>,
+    /// In how many shards it has the blocks; each has a note of its own. `None`: they are in one piece, or it has not been
+    /// reached yet.
+    pub(crate) shards: Option<u16>,
     /// The highest position acknowledged.
     pub(crate) position: u64,
     file: File,
@@ -56,12 +60,13 @@ impl Note {
         if lines.next() != Some(FIRST_LINE) {
             return Err(damaged());
         }
-        let (mut address, mut store, mut doubt) = (None, None, None);
+        let (mut address, mut store, mut doubt, mut shards) = (None, None, None, None);
         for line in lines {
             match line.split_once(' ').ok_or_else(damaged)? {
                 ("address", text) => address = Some(text.parse().map_err(std::io::Error::other)?),
                 ("store", text) => store = Some(id_of(text).ok_or_else(damaged)?),
                 ("doubt", text) => doubt = Some(text.to_owned()),
+                ("shards", text) => shards = Some(text.parse().map_err(|_| damaged())?),
                 _ => return Err(damaged()),
             }
         }
@@ -74,7 +79,7 @@ impl Note {
             }
             Err(_) => 0,
         };
-        (note.store, note.doubt, note.position) = (store, doubt, position);
+        (note.store, note.doubt, note.shards, note.position) = (store, doubt, shards, position);
         Ok(Some(note))
     }
 
@@ -90,8 +95,8 @@ impl Note {
             .truncate(false)
             .mode(0o600)
             .open(data.join(FILES[1]))?;
-        let (store, doubt) = (None, None);
-        Ok(Note { data: data.to_owned(), address, store, doubt, position: 0, file, synced: Instant::now() })
+        let (data, synced) = (data.to_owned(), Instant::now());
+        Ok(Note { data, address, store: None, doubt: None, shards: None, position: 0, file, synced })
     }
 
     /// Writes all but the position, durably.
@@ -102,6 +107,9 @@ impl Note {
         let mut text = format!("{FIRST_LINE}\naddress {}\n", self.address);
         if let Some(store) = &self.store {
             text.push_str(&format!("store {}\n", digits(store)));
+        }
+        if let Some(shards) = &self.shards {
+            text.push_str(&format!("shards {shards}\n"));
         }
         if let Some(doubt) = &self.doubt {
             text.push_str(&format!("doubt {}\n", doubt.replace('\n', " ")));
@@ -167,12 +175,12 @@ mod tests {
         let address: BlocksAddress =
             format!("hf+blocks://b.example.org:9/{}", "ab".repeat(32)).parse().unwrap();
         let mut note = Note::new(folder.path(), address.clone()).unwrap();
-        (note.store, note.doubt) = (Some([7; 16]), Some("it is\nolder".to_owned()));
+        (note.store, note.doubt, note.shards) = (Some([7; 16]), Some("it is\nolder".to_owned()), Some(8));
         note.write().unwrap();
         note.put_position(12).unwrap();
         let back = Note::read(folder.path()).unwrap().unwrap();
         assert_eq!((&back.address, back.store, back.position), (&address, Some([7; 16]), 12));
-        assert_eq!(back.doubt.as_deref(), Some("it is older"));
+        assert_eq!((back.doubt.as_deref(), back.shards), (Some("it is older"), Some(8)));
         note.file.write_all_at(&9u64.to_le_bytes(), 8).unwrap();
         assert_eq!(Note::read(folder.path()).unwrap().unwrap().position, 9);
         std::fs::write(folder.path().join(FILES[0]), "nonsense").unwrap();

@@ -5,34 +5,40 @@
 //! DATA/lock          held by the process that serves
 //! DATA/block-store   which bucket, if blocks are in one; text
 //! DATA/servers/KEY/  the store of one consistency server; in a bucket it is below PREFIX/KEY
+//! DATA/servers/KEY/shard-N-of-M/  one of several; in a bucket below PREFIX/KEY/shard-N-of-M
 //! ```
 //!
 //! Invariants:
 //! - only keys that the operator named are served, each its own store and no other's;
 //! - whoever cannot be served loses its connection, and nobody else notices; a disk that can promise nothing any more
 //!   ends the process, as nothing of what was only appended may be believed;
-//! - so does another block server that has taken a store over from the bucket: whoever asked here finds that one.
+//! - so does another block server that has taken a store over from the bucket: whoever asked here finds that one. Of several
+//!   that share the stores of a bucket ([`Candidate`]) each goes on with those it has, and ends the connections that ask for
+//!   others.
 
-use super::election::Term;
-use super::keeper::{Keeper, Place};
+use super::division;
+use super::election::{Candidate, Seat};
+use super::keeper::{Ended, Keeper, Place};
 use super::objects;
+use super::seats::{Opener, Seats};
 use crate::apart::{self, Apart};
 use crate::data::DataDirectory;
 use crate::error::{OpenError, RunError};
 use crate::server::{bound, segment_bytes};
 use holdfast_components::{Plan, Program, Supervisor};
-use holdfast_crypto::{PublicKey, SigningKey};
+use holdfast_crypto::{Digest, PublicKey, SigningKey};
 use holdfast_log::{LocalStorage, Storage, StorageLock};
-use holdfast_objects::{Bucket, BucketAddress, S3};
+use holdfast_objects::{Bucket, BucketAddress, S3, Settings};
+use holdfast_protocol::block_server::{BlockAnswer, BlockCall, BlockFault, BlockReply, Shard, StoreId};
 use holdfast_protocol::message::{PROTOCOL_VERSIONS, Request, Response, ServerError, Welcome};
 use holdfast_rpc::apart::{Introduced, Reception, serve_introduced};
 use holdfast_rpc::{BlocksAddress, Limits, Listeners, ServerAddress, Service, Session};
 use holdfast_store::StoreConfig;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::spawn_blocking;
@@ -45,6 +51,10 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const BLOCKING_THREADS: usize = 64;
 /// Held by the process that serves.
 const LOCK: &str = "lock";
+/// How the directories of shards begin.
+const SHARD: &str = "shard-";
+/// Least room of a shard's cache.
+const CACHE_BYTES_MIN: u64 = 64 << 20;
 
 /// How a block server runs.
 #[derive(Clone, Debug)]
@@ -67,8 +77,9 @@ pub struct BlockServerConfig {
     pub blocks: Option<BucketAddress>,
     /// The operator accepts what is in the bucket, whatever was there before.
     pub blocks_anew: bool,
-    /// It was elected among several: what another one has taken over since the last time is taken over from it.
-    pub term: Option<Arc<Term>>,
+    /// It shares the stores of the bucket with others: what another one has taken over since the last time is taken over
+    /// from it.
+    pub candidate: Option<Arc<Candidate>>,
 }
 
 impl BlockServerConfig {
@@ -89,7 +100,7 @@ impl BlockServerConfig {
             keep_deleted_bytes: usual.keep_deleted_bytes,
             blocks: None,
             blocks_anew: false,
-            term: None,
+            candidate: None,
         }
     }
 }
@@ -133,7 +144,7 @@ pub struct BlockServer {
     listener: std::net::TcpListener,
     key: SigningKey,
     listen: SocketAddr,
-    term: Option<Arc<Term>>,
+    candidate: Option<Arc<Candidate>>,
     _lock: Box<dyn StorageLock>,
 }
 
@@ -150,7 +161,7 @@ impl BlockServer {
     /// # Errors
     /// [`BlockServerError`]
     pub fn open(config: BlockServerConfig) -> Result<BlockServer, BlockServerError> {
-        BlockServer::open_over(config, &|address| Arc::new(S3::new(address)))
+        BlockServer::open_over(config, |address| Arc::new(S3::new(address)))
     }
 
     /// The same with any buckets in place of those of S3.
@@ -159,7 +170,7 @@ impl BlockServer {
     /// [`BlockServerError`]
     pub fn open_over(
         config: BlockServerConfig,
-        buckets: &dyn Fn(&BucketAddress) -> Arc<dyn Bucket>,
+        buckets: impl Fn(&BucketAddress) -> Arc<dyn Bucket> + Send + Sync + 'static,
     ) -> Result<BlockServer, BlockServerError> {
         let data = DataDirectory::bare(&config.data)?;
         let key = data.server_key()?;
@@ -179,19 +190,50 @@ impl BlockServer {
         };
         let bucket =
             objects::bucket_of(&config.data, config.blocks.as_ref()).map_err(BlockServerError::Bucket)?;
-        let mut keepers = BTreeMap::new();
-        for server in &config.allowed {
-            let directory = config.data.join("servers").join(server.to_string());
-            let place = bucket.as_ref().map(|address| {
-                let address = address.below(&server.to_string());
-                let takes_over = config.term.is_some();
-                Place { bucket: buckets(&address), address, anew: config.blocks_anew, takes_over }
+        let shards = match &config.candidate {
+            Some(candidate) => candidate.shards(&mut |news| tracing::warn!("{news}"))?,
+            None => 1,
+        };
+        let mut unsaid = Vec::new();
+        for (server, address) in config.allowed.iter().flat_map(|server| Some((server, bucket.as_ref()?))) {
+            let failed = |why| BlockServerError::InBucket { server: *server, why };
+            let bucket = buckets(&address.below(&server.to_string()));
+            if !division::agrees(&*bucket, shards).map_err(failed)? {
+                unsaid.push((*server, bucket));
+            }
+        }
+        if let Some(candidate) = &config.candidate {
+            candidate.settle(shards)?;
+        }
+        for (server, bucket) in unsaid {
+            division::say(&*bucket, shards).map_err(|why| BlockServerError::InBucket { server, why })?;
+        }
+        let (servers, anew, takes_over) =
+            (config.data.join("servers"), config.blocks_anew, config.candidate.is_some());
+        let address = bucket.clone();
+        let open: Opener = Box::new(move |seat| {
+            let (mut directory, shard) = (servers.join(seat.server.to_string()), part_of_name(seat.shard));
+            directory.extend(&shard);
+            let place = address.as_ref().map(|address| {
+                let mut address = address.below(&seat.server.to_string());
+                if let Some(shard) = &shard {
+                    let cache_bytes = address.cache_bytes.unwrap_or(Settings::default().cache_bytes);
+                    let share = (cache_bytes / u64::from(seat.shard.of)).max(CACHE_BYTES_MIN);
+                    address = BucketAddress { cache_bytes: Some(share), ..address.below(shard) };
+                }
+                Place { bucket: buckets(&address), address, anew, takes_over }
             });
-            let keeper = Keeper::open(&directory, store.clone(), place).map_err(|why| match bucket {
-                Some(_) => BlockServerError::InBucket { server: *server, why },
-                None => BlockServerError::Store { server: *server, why },
+            Keeper::open(&directory, store.clone(), place)
+        });
+        let all = config.allowed.iter().flat_map(|server| {
+            (0..shards).map(|number| Seat { server: *server, shard: Shard { number, of: shards } })
+        });
+        let seats = Arc::new(Seats::new(shards, all.collect(), open));
+        if config.candidate.is_none() {
+            seats.open_all().map_err(|(Seat { server, .. }, why)| match bucket {
+                Some(_) => BlockServerError::InBucket { server, why },
+                None => BlockServerError::Store { server, why },
             })?;
-            keepers.insert(*server, Arc::new(keeper));
         }
         if let Some(address) = &bucket {
             objects::remember(&config.data, address).map_err(BlockServerError::Bucket)?;
@@ -199,9 +241,15 @@ impl BlockServer {
         let listener = bound(|| std::net::TcpListener::bind(config.listen))
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
             .map_err(|error| OpenError::Listen { address: config.listen, error })?;
-        let service =
-            Arc::new(Keepers { keepers, failure: watch::Sender::new(None), opened: Mutex::default() });
-        Ok(BlockServer { service, listener, key, listen: config.listen, term: config.term, _lock: lock })
+        let service = Arc::new(Keepers {
+            seats,
+            allowed: config.allowed,
+            is_shared: config.candidate.is_some(),
+            failure: watch::Sender::new(None),
+            opened: Mutex::default(),
+        });
+        let (listen, candidate) = (config.listen, config.candidate);
+        Ok(BlockServer { service, listener, key, listen, candidate, _lock: lock })
     }
 
     /// The key of the block server with this data directory, which is made if it is not there.
@@ -271,7 +319,13 @@ impl BlockServer {
 
     async fn serve(&self, way: Way, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
         let mut failure = self.service.failure.subscribe();
-        tracing::info!(address = %self.address(), servers = self.service.keepers.len(), "listening");
+        tracing::info!(address = %self.address(), servers = self.service.allowed.len(), "listening");
+        let sharing = self.candidate.clone().map(|candidate| {
+            let seats = self.service.seats.clone();
+            let shares = std::thread::Builder::new().name("holdfast-seats".into());
+            shares.spawn(move || seats.share(&candidate))
+        });
+        let sharing = sharing.transpose()?;
         let ended = async {
             tokio::select! {
                 () = shutdown => tracing::info!("shutting down"),
@@ -295,6 +349,10 @@ impl BlockServer {
                 served?;
             }
         }
+        if let Some(sharing) = sharing {
+            self.service.seats.stop();
+            let _ = spawn_blocking(|| sharing.join()).await;
+        }
         match self.service.failure.borrow().clone() {
             Some(why) => Err(RunError::Storage(why)),
             None => Ok(()),
@@ -303,16 +361,11 @@ impl BlockServer {
 }
 
 impl BlockServer {
-    /// Completes when another block server has taken over one of the stores, or was elected, and says which.
+    /// Completes when another block server has taken over one of the stores that this one has to itself, and says which.
     async fn taken_over(&self) -> String {
         loop {
-            let mut keepers = self.service.keepers.values();
-            let elected = || self.term.as_ref().and_then(|term| term.replaced_by());
-            if let Some(why) = keepers.find_map(|keeper| keeper.taken_over()) {
+            if let (None, Some(why)) = (&self.candidate, self.service.seats.taken_over()) {
                 return why;
-            }
-            if let Some(host) = elected() {
-                return format!("the block server on {host} was elected");
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
@@ -321,32 +374,55 @@ impl BlockServer {
 
 /// All stores, behind the sockets.
 struct Keepers {
-    keepers: BTreeMap<PublicKey, Arc<Keeper>>,
+    seats: Arc<Seats>,
+    allowed: BTreeSet<PublicKey>,
+    /// Others have the stores that are not here.
+    is_shared: bool,
     failure: watch::Sender<Option<String>>,
     /// Servers that have been told of in the journal.
     opened: Mutex<BTreeSet<PublicKey>>,
 }
 
 /// Kept with each connection.
-struct State(Arc<Semaphore>);
+struct State {
+    at_once: Arc<Semaphore>,
+    /// Which shard it is about; none was asked for: there are several.
+    shard: OnceLock<Shard>,
+}
 
 impl Default for State {
     fn default() -> State {
-        State(Arc::new(Semaphore::new(AT_ONCE)))
+        State { at_once: Arc::new(Semaphore::new(AT_ONCE)), shard: OnceLock::new() }
     }
 }
 
 impl Keepers {
-    fn greet(&self, session: &Session<State>, versions: (u16, u16)) -> Response {
+    fn greet(&self, session: &Session<State>, versions: (u16, u16), asked: Option<Digest>) -> Response {
         let (oldest, newest) = PROTOCOL_VERSIONS;
         let version = versions.1.min(newest);
         if versions.0 > versions.1 || version < versions.0.max(oldest) {
             return Response::Error(ServerError::Version(oldest, newest));
         }
-        if !self.keepers.contains_key(&session.peer) {
+        if !self.allowed.contains(&session.peer) {
             let why = "this is a block server, and this key is not one of those that its operator allows"
                 .to_owned();
             return Response::Error(ServerError::NotAllowed(why));
+        }
+        let shards = self.seats.shards;
+        let shard = match asked.as_ref().map(Shard::named) {
+            None if shards > 1 => None,
+            None => Some(Shard::WHOLE),
+            Some(Some(shard)) if shard.of == shards => Some(shard),
+            Some(_) => {
+                let why = format!("the blocks here are in {shards} shards; start the server anew");
+                return Response::Error(ServerError::NotAllowed(why));
+            }
+        };
+        if let Some(shard) = shard {
+            if self.is_shared && self.seats.keeper(&Seat { server: session.peer, shard }).is_none() {
+                return Response::Error(ServerError::Elsewhere(None));
+            }
+            let _ = session.state.shard.set(shard);
         }
         if self.opened.lock().insert(session.peer) {
             tracing::info!(server = %session.peer, address = %session.address, "a server has come for its blocks");
@@ -361,18 +437,25 @@ impl Service for Keepers {
 
     async fn handle(&self, session: &Arc<Session<State>>, request: Request) -> Response {
         match request {
-            Request::Hello { versions, .. } => self.greet(session, versions),
+            Request::Hello { versions, file_system } => self.greet(session, versions, file_system),
             Request::Ping => Response::Done,
             Request::BlockServer(request) => {
-                let Some(keeper) = self.keepers.get(&session.peer).cloned() else {
-                    return Response::Error(ServerError::NotAllowed(
-                        "this key has no blocks here".to_owned(),
-                    ));
+                let Some(shard) = session.state.shard.get().copied() else {
+                    let outcome = match request.call {
+                        BlockCall::Greet => Ok(BlockAnswer::Shards(self.seats.shards)),
+                        _ => Err(BlockFault::Refused("a shard is to be asked for when greeting".to_owned())),
+                    };
+                    let reply = BlockReply { store: StoreId::default(), position: 0, outcome };
+                    return Response::BlockServer(Box::new(reply));
                 };
-                let _turn = session.state.0.clone().acquire_owned().await;
+                let _turn = session.state.at_once.clone().acquire_owned().await;
+                let Some(keeper) = self.seats.keeper(&Seat { server: session.peer, shard }) else {
+                    return elsewhere(session).await;
+                };
                 match spawn_blocking(move || keeper.answer(*request)).await {
                     Ok(Ok(reply)) => Response::BlockServer(Box::new(reply)),
-                    Ok(Err(why)) => {
+                    Ok(Err(Ended::TakenOver(_))) if self.is_shared => elsewhere(session).await,
+                    Ok(Err(Ended::Fatal(why) | Ended::TakenOver(why))) => {
                         tracing::error!(why, "the storage failed; nothing more is acknowledged");
                         self.failure.send_replace(Some(why.clone()));
                         Response::Error(ServerError::Storage(why))
@@ -385,4 +468,16 @@ impl Service for Keepers {
             )),
         }
     }
+}
+
+/// Whether it was done is for the block server to say that has the store now: the connection ends, and who asked asks there.
+async fn elsewhere(session: &Session<State>) -> Response {
+    session.end();
+    std::future::pending().await
+}
+
+/// What the directories of a shard are called; `None`: it is all there is.
+fn part_of_name(shard: Shard) -> Option<String> {
+    let Shard { number, of } = shard;
+    (of > 1).then(|| format!("{SHARD}{number}-of-{of}"))
 }

@@ -33,7 +33,7 @@ use holdfast_etcd::Access;
 use holdfast_store::StoreError;
 use marks::{Begun, Mark};
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Where a data directory is to go.
@@ -219,6 +219,16 @@ pub fn convert(
     if was_elsewhere.is_some() && blocks.is_none() {
         for name in block_store::FILES {
             copy_file(&old.join(name), &to.data.join(name))?;
+        }
+        for path in block_store::files_of_shards(&old) {
+            let target = to.data.join(&path);
+            let folder = target.parent().expect("it is in one");
+            std::fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(folder)
+                .map_err(failed("making", folder))?;
+            copy_file(&old.join(&path), &target)?;
         }
     }
     drop((blocks, orders));

@@ -32,7 +32,7 @@ impl Service for Liar {
         let Request::BlockServer(request) = request else {
             session.admit();
             return Response::Hello(Welcome {
-                version: 1,
+                version: 2,
                 file_system: None,
                 device: None,
                 abort_after_ms: 0,

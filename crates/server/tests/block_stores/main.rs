@@ -1,6 +1,7 @@
 //! One contract, every block store: the same tests run on blocks in a server's own log, on blocks at a block server over real
 //! sockets, on blocks in a bucket, and on both together. What only a block server can do wrong is in `apart`, what a hostile
-//! one could in `hostile`, what only a bucket can in `bucket`, and what both can in `moved`.
+//! one could in `hostile`, what only a bucket can in `bucket`, and what both can in `moved`; what several
+//! block servers of one bucket can is in `shards`.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -10,6 +11,7 @@ mod bucket;
 mod hostile;
 mod moved;
 mod order;
+mod shards;
 mod site;
 
 use common::noise;

@@ -1,6 +1,7 @@
 //! A store of either kind, in a folder of its own, that can be stopped, copied and started again.
 
 use crate::common::key;
+use crate::shards::Cluster;
 use holdfast_crypto::{Digest, PublicKey};
 use holdfast_log::LocalStorage;
 use holdfast_objects::simulated::Simulated;
@@ -31,11 +32,13 @@ pub enum Which {
     BucketAtOnce,
     /// At a block server that has them in a bucket, and acknowledges when that has them.
     RemoteBucket,
+    /// At two block servers that share the shards of a bucket.
+    Shards,
 }
 
 /// Each kind.
-pub const ALL: [Which; 5] =
-    [Which::Local, Which::Remote, Which::Bucket, Which::BucketAtOnce, Which::RemoteBucket];
+pub const ALL: [Which; 6] =
+    [Which::Local, Which::Remote, Which::Bucket, Which::BucketAtOnce, Which::RemoteBucket, Which::Shards];
 
 /// A block server in a thread of its own; dropping it ends it in order.
 pub struct Running {
@@ -49,7 +52,7 @@ pub fn start(data: &Path, listen: SocketAddr, allowed: &[PublicKey]) -> Running 
     run(BlockServer::open(config(data, listen, allowed)).unwrap())
 }
 
-fn config(data: &Path, listen: SocketAddr, allowed: &[PublicKey]) -> BlockServerConfig {
+pub fn config(data: &Path, listen: SocketAddr, allowed: &[PublicKey]) -> BlockServerConfig {
     BlockServerConfig {
         gc_window: Duration::ZERO,
         keep_deleted: Duration::ZERO,
@@ -68,14 +71,16 @@ pub fn start_on_bucket(
     let config = BlockServerConfig {
         blocks: Some(BucketAddress { durability: Durability::Object, ..address }),
         blocks_anew: anew,
-        term: None,
         ..config(data, listen, &[key(SERVER).public()])
     };
-    let server = BlockServer::open_over(config, &|_| Arc::new(bucket.clone()));
+    let server = BlockServer::open_over(config, {
+        let bucket = bucket.clone();
+        move |_| Arc::new(bucket.clone())
+    });
     Ok(run(server.map_err(|error| error.to_string())?))
 }
 
-fn run(server: BlockServer) -> Running {
+pub fn run(server: BlockServer) -> Running {
     let address = server.address();
     let (stop, stopped) = oneshot::channel::<()>();
     // Whose store was taken over ends by itself, with the reason.
@@ -107,12 +112,14 @@ pub struct Site {
     pub bucket: Simulated,
     pub folder: tempfile::TempDir,
     pub running: Option<Running>,
+    cluster: Option<Cluster>,
 }
 
 impl Site {
     pub fn new(which: Which) -> Site {
-        let mut site =
-            Site { which, bucket: Simulated::new(), folder: tempfile::tempdir().unwrap(), running: None };
+        let folder = tempfile::tempdir().unwrap();
+        let cluster = (which == Which::Shards).then(|| Cluster::new(folder.path(), 2));
+        let mut site = Site { which, bucket: Simulated::new(), folder, running: None, cluster };
         std::fs::create_dir_all(site.data()).unwrap();
         if matches!(which, Which::Remote | Which::RemoteBucket) {
             site.start_on("127.0.0.1:0".parse().unwrap());
@@ -147,6 +154,7 @@ impl Site {
     }
 
     pub fn restart(&mut self) {
+        self.cluster.iter_mut().for_each(Cluster::restart);
         self.restart_after(|_| {});
     }
 
@@ -167,6 +175,10 @@ impl Site {
                 Arc::new(Local::new(holdfast_store::BlockStore::open(storage, config).unwrap()))
             }
             Which::Remote | Which::RemoteBucket => Arc::new(self.remote(SERVER, false).unwrap()),
+            Which::Shards => {
+                let cluster = self.cluster.as_ref().expect("there is one");
+                Arc::new(cluster.remote(&self.data()).unwrap())
+            }
             Which::Bucket => Arc::new(self.objects(&self.data(), Durability::Local, false).unwrap()),
             Which::BucketAtOnce => Arc::new(self.objects(&self.data(), Durability::Object, false).unwrap()),
         }

@@ -146,7 +146,7 @@ pub enum Kind {
     Order,
     /// The same to whoever has been there; it contradicts nothing that others could know.
     Memory,
-    /// Everything stops without an alarm, and goes on from what is left when it is mounted again.
+    /// Everything goes on from what is left, without an alarm.
     Restored,
     /// No answer for a time, then true ones.
     Denial,

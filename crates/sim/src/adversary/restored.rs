@@ -10,9 +10,9 @@ use super::scene::{ALICE, BOB, DAVE, ROOT, Scene, content, key_of, look_from};
 use super::stage::{Stage, about_views};
 use super::verdict::{Row, Verdict, When};
 use super::world::{Habits, Image, Link, Machine, NOW_NS, Refusal, Server};
+use holdfast_client::FsError;
 use holdfast_client::evidence;
 use holdfast_client::remote::Remote;
-use holdfast_client::{FrozenReport, FsError, StartError};
 use holdfast_content::{BlockKind, DeviceId, Membership, PrincipalId, Restore};
 use holdfast_crypto::DigestKey;
 use holdfast_protocol::epoch::{Declaration, latest};
@@ -247,25 +247,6 @@ pub fn forget(stage: &mut Stage, victim: usize, stand_in: usize) {
 }
 
 impl Row {
-    /// A mount that is told of a restore raises no alarm, stays stopped while it runs, and goes over when it is mounted again.
-    pub(super) fn taken_up(&mut self, report: &FrozenReport, when: When) -> Result<Verdict, String> {
-        let (victim, words) = (self.victim, report.to_string());
-        if !words.contains("put back") || words.contains("salvage") || report.evidence.is_some() {
-            return Err(format!("it is taken for an alarm: {words}"));
-        }
-        match self.stage.call(victim, Call::Stat("second")) {
-            Err(Refusal::Call(FsError::Frozen(again))) if again.is_restored => {}
-            // One that nobody had read from went over on the spot.
-            Err(Refusal::Start(StartError::Frozen(again))) if again.is_restored => {}
-            other => return Err(format!("it goes on unasked: {other:?}")),
-        }
-        self.stage.unmount(victim);
-        match self.stage.call(victim, Call::List) {
-            Ok(_) => self.went_over(when),
-            Err(refusal) => self.refused(refusal, When::Next),
-        }
-    }
-
     /// It says what is lost, keeps what it had seen of it, and goes on with the others.
     pub(super) fn went_over(&mut self, when: When) -> Result<Verdict, String> {
         let victim = self.victim;

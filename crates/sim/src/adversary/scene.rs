@@ -195,6 +195,7 @@ fn found(machines: &[Machine], superuser: &SigningKey) -> Result<(), Refusal> {
     let root = &machines[ROOT];
     let config = CreateConfig {
         server: ServerAddress { host: "sim".into(), port: 1 },
+        others: Vec::new(),
         superuser: superuser.clone().into(),
         name: "team".into(),
         superuser_name: "root".into(),
@@ -202,7 +203,7 @@ fn found(machines: &[Machine], superuser: &SigningKey) -> Result<(), Refusal> {
         now_ns: NOW_NS,
         deadline: PATIENCE,
     };
-    create_with(&config, &*root.link, server_key().public(), root.disk.storage())
+    create_with(&config, config.deadline, &*root.link, server_key().public(), root.disk.storage())
         .map_err(|error| FsError::Refused(error.to_string()))?;
     let engine = root.start(&Habits::default())?;
     let admin = Admin::new(&engine)?;

@@ -136,7 +136,7 @@ pub enum Verdict {
     NotMounted(String),
     /// Something older than the present, within the bound; refused, or true, after it.
     Late,
-    /// Everything stopped, without an alarm: the server was put back. Mounted again it goes on, and says what is lost.
+    /// No alarm: the server was put back. It goes on, and says what is lost.
     Restored(When),
     /// Nothing, as no witness vouches for it.
     Outdated,
@@ -310,6 +310,9 @@ impl Row {
                 return self.refused(refusal, When::Next);
             }
         }
+        if self.has_gone_over() {
+            return self.went_over(When::Next);
+        }
         if self.stage.told.count() == 0 {
             return Ok(Verdict::Untouched);
         }
@@ -320,17 +323,21 @@ impl Row {
                 return self.refused(refusal, When::Meeting);
             }
         }
-        Ok(Verdict::Accepted)
+        match self.has_gone_over() {
+            true => self.went_over(When::Meeting),
+            false => Ok(Verdict::Accepted),
+        }
+    }
+
+    /// Whether it was told of a restore, and has lost something by it.
+    fn has_gone_over(&self) -> bool {
+        let mount = self.stage.mounts[self.victim].as_ref();
+        mount.and_then(|mount| mount.engine.restored()).is_some_and(|report| report.lost > 0)
     }
 
     /// What the victim was told of a refusal, checked.
     pub(super) fn refused(&mut self, refusal: Refusal, when: When) -> Result<Verdict, String> {
         match refusal {
-            Refusal::Call(FsError::Frozen(report)) | Refusal::Start(StartError::Frozen(report))
-                if report.is_restored =>
-            {
-                self.taken_up(&report, when)
-            }
             Refusal::Call(FsError::Integrity(report)) => {
                 self.check_file(&report)?;
                 Ok(Verdict::File(when))

@@ -466,6 +466,8 @@ impl Machine {
             file_system: self.link.file_system,
         };
         let mut config = EngineConfig::new(address, self.key.clone(), self.folder.path().to_owned());
+        // The oracle knows of calls only.
+        config.sends_again = false;
         config.deadline = habits.patience.unwrap_or(PATIENCE);
         config.memory_bytes = 32 << 20;
         config.leases = habits.leases;

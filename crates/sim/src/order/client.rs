@@ -415,11 +415,17 @@ impl Client {
                 return wanted;
             }
             match effect {
-                Effect::Persist(bytes) => {
-                    self.durable = Some(bytes);
+                Effect::Persist(state) => {
+                    // What drivers make durable is the change since what was durable before.
+                    if let Some(before) = &self.durable {
+                        let before = Signer::restore(before).expect("own bytes");
+                        let after = before.changed(&state.change_since(&before)).expect("its own change");
+                        assert_eq!(after, *state, "a change leads to another state than it was made of");
+                    }
+                    self.durable = Some(state.to_bytes());
                     self.noted = None;
                 }
-                Effect::Note(bytes) => self.noted = Some(bytes),
+                Effect::Note(state) => self.noted = Some(state.to_bytes()),
                 Effect::Send(request) => {
                     if let Request::Commit { structure, .. } | Request::Fast { structure, .. } = &*request {
                         ledger.sign(self.device, &structure.value);

@@ -52,6 +52,14 @@ pub struct State {
     pub story: String,
 }
 
+/// The same, of bytes.
+struct Crashed {
+    live: Vec<Vec<u8>>,
+    torn: Vec<BTreeSet<u64>>,
+    name: u64,
+    story: String,
+}
+
 impl Moment {
     /// Before anything happened.
     pub fn first(trace: &Trace) -> Moment {
@@ -102,6 +110,18 @@ impl Moment {
 
     /// About `count` states that a crash now may leave, the plain ones first.
     pub fn states(&self, random: &mut Random, count: usize) -> Vec<State> {
+        self.fates(random, count).iter().map(|fates| self.state(fates)).collect()
+    }
+
+    /// One of about `count` states that a crash now may leave, for devices that are too large to make them all: what is
+    /// on each device, and what became of each write.
+    pub fn one(&self, random: &mut Random, count: usize) -> (Vec<Vec<u8>>, String) {
+        let fates = self.fates(random, count);
+        let crashed = self.crashed(&fates[random.below(fates.len() as u64) as usize]);
+        (crashed.live, crashed.story)
+    }
+
+    fn fates(&self, random: &mut Random, count: usize) -> Vec<Vec<Fate>> {
         let writes = self.unflushed.len();
         let all = |fate: Fate| vec![fate; writes];
         let mut fates = vec![all(Fate::Kept), all(Fate::Lost)];
@@ -145,11 +165,19 @@ impl Moment {
             }
             fates.push(next);
         }
-        fates.iter().map(|fates| self.state(fates)).collect()
+        fates
     }
 
     fn state(&self, fates: &[Fate]) -> State {
+        let Crashed { live, torn, name, story } = self.crashed(fates);
         let devices = Devices::new();
+        for (name, bytes) in self.names.iter().zip(live) {
+            devices.add_with(name, bytes);
+        }
+        State { devices, torn, name, story }
+    }
+
+    fn crashed(&self, fates: &[Fate]) -> Crashed {
         let mut live = self.durable.clone();
         let mut torn = vec![BTreeSet::new(); live.len()];
         let mut name = DefaultHasher::new();
@@ -186,13 +214,10 @@ impl Moment {
             torn[write.device] = &torn[write.device] - &whole;
             torn[write.device].extend(parts);
         }
-        for (name, bytes) in self.names.iter().zip(live) {
-            devices.add_with(name, bytes);
-        }
         let told = |(write, fate): (&Unflushed, &Fate)| {
             format!("{} {}+{} {fate:?}", self.names[write.device], write.offset, write.bytes.len())
         };
         let story: Vec<String> = self.unflushed.iter().zip(fates).map(told).collect();
-        State { devices, torn, name: name.finish(), story: story.join(", ") }
+        Crashed { live, torn, name: name.finish(), story: story.join(", ") }
     }
 }

@@ -7,11 +7,11 @@ use crate::volume::media::Medium;
 use crate::volume::places::{Place as Remembered, Places};
 use crate::volume::secret::Secret;
 use crate::volume::{anchor, opening};
+use holdfast_log::FileLock;
 use holdfast_log::device::{Device, Joined};
 use holdfast_stack::{DiskPlan, Found, Partition, Place, Source, StackError, find_partitions};
 use holdfast_volume::{BLOCK_BYTES, Header, Options, Volume, VolumeError};
 use parking_lot::Mutex;
-use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -66,7 +66,7 @@ pub(super) struct Card {
     device_bytes: u64,
     volume: Volume,
     bus: String,
-    _lock: File,
+    _lock: FileLock,
 }
 
 /// Opens a card, verified against what is known here of how new it is.
@@ -87,7 +87,12 @@ pub(super) fn open(
              is",
         )
     })?;
-    let log = Medium::open(&files.log)?;
+    let log = Medium::open(&files.log).map_err(|failure| match files.log.exists() {
+        true => failure,
+        false => failure.hint(
+            "`holdfast volume format` or `adopt` makes it; if that was cut off, the same command again brings it to its end",
+        ),
+    })?;
     let secret = Secret::read(&files.key)?;
     let claimed =
         Header::claimed_volume(&*log.device).ok_or_else(|| bad(&log.path, "this is no log of a volume"))?;
@@ -212,7 +217,7 @@ impl Card {
 pub(super) struct Kept {
     pub(super) path: PathBuf,
     pub(super) remembered: Remembered,
-    _lock: File,
+    _lock: FileLock,
 }
 
 /// Reads a part of a volume, for its verification only.

@@ -91,7 +91,6 @@ impl Pump {
             self.shared.leases.wish_again(wish);
         }
         if let Some(Finished::Committed(structure)) = finished {
-            self.take_up = None;
             self.shared.last_operation.store(structure.value.number(), Relaxed);
             if let Some(work) = operation.work.take() {
                 self.allocator = if operation.effective { work.committed() } else { work.burned() };
@@ -108,7 +107,9 @@ impl Pump {
             // Not taken, or dead: nothing of it counts, and everything is made again. Callers who have their
             // answer do not notice, unless it turns out to be impossible now.
             if let Some(work) = operation.work.take() {
-                self.allocator = work.burned();
+                // What it reserved in an epoch that a restore has ended is not there any more.
+                let is_of_before = operation.epoch.is_some_and(|epoch| epoch != self.signer.floor().epoch);
+                self.allocator = if is_of_before { work.after_restore() } else { work.burned() };
             }
             if finished != Some(Finished::GivenUp) {
                 self.plan_again(&mut operation);

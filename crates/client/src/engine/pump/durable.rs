@@ -3,11 +3,12 @@
 use super::{End, Operation, PAUSE_MAX, Pump};
 use crate::error::{FrozenReport, FsError};
 use crate::evidence::now_ns;
-use crate::state::{Frozen, State, StateError};
+use crate::state::{Frozen, StateError};
 use crate::statement::{Refused, Statement};
 use holdfast_content::PrincipalId;
 use holdfast_crypto::Digest;
 use holdfast_protocol::alarm::{Alarm, Blame};
+use holdfast_protocol::signer::Signer;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Superseded tables given up at once.
@@ -16,9 +17,9 @@ const SUPERSEDED_MAX: usize = 256;
 impl Pump {
     /// Makes the signer's state durable. A full disk is waited for; any other failure is the end, since what is
     /// durable is then unknown.
-    pub(super) fn persist(&mut self, bytes: &[u8], operation: &Operation) -> Result<(), End> {
+    pub(super) fn persist(&mut self, signer: &Signer, operation: &Operation) -> Result<(), End> {
         loop {
-            match self.save(Some(bytes)) {
+            match self.save(Some(signer)) {
                 Ok(()) => return Ok(()),
                 Err(StateError::Full) => {
                     self.tell_waiting(operation, &FsError::NoSpace);
@@ -38,9 +39,8 @@ impl Pump {
         }
     }
 
-    pub(super) fn save(&mut self, signer: Option<&[u8]>) -> Result<(), StateError> {
+    pub(super) fn save(&mut self, signer: Option<&Signer>) -> Result<(), StateError> {
         let noted = self.shared.notes.count();
-        let signer = signer.map_or_else(|| self.signer.to_bytes(), <[u8]>::to_vec);
         let allocator = self.reserve.as_ref().unwrap_or(&self.allocator).clone();
         let frozen = self.shared.frozen().map(|report| Frozen {
             what: report.what.clone(),
@@ -48,15 +48,7 @@ impl Pump {
             last_good_operation: report.last_good_operation,
             evidence: report.evidence.as_ref().map(|path| path.display().to_string()),
         });
-        let floor = self.signer.floor();
-        self.state.save(&State {
-            format: 1,
-            file_system: floor.file_system(),
-            key: self.key.public(),
-            signer,
-            allocator,
-            frozen,
-        })?;
+        self.state.save_signer(signer.unwrap_or(&self.signer), &allocator, frozen.as_ref())?;
         self.shared.notes.keep(noted);
         self.shared.counters.fsyncs.store(self.state.syncs(), Relaxed);
         Ok(())

@@ -203,6 +203,11 @@ impl Pump {
         let lessons = self.shared.queue.lessons();
         self.learn(lessons)?;
         let members = self.membership_of(&reply.view, operation)?;
+        if self.is_put_back(&members) {
+            let effects = self.step(Event::Refused)?;
+            self.takes_up(&members)?;
+            return Ok(effects);
+        }
         self.reply = Some(reply);
         let Some(reply) = &self.reply else { unreachable!("it was just put there") };
         let event = Event::Reply { reply, members: &*members };

@@ -65,8 +65,8 @@ pub(super) struct Pump {
     superseded: Vec<Digest>,
     /// The reply in hand when an alarm is raised.
     reply: Option<ViewReply>,
-    /// How a declared restore is taken up; only before anybody has read from a view.
-    take_up: Option<TakeUp>,
+    /// How a declared restore is taken up.
+    take_up: TakeUp,
 }
 
 /// Why the thread ends.
@@ -83,6 +83,8 @@ struct Operation {
     plan: Option<Plan>,
     /// Numbers as the plan left them.
     work: Option<Allocator>,
+    /// The epoch that it began in.
+    epoch: Option<Digest>,
     verdicts: Vec<Verdict>,
     /// Whether the callers have their answers.
     answered: bool,
@@ -133,7 +135,7 @@ impl Pump {
         state: StateLog,
         allocator: Allocator,
         signed: u64,
-        take_up: Option<TakeUp>,
+        take_up: TakeUp,
     ) -> Pump {
         let base = shared.latest.read().base.clone();
         let parking = Arc::new(Parking::new(shared.clone()));
@@ -186,7 +188,8 @@ impl Pump {
             return Err(End::Stopped);
         }
         tracing::info!(number = self.signed, "gave up a number that was signed for and not sent");
-        self.persist(&self.signer.to_bytes(), &Operation { answered: true, ..Operation::default() })
+        let signer = self.signer.clone();
+        self.persist(&signer, &Operation { answered: true, ..Operation::default() })
     }
 
     /// Serves until it is stopped.
@@ -272,6 +275,7 @@ impl Pump {
             verdicts,
             work: Some(plan.allocator.clone()),
             former_table: self.own_table(),
+            epoch: Some(self.signer.floor().epoch),
             jobs,
             ..Operation::default()
         };
@@ -406,7 +410,7 @@ impl Pump {
         let mut finished = None;
         while let Some(effect) = effects.pop_front() {
             match effect {
-                Effect::Persist(bytes) => self.persist(&bytes, operation)?,
+                Effect::Persist(signer) => self.persist(&signer, operation)?,
                 Effect::Note(_) => self.shared.notes.add(),
                 Effect::Send(request) => {
                     if let Request::Commit { structure, .. } = &*request {

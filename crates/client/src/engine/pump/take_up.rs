@@ -1,13 +1,18 @@
-//! A declared restore, met by an engine that nobody has read from yet: it is taken up on the spot. One that has shown
-//! something else to programs stops instead, and takes it up when it is started again.
+//! A declared restore, met by a running engine: it is taken up on the spot, at the start as well as in between. To programs
+//! it looks like a change that others have made: what they have open and is gone is gone, and leases are lost, so that
+//! nothing is answered from what was known before. Wishes that had not come to anything are made on the restored state, once
+//! what it had lost of this device's own is made again ([`crate::engine::resubmit`]).
 
 use super::{End, Pump};
+use crate::engine::leases::Leases;
+use crate::engine::queue::Held;
 use crate::engine::restored::{self, RestoreReport};
+use crate::engine::resubmit::Work;
 use crate::error::FsError;
 use crate::processes::Processes;
 use crate::rebuild::leaves::LeafFile;
 use crate::statement::Statement;
-use holdfast_content::Membership;
+use holdfast_content::{DeviceId, Membership};
 use holdfast_protocol::alarm::Alarm;
 use holdfast_protocol::check::membership_wanted;
 use holdfast_protocol::mandate::Mandate;
@@ -18,28 +23,37 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 /// What it takes.
+#[derive(Clone)]
 pub(in crate::engine) struct TakeUp {
     /// Where leaves of the log and the restores taken up are kept.
     pub state_dir: PathBuf,
     /// Who has the key, if this process does not.
     pub processes: Option<Arc<Processes>>,
+    /// Whether what is lost of this device's own is made again.
+    pub sends_again: bool,
 }
 
 impl Pump {
-    /// Takes the restores of a membership up that were declared since; whether there were any.
+    /// Whether restores were declared since that a membership tells of.
+    pub(super) fn is_put_back(&self, members: &Membership) -> bool {
+        matches!(left(self.signer.floor(), &members.restores), Ok(Some(_)))
+    }
+
+    /// Takes the restores of a membership up that were declared since; whether there were any. A server that does not answer
+    /// now is met again by the next operation.
     pub(super) fn takes_up(&mut self, members: &Membership) -> Result<bool, End> {
         // What is not the superuser's, or goes back, is for the checks to say.
         let Ok(Some(left)) = left(self.signer.floor(), &members.restores) else { return Ok(false) };
-        let Some(how) = self.take_up.take() else { return Ok(false) };
+        let how = self.take_up.clone();
         let log_size = left.head().size;
         let answer = self.shared.remote.call(Request::Look { log_size }, self.shared.deadline);
-        let Ok(Response::View(mut reply)) = answer else { return self.later(how) };
+        let Ok(Response::View(mut reply)) = answer else { return Ok(true) };
         reply.blocks.clear();
         let reference = match membership_wanted(self.signer.floor(), &reply.view) {
             Ok(reference) => reference,
             Err(alarm) => return self.refuse_restore(&alarm),
         };
-        let Ok(members) = Membership::load(&self.shared.store, &reference) else { return self.later(how) };
+        let Ok(members) = Membership::load(&self.shared.store, &reference) else { return Ok(true) };
         let old = self.signer.floor().clone();
         let (floor, lost) = match take_up(&old, &members.restores, &members, &reply) {
             Ok(taken) => taken,
@@ -48,13 +62,23 @@ impl Pump {
                 return self.refuse_restore(&alarm);
             }
         };
-        let leaves = LeafFile::open(&how.state_dir).ok();
-        if let (Left::Beginning(head), Some(leaves)) = (left, &leaves)
-            && leaves.is_past(head).unwrap_or(None) == Some(false)
+        let keeper = self.shared.leaf_keeper.get().cloned();
+        let mut leaves = match &keeper {
+            Some(_) => None,
+            None => LeafFile::open(&how.state_dir).ok(),
+        };
+        let is_past = |head| match (&keeper, &leaves) {
+            (Some(keeper), _) => keeper.is_past(head),
+            (None, Some(leaves)) => leaves.is_past(head),
+            (None, None) => Ok(None),
+        };
+        if let Left::Beginning(head) = left
+            && is_past(head).unwrap_or(None) == Some(false)
         {
             let known = old.log();
             return self.refuse_restore(&Alarm::LogNotExtended { known, found: head });
         }
+        let lost_own = lost.own.is_some();
         let report = self.report(&old, &members, lost);
         let signer = Signer::in_epoch(floor);
         if let Some(processes) = &how.processes {
@@ -64,29 +88,43 @@ impl Pump {
                 return Err(End::Stopped);
             }
         }
+        // The superuser's device keeps the membership, which is changed again by people.
+        let is_ours = how.sends_again && lost_own && self.shared.me != DeviceId::SUPERUSER;
+        if is_ours {
+            let epoch = signer.floor().epoch;
+            let work = Work::new(epoch, old.clone(), report.kept.as_deref());
+            if let Err(error) = self.shared.resubmission.note(work) {
+                tracing::error!(%error, "what this device had written and is lost cannot be sent again by itself");
+            }
+        }
         if let Err(error) = restored::save(&how.state_dir, &members.restores) {
             tracing::warn!(%error, "the restores taken up cannot be noted");
         }
         self.signed = signer.floor().used;
         self.signer = signer;
-        self.allocator = self.allocator.after_restore();
-        self.reserve = None;
+        // The numbers of what is under way are spent.
+        self.allocator = self.reserve.take().as_ref().unwrap_or(&self.allocator).after_restore();
+        // Among them may be the table that is in force again.
+        self.superseded.clear();
         self.members = Some((reference.address, Arc::new(members)));
-        self.persist(&self.signer.to_bytes(), &super::Operation { answered: true, ..Default::default() })?;
-        if let Some(mut leaves) = leaves
-            && let Err(error) = leaves.go_back(left.head())
-        {
+        let signer = self.signer.clone();
+        self.persist(&signer, &super::Operation { answered: true, ..Default::default() })?;
+        let gone_back = match (&keeper, &mut leaves) {
+            (Some(keeper), _) => keeper.go_back(left.head()),
+            (None, Some(leaves)) => leaves.go_back(left.head()),
+            (None, None) => Ok(()),
+        };
+        if let Err(error) = gone_back {
             tracing::warn!(%error, "leaves of the log cannot be kept");
         }
         tracing::warn!("{report}");
-        let _ = self.shared.restored.set(report);
-        self.take_up = Some(how);
-        Ok(true)
-    }
-
-    /// Not now: the server does not answer. It is met again by the next operation.
-    fn later(&mut self, how: TakeUp) -> Result<bool, End> {
-        self.take_up = Some(how);
+        self.shared.restores.taken_up(report);
+        Leases::lose_all(&self.shared);
+        self.shared.store.doubt_all();
+        if is_ours {
+            self.shared.queue.hold(Held::All);
+            self.shared.resubmission.begin();
+        }
         Ok(true)
     }
 

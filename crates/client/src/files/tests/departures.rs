@@ -110,6 +110,36 @@ fn dangling_names_can_be_removed() {
     assert!(matches!(ours.lookup(&WHO, group, b"dangling"), Err(FsError::NotFound)));
 }
 
+/// Proves: whoever looks at a file while it is removed, or replaced by another, or renamed away, sees it before or after that,
+/// and never a name that leads nowhere: also when the name was found before and the file after.
+#[test]
+fn what_goes_meanwhile_is_not_dangling() {
+    let (ours, theirs, group) = two_owners();
+    let theirs = Arc::new(theirs);
+    let make = |name: &[u8]| {
+        let (made, opened) = theirs.create(&WHO, group, name, 0o644, OpenFlags::READ_WRITE).unwrap();
+        theirs.release(opened.handle);
+        made.ino
+    };
+    let meanwhile = |ino: Ino, act: Box<dyn Fn(&Client) + Send>| {
+        let theirs = theirs.clone();
+        let act: Box<dyn FnOnce() + Send> = Box::new(move || act(&theirs));
+        *ours.memory.meanwhile.lock() = Some((handle_of(ino).unwrap(), act));
+    };
+    let removed = make(b"removed");
+    meanwhile(removed, Box::new(move |theirs| theirs.unlink(&WHO, group, b"removed").unwrap()));
+    assert!(matches!(ours.lookup(&WHO, group, b"removed"), Err(FsError::NotFound)));
+
+    let (replaced, other) = (make(b"replaced"), make(b"other"));
+    let replace = move |theirs: &Client| {
+        theirs.rename(&WHO, group, b"other", group, b"replaced", RenameFlags::Replace).unwrap();
+    };
+    meanwhile(replaced, Box::new(replace));
+    let shown = ours.lookup(&WHO, group, b"replaced").unwrap();
+    assert_eq!((shown.ino, shown.mode, shown.links), (other, 0o644, 1));
+    assert!(ours.memory.meanwhile.lock().is_none());
+}
+
 /// Proves: a directory with entries cannot be removed, whoever owns it, in whatever order two clients act.
 #[test]
 fn directories_must_be_empty() {

@@ -69,8 +69,12 @@ pub struct Memory {
     pub late: Mutex<Option<FsError>>,
     /// While closed, edits wait.
     pub gate: Gate,
+    /// What others do once a view has found that this file is in their hands: it waits, and goes on as a later one.
+    pub meanwhile: Meanwhile,
     wants_delegation: AtomicBool,
 }
+
+pub type Meanwhile = Arc<Mutex<Option<(Handle, Box<dyn FnOnce() + Send>)>>>;
 
 /// A gate that a test can close.
 #[derive(Default)]
@@ -203,6 +207,7 @@ impl World {
             commit_fault: Mutex::new(None),
             late: Mutex::new(None),
             gate: Gate::default(),
+            meanwhile: Meanwhile::default(),
             wants_delegation: AtomicBool::new(false),
         })
     }
@@ -320,7 +325,8 @@ impl Memory {
     }
 
     fn view_of(&self, tree: Arc<Tree>) -> Arc<dyn View> {
-        Arc::new(MemoryView { tree, writes: self.writes.clone() })
+        let (world, meanwhile) = (self.world.clone(), self.meanwhile.clone());
+        Arc::new(MemoryView { tree: Mutex::new(tree), writes: self.writes.clone(), world, meanwhile })
     }
 
     pub fn wants_delegation(&self) -> bool {
@@ -532,8 +538,16 @@ impl Upload for MemoryUpload<'_> {
 }
 
 struct MemoryView {
-    tree: Arc<Tree>,
+    tree: Mutex<Arc<Tree>>,
     writes: BTreeSet<PrincipalId>,
+    world: Arc<World>,
+    meanwhile: Meanwhile,
+}
+
+impl MemoryView {
+    fn tree(&self) -> Arc<Tree> {
+        self.tree.lock().clone()
+    }
 }
 
 impl Tree {
@@ -554,19 +568,24 @@ impl Tree {
 
 impl View for MemoryView {
     fn position(&self) -> u64 {
-        self.tree.position
+        self.tree().position
     }
 
     fn inode(&self, handle: Handle) -> Result<Arc<Inode>, FsError> {
-        self.tree.inodes.get(&handle).cloned().ok_or(FsError::NotFound)
+        let theirs = self.meanwhile.lock().take_if(|(awaited, _)| *awaited == handle);
+        if let Some((_, act)) = theirs {
+            act();
+            *self.tree.lock() = self.world.tree.lock().clone();
+        }
+        self.tree().inodes.get(&handle).cloned().ok_or(FsError::NotFound)
     }
 
     fn entry(&self, directory: Handle, name: &[u8]) -> Result<Option<Entry>, FsError> {
-        Ok(self.tree.names(directory)?.get(name).copied())
+        Ok(self.tree().names(directory)?.get(name).copied())
     }
 
     fn entries(&self, directory: Handle, after: Option<&[u8]>, limit: usize) -> Result<Names, FsError> {
-        self.tree.list(directory, after, limit)
+        self.tree().list(directory, after, limit)
     }
 
     fn may_write(&self, principal: PrincipalId) -> bool {
@@ -574,7 +593,7 @@ impl View for MemoryView {
     }
 
     fn principals(&self) -> Vec<PrincipalId> {
-        self.tree.next.keys().copied().collect()
+        self.tree().next.keys().copied().collect()
     }
 
     fn name_of(&self, principal: PrincipalId) -> String {

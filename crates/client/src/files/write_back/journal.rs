@@ -15,6 +15,7 @@ use crate::files::state::content_roots;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{BODY_BYTES_MAX, Block, Handle, PrincipalId, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey, Domain, decode, encode};
+use holdfast_log::FileLock;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -22,7 +23,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Layout of the frames.
 const FORMAT: u16 = 1;
@@ -134,7 +135,7 @@ pub struct Journal {
     /// How many of the appended frames are durable; held while the disk is waited for.
     synced: Mutex<u64>,
     segment_bytes: u64,
-    _lock: File,
+    _lock: FileLock,
 }
 
 /// What an earlier process left.
@@ -170,7 +171,12 @@ impl Journal {
             .mode(0o600)
             .open(directory.join("lock"))
             .map_err(failed)?;
-        take_lock(&lock).map_err(failed)?;
+        let lock = FileLock::take_within(lock, LOCK_PATIENCE).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => {
+                failed(io::Error::new(io::ErrorKind::ResourceBusy, "another process uses it"))
+            }
+            _ => failed(error),
+        })?;
         let mut numbers: Vec<u64> = fs::read_dir(directory)
             .map_err(failed)?
             .filter_map(|entry| {
@@ -591,23 +597,6 @@ fn take(numbers: &mut Vec<Numbers>, taken: &[Handle]) {
         let rest = [before, after].into_iter().filter(|rest| rest.count > 0);
         for (offset, rest) in rest.enumerate() {
             numbers.insert(at + offset, rest);
-        }
-    }
-}
-
-/// Takes the lock of the folder. A process that is just ending may still hold it.
-fn take_lock(lock: &File) -> io::Result<()> {
-    let end = Instant::now() + LOCK_PATIENCE;
-    loop {
-        match rustix::fs::flock(lock, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(()),
-            Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < end => {
-                std::thread::sleep(Duration::from_millis(50));
-            }
-            Err(rustix::io::Errno::WOULDBLOCK) => {
-                return Err(io::Error::new(io::ErrorKind::ResourceBusy, "another process uses it"));
-            }
-            Err(error) => return Err(error.into()),
         }
     }
 }

@@ -33,7 +33,6 @@ use crate::error::FsError;
 use journal::{Journal, Numbers, Placed};
 use overlay::Overlay;
 use parking_lot::{Condvar, Mutex, RwLock};
-use record::Record;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -43,6 +42,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub(super) use super::now_ns;
+pub(crate) use record::{EntryChange, InodeChange, Kept, Net, Record};
+pub(crate) use replay::{Manner, Outcome, Replay, Sender};
 
 /// Most things changed that wait to be sent; beyond it, whoever changes more waits.
 const CHANGES_MAX: usize = 400_000;

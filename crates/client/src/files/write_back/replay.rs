@@ -14,11 +14,16 @@
 //! - a directory moved on both sides is where they have moved it; a file moved on both sides has both names;
 //! - what no place is left for is not made, and the caller saves it.
 //!
+//! So much for what was never sent ([`Manner::Unsent`]). What *was* sent, and lost by a restore of the server
+//! ([`crate::resubmit`]), is older than whatever others have made since, so there it is the other way round
+//! ([`Manner::Lost`]): what others have written stands, and ours is kept as an overwritten version; nothing that they have
+//! changed since is removed, or loses its name.
+//!
 //! The same operation notes in a file without a name ([`Handle::sent_mark`]) how far the journal is sent, so that edits
 //! whose answer was lost are known again, also after a restart, whatever others did since.
 
 use super::journal::Placed;
-use super::record::{EntryChange, InodeChange, Net};
+use super::record::{EntryChange, InodeChange, Kept, Net};
 use super::{Told, now_ns};
 use crate::error::FsError;
 use crate::files::backend::{Changes, Plan};
@@ -36,6 +41,17 @@ const NAMES_TRIED: u32 = 1000;
 
 /// The attribute that says how far a journal is sent.
 const SENT: &[u8] = b"holdfast.sent";
+/// The attribute that says how far what a restore lost is sent again.
+const SENT_AGAIN: &[u8] = b"holdfast.sent-again";
+
+/// What is made, and so who gives way where both sides have changed something.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Manner {
+    /// Changes that were never at the server: ours are the newer ones.
+    Unsent,
+    /// Changes that were, and were lost by a restore of it: others' are the newer ones.
+    Lost,
+}
 
 /// Who sends.
 #[derive(Clone, Debug)]
@@ -65,6 +81,7 @@ pub struct Outcome {
 
 /// Makes the net effect of some edits.
 pub struct Replay {
+    manner: Manner,
     net: Arc<Net>,
     sender: Sender,
     placed: Vec<Placed>,
@@ -73,6 +90,8 @@ pub struct Replay {
     pub outcome: Outcome,
     /// Names that each file has won by it, less those that it has lost.
     names: BTreeMap<Handle, i64>,
+    /// What others have changed, and what was lost gives way to.
+    newer: BTreeSet<Handle>,
 }
 
 type Present = Option<Arc<Inode>>;
@@ -88,9 +107,10 @@ struct Homeless {
 }
 
 impl Replay {
-    pub fn new(net: Arc<Net>, sender: Sender, placed: Vec<Placed>) -> Replay {
+    pub fn new(net: Arc<Net>, sender: Sender, placed: Vec<Placed>, manner: Manner) -> Replay {
         let outcome = Outcome { placed: placed.clone(), ..Outcome::default() };
-        Replay { net, sender, placed, at_ns: now_ns(), outcome, names: BTreeMap::new() }
+        let (names, newer) = Default::default();
+        Replay { manner, net, sender, placed, at_ns: now_ns(), outcome, names, newer }
     }
 
     fn tell(&mut self, path: &[u8], what: String) {
@@ -110,12 +130,17 @@ impl Replay {
             Err(FsError::NotFound) => None,
             Err(error) => return Err(error),
         };
-        let noted = inode.as_ref().and_then(|inode| decode::<(u128, u64)>(inode.xattrs.get(SENT)?).ok());
+        let attribute = match self.manner {
+            Manner::Unsent => SENT,
+            Manner::Lost => SENT_AGAIN,
+        };
+        let noted = inode.as_ref().and_then(|inode| decode::<(u128, u64)>(inode.xattrs.get(attribute)?).ok());
         if noted.is_some_and(|(journal, last)| journal == self.sender.journal && last >= self.net.last) {
             return Ok(true);
         }
-        let mut inode = Inode::new(InodeKind::File, 0, self.sender.device, self.at_ns);
-        inode.xattrs.insert(SENT.to_vec(), encode(&(self.sender.journal, self.net.last)));
+        let xattrs = inode.map(|inode| inode.xattrs.clone()).unwrap_or_default();
+        let mut inode = Inode { xattrs, ..Inode::new(InodeKind::File, 0, self.sender.device, self.at_ns) };
+        inode.xattrs.insert(attribute.to_vec(), encode(&(self.sender.journal, self.net.last)));
         changes.set_inode(mark, inode)?;
         Ok(false)
     }
@@ -134,12 +159,15 @@ impl Replay {
             let written = seen.is_none_or(|seen| content_digest(seen) != content_digest(new));
             if written && new.kind == InodeKind::File {
                 self.outcome.unplaced.push(handle);
-                self.tell(
-                    &change.path,
-                    "the right to write it was lost; what was written here is saved".into(),
-                );
+                let what = "the right to write it was lost; what was written here is saved";
+                self.tell(&change.path, what.into());
             }
             return Ok(());
+        }
+        if let (Manner::Lost, Some(present)) = (self.manner, present)
+            && self.newer.contains(&handle)
+        {
+            return self.give_way(changes, change, new, present);
         }
         match (seen, present) {
             (None, None) if new.kind == InodeKind::Directory => changes.set_inode(handle, Inode::clone(new)),
@@ -189,6 +217,47 @@ impl Replay {
                 Ok(())
             }
         }
+    }
+
+    /// What was lost meets something newer: that stands, and what was lost is kept beside it.
+    fn give_way(
+        &mut self,
+        changes: &mut dyn Changes,
+        change: &InodeChange,
+        lost: &Inode,
+        present: &Arc<Inode>,
+    ) -> Result<(), FsError> {
+        let handle = change.handle;
+        if let Some(seen) = &change.seen {
+            let (links, writer) = (present.links, present.writer);
+            let inode = Inode { links, writer, ..merged(&seen.0, present, lost) };
+            if !same(&inode, present) {
+                changes.set_inode(handle, inode)?;
+            }
+        }
+        let content = content_digest(lost);
+        let is_newer = content != content_digest(present)
+            && change.seen.as_ref().is_none_or(|seen| content != content_digest(&seen.0));
+        if !is_newer || lost.kind != InodeKind::File || lost.size == 0 {
+            return Ok(());
+        }
+        let how = Overwriting { by: present.writer, ..self.overwriting(&change.path) };
+        let kept = keep(changes, handle, lost, &how)?;
+        let where_it_is = kept.map_or_else(String::new, |kept| {
+            format!(": `holdfast conflicts get {kept} --out FILE` copies it out")
+        });
+        let what = format!(
+            "others have changed it since the server was put back, and that stands; the version that was lost is kept{where_it_is}"
+        );
+        self.tell(&change.path, what);
+        Ok(())
+    }
+
+    /// Whether others have changed something since it was what is to be replaced.
+    fn is_newer(&self, change: &InodeChange, present: &Present) -> bool {
+        let Some(present) = present else { return false };
+        let is = |kept: &Option<Kept>| kept.as_ref().is_some_and(|kept| same(present, &kept.0));
+        self.manner == Manner::Lost && !is(&change.seen) && !is(&change.new)
     }
 
     /// Sets a name, and counts.
@@ -278,7 +347,8 @@ impl Replay {
             );
             return Ok(());
         }
-        if present == change.seen || present.is_none() {
+        let is_newer = present.is_some_and(|present| self.newer.contains(&present.handle));
+        if (present == change.seen && !is_newer) || present.is_none() {
             return self.set_name(changes, (directory, &change.name), Some(new), change.time_ns);
         }
         let name = self.free_name(changes, directory, &change.name)?;
@@ -332,7 +402,8 @@ impl Replay {
         moved: &BTreeSet<Handle>,
     ) -> Result<(), FsError> {
         let handle = change.handle;
-        if !changes.may_write(handle.principal) {
+        let stays = change.new.is_none() && self.newer.contains(&handle);
+        if stays || !changes.may_write(handle.principal) {
             return Ok(());
         }
         let staged = match changes.inode(handle) {
@@ -473,8 +544,12 @@ impl Plan for Replay {
         }
         let created: BTreeSet<Handle> =
             net.inodes.values().filter(|change| change.seen.is_none()).map(|change| change.handle).collect();
+        let newer = net.inodes.values().filter(|change| self.is_newer(change, &present[&change.handle]));
+        self.newer = newer.map(|change| change.handle).collect();
         let moved = self.moved_elsewhere(changes)?;
         let (mut homeless, mut stay) = (Vec::new(), moved.clone());
+        let gone = net.inodes.values().filter(|change| change.new.is_none()).map(|change| change.handle);
+        stay.extend(gone.filter(|handle| self.newer.contains(handle)));
         for change in net.inodes.values() {
             self.inode(changes, change, &present[&change.handle], &mut homeless)?;
         }

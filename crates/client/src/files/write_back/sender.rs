@@ -2,7 +2,7 @@
 
 use super::journal::Numbers;
 use super::record::{Net, Record};
-use super::replay::{Outcome, Replay, Sender};
+use super::replay::{Manner, Outcome, Replay, Sender};
 use super::{Shared, Told, now_ns};
 use crate::error::FsError;
 use crate::files::Salvaged;
@@ -192,7 +192,7 @@ fn send(shared: &Arc<Shared>, batch: &[Arc<Record>], earlier: &mut Option<(u64, 
         journal,
         name: shared.options.name.clone(),
     };
-    let replay = Arc::new(Mutex::new(Replay::new(net, sender, placed)));
+    let replay = Arc::new(Mutex::new(Replay::new(net, sender, placed, Manner::Unsent)));
     let view = match shared.inner.modify(replay.clone()) {
         Ok(view) => view,
         Err(error) => {

@@ -6,7 +6,7 @@ use super::record::{self, Record, key_of};
 use super::{DiskCache, Key, TEMPORARY, ignore_absent, open_plainly, read_short, summary};
 use holdfast_content::StoredBlock;
 use holdfast_crypto::Digest;
-use rustix::fs::{FlockOperation, flock};
+use holdfast_log::FileLock;
 use serde::{Deserialize, Serialize};
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -107,7 +107,7 @@ pub struct Pinning {
     directory: PathBuf,
     id: u64,
     /// Held for its lock.
-    _lock: File,
+    _lock: FileLock,
     /// What the pin has already.
     known: HashSet<Key>,
     /// What it was found to need.
@@ -139,7 +139,7 @@ impl Pinning {
         let directory = cache.directory.clone();
         let options = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).clone();
         let lock = options.open(directory.join(format!("pinning-{id:016x}")))?;
-        flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        let lock = FileLock::take(lock).map_err(|_| {
             let words = "another process of this user fetches what is pinned just now";
             io::Error::new(io::ErrorKind::ResourceBusy, words)
         })?;

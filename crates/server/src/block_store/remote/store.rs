@@ -1,4 +1,4 @@
-//! Blocks at a block server on another machine.
+//! One store at a block server on another machine.
 //!
 //! Invariants:
 //! - a call that changes something returns when it is durable there;
@@ -8,24 +8,23 @@
 //!   operator has accepted it: marking walks over what is missing, and blocks below it would look unused. Reading and
 //!   storing go on, as the store itself says what it has.
 
-use super::note::{Note, digits};
-use super::{BlockStore, BlockStoreError, Standing};
+use crate::block_store::note::{Note, digits};
+use crate::block_store::{BlockStore, BlockStoreError, Standing};
 use crate::blocks::stored_bytes;
 use crate::control::Scrubbed;
 use holdfast_content::{BODY_BYTES_MAX, DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey, SigningKey};
 use holdfast_protocol::block_server::{
     BlockAnswer, BlockCall, BlockFault, BlockFigures, BlockReply, BlockRequest, BucketStanding, LoadedBlock,
-    StoreAllowance, StoreId,
+    SHARDS_MAX, Shard, StoreAllowance, StoreId,
 };
 use holdfast_protocol::message::{
     AddressedBlock, BATCH_MAX, HoldShown, MESSAGE_BYTES_MAX, Request, Response, ServerError,
 };
-use holdfast_rpc::{BlocksAddress, Connection, ConnectionOptions, Connector, RpcError, Transport};
+use holdfast_rpc::{Connection, ConnectionOptions, Connector, RpcError, Transport};
 use holdfast_store::{Allowance, Charge, CollectReport, Hold, HoldOutcome};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long a call waits for a block server that is away.
@@ -44,23 +43,14 @@ const STORE_BYTES: usize = 4 << 20;
 const LOAD_BYTES: usize = MESSAGE_BYTES_MAX - (2 << 20);
 /// Blocks asked for at once.
 const BATCH: usize = 64;
+/// What it means if each block server says that another one has it.
+const NOBODY: &str =
+    "no block server has taken these blocks over yet, or one that the address does not name has them";
 /// How often a request is made again to a store that turned out to be another one.
 const SURPRISES_MAX: u32 = 3;
 
-/// How a block server is found.
-pub struct RemoteSettings<'a> {
-    /// Where it is; `None`: where it was last time.
-    pub address: Option<BlocksAddress>,
-    /// The data directory, where the store is remembered.
-    pub data: &'a Path,
-    /// The consistency server's key, by which the block server knows it.
-    pub key: SigningKey,
-    /// The operator accepts the store as it is, whatever was remembered.
-    pub anew: bool,
-}
-
-/// A block store on another machine.
-pub struct Remote {
+/// A store on another machine.
+pub(super) struct RemoteStore {
     connection: Connection,
     address: String,
     note: Mutex<Note>,
@@ -68,30 +58,12 @@ pub struct Remote {
     away: Mutex<Option<Instant>>,
 }
 
-impl Remote {
-    /// Connects, or says why not. `None`: neither the settings nor the data directory name a block server.
+impl RemoteStore {
+    /// Connects to whoever has a shard of the blocks; `None`: all of them, or whoever can tell how many shards there are.
     ///
     /// # Errors
     /// In words, with the way out.
-    pub fn open(settings: RemoteSettings) -> Result<Option<Remote>, String> {
-        let remembered = Note::read(settings.data).map_err(|error| {
-            format!("what is known of the block store ({}): {error}", settings.data.display())
-        })?;
-        let failed = |error: std::io::Error| format!("writing to {}: {error}", settings.data.display());
-        let (mut note, moved) = match (settings.address, remembered) {
-            (None, None) => return Ok(None),
-            (Some(address), None) => (Note::new(settings.data, address).map_err(failed)?, true),
-            (None, Some(note)) => (note, false),
-            (Some(address), Some(mut note)) => {
-                let moved = note.address != address;
-                note.address = address;
-                (note, moved)
-            }
-        };
-        if settings.anew {
-            (note.store, note.doubt) = (None, None);
-            note.put_position(0).map_err(failed)?;
-        }
+    pub(super) fn connect(note: Note, key: SigningKey, shard: Option<Shard>) -> Result<RemoteStore, String> {
         let options = ConnectionOptions {
             transport: Transport::Tcp,
             dead_after: DEAD_AFTER,
@@ -99,29 +71,61 @@ impl Remote {
             pause_max: Duration::from_secs(1),
             ..ConnectionOptions::default()
         };
-        let own = holdfast_crypto::keyfile::format_public(&settings.key.public(), "holdfast server");
+        let own = holdfast_crypto::keyfile::format_public(&key.public(), "holdfast server");
         let connector = Connector {
             server_key: Some(note.address.key),
+            asked: shard.map(Shard::name),
             options,
-            ..Connector::new(settings.key, note.address.servers(), None)
+            ..Connector::new(key, note.address.servers(), None)
         };
         let address = note.address.to_string();
         let connection = connector.connect(PATIENCE_FIRST).map_err(|error| match error {
             RpcError::Server(ServerError::NotAllowed(why)) => format!(
                 "the block store {address} does not serve this server: {why}. There, start holdfast blocks with --allow '{own}'"
             ),
+            RpcError::Server(ServerError::Elsewhere(_)) => format!("the block store {address}: {NOBODY}"),
             error => format!("the block store {address}: {error}"),
         })?;
-        let remote = Remote { connection, address, note: Mutex::new(note), away: Mutex::new(None) };
-        remote.call(Digest::ZERO, BlockCall::Greet).map_err(|error| error.to_string())?;
-        if moved || settings.anew {
-            remote.note.lock().write().map_err(failed)?;
+        Ok(RemoteStore { connection, address, note: Mutex::new(note), away: Mutex::new(None) })
+    }
+
+    /// In how many shards the blocks there are; `None`: in one piece.
+    ///
+    /// # Errors
+    /// It is away, or failed.
+    pub(super) fn shards(&self) -> Result<Option<u16>, BlockStoreError> {
+        let (store, file_system) = (None, Digest::ZERO);
+        let reply = self.exchange(BlockRequest { store, known: 0, file_system, call: BlockCall::Greet })?;
+        match reply.outcome {
+            Ok(BlockAnswer::Shards(shards)) if (2..=SHARDS_MAX).contains(&shards) => Ok(Some(shards)),
+            Ok(BlockAnswer::Shards(_)) => self.unexpected(),
+            _ => Ok(None),
         }
-        Ok(Some(remote))
+    }
+
+    /// Whether it is the store that is remembered; if not, that is noted.
+    ///
+    /// # Errors
+    /// It is away, or failed.
+    pub(super) fn greet(&self) -> Result<(), BlockStoreError> {
+        self.call(Digest::ZERO, BlockCall::Greet).map(drop)
+    }
+
+    /// Writes down what is known of it.
+    ///
+    /// # Errors
+    /// The file system's.
+    pub(super) fn write_note(&self) -> std::io::Result<()> {
+        self.note.lock().write()
+    }
+
+    /// What was known of it, which is used no more.
+    pub(super) fn into_note(self) -> Note {
+        self.note.into_inner()
     }
 
     /// Its address.
-    pub fn address(&self) -> &str {
+    pub(super) fn address(&self) -> &str {
         &self.address
     }
 
@@ -227,9 +231,10 @@ impl Remote {
 
     fn away(&self, error: &RpcError) -> BlockStoreError {
         // A deadline says less than why the connection is not there.
-        let why = match (error, self.connection.last_error()) {
-            (RpcError::Deadline { .. }, Some(error)) => error.to_string(),
-            (error, _) => error.to_string(),
+        let last = self.connection.last_error().filter(|_| matches!(error, RpcError::Deadline { .. }));
+        let why = match last.as_ref().unwrap_or(error) {
+            RpcError::Server(ServerError::Elsewhere(_)) => NOBODY.to_owned(),
+            error => error.to_string(),
         };
         let error = BlockStoreError::Away { address: self.address.clone(), why };
         let mut away = self.away.lock();
@@ -341,7 +346,7 @@ impl Remote {
     }
 }
 
-impl BlockStore for Remote {
+impl BlockStore for RemoteStore {
     fn store(
         &self,
         file_system: Digest,

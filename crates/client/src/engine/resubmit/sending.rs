@@ -1,0 +1,431 @@
+//! Planning and making again, in a thread of its own, while programs' wishes wait.
+
+use super::planning::{Planned, pieces, plan};
+use super::sides::{Sides, Viewed};
+use super::watching::{GLANCE, Watch};
+use super::work::{self, Work};
+use super::{Resubmission, SentAgain, TOLD_MAX};
+use crate::engine::queue::Held;
+use crate::engine::shared::Shared;
+use crate::error::FsError;
+use crate::evidence::now_ns;
+use crate::files::{Manner, Net, Outcome, PlanEdit, Record, Replay, Sender, content_digest};
+use crate::statement::Branch;
+use crate::store::About;
+use crate::tree::{Base, Edit};
+use holdfast_content::{
+    Block, BlockKind, BlockSink, BlockSource, Content, ContentError, Handle, Inode, InodeKind, Membership,
+    Reference, SourceError,
+};
+use holdfast_crypto::DigestKey;
+use holdfast_protocol::check::membership_wanted;
+use parking_lot::Mutex;
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// First pause after an attempt that failed for now.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// Longest.
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// Attempts, if it is not for a server that is away, before programs are not kept waiting any more.
+const ATTEMPTS_MAX: u32 = 10;
+
+/// Why it does not go on.
+enum Halt {
+    /// The engine ends.
+    Stopped,
+    /// Not in this run.
+    Later(String),
+    /// Not while nothing may be changed here: the head is too old, or a peer is lost.
+    Paused(String),
+}
+
+impl Resubmission {
+    /// Does what there is to do whenever there is, until it is stopped.
+    pub fn run(&self, shared: &Arc<Shared>) {
+        let (mut watch, mut is_paused) = (Watch::default(), false);
+        loop {
+            {
+                let mut state = self.state.lock();
+                if !state.is_due && !state.stop {
+                    self.changed.wait_for(&mut state, GLANCE);
+                }
+                if state.stop {
+                    return;
+                }
+                let is_due = std::mem::take(&mut state.is_due);
+                if !is_due && (!is_paused || shared.may_operate(true).is_err()) {
+                    drop(state);
+                    watch.glance(shared);
+                    continue;
+                }
+            }
+            shared.queue.hold(Held::All);
+            let halt = self.send_all(shared).err();
+            is_paused = matches!(halt, Some(Halt::Paused(_)));
+            if let Some(Halt::Later(trouble) | Halt::Paused(trouble)) = halt {
+                let report = self.latest().unwrap_or_default();
+                self.show(&SentAgain { trouble: Some(trouble), is_paused, ..report });
+            }
+            if !self.state.lock().is_due {
+                // Before anything else of programs' once it goes on.
+                shared.queue.hold(if is_paused { Held::Changes } else { Held::Nothing });
+            }
+        }
+    }
+
+    fn send_all(&self, shared: &Arc<Shared>) -> Result<(), Halt> {
+        loop {
+            let failed = |error: std::io::Error| Halt::Later(format!("what is to be sent again: {error}"));
+            let mut works = work::read(&self.state_dir).map_err(failed)?;
+            let Some(next) = works.first_mut() else { return Ok(()) };
+            self.send_one(shared, next, &mut |work| {
+                let mut works = work::read(&self.state_dir)?;
+                if let Some(first) = works.first_mut().filter(|first| first.epoch == work.epoch) {
+                    *first = work.clone();
+                }
+                work::save(&self.state_dir, &works)
+            })?;
+            let done = next.clone();
+            let mut works = work::read(&self.state_dir).map_err(failed)?;
+            works.retain(|work| work.epoch != done.epoch);
+            work::save(&self.state_dir, &works).map_err(failed)?;
+            let report = SentAgain { is_over: true, ..done.report };
+            self.write_down(&report);
+            self.show(&report);
+        }
+    }
+
+    /// For people, beside what is kept.
+    fn write_down(&self, report: &SentAgain) {
+        let Some(kept) = &report.kept else { return };
+        let mut text = format!("{report}\n");
+        let told = report.conflicts.iter().map(|(path, what)| format!("\n{path}: {what}\n"));
+        let failed = report.not_made.iter().map(|(path, why)| format!("\n{path}: not sent again: {why}\n"));
+        let back = report.back.iter().map(|path| format!("\n{path}: is there again\n"));
+        text.extend(told.chain(failed).chain(back));
+        let path = std::path::Path::new(kept).with_extension("sent-again.txt");
+        if let Err(error) = std::fs::write(&path, text) {
+            tracing::warn!(%error, path = %path.display(), "what was sent again cannot be written down");
+        }
+    }
+
+    fn send_one(
+        &self,
+        shared: &Arc<Shared>,
+        work: &mut Work,
+        keep: &mut dyn FnMut(&Work) -> std::io::Result<()>,
+    ) -> Result<(), Halt> {
+        let keep = &mut |work: &Work| {
+            keep(work).map_err(|error| Halt::Later(format!("what is sent again cannot be noted: {error}")))
+        };
+        self.show(&work.report);
+        // Nothing is known of the present state at a start.
+        let present = self.patiently(shared, &mut || {
+            let snapshot = shared.fetch_first()?;
+            Ok(snapshot.settled().unwrap_or_else(|| snapshot.base()))
+        })?;
+        if work.batches.is_none() {
+            let Planned { batches, left, left_count, foreign } = match planned(shared, work, &present) {
+                Ok(planned) => planned,
+                Err(why) => {
+                    work.report.fails(b"", why);
+                    Planned::default()
+                }
+            };
+            let text = |path: &Vec<u8>| String::from_utf8_lossy(path).into_owned();
+            work.report.back = left.iter().map(text).collect();
+            work.report.back_count = left_count;
+            for path in &foreign {
+                work.report.fails(
+                    path,
+                    "it belongs to somebody for whom this device may not write after the restore",
+                );
+            }
+            work.batches = Some(batches);
+            keep(work)?;
+        }
+        while let Some(batch) = work.batches.as_ref().and_then(|batches| batches.first()).cloned() {
+            let (batch, missing) = self.patiently(shared, &mut || at_hand(shared, batch.clone()))?;
+            for (path, why) in &missing {
+                work.report.fails(path, why);
+            }
+            match self.make(shared, work.id(), &batch) {
+                Ok(outcome) => note(&mut work.report, &batch, outcome),
+                Err(Made::Halted(halt)) => return Err(halt),
+                Err(Made::Never(error)) => {
+                    let mut smaller = pieces(batch.clone());
+                    if smaller.len() > 1 {
+                        let rest = work.batches.iter().flatten().skip(1).cloned();
+                        smaller.extend(rest);
+                        let first = batch.number;
+                        smaller.iter_mut().zip(first..).for_each(|(piece, number)| piece.number = number);
+                        work.batches = Some(smaller);
+                        keep(work)?;
+                        continue;
+                    }
+                    let path = batch.inodes.first().map_or(&[][..], |change| &change.path);
+                    work.report.fails(path, error);
+                }
+            }
+            work.batches.iter_mut().for_each(|batches| drop(batches.remove(0)));
+            keep(work)?;
+            self.show(&work.report);
+        }
+        Ok(())
+    }
+
+    /// Tries until it is done, cannot be done, or it would keep programs waiting for a reason that may last.
+    fn patiently<T>(
+        &self,
+        shared: &Arc<Shared>,
+        attempt: &mut dyn FnMut() -> Result<T, FsError>,
+    ) -> Result<T, Halt> {
+        let (mut pause, mut attempts) = (PAUSE_MIN, 0);
+        loop {
+            if let Err(error) = shared.may_operate(true) {
+                return Err(Halt::Paused(match error {
+                    FsError::Unreachable(why) => why,
+                    other => other.to_string(),
+                }));
+            }
+            let error = match attempt() {
+                Ok(done) => return Ok(done),
+                Err(error) => error,
+            };
+            if self.is_stopped() || shared.queue.is_stopped() {
+                return Err(Halt::Stopped);
+            }
+            let is_away = matches!(error, FsError::Unreachable(_) | FsError::Interrupted);
+            attempts += u32::from(!is_away);
+            if attempts >= ATTEMPTS_MAX {
+                return Err(Halt::Later(error.to_string()));
+            }
+            tracing::debug!(%error, "not sent again yet");
+            let mut state = self.state.lock();
+            if !state.stop {
+                self.changed.wait_for(&mut state, pause);
+            }
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Makes one operation.
+    fn make(&self, shared: &Arc<Shared>, id: u128, batch: &Record) -> Result<Outcome, Made> {
+        let mut earlier: Option<Outcome> = None;
+        let net = Arc::new(Net::of([batch]));
+        let made = self.patiently(shared, &mut || {
+            let _held = upload(shared, batch)?;
+            let base = shared.latest.read().base.clone();
+            let name = base.membership.users.get(&base.user).map(|user| user.name.clone());
+            let sender = Sender {
+                device: shared.me,
+                user: base.user,
+                journal: id,
+                name: name.unwrap_or_else(|| format!("device {}", shared.me.0)),
+            };
+            let replay = Arc::new(Mutex::new(Replay::new(net.clone(), sender, Vec::new(), Manner::Lost)));
+            let edit: Arc<Mutex<dyn Edit>> = Arc::new(Mutex::new(PlanEdit(replay.clone())));
+            let made = shared.modify_first(edit).and_then(|snapshot| snapshot.committed());
+            let outcome = std::mem::take(&mut replay.lock().outcome);
+            match made {
+                // An attempt whose answer did not come may have made it.
+                Ok(()) if outcome.was_made => Ok(Ok(earlier.take().unwrap_or(outcome))),
+                Ok(()) => Ok(Ok(outcome)),
+                Err(error) => {
+                    if !outcome.was_made {
+                        earlier = Some(outcome);
+                    }
+                    if is_for_now(&error) { Err(error) } else { Ok(Err(error)) }
+                }
+            }
+        });
+        match made {
+            Ok(made) => made.map_err(Made::Never),
+            Err(halt) => Err(Made::Halted(halt)),
+        }
+    }
+}
+
+/// Why an operation was not made.
+enum Made {
+    /// As it is, it never will be.
+    Never(FsError),
+    /// Not now.
+    Halted(Halt),
+}
+
+fn is_for_now(error: &FsError) -> bool {
+    matches!(
+        error,
+        FsError::Unreachable(_)
+            | FsError::Key(_)
+            | FsError::NoSpace
+            | FsError::Busy
+            | FsError::Interrupted
+            | FsError::Integrity(_)
+            | FsError::Frozen(_)
+            | FsError::Local { .. }
+    )
+}
+
+/// What is to be made again of what `present` lacks.
+fn planned(shared: &Arc<Shared>, work: &Work, present: &Base) -> Result<Planned, String> {
+    let near: Arc<dyn BlockSource + Send + Sync> = Arc::new(shared.store.near());
+    let reference = membership_wanted(&work.floor, &work.floor.view).map_err(|alarm| alarm.explain())?;
+    let anywhere: Arc<dyn BlockSource + Send + Sync> = Arc::new(Anywhere(shared.clone()));
+    let members = Membership::load(&*anywhere, &reference)
+        .map_err(|error| format!("who was a member then is not known here any more: {error}"))?;
+    let reading = |source| Branch::reading(work.floor.view.clone(), members.clone(), shared.me, source);
+    // Its own tables may be asked for; but not every directory that this device never looked at.
+    let (tables, was) = (reading(anywhere), reading(near));
+    let sides = Sides::new(tables.base(), present, work.epoch);
+    let mine = sides.mine().map_err(|error| {
+        format!("what this device had written cannot be told, as its own table is not kept any more: {error}")
+    })?;
+    Ok(plan(&Viewed(was.base()), &Viewed(present), &mine, &sides, now_ns()))
+}
+
+/// What became of a batch.
+fn note(report: &mut SentAgain, batch: &Record, outcome: Outcome) {
+    let Outcome { told, unplaced, .. } = outcome;
+    for change in &batch.inodes {
+        match &change.new {
+            Some(new) if unplaced.contains(&change.handle) => {
+                if new.0.kind == InodeKind::File {
+                    report.fails(&change.path, "there is no place left for it");
+                }
+            }
+            Some(_) => report.made += 1,
+            None => report.removed += 1,
+        }
+    }
+    let room = TOLD_MAX.saturating_sub(report.conflicts.len());
+    report.conflicts.extend(told.into_iter().take(room).map(|told| (told.path, told.what)));
+}
+
+/// Paths of files, and why they cannot be made again.
+type Missing = Vec<(Vec<u8>, String)>;
+
+/// Leaves out files whose data cannot be had any more, with what only makes sense with them.
+fn at_hand(shared: &Arc<Shared>, mut batch: Record) -> Result<(Record, Missing), FsError> {
+    let mut missing = Missing::new();
+    let mut without: HashSet<Handle> = HashSet::new();
+    let anywhere = Anywhere(shared.clone());
+    for change in &batch.inodes {
+        let Some(new) =
+            written(change.seen.as_ref().map(|kept| &*kept.0), change.new.as_ref().map(|kept| &*kept.0))
+        else {
+            continue;
+        };
+        match walk(&anywhere, &new.content, &mut |_| Ok(())) {
+            Ok(()) => {}
+            Err(ContentError::Source(SourceError::Unreachable(_, why))) => {
+                return Err(FsError::Unreachable(why));
+            }
+            Err(error) => {
+                missing.push((change.path.clone(), format!("its data is not kept here any more: {error}")));
+                without.insert(change.handle);
+            }
+        }
+    }
+    if without.is_empty() {
+        return Ok((batch, missing));
+    }
+    // What it replaced stays.
+    let is_kept =
+        |change: &crate::files::EntryChange| !change.new.is_some_and(|new| without.contains(&new.handle));
+    let replaced: HashSet<Handle> = batch
+        .entries
+        .iter()
+        .filter(|change| !is_kept(change))
+        .filter_map(|change| Some(change.seen?.handle))
+        .collect();
+    batch.entries.retain(is_kept);
+    batch.inodes.retain(|change| {
+        let is_replaced = change.new.is_none() && replaced.contains(&change.handle);
+        !(is_replaced || without.contains(&change.handle))
+    });
+    Ok((batch, missing))
+}
+
+/// A file whose content is not what it was.
+fn written<'a>(seen: Option<&Inode>, new: Option<&'a Inode>) -> Option<&'a Inode> {
+    let new = new.filter(|new| new.kind == InodeKind::File)?;
+    let is_other = seen.is_none_or(|seen| content_digest(seen) != content_digest(new));
+    is_other.then_some(new)
+}
+
+/// Stores the data of what is made again, as far as it is here: the server has the rest.
+fn upload(shared: &Arc<Shared>, batch: &Record) -> Result<Vec<crate::store::Held>, FsError> {
+    let near = shared.store.near();
+    let mut held = Vec::new();
+    for change in &batch.inodes {
+        let Some(new) =
+            written(change.seen.as_ref().map(|kept| &*kept.0), change.new.as_ref().map(|kept| &*kept.0))
+        else {
+            continue;
+        };
+        let about = About { handle: change.handle, path: change.path.clone(), before: Content::None };
+        let mut upload = shared.store.upload_of(about);
+        let walked = walk(&Anywhere(shared.clone()), &new.content, &mut |(reference, kind)| {
+            if let Ok(block) = near.fetch(&reference, kind) {
+                upload.put(Block::clone(&block));
+            }
+            Ok(())
+        });
+        walked.map_err(|error| FsError::Unreachable(error.to_string()))?;
+        held.push(upload.finish_as(Some(&new.content))?);
+    }
+    Ok(held)
+}
+
+/// Visits all blocks of a file's content, each after those that it refers to.
+fn walk(
+    source: &dyn BlockSource,
+    content: &Content,
+    visit: &mut dyn FnMut((Reference, BlockKind)) -> Result<(), ContentError>,
+) -> Result<(), ContentError> {
+    let Content::Extents(map) = content else { return Ok(()) };
+    let nodes = Nodes { source, met: RefCell::default() };
+    map.visit(&nodes, 0..u64::MAX, &mut |_, extent| {
+        source.fetch(&extent.reference, BlockKind::Chunk)?;
+        visit((extent.reference, BlockKind::Chunk))?;
+        Ok(true)
+    })?;
+    nodes.met.into_inner().into_iter().rev().try_for_each(visit)
+}
+
+/// Notes the nodes of a map as they are read: from above to below.
+struct Nodes<'a> {
+    source: &'a dyn BlockSource,
+    met: RefCell<Vec<(Reference, BlockKind)>>,
+}
+
+impl BlockSource for Nodes<'_> {
+    fn digest_key(&self) -> DigestKey {
+        self.source.digest_key()
+    }
+
+    fn fetch(&self, reference: &Reference, kind: BlockKind) -> Result<Arc<Block>, SourceError> {
+        if kind != BlockKind::Chunk {
+            self.met.borrow_mut().push((*reference, kind));
+        }
+        self.source.fetch(reference, kind)
+    }
+}
+
+/// What is on this machine, or else at the server.
+struct Anywhere(Arc<Shared>);
+
+impl BlockSource for Anywhere {
+    fn digest_key(&self) -> DigestKey {
+        self.0.store.digest_key()
+    }
+
+    fn fetch(&self, reference: &Reference, kind: BlockKind) -> Result<Arc<Block>, SourceError> {
+        self.0.store.fetch(reference, kind)
+    }
+}

@@ -1,0 +1,66 @@
+//! A mount that nobody uses asks the server nothing, so it would not meet a restore, and what was lost of its own would stay
+//! so. After the server was away, it is looked once whether it still shows what it had shown.
+
+use crate::engine::queue::{Learned, Lesson};
+use crate::engine::restored::is_declared;
+use crate::engine::shared::Shared;
+use holdfast_content::PrincipalId;
+use holdfast_protocol::message::{Request, Response};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+/// How often it is looked whether there is a connection.
+pub const GLANCE: Duration = Duration::from_secs(2);
+/// How long one question may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest pause between questions.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
+/// While there is a connection.
+const PAUSE_CONNECTED_MAX: Duration = Duration::from_secs(10);
+
+/// Whether the server is to be asked.
+#[derive(Default)]
+pub struct Watch {
+    /// The server was away and has not been asked since: when to, and the pause after that.
+    due: Option<(Instant, Duration)>,
+    /// Links made until the last look: the server may have been away between two looks.
+    connects: u64,
+}
+
+impl Watch {
+    /// Looks, and asks if it is time.
+    pub fn glance(&mut self, shared: &Shared) {
+        let is_connected = shared.remote.is_connected();
+        let is_disturbed = shared.resubmission.is_disturbed.swap(false, Relaxed);
+        let connects = shared.remote.connects();
+        let is_another = std::mem::replace(&mut self.connects, connects) != connects;
+        if self.due.is_none() && (is_disturbed || is_another || !is_connected) {
+            self.due = Some((Instant::now(), GLANCE));
+        }
+        let due = self.due.filter(|(at, _)| Instant::now() >= *at);
+        let Some((_, pause)) = due else { return };
+        let (floor, members) = {
+            let latest = shared.latest.read();
+            (latest.floor.clone(), latest.base.view.handle(PrincipalId::Members).map(|(_, handle)| handle))
+        };
+        let (is_older, is_other) = match shared.remote.call(Request::Look { log_size: 0 }, PATIENCE) {
+            Ok(Response::View(reply)) => {
+                let told = reply.view.handle(PrincipalId::Members).map(|(_, handle)| handle);
+                (reply.view.log.size < floor.log().size, told != members)
+            }
+            _ => {
+                let most = if is_connected { PAUSE_CONNECTED_MAX } else { PAUSE_MAX };
+                self.due = Some((Instant::now() + pause, (pause * 2).min(most)));
+                return;
+            }
+        };
+        self.due = None;
+        if (is_older || is_other) && is_declared(&*shared.remote, &floor, PATIENCE) {
+            shared.queue.teach(Lesson { what: Learned::Look, done: channel().0 });
+        } else if is_older {
+            // It may be about to be declared. If not, that is for the next operation to say.
+            self.due = Some((Instant::now() + pause, (pause * 2).min(PAUSE_CONNECTED_MAX)));
+        }
+    }
+}

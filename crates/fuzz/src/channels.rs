@@ -1,0 +1,483 @@
+//! Holdfast's processes among each other, beyond the stack's: the runtime's own packets and orders, FSLoader and FSChecker,
+//! commands to a session, client and signer and network process, a server's front end, the walker of a publishing, block
+//! servers, and what operators say to a server.
+
+use crate::{Grammar, Target, encode, kind, message};
+use holdfast_access::{Access, Acl, Name, Principal};
+use holdfast_callers::exchange;
+use holdfast_callers::message::{FromDoor, FromHelper};
+use holdfast_client::processes::words::*;
+use holdfast_components::{Bounds, HEADER_BYTES, Header, Kind, Order, Role, Word};
+use holdfast_content::{Block, BlockKind, DeviceId, MemoryBlocks, Value};
+use holdfast_crypto::{Digest, DigestKey, NotSigned, Signature, SigningKey};
+use holdfast_protocol::block_server::{
+    BlockAnswer, BlockCall, BlockFault, BlockReply, BlockRequest, StoreAllowance,
+};
+use holdfast_protocol::epoch::Declaration;
+use holdfast_protocol::history::{Snapshot, SnapshotEnd};
+use holdfast_protocol::message::Request;
+use holdfast_protocol::structure::LogHead;
+use holdfast_protocol::warrant::Change;
+use holdfast_release::publish::apart::grammar as walker;
+use holdfast_rpc::apart::Note;
+use holdfast_rpc::apart::handshake::Handshakes;
+use holdfast_server::apart::grammar as front;
+use holdfast_server::control;
+use holdfast_sim::order::{found, server_keys};
+use holdfast_stack::Geometry;
+use holdfast_stack::card_protocol::{AskCard, CardSays, FileBlocks, TableEntry};
+use holdfast_stack::orders::{self, SessionFacts};
+use holdfast_stack::protocol::{self as stack, AskSession, SessionSays};
+use std::time::Instant;
+
+pub(crate) const TARGETS: &[Target] = &[
+    Target { name: "channel-header", samples: headers, run: header },
+    Target { name: "component-order", samples: component_orders, run: message::<Order> },
+    Target { name: "component-word", samples: component_words, run: message::<Word> },
+    Target { name: "ask-session", samples: || vec![encode(&AskSession::Forget)], run: message::<AskSession> },
+    Target { name: "session-says", samples: || vec![encode(&SessionSays)], run: message::<SessionSays> },
+    Target { name: "ask-card", samples: ask_card, run: message::<AskCard> },
+    Target { name: "card-says", samples: card_says, run: message::<CardSays> },
+    Target { name: "session-order", samples: session_orders, run: message::<orders::Order> },
+    Target { name: "session-said", samples: session_said, run: message::<orders::Said> },
+    Target { name: "exchange", samples: exchanges, run: exchanged },
+    Target { name: "to-signer", samples: to_signer, run: message::<ToSigner> },
+    Target { name: "things-to-sign", samples: things, run: message::<Vec<Thing>> },
+    Target { name: "from-signer", samples: from_signer, run: message::<FromSigner> },
+    Target { name: "to-network", samples: to_network, run: message::<ToNetwork> },
+    Target { name: "wanted-socket", samples: wanted_sockets, run: message::<WantedSocket> },
+    Target { name: "given-socket", samples: given_sockets, run: message::<GivenSocket> },
+    Target { name: "network-standing", samples: standings, run: message::<Standing> },
+    Target { name: "peer-introduced", samples: introduced, run: message::<Introduced> },
+    Target { name: "heard-beacon", samples: heard, run: message::<Heard> },
+    Target { name: "ask-desk", samples: ask_desk, run: message::<front::Ask> },
+    Target { name: "desk-says", samples: desk_says, run: message::<front::Told> },
+    Target { name: "front-note", samples: notes, run: message::<Note> },
+    Target { name: "transcript", samples: transcripts, run: transcript },
+    Target { name: "walker-packet", samples: walker_packets, run: message::<walker::Ask> },
+    Target { name: "walker-told", samples: walker_told, run: message::<walker::Told> },
+    Target { name: "walker-question", samples: walker_questions, run: message::<walker::Question> },
+    Target { name: "block-request", samples: block_requests, run: message::<BlockRequest> },
+    Target { name: "block-reply", samples: block_replies, run: message::<BlockReply> },
+    Target { name: "server-task", samples: server_tasks, run: message::<control::Task> },
+    Target { name: "server-outcome", samples: server_outcomes, run: message::<control::Outcome> },
+];
+
+/// Enumerations that are grammars: whether a first byte begins one of its kinds.
+pub(crate) const GRAMMARS: &[Grammar] = &[
+    Grammar { target: "component-order", has: kind::<Order> },
+    Grammar { target: "component-word", has: kind::<Word> },
+    Grammar { target: "ask-session", has: kind::<AskSession> },
+    Grammar { target: "ask-card", has: kind::<AskCard> },
+    Grammar { target: "card-says", has: kind::<CardSays> },
+    Grammar { target: "session-order", has: kind::<orders::Order> },
+    Grammar { target: "session-said", has: kind::<orders::Said> },
+    Grammar { target: "to-signer", has: kind::<ToSigner> },
+    Grammar { target: "from-signer", has: kind::<FromSigner> },
+    Grammar { target: "to-network", has: kind::<ToNetwork> },
+    Grammar { target: "wanted-socket", has: kind::<WantedSocket> },
+    Grammar { target: "given-socket", has: kind::<GivenSocket> },
+    Grammar { target: "ask-desk", has: kind::<front::Ask> },
+    Grammar { target: "desk-says", has: kind::<front::Told> },
+    Grammar { target: "front-note", has: kind::<Note> },
+    Grammar { target: "walker-packet", has: kind::<walker::Ask> },
+    Grammar { target: "walker-told", has: kind::<walker::Told> },
+    Grammar { target: "walker-question", has: kind::<walker::Question> },
+    Grammar { target: "server-task", has: kind::<control::Task> },
+    Grammar { target: "server-outcome", has: kind::<control::Outcome> },
+    Grammar { target: "from-door", has: kind::<FromDoor> },
+    Grammar { target: "from-helper", has: kind::<FromHelper> },
+    Grammar { target: "ask-monitor", has: kind::<stack::AskMonitor> },
+    Grammar { target: "monitor-says", has: kind::<stack::MonitorSays> },
+    Grammar { target: "ask-policy", has: kind::<stack::AskPolicy> },
+    Grammar { target: "policy-says", has: kind::<stack::PolicySays> },
+    Grammar { target: "ask-cache", has: kind::<stack::AskCache> },
+    Grammar { target: "cache-says", has: kind::<stack::CacheSays> },
+    Grammar { target: "ask-driver", has: kind::<stack::AskDriver> },
+    Grammar { target: "ask-files", has: kind::<stack::AskFiles> },
+    Grammar { target: "files-say", has: kind::<stack::FilesSay> },
+    Grammar { target: "refusal", has: kind::<holdfast_components::Refusal> },
+];
+
+fn key() -> SigningKey {
+    SigningKey::from_seed(&[9; 32])
+}
+
+fn user(name: &str) -> Principal {
+    Principal::User(Name::new(name).expect("a name"))
+}
+
+fn all<T: borsh::BorshSerialize>(values: &[T]) -> Vec<Vec<u8>> {
+    values.iter().map(encode).collect()
+}
+
+fn headers() -> Vec<Vec<u8>> {
+    [Kind::Request, Kind::Reply, Kind::Refusal]
+        .map(|kind| Header { kind, alias: 3, number: 1 << 40 }.encode().to_vec())
+        .to_vec()
+}
+
+fn header(bytes: &[u8]) -> bool {
+    let Ok(bytes) = <&[u8; HEADER_BYTES]>::try_from(bytes) else { return false };
+    let Ok(header) = Header::decode(bytes) else { return false };
+    assert!(header.encode() == *bytes, "two encodings of one header");
+    true
+}
+
+fn component_orders() -> Vec<Vec<u8>> {
+    let port = || "policy".to_owned();
+    all(&[
+        Order::Port { port: port(), role: Role::Asks },
+        Order::Attach { port: port(), role: Role::Serves, generation: 2, bounds: Bounds::default() },
+        Order::Gone { port: port() },
+        Order::Region {
+            name: "stage".to_owned(),
+            access: holdfast_components::Access::ReadWrite,
+            bytes: 4096,
+        },
+        Order::Withdraw { name: "stage".to_owned() },
+        Order::File { name: "fuse".to_owned() },
+        Order::Begin { configuration: vec![1, 2, 3], run: 7 },
+        Order::Stop,
+    ])
+}
+
+fn component_words() -> Vec<Vec<u8>> {
+    all(&[Word::Guarded, Word::Failed("no namespaces".to_owned())])
+}
+
+fn ask_card() -> Vec<Vec<u8>> {
+    let geometry = Geometry { metadata_bytes: 8192, block_bytes: 512, data_blocks: 9 };
+    all(&[
+        AskCard::Read { offset: 512, length: 512 },
+        AskCard::Table(vec![TableEntry { number: 1, start: 1 << 20, bytes: 40 << 20 }]),
+        AskCard::Partition { number: 1, holds: Ok(geometry) },
+        AskCard::Partition { number: 2, holds: Err("exFAT".to_owned()) },
+        AskCard::Laid { mbr: vec![0; 512], geometries: vec![geometry] },
+        AskCard::Problem { place: "/a".to_owned(), problem: "crossed".to_owned(), forbids: true },
+        AskCard::Files(vec![FileBlocks { path: "/a/b".to_owned(), runs: vec![(9, 3), (20, 1)] }]),
+        AskCard::End(Ok(())),
+        AskCard::End(Err("it cannot be read".to_owned())),
+    ])
+}
+
+fn card_says() -> Vec<Vec<u8>> {
+    all(&[CardSays::Bytes(vec![7; 512]), CardSays::Go])
+}
+
+fn session_orders() -> Vec<Vec<u8>> {
+    all(&[
+        orders::Order::Session,
+        orders::Order::Label(5),
+        orders::Order::Change {
+            file: 5,
+            changes: vec![(user("bob"), Some(Access::Read)), (user("eve"), None)],
+        },
+        orders::Order::Give { file: 5, to: user("bob") },
+        orders::Order::Take(5),
+        orders::Order::Blocks(5),
+        orders::Order::Present(vec![vec![1; 40], vec![]]),
+    ])
+}
+
+fn session_said() -> Vec<Vec<u8>> {
+    let facts = SessionFacts {
+        user: user("alice"),
+        volume: [7; 16],
+        others: vec![user("bob")],
+        is_program: true,
+        helper_missing: Some("nobody listens".to_owned()),
+        refused: vec![(5, 6, "/bin/cat".to_owned(), "no rule".to_owned())],
+    };
+    let acl = Acl::of(user("bob"), Access::ReadWrite).expect("storable");
+    all(&[
+        orders::Said::Done,
+        orders::Said::Session(facts),
+        orders::Said::Label { owner: user("alice"), acl, is_mixed: false },
+        orders::Said::Blocks(vec![(9, 3)]),
+        orders::Said::Speaks(vec![(user("alice"), "read".to_owned())]),
+        orders::Said::Refused("it is not yours".to_owned()),
+    ])
+}
+
+fn exchanges() -> Vec<Vec<u8>> {
+    session_orders().iter().filter_map(|order| exchange::pack(order)).collect()
+}
+
+fn exchanged(bytes: &[u8]) -> bool {
+    let Some(order) = exchange::unpack(bytes) else { return false };
+    assert!(order.len() + 4 <= bytes.len(), "more than is there");
+    message::<orders::Order>(order)
+}
+
+fn to_signer() -> Vec<Vec<u8>> {
+    let agent = KeyPlace::Agent { name: "an agent".to_owned(), public: key().public() };
+    all(&[
+        ToSigner::Part(vec![5; 70]),
+        ToSigner::Begin { key: KeyPlace::Pipe, file_system: Some(Digest([1; 32])) },
+        ToSigner::Begin { key: agent, file_system: None },
+        ToSigner::Sign,
+        ToSigner::GoOver { superuser: key().public(), restores: vec![] },
+        ToSigner::MeetPeers,
+    ])
+}
+
+/// One of each kind, in lists.
+fn things() -> Vec<Vec<u8>> {
+    let blocks = MemoryBlocks::new(DigestKey::WELL_KNOWN);
+    let (_, membership, request) = found(&blocks, 3);
+    let (Request::CreateFileSystem { certificate, structure, .. }
+    | Request::Fast { certificate, structure, .. }) = request
+    else {
+        unreachable!("a founding has a structure")
+    };
+    let (file_system, device, log) =
+        (Digest([1; 32]), DeviceId(3), LogHead { size: 7, root: Digest([6; 32]) });
+    let snapshot = Snapshot { file_system, device, name: "before".to_owned(), log, time_ns: 5 };
+    let change = Change { file_system, version: 2, follows: Digest([3; 32]), next: membership };
+    let declaration = Declaration {
+        file_system,
+        epoch: file_system,
+        size: 7,
+        root: Digest([6; 32]),
+        base: file_system,
+        declared_ns: 8,
+        nonce: [9; 16],
+    };
+    [
+        Thing::Certificate(certificate.value),
+        Thing::Structure(structure.value),
+        Thing::ServerKeys(server_keys().value),
+        Thing::Snapshot(snapshot),
+        Thing::SnapshotEnd(SnapshotEnd { device, snapshot: Digest([2; 32]), file_system }),
+        Thing::Warrant(change),
+        Thing::Restore(declaration),
+    ]
+    .into_iter()
+    .map(|thing| encode(&vec![thing]))
+    .collect()
+}
+
+fn from_signer() -> Vec<Vec<u8>> {
+    all(&[
+        FromSigner::Taken,
+        FromSigner::Ready { public: key().public(), number: 9 },
+        FromSigner::Signed(vec![Signature([4; 64]); 2]),
+        FromSigner::Not(NotSigned::Refused("not after what was signed".to_owned())),
+    ])
+}
+
+fn to_network() -> Vec<Vec<u8>> {
+    let (public, file_system) = (key().public(), Digest([1; 32]));
+    let servers = vec![(0, "box.example.org".to_owned()), (1, "192.0.2.1".to_owned())];
+    all(&[
+        ToNetwork::Open(Open { public, servers, proof: Some((file_system, 4)), transport: 2 }),
+        ToNetwork::Meet(Meet { public, file_system, expected: Some(public) }),
+        ToNetwork::HearBeacons { file_system },
+    ])
+}
+
+fn wanted_sockets() -> Vec<Vec<u8>> {
+    all(&[WantedSocket::Tcp(1), WantedSocket::Udp, WantedSocket::Addresses(0)])
+}
+
+fn given_sockets() -> Vec<Vec<u8>> {
+    all(&[
+        GivenSocket::Socket { bbr: true },
+        GivenSocket::Addresses(vec![(vec![127, 0, 0, 1], 7440), (vec![0; 16], 80)]),
+        GivenSocket::None("nothing listens there".to_owned()),
+    ])
+}
+
+fn standings() -> Vec<Vec<u8>> {
+    let troubled = Standing {
+        server_key: Some(key().public()),
+        trouble: Some(holdfast_rpc::RpcError::Lost { maybe_sent: true }),
+        connects: 3,
+        is_over_quic: Some(false),
+        estimate: Some((1000, Some(1 << 20), None, 17)),
+        ..Standing::default()
+    };
+    all(&[Standing::default(), troubled])
+}
+
+fn introduced() -> Vec<Vec<u8>> {
+    let results: [Introduced; 2] = [Ok(key().public()), Err("it did not answer".to_owned())];
+    all(&results)
+}
+
+fn heard() -> Vec<Vec<u8>> {
+    vec![encode(&Heard { address: vec![192, 0, 2, 1], device: 3, port: 7443 })]
+}
+
+fn ask_desk() -> Vec<Vec<u8>> {
+    let (transcript, signature) = (vec![1; 200], vec![2; 64]);
+    all(&[
+        front::Ask::Nonce,
+        front::Ask::Sign { transcript: transcript.clone() },
+        front::Ask::Introduce { transcript, signature, address: front::Address::Six([3; 16], 7440) },
+        front::Ask::Words { warning: true, text: "a stranger".to_owned() },
+    ])
+}
+
+fn desk_says() -> Vec<Vec<u8>> {
+    all(&[
+        front::Told::Nonce([1; 32]),
+        front::Told::Signature([2; 64]),
+        front::Told::Introduced,
+        front::Told::Heard,
+    ])
+}
+
+fn notes() -> Vec<Vec<u8>> {
+    all(&[Note::Admitted, Note::Link { rtt_us: 900, sent: Some(1 << 20), received: None, loss_ppm: 20 }])
+}
+
+const NONCE: [u8; 32] = [6; 32];
+
+/// A handshake up to the server's Certificate, as the back end looks at it.
+fn transcripts() -> Vec<Vec<u8>> {
+    let message = |kind: u8, body: &[u8]| [&[kind, 0, 0, body.len() as u8], body].concat();
+    let hello = [&[3, 3], &NONCE[..], &[0, 0x13, 1, 0]].concat();
+    let head =
+        [0, 0, 0, 49, 0, 0, 44, 0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
+    let certificate = [&head[..], &key().public().0, &[0, 0]].concat();
+    let usual = |hello: &[u8]| {
+        [
+            message(1, &[3, 3]),
+            message(2, hello),
+            message(8, &[]),
+            message(13, &[0, 0]),
+            message(11, &certificate),
+        ]
+        .concat()
+    };
+    let anew = [message(254, &[1; 32]), message(2, &hello), usual(&hello)].concat();
+    vec![usual(&hello), anew]
+}
+
+/// Whether it is signed: no bytes may be but those of a handshake of this server, with the random bytes it drew.
+fn transcript(bytes: &[u8]) -> bool {
+    let (mut handshakes, now) = (Handshakes::default(), Instant::now());
+    handshakes.begin(now, NONCE);
+    let signed = handshakes.sign(now, bytes, &key()).is_ok();
+    let has = |part: &[u8]| bytes.windows(part.len()).any(|window| window == part);
+    assert!(!signed || (has(&NONCE) && has(&key().public().0)), "something else was signed");
+    // A front end may say that it goes on as it began, too.
+    assert!(handshakes.introduce(now, bytes, &[0; 64]).is_err(), "nobody has signed it");
+    signed
+}
+
+fn walker_packets() -> Vec<Vec<u8>> {
+    all(&[walker::Ask::Part(vec![1; 30]), walker::Ask::Last(vec![2; 9]), walker::Ask::More])
+}
+
+fn walker_told() -> Vec<Vec<u8>> {
+    all(&[walker::Told::Taken, walker::Told::Part(vec![1; 30]), walker::Told::Last(vec![2; 9])])
+}
+
+fn walker_questions() -> Vec<Vec<u8>> {
+    use walker::Question;
+    let name = || b"a name".to_vec();
+    let looked = walker::Looked {
+        device: 1,
+        number: 2,
+        mode: 0o100_644,
+        has_more_names: false,
+        size: 3,
+        blocks: 8,
+        device_number: 0,
+        modified_ns: 4,
+        changed_ns: 5,
+    };
+    let signs = || walker::Signs::of(&looked, 1, 0);
+    let root = Block::new(&DigestKey::WELL_KNOWN, BlockKind::Chunk, vec![], vec![7; 9]).reference();
+    let value = Value { bytes: vec![7; 9], references: vec![root] };
+    let walked =
+        walker::Walked { root, names: 1, bytes: 2, read: 1, notes: vec!["a socket".into()], hints: None };
+    all(&[
+        Question::Terms,
+        Question::Enter(0, None),
+        Question::Enter(1, Some(name())),
+        Question::Leave(1),
+        Question::Entries(0),
+        Question::Open(vec![name()]),
+        Question::Link(name()),
+        Question::There(9),
+        Question::Put(vec![(true, vec![1; 50])]),
+        Question::Fetch(Digest([1; 32])),
+        Question::Known(vec![(name(), signs())]),
+        Question::Remember(vec![(name(), signs(), value)]),
+        Question::Progress(walker::Progress { names: (1, 2), bytes: (3, 4) }),
+        Question::Hints(vec![1, 2]),
+        Question::Done(walked),
+        Question::Failed(walker::Fault::Changing(name())),
+    ])
+}
+
+fn block_requests() -> Vec<Vec<u8>> {
+    let (addresses, now_ns) = (vec![Digest([1; 32]); 2], 5);
+    let allowance = StoreAllowance { devices: vec![DeviceId(3)], bytes: 9, reserve: 1 };
+    let (owner, holder) = (DeviceId(3), 4);
+    [
+        BlockCall::Greet,
+        BlockCall::Store { owner, blocks: vec![], allowance: Some(allowance), now_ns },
+        BlockCall::Load { addresses: addresses.clone(), bytes_max: 1 << 20 },
+        BlockCall::References(addresses.clone()),
+        BlockCall::Contains(addresses.clone()),
+        BlockCall::Renew { addresses: addresses.clone(), now_ns },
+        BlockCall::Dereference { owner, addresses: addresses.clone(), now_ns },
+        BlockCall::Snapshot { now_ns },
+        BlockCall::Pin { holder, addresses: addresses.clone(), until_ns: 9, now_ns },
+        BlockCall::Unhold("release".to_owned()),
+        BlockCall::Holds,
+        BlockCall::Charged(vec![owner]),
+        BlockCall::Charges,
+        BlockCall::Collect { roots: addresses, short: vec![owner], now_ns },
+        BlockCall::Scrub,
+        BlockCall::Figures,
+    ]
+    .into_iter()
+    .map(|call| encode(&BlockRequest { store: Some([8; 16]), known: 3, file_system: Digest([2; 32]), call }))
+    .collect()
+}
+
+fn block_replies() -> Vec<Vec<u8>> {
+    let reply = |outcome: Result<BlockAnswer, BlockFault>| {
+        encode(&BlockReply { store: [8; 16], position: 7, outcome })
+    };
+    let references = BlockAnswer::References(vec![None, Some(vec![Digest([1; 32])])]);
+    vec![reply(Ok(BlockAnswer::Done)), reply(Ok(references))]
+}
+
+fn server_tasks() -> Vec<Vec<u8>> {
+    let file_system = Digest([2; 32]);
+    all(&[
+        control::Task::Collect,
+        control::Task::Scrub,
+        control::Task::Statistics,
+        control::Task::Seal,
+        control::Task::Holds,
+        control::Task::Unhold { file_system, name: "release".to_owned() },
+        control::Task::Witnesses,
+        control::Task::Move { file_system, to: "two.example.org".to_owned() },
+    ])
+}
+
+fn server_outcomes() -> Vec<Vec<u8>> {
+    let of = Digest([2; 32]);
+    all(&[
+        control::Outcome::Collected(vec![
+            (of, Ok(control::Collected::default())),
+            (of, Err("why".to_owned())),
+        ]),
+        control::Outcome::Scrubbed(control::Scrubbed::default()),
+        control::Outcome::Statistics(control::Statistics::default()),
+        control::Outcome::Failed("why".to_owned()),
+        control::Outcome::Sealed(vec![(1, 2)]),
+        control::Outcome::Holds(vec![(of, vec![])]),
+        control::Outcome::Unheld(true),
+        control::Outcome::Witnesses(vec![]),
+        control::Outcome::Moved,
+    ])
+}

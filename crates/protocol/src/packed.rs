@@ -1,0 +1,298 @@
+//! A view as it travels: each vector as its difference from the one before, each record of a pending or aborted operation
+//! once. Plain, a view grows with the square of the devices (each slot has a vector of all of them) and of what is pending
+//! (each entry names those before it); packed, with what has changed from one operation to the next.
+//!
+//! Nothing here is signed: signatures cover the roots of vectors and the lists of records themselves, which the reader
+//! makes again. So a sender that packs badly wastes bytes, and one that packs falsely has altered what it shows, like any
+//! liar. A reply has one packed form, and no other is read. [`PLAIN_BYTES_MAX`] bounds what it makes the reader hold.
+//!
+//! ```text
+//! reply     slots | pending | log head | peaks | consistency | blocks      (lists: u32 count, then items)
+//! slot      device | forecast | outcome | handles | signature              in order of log size, then device
+//! pending   certificate | forecast | dead
+//! forecast  file system | device | vector | records pending | records aborted | voids | ineffective | certificate | log head
+//! vector    principals left out (set) | those new or with another number (map), both against the forecast before this one
+//! records   runs: 0, record: a new one, which gets the next place; 1, place u32, count u32: those at these places,
+//!           as many as follow each other
+//! ```
+
+use crate::message::{MESSAGE_BYTES_MAX, ViewReply};
+use crate::structure::{Forecast, PendingEntry, Record, Structure, View};
+use crate::vector::VersionVector;
+use borsh::{BorshDeserialize, BorshSerialize};
+use holdfast_content::{DeviceId, PrincipalId};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::io::{Error, ErrorKind, Read, Result, Write};
+use std::sync::Arc;
+
+/// Most bytes of vectors and records, as they are in memory, that one reply may stand for.
+pub const PLAIN_BYTES_MAX: usize = 64 << 20;
+
+/// What a run of records begins with.
+const NEW: u8 = 0;
+const KNOWN: u8 = 1;
+
+/// Writes a reply.
+///
+/// # Errors
+/// The writer's.
+#[allow(clippy::borrowed_box)] // As the derive calls it.
+pub(crate) fn serialize<W: Write>(reply: &Box<ViewReply>, writer: &mut W) -> Result<()> {
+    write(reply, writer).map(drop)
+}
+
+/// Returns what a reader will hold.
+fn write<W: Write>(reply: &ViewReply, writer: &mut W) -> Result<Plain> {
+    let mut packer = Packer::default();
+    let view = &reply.view;
+    let mut slots: Vec<_> = view.slots.iter().collect();
+    slots.sort_by_key(|(device, slot)| (slot.value.forecast.log.size, **device));
+    count(slots.len(), writer)?;
+    for (device, slot) in slots {
+        device.serialize(writer)?;
+        packer.forecast(&slot.value.forecast, writer)?;
+        slot.value.outcome.serialize(writer)?;
+        slot.value.handles.serialize(writer)?;
+        slot.signature.serialize(writer)?;
+    }
+    count(view.pending.len(), writer)?;
+    for entry in &view.pending {
+        entry.certificate.serialize(writer)?;
+        packer.forecast(&entry.forecast, writer)?;
+        entry.dead.serialize(writer)?;
+    }
+    (&view.log, &reply.peaks, &reply.consistency, &reply.blocks).serialize(writer)?;
+    Ok(packer.plain)
+}
+
+/// A reply in its packed form, as a server keeps what it may have to say again.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub(crate) struct Packed(Vec<u8>);
+
+impl Packed {
+    /// Packs a reply.
+    pub(crate) fn of(reply: &ViewReply) -> Packed {
+        let mut bytes = Vec::new();
+        write(reply, &mut bytes).expect("writing into memory cannot fail");
+        Packed(bytes)
+    }
+
+    /// How much of what a message holds, and of what its reader may hold, a reply takes: the larger of the two.
+    pub(crate) fn share(reply: &ViewReply) -> f64 {
+        let mut bytes = Vec::new();
+        let plain = write(reply, &mut bytes).expect("writing into memory cannot fail");
+        (bytes.len() as f64 / MESSAGE_BYTES_MAX as f64).max(plain.0 as f64 / PLAIN_BYTES_MAX as f64)
+    }
+
+    /// The reply; `None` for bytes that [`Packed::of`] never made.
+    pub(crate) fn reply(&self) -> Option<Box<ViewReply>> {
+        let mut rest = &self.0[..];
+        deserialize(&mut rest).ok().filter(|_| rest.is_empty())
+    }
+}
+
+/// Reads a reply.
+///
+/// # Errors
+/// Of the reader; [`ErrorKind::InvalidData`]: it is none, or stands for more than [`PLAIN_BYTES_MAX`].
+pub(crate) fn deserialize<R: Read>(reader: &mut R) -> Result<Box<ViewReply>> {
+    let mut unpacker = Unpacker::default();
+    let mut slots = BTreeMap::new();
+    let mut last = None;
+    for _ in 0..u32::deserialize_reader(reader)? {
+        let device = DeviceId::deserialize_reader(reader)?;
+        let forecast = unpacker.forecast(reader)?;
+        let (outcome, handles, signature) = BorshDeserialize::deserialize_reader(reader)?;
+        let place = Some((forecast.log.size, device));
+        if last.replace((forecast.log.size, device)) >= place {
+            return Err(invalid("slots that are not in order"));
+        }
+        let value = Structure { forecast, outcome, handles };
+        if slots.insert(device, crate::signed::Signed { value, signature }).is_some() {
+            return Err(invalid("two slots of one device"));
+        }
+    }
+    let mut pending = Vec::new();
+    for _ in 0..u32::deserialize_reader(reader)? {
+        let certificate = BorshDeserialize::deserialize_reader(reader)?;
+        let forecast = unpacker.forecast(reader)?;
+        let dead = bool::deserialize_reader(reader)?;
+        pending.push(PendingEntry { certificate, forecast, dead });
+    }
+    let (log, peaks, consistency, blocks) = BorshDeserialize::deserialize_reader(reader)?;
+    Ok(Box::new(ViewReply { view: View { slots, pending, log }, peaks, consistency, blocks }))
+}
+
+/// What the reader knows by what went before.
+#[derive(Default)]
+struct Packer {
+    vector: VersionVector,
+    places: HashMap<Record, u32>,
+    plain: Plain,
+}
+
+impl Packer {
+    fn forecast<W: Write>(&mut self, forecast: &Forecast, writer: &mut W) -> Result<()> {
+        (forecast.file_system, forecast.device).serialize(writer)?;
+        self.vector(&forecast.vector, writer)?;
+        self.records(&forecast.pending, writer)?;
+        self.records(&forecast.aborted, writer)?;
+        (&forecast.voids, &forecast.ineffective, forecast.certificate, forecast.log).serialize(writer)
+    }
+
+    fn vector<W: Write>(&mut self, vector: &VersionVector, writer: &mut W) -> Result<()> {
+        let before = std::mem::replace(&mut self.vector, vector.clone());
+        let (gone, other) = differences(&before, vector);
+        if !gone.is_empty() || !other.is_empty() {
+            self.plain.takes::<(PrincipalId, u64)>(before.0.len() + other.len());
+        }
+        (gone, other).serialize(writer)
+    }
+
+    fn records<W: Write>(&mut self, records: &[Record], writer: &mut W) -> Result<()> {
+        let mut runs: Vec<(Option<Record>, u32, u32)> = Vec::new();
+        for record in records {
+            match (self.places.get(record), runs.last_mut()) {
+                (Some(&place), last) => {
+                    self.plain.takes::<Record>(1);
+                    match last {
+                        Some((None, first, length)) if *first + *length == place => *length += 1,
+                        _ => runs.push((None, place, 1)),
+                    }
+                }
+                (None, _) => {
+                    self.plain.takes::<Record>(3);
+                    self.places.insert(*record, self.places.len() as u32);
+                    runs.push((Some(*record), 0, 0));
+                }
+            }
+        }
+        count(runs.len(), writer)?;
+        for (new, first, length) in runs {
+            match new {
+                Some(record) => (NEW, record).serialize(writer)?,
+                None => (KNOWN, first, length).serialize(writer)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct Unpacker {
+    vector: VersionVector,
+    records: Vec<Record>,
+    known: HashSet<Record>,
+    plain: Plain,
+}
+
+impl Unpacker {
+    fn forecast<R: Read>(&mut self, reader: &mut R) -> Result<Forecast> {
+        let (file_system, device) = BorshDeserialize::deserialize_reader(reader)?;
+        let vector = self.vector(reader)?;
+        let pending = self.records(reader)?;
+        let aborted = self.records(reader)?;
+        let (voids, ineffective, certificate, log) = BorshDeserialize::deserialize_reader(reader)?;
+        Ok(Forecast { file_system, device, vector, pending, aborted, voids, ineffective, certificate, log })
+    }
+
+    fn vector<R: Read>(&mut self, reader: &mut R) -> Result<VersionVector> {
+        let gone: BTreeSet<PrincipalId> = BorshDeserialize::deserialize_reader(reader)?;
+        let other: BTreeMap<PrincipalId, u64> = BorshDeserialize::deserialize_reader(reader)?;
+        if !gone.is_empty() || !other.is_empty() {
+            self.plain.takes::<(PrincipalId, u64)>(self.vector.0.len() + other.len());
+            self.plain.is_bounded()?;
+            let versions = Arc::make_mut(&mut self.vector.0);
+            if gone.iter().any(|principal| versions.remove(principal).is_none()) {
+                return Err(invalid("a vector without what it never had"));
+            }
+            for (principal, number) in other {
+                if gone.contains(&principal) || versions.insert(principal, number) == Some(number) {
+                    return Err(invalid("a vector told twice"));
+                }
+            }
+        }
+        Ok(self.vector.clone())
+    }
+
+    fn records<R: Read>(&mut self, reader: &mut R) -> Result<Vec<Record>> {
+        let mut records = Vec::new();
+        // Where the last run ended, so that one that goes on is part of it.
+        let mut end = None;
+        for _ in 0..u32::deserialize_reader(reader)? {
+            match u8::deserialize_reader(reader)? {
+                NEW => {
+                    self.plain.takes::<Record>(3);
+                    self.plain.is_bounded()?;
+                    let record = Record::deserialize_reader(reader)?;
+                    if !self.known.insert(record) {
+                        return Err(invalid("a record told twice"));
+                    }
+                    end = None;
+                    self.records.push(record);
+                    records.push(record);
+                }
+                KNOWN => {
+                    let (first, length) = <(u32, u32)>::deserialize_reader(reader)?;
+                    let (first, length) = (first as usize, length as usize);
+                    if length == 0 || end.replace(first.saturating_add(length)) == Some(first) {
+                        return Err(invalid("a run of records in parts"));
+                    }
+                    let known = self.records.get(first..first.saturating_add(length));
+                    let known = known.ok_or_else(|| invalid("records that were not named"))?;
+                    self.plain.takes::<Record>(length);
+                    self.plain.is_bounded()?;
+                    records.extend_from_slice(known);
+                }
+                _ => return Err(invalid("no such run of records")),
+            }
+        }
+        Ok(records)
+    }
+}
+
+/// The bytes that a reader holds for what was packed.
+#[derive(Default)]
+struct Plain(usize);
+
+impl Plain {
+    fn takes<T>(&mut self, items: usize) {
+        self.0 = self.0.saturating_add(items.saturating_mul(size_of::<T>()));
+    }
+
+    fn is_bounded(&self) -> Result<()> {
+        let fits = self.0 <= PLAIN_BYTES_MAX;
+        fits.then_some(()).ok_or_else(|| invalid("a view of more than can be held"))
+    }
+}
+
+/// Which principals `now` lacks that `before` had, and which it has with another number or newly.
+fn differences(
+    before: &VersionVector,
+    now: &VersionVector,
+) -> (Vec<PrincipalId>, BTreeMap<PrincipalId, u64>) {
+    let (mut gone, mut other) = (Vec::new(), BTreeMap::new());
+    let mut former = before.0.iter().peekable();
+    for (&principal, &number) in now.0.iter() {
+        while let Some((&left, _)) = former.next_if(|(former, _)| **former < principal) {
+            gone.push(left);
+        }
+        match former.next_if(|(former, _)| **former == principal) {
+            Some((_, &as_before)) if as_before == number => {}
+            _ => _ = other.insert(principal, number),
+        }
+    }
+    gone.extend(former.map(|(principal, _)| *principal));
+    (gone, other)
+}
+
+fn count<W: Write>(items: usize, writer: &mut W) -> Result<()> {
+    u32::try_from(items).map_err(|_| invalid("more items than can be counted"))?.serialize(writer)
+}
+
+fn invalid(why: &str) -> Error {
+    Error::new(ErrorKind::InvalidData, why)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+use super::*;
+use crate::certificate::{Certificate, Path};
+use crate::message::{MESSAGE_BYTES_MAX, Response};
+use crate::order::forecast;
+use crate::signed::Signed;
+use crate::structure::{LogHead, Outcome};
+use holdfast_content::UserId;
+use holdfast_crypto::{Digest, DigestKey, Domain, Signature, decode, encode};
+use proptest::prelude::*;
+
+fn number(number: u64) -> Digest {
+    DigestKey::WELL_KNOWN.digest(Domain::Table, &number.to_le_bytes())
+}
+
+fn signed<T>(value: T) -> Signed<T> {
+    Signed { value, signature: Signature([7; 64]) }
+}
+
+fn certificate(device: u32, number: u64) -> Certificate {
+    Certificate {
+        file_system: Digest::ZERO,
+        device: DeviceId(device),
+        number,
+        previous: Digest::ZERO,
+        path: Path::Slow,
+        voids: Default::default(),
+        ineffective: Default::default(),
+        time_ns: 0,
+        deltas: Vec::new(),
+    }
+}
+
+fn reply(view: View) -> Response {
+    let (peaks, consistency) = (vec![number(1)], vec![number(2), number(3)]);
+    Response::View(Box::new(ViewReply { view, peaks, consistency, blocks: Vec::new() }))
+}
+
+/// What many devices make of each other: each has a slot, in no order of their numbers, and the last `pending` are in the
+/// middle of another operation.
+fn crowd(devices: u32, pending: u32) -> View {
+    let mut view = View::default();
+    for at in 0..devices {
+        let certificate = certificate(at * 7919 % devices, 1);
+        let forecast = forecast(&view, &certificate);
+        let structure = Structure { forecast, outcome: Outcome::Done, handles: BTreeMap::new() };
+        view.slots.insert(certificate.device, signed(structure));
+        view.log = LogHead { size: u64::from(at) + 1, root: number(at.into()) };
+    }
+    for at in 0..pending {
+        let certificate = signed(certificate(at, 2));
+        let forecast = forecast(&view, &certificate.value);
+        view.pending.push(PendingEntry { certificate, forecast, dead: at % 5 == 1 });
+        view.log.size += 1;
+    }
+    view
+}
+
+/// Proves: what many devices make of each other grows hardly faster than they do (plain, with their square), also where
+/// every fifth is dead, and comes back as it was; 1,000 that have all something pending are far from too many.
+#[test]
+fn crowds_are_small() {
+    let sizes = [100, 200].map(|devices| {
+        let response = reply(crowd(devices, devices));
+        let bytes = encode(&response);
+        assert_eq!(decode::<Response>(&bytes).expect("what was packed"), response);
+        bytes.len()
+    });
+    assert!(sizes[1] < sizes[0] * 5 / 2, "{sizes:?}");
+    // As if it were the square.
+    assert!(sizes[1] * 25 < MESSAGE_BYTES_MAX, "{sizes:?}");
+}
+
+/// Proves: few bytes cannot stand for more than a reader may be made to hold.
+#[test]
+fn bombs_are_refused() {
+    let record = |at: u64| Record { device: DeviceId(1), number: at, forecast: number(at) };
+    let of = |vector: VersionVector, pending: Vec<Record>| Forecast {
+        file_system: Digest::ZERO,
+        device: DeviceId(1),
+        vector,
+        pending,
+        aborted: Vec::new(),
+        voids: Default::default(),
+        ineffective: Default::default(),
+        certificate: Digest::ZERO,
+        log: LogHead::default(),
+    };
+    let view = |forecasts: Vec<Forecast>| View {
+        pending: forecasts
+            .into_iter()
+            .map(|forecast| PendingEntry { certificate: signed(certificate(1, 1)), forecast, dead: false })
+            .collect(),
+        ..View::default()
+    };
+    let records: Vec<Record> = (0..4096).map(record).collect();
+    let vector = |at: u64| {
+        let versions = (0..16_384).map(|id| (PrincipalId::User(UserId(id)), u64::from(id) + at));
+        let mut versions: BTreeMap<_, _> = versions.collect();
+        for (version, at) in versions.values_mut().skip(1).zip(2..) {
+            *version = at;
+        }
+        VersionVector(Arc::new(versions))
+    };
+    let lists = view((0..1000).map(|_| of(VersionVector::default(), records.clone())).collect());
+    let vectors = view((0..1000).map(|at| of(vector(at), Vec::new())).collect());
+    for view in [lists, vectors] {
+        let bytes = encode(&reply(view));
+        assert!(bytes.len() < MESSAGE_BYTES_MAX);
+        let error = decode::<Response>(&bytes).expect_err("too much");
+        assert!(error.to_string().contains("more than can be held"), "{error}");
+    }
+}
+
+fn any_forecast() -> impl Strategy<Value = Forecast> {
+    let principal = (0..4_u32, 0..3).prop_map(|(id, kind)| match kind {
+        0 => PrincipalId::Members,
+        1 => PrincipalId::Device(DeviceId(id)),
+        _ => PrincipalId::User(UserId(id)),
+    });
+    let vector = prop::collection::btree_map(principal, 0..3_u64, 0..6);
+    let record =
+        (0..9_u64).prop_map(|at| Record { device: DeviceId(at as u32), number: at, forecast: number(at) });
+    let records = prop::collection::vec(record, 0..8);
+    // Often all of them in order, as honest ones are.
+    let records = prop_oneof![
+        records,
+        (0..9_u64, 0..9_u64).prop_map(|(first, count)| {
+            (first..first + count)
+                .map(|at| Record { device: DeviceId(at as u32), number: at, forecast: number(at) })
+                .collect()
+        })
+    ];
+    (vector, records.clone(), records, 0..4_u32, 0..5_u64).prop_map(
+        |(vector, pending, aborted, device, size)| Forecast {
+            file_system: Digest::ZERO,
+            device: DeviceId(device),
+            vector: VersionVector(Arc::new(vector)),
+            pending,
+            aborted,
+            voids: Default::default(),
+            ineffective: Default::default(),
+            certificate: number(size),
+            log: LogHead { size, root: number(size) },
+        },
+    )
+}
+
+prop_compose! {
+    fn any_view()(
+        slots in prop::collection::btree_map(0..9_u32, any_forecast(), 0..6),
+        pending in prop::collection::vec((any_forecast(), any::<bool>()), 0..6),
+    ) -> View {
+        let structure = |forecast| Structure { forecast, outcome: Outcome::Done, handles: BTreeMap::new() };
+        let slots = slots.into_iter().map(|(device, forecast)| (DeviceId(device), signed(structure(forecast))));
+        let entry = |(forecast, dead)| PendingEntry { certificate: signed(certificate(1, 1)), forecast, dead };
+        View { slots: slots.collect(), pending: pending.into_iter().map(entry).collect(), log: LogHead::default() }
+    }
+}
+
+proptest! {
+    /// Proves: any view, also none that could be, comes back as it was; and bytes that are read are the only ones for what
+    /// they say.
+    #[test]
+    fn whatever_is_packed_comes_back(view in any_view(), at in any::<prop::sample::Index>(), flip in 1..=255_u8) {
+        let response = reply(view);
+        let mut bytes = encode(&response);
+        prop_assert_eq!(&decode::<Response>(&bytes).expect("what was packed"), &response);
+        let at = at.index(bytes.len());
+        bytes[at] ^= flip;
+        if let Ok(other) = decode::<Response>(&bytes) {
+            prop_assert_eq!(encode(&other), bytes);
+        }
+    }
+}

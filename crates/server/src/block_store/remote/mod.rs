@@ -1,0 +1,322 @@
+//! Blocks at block servers on other machines: in one store, or in several, the shards, which several block servers of one
+//! bucket have between them. Each file system is in one shard.
+//!
+//! Invariant: how many shards there are is remembered, and does not change; each is remembered like a store of its own.
+
+mod store;
+
+use super::note::Note;
+use super::{BlockStore, BlockStoreError, Standing};
+use crate::control::Scrubbed;
+use holdfast_content::{DeviceId, StoredBlock};
+use holdfast_crypto::{Digest, SigningKey};
+use holdfast_protocol::block_server::{BlockFigures, BucketStanding, LoadedBlock, Shard};
+use holdfast_rpc::BlocksAddress;
+use holdfast_store::{Allowance, Charge, CollectReport, Hold, HoldOutcome};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use store::RemoteStore;
+
+/// Directory of what is remembered of shards, below the data directory.
+pub(crate) const SHARDS: &str = "block-shards";
+/// Most damaged records told of.
+const BAD_MAX: usize = 10_000;
+
+/// How block servers are found.
+pub struct RemoteSettings<'a> {
+    /// Where they are; `None`: where they were last time.
+    pub address: Option<BlocksAddress>,
+    /// The data directory, where the store is remembered.
+    pub data: &'a Path,
+    /// The consistency server's key, by which the block servers know it.
+    pub key: SigningKey,
+    /// The operator accepts the store as it is, whatever was remembered.
+    pub anew: bool,
+}
+
+/// Block stores on other machines.
+pub struct Remote {
+    address: String,
+    /// All shards; the only store, where there are none.
+    stores: Vec<RemoteStore>,
+}
+
+impl Remote {
+    /// Connects, or says why not. `None`: neither the settings nor the data directory name a block server.
+    ///
+    /// # Errors
+    /// In words, with the way out.
+    pub fn open(settings: RemoteSettings) -> Result<Option<Remote>, String> {
+        let Some((note, moved)) = remembered(settings.data, settings.address.as_ref(), settings.anew)? else {
+            return Ok(None);
+        };
+        let known = (note.shards, note.store);
+        let (address, key) = (note.address.clone(), &settings.key);
+        let first = RemoteStore::connect(note, key.clone(), None)?;
+        let named = first.address().to_owned();
+        let shards = first.shards().map_err(|error| error.to_string())?;
+        let in_words = |shards: Option<u16>| match shards {
+            Some(shards) => format!("in {shards} shards"),
+            None => "in one piece".to_owned(),
+        };
+        // Nothing is known of one that was never reached.
+        if known.0 != shards && (known.0.is_some() || known.1.is_some()) {
+            return Err(format!(
+                "the block store {named} has the blocks {}, and had them {}: it is another one. --blocks-anew accepts it \
+                 as it is",
+                in_words(shards),
+                in_words(known.0)
+            ));
+        }
+        let failed = |error: std::io::Error| format!("writing to {}: {error}", settings.data.display());
+        let Some(shards) = shards else {
+            let only = first.begin(moved || settings.anew, settings.data)?;
+            return Ok(Some(Remote { address: named, stores: vec![only] }));
+        };
+        let mut note = first.into_note();
+        if moved || settings.anew || note.shards.is_none() {
+            note.shards = Some(shards);
+            note.write().map_err(failed)?;
+        }
+        let stores = (0..shards).map(|number| {
+            let folder = settings.data.join(SHARDS).join(number.to_string());
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).map_err(failed)?;
+            let (note, moved) =
+                remembered(&folder, Some(&address), settings.anew)?.expect("an address was given");
+            RemoteStore::connect(note, key.clone(), Some(Shard { number, of: shards }))?
+                .begin(moved || settings.anew, &folder)
+        });
+        Ok(Some(Remote { stores: stores.collect::<Result<_, String>>()?, address: named }))
+    }
+
+    /// Their address.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The store that has a file system.
+    fn of(&self, file_system: &Digest) -> &RemoteStore {
+        let shard = Shard::of_file_system(file_system, self.stores.len() as u16);
+        &self.stores[usize::from(shard.number)]
+    }
+}
+
+/// What is remembered of a store in a folder, and whether it is at another place than last time. `None`: neither that nor an
+/// address was given.
+fn remembered(
+    folder: &Path,
+    address: Option<&BlocksAddress>,
+    anew: bool,
+) -> Result<Option<(Note, bool)>, String> {
+    let remembered = Note::read(folder)
+        .map_err(|error| format!("what is known of the block store ({}): {error}", folder.display()))?;
+    let failed = |error: std::io::Error| format!("writing to {}: {error}", folder.display());
+    let (mut note, moved) = match (address, remembered) {
+        (None, None) => return Ok(None),
+        (Some(address), None) => (Note::new(folder, address.clone()).map_err(failed)?, true),
+        (None, Some(note)) => (note, false),
+        (Some(address), Some(mut note)) => {
+            let moved = note.address != *address;
+            note.address = address.clone();
+            (note, moved)
+        }
+    };
+    if anew {
+        (note.store, note.doubt, note.shards) = (None, None, None);
+        note.put_position(0).map_err(failed)?;
+    }
+    Ok(Some((note, moved)))
+}
+
+/// Files in the data directory in which shards are remembered, by their paths there.
+pub(crate) fn files_of_shards(data: &Path) -> Vec<PathBuf> {
+    let shards = Note::read(data).ok().flatten().and_then(|note| note.shards).unwrap_or(0);
+    let files = |number: u16| super::FILES.map(|name| Path::new(SHARDS).join(number.to_string()).join(name));
+    (0..shards).flat_map(files).collect()
+}
+
+impl RemoteStore {
+    /// Finds out whether it is the store that is remembered, and writes down what is new.
+    fn begin(self, is_new: bool, folder: &Path) -> Result<RemoteStore, String> {
+        self.greet().map_err(|error| error.to_string())?;
+        if is_new {
+            self.write_note().map_err(|error| format!("writing to {}: {error}", folder.display()))?;
+        }
+        Ok(self)
+    }
+}
+
+impl BlockStore for Remote {
+    fn store(
+        &self,
+        file_system: Digest,
+        owner: DeviceId,
+        blocks: Vec<(Digest, StoredBlock)>,
+        allowance: Option<&Allowance>,
+        now_ns: i64,
+    ) -> Result<(), BlockStoreError> {
+        self.of(&file_system).store(file_system, owner, blocks, allowance, now_ns)
+    }
+
+    fn load(
+        &self,
+        file_system: Digest,
+        addresses: &[Digest],
+        bytes_max: usize,
+    ) -> Result<Vec<LoadedBlock>, BlockStoreError> {
+        self.of(&file_system).load(file_system, addresses, bytes_max)
+    }
+
+    fn references(
+        &self,
+        file_system: Digest,
+        addresses: &[Digest],
+    ) -> Result<Vec<Option<Vec<Digest>>>, BlockStoreError> {
+        self.of(&file_system).references(file_system, addresses)
+    }
+
+    fn contains(&self, file_system: Digest, addresses: &[Digest]) -> Result<Vec<bool>, BlockStoreError> {
+        self.of(&file_system).contains(file_system, addresses)
+    }
+
+    fn renew(
+        &self,
+        file_system: Digest,
+        addresses: &[Digest],
+        now_ns: i64,
+    ) -> Result<Vec<bool>, BlockStoreError> {
+        self.of(&file_system).renew(file_system, addresses, now_ns)
+    }
+
+    fn dereference(
+        &self,
+        file_system: Digest,
+        owner: DeviceId,
+        addresses: &[Digest],
+        now_ns: i64,
+    ) -> Result<u32, BlockStoreError> {
+        self.of(&file_system).dereference(file_system, owner, addresses, now_ns)
+    }
+
+    fn snapshot(&self, file_system: Digest, now_ns: i64) -> Result<(), BlockStoreError> {
+        self.of(&file_system).snapshot(file_system, now_ns)
+    }
+
+    fn pin(
+        &self,
+        file_system: Digest,
+        holder: u64,
+        addresses: &[Digest],
+        until_ns: i64,
+        now_ns: i64,
+    ) -> Result<(), BlockStoreError> {
+        self.of(&file_system).pin(file_system, holder, addresses, until_ns, now_ns)
+    }
+
+    fn hold(&self, file_system: Digest, hold: Hold) -> Result<HoldOutcome, BlockStoreError> {
+        self.of(&file_system).hold(file_system, hold)
+    }
+
+    fn unhold(&self, file_system: Digest, name: &str) -> Result<bool, BlockStoreError> {
+        self.of(&file_system).unhold(file_system, name)
+    }
+
+    fn holds(&self, file_system: Digest) -> Result<Vec<Hold>, BlockStoreError> {
+        self.of(&file_system).holds(file_system)
+    }
+
+    fn charged(&self, file_system: Digest, devices: &[DeviceId]) -> Result<Charge, BlockStoreError> {
+        self.of(&file_system).charged(file_system, devices)
+    }
+
+    fn charges(&self, file_system: Digest) -> Result<BTreeMap<DeviceId, Charge>, BlockStoreError> {
+        self.of(&file_system).charges(file_system)
+    }
+
+    fn collect(
+        &self,
+        file_system: Digest,
+        roots: &[Digest],
+        short: &BTreeSet<DeviceId>,
+        now_ns: i64,
+    ) -> Result<CollectReport, BlockStoreError> {
+        self.of(&file_system).collect(file_system, roots, short, now_ns)
+    }
+
+    fn sync(&self) -> Result<(), BlockStoreError> {
+        // Every call was durable when it returned.
+        Ok(())
+    }
+
+    fn scrub(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Scrubbed, BlockStoreError> {
+        let mut all = Scrubbed::default();
+        for store in &self.stores {
+            let Scrubbed { records, bytes, bad, bad_count } = store.scrub(progress)?;
+            let room = BAD_MAX.saturating_sub(all.bad.len());
+            all.bad.extend(bad.into_iter().take(room));
+            (all.records, all.bytes, all.bad_count) =
+                (all.records + records, all.bytes + bytes, all.bad_count + bad_count);
+        }
+        Ok(all)
+    }
+
+    fn figures(&self) -> Result<BlockFigures, BlockStoreError> {
+        let each = self.stores.iter().map(BlockStore::figures).collect::<Result<Vec<_>, _>>()?;
+        Ok(sum_of_figures(each))
+    }
+
+    fn batch(&self) -> usize {
+        self.stores[0].batch()
+    }
+
+    fn standing(&self) -> Option<Standing> {
+        // Beside each other: each that is away takes its time.
+        let each: Vec<Standing> = std::thread::scope(|scope| {
+            let asked: Vec<_> =
+                self.stores.iter().map(|store| scope.spawn(|| BlockStore::standing(store))).collect();
+            asked.into_iter().filter_map(|asked| asked.join().ok().flatten()).collect()
+        });
+        let doubt = each.iter().enumerate().find_map(|(number, standing)| {
+            let doubt = standing.doubt.as_ref()?;
+            Some(if each.len() > 1 { format!("shard {number}: {doubt}") } else { doubt.clone() })
+        });
+        let figures: Option<Vec<BlockFigures>> =
+            each.iter().map(|standing| standing.figures.clone()).collect();
+        let buckets: Option<Vec<BucketStanding>> =
+            each.iter().map(|standing| standing.bucket.clone()).collect();
+        Some(Standing {
+            address: self.address.clone(),
+            reached: each.len() == self.stores.len() && each.iter().all(|standing| standing.reached),
+            doubt,
+            figures: figures.map(sum_of_figures),
+            bucket: buckets.and_then(|buckets| buckets.into_iter().reduce(sum_of_buckets)),
+        })
+    }
+}
+
+fn sum_of_figures(each: Vec<BlockFigures>) -> BlockFigures {
+    let sum = |one: BlockFigures, other: BlockFigures| BlockFigures {
+        blocks: one.blocks + other.blocks,
+        block_bytes: one.block_bytes + other.block_bytes,
+        deleted_bytes: one.deleted_bytes + other.deleted_bytes,
+        log_bytes: one.log_bytes + other.log_bytes,
+        // Several may be on one medium.
+        free_bytes: one.free_bytes.into_iter().chain(other.free_bytes).min(),
+        damaged_blocks: one.damaged_blocks + other.damaged_blocks,
+    };
+    each.into_iter().reduce(sum).unwrap_or_default()
+}
+
+fn sum_of_buckets(one: BucketStanding, other: BucketStanding) -> BucketStanding {
+    let mut requests = one.requests;
+    requests.iter_mut().zip(other.requests).for_each(|(count, more)| *count += more);
+    BucketStanding {
+        trouble: one.trouble.or(other.trouble),
+        segments: one.segments + other.segments,
+        bytes: one.bytes + other.bytes,
+        waiting_bytes: one.waiting_bytes + other.waiting_bytes,
+        cached_bytes: one.cached_bytes + other.cached_bytes,
+        requests,
+    }
+}

@@ -1,0 +1,274 @@
+//! The stores that a block server has: all of those it was allowed, for good; or, with others on the same bucket, those whose
+//! seats it has.
+//!
+//! Invariants:
+//! - a store that is given up, or was taken over by another block server, is closed before its seat is left: what was under
+//!   way is carried out or refused, and nothing is acknowledged after;
+//! - one that does not open leaves its seat, and this block server rests for a while, so that others may take it.
+
+use super::election::{Candidate, Seat, decide};
+use super::keeper::Keeper;
+use holdfast_etcd::{EtcdError, Revision};
+use holdfast_protocol::block_server::Shard;
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often it is looked who has what.
+const LOOK_EVERY: Duration = Duration::from_millis(300);
+/// How long one rests when a store did not open: doubled each time up to the second.
+const REST_MIN: Duration = Duration::from_secs(1);
+const REST_MAX: Duration = Duration::from_secs(30);
+/// How long the end waits for what is under way.
+const END_PATIENCE: Duration = Duration::from_secs(10);
+/// How often it is looked whether a store is still in use.
+const GLANCE: Duration = Duration::from_millis(10);
+
+/// Opens the store of a seat, or says why not.
+pub(super) type Opener = Box<dyn Fn(&Seat) -> Result<Keeper, String> + Send + Sync>;
+
+/// Stores, by seat.
+pub(super) struct Seats {
+    /// In how many shards each server's blocks are.
+    pub(super) shards: u16,
+    all: Vec<Seat>,
+    open: Opener,
+    state: Mutex<State>,
+    stopped: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    taken: BTreeMap<Seat, Taken>,
+    rests_until: Option<Instant>,
+    /// Stores that did not open since one did.
+    failures: u32,
+    stop: bool,
+}
+
+/// A seat that this one has.
+struct Taken {
+    since: Revision,
+    store: Store,
+}
+
+enum Store {
+    /// It is being opened.
+    Opening,
+    Here(Arc<Keeper>),
+    /// It is being closed.
+    Closing,
+}
+
+impl Seats {
+    /// Of these seats, none of which is taken yet.
+    pub(super) fn new(shards: u16, all: Vec<Seat>, open: Opener) -> Seats {
+        Seats { shards, all, open, state: Mutex::default(), stopped: Condvar::new() }
+    }
+
+    /// Opens all of them, for good.
+    pub(super) fn open_all(&self) -> Result<(), (Seat, String)> {
+        for seat in &self.all {
+            let keeper = (self.open)(seat).map_err(|why| (*seat, why))?;
+            let store = Store::Here(Arc::new(keeper));
+            self.state.lock().taken.insert(*seat, Taken { since: 0, store });
+        }
+        Ok(())
+    }
+
+    /// The store of a seat, if it is here.
+    pub(super) fn keeper(&self, seat: &Seat) -> Option<Arc<Keeper>> {
+        match &self.state.lock().taken.get(seat)?.store {
+            Store::Here(keeper) => Some(keeper.clone()),
+            Store::Opening | Store::Closing => None,
+        }
+    }
+
+    /// Who has taken one of the stores over.
+    pub(super) fn taken_over(&self) -> Option<String> {
+        let keepers = self.here();
+        keepers.iter().find_map(|(_, keeper)| keeper.taken_over())
+    }
+
+    fn here(&self) -> Vec<(Seat, Arc<Keeper>)> {
+        let state = self.state.lock();
+        let here = state.taken.iter().filter_map(|(seat, taken)| match &taken.store {
+            Store::Here(keeper) => Some((*seat, keeper.clone())),
+            Store::Opening | Store::Closing => None,
+        });
+        here.collect()
+    }
+
+    /// Takes and leaves seats as they are shared with others, until it is stopped; then leaves all.
+    pub(super) fn share(self: &Arc<Seats>, candidate: &Arc<Candidate>) {
+        let (mut is_away, mut stood_by) = (false, false);
+        loop {
+            match self.look(candidate) {
+                Ok(stands_by) => {
+                    if stands_by && !stood_by {
+                        tracing::info!(
+                            "other block servers have all stores of this bucket; this one stands by"
+                        );
+                    }
+                    if is_away {
+                        tracing::info!("etcd answers again");
+                    }
+                    (is_away, stood_by) = (false, stands_by);
+                }
+                Err(error) => {
+                    if !is_away {
+                        tracing::warn!(%error, "others may take this one for dead");
+                    }
+                    is_away = true;
+                }
+            }
+            for (seat, keeper) in self.here() {
+                if let Some(why) = keeper.taken_over() {
+                    drop(keeper);
+                    self.close(candidate, &seat, &why);
+                }
+            }
+            let mut state = self.state.lock();
+            if !state.stop {
+                self.stopped.wait_for(&mut state, LOOK_EVERY);
+            }
+            if state.stop {
+                break;
+            }
+        }
+        let end = Instant::now() + END_PATIENCE;
+        while !self.state.lock().taken.is_empty() && Instant::now() < end {
+            for (seat, keeper) in self.here() {
+                drop(keeper);
+                self.close(candidate, &seat, "this block server ends");
+            }
+            std::thread::sleep(GLANCE);
+        }
+        candidate.resign();
+    }
+
+    /// Ends [`Seats::share`].
+    pub(super) fn stop(&self) {
+        self.state.lock().stop = true;
+        self.stopped.notify_all();
+    }
+
+    /// Looks once; whether others have all seats.
+    fn look(self: &Arc<Seats>, candidate: &Arc<Candidate>) -> Result<bool, EtcdError> {
+        let is_able = self.state.lock().rests_until.is_none_or(|until| until <= Instant::now());
+        candidate.keep(is_able)?;
+        let picture = candidate.look()?;
+        let own: Vec<Seat> = self.state.lock().taken.keys().copied().collect();
+        let (mut kept, mut free) = (Vec::new(), Vec::new());
+        for seat in &own {
+            match candidate.holder(&picture, seat) {
+                Some(other) if !candidate.is_own(other) => {
+                    self.close(candidate, seat, &format!("the block server on {} was elected", other.host));
+                    continue;
+                }
+                Some(_) => {}
+                // The lease had ended before it was renewed.
+                None => match candidate.take(seat)? {
+                    Some(since) => self.since(seat, since),
+                    None => tracing::warn!("the seat of {} was lost", words(seat)),
+                },
+            }
+            kept.push(*seat);
+        }
+        for seat in &self.all {
+            if !own.contains(seat) && candidate.holder(&picture, seat).is_none() {
+                free.push(*seat);
+            }
+        }
+        if is_able {
+            let decision = decide(self.all.len(), &kept, &free, picture.members.len());
+            for seat in &decision.take {
+                if let Some(since) = candidate.take(seat)? {
+                    self.begin(candidate, *seat, since);
+                }
+            }
+            for seat in &decision.give {
+                self.give(candidate, seat);
+            }
+        }
+        Ok(kept.is_empty() && free.is_empty())
+    }
+
+    fn since(&self, seat: &Seat, since: Revision) {
+        if let Some(taken) = self.state.lock().taken.get_mut(seat) {
+            taken.since = since;
+        }
+    }
+
+    /// Opens the store of a seat that was just taken.
+    fn begin(self: &Arc<Seats>, candidate: &Arc<Candidate>, seat: Seat, since: Revision) {
+        self.state.lock().taken.insert(seat, Taken { since, store: Store::Opening });
+        let (seats, candidate) = (self.clone(), candidate.clone());
+        std::thread::spawn(move || {
+            let opened = (seats.open)(&seat);
+            let mut state = seats.state.lock();
+            match opened {
+                Ok(keeper) => {
+                    tracing::info!("serves {}", words(&seat));
+                    state.failures = 0;
+                    if let Some(taken) = state.taken.get_mut(&seat) {
+                        taken.store = Store::Here(Arc::new(keeper));
+                    }
+                }
+                Err(why) => {
+                    tracing::error!("{} cannot be opened here, and is left to others: {why}", words(&seat));
+                    let rest = (REST_MIN * 2_u32.pow(state.failures.min(8))).min(REST_MAX);
+                    state.failures += 1;
+                    state.rests_until = Some(Instant::now() + rest);
+                    let taken = state.taken.remove(&seat);
+                    drop(state);
+                    candidate.leave(&seat, taken.map_or(since, |taken| taken.since));
+                }
+            }
+        });
+    }
+
+    /// Leaves a seat to others, unless something is under way there that takes long.
+    fn give(self: &Arc<Seats>, candidate: &Arc<Candidate>, seat: &Seat) {
+        if self.keeper(seat).is_some_and(|keeper| !keeper.is_long_busy()) {
+            self.close(candidate, seat, "others have fewer");
+        }
+    }
+
+    /// Closes a store, and leaves its seat.
+    fn close(self: &Arc<Seats>, candidate: &Arc<Candidate>, seat: &Seat, why: &str) {
+        let keeper = {
+            let mut state = self.state.lock();
+            let Some(taken) = state.taken.get_mut(seat) else { return };
+            // One that is being opened is closed when it is met the next time.
+            let Store::Here(_) = &taken.store else { return };
+            let Store::Here(keeper) = std::mem::replace(&mut taken.store, Store::Closing) else { return };
+            keeper
+        };
+        tracing::info!("gives up {}: {why}", words(seat));
+        let (seats, candidate, seat) = (self.clone(), candidate.clone(), *seat);
+        std::thread::spawn(move || {
+            let mut keeper = keeper;
+            // Nobody comes anew.
+            let keeper = loop {
+                match Arc::try_unwrap(keeper) {
+                    Ok(keeper) => break keeper,
+                    Err(used) => keeper = used,
+                }
+                std::thread::sleep(GLANCE);
+            };
+            drop(keeper);
+            if let Some(taken) = seats.state.lock().taken.remove(&seat) {
+                candidate.leave(&seat, taken.since);
+            }
+        });
+    }
+}
+
+fn words(seat: &Seat) -> String {
+    match seat.shard {
+        Shard::WHOLE => format!("the blocks of {}", seat.server),
+        Shard { number, of } => format!("shard {number} of {of} of the blocks of {}", seat.server),
+    }
+}
