@@ -1,5 +1,5 @@
-//! From one box to several servers: a data directory whose order goes into etcd and whose blocks go to a block server or
-//! into a bucket, by real processes that are killed.
+//! From one box to several servers and back: order and blocks go from a data directory into etcd, to a block server, into a
+//! bucket, and from each of them elsewhere, by real processes that are killed.
 
 use crate::common;
 
@@ -70,8 +70,12 @@ impl Sight {
 }
 
 fn convert(world: &World, to: &Path, places: &[&str]) -> Command {
+    convert_from(world, &world.data(), to, places)
+}
+
+fn convert_from(world: &World, from: &Path, to: &Path, places: &[&str]) -> Command {
     let mut command = world.holdfast("operator");
-    command.envs(CREDENTIALS).args(["server", "convert", "--data"]).arg(world.data()).arg("--to").arg(to);
+    command.envs(CREDENTIALS).args(["server", "convert", "--data"]).arg(from).arg("--to").arg(to);
     command.args(places).stdin(Stdio::null());
     command
 }
@@ -90,6 +94,42 @@ fn started(data: &Path) -> Output {
 
 fn refused(output: Output, why: &str) {
     assert!(!output.status.success() && text(&output).contains(why), "{}", text(&output));
+}
+
+/// Converts, killed ever later until it is through, and never served on the way; what it says then.
+fn killed_again_and_again(
+    world: &World,
+    from: &Path,
+    new: &Path,
+    places: &[&str],
+    mut meanwhile: impl FnMut(),
+) -> serde_json::Value {
+    let (mut killed, mut pause) = (0, Duration::from_millis(100));
+    let told = world.path("told");
+    loop {
+        let mut command = convert_from(world, from, new, places);
+        let stdout = fs::File::create(&told).expect("a file");
+        let mut child = command.arg("--json").stdout(stdout).spawn().expect("it runs");
+        let start = Instant::now();
+        // Once it was killed on the way often enough, it may go on for as long as it takes.
+        while child.try_wait().expect("it is a child").is_none() && (start.elapsed() < pause || killed > 5) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if let Some(status) = child.try_wait().expect("it is a child") {
+            assert!(status.success());
+            break;
+        }
+        child.kill().expect("a child can be killed");
+        child.wait().expect("it ends");
+        if new.join("converting").exists() && !from.join("converted").exists() {
+            killed += 1;
+            refused(started(new), "not all there yet");
+            meanwhile();
+        }
+        pause += Duration::from_millis(100);
+    }
+    assert!(killed > 0);
+    serde_json::from_str(&fs::read_to_string(&told).expect("read")).expect("JSON")
 }
 
 /// Puts the new directory where the world's server has its own.
@@ -115,32 +155,10 @@ fn one_box_becomes_two_servers() {
     refused(running, "in use");
     world.stop_server();
     refused(convert(&world, &new, &places[2..]).output().expect("it runs"), "--blocks");
-    let (mut killed, mut is_through) = (0, false);
-    let told = world.path("told");
-    for pause_ms in [100, 200, 300, 400, 600, 30_000] {
-        let mut command = convert(&world, &new, &places);
-        let mut child =
-            command.arg("--json").stdout(fs::File::create(&told).expect("a file")).spawn().expect("it runs");
-        let start = Instant::now();
-        while !is_through && start.elapsed() < Duration::from_millis(pause_ms) {
-            std::thread::sleep(Duration::from_millis(5));
-            is_through = child.try_wait().expect("it is a child").is_some();
-        }
-        if is_through {
-            break;
-        }
-        child.kill().expect("a child can be killed");
-        child.wait().expect("it ends");
-        if new.join("converting").exists() && !world.data().join("converted").exists() {
-            killed += 1;
-            refused(started(&new), "not all there yet");
-            let other = convert(&world, &new, &["--blocks", &address]).output().expect("it runs");
-            refused(other, "something else");
-        }
-    }
-    assert!(killed > 0 && is_through);
-    let told: serde_json::Value =
-        serde_json::from_str(&fs::read_to_string(&told).expect("read")).expect("JSON");
+    let told = killed_again_and_again(&world, &world.data(), &new, &places, || {
+        let other = convert(&world, &new, &["--blocks", &address]).output().expect("it runs");
+        refused(other, "something else");
+    });
     // Unless it was killed when all was done.
     if told["was_done"] == false {
         let moved = &told["file_systems"][0];
@@ -177,8 +195,89 @@ fn one_box_becomes_two_servers() {
     assert!(!log.contains("damaged") && !log.contains("panicked"), "{log}");
 }
 
+/// Proves: two servers with the order in etcd and the blocks at a block server become one with everything in its own
+/// directory, by a command that is killed again and again, while neither of them runs; from then on none of them starts on
+/// what it had, nor one that was there all the while and wakes; a mount that was there goes on, and all see the same.
+#[test]
+fn two_servers_become_one_box() {
+    let mut pair = Pair::new(&["anna", "bert"], 0);
+    let mut sight = lived_in(&mut pair.world);
+    let team = pair.world.mount("bert").join("team");
+    run(Command::new("sh").args(["-c", "echo before > meanwhile && sync meanwhile"]).current_dir(&team));
+    sight.charged = charged(&pair.world);
+    let (new, places) = (pair.world.path("new"), ["--blocks", "here", "--order", "here"]);
+    let (first, second) = (pair.world.data(), pair.second.data.clone());
+    pair.second.process.kill();
+    let running = convert_from(&pair.world, &second, &new, &places).output().expect("it runs");
+    refused(running, "stop them first");
+    // One that hangs, and is taken for dead.
+    let hangs = pair.world.server_process().to_string();
+    run(Command::new("kill").args(["-STOP", &hangs]));
+    let alone = convert_from(&pair.world, &second, &new, &["--blocks", "here"]).output().expect("it runs");
+    refused(alone, "--order here");
+    let told = killed_again_and_again(&pair.world, &second, &new, &places, || {});
+    if told["was_done"] == false {
+        assert_eq!(told["file_systems"][0]["devices_charged_otherwise"], 0, "{told}");
+    }
+    refused(started(&second), "was moved");
+    run(Command::new("kill").args(["-CONT", &hangs]));
+    let log = pair.world.path("server.log");
+    eventually("it notices", || fs::read_to_string(&log).expect("a log").contains("not active any more"));
+    let first_alone = format!("hf://{}/{}", pair.own_address(), pair.world.fsid());
+    let both = std::mem::replace(&mut pair.world.url, first_alone);
+    fs::create_dir_all(pair.world.path("anna-mnt")).expect("a mount point");
+    refused(pair.world.try_mount("anna", &[]), "another server has the file system now");
+    pair.world.url = both;
+    pair.world.kill_server();
+    refused(started(&first), "were moved");
+    let again = convert(&pair.world, &pair.world.path("other"), &places).output().expect("it runs");
+    refused(again, "were moved");
+    take_over(&pair.world, &new);
+    pair.world.start_server();
+    let figures = pair.figures(&first);
+    assert!(figures["order"] == "in the data directory" && figures["block_store"].is_null(), "{figures}");
+    assert_eq!(charged(&pair.world), sight.charged);
+    run(Command::new("sh").args(["-c", "echo after >> meanwhile && sync meanwhile"]).current_dir(&team));
+    assert_eq!(fs::read_to_string(team.join("meanwhile")).expect("read"), "before\nafter\n");
+    pair.world.umount("bert");
+    sight.charged = charged(&pair.world);
+    sight.check(&mut pair.world);
+    let log = pair.logs();
+    assert!(!log.contains("damaged") && !log.contains("panicked"), "{log}");
+}
+
+/// Proves: blocks move from a block server to several shards in a bucket, with the order staying in a directory.
+#[test]
+fn blocks_are_divided_into_shards() {
+    let (engine, mut blocks) = (Engine::start(), None);
+    let mut world = World::with_server(&["anna", "bert"], |world| {
+        let started = blocks.insert(BlockServer::new(world.folder.path(), &world.data()));
+        vec!["--blocks".to_owned(), started.address()]
+    });
+    let sight = lived_in(&mut world);
+    let etcd = Etcd::new(world.folder.path(), 0);
+    let bucket = engine.address("&durability=object&cache=512M");
+    let mut shared = blocks.as_ref().expect("it was started").spare("shared");
+    let group = format!("etcd://{}/test", etcd.members());
+    shared.start_with(&["--blocks", &bucket, "--stand-by", &group, "--shards", "3"]);
+    world.stop_server();
+    let new = world.path("new");
+    let old_address = blocks.as_ref().expect("it was started").address();
+    let same = convert(&world, &new, &["--blocks", &old_address]).output().expect("it runs");
+    refused(same, "leave --blocks out");
+    let said = run(&mut convert(&world, &new, &["--blocks", &shared.address()]));
+    assert!(!said.contains("LEFT OUT"), "{said}");
+    drop(blocks);
+    take_over(&world, &new);
+    world.start_server();
+    sight.check(&mut world);
+    run(world.holdfast("operator").args(["server", "gc", "--data"]).arg(world.data()));
+    sight.check(&mut world);
+}
+
 /// Proves: blocks move into a bucket, and the order into a new directory; garbage is collected there, and everything is read
-/// as before. A prefix that has something is refused before anything is put there.
+/// as before. A prefix that has something is refused before anything is put there. From there they move to another bucket,
+/// and back into a directory.
 #[test]
 fn blocks_move_into_a_bucket() {
     let engine = Engine::start();
@@ -199,6 +298,21 @@ fn blocks_move_into_a_bucket() {
     run(world.holdfast("operator").args(["server", "gc", "--data"]).arg(world.data()));
     let scrubbed = run(world.holdfast("operator").args(["server", "scrub", "--data"]).arg(world.data()));
     assert!(scrubbed.contains(" 0 bad"), "{scrubbed}");
+    sight.check(&mut world);
+
+    let other_engine = Engine::start();
+    for (number, place) in [other_engine.address("&cache=256M"), "here".to_owned()].into_iter().enumerate() {
+        world.stop_server();
+        let new = world.path(&format!("new{number}"));
+        let said = run(&mut convert(&world, &new, &["--blocks", &place]));
+        assert!(said.contains("All is at the new place") && !said.contains("LEFT OUT"), "{said}");
+        refused(started(&world.data()), "was moved");
+        fs::rename(world.data(), world.path(&format!("old{number}"))).expect("renamed");
+        fs::rename(&new, world.data()).expect("renamed");
+        world.start_server();
+        sight.check(&mut world);
+    }
+    drop((engine, other_engine));
     sight.check(&mut world);
 }
 

@@ -11,7 +11,7 @@ use holdfast_components::{Bounds, HEADER_BYTES, Header, Kind, Order, Role, Word}
 use holdfast_content::{Block, BlockKind, DeviceId, MemoryBlocks, Value};
 use holdfast_crypto::{Digest, DigestKey, NotSigned, Signature, SigningKey};
 use holdfast_protocol::block_server::{
-    BlockAnswer, BlockCall, BlockFault, BlockReply, BlockRequest, StoreAllowance,
+    BlockAnswer, BlockCall, BlockFault, BlockReply, BlockRequest, ListedBlock, PinShown, StoreAllowance,
 };
 use holdfast_protocol::epoch::Declaration;
 use holdfast_protocol::history::{Snapshot, SnapshotEnd};
@@ -436,6 +436,8 @@ fn block_requests() -> Vec<Vec<u8>> {
         BlockCall::Collect { roots: addresses, short: vec![owner], now_ns },
         BlockCall::Scrub,
         BlockCall::Figures,
+        BlockCall::List { after: 6 },
+        BlockCall::Pinned { after: Some(4) },
     ]
     .into_iter()
     .map(|call| encode(&BlockRequest { store: Some([8; 16]), known: 3, file_system: Digest([2; 32]), call }))
@@ -447,7 +449,10 @@ fn block_replies() -> Vec<Vec<u8>> {
         encode(&BlockReply { store: [8; 16], position: 7, outcome })
     };
     let references = BlockAnswer::References(vec![None, Some(vec![Digest([1; 32])])]);
-    vec![reply(Ok(BlockAnswer::Done)), reply(Ok(references))]
+    let (address, owner) = (Digest([1; 32]), DeviceId(3));
+    let listed = BlockAnswer::Listed(vec![ListedBlock { address, owner, age_ns: 5, bytes: 9, place: 6 }]);
+    let pinned = BlockAnswer::Pinned(Some(PinShown { holder: 4, until_ns: 9, addresses: vec![address] }));
+    [BlockAnswer::Done, references, listed, pinned].map(|answer| reply(Ok(answer))).into()
 }
 
 fn server_tasks() -> Vec<Vec<u8>> {

@@ -161,6 +161,17 @@ pub enum BlockCall {
     Scrub,
     /// Asks for figures. Answered by `Figures`.
     Figures,
+    /// Asks for all blocks, oldest first, from behind a place in the log. Answered by `Listed`, with none if there are no
+    /// more.
+    List {
+        /// The place of the last one that is known already; 0: none.
+        after: u64,
+    },
+    /// Asks who pins blocks, one after the other in order of number. Answered by `Pinned`.
+    Pinned {
+        /// The one asked for last; `None`: the first is wanted.
+        after: Option<u64>,
+    },
 }
 
 /// How much whoever stores may be charged for in all.
@@ -223,6 +234,39 @@ pub enum BlockAnswer {
     FiguresInBucket(BlockFigures, BucketStanding),
     /// How many shards there are: one of them is to be asked for when greeting.
     Shards(u16),
+    /// Blocks, oldest first; at most [`LISTED_MAX`].
+    Listed(Vec<ListedBlock>),
+    /// The next one that pins blocks; `None`: there are no more.
+    Pinned(Option<PinShown>),
+}
+
+/// Most blocks in one answer that lists them.
+pub const LISTED_MAX: usize = 100_000;
+
+/// A block as its store knows it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct ListedBlock {
+    /// Its address.
+    pub address: Digest,
+    /// Who is charged for it.
+    pub owner: DeviceId,
+    /// When somebody last relied on it, in nanoseconds since 1970.
+    pub age_ns: i64,
+    /// Its bytes in the log.
+    pub bytes: u32,
+    /// Where in the log it is; no other block has the same place.
+    pub place: u64,
+}
+
+/// Blocks that a reader holds open.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct PinShown {
+    /// Who.
+    pub holder: u64,
+    /// Until when, in nanoseconds since 1970.
+    pub until_ns: i64,
+    /// Which.
+    pub addresses: Vec<Digest>,
 }
 
 /// A block asked for.
@@ -326,6 +370,11 @@ impl BlockCall {
         !matches!(self, BlockCall::Collect { .. } | BlockCall::Scrub)
     }
 
+    /// Whether it may read all there is.
+    pub fn takes_long(&self) -> bool {
+        matches!(self, BlockCall::Collect { .. } | BlockCall::Scrub | BlockCall::List { .. })
+    }
+
     /// Whether it moves, or reads, much.
     pub fn is_bulky(&self) -> bool {
         match self {
@@ -333,7 +382,7 @@ impl BlockCall {
                 blocks.iter().map(|block| block.block.body.len()).sum::<usize>() > SMALL_BYTES
             }
             BlockCall::Load { bytes_max, .. } => *bytes_max as usize > SMALL_BYTES,
-            other => !other.may_repeat(),
+            other => other.takes_long(),
         }
     }
 
@@ -344,7 +393,9 @@ impl BlockCall {
             BlockCall::Load { bytes_max, .. } => {
                 (*bytes_max as usize).saturating_add(2 << 20).min(MESSAGE_BYTES_MAX)
             }
-            BlockCall::References(_) | BlockCall::Scrub | BlockCall::Holds => MESSAGE_BYTES_MAX,
+            BlockCall::References(_) | BlockCall::Scrub | BlockCall::Holds | BlockCall::List { .. } => {
+                MESSAGE_BYTES_MAX
+            }
             _ => 256 << 10,
         }
     }

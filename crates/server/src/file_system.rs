@@ -18,7 +18,7 @@ mod locks;
 mod quotas;
 mod rebuild;
 
-pub(crate) use leases::{Claim, LeasesNote, NotedSession, inherited, note_about};
+pub(crate) use leases::{Claim, LeasesNote, NotedSession, inherited, note_about, notes_together};
 pub(crate) use locks::LocksNote;
 
 use crate::block_store;

@@ -41,7 +41,7 @@ pub use block_store::{
     bucket_address,
 };
 pub use config::{CreatePolicy, ServerConfig};
-pub use convert::{ConvertError, ConvertReport, Converted, Destination, convert};
+pub use convert::{BlocksTo, ConvertError, ConvertReport, Converted, Destination, OrderTo, convert};
 pub use error::{OpenError, RunError};
 pub use file_system::FileSystem;
 pub use holdfast_etcd::Access as StateAddress;

@@ -126,27 +126,58 @@ fn join(config: &ServerConfig, data: &DataDirectory, host: &mut Host) -> Result<
         }
         None => config.listen.to_string(),
     };
-    let start = Instant::now();
-    let cluster = loop {
-        let gateway = Gateway::new(&access, login.as_deref()).map_err(|error| failed(&error))?;
-        match Cluster::join(Box::new(gateway), &access.prefix, address.clone()) {
-            Err(error @ EtcdError::Away(_)) if start.elapsed() < STATE_PATIENCE => {
-                tracing::warn!(%error, "waiting for it");
-                std::thread::sleep(Duration::from_millis(500));
-            }
-            other => break other.map_err(|error| failed(&error))?,
-        }
-    };
+    let cluster = cluster_at(&access, login.as_deref(), &address, STATE_PATIENCE)?;
+    let moved = cluster.moved().map_err(|error| failed(&error))?;
+    if let Some(moved) = moved {
+        cluster.leave();
+        return Err(OpenError::Converted(crate::convert::moved_from(&access, &moved)));
+    }
     data.note_order(&access.to_string(), login.as_deref())?;
     tracing::info!(order = %access, address, "one server among those there");
     host.cluster = Some(Arc::new(cluster));
     Ok(())
 }
 
+/// One server among those whose orders are in etcd, which may be away for a while.
+pub(crate) fn cluster_at(
+    access: &Access,
+    login: Option<&std::path::Path>,
+    address: &str,
+    patience: Duration,
+) -> Result<Cluster, OpenError> {
+    let failed = |error: &dyn std::fmt::Display| OpenError::State(error.to_string());
+    let start = Instant::now();
+    loop {
+        let gateway = Gateway::new(access, login).map_err(|error| failed(&error))?;
+        match Cluster::join(Box::new(gateway), &access.prefix, address.to_owned()) {
+            Err(error @ EtcdError::Away(_)) if start.elapsed() < patience => {
+                tracing::warn!(%error, "waiting for it");
+                std::thread::sleep(Duration::from_millis(500));
+            }
+            other => return other.map_err(|error| failed(&error)),
+        }
+    }
+}
+
+/// Opens the data directory with what is in it, and its blocks wherever they are. An order elsewhere is left alone.
+pub(crate) fn open_bare(config: &ServerConfig) -> Result<(Host, DataDirectory, SigningKey), OpenError> {
+    open_bare_on(config, &|storage| Arc::new(storage))
+}
+
 fn open_host_on(
     config: &ServerConfig,
     layer: &dyn Fn(LocalStorage) -> Arc<dyn Storage>,
 ) -> Result<(Arc<Host>, DataDirectory, SigningKey), OpenError> {
+    let (mut host, data, key) = open_bare_on(config, layer)?;
+    join(config, &data, &mut host)?;
+    data.hold_ballast(host.storage().free_bytes());
+    Ok((Arc::new(host), data, key))
+}
+
+fn open_bare_on(
+    config: &ServerConfig,
+    layer: &dyn Fn(LocalStorage) -> Arc<dyn Storage>,
+) -> Result<(Host, DataDirectory, SigningKey), OpenError> {
     crate::convert::check_served(&config.data)?;
     let data = DataDirectory::open(&config.data)?;
     let key = data.server_key()?;
@@ -157,7 +188,7 @@ fn open_host_on(
         }
         other => other?,
     };
-    Ok((Arc::new(host), data, key))
+    Ok((host, data, key))
 }
 
 fn open_host_in(
@@ -198,10 +229,7 @@ fn open_host_in(
         return Err(OpenError::BlocksHere { path: data.path().to_owned() });
     }
     let blocks = blocks_apart(config, data, key, &settings.store).map_err(OpenError::BlockStore)?;
-    let mut host = Host::open_over(layer(storage), key.clone(), settings, allowed, clock, blocks)?;
-    join(config, data, &mut host)?;
-    data.hold_ballast(free_bytes);
-    Ok(host)
+    Host::open_over(layer(storage), key.clone(), settings, allowed, clock, blocks)
 }
 
 /// The blocks of a server that does not have them in its own log.

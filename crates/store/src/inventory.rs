@@ -6,10 +6,13 @@ use crate::store::BlockStore;
 use holdfast_content::DeviceId;
 use holdfast_crypto::Digest;
 use holdfast_log::Position;
+use std::collections::BinaryHeap;
 
-/// A block as the index knows it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A block as the index knows it. In order of position.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Listed {
+    /// Where in the log it is; no other block is there.
+    pub position: Position,
     /// Its address.
     pub address: Digest,
     /// Who is charged for it.
@@ -32,25 +35,33 @@ pub struct Pinned {
 }
 
 impl BlockStore {
-    /// All blocks of a file system in the order in which they are in the log, so that they are read quickly and those that
-    /// were stored together follow each other. Brings the index up to date first. Takes some 60 bytes of memory a block.
+    /// Blocks of a file system in the order in which they are in the log, so that they are read quickly and those that were
+    /// stored together follow each other: the first `max` behind a position. Brings the index up to date first, and reads all
+    /// of it.
     ///
     /// # Errors
     /// The log or the index failed.
-    pub fn inventory(&self, file_system: Digest) -> Result<Vec<Listed>, StoreError> {
+    pub fn inventory(
+        &self,
+        file_system: Digest,
+        after: Position,
+        max: usize,
+    ) -> Result<Vec<Listed>, StoreError> {
         self.checkpoint()?;
         let Some(number) = self.state().number(&file_system) else { return Ok(Vec::new()) };
-        let mut found: Vec<(Position, Listed)> = Vec::new();
+        let mut found: BinaryHeap<Listed> = BinaryHeap::new();
         self.index().visit(&mut |key, entry| {
-            if key.file_system() == number {
+            let position = entry.location.position;
+            if key.file_system() == number && position > after {
                 let (address, owner, age_ns) = (key.address(), entry.owner, entry.age_ns);
-                let listed = Listed { address, owner, age_ns, bytes: entry.location.length };
-                found.push((entry.location.position, listed));
+                found.push(Listed { position, address, owner, age_ns, bytes: entry.location.length });
+                if found.len() > max {
+                    found.pop();
+                }
             }
             Ok(())
         })?;
-        found.sort_unstable_by_key(|(position, _)| *position);
-        Ok(found.into_iter().map(|(_, listed)| listed).collect())
+        Ok(found.into_sorted_vec())
     }
 
     /// Pins of a file system, those that have run out among them.

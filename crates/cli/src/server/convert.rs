@@ -1,4 +1,4 @@
-//! `holdfast server convert`: from one box to a block server, a bucket, etcd.
+//! `holdfast server convert`: from one box to a block server, a bucket, etcd, between those, and back.
 
 use super::operate::config;
 use crate::args::ServerConvert;

@@ -142,7 +142,7 @@ impl Keeper {
     /// # Errors
     /// [`Ended`]
     pub(crate) fn answer(&self, request: BlockRequest) -> Result<BlockReply, Ended> {
-        let long = usize::from(!request.call.may_repeat());
+        let long = usize::from(request.call.takes_long());
         self.long.fetch_add(long, Relaxed);
         let answer = self.answered(request);
         self.long.fetch_sub(long, Relaxed);
@@ -230,6 +230,8 @@ impl Keeper {
             BlockCall::Holds => {
                 BlockAnswer::Holds(blocks.holds(file_system)?.into_iter().map(shown).collect())
             }
+            BlockCall::List { after } => BlockAnswer::Listed(blocks.list(file_system, after)?),
+            BlockCall::Pinned { after } => BlockAnswer::Pinned(blocks.pinned(file_system, after)?),
             BlockCall::Charged(devices) => {
                 let charge = blocks.charged(file_system, &devices)?;
                 BlockAnswer::Charges(vec![(DeviceId::SUPERUSER, charge.blocks, charge.bytes)])

@@ -12,11 +12,12 @@ use crate::blocks::stored_bytes;
 use crate::control::Scrubbed;
 use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::Digest;
-use holdfast_log::LogError;
-use holdfast_protocol::block_server::{BlockFigures, LoadedBlock};
+use holdfast_log::{LogError, Position};
+use holdfast_protocol::block_server::{BlockFigures, LISTED_MAX, ListedBlock, LoadedBlock, PinShown};
 use holdfast_protocol::message::StoreHeader;
 use holdfast_store::{
-    Allowance, Charge, CollectReport, DecrefOutcome, Hold, HoldOutcome, ScrubReport, StoreError,
+    Allowance, Charge, CollectReport, DecrefOutcome, Hold, HoldOutcome, Listed, Pinned, ScrubReport,
+    StoreError,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -231,6 +232,24 @@ impl BlockStore for Local {
 
     fn holds(&self, file_system: Digest) -> Result<Vec<Hold>, BlockStoreError> {
         Ok(self.store.holds(&file_system))
+    }
+
+    fn list(&self, file_system: Digest, after: u64) -> Result<Vec<ListedBlock>, BlockStoreError> {
+        let found = self.store.inventory(file_system, Position::from_u64(after), LISTED_MAX)?;
+        let listed = |one: Listed| ListedBlock {
+            address: one.address,
+            owner: one.owner,
+            age_ns: one.age_ns,
+            bytes: one.bytes,
+            place: one.position.to_u64(),
+        };
+        Ok(found.into_iter().map(listed).collect())
+    }
+
+    fn pinned(&self, file_system: Digest, after: Option<u64>) -> Result<Option<PinShown>, BlockStoreError> {
+        let found = self.store.pinned(file_system).into_iter().filter(|one| Some(one.holder) > after);
+        let shown = |Pinned { holder, until_ns, addresses }: Pinned| PinShown { holder, until_ns, addresses };
+        Ok(found.min_by_key(|one| one.holder).map(shown))
     }
 
     fn charged(&self, file_system: Digest, devices: &[DeviceId]) -> Result<Charge, BlockStoreError> {

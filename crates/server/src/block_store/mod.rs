@@ -27,8 +27,7 @@ use crate::refusal::Refused;
 use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::Digest;
 use holdfast_log::LogError;
-use holdfast_protocol::block_server::{BlockFigures, LoadedBlock};
-
+use holdfast_protocol::block_server::{BlockFigures, ListedBlock, LoadedBlock, PinShown};
 use holdfast_protocol::message::ServerError;
 use holdfast_store::{Allowance, Charge, CollectReport, Hold, HoldOutcome, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
@@ -149,6 +148,20 @@ pub trait BlockStore: Send + Sync {
     /// [`BlockStoreError`]
     fn holds(&self, file_system: Digest) -> Result<Vec<Hold>, BlockStoreError>;
 
+    /// All blocks, oldest first, from behind a place in the log, 0 for its beginning; none: there are no more. What is stored
+    /// or moved meanwhile may be listed or not.
+    ///
+    /// # Errors
+    /// [`BlockStoreError`]
+    fn list(&self, file_system: Digest, after: u64) -> Result<Vec<ListedBlock>, BlockStoreError>;
+
+    /// Who pins blocks, one after the other in order of number; `None`: nobody more does. Pins that have run out may be
+    /// among them.
+    ///
+    /// # Errors
+    /// [`BlockStoreError`]
+    fn pinned(&self, file_system: Digest, after: Option<u64>) -> Result<Option<PinShown>, BlockStoreError>;
+
     /// What devices are charged for together; in between two checkpoints of an index this may be too much.
     ///
     /// # Errors
@@ -215,7 +228,7 @@ pub struct Standing {
 }
 
 /// What this machine is called.
-fn machine_name() -> String {
+pub(crate) fn machine_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     if name.trim().is_empty() { "unnamed".to_owned() } else { name.trim().to_owned() }
 }
@@ -227,6 +240,15 @@ pub enum BlocksAt {
     Server(holdfast_rpc::BlocksAddress),
     /// In a bucket.
     Bucket(BucketAddress),
+}
+
+impl std::fmt::Display for BlocksAt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            BlocksAt::Server(address) => address.fmt(f),
+            BlocksAt::Bucket(address) => address.fmt(f),
+        }
+    }
 }
 
 impl std::str::FromStr for BlocksAt {

@@ -1,12 +1,15 @@
 //! Blocks to their new store, each with whoever is charged for it and when it was stored; holds and pins; the comparison.
+//!
+//! Invariant: what is in memory at once is a list of as many blocks as one call tells of, and what its threads carry.
 
 use super::{ConvertError, Converted};
 use crate::block_store::BlockStore;
 use crate::host::Host;
 use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::Digest;
+use holdfast_protocol::block_server::{ListedBlock, LoadedBlock};
 use holdfast_protocol::message::BATCH_MAX;
-use holdfast_store::{HoldOutcome, Listed, StoreError};
+use holdfast_store::HoldOutcome;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +26,7 @@ const NOBODY: u64 = u64::MAX;
 
 /// The blocks of one file system on their way.
 pub(super) struct Copy<'a> {
-    from: &'a holdfast_store::BlockStore,
+    from: &'a dyn BlockStore,
     to: &'a dyn BlockStore,
     id: Digest,
     now_ns: i64,
@@ -44,26 +47,34 @@ impl<'a> Copy<'a> {
     pub(super) fn new(host: &'a Host, to: &'a dyn BlockStore, id: Digest) -> Copy<'a> {
         let now_ns = host.clock.wall_ns();
         let window = i64::try_from(host.settings.store.gc_window.as_nanos()).unwrap_or(i64::MAX);
-        Copy { from: &host.store, to, id, now_ns, young_ns: now_ns.saturating_sub(window) }
+        Copy { from: &*host.blocks, to, id, now_ns, young_ns: now_ns.saturating_sub(window) }
     }
 
-    /// Copies all blocks, then what keeps them, and compares.
+    /// Copies all blocks, then what keeps them, and compares. `progress` is given the bytes done.
     pub(super) fn all(
         &self,
         report: &mut Converted,
-        progress: &mut dyn FnMut(u64, u64),
+        progress: &mut dyn FnMut(u64),
     ) -> Result<(), ConvertError> {
-        let listed = self.from.inventory(self.id)?;
-        let mut damaged = BTreeSet::new();
-        self.blocks(&listed, progress, |done| {
-            report.sent_blocks += done.sent_blocks;
-            report.sent_bytes += done.sent_bytes;
-            for (address, why) in done.damaged {
-                damaged.insert(address);
-                report.damaged.push(format!("{address}: {why}"));
-            }
-        })?;
-        let held = self.from.holds(&self.id);
+        let mut after = 0;
+        loop {
+            let listed = self.from.list(self.id, after)?;
+            let Some(last) = listed.last() else { break };
+            after = last.place;
+            let mut damaged = BTreeSet::new();
+            self.blocks(&listed, |done| {
+                progress(done.bytes);
+                report.sent_blocks += done.sent_blocks;
+                report.sent_bytes += done.sent_bytes;
+                for (address, why) in done.damaged {
+                    damaged.insert(address);
+                    report.damaged.push(format!("{address}: {why}"));
+                }
+            })?;
+            self.compare(&listed, &damaged)?;
+            report.blocks += (listed.len() - damaged.len()) as u64;
+        }
+        let held = self.from.holds(self.id)?;
         // Of an earlier call, and ended since.
         for old in
             self.to.holds(self.id)?.into_iter().filter(|old| held.iter().all(|hold| hold.name != old.name))
@@ -76,23 +87,24 @@ impl<'a> Copy<'a> {
                 report.broken_holds.push(format!("{name}: {} of its blocks are missing", missing.len()));
             }
         }
-        for pinned in self.from.pinned(self.id).into_iter().filter(|pinned| pinned.until_ns > self.now_ns) {
-            self.to.pin(self.id, pinned.holder, &pinned.addresses, pinned.until_ns, self.now_ns)?;
+        let mut holder = None;
+        while let Some(pinned) = self.from.pinned(self.id, holder)? {
+            holder = Some(pinned.holder);
+            if pinned.until_ns > self.now_ns {
+                self.to.pin(self.id, pinned.holder, &pinned.addresses, pinned.until_ns, self.now_ns)?;
+            }
         }
         self.to.pin(self.id, NOBODY, &[], i64::MIN, i64::MIN)?;
         self.to.sync()?;
-        self.compare(&listed, &damaged, report)
+        let (was, is) = (self.from.charges(self.id)?, self.to.charges(self.id)?);
+        let devices: BTreeSet<_> = was.keys().chain(is.keys()).collect();
+        report.other_charges =
+            devices.into_iter().filter(|device| was.get(device) != is.get(device)).count() as u64;
+        Ok(())
     }
 
-    fn blocks(
-        &self,
-        listed: &[Listed],
-        progress: &mut dyn FnMut(u64, u64),
-        mut take: impl FnMut(Done),
-    ) -> Result<(), ConvertError> {
-        let all: u64 = listed.iter().map(|one| u64::from(one.bytes)).sum();
+    fn blocks(&self, listed: &[ListedBlock], mut take: impl FnMut(Done)) -> Result<(), ConvertError> {
         let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
-        let mut bytes = 0;
         std::thread::scope(|scope| {
             let (told, hear) = mpsc::channel();
             for _ in 0..THREADS {
@@ -109,11 +121,7 @@ impl<'a> Copy<'a> {
                 });
             }
             drop(told);
-            for done in hear {
-                bytes += done.bytes;
-                progress(bytes, all);
-                take(done);
-            }
+            hear.into_iter().for_each(&mut take);
         });
         match failure.into_inner() {
             Some(error) => Err(error),
@@ -122,34 +130,41 @@ impl<'a> Copy<'a> {
     }
 
     /// Copies those of some blocks that are not there yet.
-    fn run(&self, listed: &[Listed]) -> Result<Done, ConvertError> {
+    fn run(&self, listed: &[ListedBlock]) -> Result<Done, ConvertError> {
         let addresses: Vec<Digest> = listed.iter().map(|one| one.address).collect();
         let here = self.to.contains(self.id, &addresses)?;
         let mut done = Done { bytes: listed.iter().map(|one| u64::from(one.bytes)).sum(), ..Done::default() };
-        let mut together = Together::default();
-        for (one, _) in listed.iter().zip(here).filter(|(_, here)| !here) {
-            let (header, block) = match self.from.retrieve(self.id, one.address) {
-                Ok(Some(found)) => found,
-                Ok(None) => {
-                    done.damaged.push((one.address, "it is not there".to_owned()));
-                    continue;
+        let wanted: Vec<&ListedBlock> =
+            listed.iter().zip(here).filter(|(_, here)| !here).map(|(one, _)| one).collect();
+        let (mut together, mut wanted) = (Together::default(), wanted.as_slice());
+        while !wanted.is_empty() {
+            let addresses: Vec<Digest> = wanted.iter().map(|one| one.address).collect();
+            let loaded = self.from.load(self.id, &addresses, CALL_BYTES)?;
+            let (now, rest) = wanted.split_at(loaded.len());
+            wanted = rest;
+            for (one, loaded) in now.iter().zip(loaded) {
+                let (header, block) = match loaded {
+                    LoadedBlock::Found(header, block) => (header, block),
+                    LoadedBlock::Absent => {
+                        done.damaged.push((one.address, "it is not there".to_owned()));
+                        continue;
+                    }
+                    LoadedBlock::Damaged(why) => {
+                        done.damaged.push((one.address, why));
+                        continue;
+                    }
+                };
+                done.sent_blocks += 1;
+                done.sent_bytes += u64::from(one.bytes);
+                // What is in the index counts: whoever healed a block is not charged for it.
+                let origin = Some((one.owner, header.stored_ns));
+                if together.origin != origin || together.bytes >= CALL_BYTES {
+                    self.store(&mut together)?;
+                    together.origin = origin;
                 }
-                Err(error @ (StoreError::Damaged { .. } | StoreError::MayBeDamaged { .. })) => {
-                    done.damaged.push((one.address, error.to_string()));
-                    continue;
-                }
-                Err(error) => return Err(error.into()),
-            };
-            done.sent_blocks += 1;
-            done.sent_bytes += u64::from(one.bytes);
-            // What is in the index counts: whoever healed a block is not charged for it.
-            let origin = Some((one.owner, header.stored_ns));
-            if together.origin != origin || together.bytes >= CALL_BYTES {
-                self.store(&mut together)?;
-                together.origin = origin;
+                together.bytes += one.bytes as usize;
+                together.blocks.push((one.address, block));
             }
-            together.bytes += one.bytes as usize;
-            together.blocks.push((one.address, block));
         }
         self.store(&mut together)?;
         // When somebody last relied on them is not told; the young ones are so for another whole window.
@@ -169,13 +184,8 @@ impl<'a> Copy<'a> {
         }
     }
 
-    /// Whether all is at the new place, and charged to the same devices.
-    fn compare(
-        &self,
-        listed: &[Listed],
-        damaged: &BTreeSet<Digest>,
-        report: &mut Converted,
-    ) -> Result<(), ConvertError> {
+    /// Whether all of what was listed is at the new place.
+    fn compare(&self, listed: &[ListedBlock], damaged: &BTreeSet<Digest>) -> Result<(), ConvertError> {
         let mut missing = 0;
         for listed in listed.chunks(BATCH_MAX) {
             let addresses: Vec<Digest> = listed.iter().map(|one| one.address).collect();
@@ -183,17 +193,12 @@ impl<'a> Copy<'a> {
             missing +=
                 addresses.iter().zip(here).filter(|(one, here)| !here && !damaged.contains(one)).count();
         }
-        if missing > 0 {
-            return Err(ConvertError::Place(format!(
-                "the new place lacks {missing} blocks that it had taken"
-            )));
+        match missing {
+            0 => Ok(()),
+            missing => {
+                Err(ConvertError::Place(format!("the new place lacks {missing} blocks that it had taken")))
+            }
         }
-        report.blocks = (listed.len() - damaged.len()) as u64;
-        let (was, is) = (self.from.charges(self.id)?, self.to.charges(self.id)?);
-        let devices: BTreeSet<_> = was.keys().chain(is.keys()).collect();
-        report.other_charges =
-            devices.into_iter().filter(|device| was.get(device) != is.get(device)).count() as u64;
-        Ok(())
     }
 }
 

@@ -89,10 +89,14 @@ impl Mark {
     }
 }
 
-/// Marks the old directory: all of it is at the new place.
-pub(super) fn put_converted(old: &Path, new: &Path, begun: &Begun) -> Result<(), ConvertError> {
+/// What the mark in the old directory says.
+pub(super) fn converted_text(new: &Path, begun: &Begun) -> Result<String, ConvertError> {
     let new = new.canonicalize().map_err(failed("looking for", new))?;
-    let text = format!("{}\nblocks {}\norder {}\n", new.display(), begun.blocks, begun.order);
+    Ok(format!("{}\nblocks {}\norder {}\n", new.display(), begun.blocks, begun.order))
+}
+
+/// Marks the old directory: all of it is at the new place.
+pub(super) fn put_converted(old: &Path, text: &str) -> Result<(), ConvertError> {
     put_file(&old.join(CONVERTED), text.as_bytes())
 }
 

@@ -1,21 +1,25 @@
-//! Moving a data directory's order into etcd and its blocks to a block server or into a bucket, with no server running.
+//! Moving the order and the blocks of a server, or of several that have their orders in etcd, to other places, with none of
+//! them running: blocks from and to a data directory, a block server, a bucket; orders from and to a data directory, etcd.
 //!
 //! ```text
 //! OLD/converted     where it went, once all of it is there; no server starts on OLD then
+//! PREFIX/moved      the same in etcd, for all servers that had their orders there
 //! NEW/converting    what is moved here from where; no server starts on NEW while it is there
 //! ```
 //!
 //! Invariants:
 //! - OLD is only read (but for a checkpoint of its order) until all is at the new place, durable, and compared; then it is
-//!   marked, and only then may a server start on NEW. So there is no moment at which both can be served;
+//!   marked, etcd first, and only then may a server start on NEW. So there is no moment at which both can be served;
 //! - what is at the new place of an order counts with one step, its checkpoint, which comes after all that it names;
 //! - killed at any moment, the same call goes on: what is there already is not sent again;
 //! - a place that has something else is refused before anything is put there.
 
 mod blocks;
+mod former;
 mod marks;
 mod order;
 
+pub(crate) use former::moved_from;
 pub(crate) use marks::check_served;
 #[cfg(test)]
 pub(crate) use order::copy_order;
@@ -28,6 +32,7 @@ use crate::error::OpenError;
 use crate::host::Host;
 use crate::maintenance;
 use crate::order::OrderError;
+use former::Former;
 use holdfast_crypto::{Digest, SigningKey};
 use holdfast_etcd::Access;
 use holdfast_store::StoreError;
@@ -35,18 +40,78 @@ use marks::{Begun, Mark};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long etcd may be away, or somebody else's lease may last.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Where a data directory is to go.
 #[derive(Clone, Debug)]
 pub struct Destination {
     /// The new data directory: the server's key, and the order if that does not go into etcd.
     pub data: PathBuf,
-    /// Where blocks go; `None`: they stay at the block server where they are.
-    pub blocks: Option<BlocksAt>,
-    /// Where the order goes; `None`: into the new data directory.
-    pub order: Option<Access>,
-    /// A file with what etcd lets in for.
+    /// Where blocks go; `None`: they stay where they are, outside the data directory.
+    pub blocks: Option<BlocksTo>,
+    /// Where the order goes; `None`: into the new data directory, if it is in the old one.
+    pub order: Option<OrderTo>,
+    /// A file with what that etcd lets in for.
     pub order_login: Option<PathBuf>,
+}
+
+/// Where blocks go.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum BlocksTo {
+    /// Into the new data directory.
+    Here,
+    /// To another place.
+    At(BlocksAt),
+}
+
+/// Where the order goes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum OrderTo {
+    /// Into the new data directory.
+    Here,
+    /// Into etcd.
+    Etcd(Access),
+}
+
+/// What stands for the new data directory.
+const HERE: &str = "here";
+
+impl std::str::FromStr for BlocksTo {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<BlocksTo, String> {
+        if text == HERE { Ok(BlocksTo::Here) } else { text.parse().map(BlocksTo::At) }
+    }
+}
+
+impl std::fmt::Display for BlocksTo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            BlocksTo::Here => f.write_str(HERE),
+            BlocksTo::At(place) => place.fmt(f),
+        }
+    }
+}
+
+impl std::str::FromStr for OrderTo {
+    type Err = holdfast_etcd::AccessError;
+
+    fn from_str(text: &str) -> Result<OrderTo, Self::Err> {
+        if text == HERE { Ok(OrderTo::Here) } else { text.parse().map(OrderTo::Etcd) }
+    }
+}
+
+impl std::fmt::Display for OrderTo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            OrderTo::Here => f.write_str("in this directory"),
+            OrderTo::Etcd(access) => access.fmt(f),
+        }
+    }
 }
 
 /// What was moved.
@@ -157,7 +222,8 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Conver
     move |error| ConvertError::Io { action, path: path.to_owned(), error }
 }
 
-/// Moves the data directory in `config`, on which no server runs. `progress` is given bytes done and bytes in all.
+/// Moves what the data directory in `config` has, or names, on which no server runs. `progress` is given bytes done and bytes
+/// in all.
 ///
 /// # Errors
 /// See [`ConvertError`]; made again, the call goes on.
@@ -176,23 +242,41 @@ pub fn convert(
     }
     let begun = Begun {
         from: old.clone(),
-        blocks: to.blocks.as_ref().map_or_else(|| "as they are".to_owned(), place_of),
-        order: to.order.as_ref().map_or_else(|| "in this directory".to_owned(), ToString::to_string),
+        blocks: to.blocks.as_ref().map_or_else(|| "as they are".to_owned(), ToString::to_string),
+        order: to.order.as_ref().unwrap_or(&OrderTo::Here).to_string(),
     };
+    let done = || Ok(ConvertReport { was_done: true, ..ConvertReport::default() });
     if marks::is_converted_to(&old, &to.data, &begun)? {
-        return Ok(ConvertReport { was_done: true, ..ConvertReport::default() });
+        return done();
     }
     let was_elsewhere = blocks_elsewhere(&old);
-    check_wish(to, was_elsewhere.as_deref())?;
-    let (host, _, key) = crate::server::open_host(config)?;
+    let (host, data, key) = crate::server::open_bare(config)?;
+    let mut former = Former::of(&data)?;
+    check_wish(to, was_elsewhere.as_deref(), former.as_ref().map(Former::access))?;
+    if let Some(former) = &former
+        && let Some(moved) = former.moved()?
+    {
+        // All is there, and since then nobody can have changed it; what is left of the marks is taken care of.
+        let ours = marks::converted_text(&to.data, &begun).ok();
+        let Some(text) = ours.filter(|text| moved == former::mark_text(text)) else {
+            return Err(ConvertError::Refused(moved_from(former.access(), &moved)));
+        };
+        marks::put_converted(&old, &text)?;
+        marks::is_converted_to(&old, &to.data, &begun)?;
+        return done();
+    }
+    let host = match &mut former {
+        Some(former) => former.open(host)?,
+        None => Arc::new(host),
+    };
     check_whole(&host)?;
     maintenance::final_checkpoints(&host);
     let mut mark = Mark::of(&to.data, &begun)?;
     for name in ["server-key", "allowed-superusers"] {
         copy_file(&old.join(name), &to.data.join(name))?;
     }
-    let blocks = blocks_at(to, &host, &key)?;
     let orders = order::Orders::open(to, &host)?;
+    let blocks = blocks_at(to, &host, &key, &orders)?;
     if !mark.is_checked() {
         if let Some(blocks) = &blocks
             && blocks.figures()?.blocks > 0
@@ -206,64 +290,102 @@ pub fn convert(
         mark.checked()?;
     }
     let mut report = ConvertReport::default();
+    let (mut bytes, all_bytes) = (0, host.blocks.figures()?.block_bytes);
     for file_system in host.file_systems() {
         let id = file_system.id();
         let mut converted = Converted::new(id, file_system.log_size());
         if let Some(blocks) = &blocks {
-            blocks::Copy::new(&host, &**blocks, id).all(&mut converted, progress)?;
+            blocks::Copy::new(&host, &**blocks, id).all(&mut converted, &mut |more| {
+                bytes += more;
+                progress(bytes, all_bytes.max(bytes));
+            })?;
         }
         converted.signed_blocks = host.store.signed_count(id)?;
         report.file_systems.push(converted);
     }
     orders.copy(&host, &old, &to.data)?;
     if was_elsewhere.is_some() && blocks.is_none() {
-        for name in block_store::FILES {
-            copy_file(&old.join(name), &to.data.join(name))?;
-        }
-        for path in block_store::files_of_shards(&old) {
-            let target = to.data.join(&path);
-            let folder = target.parent().expect("it is in one");
-            std::fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(folder)
-                .map_err(failed("making", folder))?;
-            copy_file(&old.join(&path), &target)?;
-        }
+        copy_what_is_known_of_blocks(&old, &to.data)?;
     }
     drop((blocks, orders));
-    marks::put_converted(&old, &to.data, &begun)?;
+    let text = marks::converted_text(&to.data, &begun)?;
+    if let Some(former) = &former {
+        former.put_moved(&former::mark_text(&text))?;
+    }
+    marks::put_converted(&old, &text)?;
     mark.take_away()?;
     Ok(report)
 }
 
-fn place_of(blocks: &BlocksAt) -> String {
-    match blocks {
-        BlocksAt::Server(address) => address.to_string(),
-        BlocksAt::Bucket(address) => address.to_string(),
+/// How the blocks are found that stay where they are, and what was promised of them.
+fn copy_what_is_known_of_blocks(old: &Path, new: &Path) -> Result<(), ConvertError> {
+    for name in block_store::FILES {
+        copy_file(&old.join(name), &new.join(name))?;
     }
+    for path in block_store::files_of_shards(old) {
+        let target = new.join(&path);
+        let folder = target.parent().expect("it is in one");
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(failed("making", folder))?;
+        copy_file(&old.join(&path), &target)?;
+    }
+    Ok(())
 }
 
 /// Whether what is asked for can be had.
-fn check_wish(to: &Destination, was_elsewhere: Option<&str>) -> Result<(), ConvertError> {
+fn check_wish(
+    to: &Destination,
+    blocks_were: Option<&str>,
+    order_was: Option<&Access>,
+) -> Result<(), ConvertError> {
     let refuse = |why: String| Err(ConvertError::Refused(why));
-    match (&to.blocks, was_elsewhere, &to.order) {
-        (None, None, None) => refuse("--blocks or --order says what is to be moved".to_owned()),
-        (None, None, Some(_)) => {
-            refuse("with the order in etcd the blocks must be where other servers find them: give --blocks too".to_owned())
+    let blocks_go = match &to.blocks {
+        Some(BlocksTo::Here) => None,
+        Some(BlocksTo::At(place)) => Some(place.to_string()),
+        None => blocks_were.map(str::to_owned),
+    };
+    let order_goes = match (&to.order, order_was) {
+        (None, Some(at)) => {
+            return refuse(format!(
+                "its order is at {at}, where other servers find it, and with it where the blocks are: --order here, or \
+                 --order with another prefix, says where the order goes"
+            ));
         }
-        (Some(_), Some(at), _) => {
-            refuse(format!("its blocks are at {at} already, and are not moved from there: leave --blocks out"))
+        (Some(OrderTo::Etcd(place)), _) => Some(place),
+        (None | Some(OrderTo::Here), _) => None,
+    };
+    let stay = to.blocks.is_none() || blocks_go.as_deref() == blocks_were;
+    match (stay, order_goes) {
+        (true, None) if order_was.is_none() && to.blocks.is_none() && blocks_were.is_some() => refuse(
+            "its blocks are elsewhere already; --order moves its order, --blocks its blocks".to_owned(),
+        ),
+        (true, None) if order_was.is_none() && to.blocks.is_none() => {
+            refuse("--blocks or --order says what is to be moved".to_owned())
         }
-        (None, Some(_), None) => refuse("its blocks are elsewhere already; --order moves its order".to_owned()),
-        (Some(BlocksAt::Bucket(_)), None, Some(_)) => refuse(
-            "a bucket has one writer: with --order the blocks go to a block server, which may have them in the bucket \
-             (`holdfast blocks --blocks s3://...`, docs/operate.md)"
+        (true, _) if to.blocks.is_some() => refuse(format!(
+            "its blocks are {} already, and are not moved from there: leave --blocks out",
+            blocks_were.map_or_else(|| "in its data directory".to_owned(), |at| format!("at {at}"))
+        )),
+        (_, Some(place)) if order_was == Some(place) => {
+            refuse(format!("its order is at {place} already; it must be another prefix"))
+        }
+        (_, Some(_)) if blocks_go.is_none() => refuse(
+            "with the order in etcd the blocks must be where other servers find them: give --blocks too"
                 .to_owned(),
         ),
-        (None, Some(at), Some(_)) if at.starts_with("s3:") => refuse(format!(
-            "its blocks are in a bucket ({at}), which has one writer; servers with --order need a block server"
-        )),
+        (stay, Some(_)) if blocks_go.as_deref().is_some_and(|at| at.starts_with("s3:")) => refuse(if stay {
+            format!(
+                "its blocks are in a bucket ({}), which has one writer; servers with --order need a block server",
+                blocks_go.unwrap_or_default()
+            )
+        } else {
+            "a bucket has one writer: with --order the blocks go to a block server, which may have them in the bucket \
+             (`holdfast blocks --blocks s3://...`, docs/operate.md)"
+                .to_owned()
+        }),
         _ => Ok(()),
     }
 }
@@ -289,16 +411,21 @@ fn blocks_at(
     to: &Destination,
     host: &Host,
     key: &SigningKey,
+    orders: &order::Orders,
 ) -> Result<Option<Box<dyn BlockStore>>, ConvertError> {
     let (data, anew) = (to.data.as_path(), false);
     match to.blocks.clone() {
         None => Ok(None),
-        Some(BlocksAt::Server(address)) => {
+        Some(BlocksTo::Here) => {
+            let store = orders.store().expect("without a place for other servers the order goes there too");
+            Ok(Some(Box::new(Local::new(store.clone()))))
+        }
+        Some(BlocksTo::At(BlocksAt::Server(address))) => {
             let settings = RemoteSettings { address: Some(address), data, key: key.clone(), anew };
             let remote = Remote::open(settings).map_err(ConvertError::Place)?;
             Ok(remote.map(|remote| Box::new(remote) as Box<dyn BlockStore>))
         }
-        Some(BlocksAt::Bucket(address)) => {
+        Some(BlocksTo::At(BlocksAt::Bucket(address))) => {
             let store = host.settings.store.clone();
             let settings = ObjectsSettings {
                 address: Some(address),

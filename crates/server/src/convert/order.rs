@@ -1,13 +1,15 @@
 //! Orders to their new place: the files of each, then its checkpoint, with which it counts.
 
-use super::{ConvertError, Destination, copy_file, failed, new_data};
-use crate::file_system::note_about;
+use super::former::{OURSELVES, alone, away};
+use super::{ConvertError, Destination, OrderTo, PATIENCE, failed, new_data, put_file};
+use crate::file_system::{FileSystem, note_about, notes_together};
 use crate::history_file;
 use crate::host::Host;
 use crate::order::etcd::{Cluster, Shard};
 use crate::order::{Embedded, Notes, Order, OrderError};
+use crate::server::cluster_at;
 use holdfast_crypto::Digest;
-use holdfast_etcd::{Access, EtcdError, Gateway};
+use holdfast_etcd::Access;
 use holdfast_log::{LocalStorage, Storage, StorageFile, SyncSite};
 use std::io;
 use std::path::Path;
@@ -15,10 +17,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How this program calls itself among the servers that etcd lists; no server has such an address.
-const OURSELVES: &str = "(converting)";
-/// How long etcd may be away, or somebody else's lease may last.
-const PATIENCE: Duration = Duration::from_secs(20);
 const RENEW_EVERY: Duration = Duration::from_millis(600);
 /// Bytes copied at a time.
 const PIECE_BYTES: usize = 1 << 20;
@@ -35,35 +33,28 @@ pub(super) enum Orders {
 impl Orders {
     pub(super) fn open(to: &Destination, host: &Host) -> Result<Orders, ConvertError> {
         let data = new_data(to)?;
-        let Some(access) = &to.order else {
+        let Some(OrderTo::Etcd(access)) = &to.order else {
             let path = data.store();
             let storage: Arc<dyn Storage> =
                 Arc::new(LocalStorage::open(&path).map_err(failed("opening", &path))?);
             let store = holdfast_store::BlockStore::open(storage.clone(), host.settings.store.clone())?;
             return Ok(Orders::Here { store, storage });
         };
-        let start = Instant::now();
-        let cluster = loop {
-            let gateway = Gateway::new(access, to.order_login.as_deref())
-                .map_err(|error| ConvertError::Refused(error.to_string()))?;
-            match Cluster::join(Box::new(gateway), &access.prefix, OURSELVES.to_owned()) {
-                Err(EtcdError::Away(_)) if start.elapsed() < PATIENCE => {
-                    std::thread::sleep(Duration::from_millis(500));
-                }
-                other => break other.map_err(away)?,
-            }
-        };
-        let others: Vec<String> =
-            cluster.seen().servers.into_iter().filter(|address| address != OURSELVES).collect();
-        if !others.is_empty() {
-            return Err(ConvertError::Refused(format!(
-                "servers run that have their orders there ({}), and would serve file systems of which only a part is there: \
-                 stop them first",
-                others.join(", ")
-            )));
+        let cluster = cluster_at(access, to.order_login.as_deref(), OURSELVES, PATIENCE)?;
+        alone(&cluster)?;
+        if let Some(moved) = cluster.moved().map_err(away)? {
+            return Err(ConvertError::Refused(super::moved_from(access, &moved)));
         }
         data.note_order(&access.to_string(), to.order_login.as_deref())?;
         Ok(Orders::Etcd { cluster: Box::new(cluster), access: access.clone() })
+    }
+
+    /// The log in the new data directory, if they go there.
+    pub(super) fn store(&self) -> Option<&holdfast_store::BlockStore> {
+        match self {
+            Orders::Here { store, .. } => Some(store),
+            Orders::Etcd { .. } => None,
+        }
     }
 
     /// Whether none of the file systems has an order there.
@@ -78,22 +69,31 @@ impl Orders {
         }
     }
 
-    /// Copies all of them, and what must outlive a server beside them.
+    /// Copies all of them, and what must outlive a server beside them. `old` is the data directory they were served from.
     pub(super) fn copy(&self, host: &Host, old: &Path, new: &Path) -> Result<(), ConvertError> {
         match self {
             Orders::Here { store, storage } => {
-                for id in host.file_systems().iter().map(|one| one.id()) {
+                let (mut leases, mut has_locks) = (Vec::new(), false);
+                for one in host.file_systems() {
+                    let id = one.id();
                     let to = Embedded { store: store.clone(), storage: storage.clone(), id };
-                    copy_order(&*host.embedded(id), &to, id)?;
+                    copy_order(&*one.order, &to, id)?;
+                    let held = Held::of(&one, old)?;
+                    leases.push(held.leases);
+                    has_locks |= held.has_locks;
                 }
-                for name in ["leases", "locks-held"] {
-                    copy_file(&old.join(name), &new.join(name))?;
+                let leases = notes_together(&leases);
+                if !leases.is_empty() {
+                    put_file(&new.join("leases"), leases.as_bytes())?;
+                }
+                if has_locks {
+                    put_file(&new.join("locks-held"), b"")?;
                 }
                 Ok(())
             }
             Orders::Etcd { cluster, .. } => {
                 let copied = kept_alive(cluster, || {
-                    host.file_systems().iter().try_for_each(|one| into_etcd(cluster, host, one.id(), old))
+                    host.file_systems().iter().try_for_each(|one| into_etcd(cluster, one, old))
                 });
                 cluster.leave();
                 copied
@@ -102,8 +102,27 @@ impl Orders {
     }
 }
 
-fn away(error: EtcdError) -> ConvertError {
-    OrderError::from(error).into()
+/// Who may hold leases and locks of a file system from before.
+struct Held {
+    /// A note; empty: nobody.
+    leases: String,
+    has_locks: bool,
+}
+
+impl Held {
+    fn of(one: &FileSystem, old: &Path) -> Result<Held, ConvertError> {
+        if let Some(notes) = one.order.notes() {
+            let has_locks = notes.text("locks")?.is_some_and(|text| !text.is_empty());
+            return Ok(Held { leases: notes.text("leases")?.unwrap_or_default(), has_locks });
+        }
+        let path = old.join("leases");
+        let leases = match std::fs::read(&path) {
+            Ok(note) => note_about(&String::from_utf8_lossy(&note), one.id()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(failed("reading", &path)(error)),
+        };
+        Ok(Held { leases, has_locks: old.join("locks-held").exists() })
+    }
 }
 
 /// Does something while the lease is kept alive.
@@ -125,19 +144,16 @@ fn kept_alive<T>(cluster: &Cluster, work: impl FnOnce() -> T) -> T {
     })
 }
 
-fn into_etcd(cluster: &Cluster, host: &Host, id: Digest, old: &Path) -> Result<(), ConvertError> {
+fn into_etcd(cluster: &Cluster, one: &FileSystem, old: &Path) -> Result<(), ConvertError> {
+    let id = one.id();
     let shard = taken(cluster, id)?;
     // Who may hold leases or locks from before is asked for by the server that takes it.
-    let path = old.join("leases");
-    match std::fs::read(&path) {
-        Ok(note) => shard.put("leases", &note_about(&String::from_utf8_lossy(&note), id))?,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(failed("reading", &path)(error)),
-    }
-    if old.join("locks-held").exists() {
+    let held = Held::of(one, old)?;
+    shard.put("leases", &held.leases)?;
+    if held.has_locks {
         shard.put("locks", "held")?;
     }
-    copy_order(&*host.embedded(id), &shard, id)?;
+    copy_order(&*one.order, &shard, id)?;
     cluster.give_up(id, shard.epoch()).map_err(away)
 }
 

@@ -361,6 +361,17 @@ pub(crate) fn note_about(note: &str, file_system: Digest) -> String {
     if sessions.is_empty() { String::new() } else { note_of(term_ms, &sessions) }
 }
 
+/// The note of a data directory from notes beside orders. If one of them cannot be read, neither can that.
+pub(crate) fn notes_together(notes: &[String]) -> String {
+    let (mut term_ms, mut sessions) = (0, BTreeSet::new());
+    for note in notes.iter().filter(|note| !note.is_empty()) {
+        let Some((term, noted)) = parse(note) else { return note.clone() };
+        term_ms = term.max(term_ms);
+        sessions.extend(noted);
+    }
+    if sessions.is_empty() { String::new() } else { note_of(term_ms, &sessions) }
+}
+
 /// Who may hold leases by a note beside the order, and for how long; one that cannot be read leaves nothing out.
 pub(crate) fn inherited(note: Option<&str>, file_system: Digest) -> (u64, Vec<NotedSession>) {
     match note {

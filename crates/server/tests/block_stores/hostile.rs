@@ -4,7 +4,9 @@
 use crate::common::key;
 use crate::site::{FS, SERVER};
 use crate::{ANNA, chunk};
-use holdfast_protocol::block_server::{BlockAnswer, BlockCall, BlockFault, BlockReply, LoadedBlock};
+use holdfast_protocol::block_server::{
+    BlockAnswer, BlockCall, BlockFault, BlockReply, ListedBlock, LoadedBlock, PinShown,
+};
 use holdfast_protocol::message::{Request, Response, ServerError, StoreHeader, Welcome};
 use holdfast_rpc::{BlocksAddress, Limits, Listeners, ServerAddress, Service, Session, serve};
 use holdfast_server::{BlockStore, BlockStoreError, Remote, RemoteSettings};
@@ -21,6 +23,8 @@ enum Lie {
     Error,
     AlwaysOther,
     AlwaysOlder,
+    ListedBefore,
+    PinnedBefore,
 }
 
 struct Liar(Mutex<Option<Lie>>);
@@ -60,6 +64,15 @@ impl Service for Liar {
                 reply.position = request.known.wrapping_add(1);
                 Err(BlockFault::OlderStore)
             }
+            Lie::ListedBefore => {
+                let address = chunk(1, 100).0;
+                let again = ListedBlock { address, owner: ANNA, age_ns: 0, bytes: 100, place: 5 };
+                Ok(BlockAnswer::Listed(vec![again]))
+            }
+            Lie::PinnedBefore => {
+                let again = PinShown { holder: 5, until_ns: 0, addresses: Vec::new() };
+                Ok(BlockAnswer::Pinned(Some(again)))
+            }
         };
         Response::BlockServer(Box::new(reply))
     }
@@ -95,6 +108,8 @@ fn lies_are_errors() {
         Lie::Error,
         Lie::AlwaysOther,
         Lie::AlwaysOlder,
+        Lie::ListedBefore,
+        Lie::PinnedBefore,
     ];
     for lie in lies {
         *liar.0.lock().unwrap() = Some(lie);
@@ -110,6 +125,8 @@ fn lies_are_errors() {
             store.store(FS, ANNA, vec![chunk(1, 100)], None, 0).is_err(),
             store.contains(FS, &[wanted]).is_err(),
             store.figures().is_err(),
+            store.list(FS, 5).is_err(),
+            store.pinned(FS, Some(5)).is_err(),
             store.collect(FS, &[wanted], &Default::default(), 0).is_err(),
         ] {
             assert!(failed, "{lie:?}");

@@ -167,6 +167,47 @@ fn garbage_goes_and_nothing_else() {
     });
 }
 
+/// Proves: all blocks of a file system are listed, oldest first, each once, with whoever is charged and when somebody last
+/// relied on it, from any place on; and so is everybody who pins blocks.
+#[test]
+fn what_is_there_is_listed() {
+    on_each(|store| {
+        assert!(store.list(FS, 0).unwrap().is_empty() && store.pinned(FS, None).unwrap().is_none());
+        let blocks: Vec<_> = (0..40).map(|seed| chunk(seed, 1000)).collect();
+        for (number, block) in blocks.iter().enumerate() {
+            let owner = if number % 2 == 0 { ANNA } else { BERT };
+            store.store(FS, owner, vec![block.clone()], None, number as i64).unwrap();
+        }
+        store.store(OTHER, BERT, vec![chunk(50, 1000)], None, 0).unwrap();
+        store.renew(FS, &[blocks[7].0], 99 * SECOND).unwrap();
+        let listed = store.list(FS, 0).unwrap();
+        let addresses: Vec<Digest> = listed.iter().map(|one| one.address).collect();
+        assert_eq!(addresses, blocks.iter().map(|(address, _)| *address).collect::<Vec<_>>());
+        assert!(listed.is_sorted_by(|one, next| one.place < next.place) && listed[0].place > 0);
+        for (number, one) in listed.iter().enumerate() {
+            assert_eq!(one.owner, if number % 2 == 0 { ANNA } else { BERT });
+            assert_eq!(one.age_ns, if number == 7 { 99 * SECOND } else { number as i64 });
+            assert!(one.bytes > 1000 && one.bytes < 2000);
+            assert_eq!(store.list(FS, one.place).unwrap(), listed[number + 1..]);
+        }
+        assert_eq!(store.list(OTHER, 0).unwrap().len(), 1);
+
+        for holder in [9, 4, 6] {
+            store.pin(FS, holder, &[blocks[holder as usize].0], 50 * SECOND, SECOND).unwrap();
+        }
+        let (mut pinned, mut after) = (Vec::new(), None);
+        while let Some(next) = store.pinned(FS, after).unwrap() {
+            after = Some(next.holder);
+            assert_eq!(
+                (next.until_ns, &next.addresses[..]),
+                (50 * SECOND, &[blocks[next.holder as usize].0][..])
+            );
+            pinned.push(next.holder);
+        }
+        assert_eq!(pinned, [4, 6, 9]);
+    });
+}
+
 /// Proves: blocks are charged to whoever stored them first, and an allowance is kept.
 #[test]
 fn storers_are_charged() {

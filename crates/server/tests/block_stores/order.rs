@@ -5,7 +5,7 @@ use crate::common::*;
 use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, PublicKey};
 use holdfast_log::simulated::{Crash, PowerLoss};
-use holdfast_protocol::block_server::{BlockFigures, LoadedBlock};
+use holdfast_protocol::block_server::{BlockFigures, ListedBlock, LoadedBlock, PinShown};
 use holdfast_protocol::message::{Request, Response};
 use holdfast_server::control::Scrubbed;
 use holdfast_server::{BlockStore, BlockStoreError, Caller, Host, Local, Standing};
@@ -57,6 +57,12 @@ impl BlockStore for Elsewhere {
     }
     fn dereference(&self, fs: Digest, owner: DeviceId, addresses: &[Digest], now_ns: i64) -> Done<u32> {
         self.then_sync(self.0.dereference(fs, owner, addresses, now_ns))
+    }
+    fn list(&self, file_system: Digest, after: u64) -> Done<Vec<ListedBlock>> {
+        self.0.list(file_system, after)
+    }
+    fn pinned(&self, file_system: Digest, after: Option<u64>) -> Done<Option<PinShown>> {
+        self.0.pinned(file_system, after)
     }
     fn snapshot(&self, file_system: Digest, now_ns: i64) -> Done<()> {
         self.0.snapshot(file_system, now_ns)

@@ -10,7 +10,9 @@ use super::{BlockStore, BlockStoreError, Standing};
 use crate::control::Scrubbed;
 use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, SigningKey};
-use holdfast_protocol::block_server::{BlockFigures, BucketStanding, LoadedBlock, Shard};
+use holdfast_protocol::block_server::{
+    BlockFigures, BucketStanding, ListedBlock, LoadedBlock, PinShown, Shard,
+};
 use holdfast_rpc::BlocksAddress;
 use holdfast_store::{Allowance, Charge, CollectReport, Hold, HoldOutcome};
 use std::collections::{BTreeMap, BTreeSet};
@@ -224,6 +226,14 @@ impl BlockStore for Remote {
 
     fn holds(&self, file_system: Digest) -> Result<Vec<Hold>, BlockStoreError> {
         self.of(&file_system).holds(file_system)
+    }
+
+    fn list(&self, file_system: Digest, after: u64) -> Result<Vec<ListedBlock>, BlockStoreError> {
+        self.of(&file_system).list(file_system, after)
+    }
+
+    fn pinned(&self, file_system: Digest, after: Option<u64>) -> Result<Option<PinShown>, BlockStoreError> {
+        self.of(&file_system).pinned(file_system, after)
     }
 
     fn charged(&self, file_system: Digest, devices: &[DeviceId]) -> Result<Charge, BlockStoreError> {

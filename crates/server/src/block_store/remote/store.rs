@@ -15,8 +15,8 @@ use crate::control::Scrubbed;
 use holdfast_content::{BODY_BYTES_MAX, DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey, SigningKey};
 use holdfast_protocol::block_server::{
-    BlockAnswer, BlockCall, BlockFault, BlockFigures, BlockReply, BlockRequest, BucketStanding, LoadedBlock,
-    SHARDS_MAX, Shard, StoreAllowance, StoreId,
+    BlockAnswer, BlockCall, BlockFault, BlockFigures, BlockReply, BlockRequest, BucketStanding, ListedBlock,
+    LoadedBlock, PinShown, SHARDS_MAX, Shard, StoreAllowance, StoreId,
 };
 use holdfast_protocol::message::{
     AddressedBlock, BATCH_MAX, HoldShown, MESSAGE_BYTES_MAX, Request, Response, ServerError,
@@ -202,7 +202,7 @@ impl RemoteStore {
             Some(since) if since.elapsed() > PATIENCE => PATIENCE_AWAY,
             _ => PATIENCE,
         };
-        let answer = if request.call.may_repeat() {
+        let answer = if !request.call.takes_long() {
             self.connection.call_blocking(Request::BlockServer(Box::new(request)), patience)
         } else {
             self.connection.wait_until_connected(patience).and_then(|()| {
@@ -485,6 +485,23 @@ impl BlockStore for RemoteStore {
         let held = |HoldShown { name, device, made_ns, roots }| Hold { name, device, made_ns, roots };
         match self.call(file_system, BlockCall::Holds)? {
             BlockAnswer::Holds(holds) => Ok(holds.into_iter().map(held).collect()),
+            _ => self.unexpected(),
+        }
+    }
+
+    fn list(&self, file_system: Digest, after: u64) -> Result<Vec<ListedBlock>, BlockStoreError> {
+        match self.call(file_system, BlockCall::List { after })? {
+            // One that begins anew would never end.
+            BlockAnswer::Listed(listed) if listed.iter().all(|one| one.place > after) => Ok(listed),
+            _ => self.unexpected(),
+        }
+    }
+
+    fn pinned(&self, file_system: Digest, after: Option<u64>) -> Result<Option<PinShown>, BlockStoreError> {
+        match self.call(file_system, BlockCall::Pinned { after })? {
+            BlockAnswer::Pinned(pinned) if pinned.as_ref().is_none_or(|one| Some(one.holder) > after) => {
+                Ok(pinned)
+            }
             _ => self.unexpected(),
         }
     }

@@ -4,6 +4,7 @@
 //! PREFIX/server/INSTANCE          address of a server that runs; ends with its lease
 //! PREFIX/active/FSID              "ADDRESS INSTANCE" of the active server; ends with its lease
 //! PREFIX/wanted/FSID              address of the server that is to have it, by an operator's word
+//! PREFIX/moved                    where all file systems went; none is active here from then on
 //! PREFIX/head/FSID                what counts: last record, last checkpoint (`Head`)
 //! PREFIX/record/FSID/NUMBER/PART  records that were committed together (`parts`)
 //! PREFIX/checkpoint/FSID/NUMBER/PART
@@ -60,6 +61,10 @@ pub(crate) struct Space {
 impl Space {
     fn key(&self, kind: &str, rest: &str) -> Vec<u8> {
         format!("{}/{kind}/{rest}", self.prefix).into_bytes()
+    }
+
+    fn moved(&self) -> Vec<u8> {
+        format!("{}/moved", self.prefix).into_bytes()
     }
 
     fn of(&self, kind: &str, id: &Digest) -> Vec<u8> {
@@ -216,7 +221,7 @@ impl Cluster {
         let (key, lease) = (self.space.of("active", &id), self.lease.lock().clone());
         let ours = format!("{} {}", self.address, self.instance).into_bytes();
         let transaction = Transaction {
-            compares: vec![Compare::Created(key.clone(), 0)],
+            compares: vec![Compare::Created(key.clone(), 0), Compare::Created(self.space.moved(), 0)],
             steps: vec![
                 Step::Put(key.clone(), ours.clone(), Some(lease.id())),
                 Step::Get(Get::one(key.clone())),
@@ -265,6 +270,18 @@ impl Cluster {
             None => Step::Delete(Keys::One(key)),
         };
         self.space.kv.transact(&Transaction { steps: vec![step], ..Transaction::default() }).map(drop)
+    }
+
+    /// Where all file systems went, if they were moved from here.
+    pub(crate) fn moved(&self) -> Result<Option<String>, EtcdError> {
+        let found = self.space.kv.get(&Get::one(self.space.moved()))?;
+        Ok(found.first().map(|pair| String::from_utf8_lossy(&pair.value).into_owned()))
+    }
+
+    /// Notes where all file systems went: no server becomes the active one of any of them here from then on.
+    pub(crate) fn put_moved(&self, text: &str) -> Result<(), EtcdError> {
+        let put = Step::Put(self.space.moved(), text.into(), None);
+        self.space.kv.transact(&Transaction { steps: vec![put], ..Transaction::default() }).map(drop)
     }
 
     /// Ends the lease, so that others need not wait for it.
