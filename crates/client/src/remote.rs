@@ -15,6 +15,14 @@ pub trait Remote: Send + Sync + 'static {
     /// See [`RpcError`]; [`RpcError::maybe_sent`] says whether the server may have acted on it.
     fn call(&self, request: Request, deadline: Duration) -> Result<Response, RpcError>;
 
+    /// The same with a request that its owner may have to send again: who can send it as it is does not copy what it carries.
+    ///
+    /// # Errors
+    /// See [`RpcError`]
+    fn call_lent(&self, request: &Request, deadline: Duration) -> Result<Response, RpcError> {
+        self.call(request.clone(), deadline)
+    }
+
     /// What the server said when it was greeted last; `None` before it was.
     fn welcome(&self) -> Option<Welcome>;
 
@@ -124,7 +132,7 @@ pub fn call_patiently(
     let mut pause = Duration::from_millis(20);
     loop {
         let left = end.saturating_duration_since(Instant::now());
-        let result = match remote.call(request.clone(), left) {
+        let result = match remote.call_lent(request, left) {
             Ok(Response::Error(error)) => Err(RpcError::Server(error)),
             other => other,
         };

@@ -224,10 +224,8 @@ impl Block {
 
     /// The same with a zstd level of one's own: 1 to 19, for what is written once and read often.
     pub fn to_stored_at(&self, level: i32) -> StoredBlock {
-        let packed = (self.body.len() >= 128)
-            .then(|| compress(&self.body, level))
-            .flatten()
-            .filter(|packed| packed.len() <= self.body.len() - self.body.len() / 8);
+        let wanted_bytes = self.body.len() - self.body.len() / 8;
+        let packed = (self.body.len() >= 128).then(|| compress(&self.body, level, wanted_bytes)).flatten();
         let (codec, body) = match packed {
             Some(packed) => (Codec::Zstd, packed),
             None => (Codec::Plain, self.body.clone()),
@@ -241,17 +239,31 @@ const FAST_LEVEL: i32 = 1;
 
 thread_local! {
     /// Making one costs more than compressing a small block with it.
-    static COMPRESSOR: RefCell<Option<(i32, zstd::bulk::Compressor<'static>)>> = const { RefCell::new(None) };
+    static COMPRESSOR: RefCell<Option<Packer>> = const { RefCell::new(None) };
     static DECOMPRESSOR: RefCell<Option<zstd::bulk::Decompressor<'static>>> =
         RefCell::new(zstd::bulk::Decompressor::new().ok());
 }
 
-fn compress(body: &[u8], level: i32) -> Option<Vec<u8>> {
-    COMPRESSOR.with_borrow_mut(|compressor| {
-        if compressor.as_ref().is_none_or(|(known, _)| *known != level) {
-            *compressor = Some((level, zstd::bulk::Compressor::new(level).ok()?));
+/// What a thread compresses with.
+struct Packer {
+    level: i32,
+    compressor: zstd::bulk::Compressor<'static>,
+    /// Where it goes first, as its length is known only then; a block's at most.
+    packed: Vec<u8>,
+}
+
+/// The compressed form, if it is no longer than wanted.
+fn compress(body: &[u8], level: i32, wanted_bytes: usize) -> Option<Vec<u8>> {
+    COMPRESSOR.with_borrow_mut(|packer| {
+        if packer.as_ref().is_none_or(|packer| packer.level != level) {
+            let compressor = zstd::bulk::Compressor::new(level).ok()?;
+            *packer = Some(Packer { level, compressor, packed: Vec::new() });
         }
-        compressor.as_mut()?.1.compress(body).ok()
+        let Packer { compressor, packed, .. } = packer.as_mut()?;
+        packed.clear();
+        packed.reserve(zstd::zstd_safe::compress_bound(body.len()));
+        let length = compressor.compress_to_buffer(body, packed).ok()?;
+        (length <= wanted_bytes).then(|| packed.as_slice().to_vec())
     })
 }
 

@@ -401,7 +401,7 @@ impl Connection {
         let inner = &self.0.inner;
         inner.requests_made.fetch_add(1, Ordering::Relaxed);
         let response = inner.call_once(lane, &request, deadline).await?;
-        collect_blocks(request, response, async |rest| inner.call_once(lane, &rest, deadline).await).await
+        collect_blocks(&request, response, async |rest| inner.call_once(lane, &rest, deadline).await).await
     }
 
     /// Makes a request that is encoded already, and brings its answer as it came, which is no refusal; otherwise like
@@ -840,11 +840,11 @@ fn refusal(answer: &[u8]) -> Result<Option<ServerError>, RpcError> {
 /// # Errors
 /// What `ask` says, or [`RpcError::Malformed`] when blocks are left out or there are too many.
 pub async fn collect_blocks(
-    request: Request,
+    request: &Request,
     response: Response,
     mut ask: impl AsyncFnMut(Request) -> Result<Response, RpcError>,
 ) -> Result<Response, RpcError> {
-    let (Request::Retrieve(addresses), Response::Blocks(_)) = (&request, &response) else {
+    let (Request::Retrieve(addresses), Response::Blocks(_)) = (request, &response) else {
         return Ok(response);
     };
     let Response::Blocks(mut blocks) = response else { return Ok(response) };

@@ -9,7 +9,8 @@ use super::key::Processes;
 use super::words::{Open, Standing, ToNetwork};
 use crate::interrupt;
 use crate::remote::Remote;
-use holdfast_crypto::{PublicKey, decode, encode};
+use borsh::BorshSerialize;
+use holdfast_crypto::{PublicKey, decode};
 use holdfast_protocol::message::{MESSAGE_BYTES_MAX, Request, Response, Welcome};
 use holdfast_rpc::{
     Lane, LinkEstimate, RpcError, ServerAddress, ServerProof, Transport, collect_blocks, is_idempotent,
@@ -34,6 +35,9 @@ const FIRST_ATTEMPT: Duration = Duration::from_secs(25);
 const STUCK: Duration = Duration::from_secs(30);
 /// Figures are not waited for longer.
 const FIGURES: Duration = Duration::from_millis(500);
+/// Buffers that are kept, and how large one may be: that of a batch of blocks.
+const SPARE_MAX: usize = 8;
+const SPARE_BYTES_MAX: usize = 2 << 20;
 /// After a crash.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -66,6 +70,8 @@ pub(super) struct Link {
     /// Bytes sent and received by the network processes before this one.
     past: Arc<Mutex<(u64, u64)>>,
     next: AtomicU64,
+    /// What requests are encoded into, kept for the next ones.
+    spare: Mutex<Vec<Vec<u8>>>,
 }
 
 impl Link {
@@ -97,6 +103,7 @@ impl Link {
             standing: Arc::default(),
             past: Arc::default(),
             next: AtomicU64::new(1),
+            spare: Mutex::default(),
         }
     }
 
@@ -185,7 +192,18 @@ impl Link {
     }
 
     fn call_once(&self, request: &Request, end: Instant) -> Result<Response, RpcError> {
-        let payload = encode(request);
+        let mut payload = self.spare.lock().pop().unwrap_or_default();
+        request.serialize(&mut payload).expect("encoding into memory cannot fail");
+        let answer = self.call_encoded(request, &payload, end);
+        payload.clear();
+        let mut spare = self.spare.lock();
+        if payload.capacity() <= SPARE_BYTES_MAX && spare.len() < SPARE_MAX {
+            spare.push(payload);
+        }
+        answer
+    }
+
+    fn call_encoded(&self, request: &Request, payload: &[u8], end: Instant) -> Result<Response, RpcError> {
         if payload.len() > MESSAGE_BYTES_MAX {
             return Err(RpcError::TooLarge { bytes: payload.len(), limit: MESSAGE_BYTES_MAX });
         }
@@ -196,7 +214,7 @@ impl Link {
         loop {
             let left = end.saturating_duration_since(Instant::now());
             head[2..].copy_from_slice(&milliseconds(left).to_le_bytes());
-            match self.exchange(frames::CALL, &head, &payload, end + GRACE) {
+            match self.exchange(frames::CALL, &head, payload, end + GRACE) {
                 Ok(answer) => return decode(&answer).map_err(|error| RpcError::Malformed(error.to_string())),
                 Err(RpcError::Lost { maybe_sent }) if (twice || !maybe_sent) && Instant::now() < end => {
                     std::thread::sleep(PAUSE);
@@ -304,8 +322,12 @@ fn read_frames(
 
 impl Remote for Link {
     fn call(&self, request: Request, deadline: Duration) -> Result<Response, RpcError> {
+        self.call_lent(&request, deadline)
+    }
+
+    fn call_lent(&self, request: &Request, deadline: Duration) -> Result<Response, RpcError> {
         let end = end_of(deadline);
-        let response = self.call_once(&request, end)?;
+        let response = self.call_once(request, end)?;
         let more = async |rest: Request| self.call_once(&rest, end);
         let mut all = pin!(collect_blocks(request, response, more));
         match all.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

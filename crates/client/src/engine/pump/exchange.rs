@@ -148,7 +148,7 @@ impl Pump {
             self.shared.counters.rounds.fetch_add(1, Relaxed);
             // A repeated request may be shown what its first sending was shown, so the term counts from that.
             let sent_ms = operation.lease.first_sent_ms.unwrap_or_default();
-            let response = match self.shared.remote.call(request.clone(), self.shared.deadline)? {
+            let response = match self.shared.remote.call_lent(&request, self.shared.deadline)? {
                 Response::LeasedView(reply, grant) => {
                     operation.lease.grant = Some((grant, sent_ms));
                     Response::View(reply)

@@ -99,6 +99,8 @@ pub struct DiskCache {
     bytes_max_given: u64,
     /// Uses that others have not been told of.
     notes: Vec<Key>,
+    /// Where records are made.
+    record: Vec<u8>,
 }
 
 impl DiskCache {
@@ -122,6 +124,7 @@ impl DiskCache {
             bytes_max,
             bytes_max_given: bytes_max,
             notes: Vec::new(),
+            record: Vec::new(),
         };
         cache.list()?;
         cache.evict();
@@ -221,9 +224,12 @@ impl DiskCache {
         if self.contains(&address) || self.bytes_max == 0 {
             return Ok(());
         }
-        let Some(record) = record::block_record(&address, block) else { return Ok(()) };
-        self.append(&record)?;
-        if self.is_over() {
+        let mut record = std::mem::take(&mut self.record);
+        let fits = record::block_record(&mut record, &address, block);
+        let appended = if fits { self.append(&record) } else { Ok(()) };
+        self.record = record;
+        appended?;
+        if fits && self.is_over() {
             self.evict();
         }
         Ok(())

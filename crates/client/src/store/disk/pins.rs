@@ -183,7 +183,10 @@ impl Pinning {
         if !self.needed.insert(key_of(address)) {
             return Ok(());
         }
-        let Some(record) = record::block_record(address, block) else { return Ok(()) };
+        let mut record = Vec::new();
+        if !record::block_record(&mut record, address, block) {
+            return Ok(());
+        }
         self.blocks += 1;
         self.bytes += record.len() as u64;
         if self.bytes > self.bytes_max {

@@ -4,6 +4,7 @@
 //! that somebody read since they were put here.
 
 use super::Key;
+use borsh::BorshSerialize;
 use holdfast_content::StoredBlock;
 use holdfast_crypto::Digest;
 use std::fs::File;
@@ -34,18 +35,16 @@ pub fn key_of(address: &Digest) -> Key {
     address.0[..16].try_into().expect("16 of 32 bytes")
 }
 
-/// A block's record; `None` if it is longer than a block may be.
-pub fn block_record(address: &Digest, block: &StoredBlock) -> Option<Vec<u8>> {
-    let body = holdfast_crypto::encode(block);
-    if body.len() > BLOCK_MAX {
-        return None;
-    }
-    let mut record = Vec::with_capacity(BLOCK_HEADER + body.len());
+/// Makes a block's record, in place of what `record` had; whether a block may be that long.
+pub fn block_record(record: &mut Vec<u8>, address: &Digest, block: &StoredBlock) -> bool {
+    record.clear();
     record.extend_from_slice(&BLOCK_MAGIC.to_le_bytes());
-    record.extend_from_slice(&((body.len() + 32) as u32).to_le_bytes());
+    record.extend_from_slice(&[0; 4]);
     record.extend_from_slice(&address.0);
-    record.extend_from_slice(&body);
-    Some(record)
+    block.serialize(record).expect("encoding into memory cannot fail");
+    let length = (record.len() - PREFIX) as u32;
+    record[4..PREFIX].copy_from_slice(&length.to_le_bytes());
+    record.len() - BLOCK_HEADER <= BLOCK_MAX
 }
 
 /// A note's record.
