@@ -121,17 +121,33 @@ pub fn read(
 ) -> Result<Vec<u8>, ContentError> {
     let length = (length as u64).min(inode.size.saturating_sub(offset)) as usize;
     let mut out = vec![0u8; length];
+    read_into(source, inode, offset, &mut out)?;
+    Ok(out)
+}
+
+/// Fills `out`, which is zeroed, with what the file has from `offset` on.
+///
+/// # Errors
+/// [`ContentError`]: a block could not be had or is malformed, or the inode is no file.
+pub fn read_into(
+    source: &dyn BlockSource,
+    inode: &Inode,
+    offset: u64,
+    out: &mut [u8],
+) -> Result<(), ContentError> {
+    let length = (out.len() as u64).min(inode.size.saturating_sub(offset)) as usize;
+    let out = &mut out[..length];
     match &inode.content {
-        Content::None => {}
+        Content::None => Ok(()),
         Content::Inline(bytes) => {
             let bytes = bytes.get(offset.min(bytes.len() as u64) as usize..).unwrap_or_default();
             let count = bytes.len().min(length);
             out[..count].copy_from_slice(&bytes[..count]);
+            Ok(())
         }
-        Content::Extents(map) => read_extents(source, map, offset, &mut out)?,
-        _ => return Err(Misuse::Rule(format!("a {:?} has no bytes to read", inode.kind)).into()),
+        Content::Extents(map) => read_extents(source, map, offset, out),
+        _ => Err(Misuse::Rule(format!("a {:?} has no bytes to read", inode.kind)).into()),
     }
-    Ok(out)
 }
 
 /// Fills `out`, which is zeroed, with what `map` has from `offset` on.

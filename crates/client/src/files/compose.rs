@@ -216,10 +216,9 @@ pub fn read_places(
                 None => unreachable!("spooled ranges have a spool"),
             },
             Place::Published(inode, offset) => {
-                let bytes = file::read(source, inode, *offset, out.len())
+                out.fill(0);
+                file::read_into(source, inode, *offset, out)
                     .map_err(|error| ComposeError::Content(inode.clone(), error))?;
-                out[..bytes.len()].copy_from_slice(&bytes);
-                out[bytes.len()..].fill(0);
             }
         }
     }

@@ -59,6 +59,24 @@ struct Line {
     broken: AtomicBool,
 }
 
+/// Buffers of requests and answers, kept for the next ones.
+#[derive(Default)]
+struct Spare(Mutex<Vec<Vec<u8>>>);
+
+impl Spare {
+    fn take(&self) -> Vec<u8> {
+        self.0.lock().pop().unwrap_or_default()
+    }
+
+    fn give(&self, mut buffer: Vec<u8>) {
+        let mut kept = self.0.lock();
+        if buffer.capacity() <= SPARE_BYTES_MAX && kept.len() < SPARE_MAX {
+            buffer.clear();
+            kept.push(buffer);
+        }
+    }
+}
+
 /// A connection.
 pub(super) struct Link {
     processes: Arc<Processes>,
@@ -70,8 +88,7 @@ pub(super) struct Link {
     /// Bytes sent and received by the network processes before this one.
     past: Arc<Mutex<(u64, u64)>>,
     next: AtomicU64,
-    /// What requests are encoded into, kept for the next ones.
-    spare: Mutex<Vec<Vec<u8>>>,
+    spare: Arc<Spare>,
 }
 
 impl Link {
@@ -103,7 +120,7 @@ impl Link {
             standing: Arc::default(),
             past: Arc::default(),
             next: AtomicU64::new(1),
-            spare: Mutex::default(),
+            spare: Arc::default(),
         }
     }
 
@@ -127,12 +144,12 @@ impl Link {
             broken: AtomicBool::new(false),
         });
         let (waiting, standing) = (Arc::clone(&opened.waiting), Arc::clone(&self.standing));
-        let past = Arc::clone(&self.past);
+        let (past, spare) = (Arc::clone(&self.past), Arc::clone(&self.spare));
         let processes = Arc::downgrade(&self.processes);
         std::thread::Builder::new()
             .name("holdfast-answers".to_owned())
             .spawn(move || {
-                let offence = read_frames(reader, &waiting, &standing);
+                let offence = read_frames(reader, &waiting, &standing, &spare);
                 {
                     // Before the line counts as closed, so that this is not said of the next one.
                     let (mut standing, mut past) = (standing.lock(), past.lock());
@@ -192,14 +209,10 @@ impl Link {
     }
 
     fn call_once(&self, request: &Request, end: Instant) -> Result<Response, RpcError> {
-        let mut payload = self.spare.lock().pop().unwrap_or_default();
+        let mut payload = self.spare.take();
         request.serialize(&mut payload).expect("encoding into memory cannot fail");
         let answer = self.call_encoded(request, &payload, end);
-        payload.clear();
-        let mut spare = self.spare.lock();
-        if payload.capacity() <= SPARE_BYTES_MAX && spare.len() < SPARE_MAX {
-            spare.push(payload);
-        }
+        self.spare.give(payload);
         answer
     }
 
@@ -215,7 +228,11 @@ impl Link {
             let left = end.saturating_duration_since(Instant::now());
             head[2..].copy_from_slice(&milliseconds(left).to_le_bytes());
             match self.exchange(frames::CALL, &head, payload, end + GRACE) {
-                Ok(answer) => return decode(&answer).map_err(|error| RpcError::Malformed(error.to_string())),
+                Ok(answer) => {
+                    let response = decode(&answer).map_err(|error| RpcError::Malformed(error.to_string()));
+                    self.spare.give(answer);
+                    return response;
+                }
                 Err(RpcError::Lost { maybe_sent }) if (twice || !maybe_sent) && Instant::now() < end => {
                     std::thread::sleep(PAUSE);
                 }
@@ -289,6 +306,7 @@ fn read_frames(
     mut reader: UnixStream,
     waiting: &Mutex<Option<HashMap<u64, SyncSender<Came>>>>,
     standing: &Mutex<Standing>,
+    spare: &Spare,
 ) -> Option<&'static str> {
     loop {
         let mut header = [0; HEADER_BYTES];
@@ -296,7 +314,8 @@ fn read_frames(
         let Some(Header { kind, id, body_bytes }) = Header::decode(&header) else {
             return Some("a frame that is none");
         };
-        let mut body = vec![0; body_bytes];
+        let mut body = spare.take();
+        body.resize(body_bytes, 0);
         reader.read_exact(&mut body).ok()?;
         let came = match kind {
             frames::ANSWER => Came::Answer(body),
@@ -413,7 +432,7 @@ mod tests {
         let writing = std::thread::spawn(move || {
             let _ = theirs.write_all(&bytes);
         });
-        let outcome = read_frames(ours, waiting, &Mutex::default());
+        let outcome = read_frames(ours, waiting, &Mutex::default(), &Spare::default());
         writing.join().expect("no panic");
         outcome
     }
