@@ -22,6 +22,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 const RENEW_EVERY: Duration = Duration::from_millis(600);
 /// When etcd has not answered for this long, those who ask for a file system are told so.
 const SILENCE_MAX: Duration = Duration::from_secs(4);
+/// Why a file system is not served whose creation was cut off; nobody has ever used it.
+pub(crate) const NEVER_CREATED: &str = "it was never created to its end";
 /// How long a hand-over waits for clients to give up their leases.
 const LEASES_PATIENCE: Duration = Duration::from_secs(3);
 
@@ -233,7 +235,7 @@ impl Host {
             Ok(None) => {
                 tracing::info!(file_system = %id, "ignoring a file system that was never created");
                 release(cluster, id);
-                self.damaged.write().insert(id, "it was never created to its end".to_owned());
+                self.damaged.write().insert(id, NEVER_CREATED.to_owned());
             }
             Err(error) if error.is_of_one_file_system() => {
                 tracing::error!(file_system = %id, %error, "this file system is not served");

@@ -47,8 +47,10 @@ impl Former {
         self.cluster.moved().map_err(away)
     }
 
-    /// All is at its new place: no server becomes active here any more.
+    /// All is at its new place: no server becomes active here any more. None was started meanwhile, which might have created
+    /// a file system.
     pub(super) fn put_moved(&self, text: &str) -> Result<(), ConvertError> {
+        alone(&self.cluster)?;
         self.cluster.put_moved(text).map_err(away)
     }
 

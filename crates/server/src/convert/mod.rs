@@ -32,6 +32,7 @@ use crate::error::OpenError;
 use crate::host::Host;
 use crate::maintenance;
 use crate::order::OrderError;
+use crate::standby::NEVER_CREATED;
 use former::Former;
 use holdfast_crypto::{Digest, SigningKey};
 use holdfast_etcd::Access;
@@ -390,9 +391,13 @@ fn check_wish(
     }
 }
 
-/// Whether the old directory can be moved as it is.
+/// Whether what is there can be moved as it is.
 fn check_whole(host: &Host) -> Result<(), ConvertError> {
-    if let Some((id, why)) = host.damaged().into_iter().next() {
+    // At the new place nobody would know of it any more.
+    if let Some(doubt) = host.blocks.standing().and_then(|standing| standing.doubt) {
+        return Err(ConvertError::Damaged(BlockStoreError::Doubtful { doubt }.to_string()));
+    }
+    if let Some((id, why)) = host.damaged().into_iter().find(|(_, why)| why != NEVER_CREATED) {
         return Err(ConvertError::Damaged(format!(
             "the order of {id} is damaged ({why}): put it right first (docs/recovery.md)"
         )));
