@@ -104,29 +104,34 @@ fn killed_again_and_again(
     places: &[&str],
     mut meanwhile: impl FnMut(),
 ) -> serde_json::Value {
-    let (mut killed, mut pause) = (0, Duration::from_millis(100));
-    let told = world.path("told");
+    let (told, mark) = (world.path("told"), new.join("converting"));
+    // The first is killed as soon as it has begun.
+    let (mut killed, mut pause) = (0, Duration::ZERO);
     loop {
         let mut command = convert_from(world, from, new, places);
         let stdout = fs::File::create(&told).expect("a file");
         let mut child = command.arg("--json").stdout(stdout).spawn().expect("it runs");
         let start = Instant::now();
-        // Once it was killed on the way often enough, it may go on for as long as it takes.
-        while child.try_wait().expect("it is a child").is_none() && (start.elapsed() < pause || killed > 5) {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        if let Some(status) = child.try_wait().expect("it is a child") {
+        let status = loop {
+            let is_time = killed < 6 && start.elapsed() >= pause && mark.exists();
+            match child.try_wait().expect("it is a child") {
+                None if is_time => break None,
+                None => std::thread::sleep(Duration::from_millis(1)),
+                status => break status,
+            }
+        };
+        if let Some(status) = status {
             assert!(status.success());
             break;
         }
         child.kill().expect("a child can be killed");
         child.wait().expect("it ends");
-        if new.join("converting").exists() && !from.join("converted").exists() {
+        if mark.exists() && !from.join("converted").exists() {
             killed += 1;
             refused(started(new), "not all there yet");
             meanwhile();
         }
-        pause += Duration::from_millis(100);
+        pause += Duration::from_millis(700);
     }
     assert!(killed > 0);
     serde_json::from_str(&fs::read_to_string(&told).expect("read")).expect("JSON")
