@@ -501,5 +501,5 @@ fn servers_that_never_answer() {
     waits.kill().expect("a child");
     let start = std::time::Instant::now();
     waits.wait().expect("it ends");
-    assert!(start.elapsed() < Duration::from_secs(3), "who waits can be killed");
+    assert!(start.elapsed() < Duration::from_secs(10), "who waits can be killed");
 }

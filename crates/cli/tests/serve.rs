@@ -37,7 +37,7 @@ fn until_a_signal() {
         let pid = rustix::process::Pid::from_child(&child);
         rustix::process::kill_process(pid, signal).expect("told");
         assert!(child.wait().expect("ended").success());
-        assert!(start.elapsed() < Duration::from_secs(5));
+        assert!(start.elapsed() < Duration::from_secs(30));
         assert!(TcpStream::connect(&address).is_err());
     }
 }
