@@ -306,7 +306,8 @@ fn blocks_move_into_a_bucket() {
     sight.check(&mut world);
 
     let other_engine = Engine::start();
-    for (number, place) in [other_engine.address("&cache=256M"), "here".to_owned()].into_iter().enumerate() {
+    let other = other_engine.address("&cache=256M").replace('?', "-other?");
+    for (number, place) in [other, "here".to_owned()].into_iter().enumerate() {
         world.stop_server();
         let new = world.path(&format!("new{number}"));
         let said = run(&mut convert(&world, &new, &["--blocks", &place]));
