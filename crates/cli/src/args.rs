@@ -326,7 +326,7 @@ pub enum ServerCommand {
     Allow(ServerAllow),
     /// Make a whole copy of a data directory. The server may be running or not.
     Backup(ServerBackup),
-    /// Move a data directory's blocks to a block server or into a bucket, and its order into etcd. The server must not run.
+    /// Move blocks and order from where they are to a block server, a bucket, etcd or a new data directory. No server may run.
     Convert(Box<ServerConvert>),
     /// Show the key of each file system's log, for witnesses, and what witnesses have co-signed.
     Witnesses(ServerData),

@@ -5,11 +5,14 @@ use super::{ConvertError, PATIENCE};
 use crate::block_store::machine_name;
 use crate::data::DataDirectory;
 use crate::error::OpenError;
+use crate::file_system::FileSystem;
 use crate::host::Host;
 use crate::order::etcd::Cluster;
 use crate::server::cluster_at;
 use crate::standby::Tending;
+use holdfast_crypto::Digest;
 use holdfast_etcd::{Access, EtcdError};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,6 +26,8 @@ pub(super) struct Former {
     cluster: Arc<Cluster>,
     access: Access,
     tending: Option<Tending>,
+    /// Under which epochs this call is the active server of all file systems.
+    epochs: BTreeMap<Digest, i64>,
 }
 
 impl Former {
@@ -33,7 +38,7 @@ impl Former {
             ConvertError::Refused(format!("{}: {error}", data.path().display()))
         })?;
         let cluster = Arc::new(cluster_at(&access, login.as_deref(), OURSELVES, PATIENCE)?);
-        let former = Former { cluster, access, tending: None };
+        let former = Former { cluster, access, tending: None, epochs: BTreeMap::new() };
         alone(&former.cluster)?;
         Ok(Some(former))
     }
@@ -47,11 +52,20 @@ impl Former {
         self.cluster.moved().map_err(away)
     }
 
-    /// All is at its new place: no server becomes active here any more. None was started meanwhile, which might have created
-    /// a file system.
-    pub(super) fn put_moved(&self, text: &str) -> Result<(), ConvertError> {
+    /// All of what was opened is at its new place: no server becomes active here any more. None was active meanwhile, or was
+    /// started, which might have created a file system.
+    pub(super) fn put_moved(&self, host: &Host, text: &str) -> Result<(), ConvertError> {
         alone(&self.cluster)?;
-        self.cluster.put_moved(text).map_err(away)
+        let seen = self.cluster.look().map_err(away)?;
+        let (damaged, epochs) = (host.damaged(), &self.epochs);
+        let is_known = seen.file_systems.iter().all(|id| epochs.contains_key(id) || damaged.contains_key(id));
+        match is_known && self.cluster.put_moved(text, epochs).map_err(away)? {
+            true => Ok(()),
+            false => Err(ConvertError::Place(format!(
+                "the lease in etcd was lost, or a server ran meanwhile, so what is there may have changed ({})",
+                self.access
+            ))),
+        }
     }
 
     /// Opens all file systems, as a server that is the only one would.
@@ -67,7 +81,13 @@ impl Former {
             let is_open =
                 |id| damaged.contains_key(id) || host.file_systems().iter().any(|one| one.id() == *id);
             match self.cluster.seen().file_systems.iter().find(|id| !is_open(id)) {
-                None => return Ok(host),
+                None => {
+                    let held = self.cluster.held.lock();
+                    let epoch = |one: Arc<FileSystem>| Some((one.id(), held.get(&one.id())?.epoch()));
+                    self.epochs = host.file_systems().into_iter().filter_map(epoch).collect();
+                    drop(held);
+                    return Ok(host);
+                }
                 Some(id) if start.elapsed() > PATIENCE => {
                     return Err(ConvertError::Place(format!(
                         "{id} cannot be taken over in etcd ({})",

@@ -290,9 +290,11 @@ pub fn convert(
         orders.check_empty(&host)?;
         mark.checked()?;
     }
+    // One that ends meanwhile, as its lease in etcd was lost, must not be left out.
+    let file_systems = host.file_systems();
     let mut report = ConvertReport::default();
     let (mut bytes, all_bytes) = (0, host.blocks.figures()?.block_bytes);
-    for file_system in host.file_systems() {
+    for file_system in &file_systems {
         let id = file_system.id();
         let mut converted = Converted::new(id, file_system.log_size());
         if let Some(blocks) = &blocks {
@@ -304,14 +306,14 @@ pub fn convert(
         converted.signed_blocks = host.store.signed_count(id)?;
         report.file_systems.push(converted);
     }
-    orders.copy(&host, &old, &to.data)?;
+    orders.copy(&file_systems, &old, &to.data)?;
     if was_elsewhere.is_some() && blocks.is_none() {
         copy_what_is_known_of_blocks(&old, &to.data)?;
     }
     drop((blocks, orders));
     let text = marks::converted_text(&to.data, &begun)?;
     if let Some(former) = &former {
-        former.put_moved(&former::mark_text(&text))?;
+        former.put_moved(&host, &former::mark_text(&text))?;
     }
     marks::put_converted(&old, &text)?;
     mark.take_away()?;

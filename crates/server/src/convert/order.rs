@@ -43,6 +43,7 @@ impl Orders {
         let cluster = cluster_at(access, to.order_login.as_deref(), OURSELVES, PATIENCE)?;
         alone(&cluster)?;
         if let Some(moved) = cluster.moved().map_err(away)? {
+            cluster.leave();
             return Err(ConvertError::Refused(super::moved_from(access, &moved)));
         }
         data.note_order(&access.to_string(), to.order_login.as_deref())?;
@@ -70,15 +71,20 @@ impl Orders {
     }
 
     /// Copies all of them, and what must outlive a server beside them. `old` is the data directory they were served from.
-    pub(super) fn copy(&self, host: &Host, old: &Path, new: &Path) -> Result<(), ConvertError> {
+    pub(super) fn copy(
+        &self,
+        file_systems: &[Arc<FileSystem>],
+        old: &Path,
+        new: &Path,
+    ) -> Result<(), ConvertError> {
         match self {
             Orders::Here { store, storage } => {
                 let (mut leases, mut has_locks) = (Vec::new(), false);
-                for one in host.file_systems() {
+                for one in file_systems {
                     let id = one.id();
                     let to = Embedded { store: store.clone(), storage: storage.clone(), id };
                     copy_order(&*one.order, &to, id)?;
-                    let held = Held::of(&one, old)?;
+                    let held = Held::of(one, old)?;
                     leases.push(held.leases);
                     has_locks |= held.has_locks;
                 }
@@ -93,7 +99,7 @@ impl Orders {
             }
             Orders::Etcd { cluster, .. } => {
                 let copied = kept_alive(cluster, || {
-                    host.file_systems().iter().try_for_each(|one| into_etcd(cluster, one, old))
+                    file_systems.iter().try_for_each(|one| into_etcd(cluster, one, old))
                 });
                 cluster.leave();
                 copied
