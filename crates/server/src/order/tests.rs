@@ -7,6 +7,7 @@ use holdfast_etcd::fake::{Fake, Fate};
 use holdfast_log::simulated::{Crash, PowerLoss};
 use holdfast_log::{Storage, SyncSite};
 use holdfast_store::{BlockStore, StoreConfig};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -296,6 +297,26 @@ fn damage_in_etcd_is_told() {
         servers.etcd.damage(&head, |value| value.truncate(8));
         assert!(matches!(shard.again(), Err(OrderError::Damaged(_))), "{what}");
     }
+}
+
+/// Proves: that all file systems were moved is noted only by who has been the active server of each since it read them; from
+/// then on nobody becomes active, neither who comes nor who was there.
+#[test]
+fn what_was_moved_is_active_nowhere() {
+    let mut servers = Servers::new();
+    let (first, shard) = servers.take(|| Fate::Answered);
+    let read_under = BTreeMap::from([(ID, shard.epoch())]);
+    let (second, shard) = servers.take(|| Fate::Answered);
+    assert!(!first.put_moved("elsewhere", &read_under).unwrap() && first.moved().unwrap().is_none());
+    second.give_up(ID, shard.epoch()).unwrap();
+    assert!(!first.put_moved("elsewhere", &read_under).unwrap(), "another one was active meanwhile");
+    let (third, shard) = servers.take(|| Fate::Answered);
+    let read_under = BTreeMap::from([(ID, shard.epoch())]);
+    assert!(third.put_moved("elsewhere", &read_under).unwrap());
+    assert_eq!(second.moved().unwrap().as_deref(), Some("elsewhere"));
+    third.give_up(ID, shard.epoch()).unwrap();
+    second.keep_alive().unwrap();
+    assert!(second.take(ID).unwrap().is_none() && third.take(ID).unwrap().is_none());
 }
 
 /// Proves: a file system goes to the server that an operator named while that one runs, and otherwise to any.
