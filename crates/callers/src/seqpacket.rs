@@ -15,7 +15,10 @@ use std::time::Duration;
 /// How long connecting waits.
 const CONNECT_WAIT: Duration = Duration::from_secs(2);
 
-/// One end of a conversation.
+/// One end of a conversation, which ends for both when this is dropped.
+///
+/// Closing the descriptor alone does not end it at once: a thread that is just starting a program has copies of all
+/// descriptors until the program begins, and what a helper said would count until then.
 #[derive(Debug)]
 pub struct Conversation(OwnedFd);
 
@@ -142,6 +145,12 @@ impl Conversation {
     }
 }
 
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,8 +176,10 @@ mod tests {
         one.send(&[9u8; 3]).expect("sent");
         assert_eq!(other.receive::<FromHelper>().expect_err("no message").kind(), io::ErrorKind::InvalidData);
         assert!(one.is_alive());
+        let copy = other.0.try_clone().expect("as a thread that starts a program has one");
         drop(other);
         assert!(!one.is_alive());
+        drop(copy);
         assert!(one.receive::<FromHelper>().is_err());
     }
 }
