@@ -29,6 +29,9 @@ fn segments_consist_of_their_parts() {
                 tier.confirm().unwrap();
             }
         }
+        // The last ones too.
+        log.sync().unwrap();
+        tier.confirm().unwrap();
         log.seal().unwrap();
         settle(&tier);
         drop((log, tier));

@@ -164,11 +164,15 @@ fn alone() {
                         Unreachable(needed) => (verdict == Unreachable(""), needed),
                         expected => (verdict == expected, ""),
                     };
-                    assert!(fits && words.contains(needed), "{misdeed:?} {part:?}: {verdict:?}: {words}");
+                    // On a busy machine time is up before too much of a head has come.
+                    let is_endless = matches!(misdeed, Misdeed::EndlessHead | Misdeed::EndlessContinue);
+                    let is_late = is_endless && verdict == Unreachable("") && words.contains("in time");
+                    let is_expected = is_late || fits && words.contains(needed);
+                    assert!(is_expected, "{misdeed:?} {part:?}: {verdict:?}: {words}");
                     if verdict != Given {
                         assert!(words.contains(&mirror.url()) && words.contains(&release.pack), "{words}");
                     }
-                    assert!(took < Duration::from_secs(10), "{misdeed:?} {part:?} took {took:?}");
+                    assert!(took < Duration::from_secs(60), "{misdeed:?} {part:?} took {took:?}");
                     assert!(mirror.sent() < BYTES_MAX + (16 << 20), "{misdeed:?}: {} bytes", mirror.sent());
                 }
             });
