@@ -6,6 +6,7 @@ use crate::segments::{Segment, Segments, first_position, read_header};
 use crate::storage::{Storage, SyncSite};
 use crate::{HEAD_BYTES_MAX, LogError, RECORD_BYTES_MAX};
 use parking_lot::{Condvar, Mutex};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -141,7 +142,7 @@ impl Log {
                 .file
                 .sync(SyncSite::RECOVERED_TAIL)
                 .map_err(|error| LogError::io("syncing", &name, &error))?;
-            segments.insert(number, tail.end);
+            segments.insert(number, tail.end, &segment.file.holes());
             segments.remember(segment);
             break;
         }
@@ -152,7 +153,7 @@ impl Log {
             let name = frame::segment_name(number);
             let file = storage.open(&name).map_err(|error| LogError::io("opening", &name, &error))?;
             let length = file.len().map_err(|error| LogError::io("measuring", &name, &error))?;
-            segments.insert(number, length);
+            segments.insert(number, length, &file.holes());
         }
         let active = begin_segment(&segments, &config, greatest + 1)?;
         let start = first_position(active.number);
@@ -326,7 +327,7 @@ impl Log {
         bytes.truncate(total);
         let body = bytes.split_off(body_at.min(bytes.len()));
         if !frame::body_fits(&head, &body) {
-            return Err(self.damaged(at, "the body of the record was altered"));
+            return Err(self.damaged(&segment, at, "the body of the record was altered"));
         }
         Ok(Record { position: at, kind: head.kind, head: head.head, body })
     }
@@ -364,7 +365,7 @@ impl Log {
         Ok(Scan::new(segments, first_position(number), end, bodies == ScanDepth::Bodies))
     }
 
-    /// Sealed segments and their lengths in bytes, oldest first; the active one is not among them.
+    /// Sealed segments and the bytes that they take, oldest first; the active one is not among them.
     pub fn sealed_segments(&self) -> Vec<(u32, u64)> {
         let active = self.0.appender.lock().active.number;
         self.0.segments.list().into_iter().filter(|(number, _)| *number < active).collect()
@@ -395,6 +396,26 @@ impl Log {
         storage
             .sync_dir(SyncSite::SEGMENT_REMOVED)
             .map_err(|error| LogError::io("syncing", &storage.describe(), &error))
+    }
+
+    /// Whether [`Log::punch_holes`] is worth asking for: a medium that is expensive to read and write can do it.
+    pub fn can_punch_holes(&self, number: u32) -> bool {
+        let active = self.0.appender.lock().active.number;
+        number < active && self.0.segments.get(number).is_ok_and(|segment| segment.file.can_punch_holes())
+    }
+
+    /// Gives back the room of whole records of a sealed segment that nobody needs any more, without moving the others:
+    /// `holes` are stretches between places of records, in order and apart. Scans go on behind them, and reading a record
+    /// in one is [`LogError::SegmentGone`]. `false`: the medium cannot, and nothing has changed.
+    ///
+    /// # Errors
+    /// The medium failed, or the segment was removed; nothing has changed.
+    pub fn punch_holes(&self, number: u32, holes: &[Range<u64>]) -> Result<bool, LogError> {
+        match self.0.appender.lock().active.number {
+            active if number < active => {}
+            _ => return Ok(false),
+        }
+        self.0.segments.punch_holes(number, holes)
     }
 
     fn write_and_sync(&self, site: SyncSite) -> Result<Position, LogError> {
@@ -441,7 +462,7 @@ impl Log {
             inner.commit.lock().failed.get_or_insert_with(|| error.to_string());
             return Err(error);
         }
-        inner.segments.insert(old.number, appender.written);
+        inner.segments.insert(old.number, appender.written, &[]);
         let start = first_position(next.number);
         {
             let mut commit = inner.commit.lock();
@@ -464,7 +485,7 @@ impl Log {
         let count = self.read_bytes(&segment, at.offset.into(), &mut bytes)?;
         bytes.truncate(count);
         let Some(frame) = frame::decode_fixed(&segment.key, at.offset, &bytes) else {
-            return Err(self.damaged(at, "no record begins here"));
+            return Err(self.damaged(&segment, at, "no record begins here"));
         };
         let head_end = FRAME_BYTES + frame.head_length as usize;
         if bytes.len() < head_end {
@@ -476,7 +497,7 @@ impl Log {
         let head = bytes
             .get(FRAME_BYTES..head_end)
             .and_then(|head| frame.verify_head(&segment.key, at, head))
-            .ok_or_else(|| self.damaged(at, "the head of the record was altered"))?;
+            .ok_or_else(|| self.damaged(&segment, at, "the head of the record was altered"))?;
         Ok((head, bytes, segment))
     }
 
@@ -503,7 +524,10 @@ impl Log {
             .map_err(|error| LogError::io("reading", &frame::segment_name(segment.number), &error))
     }
 
-    fn damaged(&self, at: Position, why: &str) -> LogError {
+    fn damaged(&self, segment: &Segment, at: Position, why: &str) -> LogError {
+        if segment.is_hole(at.offset.into()) {
+            return LogError::SegmentGone(at.segment);
+        }
         LogError::Damaged {
             file: frame::segment_name(at.segment),
             offset: at.offset.into(),
@@ -550,7 +574,7 @@ fn begin_segment(segments: &Segments, config: &LogConfig, number: u32) -> Result
         return Err(LogError::io("preparing", &name, &error));
     }
     let segment = Arc::new(Segment { number, file, key: frame::segment_key(number, &salt) });
-    segments.insert(number, u64::MAX);
+    segments.insert(number, u64::MAX, &[]);
     segments.remember(segment.clone());
     Ok(segment)
 }
@@ -580,5 +604,5 @@ fn find_end(segment: &Arc<Segment>, length: u64, anchor: Position) -> Result<Tai
         }
         offset = next;
     }
-    Ok(Tail { end: length.min(offset), damage })
+    Ok(Tail { end: length, damage })
 }

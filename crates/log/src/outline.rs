@@ -15,6 +15,7 @@
 
 use crate::frame::{self, FRAME_BYTES, HEADER_BYTES, Header, RecordHead, SegmentKey};
 use crate::{HEAD_BYTES_MAX, Position};
+use std::ops::Range;
 
 const MAGIC: &[u8; 8] = b"HFOUTLN1";
 const FIRST_BYTES: usize = 24 + HEADER_BYTES as usize;
@@ -74,6 +75,8 @@ pub(crate) struct Outline {
     /// Where the next frame is in `bytes`, and in the segment.
     next: usize,
     offset: u64,
+    /// What of the segment is not there any more.
+    holes: Vec<Range<u64>>,
 }
 
 impl Outline {
@@ -91,13 +94,24 @@ impl Outline {
         }
         let Header::Ours(key) = frame::decode_header(number, &first[24..]) else { return None };
         bytes.truncate(bytes.len() - SUM_BYTES);
-        let mut outline = Outline { number, key, bytes, next: FIRST_BYTES, offset: HEADER_BYTES };
+        let mut outline =
+            Outline { number, key, bytes, next: FIRST_BYTES, offset: HEADER_BYTES, holes: Vec::new() };
         while outline.offset < length {
             outline.step()?;
         }
         let is_exact = outline.offset == length && outline.next == outline.bytes.len();
         (outline.next, outline.offset) = (FIRST_BYTES, HEADER_BYTES);
         is_exact.then_some(outline)
+    }
+
+    /// The same, of a segment with these holes.
+    pub(crate) fn with_holes(self, holes: Vec<Range<u64>>) -> Outline {
+        Outline { holes, ..self }
+    }
+
+    /// Whether a record that was at an offset is not there any more.
+    pub(crate) fn is_hole(&self, offset: u64) -> bool {
+        self.holes.iter().any(|hole| hole.contains(&offset))
     }
 
     /// Goes to the record at an offset, or to the end; whether there is one.

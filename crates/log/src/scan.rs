@@ -5,6 +5,7 @@ use crate::outline::Outline;
 use crate::segments::{Segment, Segments, first_position};
 use crate::{LogError, Position, is_away};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 const WINDOW_BYTES: usize = 256 << 10;
@@ -96,6 +97,9 @@ impl Iterator for Scan {
                     continue;
                 };
                 self.next.offset = next as u32;
+                if outline.is_hole(head.position.offset.into()) {
+                    continue;
+                }
                 return Some(Ok(Scanned::Record(head)));
             }
             if self.reader.as_ref().is_none_or(|reader| reader.segment.number != self.next.segment) {
@@ -145,17 +149,35 @@ impl Iterator for Scan {
 pub(crate) struct Reader {
     pub(crate) segment: Arc<Segment>,
     length: u64,
+    holes: Vec<Range<u64>>,
     window: Vec<u8>,
     window_start: u64,
 }
 
 impl Reader {
     pub(crate) fn new(segment: Arc<Segment>, length: u64) -> Reader {
-        Reader { segment, length, window: Vec::new(), window_start: 0 }
+        let holes = segment.file.holes();
+        Reader { segment, length, holes, window: Vec::new(), window_start: 0 }
     }
 
-    /// The record or damage at `offset`, and where the next one begins; `None` at the end.
+    /// The record or damage at `offset` or behind the hole that it is in, and where the next one begins; `None` at the end.
     pub(crate) fn step(&mut self, offset: u64, bodies: bool) -> Result<Option<(Scanned, u64)>, LogError> {
+        let mut offset = offset;
+        loop {
+            if let Some(hole) = self.holes.iter().find(|hole| hole.contains(&offset)) {
+                offset = hole.end;
+                continue;
+            }
+            let stepped = self.step_at(offset, bodies)?;
+            if !matches!(stepped, Some((Scanned::Damaged(_), _))) || !self.segment.is_hole(offset) {
+                return Ok(stepped);
+            }
+            // Punched since.
+            self.holes = self.segment.file.holes();
+        }
+    }
+
+    fn step_at(&mut self, offset: u64, bodies: bool) -> Result<Option<(Scanned, u64)>, LogError> {
         if offset >= self.length {
             return Ok(None);
         }

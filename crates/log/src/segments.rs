@@ -6,6 +6,7 @@ use crate::storage::{Storage, StorageFile};
 use crate::{LogError, Position};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Most file handles kept open at once.
@@ -18,11 +19,30 @@ pub(crate) struct Segment {
     pub(crate) key: SegmentKey,
 }
 
+impl Segment {
+    /// Where the hole ends that an offset is in; `None`: it is in none.
+    pub(crate) fn hole_end(&self, offset: u64) -> Option<u64> {
+        self.file.holes().into_iter().find(|hole| hole.contains(&offset)).map(|hole| hole.end)
+    }
+
+    pub(crate) fn is_hole(&self, offset: u64) -> bool {
+        self.hole_end(offset).is_some()
+    }
+}
+
 pub(crate) struct Segments {
     pub(crate) storage: Arc<dyn Storage>,
-    /// Number to the length up to which it holds records; the active one is as long as anything.
-    known: RwLock<BTreeMap<u32, u64>>,
+    known: RwLock<BTreeMap<u32, Known>>,
     open: Mutex<Handles>,
+}
+
+/// What is known of a segment without opening it.
+#[derive(Clone, Copy)]
+struct Known {
+    /// Up to where it holds records; the active one is as long as anything.
+    length: u64,
+    /// Bytes of that which are holes.
+    punched: u64,
 }
 
 #[derive(Default)]
@@ -36,22 +56,37 @@ impl Segments {
         Segments { storage, known: RwLock::default(), open: Mutex::default() }
     }
 
-    pub(crate) fn insert(&self, number: u32, length: u64) {
-        self.known.write().insert(number, length);
+    pub(crate) fn insert(&self, number: u32, length: u64, holes: &[Range<u64>]) {
+        self.known.write().insert(number, Known { length, punched: bytes_of(holes) });
     }
 
-    /// Numbers and lengths, ascending.
+    /// Numbers and the bytes that they take, ascending.
     pub(crate) fn list(&self) -> Vec<(u32, u64)> {
-        self.known.read().iter().map(|(number, length)| (*number, *length)).collect()
+        let taken = |(number, known): (&u32, &Known)| (*number, known.length.saturating_sub(known.punched));
+        self.known.read().iter().map(taken).collect()
     }
 
     pub(crate) fn length(&self, number: u32) -> Option<u64> {
-        self.known.read().get(&number).copied()
+        self.known.read().get(&number).map(|known| known.length)
     }
 
-    /// The first segment numbered at least `from`.
+    /// The first segment numbered at least `from`, and its length.
     pub(crate) fn at_or_after(&self, from: u32) -> Option<(u32, u64)> {
-        self.known.read().range(from..).next().map(|(number, length)| (*number, *length))
+        self.known.read().range(from..).next().map(|(number, known)| (*number, known.length))
+    }
+
+    /// Gives back the room of stretches of a sealed segment; whether the medium can.
+    pub(crate) fn punch_holes(&self, number: u32, holes: &[Range<u64>]) -> Result<bool, LogError> {
+        let segment = self.get(number)?;
+        let name = frame::segment_name(number);
+        let is_done = segment
+            .file
+            .punch_holes(holes)
+            .map_err(|error| LogError::io("punching holes into", &name, &error))?;
+        if let Some(known) = self.known.write().get_mut(&number) {
+            known.punched = bytes_of(&segment.file.holes());
+        }
+        Ok(is_done)
     }
 
     pub(crate) fn remember(&self, segment: Arc<Segment>) {
@@ -113,7 +148,7 @@ impl Segments {
         if outline.is_none() {
             tracing::warn!(name, "the outline of a segment is not what was written; the segment is read");
         }
-        Ok(outline)
+        Ok(outline.map(|outline| outline.with_holes(file.holes())))
     }
 
     /// Forgets and removes a segment; readers that hold it finish undisturbed.
@@ -127,6 +162,10 @@ impl Segments {
             Err(error) => Err(LogError::io("removing", &name, &error)),
         }
     }
+}
+
+fn bytes_of(holes: &[Range<u64>]) -> u64 {
+    holes.iter().map(|hole| hole.end - hole.start).sum()
 }
 
 pub(crate) fn read_header(number: u32, file: &dyn StorageFile) -> Result<Header, LogError> {

@@ -1,6 +1,7 @@
 //! The directory and files that a log lives in.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Names a place in the program that makes bytes durable. Tests switch one site off at a time and demand that
@@ -139,6 +140,25 @@ pub trait StorageFile: Send + Sync {
     /// The medium cannot be reached, so that the file could not be read either.
     fn outline(&self) -> io::Result<Option<Vec<u8>>> {
         Ok(None)
+    }
+
+    /// Stretches that were given back by [`StorageFile::punch_holes`], in order; what is read there means nothing.
+    fn holes(&self) -> Vec<Range<u64>> {
+        Vec::new()
+    }
+
+    /// Whether [`StorageFile::punch_holes`] is worth asking for.
+    fn can_punch_holes(&self) -> bool {
+        false
+    }
+
+    /// Gives back the room of stretches of a sealed segment, in order and apart, without moving the rest. `false`: the
+    /// medium cannot, and nothing has changed.
+    ///
+    /// # Errors
+    /// The medium failed, and nothing has changed.
+    fn punch_holes(&self, _holes: &[Range<u64>]) -> io::Result<bool> {
+        Ok(false)
     }
 
     /// Asks the system to forget cached pages, so that reads come from the medium. A hint.

@@ -49,7 +49,9 @@ pub(crate) fn begin(
         Some(owner) => Err(OpenObjectsError::Occupied { bucket: bucket.describe(), owner: owner.shown() }),
         None => {
             let is_store = |name: &str| {
-                ["/segment-", "/manifest-", "/tail-", "/part-"].iter().any(|part| name.contains(part))
+                ["/segment-", "/manifest-", "/tail-", "/part-", "/piece-"]
+                    .iter()
+                    .any(|part| name.contains(part))
             };
             if let Some(found) = bucket.list("")?.into_iter().find(|one| is_store(&one.name)) {
                 return Err(OpenObjectsError::Damaged {

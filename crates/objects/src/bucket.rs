@@ -74,6 +74,13 @@ pub trait Bucket: Send + Sync {
     /// [`BucketError`]
     fn delete(&self, name: &str) -> Result<(), BucketError>;
 
+    /// Has the store copy a range of an object, which must be in it, into an object of its own. `false`: the store does not
+    /// know how, and nothing has changed.
+    ///
+    /// # Errors
+    /// [`BucketError`]; the object may be there all the same, now or later.
+    fn copy(&self, from: &str, range: Range<u64>, to: &str) -> Result<bool, BucketError>;
+
     /// Gives up uploads in parts that were not completed, of objects whose names begin so; how many.
     ///
     /// # Errors

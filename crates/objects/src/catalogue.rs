@@ -5,10 +5,12 @@
 //! owner, head                         first line, then lines KEY VALUE
 //! ```
 //!
-//! Invariant: the catalogue lists a segment only once the bucket has its object, and a manifest lists all that the
-//! catalogue lists and all that is condemned but whose contents are not all in the bucket at their new places.
+//! Invariant: the catalogue lists a segment only once the bucket has its objects, and a manifest lists all that the
+//! catalogue lists and all that is condemned but whose contents are not all in the bucket at their new places. A segment into
+//! which holes were punched is condemned as it was before and listed as it is now; of the same number, the manifest lists what
+//! was condemned first.
 
-use crate::entry::{Entry, EntryOne};
+use crate::entry::{Entry, EntryOne, Form};
 use crate::names::StoreId;
 use crate::settings::OpenObjectsError;
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -22,22 +24,26 @@ pub(crate) const FILE: &str = "objects";
 const FILE_NEW: &str = "objects-new";
 const LOST: &str = "objects-lost";
 const LOST_NEW: &str = "objects-lost-new";
-const CATALOGUE: &[u8] = b"holdfast catalogue of objects 2\n";
+const CATALOGUE: &[u8] = b"holdfast catalogue of objects 3\n";
+/// Of catalogues in which no segment has holes; otherwise the same.
+const CATALOGUE_TWO: &[u8] = b"holdfast catalogue of objects 2\n";
 const CATALOGUE_ONE: &[u8] = b"holdfast catalogue of objects 1\n";
 const LOST_FIRST: &[u8] = b"holdfast lost objects 1\n";
-const MANIFEST: &[u8] = b"holdfast manifest of segments 2\n";
+const MANIFEST: &[u8] = b"holdfast manifest of segments 3\n";
+/// Of manifests in which no segment has holes; otherwise the same.
+const MANIFEST_TWO: &[u8] = b"holdfast manifest of segments 2\n";
 const MANIFEST_ONE: &[u8] = b"holdfast manifest of segments 1\n";
 const OWNER: &str = "holdfast owner 1";
 const HEAD: &str = "holdfast head 1";
 const WRITTEN: SyncSite = SyncSite("objects: catalogue");
 
-/// A segment that the log has removed.
+/// A segment that the log has removed, or as it was before holes were punched into it.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub(crate) struct Condemned {
     pub(crate) entry: Entry,
-    /// What was moved out of it is in segments up to this one.
+    /// What was moved out of it, or makes it dispensable, is in segments up to this one.
     pub(crate) after: u32,
-    /// Since when no manifest lists it, in seconds since 1970.
+    /// Since when no manifest lists it so, in seconds since 1970.
     pub(crate) unlisted_s: Option<u64>,
 }
 
@@ -141,16 +147,18 @@ fn opened<T: BorshDeserialize>(first: &[u8], bytes: &[u8]) -> Result<T, String> 
 
 impl Manifest {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        sealed(MANIFEST, self)
+        let first = if has_holes(&self.segments) { MANIFEST } else { MANIFEST_TWO };
+        sealed(first, self)
     }
 
     pub(crate) fn of_bytes(bytes: &[u8]) -> Result<Manifest, String> {
         let manifest: Manifest = match bytes.starts_with(MANIFEST_ONE) {
             true => opened::<ManifestOne>(MANIFEST_ONE, bytes)?.into(),
+            false if bytes.starts_with(MANIFEST_TWO) => opened(MANIFEST_TWO, bytes)?,
             false => opened(MANIFEST, bytes)?,
         };
         match manifest.segments.iter().find(|entry| !entry.is_sound()) {
-            Some(entry) => Err(format!("the parts of segment {} are not as long as it is", entry.number)),
+            Some(entry) => Err(format!("the parts of segment {} do not make it up", entry.number)),
             None => Ok(manifest),
         }
     }
@@ -174,6 +182,7 @@ impl Catalogue {
         let Some(bytes) = read(storage, FILE)? else { return Ok(None) };
         let catalogue = match bytes.starts_with(CATALOGUE_ONE) {
             true => opened::<CatalogueOne>(CATALOGUE_ONE, &bytes).map(Catalogue::from),
+            false if bytes.starts_with(CATALOGUE_TWO) => opened(CATALOGUE_TWO, &bytes),
             false => opened(CATALOGUE, &bytes),
         };
         catalogue.map(Some).map_err(|why| OpenObjectsError::Damaged {
@@ -186,17 +195,34 @@ impl Catalogue {
 
     /// Replaces the file, durably.
     pub(crate) fn write(&self, storage: &dyn Storage) -> io::Result<()> {
-        replace(storage, (FILE_NEW, FILE), &sealed(CATALOGUE, self))
+        let entries = self.segments.values().chain(self.condemned.iter().map(|one| &one.entry));
+        let first = if has_holes(entries) { CATALOGUE } else { CATALOGUE_TWO };
+        replace(storage, (FILE_NEW, FILE), &sealed(first, self))
+    }
+
+    /// The names of the objects of a condemned segment that it has not in common with what it is now, or was in between.
+    pub(crate) fn names_only_of(&self, condemned: &Entry) -> Vec<String> {
+        let others = self.condemned.iter().map(|one| &one.entry).chain(self.segments.values());
+        let others = others.filter(|other| other.number == condemned.number && *other != condemned);
+        let kept: BTreeSet<String> = others.flat_map(|other| other.names(&self.store)).collect();
+        let mut names = condemned.names(&self.store);
+        names.retain(|name| !kept.contains(name));
+        names
     }
 
     /// The next manifest: all that counts, and all whose contents may be nowhere else in the bucket.
     pub(crate) fn to_manifest(&self, format: Vec<u8>) -> Manifest {
         let mut segments = self.segments.clone();
         let listed = self.condemned.iter().filter(|one| one.unlisted_s.is_none());
-        segments.extend(listed.map(|one| (one.entry.number, one.entry.clone())));
+        // As it was first: that is what nothing need be known for that is not in the bucket yet.
+        segments.extend(listed.rev().map(|one| (one.entry.number, one.entry.clone())));
         let segments = segments.into_values().collect();
         Manifest { store: self.store, epoch: self.epoch, number: self.manifest + 1, segments, format }
     }
+}
+
+fn has_holes<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> bool {
+    entries.into_iter().any(|entry| matches!(entry.form, Form::Pieces(_)))
 }
 
 /// Objects whose loss the operator has accepted.
@@ -324,7 +350,7 @@ fn id_of(text: &str) -> Option<[u8; 16]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::entry::{Form, Part};
+    use crate::entry::{Part, Piece, Source};
     use holdfast_log::LocalStorage;
 
     fn bytes_of(hex: &str) -> Vec<u8> {
@@ -333,7 +359,7 @@ mod tests {
         hex.chunks(2).map(byte).collect()
     }
 
-    /// Proves: a manifest is laid out as the golden one, and manifests and catalogues of before segments consisted of parts are
+    /// Proves: a manifest is laid out as the golden ones, with holes and without, and manifests and catalogues of before segments consisted of parts are
     /// read.
     #[test]
     fn earlier_ones_are_read() {
@@ -356,6 +382,14 @@ mod tests {
             format: b"format".to_vec(),
         };
         assert_eq!(manifest.to_bytes(), bytes_of(include_str!("../tests/golden/manifest-2.hex")));
+        let pieces = vec![
+            Piece { offset: 0, length: 40, source: Source::Part { is_joined: true } },
+            Piece { offset: 60, length: 40, source: Source::Copied { epoch: 9 } },
+        ];
+        let mut punched = manifest.clone();
+        punched.segments.push(Entry { form: Form::Pieces(pieces), ..whole(5, 0, None) });
+        assert_eq!(punched.to_bytes(), bytes_of(include_str!("../tests/golden/manifest-3.hex")));
+        assert_eq!(Manifest::of_bytes(&punched.to_bytes()), Ok(punched));
         let mut unsound = manifest.clone();
         unsound.segments[1].length += 1;
         let error = Manifest::of_bytes(&unsound.to_bytes()).unwrap_err();
@@ -377,6 +411,31 @@ mod tests {
             leaving: BTreeMap::from([(6, 8)]),
         };
         assert_eq!(Catalogue::read(&storage).unwrap(), Some(catalogue));
+    }
+
+    /// Proves: of a segment into which holes were punched again and again, and which was removed then, a manifest lists what it
+    /// was first of what it still is somewhere.
+    #[test]
+    fn what_was_condemned_first_is_listed() {
+        let entry = |sum| Entry {
+            number: 4,
+            epoch: 2,
+            length: 100,
+            form: Form::Whole { sum: [sum; 32] },
+            outline: None,
+        };
+        let mut catalogue = Catalogue::new([1; 16]);
+        catalogue.segments.insert(4, entry(3));
+        let condemned = |sum| Condemned { entry: entry(sum), after: 5, unlisted_s: None };
+        catalogue.condemned.extend([condemned(1), condemned(2)]);
+        let listed = |catalogue: &Catalogue| catalogue.to_manifest(Vec::new()).segments;
+        assert_eq!(listed(&catalogue), [entry(1)]);
+        catalogue.condemned[0].unlisted_s = Some(7);
+        assert_eq!(listed(&catalogue), [entry(2)]);
+        catalogue.segments.clear();
+        assert_eq!(listed(&catalogue), [entry(2)]);
+        catalogue.condemned[1].unlisted_s = Some(8);
+        assert_eq!(listed(&catalogue), []);
     }
 
     /// Proves: what is written comes back, and no altered or shortened copy of it does.

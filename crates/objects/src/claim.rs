@@ -189,8 +189,13 @@ struct Listing {
 impl Listing {
     fn read(inner: &Inner, store: names::StoreId) -> Result<Listing, OpenObjectsError> {
         let mut listing = Listing { objects: BTreeMap::new(), manifests: Vec::new() };
-        let of_segments =
-            [names::segments(&store), names::tails(&store), names::parts(&store), names::outlines(&store)];
+        let of_segments = [
+            names::segments(&store),
+            names::tails(&store),
+            names::parts(&store),
+            names::pieces(&store),
+            names::outlines(&store),
+        ];
         for one in inner.note(inner.bucket.list(&names::store(&store)))? {
             let is_head = names::head_of(&store, &one.name).is_some();
             if is_head || names::manifest_of(&store, &one.name).is_some() {

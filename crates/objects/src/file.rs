@@ -1,8 +1,11 @@
 //! One segment: local while it is written, and as long as there is a copy; in the bucket from then on.
 
+use crate::punch;
+use crate::settings::OpenObjectsError;
 use crate::tiered::Inner;
 use holdfast_log::{StorageFile, SyncSite};
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The two places from where on the log writes no more to a segment.
@@ -49,7 +52,7 @@ impl StorageFile for TieredFile {
                 return file.read_at(offset, buffer);
             }
             // Whoever has opened a segment reads it to the end, though it was removed meanwhile.
-            let condemned = || state.catalogue.condemned.iter().find(|one| one.entry.number == self.number);
+            let condemned = || state.catalogue.condemned.iter().rfind(|one| one.entry.number == self.number);
             let entry =
                 state.catalogue.segments.get(&self.number).or_else(|| condemned().map(|one| &one.entry));
             let entry =
@@ -143,6 +146,22 @@ impl StorageFile for TieredFile {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    fn holes(&self) -> Vec<Range<u64>> {
+        let state = self.inner.state.lock();
+        match state.catalogue.segments.get(&self.number) {
+            Some(entry) if !state.growing.contains_key(&self.number) => entry.holes(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn can_punch_holes(&self) -> bool {
+        punch::is_possible(&self.inner, self.number)
+    }
+
+    fn punch_holes(&self, holes: &[Range<u64>]) -> io::Result<bool> {
+        punch::punch(&self.inner, self.number, holes).map_err(OpenObjectsError::into_io)
     }
 
     fn drop_cache(&self) {

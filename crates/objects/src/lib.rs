@@ -29,6 +29,7 @@ mod entry;
 mod file;
 mod names;
 mod pages;
+mod punch;
 mod s3;
 mod sending;
 mod settings;

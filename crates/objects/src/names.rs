@@ -7,6 +7,7 @@
 //! ID/head-EPOCH                          which of that start's manifests counts
 //! ID/tail-NNNNNNNNNN-EPOCH-OFFSET        a part of a segment, sent while that was written
 //! ID/part-NNNNNNNNNN-EPOCH-OFFSET-LENGTH a part of a segment, made of several of those
+//! ID/piece-NNNNNNNNNN-EPOCH-OFFSET-LENGTH what is left of a segment between two holes, copied by the store
 //! ID/outline-NNNNNNNNNN-EPOCH-SUM        a sealed segment without the bodies of its records
 //! ```
 //!
@@ -45,6 +46,21 @@ pub(crate) fn part(store: &StoreId, segment: u32, epoch: u64, offset: u64, lengt
 /// What the names of all such parts of a store begin with.
 pub(crate) fn parts(store: &StoreId) -> String {
     format!("{}/part-", of(store))
+}
+
+/// What is left of a segment between two holes.
+pub(crate) fn piece(store: &StoreId, segment: u32, epoch: u64, offset: u64, length: u32) -> String {
+    format!("{}{segment:010}-{epoch:010}-{offset:010}-{length:010}", pieces(store))
+}
+
+/// What the names of all such pieces of a store begin with.
+pub(crate) fn pieces(store: &StoreId) -> String {
+    format!("{}/piece-", of(store))
+}
+
+/// What the names of all pieces of a segment begin with.
+pub(crate) fn pieces_of(store: &StoreId, segment: u32) -> String {
+    format!("{}{segment:010}-", pieces(store))
 }
 
 /// A sealed segment without the bodies of its records.

@@ -45,12 +45,14 @@ fn name_of(number: u32) -> String {
     format!("{PREFIX}{number:010}")
 }
 
-/// Bytes that lie in several objects.
-fn fetch(bucket: &dyn Bucket, ranges: Vec<ObjectRange>) -> Result<Vec<u8>, BucketError> {
-    let mut bytes = Vec::new();
-    for (object, range) in ranges {
+/// So many bytes that lie in several objects, with zeros where there are none.
+fn fetch(bucket: &dyn Bucket, ranges: Vec<ObjectRange>, count: usize) -> Result<Vec<u8>, BucketError> {
+    let mut bytes = Vec::with_capacity(count);
+    for ObjectRange { object, range, at } in ranges {
+        bytes.resize(at as usize, 0);
         bytes.extend(bucket.get(&object, Some(range))?);
     }
+    bytes.resize(count, 0);
     Ok(bytes)
 }
 
@@ -158,7 +160,8 @@ impl Pages {
         drop(cached);
         let start = page * PAGE_BYTES;
         let wanted = start..entry.length.min(start + PAGE_BYTES);
-        let came = inner.note(fetch(&*inner.bucket, entry.ranges(store, wanted)));
+        let count = (wanted.end - wanted.start) as usize;
+        let came = inner.note(fetch(&*inner.bucket, entry.ranges(store, wanted), count));
         if let Ok(bytes) = &came {
             into.copy_from_slice(&bytes[within as usize..within as usize + into.len()]);
             // What cannot be kept is asked for again.

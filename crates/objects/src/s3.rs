@@ -1,5 +1,5 @@
 //! A bucket behind the S3 protocol: five calls over HTTP, signed, with deadlines, tried again where that can help. Large objects
-//! are written in parts.
+//! are written in parts; a range of an object is copied as the only part of an upload, which may have any length.
 //!
 //! Every call may be repeated: objects have names that are used once, so a request that arrives twice, or late, does what
 //! was done already.
@@ -141,11 +141,21 @@ impl S3 {
     /// Writes a large object in parts, several at once, of which each is tried again by itself. `false`: the store does not
     /// know how.
     fn put_in_parts(&self, whole: &Asked<'_>) -> Result<bool, BucketError> {
+        let length = whole.body.len() as u64;
+        self.upload(whole, length, |of_upload| self.put_each_part(whole.body, of_upload).map(Some))
+    }
+
+    /// Makes an object of so many bytes of parts, which `put` writes: their tags, or `None`, if the store cannot write such.
+    /// `false`: the store does not know how.
+    fn upload(
+        &self,
+        whole: &Asked<'_>,
+        length: u64,
+        put: impl FnOnce(&Asked<'_>) -> Result<Option<Vec<String>>, BucketError>,
+    ) -> Result<bool, BucketError> {
         let began = Asked { method: Some("POST"), body: &[], ..whole.clone() }.with("uploads", "");
         let begun = match self.ask(&began) {
-            Err(BucketError::Failed { why, .. })
-                if why.contains("NotImplemented") || why.contains("MethodNotAllowed") =>
-            {
+            Err(error) if is_unknown(&error) => {
                 self.knows_no_parts.store(true, Ordering::Relaxed);
                 return Ok(false);
             }
@@ -157,33 +167,45 @@ impl S3 {
             upload.ok_or_else(|| self.failed(&began, "it did not say which upload it began".to_owned()))?;
         let of_upload =
             Asked { headers: &[], body: &[], insists: true, ..whole.clone() }.with("uploadId", &upload);
-        let done = self.put_each_part(whole.body, &of_upload).and_then(|list| {
-            let asked = Asked { method: Some("POST"), body: list.as_bytes(), ..of_upload.clone() };
-            let answer = match self.ask(&asked) {
-                // It was completed by a request whose answer did not come.
-                Err(BucketError::Absent { .. })
-                    if self.length(whole.object).is_ok_and(|length| length == whole.body.len() as u64) =>
-                {
-                    return Ok(());
-                }
-                answer => answer?,
-            };
-            // A failure may come with the status of success.
-            let text = String::from_utf8_lossy(&answer.body);
-            match text.contains("CompleteMultipartUploadResult") {
-                true => Ok(()),
-                false => Err(self.failed(&asked, xml::refusal_of(&answer.body).1)),
-            }
+        let done = put(&of_upload).and_then(|tags| match tags {
+            Some(tags) => self.complete(&of_upload, length, &tags).map(|()| true),
+            None => Ok(false),
         });
-        if done.is_err() {
+        if !matches!(done, Ok(true)) {
             // What cannot be removed now is when the store is opened the next time.
             let _ = self.ask(&Asked { kind: Kind::Delete, insists: false, ..of_upload });
         }
-        done.map(|()| true)
+        done
     }
 
-    /// Writes all parts of an upload; the list that completes it.
-    fn put_each_part(&self, bytes: &[u8], of_upload: &Asked<'_>) -> Result<String, BucketError> {
+    /// Makes one object of the parts of an upload.
+    fn complete(&self, of_upload: &Asked<'_>, length: u64, tags: &[String]) -> Result<(), BucketError> {
+        let mut list = "<CompleteMultipartUpload>".to_owned();
+        for (at, tag) in tags.iter().enumerate() {
+            let (number, tag) = (at + 1, tag.replace('&', "&amp;").replace('<', "&lt;"));
+            list.push_str(&format!("<Part><PartNumber>{number}</PartNumber><ETag>{tag}</ETag></Part>"));
+        }
+        list.push_str("</CompleteMultipartUpload>");
+        let asked = Asked { method: Some("POST"), body: list.as_bytes(), ..of_upload.clone() };
+        let answer = match self.ask(&asked) {
+            // It was completed by a request whose answer did not come.
+            Err(BucketError::Absent { .. })
+                if self.length(of_upload.object).is_ok_and(|found| found == length) =>
+            {
+                return Ok(());
+            }
+            answer => answer?,
+        };
+        // A failure may come with the status of success.
+        let text = String::from_utf8_lossy(&answer.body);
+        match text.contains("CompleteMultipartUploadResult") {
+            true => Ok(()),
+            false => Err(self.failed(&asked, xml::refusal_of(&answer.body).1)),
+        }
+    }
+
+    /// Writes all parts of an upload; their tags.
+    fn put_each_part(&self, bytes: &[u8], of_upload: &Asked<'_>) -> Result<Vec<String>, BucketError> {
         let parts: Vec<&[u8]> = bytes.chunks(PART_BYTES).collect();
         let (next, tags) = (AtomicUsize::new(0), Mutex::new(vec![String::new(); parts.len()]));
         let failure: Mutex<Option<BucketError>> = Mutex::default();
@@ -203,16 +225,38 @@ impl S3 {
                 });
             }
         });
-        if let Some(error) = failure.into_inner() {
-            return Err(error);
+        match failure.into_inner() {
+            Some(error) => Err(error),
+            None => Ok(tags.into_inner()),
         }
-        let mut list = "<CompleteMultipartUpload>".to_owned();
-        for (at, tag) in tags.into_inner().iter().enumerate() {
-            let (number, tag) = (at + 1, tag.replace('&', "&amp;").replace('<', "&lt;"));
-            list.push_str(&format!("<Part><PartNumber>{number}</PartNumber><ETag>{tag}</ETag></Part>"));
+    }
+
+    /// Has the store copy a range of an object as the only part of an upload; its tag. `None`: the store cannot.
+    fn copy_part(
+        &self,
+        from: &str,
+        range: &Range<u64>,
+        of_upload: &Asked<'_>,
+    ) -> Result<Option<Vec<String>>, BucketError> {
+        let key = encoded(&format!("{}{from}", self.address.prefix), true);
+        let source = format!("/{}/{key}", self.address.bucket);
+        let said = format!("bytes={}-{}", range.start, range.end - 1);
+        let headers = [("x-amz-copy-source", source.as_str()), ("x-amz-copy-source-range", said.as_str())];
+        let asked = Asked { headers: &headers, ..of_upload.clone() }.with("partNumber", "1");
+        let answer = match self.ask(&asked) {
+            Err(error) if is_unknown(&error) => return Ok(None),
+            // What is absent may be what is copied.
+            Err(BucketError::Absent { .. }) => return Err(BucketError::Absent { object: self.shown(from) }),
+            answer => answer?,
+        };
+        let text = String::from_utf8_lossy(&answer.body);
+        match (text.contains("CopyPartResult"), xml::element(&text, "ETag").map(xml::text)) {
+            (true, Some(tag)) => Ok(Some(vec![tag])),
+            // A store that does not look at what says so takes it for a part without bytes.
+            _ if text.trim().is_empty() => Ok(None),
+            // A failure may come with the status of success.
+            _ => Err(self.failed(&asked, xml::refusal_of(&answer.body).1)),
         }
-        list.push_str("</CompleteMultipartUpload>");
-        Ok(list)
     }
 
     /// The bucket and prefix.
@@ -390,6 +434,12 @@ impl S3 {
     }
 }
 
+/// Whether a store says that it does not know what it was asked.
+fn is_unknown(error: &BucketError) -> bool {
+    let BucketError::Failed { why, .. } = error else { return false };
+    why.contains("NotImplemented") || why.contains("MethodNotAllowed")
+}
+
 /// Why there is no answer, with what helps where that is known.
 fn explained(error: &ureq::Error) -> String {
     let why = error.to_string();
@@ -493,6 +543,14 @@ impl Bucket for S3 {
             }
         }
         Ok(count)
+    }
+
+    fn copy(&self, from: &str, range: Range<u64>, to: &str) -> Result<bool, BucketError> {
+        if self.knows_no_parts.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let length = range.end - range.start;
+        self.upload(&Asked::about(Kind::Put, to), length, |of_upload| self.copy_part(from, &range, of_upload))
     }
 
     fn describe(&self) -> String {

@@ -273,7 +273,7 @@ pub(crate) fn put_manifest(inner: &Inner) -> Result<(), OpenObjectsError> {
 
 /// Condemned segments whose contents are all in the bucket at their new places leave the manifest.
 fn unlist(inner: &Inner) -> Result<(), OpenObjectsError> {
-    let unlisted: Vec<u32> = {
+    let unlisted: Vec<Entry> = {
         let mut guard = inner.state.lock();
         let state = &mut *guard;
         let first_growing = state.growing.iter().find(|(_, growing)| growing.written > SEGMENT_HEADER_BYTES);
@@ -284,7 +284,7 @@ fn unlist(inner: &Inner) -> Result<(), OpenObjectsError> {
         let mut unlisted = Vec::new();
         for one in listed.take_while(ready) {
             one.unlisted_s = Some(now_s());
-            unlisted.push(one.entry.number);
+            unlisted.push(one.entry.clone());
         }
         state.is_dirty |= !unlisted.is_empty();
         unlisted
@@ -294,7 +294,7 @@ fn unlist(inner: &Inner) -> Result<(), OpenObjectsError> {
     }
     put_manifest(inner).inspect_err(|_| {
         let mut state = inner.state.lock();
-        let again = state.catalogue.condemned.iter_mut().filter(|one| unlisted.contains(&one.entry.number));
+        let again = state.catalogue.condemned.iter_mut().filter(|one| unlisted.contains(&one.entry));
         again.for_each(|one| one.unlisted_s = None);
     })
 }
@@ -312,8 +312,7 @@ fn clear_up(inner: &Inner) -> Result<(), OpenObjectsError> {
         let window = inner.settings.condemned.as_secs();
         let is_due = |since: Option<u64>| since.is_some_and(|since| now >= since.saturating_add(window));
         let due = state.catalogue.condemned.iter().filter(|one| is_due(one.unlisted_s));
-        let due: Vec<_> =
-            due.map(|one| (one.entry.number, one.entry.names(&state.catalogue.store))).collect();
+        let due: Vec<Entry> = due.map(|one| one.entry.clone()).collect();
         (state.old_objects.clone(), due)
     };
     if old.is_empty() && due.is_empty() {
@@ -324,12 +323,13 @@ fn clear_up(inner: &Inner) -> Result<(), OpenObjectsError> {
         inner.note(inner.bucket.delete(&name))?;
         inner.state.lock().old_objects.retain(|one| *one != name);
     }
-    for (number, names) in due {
+    for entry in due {
+        let names = inner.state.lock().catalogue.names_only_of(&entry);
         for name in names {
             inner.note(inner.bucket.delete(&name))?;
         }
         let mut state = inner.state.lock();
-        state.catalogue.condemned.retain(|one| one.entry.number != number);
+        state.catalogue.condemned.retain(|one| one.entry != entry);
         state.is_dirty = true;
     }
     inner.save().map_err(OpenObjectsError::io("writing", "the catalogue of objects"))

@@ -98,6 +98,15 @@ impl OpenObjectsError {
         move |error| OpenObjectsError::Io { action, file, error }
     }
 
+    /// As what a file of the log fails with.
+    pub(crate) fn into_io(self) -> io::Error {
+        match self {
+            OpenObjectsError::Bucket(error) => error.into(),
+            OpenObjectsError::Io { ref error, .. } => io::Error::new(error.kind(), self.to_string()),
+            other => io::Error::other(other.to_string()),
+        }
+    }
+
     /// Whether the bucket is only not reached.
     pub fn is_away(&self) -> bool {
         matches!(self, OpenObjectsError::Bucket(BucketError::Away { .. }))

@@ -3,7 +3,7 @@
 use crate::address::Durability;
 use crate::bucket::{Bucket, BucketError, Counts};
 use crate::catalogue::{Catalogue, Condemned};
-use crate::entry::Part;
+use crate::entry::{Entry, Part};
 use crate::names;
 use crate::pages::Pages;
 use crate::settings::{OpenObjectsError, Settings};
@@ -136,6 +136,8 @@ pub(crate) struct State {
     /// A first segment may be begun even when there is no room, so that what is here can be read.
     pub(crate) has_begun: bool,
     pub(crate) is_ending: bool,
+    /// The store has said that it copies nothing.
+    pub(crate) copies_nothing: bool,
 }
 
 /// How it stands.
@@ -201,6 +203,7 @@ impl Tiered {
             trouble: None,
             has_begun: false,
             is_ending: false,
+            copies_nothing: false,
         };
         state.find_files(&*local)?;
         let pages = Pages::new(&*local)?;
@@ -259,7 +262,7 @@ impl Tiered {
             trouble: state.trouble.as_ref().map(ToString::to_string),
             doubt,
             segments: state.catalogue.segments.len() as u64,
-            bytes: state.catalogue.segments.values().map(|entry| entry.length).sum(),
+            bytes: state.catalogue.segments.values().map(Entry::stored_bytes).sum(),
             waiting_bytes: state.waiting(),
             cached_bytes: state.copied() + inner.pages.bytes(),
             requests: inner.bucket.counts(),
@@ -336,10 +339,11 @@ impl State {
         // Sent, and removed before that was noted.
         let leaving: Vec<u32> = self.catalogue.leaving.keys().copied().collect();
         leaving.into_iter().for_each(|number| self.condemn_if_leaving(number));
-        let condemned: Vec<u32> = self.catalogue.condemned.iter().map(|one| one.entry.number).collect();
+        let condemned: BTreeSet<u32> = self.catalogue.condemned.iter().map(|one| one.entry.number).collect();
         for &number in &numbers {
             let name = segment_name(number);
-            if condemned.contains(&number) {
+            // One into which holes were punched is still there.
+            if condemned.contains(&number) && !self.catalogue.segments.contains_key(&number) {
                 local.remove(&name).map_err(OpenObjectsError::io("removing", &name))?;
                 continue;
             }
@@ -429,7 +433,7 @@ impl Inner {
     /// What an earlier start began to send in parts and did not complete costs room, and is of no use.
     fn abandon_uploads(&self) {
         let store = self.state.lock().catalogue.store;
-        match self.bucket.abandon_uploads(&names::segments(&store)) {
+        match self.bucket.abandon_uploads(&names::store(&store)) {
             Ok(0) => {}
             Ok(count) => tracing::info!(count, "uploads that a crash had cut off were given up"),
             // It may not be allowed; a rule of the bucket can do it, too.

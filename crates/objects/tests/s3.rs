@@ -134,3 +134,36 @@ fn large_objects_go_in_parts() {
     assert_eq!(s3.get("ID/segment-5", None).unwrap(), bytes);
     assert!(objects.names().iter().all(|name| name.starts_with("a/prefix/ID/")));
 }
+
+/// Proves: a range of an object is copied at the store, whatever characters names have and however often it fails; what is
+/// absent or too short is told, and leaves no upload; of a store that copies nothing that is noticed, and nothing has changed.
+#[test]
+fn ranges_are_copied() {
+    with_credentials("ranges_are_copied");
+    if !is_inside() {
+        return;
+    }
+    let (objects, server, s3) = served("bucket");
+    let bytes: Vec<u8> = (0..100_000u32).map(|at| (at % 251) as u8).collect();
+    s3.put("ID/segment-1", &bytes).unwrap();
+    server.fail_parts(2);
+    assert!(s3.copy("ID/segment-1", 7..60_000, "ID/piece-1").unwrap());
+    assert_eq!(s3.get("ID/piece-1", None).unwrap(), bytes[7..60_000]);
+    assert!(s3.copy("ID/piece-1", 0..1, "ID/piece-2").unwrap());
+    assert_eq!(s3.get("ID/piece-2", None).unwrap(), bytes[7..8]);
+    s3.put("ID/a name+with=%25 all", &bytes).unwrap();
+    assert!(s3.copy("ID/a name+with=%25 all", 0..9, "ID/piece-3").unwrap());
+    assert_eq!(s3.get("ID/piece-3", None).unwrap(), bytes[..9]);
+
+    assert!(s3.copy("ID/segment-9", 0..9, "ID/piece-4").unwrap_err().is_absent());
+    assert!(s3.copy("ID/segment-1", 99_999..100_001, "ID/piece-4").is_err());
+    assert!(s3.length("ID/piece-4").unwrap_err().is_absent());
+    assert_eq!(server.uploads().1, 0);
+
+    server.forget_copies();
+    let before = objects.names();
+    assert!(!s3.copy("ID/segment-1", 0..9, "ID/piece-5").unwrap());
+    server.forget_parts();
+    assert!(!s3.copy("ID/segment-1", 0..9, "ID/piece-5").unwrap());
+    assert_eq!((objects.names(), server.uploads().1), (before, 0));
+}

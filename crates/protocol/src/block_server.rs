@@ -295,7 +295,7 @@ pub struct BlockCollection {
     pub kept_bytes: u64,
     /// Live records rewritten.
     pub moved: u64,
-    /// Bytes of files removed.
+    /// Bytes given back: of files removed, and of holes.
     pub removed_bytes: u64,
     /// Files kept because they are damaged, and how.
     pub damaged: Vec<(u32, String)>,

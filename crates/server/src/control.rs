@@ -105,7 +105,7 @@ pub struct Collected {
     pub kept: u64,
     /// Their bytes.
     pub kept_bytes: u64,
-    /// Bytes of log files removed.
+    /// Bytes given back: of log files removed, and of holes.
     pub removed_bytes: u64,
     /// Log files kept because something in them cannot be read, and why.
     pub damaged: Vec<String>,
@@ -326,7 +326,7 @@ fn carry_out(
                     dropped_bytes: report.dropped_bytes,
                     kept: report.kept,
                     kept_bytes: report.kept_bytes,
-                    removed_bytes: report.removed_bytes,
+                    removed_bytes: report.freed_bytes(),
                     damaged: report
                         .damaged
                         .iter()

@@ -34,7 +34,7 @@ pub(crate) async fn run(host: Arc<Host>, gc_window: Duration, gc_interval: Optio
                             dropped = report.dropped,
                             dropped_bytes = report.dropped_bytes,
                             kept_bytes = report.kept_bytes,
-                            removed_bytes = report.removed_bytes,
+                            freed_bytes = report.freed_bytes(),
                             "collected garbage"
                         ),
                         Err(why) => {

@@ -3,7 +3,7 @@
 //! **Mark** walks from the caller's roots, the holds, the pins and everything younger than the window, by headers only. Any
 //! read error ends the collection: nothing is dropped. **Drop** happens in one step under the state lock, after
 //! whatever was stored, pinned or relied on since the mark began has been marked too; it is one round of records
-//! in the log, which counts only when its last record is there. Then `relocate` gives the space back.
+//! in the log, which counts only when its last record is there. Then `relocate` gives the space back, or `punch` where it is.
 //!
 //! The attack it answers is our own: other stores collected live blocks after read errors, or while a client was
 //! told "I have it".
@@ -35,6 +35,8 @@ pub enum CollectStage {
     Relocated,
     /// The segments are gone.
     Removed,
+    /// What was dead in this segment is given back, and the rest is where it was.
+    Punched(u32),
 }
 
 /// What a collection did.
@@ -56,10 +58,21 @@ pub struct CollectReport {
     pub removed_bytes: u64,
     /// The segments removed.
     pub removed: Vec<u32>,
+    /// Segments of which what is dead was given back where it is, and nothing moved.
+    pub punched: Vec<u32>,
+    /// Bytes given back so.
+    pub punched_bytes: u64,
     /// Segments kept because something in them could not be read, and why.
     pub damaged: Vec<(u32, String)>,
     /// Blocks that reachable blocks refer to but nobody stored (at most 1,024 are named).
     pub missing: Vec<Digest>,
+}
+
+impl CollectReport {
+    /// Bytes given back, however.
+    pub fn freed_bytes(&self) -> u64 {
+        self.removed_bytes + self.punched_bytes
+    }
 }
 
 impl BlockStore {

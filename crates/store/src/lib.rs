@@ -29,6 +29,7 @@ mod inventory;
 mod mark;
 mod ordering;
 mod pins;
+mod punch;
 mod record;
 mod relocate;
 mod retain;

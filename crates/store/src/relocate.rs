@@ -20,6 +20,8 @@ const SEGMENTS_PER_PASS: usize = 32;
 const SEGMENTS_PER_BATCH: usize = 4;
 /// So many small segments (restarts leave them) are worth merging.
 const SMALL_SEGMENTS: usize = 8;
+/// A segment is small that is less than this part of a full one.
+pub(crate) const SMALL: u64 = 8;
 
 pub(crate) struct Relocation<'a> {
     pub(crate) shared: &'a Shared,
@@ -29,9 +31,9 @@ pub(crate) struct Relocation<'a> {
 
 /// What still counts in one segment, by the index.
 #[derive(Default)]
-struct Live {
-    blocks: Vec<(Key, Entry)>,
-    signed: Vec<(SignedKey, u32)>,
+pub(crate) struct Live {
+    pub(crate) blocks: Vec<(Key, Entry)>,
+    pub(crate) signed: Vec<(SignedKey, u32)>,
 }
 
 impl Relocation<'_> {
@@ -51,6 +53,22 @@ impl Relocation<'_> {
                 let mut done = Vec::new();
                 for &segment in batch {
                     let live = live.remove(&segment).unwrap_or_default();
+                    match self.punch(segment, sealed[&segment], &live) {
+                        Ok(Some(bytes)) => {
+                            self.report.punched.push(segment);
+                            self.report.punched_bytes += bytes;
+                            watch(CollectStage::Punched(segment));
+                            continue;
+                        }
+                        Ok(None) => {}
+                        // As it could be moved no better: the medium fails.
+                        Err(StoreError::Log(error @ (LogError::Damaged { .. } | LogError::Io { .. }))) => {
+                            tracing::error!(segment, %error, "a segment cannot be collected");
+                            self.report.damaged.push((segment, error.to_string()));
+                            continue;
+                        }
+                        Err(error) => return Err(error),
+                    }
                     match self.move_segment(segment, &done, live) {
                         Ok(()) => {
                             done.push(segment);
@@ -89,7 +107,7 @@ impl Relocation<'_> {
         shared.index.visit_signed(&mut |key, length| {
             *live.entry(key.position().segment).or_default() += u64::from(length);
         })?;
-        let is_small = |length: u64| length < u64::from(shared.config.segment_bytes) / 8;
+        let is_small = |length: u64| length < u64::from(shared.config.segment_bytes) / SMALL;
         let merge = sealed.values().filter(|length| is_small(**length)).count() >= SMALL_SEGMENTS;
         let percent = u64::from(shared.config.collect_live_percent);
         let mut candidates: Vec<(u64, u32)> = Vec::new();

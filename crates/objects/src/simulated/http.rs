@@ -54,6 +54,7 @@ struct Uploads {
     /// Parts that fail before one succeeds.
     failing: u64,
     are_unknown: bool,
+    copies_are_unknown: bool,
 }
 
 impl Uploads {
@@ -141,6 +142,11 @@ impl Server {
     /// Knows no uploads in parts, like some stores.
     pub fn forget_parts(&self) {
         self.shared.uploads.lock().are_unknown = true;
+    }
+
+    /// Knows no parts that are copied, like some stores.
+    pub fn forget_copies(&self) {
+        self.shared.uploads.lock().copies_are_unknown = true;
     }
 
     /// Uploads that were begun, and those that were neither completed nor given up.
@@ -329,10 +335,33 @@ impl Shared {
                     return Err(told(503, "SlowDown"));
                 }
                 let number = request.value("partNumber").parse().map_err(|_| told(400, "InvalidArgument"))?;
+                let copied = request.header("x-amz-copy-source");
+                if copied.is_some() && uploads.copies_are_unknown {
+                    return Err(told(501, "NotImplemented"));
+                }
                 let upload = uploads.open.get_mut(&id).filter(|upload| upload.key == key);
-                let tag = format!("\"{}\"", sha256(&request.body));
-                upload.ok_or(told(404, "NoSuchUpload"))?.parts.insert(number, request.body.clone());
-                Ok((200, vec![("etag", tag)], Vec::new()))
+                let upload = upload.ok_or(told(404, "NoSuchUpload"))?;
+                let bytes = match copied {
+                    None => request.body.clone(),
+                    Some(source) => {
+                        let source = source.strip_prefix(&format!("/{}/", self.bucket));
+                        let source = source.ok_or(told(404, "NoSuchBucket"))?;
+                        let whole = self.objects.get(source, None).map_err(Trouble::Bucket)?;
+                        let range = request.header("x-amz-copy-source-range").and_then(range_of);
+                        let range = range.ok_or(told(400, "InvalidArgument"))?;
+                        let bytes = whole.get(range.start as usize..range.end as usize);
+                        bytes.ok_or(told(416, "InvalidRange"))?.to_vec()
+                    }
+                };
+                let tag = format!("\"{}\"", sha256(&bytes));
+                upload.parts.insert(number, bytes);
+                match copied {
+                    None => Ok((200, vec![("etag", tag)], Vec::new())),
+                    Some(_) => {
+                        let text = format!("<CopyPartResult><ETag>{tag}</ETag></CopyPartResult>");
+                        Ok((200, Vec::new(), text.into_bytes()))
+                    }
+                }
             }
             "POST" => {
                 let upload = uploads.open.get(&id).filter(|upload| upload.key == key);

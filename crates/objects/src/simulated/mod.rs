@@ -38,6 +38,7 @@ struct State {
     lags: bool,
     late: Vec<Change>,
     fates: Option<Fates>,
+    copies_nothing: bool,
     counts: Counts,
 }
 
@@ -59,6 +60,11 @@ impl Simulated {
     /// All requests are good again.
     pub fn without_fates(&self) {
         self.0.lock().fates = None;
+    }
+
+    /// From now on it copies nothing, like some stores.
+    pub fn forget_copies(&self) {
+        self.0.lock().copies_nothing = true;
     }
 
     /// Whether listings lack what was written since.
@@ -202,6 +208,23 @@ impl Bucket for Simulated {
 
     fn delete(&self, name: &str) -> Result<(), BucketError> {
         self.carry_out(Kind::Delete, name, Some(None), |_| Ok(()))
+    }
+
+    fn copy(&self, from: &str, range: Range<u64>, to: &str) -> Result<bool, BucketError> {
+        let bytes = {
+            let state = self.0.lock();
+            if state.copies_nothing {
+                return Ok(false);
+            }
+            let bytes = state.find(from)?;
+            let found = bytes.get(range.start as usize..range.end as usize).map(<[u8]>::to_vec);
+            found.ok_or_else(|| BucketError::Failed {
+                bucket: "simulated".to_owned(),
+                action: format!("copying {from}"),
+                why: "it is shorter".to_owned(),
+            })?
+        };
+        self.carry_out(Kind::Put, to, Some(Some(&bytes)), |_| Ok(true))
     }
 
     fn describe(&self) -> String {

@@ -290,7 +290,7 @@ fn told(report: CollectReport) -> BlockCollection {
         kept: report.kept,
         kept_bytes: report.kept_bytes,
         moved: report.moved,
-        removed_bytes: report.removed_bytes,
+        removed_bytes: report.freed_bytes(),
         damaged: report.damaged,
         missing: report.missing,
     }

@@ -538,6 +538,8 @@ impl BlockStore for RemoteStore {
                 moved: collected.moved,
                 removed_bytes: collected.removed_bytes,
                 removed: Vec::new(),
+                punched: Vec::new(),
+                punched_bytes: 0,
                 damaged: collected.damaged,
                 missing: collected.missing,
             }),

@@ -1,0 +1,84 @@
+//! Giving back what is dead in a segment where it is: the store copies what lies between the holes into objects of their own,
+//! and the old objects go like those of a removed segment. Nothing of it comes here or is sent from here, and every record
+//! keeps its place, which its tags hold it to.
+//!
+//! The order: whose the prefix is; the copies; their lengths; the catalogue, which has the segment as it is now, and condemned
+//! as it was. From there it goes as with [removed](crate::sending) ones: no manifest lists it with its holes before all is in
+//! the bucket that makes those dispensable.
+
+use crate::bucket::BucketError;
+use crate::catalogue::Condemned;
+use crate::claim;
+use crate::entry::Entry;
+use crate::settings::OpenObjectsError;
+use crate::tiered::{Claim, Inner, State};
+use std::ops::Range;
+
+/// A segment's entry, if it is in the bucket whole.
+fn entry_of(state: &State, number: u32) -> Option<&Entry> {
+    let entry = state.catalogue.segments.get(&number)?;
+    let is_lost = || {
+        let objects = entry.objects(&state.catalogue.store);
+        objects.iter().any(|(name, _)| state.lost_objects.contains(name))
+    };
+    (!state.growing.contains_key(&number) && !is_lost()).then_some(entry)
+}
+
+/// Whether it is worth trying.
+pub(crate) fn is_possible(inner: &Inner, number: u32) -> bool {
+    let state = inner.state.lock();
+    state.claim == Claim::Held && !state.copies_nothing && entry_of(&state, number).is_some()
+}
+
+/// Punches holes into a segment. `false`: the store copies nothing, or the segment is not in the bucket.
+pub(crate) fn punch(inner: &Inner, number: u32, holes: &[Range<u64>]) -> Result<bool, OpenObjectsError> {
+    claim::look(inner)?;
+    let (store, epoch, entry) = {
+        let state = inner.state.lock();
+        match entry_of(&state, number) {
+            Some(entry) if !state.copies_nothing => {
+                (state.catalogue.store, state.catalogue.epoch, entry.clone())
+            }
+            _ => return Ok(false),
+        }
+    };
+    let Some((punched, copies)) = entry.punched(&store, epoch, holes) else { return Ok(false) };
+    if punched.holes() == entry.holes() {
+        return Ok(true);
+    }
+    for copy in &copies {
+        if !inner.note(inner.bucket.copy(&copy.from, copy.range.clone(), &copy.to))? {
+            tracing::info!(bucket = inner.bucket.describe(), "it copies nothing; what lives is moved");
+            inner.state.lock().copies_nothing = true;
+            return Ok(false);
+        }
+        let (length, wanted) =
+            (inner.note(inner.bucket.length(&copy.to))?, copy.range.end - copy.range.start);
+        if length != wanted {
+            return Err(BucketError::Failed {
+                bucket: inner.bucket.describe(),
+                action: format!("copying a part of {} to {}", copy.from, copy.to),
+                why: format!("the copy has {length} bytes, and {wanted} were to be copied"),
+            }
+            .into());
+        }
+    }
+    let freed = entry.stored_bytes() - punched.stored_bytes();
+    let shown = punched.shown(&store);
+    {
+        let mut guard = inner.state.lock();
+        let state = &mut *guard;
+        if entry_of(state, number) != Some(&entry) {
+            // Removed, or sent again, meanwhile; the next start removes the copies.
+            return Ok(false);
+        }
+        let after = state.greatest();
+        state.catalogue.segments.insert(number, punched);
+        state.catalogue.condemned.push(Condemned { entry, after, unlisted_s: None });
+        state.is_dirty = true;
+    }
+    inner.save().map_err(OpenObjectsError::io("writing", "the catalogue of objects"))?;
+    inner.wake.notify_all();
+    tracing::debug!(object = shown, freed, copies = copies.len(), "holes were punched into a segment");
+    Ok(true)
+}
