@@ -2,6 +2,7 @@
 //! `--json FILE` also all of it for machines. Figures belong to the machine: ratios are what counts.
 
 mod chunks;
+mod compaction;
 mod crypto;
 mod far;
 mod growth;
@@ -35,6 +36,8 @@ struct Arguments {
 enum Command {
     /// STORE and RETRIEVE against a store that looks up its index before each write (Venti's way).
     Store(store::Options),
+    /// Collecting garbage in a bucket: what lives copied at the store, beside reading it and writing it again.
+    Compaction(compaction::Options),
     /// What files have in common when they are cut into chunks, and how long the chunks are.
     Chunks(chunks::Options),
     /// What signing, verifying and hashing cost.
@@ -89,6 +92,7 @@ fn run() -> anyhow::Result<()> {
         Command::Far(options) => far::run(&options),
         Command::Lfs(options) => lfs::run(&options),
         Command::Growth(options) => growth::run(&options),
+        Command::Compaction(options) => compaction::run(&options),
         Command::Names(options) => names::run(&options),
         Command::Stalls(options) => stalls::run(&options),
         Command::Link(options) => link::run(&options),
