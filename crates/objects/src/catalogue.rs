@@ -200,6 +200,12 @@ impl Catalogue {
         replace(storage, (FILE_NEW, FILE), &sealed(first, self))
     }
 
+    /// A segment as it is, or as it was when it was removed.
+    pub(crate) fn last(&self, number: u32) -> Option<&Entry> {
+        let removed = || self.condemned.iter().rfind(|one| one.entry.number == number);
+        self.segments.get(&number).or_else(|| removed().map(|one| &one.entry))
+    }
+
     /// The names of the objects of a condemned segment that it has not in common with what it is now, or was in between.
     pub(crate) fn names_only_of(&self, condemned: &Entry) -> Vec<String> {
         let others = self.condemned.iter().map(|one| &one.entry).chain(self.segments.values());

@@ -83,6 +83,8 @@ pub(crate) struct ObjectRange {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Copy {
     pub(crate) from: String,
+    /// How long that is.
+    pub(crate) length: u64,
     pub(crate) range: Range<u64>,
     pub(crate) to: String,
 }
@@ -223,7 +225,8 @@ impl Entry {
                 if !is_all || stretch.source.is_none() {
                     let within = from - stretch.offset + stretch.header..to - stretch.offset + stretch.header;
                     let to = names::piece(store, self.number, epoch, from, length);
-                    copies.push(Copy { from: stretch.object.clone(), range: within, to });
+                    let (from, length) = (stretch.object.clone(), stretch.length + stretch.header);
+                    copies.push(Copy { from, length, range: within, to });
                 }
             }
         }
@@ -382,7 +385,8 @@ mod tests {
             for (at, (holes, copied)) in rounds.into_iter().enumerate() {
                 let (punched, copies) = entry.punched(&store, 5 + at as u64, holes).expect("they are in it");
                 assert_eq!(copies.len(), copied, "{copies:?}");
-                for Copy { from, range, to } in copies {
+                for Copy { from, length, range, to } in copies {
+                    assert_eq!(stored[&from].len() as u64, length);
                     let piece = stored[&from][range.start as usize..range.end as usize].to_vec();
                     assert!(stored.insert(to, piece).is_none());
                 }

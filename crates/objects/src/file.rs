@@ -52,9 +52,7 @@ impl StorageFile for TieredFile {
                 return file.read_at(offset, buffer);
             }
             // Whoever has opened a segment reads it to the end, though it was removed meanwhile.
-            let condemned = || state.catalogue.condemned.iter().rfind(|one| one.entry.number == self.number);
-            let entry =
-                state.catalogue.segments.get(&self.number).or_else(|| condemned().map(|one| &one.entry));
+            let entry = state.catalogue.last(self.number);
             let entry =
                 entry.ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the segment was removed"))?;
             (state.catalogue.store, entry.clone())
@@ -150,7 +148,7 @@ impl StorageFile for TieredFile {
 
     fn holes(&self) -> Vec<Range<u64>> {
         let state = self.inner.state.lock();
-        match state.catalogue.segments.get(&self.number) {
+        match state.catalogue.last(self.number) {
             Some(entry) if !state.growing.contains_key(&self.number) => entry.holes(),
             _ => Vec::new(),
         }

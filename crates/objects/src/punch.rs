@@ -9,10 +9,15 @@
 use crate::bucket::BucketError;
 use crate::catalogue::Condemned;
 use crate::claim;
-use crate::entry::Entry;
+use crate::entry::{Copy, Entry};
 use crate::settings::OpenObjectsError;
 use crate::tiered::{Claim, Inner, State};
+use parking_lot::Mutex;
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Copies under way at once.
+const COPIES_AT_ONCE: usize = 4;
 
 /// A segment's entry, if it is in the bucket whole.
 fn entry_of(state: &State, number: u32) -> Option<&Entry> {
@@ -28,6 +33,56 @@ fn entry_of(state: &State, number: u32) -> Option<&Entry> {
 pub(crate) fn is_possible(inner: &Inner, number: u32) -> bool {
     let state = inner.state.lock();
     state.claim == Claim::Held && !state.copies_nothing && entry_of(&state, number).is_some()
+}
+
+/// Makes all copies, several at once. `false`: the store does not.
+fn make_all(inner: &Inner, copies: &[Copy]) -> Result<bool, OpenObjectsError> {
+    let next = AtomicUsize::new(0);
+    let outcome: Mutex<Result<bool, BucketError>> = Mutex::new(Ok(true));
+    std::thread::scope(|scope| {
+        for _ in 0..COPIES_AT_ONCE.min(copies.len()) {
+            scope.spawn(|| {
+                while matches!(*outcome.lock(), Ok(true)) {
+                    let Some(copy) = copies.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
+                    match make(inner, copy) {
+                        Ok(true) => {}
+                        other => *outcome.lock() = other,
+                    }
+                }
+            });
+        }
+    });
+    Ok(outcome.into_inner()?)
+}
+
+/// Makes one. What the store refuses to copy without being away is not asked for again: what lives is moved.
+fn make(inner: &Inner, copy: &Copy) -> Result<bool, BucketError> {
+    let bucket = &*inner.bucket;
+    if copy.length < inner.settings.copied_bytes_min {
+        let bytes = inner.note(bucket.get(&copy.from, Some(copy.range.clone())))?;
+        inner.note(bucket.put(&copy.to, &bytes))?;
+    } else {
+        let refused = match bucket.copy(&copy.from, copy.range.clone(), &copy.to) {
+            Ok(true) => None,
+            Ok(false) => Some("it does not know how".to_owned()),
+            Err(error @ BucketError::Failed { .. }) => Some(error.to_string()),
+            Err(error) => return inner.note(Err(error)),
+        };
+        if let Some(why) = refused {
+            tracing::warn!(bucket = bucket.describe(), why, "it copies nothing; what lives is moved");
+            inner.state.lock().copies_nothing = true;
+            return Ok(false);
+        }
+    }
+    let (found, wanted) = (inner.note(bucket.length(&copy.to))?, copy.range.end - copy.range.start);
+    match found == wanted {
+        true => Ok(true),
+        false => Err(BucketError::Failed {
+            bucket: bucket.describe(),
+            action: format!("copying a part of {} to {}", copy.from, copy.to),
+            why: format!("the copy has {found} bytes, and {wanted} were to be copied"),
+        }),
+    }
 }
 
 /// Punches holes into a segment. `false`: the store copies nothing, or the segment is not in the bucket.
@@ -46,22 +101,8 @@ pub(crate) fn punch(inner: &Inner, number: u32, holes: &[Range<u64>]) -> Result<
     if punched.holes() == entry.holes() {
         return Ok(true);
     }
-    for copy in &copies {
-        if !inner.note(inner.bucket.copy(&copy.from, copy.range.clone(), &copy.to))? {
-            tracing::info!(bucket = inner.bucket.describe(), "it copies nothing; what lives is moved");
-            inner.state.lock().copies_nothing = true;
-            return Ok(false);
-        }
-        let (length, wanted) =
-            (inner.note(inner.bucket.length(&copy.to))?, copy.range.end - copy.range.start);
-        if length != wanted {
-            return Err(BucketError::Failed {
-                bucket: inner.bucket.describe(),
-                action: format!("copying a part of {} to {}", copy.from, copy.to),
-                why: format!("the copy has {length} bytes, and {wanted} were to be copied"),
-            }
-            .into());
-        }
+    if !make_all(inner, &copies)? {
+        return Ok(false);
     }
     let freed = entry.stored_bytes() - punched.stored_bytes();
     let shown = punched.shown(&store);

@@ -16,6 +16,8 @@ pub struct Settings {
     pub condemned: Duration,
     /// Parts of a segment of fewer bytes are made one when it is sealed, and are not sent beside each other.
     pub part_bytes_min: u64,
+    /// Of objects of fewer bytes the store is not asked to copy a range: Amazon's copies none of 5 MiB or less.
+    pub copied_bytes_min: u64,
     /// How long an acknowledgement waits for the bucket.
     pub patience: Duration,
     /// How often what could not be done is tried again, and the owner's note is looked at.
@@ -36,6 +38,7 @@ impl Default for Settings {
             cache_bytes: 10 << 30,
             condemned: Duration::from_secs(600),
             part_bytes_min: 1 << 20,
+            copied_bytes_min: (5 << 20) + 1,
             patience: Duration::from_secs(15),
             every: Duration::from_secs(3),
             anew: false,

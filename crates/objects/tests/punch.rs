@@ -99,9 +99,8 @@ fn wait_until_clear(tier: &Tiered, bucket: &Simulated) {
 /// sent; what is left is read as before, by this server, by the same one started again, and by one whose disk was lost.
 #[test]
 fn holes_free_what_they_cover() {
-    for (durability, cache_bytes) in
-        [(Durability::Local, ROOM[0]), (Durability::Local, ROOM[1]), (Durability::Object, ROOM[1])]
-    {
+    let cases = [(Durability::Local, ROOM[0]), (Durability::Local, ROOM[1]), (Durability::Object, ROOM[1])];
+    for (durability, cache_bytes) in cases {
         let bucket = Simulated::new();
         let with = |anew| Settings { cache_bytes, part_bytes_min: 1000, ..settings(durability, anew) };
         let disk = PowerLoss::new(3);
@@ -207,6 +206,16 @@ fn holes_count_when_all_is_there() {
     let (_other, found) = open(&common::fresh(), &bucket.snapshot(), with(true)).unwrap();
     assert_eq!(scanned(&found), left);
     assert!(left.len() < all.len());
+    // Of what is too small for the store to copy out of, what lives is read and written here.
+    let small = |anew| Settings { copied_bytes_min: 1 << 20, ..with(anew) };
+    let by_hand = stupid.snapshot();
+    by_hand.forget_copies();
+    let (_other, log) = open(&common::fresh(), &by_hand, small(true)).unwrap();
+    assert!(log.punch_holes(number, &holes).unwrap());
+    let hidden = |place: &Position| place.segment == number && places[1..].contains(place);
+    let expected: BTreeMap<_, _> =
+        all.iter().filter(|(place, _)| !hidden(place)).map(|(place, body)| (*place, body.clone())).collect();
+    assert_eq!(scanned(&log), expected);
     stupid.forget_copies();
     let (_tier, log) = open(&common::fresh(), &stupid, with(true)).unwrap();
     assert!(!log.punch_holes(number, &holes).unwrap());

@@ -14,6 +14,7 @@ pub fn settings(durability: Durability, anew: bool) -> Settings {
         cache_bytes: 40_000,
         condemned: Duration::ZERO,
         part_bytes_min: 400,
+        copied_bytes_min: 0,
         patience: Duration::from_millis(300),
         every: Duration::from_millis(5),
         anew,
