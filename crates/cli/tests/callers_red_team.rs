@@ -485,8 +485,10 @@ fn helper(table: &mut Table) {
 
     // It says much, or what it may not.
     for id in 100..3000 {
-        let other = Identity { process: id as u32, ..mine.clone() };
-        deceived.ticket(id, INODE, id as u32, Ok(other));
+        // None of them is this one's number: there are no such.
+        let process = u32::MAX - id as u32;
+        let other = Identity { process, ..mine.clone() };
+        deceived.ticket(id, INODE, process, Ok(other));
     }
     std::thread::scope(|scope| {
         scope.spawn(|| marked(&deceived));
