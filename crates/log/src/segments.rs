@@ -20,13 +20,9 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// Where the hole ends that an offset is in; `None`: it is in none.
-    pub(crate) fn hole_end(&self, offset: u64) -> Option<u64> {
-        self.file.holes().into_iter().find(|hole| hole.contains(&offset)).map(|hole| hole.end)
-    }
-
+    /// Whether what was at an offset was given back.
     pub(crate) fn is_hole(&self, offset: u64) -> bool {
-        self.hole_end(offset).is_some()
+        self.file.holes().iter().any(|hole| hole.contains(&offset))
     }
 }
 

@@ -1,6 +1,7 @@
 //! Giving back what is dead in a segment where it is: the store copies what lies between the holes into objects of their own,
-//! and the old objects go like those of a removed segment. Nothing of it comes here or is sent from here, and every record
-//! keeps its place, which its tags hold it to.
+//! and the old objects go like those of a removed segment. Nothing of it comes here or is sent from here, but for
+//! what lives in objects that are too small for the store to copy out of; and every record keeps its place, which its tags
+//! hold it to.
 //!
 //! The order: whose the prefix is; the copies; their lengths; the catalogue, which has the segment as it is now, and condemned
 //! as it was. From there it goes as with [removed](crate::sending) ones: no manifest lists it with its holes before all is in
