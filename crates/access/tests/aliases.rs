@@ -1,6 +1,6 @@
 //! Alias tables and revocation: an alias answers while all that it rests on stands, and not a look-up longer.
 
-mod common;
+use crate::common;
 
 use common::*;
 use holdfast_access::prove::Prover;

@@ -1,6 +1,6 @@
 //! The stored and signed formats, held by golden vectors, and hostile bytes.
 
-mod common;
+use crate::common;
 
 use common::*;
 use holdfast_access::*;

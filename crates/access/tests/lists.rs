@@ -1,6 +1,6 @@
 //! ACLs, scopes and predicates against plain definitions of what they mean.
 
-mod common;
+use crate::common;
 
 use common::*;
 use holdfast_access::*;

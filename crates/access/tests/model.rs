@@ -1,7 +1,7 @@
 //! The checker against a model of what "speaks for" means: a relation computed as the least fixpoint, without
 //! proofs. Whatever is proved must hold in the model (soundness), and what holds in it has a proof (completeness).
 
-mod common;
+use crate::common;
 
 use common::*;
 use holdfast_access::*;

@@ -1,6 +1,6 @@
 //! Proofs that are searched for: what is found is proved, and all that credentials say is found.
 
-mod common;
+use crate::common;
 
 use common::*;
 use holdfast_access::prove::reachable;

@@ -1,6 +1,6 @@
 //! Each inference rule, where it applies and where it must not.
 
-mod common;
+use crate::common;
 
 use common::*;
 use holdfast_access::prove::Prover;

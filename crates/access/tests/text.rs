@@ -1,6 +1,6 @@
 //! The text forms: read back as printed, and refused when they are anything else.
 
-mod common;
+use crate::common;
 
 use common::*;
 use holdfast_access::*;

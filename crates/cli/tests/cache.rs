@@ -4,23 +4,12 @@
 use crate::common;
 
 use common::{World, eventually, run};
+use holdfast_testing::noise;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-/// Bytes that do not compress.
-fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let next = |_| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        (random >> 32) as u8
-    };
-    (0..length).map(next).collect()
-}
 
 fn json(command: &mut Command) -> Value {
     serde_json::from_str(&run(command)).expect("JSON")

@@ -3,6 +3,7 @@
 use crate::common;
 
 use common::{eventually, free_port, is_mounted, run};
+use holdfast_testing::noise;
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -13,10 +14,6 @@ struct Desk {
     id: String,
     url: String,
     server: Option<Child>,
-}
-
-fn noise(seed: u32, length: u32) -> Vec<u8> {
-    (0..length).map(|at| (at.wrapping_add(seed * 7919).wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
 
 impl Desk {

@@ -3,6 +3,7 @@
 use crate::common;
 
 use common::{World, eventually, run, text};
+use holdfast_testing::noise;
 use serde_json::Value;
 use std::fs;
 use std::io::Write;
@@ -10,17 +11,6 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, UNIX_EPOCH};
-
-fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let next = |_| {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        (random >> 32) as u8
-    };
-    (0..length).map(next).collect()
-}
 
 fn set_time(path: &Path, seconds: u64) {
     let time = UNIX_EPOCH + Duration::new(seconds, 123_456_789);

@@ -47,7 +47,7 @@ fn copy(from: &Simulated, to: &Simulated) {
 }
 
 fn content(file: u32) -> Vec<u8> {
-    noise(file + 1, FILE_BYTES)
+    noise(u64::from(file) + 1, FILE_BYTES)
 }
 
 /// Names of the objects of a kind, oldest first.

@@ -5,26 +5,13 @@ use crate::common;
 
 use common::collection::collect;
 use common::*;
+use holdfast_testing::noise;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
 const MIB: usize = 1 << 20;
-
-/// Bytes that neither compress nor repeat.
-fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(length + 8);
-    while bytes.len() < length {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend_from_slice(&state.to_le_bytes());
-    }
-    bytes.truncate(length);
-    bytes
-}
 
 /// Writes a file and waits until it is durable.
 fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {

@@ -274,7 +274,7 @@ fn forged_bundles_are_refused() {
     let found = altered.windows(needle.len()).position(|window| window == needle).expect("the data is in it");
     altered[found] ^= 1;
     fs::write(&bad, &altered).expect("written");
-    fs::remove_dir_all(world.data()).expect("removed");
+    let _ = fs::remove_dir_all(world.data());
     let said = exits(&rebuild(&world, &[&bad, &world.path("anna.bundle")]), 0);
     assert!(said.contains("not what their addresses say") && said.contains("Nothing is missing"), "{said}");
     // Another file system's.

@@ -74,7 +74,7 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
 fn killed_and_spoilt() {
     let mut desk = Desk::new();
     for number in 0..60 {
-        desk.write(&format!("{}/{number}", number % 7), noise(number as u32, 1_000 + number * 4_000));
+        desk.write(&format!("{}/{number}", number % 7), noise(number as u64, 1_000 + number * 4_000));
     }
     desk.publish(&[]);
     let url = desk.serve("release");
@@ -119,7 +119,7 @@ fn killed_and_spoilt() {
 fn a_full_cache() {
     let mut desk = Desk::new();
     for number in 0..20 {
-        desk.write(&format!("{number}"), noise(number as u32, 500_000));
+        desk.write(&format!("{number}"), noise(number as u64, 500_000));
     }
     desk.publish(&[]);
     let url = desk.serve("release");

@@ -380,7 +380,7 @@ fn does(at: &Path, random: &mut Random) {
     let (one, other) = (place(random), place(random));
     let (file, target) = (one.join(name(random)), other.join(name(random)));
     let _ = match random.below(12) {
-        0..=3 => fs::write(&file, noise(random.below(1_000) as u32, random.below(60_000) as usize)),
+        0..=3 => fs::write(&file, noise(random.below(1_000), random.below(60_000) as usize)),
         4 => File::options().append(true).open(&file).and_then(|mut file| file.write_all(b"more")),
         5 => File::options().write(true).open(&file).and_then(|file| file.set_len(100)),
         6 => fs::rename(&file, &target),

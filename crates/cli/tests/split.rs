@@ -5,6 +5,7 @@ use crate::common;
 use common::block_server::BlockServer;
 use common::load::Load;
 use common::{World, eventually, free_port, run, text};
+use holdfast_testing::noise;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -35,20 +36,6 @@ impl Split {
     fn server_log(&self) -> String {
         fs::read_to_string(self.world.path("server.log")).expect("a log")
     }
-}
-
-/// Bytes that do not compress.
-fn noise(path: &Path, bytes: usize) {
-    let mut state = 88_172_645_463_325_252u64 ^ bytes as u64;
-    let content: Vec<u8> = std::iter::repeat_with(|| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 16) as u8
-    })
-    .take(bytes)
-    .collect();
-    fs::write(path, content).expect("written");
 }
 
 /// Whether a program can read a file.
@@ -132,7 +119,7 @@ fn nothing_acknowledged_is_lost() {
 fn a_block_server_that_is_away_for_a_while() {
     let mut split = Split::new(&["anna", "bert"]);
     let anna = split.world.mount("anna").join("anna");
-    noise(&anna.join("before"), 300_000);
+    fs::write(anna.join("before"), noise(1, 300_000)).expect("written");
     run(Command::new("sync").arg(anna.join("before")));
     let bert = split.world.mount("bert").join("anna");
     split.blocks.process.stop();
@@ -169,13 +156,13 @@ fn a_block_server_that_is_away_for_a_while() {
 fn an_older_copy_is_noticed() {
     let mut split = Split::new(&["anna", "bert"]);
     let anna = split.world.mount("anna").join("anna");
-    noise(&anna.join("old"), 200_000);
+    fs::write(anna.join("old"), noise(1, 200_000)).expect("written");
     run(Command::new("sync").arg(anna.join("old")));
     split.blocks.process.stop();
     let copied = split.world.path("copy");
     copy(&split.blocks.data, &copied);
     split.blocks.start();
-    noise(&anna.join("new"), 210_000);
+    fs::write(anna.join("new"), noise(2, 210_000)).expect("written");
     run(Command::new("sync").arg(anna.join("new")));
     split.blocks.process.stop();
     fs::remove_dir_all(&split.blocks.data).expect("removed");
@@ -210,7 +197,7 @@ fn an_altered_block_is_an_error() {
     let mut split = Split::new(&["anna", "bert"]);
     let anna = split.world.mount("anna").join("anna");
     fs::write(anna.join("small"), "sound\n").expect("written");
-    noise(&anna.join("large"), 6 << 20);
+    fs::write(anna.join("large"), noise(3, 6 << 20)).expect("written");
     run(Command::new("sync").arg(anna.join("large")));
     split.world.umount("anna");
     split.blocks.process.stop();

@@ -1,6 +1,6 @@
 //! Engines against a server in the same process.
 
-mod common;
+use crate::common;
 
 use common::*;
 use holdfast_client::{FsError, StartError};

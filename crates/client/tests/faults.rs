@@ -1,6 +1,6 @@
 //! Engines under loss, crashes and malice.
 
-mod common;
+use crate::common;
 
 use common::*;
 use holdfast_client::admin::{Admin, Home};

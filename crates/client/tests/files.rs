@@ -1,6 +1,6 @@
 //! The inode API on engines, against a server in the same process.
 
-mod common;
+use crate::common;
 
 use common::*;
 use holdfast_client::files::*;
@@ -8,6 +8,7 @@ use holdfast_client::{Engine, FsError};
 use holdfast_content::{BlockKind, InodeKind};
 use holdfast_crypto::Digest;
 use holdfast_protocol::message::{Request, Response};
+use holdfast_testing::noise;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -88,17 +89,6 @@ impl Mount {
         names.retain(|name| name != b"." && name != b"..");
         names
     }
-}
-
-fn noise(seed: u32, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(2_654_435_761) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 17;
-        state ^= state << 5;
-        (state >> 8) as u8
-    };
-    (0..length).map(|_| next()).collect()
 }
 
 /// Proves: everyday use by two people in one group directory, each seeing what the other has closed: small and
@@ -184,7 +174,7 @@ fn many_threads_of_two_clients() {
     assert_eq!(seen[0].len(), 2 * 3 * 8);
     for name in &seen[0] {
         let round: u32 = std::str::from_utf8(name).unwrap().split('-').nth(2).unwrap().parse().unwrap();
-        let bytes = noise(round, 300 + 20_000 * (round as usize % 3));
+        let bytes = noise(u64::from(round), 300 + 20_000 * (round as usize % 3));
         assert!(mounts.iter().all(|mount| mount.get(mount.team, name).unwrap() == bytes));
     }
     assert!(mounts.iter().all(|mount| mount.engine.status().frozen.is_none()));
@@ -333,7 +323,7 @@ fn files_without_names() {
     });
     let make = |mount: &Mount, number: usize| {
         let (made, opened) = mount.tmpfile(&WHO, mount.team, 0o644, OpenFlags::READ_WRITE).unwrap();
-        mount.write(opened.handle, 0, &noise(number as u32, 1000 + number), WriteSource::Call).unwrap();
+        mount.write(opened.handle, 0, &noise(u64::from(number as u32), 1000 + number), WriteSource::Call).unwrap();
         if number.is_multiple_of(3) {
             let name = format!("f{number}").into_bytes();
             assert_eq!(mount.link(&WHO, made.ino, mount.team, &name).unwrap().ino, made.ino);
@@ -354,7 +344,7 @@ fn files_without_names() {
         assert_eq!(mount.names(mount.team).len(), 2 * FILES / 3);
         for number in (0..2 * FILES).step_by(3) {
             let bytes = mount.get(mount.team, format!("f{number}").as_bytes()).unwrap();
-            assert!(bytes == noise(number as u32, 1000 + number), "{number}");
+            assert!(bytes == noise(u64::from(number as u32), 1000 + number), "{number}");
         }
     }
     drop((a, b));

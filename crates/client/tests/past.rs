@@ -1,6 +1,6 @@
 //! Past states through an engine: from an honest server, and from one that lies about them.
 
-mod common;
+use crate::common;
 
 use common::*;
 use holdfast_client::{Engine, FsError, PastState, PastTree, Tree};

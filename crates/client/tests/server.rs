@@ -1,6 +1,6 @@
 //! Engines against the real server over the network of this machine.
 
-mod common;
+use crate::common;
 
 use common::{NOW, create as make, modify, names, read, unlink, write};
 use holdfast_client::admin::{Admin, CreateConfig, CreateError, Home, create};

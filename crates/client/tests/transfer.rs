@@ -1,7 +1,7 @@
 //! Slow links: what travels when files are written and read again, against the real server, counted message by
 //! message; and servers that pack badly.
 
-mod common;
+use crate::common;
 
 use common::NOW;
 use holdfast_client::admin::{Admin, CreateConfig, Home, create};
@@ -15,6 +15,7 @@ use holdfast_log::LocalStorage;
 use holdfast_protocol::message::{Request, Response, Welcome};
 use holdfast_rpc::{Address, Connection, Connector, RpcError, ServerAddress, ServerProof};
 use holdfast_server::{Server, ServerConfig};
+use holdfast_testing::noise;
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
@@ -277,11 +278,6 @@ fn numbers(seed: u64) -> impl FnMut() -> u64 {
         state ^= state << 17;
         state >> 16
     }
-}
-
-fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut next = numbers(seed);
-    (0..length).map(|_| next() as u8).collect()
 }
 
 /// Lines of words: compresses to about a third.

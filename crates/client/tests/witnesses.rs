@@ -1,6 +1,6 @@
 //! What an engine makes of heads: fresh, old, none, within what it has seen or beyond, and of another history.
 
-mod common;
+use crate::common;
 
 use common::*;
 use holdfast_checkpoint::checkpoint::Checkpoint;

@@ -3,7 +3,8 @@
 
 use holdfast_content::file::ChunkerConfig;
 use holdfast_content::*;
-use holdfast_crypto::{DigestKey, Domain};
+use holdfast_crypto::DigestKey;
+use holdfast_testing::noise;
 use proptest::prelude::*;
 use std::ops::Range;
 
@@ -32,18 +33,6 @@ fn op() -> impl Strategy<Value = Op> {
         2 => proptest::option::of(range()).prop_map(Op::Rechunk),
         1 => range().prop_map(Op::Graft),
     ]
-}
-
-/// Bytes that look random and differ by seed.
-fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut out = Vec::with_capacity(length + 32);
-    let mut counter = seed << 32;
-    while out.len() < length {
-        out.extend(KEY.digest(Domain::Evidence, &counter.to_le_bytes()).0);
-        counter += 1;
-    }
-    out.truncate(length);
-    out
 }
 
 fn file(content: Content, size: u64) -> Inode {

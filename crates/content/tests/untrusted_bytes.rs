@@ -1,7 +1,7 @@
 //! Proves that no bytes make a decoder panic, loop or allocate without bound: random ones, and sound ones with
 //! bytes changed, cut or moved. What is accepted encodes to the same bytes again.
 
-mod reading;
+use crate::reading;
 
 use holdfast_content::*;
 use holdfast_crypto::Digest;

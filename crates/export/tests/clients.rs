@@ -1,6 +1,6 @@
 //! Clients that others wrote: libnbd's and qemu's.
 
-mod common;
+use crate::common;
 
 use common::{serve, spoil, volume};
 use std::path::Path;

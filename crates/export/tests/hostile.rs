@@ -1,6 +1,6 @@
 //! Clients that nobody would want: bytes that are no protocol, sizes that are too large, and such as stop half-way.
 
-mod common;
+use crate::common;
 
 use common::{InMemory, export, serve};
 use holdfast_export::{Address, Limits, Server, StartError};

@@ -1,6 +1,6 @@
 //! Edges: limits, full disks, marks that others set in the table, failures of the medium, and callers out of turn.
 
-mod support;
+use crate::support;
 
 use holdfast_fat::{
     BlockId, Checked, Fat, FatError, FileId, Kind, Layout, LimboId, Metadata, Mirroring, Moment, Options,

@@ -1,7 +1,7 @@
 //! Malformed file systems by the thousand: nothing panics, nothing hangs, no block is named as two files', nothing is
 //! written to what was found unsound, and what was found sound stays so.
 
-mod support;
+use crate::support;
 
 use holdfast_fat::{
     Area, BlockId, Change, Checked, Fat, FatError, Kind, Layout, Options, ROOT, Replace, Walked,

@@ -1,7 +1,7 @@
 //! Malformed file systems: each kind of harm by its name. What is sound is read, what is not is refused, and nothing is
 //! written where that could do harm.
 
-mod support;
+use crate::support;
 
 use holdfast_fat::{Checked, Fat, FatError, Kind, Options, Problem, ROOT, Walked};
 use std::collections::BTreeSet;

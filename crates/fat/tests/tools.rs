@@ -1,6 +1,6 @@
 //! Other people's tools: what `mkfs.fat` made and mtools filled is read, and what this crate formats is theirs too.
 
-mod support;
+use crate::support;
 
 use holdfast_fat::format::{FormatOptions, format};
 use holdfast_fat::partitions::{self, Holds, Sectors};

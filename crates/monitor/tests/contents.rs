@@ -1,6 +1,6 @@
 //! What is in blocks: against a model, through crashes, and between owners.
 
-mod common;
+use crate::common;
 
 use common::{LARGE, SMALL, acl, alias, devices, monitor};
 use holdfast_access::Access;

@@ -1,6 +1,6 @@
 //! Who may do what: every request by everybody, and each check of a transfer.
 
-mod common;
+use crate::common;
 
 use common::{LARGE, acl, alias, devices, monitor, user};
 use holdfast_access::{Access, Alias, Limit, Objects, Scope};

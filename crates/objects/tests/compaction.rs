@@ -1,7 +1,7 @@
 //! Garbage collection in a bucket: what is dead is given back where it is, if the store copies; else what lives is moved. Either
 //! way the same is there, by the index and by one that is made anew.
 
-mod common;
+use crate::common;
 
 use common::settings;
 use holdfast_content::{Block, BlockKind, DeviceId, StoredBlock};

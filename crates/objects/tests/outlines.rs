@@ -1,7 +1,7 @@
 //! An index is made again from outlines: segments are not read for it, and an outline that is missing, altered or another
 //! segment's changes nothing of what is found.
 
-mod common;
+use crate::common;
 
 use common::{fresh, settings, settle};
 use holdfast_content::{Block, BlockKind, DeviceId, StoredBlock};

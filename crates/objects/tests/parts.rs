@@ -1,7 +1,7 @@
 //! Segments that consist of the parts that were sent while they were written: bytes go to the bucket once, several parts are
 //! under way at once, and whatever becomes of those, what was acknowledged is there.
 
-mod common;
+use crate::common;
 
 use common::{bodies, fresh, open, record, settings, settle};
 use holdfast_objects::simulated::{Fate, Simulated};

@@ -1,6 +1,6 @@
 //! Holes in segments: what is dead leaves the bucket, all else is read as before, and nothing of it is sent or read.
 
-mod common;
+use crate::common;
 
 use common::{config, open, record, settings, settle};
 use holdfast_log::simulated::{Crash, PowerLoss};

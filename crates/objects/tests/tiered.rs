@@ -1,7 +1,7 @@
 //! The storage against a model: a log on it, with a bucket that loses, delays and repeats requests, a local disk that loses
 //! power or is lost, and listings that lag.
 
-mod common;
+use crate::common;
 
 use common::{bodies, fresh, open, record, settings, settle};
 use holdfast_log::Log;

@@ -1,6 +1,6 @@
 //! Who may do what, and in what order the driver acts.
 
-mod common;
+use crate::common;
 
 use common::*;
 use holdfast_access::*;

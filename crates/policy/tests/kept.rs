@@ -1,6 +1,6 @@
 //! What a table keeps beside owners and ACLs, and blocks that are given away with what is in them.
 
-mod common;
+use crate::common;
 
 use common::*;
 use holdfast_access::*;

@@ -2,7 +2,7 @@
 //! known by its hash group, the driver gives blocks to a user's process, a restart changes all process names, and a
 //! revocation ends it.
 
-mod common;
+use crate::common;
 
 use common::*;
 use holdfast_access::prove::Prover;

@@ -1,7 +1,7 @@
 //! The table against a plain map from blocks to labels, restarted from what is stored after every step; and what
 //! is stored: golden, damaged, full.
 
-mod common;
+use crate::common;
 
 use common::*;
 use holdfast_access::*;

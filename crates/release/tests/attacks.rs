@@ -1,6 +1,6 @@
 //! What a hostile mirror (or thief of keys, or wrong clock) may try with signed files, and the verdict on each.
 
-mod publisher;
+use crate::publisher;
 
 use holdfast_crypto::Digest;
 use holdfast_release::accept::{Accepted, Refusal, Seen, Stale, Warning, accept};

@@ -1,7 +1,7 @@
 //! Signing by people on several machines: nothing counts before enough have signed, and nothing passes that clients
 //! would not believe.
 
-mod publisher;
+use crate::publisher;
 
 use holdfast_crypto::Digest;
 use holdfast_release::accept::{Stale, accept};

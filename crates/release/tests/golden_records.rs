@@ -2,7 +2,7 @@
 //! `docs/release-format.md` are the same. After a deliberate change of format (which needs a new format number),
 //! `GOLDEN=write cargo test -p holdfast-release --test golden_records` writes the files anew.
 
-mod publisher;
+use crate::publisher;
 
 use holdfast_crypto::DigestKey;
 use holdfast_release::draft::Draft;

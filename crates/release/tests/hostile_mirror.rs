@@ -7,6 +7,7 @@ use holdfast_release::mirror::{
     Answer, Directory, Http, Mirror, MirrorError, Mirrors, NotHad, Patience, State, parse,
 };
 use holdfast_sim::mirror::{HostileMirror, Misdeed};
+use holdfast_testing::noise;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -34,10 +35,6 @@ struct Release {
 
 fn digest(bytes: &[u8]) -> Digest {
     DigestKey::WELL_KNOWN.digest(Domain::ReleaseFile, bytes)
-}
-
-fn noise(seed: u32, length: usize) -> Vec<u8> {
-    (0..length as u32).map(|n| ((n ^ seed).wrapping_mul(2_654_435_761) >> 11) as u8).collect()
 }
 
 fn release(pack_bytes: usize) -> Release {
@@ -454,7 +451,7 @@ fn damaged_answers() {
             }
             round = round.wrapping_add(1);
             let mut answer = good.to_vec();
-            for change in noise(round, 1 + round as usize % 6).chunks(3) {
+            for change in noise(round.into(), 1 + round as usize % 6).chunks(3) {
                 let random =
                     u32::from_le_bytes([change[0], *change.get(1).unwrap_or(&7), 0, 0]).wrapping_mul(round);
                 let place = random as usize % answer.len();

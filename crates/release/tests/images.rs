@@ -1,7 +1,8 @@
 //! Images of releases: what they hold is told by EROFS's own tools, and by mounting them in the command's tests; here it
 //! is how they come to be, change, and are found to be altered.
 
-mod publisher;
+use crate::publisher;
+use holdfast_testing::noise;
 
 use holdfast_content::{Block, BlockKind, BlockSource, Reference, SourceError};
 use holdfast_crypto::DigestKey;
@@ -100,12 +101,6 @@ impl Desk {
     fn image(&self) -> Vec<u8> {
         fs::read(self.path("image").join(IMAGE)).expect("read")
     }
-}
-
-fn noise(seed: u32, length: usize) -> Vec<u8> {
-    (0..length as u32)
-        .map(|at| (at.wrapping_add(seed * 7919).wrapping_mul(2_654_435_761) >> 13) as u8)
-        .collect()
 }
 
 /// Proves: the same tree makes the same image anywhere; a later release adds only what is new; what no image needs stays
@@ -244,7 +239,7 @@ fn is_sound_to_erofs_itself() {
     fs::create_dir(tree.join("empty")).expect("made");
     for count in [1, 113, 114, 115, 300, 5000] {
         for n in 0..count {
-            desk.write(&format!("with {count}/{n:0width$}", width = 1 + n % 250), &noise(n as u32, n % 300));
+            desk.write(&format!("with {count}/{n:0width$}", width = 1 + n % 250), &noise(n as u64, n % 300));
         }
     }
     for length in (1..4096).step_by(61) {

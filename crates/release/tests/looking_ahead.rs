@@ -1,7 +1,7 @@
 //! From publishing to reading: a deep path costs one round trip at a server that has hints, and the same as ever at one
 //! that has not.
 
-mod publisher;
+use crate::publisher;
 
 use holdfast_crypto::DigestKey;
 use holdfast_release::accept::Stale;

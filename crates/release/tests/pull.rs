@@ -17,6 +17,7 @@ use holdfast_release::revocation::Statement;
 use holdfast_release::signing::{Role, Signable, Signed};
 use holdfast_release::tree::{Node, Tree};
 use holdfast_release::{form, layout};
+use holdfast_testing::noise;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs;
@@ -33,15 +34,6 @@ struct World {
     id: ReleaseId,
     /// What each release holds.
     published: BTreeMap<u64, Files>,
-}
-
-fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 56) as u8
-    };
-    (0..length).map(|_| next()).collect()
 }
 
 fn key() -> SigningKey {

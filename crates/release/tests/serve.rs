@@ -1,6 +1,6 @@
 //! `holdfast serve` as its clients see it: honest ones, odd ones and hostile ones.
 
-mod publisher;
+use crate::publisher;
 
 use holdfast_content::{Block, BlockKind, BlockSource, Reference, SourceError, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey, Domain};
@@ -13,6 +13,7 @@ use holdfast_release::record::Location;
 use holdfast_release::serve::{ServeConfig, ServeError, Server};
 use holdfast_release::tree::{Found, Tree};
 use holdfast_release::{form, hints, layout, pack};
+use holdfast_testing::noise;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -30,10 +31,6 @@ struct Serving {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<Result<(), ServeError>>>,
     folder: TempDir,
-}
-
-fn noise(length: usize) -> Vec<u8> {
-    (0..length as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 11) as u8).collect()
 }
 
 fn pack() -> String {
@@ -60,8 +57,8 @@ impl Serving {
         write(folder.path(), layout::ROOT, b"the record");
         write(folder.path(), &layout::keys(1), b"the keys");
         write(folder.path(), &layout::record(12), b"an older record");
-        write(folder.path(), &pack(), &noise(PACK_BYTES));
-        write(folder.path(), &index(), &noise(1000));
+        write(folder.path(), &pack(), &noise(1, PACK_BYTES));
+        write(folder.path(), &index(), &noise(1, 1000));
         let mut config =
             ServeConfig::new(folder.path().to_owned(), SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         change(&mut config);
@@ -147,8 +144,8 @@ fn files() {
         (layout::ROOT.to_owned(), b"the record".to_vec(), "public, max-age=10"),
         (layout::keys(1), b"the keys".to_vec(), "public, max-age=10"),
         (layout::record(12), b"an older record".to_vec(), "public, max-age=10"),
-        (index(), noise(1000), "public, max-age=31536000, immutable"),
-        (pack(), noise(PACK_BYTES), "public, max-age=31536000, immutable"),
+        (index(), noise(1, 1000), "public, max-age=31536000, immutable"),
+        (pack(), noise(1, PACK_BYTES), "public, max-age=31536000, immutable"),
     ] {
         // Once from the disk, once as it is kept.
         for _ in 0..2 {
@@ -179,7 +176,7 @@ fn files() {
 #[test]
 fn ranges() {
     let serving = Serving::start();
-    for (name, body) in [(index(), noise(1000)), (pack(), noise(PACK_BYTES))] {
+    for (name, body) in [(index(), noise(1, 1000)), (pack(), noise(1, PACK_BYTES))] {
         let length = body.len();
         let target = format!("/{name}");
         let range = |range: &str| serving.request("GET", &target, &format!("Range: {range}\r\n"));
@@ -611,7 +608,7 @@ fn a_thousand_connections() {
     std::thread::sleep(Duration::from_secs(1));
     let grown = resident().saturating_sub(before);
     assert!(grown < 256 << 20, "{grown} bytes for 1,000 connections");
-    let whole = noise(PACK_BYTES);
+    let whole = noise(1, PACK_BYTES);
     for mut stream in streams.drain(..) {
         let mut answer = vec![0; 4096];
         let mut received = Vec::new();
@@ -675,7 +672,7 @@ fn what_cannot_be_served() {
 fn as_a_mirror() {
     let serving = Serving::start_with(|config| config.threads = 2);
     let mirror = parse(&format!("http://{}/", serving.address)).expect("a mirror");
-    let whole = noise(PACK_BYTES);
+    let whole = noise(1, PACK_BYTES);
     assert!(mirror.get(&pack(), None, PACK_BYTES as u64).expect("whole") == whole);
     let part = mirror.get(&pack(), Some(70_000..500_000), 1 << 20).expect("a part");
     assert!(part == whole[70_000..500_000]);

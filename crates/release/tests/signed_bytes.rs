@@ -1,6 +1,6 @@
 //! Whatever is changed in a signed file, it is refused; so is every set of signers that is not enough.
 
-mod publisher;
+use crate::publisher;
 
 use holdfast_release::accept::{Stale, accept};
 use holdfast_release::draft::Draft;

@@ -1,7 +1,7 @@
 //! What a client remembers: it only grows, is durable before it counts, and is never silently begun anew; and what a
 //! client does before it believes a mirror.
 
-mod publisher;
+use crate::publisher;
 
 use holdfast_crypto::Digest;
 use holdfast_release::accept::{Refusal, Stale, Warning};

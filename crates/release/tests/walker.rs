@@ -1,7 +1,7 @@
 //! Publishing in two processes: what an honest walker makes is what one process makes, and one that was taken over gets
 //! nothing that it must not have, and leaves the release as it was.
 
-mod publisher;
+use crate::publisher;
 
 use holdfast_components::Program;
 use holdfast_crypto::DigestKey;
@@ -14,6 +14,7 @@ use holdfast_release::publish::store::read_index;
 use holdfast_release::record::RootFile;
 use holdfast_release::release_dir::ReleaseDir;
 use holdfast_release::tree::Tree;
+use holdfast_testing::noise;
 use publisher::{DAY_S, LIFE_S, START_S, chain, first_set, key, signed};
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,7 +45,7 @@ impl Desk {
             fs::write(tree.join(format!("inside/{number}")), number.to_string().repeat(number as usize))
                 .expect("written");
         }
-        fs::write(tree.join("large"), noise(3_000_000)).expect("written");
+        fs::write(tree.join("large"), noise(7, 3_000_000)).expect("written");
         fs::hard_link(tree.join("large"), tree.join("linked")).expect("linked");
         symlink("../secret", tree.join("to-secret")).expect("linked");
         symlink("..", tree.join("to-parent")).expect("linked");
@@ -144,15 +145,6 @@ impl Desk {
 }
 
 /// Bytes that nothing makes smaller.
-fn noise(length: usize) -> Vec<u8> {
-    let mut state = 7u64;
-    let next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
-    std::iter::repeat_with(next).take(length).collect()
-}
-
 /// Proves: two processes make, byte for byte, the release that one makes; so do they when little has changed, and then
 /// only what has changed is read.
 #[test]
@@ -165,7 +157,7 @@ fn the_same_release() {
     assert_eq!(two.record.value.root_dir, one.record.value.root_dir);
     assert_eq!(two.hints, one.hints);
     assert_eq!(desk.files("two"), desk.files("one"));
-    assert_eq!(desk.read("two", &two, "large"), noise(3_000_000));
+    assert_eq!(desk.read("two", &two, "large"), noise(7, 3_000_000));
 
     fs::write(desk.tree("tree").join("inside/file"), "changed").expect("written");
     let composed = desk.compose("tree", "two", true).expect("composed");
@@ -173,7 +165,7 @@ fn the_same_release() {
     let again = desk.install(composed, "two");
     assert_eq!(again.record.value.sequence, 2);
     assert_eq!(desk.read("two", &again, "inside/file"), b"changed");
-    assert_eq!(desk.read("two", &again, "large"), noise(3_000_000));
+    assert_eq!(desk.read("two", &again, "large"), noise(7, 3_000_000));
 }
 
 /// What comes of a walker that was taken over.

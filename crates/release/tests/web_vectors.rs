@@ -2,7 +2,7 @@
 //! refused here is accepted and refused there. After a deliberate change, `HOLDFAST_BLESS=1 cargo test -p holdfast-release
 //! --test web_vectors` writes them anew.
 
-mod publisher;
+use crate::publisher;
 
 use holdfast_content::catalog::CatalogEntry;
 use holdfast_content::{

@@ -1,6 +1,6 @@
 //! The server in two processes, with a real front end in a real sandbox, and with one that was taken over.
 
-mod common;
+use crate::common;
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use common::load::{Load, PATIENCE, insist};
@@ -385,7 +385,7 @@ fn a_front_end_taken_over_at_the_desk() {
     assert!(why.contains("did not sign"), "{why}");
     // What is no question.
     for seed in 0..200u32 {
-        let bytes = noise(seed, (seed as usize * 37) % 3000);
+        let bytes = noise(u64::from(seed), (seed as usize * 37) % 3000);
         let found = running.misuse(Misuse::Say { bytes, file: seed % 5 == 0 });
         assert!(
             found.is_err() || matches!(borsh::from_slice(&found.clone().expect("some")), Ok(Told::Nonce(_))),

@@ -1,6 +1,6 @@
 //! Past states on a server whose disk loses power, under a clock of the test's own.
 
-mod common;
+use crate::common;
 
 use common::host::{TestClock, settings};
 use common::{Author, committed, creation, file_system, key, membership, superuser, view};

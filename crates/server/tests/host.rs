@@ -1,6 +1,6 @@
 //! The server without sockets: rights, policing, durability, full disks, power loss.
 
-mod common;
+use crate::common;
 
 use common::host::{TestClock, settings};
 use common::*;
@@ -405,7 +405,8 @@ fn blocks_are_stored_and_served() {
     assert!(invalid(&world.ask(1, Request::Store(vec![wrong]))));
     assert!(invalid(&world.ask(1, Request::Retrieve(vec![missing; 5000]))));
 
-    let large: Vec<_> = (0..10u32).map(|seed| block(BlockKind::Chunk, &noise(seed, 1 << 20))).collect();
+    let large: Vec<_> =
+        (0..10u32).map(|seed| block(BlockKind::Chunk, &noise(u64::from(seed), 1 << 20))).collect();
     for (_, chunk) in &large {
         assert_eq!(world.ask(1, Request::Store(vec![chunk.clone()])), Response::Done);
     }
@@ -449,7 +450,7 @@ fn a_full_disk_is_survived() {
     world.disk.set_capacity(Some(world.disk.used_bytes()));
     let mut refused = None;
     for number in 0..64u32 {
-        let chunk = block(BlockKind::Chunk, &noise(number, 60_000)).1;
+        let chunk = block(BlockKind::Chunk, &noise(u64::from(number), 60_000)).1;
         match world.ask(2, Request::Store(vec![chunk])) {
             Response::Done => {}
             Response::Error(ServerError::NoSpace) => {

@@ -1,6 +1,6 @@
 //! Parcels at a server without sockets: what is stored, what is asked for, what hostile clients make of it.
 
-mod common;
+use crate::common;
 
 use common::host::{TestClock, settings};
 use common::*;
@@ -119,7 +119,7 @@ fn prefix(bases: &[Block]) -> Prefix {
 
 /// A chunk of noise and the same with a few bytes changed.
 fn versions(seed: u32, length: usize) -> (Block, Block) {
-    let old = noise(seed, length);
+    let old = noise(u64::from(seed), length);
     let mut new = old.clone();
     new[length / 2] ^= 0xff;
     (chunk(old), chunk(new))
@@ -514,7 +514,7 @@ fn bases_by_their_node() {
 fn a_tree_without_its_data() {
     let world = World::new();
     let tree = |seed: u32| {
-        let chunks: Vec<Block> = (0..20).map(|n| chunk(noise(seed + n, 5000))).collect();
+        let chunks: Vec<Block> = (0..20).map(|n| chunk(noise(u64::from(seed + n), 5000))).collect();
         let leaves = [node(&chunks[..10]), node(&chunks[10..])];
         let root = node(&leaves);
         world.store(&chunks);

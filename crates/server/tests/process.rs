@@ -1,6 +1,6 @@
 //! The server as a process: real sockets, real disk, kill -9.
 
-mod common;
+use crate::common;
 
 use common::load::{Load, PATIENCE, insist, operate};
 use common::*;
@@ -251,8 +251,9 @@ fn parcels_take_turns() {
     let folder = tempfile::tempdir().unwrap();
     let process = Process::start(folder.path(), 0);
     create(&process, 2);
-    let chunk =
-        |seed: u32| Block::new(&DigestKey::WELL_KNOWN, BlockKind::Chunk, Vec::new(), noise(seed, 1 << 20));
+    let chunk = |seed: u32| {
+        Block::new(&DigestKey::WELL_KNOWN, BlockKind::Chunk, Vec::new(), noise(u64::from(seed), 1 << 20))
+    };
     let connections = [process.connect(1), process.connect(2)];
     std::thread::scope(|scope| {
         for (connection, part) in connections.iter().zip(0..) {

@@ -1,6 +1,6 @@
 //! Quotas against members who would rather not be charged: what each attempt comes to.
 
-mod common;
+use crate::common;
 
 use common::host::{TestClock, settings};
 use common::*;
@@ -97,7 +97,7 @@ impl World {
 }
 
 fn noisy(number: u32) -> AddressedBlock {
-    block(BlockKind::Chunk, &noise(number, CHUNK)).1
+    block(BlockKind::Chunk, &noise(u64::from(number), CHUNK)).1
 }
 
 fn over(answer: &Response) -> bool {
@@ -171,7 +171,7 @@ fn the_reserve_has_an_end() {
     world.fill(1, 100);
     let mut tables = 0u32;
     loop {
-        let table = block(BlockKind::Table, &noise(10_000 + tables, 20_000)).1;
+        let table = block(BlockKind::Table, &noise(u64::from(10_000 + tables), 20_000)).1;
         match world.ask(1, Request::Store(vec![table])) {
             Response::Done => tables += 1,
             answer => break assert!(over(&answer), "{answer:?}"),

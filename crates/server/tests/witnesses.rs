@@ -1,7 +1,7 @@
 //! A server and its witnesses, on a disk that loses power: what is signed is durable, the second tree survives or is made
 //! again, and clients are given proofs that hold.
 
-mod common;
+use crate::common;
 
 use common::host::settings;
 use common::*;

@@ -1,9 +1,7 @@
 //! What goes wrong outside of the stack: a changed policy table, no descriptors, no processes, no space. A clear error, the
 //! rest unharmed, nothing acknowledged lost. Needs root, FUSE and dosfstools, as `tests/stack.rs`.
 
-#[path = "common/stack.rs"]
-#[allow(dead_code, reason = "others use it")]
-mod stack;
+use crate::common::stack;
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use stack::{BYTES, CLUSTER, Running, aftermath, content, copy, uncached};

@@ -1,7 +1,7 @@
 //! Who is charged for what: against a model that looks at blocks alone, through everything that happens to a store; and
 //! each way in which somebody might make others pay, or pay nothing.
 
-mod common;
+use crate::common;
 
 use common::*;
 use holdfast_content::{DeviceId, StoredBlock};

@@ -1,6 +1,6 @@
 //! The collector: what it may never take, what it must give back, and what stops it.
 
-mod common;
+use crate::common;
 
 use common::*;
 use holdfast_crypto::Digest;

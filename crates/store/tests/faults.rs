@@ -1,7 +1,7 @@
 //! A medium that fails: full, damaged, foreign, lost; and many threads at once. Errors are clear, nothing
 //! acknowledged is lost, nothing wrong is served.
 
-mod common;
+use crate::common;
 
 use common::*;
 use holdfast_crypto::Digest;

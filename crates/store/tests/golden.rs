@@ -1,7 +1,7 @@
 //! Golden vectors: the segment of `tests/golden/segment.hex` was written by the first version of this format. It
 //! must be readable for ever, and this version must write the same bytes. `docs/storage.md` explains it.
 
-mod common;
+use crate::common;
 
 use common::*;
 use holdfast_content::{Block, BlockKind};

@@ -1,6 +1,6 @@
 //! Holds: what they keep and until when, across crashes, collections and rebuilds, and what refuses them.
 
-mod common;
+use crate::common;
 
 use common::*;
 use holdfast_crypto::Digest;

@@ -1,6 +1,6 @@
 //! Listing what a store has, in pieces.
 
-mod common;
+use crate::common;
 
 use common::*;
 use holdfast_log::Position;

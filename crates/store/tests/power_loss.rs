@@ -1,7 +1,7 @@
 //! Durability of the store: whatever was acknowledged survives a power loss at any change of the disk, through
 //! commits, drops, checkpoints, collections and rebuilds; and every single sync in the program is needed.
 
-mod common;
+use crate::common;
 
 use common::*;
 use holdfast_content::DeviceId;

@@ -1,6 +1,6 @@
 //! Deleted content that is kept: for how long, how much, and that nobody who relies on it is let down.
 
-mod common;
+use crate::common;
 
 use common::*;
 use holdfast_crypto::Digest;

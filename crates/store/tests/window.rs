@@ -1,6 +1,6 @@
 //! STORE, DECREF, SNAPSHOT, headers and signed blocks, as SUNDR section 6.1 and our departures have them.
 
-mod common;
+use crate::common;
 
 use common::*;
 use holdfast_content::BlockKind;

@@ -16,11 +16,17 @@ pub mod process;
 pub mod relay;
 pub mod tls_front;
 
-use std::io::{BufRead, BufReader};
+pub use holdfast_testing::{PATIENCE, ended, eventually, free_port, noise, run, setting, text};
+
+use holdfast_client::admin::{self, Admin, CreateConfig, Home};
+use holdfast_client::{Engine, EngineConfig};
+use holdfast_crypto::{KeyHolder, SigningKey, keyfile};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc::RecvTimeoutError;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub struct World {
     pub folder: tempfile::TempDir,
@@ -32,70 +38,6 @@ pub struct World {
     server_environment: Vec<(String, String)>,
     server: Option<Child>,
     mounted: Vec<(String, PathBuf)>,
-}
-
-/// A number that the environment may set, for longer runs.
-pub fn setting(name: &str, usual: u64) -> u64 {
-    std::env::var(name).map_or(usual, |text| text.parse().expect("a number"))
-}
-
-/// Bytes that neither compress nor repeat, the same for the same seed.
-pub fn noise(seed: u32, length: usize) -> Vec<u8> {
-    let mut state = u64::from(seed) | 1 << 40;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
-    (0..length).map(|_| next()).collect()
-}
-
-/// A port that was free a moment ago.
-pub fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").expect("a socket").local_addr().expect("an address").port()
-}
-
-/// Runs a command to its end and panics with everything it printed unless it succeeded.
-#[track_caller]
-pub fn run(command: &mut Command) -> String {
-    let output = ended(command.stdin(Stdio::null()));
-    assert!(output.status.success(), "{command:?} failed: {}\n{}", output.status, text(&output));
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// What a command printed until it ended. One that goes on for longer than anything here takes is killed and said, so
-/// that it is a failure and not a test that never ends.
-#[track_caller]
-pub fn ended(command: &mut Command) -> Output {
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let pid = rustix::process::Pid::from_child(&child);
-    let (sender, over) = std::sync::mpsc::channel::<()>();
-    let watch = std::thread::spawn(move || {
-        let is_late = over.recv_timeout(Duration::from_secs(900)) == Err(RecvTimeoutError::Timeout);
-        if is_late {
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-        }
-        is_late
-    });
-    let output = child.wait_with_output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    drop(sender);
-    assert!(!watch.join().expect("it watches"), "{command:?} did not end: {}", text(&output));
-    output
-}
-
-/// All a command printed.
-pub fn text(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
-
-/// Waits for something that must happen soon, on however busy a machine.
-#[track_caller]
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !holds() {
-        assert!(start.elapsed() < Duration::from_secs(180), "did not happen within three minutes: {what}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
 }
 
 impl World {
@@ -133,28 +75,63 @@ impl World {
         };
         let extra = arguments(&world);
         world.start_server_with(&extra.iter().map(String::as_str).collect::<Vec<_>>());
-        world.keygen("superuser");
-        let address = format!("127.0.0.1:{}", world.port);
-        let superuser = world.key("superuser");
-        let created =
-            run(world.holdfast("superuser").args(["fs", "create", &address, "--superuser"]).arg(&superuser));
-        world.url = created
-            .split_whitespace()
-            .find(|word| word.starts_with("hf://"))
-            .unwrap_or_else(|| panic!("no address in {created:?}"))
-            .to_owned();
-        for person in people {
-            world.keygen(person);
-            let public =
-                std::fs::read_to_string(world.path(&format!("{person}.key.pub"))).expect("a public key");
-            world.administer(&["fs", "user", "add", &world.url.clone(), person, public.trim()]);
-        }
-        let mut arguments = vec!["fs", "group", "add"];
-        let url = world.url.clone();
-        arguments.extend([url.as_str(), "team"]);
-        arguments.extend(people);
-        world.administer(&arguments);
+        world.create(people);
         world
+    }
+
+    /// Makes keys and a file system with these people, as `holdfast keygen` and `holdfast fs` do, by library calls: that
+    /// is a fraction of what as many commands take. (Tests of those commands run them.)
+    fn create(&mut self, people: &[&str]) {
+        let superuser = Arc::new(self.new_key("superuser"));
+        let fsid = superuser.public().file_system_id();
+        let state_base = self.path("superuser-state");
+        let state_dir = state_base.join(fsid.to_string()).join(superuser.public().to_string());
+        make_private(&state_dir);
+        let deadline = PATIENCE;
+        let created = admin::create(CreateConfig {
+            server: format!("127.0.0.1:{}", self.port).parse().expect("an address"),
+            others: Vec::new(),
+            superuser: superuser.clone(),
+            name: "holdfast".to_owned(),
+            superuser_name: "superuser".to_owned(),
+            state_dir: state_dir.clone(),
+            now_ns: now_ns(),
+            deadline,
+        });
+        let address = created.unwrap_or_else(|error| panic!("{error}\n{}", self.server_log()));
+        self.url = address.to_string();
+        let config = EngineConfig {
+            deadline,
+            ..EngineConfig::new(address, superuser as Arc<dyn KeyHolder>, state_dir)
+        };
+        let engine = Engine::start(config).unwrap_or_else(|error| panic!("{error}\n{}", self.server_log()));
+        let admin = Admin::new(&engine).expect("the superuser's key");
+        for person in people {
+            let key = self.new_key(person).public();
+            admin.add_user(person, Some(("first", key)), Home::Make, now_ns()).expect("added");
+        }
+        admin.add_group("team", people, Home::Make, now_ns()).expect("added");
+        engine.stop();
+    }
+
+    /// Makes `who`'s key file and its public half.
+    fn new_key(&self, who: &str) -> SigningKey {
+        let mut seed = [0; 32];
+        getrandom::fill(&mut seed).expect("randomness");
+        let key = SigningKey::from_seed(&seed);
+        let private = keyfile::format_private(&key, who, None).expect("a key");
+        let mut options = std::fs::OpenOptions::new();
+        let mut file =
+            options.write(true).create_new(true).mode(0o600).open(self.key(who)).expect("a key file");
+        file.write_all(private.as_bytes()).expect("written");
+        let public = format!("{}\n", keyfile::format_public(&key.public(), who));
+        std::fs::write(self.path(&format!("{who}.key.pub")), public).expect("written");
+        key
+    }
+
+    /// What the server has printed so far.
+    pub fn server_log(&self) -> String {
+        std::fs::read_to_string(self.path("server.log")).unwrap_or_default()
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -369,6 +346,14 @@ impl Drop for World {
         }
         self.kill_server();
     }
+}
+
+fn now_ns() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_nanos() as i64
+}
+
+fn make_private(folder: &Path) {
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).expect("made");
 }
 
 /// Whether a path is a mount point now.

@@ -1,18 +1,7 @@
 use super::*;
+use holdfast_testing::noise;
 
 const KEY: DigestKey = DigestKey::WELL_KNOWN;
-
-fn noise(seed: u32, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(2_654_435_761) | 1;
-    std::iter::repeat_with(|| {
-        state ^= state << 13;
-        state ^= state >> 17;
-        state ^= state << 5;
-        (state >> 8) as u8
-    })
-    .take(length)
-    .collect()
-}
 
 fn chunk(body: Vec<u8>) -> Block {
     Block::new(&KEY, BlockKind::Chunk, Vec::new(), body)
@@ -261,7 +250,7 @@ mod properties {
 
     fn any_block() -> impl Strategy<Value = Parts> {
         let references = proptest::collection::vec((any::<bool>(), 0usize..40), 0..20);
-        let body = (0usize..4, 0usize..3000).prop_map(|(seed, length)| noise(seed as u32, length));
+        let body = (0usize..4, 0usize..3000).prop_map(|(seed, length)| noise(u64::from(seed as u32), length));
         (1u8..=6, references, body)
     }
 

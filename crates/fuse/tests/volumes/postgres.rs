@@ -1,6 +1,6 @@
 //! PostgreSQL on a protected volume whose exporter is killed under it.
 
-use crate::site::{self, Exporter, Kind, Mounted, Site, attempt, run};
+use super::site::{self, Exporter, Kind, Mounted, Site, attempt, run};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

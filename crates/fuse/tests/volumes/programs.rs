@@ -1,6 +1,6 @@
 //! Programs that write, and know what they were told is durable.
 
-use crate::site::run;
+use super::site::run;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};

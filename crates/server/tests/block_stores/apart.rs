@@ -1,8 +1,8 @@
 //! What can go wrong between two machines: the wrong key, a store that is away, altered, older or another one.
 
+use super::site::{FS, SERVER, Site, Which, copy, start};
+use super::{ANNA, chunk, collect, found};
 use crate::common::key;
-use crate::site::{FS, SERVER, Site, Which, copy, start};
-use crate::{ANNA, chunk, collect, found};
 use holdfast_rpc::BlocksAddress;
 use holdfast_server::{BlockServer, BlockServerConfig, BlockServerError, Remote};
 use holdfast_server::{BlockStore, BlockStoreError, RemoteSettings};

@@ -1,7 +1,7 @@
 //! What can happen to blocks in a bucket alone: it is away, is changed behind the server's back, or has two servers.
 
+use super::site::{FS, Site, Which};
 use super::{ANNA, SECOND, chunk, collect, found, node};
-use crate::site::{FS, Site, Which};
 use holdfast_content::StoredBlock;
 use holdfast_crypto::Digest;
 use holdfast_objects::Durability;

@@ -1,9 +1,9 @@
 //! A block server that was taken over, which has the right key and answers as it pleases: it can withhold blocks, and
 //! nothing it says makes wrong bytes pass or a call hang or panic.
 
+use super::site::{FS, SERVER};
+use super::{ANNA, chunk};
 use crate::common::key;
-use crate::site::{FS, SERVER};
-use crate::{ANNA, chunk};
 use holdfast_protocol::block_server::{
     BlockAnswer, BlockCall, BlockFault, BlockReply, ListedBlock, LoadedBlock, PinShown,
 };

@@ -1,8 +1,8 @@
 //! A block server with its blocks in a bucket: it is lost and another takes its place, is away, or lacks something.
 
+use super::site::{FS, SERVER, Site, Which, start_on_bucket};
+use super::{ANNA, SECOND, chunk, collect, found, node};
 use crate::common::key;
-use crate::site::{FS, SERVER, Site, Which, start_on_bucket};
-use crate::{ANNA, SECOND, chunk, collect, found, node};
 use holdfast_content::StoredBlock;
 use holdfast_crypto::Digest;
 use holdfast_objects::simulated::Fate;

@@ -1,9 +1,9 @@
 //! Several block servers of one bucket, with the stores shared between them: a store of keys in place of etcd, a bucket in
 //! memory for each store, real sockets.
 
+use super::site::{Running, SERVER, config, run};
+use super::{ANNA, chunk, found};
 use crate::common::key;
-use crate::site::{Running, SERVER, config, run};
-use crate::{ANNA, chunk, found};
 use holdfast_crypto::Digest;
 use holdfast_etcd::fake::{Fake, Fate};
 use holdfast_objects::simulated::Simulated;
@@ -246,7 +246,7 @@ fn misfits_are_told() {
     *cluster.buckets.lock() = HashMap::new();
     let bucket = Simulated::new();
     let running =
-        crate::site::start_on_bucket(&one_piece, "127.0.0.1:0".parse().unwrap(), &bucket, false).unwrap();
+        super::site::start_on_bucket(&one_piece, "127.0.0.1:0".parse().unwrap(), &bucket, false).unwrap();
     let data = folder.path().join("data");
     std::fs::create_dir(&data).unwrap();
     let settings =

@@ -1,7 +1,7 @@
 //! A store of either kind, in a folder of its own, that can be stopped, copied and started again.
 
+use super::shards::Cluster;
 use crate::common::key;
-use crate::shards::Cluster;
 use holdfast_crypto::{Digest, PublicKey};
 use holdfast_log::LocalStorage;
 use holdfast_objects::simulated::Simulated;

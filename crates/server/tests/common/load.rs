@@ -75,7 +75,7 @@ impl Load {
                         let mut author = Author::new(device.into());
                         let (mut last, mut stored) = (0, 0);
                         while !stop.load(Ordering::SeqCst) {
-                            let bytes = noise(u32::from(device) << 16 | stored, 3000);
+                            let bytes = noise(u64::from(u32::from(device) << 16 | stored), 3000);
                             let chunk = block(BlockKind::Chunk, &bytes).1;
                             assert_eq!(insist(&connection, &Request::Store(vec![chunk])), Response::Done);
                             stored += 1;
@@ -100,7 +100,8 @@ impl Load {
             let device = DeviceId(index as u32 + 1);
             assert_eq!(shown.slots[&device].value.number(), *last);
             for number in 0..*stored {
-                let (reference, chunk) = block(BlockKind::Chunk, &noise(device.0 << 16 | number, 3000));
+                let (reference, chunk) =
+                    block(BlockKind::Chunk, &noise(u64::from(device.0 << 16 | number), 3000));
                 let answer = insist(connection, &Request::Retrieve(vec![reference.address]));
                 let Response::Blocks(found) = answer else { panic!("{answer:?}") };
                 assert_eq!(found[0].as_ref().map(|(_, block)| block), Some(&chunk));

@@ -15,6 +15,7 @@ use holdfast_protocol::order::forecast;
 use holdfast_protocol::signed::{Signable, Signed};
 use holdfast_protocol::structure::{HandleVersion, Outcome, Structure, View};
 use holdfast_protocol::vector::VoidSet;
+pub use holdfast_testing::noise;
 use std::collections::BTreeMap;
 
 pub fn key(seed: u8) -> SigningKey {
@@ -34,19 +35,6 @@ pub fn block(kind: BlockKind, body: &[u8]) -> (Reference, AddressedBlock) {
     let block = Block::new(&DigestKey::WELL_KNOWN, kind, Vec::new(), body.to_vec());
     let reference = block.reference();
     (reference, AddressedBlock { address: reference.address, block: block.to_stored() })
-}
-
-/// Bytes that do not compress.
-pub fn noise(seed: u32, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(2_654_435_761) | 1;
-    std::iter::repeat_with(|| {
-        state ^= state << 13;
-        state ^= state >> 17;
-        state ^= state << 5;
-        (state >> 8) as u8
-    })
-    .take(length)
-    .collect()
 }
 
 /// A table nobody will ever read, unlike any other.

@@ -8,6 +8,7 @@ use super::super::state::{FileState, Landed, Place, Publication, Snapshot};
 use crate::store::TransferMode;
 use holdfast_content::{Content, DeviceId, Inode, InodeKind, MemoryBlocks, file};
 use holdfast_crypto::DigestKey;
+use holdfast_testing::noise;
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -47,15 +48,6 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn noise(length: usize, seed: u8) -> Vec<u8> {
-    let mut state = 0x9e37_79b9_u32 ^ u32::from(seed);
-    let mut next = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 24) as u8
-    };
-    (0..length).map(|_| next()).collect()
-}
-
 struct Bench {
     blocks: MemoryBlocks,
     spool: SpoolDirectory,
@@ -72,7 +64,7 @@ impl Bench {
     fn new() -> Bench {
         let dir = tempfile::tempdir().unwrap();
         let blocks = MemoryBlocks::new(DigestKey::WELL_KNOWN);
-        let other_bytes = noise(300_000, 3);
+        let other_bytes = noise(3, 300_000);
         let (map, size) =
             file::from_reader(&mut &blocks, &file::ChunkerConfig::DEFAULT, other_bytes.as_slice()).unwrap();
         let mut other = Inode::new(InodeKind::File, 0, DeviceId(1), 0);
@@ -100,7 +92,7 @@ impl Bench {
     fn step(&mut self, step: Step) {
         match step {
             Step::Write(at, length, byte) => {
-                let data = noise(length, byte);
+                let data = noise(byte.into(), length);
                 self.file.write(&self.spool, &|| (1, b"x".to_vec()), at as u64, &data, 1).unwrap();
                 self.grow(at + length);
                 self.bytes[at..at + length].copy_from_slice(&data);

@@ -4,6 +4,7 @@ use super::memory::{Memory, caller, options};
 use super::model::{list, peek};
 use super::tools::WHO;
 use super::*;
+pub use holdfast_testing::noise;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -109,19 +110,6 @@ pub fn read(files: &FileSystem, path: &str) -> Result<Vec<u8>, FsError> {
 pub fn names(files: &FileSystem, path: &str) -> BTreeSet<String> {
     let found = list(files, find(files, path).unwrap()).unwrap();
     found.into_keys().map(|name| String::from_utf8(name).unwrap()).collect()
-}
-
-/// Bytes that hardly compress and do not repeat.
-pub fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    (0..length)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 24) as u8
-        })
-        .collect()
 }
 
 /// A tree that both clients have seen: `both/file`, `both/other` and the directory `both/deep`.

@@ -3,8 +3,7 @@
 //! one could in `hostile`, what only a bucket can in `bucket`, and what both can in `moved`; what several
 //! block servers of one bucket can is in `shards`.
 
-#[path = "../common/mod.rs"]
-mod common;
+use crate::common;
 
 mod apart;
 mod bucket;
@@ -38,7 +37,7 @@ fn node(seed: u32, references: Vec<Digest>) -> (Digest, StoredBlock) {
 }
 
 fn node_of(kind: BlockKind, seed: u32, bytes: usize, references: Vec<Digest>) -> (Digest, StoredBlock) {
-    let block = Block::new(&DigestKey::WELL_KNOWN, kind, references, noise(seed, bytes));
+    let block = Block::new(&DigestKey::WELL_KNOWN, kind, references, noise(u64::from(seed), bytes));
     (block.reference().address, block.to_stored())
 }
 

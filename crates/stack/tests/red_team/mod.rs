@@ -2,9 +2,7 @@
 //! with the component's channels and rights, trying for each goal it must not reach. The table of who tried what and what
 //! came of it is `docs/red-team.md`. Needs root, FUSE and dosfstools, as `tests/stack.rs`.
 
-#[path = "../common/stack.rs"]
-#[allow(dead_code, reason = "others use it")]
-mod stack;
+use crate::common::stack;
 
 use stack::{Enemy, Running, aftermath, attacked, files, second, uncached};
 use std::collections::BTreeMap;

@@ -1,9 +1,7 @@
 //! A component killed at a message: each message that each component sends in a scripted piece of work, right before and
 //! right after it is sent. Needs root, FUSE and dosfstools, as `tests/stack.rs`.
 
-#[path = "../common/stack.rs"]
-#[allow(dead_code, reason = "others use it")]
-mod stack;
+use crate::common::stack;
 mod trace;
 
 use stack::{Running, aftermath, content, uncached};

@@ -3,8 +3,7 @@
 //! mtools must agree. The image stands for policy too: it refuses the driver every block that a file owns, and a file
 //! every block that had not come back.
 
-#[path = "../support/mod.rs"]
-mod support;
+use crate::support;
 
 mod agreement;
 mod names;

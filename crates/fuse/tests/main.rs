@@ -1,0 +1,4 @@
+//! All integration tests of this crate, linked once: `cargo test -p holdfast-fuse --test fuse MODULE::`.
+
+mod device_file;
+mod volumes;

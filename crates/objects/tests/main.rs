@@ -1,0 +1,9 @@
+//! All integration tests of this crate, linked once: `cargo test -p holdfast-objects --test objects MODULE::`.
+
+mod common;
+mod compaction;
+mod outlines;
+mod parts;
+mod punch;
+mod s3;
+mod tiered;

@@ -1,0 +1,22 @@
+//! All integration tests of this crate, linked once: `cargo test -p holdfast-release --test release MODULE::`.
+
+mod attacks;
+mod drafts;
+mod golden_records;
+mod golden_tree;
+mod hints;
+mod hostile_mirror;
+mod https;
+mod images;
+mod live;
+mod looking_ahead;
+mod origin;
+mod proxies;
+mod publish;
+mod publisher;
+mod pull;
+mod serve;
+mod signed_bytes;
+mod trust;
+mod walker;
+mod web_vectors;

@@ -1,0 +1,11 @@
+//! All integration tests of this crate, linked once: `cargo test -p holdfast-sim --test sim MODULE::`.
+
+mod adversary;
+mod house;
+mod leases;
+mod order_honest;
+mod order_lies;
+mod volume_attacks;
+mod volume_crashes;
+mod volume_ext4;
+mod volume_faults;

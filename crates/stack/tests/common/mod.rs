@@ -1,0 +1,3 @@
+//! What the tests of the least-privilege file system share.
+
+pub mod stack;
