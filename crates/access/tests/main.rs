@@ -1,4 +1,4 @@
-//! All integration tests of this crate, linked once: `cargo test -p holdfast-access --test access MODULE::`.
+//! All integration tests of this crate, linked once: `scripts/test only access::MODULE::`.
 
 mod aliases;
 mod common;

@@ -27,7 +27,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-const MARK: &str = "<!-- the door of programs: HOLDFAST_BLESS=1 cargo test -p holdfast-cli --test cli callers_red_team -->\n";
+const MARK: &str =
+    "<!-- the door of programs: HOLDFAST_BLESS=1 scripts/test only cli::callers_red_team:: -->\n";
 const DOCUMENT: &str = "../../docs/red-team.md";
 /// An ordinary user.
 const STRANGER: u32 = 1000;

@@ -1,7 +1,7 @@
 //! The server and mounts are killed again and again while people write, keys are rotated, states get names and garbage is
 //! collected: what was acknowledged is there, and nobody alarms.
 //!
-//! `HOLDFAST_KILLS=1000 HOLDFAST_SEED=7 cargo test --workspace --test cli kills` does it for longer.
+//! `HOLDFAST_KILLS=1000 HOLDFAST_SEED=7 scripts/test only cli::kills::` does it for longer.
 
 use crate::common;
 

@@ -1,5 +1,5 @@
-//! Everything that is tested through the `holdfast` command, as one program: `cargo test --test cli NAME::` runs one
-//! part. (A program for each part took as long to link as to run.)
+//! Everything that is tested through the `holdfast` command, as one program: `scripts/test only cli::NAME::` runs
+//! one part. (A program for each part took as long to link as to run.)
 
 mod agent;
 mod automount;

@@ -1,4 +1,4 @@
-//! All integration tests of this crate, linked once: `cargo test -p holdfast-client --test client MODULE::`.
+//! All integration tests of this crate, linked once: `scripts/test only client::MODULE::`.
 
 mod common;
 mod engine;

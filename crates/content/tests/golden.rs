@@ -1,6 +1,6 @@
 //! Pins every stored format: objects made today have the bytes and addresses in `tests/golden`, those bytes
 //! read as those objects, and the examples of `docs/format.md` are among them. After a deliberate change of
-//! format (which needs a new format number), `GOLDEN=write cargo test -p holdfast-content --test golden`
+//! format (which needs a new format number), `GOLDEN=write scripts/test only content::golden::`
 //! writes the files anew.
 
 use holdfast_content::file::ChunkerConfig;

@@ -1,4 +1,4 @@
-//! All integration tests of this crate, linked once: `cargo test -p holdfast-content --test content MODULE::`.
+//! All integration tests of this crate, linked once: `scripts/test only content::MODULE::`.
 
 mod file_model;
 mod golden;

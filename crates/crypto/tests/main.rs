@@ -1,4 +1,4 @@
-//! All integration tests of this crate, linked once: `cargo test -p holdfast-crypto --test crypto MODULE::`.
+//! All integration tests of this crate, linked once: `scripts/test only crypto::MODULE::`.
 
 mod digest_and_encoding;
 mod keyfile;

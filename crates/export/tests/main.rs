@@ -1,4 +1,4 @@
-//! All integration tests of this crate, linked once: `cargo test -p holdfast-export --test export MODULE::`.
+//! All integration tests of this crate, linked once: `scripts/test only export::MODULE::`.
 
 mod clients;
 mod common;

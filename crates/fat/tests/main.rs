@@ -1,4 +1,4 @@
-//! All integration tests of this crate, linked once: `cargo test -p holdfast-fat --test fat MODULE::`.
+//! All integration tests of this crate, linked once: `scripts/test only fat::MODULE::`.
 
 mod edges;
 mod fuzz;

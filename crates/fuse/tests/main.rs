@@ -1,4 +1,4 @@
-//! All integration tests of this crate, linked once: `cargo test -p holdfast-fuse --test fuse MODULE::`.
+//! All integration tests of this crate, linked once: `scripts/test only fuse::MODULE::`.
 
 mod device_file;
 mod volumes;

@@ -1,4 +1,4 @@
-//! All integration tests of this crate, linked once: `cargo test -p holdfast-log --test log MODULE::`.
+//! All integration tests of this crate, linked once: `scripts/test only log::MODULE::`.
 
 mod behaviour;
 mod power_loss;

@@ -1,4 +1,4 @@
-//! All integration tests of this crate, linked once: `cargo test -p holdfast-model --test model MODULE::`.
+//! All integration tests of this crate, linked once: `scripts/test only model::MODULE::`.
 
 mod honest;
 mod lying;

@@ -1,4 +1,4 @@
-//! All integration tests of this crate, linked once: `cargo test -p holdfast-monitor --test monitor MODULE::`.
+//! All integration tests of this crate, linked once: `scripts/test only monitor::MODULE::`.
 
 mod common;
 mod contents;

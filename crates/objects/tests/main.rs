@@ -1,4 +1,4 @@
-//! All integration tests of this crate, linked once: `cargo test -p holdfast-objects --test objects MODULE::`.
+//! All integration tests of this crate, linked once: `scripts/test only objects::MODULE::`.
 
 mod common;
 mod compaction;

@@ -1,4 +1,4 @@
-//! All integration tests of this crate, linked once: `cargo test -p holdfast-policy --test policy MODULE::`.
+//! All integration tests of this crate, linked once: `scripts/test only policy::MODULE::`.
 
 mod common;
 mod guard;

@@ -1,6 +1,6 @@
 //! Pins the form of all signed files: those made today have the bytes in `tests/golden`, and the examples of
 //! `docs/release-format.md` are the same. After a deliberate change of format (which needs a new format number),
-//! `GOLDEN=write cargo test -p holdfast-release --test golden_records` writes the files anew.
+//! `GOLDEN=write scripts/test only release::golden_records::` writes the files anew.
 
 use crate::publisher;
 

@@ -1,4 +1,4 @@
-//! All integration tests of this crate, linked once: `cargo test -p holdfast-release --test release MODULE::`.
+//! All integration tests of this crate, linked once: `scripts/test only release::MODULE::`.
 
 mod attacks;
 mod drafts;

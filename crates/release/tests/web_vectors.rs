@@ -1,6 +1,6 @@
 //! The vectors in `web/verify/vectors`, by which the verifier for browsers is held to this crate: what is accepted and what is
-//! refused here is accepted and refused there. After a deliberate change, `HOLDFAST_BLESS=1 cargo test -p holdfast-release
-//! --test web_vectors` writes them anew.
+//! refused here is accepted and refused there. After a deliberate change, `HOLDFAST_BLESS=1 scripts/test only
+//! release::web_vectors::` writes them anew.
 
 use crate::publisher;
 

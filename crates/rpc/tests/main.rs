@@ -1,4 +1,4 @@
-//! All integration tests of this crate, linked once: `cargo test -p holdfast-rpc --test rpc MODULE::`.
+//! All integration tests of this crate, linked once: `scripts/test only rpc::MODULE::`.
 
 mod link;
 mod loopback;

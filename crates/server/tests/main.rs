@@ -1,4 +1,4 @@
-//! All integration tests of this crate, linked once: `cargo test -p holdfast-server --test server MODULE::`.
+//! All integration tests of this crate, linked once: `scripts/test only server::MODULE::`.
 
 mod apart;
 mod block_stores;

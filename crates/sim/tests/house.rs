@@ -7,7 +7,7 @@ use std::process::Command;
 /// The layers of `docs/architecture.md`: a crate may use crates of the layers above it (listed earlier), never
 /// of its own layer or below. `log` and the pure crates do not know of each other.
 const LAYERS: &[&[&str]] = &[
-    &["crypto", "answers", "web"],
+    &["crypto", "answers", "web", "testing"],
     &["content", "access", "fat"],
     &["protocol", "log", "policy"],
     &["store", "objects", "rpc", "volume", "components", "callers", "checkpoint", "etcd"],
@@ -134,5 +134,28 @@ fn pure_crates_use_no_ambient_authority() {
         }
         let library = std::fs::read_to_string(root.join(name).join("src/lib.rs")).expect("lib.rs");
         assert!(library.contains("#![forbid(unsafe_code)]"), "{name} must forbid unsafe code");
+    }
+}
+
+/// Proves that no file of tests is left out: each crate's are one program, `tests/main.rs`, which names all of them.
+#[test]
+fn every_file_of_tests_is_run() {
+    let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    for folder in std::fs::read_dir(crates).expect("a folder") {
+        let tests = folder.expect("an entry").path().join("tests");
+        let Ok(entries) = std::fs::read_dir(&tests) else { continue };
+        let paths = entries.map(|entry| entry.expect("an entry").path());
+        let name = |path: std::path::PathBuf| path.file_stem()?.to_str().map(str::to_owned);
+        let (files, folders): (Vec<_>, Vec<_>) = paths.partition(|path| path.is_file());
+        let files = files.into_iter().filter(|path| path.extension().is_some_and(|end| end == "rs"));
+        let folders = folders.into_iter().filter(|path| path.join("mod.rs").exists());
+        let names: Vec<_> = files.chain(folders).filter_map(name).filter(|name| name != "main").collect();
+        if names.len() == 1 && !tests.join("main.rs").exists() {
+            continue;
+        }
+        let main = std::fs::read_to_string(tests.join("main.rs")).expect("main.rs");
+        for name in names {
+            assert!(main.contains(&format!("mod {name};")), "{}: {name} is not run", tests.display());
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! All integration tests of this crate, linked once: `cargo test -p holdfast-sim --test sim MODULE::`.
+//! All integration tests of this crate, linked once: `scripts/test only sim::MODULE::`.
 
 mod adversary;
 mod house;

@@ -10,8 +10,7 @@ use proptest::prelude::*;
 use std::path::Path;
 use std::sync::OnceLock;
 
-const BEGIN: &str =
-    "<!-- the attacks: HOLDFAST_BLESS=1 cargo test -p holdfast-sim --test volume_attacks -->\n";
+const BEGIN: &str = "<!-- the attacks: HOLDFAST_BLESS=1 scripts/test only sim::volume_attacks:: -->\n";
 const END: &str = "<!-- end of the attacks -->";
 
 fn scene() -> &'static Scene {

@@ -1,4 +1,4 @@
-//! All integration tests of this crate, linked once: `cargo test -p holdfast-stack --test stack MODULE::`.
+//! All integration tests of this crate, linked once: `scripts/test only stack::MODULE::`.
 
 mod bad_input;
 mod common;

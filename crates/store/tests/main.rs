@@ -1,4 +1,4 @@
-//! All integration tests of this crate, linked once: `cargo test -p holdfast-store --test store MODULE::`.
+//! All integration tests of this crate, linked once: `scripts/test only store::MODULE::`.
 
 mod charges;
 mod collect;

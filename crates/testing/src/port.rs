@@ -10,13 +10,13 @@ const PORTS: std::ops::Range<u16> = 12_000..32_000;
 
 /// A port of this machine that is free, and that no other test is given until this process ends.
 ///
-/// Each port has a file in the folder for temporary files, locked by the process that was given it. A server may so be
+/// Each port has a file, locked by the process that was given it. A server may so be
 /// stopped and started again on its port, which a port that the kernel chooses does not allow.
 pub fn free_port() -> u16 {
     static TAKEN: Mutex<Vec<(u16, File)>> = Mutex::new(Vec::new());
     let mut taken = TAKEN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let folder = std::env::temp_dir().join("holdfast-test-ports");
-    std::fs::create_dir_all(&folder).expect("a folder for ports");
+    let folder = std::path::Path::new("/tmp/holdfast-test-ports");
+    std::fs::create_dir_all(folder).expect("a folder for ports");
     let span = PORTS.end - PORTS.start;
     let first = std::process::id().wrapping_mul(7919) as u16 % span;
     for n in 0..span {

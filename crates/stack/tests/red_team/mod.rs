@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 
-const MARK: &str = "<!-- the red team: HOLDFAST_BLESS=1 cargo test -p holdfast-stack --test red_team -->\n";
+const MARK: &str = "<!-- the red team: HOLDFAST_BLESS=1 scripts/test only stack::red_team:: -->\n";
 const DOCUMENT: &str = "../../docs/red-team.md";
 /// More than anything needs for what is tried here, and less than what an enemy could have made it take.
 const GROWTH_MAX: u64 = 96 << 20;
