@@ -5,7 +5,7 @@
 
 use crate::common;
 
-use common::{World, eventually, run};
+use common::{World, eventually, run, setting};
 use rustix::fs::SeekFrom;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -42,7 +42,7 @@ const EXERCISED: &str = "HOLDFAST_EXERCISED";
 fn exercise_in_this_process() {
     let directories = std::env::var_os(EXERCISED).expect("the directories to exercise");
     let directories: Vec<_> = std::env::split_paths(&directories).collect();
-    for seed in 1..=8 {
+    for seed in 1..=setting("HOLDFAST_EXERCISE_SEEDS", 4) {
         holdfast_exercise::run(&directories, seed, 150).unwrap_or_else(|failure| panic!("{failure}"));
     }
 }
