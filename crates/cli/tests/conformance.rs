@@ -144,25 +144,22 @@ fn names_of_every_kind() {
         names.insert(vec![byte; 255]);
     }
     // All at once: each is a round to the server.
-    std::thread::scope(|threads| {
-        for part in names.iter().collect::<Vec<_>>().chunks(names.len() / 8 + 1) {
-            let (part, here) = (part.to_vec(), &here);
-            threads.spawn(move || {
-                part.iter()
-                    .for_each(|name| fs::write(here.join(OsStr::from_bytes(name)), name).expect("made"));
-            });
-        }
-    });
+    let with_each = |what: &(dyn Fn(&Vec<u8>) + Sync)| {
+        std::thread::scope(|threads| {
+            for part in names.iter().collect::<Vec<_>>().chunks(names.len() / 8 + 1) {
+                let part = part.to_vec();
+                threads.spawn(move || part.into_iter().for_each(what));
+            }
+        });
+    };
+    with_each(&|name| fs::write(here.join(OsStr::from_bytes(name)), name).expect("made"));
     let listed = |directory: &Path| -> BTreeSet<Vec<u8>> {
         let entries = fs::read_dir(directory).expect("opened");
         entries.map(|entry| entry.expect("an entry").file_name().into_vec()).collect()
     };
     assert!(listed(&here) == names);
     assert!(listed(&there) == names);
-    for name in &names {
-        let read = fs::read(there.join(OsStr::from_bytes(name)));
-        assert_eq!(read.expect("found"), *name);
-    }
+    with_each(&|name| assert_eq!(fs::read(there.join(OsStr::from_bytes(name))).expect("found"), *name));
     let too_long = here.join(OsStr::from_bytes(&[b'n'; 256]));
     assert_eq!(fs::write(too_long, "").expect_err("256 bytes").raw_os_error(), Some(36));
     // Each takes the place of another kind of name, as a directory and a link's target too.

@@ -35,13 +35,13 @@ fn lived_in(world: &mut World) -> Sight {
     world.administer(&["fs", "quota", "set", &url, "anna", "200M"]);
     let (anna, bert) = (world.mount("anna"), world.mount("bert"));
     for (name, seed) in [("one", 1), ("two", 2), ("three", 3)] {
-        fs::write(anna.join("anna").join(name), noise(seed, 4 << 20)).expect("written");
+        fs::write(anna.join("anna").join(name), noise(seed, 2 << 20)).expect("written");
     }
     fs::write(bert.join("team/shared"), "bert's\n").expect("written");
     run(Command::new("sync").arg("-f").arg(bert.join("team/shared")));
     run(Command::new("sync").arg("-f").arg(anna.join("anna/one")));
     run(world.holdfast("anna").args(["snapshot", "create"]).arg(&anna).arg("before"));
-    fs::write(anna.join("anna/two"), noise(4, 4 << 20)).expect("written");
+    fs::write(anna.join("anna/two"), noise(4, 2 << 20)).expect("written");
     fs::remove_file(anna.join("anna/three")).expect("removed");
     run(Command::new("sync").arg("-f").arg(anna.join("anna/two")));
     let (files, past) = (world.path("files"), world.path("past"));
@@ -228,7 +228,12 @@ fn two_servers_become_one_box() {
     let first_alone = format!("hf://{}/{}", pair.own_address(), pair.world.fsid());
     let both = std::mem::replace(&mut pair.world.url, first_alone);
     fs::create_dir_all(pair.world.path("anna-mnt")).expect("a mount point");
-    refused(pair.world.try_mount("anna", &[]), "another server has the file system now");
+    // It asks as long as it may.
+    eventually("it is refused", || {
+        let tried = pair.world.try_mount("anna", &["--timeout", "2"]);
+        assert!(!tried.status.success(), "{}", text(&tried));
+        text(&tried).contains("another server has the file system now")
+    });
     pair.world.url = both;
     pair.world.kill_server();
     refused(started(&first), "were moved");
@@ -272,7 +277,6 @@ fn blocks_are_divided_into_shards() {
     drop(blocks);
     take_over(&world, &new);
     world.start_server();
-    sight.check(&mut world);
     run(world.holdfast("operator").args(["server", "gc", "--data"]).arg(world.data()));
     sight.check(&mut world);
 }
@@ -296,7 +300,6 @@ fn blocks_move_into_a_bucket() {
     assert!(!other.status.success(), "{}", text(&other));
     take_over(&world, &new);
     world.start_server();
-    sight.check(&mut world);
     run(world.holdfast("operator").args(["server", "gc", "--data"]).arg(world.data()));
     let scrubbed = run(world.holdfast("operator").args(["server", "scrub", "--data"]).arg(world.data()));
     assert!(scrubbed.contains(" 0 bad"), "{scrubbed}");
@@ -313,8 +316,11 @@ fn blocks_move_into_a_bucket() {
         fs::rename(world.data(), world.path(&format!("old{number}"))).expect("renamed");
         fs::rename(&new, world.data()).expect("renamed");
         world.start_server();
-        sight.check(&mut world);
+        if number == 0 {
+            sight.check(&mut world);
+        }
     }
+    // All of it is here now.
     drop((engine, other_engine));
     sight.check(&mut world);
 }
