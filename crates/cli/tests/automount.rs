@@ -2,10 +2,11 @@
 
 use crate::common;
 
-use common::{World, eventually, free_port, is_mounted, run, text};
+use common::{PATIENCE, World, ended, eventually, free_port, is_mounted, run, text};
 use rustix::io::Errno;
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -142,7 +143,7 @@ fn id_of(name: &str) -> &str {
 }
 
 fn sh(directory: &Path, script: &str) -> Output {
-    Command::new("sh").args(["-euc", script]).current_dir(directory).output().expect("sh runs")
+    ended(Command::new("sh").args(["-euc", script]).current_dir(directory))
 }
 
 /// A name is what its ID stands for, release or writable file system, wherever it is used: by cat, cd, pwd, `..`, in
@@ -154,13 +155,16 @@ fn names_are_mounted_when_they_are_used() {
     fs::write(names.path("site.tree/deep/file"), "below").expect("written");
     let release = names.release("site", "README", "as published");
     let shared = names.shared();
-    names.automount(&["--key", "anna.key", "--idle", "2s"]);
+    names.automount(&["--key", "anna.key", "--idle", "1s"]);
 
     assert!(fs::metadata(names.at(&release)).expect("stat").is_dir());
     assert!(names.mounted().is_empty(), "looking from outside mounts nothing");
     assert_eq!(names.read(&format!("{release}/README")), "as published");
     fs::write(names.at(&format!("{shared}/team/note")), "by name").expect("written");
     assert_eq!(names.read(&format!("{shared}/team/note")), "by name");
+    // What is open is in use.
+    let held = [format!("{release}/README"), format!("{shared}/team/note")]
+        .map(|path| fs::File::open(names.at(&path)).expect("opened"));
     assert_eq!(names.mounted().len(), 2);
     let listed: Vec<_> = fs::read_dir(&names.directory)
         .expect("listed")
@@ -178,13 +182,19 @@ fn names_are_mounted_when_they_are_used() {
     let directory = names.directory.display();
     assert_eq!(text(&output), format!("{directory}/{release}/deep\nbelow{directory}\n"));
 
+    drop(held);
     eventually("idle mounts go", || names.mounted().is_empty());
-    // A working directory is a use; and it is found again from where it was.
+    // A working directory is a use: what was used later, but is in nobody's use, goes before it. And that is found again from
+    // there.
     let output = sh(
         &names.directory,
-        &format!("cd '{release}/deep'; sleep 4; cat file ../README; cat '../../{shared}/team/note'"),
+        &format!(
+            "cd '{release}/deep'; cat '../../{shared}/team/note'; \
+             while grep -q '/{shared} ' /proc/self/mounts; do sleep 0.1; done; \
+             cat file ../README; cat '../../{shared}/team/note'"
+        ),
     );
-    assert_eq!(text(&output), "belowas publishedby name");
+    assert_eq!(text(&output), "by namebelowas publishedby name");
 
     let holder = fs::File::open(names.at(&format!("{release}/README"))).expect("opened");
     let busy = names.holdfast().arg("umount").arg(&names.directory).output().expect("it runs");
@@ -205,13 +215,15 @@ fn names_as_links() {
     let release = names.release("site", "README", "as published");
     let shared = names.shared();
     names.automount(&["--key", "anna.key", "--idle", "2s", "--beside", "beside"]);
-    assert_eq!(names.read(&format!("{release}/README")), "as published");
-    fs::write(names.at(&format!("{shared}/team/note")), "by name").expect("written");
+    // On a busy machine a mount may have gone between the look at the link and the way through it.
+    let is_read = || fs::read(names.at(&format!("{release}/README"))).is_ok_and(|it| it == b"as published");
+    eventually("it is read", is_read);
+    eventually("it is written", || fs::write(names.at(&format!("{shared}/team/note")), "by name").is_ok());
     let target = fs::read_link(names.at(&release)).expect("a link");
     assert!(target.starts_with(names.path("beside").canonicalize().expect("a path")), "{}", target.display());
     assert_eq!(names.refused(&format!("@127.0.0.1:1,{}", id_of(&release))), Errno::HOSTUNREACH);
     eventually("idle mounts go", || names.mounted().is_empty());
-    assert_eq!(names.read(&format!("{release}/README")), "as published");
+    eventually("it is read again", is_read);
     names.umount();
     assert!(names.mounted().is_empty());
 }
@@ -222,7 +234,7 @@ fn what_cannot_be_mounted_says_why() {
     let mut names = Names::new();
     let release = names.release("site", "README", "as published");
     let shared = names.shared();
-    names.automount(&[]);
+    names.automount(&["--refresh", "1"]);
     for nothing in [".git", "README", &release[1..], &format!("{release}x"), "@host,5e"] {
         assert_eq!(names.refused(nothing), Errno::NOENT, "{nothing}");
     }
@@ -248,7 +260,7 @@ fn what_cannot_be_mounted_says_why() {
         let error = refused.expect_err("nothing is made here");
         assert_eq!(Errno::from_io_error(&error), Some(Errno::ROFS));
     }
-    // A failure is remembered for some seconds only.
+    // A failure is remembered for a while only.
     let address = format!("127.0.0.1:{nobody}");
     let mirror = names
         .holdfast()
@@ -265,7 +277,7 @@ fn what_cannot_be_mounted_says_why() {
 fn many_at_once() {
     let mut names = Names::new();
     let release = names.release("site", "README", "as published");
-    names.automount(&["--idle", "1s"]);
+    names.automount(&[]);
     for round in 0..3 {
         let script = format!(
             "for n in $(seq 40); do cat '{release}/README' & done; for n in $(seq 20); do (cd '{release}' && ls) & done; wait"
@@ -274,7 +286,7 @@ fn many_at_once() {
         assert_eq!(said.matches("as published").count(), 40, "round {round}: {said}");
         assert_eq!(said.matches("README").count(), 20, "round {round}: {said}");
         assert_eq!(names.mounted().len(), 1);
-        eventually("it goes", || names.mounted().is_empty());
+        run(names.holdfast().arg("umount").arg(names.at(&release)));
     }
 }
 
@@ -300,7 +312,7 @@ fn certificate_directories() {
         "--key",
         "authority.key",
     ]));
-    let id = names.publish("authority", "authority.tree", &["--opaque", ".", "--expires", "20s"]);
+    let id = names.publish("authority", "authority.tree", &["--opaque", ".", "--expires", "1h"]);
     let authority = format!("@127.0.0.1:{},{id}", names.serve("authority"));
     let certpath = format!("{}:{}", names.path("own").display(), names.at(&authority).display());
     fs::create_dir(names.path("own")).expect("made");
@@ -318,6 +330,9 @@ fn certificate_directories() {
     assert!(fs::read_dir(names.at(&authority)).expect("listed").count() <= 2, "it is opaque");
 
     eventually("it expires", || {
+        // A busy machine may look for it when it has expired already, and go on with the one before.
+        names.publish("authority", "authority.tree", &["--opaque", ".", "--expires", "2s"]);
+        std::thread::sleep(Duration::from_secs(3));
         let error = fs::read_link(names.at("debian")).err();
         error.is_some_and(|error| Errno::from_io_error(&error) == Some(Errno::KEYEXPIRED))
     });
@@ -429,7 +444,7 @@ fn killed() {
 fn mounts_that_go_by_themselves() {
     let mut names = Names::new();
     let release = names.release("site", "README", "as published");
-    names.automount(&["--idle", "4s"]);
+    names.automount(&[]);
     assert_eq!(names.read(&format!("{release}/README")), "as published");
     run(names.holdfast().arg("umount").arg(names.at(&release)));
     assert!(names.mounted().is_empty());
@@ -446,13 +461,14 @@ fn making_room() {
     let mut names = Names::new();
     let all: Vec<String> =
         ["one", "two", "three"].iter().map(|name| names.release(name, "README", name)).collect();
-    names.automount(&["--mounts-max", "2"]);
+    names.automount(&["--mounts-max", "2", "--refresh", "1"]);
     let file = |at: usize| format!("{}/README", all[at]);
-    for at in [0, 1, 0, 2] {
-        names.read(&file(at));
-        // The kernel uses a name for a second without asking.
-        std::thread::sleep(Duration::from_millis(1_100));
-    }
+    names.read(&file(0));
+    names.read(&file(1));
+    // The kernel uses a name for a second without asking.
+    std::thread::sleep(Duration::from_millis(1_100));
+    names.read(&file(0));
+    names.read(&file(2));
     let mut mounted = names.mounted();
     mounted.sort();
     let mut expected = vec![format!("hf/{}", all[0]), format!("hf/{}", all[2])];
@@ -470,25 +486,25 @@ fn making_room() {
 fn servers_that_never_answer() {
     let mut names = Names::new();
     let release = names.release("site", "README", "as published");
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a socket");
-    let silent = format!(
-        "@127.0.0.1:{},{}",
-        silent.local_addr().map(|at| at.port()).expect("a port"),
-        id_of(&release)
-    );
-    names.automount(&[]);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a socket");
+    let port = listener.local_addr().expect("an address").port();
+    let silent = format!("@127.0.0.1:{port},{}", id_of(&release));
+    names.automount(&["--timeout", &(2 * PATIENCE).as_secs().to_string()]);
     let mut waits = Command::new("cat").arg(names.at(&format!("{silent}/README"))).spawn().expect("cat runs");
-    std::thread::sleep(Duration::from_millis(300));
+    let _asked = listener.accept().expect("it is asked");
     assert_eq!(names.read(&format!("{release}/README")), "as published", "others need not wait");
     assert!(waits.try_wait().expect("a child").is_none());
     // Nor can anybody have very many waited for.
-    let many: Vec<Child> = (0..40)
+    let mut many: Vec<Child> = (0..40)
         .map(|n| {
             let path = names.at(&silent.replace(',', &format!("!{n},")));
             Command::new("ls").arg(path).stderr(Stdio::piped()).spawn().expect("ls runs")
         })
         .collect();
-    std::thread::sleep(Duration::from_secs(2));
+    // Of these and the first, 32 wait.
+    eventually("the others are refused", || {
+        many.iter_mut().filter_map(|one| one.try_wait().expect("a child")).count() >= 9
+    });
     let mut refused = 0;
     for mut one in many {
         let waits = one.try_wait().expect("a child").is_none();
@@ -497,9 +513,8 @@ fn servers_that_never_answer() {
         assert!(waits || said.contains("Too many open files"), "{said}");
         refused += usize::from(!waits);
     }
-    assert!((1..=20).contains(&refused), "{refused} were refused at once");
+    assert_eq!(refused, 9, "were refused");
     waits.kill().expect("a child");
-    let start = std::time::Instant::now();
-    waits.wait().expect("it ends");
-    assert!(start.elapsed() < Duration::from_secs(10), "who waits can be killed");
+    eventually("who waits can be killed", || waits.try_wait().expect("a child").is_some());
+    assert_eq!(waits.wait().expect("it ended").signal(), Some(9));
 }

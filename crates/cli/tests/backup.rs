@@ -3,13 +3,12 @@
 
 use crate::common;
 
-use common::{World, free_port, run, text};
+use common::{World, eventually, free_port, noise, run, text};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A server on a copy.
 struct Restored {
@@ -28,11 +27,7 @@ impl Restored {
             .stderr(Stdio::null())
             .spawn()
             .expect("it starts");
-        let start = Instant::now();
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(start.elapsed() < Duration::from_secs(30), "the copy is not served");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        eventually("the copy is served", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
         Restored { child, port }
     }
 }
@@ -60,13 +55,7 @@ fn path(report: &serde_json::Value) -> PathBuf {
 
 /// Content of the file with this number: not compressible, and tells whose it is.
 fn content(number: usize) -> Vec<u8> {
-    let mut state = number as u64 + 1;
-    let mut bytes = format!("file {number}\n").into_bytes();
-    for _ in 0..16_000 {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        bytes.extend_from_slice(&((state >> 32) as u32).to_le_bytes());
-    }
-    bytes
+    [format!("file {number}\n").into_bytes(), noise(number as u64, 64_000)].concat()
 }
 
 /// All files of a directory, in order of their names.
@@ -101,21 +90,16 @@ fn under_load() {
     let mut world = World::new(&["anna", "ben"]);
     let team = world.mount("anna").join("team/files");
     fs::create_dir(&team).expect("a directory");
-    let (acknowledged, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let wait_for = |count: usize| {
-        let start = Instant::now();
-        while acknowledged.load(Ordering::SeqCst) < count {
-            assert!(start.elapsed() < Duration::from_secs(120), "writing does not get on");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    };
+    let acknowledged = AtomicUsize::new(0);
+    let count = || acknowledged.load(Ordering::SeqCst);
+    let wait_for = |wanted: usize| eventually("writing gets on", || count() >= wanted);
+    let before_first = 160;
     let (before, reports) = std::thread::scope(|scope| {
+        let (allow, allowed) = std::sync::mpsc::channel::<()>();
+        let allow_more = |more: usize| (0..more).for_each(|_| allow.send(()).expect("it listens"));
         scope.spawn(|| {
             // One after the other, so that what is there without what came before it would be noticed.
-            for number in 0.. {
-                if stop.load(Ordering::SeqCst) {
-                    return;
-                }
+            for (number, ()) in allowed.into_iter().enumerate() {
                 let mut file = fs::File::create(team.join(format!("{number:05}"))).expect("created");
                 file.write_all(&content(number)).and_then(|()| file.sync_all()).expect("written");
                 drop(file);
@@ -124,27 +108,31 @@ fn under_load() {
         });
         let mut before = Vec::new();
         let mut reports = Vec::new();
+        allow_more(before_first);
+        wait_for(before_first);
         for round in 1..=2 {
-            // The second is to have much to share and little to copy.
-            wait_for(if round == 1 { 200 } else { before[0] + 5 });
-            before.push(acknowledged.load(Ordering::SeqCst));
+            // So much is written meanwhile; bounded, since the second is to have much to share and little to copy.
+            allow_more(20);
+            before.push(count());
             reports.push(backup(&world));
+            // None of these is in this backup.
+            let so_far = before_first + 20 + (round - 1) * 25;
+            allow_more(5);
+            wait_for(so_far + 5);
             if round == 1 {
                 let mut collect = world.holdfast("operator");
                 run(collect.args(["server", "gc", "--data"]).arg(world.data()));
             }
         }
-        wait_for(before[1] + 5);
-        stop.store(true, Ordering::SeqCst);
         (before, reports)
     });
-    let written = acknowledged.load(Ordering::SeqCst);
+    let written = count();
     assert_eq!(whole(files(&team)), written);
     world.umount("anna");
 
     let number = |report: &serde_json::Value, name: &str| report[name].as_u64().expect("a number");
     assert_eq!(number(&reports[0], "bytes_shared"), 0);
-    assert!(number(&reports[1], "bytes_shared") > 200 * 60_000, "{reports:?}");
+    assert!(number(&reports[1], "bytes_shared") > before_first as u64 * 60_000, "{reports:?}");
     assert!(number(&reports[1], "bytes_copied") * 2 < number(&reports[1], "bytes_shared"), "{reports:?}");
 
     // Ben has seen nothing yet, so any moment is new to him.

@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{World, free_port, is_mounted, run, text};
+use common::{PATIENCE, World, eventually, free_port, is_mounted, noise, run, text};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -20,8 +20,13 @@ fn fails(command: &mut Command, code: i32, words: &[&str]) {
 }
 
 fn mount(world: &World, who: &str, url: &str, key: &Path, directory: &Path) -> Command {
+    mount_for(world, who, url, key, directory, PATIENCE.as_secs())
+}
+
+/// `holdfast mount` that gives up after so many seconds.
+fn mount_for(world: &World, who: &str, url: &str, key: &Path, directory: &Path, seconds: u64) -> Command {
     let mut command = world.holdfast(who);
-    command.args(["mount", url, "--timeout", "3"]).arg(directory).arg("--key").arg(key);
+    command.args(["mount", url, "--timeout", &seconds.to_string()]).arg(directory).arg("--key").arg(key);
     command
 }
 
@@ -70,10 +75,10 @@ fn unreachable_server() {
     let world = World::new(&["anna"]);
     let directory = empty_directory(&world, "mnt");
     let url = format!("hf://127.0.0.1:{}/{}", free_port(), world.fsid());
-    fails(&mut mount(&world, "anna", &url, &world.key("anna"), &directory), 69, &["reached"]);
+    fails(&mut mount_for(&world, "anna", &url, &world.key("anna"), &directory, 1), 69, &["reached"]);
     let unknown = format!("hf://no-such-host.invalid:1/{}", world.fsid());
     fails(
-        &mut mount(&world, "anna", &unknown, &world.key("anna"), &directory),
+        &mut mount_for(&world, "anna", &unknown, &world.key("anna"), &directory, 1),
         69,
         &["no-such-host.invalid"],
     );
@@ -274,20 +279,12 @@ fn full_disk_at_the_server() {
     run(Command::new("cp").arg("-aT").arg(&kept).arg(&small.0));
     world.start_server();
     let anna = world.mount("anna").join("anna");
-    let noise = |seed: u64| {
-        let mut state = seed;
-        let step = move || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 33) as u8
-        };
-        std::iter::repeat_with(step).take(1 << 20).collect::<Vec<u8>>()
-    };
     let mut saved = Vec::new();
     let mut refusal = None;
     for number in 0..64 {
         let path = anna.join(format!("file {number}"));
         let result = std::fs::File::create(&path).and_then(|mut file| {
-            std::io::Write::write_all(&mut file, &noise(number))?;
+            std::io::Write::write_all(&mut file, &noise(number, 1 << 20))?;
             file.sync_all()
         });
         match result {
@@ -303,11 +300,11 @@ fn full_disk_at_the_server() {
     assert!(!saved.is_empty());
     assert!(!world.status("anna").contains("ALARM"), "{}", world.status("anna"));
     run(Command::new("mount").args(["-o", "remount,size=64m"]).arg(&small.0));
-    common::eventually("there is room again", || std::fs::write(anna.join("after"), "after").is_ok());
+    eventually("there is room again", || std::fs::write(anna.join("after"), "after").is_ok());
     world.umount("anna");
     let anna = world.mount("anna").join("anna");
     for number in saved {
-        assert_eq!(std::fs::read(anna.join(format!("file {number}"))).expect("read"), noise(number));
+        assert_eq!(std::fs::read(anna.join(format!("file {number}"))).expect("read"), noise(number, 1 << 20));
     }
     assert_eq!(std::fs::read_to_string(anna.join("after")).expect("read"), "after");
     world.umount("anna");

@@ -7,7 +7,7 @@ use common::block_server::BlockServer;
 use common::cluster::Pair;
 use common::load::Load;
 use common::object_store::{CREDENTIALS, Engine};
-use common::{eventually, run, text};
+use common::{ended, eventually, run, text};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -50,9 +50,8 @@ fn everything_may_be_lost_but_what_was_acknowledged() {
     pair.blocks.process.kill();
     fs::rename(&pair.blocks.data, pair.world.path("lost")).expect("renamed");
     other.port = pair.blocks.port;
-    let refused = Command::new("timeout")
-        .arg("60")
-        .arg(env!("CARGO_BIN_EXE_holdfast"))
+    let mut refused = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+    refused
         .envs(CREDENTIALS)
         .args(["blocks", "--listen", "127.0.0.1:0", "--blocks", &bucket, "--allow"])
         .arg(
@@ -61,9 +60,8 @@ fn everything_may_be_lost_but_what_was_acknowledged() {
         )
         .arg("--data")
         .arg(&other.data)
-        .stdin(Stdio::null())
-        .output()
-        .expect("it runs");
+        .stdin(Stdio::null());
+    let refused = ended(&mut refused);
     let said = text(&refused);
     assert!(refused.status.code() == Some(69) && said.contains("--blocks-anew"), "{said}");
     other.start_with(&["--blocks", &bucket, "--blocks-anew"]);
@@ -130,7 +128,7 @@ fn block_servers_stand_by_for_each_other() {
     load.goes_on("files are written with two block servers");
 
     let refused = |command: &mut Command, why: &str| {
-        let output = command.stdin(Stdio::null()).output().expect("it runs");
+        let output = ended(command.stdin(Stdio::null()));
         let said = text(&output);
         assert!(output.status.code() == Some(69) && said.contains(why), "{said}");
     };

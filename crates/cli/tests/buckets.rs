@@ -6,10 +6,14 @@
 use crate::common::desk::Desk;
 use crate::common::object_store::{BUCKET, CREDENTIALS, Engine};
 use crate::common::{eventually, free_port, noise, run, text};
-use holdfast_objects::BucketAddress;
+use holdfast_objects::simulated::Fate;
+use holdfast_objects::{BucketAddress, Kind};
 use serde_json::Value;
 use std::fs;
+use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// A publisher with a tree, and a bucket.
@@ -198,10 +202,10 @@ fn publishing_is_killed_and_the_bucket_goes_away() {
     let before = shop.desk.path("before");
     run(Command::new("cp").arg("-r").arg(shop.desk.path("tree")).arg(&before));
     for number in 0..6 {
-        shop.desk.write(&format!("more/{number}"), noise(200 + number, 9_000_000));
+        shop.desk.write(&format!("more/{number}"), noise(200 + number, 4_000_000));
     }
     let link = format!("hf+release:{id}@{}", shop.address);
-    for milliseconds in [300, 600, 900, 1200] {
+    for milliseconds in [200, 400, 800] {
         let mut killed =
             shop.publishing(&[]).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it runs");
         std::thread::sleep(Duration::from_millis(milliseconds));
@@ -222,21 +226,41 @@ fn publishing_is_killed_and_the_bucket_goes_away() {
         assert!(is_whole(before.clone()) || is_whole(shop.desk.path("tree")), "{milliseconds}");
     }
     shop.desk.write("last", noise(300, 30_000_000));
+    // Nothing that it puts arrives, so that it cannot be through before the bucket goes away.
+    let tried = Arc::new(AtomicU64::new(0));
+    if let Engine::Own { objects, .. } = &shop.engine {
+        let tried = tried.clone();
+        objects.with_fates(move |kind, _| match kind {
+            Kind::Put => {
+                tried.fetch_add(1, Ordering::SeqCst);
+                Fate::Lost
+            }
+            _ => Fate::Good,
+        });
+    }
     let (cache, mut publishing) = (shop.desk.path("cache"), shop.publishing(&[]));
     let mut publishing = publishing.stdout(Stdio::null()).spawn().expect("it runs");
     // While it reads the tree, after it has looked at the bucket.
     let packing = format!("new-{}-", publishing.id());
-    let is_packing = || {
+    eventually("it is at work", || {
         let copies = fs::read_dir(cache.join("publish")).expect("copies");
         let packs =
             copies.filter_map(|copy| fs::read_dir(copy.ok()?.path().join("release/packs")).ok()).flatten();
-        packs.flatten().any(|pack| pack.file_name().to_string_lossy().starts_with(&packing))
-    };
-    while !is_packing() && publishing.try_wait().expect("it runs").is_none() {
-        std::thread::sleep(Duration::from_millis(2));
-    }
+        let is_packing = packs.flatten().any(|pack| pack.file_name().to_string_lossy().starts_with(&packing));
+        is_packing || tried.load(Ordering::SeqCst) > 0 || publishing.try_wait().expect("it runs").is_some()
+    });
     shop.engine.kill();
-    std::thread::sleep(Duration::from_secs(3));
+    match &shop.engine {
+        Engine::Own { objects, address, .. } => {
+            // Somebody else at the bucket's address, who says nothing and sees that it is asked again.
+            let nobody = TcpListener::bind(address).expect("the address is free");
+            for _ in 0..2 {
+                nobody.accept().expect("it is asked");
+            }
+            objects.without_fates();
+        }
+        Engine::Other { .. } => std::thread::sleep(Duration::from_secs(3)),
+    }
     assert!(publishing.try_wait().expect("it runs").is_none(), "it waits for the bucket");
     shop.engine.start_again();
     assert!(publishing.wait().expect("it ends").success());

@@ -56,6 +56,8 @@ fn mounts_share_a_cache() {
     let carla = world.mount("carla");
     assert_eq!(fs::read(ben.join("team/large")).expect("read"), bytes);
     assert!(of_file(&stats(&world, "ben"), "team/large", "received") > 3 << 20);
+    // It is written there beside the reading.
+    eventually("it is cached", || number(&cache_list(&world, "ben"), "/bytes") > 3 << 20);
     assert_eq!(fs::read(carla.join("team/large")).expect("read"), bytes);
     let figures = stats(&world, "carla");
     assert_eq!(of_file(&figures, "team/large", "received"), 0, "{figures}");
@@ -245,7 +247,7 @@ fn a_size_is_chosen() {
     fs::write(anna.join("team/large"), noise(7, 24 << 20)).expect("written");
     let ben = world.mount("ben");
     fs::read(ben.join("team/large")).expect("read");
-    assert!(number(&cache_list(&world, "ben"), "/bytes") > 20 << 20);
+    eventually("it is cached", || number(&cache_list(&world, "ben"), "/bytes") > 20 << 20);
     run(world.holdfast("ben").args(["cache", "size", "8M"]));
     fs::write(anna.join("team/more"), noise(8, 6 << 20)).expect("written");
     fs::read(ben.join("team/more")).expect("read");

@@ -2,6 +2,7 @@
 //! that means ill, try for what they must not reach. The table of who tried what and what came of it is in
 //! `docs/red-team.md`. The helper is the real one, and so is the mount that others are after. As root.
 
+use crate::common::PATIENCE;
 use crate::program_rules::{Site, plain};
 
 use borsh::BorshSerialize;
@@ -25,15 +26,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 const MARK: &str =
     "<!-- the door of programs: HOLDFAST_BLESS=1 scripts/test only cli::callers_red_team:: -->\n";
 const DOCUMENT: &str = "../../docs/red-team.md";
 /// An ordinary user.
 const STRANGER: u32 = 1000;
-/// Longer than the helper waits for anything.
-const LONG: Duration = Duration::from_secs(8);
 /// More than a stranger may have the helper keep: descriptors and threads, once it is gone.
 const LEFT_MAX: usize = 12;
 
@@ -120,7 +118,7 @@ fn connect(socket: &Path) -> Conversation {
     let socket = socket.to_owned();
     as_stranger(move || {
         let conversation = Conversation::connect(&socket).expect("everybody may");
-        conversation.set_patience(LONG, Some(LONG)).expect("set");
+        conversation.set_patience(PATIENCE, Some(PATIENCE)).expect("set");
         conversation
     })
 }
@@ -412,7 +410,7 @@ impl Deceived {
         let theirs = Arc::clone(&door);
         let asking = std::thread::spawn(move || theirs.check_helper());
         let helper = seqpacket::accept(&listening).expect("it comes");
-        helper.set_patience(LONG, Some(LONG)).expect("set");
+        helper.set_patience(PATIENCE, Some(PATIENCE)).expect("set");
         assert!(matches!(helper.receive().expect("a word"), FromDoor::Hello { .. }));
         helper.send(&FromHelper::Welcome { thread: 1 }).expect("sent");
         asking.join().expect("no panic").expect("it is there");

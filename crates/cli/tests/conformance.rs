@@ -5,10 +5,10 @@
 
 use crate::common;
 
-use common::{World, eventually, run};
+use common::{World, eventually, run, setting};
 use rustix::fs::SeekFrom;
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
@@ -42,7 +42,7 @@ const EXERCISED: &str = "HOLDFAST_EXERCISED";
 fn exercise_in_this_process() {
     let directories = std::env::var_os(EXERCISED).expect("the directories to exercise");
     let directories: Vec<_> = std::env::split_paths(&directories).collect();
-    for seed in 1..=8 {
+    for seed in 1..=setting("HOLDFAST_EXERCISE_SEEDS", 4) {
         holdfast_exercise::run(&directories, seed, 150).unwrap_or_else(|failure| panic!("{failure}"));
     }
 }
@@ -143,43 +143,41 @@ fn names_of_every_kind() {
     for byte in [b'.', b'n', b'\n', 0x80, 0xff] {
         names.insert(vec![byte; 255]);
     }
-    // All at once: each is a round to the server.
-    std::thread::scope(|threads| {
-        for part in names.iter().collect::<Vec<_>>().chunks(names.len() / 8 + 1) {
-            let (part, here) = (part.to_vec(), &here);
-            threads.spawn(move || {
-                part.iter()
-                    .for_each(|name| fs::write(here.join(OsStr::from_bytes(name)), name).expect("made"));
-            });
-        }
-    });
+    // Side by side: each is a round to the server.
+    let with_each = |names: &[&[u8]], what: &(dyn Fn(&OsStr) + Sync)| {
+        std::thread::scope(|threads| {
+            for part in names.chunks(names.len() / 8 + 1) {
+                threads.spawn(move || part.iter().for_each(|name| what(OsStr::from_bytes(name))));
+            }
+        });
+    };
+    let all: Vec<&[u8]> = names.iter().map(Vec::as_slice).collect();
+    with_each(&all, &|name| fs::write(here.join(name), name.as_bytes()).expect("made"));
     let listed = |directory: &Path| -> BTreeSet<Vec<u8>> {
         let entries = fs::read_dir(directory).expect("opened");
         entries.map(|entry| entry.expect("an entry").file_name().into_vec()).collect()
     };
     assert!(listed(&here) == names);
     assert!(listed(&there) == names);
-    for name in &names {
-        let read = fs::read(there.join(OsStr::from_bytes(name)));
-        assert_eq!(read.expect("found"), *name);
-    }
+    with_each(&all, &|name| assert_eq!(fs::read(there.join(name)).expect("found"), name.as_bytes()));
     let too_long = here.join(OsStr::from_bytes(&[b'n'; 256]));
     assert_eq!(fs::write(too_long, "").expect_err("256 bytes").raw_os_error(), Some(36));
     // Each takes the place of another kind of name, as a directory and a link's target too.
-    for name in kinds {
-        let name = OsStr::from_bytes(name);
+    with_each(&kinds, &|name| {
+        let after = |word: &[u8]| OsString::from_vec([word, name.as_bytes()].concat());
+        let (moved, link) = (after(b"moved "), after(b"link "));
         fs::remove_file(there.join(name)).expect("removed");
-        // Within a second, as this thread has just listed it.
+        // Within a second, if this thread has just listed it.
         eventually("it is gone on the other mount", || !here.join(name).exists());
         fs::create_dir(here.join(name)).expect("made");
         fs::write(there.join(name).join(name), "below").expect("made");
-        fs::rename(here.join(name), here.join("moved")).expect("renamed");
-        fs::remove_file(here.join("moved").join(name)).expect("removed");
-        fs::remove_dir(there.join("moved")).expect("removed");
-        std::os::unix::fs::symlink(name, here.join("link")).expect("linked");
-        assert_eq!(fs::read_link(there.join("link")).expect("read").as_os_str(), name);
-        fs::remove_file(there.join("link")).expect("removed");
-    }
+        fs::rename(here.join(name), here.join(&moved)).expect("renamed");
+        fs::remove_file(here.join(&moved).join(name)).expect("removed");
+        fs::remove_dir(there.join(&moved)).expect("removed");
+        std::os::unix::fs::symlink(name, here.join(&link)).expect("linked");
+        assert_eq!(fs::read_link(there.join(&link)).expect("read").as_os_str(), name);
+        fs::remove_file(there.join(&link)).expect("removed");
+    });
 }
 
 /// A program goes on in a directory, or with a FIFO or a file, that somebody on this machine has removed: it sees

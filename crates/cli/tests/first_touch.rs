@@ -79,6 +79,11 @@ impl Desk {
 
     fn umount(&self) {
         run(self.command().args(["umount", "mnt"]));
+        // Only then is nothing written to its cache any more.
+        eventually("the mount's process ends", || {
+            let found = Command::new("pgrep").args(["-f", &self.id]).output().expect("it runs");
+            found.stdout.is_empty()
+        });
     }
 
     fn cache(&self) -> PathBuf {

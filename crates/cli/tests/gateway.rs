@@ -3,14 +3,13 @@
 
 use crate::common;
 
-use common::{eventually, run};
+use common::{PATIENCE, eventually, eventually_some, run};
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 /// A tree, its release, and gateways.
 struct Desk {
@@ -85,14 +84,19 @@ impl Drop for Desk {
 
 /// Head and body of an answer to a request with these further lines.
 fn ask(address: &str, line: &str, more: &str) -> (String, Vec<u8>) {
-    let mut stream = TcpStream::connect(address).expect("connected");
-    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+    try_ask(address, line, more).expect("an answer")
+}
+
+/// The same where the connection may be closed without an answer.
+fn try_ask(address: &str, line: &str, more: &str) -> std::io::Result<(String, Vec<u8>)> {
+    let mut stream = TcpStream::connect(address)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
     let host = if more.to_ascii_lowercase().contains("host:") { "" } else { "Host: localhost\r\n" };
-    write!(stream, "{line} HTTP/1.1\r\n{host}Connection: close\r\n{more}\r\n").expect("sent");
+    stream.write_all(format!("{line} HTTP/1.1\r\n{host}Connection: close\r\n{more}\r\n").as_bytes())?;
     let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).expect("an answer");
-    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
-    (String::from_utf8(answer[..end].to_vec()).expect("text"), answer[end + 4..].to_vec())
+    stream.read_to_end(&mut answer)?;
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").ok_or(ErrorKind::UnexpectedEof)?;
+    Ok((String::from_utf8(answer[..end].to_vec()).expect("text"), answer[end + 4..].to_vec()))
 }
 
 fn status(address: &str, line: &str, more: &str) -> u16 {
@@ -193,9 +197,15 @@ fn bounds() {
     for stream in &mut idle {
         stream.write_all(b"GET /at/ HTTP/1.1\r\nHost: loc").expect("sent");
     }
-    let start = Instant::now();
-    assert_eq!(status(&at, "GET /at/", ""), 200);
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    // This one is sent away too, if it gets on slowly.
+    let (head, _) = eventually_some("others are served", || try_ask(&at, "GET /at/", "").ok());
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    for stream in &mut idle {
+        stream.set_read_timeout(Some(PATIENCE)).expect("set");
+        let end = stream.read_to_end(&mut Vec::new());
+        let is_over = end.as_ref().map_or_else(|error| error.kind() == ErrorKind::ConnectionReset, |_| true);
+        assert!(is_over, "{end:?}");
+    }
     let gateway = desk.gateways.last_mut().expect("it runs");
     let pid = rustix::process::Pid::from_child(gateway);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("told");
@@ -206,10 +216,16 @@ fn bounds() {
 #[test]
 fn what_counts() {
     let mut desk = Desk::new();
-    let id = desk.publish(&["--note", "First", "--expires", "6s"]);
+    let id = desk.publish(&["--note", "First"]);
     let at = desk.gateway(&["release", "--id", &id, "--refresh", "1"]);
     let page = || String::from_utf8(ask(&at, "GET /at/", "").1).expect("UTF-8");
     assert!(page().contains("First"), "{}", page());
+    // A busy gateway may look for it when it has expired already.
+    eventually("the one that expires is shown", || {
+        desk.publish(&["--note", "Brief", "--expires", "2s"]);
+        std::thread::sleep(std::time::Duration::from_millis(1_200));
+        page().contains("Brief")
+    });
     eventually("it expires", || status(&at, "GET /raw/text", "") == 503);
     let expired = page();
     assert!(expired.contains("the release expired at") && expired.contains("banner bad"), "{expired}");

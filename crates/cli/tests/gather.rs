@@ -7,7 +7,6 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 /// What `holdfast status` says of gathering, and operations so far.
 fn status(world: &World, who: &str) -> (serde_json::Value, u64) {
@@ -20,16 +19,12 @@ fn status(world: &World, who: &str) -> (serde_json::Value, u64) {
 /// Makes changes until they are gathered: nobody else must have operated for a while.
 fn work_until_gathering(world: &World, who: &str, directory: &Path) {
     let scratch = directory.join("scratch");
-    for _ in 0..300 {
+    eventually("changes are gathered", || {
         for _ in 0..5 {
             fs::write(&scratch, "x").expect("written");
         }
-        if status(world, who).0["gathering"] == true {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(200));
-    }
-    panic!("nothing is gathered: {}", status(world, who).0);
+        status(world, who).0["gathering"] == true
+    });
 }
 
 /// Ends the process that serves a mount as a crash would, and clears the dead mount away.

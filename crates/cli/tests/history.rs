@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{World, run, text};
+use common::{World, eventually, noise, run, text};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -242,8 +242,7 @@ fn what_is_kept_is_kept_and_no_more() {
     let mut world = World::new(&["anna"]);
     let root = world.mount("anna");
     let file = root.join("team/file");
-    let content: Vec<u8> =
-        (0..800_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    let content = noise(1, 3_200_000);
     fs::write(&file, &content).expect("written");
     snapshot(&world, "anna", "kept");
     fs::remove_file(&file).expect("removed");
@@ -258,7 +257,7 @@ fn what_is_kept_is_kept_and_no_more() {
     let past = root.join(".snapshots/kept/team/file");
     assert!(fs::read(&past).expect("read") == content);
     run(world.holdfast("server").args(["server", "gc", "--data"]).arg(world.data()));
-    common::eventually("only the snapshot and its state are left", || {
+    eventually("only the snapshot and its state are left", || {
         names(&root).iter().all(|name| name == "kept" || name.ends_with('Z')) && names(&root).len() == 2
     });
     let backup = world.path("backup");
@@ -279,7 +278,7 @@ fn what_is_kept_is_kept_and_no_more() {
     run(world.holdfast("anna").args(["snapshot", "remove"]).arg(&root).arg("kept"));
     assert_eq!(fs::metadata(&past).expect_err("the name is gone").kind(), ErrorKind::NotFound);
     run(world.holdfast("server").args(["server", "gc", "--data"]).arg(world.data()));
-    common::eventually("nothing is left", || names(&root).is_empty());
+    eventually("nothing is left", || names(&root).is_empty());
 
     // The backup is a server that has it.
     world.stop_server();

@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{is_mounted, run, text};
+use common::{is_mounted, noise, run, text};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -137,7 +137,7 @@ fn exported_and_mounted() {
         fs::write(&path, content).expect("written");
         path
     };
-    let noise: Vec<u8> = (0..700_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    let noise = noise(1, 2_800_000);
     for name in
         [&b"-"[..], b"!first", b".-between", b".hidden", b"..two", b"two\nlines", b"\xff\xfe", &[b'n'; 255]]
     {

@@ -2,13 +2,13 @@
 
 use crate::common;
 
-use common::{World, eventually, run};
+use common::{World, eventually, noise, run};
 use std::fs;
 use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Signals a process, or a group of them.
 #[track_caller]
@@ -59,11 +59,8 @@ impl Shell {
 
     #[track_caller]
     fn ends(&mut self) {
-        let start = Instant::now();
-        while self.child.try_wait().expect("a child").is_none() {
-            assert!(start.elapsed() < Duration::from_secs(10), "{}: the signal does not end it", self.what);
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let what = format!("the signal ends it: {}", self.what);
+        eventually(&what, || self.child.try_wait().expect("a child").is_some());
         let status = self.child.wait().expect("it ended");
         assert!(status.signal().is_some() || !status.success(), "{}: {status}", self.what);
     }
@@ -76,8 +73,7 @@ fn every_kind_of_waiting_call() {
     let mut world = World::new(&["anna", "ben"]);
     // Every call is to wait for the server.
     let anna = world.mount_with("anna", &["--no-leases"]);
-    let content: Vec<u8> =
-        (0..300_000u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    let content = noise(1, 1_200_000);
     for name in ["cold", "cold-too"] {
         fs::write(anna.join("team").join(name), &content).expect("written");
     }
@@ -106,6 +102,7 @@ fn every_kind_of_waiting_call() {
     let server = world.server_process().to_string();
     signal(&server, "STOP");
     shells.iter_mut().for_each(Shell::go);
+    // Most have begun their calls by then; who has not yet ends all the same.
     std::thread::sleep(Duration::from_millis(500));
     // All of them before the first is waited for: the kernel lets whoever changes a directory wait, deaf to
     // signals, for the one who is changing it.

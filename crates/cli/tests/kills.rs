@@ -10,7 +10,7 @@ use holdfast_sim::random::Random;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Writes files under a directory, each durably, and notes a name once it is acknowledged. What fails is written again
 /// under another name: it may be there or not.
@@ -60,12 +60,9 @@ impl Writer {
 
     fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let start = Instant::now();
+            child.kill().expect("a child can be killed");
             // One that waits in a system call ends when that does.
-            while child.try_wait().ok().flatten().is_none() && start.elapsed() < Duration::from_secs(60) {
-                std::thread::sleep(Duration::from_millis(20));
-            }
+            eventually("the writer ends", || child.try_wait().expect("it is a child").is_some());
         }
     }
 
@@ -93,15 +90,7 @@ fn kill_mount(world: &World, who: &str) {
 
 /// `holdfast mount` after a kill: the processes beside the killed one may still be ending.
 fn mount_again(world: &World, who: &str) {
-    let start = Instant::now();
-    loop {
-        let output = world.try_mount(who, &[]);
-        if output.status.success() {
-            return;
-        }
-        assert!(start.elapsed() < Duration::from_secs(120), "{who} cannot mount: {}", text(&output));
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    eventually(&format!("{who} mounts again"), || world.try_mount(who, &[]).status.success());
 }
 
 #[test]
@@ -173,15 +162,17 @@ fn nothing_acknowledged_is_lost_by_kills() {
             assert!(!status.contains("ALARM"), "after {} kills, seed {seed}: {status}", kill + 1);
         }
     }
-    writers.iter_mut().for_each(Writer::stop);
+    for writer in &mut writers {
+        let notes = writer.notes(&world);
+        eventually("something is acknowledged", || fs::metadata(&notes).is_ok_and(|notes| notes.len() > 0));
+        writer.stop();
+    }
     let [by_anna, by_ben] = &writers;
-    let mut count = 0;
     for (writer, folder) in [(by_anna, "anna"), (by_ben, "team")] {
         for at in [&anna, &ben] {
-            count = writer.check(&world, &at.join(folder));
+            assert!(writer.check(&world, &at.join(folder)) > 0);
         }
     }
-    assert!(count > 0, "nothing was acknowledged at all");
     for who in ["anna", "ben"] {
         assert!(!world.status(who).contains("ALARM"), "{}", world.status(who));
     }

@@ -266,7 +266,7 @@ impl Serving {
             refresh,
             options,
         } = plan;
-        let places = Places::new(directory.clone(), beside, settings, authorities, mounts_max, idle);
+        let places = Places::new(directory.clone(), beside, settings, authorities, mounts_max, idle, refresh);
         let watcher = Watcher::start();
         watcher.mounted(&directory);
         let (over, ended) = channel();

@@ -202,6 +202,7 @@ const GENERATIONS_MAX: usize = 6;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_testing::{PATIENCE, eventually_some};
 
     /// The last line tells what happened, whatever was said before; what is not understood is told as it is.
     #[test]
@@ -213,8 +214,8 @@ mod tests {
         let sh = |script: &str| {
             Command::new("sh").args(["-c", script]).stderr(Stdio::piped()).spawn().expect("sh runs")
         };
-        assert!(finish(sh("echo fine >&2"), UNMOUNT_WAIT).is_ok());
-        assert!(finish(sh("echo odd >&2; exit 3"), UNMOUNT_WAIT).expect_err("failed").why.contains("odd"));
+        assert!(finish(sh("echo fine >&2"), PATIENCE).is_ok());
+        assert!(finish(sh("echo odd >&2; exit 3"), PATIENCE).expect_err("failed").why.contains("odd"));
         let late = finish(sh("exec sleep 100"), Duration::from_millis(50)).expect_err("too long");
         assert_eq!(late.trouble, Trouble::Unreachable);
     }
@@ -224,13 +225,9 @@ mod tests {
     fn descent() {
         let mut child = Command::new("sh").args(["-c", "sleep 100 & wait"]).spawn().expect("sh runs");
         let children = format!("/proc/{0}/task/{0}/children", child.id());
-        let grandchild: u32 = loop {
-            let children = std::fs::read_to_string(&children).expect("read");
-            match children.trim().parse() {
-                Ok(number) => break number,
-                Err(_) => std::thread::sleep(GLANCE),
-            }
-        };
+        let grandchild: u32 = eventually_some("it has a child", || {
+            std::fs::read_to_string(&children).expect("read").trim().parse().ok()
+        });
         let us = std::process::id();
         assert!(descends(grandchild, &[us]) && descends(grandchild, &[child.id()]) && descends(us, &[us]));
         assert!(!descends(us, &[child.id()]) && !descends(grandchild, &[]) && !descends(0, &[us]));

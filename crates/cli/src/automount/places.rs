@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How long a failure is remembered.
+/// How long a failure is remembered at most.
 const FAILED_FOR: Duration = Duration::from_secs(10);
 /// How long `status` tells of it.
 const FAILED_TOLD_FOR: Duration = Duration::from_secs(3600);
@@ -79,6 +79,7 @@ pub struct Places {
     authorities: Authorities,
     mounts_max: usize,
     idle: Duration,
+    failed_for: Duration,
     inner: Mutex<Inner>,
     changed: Condvar,
 }
@@ -124,7 +125,8 @@ enum Wanted {
 }
 
 impl Places {
-    /// For names below `directory`, an absolute path; with mounts made there, or `beside`.
+    /// For names below `directory`, an absolute path; with mounts made there, or `beside`. No failure is remembered for
+    /// longer than `refresh`.
     pub fn new(
         directory: PathBuf,
         beside: Option<PathBuf>,
@@ -132,6 +134,7 @@ impl Places {
         authorities: Authorities,
         mounts_max: usize,
         idle: Duration,
+        refresh: Duration,
     ) -> Arc<Places> {
         Arc::new_cyclic(|own| Places {
             own: own.clone(),
@@ -141,6 +144,7 @@ impl Places {
             authorities,
             mounts_max,
             idle,
+            failed_for: FAILED_FOR.min(refresh),
             inner: Mutex::new(Inner { last: 1, ..Inner::default() }),
             changed: Condvar::new(),
         })
@@ -460,7 +464,9 @@ impl Places {
                 Ok(None) => *state = State::Idle,
                 _ => return Some(Ok(())),
             },
-            State::Failed(refusal, when) if when.elapsed() < FAILED_FOR => return Some(Err(refusal.trouble)),
+            State::Failed(refusal, when) if when.elapsed() < self.failed_for => {
+                return Some(Err(refusal.trouble));
+            }
             State::Mounting(_) => return None,
             State::Unmounting(_, wanted) => {
                 *wanted = Wanted::Yes;
@@ -503,7 +509,7 @@ impl Places {
             // Whoever asks for it the first time keeps others from it meanwhile, also those who mount.
             _ if *lookups == 0 => Some(Ok(())),
             State::Mounting(_) | State::Unmounting(_, Wanted::Yes) => None,
-            State::Failed(refusal, when) if when.elapsed() < FAILED_FOR => Some(Err(refusal.trouble)),
+            State::Failed(refusal, when) if when.elapsed() < self.failed_for => Some(Err(refusal.trouble)),
             _ => Some(Ok(())),
         }
     }

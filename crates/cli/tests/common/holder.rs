@@ -3,7 +3,7 @@
 //! A test must not hold a file with something unpublished in it by itself: a command that a test beside it starts
 //! gets copies of all descriptors of the process, closes them, and every close publishes.
 
-use std::io::{BufRead, BufReader, Error, Result, Write};
+use std::io::{BufRead, BufReader, Error, ErrorKind, Result, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
@@ -34,14 +34,18 @@ impl Holder {
     /// Opens a file to read and write, and makes it if it is not there.
     #[track_caller]
     pub fn open(path: &Path) -> Holder {
+        Holder::try_open(path).expect("the file opens")
+    }
+
+    /// The same where that may fail.
+    pub fn try_open(path: &Path) -> Result<Holder> {
         let mut command = Command::new("python3");
         command.args(["-c", PROGRAM]).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("python3 runs");
         let orders = child.stdin.take();
         let answers = BufReader::new(child.stdout.take().expect("its output"));
         let mut holder = Holder { child, orders, answers };
-        holder.answer().expect("the file opens");
-        holder
+        holder.answer().map(|()| holder)
     }
 
     /// Writes where the last write ended.
@@ -62,7 +66,10 @@ impl Holder {
 
     fn answer(&mut self) -> Result<()> {
         let mut line = String::new();
-        self.answers.read_line(&mut line).expect("it answers");
+        if self.answers.read_line(&mut line).expect("it answers") == 0 {
+            // It could not open the file.
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
         match line.trim().parse().expect("the number of an error") {
             0 => Ok(()),
             number => Err(Error::from_raw_os_error(number)),

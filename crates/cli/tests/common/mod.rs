@@ -16,7 +16,9 @@ pub mod process;
 pub mod relay;
 pub mod tls_front;
 
-pub use holdfast_testing::{PATIENCE, ended, eventually, free_port, noise, run, setting, text};
+pub use holdfast_testing::{
+    PATIENCE, ended, eventually, eventually_some, free_port, noise, run, setting, text,
+};
 
 use holdfast_client::admin::{self, Admin, CreateConfig, Home};
 use holdfast_client::{Engine, EngineConfig};
@@ -26,7 +28,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 pub struct World {
     pub folder: tempfile::TempDir,
@@ -197,15 +199,12 @@ impl World {
             .spawn()
             .expect("the server starts");
         let address = std::net::SocketAddr::from(([127, 0, 0, 1], self.port));
-        let start = Instant::now();
-        while std::net::TcpStream::connect(address).is_err() {
+        eventually("the server listens", || {
             if let Ok(Some(status)) = child.try_wait() {
-                let log = std::fs::read_to_string(self.path("server.log")).unwrap_or_default();
-                panic!("the server ended at once: {status}\n{log}");
+                panic!("the server ended at once: {status}\n{}", self.server_log());
             }
-            assert!(start.elapsed() < Duration::from_secs(30), "the server does not listen");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+            std::net::TcpStream::connect(address).is_ok()
+        });
         self.server = Some(child);
     }
 
@@ -217,14 +216,8 @@ impl World {
     /// Ends the server as an operator would (SIGTERM) and waits for it.
     pub fn stop_server(&mut self) {
         if let Some(mut child) = self.server.take() {
-            let _ = Command::new("kill").arg(child.id().to_string()).status();
-            let start = Instant::now();
-            while child.try_wait().ok().flatten().is_none() {
-                if start.elapsed() > Duration::from_secs(20) {
-                    let _ = child.kill();
-                }
-                std::thread::sleep(Duration::from_millis(20));
-            }
+            run(Command::new("kill").arg(child.id().to_string()));
+            eventually("the server ends", || child.try_wait().expect("it is a child").is_some());
         }
     }
 
@@ -293,25 +286,17 @@ impl World {
         let at = self.mounted.iter().position(|(name, _)| name == who).expect("it is mounted");
         let (_, directory) = self.mounted.remove(at);
         let process = self.mount_process(who);
-        let start = Instant::now();
-        loop {
-            let output = self.holdfast(who).arg("umount").arg(&directory).output().expect("it runs");
+        eventually("it is unmounted", || {
+            let output = ended(self.holdfast(who).arg("umount").arg(&directory));
             // A program that another test is just starting has a copy of what this one has open, for a moment.
-            let is_busy = text(&output).contains("is busy") && start.elapsed() < Duration::from_secs(10);
-            match output.status.success() {
-                true => break,
-                false if is_busy => std::thread::sleep(Duration::from_millis(50)),
-                false => panic!("umount: {}", text(&output)),
-            }
-        }
+            let is_busy = text(&output).contains("is busy");
+            assert!(output.status.success() || is_busy, "umount: {}", text(&output));
+            output.status.success()
+        });
         // Its state and cache are free once the process is gone, which the command does not wait for.
         let is_last = !self.mounted.iter().any(|(name, _)| name == who);
-        let start = Instant::now();
-        while is_last && process.is_some_and(|process| Path::new(&format!("/proc/{process}")).exists()) {
-            if start.elapsed() > Duration::from_secs(30) {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(20));
+        if let Some(process) = process.filter(|_| is_last) {
+            eventually("the mount's process ends", || !Path::new(&format!("/proc/{process}")).exists());
         }
     }
 

@@ -1,6 +1,6 @@
 //! An object store: a simulated one behind the S3 protocol, served by the test, or the one that `HOLDFAST_S3_ENDPOINT` names.
 
-use super::run;
+use super::{free_port, run};
 use holdfast_objects::simulated::Simulated;
 use holdfast_objects::simulated::http::{KEY_ID, SECRET, Server};
 use std::net::SocketAddr;
@@ -22,9 +22,9 @@ impl Engine {
             return Engine::Other { endpoint };
         }
         let objects = Simulated::new();
-        let server =
-            Server::start(&objects, BUCKET, "127.0.0.1:0".parse().expect("an address")).expect("it serves");
-        Engine::Own { objects, address: server.address(), server: Some(server) }
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let server = Server::start(&objects, BUCKET, address).expect("it serves");
+        Engine::Own { objects, address, server: Some(server) }
     }
 
     /// The address of a prefix of this test's own.

@@ -2,14 +2,18 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Everything a byte stream needs to be led elsewhere, as a network or an operator can.
 pub struct Relay {
     pub port: u16,
-    target: Arc<AtomicU16>,
-    open: Arc<Mutex<Vec<TcpStream>>>,
+    route: Arc<Mutex<Route>>,
+}
+
+/// The port that connections are led to, and those that are.
+struct Route {
+    target: u16,
+    open: Vec<TcpStream>,
 }
 
 impl Relay {
@@ -17,19 +21,18 @@ impl Relay {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
         let relay = Relay {
             port: listener.local_addr().expect("an address").port(),
-            target: Arc::new(AtomicU16::new(target)),
-            open: Arc::default(),
+            route: Arc::new(Mutex::new(Route { target, open: Vec::new() })),
         };
-        let (target, open) = (relay.target.clone(), relay.open.clone());
+        let route = relay.route.clone();
         std::thread::spawn(move || {
             for near in listener.incoming().flatten() {
-                let address = SocketAddr::from(([127, 0, 0, 1], target.load(Ordering::SeqCst)));
+                // Until it is on the list: no connection is led where the relay does not lead any more.
+                let mut route = route.lock().expect("a lock");
+                let address = SocketAddr::from(([127, 0, 0, 1], route.target));
                 let Ok(far) = TcpStream::connect(address) else { continue };
                 let both = || Ok::<_, io::Error>((near.try_clone()?, far.try_clone()?));
                 let (Ok((a, b)), Ok((c, d))) = (both(), both()) else { continue };
-                open.lock()
-                    .expect("a lock")
-                    .extend(both().map(|(near, far)| [near, far]).into_iter().flatten());
+                route.open.extend(both().map(|(near, far)| [near, far]).into_iter().flatten());
                 std::thread::spawn(move || carry(a, b));
                 std::thread::spawn(move || carry(d, c));
             }
@@ -38,8 +41,9 @@ impl Relay {
     }
 
     pub fn lead_to(&self, target: u16) {
-        self.target.store(target, Ordering::SeqCst);
-        for stream in self.open.lock().expect("a lock").drain(..) {
+        let mut route = self.route.lock().expect("a lock");
+        route.target = target;
+        for stream in route.open.drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
