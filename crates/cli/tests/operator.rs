@@ -4,7 +4,7 @@
 
 use crate::common;
 
-use common::{World, run, text};
+use common::{PATIENCE, World, run, text};
 use holdfast_server::ServerConfig;
 use holdfast_sim::evil::{Attack, EvilServer};
 use std::io::ErrorKind;
@@ -44,13 +44,13 @@ pub(super) fn data(seed: u8) -> Vec<u8> {
         .collect()
 }
 
-/// Reads with a bound on patience: an attack must not hang a program for ever.
+/// Reads: an attack must not hang a program for ever.
 #[track_caller]
 pub(super) fn error_of(path: &Path) -> Option<i32> {
     let path = path.to_owned();
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(std::fs::read(&path).map(drop)));
-    match receiver.recv_timeout(Duration::from_secs(90)) {
+    match receiver.recv_timeout(PATIENCE) {
         Ok(Ok(())) => None,
         Ok(Err(error)) => {
             assert_ne!(error.kind(), ErrorKind::NotFound, "an attack never looks like a missing file");
@@ -216,7 +216,7 @@ pub(super) fn listing(world: &World, server: &EvilServer, (writer, reader): (&st
     assert_eq!(std::fs::read_dir(directory(reader)).expect("listed").count(), 0);
     let evidence_before = evidence(world, reader).len();
     server.begin(Attack::FlipMetadata);
-    for number in 0..300 {
+    for number in 0..100 {
         std::fs::write(directory(writer).join(format!("file-{number}")), data(1)).expect("written");
     }
     let listed =
@@ -227,7 +227,7 @@ pub(super) fn listing(world: &World, server: &EvilServer, (writer, reader): (&st
     assert_eq!(error_of(&directory(reader).join("file-7")), Some(EIO));
     assert!(evidence(world, reader).len() > evidence_before);
     server.begin(Attack::Honest);
-    assert_eq!(std::fs::read_dir(directory(reader)).expect("listed").count(), 300);
+    assert_eq!(std::fs::read_dir(directory(reader)).expect("listed").count(), 100);
 }
 
 #[test]
