@@ -278,7 +278,7 @@ fn cut(
 fn power_cuts() {
     let folders = ["alice", "card", "side", "state", "side.at", "state.at"];
     let desk = Desk::with_state(&folders, "state.at");
-    let (moments, seed) = (setting("HOLDFAST_CUTS", 14), setting("HOLDFAST_SEED", 1));
+    let (moments, seed) = (setting("HOLDFAST_CUTS", 6), setting("HOLDFAST_SEED", 1));
     let mut found = Found::default();
     let (trace, acknowledged) = recorded(&desk, &fresh(&desk));
     let left = cut(&desk, &trace, acknowledged, moments, seed, &mut found);
