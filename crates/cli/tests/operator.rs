@@ -216,7 +216,7 @@ pub(super) fn listing(world: &World, server: &EvilServer, (writer, reader): (&st
     assert_eq!(std::fs::read_dir(directory(reader)).expect("listed").count(), 0);
     let evidence_before = evidence(world, reader).len();
     server.begin(Attack::FlipMetadata);
-    for number in 0..100 {
+    for number in 0..300 {
         std::fs::write(directory(writer).join(format!("file-{number}")), data(1)).expect("written");
     }
     let listed =
@@ -227,7 +227,7 @@ pub(super) fn listing(world: &World, server: &EvilServer, (writer, reader): (&st
     assert_eq!(error_of(&directory(reader).join("file-7")), Some(EIO));
     assert!(evidence(world, reader).len() > evidence_before);
     server.begin(Attack::Honest);
-    assert_eq!(std::fs::read_dir(directory(reader)).expect("listed").count(), 100);
+    assert_eq!(std::fs::read_dir(directory(reader)).expect("listed").count(), 300);
 }
 
 #[test]
