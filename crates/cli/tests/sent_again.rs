@@ -190,7 +190,7 @@ fn what_others_did_since_stands() {
 /// Proves: a mount that is killed again and again while it sends makes everything once.
 #[test]
 fn kills_double_nothing() {
-    const FILES: usize = 300;
+    const FILES: usize = 900;
     let mut world = World::new(&["anna", "ben"]);
     let anna = world.mount("anna");
     fs::create_dir(anna.join("anna/early")).expect("made");
@@ -211,7 +211,7 @@ fn kills_double_nothing() {
             mounted.status.success()
         });
         std::thread::sleep(delay);
-        delay += Duration::from_millis(40);
+        delay += Duration::from_millis(20);
         let report = &status(&world, "anna")["sent_again"];
         if report.is_null() || report["is_over"] == true {
             break;
