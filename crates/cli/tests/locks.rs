@@ -215,7 +215,11 @@ fn many_wait() {
     let holder = hold("-x", &file);
     let waiting: Vec<Child> =
         (0..120).map(|_| Command::new("flock").arg(&file).arg("true").spawn().expect("it runs")).collect();
-    std::thread::sleep(std::time::Duration::from_secs(1));
+    let has_opened = |process: &Child| {
+        let open = fs::read_dir(format!("/proc/{}/fd", process.id())).expect("it waits").flatten();
+        open.filter_map(|entry| fs::read_link(entry.path()).ok()).any(|path| path == file)
+    };
+    eventually("all are about to wait", || waiting.iter().all(has_opened));
     assert_eq!(fs::read_to_string(&file).expect("others are answered"), "");
     end(holder);
     for mut child in waiting {

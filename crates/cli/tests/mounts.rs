@@ -4,10 +4,11 @@ use crate::common;
 
 use common::holder::Holder;
 use common::{World, eventually, is_mounted, run, text};
+use holdfast_testing::eventually_some;
 use rustix::process::{Pid, Signal};
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -175,8 +176,11 @@ fn a_dead_mount_is_in_nobodys_way() {
     for by_umount in [true, false] {
         let anna = world.mount("anna");
         let process = world.mount_process("anna").expect("a process serves it");
-        let watching = run(Command::new("pgrep").args(["-P", &process.to_string(), "-f", "^holdfast watch"]));
-        let watching: u32 = watching.trim().parse().expect("one process watches");
+        let watching = eventually_some("a process watches", || {
+            let mut found = Command::new("pgrep");
+            let found = found.args(["-P", &process.to_string(), "-f", "^holdfast watch"]).output();
+            String::from_utf8_lossy(&found.expect("pgrep runs").stdout).trim().parse().ok()
+        });
         signal(Signal::KILL, watching);
         signal(Signal::KILL, process);
         eventually("the mount is dead", || fs::read_dir(&anna).is_err());
@@ -277,16 +281,24 @@ fn read_only() {
 #[test]
 fn a_silent_server() {
     let mut world = World::new(&["anna"]);
-    let anna = world.mount_with("anna", &["--timeout", "2"]);
-    fs::write(anna.join("team/a"), "a").expect("written");
+    let anna = mounted_with_timeout(&mut world, "2");
+    eventually("it is written", || fs::write(anna.join("team/a"), "a").is_ok());
     world.stop_server();
-    let error = fs::read_to_string(anna.join("team/a")).expect_err("nobody answers");
+    let error = eventually_some("nobody answers", || fs::read_to_string(anna.join("team/a")).err());
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{error}");
     let said = fails(world.holdfast("anna").arg("status").arg(&anna), 69);
     assert!(said.contains("does not answer") && !said.contains("ALARM"), "{said}");
     world.start_server();
     eventually("it works again", || fs::read_to_string(anna.join("team/a")).is_ok_and(|text| text == "a"));
-    run(world.holdfast("anna").arg("status").arg(&anna));
+    eventually("status says so", || {
+        let mut status = world.holdfast("anna");
+        status.arg("status").arg(&anna).output().expect("it runs").status.success()
+    });
+}
+
+/// A mount whose calls are to time out, which they may do before they are to if the machine stands still for a while.
+fn mounted_with_timeout(world: &mut World, seconds: &str) -> PathBuf {
+    eventually_some("it is mounted", || world.mount_or_told("anna", &["--timeout", seconds]).ok())
 }
 
 /// With `--hard`, calls wait for a server that is away, and are answered when it is back: nothing times out.
@@ -310,7 +322,9 @@ fn a_hard_mount_waits() {
         }),
         std::thread::spawn(move || fs::write(writing, "b").map(|()| Vec::new())),
     ];
-    std::thread::sleep(std::time::Duration::from_secs(4));
+    // It has a time-out of the same length, and was asked later.
+    let said = fails(world.holdfast("anna").arg("status").arg(&anna), 69);
+    assert!(said.contains("does not answer"), "{said}");
     assert!(waiting.iter().all(|thread| !thread.is_finished()), "they wait");
     world.start_server();
     let [read, written] = waiting.map(|thread| thread.join().expect("no panic"));
@@ -323,24 +337,32 @@ fn a_hard_mount_waits() {
 #[test]
 fn waiting_programs_block_nobody() {
     let mut world = World::new(&["anna"]);
-    let anna = world.mount_with("anna", &["--timeout", "5"]);
-    fs::write(anna.join("team/a"), "a").expect("written");
-    let open = fs::File::open(anna.join("team/a")).expect("opened");
-    world.stop_server();
-    let waiting: Vec<_> = (0..16)
-        .map(|number| {
-            // Different names: the kernel itself lets only one look for a name at a time.
-            let path = anna.join(format!("none {number}"));
-            std::thread::spawn(move || fs::metadata(path).expect_err("nobody answers").kind())
-        })
-        .collect();
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    let anna = mounted_with_timeout(&mut world, "2");
+    let open = eventually_some("it is written", || {
+        fs::write(anna.join("team/a"), "a").and_then(|()| fs::File::open(anna.join("team/a"))).ok()
+    });
     let mut byte = [0];
-    std::os::unix::fs::FileExt::read_exact_at(&open, &mut byte, 0).expect("what is cached can be read");
-    assert!(waiting.iter().any(|thread| !thread.is_finished()), "they wait");
-    for thread in waiting {
-        assert_eq!(thread.join().expect("no panic"), std::io::ErrorKind::TimedOut);
-    }
+    eventually("it can be read", || open.read_exact_at(&mut byte, 0).is_ok());
+    world.stop_server();
+    let mut round = 0;
+    // If the machine stands still meanwhile, they wait no more when it is read: then once more.
+    eventually("what is cached is read while they wait", || {
+        round += 1;
+        let waiting: Vec<_> = (0..16)
+            .map(|number| {
+                // Different names: the kernel itself lets only one look for a name at a time.
+                let path = anna.join(format!("none {round}.{number}"));
+                std::thread::spawn(move || fs::metadata(path).expect_err("nobody answers").kind())
+            })
+            .collect();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        open.read_exact_at(&mut byte, 0).expect("what is cached can be read");
+        let they_wait = waiting.iter().any(|thread| !thread.is_finished());
+        for thread in waiting {
+            assert_eq!(thread.join().expect("no panic"), std::io::ErrorKind::TimedOut);
+        }
+        they_wait
+    });
 }
 
 /// The command, run as an ordinary user of this machine, with the user's own state.

@@ -4,7 +4,7 @@
 
 use crate::common;
 
-use common::{World, run, text};
+use common::{PATIENCE, World, run, text};
 use holdfast_server::ServerConfig;
 use holdfast_sim::evil::{Attack, EvilServer};
 use std::io::ErrorKind;
@@ -44,13 +44,13 @@ pub(super) fn data(seed: u8) -> Vec<u8> {
         .collect()
 }
 
-/// Reads with a bound on patience: an attack must not hang a program for ever.
+/// Reads: an attack must not hang a program for ever.
 #[track_caller]
 pub(super) fn error_of(path: &Path) -> Option<i32> {
     let path = path.to_owned();
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || sender.send(std::fs::read(&path).map(drop)));
-    match receiver.recv_timeout(Duration::from_secs(90)) {
+    match receiver.recv_timeout(PATIENCE) {
         Ok(Ok(())) => None,
         Ok(Err(error)) => {
             assert_ne!(error.kind(), ErrorKind::NotFound, "an attack never looks like a missing file");

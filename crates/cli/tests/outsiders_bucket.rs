@@ -8,6 +8,7 @@ use common::object_store::{CREDENTIALS, Engine};
 use common::{World, eventually, noise, run, text};
 use holdfast_objects::simulated::Simulated;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 /// Files, each in a segment of its own.
@@ -135,9 +136,9 @@ impl Site {
                 &["--blocks-anew"]
             }
         };
-        // A first look, as a server that is refused ends at once.
-        let mut server = Command::new("timeout")
-            .args(["2", env!("CARGO_BIN_EXE_holdfast"), "server", "--listen", "127.0.0.1:0", "--data"])
+        // A first look, as a server that is refused ends without having said that it serves.
+        let mut server = Command::new(env!("CARGO_BIN_EXE_holdfast"))
+            .args(["server", "--listen", "127.0.0.1:0", "--data"])
             .arg(self.world.data())
             .args(extra)
             .envs(CREDENTIALS)
@@ -146,8 +147,12 @@ impl Site {
             .stderr(Stdio::piped())
             .spawn()
             .expect("it starts");
-        if server.wait().expect("it ends").code() == Some(69) {
-            let output = server.wait_with_output().expect("it has ended");
+        let mut serves = String::new();
+        BufReader::new(server.stdout.take().expect("a pipe")).read_line(&mut serves).expect("read");
+        run(Command::new("kill").arg(server.id().to_string()));
+        let output = server.wait_with_output().expect("it ends");
+        if serves.is_empty() {
+            assert_eq!(output.status.code(), Some(69), "{}", text(&output));
             return Err(text(&output));
         }
         self.world.start_server();
@@ -162,7 +167,7 @@ impl Site {
             assert!(said.contains(words), "{what}: {said}");
             return;
         }
-        let told = self.world.mount_or_told("bob", &["--timeout", "10"]);
+        let told = self.world.mount_or_told("bob", &[]);
         let mut readable = 0;
         if let Ok(mount) = &told {
             for file in 0..FILES {

@@ -20,6 +20,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// "Required key not available".
 const ENOKEY: i32 = 126;
@@ -204,7 +205,7 @@ fn a_signer_that_is_killed() {
 fn a_main_process_that_is_killed() {
     let mut world = World::new(&["anna"]);
     let mut acknowledged = Vec::new();
-    for round in 0..4 {
+    for round in 0..3 {
         let directory = world.mount_at("anna", &format!("mnt{round}"), &["--no-gather"]);
         let team = directory.join("team");
         for name in &acknowledged {
@@ -219,6 +220,7 @@ fn a_main_process_that_is_killed() {
             .trim()
             .parse()
             .expect("a number");
+        let count = AtomicU32::new(0);
         std::thread::scope(|scope| {
             let written = scope.spawn(|| {
                 let mut written = Vec::new();
@@ -230,13 +232,17 @@ fn a_main_process_that_is_killed() {
                         file.sync_all()
                     };
                     match write() {
-                        Ok(()) => written.push(name),
+                        Ok(()) => {
+                            written.push(name);
+                            count.fetch_add(1, Ordering::SeqCst);
+                        }
                         Err(_) => break,
                     }
                 }
                 written
             });
-            std::thread::sleep(std::time::Duration::from_millis(300 + 70 * round));
+            eventually("something is acknowledged", || count.load(Ordering::SeqCst) > 0);
+            std::thread::sleep(std::time::Duration::from_millis(70 * round));
             kill(main);
             acknowledged.extend(written.join().expect("no panic"));
         });

@@ -4,7 +4,7 @@
 use crate::common;
 
 use common::collection::collect;
-use common::{World, eventually, free_port, noise, run, text};
+use common::{PATIENCE, World, eventually, free_port, noise, run, text};
 use holdfast_client::reader;
 use holdfast_content::{Block, BlockKind};
 use holdfast_crypto::{Digest, DigestKey};
@@ -196,8 +196,8 @@ impl Desk {
         let text = fs::read_to_string(self.world.key("anna")).expect("read");
         let key = holdfast_crypto::keyfile::parse_private(&text, None).expect("a key");
         let address = self.world.url.parse().expect("an address");
-        let server = reader::connect(&address, Arc::new(key), Duration::from_secs(20)).expect("connected");
-        server.call(request, Duration::from_secs(20)).expect("an answer")
+        let server = reader::connect(&address, Arc::new(key), PATIENCE).expect("connected");
+        server.call(request, PATIENCE).expect("an answer")
     }
 
     /// Whether the file system's server has the only chunk of a file.

@@ -2,8 +2,10 @@
 
 use crate::common;
 
-use common::{World, run, text};
+use common::{World, eventually, run, text};
+use holdfast_client::rebuild::leaves::{FILE, LeafFile};
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -63,6 +65,21 @@ fn rebuild(world: &World, bundles: &[&Path]) -> Output {
     rebuilding(world, bundles).output().expect("it runs")
 }
 
+/// Operations in the log of the server.
+fn operations(world: &World) -> u64 {
+    let shown =
+        run(world.holdfast("operator").args(["--json", "server", "witnesses", "--data"]).arg(world.data()));
+    let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+    shown[0]["operations"].as_u64().expect("a number")
+}
+
+/// Of how many of them `who`'s device has leaves.
+fn leaves(world: &World, who: &str) -> u64 {
+    let mut command = Command::new("find");
+    let found = run(command.arg(world.path(&format!("{who}-state"))).args(["-name", FILE]));
+    LeafFile::open(Path::new(found.trim()).parent().expect("a state directory")).expect("opened").verified()
+}
+
 #[track_caller]
 fn lose_server(world: &mut World) {
     world.kill_server();
@@ -106,12 +123,18 @@ fn a_lost_server_comes_back() {
     fs::write(repository.join("file-3"), b"changed").expect("written");
     git(&["commit", "-q", "-a", "-m", "second"], &repository);
     sums(&ben);
-    let before = sums(&anna);
     world.umount("ben");
-
+    let mut before = String::new();
     for round in 0..2 {
-        // Leaves of what others did are asked for now and then.
-        std::thread::sleep(std::time::Duration::from_secs(5));
+        // Leaves of what others did are asked for now and then, up to where a device has seen the log.
+        let mut last = fs::File::create(anna.join("anna/last")).expect("made");
+        last.write_all(b"seen").and_then(|()| last.sync_all()).expect("at the server");
+        drop(last);
+        let operations = operations(&world);
+        eventually("Anna's device has all leaves", || leaves(&world, "anna") >= operations);
+        if round == 0 {
+            before = sums(&anna);
+        }
         lose_server(&mut world);
         // Anna's mount stays, and is asked; Ben's state is read.
         let (hers, his) = (
@@ -131,10 +154,10 @@ fn a_lost_server_comes_back() {
                 assert_eq!(now, before, "{}", mount.display());
             }
         }
-        assert_eq!(
-            run(Command::new("sqlite3").arg(ben.join("team/db")).arg("PRAGMA integrity_check;")),
-            "ok\n"
-        );
+        // At first locks are for those who held some before; once is enough to wait for that.
+        let options = if round == 0 { "immutable=1" } else { "mode=rw" };
+        let database = format!("file:{}?{options}", ben.join("team/db").display());
+        assert_eq!(run(Command::new("sqlite3").arg(database).arg("PRAGMA integrity_check;")), "ok\n");
         git(&["fsck", "--strict"], &ben.join("team/project"));
         fs::write(anna.join(format!("team/after-{round}")), long(7)).expect("written");
         assert_eq!(fs::read(carla.join(format!("team/after-{round}"))).expect("read"), long(7));

@@ -13,7 +13,7 @@ use std::io::{Read, Seek, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn write(path: &Path, content: impl AsRef<[u8]>) {
     let mut file = File::create(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -51,15 +51,10 @@ fn status(world: &World, who: &str) -> serde_json::Value {
 
 /// Waits until all is sent again.
 fn sent_again(world: &World, who: &str) -> serde_json::Value {
-    let start = Instant::now();
-    loop {
-        let found = status(world, who);
-        if found["sent_again"]["is_over"] == true {
-            return found["sent_again"].clone();
-        }
-        assert!(start.elapsed() < Duration::from_secs(60), "{who}: it is not sent again: {found:#}");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    holdfast_testing::eventually_some(&format!("{who}: all is sent again"), || {
+        let report = status(world, who)["sent_again"].clone();
+        (report["is_over"] == true).then_some(report)
+    })
 }
 
 fn names(directory: &Path) -> Vec<String> {
@@ -209,15 +204,14 @@ fn kills_double_nothing() {
 
     let mut delay = Duration::ZERO;
     loop {
-        let mounted = world.try_mount("anna", &[]);
-        if !mounted.status.success() {
-            // The processes beside a killed one may still be ending.
-            assert!(text(&mounted).contains("in use"), "{}", text(&mounted));
-            std::thread::sleep(Duration::from_millis(100));
-            continue;
-        }
+        // The processes beside a killed one may still be ending.
+        eventually("it is mounted", || {
+            let mounted = world.try_mount("anna", &[]);
+            assert!(mounted.status.success() || text(&mounted).contains("in use"), "{}", text(&mounted));
+            mounted.status.success()
+        });
         std::thread::sleep(delay);
-        delay += Duration::from_millis(60);
+        delay += Duration::from_millis(20);
         let report = &status(&world, "anna")["sent_again"];
         if report.is_null() || report["is_over"] == true {
             break;

@@ -2,7 +2,8 @@
 
 use crate::common;
 
-use common::{World, eventually, is_mounted, run};
+use common::{World, eventually, is_mounted, run, setting};
+use holdfast_testing::eventually_some;
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -24,15 +25,16 @@ fn append_lines(file: &Path, name: &str, count: usize) -> Child {
 
 /// Proves: lines that programs on two machines append to one file are all there, whole, and each program's in
 /// order: two that open and close for each line, and one that keeps its descriptor and calls fsync.
+/// `HOLDFAST_LINES=500` writes more.
 #[test]
 fn appends_of_two_machines_survive() {
-    const LINES: usize = 500;
+    let lines_each = setting("HOLDFAST_LINES", 60) as usize;
     let mut world = World::new(&["anna", "ben"]);
     let (anna, ben) = (world.mount("anna").join("team/log"), world.mount("ben").join("team/log"));
     fs::write(&anna, "begin\n").expect("written");
-    let mut shells = [append_lines(&anna, "anna", LINES), append_lines(&ben, "ben", LINES)];
+    let mut shells = [append_lines(&anna, "anna", lines_each), append_lines(&ben, "ben", lines_each)];
     let mut keeper = OpenOptions::new().append(true).open(&ben).expect("opened");
-    for number in 0..LINES / 5 {
+    for number in 0..lines_each / 5 {
         let line = format!("keeper {number}\n");
         keeper.write_all(line.as_bytes()).expect("written at once");
         keeper.sync_all().expect("synced");
@@ -47,7 +49,7 @@ fn appends_of_two_machines_survive() {
     for file in [&anna, &ben] {
         let text = fs::read_to_string(file).expect("read");
         let mut lines = 1;
-        for (name, count) in [("anna", LINES), ("ben", LINES), ("keeper", LINES / 5)] {
+        for (name, count) in [("anna", lines_each), ("ben", lines_each), ("keeper", lines_each / 5)] {
             let found: Vec<usize> =
                 text.lines().filter_map(|line| line.strip_prefix(name)?.trim().parse().ok()).collect();
             assert_eq!(found, (0..count).collect::<Vec<_>>(), "{name}");
@@ -61,38 +63,45 @@ fn appends_of_two_machines_survive() {
 /// for it, not one for each file, even without leases; and none of them shows what another machine has replaced.
 #[test]
 fn listing_trees_takes_few_operations() {
-    const FILES: u64 = 300;
+    const FILES: u64 = 150;
     let mut world = World::new(&["anna", "ben"]);
     let (anna, ben) =
         (world.mount("anna").join("team/tree"), world.mount_with("ben", &["--no-leases"]).join("team/tree"));
-    fs::create_dir(&anna).expect("made");
-    for number in 0..FILES {
-        fs::write(anna.join(number.to_string()), "first").expect("written");
-    }
+    let fill = || {
+        fs::create_dir(&anna).expect("made");
+        for number in 0..FILES {
+            fs::write(anna.join(number.to_string()), "first").expect("written");
+        }
+    };
+    fill();
     let operations = |world: &World| -> u64 {
         let stats = run(world.holdfast("ben").args(["--json", "stats"]).arg(world.path("ben-mnt")));
         let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
         stats[0][1]["operations"].as_u64().expect("a number")
     };
-    let counted = |what: &str, most: u64, command: &mut Command| {
-        let before = operations(&world);
-        let out = run(command);
-        let made = operations(&world) - before;
-        assert!(made <= most, "{what}: {made} operations for {FILES} files");
-        out
+    // What was listed may be used for a second. If the machine stands still for longer, it is tried once more.
+    let counted = |most: u64, program: &str, arguments: &[&str]| {
+        eventually_some(&format!("{program} makes at most {most} operations for {FILES} files"), || {
+            if !anna.exists() {
+                fill();
+            }
+            let before = operations(&world);
+            let out =
+                run(Command::new(program).args(arguments).current_dir(ben.parent().expect("a directory")));
+            (operations(&world) - before <= most).then_some(out)
+        })
     };
-    let listed = counted("ls -l", FILES / 4, Command::new("ls").arg("-l").arg(&ben));
+    let listed = counted(FILES / 4, "ls", &["-l", "tree"]);
     assert_eq!(listed.lines().count() as u64, FILES + 1);
-    let found =
-        counted("find", FILES / 4, Command::new("find").arg(&ben).args(["-type", "f", "-size", "5c"]));
+    let found = counted(FILES / 4, "find", &["tree", "-type", "f", "-size", "5c"]);
     assert_eq!(found.lines().count() as u64, FILES);
     // Each is opened, which takes a look at the file system, but its name was looked up with the listing.
     fs::write(anna.join("new"), "second").expect("written");
     fs::rename(anna.join("new"), anna.join("7")).expect("renamed");
-    let found = counted("grep", FILES + FILES / 4, Command::new("grep").args(["-rl", "second"]).arg(&ben));
-    assert_eq!(found.trim(), ben.join("7").to_str().expect("UTF-8"));
+    let found = counted(FILES + FILES / 4, "grep", &["-rl", "second", "tree"]);
+    assert_eq!(found.trim(), "tree/7");
     // Each is removed by an operation of its own.
-    counted("rm -r", FILES + FILES / 4, Command::new("rm").arg("-r").arg(&ben));
+    counted(FILES + FILES / 4, "rm", &["-r", "tree"]);
     assert!(!anna.exists());
 }
 

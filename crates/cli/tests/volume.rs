@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{eventually, run, text};
+use common::{eventually, free_port, run, text};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -707,13 +707,14 @@ impl Tpm {
     fn start(memory: &Path) -> Tpm {
         fs::create_dir_all(memory).expect("a directory");
         // The port after it is for control.
-        let port = loop {
-            let port = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-            let port = port.local_addr().expect("bound").port();
-            if port < u16::MAX && std::net::TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
-                break port;
+        let mut port = free_port();
+        loop {
+            let next = free_port();
+            if next == port + 1 {
+                break;
             }
-        };
+            port = next;
+        }
         let process = Command::new("swtpm")
             .args(["socket", "--tpm2", "--flags", "not-need-init,startup-clear"])
             .args(["--tpmstate", &format!("dir={}", memory.display())])

@@ -234,16 +234,20 @@ fn cut(
     );
     let card = &trace.before[0];
     let mut random = Random::new(seed);
-    // Half of the moments anywhere, half right after a flush or right before: that is where things are settled.
-    let flushes: Vec<usize> =
-        (0..trace.events.len()).filter(|at| matches!(trace.events[*at], Event::Flush { .. })).collect();
+    // One moment in each of as many parts of what happened. Half of them anywhere, half right after a flush or right before:
+    // that is where things are settled.
+    let count = trace.events.len() as u64;
     let mut chosen: BTreeSet<usize> = BTreeSet::new();
-    while (chosen.len() as u64) < moments.min(trace.events.len() as u64) {
+    for part in 0..moments {
+        let (from, to) =
+            (count * part / moments, (count * (part + 1) / moments).max(count * part / moments + 1));
+        let is_flush = |at: &u64| matches!(trace.events[*at as usize], Event::Flush { .. });
+        let flushes: Vec<u64> = (from..to).filter(is_flush).collect();
         let at = match random.chance(50) && !flushes.is_empty() {
-            true => random.pick(&flushes) + random.below(2) as usize,
-            false => 1 + random.below(trace.events.len() as u64) as usize,
+            true => random.pick(&flushes) + random.below(2),
+            false => from + 1 + random.below(to - from),
         };
-        chosen.insert(at);
+        chosen.insert(at as usize);
     }
     let mut moment = Moment::first(trace);
     let mut left = Vec::new();
@@ -274,7 +278,7 @@ fn cut(
 fn power_cuts() {
     let folders = ["alice", "card", "side", "state", "side.at", "state.at"];
     let desk = Desk::with_state(&folders, "state.at");
-    let (moments, seed) = (setting("HOLDFAST_CUTS", 14), setting("HOLDFAST_SEED", 1));
+    let (moments, seed) = (setting("HOLDFAST_CUTS", 6), setting("HOLDFAST_SEED", 1));
     let mut found = Found::default();
     let (trace, acknowledged) = recorded(&desk, &fresh(&desk));
     let left = cut(&desk, &trace, acknowledged, moments, seed, &mut found);

@@ -2,11 +2,11 @@
 
 use crate::common;
 
-use common::{run, text};
+use common::{ended, run, text};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 /// A folder with an image and a state directory, whose volume is detached at the end.
 struct Home(tempfile::TempDir);
@@ -38,12 +38,13 @@ impl Home {
 
     /// Runs commands of `qemu-io` on what is served.
     fn qemu_io(&self, uri: &str, commands: &[&str]) -> Output {
-        let mut command = Command::new("timeout");
-        command.args(["60", "qemu-io", "-f", "raw"]);
+        let mut command = Command::new("qemu-io");
+        command.args(["-f", "raw"]);
         for words in commands {
             command.args(["-c", words]);
         }
-        command.arg(uri).output().expect("it runs (package qemu-utils)")
+        // Of the package qemu-utils.
+        ended(command.arg(uri).stdin(Stdio::null()))
     }
 }
 

@@ -177,8 +177,7 @@ fn who_may_what() {
     // What it grows by.
     let file = File::options().write(true).open(desk.path("alice/bob-reads")).expect("opens");
     file.write_all_at(&[9; 50_000], 10_000).expect("written");
-    std::thread::sleep(std::time::Duration::from_millis(1100));
-    assert_eq!(fs::read(desk.path("bob/bob-reads")).expect("all of it").len(), 60_000);
+    eventually("all of it is read", || fs::read(desk.path("bob/bob-reads")).expect("read").len() == 60_000);
 
     // Open, read, in the kernel's memory, and mapped.
     let open = File::open(desk.path("bob/bob-reads")).expect("opens");

@@ -20,6 +20,13 @@ fn git(directory: &Path, arguments: &[&str]) -> String {
     run(Command::new("git").current_dir(directory).args(who).args(arguments))
 }
 
+/// Leases of mounts and servers that are killed run out while a test waits.
+const LEASE: [&str; 2] = ["--lease", "2"];
+
+fn with_short_leases() -> World {
+    World::with_server(&["anna", "ben"], |_| LEASE.map(str::to_owned).to_vec())
+}
+
 /// Ends the process that serves a mount as a crash would, and clears the dead mount away.
 fn crash(world: &World, who: &str) {
     let process = world.mount_process(who).expect("it is mounted").to_string();
@@ -34,7 +41,7 @@ fn crash(world: &World, who: &str) {
 /// server; the process is killed, and what was closed is there for the next mount and for others.
 #[test]
 fn work_goes_on_without_the_server() {
-    let mut world = World::new(&["anna", "ben"]);
+    let mut world = with_short_leases();
     let anna = world.mount_with("anna", &["--write-back"]).join("team");
     let ben = world.mount("ben").join("team");
     fs::write(anna.join("before"), "sent at once").expect("written");
@@ -80,7 +87,7 @@ fn work_goes_on_without_the_server() {
     git(&project, &["add", "meanwhile"]);
     crash(&world, "anna");
 
-    world.start_server();
+    world.start_server_with(&LEASE);
     let anna = world.mount_with("anna", &["--write-back"]).join("team");
     assert!(fs::read(anna.join("project/large")).expect("read") == large);
     assert_eq!(fs::metadata(anna.join("project/large")).expect("it is there").ino(), number);
@@ -98,7 +105,7 @@ fn work_goes_on_without_the_server() {
 /// get the other. What an earlier mount left is sent before one without write-back begins, or it says what is left.
 #[test]
 fn conflicts_keep_both_versions() {
-    let mut world = World::new(&["anna", "ben"]);
+    let mut world = with_short_leases();
     let anna = world.mount_with("anna", &["--write-back"]).join("team");
     fs::write(anna.join("plan"), "the plan").expect("written");
     eventually("it is sent", || status(&world, "anna")["edits"] == 0);
@@ -107,7 +114,7 @@ fn conflicts_keep_both_versions() {
     fs::write(anna.join("new.txt"), "anna's new file").expect("written");
     crash(&world, "anna");
 
-    world.start_server();
+    world.start_server_with(&LEASE);
     let ben = world.mount("ben").join("team");
     assert_eq!(fs::read(ben.join("plan")).expect("read"), b"the plan");
     fs::write(ben.join("plan"), "ben's plan").expect("written");
@@ -145,7 +152,7 @@ fn conflicts_keep_both_versions() {
 /// Proves: unmounting sends what is left; if the server is away it says what stays, and loses none of it.
 #[test]
 fn unmounting_sends_or_tells() {
-    let mut world = World::new(&["anna", "ben"]);
+    let mut world = with_short_leases();
     let point = world.mount_with("anna", &["--write-back"]);
     let ben = world.mount("ben").join("team");
     for number in 0..200 {
@@ -163,7 +170,7 @@ fn unmounting_sends_or_tells() {
     assert!(told.status.success() && text(&told).contains("not at the server yet"), "{}", text(&told));
     world.mount_with("anna", &["--write-back"]);
     assert_eq!(fs::read(point.join("team/late")).expect("read"), b"kept");
-    world.start_server();
+    world.start_server_with(&LEASE);
     eventually("ben sees it", || fs::read(ben.join("late")).is_ok_and(|read| read == b"kept"));
     fs::write(ben.join("late"), "taken up").expect("written");
     eventually("anna sees it", || fs::read(point.join("team/late")).is_ok_and(|read| read == b"taken up"));
