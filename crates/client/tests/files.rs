@@ -8,7 +8,7 @@ use holdfast_client::{Engine, FsError};
 use holdfast_content::{BlockKind, InodeKind};
 use holdfast_crypto::Digest;
 use holdfast_protocol::message::{Request, Response};
-use holdfast_testing::{eventually_some, noise};
+use holdfast_testing::{eventually_some, noise, setting};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
@@ -184,6 +184,7 @@ fn many_threads_of_two_clients() {
 /// and double nothing, with requests and answers lost and operations declared dead on the way.
 #[test]
 fn appends_of_two_clients() {
+    let rounds = setting("HOLDFAST_APPENDS", 25);
     let world = World::new(2, ABORT_AFTER);
     let (a, b) = (mount(&world, 0), mount(&world, 1));
     let ino = a.put(a.team, b"log", b"");
@@ -224,7 +225,7 @@ fn appends_of_two_clients() {
     std::thread::scope(|scope| {
         for (mount, name) in [(&a, 'a'), (&b, 'b')] {
             scope.spawn(move || {
-                for number in 0..60 {
+                for number in 0..rounds {
                     let handle = mount.open(&WHO, ino, append).unwrap().handle;
                     let line = format!("{name} {number}\n");
                     mount.write(handle, 0, line.as_bytes(), WriteSource::Call).unwrap();
@@ -235,7 +236,7 @@ fn appends_of_two_clients() {
             scope.spawn(move || {
                 let name = name.to_ascii_uppercase();
                 let handle = mount.open(&WHO, ino, append).unwrap().handle;
-                for number in 0..60 {
+                for number in 0..rounds {
                     let line = format!("{name} {number}\n");
                     mount.write(handle, 0, line.as_bytes(), WriteSource::Call).unwrap();
                     if number % 3 == 0 {
@@ -251,11 +252,11 @@ fn appends_of_two_clients() {
         let bytes = mount.get(mount.team, b"log").unwrap();
         let text = String::from_utf8(bytes).unwrap();
         for name in ["a", "b", "A", "B"] {
-            let found: Vec<usize> =
+            let found: Vec<u64> =
                 text.lines().filter_map(|line| line.strip_prefix(name)?.trim().parse().ok()).collect();
-            assert_eq!(found, (0..60).collect::<Vec<_>>(), "{name}");
+            assert_eq!(found, (0..rounds).collect::<Vec<_>>(), "{name}");
         }
-        assert_eq!(text.lines().count(), 240);
+        assert_eq!(text.lines().count() as u64, 4 * rounds);
         assert!(mount.save_unsaved("test").unwrap().is_none());
     }
     assert!([&a, &b].iter().any(|mount| mount.engine.status().conflicts > 0), "they met");
