@@ -149,12 +149,12 @@ mod tests {
     fn waits_end_when_called_off() {
         let interrupt = Interrupt::default();
         let raising = interrupt.clone();
+        let started = Instant::now();
         let raiser = std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(120));
             raising.raise();
         });
         let (mutex, condition) = (Mutex::new(()), Condvar::new());
-        let started = Instant::now();
         interrupt.during(|| {
             assert_eq!(wait(&condition, &mut mutex.lock(), None), Woken::Interrupted);
             assert!(started.elapsed() >= Duration::from_millis(120));

@@ -6,19 +6,28 @@ use common::*;
 use holdfast_client::admin::{Admin, Home};
 use holdfast_client::state::StateLog;
 use holdfast_client::store::DiskCache;
-use holdfast_client::{Engine, FsError, StartError, Transaction, Tree};
+use holdfast_client::{Engine, FrozenReport, FsError, StartError, Transaction, Tree};
 use holdfast_content::{BlockKind, Content, Entry, Handle, Inode, InodeKind, file};
 use holdfast_crypto::{KeyHolder, NotSigned, PublicKey, Signature, SigningKey};
 use holdfast_log::SyncSite;
 use holdfast_log::simulated::Crash;
 use holdfast_protocol::message::{Request, Response};
 use holdfast_protocol::signer::Signer;
+use holdfast_testing::{eventually, eventually_some, noise};
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 const ABORT_AFTER: Duration = Duration::from_millis(300);
+
+/// Why a fetch finds the engine frozen, if it does.
+fn frozen(engine: &Engine) -> Option<Arc<FrozenReport>> {
+    match engine.fetch() {
+        Err(FsError::Frozen(report)) => Some(report),
+        _ => None,
+    }
+}
 
 fn is_commit(request: &Request) -> bool {
     matches!(request, Request::Commit { .. })
@@ -40,7 +49,7 @@ fn disturb(other: &Engine, directory: Handle, name: &str) {
 #[test]
 fn lost_messages() {
     for seed in 1..6u64 {
-        let world = World::new(2, Duration::from_secs(5));
+        let world = World::new(2, NEVER);
         let engines = [world.start(0), world.start(1)];
         for (machine, salt) in world.users.iter().zip([1u64, 2]) {
             let mut random = seed * 1000 + salt;
@@ -109,7 +118,7 @@ fn death_between_update_and_commit() {
 /// waits for that.
 #[test]
 fn late_commit_is_made_again() {
-    let world = World::new(2, ABORT_AFTER);
+    let world = World::new(2, NEVER);
     let directory = world.group_dir;
     let (a, b) = (world.start(0), world.start(1));
     modify(&a, create(directory, "x", b"x")).unwrap();
@@ -117,7 +126,7 @@ fn late_commit_is_made_again() {
     disturb(&b, directory, "disturbance");
     hold_commits(&world.users[0]);
     modify(&a, create(directory, "late", b"x")).unwrap();
-    std::thread::sleep(ABORT_AFTER * 2);
+    world.server.age(NEVER);
     modify(&b, create(directory, "meanwhile", b"y")).unwrap();
     assert!(matches!(read(&b.fetch().unwrap(), directory, "late"), Err(FsError::NotFound)));
     world.users[0].link.clear_faults();
@@ -129,7 +138,7 @@ fn late_commit_is_made_again() {
 /// Proves: what cannot be made again because somebody else took the name is reported by `fsync`, once.
 #[test]
 fn lost_write_is_reported_once() {
-    let world = World::new(2, ABORT_AFTER);
+    let world = World::new(2, NEVER);
     let directory = world.group_dir;
     let (a, b) = (world.start(0), world.start(1));
     modify(&a, create(directory, "x", b"x")).unwrap();
@@ -137,7 +146,7 @@ fn lost_write_is_reported_once() {
     disturb(&b, directory, "disturbance");
     hold_commits(&world.users[0]);
     let snapshot = modify(&a, create(directory, "contested", b"a")).unwrap();
-    std::thread::sleep(ABORT_AFTER * 2);
+    world.server.age(NEVER);
     modify(&b, create(directory, "contested", b"b")).unwrap();
     b.flush_commits().unwrap();
     world.users[0].link.clear_faults();
@@ -150,7 +159,7 @@ fn lost_write_is_reported_once() {
 /// Proves: a read of something another device has pending waits for it and then sees it.
 #[test]
 fn read_after_write_waits() {
-    let world = World::new(2, Duration::from_secs(20));
+    let world = World::new(2, NEVER);
     let directory = world.group_dir;
     let (a, b) = (world.start(0), world.start(1));
     modify(&a, create(directory, "file", b"old")).unwrap();
@@ -161,13 +170,19 @@ fn read_after_write_waits() {
     world.users[0].link.set_faults(move |request| {
         if is_commit(request) && *holding.lock() { Fault::LoseRequest } else { Fault::None }
     });
+    let waits = Arc::new(AtomicBool::new(false));
+    let waiting = waits.clone();
+    world.users[1].link.set_faults(move |request| {
+        waiting.fetch_or(matches!(request, Request::FetchPending { .. }), Relaxed);
+        Fault::None
+    });
     modify(&a, write(directory, "file", b"new")).unwrap();
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| read(&b.fetch().unwrap(), directory, "file").unwrap());
         let lister = scope.spawn(|| read(&b.fetch().unwrap(), directory, "disturbance").unwrap());
         // Another file of the directory is not held up.
         assert_eq!(lister.join().unwrap(), b"");
-        std::thread::sleep(Duration::from_millis(200));
+        eventually("the reader waits", || waits.load(Relaxed));
         assert!(!reader.is_finished());
         *held.lock() = false;
         assert_eq!(reader.join().unwrap(), b"new");
@@ -178,10 +193,10 @@ fn read_after_write_waits() {
 /// reader waits for what was pending in its own view, not for silence.
 #[test]
 fn busy_directory_can_be_read() {
-    let world = World::new(2, Duration::from_secs(20));
+    let world = World::new(2, NEVER);
     let directory = world.group_dir;
     let (a, b) = (world.start(0), world.start(1));
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     // Second halves are slow, so that something is pending most of the time.
     world.users[0].link.set_faults(|request| {
         if is_commit(request) {
@@ -192,7 +207,7 @@ fn busy_directory_can_be_read() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for number in 0.. {
-                if stop.load(std::sync::atomic::Ordering::Relaxed) {
+                if stop.load(Relaxed) {
                     break;
                 }
                 modify(&a, create(directory, &format!("a{number}"), b"x")).unwrap();
@@ -206,7 +221,7 @@ fn busy_directory_can_be_read() {
             seen = listed;
             assert_eq!(b.fetch().unwrap().inode(directory).unwrap().kind, InodeKind::Directory);
         }
-        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        stop.store(true, Relaxed);
     });
     assert!(a.status().frozen.is_none() && b.status().frozen.is_none());
     assert_eq!(names(&a.fetch().unwrap(), directory), names(&b.fetch().unwrap(), directory));
@@ -216,7 +231,7 @@ fn busy_directory_can_be_read() {
 /// is caught by that reader's next operation (trace T9, end to end).
 #[test]
 fn committed_to_a_reader_and_dead_after() {
-    let world = World::new(2, Duration::from_secs(20));
+    let world = World::new(2, NEVER);
     let directory = world.group_dir;
     let (a, b) = (world.start(0), world.start(1));
     modify(&a, create(directory, "file", b"old")).unwrap();
@@ -232,13 +247,7 @@ fn committed_to_a_reader_and_dead_after() {
         _ => Fault::None,
     });
     modify(&a, write(directory, "file", b"new")).unwrap();
-    let end = Instant::now() + Duration::from_secs(5);
-    let structure = loop {
-        if let Some(structure) = held.lock().clone() {
-            break structure;
-        }
-        assert!(Instant::now() < end);
-    };
+    let structure = eventually_some("the second half is sent", || held.lock().clone());
     // The server hands A's second half to B without ever committing it. Its tables have to be there for that.
     let before = world.server.fork();
     world.users[0].link.clear_faults();
@@ -253,14 +262,9 @@ fn committed_to_a_reader_and_dead_after() {
     });
     let snapshot = b.fetch().unwrap();
     assert_eq!(read(&snapshot, directory, "file").unwrap(), b"new");
-    before.age(Duration::from_secs(60));
-    let end = Instant::now() + Duration::from_secs(5);
-    loop {
-        match b.fetch() {
-            Err(FsError::Frozen(_)) => break,
-            other => assert!(Instant::now() < end, "{:?}", other.err()),
-        }
-    }
+    // The clock of a fork begins anew.
+    before.age(2 * NEVER);
+    eventually_some("it is frozen", || frozen(&b));
 }
 
 /// Proves: a server that is away is reported as unreachable when the deadline has passed, never as anything else;
@@ -274,11 +278,9 @@ fn unreachable_server() {
     assert!(matches!(modify(&a, create(world.group_dir, "x", b"")), Err(FsError::Unreachable(_))));
     assert!(!a.status().connected);
     world.users[0].link.set_down(false);
-    let end = Instant::now() + Duration::from_secs(10);
-    while a.fetch().is_err() {
-        assert!(Instant::now() < end);
-    }
-    modify(&a, create(world.group_dir, "y", b"")).unwrap();
+    eventually("it is reached again", || a.fetch().is_ok());
+    let mut names = (0..).map(|number| format!("y{number}"));
+    eventually("work goes on", || modify(&a, create(world.group_dir, &names.next().unwrap(), b"")).is_ok());
 }
 
 /// Proves: operations wait while the server is away, within their deadline, and then go on.
@@ -290,7 +292,7 @@ fn outage_is_ridden_out() {
     world.users[0].link.set_down(true);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| modify(&a, create(directory, "x", b"1")).map(drop));
-        std::thread::sleep(Duration::from_millis(150));
+        eventually("it is tried again", || world.users[0].link.refused() > 2);
         assert!(!writer.is_finished());
         world.server.restart();
         world.users[0].link.set_down(false);
@@ -390,15 +392,9 @@ fn rollback_freezes() {
     let count = told.clone();
     a.on_notice(Box::new(move |_| *count.lock() += 1));
     world.server.roll_back(yesterday);
-    let end = Instant::now() + Duration::from_secs(5);
-    let report = loop {
-        match a.fetch() {
-            Err(FsError::Frozen(report)) => break report,
-            other => assert!(Instant::now() < end, "{:?}", other.err()),
-        }
-    };
+    let report = eventually_some("it is frozen", || frozen(&a));
     assert!(report.to_string().contains("salvage"), "{report}");
-    assert_eq!(*told.lock(), 1);
+    eventually("the hook is called", || *told.lock() > 0);
     assert!(matches!(modify(&a, create(world.group_dir, "x", b"")), Err(FsError::Frozen(_))));
     assert!(matches!(a.latest().inode(Handle::ROOT), Err(FsError::Frozen(_))));
     assert!(matches!(a.flush_commits(), Err(FsError::Frozen(_)) | Ok(())));
@@ -416,6 +412,8 @@ fn rollback_freezes() {
     let verdict = holdfast_client::statement::verify(&[testimony], limits).expect("usable");
     assert_eq!(verdict.statements[0].refused_rightly, Some(true), "{verdict:?}");
     assert!(std::fs::read_to_string(evidence.with_extension("txt")).unwrap().contains("File system"));
+    a.stop();
+    assert_eq!(*told.lock(), 1);
     drop(a);
     match world.users[0].start(&world.superuser, DEADLINE) {
         Err(StartError::Frozen(again)) => assert_eq!(again.what, report.what),
@@ -464,13 +462,7 @@ fn fork_is_exposed_when_crossed() {
     assert_eq!(names(&a.fetch().unwrap(), directory), ["a's", "common"]);
     assert_eq!(names(&b.fetch().unwrap(), directory), ["b's", "common"]);
     world.users[1].link.redirect(&world.server);
-    let end = Instant::now() + Duration::from_secs(5);
-    loop {
-        match b.fetch() {
-            Err(FsError::Frozen(_)) => break,
-            other => assert!(Instant::now() < end, "{:?}", other.err()),
-        }
-    }
+    eventually_some("it is frozen", || frozen(&b));
 }
 
 /// An edit that makes a file of one chunk.
@@ -493,13 +485,7 @@ fn create_large(
 
 fn upload(engine: &Engine, directory: Handle, name: &str, byte: u8, size: usize) {
     let mut upload = engine.store().upload();
-    let mut random = u64::from(byte) + 1;
-    let bytes: Vec<u8> = (0..size)
-        .map(|_| {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (random >> 56) as u8
-        })
-        .collect();
+    let bytes = noise(byte.into(), size);
     let (extents, length) =
         file::from_reader(&mut upload, &Default::default(), &bytes[..]).expect("memory can be read");
     let held = upload.finish().unwrap();
@@ -630,7 +616,7 @@ fn crash_after_every_write_of_the_state() {
             let mut tried = Vec::new();
             for life in 0..3u64 {
                 machine.disk.crash_after(k * (life + 1));
-                if let Ok(a) = machine.start(&world.superuser, Duration::from_secs(20)) {
+                if let Ok(a) = machine.start(&world.superuser, DEADLINE) {
                     for number in 0..6 {
                         if path {
                             // Gets in between, so that both paths are taken.
@@ -672,7 +658,7 @@ fn the_fsync_before_sending_is_needed() {
         let world = World::new(1, Duration::from_millis(30));
         let machine = &world.users[0];
         machine.disk.disable(Some(SyncSite::COMMIT));
-        let a = machine.start(&world.superuser, Duration::from_secs(5)).unwrap();
+        let a = machine.start(&world.superuser, DEADLINE).unwrap();
         machine.disk.crash_after(k);
         for number in 0..20 {
             if modify(&a, create(world.group_dir, &format!("{number}"), b"")).is_err() {
@@ -683,7 +669,7 @@ fn the_fsync_before_sending_is_needed() {
         drop(a);
         machine.disk.restart(Crash::PowerLoss);
         machine.disk.disable(None);
-        machine.start(&world.superuser, Duration::from_secs(2)).is_err()
+        machine.start(&world.superuser, DEADLINE).is_err()
     });
     assert!(noticed);
 }

@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = holdfast_testing::PATIENCE;
+/// No term of the server's runs out while a test runs.
+const TERM: Duration = Duration::from_secs(3600);
 
 struct Running {
     address: SocketAddr,
@@ -26,7 +28,8 @@ struct Running {
 impl Running {
     fn start(data: &Path, listen: SocketAddr) -> Running {
         let mut config = ServerConfig::new(data, listen);
-        config.abort_after = Duration::from_millis(500);
+        config.abort_after = TERM;
+        config.lease_term = TERM;
         let server = Server::open(config).unwrap();
         let address = server.local_address();
         let (stop, stopped) = tokio::sync::oneshot::channel();
@@ -154,7 +157,7 @@ fn two_engines_one_server() {
         }
         scope.spawn(|| {
             for _ in 0..2 {
-                std::thread::sleep(Duration::from_millis(100));
+                std::thread::sleep(Duration::from_millis(100)); // Any moment will do.
                 site.restart_server();
             }
         });
@@ -271,10 +274,10 @@ fn leases_and_delegations() {
     }));
     alice.want_delegation(true);
     assert!(!alice.delegation());
-    while !alice.delegation() {
-        std::thread::sleep(Duration::from_millis(200));
+    holdfast_testing::eventually("a delegation is given", || {
         alice.fetch().unwrap();
-    }
+        alice.delegation()
+    });
     let seen = bob.fetch().unwrap();
     assert!(sent.load(std::sync::atomic::Ordering::SeqCst));
     assert!(names(&seen, team).contains(&"held back".to_owned()));

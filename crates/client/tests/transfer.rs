@@ -15,14 +15,14 @@ use holdfast_log::LocalStorage;
 use holdfast_protocol::message::{Request, Response, Welcome};
 use holdfast_rpc::{Address, Connection, Connector, RpcError, ServerAddress, ServerProof};
 use holdfast_server::{Server, ServerConfig};
-use holdfast_testing::noise;
+use holdfast_testing::{PATIENCE, noise};
 use parking_lot::Mutex;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = PATIENCE;
 const WHO: Caller = Caller { uid: 1000, gid: 1000, thread: 0 };
 /// The cable modem of the paper.
 const CABLE: Link = Link { round_trip: Duration::from_millis(30), up: 48_000, down: 187_500 };
@@ -266,7 +266,7 @@ impl Mount {
 
     /// Waits until what is kept aside has been.
     fn settle(&self) {
-        std::thread::sleep(Duration::from_millis(100));
+        assert!(self.engine.store().settle_cache(PATIENCE));
     }
 }
 

@@ -67,6 +67,8 @@ pub struct ServeConfig {
     pub connections_max: usize,
     /// Seconds after which a connection without requests is closed (at most twice as many).
     pub idle_s: u64,
+    /// How long answers under way may take when the server is told to stop.
+    pub stopping_max: Duration,
     /// How much memory is used for small files and blocks, half of it for each.
     pub cache_bytes_max: u64,
     /// Who has data of the release that lies in no pack.
@@ -74,7 +76,7 @@ pub struct ServeConfig {
 }
 
 impl ServeConfig {
-    /// One thread, 4,096 connections, 20 seconds, 64 MiB.
+    /// One thread, 4,096 connections, 20 seconds, 10 seconds, 64 MiB.
     pub fn new(directory: PathBuf, listen: SocketAddr) -> ServeConfig {
         ServeConfig {
             directory,
@@ -82,6 +84,7 @@ impl ServeConfig {
             threads: 1,
             connections_max: 4096,
             idle_s: 20,
+            stopping_max: STOPPING_MAX,
             cache_bytes_max: 64 << 20,
             origin: None,
         }
@@ -203,7 +206,8 @@ impl Server {
         let mut http = http1::Builder::new();
         http.max_buf_size(HEAD_BYTES_MAX).max_header_size(HEAD_BYTES_MAX);
         let shared = Shared { site: self.site.clone(), http, idle_s: self.config.idle_s.max(1), stopping };
-        Ok(Worker { shared, listener: self.listener.try_clone()? })
+        let stopping_max = self.config.stopping_max;
+        Ok(Worker { shared, listener: self.listener.try_clone()?, stopping_max })
     }
 }
 
@@ -224,6 +228,7 @@ pub(crate) fn possible(connections_max: usize) -> usize {
 struct Worker {
     listener: TcpListener,
     shared: Shared,
+    stopping_max: Duration,
 }
 
 /// What its connections need.
@@ -242,7 +247,7 @@ impl Worker {
             .max_blocking_threads(DISK_THREADS_MAX)
             .build()?;
         runtime.block_on(async {
-            let Worker { shared, listener } = self;
+            let Worker { shared, listener, stopping_max } = self;
             let listener = tokio::net::TcpListener::from_std(listener)?;
             let mut stopping = shared.stopping.clone();
             let connections = shared.site.connections.clone();
@@ -269,7 +274,7 @@ impl Worker {
             }
             drop(listener);
             drop(alive);
-            let _ = tokio::time::timeout(STOPPING_MAX, ended.recv()).await;
+            let _ = tokio::time::timeout(stopping_max, ended.recv()).await;
             Ok(())
         })
     }

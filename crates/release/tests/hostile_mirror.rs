@@ -7,11 +7,11 @@ use holdfast_release::mirror::{
     Answer, Directory, Http, Mirror, MirrorError, Mirrors, NotHad, Patience, State, parse,
 };
 use holdfast_sim::mirror::{HostileMirror, Misdeed};
-use holdfast_testing::noise;
+use holdfast_testing::{PATIENCE, eventually, eventually_some, free_port, noise};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,18 +19,38 @@ use std::time::{Duration, Instant};
 const PART: Range<u64> = 1000..50_000;
 const BYTES_MAX: u64 = 1 << 20;
 
-/// Waits for nobody long.
-const PATIENCE: Patience = Patience {
-    connect: Duration::from_secs(2),
-    answer: Duration::from_secs(1),
-    bytes_per_s_min: 50_000,
-    total: Duration::from_secs(20),
-};
+/// Waits as long as it takes.
+const PATIENT: Patience =
+    Patience { connect: PATIENCE, answer: PATIENCE, bytes_per_s_min: 1, total: PATIENCE };
+
+/// Waits long for nobody who has to be given up.
+fn patience(misdeed: Misdeed) -> Patience {
+    match misdeed {
+        Misdeed::Silent | Misdeed::DripsHead | Misdeed::DripsBody => {
+            Patience { answer: Duration::from_secs(1), bytes_per_s_min: 50_000, ..PATIENT }
+        }
+        _ => PATIENT,
+    }
+}
 
 struct Release {
     files: BTreeMap<String, Vec<u8>>,
     pack: String,
     digest: Digest,
+}
+
+/// A mirror, and what it does.
+struct Started {
+    mirror: HostileMirror,
+    misdeed: Misdeed,
+}
+
+impl Deref for Started {
+    type Target = HostileMirror;
+
+    fn deref(&self) -> &HostileMirror {
+        &self.mirror
+    }
 }
 
 fn digest(bytes: &[u8]) -> Digest {
@@ -50,8 +70,8 @@ fn release(pack_bytes: usize) -> Release {
 }
 
 impl Release {
-    fn start(&self, misdeed: Misdeed) -> HostileMirror {
-        HostileMirror::start(self.files.clone(), misdeed)
+    fn start(&self, misdeed: Misdeed) -> Started {
+        Started { mirror: HostileMirror::start(self.files.clone(), misdeed), misdeed }
     }
 
     /// The pack, or a part of it, checked as a client would.
@@ -68,9 +88,9 @@ impl Release {
     }
 }
 
-fn mirrors(of: &[&HostileMirror]) -> Mirrors {
-    let http = |mirror: &&HostileMirror| -> Arc<dyn Mirror> {
-        Arc::new(Http::with_patience(&mirror.url(), PATIENCE).expect("a URL"))
+fn mirrors(of: &[&Started]) -> Mirrors {
+    let http = |mirror: &&Started| -> Arc<dyn Mirror> {
+        Arc::new(Http::with_patience(&mirror.url(), patience(mirror.misdeed)).expect("a URL"))
     };
     Mirrors::new(of.iter().map(http).collect())
 }
@@ -161,15 +181,14 @@ fn alone() {
                         Unreachable(needed) => (verdict == Unreachable(""), needed),
                         expected => (verdict == expected, ""),
                     };
-                    // On a busy machine time is up before too much of a head has come.
-                    let is_endless = matches!(misdeed, Misdeed::EndlessHead | Misdeed::EndlessContinue);
-                    let is_late = is_endless && verdict == Unreachable("") && words.contains("in time");
-                    let is_expected = is_late || fits && words.contains(needed);
+                    // On a busy machine time is up before the body begins.
+                    let is_late = misdeed == Misdeed::DripsBody && words.contains("in time");
+                    let is_expected = fits && (is_late || words.contains(needed));
                     assert!(is_expected, "{misdeed:?} {part:?}: {verdict:?}: {words}");
                     if verdict != Given {
                         assert!(words.contains(&mirror.url()) && words.contains(&release.pack), "{words}");
                     }
-                    assert!(took < Duration::from_secs(60), "{misdeed:?} {part:?} took {took:?}");
+                    assert!(took < PATIENCE, "{misdeed:?} {part:?} took {took:?}");
                     assert!(mirror.sent() < BYTES_MAX + (16 << 20), "{misdeed:?}: {} bytes", mirror.sent());
                 }
             });
@@ -301,8 +320,7 @@ fn missing_files() {
     assert_eq!(from, full.url());
     assert_eq!(both.standings()[0].failures, 1);
     // With one that cannot be reached, it is not certain.
-    let dead = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
-    let dead: Arc<dyn Mirror> = parse(&format!("http://{dead}/")).expect("a mirror");
+    let dead: Arc<dyn Mirror> = parse(&format!("http://127.0.0.1:{}/", free_port())).expect("a mirror");
     let empty: Arc<dyn Mirror> = parse(&empty.url()).expect("a mirror");
     let some = Mirrors::new(vec![dead, empty]);
     let error = some.get_checked("keys/2", None, 100, &|_| Ok::<_, String>(())).expect_err("none has it");
@@ -327,8 +345,9 @@ fn an_old_record() {
     assert_eq!(roots[0].1.as_deref(), Ok(&b"an old record"[..]));
     assert!(matches!(roots[1].1, Err(MirrorError::Unreachable { .. })));
     assert_eq!(roots[2].1.as_deref(), Ok(&b"the record"[..]));
-    let states: Vec<State> = mirrors.standings().iter().map(|standing| standing.state).collect();
-    assert_eq!(states, [State::Good, State::Paused, State::Good]);
+    // Its pause may be over by now.
+    let was_paused: Vec<bool> = mirrors.standings().iter().map(|standing| standing.why.is_some()).collect();
+    assert_eq!(was_paused, [false, true, false]);
 }
 
 /// Paths can be looked up by few mirrors. Of the others, whatever they say instead, nothing is had and nothing is lost.
@@ -346,7 +365,7 @@ fn looking_up_paths() {
                     // It does not look at what is asked.
                     assert!(frames.len() <= 10_000, "{misdeed:?}");
                 }
-                assert!(start.elapsed() < Duration::from_secs(10), "{misdeed:?}");
+                assert!(start.elapsed() < PATIENCE, "{misdeed:?}");
                 assert!(mirror.sent() < 16 << 20, "{misdeed:?}: {} bytes", mirror.sent());
                 if misdeed == Misdeed::Honest {
                     assert_eq!(mirrors.paths(&[b"a"], 10_000), None);
@@ -373,14 +392,17 @@ fn the_fastest_first() {
             Ok(vec![1])
         }
     }
-    let slow = Arc::new(Slow(Duration::from_millis(50), "slow"));
-    let fast = Arc::new(Slow(Duration::from_millis(1), "fast"));
-    let mirrors = Mirrors::new(vec![slow, fast]);
-    for _ in 0..50 {
-        mirrors.get_checked(layout::ROOT, None, 10, &Ok::<_, String>).expect("given");
-    }
-    let answers: Vec<u64> = mirrors.standings().iter().map(|standing| standing.answers).collect();
-    assert_eq!(answers, [1, 49]);
+    // On a busy machine the fast one may not be the faster one.
+    eventually("the slow one is asked once", || {
+        let slow = Arc::new(Slow(Duration::from_millis(50), "slow"));
+        let fast = Arc::new(Slow(Duration::from_millis(1), "fast"));
+        let mirrors = Mirrors::new(vec![slow, fast]);
+        for _ in 0..20 {
+            mirrors.get_checked(layout::ROOT, None, 10, &Ok::<_, String>).expect("given");
+        }
+        let answers: Vec<u64> = mirrors.standings().iter().map(|standing| standing.answers).collect();
+        answers == [1, 19]
+    });
 }
 
 /// A mirror that does not fit what an unsigned index says is dropped if another does; if none does, the index is to blame.
@@ -392,18 +414,22 @@ fn who_is_to_blame() {
             self.1
         }
         fn get(&self, _: &str, _: Option<Range<u64>>, _: u64) -> Result<Vec<u8>, MirrorError> {
-            // The second is the slower one, and so asked last.
+            // The second is asked last.
             std::thread::sleep(Duration::from_millis(u64::from(self.0 - 1) * 20));
             Ok(vec![self.0])
         }
     }
-    let mirrors = Mirrors::new(vec![Arc::new(Has(1, "one")), Arc::new(Has(2, "two"))]);
     let fits = |wanted: u8| {
         move |bytes: Vec<u8>| if bytes == [wanted] { Ok(()) } else { Err("something else".to_owned()) }
     };
-    let error = mirrors.get_fitting(layout::ROOT, 0..1, &fits(3)).expect_err("nobody has that");
-    assert!(error.disputed() && !error.missing_somewhere());
-    assert!(mirrors.dropped().is_empty());
+    let mirrors = eventually_some("the second is the slower one", || {
+        let mirrors = Mirrors::new(vec![Arc::new(Has(1, "one")), Arc::new(Has(2, "two"))]);
+        let error = mirrors.get_fitting(layout::ROOT, 0..1, &fits(3)).expect_err("nobody has that");
+        assert!(error.disputed() && !error.missing_somewhere());
+        assert!(mirrors.dropped().is_empty());
+        let [one, two] = &mirrors.standings()[..] else { panic!("two mirrors") };
+        (one.latency_ms < two.latency_ms).then_some(mirrors)
+    });
     let (_, giver) = mirrors.get_fitting(layout::ROOT, 0..1, &fits(2)).expect("the second has it");
     assert_eq!(giver, "two");
     let dropped: Vec<String> = mirrors.dropped().into_iter().map(|(mirror, _)| mirror).collect();
@@ -419,16 +445,20 @@ fn all_dropped() {
     let release = release(1000);
     let bad = release.start(Misdeed::FlipsByte);
     let mirrors = mirrors(&[&bad]);
-    for _ in 0..3 {
+    let get = || {
         let error = release.get(&mirrors, None).expect_err("false");
         assert!(error.to_string().contains("digest") && error.to_string().contains(&bad.url()), "{error}");
-    }
+    };
+    let start = Instant::now();
+    get();
     assert_eq!(bad.requests(), 1);
     assert!(!mirrors.report_bad("http://nobody/", "not one of ours"), "none is left");
     assert!(mirrors.each().is_empty());
-    std::thread::sleep(Duration::from_millis(600));
-    release.get(&mirrors, None).expect_err("still false");
-    assert_eq!(bad.requests(), 2);
+    eventually("it is asked again", || {
+        get();
+        bad.requests() == 2
+    });
+    assert!(start.elapsed() >= Duration::from_millis(500), "after a pause");
 }
 
 /// Answers that are damaged at random, thousands of them: none makes a client panic, hang, or take more than it asked
@@ -465,7 +495,7 @@ fn damaged_answers() {
             let _ = stream.write_all(&answer);
         }
     });
-    let mirror = Http::with_patience(&format!("http://{address}/"), PATIENCE).expect("a URL");
+    let mirror = Http::with_patience(&format!("http://{address}/"), PATIENT).expect("a URL");
     let (mut given, mut refused) = (0, 0);
     for _ in 0..ROUNDS {
         match mirror.get("packs/a", Some(5..15), 10) {

@@ -50,7 +50,7 @@ fn serve(host: &str) -> SocketAddr {
 /// What a process says to a mirror, that takes its authorities from a file.
 fn said_of(url: &str, authorities: &Path) -> String {
     let output = Command::new(std::env::current_exe().expect("this program"))
-        .args(["--exact", "authorities", "--nocapture"])
+        .args(["--exact", "https::authorities", "--nocapture"])
         .env(URL, url)
         .env("SSL_CERT_FILE", authorities)
         .env_remove("SSL_CERT_DIR")

@@ -19,6 +19,7 @@ use holdfast_release::serve::{ServeConfig, Server};
 use holdfast_release::signing::Signed;
 use holdfast_release::{form, layout};
 use holdfast_rpc::RpcError;
+use holdfast_testing::{PATIENCE, eventually};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
@@ -183,7 +184,7 @@ fn release(folder: &Path, at_origin: &[Digest]) {
 
 fn ask(server: SocketAddr, head: &str, body: &[u8]) -> (u16, Vec<u8>) {
     let mut stream = TcpStream::connect(server).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let length = body.len();
     let head = format!("{head} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
     stream.write_all(&[head.as_bytes(), body].concat()).unwrap();
@@ -205,9 +206,12 @@ fn a_mirror_of_an_origin() {
     let [good, bad, missing, slow] = names;
     let hangs = Arc::new(AtomicBool::new(true));
     let still_hangs = hangs.clone();
+    let is_asked = Arc::new(AtomicBool::new(false));
+    let asked = is_asked.clone();
     let origin = origin(move |wanted| {
         assert!(wanted.iter().all(|one| names.contains(one)), "only what is of the release");
         if wanted.contains(&slow) {
+            asked.store(true, Ordering::SeqCst);
             while still_hangs.load(Ordering::SeqCst) {
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -222,6 +226,7 @@ fn a_mirror_of_an_origin() {
     });
     let mut config = ServeConfig::new(folder.path().to_owned(), SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
     config.origin = Some(Arc::new(origin));
+    config.idle_s = 3600;
     let server = Server::open(config).unwrap();
     let at = server.local_address();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -246,7 +251,7 @@ fn a_mirror_of_an_origin() {
 
     let waiting: Vec<_> =
         (0..20).map(|_| std::thread::spawn(move || ask(at, &format!("GET /object/{slow}"), b"").0)).collect();
-    std::thread::sleep(Duration::from_millis(300));
+    eventually("the origin is asked", || is_asked.load(Ordering::SeqCst));
     for _ in 0..20 {
         assert_eq!(ask(at, "GET /root", b"").0, 200);
     }

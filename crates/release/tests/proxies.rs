@@ -73,7 +73,7 @@ fn socks(client: &mut TcpStream) -> io::Result<SocketAddr> {
 
 fn said_of(url: &str, environment: &[(&str, &str)]) -> String {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
-    command.args(["--exact", "proxies", "--nocapture"]).env(URL, url);
+    command.args(["--exact", "proxies::proxies", "--nocapture"]).env(URL, url);
     for name in ["ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"] {
         command.env_remove(name).env_remove(name.to_lowercase());
     }
@@ -104,7 +104,7 @@ fn proxies() {
         assert!(said.contains("given: the record"), "{scheme}: {said}");
         assert_eq!(proxy.made.load(SeqCst), 1, "{scheme}: past it");
     }
-    let nobody = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
+    let nobody = format!("127.0.0.1:{}", holdfast_testing::free_port());
     for scheme in ["http", "https", "socks5"] {
         let said = said_of(&mirror.url(), &[("ALL_PROXY", &format!("{scheme}://{nobody}"))]);
         assert!(said.contains("refused") && said.contains("cannot be reached"), "{scheme}: {said}");

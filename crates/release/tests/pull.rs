@@ -471,7 +471,9 @@ fn a_false_index() {
         });
         let before = snapshot(&world.path("old"));
         let error = world.pull_from(vec![liar], "old", &How::default()).expect_err("it lies");
-        assert!(matches!(error, PullError::Torn { sequence: 2, .. }), "{number}: {error}");
+        let PullError::Torn { sequence, .. } = error else { panic!("{number}: {error}") };
+        // The block that is lacking may be of the older release too.
+        assert!(sequence == 2 || number == 2 && sequence == 1, "{number}: {sequence}");
         let after = snapshot(&world.path("old"));
         assert!(before.iter().all(|(path, file)| after.get(path) == Some(file)), "{number}");
     }

@@ -13,7 +13,7 @@ use holdfast_release::record::Location;
 use holdfast_release::serve::{ServeConfig, ServeError, Server};
 use holdfast_release::tree::{Found, Tree};
 use holdfast_release::{form, hints, layout, pack};
-use holdfast_testing::noise;
+use holdfast_testing::{PATIENCE, eventually, noise};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -61,6 +61,8 @@ impl Serving {
         write(folder.path(), &index(), &noise(1, 1000));
         let mut config =
             ServeConfig::new(folder.path().to_owned(), SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
+        // Nobody is shown out for being slow.
+        config.idle_s = 3600;
         change(&mut config);
         let server = Server::open(config).expect("it listens");
         let address = server.local_address();
@@ -75,7 +77,7 @@ impl Serving {
 
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).expect("connected");
-        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+        stream.set_read_timeout(Some(PATIENCE)).expect("set");
         stream
     }
 
@@ -311,20 +313,13 @@ fn objects() {
     let folder = serving.folder.path();
     let target = |block: &Block| format!("/object/{}", block.reference().address);
     let stored = |block: &Block| holdfast_crypto::encode(&block.to_stored());
-    let eventually = |done: &dyn Fn() -> bool| {
-        let start = Instant::now();
-        while !done() {
-            assert!(start.elapsed() < Duration::from_secs(10));
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    };
     let (few, many) = (blocks(0..10), blocks(100..4000));
     assert_eq!(serving.get(&target(&few[0])).status, 500, "root is not one");
     publish(folder, 1, &few);
-    eventually(&|| serving.get(&target(&few[0])).status == 200);
+    eventually("the release is served", || serving.get(&target(&few[0])).status == 200);
     assert_eq!(serving.get(&target(&many[0])).status, 404);
     publish(folder, 2, &many);
-    eventually(&|| serving.get(&target(&few[0])).status == 404);
+    eventually("the next release is served", || serving.get(&target(&few[0])).status == 404);
     for block in many.iter().step_by(97) {
         let answer = serving.get(&target(block));
         assert_eq!(answer.status, 200, "{}", answer.head);
@@ -368,8 +363,8 @@ fn objects() {
     };
     assert!(!given(&target(last)).ends_with(&stored(last)), "what is not there is not sent");
     std::fs::write(folder.join(layout::ROOT), b"damaged").expect("written");
-    eventually(&|| serving.get("/root").body == b"damaged");
-    eventually(&|| given(&target(last)).starts_with(b"HTTP/1.1 500"));
+    eventually("the damage is seen", || serving.get("/root").body == b"damaged");
+    eventually("it fails", || given(&target(last)).starts_with(b"HTTP/1.1 500"));
 }
 
 /// Frames as the only source of blocks.
@@ -434,11 +429,7 @@ fn paths() {
         serving.raw(&[head.as_bytes(), body].concat())
     };
     let ask = |body: &[u8]| post(&format!("Content-Length: {}\r\n", body.len()), body);
-    let start = Instant::now();
-    while ask(b"").status != 200 {
-        assert!(start.elapsed() < Duration::from_secs(10), "{}", ask(b"").head);
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    eventually("the release is served", || ask(b"").status == 200);
     let body = format!("{deep}\0many/name 04321\0many/nothing\0no/thing");
     let chunked = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
     for answer in [ask(body.as_bytes()), post("Transfer-Encoding: chunked\r\n", chunked.as_bytes())] {
@@ -479,11 +470,7 @@ fn paths() {
     assert_eq!((read.status, read.header("allow")), (405, Some("POST")));
     // A release without hints has no such thing; blocks can be had all the same.
     publish(serving.folder.path(), 2, &blocks(0..10));
-    let start = Instant::now();
-    while ask(body.as_bytes()).status != 404 {
-        assert!(start.elapsed() < Duration::from_secs(10));
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    eventually("the next release is served", || ask(body.as_bytes()).status == 404);
 }
 
 /// What changes is seen within a second or so; what is removed, too.
@@ -498,11 +485,9 @@ fn changes() {
     std::fs::rename(folder.join("new"), folder.join(layout::ROOT)).expect("replaced");
     write(folder, layout::REVOKED, b"revoked");
     std::fs::remove_file(folder.join(layout::keys(1))).expect("removed");
-    let start = Instant::now();
-    while serving.get("/root").body != b"a new record" || serving.get("/keys/1").status != 404 {
-        assert!(start.elapsed() < Duration::from_secs(10));
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    eventually("the changes are seen", || {
+        serving.get("/root").body == b"a new record" && serving.get("/keys/1").status == 404
+    });
     assert_eq!(serving.get("/revoked").body, b"revoked");
     assert_ne!(serving.get("/root").header("etag"), Some(before.as_str()));
 }
@@ -553,36 +538,52 @@ fn bad_requests() {
     assert_eq!(serving.get("/root").status, 200);
 }
 
+/// Whether the server still has a connection open, whatever the client has read of it.
+fn is_served(server: SocketAddr, client: SocketAddr) -> bool {
+    const ESTABLISHED: &str = "01";
+    let connections = std::fs::read_to_string("/proc/self/net/tcp").expect("read");
+    let [server, client] = [server, client].map(|address| format!("0100007F:{:04X}", address.port()));
+    connections.lines().any(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        words.get(1..4) == Some(&[&server, &client, ESTABLISHED])
+    })
+}
+
 /// Whoever asks for nothing, asks without end, or does not take what was asked for, is shown out; others are served.
 #[test]
 fn the_idle_and_the_slow() {
-    let serving = Serving::start_with(|config| config.idle_s = 1);
-    let start = Instant::now();
+    const IDLE: Duration = Duration::from_secs(1);
+    let serving = Serving::start_with(|config| config.idle_s = IDLE.as_secs());
     let mut idle = serving.connect();
     let mut slow = serving.connect();
     let mut unread = serving.connect();
     for _ in 0..20 {
         write!(unread, "GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", pack()).expect("sent");
     }
-    let mut used = serving.connect();
-    let mut answer = [0; 1000];
-    let (mut closed, mut byte) = (0, [0]);
+    let (mut used, mut used_since) = (serving.connect(), Instant::now());
+    let (mut asked, mut answer, mut byte) = (used_since, [0; 1000], [0]);
     slow.set_nonblocking(true).expect("set");
     idle.set_nonblocking(true).expect("set");
     let ended = |stream: &mut TcpStream, byte: &mut [u8]| match stream.read(byte) {
         Ok(read) => read == 0,
         Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
     };
-    while closed < 2 {
-        assert!(start.elapsed() < Duration::from_secs(15));
+    eventually("the idle and the slow are shown out, and one that is used stays", || {
         let _ = slow.write_all(b"X");
-        used.write_all(b"GET /root HTTP/1.1\r\nHost: x\r\n\r\n").expect("sent");
-        assert!(used.read(&mut answer).expect("one that is used stays") > 0);
-        std::thread::sleep(Duration::from_millis(100));
-        closed = [&mut idle, &mut slow].into_iter().filter_map(|s| ended(s, &mut byte).then_some(())).count();
-    }
-    // It asked for something, so it has a little longer. What the system had taken already arrives, but not everything.
-    std::thread::sleep(Duration::from_secs(4).saturating_sub(start.elapsed()));
+        let before = std::mem::replace(&mut asked, Instant::now());
+        let sent = used.write_all(b"GET /root HTTP/1.1\r\nHost: x\r\n\r\n");
+        if sent.is_err() || used.read(&mut answer).unwrap_or(0) == 0 {
+            assert!(before.elapsed() >= IDLE, "it was used");
+            // This machine was too slow to use it in time.
+            (used, used_since) = (serving.connect(), Instant::now());
+            asked = used_since;
+        }
+        let closed = [&mut idle, &mut slow].into_iter().filter_map(|s| ended(s, &mut byte).then_some(()));
+        closed.count() == 2 && used_since.elapsed() > 3 * IDLE
+    });
+    // What the system had taken already arrives, but not everything.
+    let client = unread.local_addr().expect("an address");
+    eventually("it is shown out", || !is_served(serving.address, client));
     let mut arrived = Vec::new();
     let _ = unread.read_to_end(&mut arrived);
     assert!(arrived.len() < 20 * PACK_BYTES, "{}", arrived.len());
@@ -605,7 +606,9 @@ fn a_thousand_connections() {
     }
     let mut late = serving.connect();
     late.write_all(b"GET /root HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("sent");
-    std::thread::sleep(Duration::from_secs(1));
+    for stream in &streams {
+        stream.peek(&mut [0]).expect("its answer has begun");
+    }
     let grown = resident().saturating_sub(before);
     assert!(grown < 256 << 20, "{grown} bytes for 1,000 connections");
     let whole = noise(1, PACK_BYTES);
@@ -629,23 +632,25 @@ fn a_thousand_connections() {
 #[test]
 fn stopping() {
     for threads in [1, 3] {
-        let mut serving = Serving::start_with(|config| config.threads = threads);
+        let mut serving = Serving::start_with(|config| {
+            (config.threads, config.stopping_max) = (threads, PATIENCE);
+        });
         let mut idle = serving.connect();
         let mut busy = serving.connect();
         write!(busy, "GET /{} HTTP/1.1\r\nHost: x\r\n\r\n", pack()).expect("sent");
         let mut first = [0; 100];
         busy.read_exact(&mut first).expect("it has begun");
         let reader = std::thread::spawn(move || {
-            std::thread::sleep(Duration::from_millis(300));
+            // It takes nothing before the other one was shown out.
+            assert_eq!(idle.read(&mut first).expect("closed"), 0);
             let mut rest = Vec::new();
             busy.read_to_end(&mut rest).expect("read");
             rest.len()
         });
         let start = Instant::now();
         serving.end().expect("it ended well");
-        assert!(start.elapsed() < Duration::from_secs(9));
+        assert!(start.elapsed() < PATIENCE);
         assert!(reader.join().expect("no panic") > PACK_BYTES - 100);
-        assert_eq!(idle.read(&mut first).expect("closed"), 0);
         assert!(TcpStream::connect(serving.address).is_err());
     }
 }
@@ -661,8 +666,8 @@ fn what_cannot_be_served() {
     assert!(open(&folder.path().join("gone"), any).contains("gone: No such file"));
     assert!(open(folder.path(), any).contains("holds no release"));
     write(folder.path(), layout::ROOT, b"the record");
-    let taken = std::net::TcpListener::bind(any).expect("a port").local_addr().expect("an address");
-    let holder = std::net::TcpListener::bind(taken).expect("the port");
+    let holder = std::net::TcpListener::bind(any).expect("a port");
+    let taken = holder.local_addr().expect("an address");
     assert!(open(folder.path(), taken).contains(&format!("cannot listen on {taken}")));
     drop(holder);
 }

@@ -102,8 +102,8 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn soon() -> Instant {
-        Instant::now() + Duration::from_millis(20)
+    fn in_time() -> Instant {
+        Instant::now() + holdfast_testing::PATIENCE
     }
 
     /// Proves: a wait ends when what was noted before it is durable, and with the reason when it cannot be; later notes
@@ -111,23 +111,25 @@ mod tests {
     #[test]
     fn waits() {
         let notes = Notes::default();
-        notes.wait(soon(), || panic!("nothing is open"), || panic!("late")).expect("nothing to wait for");
+        notes.wait(in_time(), || panic!("nothing is open"), || panic!("late")).expect("nothing to wait for");
         notes.add();
         assert!(notes.are_open());
-        let late = notes.wait(soon(), || {}, || FsError::Busy);
+        let late = notes.wait(Instant::now() + Duration::from_millis(20), || {}, || FsError::Busy);
         assert!(matches!(late, Err(FsError::Busy)));
         let upto = notes.count();
         let saved = || {
             notes.add();
             notes.keep(upto);
         };
-        notes.wait(soon(), saved, || panic!("late")).expect("durable");
+        notes.wait(in_time(), saved, || panic!("late")).expect("durable");
         assert!(notes.are_open());
-        let full = notes.wait(soon(), || notes.fail(FsError::NoSpace), || panic!("late"));
+        let full = notes.wait(in_time(), || notes.fail(FsError::NoSpace), || panic!("late"));
         assert!(matches!(full, Err(FsError::NoSpace)));
-        notes.wait(soon(), || notes.keep(2), || panic!("late")).expect("a failure is over once it is saved");
+        notes
+            .wait(in_time(), || notes.keep(2), || panic!("late"))
+            .expect("a failure is over once it is saved");
         notes.add();
         notes.end(&FsError::Busy);
-        assert!(matches!(notes.wait(soon(), || {}, || panic!("late")), Err(FsError::Busy)));
+        assert!(matches!(notes.wait(in_time(), || {}, || panic!("late")), Err(FsError::Busy)));
     }
 }

@@ -85,7 +85,7 @@ impl FileSystem {
     }
 
     fn leased_with_stamp(&self, files: &[Handle]) -> Option<(Fetched, u64)> {
-        let at = Instant::now();
+        let at = super::views::now();
         let Leased { view, stamp } = self.backend.leased(files)?;
         Some((Fetched { view, at }, stamp))
     }

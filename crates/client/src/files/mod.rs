@@ -72,7 +72,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 use views::{Fetched, Known, REQUEST_AGE_MAX, Tokens};
 
 /// Owner shown for what the mounting user may not write.
@@ -273,7 +273,7 @@ impl FileSystem {
     }
 
     fn fetch(&self) -> Result<Fetched, FsError> {
-        let at = Instant::now();
+        let at = views::now();
         Ok(Fetched { view: self.backend.fetch()?, at })
     }
 
@@ -302,7 +302,11 @@ impl FileSystem {
     fn view_to_look_at(&self, caller: &Caller, ino: Ino) -> Result<Fetched, FsError> {
         match self.tokens.take(caller.thread, ino) {
             Some(Known::Fresh(fetched)) => Ok(fetched),
-            Some(Known::Listing(fetched, _)) if fetched.at.elapsed() <= REQUEST_AGE_MAX => Ok(fetched),
+            Some(Known::Listing(fetched, _))
+                if views::now().saturating_duration_since(fetched.at) <= REQUEST_AGE_MAX =>
+            {
+                Ok(fetched)
+            }
             _ => {
                 match (self.leased(&[self.handle(ino)?]), self.tokens.directory_listed_at(caller.thread, ino))
                 {

@@ -31,7 +31,6 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::time::Instant;
 
 /// What the directory is called.
 pub const FOLDER: &[u8] = b".snapshots";
@@ -327,7 +326,7 @@ impl FileSystem {
         }
         let node = self.nodes.get(ino, place.handle);
         node.state().open += 1;
-        let open = OpenDirectory::new(node, Fetched { view, at: Instant::now() });
+        let open = OpenDirectory::new(node, Fetched { view, at: super::views::now() });
         self.directories.lock().insert(id, Arc::new(open));
         Ok(id)
     }

@@ -49,6 +49,38 @@ const REPEAT_AGE_MAX: Duration = Duration::from_millis(100);
 /// Most threads remembered.
 const THREADS_MAX: usize = 4096;
 
+/// The present moment.
+#[cfg(not(test))]
+pub fn now() -> Instant {
+    Instant::now()
+}
+
+#[cfg(test)]
+pub use clock::now;
+
+/// The time of tests, which passes when they say so.
+#[cfg(test)]
+pub mod clock {
+    use std::cell::Cell;
+    use std::sync::LazyLock;
+    use std::time::{Duration, Instant};
+
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+    thread_local! {
+        static PASSED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    }
+
+    pub fn now() -> Instant {
+        *START + PASSED.get()
+    }
+
+    /// Lets time pass, for this thread.
+    pub fn pass(by: Duration) {
+        PASSED.set(PASSED.get() + by);
+    }
+}
+
 /// What a thread has just looked up.
 struct Token {
     ino: Ino,
@@ -149,7 +181,7 @@ impl Tokens {
             basis,
             view: fetched.view.clone(),
             fetched: fetched.at,
-            answered: Instant::now(),
+            answered: now(),
         };
         self.with(thread, |known| known.token = Some(token));
     }
@@ -163,7 +195,8 @@ impl Tokens {
         }
         let fetched = Fetched { view: token.view, at: token.fetched };
         match token.basis {
-            Basis::Fresh(_) => (fetched.at.elapsed() <= REQUEST_AGE_MAX).then_some(Known::Fresh(fetched)),
+            Basis::Fresh(_) => (now().saturating_duration_since(fetched.at) <= REQUEST_AGE_MAX)
+                .then_some(Known::Fresh(fetched)),
             Basis::Listing(found_by) => Some(Known::Listing(fetched, found_by)),
         }
     }
@@ -181,8 +214,8 @@ impl Tokens {
         };
         let next = component.ino == directory
             && !is_open
-            && token.answered.elapsed() <= WALK_AGE_MAX
-            && token.fetched.elapsed() <= REQUEST_AGE_MAX
+            && now().saturating_duration_since(token.answered) <= WALK_AGE_MAX
+            && now().saturating_duration_since(token.fetched) <= REQUEST_AGE_MAX
             && !may_be_working_directory(thread, &component.name);
         match next {
             true => Walk::Fresh(Fetched { view: token.view, at: token.fetched }, component),
@@ -205,7 +238,7 @@ impl Tokens {
     pub fn listed_at(&self, thread: u32, directory: Ino, name: &[u8]) -> Option<Instant> {
         let mut threads = self.threads.lock();
         let listed = threads.get_mut(&thread)?.listed.as_mut()?;
-        if listed.at.elapsed() > LISTED_AGE_MAX {
+        if now().saturating_duration_since(listed.at) > LISTED_AGE_MAX {
             return None;
         }
         if listed.directory != directory {
@@ -214,12 +247,12 @@ impl Tokens {
         }
         match &listed.last {
             Some((last, since)) if last == name => {
-                if since.elapsed() > REPEAT_AGE_MAX {
+                if now().saturating_duration_since(*since) > REPEAT_AGE_MAX {
                     listed.last = None;
                     return None;
                 }
             }
-            _ => listed.last = Some((name.to_vec(), Instant::now())),
+            _ => listed.last = Some((name.to_vec(), now())),
         }
         Some(listed.at)
     }
@@ -228,7 +261,8 @@ impl Tokens {
     pub fn directory_listed_at(&self, thread: u32, directory: Ino) -> Option<Instant> {
         let threads = self.threads.lock();
         let listed = threads.get(&thread)?.listed.as_ref()?;
-        (listed.directory == directory && listed.at.elapsed() <= LISTED_AGE_MAX).then_some(listed.at)
+        (listed.directory == directory && now().saturating_duration_since(listed.at) <= LISTED_AGE_MAX)
+            .then_some(listed.at)
     }
 
     /// The names found through a listing that a change by `thread` must check first: those of its last LOOKUP, if that
@@ -307,8 +341,14 @@ impl Tokens {
         if threads.len() >= THREADS_MAX {
             let age_max = REQUEST_AGE_MAX.max(LISTED_AGE_MAX);
             threads.retain(|_, known| {
-                known.token.as_ref().is_some_and(|token| token.fetched.elapsed() <= age_max)
-                    || known.listed.as_ref().is_some_and(|listed| listed.at.elapsed() <= age_max)
+                known
+                    .token
+                    .as_ref()
+                    .is_some_and(|token| now().saturating_duration_since(token.fetched) <= age_max)
+                    || known
+                        .listed
+                        .as_ref()
+                        .is_some_and(|listed| now().saturating_duration_since(listed.at) <= age_max)
             });
             if threads.len() >= THREADS_MAX {
                 threads.clear();

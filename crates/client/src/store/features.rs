@@ -63,10 +63,7 @@ const fn mixed(mut number: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn noise(seed: u64, length: usize) -> Vec<u8> {
-        (0..length as u64).map(|n| mixed(n ^ (seed << 40)) as u8).collect()
-    }
+    use holdfast_testing::noise;
 
     fn features(parts: &[&[u8]]) -> Features {
         let mut sampler = Sampler::new();

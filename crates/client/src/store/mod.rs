@@ -453,12 +453,15 @@ impl VerifiedStore {
         }
     }
 
+    /// Waits until what was sent and fetched until now is in the persistent cache. Whether it is.
+    pub fn settle_cache(&self, patience: Duration) -> bool {
+        let (done, settled) = sync_channel(1);
+        self.lanes.keep.try_send(Keep::Settle(done)).is_ok() && settled.recv_timeout(patience).is_ok()
+    }
+
     /// Lets go of the persistent cache, once what was sent and fetched until now is in it.
     pub(crate) fn close_cache(&self) {
-        let (done, settled) = sync_channel(1);
-        if self.lanes.keep.try_send(Keep::Settle(done)).is_ok() {
-            let _ = settled.recv_timeout(CLOSE_PATIENCE);
-        }
+        self.settle_cache(CLOSE_PATIENCE);
         *self.shared.disk.lock() = None;
     }
 

@@ -3,6 +3,7 @@
 use super::*;
 use holdfast_content::{BlockError, StoredBlock};
 use holdfast_protocol::message::{ServerError, StoreHeader, Welcome};
+use holdfast_testing::{eventually, noise};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
@@ -18,6 +19,8 @@ struct Host {
     down: AtomicBool,
     full: AtomicBool,
     slow: AtomicBool,
+    /// The first request is answered once there is a second one.
+    meets: AtomicBool,
 }
 
 impl Host {
@@ -36,6 +39,9 @@ impl Remote for Host {
         self.at_once_max.fetch_max(now, Relaxed);
         if self.slow.load(Relaxed) {
             std::thread::sleep(Duration::from_millis(30));
+        }
+        if self.meets.load(Relaxed) {
+            eventually("another request comes meanwhile", || self.at_once_max.load(Relaxed) > 1);
         }
         let answer = match request {
             Request::Retrieve(addresses) => {
@@ -94,16 +100,7 @@ fn store_on(host: &Arc<Host>) -> (VerifiedStore, tempfile::TempDir) {
 
 /// A block that does not compress.
 fn block(number: u64, length: usize, references: Vec<Digest>) -> Block {
-    let mut random = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let body = (0..length)
-        .map(|_| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            (random >> 32) as u8
-        })
-        .collect();
-    Block::new(&KEY, BlockKind::Chunk, references, body)
+    Block::new(&KEY, BlockKind::Chunk, references, noise(number, length))
 }
 
 /// Proves: however many ask for one block at once, it is fetched once; afterwards it is here.
@@ -127,7 +124,7 @@ fn one_flight_for_many() {
 #[test]
 fn prefetch_in_parallel_batches() {
     let host = Arc::new(Host::default());
-    host.slow.store(true, Relaxed);
+    host.meets.store(true, Relaxed);
     let (store, _directory) = store_on(&host);
     let references: Vec<_> = (0..600).map(|n| host.put(&block(n, 10_000, Vec::new()))).collect();
     let wanted: Vec<_> = references.iter().map(|reference| (*reference, BlockKind::Chunk)).collect();
@@ -232,7 +229,7 @@ fn collects_what_is_reached() {
 fn uploads() {
     use holdfast_content::BlockSink;
     let host = Arc::new(Host::default());
-    host.slow.store(true, Relaxed);
+    host.meets.store(true, Relaxed);
     let (store, _directory) = store_on(&host);
     let mut upload = store.upload();
     for number in 0..100 {

@@ -23,6 +23,7 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 pub const NOW: i64 = 1_700_000_000_000_000_000;
@@ -400,6 +401,7 @@ pub struct Link {
     peer: PublicKey,
     faults: Mutex<Option<Faults>>,
     down: Mutex<bool>,
+    refused: AtomicU64,
     forger: Mutex<Option<Forger>>,
     tampers: Mutex<Option<Tamper>>,
 }
@@ -411,6 +413,7 @@ impl Link {
             peer: key.public(),
             faults: Mutex::new(None),
             down: Mutex::new(false),
+            refused: AtomicU64::new(0),
             forger: Mutex::new(None),
             tampers: Mutex::new(None),
         })
@@ -438,6 +441,11 @@ impl Link {
         *self.down.lock() = down;
     }
 
+    /// How many requests found it down.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(SeqCst)
+    }
+
     pub fn redirect(&self, server: &Arc<Server>) {
         *self.server.lock() = server.clone();
     }
@@ -446,6 +454,7 @@ impl Link {
 impl Remote for Link {
     fn call(&self, request: Request, _deadline: Duration) -> Result<Response, RpcError> {
         if *self.down.lock() {
+            self.refused.fetch_add(1, SeqCst);
             return Err(RpcError::Unreachable { address: "test".into(), why: "down".into() });
         }
         let fault = self.faults.lock().as_mut().map_or(Fault::None, |faults| faults(&request));
@@ -519,7 +528,10 @@ impl Machine {
     }
 }
 
-pub const DEADLINE: Duration = Duration::from_secs(30);
+pub const DEADLINE: Duration = holdfast_testing::PATIENCE;
+
+/// For servers that are to declare nothing dead unless they are aged.
+pub const NEVER: Duration = Duration::from_secs(24 * 3600);
 
 /// A file system with a superuser, some users with a device each, and a group of them all.
 pub struct World {

@@ -222,7 +222,9 @@ impl Pump {
 
     /// Saves what may be lost and tells everybody who still waits.
     fn end(&mut self) {
-        if self.shared.check().is_ok() && self.shared.notes.are_open() {
+        // Also what others froze it for, of which it may not have heard.
+        let is_frozen = self.shared.frozen().is_some();
+        if is_frozen || self.shared.check().is_ok() && self.shared.notes.are_open() {
             let _ = self.save(None);
         }
         let error = self.shared.check().err().unwrap_or_else(stopped);

@@ -278,7 +278,7 @@ pub fn journal_options(device: u32, dir: &std::path::Path) -> WriteBackOptions {
         name: format!("device {device}"),
         gather: Duration::ZERO,
         gathers: false,
-        patience: Duration::from_secs(60),
+        patience: holdfast_testing::PATIENCE,
     }
 }
 

@@ -71,7 +71,7 @@ impl Tested {
     /// Waits until everything is at the server.
     fn settle(&self) {
         if let Some(back) = &self.back {
-            assert!(back.settle(Duration::from_secs(60)).unwrap(), "{:?}", back.status());
+            assert!(back.settle(holdfast_testing::PATIENCE).unwrap(), "{:?}", back.status());
             assert_eq!(back.status().conflicts, vec![], "nobody else has changed anything");
         }
     }
