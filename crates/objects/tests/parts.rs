@@ -3,7 +3,7 @@
 
 use crate::common;
 
-use common::{bodies, fresh, open, record, settings, settle};
+use common::{bodies, fresh, impatient, open, record, settings, settle};
 use holdfast_objects::simulated::{Fate, Simulated};
 use holdfast_objects::{Durability, Kind, Settings};
 use parking_lot::Mutex;
@@ -73,7 +73,7 @@ fn parts_under_way_may_be_lost() {
     let mut number = 0;
     let mut failed = 0;
     for round in 0..10u32 {
-        let quickly = Settings { part_bytes_min: 50, ..settings(Durability::Object, round > 0) };
+        let quickly = Settings { part_bytes_min: 50, ..impatient(Durability::Object, round > 0) };
         let (tier, log) =
             open(&fresh(), &bucket, quickly).unwrap_or_else(|error| panic!("round {round}: {error}"));
         let found: BTreeSet<Vec<u8>> = bodies(&log).into_iter().collect();
