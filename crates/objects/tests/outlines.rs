@@ -159,7 +159,8 @@ fn outlines_are_not_trusted() {
         let middle = altered.len() / 2;
         altered[middle] ^= 1;
         let bad = [None, Some(Vec::new()), Some(good[..good.len() - 1].to_vec()), Some(altered), Some(other)];
-        for bad in bad {
+        // Each in two ways, and each way with several.
+        for (_, bad) in bad.into_iter().enumerate().filter(|(way, _)| (way + at) % 5 < 2) {
             let bucket = bucket.snapshot();
             bucket.alter(name, bad);
             assert_eq!(known_of(&bucket, &expected.0), Ok(expected.clone()), "{name}");
