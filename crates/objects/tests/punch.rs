@@ -262,6 +262,8 @@ fn op() -> impl Strategy<Value = Op> {
 struct Model {
     needed: BTreeMap<Position, Vec<u8>>,
     dead: BTreeMap<Position, Vec<u8>>,
+    /// Those of the dead that were never acknowledged: once the disk is lost, others may take their places.
+    unacknowledged: Vec<Position>,
 }
 
 impl Model {
@@ -337,6 +339,7 @@ fn run(durability: Durability, ops: &[Op]) {
                 if let Some((number, _)) = log.sealed_segments().first() {
                     let mut rest = unsure.split_off(&Position { segment: number + 1, offset: 0 });
                     // It is the oldest segment.
+                    model.unacknowledged.extend(unsure.keys());
                     model.needed.append(&mut unsure);
                     unsure.append(&mut rest);
                     model.kill(|place| place.segment == *number);
@@ -360,6 +363,13 @@ fn run(durability: Durability, ops: &[Op]) {
                 (tier, log) = reopen(&disk, &bucket, durability, loses);
                 bucket.without_fates();
                 let found = scanned(&log);
+                if loses {
+                    for place in std::mem::take(&mut model.unacknowledged) {
+                        if !found.contains_key(&place) {
+                            model.dead.remove(&place);
+                        }
+                    }
+                }
                 // What was not acknowledged is there or not, even if appending it failed; and may be lost with the disk.
                 unsure.clear();
                 for (place, body) in &found {
