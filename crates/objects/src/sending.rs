@@ -87,6 +87,8 @@ fn send(inner: &Inner, number: u32) -> Result<(), OpenObjectsError> {
         // Those who wait for its end send that already.
         tails::send_until(inner, number, length, Instant::now() + inner.settings.patience)?;
     }
+    // Whoever takes over refuses a prefix that has objects and no manifest.
+    ensure_manifest(inner)?;
     let name = holdfast_log::segment_name(number);
     let mut bytes = vec![0; usize::try_from(length).expect("segments are at most 1 GiB")];
     let count = file.read_at(0, &mut bytes).map_err(OpenObjectsError::io("reading", &name))?;

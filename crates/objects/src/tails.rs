@@ -18,6 +18,8 @@ const PART_BYTES: u64 = 8 << 20;
 const UNDER_WAY_MAX: usize = 4;
 /// How long an acknowledgement waits once the bucket has been away.
 const PATIENCE_AWAY: Duration = Duration::from_secs(1);
+/// Longest pause before a request that failed is sent again.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Sends what is on the local disk for good and not in the bucket, and makes sure that it counts. Callers share requests; and
 /// while one looks at the owner's note, another sends what came next.
@@ -50,7 +52,7 @@ pub(crate) fn confirm(inner: &Inner) -> Result<(), OpenObjectsError> {
     };
     // Whoever takes the store over writes the note first and looks at what is there after that. So if the note is still
     // ours, they will find what was sent before.
-    patiently(deadline, || claim::look(inner))?;
+    patiently(inner, deadline, || claim::look(inner))?;
     let mut state = inner.state.lock();
     for (number, tail) in sent {
         if let Some(growing) = state.growing.get_mut(&number) {
@@ -86,7 +88,7 @@ pub(crate) fn send_until(
                 }
             }
         };
-        let sent = patiently(deadline, || send_part(inner, number, range));
+        let sent = patiently(inner, deadline, || send_part(inner, number, range));
         {
             let mut state = inner.state.lock();
             match state.growing.get_mut(&number) {
@@ -113,6 +115,7 @@ fn late(inner: &Inner) -> BucketError {
 
 /// Tries again while the bucket is away, until it is too late.
 fn patiently(
+    inner: &Inner,
     deadline: Instant,
     mut attempt: impl FnMut() -> Result<(), OpenObjectsError>,
 ) -> Result<(), OpenObjectsError> {
@@ -120,7 +123,7 @@ fn patiently(
         if !error.is_away() || Instant::now() >= deadline {
             return Err(error);
         }
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(PAUSE.min(inner.settings.every));
     }
     Ok(())
 }

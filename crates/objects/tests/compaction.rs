@@ -3,18 +3,19 @@
 
 use crate::common;
 
-use common::settings;
+use common::{impatient, settings};
 use holdfast_content::{Block, BlockKind, DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_log::simulated::{Crash, PowerLoss};
 use holdfast_objects::simulated::{Fate, Simulated};
 use holdfast_objects::{Durability, Kind, Settings, Tiered};
 use holdfast_store::{BlockStore, CollectReport, StoreConfig};
+use holdfast_testing::eventually;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const FS: Digest = Digest([7; 32]);
 const SECOND: i64 = 1_000_000_000;
@@ -27,7 +28,11 @@ fn block(number: u64, references: Vec<Digest>) -> (Digest, StoredBlock) {
 }
 
 fn open(disk: &PowerLoss, bucket: &Simulated, anew: bool) -> Result<(Tiered, BlockStore), String> {
-    let settings = Settings { cache_bytes: 200_000, ..settings(Durability::Object, anew) };
+    open_so(disk, bucket, settings(Durability::Object, anew))
+}
+
+fn open_so(disk: &PowerLoss, bucket: &Simulated, settings: Settings) -> Result<(Tiered, BlockStore), String> {
+    let settings = Settings { cache_bytes: 200_000, ..settings };
     let tiered = Tiered::open(disk.storage(), Arc::new(bucket.clone()), settings)
         .map_err(|error| error.to_string())?;
     let config = StoreConfig {
@@ -38,14 +43,6 @@ fn open(disk: &PowerLoss, bucket: &Simulated, anew: bool) -> Result<(Tiered, Blo
     };
     let store = BlockStore::open(Arc::new(tiered.clone()), config).map_err(|error| error.to_string())?;
     Ok((tiered, store))
-}
-
-fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
-        std::thread::sleep(Duration::from_millis(3));
-    }
 }
 
 fn is_bytes(name: &str) -> bool {
@@ -77,7 +74,7 @@ fn collected(
         store.store(FS, DeviceId(1), batch.to_vec(), 0).unwrap();
         store.commit().unwrap();
         tiered.confirm().unwrap();
-        wait("some is sent", || tiered.standing().waiting_bytes < 100_000);
+        eventually("some is sent", || tiered.standing().waiting_bytes < 100_000);
     }
     let is_live = |at: usize| (at / 16).is_multiple_of(3);
     let addresses = |live: bool| -> Vec<Digest> {
@@ -89,7 +86,7 @@ fn collected(
     store.store(FS, DeviceId(1), vec![root.clone()], 700 * SECOND).unwrap();
     store.commit().unwrap();
     store.seal().unwrap();
-    wait("all is sent", || is_sent(&tiered));
+    eventually("all is sent", || is_sent(&tiered));
     let report = store.collect(FS, &[root.0], 2000 * SECOND, &mut |_| {}).unwrap();
     assert_eq!(report.dropped, dead.len() as u64);
     assert_eq!(report.damaged, []);
@@ -124,7 +121,7 @@ fn compaction_copies_at_the_store() {
     assert!(report.punched.len() > 5 && report.punched_bytes > 150_000, "{report:?}");
     assert_eq!(report.moved, 0);
     store.seal().unwrap();
-    wait("all is sent", || is_sent(&tiered));
+    eventually("all is sent", || is_sent(&tiered));
     let asked = std::mem::take(&mut *asked.lock());
     // From the first copy on no bytes are read, and only the log's end is written.
     let first = asked.iter().position(|(_, name)| name.contains("/piece-")).unwrap();
@@ -136,7 +133,7 @@ fn compaction_copies_at_the_store() {
     let traffic: Vec<_> = asked[first..].iter().filter(is_traffic).collect();
     assert!(traffic.is_empty(), "{traffic:?}");
     // Objects go a while after no manifest lists them.
-    wait("what is dead leaves the bucket", || bytes_in(&bucket) <= tiered.standing().bytes + 20_000);
+    eventually("what is dead leaves the bucket", || bytes_in(&bucket) <= tiered.standing().bytes + 20_000);
     assert!(tiered.standing().bytes < 300_000, "{:?}", tiered.standing());
     check(&store, &live, &dead);
     drop((store, tiered));
@@ -156,7 +153,7 @@ fn without_copies_what_lives_is_moved() {
     let (tiered, store, report, live, dead) = collected(&bucket, &disk);
     assert!(report.punched.is_empty() && report.moved > 100 && !report.removed.is_empty(), "{report:?}");
     store.seal().unwrap();
-    wait("all is sent", || is_sent(&tiered));
+    eventually("all is sent", || is_sent(&tiered));
     check(&store, &live, &dead);
     drop((store, tiered));
     let (_tiered, store) = open(&PowerLoss::new(2), &bucket, true).unwrap();
@@ -172,7 +169,7 @@ fn nearly_empty_segments_are_rewritten() {
     store.store(FS, DeviceId(1), leaves.clone(), 0).unwrap();
     store.commit().unwrap();
     store.seal().unwrap();
-    wait("all is sent", || is_sent(&tiered));
+    eventually("all is sent", || is_sent(&tiered));
     let (mut punched, mut removed) = (0, 0);
     for (round, left) in [100, 50, 24, 12, 6, 3].into_iter().enumerate() {
         let now = (round as i64 + 1) * 1000 * SECOND;
@@ -184,7 +181,7 @@ fn nearly_empty_segments_are_rewritten() {
         punched += report.punched.len();
         removed += report.removed.len();
         store.seal().unwrap();
-        wait("all is sent", || is_sent(&tiered));
+        eventually("all is sent", || is_sent(&tiered));
         let dead: Vec<Digest> = leaves[left..].iter().map(|(address, _)| *address).collect();
         check(&store, &live, &dead);
     }
@@ -217,12 +214,13 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 fn reopen(disk: &PowerLoss, bucket: &Simulated, anew: bool) -> (Tiered, BlockStore) {
-    match open(disk, bucket, anew) {
+    let open = || open_so(disk, bucket, impatient(Durability::Object, anew));
+    match open() {
         Ok(opened) => opened,
         Err(_) => {
             bucket.without_fates();
             bucket.settle();
-            open(disk, bucket, anew).expect("it opens from a bucket that answers")
+            open().expect("it opens from a bucket that answers")
         }
     }
 }

@@ -9,10 +9,11 @@ use holdfast_crypto::{Digest, DigestKey};
 use holdfast_objects::simulated::{Fate, Simulated};
 use holdfast_objects::{Durability, Kind, Settings, Tiered};
 use holdfast_store::{BlockStore, Charge, StoreConfig, StoreError};
+use holdfast_testing::eventually;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const FS: Digest = Digest([7; 32]);
 const SECOND: i64 = 1_000_000_000;
@@ -61,15 +62,11 @@ fn made() -> (Simulated, Known) {
     store.seal().unwrap();
     tiered.confirm().unwrap();
     settle(&tiered);
-    let start = Instant::now();
     let there = || -> BTreeSet<String> {
         let names = bucket.names().into_iter().filter(|name| is_segment(name));
         names.map(|name| number_of(&name).to_owned()).collect()
     };
-    while there().len() as u64 != tiered.standing().segments {
-        assert!(start.elapsed() < Duration::from_secs(20), "garbage is still there: {:?}", bucket.names());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually("garbage leaves the bucket", || there().len() as u64 == tiered.standing().segments);
     let all: Vec<Digest> = leaves.iter().chain([&root]).map(|(address, _)| *address).collect();
     let (blocks, _) = known(&store, all);
     drop((store, tiered));
@@ -162,7 +159,8 @@ fn outlines_are_not_trusted() {
         let middle = altered.len() / 2;
         altered[middle] ^= 1;
         let bad = [None, Some(Vec::new()), Some(good[..good.len() - 1].to_vec()), Some(altered), Some(other)];
-        for bad in bad {
+        // Each in two ways, and each way with several.
+        for (_, bad) in bad.into_iter().enumerate().filter(|(way, _)| (way + at) % 5 < 2) {
             let bucket = bucket.snapshot();
             bucket.alter(name, bad);
             assert_eq!(known_of(&bucket, &expected.0), Ok(expected.clone()), "{name}");

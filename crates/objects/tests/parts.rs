@@ -3,7 +3,7 @@
 
 use crate::common;
 
-use common::{bodies, fresh, open, record, settings, settle};
+use common::{bodies, fresh, impatient, open, record, settings, settle};
 use holdfast_objects::simulated::{Fate, Simulated};
 use holdfast_objects::{Durability, Kind, Settings};
 use parking_lot::Mutex;
@@ -72,8 +72,12 @@ fn parts_under_way_may_be_lost() {
     let acknowledged = Arc::new(Mutex::new(BTreeSet::<Vec<u8>>::new()));
     let mut number = 0;
     let mut failed = 0;
-    for round in 0..10u32 {
-        let quickly = Settings { part_bytes_min: 50, ..settings(Durability::Object, round > 0) };
+    // Which parts there are hangs on chance; so it goes on until enough were lost, and enough were not.
+    for round in 0u32.. {
+        if round >= 10 && failed > 5 && acknowledged.lock().len() > 50 {
+            break;
+        }
+        let quickly = Settings { part_bytes_min: 50, ..impatient(Durability::Object, round > 0) };
         let (tier, log) =
             open(&fresh(), &bucket, quickly).unwrap_or_else(|error| panic!("round {round}: {error}"));
         let found: BTreeSet<Vec<u8>> = bodies(&log).into_iter().collect();
@@ -125,6 +129,4 @@ fn parts_under_way_may_be_lost() {
         drop((log, tier));
         bucket = left;
     }
-    assert!(failed > 5, "{failed}");
-    assert!(acknowledged.lock().len() > 50, "{}", acknowledged.lock().len());
 }

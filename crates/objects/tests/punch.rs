@@ -2,15 +2,17 @@
 
 use crate::common;
 
-use common::{config, open, record, settings, settle};
+use common::{config, impatient, open, record, settings, settle};
 use holdfast_log::simulated::{Crash, PowerLoss};
 use holdfast_log::{Log, Position, ScanDepth, Scanned};
 use holdfast_objects::simulated::{Fate, Simulated};
 use holdfast_objects::{Durability, Kind, Settings, Tiered};
+use holdfast_testing::eventually;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 /// Room enough that no segment has to be dropped here, and so little that each is.
 const ROOM: [u64; 2] = [1 << 20, 20_000];
@@ -62,18 +64,15 @@ fn sealed(log: &Log, known: &BTreeMap<Position, Vec<u8>>) -> BTreeMap<u32, (Vec<
 }
 
 /// Waits until the bucket has all sealed segments.
-fn wait_until_sent(tier: &Tiered, log: &Log) {
-    let start = Instant::now();
-    while log.sealed_segments().iter().any(|(number, _)| !log.can_punch_holes(*number)) {
-        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", tier.standing());
-        std::thread::sleep(Duration::from_millis(2));
-    }
+fn wait_until_sent(log: &Log) {
+    eventually("the bucket has all sealed segments", || {
+        log.sealed_segments().iter().all(|(number, _)| log.can_punch_holes(*number))
+    });
 }
 
 /// Waits until the bucket has nothing but what makes up the segments.
 fn wait_until_clear(tier: &Tiered, bucket: &Simulated) {
-    let start = Instant::now();
-    loop {
+    eventually("what is dead leaves the bucket", || {
         let names = bucket.names();
         let is_bytes = |name: &&String| {
             ["/segment-", "/piece-", "/part-", "/tail-"].iter().any(|part| name.contains(part))
@@ -87,12 +86,21 @@ fn wait_until_clear(tier: &Tiered, bucket: &Simulated) {
         let expected = tier.standing().bytes;
         // A tail of the segment that is written is none of those.
         let slack = headers * 200 + 4500;
-        if bytes >= expected && bytes <= expected + slack && tier.standing().waiting_bytes < 4500 {
-            return;
-        }
-        assert!(start.elapsed() < Duration::from_secs(20), "{bytes} bytes, {expected} wanted: {names:#?}");
-        std::thread::sleep(Duration::from_millis(3));
-    }
+        bytes >= expected && bytes <= expected + slack && tier.standing().waiting_bytes < 4500
+    });
+}
+
+/// Waits until the thread that sends has gone round at least once more: each time it asks for the owner's note, at most three
+/// times.
+fn wait_for_a_round(bucket: &Simulated) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let noted = asked.clone();
+    bucket.with_fates(move |_, name| {
+        noted.fetch_add(usize::from(name.ends_with("owner")), SeqCst);
+        Fate::Good
+    });
+    eventually("the thread that sends goes round", || asked.load(SeqCst) >= 7);
+    bucket.without_fates();
 }
 
 /// Proves: holes free what they cover, in segments of one object and of parts, again and again, with no byte of it read or
@@ -116,7 +124,7 @@ fn holes_free_what_they_cover() {
             }
         }
         log.seal().unwrap();
-        wait_until_sent(&tier, &log);
+        wait_until_sent(&log);
         let all = scanned(&log);
         assert_eq!(all.len(), 120);
         let numbers: BTreeMap<Position, usize> = all.keys().copied().zip(0..).collect();
@@ -163,7 +171,7 @@ fn holes_free_what_they_cover() {
         }
         log.sync().unwrap();
         log.seal().unwrap();
-        wait_until_sent(&tier, &log);
+        wait_until_sent(&log);
         wait_until_clear(&tier, &bucket);
         known = scanned(&log);
         drop((log, tier));
@@ -187,7 +195,7 @@ fn holes_count_when_all_is_there() {
         log.append(1, &record(number)).unwrap();
     }
     log.seal().unwrap();
-    wait_until_sent(&tier, &log);
+    wait_until_sent(&log);
     let all = scanned(&log);
     // What takes the place of something dead is not in the bucket yet.
     log.append(1, &record(40)).unwrap();
@@ -196,11 +204,11 @@ fn holes_count_when_all_is_there() {
     let holes = between(&places, |place| place == &places[0], end);
     let stupid = bucket.snapshot();
     assert!(log.punch_holes(number, &holes).unwrap());
-    std::thread::sleep(Duration::from_millis(50));
+    wait_for_a_round(&bucket);
     let (_other, found) = open(&common::fresh(), &bucket.snapshot(), with(true)).unwrap();
     assert_eq!(scanned(&found), all);
     log.seal().unwrap();
-    wait_until_sent(&tier, &log);
+    wait_until_sent(&log);
     wait_until_clear(&tier, &bucket);
     let left = scanned(&log);
     let (_other, found) = open(&common::fresh(), &bucket.snapshot(), with(true)).unwrap();
@@ -254,6 +262,8 @@ fn op() -> impl Strategy<Value = Op> {
 struct Model {
     needed: BTreeMap<Position, Vec<u8>>,
     dead: BTreeMap<Position, Vec<u8>>,
+    /// Those of the dead that were never acknowledged: once the disk is lost, others may take their places.
+    unacknowledged: Vec<Position>,
 }
 
 impl Model {
@@ -281,7 +291,7 @@ impl Model {
 }
 
 fn reopen(disk: &PowerLoss, bucket: &Simulated, durability: Durability, anew: bool) -> (Tiered, Log) {
-    let with = || Settings { cache_bytes: ROOM[1], ..settings(durability, anew) };
+    let with = || Settings { cache_bytes: ROOM[1], ..impatient(durability, anew) };
     match open(&disk.storage(), bucket, with()) {
         Ok(opened) => opened,
         Err(_) => {
@@ -329,6 +339,7 @@ fn run(durability: Durability, ops: &[Op]) {
                 if let Some((number, _)) = log.sealed_segments().first() {
                     let mut rest = unsure.split_off(&Position { segment: number + 1, offset: 0 });
                     // It is the oldest segment.
+                    model.unacknowledged.extend(unsure.keys());
                     model.needed.append(&mut unsure);
                     unsure.append(&mut rest);
                     model.kill(|place| place.segment == *number);
@@ -352,6 +363,13 @@ fn run(durability: Durability, ops: &[Op]) {
                 (tier, log) = reopen(&disk, &bucket, durability, loses);
                 bucket.without_fates();
                 let found = scanned(&log);
+                if loses {
+                    for place in std::mem::take(&mut model.unacknowledged) {
+                        if !found.contains_key(&place) {
+                            model.dead.remove(&place);
+                        }
+                    }
+                }
                 // What was not acknowledged is there or not, even if appending it failed; and may be lost with the disk.
                 unsure.clear();
                 for (place, body) in &found {

@@ -3,14 +3,15 @@
 
 use crate::common;
 
-use common::{bodies, fresh, open, record, settings, settle};
+use common::{bodies, fresh, impatient, open, record, settings, settle};
 use holdfast_log::Log;
 use holdfast_log::simulated::{Crash, PowerLoss};
 use holdfast_objects::simulated::{Fate, Simulated};
 use holdfast_objects::{Durability, Settings, Tiered};
+use holdfast_testing::eventually;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Of one of several servers that stand by for each other.
 fn elected() -> Settings {
@@ -23,13 +24,13 @@ fn a_log_is_longer_than_the_disk() {
     let (local, bucket) = (fresh(), Simulated::new());
     let (tier, log) = open(&local, &bucket, settings(Durability::Local, false)).unwrap();
     for number in 0..900 {
-        while log.append(1, &record(number)).is_err() {
-            // As long as there is no room, nothing is written, and nothing is lost.
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        // As long as there is no room, nothing is written, and nothing is lost.
+        eventually("there is room", || log.append(1, &record(number)).is_ok());
     }
     log.sync().unwrap();
     settle(&tier);
+    let used = || tier.standing().cached_bytes + tier.standing().waiting_bytes;
+    eventually("what is above the bound goes", || used() <= 40_000);
     let all: Vec<_> = (0..900).map(record).collect();
     assert_eq!(bodies(&log), all);
     assert_eq!(bodies(&log), all, "also from what was kept");
@@ -62,16 +63,13 @@ fn what_is_removed_leaves_the_bucket() {
         let of = |name: &String| Some(name.split_once(part)?.1.split('-').next()?.parse::<u32>().unwrap());
         names.iter().filter_map(of).collect::<BTreeSet<u32>>()
     };
-    let start = Instant::now();
     let sealed: BTreeSet<u32> = log.sealed_segments().into_iter().map(|(number, _)| number).collect();
     let consist = || [numbers("/segment-"), numbers("/tail-"), numbers("/part-")].into_iter().flatten();
-    while consist().collect::<BTreeSet<_>>() != sealed
-        || numbers("/outline-") != sealed
-        || count("/manifest-") > 1
-    {
-        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", bucket.names());
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually("only what is listed is in the bucket", || {
+        consist().collect::<BTreeSet<_>>() == sealed
+            && numbers("/outline-") == sealed
+            && count("/manifest-") <= 1
+    });
     let kept = bodies(&log);
     drop((log, tier));
     let (_tier, log) = open(&fresh(), &bucket, settings(Durability::Object, true)).unwrap();
@@ -90,9 +88,8 @@ fn a_missing_tail_is_noticed() {
         log.sync().unwrap();
         tier.confirm().unwrap();
     }
-    bucket.without_fates();
-    let bucket = bucket.snapshot();
     drop((log, tier));
+    let bucket = bucket.snapshot();
     let tails: Vec<String> = bucket.names().into_iter().filter(|name| name.contains("/tail-")).collect();
     assert!(tails.len() >= 25, "{tails:?}");
     for missing in &tails[..tails.len() - 1] {
@@ -110,7 +107,7 @@ fn a_missing_tail_is_noticed() {
 #[test]
 fn sent_is_not_acknowledged() {
     let (local, bucket) = (fresh(), Simulated::new());
-    let rarely = Settings { every: Duration::from_secs(3600), ..settings(Durability::Object, false) };
+    let rarely = Settings { every: Duration::from_secs(3600), ..impatient(Durability::Object, false) };
     let (tier, log) = open(&local, &bucket, rarely).unwrap();
     log.append(1, &record(0)).unwrap();
     log.sync().unwrap();
@@ -241,16 +238,16 @@ fn fates(bucket: &Simulated, pattern: Vec<u8>) {
 /// Opens; where the bucket fails on the way, once more when it does not.
 fn reopen(disk: &PowerLoss, bucket: &Simulated, durability: Durability, anew: bool) -> (Tiered, Log) {
     let local = disk.storage();
-    if let Ok(opened) = open(&local, bucket, settings(durability, anew)) {
+    if let Ok(opened) = open(&local, bucket, impatient(durability, anew)) {
         return opened;
     }
     bucket.without_fates();
-    match open(&local, bucket, settings(durability, anew)) {
+    match open(&local, bucket, impatient(durability, anew)) {
         Ok(opened) => opened,
         // A take-over may have to wait for a listing, but then it says so.
         Err(error) if anew && error.contains("where listings lag, wait") => {
             bucket.set_lagging(false);
-            open(&local, bucket, settings(durability, anew)).unwrap_or_else(|error| panic!("{error}"))
+            open(&local, bucket, impatient(durability, anew)).unwrap_or_else(|error| panic!("{error}"))
         }
         Err(error) => panic!("{error}"),
     }

@@ -162,9 +162,9 @@ mod tests {
             stream.write_all(&[1; 10_000]).unwrap();
             other.read_exact(&mut [0; 10_000]).unwrap();
             // The acknowledgement may take the kernel's delay.
-            while gauge.read().unwrap().delivered - before.delivered < 10_000 {
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            holdfast_testing::eventually("all is acknowledged", || {
+                gauge.read().unwrap().delivered - before.delivered >= 10_000
+            });
             let after = gauge.read().unwrap();
             assert_eq!((after.unsettled, after.backlog), (Some(0), false));
             assert!(after.rtt > Duration::ZERO && after.packets > 0);

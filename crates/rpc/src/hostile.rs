@@ -8,12 +8,10 @@ use crate::socket::Counted;
 use crate::{RpcError, ServerAddress, Transport, quic, tls};
 use holdfast_crypto::{SigningKey, encode};
 use holdfast_protocol::message::{MESSAGE_BYTES_MAX, Request, Response, Welcome};
+use holdfast_testing::PATIENCE;
 use proptest::prelude::*;
-use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 fn key(seed: u8) -> SigningKey {
     SigningKey::from_seed(&[seed; 32])
@@ -34,8 +32,9 @@ enum Trick {
 fn against(trick: Trick, transport: Transport) -> Connection {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let udp = std::net::UdpSocket::bind(("127.0.0.1", port)).unwrap();
+    let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let address = if transport == Transport::Quic { udp.local_addr() } else { listener.local_addr() };
+    let port = address.unwrap().port();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         // A client that has gone is no failure of the server's.
@@ -110,8 +109,7 @@ fn broken_answers_are_errors() {
 fn block_counts_are_checked() {
     let ask = |answer, count| {
         let wanted = vec![holdfast_crypto::Digest::ZERO; count];
-        against(Trick::Answer(answer), Transport::Tcp)
-            .call_blocking(Request::Retrieve(wanted), Duration::from_secs(2))
+        against(Trick::Answer(answer), Transport::Tcp).call_blocking(Request::Retrieve(wanted), PATIENCE)
     };
     assert!(matches!(ask(Response::Blocks(vec![None; 3]), 2), Err(RpcError::Malformed(_))));
     assert_eq!(ask(Response::Blocks(vec![None; 2]), 2), Ok(Response::Blocks(vec![None; 2])));

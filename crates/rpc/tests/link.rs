@@ -9,18 +9,26 @@ use holdfast_rpc::{
     Connection, ConnectionOptions, Connector, Limits, Listeners, RpcError, ServerAddress, Service, Session,
     Transport, serve,
 };
+use holdfast_testing::{PATIENCE, eventually};
 use std::net::{TcpListener, UdpSocket};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+use tokio::sync::Semaphore;
 
-const PATIENCE: Duration = Duration::from_secs(100);
 const PORT: u16 = 7440;
 
 fn key(seed: u8) -> SigningKey {
     SigningKey::from_seed(&[seed; 32])
 }
 
-struct Simple;
+/// Who asks for something pending waits until the test lets it go.
+struct Simple {
+    waiting: AtomicUsize,
+    let_go: Semaphore,
+    /// Datagrams that nobody answers.
+    unanswered: AtomicUsize,
+}
 
 impl Service for Simple {
     type State = ();
@@ -31,8 +39,9 @@ impl Service for Simple {
                 session.admit();
                 Response::Hello(Welcome { version: 2, file_system: None, device: None, abort_after_ms: 0 })
             }
-            Request::FetchPending { wait_ms, .. } => {
-                tokio::time::sleep(Duration::from_millis(wait_ms.into())).await;
+            Request::FetchPending { .. } => {
+                self.waiting.fetch_add(1, SeqCst);
+                let _let_go = self.let_go.acquire().await.unwrap();
                 Response::Structure(None)
             }
             _ => Response::Done,
@@ -41,32 +50,43 @@ impl Service for Simple {
 }
 
 /// A link with a server at its end; the server ends with the process.
-fn site(conditions: Conditions, with_quic: bool) -> Option<Link> {
+fn site(conditions: Conditions, with_quic: bool) -> Option<(Link, Arc<Simple>)> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("left out: making network namespaces takes root");
         return None;
     }
     let up = Conditions { seed: conditions.seed + 100, ..conditions };
     let link = Link::make(up, conditions).unwrap();
+    let service = Arc::new(Simple { waiting: 0.into(), let_go: Semaphore::new(0), unanswered: 0.into() });
+    let serving = service.clone();
     std::thread::scope(|scope| {
         let at_server = scope.spawn(|| {
             link.enter(Side::Server).unwrap();
             let listener = TcpListener::bind(("0.0.0.0", PORT)).unwrap();
             listener.set_nonblocking(true).unwrap();
-            let udp = with_quic.then(|| UdpSocket::bind(("0.0.0.0", PORT)).unwrap());
+            let udp = UdpSocket::bind(("0.0.0.0", PORT)).unwrap();
+            let (udp, mute) = if with_quic { (Some(udp), None) } else { (None, Some(udp)) };
+            if let Some(mute) = mute {
+                let counting = service.clone();
+                std::thread::spawn(move || {
+                    while mute.recv(&mut [0; 2048]).is_ok() {
+                        counting.unanswered.fetch_add(1, SeqCst);
+                    }
+                });
+            }
             std::thread::spawn(move || {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 runtime.block_on(async {
                     let tcp = tokio::net::TcpListener::from_std(listener).unwrap();
                     let never = std::future::pending();
                     let listeners = Listeners { tcp, udp };
-                    serve(listeners, &key(2), Arc::new(Simple), Limits::default(), never).await.unwrap();
+                    serve(listeners, &key(2), serving, Limits::default(), never).await.unwrap();
                 });
             });
         });
         at_server.join().unwrap();
     });
-    Some(link)
+    Some((link, service))
 }
 
 fn connect(link: &Link, transport: Transport) -> Connection {
@@ -88,24 +108,30 @@ fn store(connection: &Connection, bytes: usize) {
     assert_eq!(connection.call_blocking(request, PATIENCE), Ok(Response::Done));
 }
 
+const PENDING: Request = Request::FetchPending { device: DeviceId(1), number: 1, wait_ms: 60_000 };
+
 /// Proves: while a link is cut, calls end with their deadlines; those with patience, also one that had gone out
 /// before, go on by themselves once it is mended.
 #[test]
 fn a_link_that_drops_is_waited_for() {
     for transport in [Transport::Tcp, Transport::Quic] {
         let conditions = Conditions { delay: Duration::from_millis(10), ..Conditions::default() };
-        let Some(link) = site(conditions, true) else { return };
+        let Some((link, service)) = site(conditions, true) else { return };
         let connection = connect(&link, transport);
         store(&connection, 200_000);
-        let slow = Request::FetchPending { device: DeviceId(1), number: 1, wait_ms: 500 };
         std::thread::scope(|scope| {
-            let before = scope.spawn(|| connection.call_blocking(slow, PATIENCE));
-            std::thread::sleep(Duration::from_millis(200));
+            let before = scope.spawn(|| connection.call_blocking(PENDING, PATIENCE));
+            eventually("it waits at the server", || service.waiting.load(SeqCst) == 1);
             link.cut(true);
+            service.let_go.add_permits(1);
             let impatient = connection.call_blocking(Request::Ping, Duration::from_millis(500));
             assert!(matches!(impatient, Err(RpcError::Deadline { .. })), "{impatient:?}");
+            let lost = || [link.counts().0.lost, link.counts().1.lost];
+            let until_now = lost();
             let patient = scope.spawn(|| connection.call_blocking(Request::Ping, PATIENCE));
-            std::thread::sleep(Duration::from_millis(1500));
+            eventually("both sides try in vain", || {
+                lost().iter().zip(until_now).all(|(lost, old)| *lost > old)
+            });
             assert!(!patient.is_finished() && !before.is_finished());
             link.cut(false);
             assert_eq!(before.join().unwrap(), Ok(Response::Structure(None)), "{transport:?}");
@@ -118,39 +144,56 @@ fn a_link_that_drops_is_waited_for() {
 #[test]
 fn a_moved_client_goes_on() {
     let conditions = Conditions { delay: Duration::from_millis(10), ..Conditions::default() };
-    let Some(link) = site(conditions, true) else { return };
+    let Some((link, service)) = site(conditions, true) else { return };
     let connection = connect(&link, Transport::Quic);
-    let slow = Request::FetchPending { device: DeviceId(1), number: 1, wait_ms: 1000 };
     std::thread::scope(|scope| {
-        let under_way = scope.spawn(|| connection.call_blocking(slow, PATIENCE));
-        std::thread::sleep(Duration::from_millis(300));
+        let under_way = scope.spawn(|| connection.call_blocking(PENDING, PATIENCE));
+        eventually("it waits at the server", || service.waiting.load(SeqCst) == 1);
         link.move_client().unwrap();
         assert_eq!(connection.call_blocking(Request::Ping, PATIENCE), Ok(Response::Done));
+        service.let_go.add_permits(1);
         assert_eq!(under_way.join().unwrap(), Ok(Response::Structure(None)));
     });
     assert_eq!(connection.traffic().connects, 1);
+    assert_eq!(service.waiting.load(SeqCst), 1, "it was not sent again");
+}
+
+/// With more, TCP is ended now and then by one packet whose repetitions are all lost for half a minute.
+fn lossy() -> Conditions {
+    Conditions { delay: Duration::from_millis(15), loss: 0.15, ..Conditions::default() }
+}
+
+fn talk(connection: &Connection) {
+    store(connection, 100_000);
+    assert_eq!(connection.call_blocking(Request::Ping, PATIENCE), Ok(Response::Done));
 }
 
 /// Proves: by default a conversation on a far and very lossy link begins over TCP and goes on over QUIC without a call
-/// failing; where no datagrams are answered it stays with TCP.
+/// failing.
 #[test]
 fn lossy_links_get_quic() {
-    for with_quic in [true, false] {
-        // With more, TCP is ended now and then by one packet whose repetitions are all lost for half a minute.
-        let conditions = Conditions { delay: Duration::from_millis(15), loss: 0.15, ..Conditions::default() };
-        let Some(link) = site(conditions, with_quic) else { return };
-        let connection = connect(&link, Transport::Auto);
+    let Some((link, _)) = site(lossy(), true) else { return };
+    let connection = connect(&link, Transport::Auto);
+    assert_eq!(connection.is_over_quic(), Some(false));
+    eventually("it goes on over QUIC", || {
+        talk(&connection);
+        connection.is_over_quic() == Some(true)
+    });
+    store(&connection, 100_000);
+}
+
+/// Proves: where no datagrams are answered it stays with TCP, and no call fails while QUIC is tried.
+#[test]
+fn lossy_links_without_datagrams_keep_tcp() {
+    let Some((link, service)) = site(lossy(), false) else { return };
+    let connection = connect(&link, Transport::Auto);
+    eventually("QUIC is tried", || {
+        talk(&connection);
+        service.unanswered.load(SeqCst) > 0
+    });
+    for _ in 0..3 {
+        talk(&connection);
         assert_eq!(connection.is_over_quic(), Some(false));
-        let end = Instant::now() + PATIENCE;
-        let mut rounds = 0;
-        while connection.is_over_quic() != Some(true) && (with_quic || rounds < 20) {
-            assert!(Instant::now() < end, "it stays with TCP: {:?}", connection.estimate());
-            store(&connection, 100_000);
-            assert_eq!(connection.call_blocking(Request::Ping, PATIENCE), Ok(Response::Done));
-            rounds += 1;
-        }
-        assert_eq!(connection.is_over_quic(), Some(with_quic));
-        store(&connection, 100_000);
     }
 }
 
@@ -163,14 +206,15 @@ fn a_slow_link_is_known() {
             delay: Duration::from_millis(20),
             ..Conditions::default()
         };
-        let Some(link) = site(conditions, true) else { return };
+        let Some((link, _)) = site(conditions, true) else { return };
         let connection = connect(&link, transport);
-        for _ in 0..4 {
-            store(&connection, 150_000);
-        }
+        // What a busy machine sends slowly is taken for a slower link.
+        eventually("the rate is known", || {
+            store(&connection, 100_000);
+            let estimate = connection.estimate().unwrap();
+            estimate.sent_bytes_per_second.is_some_and(|rate| (20_000..500_000).contains(&rate))
+        });
         let estimate = connection.estimate().unwrap();
-        let rate = estimate.sent_bytes_per_second.unwrap();
-        assert!((20_000..500_000).contains(&rate), "{transport:?}: {estimate:?}");
         assert!(estimate.rtt >= Duration::from_millis(40), "{transport:?}: {estimate:?}");
         assert!(estimate.frame_bytes_advised() < 1 << 20);
     }

@@ -10,13 +10,12 @@ use holdfast_rpc::{
     Connection, ConnectionOptions, Connector, Limits, Listeners, RpcError, ServerAddress, ServerProof,
     Service, Session, Transport, WrongServer, serve,
 };
+use holdfast_testing::{PATIENCE, eventually, eventually_some, free_port};
 use std::net::{TcpListener, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
-
-const PATIENCE: Duration = Duration::from_secs(20);
 
 fn key(seed: u8) -> SigningKey {
     SigningKey::from_seed(&[seed; 32])
@@ -27,6 +26,7 @@ struct Echo {
     server_keys: Signed<ServerKeys>,
     superuser: PublicKey,
     snapshots: AtomicUsize,
+    waiting: AtomicUsize,
     busy: AtomicU64,
 }
 
@@ -36,7 +36,13 @@ impl Echo {
         let keys = listed.iter().map(|seed| key(*seed).public()).collect();
         let file_system = superuser.public().file_system_id();
         let server_keys = Signed::new(ServerKeys { file_system, sequence: 1, keys }, &superuser);
-        Echo { server_keys, superuser: superuser.public(), snapshots: 0.into(), busy: 0.into() }
+        Echo {
+            server_keys,
+            superuser: superuser.public(),
+            snapshots: 0.into(),
+            waiting: 0.into(),
+            busy: 0.into(),
+        }
     }
 }
 
@@ -68,6 +74,7 @@ impl Service for Echo {
             // At most 5 blocks of 1 MiB go into one answer.
             Request::Retrieve(wanted) => Response::Blocks(vec![block(1 << 20); wanted.len().min(5)]),
             Request::FetchPending { wait_ms, .. } => {
+                self.waiting.fetch_add(1, Ordering::SeqCst);
                 tokio::time::sleep(Duration::from_millis(wait_ms.into())).await;
                 Response::Structure(None)
             }
@@ -97,7 +104,6 @@ impl Running {
     fn start(service: Arc<Echo>, port: u16, limits: Limits) -> Running {
         let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
         listener.set_nonblocking(true).unwrap();
-        let port = listener.local_addr().unwrap().port();
         let udp = UdpSocket::bind(("127.0.0.1", port)).unwrap();
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
@@ -150,7 +156,7 @@ fn calls_are_multiplexed() {
 }
 
 fn calls_are_multiplexed_over(transport: Transport) {
-    let running = Running::start(Arc::new(Echo::new(&[2])), 0, Limits::default());
+    let running = Running::start(Arc::new(Echo::new(&[2])), free_port(), Limits::default());
     let connection = connect(&running, 10, transport);
     assert_eq!(connection.server_key(), Some(key(2).public()));
     assert_eq!(connection.welcome().unwrap().abort_after_ms, 1000);
@@ -184,7 +190,7 @@ fn large_answers_come_in_parts() {
 }
 
 fn large_answers_come_in_parts_over(transport: Transport) {
-    let running = Running::start(Arc::new(Echo::new(&[2])), 0, Limits::default());
+    let running = Running::start(Arc::new(Echo::new(&[2])), free_port(), Limits::default());
     let connection = connect(&running, 10, transport);
     let Ok(Response::Blocks(blocks)) =
         connection.call_blocking(Request::Retrieve(vec![Digest::ZERO; 23]), PATIENCE)
@@ -209,7 +215,7 @@ fn the_wrong_server_is_refused() {
 }
 
 fn the_wrong_server_is_refused_over(transport: Transport) {
-    let running = Running::start(Arc::new(Echo::new(&[3])), 0, Limits::default());
+    let running = Running::start(Arc::new(Echo::new(&[3])), free_port(), Limits::default());
     let error =
         |proof, addresses| connector(10, addresses, proof, transport).connect(PATIENCE).err().unwrap();
     let refused = error(proof(), running.address());
@@ -218,13 +224,14 @@ fn the_wrong_server_is_refused_over(transport: Transport) {
     let refused = error(other, running.address());
     assert!(matches!(refused, RpcError::WrongServer { why: WrongServer::OtherFileSystem, .. }), "{refused}");
 
-    let running = Running::start(Arc::new(Echo::new(&[2])), 0, Limits::default());
+    let running = Running::start(Arc::new(Echo::new(&[2])), free_port(), Limits::default());
     let refused = error(ServerProof { minimum_sequence: 2, ..proof() }, running.address());
     assert!(matches!(refused, RpcError::WrongServer { why: WrongServer::OldList { .. }, .. }), "{refused}");
 
     let address = running.address();
     drop(running);
-    let connector = connector(10, address, proof(), transport);
+    let mut connector = connector(10, address, proof(), transport);
+    connector.options.connect_patience = Duration::from_millis(500);
     let refused = connector.connect(Duration::ZERO).err().unwrap();
     assert!(matches!(refused, RpcError::Unreachable { .. }), "{refused}");
 }
@@ -259,30 +266,35 @@ fn restarts_are_survived() {
 fn restarts_are_survived_over(transport: Transport) {
     let service = Arc::new(Echo::new(&[2]));
     let limits = Limits { shutdown_patience: Duration::from_millis(50), ..Limits::default() };
-    let running = Running::start(service.clone(), 0, limits.clone());
+    let running = Running::start(service.clone(), free_port(), limits.clone());
     let port = running.port;
     let connection = connect(&running, 10, transport);
 
-    let late = connection.call_blocking(Request::Snapshot, Duration::from_millis(300));
+    // A busy machine may not have sent it by then.
+    let late = eventually_some("it is sent", || {
+        let late = connection.call_blocking(Request::Snapshot, Duration::from_millis(300));
+        (late != Err(RpcError::Deadline { maybe_sent: false })).then_some(late)
+    });
     assert_eq!(late, Err(RpcError::Deadline { maybe_sent: true }));
-    assert_eq!(service.snapshots.load(Ordering::SeqCst), 1);
+    let snapshots = || service.snapshots.load(Ordering::SeqCst);
+    eventually("it comes", || snapshots() == 1);
 
     let caller = connection.clone();
     let lost = std::thread::spawn(move || caller.call_blocking(Request::Snapshot, PATIENCE));
-    while service.snapshots.load(Ordering::SeqCst) < 2 {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually("the second comes", || snapshots() == 2);
     let caller = connection.clone();
     let slow = Request::FetchPending { device: DeviceId(1), number: 1, wait_ms: 1000 };
     let harmless = std::thread::spawn(move || caller.call_blocking(slow, PATIENCE));
-    std::thread::sleep(Duration::from_millis(50));
+    eventually("it waits", || service.waiting.load(Ordering::SeqCst) > 0);
     drop(running);
     assert_eq!(lost.join().unwrap(), Err(RpcError::Lost { maybe_sent: true }));
-    assert_eq!(service.snapshots.load(Ordering::SeqCst), 2, "not sent again");
+    assert_eq!(snapshots(), 2, "not sent again");
 
-    let gone = connection.call_blocking(Request::Ping, Duration::from_millis(200));
-    assert!(matches!(gone, Err(RpcError::Unreachable { .. })), "{gone:?}");
-    let _running = Running::start(service, port, limits);
+    eventually("an attempt has failed", || {
+        let gone = connection.call_blocking(Request::Ping, Duration::from_millis(200));
+        matches!(gone, Err(RpcError::Unreachable { .. }))
+    });
+    let _running = Running::start(service.clone(), port, limits);
     assert_eq!(harmless.join().unwrap(), Ok(Response::Structure(None)));
     assert_eq!(connection.call_blocking(Request::Ping, PATIENCE), Ok(Response::Done));
 }
@@ -298,7 +310,7 @@ fn busy_and_broken_servers_are_survived() {
 
 fn busy_and_broken_servers_are_survived_over(transport: Transport) {
     let service = Arc::new(Echo::new(&[2]));
-    let running = Running::start(service.clone(), 0, Limits::default());
+    let running = Running::start(service.clone(), free_port(), Limits::default());
     let (connection, bystander) = (connect(&running, 10, transport), connect(&running, 11, transport));
     service.busy.store(2, Ordering::SeqCst);
     let pin = Request::Pin { addresses: vec![], seconds: 1 };
@@ -313,7 +325,7 @@ fn busy_and_broken_servers_are_survived_over(transport: Transport) {
 /// Proves: a request over the message limit is refused here, before anything is sent.
 #[test]
 fn oversized_requests_are_the_callers_fault() {
-    let running = Running::start(Arc::new(Echo::new(&[2])), 0, Limits::default());
+    let running = Running::start(Arc::new(Echo::new(&[2])), free_port(), Limits::default());
     let connection = connect(&running, 10, Transport::Tcp);
     let request = Request::Store(vec![block(9 << 20).unwrap().1]);
     assert!(encode(&request).len() > 9 << 20);

@@ -9,13 +9,13 @@ use holdfast_crypto::{PublicKey, Signature};
 use holdfast_rpc::Listeners;
 use holdfast_rpc::apart::{self, Desk, Refused};
 use holdfast_server::apart::grammar::{Ask, DESK, Orders, Told};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const TABLE: &[(&str, Main)] =
     &[(holdfast_server::apart::FRONT, holdfast_server::apart::front), ("taken-over", taken_over)];
@@ -29,9 +29,14 @@ enum Misuse {
     KeepNext,
     /// Says any bytes to the desk; with a file that is no connection, if wanted. The body of the answer.
     Say { bytes: Vec<u8>, file: bool },
-    /// Writes any bytes on the stream that was kept, and reads what comes of it until it is silent or closed.
+    /// Writes any bytes on the stream that was kept, and reads what comes of it until there is an answer or it is closed.
     Write(Vec<u8>),
+    /// The same until it is closed.
+    WriteLast(Vec<u8>),
 }
+
+/// How long anything is waited for.
+const PATIENCE: Duration = Duration::from_secs(100);
 
 /// Bytes as they are.
 struct Raw(Vec<u8>);
@@ -66,7 +71,7 @@ struct Bad {
 
 impl Bad {
     fn say(&self, bytes: Vec<u8>, files: &[OwnedFd]) -> Result<Reply<Raw>, ComponentError> {
-        let patience = Patience::of(Duration::from_secs(10));
+        let patience = Patience::of(PATIENCE);
         let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
         let ticket = self.desk.start(0, &Raw(bytes), &files, patience)?;
         self.desk.finish(ticket, patience)
@@ -160,35 +165,49 @@ fn misuse(bad: &Bad, request: &Request) -> Answer {
                 Err(error) => refuse(error.to_string()),
             }
         }
-        Ok(Misuse::Write(bytes)) => {
-            let seen = bad.seen.lock().expect("not poisoned");
-            let Some(mut stream) = seen.kept.as_ref() else { return refuse("nothing was kept".to_owned()) };
-            // It does not block: what is asked is looked at again and again for a while.
-            if let Err(error) = stream.write_all(&bytes) {
-                return refuse(format!("closed: {error}"));
+        Ok(Misuse::Write(bytes)) => write(bad, &bytes, has_answer),
+        Ok(Misuse::WriteLast(bytes)) => write(bad, &bytes, |_| false),
+    }
+}
+
+/// Writes, and reads until it is closed or what came is enough.
+fn write(bad: &Bad, bytes: &[u8], is_enough: impl Fn(&[u8]) -> bool) -> Answer {
+    let refuse = |words: String| Answer::refuse(Refusal::Failed(words));
+    let seen = bad.seen.lock().expect("not poisoned");
+    let Some(mut stream) = seen.kept.as_ref() else { return refuse("nothing was kept".to_owned()) };
+    // It does not block: what is asked is looked at again and again for a while.
+    if let Err(error) = stream.write_all(bytes) {
+        return refuse(format!("closed: {error}"));
+    }
+    let (mut came, mut piece) = (Vec::new(), [0; 4096]);
+    let start = Instant::now();
+    while !is_enough(&came) && start.elapsed() < PATIENCE {
+        match stream.read(&mut piece) {
+            Ok(bytes @ 1..) => came.extend_from_slice(&piece[..bytes]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                std::thread::sleep(Duration::from_millis(5))
             }
-            let (mut came, mut piece) = (Vec::new(), [0; 4096]);
-            // An answer may come in pieces, and its end after it.
-            let mut quiet = 0;
-            while quiet < if came.is_empty() { 200 } else { 40 } {
-                match stream.read(&mut piece) {
-                    Ok(0) => {
-                        came.extend_from_slice(b"CLOSED");
-                        break;
-                    }
-                    Ok(bytes) => {
-                        came.extend_from_slice(&piece[..bytes]);
-                        quiet = 0;
-                    }
-                    Err(_) => {
-                        quiet += 1;
-                        std::thread::sleep(Duration::from_millis(10));
-                    }
-                }
+            _ => {
+                came.extend_from_slice(b"CLOSED");
+                break;
             }
-            Answer::of(&came)
         }
     }
+    Answer::of(&came)
+}
+
+/// Whether a whole frame came that is no note.
+fn has_answer(mut came: &[u8]) -> bool {
+    while let Some((header, rest)) = came.split_first_chunk::<12>() {
+        let (length, id) = header.split_at(4);
+        let length = u32::from_le_bytes(length.try_into().expect("four")) as usize - 8;
+        match rest.get(length..) {
+            None => return false,
+            Some(_) if id != [0; 8] => return true,
+            Some(next) => came = next,
+        }
+    }
+    false
 }
 
 fn main() -> ExitCode {

@@ -3,7 +3,7 @@
 use crate::common;
 
 use borsh::{BorshDeserialize, BorshSerialize};
-use common::load::{Load, PATIENCE, insist};
+use common::load::{Load, insist};
 use common::*;
 use holdfast_components::{
     Asker, ChannelPlan, ComponentError, Door, End, Listing, Patience, Program, Supervisor,
@@ -15,6 +15,7 @@ use holdfast_rpc::{Connection, Connector, FrameHeader, RpcError, ServerAddress, 
 use holdfast_server::apart::FRONT;
 use holdfast_server::apart::grammar::{Address, Ask, Told};
 use holdfast_server::{Server, ServerConfig};
+use holdfast_testing::{PATIENCE, eventually_some};
 use rustix::process::{Pid, Signal, kill_process};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -30,6 +31,7 @@ enum Misuse {
     KeepNext,
     Say { bytes: Vec<u8>, file: bool },
     Write(Vec<u8>),
+    WriteLast(Vec<u8>),
 }
 
 type Puppet = Asker<Misuse, Vec<u8>>;
@@ -97,11 +99,12 @@ impl Running {
         self.connector(device, Transport::Tcp).connect(PATIENCE).expect("connected")
     }
 
-    /// Tries to connect and does not try again: a pause before that is longer than the wait.
+    /// Tries to connect and does not try again.
     fn try_once(&self, device: u8) -> Result<Connection, RpcError> {
         let mut connector = self.connector(device, Transport::Tcp);
+        connector.options.connect_patience = PATIENCE;
         (connector.options.pause_first, connector.options.pause_max) = (PATIENCE, PATIENCE);
-        connector.connect(Duration::from_secs(2))
+        connector.connect(Duration::ZERO)
     }
 
     fn create(&self, people: u32, transport: Transport) -> Result<Response, RpcError> {
@@ -138,13 +141,10 @@ impl Drop for Running {
 
 /// The front ends that this process's servers have: tests here run one after the other, so there is one.
 fn front_of(running: &Running) -> (Pid, u32) {
-    loop {
+    eventually_some("it has a front end", || {
         let front = (running.listing)().components.remove(0);
-        match front.pid.and_then(Pid::from_raw) {
-            Some(pid) => return (pid, front.restarts),
-            None => std::thread::sleep(Duration::from_millis(2)),
-        }
-    }
+        Some((front.pid.and_then(Pid::from_raw)?, front.restarts))
+    })
 }
 
 /// One server at a time, so that a listing is that of the server at hand.
@@ -419,39 +419,44 @@ fn a_front_end_taken_over_on_a_stream() {
     let middle = altered.len() / 2;
     altered[middle] ^= 1;
     let closed = |found: &[u8]| found.ends_with(b"CLOSED");
-    type Row<'a> = (&'a str, Vec<u8>, &'a dyn Fn(&[u8], Option<Response>) -> bool);
+    let (write, write_last) = (Misuse::Write as fn(_) -> _, Misuse::WriteLast as fn(_) -> _);
+    type Row<'a> = (&'a str, fn(Vec<u8>) -> Misuse, Vec<u8>, &'a dyn Fn(&[u8], Option<Response>) -> bool);
     let table: [Row; 9] = [
         (
             "reading what the device may read",
+            write,
             frame(2, &encode(&Request::Look { log_size: 0 })),
             &|_, answer| matches!(answer, Some(Response::View(_))),
         ),
-        ("an operation that the device did not sign", frame(2, &fast), &|_, answer| {
+        ("an operation that the device did not sign", write, frame(2, &fast), &|_, answer| {
             matches!(answer, Some(Response::Error(ServerError::Invalid(_) | ServerError::NotAllowed(_))))
         }),
-        ("an operation that was altered", frame(2, &altered), &|found, answer| {
+        ("an operation that was altered", write, frame(2, &altered), &|found, answer| {
             matches!(answer, Some(Response::Error(_) | Response::Refused)) || closed(found)
         }),
         (
             "a second greeting, for another file system",
+            write_last,
             frame(2, &hello(key(50).public().file_system_id())),
             &|found, _| closed(found),
         ),
-        ("garbage in a frame", frame(2, &noise(3, 500)), &|found, answer| {
+        ("garbage in a frame", write_last, frame(2, &noise(3, 500)), &|found, answer| {
             matches!(answer, Some(Response::Error(ServerError::Invalid(_)))) && closed(found)
         }),
-        ("a frame of four gigabytes", [&[0xff; 4][..], &[1; 100]].concat(), &|found, _| closed(found)),
-        ("a note that is too large", frame(0, &[0; 65]), &|found, _| closed(found)),
-        ("a note that says nothing", frame(0, &noise(4, 20)), &|found, _| closed(found)),
-        ("the back end's own note", frame(0, &[0]), &|found, _| closed(found)),
+        ("a frame of four gigabytes", write_last, [&[0xff; 4][..], &[1; 100]].concat(), &|found, _| {
+            closed(found)
+        }),
+        ("a note that is too large", write_last, frame(0, &[0; 65]), &|found, _| closed(found)),
+        ("a note that says nothing", write_last, frame(0, &noise(4, 20)), &|found, _| closed(found)),
+        ("the back end's own note", write_last, frame(0, &[0]), &|found, _| closed(found)),
     ];
-    for (what, bytes, is_right) in table {
+    for (what, write_so, bytes, is_right) in table {
         running.misuse(Misuse::KeepNext).expect("it will keep");
         // Device 1 tries to connect; what it gets is nothing, for its stream was kept.
         assert!(running.try_once(1).is_err(), "{what}");
         let greeted = running.misuse(Misuse::Write(frame(1, &hello(file_system())))).expect("greeted");
         assert!(matches!(answer_in(&greeted), Some(Response::Hello(_))), "{what}");
-        let found = match running.misuse(Misuse::Write(bytes)) {
+        let found = match running.misuse(write_so(bytes)) {
             Ok(found) => found,
             Err(_) => b"CLOSED".to_vec(),
         };
@@ -460,7 +465,7 @@ fn a_front_end_taken_over_on_a_stream() {
     // Before the greeting, too.
     running.misuse(Misuse::KeepNext).expect("it will keep");
     assert!(running.try_once(1).is_err());
-    let found = running.misuse(Misuse::Write(frame(1, &encode(&Request::Look { log_size: 0 }))));
+    let found = running.misuse(Misuse::WriteLast(frame(1, &encode(&Request::Look { log_size: 0 }))));
     assert!(found.is_err() || closed(&found.clone().expect("some")), "{found:?}");
     // The order is what it was, and honest devices are served.
     let after = view(insist(&running.connect(2), &Request::Look { log_size: 0 })).view;

@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::load::{Load, PATIENCE, insist, operate};
+use common::load::{Load, insist, operate};
 use common::*;
 use holdfast_content::{Block, BlockKind, DeviceId, Parcel, Prefix};
 use holdfast_crypto::{DigestKey, PublicKey};
@@ -12,6 +12,7 @@ use holdfast_rpc::{Connection, Connector, RpcError, ServerAddress, ServerProof};
 use holdfast_server::control::{self, Outcome, Task};
 use holdfast_server::{OpenError, Server, ServerConfig, until_signalled};
 use holdfast_store::StoreError;
+use holdfast_testing::{PATIENCE, eventually, free_port};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -48,9 +49,13 @@ struct Process {
 }
 
 impl Process {
-    fn start(data: &Path, port: u16) -> Process {
+    fn start(data: &Path) -> Process {
+        Process::start_on(data, free_port())
+    }
+
+    fn start_on(data: &Path, port: u16) -> Process {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "server_process", "--nocapture", "--test-threads=1"])
+            .args(["--exact", "process::server_process", "--nocapture", "--test-threads=1"])
             .env(DATA, data)
             .env(PORT, port.to_string())
             .stdin(Stdio::null())
@@ -122,7 +127,7 @@ fn create(process: &Process, people: u32) {
 #[test]
 fn kill_nine_under_load() {
     let folder = tempfile::tempdir().unwrap();
-    let mut process = Process::start(folder.path(), 0);
+    let mut process = Process::start(folder.path());
     let (port, server) = (process.port, process.key());
     create(&process, 3);
     let load = Load::run(
@@ -132,12 +137,12 @@ fn kill_nine_under_load() {
             for round in 1..=6u64 {
                 until.operations(round * 40);
                 process.kill();
-                process = Process::start(folder.path(), port);
+                process = Process::start_on(folder.path(), port);
             }
         },
     );
     process.kill();
-    let mut process = Process::start(folder.path(), port);
+    let mut process = Process::start_on(folder.path(), port);
     load.check(&process.connect(1));
     process.terminate();
 }
@@ -147,7 +152,7 @@ fn kill_nine_under_load() {
 #[test]
 fn waiting_for_a_pending_operation() {
     let folder = tempfile::tempdir().unwrap();
-    let process = Process::start(folder.path(), 0);
+    let process = Process::start(folder.path());
     create(&process, 2);
     let (writer, reader) = (process.connect(1), process.connect(2));
     let mut author = Author::new(1);
@@ -157,11 +162,14 @@ fn waiting_for_a_pending_operation() {
     let wait = |wait_ms| Request::FetchPending { device: DeviceId(1), number: 1, wait_ms };
     assert_eq!(insist(&reader, &wait(50)), Response::Structure(None), "in vain");
     drop(writer);
+    let asked = || reader.traffic().requests;
+    let before = asked();
     let waiting = std::thread::spawn({
         let (reader, wait) = (reader.clone(), wait(50_000));
         move || insist(&reader, &wait)
     });
-    std::thread::sleep(Duration::from_millis(100));
+    eventually("it is asked", || asked() > before);
+    assert_eq!(insist(&reader, &Request::Ping), Response::Done);
     let writer = process.connect(1);
     let commit = author.commit(&ordered.view, &certificate);
     committed(insist(&writer, &commit), &process.key());
@@ -208,7 +216,7 @@ fn operators_tasks() {
     let folder = tempfile::tempdir().unwrap();
     let nothing = control::perform(&config(&folder.path().join("none"), 0), Task::Scrub, &mut |_, _| {});
     assert!(matches!(nothing, Err(control::ControlError::NoServer(_))));
-    let mut process = Process::start(folder.path(), 0);
+    let mut process = Process::start(folder.path());
     create(&process, 1);
     let connection = process.connect(1);
     let chunk = block(BlockKind::Chunk, &noise(5, 100_000)).1;
@@ -249,7 +257,7 @@ fn operators_tasks() {
 #[test]
 fn parcels_take_turns() {
     let folder = tempfile::tempdir().unwrap();
-    let process = Process::start(folder.path(), 0);
+    let process = Process::start(folder.path());
     create(&process, 2);
     let chunk = |seed: u32| {
         Block::new(&DigestKey::WELL_KNOWN, BlockKind::Chunk, Vec::new(), noise(u64::from(seed), 1 << 20))
@@ -281,7 +289,7 @@ fn parcels_take_turns() {
 #[test]
 fn strangers_are_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let process = Process::start(folder.path(), 0);
+    let process = Process::start(folder.path());
     create(&process, 1);
     let proof = ServerProof { file_system: file_system(), minimum_sequence: 0 };
     let stranger = Connector::new(key(99), process.address(), Some(proof)).connect(PATIENCE).unwrap();

@@ -5,8 +5,9 @@ use holdfast_log::simulated::PowerLoss;
 use holdfast_log::{Log, LogConfig, Storage};
 use holdfast_objects::simulated::Simulated;
 use holdfast_objects::{Durability, Settings, Tiered};
+use holdfast_testing::{PATIENCE, eventually};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 pub fn settings(durability: Durability, anew: bool) -> Settings {
     Settings {
@@ -15,12 +16,17 @@ pub fn settings(durability: Durability, anew: bool) -> Settings {
         condemned: Duration::ZERO,
         part_bytes_min: 400,
         copied_bytes_min: 0,
-        patience: Duration::from_millis(300),
+        patience: PATIENCE,
         every: Duration::from_millis(5),
         anew,
         takes_over: false,
         host: "test".to_owned(),
     }
+}
+
+/// The same where the bucket fails at times: an acknowledgement is soon refused.
+pub fn impatient(durability: Durability, anew: bool) -> Settings {
+    Settings { patience: Duration::from_millis(30), ..settings(durability, anew) }
 }
 
 pub fn config() -> LogConfig {
@@ -65,9 +71,5 @@ pub fn record(number: u32) -> Vec<u8> {
 }
 
 pub fn settle(tier: &Tiered) {
-    let start = Instant::now();
-    while tier.standing().waiting_bytes > 4500 {
-        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", tier.standing());
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    eventually("sealed segments are in the bucket", || tier.standing().waiting_bytes <= 4500);
 }

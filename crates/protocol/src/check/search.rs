@@ -243,7 +243,7 @@ impl Search {
 }
 
 fn seeds(default: u64) -> u64 {
-    std::env::var("HOLDFAST_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+    holdfast_testing::setting("HOLDFAST_SEEDS", default)
 }
 
 /// The first contradiction found within `count` seeds, and how many views were believed.

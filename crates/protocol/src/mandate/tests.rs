@@ -666,7 +666,7 @@ impl Hostile {
 /// Whatever is asked for, in whatever order: no two signatures contradict each other, and what is honest is signed.
 #[test]
 fn no_two_signatures_contradict() {
-    let seeds = std::env::var("HOLDFAST_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
+    let seeds = holdfast_testing::setting("HOLDFAST_SEEDS", 60);
     let (mut signed, mut refused) = (0, 0);
     for seed in 0..seeds {
         let mut random = Random::new(seed);

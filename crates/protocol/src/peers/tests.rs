@@ -108,6 +108,8 @@ fn live(random: &mut Random, members: &mut [Member], stage: &mut Stage) {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(holdfast_testing::setting("HOLDFAST_SEEDS", 100) as u32))]
+
     /// Proves: with an honest server nobody is convicted at any meeting, and after a look at the present view all that
     /// the peer said is there.
     #[test]

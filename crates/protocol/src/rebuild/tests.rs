@@ -106,7 +106,7 @@ impl World {
 /// if it has seen no more.
 #[test]
 fn honest_clients_go_on() {
-    let seeds = std::env::var("HOLDFAST_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(300);
+    let seeds = holdfast_testing::setting("HOLDFAST_SEEDS", 300);
     for seed in 0..seeds {
         let mut random = Random::new(seed);
         let mut world = World::new();

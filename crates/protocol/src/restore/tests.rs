@@ -412,7 +412,7 @@ fn storm(seed: u64) {
 /// device needs, and no two signatures contradict each other.
 #[test]
 fn honest_restores_raise_no_alarm() {
-    let seeds = std::env::var("HOLDFAST_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(150);
+    let seeds = holdfast_testing::setting("HOLDFAST_SEEDS", 80);
     (0..seeds).for_each(storm);
 }
 

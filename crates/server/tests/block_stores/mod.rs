@@ -54,11 +54,29 @@ fn collect(store: &dyn BlockStore, roots: &[Digest], now_ns: i64) -> Result<u64,
 }
 
 /// Runs a test on each kind of store.
-fn on_each(test: impl Fn(&dyn BlockStore)) {
-    for which in ALL {
+fn on_each(test: impl Fn(&dyn BlockStore) + Sync) {
+    beside_each_other(|which| {
         let site = Site::new(which);
         test(&*site.store());
-    }
+    });
+}
+
+/// Does something with each kind of store at once: most of it is waiting.
+fn beside_each_other(test: impl Fn(Which) + Sync) {
+    std::thread::scope(|scope| {
+        let running = ALL.map(|which| {
+            (
+                which,
+                scope.spawn({
+                    let test = &test;
+                    move || test(which)
+                }),
+            )
+        });
+        for (which, running) in running {
+            assert!(running.join().is_ok(), "{which:?}");
+        }
+    });
 }
 
 /// Proves: what was stored is found, by its file system alone, in the order asked for, with the first storer's header.
@@ -363,8 +381,6 @@ proptest! {
     /// collection, nothing else.
     #[test]
     fn stores_do_as_the_model(ops in proptest::collection::vec(op(), 1..25)) {
-        for which in ALL {
-            run(which, &ops);
-        }
+        beside_each_other(|which| run(which, &ops));
     }
 }

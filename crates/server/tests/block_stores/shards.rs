@@ -10,12 +10,13 @@ use holdfast_objects::simulated::Simulated;
 use holdfast_objects::{BucketAddress, Durability};
 use holdfast_rpc::BlocksAddress;
 use holdfast_server::{BlockServer, BlockServerConfig, BlockStore, Candidate, Remote, RemoteSettings};
+use holdfast_testing::{eventually, free_port};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
 
 /// How many there are in these tests.
 const SHARDS: u16 = 4;
@@ -34,6 +35,14 @@ struct Member {
     running: Option<Running>,
     /// It does not reach etcd.
     is_cut_off: Arc<AtomicBool>,
+    /// How often it has asked etcd for something.
+    asked: Arc<AtomicUsize>,
+}
+
+impl Member {
+    fn new(data: PathBuf) -> Member {
+        Member { data, address: None, running: None, is_cut_off: Arc::default(), asked: Arc::default() }
+    }
 }
 
 impl Cluster {
@@ -54,22 +63,25 @@ impl Cluster {
             let key = self.folder.join("blocks0/server-key");
             std::fs::copy(key, data.join("server-key")).unwrap();
         }
-        let is_cut_off = Arc::default();
-        self.servers.push(Member { data, address: None, running: None, is_cut_off });
+        self.servers.push(Member::new(data));
         self.start(number);
         number
     }
 
     fn config(&self, number: usize, shards: Option<u16>) -> Result<BlockServerConfig, String> {
         let member = &self.servers[number];
-        let listen = member.address.as_ref().map_or("127.0.0.1:0".to_owned(), |at| at.server.to_string());
+        let listen = || format!("127.0.0.1:{}", free_port());
+        let listen = member.address.as_ref().map_or_else(listen, |at| at.server.to_string());
         let address: BucketAddress = "s3://bucket/a/prefix".parse().unwrap();
         let mut config = BlockServerConfig {
             blocks: Some(BucketAddress { durability: Durability::Object, ..address }),
             ..config(&member.data, listen.parse().unwrap(), &[key(SERVER).public()])
         };
-        let cut_off = member.is_cut_off.clone();
-        let fates = move || if cut_off.load(SeqCst) { Fate::RequestLost } else { Fate::Answered };
+        let (cut_off, asked) = (member.is_cut_off.clone(), member.asked.clone());
+        let fates = move || {
+            asked.fetch_add(1, SeqCst);
+            if cut_off.load(SeqCst) { Fate::RequestLost } else { Fate::Answered }
+        };
         let kv = Box::new(self.etcd.connection(fates));
         let candidate = Candidate::over(&config, kv, "test", shards).map_err(|error| error.to_string())?;
         config.candidate = Some(Arc::new(candidate));
@@ -111,7 +123,8 @@ impl Cluster {
     pub fn remote(&self, data: &Path) -> Result<Remote, String> {
         std::fs::create_dir_all(data).unwrap();
         let settings = RemoteSettings { address: Some(self.address()), data, key: key(SERVER), anew: false };
-        Ok(Remote::open(settings)?.expect("an address was given"))
+        let store = Remote::open(settings)?.expect("an address was given");
+        Ok(store.with_patience(holdfast_testing::PATIENCE))
     }
 
     /// Which seats each has, by what etcd says.
@@ -124,14 +137,6 @@ impl Cluster {
         let mut counts: Vec<usize> = instances.into_values().collect();
         counts.sort_unstable();
         counts
-    }
-}
-
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !holds() {
-        assert!(begin.elapsed() < Duration::from_secs(60), "did not happen within a minute: {what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -185,7 +190,10 @@ fn stores_are_shared_and_taken_over() {
     cluster.servers[0].is_cut_off.store(true, SeqCst);
     for _ in 0..4 {
         cluster.etcd.pass(Duration::from_secs(1));
-        std::thread::sleep(Duration::from_millis(400));
+        // Each time it looks it renews its lease, and asks for something else.
+        let asked = || cluster.servers[1].asked.load(SeqCst);
+        let before = asked();
+        eventually("the other renews its lease", || asked() >= before + 4);
     }
     eventually("the other has all", || cluster.seats() == [4]);
     put(&store, 3);
@@ -221,8 +229,7 @@ fn misfits_are_told() {
     eventually("one has all", || cluster.seats() == [4]);
     let data = folder.path().join("blocks1");
     std::fs::create_dir(&data).unwrap();
-    let is_cut_off = Arc::default();
-    cluster.servers.push(Member { data: data.clone(), address: None, running: None, is_cut_off });
+    cluster.servers.push(Member::new(data.clone()));
     let refused = |cluster: &Cluster, shards| cluster.open(1, shards).err().expect("it is refused");
     let other_key = refused(&cluster, Some(SHARDS));
     assert!(other_key.contains("copy the file server-key from there"), "{other_key}");
@@ -245,8 +252,7 @@ fn misfits_are_told() {
     let (one_piece, server) = (folder.path().join("one"), key(SERVER).public());
     *cluster.buckets.lock() = HashMap::new();
     let bucket = Simulated::new();
-    let running =
-        super::site::start_on_bucket(&one_piece, "127.0.0.1:0".parse().unwrap(), &bucket, false).unwrap();
+    let running = super::site::start_on_bucket(&one_piece, super::site::free(), &bucket, false).unwrap();
     let data = folder.path().join("data");
     std::fs::create_dir(&data).unwrap();
     let settings =

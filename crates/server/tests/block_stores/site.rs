@@ -36,6 +36,11 @@ pub enum Which {
     Shards,
 }
 
+/// An address where it can be started again and again.
+pub fn free() -> SocketAddr {
+    ([127, 0, 0, 1], holdfast_testing::free_port()).into()
+}
+
 /// Each kind.
 pub const ALL: [Which; 6] =
     [Which::Local, Which::Remote, Which::Bucket, Which::BucketAtOnce, Which::RemoteBucket, Which::Shards];
@@ -122,7 +127,7 @@ impl Site {
         let mut site = Site { which, bucket: Simulated::new(), folder, running: None, cluster };
         std::fs::create_dir_all(site.data()).unwrap();
         if matches!(which, Which::Remote | Which::RemoteBucket) {
-            site.start_on("127.0.0.1:0".parse().unwrap());
+            site.start_on(free());
         }
         site
     }
@@ -204,7 +209,8 @@ impl Site {
     pub fn remote(&self, seed: u8, anew: bool) -> Result<Remote, String> {
         let (address, data) = (Some(self.address()), self.data());
         let settings = RemoteSettings { address, data: &data, key: key(seed), anew };
-        Ok(Remote::open(settings)?.expect("an address was given"))
+        let store = Remote::open(settings)?.expect("an address was given");
+        Ok(store.with_patience(holdfast_testing::PATIENCE))
     }
 }
 

@@ -5,10 +5,8 @@ use holdfast_content::{BlockKind, DeviceId};
 use holdfast_crypto::PublicKey;
 use holdfast_protocol::message::{Request, Response};
 use holdfast_rpc::Connection;
+use holdfast_testing::{PATIENCE, eventually};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
-
-pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Asks until there is an answer.
 pub fn insist(connection: &Connection, request: &Request) -> Response {
@@ -48,9 +46,7 @@ pub struct Until<'a>(&'a AtomicU64);
 
 impl Until<'_> {
     pub fn operations(&self, count: u64) {
-        while self.0.load(Ordering::SeqCst) < count {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        eventually("so many are acknowledged", || self.0.load(Ordering::SeqCst) >= count);
     }
 
     pub fn more(&self, count: u64) {

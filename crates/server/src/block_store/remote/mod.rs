@@ -18,6 +18,7 @@ use holdfast_store::{Allowance, Charge, CollectReport, Hold, HoldOutcome};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use store::RemoteStore;
 
 /// Directory of what is remembered of shards, below the data directory.
@@ -90,6 +91,12 @@ impl Remote {
                 .begin(moved || settings.anew, &folder)
         });
         Ok(Some(Remote { stores: stores.collect::<Result<_, String>>()?, address: named }))
+    }
+
+    /// The same where calls wait so long for a block server that is away.
+    pub fn with_patience(mut self, patience: Duration) -> Remote {
+        self.stores.iter_mut().for_each(|store| store.patience = patience);
+        self
     }
 
     /// Their address.

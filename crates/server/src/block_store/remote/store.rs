@@ -27,7 +27,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// How long a call waits for a block server that is away.
+/// How long a call usually waits for a block server that is away.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// How long once it has been away for that long.
 const PATIENCE_AWAY: Duration = Duration::from_secs(1);
@@ -54,6 +54,8 @@ pub(super) struct RemoteStore {
     connection: Connection,
     address: String,
     note: Mutex<Note>,
+    /// How long a call waits for it.
+    pub(super) patience: Duration,
     /// Since when it is not reached.
     away: Mutex<Option<Instant>>,
 }
@@ -86,7 +88,8 @@ impl RemoteStore {
             RpcError::Server(ServerError::Elsewhere(_)) => format!("the block store {address}: {NOBODY}"),
             error => format!("the block store {address}: {error}"),
         })?;
-        Ok(RemoteStore { connection, address, note: Mutex::new(note), away: Mutex::new(None) })
+        let (note, away) = (Mutex::new(note), Mutex::new(None));
+        Ok(RemoteStore { connection, address, note, patience: PATIENCE, away })
     }
 
     /// In how many shards the blocks there are; `None`: in one piece.
@@ -199,8 +202,8 @@ impl RemoteStore {
 
     fn exchange(&self, request: BlockRequest) -> Result<BlockReply, BlockStoreError> {
         let patience = match *self.away.lock() {
-            Some(since) if since.elapsed() > PATIENCE => PATIENCE_AWAY,
-            _ => PATIENCE,
+            Some(since) if since.elapsed() > self.patience => PATIENCE_AWAY,
+            _ => self.patience,
         };
         let answer = if !request.call.takes_long() {
             self.connection.call_blocking(Request::BlockServer(Box::new(request)), patience)
@@ -241,7 +244,7 @@ impl RemoteStore {
         if away.is_none() {
             tracing::error!("{error}");
             // The call has waited already.
-            *away = Instant::now().checked_sub(PATIENCE).or_else(|| Some(Instant::now()));
+            *away = Instant::now().checked_sub(self.patience).or_else(|| Some(Instant::now()));
         }
         error
     }
