@@ -323,7 +323,9 @@ fn files_without_names() {
     });
     let make = |mount: &Mount, number: usize| {
         let (made, opened) = mount.tmpfile(&WHO, mount.team, 0o644, OpenFlags::READ_WRITE).unwrap();
-        mount.write(opened.handle, 0, &noise(u64::from(number as u32), 1000 + number), WriteSource::Call).unwrap();
+        mount
+            .write(opened.handle, 0, &noise(u64::from(number as u32), 1000 + number), WriteSource::Call)
+            .unwrap();
         if number.is_multiple_of(3) {
             let name = format!("f{number}").into_bytes();
             assert_eq!(mount.link(&WHO, made.ino, mount.team, &name).unwrap().ino, made.ino);

@@ -1,6 +1,7 @@
 //! Stacks to be attacked: a disk with alice's and bob's files, made once by the honest program, and copies of it that are
 //! mounted with an enemy.
 
+use holdfast_testing::PATIENCE;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -19,8 +20,6 @@ const SECRET: &[u8] = b"ALICE'S SECRET, ";
 const HONEST: &str = env!("CARGO_BIN_EXE_holdfast-stack-host");
 const HOSTILE: &str = env!("CARGO_BIN_EXE_holdfast-stack-red-team");
 const MARK: &[u8] = b"holdfast red team, orders: ";
-/// Long for anything that ends.
-const LONG: Duration = Duration::from_secs(100);
 
 /// A file's content: lines of alice's, told apart by their numbers, that are hers alone.
 pub fn content(number: usize, bytes: usize) -> Vec<u8> {
@@ -145,9 +144,9 @@ impl Running {
 
     /// Waits until something is so.
     pub fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut Running) -> bool) {
-        let started = Instant::now();
+        let end = Instant::now() + PATIENCE;
         while !is_so(self) {
-            assert!(started.elapsed() < LONG, "{what} does not come: {}", self.words());
+            assert!(Instant::now() < end, "{what} does not come: {}", self.words());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
