@@ -21,7 +21,8 @@ pub struct InMemory {
 
 impl InMemory {
     pub fn new(size: usize) -> Arc<InMemory> {
-        let bytes = (0..size).map(|at| (at / 512) as u8).collect();
+        let mut bytes = vec![0; size];
+        (0u64..).zip(bytes.chunks_mut(512)).for_each(|(at, sector)| sector.fill(at as u8));
         Arc::new(InMemory { bytes: Mutex::new(bytes), flushes: AtomicUsize::new(0) })
     }
 }
