@@ -22,9 +22,8 @@ use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
 const TABLE_BLOCKS: u64 = 256;
-const LOG_BYTES: u64 = 32 << 20;
-/// Small, so that the log goes round.
-const RING_BYTES: u64 = 1 << 20;
+const LOG_BYTES: u64 = 96 << 20;
+const RING_BYTES: u64 = 64 << 20;
 
 fn user(name: &str) -> Principal {
     Principal::User(Name::new(name).expect("a name"))

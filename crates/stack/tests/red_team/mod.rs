@@ -224,12 +224,18 @@ fn escapes(table: &mut Table, role: &'static str) {
             }
             role => enemy(role, attack),
         };
-        running.until("an end", |running| {
-            let end = running.last_end(component(role));
-            end.contains("forbidden") || end.contains("lived=")
-        });
-        let end = running.last_end(component(role));
-        let found = (!end.contains("forbidden")).then_some(end);
+        // From the host's log: one that is started anew may have ended otherwise before anybody looks.
+        let ends = |running: &Running| -> Vec<String> {
+            let named = format!("component=\"{}\" reason=", component(role));
+            let words = running.words();
+            let of_it = words.lines().filter(|line| line.contains(&named));
+            of_it
+                .filter(|line| line.contains("forbidden") || line.contains("lived="))
+                .map(String::from)
+                .collect()
+        };
+        running.until("an end", |running| !ends(running).is_empty());
+        let found = ends(&running).into_iter().find(|end| end.contains("lived="));
         let attempt = match attack {
             "escape-file" => "opens a file",
             "escape-network" => "connects to a port",
