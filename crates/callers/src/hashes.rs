@@ -88,6 +88,10 @@ impl Hashes {
     /// # Errors
     /// It cannot be read, is too large, or changed meanwhile.
     pub fn of(&self, file: &mut File) -> io::Result<Hashed> {
+        self.of_at(file, SystemTime::now())
+    }
+
+    fn of_at(&self, file: &mut File, now: SystemTime) -> io::Result<Hashed> {
         let key = Key::of(file)?;
         if let Some(hashed) = self.kept.lock().get(&key) {
             return Ok(hashed.clone());
@@ -96,7 +100,7 @@ impl Hashes {
         if Key::of(file)? != key {
             return Err(io::Error::other("the program's file changes while it is read"));
         }
-        if key.is_settled(SystemTime::now()) {
+        if key.is_settled(now) {
             let mut kept = self.kept.lock();
             if kept.len() >= KEPT_MAX {
                 kept.clear();
@@ -207,12 +211,15 @@ mod tests {
     fn remembered_while_the_same() {
         let mut file = tempfile::tempfile().expect("a file");
         file.write_all(b"one").expect("written");
-        let key = Key::of(&file).expect("there");
-        assert!(!key.is_settled(SystemTime::now()), "just changed");
-        assert!(key.is_settled(SystemTime::now() + Duration::from_secs(10)));
+        let changed = file.metadata().and_then(|seen| seen.modified()).expect("there");
         let hashes = Hashes::default();
-        hashes.of(&mut file).expect("read");
+        hashes.of_at(&mut file, changed + Duration::from_secs(1)).expect("read");
         assert!(hashes.kept.lock().is_empty(), "it changed a moment ago");
+        hashes.of_at(&mut file, changed + Duration::from_secs(10)).expect("read");
+        assert_eq!(hashes.kept.lock().len(), 1);
+        file.write_all(b"two").expect("written");
+        let digest = DigestKey::WELL_KNOWN.digest(Domain::Executable, b"onetwo");
+        assert_eq!(hashes.of_at(&mut file, changed).expect("read").digest, digest);
     }
 
     /// Names with versions are known, others are not.

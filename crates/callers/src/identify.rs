@@ -118,16 +118,14 @@ fn has_ended(pidfd: &impl AsFd) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
     use std::process::{Command, Stdio};
 
     fn of(command: &mut Command) -> Result<Identity, String> {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("it starts");
-        // It has begun to run its own code when its name is no longer ours.
-        let name = format!("/proc/{}/comm", child.id());
-        while std::fs::read_to_string(&name).is_ok_and(|name| !name.starts_with("cat")) {
-            std::thread::yield_now();
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+        // It runs its own code when it has repeated a byte.
+        child.stdin.as_mut().expect("piped").write_all(b"x").expect("written");
+        child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("repeated");
         let found = identify(child.id(), None::<std::os::fd::OwnedFd>, &Hashes::default());
         drop(child.stdin.take());
         child.wait().expect("it ends");

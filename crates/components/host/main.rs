@@ -19,7 +19,6 @@ const TABLE: &[(&str, Main)] = &[
     ("crash", crash),
     ("relay", relay),
     ("done", done),
-    ("late", late),
     ("network", network),
     ("connect", connect),
     ("device", device),
@@ -178,15 +177,6 @@ fn threads(context: Context) -> ExitCode {
     }
 }
 
-/// Answers after a moment.
-fn late(context: Context) -> ExitCode {
-    let served = context.ports.serve(|request| {
-        std::thread::sleep(Duration::from_millis(400));
-        answer(&request, &context, &mut None)
-    });
-    if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
 /// Greets whoever connects to a socket that it was handed.
 fn network(context: Context) -> ExitCode {
     let listener = TcpListener::from(context.ports.take_file("listener").expect("it was handed out"));
@@ -231,7 +221,7 @@ fn crash(context: Context) -> ExitCode {
 /// Hands every question on over its port `next`.
 fn relay(context: Context) -> ExitCode {
     let Ok(next) = context.ports.asker::<Raw, Raw>("next") else { return ExitCode::FAILURE };
-    let patience = || Patience::of(Duration::from_secs(10));
+    let patience = || Patience::of(Duration::from_secs(120));
     let served = context.ports.serve(|request| {
         let asked = next.ask(0, &Raw(request.body.to_vec()), patience());
         Answer::from(asked.map_err(|error| Refusal::Failed(error.to_string())))

@@ -183,15 +183,13 @@ mod tests {
     use crate::sandbox::Profile;
     use parking_lot::Mutex;
     use std::process::ExitCode;
-    use std::time::Duration;
 
     /// Answers with what it is told by the one behind it, and the name of who asked.
     fn front(context: Context) -> ExitCode {
         let back: Asker<Vec<u8>, Vec<u8>> = context.ports.asker("back").expect("planned");
         let served = context.ports.serve_owned(1, move |request| {
             let asked = request.question().and_then(|question: Vec<u8>| {
-                let patience = Patience::of(Duration::from_secs(5));
-                back.ask(0, &question, patience).map_err(|error| Refusal::Failed(error.to_string()))
+                back.ask(0, &question, patience()).map_err(|error| Refusal::Failed(error.to_string()))
             });
             asked.map(|answer| (answer, request.alias.principal)).into()
         });
@@ -229,7 +227,7 @@ mod tests {
     }
 
     fn patience() -> Patience {
-        Patience::of(Duration::from_secs(5))
+        Patience::of(holdfast_testing::PATIENCE)
     }
 
     /// Proves: components without walls ask each other as those with walls do, with the name of who asks, whichever

@@ -25,7 +25,7 @@ pub(crate) const PROBE: &str = "__probe";
 const REFUSED: u8 = 77;
 const SUCCEEDED: u8 = 66;
 const MEMORY_BYTES_MAX: u64 = 64 << 20;
-const WAIT: Duration = Duration::from_secs(20);
+const WAIT: Duration = Duration::from_secs(120);
 
 /// How an attempt must end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -286,9 +286,8 @@ mod tests {
             kernel::start(&recipe).unwrap().1
         });
         let pidfd = born.join().unwrap();
-        let (mut ends, ten_seconds) =
-            ([PollFd::new(&pidfd, PollFlags::IN)], Timespec { tv_sec: 10, tv_nsec: 0 });
-        let has_ended = poll(&mut ends, Some(&ten_seconds)).unwrap() == 1;
+        let patience = Timespec::try_from(holdfast_testing::PATIENCE).unwrap();
+        let has_ended = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&patience)).unwrap() == 1;
         kill(&pidfd);
         assert_ne!(wait(&pidfd).unwrap(), Exit::Code(0));
         assert!(has_ended, "it waits for a parent that is gone");

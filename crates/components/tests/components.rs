@@ -7,6 +7,7 @@ use holdfast_components::{
     ProcessName, Profile, Program, Refusal, Region, RegionGrant, Regions, Restart, Supervisor, Verdict, Wall,
     attempt_names, listings,
 };
+use holdfast_testing::{PATIENCE, eventually};
 use parking_lot::Mutex;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -32,7 +33,7 @@ fn program() -> Program {
 }
 
 fn soon() -> Patience {
-    Patience::of(Duration::from_secs(20))
+    Patience::of(PATIENCE)
 }
 
 fn component(name: &str, program: &str) -> ComponentPlan {
@@ -71,7 +72,7 @@ fn watched(plan: Plan) -> (Supervisor, mpsc::Receiver<(String, String, bool)>) {
 }
 
 fn next_end(ends: &mpsc::Receiver<(String, String, bool)>) -> (String, String, bool) {
-    ends.recv_timeout(Duration::from_secs(20)).expect("a component ends")
+    ends.recv_timeout(PATIENCE).expect("a component ends")
 }
 
 /// The host where everybody may execute it, for tests as another user.
@@ -131,9 +132,9 @@ fn a_lacking_wall_is_refused_or_shown() {
     let mut holder = Command::new("unshare").args(["--user", "sleep", "600"]).spawn().expect("it runs");
     let own = std::fs::read_link("/proc/self/ns/user").expect("a namespace");
     let of_holder = format!("/proc/{}", holder.id());
-    while std::fs::read_link(format!("{of_holder}/ns/user")).is_ok_and(|namespace| namespace == own) {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    eventually("a namespace of its own", || {
+        std::fs::read_link(format!("{of_holder}/ns/user")).is_ok_and(|namespace| namespace != own)
+    });
     for map in ["uid_map", "gid_map"] {
         std::fs::write(format!("{of_holder}/{map}"), "0 0 2000").expect("mapped");
     }
@@ -176,7 +177,8 @@ fn listing_shows_everything() {
     let name = plan.name.clone();
     let supervisor = start(plan);
     let listing = supervisor.listing();
-    assert!(listings().expect("readable").contains(&listing), "found over the socket");
+    // Who asks waits for others' answers, and not for long.
+    eventually("found over the socket", || listings().expect("readable").contains(&listing));
     let [one, two] = &listing.components[..] else { panic!("two components") };
     assert!(one.pid != two.pid && one.process != two.process && one.state == "running");
     if rustix::process::geteuid().is_root() {
@@ -472,7 +474,7 @@ fn nothing_outlives_the_supervisor() {
     host.wait().expect("ended");
     for pidfd in &pidfds {
         let mut events = [rustix::event::PollFd::new(pidfd, rustix::event::PollFlags::IN)];
-        let limit = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
+        let limit = rustix::event::Timespec::try_from(PATIENCE).expect("a time");
         assert_eq!(rustix::event::poll(&mut events, Some(&limit)), Ok(1), "it ends");
     }
 }
@@ -678,13 +680,20 @@ fn channels_want_sealed_pages() {
 /// Who waits in vain may wait again, and gets the answer then.
 #[test]
 fn deadlines() {
-    let mut plan = asked("late", "late");
+    let mut plan = asked("late", "echo");
     plan.components[0].profile.accept_without = vec![Wall::Landlock];
     let supervisor = start(plan);
     let late = asker(&supervisor, "late");
+    assert_eq!(late.ask(0, &Question::Echo(vec![2]), soon()).expect("an answer"), [2]);
+    let pid = supervisor.listing().components[0].pid.expect("it runs");
+    let process = rustix::process::Pid::from_raw(pid).expect("a number");
+    rustix::process::kill_process(process, rustix::process::Signal::STOP).expect("stopped");
+    let status = || std::fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
+    eventually("it stands still", || status().contains("State:\tT"));
     let ticket = late.start(0, &Question::Echo(vec![3]), &[], soon()).expect("sent");
     let early = late.finish(ticket, Patience::of(Duration::from_millis(20)));
     assert!(matches!(early, Err(ComponentError::TimedOut(_))), "{early:?}");
+    rustix::process::kill_process(process, rustix::process::Signal::CONT).expect("it goes on");
     assert_eq!(late.finish(ticket, soon()).expect("an answer").body, [3]);
 }
 

@@ -212,6 +212,7 @@ fn now_ns() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_testing::eventually;
 
     fn history(text: &str) -> Vec<Call> {
         text.split(", ").map(|line| parse(line).expect("a call")).collect()
@@ -260,7 +261,15 @@ mod tests {
                 let (place, stop, history) = (folder.path(), &stop, noted(writer));
                 scope.spawn(move || play(place, 2, writer, stop, &history).expect("played"));
             }
-            std::thread::sleep(std::time::Duration::from_millis(300));
+            // Each has made so many calls when a register holds its number.
+            let mut calls = [0; 4];
+            eventually("all are at work", || {
+                for value in (0..2).filter_map(|register| read(&path(folder.path(), register)).ok()) {
+                    let last = &mut calls[(value / 1_000_000_000) as usize];
+                    *last = value % 1_000_000_000;
+                }
+                calls[1..].iter().all(|calls| *calls > 20)
+            });
             File::create(&stop).expect("made");
         });
         let mut histories: Vec<_> = (1..4).map(|writer| load(&noted(writer)).expect("loaded")).collect();

@@ -6,22 +6,20 @@ use common::{serve, spoil, volume};
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Runs a program with the words of a line, `{}` standing for the server.
+/// Runs a program with the words of a line, `{}` standing for the server. (Packages qemu-utils, libnbd-bin,
+/// python3-libnbd.)
 fn output(home: &Path, line: &str) -> Output {
     let uri = format!("nbd+unix:///?socket={}", home.join("nbd").display());
     let mut words = line.split('|').map(|word| word.trim().replace("{}", &uri));
     let program = words.next().expect("a program");
-    Command::new("timeout").arg("60").arg(&program).args(words).current_dir(home).output().unwrap_or_else(
-        |error| panic!("{program} (packages qemu-utils, libnbd-bin, python3-libnbd): {error}"),
-    )
+    holdfast_testing::ended(Command::new(program).args(words).current_dir(home))
 }
 
 /// Runs it, and returns what it said.
 #[track_caller]
 fn run(home: &Path, line: &str) -> String {
     let output = output(home, line);
-    let said =
-        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    let said = holdfast_testing::text(&output);
     assert!(output.status.success(), "{line}: {said}");
     said
 }

@@ -2,8 +2,9 @@
 
 use crate::common;
 
-use common::{InMemory, export, serve};
+use common::{InMemory, export, patient, serve};
 use holdfast_export::{Address, Limits, Server, StartError};
+use holdfast_testing::{PATIENCE, eventually};
 use proptest::prelude::*;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -15,14 +16,17 @@ use std::time::Duration;
 const SIZE: usize = 1 << 20;
 const OPTION: &[u8] = b"IHAVEOPT";
 
+fn serve_with(home: &Path, limits: Limits) -> Server {
+    Server::start(&Address::Unix(home.join("nbd")), export(InMemory::new(SIZE)), limits).expect("started")
+}
+
 /// A client that says just what it is told to.
 struct Client(UnixStream);
 
 impl Client {
     fn connect(home: &Path) -> Client {
         let stream = UnixStream::connect(home.join("nbd")).expect("connected");
-        // A test that waits for what does not come fails.
-        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("set");
+        stream.set_read_timeout(Some(PATIENCE)).expect("set");
         Client(stream)
     }
 
@@ -220,35 +224,47 @@ fn bad_options() {
     assert_eq!((client.simple(3), client.take(512)), (0, vec![1; 512]));
 }
 
-/// Proves: clients beyond the limit are hung up on, those that do not say what they want or stop within a request too;
-/// one that is idle is not; and who leaves makes room.
+/// Proves: clients beyond the limit are hung up on, and who leaves makes room; only the owner may connect.
 #[test]
-fn clients_are_bounded() {
+fn clients_are_counted() {
     let home = tempfile::tempdir().expect("a directory");
     let home = home.path();
-    let soon = Duration::from_millis(300);
-    let limits = Limits { connections_max: 2, handshake: soon, patience: soon, ..Limits::default() };
-    let address = Address::Unix(home.join("nbd"));
-    let server = Server::start(&address, export(InMemory::new(SIZE)), limits).expect("started");
+    let server = serve_with(home, Limits { connections_max: 2, ..patient() });
     let mode = std::fs::metadata(home.join("nbd")).expect("there").permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "only its owner may connect");
-    let only_idle = || {
-        while server.connections() > 1 {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-    };
-    let silent = Client::connect(home);
-    let mut idle = Client::ready(home, true);
+    let first = Client::ready(home, true);
+    let second = Client::connect(home);
     assert!(Client::connect(home).sees_the_end(), "one too many");
-    assert!(silent.sees_the_end(), "it never said what it wants");
-    only_idle();
+    drop(second);
+    eventually("who leaves makes room", || server.connections() == 1);
+    let second = Client::ready(home, true);
+    drop(server);
+    assert!(first.sees_the_end() && second.sees_the_end());
+    assert!(!home.join("nbd").exists());
+}
+
+/// Proves: a client that does not say what it wants is hung up on.
+#[test]
+fn who_never_says_what_it_wants() {
+    let home = tempfile::tempdir().expect("a directory");
+    let server = serve_with(home.path(), Limits { handshake: Duration::from_millis(50), ..patient() });
+    assert!(Client::connect(home.path()).sees_the_end());
+    eventually("it leaves nothing behind", || server.connections() == 0);
+}
+
+/// Proves: clients that stop within a request, or do not take their replies, are hung up on; one that is idle is not.
+#[test]
+fn idle_is_not_stuck() {
+    let home = tempfile::tempdir().expect("a directory");
+    let home = home.path();
+    let server = serve_with(home, Limits { patience: Duration::from_millis(100), ..patient() });
+    let mut idle = Client::ready(home, true);
     let mut stuck = Client::ready(home, true);
-    stuck.say(&request(1, 0, 0, 0, 512));
-    stuck.say(&[1; 511]);
+    stuck.say(&[request(1, 0, 0, 0, 512), vec![1; 511]].concat());
     assert!(stuck.sees_the_end(), "it stopped within a write");
     idle.say(&request(3, 0, 8, 0, 0));
     assert_eq!(idle.take(20)[8..16], 8u64.to_be_bytes(), "idle is not stuck");
-    only_idle();
+    eventually("the one that was stuck is gone", || server.connections() == 1);
     // It never takes its replies.
     let mut deaf = Client::ready(home, true);
     for cookie in 0..20 {
@@ -256,10 +272,7 @@ fn clients_are_bounded() {
             break;
         }
     }
-    only_idle();
-    drop(server);
-    assert!(idle.sees_the_end());
-    assert!(!home.join("nbd").exists());
+    eventually("the deaf one is gone", || server.connections() == 1);
 }
 
 /// Proves: a socket of a dead process is replaced, that of a living one and what is no socket are not; and addresses

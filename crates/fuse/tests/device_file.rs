@@ -3,14 +3,16 @@
 use holdfast_fuse::device_file::Disk;
 use holdfast_fuse::{Manner, Options, Session, mount_disk};
 use holdfast_log::device::{Device, FileDevice};
+use holdfast_testing::eventually;
 use holdfast_volume::{Plan, Volume, VolumeKey};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+
+use crate::volumes::site::{Kind, Mounted, run};
 
 fn options() -> Options {
     Options {
@@ -87,62 +89,8 @@ fn a_file_that_is_a_disk() {
     assert!(Command::new("fallocate").args(hole).arg(&path).status().expect("runs").success());
     assert_eq!(disk.bytes.lock().expect("unbroken")[..4096], [0; 4096]);
     drop(file);
-    // A command that another test starts has, for a moment, what is open here.
-    let start = Instant::now();
-    while let Err(error) = session.unmount(Manner::Gently) {
-        assert!(start.elapsed() < Duration::from_secs(20), "{error}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    eventually("nobody uses it", || session.unmount(Manner::Gently).is_ok());
     session.wait();
-}
-
-/// Runs a command, and returns what it printed.
-#[track_caller]
-fn run(command: &str, arguments: &[&Path]) -> String {
-    let mut words = command.split(' ');
-    let output =
-        Command::new(words.next().expect("a command")).args(words).args(arguments).output().expect("it runs");
-    let said =
-        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command}: {said}");
-    said
-}
-
-/// Tries again for a while: loop devices let go of files late.
-#[track_caller]
-fn eventually(command: &str, argument: &Path) {
-    for _ in 0..100 {
-        let mut words = command.split(' ');
-        let done = Command::new(words.next().expect("a command"))
-            .args(words)
-            .arg(argument)
-            .output()
-            .expect("it runs");
-        if done.status.success() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    run(command, &[argument]);
-}
-
-/// An image under a file system, by way of a loop device.
-struct Mounted {
-    device: PathBuf,
-    directory: PathBuf,
-}
-
-impl Mounted {
-    fn new(image: &Path, directory: &Path) -> Mounted {
-        let device = PathBuf::from(run("losetup --show --direct-io=on -f", &[image]).trim());
-        run("mount", &[&device, directory]);
-        Mounted { device, directory: directory.to_owned() }
-    }
-
-    fn unmount(self) {
-        eventually("umount", &self.directory);
-        eventually("losetup -d", &self.device);
-    }
 }
 
 struct Attached {
@@ -163,13 +111,7 @@ impl Attached {
     }
 
     fn detach(self) {
-        for attempt in 0.. {
-            match self.session.unmount(Manner::Gently) {
-                Ok(()) => break,
-                Err(error) => assert!(attempt < 100, "{error}"),
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        eventually("nobody uses it", || self.session.unmount(Manner::Gently).is_ok());
         self.session.wait();
         self.volume.close().expect("closed");
     }
@@ -189,9 +131,8 @@ fn ext4_on_a_protected_image() {
     for directory in [&plain, &at, &disk] {
         fs::create_dir(directory).expect("made");
     }
-    File::create(&image).expect("made").set_len(96 << 20).expect("sized");
-    run("mkfs.ext4 -q -F", &[&image]);
-    let before = Mounted::new(&image, &plain);
+    Kind::Ext4.make_of(&image, 96 << 20);
+    let before = Mounted::new(Kind::Ext4, &image, &plain);
     fs::write(plain.join("before"), vec![42; 300_000]).expect("written");
     before.unmount();
 
@@ -202,7 +143,7 @@ fn ext4_on_a_protected_image() {
     assert!(Volume::adopt(device(&image), device(&log), &key, [1; 16], None, &|_, _| true).expect("adopted"));
 
     let attached = Attached::new(&image, &log, &key, &at);
-    let used = Mounted::new(&at.join("disk"), &disk);
+    let used = Mounted::new(Kind::Ext4, &at.join("disk"), &disk);
     assert_eq!(fs::read(disk.join("before")).expect("read"), vec![42; 300_000]);
     run("git init -q", &[&disk.join("project")]);
     for number in 0..200u32 {
@@ -222,7 +163,7 @@ fn ext4_on_a_protected_image() {
 
     // The layout was never changed: it is a plain image.
     run("e2fsck -f -n", &[&image]);
-    let after = Mounted::new(&image, &plain);
+    let after = Mounted::new(Kind::Ext4, &image, &plain);
     assert_eq!(fs::read(plain.join("marked")).expect("read"), marked);
     run(&format!("git -C {} fsck --strict", plain.join("project").display()), &[]);
     assert!(!plain.join("project/7").exists());

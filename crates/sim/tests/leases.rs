@@ -2,10 +2,11 @@
 
 use holdfast_protocol::leases::DELEGATION_MS;
 use holdfast_sim::leases::{Fault, Report, TERM_MS, run, run_lonely};
+use holdfast_testing::setting;
 
 /// How many seeds: `HOLDFAST_SEEDS` for a long soak.
 fn seeds(default: u64) -> u64 {
-    std::env::var("HOLDFAST_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+    setting("HOLDFAST_SEEDS", default)
 }
 
 fn sum(fault: Fault, count: u64) -> Report {
@@ -44,8 +45,7 @@ fn each_rule_is_needed() {
         Fault::LateCount,
         Fault::HastyAcknowledgement,
     ] {
-        let total = sum(fault, 60);
-        assert!(total.outdated > 0, "{fault:?}");
+        assert!((0..60).any(|seed| run(seed, fault, 12_000).outdated > 0), "{fault:?}");
     }
 }
 

@@ -4,7 +4,7 @@ use holdfast_sim::order::honest::{Report, Weather, run};
 
 /// How many seeds: `HOLDFAST_SEEDS` for a long soak.
 fn seeds(default: u64) -> u64 {
-    std::env::var("HOLDFAST_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+    holdfast_testing::setting("HOLDFAST_SEEDS", default)
 }
 
 fn sum(weather: Weather, count: u64) -> Report {

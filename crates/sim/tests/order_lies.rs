@@ -34,7 +34,7 @@ fn the_documented_table_is_true() {
 /// A server that lies at random never gets contradictions accepted; most victims notice.
 #[test]
 fn random_lies() {
-    let seeds = std::env::var("HOLDFAST_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(60);
+    let seeds = holdfast_testing::setting("HOLDFAST_SEEDS", 60);
     let mut total = chaos::Report::default();
     for seed in 0..seeds {
         let report =

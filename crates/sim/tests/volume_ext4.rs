@@ -6,45 +6,34 @@ use holdfast_log::simulated_device::Devices;
 use holdfast_sim::random::Random;
 use holdfast_sim::volume::crash::Moment;
 use holdfast_sim::volume::{DISK, content, key, order, pair};
+use holdfast_testing::{ended, eventually, text};
 use holdfast_volume::{BLOCK_BYTES, Options, Plan, Volume, VolumeError};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
 
 const DISK_BYTES: u64 = 24 << 20;
 const RING_BYTES: u64 = 1 << 20;
 
 /// Runs a command that ends with a path; its output, and whether it ended well.
 fn try_run(command: &str, path: &Path) -> (bool, String) {
+    let output = ended(&mut split(command, path));
+    (output.status.success(), text(&output))
+}
+
+fn run(command: &str, path: &Path) -> String {
+    holdfast_testing::run(&mut split(command, path))
+}
+
+fn split(command: &str, path: &Path) -> Command {
     let mut words = command.split(' ');
     let mut command = Command::new(words.next().expect("a command"));
-    let output = command.args(words).arg(path).output().expect("it runs");
-    let said =
-        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    (output.status.success(), said)
-}
-
-#[track_caller]
-fn run(command: &str, path: &Path) -> String {
-    let (is_well, said) = try_run(command, path);
-    assert!(is_well, "{command} {}: {said}", path.display());
-    said
-}
-
-/// Tries again for a while: loop devices let go of files late.
-#[track_caller]
-fn eventually(command: &str, path: &Path) {
-    for _ in 0..100 {
-        if try_run(command, path).0 {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    run(command, path);
+    command.args(words).arg(path);
+    command
 }
 
 /// A file, what was synced to it, and the event after which it was.
@@ -123,11 +112,10 @@ fn ext4_crashes() {
     run(&format!("mount {}", device.display()), &tree);
     let mut random = Random::new(11);
     let (synced, overwritten) = used(&tree, &devices, &mut random);
-    eventually("umount", &tree);
-    eventually("losetup -d", &device);
-    while session.unmount(Manner::Gently).is_err() {
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    // Loop devices let go of files late.
+    eventually("umount", || try_run("umount", &tree).0);
+    eventually("losetup -d", || try_run("losetup -d", &device).0);
+    eventually("nobody uses it", || session.unmount(Manner::Gently).is_ok());
     session.wait();
     volume.close().expect("closed");
 
@@ -136,9 +124,11 @@ fn ext4_crashes() {
     assert!(checked.written > 1000 && checked.stable > 100, "{checked:?}");
     let mut moment = Moment::first(&trace);
     let mut states = 0;
+    let chosen: BTreeSet<usize> =
+        (0..12).map(|_| 1 + random.below(trace.events.len() as u64) as usize).collect();
     for event in &trace.events {
         moment.step(event);
-        if random.below(trace.events.len() as u64) >= 20 {
+        if !chosen.contains(&moment.events()) {
             continue;
         }
         states += 1;

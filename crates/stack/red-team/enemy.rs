@@ -42,7 +42,7 @@ pub struct Enemy {
 
 /// Long enough for whoever answers at all.
 pub fn soon() -> Patience {
-    Patience::of(Duration::from_secs(10))
+    Patience::of(Duration::from_secs(120))
 }
 
 pub fn user(name: &str) -> Principal {

@@ -371,7 +371,7 @@ pub fn formatter(enemy: Enemy) {
     }
     // Alice and bob have files when there are as many owners as that.
     let mut labels = 0;
-    for _ in 0..600 {
+    for _ in 0..2400 {
         if let Ok(PolicySays::Sizes { labels: now, .. }) =
             policy.ask(ADMINISTRATOR, &AskPolicy::Sizes { disk: 0 }, soon())
         {

@@ -3,6 +3,7 @@
 
 use crate::common::stack;
 
+use holdfast_testing::eventually;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use stack::{BYTES, CLUSTER, Running, aftermath, content, copy, uncached};
 use std::fs;
@@ -197,11 +198,8 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         let _ = fs::write(self.0.join("pids.max"), "max");
-        for _ in 0..200 {
-            if fs::remove_dir(&self.0).is_ok() {
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(20));
+        if !std::thread::panicking() {
+            eventually("its processes have ended", || fs::remove_dir(&self.0).is_ok());
         }
     }
 }
@@ -225,17 +223,6 @@ fn no_processes_while_running() {
     assert_eq!(aftermath(running), Vec::<String>::new());
 }
 
-/// What works after a while, or not at all.
-fn soon(mut what: impl FnMut() -> std::io::Result<()>) {
-    for _ in 0..500 {
-        if what().is_ok() {
-            return;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
-    what().expect("it works in the end");
-}
-
 /// Proves: a disk that somebody fills is full for others, in the word for it, and no more than that: what there was stays,
 /// what is freed can be used; and the log goes round more than once without ever being full.
 #[test]
@@ -246,7 +233,7 @@ fn full_disk_and_log() {
         let path = running.bob.join("fills");
         let file = fs::File::create(&path).expect("made");
         // What was deleted is given back when the kernel has let go of it, which it does in its own time.
-        soon(|| file.write_all_at(&chunk, 0));
+        eventually("there is room", || file.write_all_at(&chunk, 0).is_ok());
         let full = (0..64_u64).find_map(|at| file.write_all_at(&chunk, at << 20).err());
         let code = full.expect("the disk has an end").raw_os_error();
         assert_eq!(code, Some(libc::ENOSPC), "round {round}");
@@ -267,7 +254,8 @@ fn full_disk_and_log() {
         check();
         fs::remove_file(path).expect("his");
         let _ = fs::remove_file(running.alice.join("no room"));
-        soon(|| fs::write(running.alice.join(format!("room again {round}")), &chunk[..9000]));
+        let again = running.alice.join(format!("room again {round}"));
+        eventually("there is room again", || fs::write(&again, &chunk[..9000]).is_ok());
     }
     for round in 0..3 {
         let found = uncached(&running.alice.join(format!("room again {round}"))).expect("hers");

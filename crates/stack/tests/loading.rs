@@ -242,7 +242,7 @@ fn fuzz(rounds: usize, seed: u64) {
 /// that asks, or leaves anything behind.
 #[test]
 fn malformed_disks() {
-    fuzz(150, 1);
+    fuzz(80, 1);
 }
 
 /// The same by the thousand.

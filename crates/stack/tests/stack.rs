@@ -1,10 +1,13 @@
 //! The stack with real processes, a real volume and real mounts: two people, each with a mount, on one FAT32 disk.
 
+use holdfast_testing::eventually;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 const BYTES: u64 = 40 << 20;
 const CLUSTER: u32 = 512;
@@ -174,8 +177,7 @@ fn two_people() {
     fs::write(running.alice.join("empty"), b"").expect("made");
     fs::write(running.bob.join("empty"), b"now his").expect("nobody's");
     // Her kernel may believe for a second that it is empty.
-    std::thread::sleep(std::time::Duration::from_millis(1200));
-    assert_eq!(errno(fs::read(running.alice.join("empty"))), Some(libc::EACCES));
+    eventually("it is his", || errno(fs::read(running.alice.join("empty"))) == Some(libc::EACCES));
 
     // She deletes it; he fills the disk and finds nothing of it.
     fs::File::open(&hers).expect("opens").sync_all().expect("durable");
@@ -234,23 +236,25 @@ fn all_die() {
         file.write_all(&content(round, 20_000)).expect("written");
         file.sync_all().expect("durable");
         let directory = running.alice.clone();
+        let written = Arc::new(AtomicUsize::new(0));
+        let at_work = written.clone();
         let writer = std::thread::spawn(move || {
             for number in 0.. {
                 let path = directory.join(format!("lost {round} {number}"));
                 let made = fs::write(&path, content(number, number % 9000));
                 if made.is_err() || number % 5 == 4 && fs::remove_file(&path).is_err() {
-                    return number;
+                    return;
                 }
+                at_work.store(number + 1, SeqCst);
             }
-            0
         });
-        std::thread::sleep(std::time::Duration::from_millis(400));
+        eventually("it is at work", || written.load(SeqCst) > 10 + 5 * round);
         running.child.kill().expect("killed");
         running.child.wait().expect("ended");
         for directory in [&running.alice, &running.bob] {
             let _ = Command::new("umount").arg("-l").arg(directory).status();
         }
-        assert!(writer.join().expect("ended") > 0, "it was at work");
+        writer.join().expect("ended");
         let place = std::mem::replace(&mut running.place, tempfile::tempdir().expect("a directory"));
         drop(running);
         // Started, which recovers, and stopped: the disk alone is sound.

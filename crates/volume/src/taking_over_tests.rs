@@ -49,12 +49,14 @@ fn has(volume: &Volume, expected: &[u8], what: &str) {
     assert!(found == expected, "{what}");
 }
 
-/// Every crash: after each event, with what was not flushed kept, lost or torn.
+/// Every crash: after each event, with what was not flushed kept, lost or torn in turn; `HOLDFAST_EVERY_CRASH=1`: each.
 fn each_crash(devices: &Devices, from: usize, mut check: impl FnMut(Devices, String)) {
+    let is_thorough = holdfast_testing::setting("HOLDFAST_EVERY_CRASH", 0) > 0;
     for events in from..=devices.events() {
-        for unflushed in [Unflushed::Kept, Unflushed::Lost, Unflushed::Torn(events as u64)] {
+        let all = [Unflushed::Kept, Unflushed::Lost, Unflushed::Torn(events as u64)];
+        for unflushed in if is_thorough { &all[..] } else { &all[events % 3..][..1] } {
             let what = format!("{events} events, {unflushed:?}");
-            check(devices.crashed(events, unflushed), what);
+            check(devices.crashed(events, *unflushed), what);
         }
     }
 }

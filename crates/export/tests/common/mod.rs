@@ -4,6 +4,7 @@
 
 use holdfast_export::{Address, Export, Limits, Server};
 use holdfast_log::device::{Device, FileDevice};
+use holdfast_testing::PATIENCE;
 use holdfast_volume::{Disk, Plan, Volume, VolumeKey};
 use std::fs::File;
 use std::io;
@@ -20,7 +21,8 @@ pub struct InMemory {
 
 impl InMemory {
     pub fn new(size: usize) -> Arc<InMemory> {
-        let bytes = (0..size).map(|at| (at / 512) as u8).collect();
+        let mut bytes = vec![0; size];
+        (0u64..).zip(bytes.chunks_mut(512)).for_each(|(at, sector)| sector.fill(at as u8));
         Arc::new(InMemory { bytes: Mutex::new(bytes), flushes: AtomicUsize::new(0) })
     }
 }
@@ -56,10 +58,15 @@ pub fn export(disk: Arc<dyn Disk>) -> Export {
     Export { name: "a volume".into(), description: "of a test".into(), disk, is_read_only: false }
 }
 
+/// Limits whose times no test reaches.
+pub fn patient() -> Limits {
+    Limits { handshake: 3 * PATIENCE, patience: 3 * PATIENCE, ..Limits::default() }
+}
+
 /// A server on a socket in `home`.
 pub fn serve(home: &Path, disk: Arc<dyn Disk>) -> Server {
     let address = Address::Unix(home.join("nbd"));
-    Server::start(&address, export(disk), Limits::default()).expect("started")
+    Server::start(&address, export(disk), patient()).expect("started")
 }
 
 /// A volume of `size` bytes, all of them `fill`, in `home`.

@@ -5,7 +5,7 @@
 
 mod postgres;
 mod programs;
-mod site;
+pub mod site;
 
 use holdfast_log::simulated_device::{Devices, Unflushed};
 use holdfast_volume::{Plan, Volume};

@@ -1,10 +1,10 @@
 //! PostgreSQL on a protected volume whose exporter is killed under it.
 
 use super::site::{self, Exporter, Kind, Mounted, Site, attempt, run};
+use holdfast_testing::eventually;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 /// Where Debian keeps what is not on everybody's path.
 const PROGRAMS: &str = "/usr/lib/postgresql";
@@ -123,18 +123,16 @@ fn soak_postgres() {
         let process = server.process();
         let mut load = server.load();
         let wanted = transactions + 300;
-        while transactions < wanted {
-            std::thread::sleep(Duration::from_millis(100));
+        eventually("transactions are made", || {
             // Who reads a row after its transaction ended was told of it.
             transactions = server.ask("SELECT count(*) FROM pgbench_history").parse().expect("a number");
-        }
+            transactions >= wanted
+        });
         exporter.kill();
         // At once, without a word to its disk, and all its processes; it may have given up by itself.
         let number = process.file_name().expect("a number").to_string_lossy().into_owned();
         attempt(&format!("kill -QUIT {number}"), &[]);
-        while process.exists() {
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        eventually("the server is gone", || !process.exists());
         load.wait().expect("it ended with its server");
         drop(used);
     }

@@ -1,6 +1,7 @@
 //! Programs that write, and know what they were told is durable.
 
 use super::site::run;
+use holdfast_testing::eventually;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -8,7 +9,6 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// Something that goes on until it is stopped, or fails, and counts what was acknowledged.
 pub struct Going {
@@ -31,10 +31,11 @@ impl Going {
 
     /// Waits until so many were acknowledged.
     fn wait_for(&self, count: u64) {
-        while self.acknowledged.load(SeqCst) < count {
-            assert!(!self.thread.is_finished(), "it failed early");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        eventually("work is done", || {
+            let is_done = self.acknowledged.load(SeqCst) >= count;
+            assert!(is_done || !self.thread.is_finished(), "it failed early");
+            is_done
+        });
     }
 
     fn stop(self) -> u64 {

@@ -3,13 +3,13 @@
 
 use holdfast_fuse::{Manner, Options, Session, mount_disk};
 use holdfast_log::device::{Device, FileDevice};
+use holdfast_testing::{eventually, text};
 use holdfast_volume::{Plan, Volume, VolumeKey};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
 use tempfile::TempDir;
 
 /// A file system, and how it is made.
@@ -91,34 +91,29 @@ impl Kind {
     }
 }
 
+fn command(line: &str, arguments: &[&Path]) -> Command {
+    let mut words = line.split(' ');
+    let mut command = Command::new(words.next().expect("a command"));
+    command.args(words).args(arguments).stdin(Stdio::null());
+    command
+}
+
 /// Runs a command.
 #[track_caller]
-pub fn attempt(command: &str, arguments: &[&Path]) -> Output {
-    let mut words = command.split(' ');
-    let mut command = Command::new(words.next().expect("a command"));
-    command.args(words).args(arguments).stdin(Stdio::null()).output().expect("it runs")
+pub fn attempt(line: &str, arguments: &[&Path]) -> Output {
+    holdfast_testing::ended(&mut command(line, arguments))
 }
 
 /// Runs a command that must succeed, and returns what it printed.
 #[track_caller]
-pub fn run(command: &str, arguments: &[&Path]) -> String {
-    let output = attempt(command, arguments);
-    let said =
-        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command} {arguments:?}: {}\n{said}", output.status);
-    said
+pub fn run(line: &str, arguments: &[&Path]) -> String {
+    holdfast_testing::run(&mut command(line, arguments))
 }
 
-/// Tries again for a while: loop devices let go of files late, and of devices that are checked.
+/// Waits until a command succeeds: loop devices let go of files late, and of devices that are checked.
 #[track_caller]
-fn eventually(command: &str, argument: &Path) {
-    for _ in 0..200 {
-        if attempt(command, &[argument]).status.success() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    run(command, &[argument]);
+pub fn until_done(command: &str, argument: &Path) {
+    eventually(command, || attempt(command, &[argument]).status.success());
 }
 
 pub fn key() -> VolumeKey {
@@ -166,13 +161,7 @@ impl Attached {
     }
 
     pub fn detach(&self) {
-        for attempt in 0.. {
-            match self.session.unmount(Manner::Gently) {
-                Ok(()) => break,
-                Err(error) => assert!(attempt < 200, "{error}"),
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        eventually("nobody uses it", || self.session.unmount(Manner::Gently).is_ok());
         self.session.wait();
         self.volume.close().expect("closed");
     }
@@ -206,7 +195,7 @@ pub struct Exporter {
 impl Exporter {
     pub fn start(image: &Path, log: &Path, at: &Path) -> Exporter {
         let mut child = Command::new(std::env::current_exe().expect("this test"))
-            .args(["exporting_process", "--exact", "--ignored", "--nocapture"])
+            .args(["volumes::exporting_process", "--exact", "--ignored", "--nocapture"])
             .env(EXPORT, format!("{}:{}:{}", image.display(), log.display(), at.display()))
             .stdout(Stdio::piped())
             .spawn()
@@ -227,7 +216,7 @@ impl Exporter {
     }
 
     pub fn detach(mut self) {
-        eventually("umount", &self.at);
+        until_done("umount", &self.at);
         assert!(self.child.wait().expect("gone").success());
     }
 }
@@ -243,6 +232,7 @@ impl Drop for Exporter {
 /// An image under a file system, by way of a loop device.
 pub struct Mounted {
     device: PathBuf,
+    image: String,
     directory: PathBuf,
 }
 
@@ -252,13 +242,17 @@ impl Mounted {
         let device = PathBuf::from(run(&command, &[image]).trim());
         // Two images may be the same file system at two times.
         let options = if kind.name() == "xfs" { "-o nouuid " } else { "" };
-        let mounted = Mounted { device: device.clone(), directory: directory.to_owned() };
+        let mounted = Mounted {
+            device: device.clone(),
+            image: format!("({})", image.display()),
+            directory: directory.to_owned(),
+        };
         run(format!("mount -t {} {options}", kind.name()).trim_end(), &[&device, directory]);
         mounted
     }
 
     pub fn unmount(self) {
-        eventually("umount", &self.directory);
+        until_done("umount", &self.directory);
     }
 }
 
@@ -266,12 +260,10 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         attempt("umount -lq", &[&self.directory]);
         attempt("losetup -d", &[&self.device]);
-        // Two devices with one btrfs would be taken for one.
-        for _ in 0..200 {
-            if attempt("losetup", &[&self.device]).stdout.is_empty() {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(50));
+        // Two devices with one btrfs would be taken for one. (Another test may have this device by now.)
+        let is_ours = || text(&attempt("losetup", &[&self.device])).contains(&*self.image);
+        if !std::thread::panicking() {
+            eventually("the loop device lets go of the image", || !is_ours());
         }
     }
 }

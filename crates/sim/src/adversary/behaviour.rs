@@ -1,10 +1,10 @@
 //! What the enemy does: each behaviour, how it is prepared, and what must come of it.
 
 use super::oracle::{Call, Place};
-use super::scene::{ALICE, BOB, DAVE, NAMES, ROOT, Scene, content};
+use super::scene::{ALICE, BOB, CAROL, DAVE, NAMES, ROOT, Scene, content};
 use super::stage::{Stage, about_views};
 use super::witness::Witness;
-use super::world::{Habits, Image, Link, Machine, STALE_AFTER, Server, TERM, server_key};
+use super::world::{Habits, Image, Link, Machine, Server, server_key};
 use super::{forge, restored, warrants};
 use holdfast_client::remote::Remote;
 use holdfast_content::{DeviceId, PrincipalId};
@@ -14,6 +14,7 @@ use holdfast_protocol::message::{Request, Response};
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::PendingEntry;
 use holdfast_rpc::RpcError;
+use holdfast_testing::PATIENCE;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
@@ -346,19 +347,19 @@ impl Behaviour {
         }
     }
 
-    /// How the victim mounts.
-    fn habits(self, stage: &Stage) -> Habits {
-        Habits {
-            leases: self == B::BreakLease,
-            patience: matches!(self, B::Stall | B::DowngradeVersion | B::DowngradeServerKeys)
-                .then_some(Duration::from_millis(400)),
-            witness: stage.witness.as_ref().map(Witness::verifier),
-            acknowledge: false,
-        }
+    /// How long the victim waits for an answer; `None`: long.
+    pub fn patience(self, victim: usize) -> Option<Duration> {
+        let has_no_answer = match self {
+            B::Stall | B::DowngradeVersion => true,
+            // Who has never been there has no newer list to compare with.
+            B::DowngradeServerKeys => victim != CAROL,
+            _ => false,
+        };
+        has_no_answer.then_some(Duration::from_millis(400))
     }
 
-    /// What has to be so before the victim mounts.
-    pub fn set_up(self, stage: &mut Stage, victim: usize) {
+    /// What has to be so before the victim mounts. `bound`: how old a head may be, where there is a witness.
+    pub fn set_up(self, stage: &mut Stage, victim: usize, bound: Duration) {
         match self {
             B::ForkForEver => {
                 stage.witness = Some(Witness::new());
@@ -377,17 +378,21 @@ impl Behaviour {
             ),
             _ => {}
         }
-        stage.habits[victim] = self.habits(stage);
+        stage.habits[victim] = Habits {
+            leases: self == B::BreakLease,
+            witness: stage.witness.as_ref().map(|witness| (witness.verifier(), bound)),
+            ..Habits::default()
+        };
     }
 
     /// Everything up to the victim's call. What the victim is told from now on may be false.
-    pub fn begin(self, stage: &mut Stage, victim: usize) {
+    pub fn begin(self, stage: &mut Stage, victim: usize, bound: Duration) {
         if self.kind() == Kind::Data && self != B::ForgedTable {
             // So that there is something to fetch.
             stage.does(BOB, Call::Write("target", content(200)));
             stage.does(BOB, Call::Create("later"));
         }
-        self.prepare(stage, victim);
+        self.prepare(stage, victim, bound);
         let is_shown_views = matches!(
             self,
             B::RollBackFile
@@ -407,7 +412,7 @@ impl Behaviour {
         }
     }
 
-    fn prepare(self, stage: &mut Stage, victim: usize) {
+    fn prepare(self, stage: &mut Stage, victim: usize, bound: Duration) {
         let told = stage.told.clone();
         match self {
             B::Honest | B::ForgetAcknowledged => {}
@@ -433,7 +438,7 @@ impl Behaviour {
                 );
             }
             B::RollBackAll => {
-                let past = Server::start(&stage.scene.yesterday, false);
+                let past = Server::start(&stage.scene.yesterday);
                 let branch = stage.branch(Place { branch: 0, rounds: 0 }, past);
                 stage.lead(victim, branch);
                 told.one();
@@ -587,7 +592,7 @@ impl Behaviour {
                 }
             }
             B::BreakLease => {
-                stage.server().clock.pass(TERM + Duration::from_millis(100));
+                stage.server().clock.pass(bound + Duration::from_millis(100));
                 told.one();
             }
             B::DowngradeVersion => {
@@ -711,18 +716,10 @@ impl Behaviour {
     pub fn go_on(self, stage: &mut Stage, victim: usize, before: (Place, Image)) {
         if self == B::ForgetAcknowledged {
             let (place, image) = before;
-            let past = Server::start(&image, false);
+            let past = Server::start(&image);
             let branch = stage.branch(place, past);
             stage.lead(victim, branch);
             stage.told.one();
-        }
-    }
-
-    /// How long a lie of a bounded kind can last.
-    pub fn bound(self) -> Duration {
-        match self {
-            B::BreakLease => TERM,
-            _ => STALE_AFTER,
         }
     }
 }
@@ -781,7 +778,7 @@ fn replay_requests(stage: &mut Stage, victim: usize) {
         Arc::new(move |request, honest| {
             for again in &old {
                 told.one();
-                let _ = bobs.call(again.clone(), Duration::from_secs(5));
+                let _ = bobs.call(again.clone(), PATIENCE);
             }
             for again in own.lock().iter() {
                 told.one();

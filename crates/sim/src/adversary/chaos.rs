@@ -18,6 +18,7 @@ use holdfast_rpc::RpcError;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Who works.
 const ACTORS: [usize; 3] = [ALICE, BOB, CAROL];
@@ -48,7 +49,7 @@ pub struct Report {
 pub fn run(seed: u64, steps: usize) -> Result<Report, String> {
     let mut chaos = Chaos {
         random: Random::new(seed),
-        stage: Stage::set(false),
+        stage: Stage::set(Duration::ZERO),
         alarmed: BTreeSet::new(),
         kept: Vec::new(),
         report: Report::default(),
@@ -96,7 +97,7 @@ impl Chaos {
             }
             86..90 if self.stage.servers.len() < BRANCHES_MAX && !self.kept.is_empty() => {
                 let (place, image) = self.random.pick(&self.kept).clone();
-                let branch = self.stage.branch(place, Server::start(&image, false));
+                let branch = self.stage.branch(place, Server::start(&image));
                 self.stage.lead(actor, branch);
             }
             90..95 => {

@@ -22,14 +22,13 @@ use holdfast_protocol::peers::{Finding, Latest, Offence, Presence, Roster, judge
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::LogHead;
 use holdfast_rpc::RpcError;
+use holdfast_testing::eventually;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a victim waits for a server that stalls.
-const STALLED_AFTER: Duration = Duration::from_millis(1500);
-/// How long a receipt is waited for.
-const RECEIPT_PATIENCE: Duration = Duration::from_secs(10);
+const STALLED_AFTER: Duration = Duration::from_millis(500);
 
 /// What is done to the two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -182,10 +181,7 @@ pub fn run(meeting: Meeting, doing: Option<Call>, judge: Judge) -> Result<Outcom
     if matches!(meeting, M::Silence | M::Leaves) {
         return Ok(presence(meeting));
     }
-    let mut stage = Stage::set(false);
-    if meeting == M::ForkAndStall {
-        stage.habits[ALICE].patience = Some(STALLED_AFTER);
-    }
+    let mut stage = Stage::set(Duration::ZERO);
     stage.does(ALICE, Call::List);
     stage.does(BOB, Call::Stat("second"));
     stage.does(DAVE, Call::Stat("second"));
@@ -198,6 +194,7 @@ pub fn run(meeting: Meeting, doing: Option<Call>, judge: Judge) -> Result<Outcom
         stage.does(ALICE, call);
     }
     if meeting == M::ForkAndStall {
+        stage.mount_impatiently(ALICE, STALLED_AFTER);
         // What it does on its own side of a fork would convict the server at once.
         let other = stage.fork(0);
         stage.lead(ALICE, other);
@@ -233,15 +230,10 @@ fn latest(stage: &mut Stage, who: usize) -> Latest {
         stage.does(DAVE, Call::Stat("target"));
     }
     engine.flush_commits().expect("it is told the truth");
-    let end = Instant::now() + RECEIPT_PATIENCE;
     // What was looked at is there before the operation that looked is.
     let is_new = |floor: &Floor| floor.last() > before && Latest::of(floor).operation.is_some();
-    while !is_new(&engine.floor()) && Instant::now() < end {
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    let said = Latest::of(&engine.floor());
-    assert!(said.operation.is_some(), "it has its receipt");
-    said
+    eventually("it has its receipt", || is_new(&engine.floor()));
+    Latest::of(&engine.floor())
 }
 
 /// What the peer says instead.
@@ -291,12 +283,9 @@ fn hear(
             let before = engine.floor().last();
             if stage.call(ALICE, Call::Stat("second")).is_ok() {
                 // The receipt of what was just made is what convicts.
-                let end = Instant::now() + RECEIPT_PATIENCE;
                 let has_receipt =
                     |floor: &Floor| floor.last() > before && Latest::of(floor).operation.is_some();
-                while !has_receipt(&engine.floor()) && Instant::now() < end {
-                    std::thread::sleep(Duration::from_millis(2));
-                }
+                eventually("it has its receipt", || has_receipt(&engine.floor()));
             }
             find()
         }

@@ -23,9 +23,8 @@ use holdfast_protocol::sequencer::settled;
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::signer::{Effect, Signer, Tables};
 use holdfast_protocol::structure::{HandleVersion, View};
-use std::time::Duration;
+use holdfast_testing::PATIENCE;
 
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Where yesterday ended.
 const YESTERDAY: Place = Place { branch: 0, rounds: 0 };
 
@@ -128,7 +127,7 @@ pub(super) fn hidden(stage: &mut Stage, _victim: usize) {
 pub(super) fn withheld(stage: &mut Stage, victim: usize) {
     let branch = yesterday(stage);
     go_over(stage, branch);
-    let undeclared = Server::start(&stage.scene.yesterday, false);
+    let undeclared = Server::start(&stage.scene.yesterday);
     let undeclared = stage.branch(YESTERDAY, undeclared);
     stage.lead(victim, undeclared);
     stage.told.one();
@@ -160,7 +159,7 @@ pub(super) fn replayed(stage: &mut Stage, victim: usize) {
     let (place, image) = (stage.tree.end_of(branch), stage.servers[branch].image());
     go_over(stage, branch);
     victim_goes_over(stage, victim, branch);
-    let again = stage.branch(place, Server::start(&image, false));
+    let again = stage.branch(place, Server::start(&image));
     stage.lead(victim, again);
     stage.told.one();
 }
@@ -246,7 +245,7 @@ pub fn forget(stage: &mut Stage, victim: usize, stand_in: usize) {
     stage.machines[victim] = Machine::new("stand-in", key, &Image::default(), link);
 }
 
-impl Row {
+impl Row<'_> {
     /// It says what is lost, keeps what it had seen of it, and goes on with the others.
     pub(super) fn went_over(&mut self, when: When) -> Result<Verdict, String> {
         let victim = self.victim;

@@ -12,10 +12,10 @@ use holdfast_crypto::{Digest, PublicKey, SigningKey};
 use holdfast_protocol::message::{AddressedBlock, Request, Response, ServerKeys, ViewReply};
 use holdfast_protocol::signed::Signed;
 use holdfast_rpc::ServerAddress;
+use holdfast_testing::PATIENCE;
 use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 /// Who takes part, by the number of their device.
 pub const NAMES: [&str; 5] = ["root", "alice", "bob", "carol", "dave"];
@@ -33,7 +33,6 @@ pub const DAVE: usize = 4;
 const EXTRAS: usize = 200;
 /// Large enough not to lie in the inode.
 const CONTENT_BYTES: usize = 20_000;
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Bytes that cannot be compressed.
 pub fn content(seed: u64) -> Bytes {
@@ -104,7 +103,7 @@ impl Scene {
     fn make(world: u8) -> Result<Scene, Refusal> {
         let superuser = superuser_key(world);
         let id = superuser.public().file_system_id();
-        let server = Server::start(&Image::default(), false);
+        let server = Server::start(&Image::default());
         let blocks = Arc::new(Mutex::new(Vec::new()));
         let machine = |who: usize, key: SigningKey| {
             let link = Link::new(&server, id, key.public(), 0);
@@ -158,7 +157,7 @@ impl Scene {
             let outcome = Outcome::Returned(mount.call(&call)?);
             tree.round(0, vec![Event { who, call, outcome }]).expect("there is one branch");
             while !look(&machines[ROOT].link)?.view.pending.is_empty() {
-                std::thread::sleep(Duration::from_millis(2));
+                std::thread::sleep(std::time::Duration::from_millis(2));
             }
         }
         drop((alice, bob, dave));

@@ -10,15 +10,14 @@ use holdfast_client::{FsError, Transaction};
 use holdfast_content::{DeviceId, Entry, Handle, Inode, InodeKind};
 use holdfast_protocol::message::{Request, Response, ViewReply};
 use holdfast_protocol::signed::Signed;
-use holdfast_protocol::structure::Structure;
+use holdfast_protocol::structure::{PendingEntry, Structure};
 use holdfast_rpc::RpcError;
+use holdfast_testing::{PATIENCE, eventually};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-
-/// Looks until the second half of an operation is given up on.
-const SETTLED_AFTER: u32 = 500;
+use std::time::{Duration, Instant};
 
 /// How many lies were told.
 #[derive(Clone, Default)]
@@ -67,10 +66,10 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Today's copy of everything; nothing is mounted.
-    pub fn set(leases: bool) -> Stage {
+    /// Today's copy of everything, with leases of this term, or zero without any; nothing is mounted.
+    pub fn set(lease_term: Duration) -> Stage {
         let scene = Scene::get();
-        let server = Server::start(&scene.today, leases);
+        let server = Server::start_with_leases(&scene.today, lease_term);
         let machine = |(who, image): (usize, &Image)| {
             let key = scene.key(who);
             // A machine that has been there remembers the newest list of server keys.
@@ -110,6 +109,14 @@ impl Stage {
             self.mounts[who] = Some(self.machines[who].mount(&self.habits[who])?);
         }
         Ok(())
+    }
+
+    /// Mounts anew, to wait only so long for an answer from then on.
+    pub fn mount_impatiently(&mut self, who: usize, patience: Duration) {
+        self.unmount(who);
+        self.habits[who].patience = Some(patience);
+        eventually("a server that does not lie answers in time", || self.mount(who).is_ok());
+        self.settle(who);
     }
 
     /// Unmounts.
@@ -176,16 +183,19 @@ impl Stage {
         let seen = self
             .call(who, call)
             .unwrap_or_else(|refusal| panic!("{} is told the truth: {refusal:?}", NAMES[who]));
-        // An answer comes with the first half; the second is on its way.
-        let device = DeviceId(who as u32);
-        for _ in 0..SETTLED_AFTER {
-            let shown = self.view(who, self.lives[who]).view;
-            if shown.pending.iter().all(|entry| entry.dead || entry.forecast.device != device) {
-                break;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(2));
-        }
+        self.settle(who);
         seen
+    }
+
+    /// Waits for the second half of operations; an answer comes with the first.
+    fn settle(&self, who: usize) {
+        let device = DeviceId(who as u32);
+        let end = Instant::now() + PATIENCE;
+        let is_under_way = |entry: &PendingEntry| !entry.dead && entry.forecast.device == device;
+        while self.view(who, self.lives[who]).view.pending.iter().any(is_under_way) {
+            assert!(Instant::now() < end, "{}'s operation stays pending", NAMES[who]);
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     /// Tells the oracle of overlapping calls.

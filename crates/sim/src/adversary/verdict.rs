@@ -8,8 +8,10 @@ use super::world::{Habits, Refusal};
 use holdfast_client::evidence::{self, Proof};
 use holdfast_client::statement::{Limits, Statement, Testimony, Unusable, verify};
 use holdfast_client::{FrozenReport, FsError, IntegrityReport, StartError};
+use holdfast_testing::PATIENCE;
 use std::fmt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 /// What the victim does.
@@ -194,11 +196,11 @@ impl Verdict {
 /// # Errors
 /// In words: what it is, as it should be.
 pub fn without_memory(behaviour: Behaviour) -> Result<(), String> {
-    let mut stage = Stage::set(false);
+    let mut stage = Stage::set(Duration::ZERO);
     for call in [Call::List, Call::Read("second"), Call::Stat("target")] {
         stage.does(ALICE, call);
     }
-    behaviour.begin(&mut stage, ALICE);
+    behaviour.begin(&mut stage, ALICE, BOUND);
     for branch in [stage.lives[ALICE], stage.truth] {
         stage.lead(ALICE, branch);
         super::restored::forget(&mut stage, ALICE, CAROL);
@@ -209,40 +211,70 @@ pub fn without_memory(behaviour: Behaviour) -> Result<(), String> {
     stage.verdict_of_the_oracle()
 }
 
-/// How long the truth may take to be seen again.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a lie of a bounded kind may last: the term of leases, or the age of a head. Longer where the victim was too slow
+/// to call before it ran out; but not for ever.
+const BOUND: Duration = Duration::from_secs(2);
+const BOUND_MAX: Duration = Duration::from_secs(64);
 
 /// Runs one row.
 ///
 /// # Errors
 /// In words: something that must never come of anything.
 pub fn run(behaviour: Behaviour, doing: Doing) -> Result<Verdict, String> {
-    let mut row = Row {
-        behaviour,
-        doing,
-        victim: doing.victim(),
-        stage: Stage::set(behaviour == Behaviour::BreakLease),
-    };
+    let mut bound = BOUND;
+    loop {
+        let is_in_time = AtomicBool::new(false);
+        let played = std::panic::catch_unwind(|| play(behaviour, doing, bound, &is_in_time));
+        if behaviour.kind() != Kind::Bounded || is_in_time.load(SeqCst) || bound >= BOUND_MAX {
+            return played.unwrap_or_else(|panic| {
+                let text = panic.downcast_ref::<String>().cloned();
+                let text = text.or(panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+                Err(format!("it could not be played: {}", text.unwrap_or_default()))
+            });
+        }
+        bound *= 2;
+    }
+}
+
+/// Plays it once. `is_in_time`: that the victim was surely as quick as the bound allows.
+fn play(
+    behaviour: Behaviour,
+    doing: Doing,
+    bound: Duration,
+    is_in_time: &AtomicBool,
+) -> Result<Verdict, String> {
+    let lease_term = if behaviour == Behaviour::BreakLease { bound } else { Duration::ZERO };
+    let mut row =
+        Row { behaviour, doing, victim: doing.victim(), stage: Stage::set(lease_term), bound, is_in_time };
     let verdict = row.play()?;
     row.stage.verdict_of_the_oracle()?;
     Ok(verdict)
 }
 
-pub(super) struct Row {
+pub(super) struct Row<'a> {
     behaviour: Behaviour,
     doing: Doing,
     pub(super) victim: usize,
     pub(super) stage: Stage,
+    bound: Duration,
+    is_in_time: &'a AtomicBool,
 }
 
-impl Row {
+impl Row<'_> {
     fn play(&mut self) -> Result<Verdict, String> {
         let (behaviour, victim) = (self.behaviour, self.victim);
-        behaviour.set_up(&mut self.stage, victim);
+        let begun = Instant::now();
+        behaviour.set_up(&mut self.stage, victim, self.bound);
+        // What a witness vouched for has been signed by now.
+        let vouched = Instant::now();
         if victim == ALICE {
             self.warm();
         }
-        behaviour.begin(&mut self.stage, victim);
+        match behaviour.patience(victim) {
+            Some(patience) if victim == ALICE => self.stage.mount_impatiently(victim, patience),
+            patience => self.stage.habits[victim].patience = patience,
+        }
+        behaviour.begin(&mut self.stage, victim, self.bound);
         let before = (
             self.stage.tree.end_of(self.stage.lives[victim]),
             self.stage.servers[self.stage.lives[victim]].image(),
@@ -250,10 +282,22 @@ impl Row {
         if self.doing == Doing::Restart {
             self.stage.unmount(victim);
         }
+        // Heads are signed in whole seconds.
+        let (flag, bound) = (self.is_in_time, self.bound);
+        let is_in_time = move || flag.store(begun.elapsed() < bound / 2, SeqCst);
         if behaviour == Behaviour::BreakLease {
-            return self.late();
+            return self.late(is_in_time);
         }
-        match self.stage.call(victim, self.doing.call()) {
+        // Whoever mounts waits for a head.
+        let mounts = matches!(self.doing, Doing::FirstMount | Doing::Restart);
+        if mounts {
+            is_in_time();
+        }
+        let result = self.stage.call(victim, self.doing.call());
+        if !mounts {
+            is_in_time();
+        }
+        match result {
             Ok(_) => {}
             // The server's own word, which proves nothing: it goes on.
             Err(Refusal::Call(FsError::Refused(_))) if behaviour.kind().is_about_order() => {}
@@ -267,7 +311,7 @@ impl Row {
             return self.went_over(When::AtOnce);
         }
         match behaviour.kind() {
-            Kind::Bounded => self.outdated(),
+            Kind::Bounded => self.outdated(vouched),
             kind if kind.is_about_order() => self.probe(),
             Kind::Honest => self.no_alarm(),
             _ => Ok(self.accepted()),
@@ -435,7 +479,7 @@ impl Row {
                 if !is_old || Instant::now() > end {
                     return Err(format!("the truth is not taken again: {refusal:?}"));
                 }
-                std::thread::sleep(Duration::from_millis(100));
+                std::thread::sleep(Duration::from_millis(20));
             }
         }
         Ok(())
@@ -473,21 +517,17 @@ impl Row {
     }
 
     /// A fork is not noticed, until no witness vouches for it.
-    fn outdated(&mut self) -> Result<Verdict, String> {
-        let end = Instant::now() + self.behaviour.bound() + Duration::from_secs(8);
-        loop {
-            match self.stage.call(self.victim, Call::Stat("second")) {
-                Err(Refusal::Call(FsError::Outdated(_))) => return Ok(Verdict::Late),
-                Err(Refusal::Call(FsError::Unreachable(_))) | Ok(_) if Instant::now() < end => {
-                    std::thread::sleep(Duration::from_millis(50));
-                }
-                other => return Err(format!("the bound has passed: {other:?}")),
-            }
+    fn outdated(&mut self, vouched: Instant) -> Result<Verdict, String> {
+        std::thread::sleep((vouched + self.bound).saturating_duration_since(Instant::now()));
+        // From here on all that the victim can have is older than the bound, by its own clock too.
+        match self.stage.call(self.victim, Call::Stat("second")) {
+            Err(Refusal::Call(FsError::Outdated(_))) => Ok(Verdict::Late),
+            other => Err(format!("the bound has passed: {other:?}")),
         }
     }
 
     /// Under a broken lease the victim's call overlaps what was hidden from it, for one term and no longer.
-    fn late(&mut self) -> Result<Verdict, String> {
+    fn late(&mut self, is_in_time: impl Fn()) -> Result<Verdict, String> {
         let victim = self.victim;
         let begun = Instant::now();
         let hidden = Call::Write("second", content(400));
@@ -498,6 +538,7 @@ impl Row {
             .stage
             .mount(victim)
             .and_then(|()| self.stage.mounts[victim].as_ref().expect("it was just mounted").call(&call));
+        is_in_time();
         let seen = result.map_err(|refusal| format!("refused: {refusal:?}"))?;
         let event = |who, call, seen| Event { who, call, outcome: Outcome::Returned(seen) };
         let (bobs, ours) = (event(BOB, hidden, bobs), event(victim, call, seen));
@@ -506,9 +547,7 @@ impl Row {
         strict.round(0, vec![ours.clone()])?;
         let is_late = strict.check().is_err();
         self.stage.note(0, vec![bobs, ours]);
-        std::thread::sleep(
-            (self.behaviour.bound() + Duration::from_millis(200)).saturating_sub(begun.elapsed()),
-        );
+        std::thread::sleep((begun + self.bound).saturating_duration_since(Instant::now()));
         for call in [Call::Read("second"), Call::List] {
             self.stage.call(victim, call).map_err(|refusal| format!("the term is over: {refusal:?}"))?;
         }
@@ -566,12 +605,7 @@ pub fn rows(behaviours: &[Behaviour], threads: usize) -> Rows {
                 loop {
                     let place = next.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
                     let Some((behaviour, doing)) = cells.get(place).copied() else { break };
-                    let played = std::panic::catch_unwind(|| run(behaviour, doing));
-                    let result = played.unwrap_or_else(|panic| {
-                        let text = panic.downcast_ref::<String>().cloned();
-                        let text = text.or(panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-                        Err(format!("it could not be played: {}", text.unwrap_or_default()))
-                    });
+                    let result = run(behaviour, doing);
                     results.lock()[place] = Some(result);
                 }
             });

@@ -13,9 +13,9 @@ use holdfast_client::remote::Remote;
 use holdfast_content::{DeviceId, Membership, PrincipalId};
 use holdfast_crypto::SigningKey;
 use holdfast_protocol::message::Request;
+use holdfast_testing::PATIENCE;
 use parking_lot::Mutex;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The group that warrants are about.
 const GROUP: &str = "choir";
@@ -58,7 +58,7 @@ pub(super) fn twice(stage: &mut Stage, _victim: usize) {
     let version = engine.membership().version;
     for again in heard.lock().iter() {
         stage.told.one();
-        let _ = stage.machines[BOB].link.call(again.clone(), Duration::from_secs(5));
+        let _ = stage.machines[BOB].link.call(again.clone(), PATIENCE);
     }
     let daves = stage.honest(DAVE).engine.clone();
     let again = submit(&daves, &request, NOW_NS);

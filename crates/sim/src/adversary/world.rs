@@ -2,6 +2,7 @@
 //! them is a [`Link`] that an enemy may hold.
 
 use super::scene::Scene;
+use holdfast_checkpoint::note::VerifierKey;
 use holdfast_client::files::{Caller, FileSystem, Ino, MountOptions, OwnerMap};
 use holdfast_client::remote::Remote;
 use holdfast_client::{Engine, EngineConfig, FsError, StartError, WhenStale, WitnessPolicy};
@@ -14,6 +15,7 @@ use holdfast_protocol::structure::Structure;
 use holdfast_rpc::{Address, RpcError, ServerAddress, ServerProof, check_welcome};
 use holdfast_server::{Caller as Peer, Clock, CreatePolicy, Host, HostSettings, ParcelSettings};
 use holdfast_store::StoreConfig;
+use holdfast_testing::PATIENCE;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
@@ -25,16 +27,10 @@ use std::time::{Duration, Instant};
 pub const NOW_NS: i64 = 1_700_000_000_000_000_000;
 /// How long an operation may stay pending, by the server's clock.
 pub const ABORT_AFTER: Duration = Duration::from_millis(100);
-/// How long leases last, where there are some.
-pub const TERM: Duration = Duration::from_millis(1500);
-/// How old a head may be, where there is a witness.
-pub const STALE_AFTER: Duration = Duration::from_secs(2);
 /// What the programs of all machines run as.
 pub const WHO: Caller = Caller { uid: 1000, gid: 1000, thread: 0 };
 /// The local group that the group `team` is shown as.
 pub const TEAM_GID: u32 = 2000;
-/// How long a call waits for an answer.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// Between two looks at what is waited for.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -115,7 +111,8 @@ pub fn server_key() -> SigningKey {
 /// A real server without its sockets.
 pub struct Server {
     running: Mutex<Running>,
-    leases: bool,
+    /// How long its leases last; zero: there are none.
+    lease_term: Duration,
     /// Its clock.
     pub clock: Arc<SimClock>,
     /// The file system that it shows whatever it is asked for, if it does.
@@ -128,11 +125,11 @@ struct Running {
     host: Arc<Host>,
 }
 
-fn open(disk: PowerLoss, clock: &Arc<SimClock>, leases: bool) -> Running {
-    open_as(disk, clock, leases, false)
+fn open(disk: PowerLoss, clock: &Arc<SimClock>, lease_term: Duration) -> Running {
+    open_as(disk, clock, lease_term, false)
 }
 
-fn open_as(disk: PowerLoss, clock: &Arc<SimClock>, leases: bool, is_restored: bool) -> Running {
+fn open_as(disk: PowerLoss, clock: &Arc<SimClock>, lease_term: Duration, is_restored: bool) -> Running {
     let settings = HostSettings {
         user_quota: None,
         is_restored,
@@ -143,7 +140,7 @@ fn open_as(disk: PowerLoss, clock: &Arc<SimClock>, leases: bool, is_restored: bo
         store: StoreConfig { keep_deleted: Duration::ZERO, segment_bytes: 4 << 20, ..StoreConfig::default() },
         parcels: ParcelSettings::default(),
         locks_note: None,
-        lease_term: if leases { TERM } else { Duration::ZERO },
+        lease_term,
         leases_note: None,
         history: holdfast_protocol::history::Retention::everything(),
     };
@@ -154,27 +151,32 @@ fn open_as(disk: PowerLoss, clock: &Arc<SimClock>, leases: bool, is_restored: bo
 
 impl Server {
     /// One on a disk.
-    pub fn start(image: &Image, leases: bool) -> Arc<Server> {
-        Server::started(image, leases, SimClock::starting(1_000_000, NOW_NS))
+    pub fn start(image: &Image) -> Arc<Server> {
+        Server::start_with_leases(image, Duration::ZERO)
     }
 
-    fn started(image: &Image, leases: bool, clock: Arc<SimClock>) -> Arc<Server> {
-        let running = Mutex::new(open(image.disk(1), &clock, leases));
-        Arc::new(Server { running, leases, clock, instead: None })
+    /// One that gives leases of this term.
+    pub fn start_with_leases(image: &Image, term: Duration) -> Arc<Server> {
+        Server::started(image, term, SimClock::starting(1_000_000, NOW_NS))
+    }
+
+    fn started(image: &Image, lease_term: Duration, clock: Arc<SimClock>) -> Arc<Server> {
+        let running = Mutex::new(open(image.disk(1), &clock, lease_term));
+        Arc::new(Server { running, lease_term, clock, instead: None })
     }
 
     /// One whose disk was put back, and that waits for its superuser to say so.
     pub fn put_back_from(image: &Image) -> Arc<Server> {
         let clock = SimClock::starting(1_000_000, NOW_NS);
-        let running = Mutex::new(open_as(image.disk(1), &clock, false, true));
-        Arc::new(Server { running, leases: false, clock, instead: None })
+        let running = Mutex::new(open_as(image.disk(1), &clock, Duration::ZERO, true));
+        Arc::new(Server { running, lease_term: Duration::ZERO, clock, instead: None })
     }
 
     /// One that shows another file system to whoever asks.
     pub fn impostor(image: &Image, shown: Digest) -> Arc<Server> {
         let clock = SimClock::starting(1_000_000, NOW_NS);
-        let running = Mutex::new(open(image.disk(1), &clock, false));
-        Arc::new(Server { running, leases: false, clock, instead: Some(shown) })
+        let running = Mutex::new(open(image.disk(1), &clock, Duration::ZERO));
+        Arc::new(Server { running, lease_term: Duration::ZERO, clock, instead: Some(shown) })
     }
 
     /// What its disk holds.
@@ -188,12 +190,12 @@ impl Server {
     /// Another one with the same content and the same key.
     pub fn fork(&self) -> Arc<Server> {
         let clock = SimClock::starting(self.clock.monotonic_ms(), self.clock.wall_ns());
-        Server::started(&self.image(), self.leases, clock)
+        Server::started(&self.image(), self.lease_term, clock)
     }
 
     /// Goes on from what its disk held at another time.
     pub fn put_back(&self, image: &Image) {
-        let running = open(image.disk(2), &self.clock, self.leases);
+        let running = open(image.disk(2), &self.clock, self.lease_term);
         *self.running.lock() = running;
     }
 
@@ -202,7 +204,7 @@ impl Server {
         let mut running = self.running.lock();
         let disk = running.disk.clone();
         disk.restart(crash);
-        *running = open(disk, &self.clock, self.leases);
+        *running = open(disk, &self.clock, self.lease_term);
     }
 
     /// What serves.
@@ -388,8 +390,8 @@ pub struct Habits {
     pub leases: bool,
     /// How long it waits for an answer; `None`: long.
     pub patience: Option<Duration>,
-    /// The witness that it trusts.
-    pub witness: Option<holdfast_checkpoint::note::VerifierKey>,
+    /// The witness that it trusts, and how old a head may be.
+    pub witness: Option<(VerifierKey, Duration)>,
     /// Goes on after an alarm.
     pub acknowledge: bool,
 }
@@ -472,10 +474,10 @@ impl Machine {
         config.memory_bytes = 32 << 20;
         config.leases = habits.leases;
         config.acknowledge_alarm = habits.acknowledge;
-        config.witnesses = habits.witness.clone().map(|witness| WitnessPolicy {
+        config.witnesses = habits.witness.clone().map(|(witness, stale_after)| WitnessPolicy {
             witnesses: vec![witness],
             quorum: None,
-            stale_after: STALE_AFTER,
+            stale_after,
             when_stale: WhenStale::Stop,
         });
         config

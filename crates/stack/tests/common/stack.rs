@@ -1,6 +1,7 @@
 //! Stacks to be attacked: a disk with alice's and bob's files, made once by the honest program, and copies of it that are
 //! mounted with an enemy.
 
+use holdfast_testing::PATIENCE;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -19,8 +20,6 @@ const SECRET: &[u8] = b"ALICE'S SECRET, ";
 const HONEST: &str = env!("CARGO_BIN_EXE_holdfast-stack-host");
 const HOSTILE: &str = env!("CARGO_BIN_EXE_holdfast-stack-red-team");
 const MARK: &[u8] = b"holdfast red team, orders: ";
-/// Long for anything that ends.
-const LONG: Duration = Duration::from_secs(100);
 
 /// A file's content: lines of alice's, told apart by their numbers, that are hers alone.
 pub fn content(number: usize, bytes: usize) -> Vec<u8> {
@@ -145,9 +144,9 @@ impl Running {
 
     /// Waits until something is so.
     pub fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut Running) -> bool) {
-        let started = Instant::now();
+        let end = Instant::now() + PATIENCE;
         while !is_so(self) {
-            assert!(started.elapsed() < LONG, "{what} does not come: {}", self.words());
+            assert!(Instant::now() < end, "{what} does not come: {}", self.words());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -253,30 +252,51 @@ struct Prepared {
     components: u64,
 }
 
+/// Made by the first test that needs it, and kept beside what is built until the next build.
 fn prepared() -> &'static Prepared {
     static PREPARED: OnceLock<Prepared> = OnceLock::new();
     PREPARED.get_or_init(|| {
-        let running = Running::start("format", tempfile::tempdir().expect("a directory"), None);
-        for (name, bytes) in files() {
-            fs::write(running.alice.join(name), bytes).expect("written");
-        }
-        fs::write(running.bob.join("bob's"), vec![b'b'; 5000]).expect("written");
-        fs::File::open(running.alice.join("SECRET")).expect("opens").sync_all().expect("durable");
-        let mut running = Running::start("mount", running.stop(), None);
-        assert_eq!(running.altered(), Vec::<String>::new());
-        let components = running.components().len() as u64;
-        let place = running.stop();
-        let disk = fs::read(place.path().join("disk")).expect("read");
-        let first = content(1, 512);
-        let at = disk.windows(512).step_by(512).position(|block| block == first).expect("on the disk");
-        // Kept beside what is built, for this run and until the next.
-        let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join(concat!("stack-", env!("CARGO_CRATE_NAME")));
+        let kept = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stack-disks");
         fs::create_dir_all(&kept).expect("made");
-        for name in ["disk", "log"] {
-            copied(&place.path().join(name), &kept.join(name));
+        let lock = fs::File::create(kept.join("lock")).expect("made");
+        rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("locked");
+        let built = fs::metadata(HONEST).and_then(|host| host.modified()).expect("built");
+        let built = built.duration_since(std::time::UNIX_EPOCH).expect("a time").as_nanos();
+        let place = kept.join(built.to_string());
+        if !place.join("made").exists() {
+            for older in fs::read_dir(&kept).expect("listed") {
+                let _ = fs::remove_dir_all(older.expect("an entry").path());
+            }
+            fs::create_dir(&place).expect("made");
+            let (victim, components) = prepare(&place);
+            fs::write(place.join("made"), format!("{victim} {components}")).expect("written");
         }
-        Prepared { place: kept, victim: number_of(&disk, at as u64 * BLOCK), components }
+        let made = fs::read_to_string(place.join("made")).expect("read");
+        let (victim, components) = made.split_once(' ').expect("two numbers");
+        let number = |text: &str| text.parse().expect("a number");
+        Prepared { victim: number(victim), components: number(components), place }
     })
+}
+
+/// Makes the disk and its log in `kept`; the victim, and the number of components.
+fn prepare(kept: &Path) -> (u64, u64) {
+    let running = Running::start("format", tempfile::tempdir().expect("a directory"), None);
+    for (name, bytes) in files() {
+        fs::write(running.alice.join(name), bytes).expect("written");
+    }
+    fs::write(running.bob.join("bob's"), vec![b'b'; 5000]).expect("written");
+    fs::File::open(running.alice.join("SECRET")).expect("opens").sync_all().expect("durable");
+    let mut running = Running::start("mount", running.stop(), None);
+    assert_eq!(running.altered(), Vec::<String>::new());
+    let components = running.components().len() as u64;
+    let place = running.stop();
+    let disk = fs::read(place.path().join("disk")).expect("read");
+    let first = content(1, 512);
+    let at = disk.windows(512).step_by(512).position(|block| block == first).expect("on the disk");
+    for name in ["disk", "log"] {
+        copied(&place.path().join(name), &kept.join(name));
+    }
+    (number_of(&disk, at as u64 * BLOCK), components)
 }
 
 /// The number of the block at a place of the disk: metadata in blocks of 4096 bytes and the rest of them come first.

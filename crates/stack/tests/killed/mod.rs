@@ -114,7 +114,7 @@ fn kill_at(chosen: impl Fn(u64) -> Vec<u64>) {
 #[test]
 fn killed_at_some_messages() {
     kill_at(|messages| {
-        let step = messages.div_ceil(5).max(1);
+        let step = messages.div_ceil(3).max(1);
         (1..=messages).step_by(step as usize).collect()
     });
 }

@@ -224,12 +224,18 @@ fn escapes(table: &mut Table, role: &'static str) {
             }
             role => enemy(role, attack),
         };
-        running.until("an end", |running| {
-            let end = running.last_end(component(role));
-            end.contains("forbidden") || end.contains("lived=")
-        });
-        let end = running.last_end(component(role));
-        let found = (!end.contains("forbidden")).then_some(end);
+        // From the host's log: one that is started anew may have ended otherwise before anybody looks.
+        let ends = |running: &Running| -> Vec<String> {
+            let named = format!("component=\"{}\" reason=", component(role));
+            let words = running.words();
+            let of_it = words.lines().filter(|line| line.contains(&named));
+            of_it
+                .filter(|line| line.contains("forbidden") || line.contains("lived="))
+                .map(String::from)
+                .collect()
+        };
+        running.until("an end", |running| !ends(running).is_empty());
+        let found = ends(&running).into_iter().find(|end| end.contains("lived="));
         let attempt = match attack {
             "escape-file" => "opens a file",
             "escape-network" => "connects to a port",
@@ -273,18 +279,13 @@ fn ill_servers(table: &mut Table, role: &'static str) {
         wrong.push(format!("a neighbour grew by {grown} bytes"));
     }
     running.kill(role);
-    // What an FSDriver says a file has is what reading it gives; that is known.
-    let verdict = match (role, wrong.is_empty()) {
-        ("fs-driver", false) if wrong.iter().all(|wrong| wrong.contains("reads as")) => {
-            Verdict::Known("it says where the bytes of a file are")
-        }
-        _ => unless(wrong),
-    };
+    // What an FSDriver says a file has is what reading it gives; that is known, and few of these answers say so.
+    wrong.retain(|wrong| role != "fs-driver" || !wrong.contains("reads as"));
     table.put(
         role,
         8,
         "answers of no grammar, of another question, with other names: what is read meanwhile",
-        verdict,
+        unless(wrong),
     );
     // The kernel remembers names and sizes for a second.
     running.until("what is right, once the enemy is gone", |running| running.altered().is_empty());
@@ -474,11 +475,12 @@ fn formatter(table: &mut Table) {
     table.put(role, 8, "the same, what is there afterwards", unless(aftermath(running)));
 }
 
-/// Proves: what `docs/red-team.md` says of each component and each goal.
-#[test]
-fn the_red_team() {
+/// Everything that a role tries.
+fn played(role: &'static str) -> Table {
     let mut table = Table::default();
-    for role in ["cache-manager", "disk-driver", "fs-driver", "vfs"] {
+    if role == "disk-formatter" {
+        formatter(&mut table);
+    } else {
         messages(&mut table, role);
         if role != "vfs" {
             ill_servers(&mut table, role);
@@ -489,24 +491,66 @@ fn the_red_team() {
             "fs-driver" => ill_files(&mut table),
             _ => greedy_session(&mut table),
         }
-        escapes(&mut table, role);
     }
-    formatter(&mut table);
-    escapes(&mut table, "disk-formatter");
+    escapes(&mut table, role);
     let reached: Vec<_> = table.0.iter().filter(|line| matches!(line.3, Verdict::Reached(_))).collect();
     assert!(reached.is_empty(), "{}", table.markdown());
+    table
+}
 
+/// Proves: what `docs/red-team.md` says of a component and each goal.
+fn proven(role: &'static str) {
+    if is_blessing() {
+        return;
+    }
+    let text = played(role).markdown();
+    let is_about = |line: &&str| line.starts_with(&format!("| {role} |"));
+    let document = fs::read_to_string(DOCUMENT).expect("the document");
+    let (said, found): (Vec<_>, Vec<_>) =
+        (document.lines().filter(is_about).collect(), text.lines().filter(is_about).collect());
+    assert!(said == found, "{DOCUMENT} differs; HOLDFAST_BLESS=1 writes it anew:\n{text}");
+}
+
+#[test]
+fn cache_manager() {
+    proven("cache-manager");
+}
+
+#[test]
+fn disk_driver() {
+    proven("disk-driver");
+}
+
+#[test]
+fn fs_driver() {
+    proven("fs-driver");
+}
+
+#[test]
+fn vfs() {
+    proven("vfs");
+}
+
+#[test]
+fn disk_formatter() {
+    proven("disk-formatter");
+}
+
+fn is_blessing() -> bool {
+    std::env::var_os("HOLDFAST_BLESS").is_some()
+}
+
+/// Writes the table of the document anew, if it is told to.
+#[test]
+fn bless() {
+    if !is_blessing() {
+        return;
+    }
+    let roles = ["cache-manager", "disk-driver", "fs-driver", "vfs", "disk-formatter"];
+    let table = Table(roles.into_iter().flat_map(|role| played(role).0).collect());
     let before = fs::read_to_string(DOCUMENT).expect("the document");
     let start = before.find(MARK).expect("the mark of the table");
     let end = before[start..].find("<!-- end -->").expect("its end") + start;
     let after = format!("{}{}", &before[..start], table.markdown()) + &before[end..];
-    if std::env::var_os("HOLDFAST_BLESS").is_some() {
-        fs::write(DOCUMENT, after).expect("written");
-    } else {
-        assert!(
-            before == after,
-            "{DOCUMENT} differs; HOLDFAST_BLESS=1 writes it anew:\n{}",
-            table.markdown()
-        );
-    }
+    fs::write(DOCUMENT, after).expect("written");
 }
