@@ -1,8 +1,12 @@
-//! Digests of programs, remembered while the file is the same.
+//! Digests of programs, remembered while the file is the same, and how much each user may have hashed.
 //!
-//! A file is taken for the same while device, inode, size and both times are; a change within the clock's grain of the
-//! hashing could go unseen, so nothing is remembered of a file that changed within the last two seconds. While a
-//! program runs, the kernel lets nobody write its executable.
+//! A file is taken for the same while device, inode, size and both times are. That holds only for files that nobody but
+//! root can change: whoever may write a file on tmpfs can map a page of it, and change it later without a trace in the
+//! times; so digests of such files are not remembered. A change within the clock's grain of the hashing could go unseen
+//! too, so nothing is remembered of a file that changed within the last two seconds.
+//!
+//! What is not remembered is read at each open, while others wait. So each user has a budget of bytes: whoever starts
+//! large programs again and again is refused, and nobody else waits for them.
 
 use holdfast_crypto::{Digest, DigestKey, Domain};
 use parking_lot::Mutex;
@@ -10,12 +14,12 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Most programs remembered.
 const KEPT_MAX: usize = 1024;
 /// Largest program that is hashed.
-pub const PROGRAM_BYTES_MAX: u64 = 4 << 30;
+pub const PROGRAM_BYTES_MAX: u64 = 1 << 30;
 /// How old a change must be for a digest to be remembered.
 const SETTLED: Duration = Duration::from_secs(2);
 /// What only programs contain that run programs of others.
@@ -76,31 +80,62 @@ impl Key {
     }
 }
 
-/// Digests remembered.
+/// Bytes that a user may have hashed: so many at once, and so many more each second.
+const BUDGET_BYTES: u64 = PROGRAM_BYTES_MAX;
+const BUDGET_BYTES_A_SECOND: u64 = 64 << 20;
+/// Most users whose budgets are remembered.
+const BUDGETS_MAX: usize = 4096;
+
+/// What a user has left.
+struct Budget {
+    bytes: u64,
+    at: Instant,
+}
+
+impl Budget {
+    /// Takes bytes from what is left at `now`, if there are as many.
+    fn take(&mut self, bytes: u64, now: Instant) -> bool {
+        let passed_ms = now.saturating_duration_since(self.at).as_millis() as u64;
+        let earned = passed_ms.saturating_mul(BUDGET_BYTES_A_SECOND) / 1000;
+        *self = Budget { bytes: self.bytes.saturating_add(earned).min(BUDGET_BYTES), at: now };
+        let is_enough = self.bytes >= bytes;
+        self.bytes -= if is_enough { bytes } else { 0 };
+        is_enough
+    }
+}
+
+/// Digests remembered, and budgets.
 #[derive(Default)]
 pub struct Hashes {
     kept: Mutex<HashMap<Key, Hashed>>,
+    budgets: Mutex<HashMap<u32, Budget>>,
 }
 
 impl Hashes {
-    /// What is in a program's file.
+    /// What is in the file of a program that `user` runs. `is_roots`: nobody but root can change the file.
     ///
     /// # Errors
-    /// It cannot be read, is too large, or changed meanwhile.
-    pub fn of(&self, file: &mut File) -> io::Result<Hashed> {
-        self.of_at(file, SystemTime::now())
+    /// It cannot be read, is too large, or changed meanwhile; or the user's budget is used up.
+    pub fn of(&self, file: &mut File, user: u32, is_roots: bool) -> io::Result<Hashed> {
+        self.of_at(file, user, is_roots, SystemTime::now())
     }
 
-    fn of_at(&self, file: &mut File, now: SystemTime) -> io::Result<Hashed> {
+    fn of_at(&self, file: &mut File, user: u32, is_roots: bool, now: SystemTime) -> io::Result<Hashed> {
         let key = Key::of(file)?;
-        if let Some(hashed) = self.kept.lock().get(&key) {
+        if is_roots && let Some(hashed) = self.kept.lock().get(&key) {
             return Ok(hashed.clone());
+        }
+        if !is_roots && !self.spend(user, key.size, Instant::now()) {
+            return Err(io::Error::other(format!(
+                "user {user} has had too many bytes of programs read that others than root may change; try again in a \
+                 minute"
+            )));
         }
         let hashed = hash(file, key.size)?;
         if Key::of(file)? != key {
             return Err(io::Error::other("the program's file changes while it is read"));
         }
-        if key.is_settled(now) {
+        if is_roots && key.is_settled(now) {
             let mut kept = self.kept.lock();
             if kept.len() >= KEPT_MAX {
                 kept.clear();
@@ -109,14 +144,26 @@ impl Hashes {
         }
         Ok(hashed)
     }
+
+    fn spend(&self, user: u32, bytes: u64, now: Instant) -> bool {
+        let mut budgets = self.budgets.lock();
+        if budgets.len() >= BUDGETS_MAX && !budgets.contains_key(&user) {
+            let refilled = Duration::from_secs(BUDGET_BYTES / BUDGET_BYTES_A_SECOND);
+            budgets.retain(|_, budget| now.saturating_duration_since(budget.at) < refilled);
+            if budgets.len() >= BUDGETS_MAX {
+                return false;
+            }
+        }
+        budgets.entry(user).or_insert(Budget { bytes: BUDGET_BYTES, at: now }).take(bytes, now)
+    }
 }
 
 /// Reads a program's file and says what is in it.
 ///
 /// # Errors
-/// As [`Hashes::of`].
+/// As [`Hashes::of`], but for budgets.
 pub fn digest_of(file: &mut File) -> io::Result<Hashed> {
-    Hashes::default().of(file)
+    Hashes::default().of(file, 0, false)
 }
 
 fn hash(file: &mut File, size: u64) -> io::Result<Hashed> {
@@ -193,14 +240,14 @@ mod tests {
         let hashes = Hashes::default();
         file.write_all(&bytes).expect("written");
         let whole = DigestKey::WELL_KNOWN.digest(Domain::Executable, &bytes);
-        assert_eq!(hashes.of(&mut file).expect("read"), Hashed { digest: whole, interpreter: None });
+        assert_eq!(hashes.of(&mut file, 1, true).expect("read"), Hashed { digest: whole, interpreter: None });
         let mark = b"Py_BytesMain";
         for at in [(1 << 20) - 5, (1 << 20) + 25, (1 << 20) + 80] {
             bytes.fill(7);
             bytes[at..at + mark.len()].copy_from_slice(mark);
             use std::os::unix::fs::FileExt;
             file.write_all_at(&bytes, 0).expect("written");
-            let found = hashes.of(&mut file).expect("read");
+            let found = hashes.of(&mut file, 1, true).expect("read");
             assert_eq!(found.digest, DigestKey::WELL_KNOWN.digest(Domain::Executable, &bytes), "{at}");
             assert_eq!(found.interpreter, Some("it has Python in it"), "{at}");
         }
@@ -213,13 +260,41 @@ mod tests {
         file.write_all(b"one").expect("written");
         let changed = file.metadata().and_then(|seen| seen.modified()).expect("there");
         let hashes = Hashes::default();
-        hashes.of_at(&mut file, changed + Duration::from_secs(1)).expect("read");
+        hashes.of_at(&mut file, 1, true, changed + Duration::from_secs(1)).expect("read");
         assert!(hashes.kept.lock().is_empty(), "it changed a moment ago");
-        hashes.of_at(&mut file, changed + Duration::from_secs(10)).expect("read");
+        hashes.of_at(&mut file, 1, true, changed + Duration::from_secs(10)).expect("read");
         assert_eq!(hashes.kept.lock().len(), 1);
         file.write_all(b"two").expect("written");
         let digest = DigestKey::WELL_KNOWN.digest(Domain::Executable, b"onetwo");
-        assert_eq!(hashes.of_at(&mut file, changed).expect("read").digest, digest);
+        assert_eq!(hashes.of_at(&mut file, 1, true, changed).expect("read").digest, digest);
+    }
+
+    /// A digest is remembered only of a file that nobody but root can change.
+    #[test]
+    fn only_roots_files_are_remembered() {
+        let long_ago = File::open("/bin/cat").expect("there");
+        for (is_roots, remembered) in [(false, 0), (true, 1)] {
+            let hashes = Hashes::default();
+            hashes.of(&mut long_ago.try_clone().expect("a copy"), 1, is_roots).expect("read");
+            assert_eq!(hashes.kept.lock().len(), remembered);
+        }
+    }
+
+    /// A user's budget is used up by bytes, comes back with time, and is nobody else's.
+    #[test]
+    fn budgets() {
+        let (hashes, now) = (Hashes::default(), Instant::now());
+        assert!(hashes.spend(1, BUDGET_BYTES - 5, now));
+        assert!(!hashes.spend(1, 6, now), "used up");
+        assert!(hashes.spend(1, 5, now), "to the last byte");
+        assert!(hashes.spend(2, BUDGET_BYTES, now), "another user");
+        let later = now + Duration::from_secs(2);
+        assert!(hashes.spend(1, 2 * BUDGET_BYTES_A_SECOND, later));
+        assert!(!hashes.spend(1, 1, later));
+        assert!(
+            !hashes.spend(1, BUDGET_BYTES + 1, later + Duration::from_secs(10_000)),
+            "never more than all"
+        );
     }
 
     /// Names with versions are known, others are not.

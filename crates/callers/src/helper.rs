@@ -5,7 +5,7 @@
 //! of its *own* inodes, and nothing more. The helper checks in the kernel's table that the mount is a FUSE mount of the
 //! user who asks, looks inodes up by number below it, and does so as that user.
 //!
-//! An open is held up for at most [`ANSWER_WAIT`]; then it is refused.
+//! An open is held up for at most [`ANSWER_WAIT`]. Then it goes on without a ticket, and the mount refuses it (EACCES).
 //!
 //! It gives up what it does not need of root's rights before it listens. What is left (looking into processes, marking
 //! inodes) is still enough to have the machine, so whoever relies on rules trusts it: its code, and what it is told.
@@ -240,7 +240,7 @@ impl Mount {
         }
     }
 
-    /// Reads events and hands them to threads that identify; refuses those that waited too long.
+    /// Reads events and hands them to threads that identify; lets go of those that waited too long.
     fn watch(self: &Arc<Mount>) -> io::Result<()> {
         let (work, jobs) = sync_channel::<u64>(WAITING_MAX);
         let jobs = Arc::new(Mutex::new(jobs));
@@ -255,8 +255,8 @@ impl Mount {
             let expired: Vec<u64> =
                 self.waiting.lock().iter().filter(|(_, waiting)| late(waiting)).map(|(id, _)| *id).collect();
             for id in expired {
-                tracing::warn!("a process could not be identified in time; its open is refused");
-                self.answer(id, false);
+                tracing::warn!("a process could not be identified in time; its open will be refused");
+                self.answer(id, true);
             }
         }
         Ok(())
@@ -265,7 +265,7 @@ impl Mount {
     fn employ(self: &Arc<Mount>, jobs: &Arc<Mutex<Receiver<u64>>>, work: &SyncSender<u64>, id: u64) {
         match work.try_send(id) {
             Ok(()) => {}
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => return self.answer(id, false),
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => return self.answer(id, true),
         }
         if self.busy.load(Ordering::SeqCst) >= WORKERS {
             return;
@@ -286,7 +286,8 @@ impl Mount {
         }
     }
 
-    /// Answers an event, once.
+    /// Answers an event, once. An open that goes on without a ticket is refused by the mount, with the error that people
+    /// expect (EACCES; the kernel's own refusal would be EPERM).
     fn answer(&self, id: u64, goes_on: bool) {
         let Some(waiting) = self.waiting.lock().remove(&id) else { return };
         if let Err(error) = self.group.answer(&waiting.event.file, goes_on)

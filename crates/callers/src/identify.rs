@@ -1,16 +1,16 @@
 //! Who a process is, read from /proc while it waits in its open.
 //!
 //! The process cannot exit, execute or be replaced while it waits, short of being killed; a pidfd that is still alive
-//! after everything was read says that all of it was of the same process. Code counts as the program's own if it is
-//! the executable itself (which the kernel keeps from being written while it runs) or a file that only root can
-//! change: a digest of a file that others may write says nothing of the next moment, so such files are refused, not
-//! hashed.
+//! after everything was read says that all of it was of the same process. Code counts as the program's own if it is a
+//! file that only root can change, or the executable itself if the kernel keeps everybody from changing it while it
+//! runs: a digest of a file that others may change says nothing of the next moment, so such files are refused.
 
 use crate::hashes::{Hashes, interpreter_by_name};
 use crate::identity::Identity;
 use crate::process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::StatVfsMountFlags;
+use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
@@ -23,6 +23,10 @@ const MAPPINGS_MAX: usize = 4096;
 const PATH_BYTES_MAX: usize = 512;
 /// Type of FUSE file systems, whose server says what owners files have.
 const FUSE: i64 = 0x6573_5546;
+/// Type of file systems in memory.
+const TMPFS: i64 = 0x0102_1994;
+/// Types of file systems on disks: ext2 to ext4, XFS, Btrfs, F2FS, bcachefs, ZFS.
+const DISKS: [i64; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0xca45_1a4e, 0x2fc1_2fc1];
 
 /// Identifies a process. The pidfd, if there is one, must be its.
 ///
@@ -35,18 +39,21 @@ pub fn identify(number: u32, pidfd: Option<impl AsFd>, hashes: &Hashes) -> Resul
     let path = std::fs::read_link(place.join("exe")).map_err(|error| told(number, &error))?;
     let mut program = File::open(place.join("exe")).map_err(|error| told(number, &error))?;
     let own = program.metadata().map_err(|error| told(number, &error))?;
-    let hashed = hashes.of(&mut program).map_err(|error| format!("{}: {error}", path.display()))?;
-    let path = bounded(&path.to_string_lossy());
     let status = process::status(&read("status")?).ok_or("its state is not told")?;
+    let is_roots = only_root_changes(&program).unwrap_or(false);
+    let stays = is_roots || is_held(&program, &place.join("exe")).unwrap_or(false);
+    let hashed = hashes.of(&mut program, status.user, is_roots);
+    let hashed = hashed.map_err(|error| format!("{}: {error}", path.display()))?;
+    let path = bounded(&path.to_string_lossy());
     let mut identity = Identity {
         process: number,
         started,
         digest: hashed.digest,
         interpreter: hashed.interpreter.or_else(|| interpreter_by_name(&path)).map(str::to_owned),
+        foreign: (!stays).then(|| path.clone()),
         path,
         tracer: status.tracer,
         preload: process::preload(&read("environ")?),
-        foreign: None,
         altered: None,
         generated: false,
     };
@@ -67,7 +74,8 @@ pub fn identify(number: u32, pidfd: Option<impl AsFd>, hashes: &Hashes) -> Resul
             identity.altered.get_or_insert_with(|| bounded(&mapping.name));
         }
         let file = place.join("map_files").join(&mapping.range);
-        if !is_own_or_roots(&file, (own.dev(), own.ino())) {
+        let of = |error| format!("its code of {} cannot be looked at: {error}", bounded(&mapping.name));
+        if !is_own_or_roots(&file, (own.dev(), own.ino())).map_err(of)? {
             identity.foreign.get_or_insert_with(|| bounded(&mapping.name));
         }
     }
@@ -88,25 +96,35 @@ fn bounded(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(PATH_BYTES_MAX / 4).collect()
 }
 
-/// Whether code of this file stays what it is: the executable, or a file that nobody but root can change. Where
-/// set-uid counts for nothing the machine does not believe the file system's owners either, nor do we.
-fn is_own_or_roots(mapped: &Path, own: (u64, u64)) -> bool {
-    let judged = || -> io::Result<bool> {
-        let file = rustix::fs::open(
-            mapped,
-            rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC,
-            rustix::fs::Mode::empty(),
-        )?;
-        let seen = rustix::fs::fstat(&file)?;
-        if (seen.st_dev, seen.st_ino) == own {
-            return Ok(true);
-        }
-        let believed = !rustix::fs::fstatvfs(&file)?.f_flag.contains(StatVfsMountFlags::NOSUID)
-            && rustix::fs::fstatfs(&file)?.f_type as i64 != FUSE;
-        Ok(believed && seen.st_uid == 0 && seen.st_mode & 0o022 == 0)
-    };
-    // What cannot be looked at is not believed.
-    judged().unwrap_or(false)
+/// Whether a mapped file is the executable, which is judged apart, or one that nobody but root can change.
+fn is_own_or_roots(mapped: &Path, own: (u64, u64)) -> io::Result<bool> {
+    let file = rustix::fs::open(mapped, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let seen = rustix::fs::fstat(&file)?;
+    Ok((seen.st_dev, seen.st_ino) == own || only_root_changes(&file)?)
+}
+
+/// Whether nobody but root can change a file. Where set-uid counts for nothing the machine does not believe the file
+/// system's owners, nor do we.
+fn only_root_changes(file: impl AsFd) -> io::Result<bool> {
+    let file = file.as_fd();
+    let believed = !rustix::fs::fstatvfs(file)?.f_flag.contains(StatVfsMountFlags::NOSUID)
+        && rustix::fs::fstatfs(file)?.f_type as i64 != FUSE;
+    let seen = rustix::fs::fstat(file)?;
+    Ok(believed && seen.st_uid == 0 && seen.st_mode & 0o022 == 0)
+}
+
+/// Whether the kernel keeps a running program's file from being changed: it is in memory, or on a disk that only root can
+/// write, and cannot be opened for writing. (Linux 6.11 and 6.12 let running programs be written. What a FUSE or network
+/// file system, or the lower directory of an overlay, has for a file's content is its server's affair at any time.)
+fn is_held(program: &File, path: &Path) -> io::Result<bool> {
+    let kind = rustix::fs::fstatfs(program)?.f_type as i64;
+    let is_disk = DISKS.contains(&kind);
+    let is_mounted_by_root = !rustix::fs::fstatvfs(program)?.f_flag.contains(StatVfsMountFlags::NOSUID);
+    if kind != TMPFS && !(is_disk && is_mounted_by_root) {
+        return Ok(false);
+    }
+    let opened = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
+    Ok(matches!(opened, Err(Errno::TXTBSY | Errno::ROFS)))
 }
 
 /// Whether the process of a pidfd has ended.

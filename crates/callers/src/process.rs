@@ -14,6 +14,8 @@ pub struct Status {
     pub process: u32,
     /// The process that traces it; 0: none.
     pub tracer: u32,
+    /// The user it runs for (the real one).
+    pub user: u32,
 }
 
 /// A mapping that may be executed.
@@ -48,9 +50,9 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
 pub fn status(text: &[u8]) -> Option<Status> {
     let field = |name: &[u8]| {
         let line = text.split(|byte| *byte == b'\n').skip(1).find_map(|line| line.strip_prefix(name))?;
-        std::str::from_utf8(line).ok()?.trim().parse().ok()
+        std::str::from_utf8(line).ok()?.split_ascii_whitespace().next()?.parse().ok()
     };
-    Some(Status { process: field(b"Tgid:")?, tracer: field(b"TracerPid:")? })
+    Some(Status { process: field(b"Tgid:")?, tracer: field(b"TracerPid:")?, user: field(b"Uid:")? })
 }
 
 /// `stat`: when the process began. The name in it may hold anything, so what counts is behind its last `)`.
@@ -77,7 +79,7 @@ pub fn executable_mappings(text: &[u8]) -> Vec<Mapping> {
     let mut current: Option<Mapping> = None;
     for line in text.split(|byte| *byte == b'\n') {
         if let Some(mapping) = header(line) {
-            found.extend(current.take().filter(|_| true));
+            found.extend(current.take());
             current = mapping;
         } else if let (Some(mapping), Some(value)) = (&mut current, line.strip_prefix(b"Anonymous:")) {
             let kib = String::from_utf8_lossy(value);
@@ -105,8 +107,12 @@ fn header(line: &[u8]) -> Option<Option<Mapping>> {
         return Some(None);
     }
     let name = fields.next().unwrap_or("").trim_start().to_owned();
+    // Addresses are padded to eight digits here and not in `map_files`: programs at fixed addresses begin at 0x400000.
+    let (from, to) = range.split_once('-')?;
+    let unpadded = |address: &str| u64::from_str_radix(address, 16).ok();
+    let (from, to) = (unpadded(from)?, unpadded(to)?);
     Some(Some(Mapping {
-        range: range.to_owned(),
+        range: format!("{from:x}-{to:x}"),
         writable: rights.as_bytes()[1] == b'w',
         name,
         has_file: inode != "0",
@@ -134,8 +140,9 @@ mod tests {
     /// A process that names itself like what is looked for gains nothing.
     #[test]
     fn names_are_not_believed() {
-        let text = b"Name:\tTgid:\t1\\n\nUmask:\t0022\nTgid:\t77\nPid:\t78\nTracerPid:\t5\n";
-        assert_eq!(status(text), Some(Status { process: 77, tracer: 5 }));
+        let text =
+            b"Name:\tTgid:\t1\\n\nUmask:\t0022\nTgid:\t77\nPid:\t78\nTracerPid:\t5\nUid:\t1000\t0\t0\t0\n";
+        assert_eq!(status(text), Some(Status { process: 77, tracer: 5, user: 1000 }));
         let stat = b"77 (a) R 1 2 3 ) S 1 77 77 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 987654 1 1";
         assert_eq!(started(stat), Some(987_654));
         assert_eq!(preload(b"A=LD_PRELOAD=x\0B=1\0"), None);
@@ -151,6 +158,7 @@ mod tests {
 5582-5583 r-xp 00001000 fe:00 12   /usr/bin/a b\nSize: 4 kB\nAnonymous:   0 kB\n\
 7f00-7f01 r-xp 00000000 fe:00 13   /lib/x.so\nAnonymous:   4 kB\n\
 7f02-7f03 rwxp 00000000 00:00 0 \nAnonymous:   4 kB\n\
+00400000-00401000 r-xp 00001000 fe:00 14   /usr/bin/fixed\nAnonymous:   0 kB\n\
 7ff0-7ff1 r-xp 00000000 00:00 0   [vdso]\nAnonymous: 0 kB\n";
         let found = executable_mappings(text);
         let short: Vec<_> = found
@@ -163,6 +171,7 @@ mod tests {
                 ("5582-5583", "/usr/bin/a b", true, false, false),
                 ("7f00-7f01", "/lib/x.so", true, false, true),
                 ("7f02-7f03", "", false, true, true),
+                ("400000-401000", "/usr/bin/fixed", true, false, false),
                 ("7ff0-7ff1", "[vdso]", false, false, false),
             ]
         );

@@ -40,6 +40,7 @@ mod outsiders_etcd;
 mod owners;
 mod peers;
 mod processes;
+mod program_files;
 mod program_rules;
 mod programs;
 mod publish_live;
