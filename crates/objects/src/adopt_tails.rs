@@ -53,11 +53,22 @@ struct End {
 impl End {
     /// Whether a chain goes on where the log ends, or before that, where its writer took the log's end to be.
     fn leads_to(&self, chain: &Chain) -> bool {
+        chain.previous() == self.at || self.is_cut_by(chain) || self.is_empty_until(chain)
+    }
+
+    fn is_cut_by(&self, chain: &Chain) -> bool {
         let previous = chain.previous();
-        let is_cut = self.is_of_parts
+        self.is_of_parts
             && previous.segment == self.at.segment
-            && (SEGMENT_HEADER_BYTES..u64::from(self.at.offset)).contains(&previous.offset.into());
-        previous == self.at || is_cut
+            && (SEGMENT_HEADER_BYTES..u64::from(self.at.offset)).contains(&previous.offset.into())
+    }
+
+    /// Whether the segment before a chain had no records, so that it never was in the bucket: it was begun when power
+    /// failed. Earlier versions named such segments as what comes before. (Parts go in the order of segments, and each says what was
+    /// acknowledged, so nothing that counts is missing in between.)
+    fn is_empty_until(&self, chain: &Chain) -> bool {
+        let previous = chain.previous();
+        previous.segment > self.at.segment && u64::from(previous.offset) == SEGMENT_HEADER_BYTES
     }
 }
 
@@ -111,7 +122,7 @@ pub(crate) fn adopt(
         }
         match best {
             Some(best) => {
-                if best.previous() != end.at {
+                if end.is_cut_by(best) {
                     cut(local, best.previous())?;
                 }
                 bring_back(local, segment, best)?;

@@ -241,10 +241,12 @@ impl State {
         Position { segment, offset: u32::try_from(offset).unwrap_or(u32::MAX) }
     }
 
-    /// The segment before another, and its length.
+    /// The segment before another that has records, and its length. (One without, which was begun when power failed, never
+    /// is in the bucket.)
     fn before(&self, number: u32) -> (u32, u64) {
-        let growing =
-            self.growing.range(..number).next_back().map(|(number, growing)| (*number, growing.written));
+        let mut growing = self.growing.range(..number).rev();
+        let growing = growing.find(|(_, growing)| growing.written > SEGMENT_HEADER_BYTES);
+        let growing = growing.map(|(number, growing)| (*number, growing.written));
         let listed = self.catalogue.segments.range(..number).next_back();
         let listed = listed.map(|(number, entry)| (*number, entry.length));
         let condemned = self.catalogue.condemned.iter().filter(|one| one.unlisted_s.is_none());

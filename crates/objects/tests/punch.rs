@@ -428,3 +428,10 @@ fn a_local_disk_has_no_holes() {
     assert!(!log.can_punch_holes(number) && !log.punch_holes(number, &holes).unwrap());
     assert_eq!(scanned(&log), all);
 }
+
+/// Proves: a segment that was begun when power failed, and so has no records and never is in the bucket, is no gap for
+/// whoever takes over what was acknowledged after it.
+#[test]
+fn an_empty_segment_is_no_gap() {
+    run(Durability::Object, &[Op::Write(23), Op::LoseDisk, Op::Power(1), Op::Write(1), Op::LoseDisk]);
+}
