@@ -42,7 +42,7 @@ const EXERCISED: &str = "HOLDFAST_EXERCISED";
 fn exercise_in_this_process() {
     let directories = std::env::var_os(EXERCISED).expect("the directories to exercise");
     let directories: Vec<_> = std::env::split_paths(&directories).collect();
-    for seed in 1..=setting("HOLDFAST_EXERCISE_SEEDS", 4) {
+    for seed in 1..=setting("HOLDFAST_SEEDS", 4) {
         holdfast_exercise::run(&directories, seed, 150).unwrap_or_else(|failure| panic!("{failure}"));
     }
 }

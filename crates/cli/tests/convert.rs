@@ -100,7 +100,7 @@ fn killed_again_and_again(
     mut meanwhile: impl FnMut(),
 ) -> serde_json::Value {
     let (told, mark) = (world.path("told"), new.join("converting"));
-    let kills = setting("HOLDFAST_CONVERT_KILLS", 3);
+    let kills = setting("HOLDFAST_KILLS", 3);
     // The first is killed as soon as it has begun.
     let (mut killed, mut pause) = (0, Duration::ZERO);
     loop {

@@ -101,7 +101,7 @@ fn changes_are_seen_at_once() {
     let trees = ["anna", "ben"].map(|who| world.mount(who).join("team/tree"));
     fs::create_dir(&trees[0]).expect("made");
     fs::write(trees[0].join("file"), "0").expect("written");
-    for round in 1..=setting("HOLDFAST_LEASE_ROUNDS", 4) as usize {
+    for round in 1..=setting("HOLDFAST_ROUNDS", 4) as usize {
         let (here, there) = (&trees[round % 2], &trees[1 - round % 2]);
         let text = "x".repeat(round);
         warm(there);

@@ -117,11 +117,11 @@ fn a_directory_of_thousands_of_entries() {
 }
 
 /// Proves that two people creating in one group directory at once both succeed, whatever the interleaving, that
-/// exactly one of them wins an exclusive create, and that a rename race leaves one whole file. `HOLDFAST_RACES=150` has
+/// exactly one of them wins an exclusive create, and that a rename race leaves one whole file. `HOLDFAST_ROUNDS=150` has
 /// more of them.
 #[test]
 fn two_people_in_one_group_directory_at_once() {
-    let races = setting("HOLDFAST_RACES", 40) as usize;
+    let races = setting("HOLDFAST_ROUNDS", 40) as usize;
     let mut world = World::new(&["alice", "bob"]);
     let mounts = [world.mount("alice"), world.mount("bob")];
     let folder = |at: usize| mounts[at].join("team/together");

@@ -25,10 +25,10 @@ fn append_lines(file: &Path, name: &str, count: usize) -> Child {
 
 /// Proves: lines that programs on two machines append to one file are all there, whole, and each program's in
 /// order: two that open and close for each line, and one that keeps its descriptor and calls fsync.
-/// `HOLDFAST_LINES=500` writes more.
+/// `HOLDFAST_ROUNDS=500` writes more.
 #[test]
 fn appends_of_two_machines_survive() {
-    let lines_each = setting("HOLDFAST_LINES", 60) as usize;
+    let lines_each = setting("HOLDFAST_ROUNDS", 60) as usize;
     let mut world = World::new(&["anna", "ben"]);
     let (anna, ben) = (world.mount("anna").join("team/log"), world.mount("ben").join("team/log"));
     fs::write(&anna, "begin\n").expect("written");

@@ -184,7 +184,7 @@ fn many_threads_of_two_clients() {
 /// and double nothing, with requests and answers lost and operations declared dead on the way.
 #[test]
 fn appends_of_two_clients() {
-    let rounds = setting("HOLDFAST_APPENDS", 25);
+    let rounds = setting("HOLDFAST_ROUNDS", 25);
     let world = World::new(2, ABORT_AFTER);
     let (a, b) = (mount(&world, 0), mount(&world, 1));
     let ino = a.put(a.team, b"log", b"");

@@ -147,7 +147,7 @@ fn malformed_file_systems() {
 
 /// Many: run with `--ignored`.
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "long: scripts/soak disks"]
 fn a_million_malformed_file_systems() {
     fuzz(10_000..1_010_000);
 }

@@ -247,7 +247,7 @@ fn malformed_disks() {
 
 /// The same by the thousand.
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "long: scripts/soak disks"]
 fn malformed_disks_by_the_thousand() {
     fuzz(3000, 2);
 }

@@ -91,7 +91,7 @@ fn loses_anything(site: Option<holdfast_log::SyncSite>, large_seeds: u64) -> boo
 /// Proves: whatever the moment of a power loss, a state whose save returned is found again.
 #[test]
 fn survives_power_loss_at_every_step() {
-    assert!(!loses_anything(None, setting("HOLDFAST_CRASH_SEEDS", 1)));
+    assert!(!loses_anything(None, setting("HOLDFAST_SEEDS", 1)));
 }
 
 /// Proves: each sync on the path of a save is needed; without it some crash loses a saved state.
@@ -183,7 +183,7 @@ fn change(disk: &PowerLoss, count: u64, length: usize) -> Run {
 /// also where segments are sealed in the middle of the changes, and where a whole state takes their place.
 #[test]
 fn changes_survive_power_loss_at_every_step() {
-    for (count, length, seeds) in [(8, 10, 3), (9, 900 << 10, setting("HOLDFAST_CRASH_SEEDS", 1))] {
+    for (count, length, seeds) in [(8, 10, 3), (9, 900 << 10, setting("HOLDFAST_SEEDS", 1))] {
         for seed in 0..seeds {
             for k in 1.. {
                 let disk = PowerLoss::new(seed);

@@ -1,7 +1,7 @@
 //! Real file systems on protected volumes: made, taken over in place, used by real programs, killed and cut off,
 //! recovered, checked by their own tools, and given back.
 //!
-//! The long ones are ignored here and run by `scripts/soak-volumes`.
+//! The long ones are ignored here and run by `scripts/soak volumes`.
 
 mod postgres;
 mod programs;
@@ -144,7 +144,7 @@ fn btrfs_whose_exporter_is_killed() {
 }
 
 #[test]
-#[ignore = "long: scripts/soak-volumes"]
+#[ignore = "long: scripts/soak volumes"]
 fn soak_killed() {
     for kind in Kind::ALL {
         killed(kind, 10);
@@ -221,7 +221,7 @@ fn small_ext4_cut_off() {
 }
 
 #[test]
-#[ignore = "long: scripts/soak-volumes"]
+#[ignore = "long: scripts/soak volumes"]
 fn soak_cut_off() {
     for kind in Kind::ALL {
         cut_off(kind, 60);

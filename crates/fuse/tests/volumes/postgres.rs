@@ -95,7 +95,7 @@ impl Server {
 /// Proves: PostgreSQL under load recovers on a volume whose exporter was killed; every transaction that a client was
 /// told of is there, balances add up, and its own checks find nothing.
 #[test]
-#[ignore = "long: scripts/soak-volumes"]
+#[ignore = "long: scripts/soak volumes"]
 fn soak_postgres() {
     let site = Site::new();
     let data = site.disk().join("postgres");

@@ -121,7 +121,7 @@ fn killed_at_some_messages() {
 
 /// The same, for every message. Takes minutes.
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "long: scripts/soak disks"]
 fn killed_at_every_message() {
     kill_at(|messages| (1..=messages).collect());
 }

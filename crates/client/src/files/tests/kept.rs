@@ -351,7 +351,7 @@ impl Expected {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: holdfast_testing::setting("HOLDFAST_KEPT_CASES", 96) as u32, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: holdfast_testing::setting("HOLDFAST_SEEDS", 96) as u32, ..ProptestConfig::default() })]
 
     /// Proves: whatever two clients write, cut and publish of one file, also where answers are late: exactly those
     /// versions are kept that were overwritten by somebody who had not seen them.

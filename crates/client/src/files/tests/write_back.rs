@@ -698,7 +698,7 @@ mod random {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: holdfast_testing::setting("HOLDFAST_WRITE_BACK_CASES", 16) as u32, max_shrink_iters: 2_000, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig { cases: holdfast_testing::setting("HOLDFAST_SEEDS", 16) as u32, max_shrink_iters: 2_000, ..ProptestConfig::default() })]
 
         /// Proves: whatever two clients do, with the server or without it and across restarts, everything gets to
         /// the server in the end, nothing that nobody meant to destroy is lost, and both see the same.
