@@ -15,7 +15,7 @@ use holdfast_rpc::{Connection, Connector, FrameHeader, RpcError, ServerAddress, 
 use holdfast_server::apart::FRONT;
 use holdfast_server::apart::grammar::{Address, Ask, Told};
 use holdfast_server::{Server, ServerConfig};
-use holdfast_testing::{PATIENCE, eventually_some};
+use holdfast_testing::{PATIENCE, eventually, eventually_some};
 use rustix::process::{Pid, Signal, kill_process};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -141,7 +141,7 @@ impl Drop for Running {
 
 /// The front ends that this process's servers have: tests here run one after the other, so there is one.
 fn front_of(running: &Running) -> (Pid, u32) {
-    eventually_some("it has a front end", || {
+    eventually_some("a front end runs", || {
         let front = (running.listing)().components.remove(0);
         Some((front.pid.and_then(Pid::from_raw)?, front.restarts))
     })
@@ -196,6 +196,8 @@ fn kill_nine_of_the_front_end() {
                 until.operations(round * 20);
                 let (pid, _) = front_of(&running);
                 kill_process(pid, Signal::KILL).expect("killed");
+                // The supervisor lists it until it has seen it die.
+                eventually("another is started", || front_of(&running).0 != pid);
             }
             // What comes after the last death is served, too.
             until.more(10);

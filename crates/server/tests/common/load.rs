@@ -54,6 +54,15 @@ impl Until<'_> {
     }
 }
 
+/// Ends the clients' work when dropped.
+struct EndOfLoad<'a>(&'a AtomicBool);
+
+impl Drop for EndOfLoad<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 impl Load {
     /// Loads a server of devices 1 to 3 until `disturb` returns.
     pub fn run(
@@ -82,8 +91,10 @@ impl Load {
                     })
                 })
                 .collect();
+            // Also if disturbing panics: the scope waits for the clients.
+            let ends = EndOfLoad(&stop);
             disturb(&Until(&operations));
-            stop.store(true, Ordering::SeqCst);
+            drop(ends);
             clients.into_iter().map(|client| client.join().expect("no panic")).collect()
         });
         Load { devices, operations: operations.into_inner() }
