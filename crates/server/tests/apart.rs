@@ -139,7 +139,7 @@ impl Drop for Running {
     }
 }
 
-/// The front ends that this process's servers have: tests here run one after the other, so there is one.
+/// The front end of a server.
 fn front_of(running: &Running) -> (Pid, u32) {
     eventually_some("a front end runs", || {
         let front = (running.listing)().components.remove(0);
