@@ -144,7 +144,7 @@ fn a_full_cache() {
         let _ = again.kill();
     }
     let _ = again.wait();
-    run(Command::new("umount").arg(&cache));
+    holdfast_testing::unmount(&cache);
     assert!(compared.status.success(), "{}", text(&compared));
     for unmounted in [unmounted, unmounted_again] {
         assert!(unmounted.status.success(), "{}", text(&unmounted));

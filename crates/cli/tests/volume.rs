@@ -133,8 +133,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let unmount = || Command::new("umount").arg(&self.0).stderr(Stdio::null()).status();
-        eventually("unmounted", || unmount().is_ok_and(|status| status.success()));
+        holdfast_testing::unmount(&self.0);
     }
 }
 

@@ -162,11 +162,7 @@ struct Mounted<'a> {
 impl Mounted<'_> {
     fn unmount(mut self) {
         for name in &self.mounts {
-            // Another test that starts a program has our open files for a moment.
-            eventually("it is unmounted", || {
-                let done = Command::new("umount").arg(self.desk.path(name)).stderr(Stdio::null()).status();
-                done.expect("umount runs").success()
-            });
+            holdfast_testing::unmount(&self.desk.path(name));
         }
         assert!(self.child.wait().expect("ended").success());
     }

@@ -186,10 +186,7 @@ fn is_adopted(desk: &Desk, what: &str) -> bool {
         return false;
     }
     let (large, photo) = (read(&desk.path("alice/large")), read(&desk.path("alice/photos/one.jpg")));
-    eventually("it is unmounted", || {
-        let umount = Command::new("umount").arg(desk.path("alice")).stderr(Stdio::null()).status();
-        umount.expect("umount runs").success()
-    });
+    holdfast_testing::unmount(&desk.path("alice"));
     assert!(child.wait().expect("ended").success(), "{what}");
     assert!(large.expect("hers") == content(1, 2_000_000), "{what}: alice's file");
     assert!(photo.is_err(), "{what}: bob's file is alice's");

@@ -86,7 +86,7 @@ struct Mounted<'a> {
 impl Mounted<'_> {
     fn unmount(mut self) {
         for name in ["alice", "bob"] {
-            run(Command::new("umount").arg(self.desk.path(name)));
+            holdfast_testing::unmount(&self.desk.path(name));
         }
         assert!(self.child.wait().expect("ended").success());
     }

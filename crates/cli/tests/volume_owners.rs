@@ -85,7 +85,7 @@ struct Mounted<'a> {
 impl Mounted<'_> {
     fn unmount(mut self) {
         for directory in &self.directories {
-            run(Command::new("umount").arg(directory));
+            holdfast_testing::unmount(directory);
         }
         assert!(self.child.wait().expect("ended").success());
     }

@@ -614,7 +614,7 @@ fn a_full_disk() {
             .output();
         mounted.is_ok_and(|output| output.status.success())
     };
-    let unmount = || assert!(std::process::Command::new("umount").arg(&disk).status().unwrap().success());
+    let unmount = || holdfast_testing::unmount(&disk);
     if !mount("1m") {
         eprintln!("not tested: only root can mount a small disk");
         return;

@@ -1,7 +1,8 @@
 //! Commands that tests run to their end.
 
-use crate::PATIENCE;
+use crate::{PATIENCE, eventually};
 use rustix::process::{Pid, Signal, kill_process};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 
@@ -37,6 +38,18 @@ pub fn ended(command: &mut Command) -> Output {
     drop(sender);
     assert!(!watch.join().expect("it watches"), "{command:?} did not end: {}", text(&output));
     output
+}
+
+/// Unmounts a directory, which a program that has just looked at it may keep busy for a moment.
+///
+/// # Panics
+/// If it is busy for [`PATIENCE`].
+#[track_caller]
+pub fn unmount(directory: &Path) {
+    eventually("it is unmounted", || {
+        let umount = Command::new("umount").arg(directory).stderr(Stdio::null()).status();
+        umount.expect("umount runs").success()
+    });
 }
 
 /// All a command printed: standard output, then standard error.

@@ -10,7 +10,7 @@
 mod command;
 mod port;
 
-pub use command::{ended, run, text};
+pub use command::{ended, run, text, unmount};
 pub use port::free_port;
 
 use std::time::{Duration, Instant};
