@@ -162,7 +162,7 @@ fn names_are_mounted_when_they_are_used() {
     assert_eq!(names.read(&format!("{release}/README")), "as published");
     fs::write(names.at(&format!("{shared}/team/note")), "by name").expect("written");
     assert_eq!(names.read(&format!("{shared}/team/note")), "by name");
-    // What is open is in use.
+    // An open file keeps its mount from being taken away as idle.
     let held = [format!("{release}/README"), format!("{shared}/team/note")]
         .map(|path| fs::File::open(names.at(&path)).expect("opened"));
     assert_eq!(names.mounted().len(), 2);

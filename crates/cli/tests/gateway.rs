@@ -87,7 +87,7 @@ fn ask(address: &str, line: &str, more: &str) -> (String, Vec<u8>) {
     try_ask(address, line, more).expect("an answer")
 }
 
-/// The same where the connection may be closed without an answer.
+/// Asks as [`ask`] does; an error if the gateway closes the connection without an answer.
 fn try_ask(address: &str, line: &str, more: &str) -> std::io::Result<(String, Vec<u8>)> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(PATIENCE))?;

@@ -37,7 +37,7 @@ impl Holder {
         Holder::try_open(path).expect("the file opens")
     }
 
-    /// The same where that may fail.
+    /// Opens a file as [`Holder::open`] does, and returns why it could not be opened.
     pub fn try_open(path: &Path) -> Result<Holder> {
         let mut command = Command::new("python3");
         command.args(["-c", PROGRAM]).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -226,9 +226,9 @@ fn hardly_any_room() {
     play(&["-s", "1"], 200 << 10, 6, 400);
 }
 
-/// Many seeds: run with `--ignored`.
+/// Many seeds, by `scripts/soak disks`.
 #[test]
-#[ignore = "takes many minutes"]
+#[ignore = "long: scripts/soak disks"]
 fn many_seeds() {
     for seed in 100..160 {
         play(&["-s", "1"], 300 << 10, seed, 400);

@@ -24,7 +24,7 @@ pub fn settings(durability: Durability, anew: bool) -> Settings {
     }
 }
 
-/// The same where the bucket fails at times: an acknowledgement is soon refused.
+/// Settings for a bucket that fails at times: an acknowledgement is refused after 30 ms.
 pub fn impatient(durability: Durability, anew: bool) -> Settings {
     Settings { patience: Duration::from_millis(30), ..settings(durability, anew) }
 }

@@ -93,7 +93,7 @@ impl Remote {
         Ok(Some(Remote { stores: stores.collect::<Result<_, String>>()?, address: named }))
     }
 
-    /// The same where calls wait so long for a block server that is away.
+    /// Sets how long calls wait for a block server that is away.
     pub fn with_patience(mut self, patience: Duration) -> Remote {
         self.stores.iter_mut().for_each(|store| store.patience = patience);
         self
