@@ -21,7 +21,8 @@ fn two_people_push_to_one_repository() {
         git config --file config user.name "$who"
         git config --file config user.email "$who@example.org"
         git config --file config pull.rebase true
-        git clone --quiet "$origin" work 2>/dev/null
+        # Without --no-local git copies files, which its manual says races with who pushes.
+        git clone --quiet --no-local "$origin" work
         cd work
         git checkout --quiet -B main
         for i in $(seq 3); do
@@ -29,8 +30,8 @@ fn two_people_push_to_one_repository() {
             git add . && git commit --quiet -m "$who $i"
             git push --quiet origin "HEAD:refs/heads/$who-$i"
             # The other may be faster, or hold a lock of git's.
-            until git push --quiet origin main 2>/dev/null; do
-                git pull --quiet origin main 2>/dev/null || git rebase --abort 2>/dev/null || true
+            until git push --quiet origin main; do
+                git pull --quiet origin main || git rebase --abort || true
             done
             test "$who $i" != "anna 2" || git -C "$origin" gc --quiet
         done
@@ -42,7 +43,7 @@ fn two_people_push_to_one_repository() {
             fs::create_dir(&home).expect("a directory");
             let origin = shared[*at].join("project.git");
             let mut command = Command::new("sh");
-            command.args(["-euc", script]).env("who", who).env("origin", origin).current_dir(home);
+            command.args(["-euxc", script]).env("who", who).env("origin", origin).current_dir(home);
             command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it runs")
         })
         .collect();
