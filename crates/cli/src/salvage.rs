@@ -25,6 +25,9 @@ struct Saved {
     folder: PathBuf,
     reason: String,
     files: Vec<SavedFile>,
+    /// Paths whose last changes are lost or were held back.
+    #[serde(default)]
+    in_doubt: Vec<String>,
     /// Where it was copied to now.
     #[serde(default)]
     copied_to: Option<PathBuf>,
@@ -68,6 +71,11 @@ pub fn folders_in(state_dir: &Path) -> Vec<PathBuf> {
     folders
 }
 
+/// Paths in doubt in a folder, until somebody removes it. A list that cannot be read is not ours to complain of here.
+pub fn in_doubt(folder: &Path) -> Vec<String> {
+    read(folder).map(|saved| saved.in_doubt).unwrap_or_default()
+}
+
 fn read(folder: &Path) -> Outcome<Saved> {
     let list = folder.join(LIST);
     let text =
@@ -93,6 +101,9 @@ fn describe(found: &[Saved]) -> String {
                 _ => ", with holes where the server gives no data".to_owned(),
             };
             lines.push(format!("  {} ({} bytes{holes})", clean(&file.path), file.bytes));
+        }
+        for path in &saved.in_doubt {
+            lines.push(format!("  in doubt: {}", clean(path)));
         }
         if let Some(to) = &saved.copied_to {
             lines.push(format!("  copied to {}", to.display()));

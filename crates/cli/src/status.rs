@@ -101,6 +101,8 @@ pub struct Process {
     evidence: usize,
     /// Folders of data that could not be saved to the server.
     salvage: Vec<PathBuf>,
+    /// Paths whose last changes are lost or were held back; named until the folder they are told of in is removed.
+    in_doubt: Vec<String>,
 }
 
 /// `holdfast status`
@@ -201,7 +203,8 @@ fn examine(status: ProcessStatus) -> Process {
         alarms.push(format!("WRONG DATA, noticed {}: {}", moment(piece.noticed_ns), piece.explanation));
     }
     let salvage = crate::salvage::folders_in(&status.state_dir);
-    Process { status, alarms, evidence: pieces.len(), salvage }
+    let in_doubt = salvage.iter().flat_map(|folder| crate::salvage::in_doubt(folder)).collect();
+    Process { status, alarms, evidence: pieces.len(), salvage, in_doubt }
 }
 
 fn describe(report: &Report) -> String {
@@ -325,6 +328,19 @@ impl Process {
         }
         for folder in &self.salvage {
             rows.push(vec!["  To salvage".to_owned(), folder.display().to_string()]);
+        }
+        if !self.in_doubt.is_empty() {
+            let some: Vec<&str> = self.in_doubt.iter().take(5).map(String::as_str).collect();
+            let more = if self.in_doubt.len() > some.len() { ", ..." } else { "" };
+            rows.push(vec![
+                "  In doubt".to_owned(),
+                format!(
+                    "{} files lost changes that were not at the server: {}{more}; `holdfast salvage` tells more. \
+                     Remove its folder when you have seen to them",
+                    self.in_doubt.len(),
+                    some.join(", ")
+                ),
+            ]);
         }
         if self.evidence > 0 {
             rows.push(vec![

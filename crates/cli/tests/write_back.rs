@@ -5,14 +5,18 @@ use crate::common;
 use common::{World, eventually, is_mounted, run, text};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-fn status(world: &World, who: &str) -> serde_json::Value {
+fn process(world: &World, who: &str) -> serde_json::Value {
     // Away, it ends with 69; what it says counts.
     let output = world.holdfast(who).args(["status", "--json"]).output().expect("it runs");
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("a report");
-    report["processes"][0]["write_back"].clone()
+    report["processes"][0].clone()
+}
+
+fn status(world: &World, who: &str) -> serde_json::Value {
+    process(world, who)["write_back"].clone()
 }
 
 fn git(directory: &Path, arguments: &[&str]) -> String {
@@ -147,6 +151,63 @@ fn conflicts_keep_both_versions() {
         .expect("it runs");
     assert!(!refused.status.success(), "{}", text(&refused));
     assert!(text(&refused).contains("unmount it first"), "{}", text(&refused));
+}
+
+/// Proves: of files that were synced while the server was away, one flipped bit in the journal costs at most the one it
+/// hits: that one is named in doubt by `status` and `salvage` until its folder is removed, it is not published in part, and
+/// all others are sent.
+#[test]
+fn a_damaged_journal_is_told() {
+    let mut world = with_short_leases();
+    for (round, share) in [15, 40, 65, 97].into_iter().enumerate() {
+        let anna = world.mount_with("anna", &["--write-back"]).join("team");
+        let directory = anna.join(format!("round {round}"));
+        fs::create_dir(&directory).expect("made");
+        eventually("it is sent", || status(&world, "anna")["edits"] == 0);
+        world.kill_server();
+        let content = |number: u64| holdfast_testing::noise(100 * round as u64 + number, 3000);
+        for number in 0..25 {
+            let mut file = fs::File::create(directory.join(format!("file {number}"))).expect("made");
+            std::io::Write::write_all(&mut file, &content(number)).expect("written");
+            file.sync_all().expect("synced");
+        }
+        let state = PathBuf::from(process(&world, "anna")["state_dir"].as_str().expect("a path"));
+        crash(&world, "anna");
+        let journal = fs::read_dir(state.join("write-back")).expect("a journal");
+        let segments = journal.map(|entry| entry.expect("an entry").path());
+        let last = segments.filter(|path| path.extension().is_some_and(|it| it == "segment")).max();
+        let last = last.expect("a segment");
+        let mut bytes = fs::read(&last).expect("read");
+        let at = bytes.len() * share / 100;
+        bytes[at] ^= 4;
+        fs::write(&last, bytes).expect("written");
+
+        world.start_server_with(&LEASE);
+        let ben = world.mount("ben").join("team").join(format!("round {round}"));
+        world.mount_with("anna", &["--write-back"]);
+        eventually("the rest is sent", || status(&world, "anna")["edits"] == 0);
+        let in_doubt = process(&world, "anna")["in_doubt"].as_array().expect("a list").clone();
+        let mut right = 0;
+        for number in 0..25 {
+            let name = format!("file {number}");
+            let is_named =
+                in_doubt.iter().any(|path| path.as_str().is_some_and(|path| path.ends_with(&name)));
+            match fs::read(ben.join(&name)) {
+                Ok(read) => {
+                    assert!(read == content(number), "{name} is published in part ({} bytes)", read.len());
+                    right += 1;
+                }
+                Err(_) => assert!(is_named, "{name} is gone, and only this is in doubt: {in_doubt:?}"),
+            }
+        }
+        assert!((24..=25).contains(&right), "{right} of 25 are right; in doubt: {in_doubt:?}");
+        assert!(!in_doubt.is_empty(), "round {round}: the damage is told");
+        let said = run(world.holdfast("anna").arg("salvage"));
+        assert!(said.contains("in doubt: ") && said.contains("is damaged"), "{said}");
+        world.umount("anna");
+        world.umount("ben");
+        fs::remove_dir_all(state.join("salvage")).expect("seen to");
+    }
 }
 
 /// Proves: unmounting sends what is left; if the server is away it says what stays, and loses none of it.

@@ -13,6 +13,7 @@ use serde::Serialize;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use std::sync::Arc;
 /// Name of the list in a salvage folder.
 pub const INDEX: &str = "INDEX.json";
 /// Bytes copied at once.
-const STEP_BYTES: u64 = 1 << 20;
+pub(super) const STEP_BYTES: u64 = 1 << 20;
 
 /// What was saved, and where. Also the layout of the list in the folder.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -32,6 +33,9 @@ pub struct Salvaged {
     pub reason: String,
     /// The files.
     pub files: Vec<SalvagedFile>,
+    /// Paths whose last changes are gone or were held back, since the journal that kept them is damaged. What stands at the
+    /// server is older, or is not there. Until the folder is removed, `holdfast status` names them.
+    pub in_doubt: Vec<String>,
 }
 
 /// One file that was saved.
@@ -94,7 +98,8 @@ impl FileSystem {
             }
             files.push(file);
         }
-        let salvaged = Salvaged { folder: folder.clone(), reason: reason.to_owned(), files };
+        let in_doubt = Vec::new();
+        let salvaged = Salvaged { folder: folder.clone(), reason: reason.to_owned(), files, in_doubt };
         let list = serde_json::to_vec_pretty(&salvaged).expect("a list of plain values");
         write_list(&folder, &list).map_err(failed)?;
         saved_whole.into_iter().for_each(Leftover::remove);
@@ -174,29 +179,37 @@ impl FileSystem {
 /// Reads some of a file; `None` if that cannot be.
 pub(super) type ReadInode<'a> = &'a dyn Fn(&Inode, u64, usize) -> Option<Vec<u8>>;
 
+/// What to save into a new folder.
+pub(super) struct Rescue<'a> {
+    pub reason: &'a str,
+    /// Files and the paths they are known by.
+    pub inodes: Vec<(Vec<u8>, Arc<Inode>)>,
+    pub read: ReadInode<'a>,
+    /// Bytes read at once; what cannot be read is left out in pieces of this size.
+    pub step: u64,
+    /// Files of this machine that are copied as they are.
+    pub copies: Vec<PathBuf>,
+    pub in_doubt: Vec<String>,
+}
+
 /// Saves whole files into a new folder, with a list that says what and why.
 ///
 /// # Errors
 /// [`FsError::NoSpace`] or [`FsError::Local`].
-pub(super) fn save_inodes(
-    salvage_dir: &Path,
-    reason: &str,
-    inodes: impl Iterator<Item = (Vec<u8>, Arc<Inode>)>,
-    read: ReadInode<'_>,
-) -> Result<Salvaged, FsError> {
+pub(super) fn save_inodes(salvage_dir: &Path, rescue: Rescue<'_>) -> Result<Salvaged, FsError> {
     let failed = |error: io::Error| FsError::local("saving unpublished data", &error);
     let folder = new_folder(salvage_dir, now_ns()).map_err(failed)?;
     let mut files = Vec::new();
-    for (number, (path, inode)) in inodes.enumerate() {
+    for (number, (path, inode)) in rescue.inodes.into_iter().enumerate() {
         let (saved_as, out) = new_file(&folder, &path, number as u64).map_err(failed)?;
         out.set_len(inode.size).map_err(failed)?;
-        let mut missing = Vec::new();
+        let mut missing: Overlay<()> = Overlay::default();
         let mut at = 0;
         while at < inode.size {
-            let end = inode.size.min(at + STEP_BYTES);
-            match read(&inode, at, (end - at) as usize) {
+            let end = inode.size.min(at + rescue.step);
+            match (rescue.read)(&inode, at, (end - at) as usize) {
                 Some(bytes) => out.write_all_at(&bytes, at).map_err(failed)?,
-                None => missing.push((at, end)),
+                None => missing.insert(at..end, super::overlay::Piece::Hole),
             }
             at = end;
         }
@@ -206,14 +219,36 @@ pub(super) fn save_inodes(
             saved_as,
             ino: 0,
             bytes: inode.size,
-            missing,
+            missing: missing.iter().map(|(range, _)| (range.start, range.end)).collect(),
             from_earlier_run: false,
         });
     }
-    let salvaged = Salvaged { folder: folder.clone(), reason: reason.to_owned(), files };
+    for (number, from) in rescue.copies.iter().enumerate() {
+        let path = from.file_name().unwrap_or_default().as_bytes();
+        let (saved_as, mut out) = new_file(&folder, path, number as u64).map_err(failed)?;
+        let bytes = File::open(from).and_then(|mut from| io::copy(&mut from, &mut out)).map_err(failed)?;
+        out.sync_all().map_err(failed)?;
+        files.push(SalvagedFile {
+            path: format!("(damaged) {}", from.display()),
+            saved_as,
+            ino: 0,
+            bytes,
+            missing: Vec::new(),
+            from_earlier_run: true,
+        });
+    }
+    let salvaged = Salvaged {
+        folder: folder.clone(),
+        reason: rescue.reason.to_owned(),
+        files,
+        in_doubt: rescue.in_doubt,
+    };
     let list = serde_json::to_vec_pretty(&salvaged).expect("a list of plain values");
     write_list(&folder, &list).map_err(failed)?;
-    tracing::warn!(folder = %folder.display(), files = salvaged.files.len(), reason, "unpublished data was saved");
+    tracing::warn!(
+        folder = %folder.display(), files = salvaged.files.len(), reason = salvaged.reason,
+        "unpublished data was saved"
+    );
     Ok(salvaged)
 }
 

@@ -1,7 +1,7 @@
 //! The durable journal: edits and data that are not at the server yet, in append-only segments.
 //!
-//! A segment is a row of frames ⟨length, tag, body⟩; the tag is a digest of the body, so that a torn end is told from
-//! what was written. The first frame says how things stood when the segment began; the ones after it hold blocks of
+//! A segment is a row of frames ⟨length, tag, body⟩; the tag is a digest of the body, so that damage is told from what
+//! was written, and a torn end from damage ([`super::damage`]). The first frame says how things stood when the segment began; the ones after it hold blocks of
 //! data, edits, and how far the server has them. Appending does not wait for the disk; [`Journal::sync`] does, once for
 //! all who ask at that moment.
 //!
@@ -9,6 +9,7 @@
 //! refers to it; a segment goes once every edit that is in it, or refers to data in it, is at the server, nobody has a
 //! file open with data in it, and whoever was then writing has ended. Blocks read back are verified like any others.
 
+use super::damage::{self, DamagedSegment, Doubt, Lost};
 use super::record::Record;
 use crate::error::FsError;
 use crate::files::state::content_roots;
@@ -19,7 +20,7 @@ use holdfast_log::FileLock;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io;
+use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,11 +31,11 @@ const FORMAT: u16 = 1;
 /// A segment this long is followed by another, in bytes.
 const SEGMENT_BYTES: u64 = 64 << 20;
 /// Length and tag before a body.
-const HEADER_BYTES: u64 = 4 + 16;
+pub(super) const HEADER_BYTES: u64 = 4 + 16;
 /// How long a process that is ending may hold the folder.
 const LOCK_PATIENCE: Duration = Duration::from_secs(15);
 /// Longest body; a longer one is damage.
-const BODY_MAX: usize = 8 << 20;
+pub(super) const BODY_MAX: usize = 8 << 20;
 
 /// Numbers of files that this device may give to new files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
@@ -73,8 +74,9 @@ pub struct Standing {
     pub placed: Vec<Placed>,
 }
 
+/// What a segment is made of.
 #[derive(BorshSerialize, BorshDeserialize)]
-enum Frame {
+pub(super) enum Frame {
     Begin {
         format: u16,
         standing: Standing,
@@ -144,8 +146,10 @@ pub struct Recovered {
     pub records: Vec<Record>,
     /// The rest.
     pub standing: Standing,
-    /// Segments that were damaged, and how.
-    pub damaged: Vec<String>,
+    /// Segments that are damaged. [`Journal::heal`] before anything is sent.
+    pub damaged: Vec<DamagedSegment>,
+    /// What the damage means for the edits.
+    pub doubt: Doubt,
 }
 
 impl Journal {
@@ -202,16 +206,25 @@ impl Journal {
             segment_bytes,
             _lock: lock,
         };
-        let mut recovered =
-            Recovered { records: Vec::new(), standing: Standing::default(), damaged: Vec::new() };
+        let mut recovered = Recovered {
+            records: Vec::new(),
+            standing: Standing::default(),
+            damaged: Vec::new(),
+            doubt: Doubt::default(),
+        };
+        let mut lost = Lost::default();
         let last = numbers.last().copied();
         for number in numbers {
-            journal.load(number, Some(number) == last, &mut recovered)?;
+            journal.load(number, Some(number) == last, &mut recovered, &mut lost)?;
         }
         let done = recovered.standing.done;
         recovered.records.retain(|record| record.number > done);
         {
             let mut state = journal.state.lock();
+            if !recovered.damaged.is_empty() {
+                recovered.doubt =
+                    lost.doubt(&recovered.records, done, &|address| references(&state, address));
+            }
             if recovered.standing.id == 0 {
                 recovered.standing.id = random()?;
             }
@@ -226,16 +239,38 @@ impl Journal {
         Ok((journal, recovered))
     }
 
-    /// Reads one segment. A torn end of the last one was promised to nobody.
-    fn load(&self, number: u64, is_last: bool, recovered: &mut Recovered) -> Result<(), FsError> {
+    /// Reads one segment. A torn end of the last one was promised to nobody, and is cut off.
+    fn load(
+        &self,
+        number: u64,
+        is_last: bool,
+        recovered: &mut Recovered,
+        lost: &mut Lost,
+    ) -> Result<(), FsError> {
         let path = self.path(number);
         let failed = |error: io::Error| local(&path, &error);
         let file = OpenOptions::new().read(true).write(true).open(&path).map_err(failed)?;
-        let length = file.metadata().map_err(failed)?.len();
+        let mut length = file.metadata().map_err(failed)?.len();
         let mut state = self.state.lock();
         let (mut offset, mut needed_by) = (0, 0);
-        while let Some(body) = read_frame(&file, offset, length) {
-            let Ok(frame) = decode::<Frame>(&body) else { break };
+        let mut damaged = DamagedSegment { path: path.clone(), lost: Vec::new() };
+        while offset < length {
+            let body = read_frame(&file, offset, length);
+            let frame = body.and_then(|body| Some((body.len() as u32, decode::<Frame>(&body).ok()?)));
+            let Some((body_length, frame)) = frame else {
+                let next = damage::behind(&file, offset, length);
+                if next.is_none() && is_last {
+                    tracing::warn!(file = %path.display(), offset, length, "the journal ends torn here");
+                    file.set_len(offset).and_then(|()| file.sync_all()).map_err(failed)?;
+                    length = offset;
+                    break;
+                }
+                let range = offset..next.unwrap_or(length);
+                offset = range.end;
+                lost.add(&file, &range);
+                damaged.lost.push(range);
+                continue;
+            };
             let standing = &mut recovered.standing;
             match frame {
                 Frame::Begin { format, .. } if format != FORMAT => {
@@ -246,7 +281,7 @@ impl Journal {
                 Frame::Begin { standing: by_then, .. } => *standing = by_then,
                 Frame::Block { address, block } => {
                     let leaf = block.references.is_empty();
-                    let place = Place { segment: number, offset, length: body.len() as u32, leaf };
+                    let place = Place { segment: number, offset, length: body_length, leaf };
                     state.blocks.entry(address).or_insert(place);
                 }
                 Frame::Edit(record) => {
@@ -261,16 +296,52 @@ impl Journal {
                     standing.placed = placed;
                 }
             }
-            offset += HEADER_BYTES + body.len() as u64;
+            offset += HEADER_BYTES + u64::from(body_length);
         }
-        if offset < length {
-            if !is_last {
-                recovered.damaged.push(format!("{} is damaged from byte {offset} on", path.display()));
-            }
-            tracing::warn!(file = %path.display(), offset, length, "the journal ends torn here");
+        if !damaged.lost.is_empty() {
+            recovered.damaged.push(damaged);
         }
         state.segments.insert(number, Segment::new(file, path, length, needed_by));
         Ok(())
+    }
+
+    /// Writes every segment anew without what is damaged in it and without what is withheld, once both are safe elsewhere.
+    /// Consumes the journal, since frames change their places.
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`] or [`FsError::Local`]; the damage is found again at the next start then.
+    pub fn heal(self, recovered: &Recovered) -> Result<(), FsError> {
+        let created = recovered.records.iter().flat_map(|record| &record.inodes);
+        let created = created.filter(|change| change.seen.is_none()).map(|change| change.handle).collect();
+        let state = self.state.into_inner();
+        for segment in state.segments.into_values() {
+            let failed = |error: io::Error| local(&segment.path, &error);
+            let new_path = segment.path.with_extension("new");
+            let mut new = BufWriter::new(File::create(&new_path).map_err(failed)?);
+            let (mut offset, length) = (0, segment.file.metadata().map_err(failed)?.len());
+            while offset < length {
+                let Some(body) = read_frame(&segment.file, offset, length) else {
+                    offset = damage::behind(&segment.file, offset, length).unwrap_or(length);
+                    continue;
+                };
+                offset += HEADER_BYTES + body.len() as u64;
+                let written = match decode(&body) {
+                    Ok(Frame::Edit(mut record)) => {
+                        damage::withhold(&mut record, &recovered.doubt.withheld, &created);
+                        new.write_all(&framed(&encode(&Frame::Edit(record))))
+                    }
+                    Ok(_) => new.write_all(&framed(&body)),
+                    Err(_) => Ok(()),
+                };
+                written.map_err(failed)?;
+            }
+            let new = new.into_inner().map_err(|error| failed(error.into_error()))?;
+            new.sync_all().map_err(failed)?;
+            fs::rename(&new_path, &segment.path).map_err(failed)?;
+        }
+        File::open(&self.directory)
+            .and_then(|folder| folder.sync_all())
+            .map_err(|error| local(&self.directory, &error))
     }
 
     fn path(&self, number: u64) -> PathBuf {
@@ -309,10 +380,7 @@ impl Journal {
             self.begin_segment(state, last + 1)?;
         }
         let body = encode(frame);
-        let mut bytes = Vec::with_capacity(HEADER_BYTES as usize + body.len());
-        bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
-        bytes.extend_from_slice(&tag(&body));
-        bytes.extend_from_slice(&body);
+        let bytes = framed(&body);
         let (number, segment) = state.segments.iter_mut().next_back().expect("there is always one");
         let offset = segment.bytes;
         if let Err(error) = segment.file.write_all_at(&bytes, offset) {
@@ -565,21 +633,27 @@ fn reached(state: &State, roots: Vec<Digest>) -> BTreeSet<u64> {
     let (mut waiting, mut seen, mut segments) = (roots, HashSet::new(), BTreeSet::new());
     while let Some(address) = waiting.pop() {
         let Some(place) = state.blocks.get(&address) else { continue };
-        let Some(segment) = state.segments.get(&place.segment) else { continue };
-        if !seen.insert(address) {
+        if !state.segments.contains_key(&place.segment) || !seen.insert(address) {
             continue;
         }
         segments.insert(place.segment);
-        if place.leaf {
-            continue;
-        }
-        let end = place.offset + HEADER_BYTES + u64::from(place.length);
-        let frame = read_frame(&segment.file, place.offset, end).map(|body| decode(&body));
-        if let Some(Ok(Frame::Block { block, .. })) = frame {
-            waiting.extend(block.references);
-        }
+        waiting.extend(references(state, &address).unwrap_or_default());
     }
     segments
+}
+
+/// What a block refers to; `None` if it is not here.
+fn references(state: &State, address: &Digest) -> Option<Vec<Digest>> {
+    let place = state.blocks.get(address)?;
+    if place.leaf {
+        return Some(Vec::new());
+    }
+    let file = &state.segments.get(&place.segment)?.file;
+    let end = place.offset + HEADER_BYTES + u64::from(place.length);
+    match decode(&read_frame(file, place.offset, end)?) {
+        Ok(Frame::Block { block, .. }) => Some(block.references),
+        _ => None,
+    }
 }
 
 /// Takes numbers that were given out from those that are free.
@@ -610,13 +684,17 @@ pub(super) fn random() -> Result<u128, FsError> {
     Ok(u128::from_le_bytes(bytes) | 1)
 }
 
-fn tag(body: &[u8]) -> [u8; 16] {
+fn framed(body: &[u8]) -> Vec<u8> {
+    [&(body.len() as u32).to_le_bytes()[..], &tag(body), body].concat()
+}
+
+pub(super) fn tag(body: &[u8]) -> [u8; 16] {
     let digest = DigestKey::WELL_KNOWN.digest(Domain::LocalRecord, body);
     digest.0[..16].try_into().expect("16 bytes")
 }
 
 /// The body of the frame at `offset`; `None` if it is torn or damaged, or at the end.
-fn read_frame(file: &File, offset: u64, end: u64) -> Option<Vec<u8>> {
+pub(super) fn read_frame(file: &File, offset: u64, end: u64) -> Option<Vec<u8>> {
     let mut header = [0; HEADER_BYTES as usize];
     if offset + HEADER_BYTES > end {
         return None;
@@ -727,23 +805,86 @@ mod tests {
         assert_eq!(seen, (0..=3).collect());
     }
 
-    /// Proves: damage in the middle is told; edits in other segments are found all the same.
+    /// Proves: wherever one bit of the last segment is flipped, everything in other frames is found; of the file that needs
+    /// what was flipped no change is sent; and once healed the journal is whole, with nothing of that file in it.
     #[test]
-    fn damage_is_told() {
+    fn damage_is_found_and_withheld() {
+        let folder = tempfile::tempdir().unwrap();
+        let (journal, _) = open(folder.path(), 1 << 30);
+        fill(&journal, 1..=5);
+        drop(journal);
+        let file = segments(folder.path()).pop().unwrap();
+        let whole = fs::read(&file).unwrap();
+        for at in (0..whole.len()).step_by(37) {
+            let copy = tempfile::tempdir().unwrap();
+            let mut bytes = whole.clone();
+            bytes[at] ^= 1 << (at % 8);
+            fs::write(copy.path().join(file.file_name().unwrap()), bytes).unwrap();
+            let (journal, recovered) = Journal::open_with(copy.path(), KEY, 1 << 30).unwrap();
+            assert_eq!(recovered.damaged.len(), 1, "byte {at}");
+            assert_eq!(recovered.damaged[0].lost.len(), 1, "byte {at}");
+            let found: BTreeSet<u64> = recovered.records.iter().map(|record| record.number).collect();
+            let is_whole = |number: &u64| {
+                let roots = content_roots(&edit(*number, &block(*number)).inodes[0].new.as_ref().unwrap().0);
+                found.contains(number) && journal.contains(&roots[0])
+            };
+            let whole: BTreeSet<u64> = (1..=5).filter(is_whole).collect();
+            // The first frame says how things stood; the others are a block and an edit of each file.
+            assert!(whole.len() >= 4, "byte {at}: {whole:?}");
+            let withheld: BTreeSet<u64> =
+                recovered.doubt.withheld.iter().map(|handle| handle.number - 5000).collect();
+            assert!(
+                (1..=5).all(|number| whole.contains(&number)
+                    || withheld.contains(&number)
+                    || !found.contains(&number)),
+                "byte {at}: {withheld:?}"
+            );
+            journal.heal(&recovered).unwrap();
+            let (_, healed) = open(copy.path(), 1 << 30);
+            assert!(healed.damaged.is_empty());
+            let sent = healed.records.iter().filter(|record| !record.inodes.is_empty());
+            let sent: BTreeSet<u64> = sent.map(|record| record.number).collect();
+            assert_eq!(sent, whole.difference(&withheld).copied().collect(), "byte {at}");
+        }
+    }
+
+    /// Proves: damage in a segment that others follow is found too, also where its end is missing.
+    #[test]
+    fn damage_before_the_last_segment() {
         let folder = tempfile::tempdir().unwrap();
         let (journal, _) = open(folder.path(), 8000);
         fill(&journal, 1..=12);
         drop(journal);
         let files = segments(folder.path());
         assert!(files.len() > 3, "{files:?}");
-        let mut bytes = fs::read(&files[1]).unwrap();
-        let middle = bytes.len() / 2;
-        bytes[middle] ^= 1;
-        fs::write(&files[1], bytes).unwrap();
+        let length = fs::metadata(&files[1]).unwrap().len();
+        OpenOptions::new().write(true).open(&files[1]).unwrap().set_len(length - 10).unwrap();
         let (_, recovered) = open(folder.path(), 8000);
         assert_eq!(recovered.damaged.len(), 1, "{:?}", recovered.damaged);
         let found: BTreeSet<u64> = recovered.records.iter().map(|record| record.number).collect();
-        assert!(found.len() < 12 && found.contains(&1) && found.contains(&12), "{found:?}");
+        assert!(found.contains(&1) && found.contains(&12), "{found:?}");
+        assert!(recovered.doubt.edits_lost > 0 || !recovered.doubt.withheld.is_empty());
+    }
+
+    /// Proves: frames inside what somebody wrote into a file are not taken for frames of the journal.
+    #[test]
+    fn contents_are_not_frames() {
+        let folder = tempfile::tempdir().unwrap();
+        let (journal, _) = open(folder.path(), 1 << 30);
+        let forged = framed(&encode(&Frame::Edit(edit(77, &block(77)))));
+        let padded = [&[7; 100], &forged[..], &[7; 100]].concat();
+        journal.put(&Block::new(&KEY, BlockKind::Chunk, Vec::new(), padded)).unwrap();
+        fill(&journal, 1..=2);
+        drop(journal);
+        let file = segments(folder.path()).pop().unwrap();
+        let mut bytes = fs::read(&file).unwrap();
+        let first = HEADER_BYTES as usize + u32::from_le_bytes(bytes[..4].try_into().unwrap()) as usize;
+        // The length of the frame with the forged one in it.
+        bytes[first] ^= 1;
+        fs::write(&file, bytes).unwrap();
+        let (_, recovered) = open(folder.path(), 1 << 30);
+        let found: Vec<u64> = recovered.records.iter().map(|record| record.number).collect();
+        assert_eq!(found, [1, 2]);
     }
 
     /// Proves: what is sent gives its space back, but not while a file is open that has data in it, nor while somebody

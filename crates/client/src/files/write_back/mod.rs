@@ -19,6 +19,7 @@
 //! changes anything, and else straight to the server.
 
 mod backend;
+mod damage;
 mod gather;
 mod journal;
 mod overlay;
@@ -205,15 +206,16 @@ impl WriteBack {
     /// [`FsError::Local`]: the journal cannot be used.
     pub fn start(inner: Arc<dyn Backend>, options: WriteBackOptions) -> Result<Arc<WriteBack>, FsError> {
         let key = inner.source().digest_key();
-        let (journal, recovered) = Journal::open(&options.directory, key)?;
-        for damage in &recovered.damaged {
-            tracing::error!(damage, "edits that were not at the server yet are lost from the journal");
+        let (mut journal, mut recovered) = Journal::open(&options.directory, key)?;
+        let mut told = VecDeque::new();
+        if !recovered.damaged.is_empty() {
+            told = damage::save(&journal, &recovered, &options.salvage_dir, key)?.into();
+            journal.heal(&recovered)?;
+            (journal, recovered) = Journal::open(&options.directory, key)?;
         }
         let standing = recovered.standing;
         let mut overlay = Overlay::default();
         recovered.records.iter().for_each(|record| overlay.lay(record));
-        let now = now_ns();
-        let damage = recovered.damaged.into_iter().map(|what| Told { path: String::new(), what, at_ns: now });
         let local = Local {
             base: inner.latest(),
             position: 1,
@@ -226,7 +228,7 @@ impl WriteBack {
             maybe_sent: standing.sending,
             numbers: standing.numbers,
             placed: standing.placed,
-            told: damage.collect(),
+            told,
             trouble: None,
             troubles: 0,
             given_up: None,

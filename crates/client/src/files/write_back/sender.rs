@@ -7,7 +7,7 @@ use super::{Shared, Told, now_ns};
 use crate::error::FsError;
 use crate::files::Salvaged;
 use crate::files::backend::{Changes, Guard, Plan, Upload};
-use crate::files::salvage;
+use crate::files::salvage::{self, Rescue, STEP_BYTES};
 use crate::files::state::content_roots;
 use crate::store::About;
 use holdfast_content::{Block, Content, Handle, Inode, InodeKind, PrincipalId, file};
@@ -374,5 +374,13 @@ fn save_some(
     }
     let source = shared.source();
     let read = |inode: &Inode, offset: u64, count: usize| file::read(&*source, inode, offset, count).ok();
-    salvage::save_inodes(&shared.options.salvage_dir, reason, files.into_values(), &read).map(Some)
+    let rescue = Rescue {
+        reason,
+        inodes: files.into_values().collect(),
+        read: &read,
+        step: STEP_BYTES,
+        copies: Vec::new(),
+        in_doubt: Vec::new(),
+    };
+    salvage::save_inodes(&shared.options.salvage_dir, rescue).map(Some)
 }
