@@ -46,7 +46,8 @@ pub struct Stats {
 pub fn run(arguments: &Stats, directories: &Directories, format: Format) -> Outcome {
     if !arguments.watch {
         let report = status::gather(arguments.directory.as_deref(), directories)?;
-        return show(&report, None, arguments.all, FILES_SHOWN, format);
+        show(&report, None, arguments.all, FILES_SHOWN, format)?;
+        return report.all_answer();
     }
     let terminal = Terminal::take();
     let pause = Duration::from_secs(arguments.interval.into());

@@ -11,10 +11,13 @@ use crate::peers;
 use crate::time::moment;
 use holdfast_client::WriteBackStatus;
 use holdfast_client::store::account::Traffic;
-use holdfast_fuse::mountpoint::{self, MountError};
+use holdfast_fuse::mountpoint::{self, Condition, MountError};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 /// Most alarms that are shown in full.
 const ALARMS_SHOWN: usize = 5;
@@ -76,6 +79,71 @@ pub struct Report {
     automounts: Vec<AutomountStatus>,
     /// Mounts of ours whose process is gone.
     dead: Vec<PathBuf>,
+    /// Processes and mounts of ours that do not answer.
+    stuck: Vec<Stuck>,
+}
+
+impl Report {
+    /// # Errors
+    /// [`Exit::Unavailable`]: something does not answer.
+    pub fn all_answer(&self) -> Outcome {
+        match self.stuck.first() {
+            Some(stuck) => {
+                Err(Failure::new(Exit::Unavailable, format!("{}: {}", stuck.path.display(), stuck.says)))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// What does not answer.
+#[derive(Serialize)]
+struct Stuck {
+    /// A mount point, or the state directory of a process.
+    path: PathBuf,
+    /// What is known of it, in words.
+    says: String,
+}
+
+/// What became of asking the process that uses a state directory how things stand.
+pub enum Answer {
+    /// There is none.
+    Nobody,
+    /// It said.
+    Says(Box<ProcessStatus>),
+    /// It is there, but does not answer.
+    Silent(u32),
+}
+
+/// How long a process may take to say how things stand.
+const ANSWER_WAIT: Duration = Duration::from_secs(8);
+
+/// Asks the process that uses a state directory, for a while.
+///
+/// # Errors
+/// The socket belongs to somebody else, or what answers is of another version.
+pub fn ask(state_dir: &Path) -> Outcome<Answer> {
+    let (state_dir, found) = (state_dir.to_owned(), Arc::new(AtomicU32::new(0)));
+    let process = Arc::clone(&found);
+    let asked = move || -> Outcome<Answer> {
+        let Some(client) = Client::connect(&state_dir)? else { return Ok(Answer::Nobody) };
+        process.store(client.process().unwrap_or(0), Ordering::SeqCst);
+        match client.call(&Order::Status) {
+            Ok(status) => Ok(Answer::Says(Box::new(status))),
+            // It ended just now.
+            Err(failure) if failure.code == Exit::Unavailable => Ok(Answer::Nobody),
+            Err(failure) => Err(failure),
+        }
+    };
+    mountpoint::within(ANSWER_WAIT, asked).unwrap_or_else(|| Ok(Answer::Silent(found.load(Ordering::SeqCst))))
+}
+
+/// Whether a process is stopped (SIGSTOP, Ctrl-Z, a debugger).
+pub fn is_stopped(process: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    status.lines().any(|line| {
+        line.strip_prefix("State:").is_some_and(|state| state.trim_start().starts_with(['T', 't']))
+    })
 }
 
 /// A mounted release.
@@ -119,35 +187,60 @@ pub fn status(arguments: &args::Status, directories: &Directories, format: Forma
 pub fn gather(wanted: Option<&Path>, directories: &Directories) -> Outcome<Report> {
     let wanted = wanted.map(mountpoint::absolute).transpose()?;
     let is_wanted = |directory: &Path| wanted.as_ref().is_none_or(|wanted| wanted == directory);
-    let mut report =
-        Report { processes: Vec::new(), releases: Vec::new(), automounts: Vec::new(), dead: Vec::new() };
-    for state_dir in directories.all_states()? {
-        let Some(client) = Client::connect(&state_dir)? else { continue };
-        let mut status: ProcessStatus = match client.call(&Order::Status) {
-            Ok(status) => status,
-            // It ended just now.
-            Err(failure) if failure.code == Exit::Unavailable => continue,
-            Err(failure) => return Err(failure),
+    let mut report = Report {
+        processes: Vec::new(),
+        releases: Vec::new(),
+        automounts: Vec::new(),
+        dead: Vec::new(),
+        stuck: Vec::new(),
+    };
+    // All at once: those that do not answer must not make the others wait for each in turn.
+    let asked: Vec<_> = directories
+        .all_states()?
+        .into_iter()
+        .map(|state_dir| {
+            let path = state_dir.clone();
+            (path, std::thread::spawn(move || ask(&state_dir)))
+        })
+        .collect();
+    let looked: Vec<_> = mountpoint::mounted()?
+        .into_iter()
+        .filter(|mount| mount.is_holdfast() && is_wanted(&mount.directory))
+        .map(|mount| {
+            let directories = directories.clone();
+            std::thread::spawn(move || look_at(mount, &directories))
+        })
+        .collect();
+    for (path, asked) in asked {
+        let mut status = match asked.join().unwrap_or(Ok(Answer::Nobody))? {
+            Answer::Says(status) => *status,
+            Answer::Nobody => continue,
+            Answer::Silent(process) => {
+                let says = match is_stopped(process) {
+                    true => format!("process {process} is stopped; `kill -CONT {process}` lets it go on"),
+                    false => format!("process {process} does not answer; its log is in this directory"),
+                };
+                report.stuck.push(Stuck { path, says });
+                continue;
+            }
         };
         status.mounts.retain(|mount| is_wanted(&mount.directory));
         if !status.mounts.is_empty() || wanted.is_none() {
             report.processes.push(examine(status));
         }
     }
-    for mount in mountpoint::mounted()? {
-        if !mount.is_holdfast() || !is_wanted(&mount.directory) {
-            continue;
-        }
-        if mountpoint::is_dead(&mount.directory) {
-            report.dead.push(mount.directory);
-        } else if let Some(says) = crate::image::says(&mount.source) {
-            report.releases.push(ReleaseMount { directory: mount.directory, address: mount.source, says });
-        } else if mount.source == automount::SOURCE {
-            report.automounts.extend(automount::status(&mount.directory, directories)?);
-        } else if mount.source.starts_with(crate::reading::SCHEME)
-            && let Some(says) = says_of_itself(&mount.directory)
-        {
-            report.releases.push(ReleaseMount { directory: mount.directory, address: mount.source, says });
+    for look in looked {
+        match look.join().unwrap_or(Ok(Look::Unseen))? {
+            Look::Unseen => {}
+            Look::Dead(directory) => report.dead.push(directory),
+            Look::Stuck(path) => {
+                let says =
+                    "nobody answers; who uses it waits. `holdfast umount --lazy` takes it out of sight"
+                        .into();
+                report.stuck.push(Stuck { path, says });
+            }
+            Look::Release(mount) => report.releases.push(mount),
+            Look::Automount(automount) => report.automounts.push(automount),
         }
     }
     if let Some(wanted) = wanted
@@ -155,10 +248,43 @@ pub fn gather(wanted: Option<&Path>, directories: &Directories) -> Outcome<Repor
         && report.releases.is_empty()
         && report.automounts.is_empty()
         && report.dead.is_empty()
+        && report.stuck.is_empty()
     {
         return Err(MountError::NotMounted(wanted).into());
     }
     Ok(report)
+}
+
+/// What a look at a mount finds, beside what its process says.
+enum Look {
+    /// Nothing that this user may see, or that its process does not say.
+    Unseen,
+    Dead(PathBuf),
+    Stuck(PathBuf),
+    Release(ReleaseMount),
+    Automount(AutomountStatus),
+}
+
+fn look_at(mount: mountpoint::Mounted, directories: &Directories) -> Outcome<Look> {
+    match mountpoint::condition(&mount.directory) {
+        Condition::Dead => return Ok(Look::Dead(mount.directory)),
+        Condition::Stuck => return Ok(Look::Stuck(mount.directory)),
+        Condition::Answers => {}
+    }
+    let (directories, directory) = (directories.clone(), mount.directory.clone());
+    let look = move || -> Outcome<Look> {
+        if mount.source == automount::SOURCE {
+            let found = automount::status(&mount.directory, &directories)?;
+            return Ok(found.map_or(Look::Unseen, Look::Automount));
+        }
+        let says = crate::image::says(&mount.source).or_else(|| {
+            mount.source.starts_with(crate::reading::SCHEME).then(|| says_of_itself(&mount.directory))?
+        });
+        Ok(says.map_or(Look::Unseen, |says| {
+            Look::Release(ReleaseMount { directory: mount.directory, address: mount.source, says })
+        }))
+    };
+    mountpoint::within(ANSWER_WAIT, look).unwrap_or(Ok(Look::Stuck(directory)))
 }
 
 /// The status attribute of a mount's root; `None` if this user may not look at it.
@@ -171,9 +297,13 @@ fn says_of_itself(directory: &Path) -> Option<Vec<String>> {
 pub fn attribute(directory: &Path, name: &str) -> Option<Vec<u8>> {
     // As much as the kernel lets an attribute have.
     let mut buffer = vec![0; 64 << 10];
-    let length = rustix::fs::getxattr(directory, name, &mut buffer).ok()?;
-    buffer.truncate(length);
-    Some(buffer)
+    let (directory, name) = (directory.to_owned(), name.to_owned());
+    let read = move || {
+        let length = rustix::fs::getxattr(&directory, name, &mut buffer).ok()?;
+        buffer.truncate(length);
+        Some(buffer)
+    };
+    mountpoint::within(mountpoint::LOOK_WAIT, read)?
 }
 
 fn examine(status: ProcessStatus) -> Process {
@@ -212,6 +342,7 @@ fn describe(report: &Report) -> String {
         && report.releases.is_empty()
         && report.automounts.is_empty()
         && report.dead.is_empty()
+        && report.stuck.is_empty()
     {
         return "Nothing is mounted.".to_owned();
     }
@@ -226,6 +357,9 @@ fn describe(report: &Report) -> String {
             "{}\n  DEAD: the process that served it is gone. `holdfast umount {0}` removes it; mounting again works too.",
             directory.display()
         ));
+    }
+    for stuck in &report.stuck {
+        sections.push(format!("{}\n  STUCK: {}", stuck.path.display(), stuck.says));
     }
     clean(&sections.join("\n\n"))
 }
@@ -478,6 +612,7 @@ fn verdict(report: &Report) -> Outcome {
     if report.processes.iter().any(|process| !process.alarms.is_empty()) {
         return Err(Failure::new(Exit::Alarm, "there are alarms"));
     }
+    report.all_answer()?;
     if let Some(directory) = report.dead.first() {
         let message = format!("{}: the process that served this mount is gone", directory.display());
         return Err(Failure::new(Exit::Unavailable, message));

@@ -11,6 +11,7 @@
 
 use crate::exit::{Exit, Failure, Outcome};
 use holdfast_fuse::mountpoint;
+use holdfast_log::is_ending;
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, Write};
 use std::os::unix::process::{CommandExt, parent_id};
@@ -104,10 +105,14 @@ pub fn watch() -> Outcome {
         match notes.recv_timeout(LOOK) {
             Ok(note) => match note.map_err(malformed)? {
                 Note::Mounted(directory) => mounted.push(Seen::now(directory)),
-                Note::Unmounted(directory) => mounted.retain(|seen| seen.directory != directory),
+                // One may be mounted again before the end of the one before is noted, which is the older one.
+                Note::Unmounted(directory) => {
+                    let ended = mounted.iter().position(|seen| seen.directory == directory);
+                    ended.map(|at| mounted.remove(at));
+                }
             },
             Err(RecvTimeoutError::Timeout) => {
-                let is_dying = is_dying(watched);
+                let is_dying = is_ending(watched);
                 if is_dying && was_dying {
                     mounted.iter().for_each(Seen::abort);
                 }
@@ -152,13 +157,4 @@ impl Seen {
             let _ = mountpoint::abort(&self.directory, connection);
         }
     }
-}
-
-/// Whether a process was killed, or has ended but for some of its threads.
-fn is_dying(process: u32) -> bool {
-    let Ok(status) = std::fs::read_to_string(format!("/proc/{process}/status")) else { return false };
-    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map_or("", str::trim);
-    let kill = 1_u64 << (rustix::process::Signal::KILL.as_raw() - 1);
-    let pending = |name: &str| u64::from_str_radix(field(name), 16).is_ok_and(|signals| signals & kill != 0);
-    field("State:").starts_with(['Z', 'X']) || pending("SigPnd:") || pending("ShdPnd:")
 }

@@ -145,6 +145,56 @@ fn a_person_with_two_devices() {
     assert_eq!(fs::read_to_string(laptop.join("notes")).expect("it stays"), "from the desktop");
 }
 
+/// Proves: what is unmounted can be mounted again at once, whether the process that served it goes on for another mount or is
+/// just ending, and the end of the one before takes nothing from the new one.
+#[test]
+fn a_freed_place_is_free() {
+    let mut world = World::new(&["anna"]);
+    let second = world.path("second");
+    fs::create_dir(&second).expect("a directory");
+    let mount = |world: &World, at: &Path| {
+        run(world.holdfast("anna").args(["mount", &world.url]).arg(at).arg("--key").arg(world.key("anna")))
+    };
+    let anna = world.mount("anna");
+    for round in 0..20 {
+        if round == 10 {
+            mount(&world, &second);
+        }
+        fs::write(anna.join("team/file"), format!("round {round}")).expect("written");
+        run(world.holdfast("anna").arg("umount").arg(&anna));
+        mount(&world, &anna);
+        let read = fs::read_to_string(anna.join("team/file")).expect("read");
+        assert_eq!(read, format!("round {round}"));
+        let said = world.status("anna");
+        assert!(said.contains("working"), "round {round}: {said}");
+    }
+    run(world.holdfast("anna").arg("umount").arg(&second));
+    fs::write(anna.join("team/file"), "still here").expect("written");
+}
+
+/// Proves: while the process behind one mount is stopped, `status`, `stats` and `umount` end with what is wrong and the way
+/// out, and tell of all others; once it goes on, nothing was lost.
+#[test]
+fn a_stopped_process_holds_up_nobody() {
+    let mut world = World::new(&["anna"]);
+    let anna = world.mount("anna");
+    fs::write(anna.join("team/file"), "before").expect("written");
+    let process = world.mount_process("anna").expect("a process serves it");
+    signal(Signal::STOP, process);
+    for command in [["status"].as_slice(), &["stats"], &["umount"]] {
+        let said = fails(world.holdfast("anna").args(command).arg(&anna), 69);
+        assert!(said.contains(&format!("kill -CONT {process}")), "{command:?}: {said}");
+    }
+    let said = fails(world.holdfast("anna").arg("status"), 69);
+    assert!(said.contains("STUCK"), "{said}");
+    run(world.holdfast("anna").args(["umount", "--lazy"]).arg(&anna));
+    assert!(!is_mounted(&anna));
+    signal(Signal::CONT, process);
+    eventually("the process ends", || !is_alive(process));
+    let anna = world.mount("anna");
+    assert_eq!(fs::read_to_string(anna.join("team/file")).expect("read"), "before");
+}
+
 /// kill -9 of the process that serves a mount leaves no dead mount behind, and what programs had written but not
 /// closed is found by salvage after the next mount.
 #[test]

@@ -11,6 +11,8 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
 
 /// File system type that the kernel shows for our mounts.
 pub const KIND: &str = "fuse.holdfast";
@@ -181,10 +183,43 @@ pub fn prepare(directory: &Path) -> Result<PathBuf, MountError> {
     Ok(path)
 }
 
-/// Whether the process behind the FUSE mount at `path` is gone. (A living one answers from the kernel's cache
-/// or by itself; it may take its time.)
+/// How a mount takes a question that its process must answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Condition {
+    /// It answers, or refuses to answer this user.
+    Answers,
+    /// Its process is gone.
+    Dead,
+    /// No answer within [`LOOK_WAIT`]: its process is stopped, or waits for something itself.
+    Stuck,
+}
+
+/// How long a look at a mount may take.
+pub const LOOK_WAIT: Duration = Duration::from_secs(3);
+
+/// Asks the mount at `path`, for a while.
+pub fn condition(path: &Path) -> Condition {
+    let asked = path.to_owned();
+    let asked = within(LOOK_WAIT, move || rustix::fs::statfs(&asked));
+    match asked {
+        Some(Err(Errno::NOTCONN | Errno::CONNABORTED)) => Condition::Dead,
+        Some(_) => Condition::Answers,
+        None => Condition::Stuck,
+    }
+}
+
+/// Whether the process behind the FUSE mount at `path` is gone.
 pub fn is_dead(path: &Path) -> bool {
-    rustix::fs::statfs(path).is_err_and(|error| error == Errno::NOTCONN || error == Errno::CONNABORTED)
+    condition(path) == Condition::Dead
+}
+
+/// Does what may wait for a mount's process, for at most `limit`. `None`: it takes longer, and goes on on a thread of its
+/// own, which ends with this process.
+pub fn within<T: Send + 'static>(limit: Duration, look: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (done, wait) = mpsc::channel();
+    let look = move || drop(done.send(look()));
+    std::thread::Builder::new().name("look".to_owned()).spawn(look).ok()?;
+    wait.recv_timeout(limit).ok()
 }
 
 /// Where the kernel offers to end FUSE connections by their number.
@@ -204,6 +239,18 @@ pub fn abort(path: &Path, connection: u32) -> io::Result<()> {
             rustix::mount::unmount(path, UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH)
                 .map_err(|_| io::Error::new(error.kind(), format!("{}: {error}", switch.display())))
         }
+    }
+}
+
+/// Ends the topmost mount at `path` if it is the one whose number in [`Mounted::id`] is `id`: another may have taken its
+/// place meanwhile.
+///
+/// # Errors
+/// As [`unmount`]; [`MountError::NotMounted`] also if another is mounted there.
+pub fn unmount_only(path: &Path, id: u64, manner: Manner) -> Result<(), MountError> {
+    match mounted_at(path)? {
+        Some(mount) if mount.id == id => unmount(path, manner),
+        _ => Err(MountError::NotMounted(path.to_owned())),
     }
 }
 

@@ -21,6 +21,8 @@ const READERS: usize = 8;
 /// A mount that is served. It goes on when this is dropped; it ends by [`Session::unmount`] or by umount(8).
 pub struct Session {
     directory: PathBuf,
+    /// Kernel's number of the mount, by which it is told from one that takes its place.
+    id: Option<u64>,
     end: Arc<End>,
 }
 
@@ -146,6 +148,7 @@ fn serve<H: fuser::Filesystem + Send + Sync + 'static, G: Send + 'static>(
             return Err(refused(error));
         }
     };
+    let id = mountpoint::mounted_at(&directory)?.map(|mount| mount.id);
     let end = Arc::new(End::default());
     let signal = Arc::clone(&end);
     let name = directory.clone();
@@ -154,7 +157,7 @@ fn serve<H: fuser::Filesystem + Send + Sync + 'static, G: Send + 'static>(
             tracing::error!(directory = %name.display(), %error, "the mount ended with an error");
         }
         drop(guard);
-        remove_if_dead(&name);
+        remove_if_dead(&name, id);
         ended();
         *signal.reached.lock() = true;
         signal.changed.notify_all();
@@ -163,16 +166,16 @@ fn serve<H: fuser::Filesystem + Send + Sync + 'static, G: Send + 'static>(
         let _ = mountpoint::unmount(&directory, Manner::Lazily);
         return Err(refused(error));
     }
-    Ok(Session { directory, end })
+    Ok(Session { directory, id, end })
 }
 
 /// A connection that was aborted, not unmounted, leaves a dead mount.
-fn remove_if_dead(directory: &Path) {
-    let ours =
-        mountpoint::mounted_at(directory).is_ok_and(|mount| mount.is_some_and(|mount| mount.is_holdfast()));
+fn remove_if_dead(directory: &Path, id: Option<u64>) {
+    let Some(id) = id else { return };
+    let ours = mountpoint::mounted_at(directory).is_ok_and(|mount| mount.is_some_and(|mount| mount.id == id));
     if ours
         && mountpoint::is_dead(directory)
-        && let Err(error) = mountpoint::unmount(directory, Manner::Lazily)
+        && let Err(error) = mountpoint::unmount_only(directory, id, Manner::Lazily)
     {
         tracing::warn!(directory = %directory.display(), %error, "the dead mount stays");
     }
@@ -202,7 +205,8 @@ impl Session {
         if self.is_ended() {
             return Ok(());
         }
-        match mountpoint::unmount(&self.directory, manner) {
+        let Some(id) = self.id else { return Ok(()) };
+        match mountpoint::unmount_only(&self.directory, id, manner) {
             // Somebody was faster.
             Err(MountError::NotMounted(_)) => Ok(()),
             other => other,

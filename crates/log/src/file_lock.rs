@@ -1,13 +1,17 @@
 //! A lock on a file or directory (flock(2)) that ends with its holder.
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, flock, major, minor};
 use rustix::io::Errno;
+use rustix::process::Signal;
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
+/// How long a process that was killed may take to end: its memory is given back first, and its last write.
+const ENDING_MAX: Duration = Duration::from_secs(30);
 
 /// A file or directory that this process has to itself, until this is dropped.
 ///
@@ -40,6 +44,27 @@ impl FileLock {
         }
     }
 
+    /// Takes the lock of `file`, at once or when the process that has it and is ending is gone.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`], which names the process that has it.
+    pub fn take_after_ending(file: File) -> io::Result<FileLock> {
+        let end = Instant::now() + ENDING_MAX;
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(FileLock(file)),
+                Err(Errno::WOULDBLOCK) => {}
+                Err(error) => return Err(error.into()),
+            }
+            let holder = holder(&file).filter(|holder| !is_ending(*holder));
+            if holder.is_some() || Instant::now() >= end {
+                let who = holder.map_or_else(|| "another process".to_owned(), describe);
+                return Err(io::Error::new(io::ErrorKind::WouldBlock, format!("{who} has it")));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
     /// Takes the lock of `file`, when nobody else has it any more.
     ///
     /// # Errors
@@ -48,6 +73,35 @@ impl FileLock {
         flock(&file, FlockOperation::LockExclusive)?;
         Ok(FileLock(file))
     }
+}
+
+/// The process that has the lock of a file. `None` if the system does not tell, or a copy of the descriptor of one that is
+/// gone has it.
+fn holder(file: &File) -> Option<u32> {
+    let metadata = file.metadata().ok()?;
+    let device = metadata.dev();
+    let wanted = format!("{:02x}:{:02x}:{}", major(device), minor(device), metadata.ino());
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    // `1: FLOCK  ADVISORY  WRITE 4321 fe:01:123456 0 EOF`; those who wait have `->` behind the number.
+    locks.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let is_it = fields.get(1) == Some(&"FLOCK") && fields.get(5) == Some(&wanted.as_str());
+        is_it.then(|| fields[4].parse().ok())?
+    })
+}
+
+/// Whether a process is gone, was killed, or has ended but for some of its threads.
+pub fn is_ending(process: u32) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{process}/status")) else { return true };
+    let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map_or("", str::trim);
+    let kill = 1_u64 << (Signal::KILL.as_raw() - 1);
+    let pending = |name: &str| u64::from_str_radix(field(name), 16).is_ok_and(|signals| signals & kill != 0);
+    field("State:").starts_with(['Z', 'X']) || pending("SigPnd:") || pending("ShdPnd:")
+}
+
+fn describe(process: u32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+    format!("process {process} ({})", name.trim())
 }
 
 impl Drop for FileLock {
@@ -76,6 +130,8 @@ mod tests {
         let held = FileLock::take(file).expect("nobody has it");
         let refused = FileLock::take(open(folder.path())).err().expect("it is held");
         assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+        let refused = FileLock::take_after_ending(open(folder.path())).err().expect("it is held");
+        assert!(refused.to_string().contains(&format!("process {} (", std::process::id())), "{refused}");
         drop(held);
         drop(FileLock::take(open(folder.path())).expect("it was given up"));
         drop(FileLock::wait(open(folder.path())).expect("it was given up"));

@@ -34,7 +34,7 @@ mod write_out;
 
 pub use error::LogError;
 pub use fail_stop::FailStop;
-pub use file_lock::FileLock;
+pub use file_lock::{FileLock, is_ending};
 pub use frame::{
     BodyTag, HEAD_BYTES_MAX, Position, RECORD_BYTES_MAX, Record, RecordHead, SEGMENT_HEADER_BYTES,
     segment_name, segment_number, stored_length,

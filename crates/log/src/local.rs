@@ -83,7 +83,7 @@ impl Storage for LocalStorage {
         let path = self.file(name)?;
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path)?;
-        Ok(Box::new(FileLock::take(file)?))
+        Ok(Box::new(FileLock::take_after_ending(file)?))
     }
 
     fn entropy(&self) -> io::Result<[u8; 16]> {

@@ -64,6 +64,14 @@ pub enum OpenObjectsError {
         /// What the system said.
         error: io::Error,
     },
+    /// Another process has the directory open.
+    #[error("{directory} is in use by another server: {why}")]
+    InUse {
+        /// The data directory.
+        directory: String,
+        /// Who has it, as far as that is known.
+        why: String,
+    },
     /// The bucket has a store, and the directory is new.
     #[error(
         "{bucket} has the store of {owner}. If that server's data directory is lost, --blocks-anew takes the store over; else \

@@ -172,7 +172,12 @@ impl Tiered {
         bucket: Arc<dyn Bucket>,
         settings: Settings,
     ) -> Result<Tiered, OpenObjectsError> {
-        let lock = local.lock(LOCK).map_err(OpenObjectsError::io("locking", LOCK))?;
+        let lock = local.lock(LOCK).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => {
+                OpenObjectsError::InUse { directory: local.describe(), why: error.to_string() }
+            }
+            _ => OpenObjectsError::io("locking", LOCK)(error),
+        })?;
         let remembered = Catalogue::read(&*local)?;
         let remembered = match remembered {
             Some(catalogue) if settings.takes_over => {

@@ -228,7 +228,7 @@ fn open_host_in(
     if config.blocks.is_some() && has_own && !data.has_blocks_elsewhere() {
         return Err(OpenError::BlocksHere { path: data.path().to_owned() });
     }
-    let blocks = blocks_apart(config, data, key, &settings.store).map_err(OpenError::BlockStore)?;
+    let blocks = blocks_apart(config, data, key, &settings.store)?;
     Host::open_over(layer(storage), key.clone(), settings, allowed, clock, blocks)
 }
 
@@ -238,7 +238,7 @@ fn blocks_apart(
     data: &DataDirectory,
     key: &SigningKey,
     store: &StoreConfig,
-) -> Result<Option<Arc<dyn BlockStore>>, String> {
+) -> Result<Option<Arc<dyn BlockStore>>, OpenError> {
     let (server, bucket) = match &config.blocks {
         Some(BlocksAt::Server(address)) => (Some(address.clone()), None),
         Some(BlocksAt::Bucket(address)) => (None, Some(address.clone())),
@@ -247,10 +247,10 @@ fn blocks_apart(
     if let Some(was) = block_store::blocks_elsewhere(data.path()) {
         let was_bucket = was.starts_with("s3:");
         if was_bucket && server.is_some() || !was_bucket && bucket.is_some() {
-            return Err(format!(
+            return Err(OpenError::BlockStore(format!(
                 "the blocks of {} are at {was}; another kind of place is for a new data directory",
                 data.path().display()
-            ));
+            )));
         }
     }
     let (path, anew) = (data.path(), config.blocks_anew);
@@ -266,7 +266,8 @@ fn blocks_apart(
         return Ok(Some(Arc::new(blocks)));
     }
     let settings = RemoteSettings { address: server, data: path, key: key.clone(), anew };
-    Ok(Remote::open(settings)?.map(|remote| Arc::new(remote) as Arc<dyn BlockStore>))
+    let remote = Remote::open(settings).map_err(OpenError::BlockStore)?;
+    Ok(remote.map(|remote| Arc::new(remote) as Arc<dyn BlockStore>))
 }
 
 /// Log files are reserved in full when they are begun. On a disk that is nearly full smaller ones let the server

@@ -54,10 +54,12 @@ pub enum StoreError {
         why: String,
     },
     /// Another process has the directory open.
-    #[error("{directory} is in use by another server")]
+    #[error("{directory} is in use by another server: {why}")]
     InUse {
         /// The data directory.
         directory: String,
+        /// Who has it, as far as that is known.
+        why: String,
     },
     /// Written by a newer version of this program.
     #[error(

@@ -107,7 +107,9 @@ impl Index {
             return Err(gone());
         }
         // The old handle is closed first: two caches over one file would disagree.
-        drop(database.take());
+        if !close(database.take()) {
+            return Err(self.condemn("its pages make no sense"));
+        }
         *database = Some(open_database(&self.storage, self.cache_bytes, *self.name.lock())?);
         Ok(())
     }
@@ -436,11 +438,19 @@ fn open_database(storage: &Arc<dyn Storage>, cache_bytes: usize, name: &str) -> 
 
 impl Drop for Index {
     fn drop(&mut self) {
+        let database = self.database.get_mut().take();
         if self.condemned.load(Ordering::Acquire) {
             // Closing it would touch the damaged pages.
-            std::mem::forget(self.database.get_mut().take());
+            std::mem::forget(database);
+        } else if !close(database) {
+            self.condemn("its pages make no sense");
         }
     }
+}
+
+/// Closes a database, which writes to it, and so panics on some damaged pages. Whether it was sound.
+fn close(database: Option<Database>) -> bool {
+    catch_unwind(AssertUnwindSafe(|| drop(database))).is_ok()
 }
 
 fn unopened() -> StoreError {

@@ -142,7 +142,9 @@ impl BlockStore {
         source: IndexSource,
     ) -> Result<BlockStore, StoreError> {
         let lock = storage.lock(LOCK).map_err(|error| match error.kind() {
-            std::io::ErrorKind::WouldBlock => StoreError::InUse { directory: storage.describe() },
+            std::io::ErrorKind::WouldBlock => {
+                StoreError::InUse { directory: storage.describe(), why: error.to_string() }
+            }
             _ => StoreError::io("locking", LOCK, &error),
         })?;
         format::check_or_write(&*storage)?;

@@ -12,7 +12,7 @@ use holdfast_client::{Engine, GATHER, WriteBack, WriteBackOptions};
 use holdfast_rpc::Address;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Folder of the journal in the state directory.
 const JOURNAL: &str = "write-back";
@@ -22,6 +22,8 @@ pub const UNMOUNT_WAIT: Duration = Duration::from_secs(3000);
 pub const PIN_WAIT: Duration = Duration::from_secs(60);
 /// How long a statement waits for it.
 pub const TELL_WAIT: Duration = Duration::from_secs(10);
+/// How long it is tried while every attempt fails: the key is locked, say.
+const FAILING_MAX: Duration = Duration::from_secs(10);
 /// How often it looks whether it is.
 const GLANCE: Duration = Duration::from_secs(2);
 /// Bound of a journal that is only to be sent.
@@ -127,15 +129,22 @@ pub fn must_fit(back: Option<&WriteBack>, order: &MountOrder) -> Outcome {
     Ok(())
 }
 
-/// Sends until all is sent, the time is up, or the server is away.
+/// Sends until all is sent, the time is up, the server is away, or it fails again and again.
 pub fn send_for_a_while(back: Option<&WriteBack>, patience: Duration) {
     let Some(back) = back else { return };
-    let end = std::time::Instant::now() + patience;
-    while std::time::Instant::now() < end {
+    let end = Instant::now() + patience;
+    let (mut left, mut since) = (u64::MAX, Instant::now());
+    while Instant::now() < end {
         match back.settle(GLANCE) {
             Ok(true) | Err(_) => return,
-            Ok(false) if back.status().away => return,
             Ok(false) => {}
+        }
+        let status = back.status();
+        if status.edits < left || status.trouble.is_none() {
+            (left, since) = (status.edits, Instant::now());
+        }
+        if status.away || since.elapsed() > FAILING_MAX {
+            return;
         }
     }
 }
@@ -144,8 +153,9 @@ pub fn send_for_a_while(back: Option<&WriteBack>, patience: Duration) {
 pub fn left(back: Option<&WriteBack>) -> Option<String> {
     let status = back?.status();
     (status.edits > 0).then(|| {
+        let why = status.trouble.map_or_else(String::new, |trouble| format!(" ({trouble})"));
         format!(
-            "{} changes are not at the server yet; they are safe on this machine, and the next mount with this key sends \
+            "{} changes are not at the server yet{why}; they are safe on this machine, and the next mount with this key sends \
              them",
             status.edits
         )

@@ -90,11 +90,25 @@ struct Active {
     spool: u32,
 }
 
+/// What whoever wants to mount is told while the process is on its way out.
+pub const ENDING: &str = "the process that serves this key is just ending; try again";
+
 #[derive(Default)]
 struct State {
-    mounts: BTreeMap<PathBuf, Active>,
+    /// By a number that is not used again: a directory may be mounted on anew while the mount that was there ends.
+    mounts: BTreeMap<u64, Active>,
+    /// How many there were.
+    begun: u64,
     /// Set once, when nothing is mounted any more and the process is about to end.
     ended: bool,
+}
+
+impl State {
+    /// The number of the mount on a directory: of the last one, if the one before it is just ending.
+    fn at(&self, directory: &Path) -> Option<u64> {
+        let on = |(_, active): &(&u64, &Active)| active.order.directory == directory;
+        self.mounts.iter().rev().find(on).map(|(number, _)| *number)
+    }
 }
 
 impl Host {
@@ -263,7 +277,7 @@ impl Host {
     /// A mount of this process, by where it is.
     fn mount_at(&self, directory: &Path) -> Outcome<(Arc<FileSystem>, Arc<Door>)> {
         let state = self.lock();
-        let found = state.mounts.get(directory);
+        let found = state.at(directory).and_then(|number| state.mounts.get(&number));
         found.map(|active| (Arc::clone(&active.files), Arc::clone(&active.door))).ok_or_else(|| {
             Failure::new(Exit::MountPoint, format!("{}: not mounted by this process", directory.display()))
         })
@@ -342,10 +356,7 @@ impl Host {
     fn mount(self: &Arc<Host>, order: &MountOrder) -> Outcome {
         let mut state = self.lock();
         if state.ended || self.hurried.load(Ordering::SeqCst) {
-            return Err(Failure::new(
-                Exit::InUse,
-                "the process that serves this key is just ending; try again",
-            ));
+            return Err(Failure::new(Exit::InUse, ENDING));
         }
         behind::must_fit(self.back.as_deref(), order)?;
         if order.witnesses.is_some() && order.witnesses != self.witnesses {
@@ -372,10 +383,12 @@ impl Host {
         };
         let door = gate::door(order);
         files.set_gate(Arc::new(DoorGate(Arc::clone(&door))));
-        let (host, directory) = (Arc::downgrade(self), order.directory.clone());
+        let number = state.begun;
+        state.begun += 1;
+        let host = Arc::downgrade(self);
         let ended = move || {
             if let Some(host) = host.upgrade() {
-                host.mount_ended(&directory);
+                host.mount_ended(number);
             }
         };
         let options = holdfast_fuse::Options {
@@ -390,19 +403,21 @@ impl Host {
             .inspect_err(|_| self.watcher.unmounted(&order.directory))?;
         tracing::info!(directory = %order.directory.display(), address = %self.address, "mounted");
         let active = Active { session: Arc::new(session), files, order: order.clone(), door, spool };
-        state.mounts.insert(order.directory.clone(), active);
+        state.mounts.insert(number, active);
         Ok(())
     }
 
     /// Publishes what is unsaved, then unmounts; says what is left to be sent. Gently, a mount whose files cannot be
     /// published stays.
     fn umount(&self, directory: &Path, lazy: bool) -> Outcome<Option<String>> {
-        let (session, files) = match self.lock().mounts.get(directory) {
-            Some(active) => (Arc::clone(&active.session), Arc::clone(&active.files)),
-            None => {
-                let message = format!("{}: not mounted by this process", directory.display());
-                return Err(Failure::new(Exit::MountPoint, message));
-            }
+        let found = {
+            let state = self.lock();
+            let active = state.at(directory).and_then(|number| state.mounts.get(&number));
+            active.map(|active| (Arc::clone(&active.session), Arc::clone(&active.files)))
+        };
+        let Some((session, files)) = found else {
+            let message = format!("{}: not mounted by this process", directory.display());
+            return Err(Failure::new(Exit::MountPoint, message));
         };
         if lazy {
             session.unmount(Manner::Lazily)?;
@@ -423,18 +438,21 @@ impl Host {
     }
 
     /// Called by a mount's own thread when it is gone.
-    fn mount_ended(&self, directory: &Path) {
+    fn mount_ended(&self, number: u64) {
         // Waits for the lock until `mount` has entered it.
-        let files = self.lock().mounts.get(directory).map(|active| Arc::clone(&active.files));
-        if let Some(files) = files {
-            let lost = self.hurried.load(Ordering::SeqCst) || !files.publish_all().is_empty();
-            if lost {
-                ending::keep(&files);
-            }
+        let ended = {
+            let state = self.lock();
+            let active = state.mounts.get(&number);
+            active.map(|active| (Arc::clone(&active.files), active.order.directory.clone()))
+        };
+        let Some((files, directory)) = ended else { return };
+        let lost = self.hurried.load(Ordering::SeqCst) || !files.publish_all().is_empty();
+        if lost {
+            ending::keep(&files);
         }
         tracing::info!(directory = %directory.display(), "unmounted");
-        self.watcher.unmounted(directory);
-        self.lock().mounts.remove(directory);
+        self.watcher.unmounted(&directory);
+        self.lock().mounts.remove(&number);
         self.changed.notify_all();
     }
 

@@ -21,11 +21,11 @@ use crate::control::{Client, MountOrder, Order, WitnessOrder};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, progress};
 use crate::paths::{Directories, DirectoryList, make_private};
-use crate::status::ProcessStatus;
+use crate::status::{self, Answer, ProcessStatus};
 use crate::witness::args::MountWitnesses;
 use crate::{automount, cache, keys, logging, revoked};
 use daemon::Job;
-use holdfast_fuse::mountpoint::{self, Manner};
+use holdfast_fuse::mountpoint::{self, Condition, Manner};
 use holdfast_rpc::Address;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -146,8 +146,15 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<(Mo
     let end = Instant::now() + ANOTHER_WAIT;
     loop {
         if let Some(process) = Client::connect(&job.state_dir)? {
-            process.call::<()>(&Order::Mount(job.order.clone()))?;
-            return Ok(Some((done, job.state_dir)));
+            match process.call::<()>(&Order::Mount(job.order.clone())) {
+                Ok(()) => return Ok(Some((done, job.state_dir))),
+                // It goes with the mount before this one, and the next process serves this one.
+                Err(failure) if is_ending(&failure, &job.state_dir) && Instant::now() < end => {
+                    std::thread::sleep(PAUSE);
+                    continue;
+                }
+                Err(failure) => return Err(failure),
+            }
         }
         if arguments.foreground {
             logging::to_stderr();
@@ -166,6 +173,16 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<(Mo
             }
             other => return other.map(|()| Some((done, job.state_dir))),
         }
+    }
+}
+
+/// Whether a process failed to mount because it was ending.
+fn is_ending(failure: &Failure, state_dir: &Path) -> bool {
+    let is_gone = || Client::connect(state_dir).is_ok_and(|process| process.is_none());
+    match failure.code {
+        Exit::InUse => failure.message == host::ENDING,
+        Exit::Unavailable => is_gone(),
+        _ => false,
     }
 }
 
@@ -207,8 +224,8 @@ pub fn umount(arguments: &Umount, directories: &Directories, format: Format) -> 
     let done = Mounted { directory: directory.clone(), address: mount.source };
     let bar = progress("publishing what is unsaved, and unmounting");
     let result = match is_automount {
-        true => end_automount(&directory, arguments.lazy, directories).map(|()| None),
-        false => unmount(&directory, arguments.lazy, directories),
+        true => end_automount(&directory, mount.id, arguments.lazy, directories).map(|()| None),
+        false => unmount(&directory, mount.id, arguments.lazy, directories),
     };
     bar.finish_and_clear();
     let note = result?;
@@ -220,19 +237,51 @@ pub fn umount(arguments: &Umount, directories: &Directories, format: Format) -> 
 }
 
 /// Unmounts all that is mounted by name below a directory, and the directory.
-fn end_automount(directory: &Path, lazy: bool, directories: &Directories) -> Outcome {
-    if !mountpoint::is_dead(directory) && automount::end(directory, lazy, directories)? {
-        return Ok(());
-    }
-    let manner = if lazy || mountpoint::is_dead(directory) { Manner::Lazily } else { Manner::Gently };
-    Ok(mountpoint::unmount(directory, manner)?)
+fn end_automount(directory: &Path, id: u64, lazy: bool, directories: &Directories) -> Outcome {
+    let is_dead = match mountpoint::condition(directory) {
+        Condition::Answers if automount::end(directory, lazy, directories)? => return Ok(()),
+        Condition::Stuck if !lazy => return Err(stuck(directory, None)),
+        condition => condition == Condition::Dead,
+    };
+    let manner = if lazy || is_dead { Manner::Lazily } else { Manner::Gently };
+    Ok(mountpoint::unmount_only(directory, id, manner)?)
+}
+
+/// The process behind a mount does not answer, so nothing of what it has can be saved now.
+fn stuck(directory: &Path, process: Option<u32>) -> Failure {
+    let (who, way) = match process {
+        Some(process) if status::is_stopped(process) => (
+            format!("process {process}, which serves it, is stopped"),
+            format!("`kill -CONT {process}` lets it go on; "),
+        ),
+        Some(process) => (format!("process {process}, which serves it, does not answer"), String::new()),
+        None => ("the process that serves it does not answer".to_owned(), String::new()),
+    };
+    Failure::new(Exit::Unavailable, format!("{}: {who}", directory.display())).hint(format!(
+        "{way}`holdfast umount --lazy` takes the mount out of sight at once, and what is unsaved is saved when the process \
+         goes on"
+    ))
 }
 
 /// Unmounts; with what is to be said of it.
-fn unmount(directory: &Path, lazy: bool, directories: &Directories) -> Outcome<Option<String>> {
-    if !mountpoint::is_dead(directory) {
+fn unmount(directory: &Path, id: u64, lazy: bool, directories: &Directories) -> Outcome<Option<String>> {
+    let condition = mountpoint::condition(directory);
+    if condition != Condition::Dead {
         for state_dir in directories.all_states()? {
-            let Ok(Some(process)) = Client::connect(&state_dir) else { continue };
+            let process = match status::ask(&state_dir)? {
+                Answer::Says(says) if says.mounts.iter().any(|mount| mount.directory == directory) => {
+                    Client::connect(&state_dir)?
+                }
+                // It may be the one, and holds what is unsaved.
+                Answer::Silent(silent) if condition == Condition::Stuck => {
+                    if !lazy {
+                        return Err(stuck(directory, Some(silent)));
+                    }
+                    break;
+                }
+                _ => None,
+            };
+            let Some(process) = process else { continue };
             let order = Order::Umount { directory: directory.to_owned(), lazy };
             match process.call(&order) {
                 Err(failure) if failure.code == Exit::MountPoint => {}
@@ -241,12 +290,18 @@ fn unmount(directory: &Path, lazy: bool, directories: &Directories) -> Outcome<O
                 other => return other,
             }
         }
-        if mountpoint::mounted_at(directory)?.is_none_or(|mount| !mount.is_holdfast()) {
+        if mountpoint::mounted_at(directory)?.is_none_or(|mount| mount.id != id) {
             return Ok(None);
         }
     }
     // Its process is dead, or somebody else's: the kernel tells it, and it publishes what is unsaved by itself.
-    let manner = if lazy || mountpoint::is_dead(directory) { Manner::Lazily } else { Manner::Gently };
-    mountpoint::unmount(directory, manner)?;
-    Ok(None)
+    if condition == Condition::Stuck && !lazy {
+        return Err(stuck(directory, None));
+    }
+    let manner = if lazy || condition == Condition::Dead { Manner::Lazily } else { Manner::Gently };
+    match mountpoint::unmount_only(directory, id, manner) {
+        // It has just gone by itself.
+        Err(mountpoint::MountError::NotMounted(_)) => Ok(None),
+        done => Ok(done.map(|()| None)?),
+    }
 }

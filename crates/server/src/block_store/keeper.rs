@@ -100,7 +100,7 @@ impl Keeper {
         };
         let (data, patience) = (directory, Some(PATIENCE));
         let settings = ObjectsSettings { address: None, data, store: config, anew, takes_over, patience };
-        let blocks = Local::over_bucket(bucket, &address, &settings)?;
+        let blocks = Local::over_bucket(bucket, &address, &settings).map_err(|error| error.to_string())?;
         if takes_over {
             // What it was called when this one had it last says nothing.
             put_name(directory, &blocks.tier().expect("it is in a bucket").name()).map_err(failed)?;

@@ -9,12 +9,13 @@
 
 use super::local::OwnLog;
 use super::{BlockStoreError, BucketStanding, Local, Standing};
+use crate::error::OpenError;
 use holdfast_content::BODY_BYTES_MAX;
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_log::{LocalStorage, Storage};
 use holdfast_objects::{Bucket, BucketAddress, OpenObjectsError, S3, Settings, Tiered};
 use holdfast_protocol::block_server::{BlockFigures, LoadedBlock};
-use holdfast_store::StoreConfig;
+use holdfast_store::{StoreConfig, StoreError};
 use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -94,25 +95,26 @@ impl Local {
     /// the data directory name one.
     ///
     /// # Errors
-    /// In words, with the way out.
-    pub fn in_bucket(settings: ObjectsSettings) -> Result<Option<Local>, String> {
-        let Some(address) = bucket_of(settings.data, settings.address.as_ref())? else { return Ok(None) };
+    /// [`OpenError::Store`]: another process uses the directory. [`OpenError::BlockStore`]: anything else, with the way out.
+    pub fn in_bucket(settings: ObjectsSettings) -> Result<Option<Local>, OpenError> {
+        let found = bucket_of(settings.data, settings.address.as_ref()).map_err(OpenError::BlockStore)?;
+        let Some(address) = found else { return Ok(None) };
         let blocks = Local::over_bucket(Arc::new(S3::new(&address)), &address, &settings)?;
-        remember(settings.data, &address)?;
+        remember(settings.data, &address).map_err(OpenError::BlockStore)?;
         Ok(Some(blocks))
     }
 
-    /// The same over any bucket; nothing is remembered.
+    /// Opens a store over any bucket, and remembers nothing.
     ///
     /// # Errors
-    /// In words, with the way out.
+    /// As [`Local::in_bucket`].
     pub fn over_bucket(
         bucket: Arc<dyn Bucket>,
         address: &BucketAddress,
         settings: &ObjectsSettings,
-    ) -> Result<Local, String> {
+    ) -> Result<Local, OpenError> {
         let directory = settings.data.join(DIRECTORY);
-        let failed = |error: std::io::Error| format!("{}: {error}", directory.display());
+        let failed = |error| OpenError::io("opening", &directory, error);
         let local: Arc<dyn Storage> = Arc::new(LocalStorage::open(&directory).map_err(failed)?);
         let usual = Settings::default();
         let tiered = Settings {
@@ -125,10 +127,15 @@ impl Local {
             ..Settings::default()
         };
         let segment_bytes = u64::from(settings.store.segment_bytes).min(tiered.cache_bytes / 4) as u32;
-        let tiered = Tiered::open(local, bucket, tiered).map_err(|error| error.to_string())?;
+        let tiered = Tiered::open(local, bucket, tiered).map_err(|error| match error {
+            OpenObjectsError::InUse { directory, why } => {
+                OpenError::Store(StoreError::InUse { directory, why })
+            }
+            error => OpenError::BlockStore(error.to_string()),
+        })?;
         let config = StoreConfig { segment_bytes, ..settings.store.clone() };
         let store = holdfast_store::BlockStore::open(Arc::new(tiered.clone()), config)
-            .map_err(|error| format!("the blocks of {}: {error}", address.place()))?;
+            .map_err(|error| OpenError::BlockStore(format!("the blocks of {}: {error}", address.place())))?;
         let tier = Tier { tiered, address: address.to_string() };
         Ok(Local::over_log(store, OwnLog::InBucket(tier)))
     }

@@ -442,7 +442,7 @@ fn blocks_at(
                 takes_over: false,
                 patience: None,
             };
-            let local = Local::in_bucket(settings).map_err(ConvertError::Place)?;
+            let local = Local::in_bucket(settings).map_err(|error| ConvertError::Place(error.to_string()))?;
             Ok(local.map(|local| Box::new(local) as Box<dyn BlockStore>))
         }
     }

@@ -203,6 +203,7 @@ impl Site {
         let settings =
             ObjectsSettings { address: None, data, store, anew, takes_over: false, patience: None };
         Local::over_bucket(Arc::new(self.bucket.clone()), &address, &settings)
+            .map_err(|error| error.to_string())
     }
 
     /// As a consistency server with this key would.
