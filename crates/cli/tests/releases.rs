@@ -4,10 +4,12 @@
 use crate::common;
 
 use common::desk::Desk;
-use common::{eventually, run, text};
+use common::{eventually, noise, run, text};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -110,45 +112,155 @@ fn published_served_and_mounted() {
     desk.refused(76, &["ls", &url, "--id", &"0".repeat(64)]);
 }
 
-/// A new release under a mount: open files follow their paths, names come and go, and what is gone is ESTALE.
+/// A new release under a mount: names lead into it, and what is open stays what it was opened as, to the last byte: files,
+/// what is below directories, and listings.
 #[test]
 fn a_new_release_under_a_mount() {
     let mut desk = Desk::new();
-    for name in ["stays", "changes", "goes", "folder/inside", "becomes a folder"] {
+    let (old, new) = (noise(1, 24 << 20), noise(2, 25 << 20));
+    desk.write("changes", &old);
+    for name in
+        ["stays", "goes", "folder/inside", "folder/same/deep", "becomes a folder", "folder/becomes a folder"]
+    {
         desk.write(name, format!("first {name}"));
     }
+    for number in 0..2_000 {
+        desk.write(&format!("many/{number}"), "");
+    }
+    fs::hard_link(desk.path("tree/goes"), desk.path("tree/folder/goes too")).expect("a link");
     desk.publish(&[]);
     let url = desk.serve("release");
     let mount = desk.mount(&url, &["--refresh", "1"]);
     let open = |name: &str| File::open(mount.join(name)).expect("opened");
-    let read = |file: &File| -> std::io::Result<String> {
+    let read = |file: &File| {
         let mut bytes = [0; 100];
-        file.read_at(&mut bytes, 0).map(|count| String::from_utf8_lossy(&bytes[..count]).into_owned())
+        let count = file.read_at(&mut bytes, 0).expect("read");
+        String::from_utf8_lossy(&bytes[..count]).into_owned()
     };
-    let (stays, changes, goes) = (open("stays"), open("changes"), open("goes"));
-    for (file, name) in [(&stays, "stays"), (&changes, "changes"), (&goes, "goes")] {
-        assert_eq!(read(file).expect("read"), format!("first {name}"));
-    }
-    assert_eq!(fs::read_dir(&mount).expect("listed").count(), 5);
-    assert!(!mount.join("new").exists());
+    let (stays, goes, folder) = (open("stays"), open("goes"), open("folder"));
+    let mut changes = open("changes");
+    let mut half = vec![0; 3 << 20];
+    changes.read_exact(&mut half).expect("read");
+    let mut many = fs::read_dir(mount.join("many")).expect("listed");
+    let mut listed: BTreeSet<_> =
+        many.by_ref().take(10).map(|name| name.expect("a name").file_name()).collect();
+    let mut root = fs::read_dir(&mount).expect("listed");
+    let stat = |name: &str| fs::metadata(mount.join(name)).expect("stat").ino();
+    let numbers = ["stays", "folder/same", "folder/same/deep", "changes", "folder"].map(stat);
+    assert!(!mount.join("new").exists() && !mount.join("folder/new").exists());
+    // The kernel knows it by both names, by this one last.
+    assert_eq!(stat("goes"), stat("folder/goes too"));
 
-    desk.write("changes", "second, and longer");
+    desk.write("changes", &new);
     desk.write("new", "new");
-    fs::remove_file(desk.path("tree/goes")).expect("removed");
-    fs::remove_file(desk.path("tree/becomes a folder")).expect("removed");
+    desk.write("folder/inside", "second inside");
+    desk.write("folder/new", "new");
+    for name in ["goes", "folder/goes too", "becomes a folder", "folder/becomes a folder"] {
+        fs::remove_file(desk.path("tree").join(name)).expect("removed");
+    }
     desk.write("becomes a folder/now", "now");
+    desk.write("folder/becomes a folder/now", "now");
+    for number in 0..1_000 {
+        fs::remove_file(desk.path("tree/many").join(number.to_string())).expect("removed");
+        desk.write(&format!("many/new {number}"), "");
+    }
     assert_eq!(desk.publish(&[])["sequence"], 2);
     eventually("the new release is shown", || mount.join("new").exists());
     same(&mount, &desk.path("tree"));
-    assert_eq!(read(&stays).expect("read"), "first stays");
-    eventually("open files go on in the new release", || {
-        read(&changes).is_ok_and(|now| now == "second, and longer")
-    });
-    eventually("what is gone is an error", || {
-        read(&goes).is_err_and(|error| error.raw_os_error() == Some(Errno::STALE.raw_os_error()))
-    });
-    assert_eq!(fs::read_dir(&mount).expect("listed").count(), 5);
+    assert!(!mount.join("goes").exists());
     assert!(status(&mount).contains("release 2"));
+    let now = ["stays", "folder/same", "folder/same/deep", "changes", "folder"].map(stat);
+    assert_eq!(numbers[..3], now[..3], "what is the same has the same number");
+    assert!(numbers[3] != now[3] && numbers[4] != now[4], "what is not has another");
+
+    assert_eq!((read(&stays), read(&goes)), ("first stays".into(), "first goes".into()));
+    changes.read_to_end(&mut half).expect("read");
+    assert!(half == old, "nobody signed a mixture");
+    assert!(fs::read(mount.join("changes")).expect("read") == new);
+    // By the old directory once more, and by the new one after that.
+    let below = |name: &str| {
+        let file = rustix::fs::openat(&folder, name, OFlags::RDONLY, rustix::fs::Mode::empty());
+        file.map(|file| read(&file.into()))
+    };
+    for _ in 0..2 {
+        assert_eq!(below("inside").as_deref(), Ok("first folder/inside"));
+        assert_eq!(below("same/deep").as_deref(), Ok("first folder/same/deep"));
+        assert_eq!(below("becomes a folder").as_deref(), Ok("first folder/becomes a folder"));
+        assert_eq!(below("new"), Err(Errno::NOENT));
+        assert_eq!(read(&open("folder/inside")), "second inside");
+        assert_eq!(read(&open("folder/same/deep")), "first folder/same/deep");
+        assert_eq!(read(&open("folder/becomes a folder/now")), "now");
+    }
+    listed.extend(many.map(|name| name.expect("a name").file_name()));
+    assert_eq!(listed, (0..2_000).map(|number| number.to_string().into()).collect());
+    assert!(root.all(|name| name.expect("a name").file_name() != "new"), "the listing of then");
+    same(&mount, &desk.path("tree"));
+}
+
+/// A program that runs from a mount goes on as what it was started as when a new release has another one by its name.
+#[test]
+fn a_running_program_stays() {
+    let mut desk = Desk::new();
+    let data = noise(3, 8 << 20);
+    fs::write(desk.path("data"), &data).expect("written");
+    let source = r#"
+        #include <stdio.h>
+        __asm__(".section .rodata\ndata: .incbin \"data\"\n.previous");
+        extern const unsigned char data[];
+        int main(void) {
+            for (unsigned long at = 0, sum = 0; at < 8 << 20; at++) {
+                sum = sum * 31 + data[at];
+                if (at + 1 == 1 << 20 || at + 1 == 8 << 20) { printf("%lu\n", sum); fflush(stdout); getchar(); }
+            }
+        }"#;
+    fs::write(desk.path("program.c"), source).expect("written");
+    run(Command::new("cc").args(["program.c", "-o", "tree/program"]).current_dir(desk.folder.path()));
+    desk.publish(&[]);
+    let url = desk.serve("release");
+    let mount = desk.mount(&url, &["--refresh", "1"]);
+    let mut program = Command::new(mount.join("program"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let mut said = BufReader::new(program.stdout.take().expect("its words")).lines();
+    let sum =
+        |bytes: &[u8]| bytes.iter().fold(0u64, |sum, byte| sum.wrapping_mul(31).wrapping_add((*byte).into()));
+    let mut next = || said.next().expect("a line").expect("text");
+    assert_eq!(next(), sum(&data[..1 << 20]).to_string());
+    desk.write("program", "#!/bin/sh\necho second\n");
+    desk.publish(&[]);
+    eventually("the new release is shown", || fs::metadata(mount.join("program")).expect("stat").len() < 100);
+    assert_eq!(run(&mut Command::new(mount.join("program"))), "second\n");
+    program.stdin.as_mut().expect("its input").write_all(b"x").expect("told");
+    assert_eq!(next(), sum(&data).to_string());
+    drop(program.stdin.take());
+    assert!(program.wait().expect("ended").success());
+}
+
+/// What mirrors do not keep any more is ESTALE for who has it open, and never something else.
+#[test]
+fn open_when_mirrors_let_go() {
+    let mut desk = Desk::new();
+    let old = noise(1, 16 << 20);
+    desk.write("changes", &old);
+    desk.publish(&["--keep", "1"]);
+    // A server would have the pack open still.
+    let mount = desk.mount("release", &["--refresh", "1", "--no-first-touch"]);
+    let file = File::open(mount.join("changes")).expect("opened");
+    let mut bytes = [0; 1000];
+    file.read_exact_at(&mut bytes, 0).expect("read");
+    assert!(bytes == old[..1000]);
+    for edition in 2..5 {
+        desk.write("changes", noise(edition, 1 << 20));
+        desk.publish(&["--keep", "1"]);
+    }
+    eventually("the last release is shown", || status(&mount).contains("release 4"));
+    file.read_exact_at(&mut bytes, 0).expect("the kernel has it");
+    assert!(bytes == old[..1000]);
+    let error = file.read_exact_at(&mut bytes, 12 << 20).expect_err("the mirror has it no more");
+    assert_eq!(error.raw_os_error(), Some(Errno::STALE.raw_os_error()));
+    assert!(fs::read(mount.join("changes")).expect("read") == noise(4, 1 << 20));
 }
 
 /// A mirror that is torn or lies is found out, named, and not used any more; alone it is an error and never content.

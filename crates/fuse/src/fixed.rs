@@ -47,7 +47,7 @@ const NOTHING: Attributes = Attributes {
 /// Something that the kernel is to forget.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Forget {
-    /// That a name in a directory leads to what it led to.
+    /// That a name in a directory leads to what it led to; what is in use by it stays in use.
     Name(Ino, Vec<u8>),
     /// Attributes and pages.
     Inode(Ino),
@@ -148,7 +148,7 @@ impl Forgetter {
             while let Ok(Some(forget)) = waiting.recv() {
                 let told = match &forget {
                     Forget::Name(parent, name) => {
-                        notifier.inval_entry(INodeNo(parent.0), OsStr::from_bytes(name))
+                        notifier.expire_entry(INodeNo(parent.0), OsStr::from_bytes(name))
                     }
                     Forget::Inode(ino) => notifier.inval_inode(INodeNo(ino.0), 0, 0),
                 };
