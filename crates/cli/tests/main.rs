@@ -63,6 +63,7 @@ mod sharing;
 mod split;
 mod standby;
 mod statements;
+mod times;
 mod volume;
 mod volume_adopt;
 mod volume_adopt_cut;
