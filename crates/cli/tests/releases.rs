@@ -5,7 +5,7 @@ use crate::common;
 
 use common::desk::Desk;
 use common::{eventually, noise, run, text};
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -261,6 +261,63 @@ fn open_when_mirrors_let_go() {
     let error = file.read_exact_at(&mut bytes, 12 << 20).expect_err("the mirror has it no more");
     assert_eq!(error.raw_os_error(), Some(Errno::STALE.raw_os_error()));
     assert!(fs::read(mount.join("changes")).expect("read") == noise(4, 1 << 20));
+}
+
+/// A sparse file of 1 GiB has its holes in a mounted release too: `du`, SEEK_DATA and SEEK_HOLE see them, `cp` copies them as
+/// such, and nothing is read of them; with many chunks as with few. A dense one has none.
+#[test]
+fn holes() {
+    let mut desk = Desk::new();
+    let (few, many) = (noise(1, 4096), noise(2, 6 << 20));
+    let make = |name: &str, data: &[u8]| {
+        let file = File::create(desk.path("tree").join(name)).expect("made");
+        file.set_len(1 << 30).expect("sized");
+        file.write_all_at(data, 256 << 20).expect("written");
+        file.write_all_at(data, 768 << 20).expect("written");
+    };
+    make("few", &few);
+    make("many", &many);
+    File::create(desk.path("tree/hole")).and_then(|file| file.set_len(1 << 30)).expect("made");
+    desk.write("dense", noise(3, 3 << 20));
+    desk.publish(&[]);
+    let url = desk.serve("release");
+    let mount = desk.mount(&url, &[]);
+    for (name, data) in [("few", &few[..]), ("many", &many), ("hole", &[])] {
+        let (there, copy) = (mount.join(name), desk.path(name));
+        let length = data.len() as u64;
+        let is_sparse = |path: &Path| {
+            let stat = fs::metadata(path).expect("stat");
+            assert_eq!(stat.len(), 1 << 30);
+            assert!(stat.blocks() * 512 <= 2 * length + (64 << 10), "{name}: {}", stat.blocks());
+            assert!(stat.blocks() * 512 >= 2 * length, "{name}: {}", stat.blocks());
+        };
+        is_sparse(&there);
+        let file = File::open(&there).expect("opened");
+        let mut at = 0;
+        let mut found = Vec::new();
+        while let Ok(data) = rustix::fs::seek(&file, SeekFrom::Data(at)) {
+            at = rustix::fs::seek(&file, SeekFrom::Hole(data)).expect("a hole");
+            found.push(data..at);
+        }
+        let expected: Vec<_> = match name {
+            "hole" => Vec::new(),
+            _ => [256 << 20, 768 << 20].map(|start| start..start + length).into(),
+        };
+        assert_eq!(found, expected, "{name}");
+        assert_eq!(rustix::fs::seek(&file, SeekFrom::Hole(5)), Ok(5));
+        assert_eq!(rustix::fs::seek(&file, SeekFrom::Data(1 << 30)), Err(Errno::NXIO));
+        run(Command::new("cp").arg(&there).arg(&copy));
+        is_sparse(&copy);
+        let copied = File::open(&copy).expect("opened");
+        for range in found {
+            let mut bytes = vec![0; (range.end - range.start) as usize];
+            copied.read_exact_at(&mut bytes, range.start).expect("read");
+            assert!(bytes == data);
+        }
+    }
+    let dense = File::open(mount.join("dense")).expect("opened");
+    assert_eq!(dense.metadata().expect("stat").blocks(), (3 << 20) / 512);
+    assert_eq!(rustix::fs::seek(&dense, SeekFrom::Hole(0)), Ok(3 << 20));
 }
 
 /// A mirror that is torn or lies is found out, named, and not used any more; alone it is an error and never content.

@@ -16,10 +16,13 @@ use crate::open::{Current, Release, now_s};
 use crate::tree::{Node, Tree};
 use first_touch::{Fetched, FirstTouches, Recorder, Waiting};
 use holdfast_client::FsError;
-use holdfast_client::files::{Attributes, DirectoryItem, FileHandleId, Ino, Statistics};
+use holdfast_client::files::{
+    Attributes, DirectoryItem, FileHandleId, Ino, SeekTo, Statistics, allocated, seek_in,
+};
 use holdfast_content::catalog::{self, CatalogEntry};
+use holdfast_content::file::{self, ChunkerConfig};
 use holdfast_content::{
-    Content, ContentError, InodeKind, InodeSlot, NAME_BYTES_MAX, SourceError, file,
+    Chunker, Content, ContentError, Extents, Inode, InodeKind, InodeSlot, NAME_BYTES_MAX, SourceError,
 };
 use holdfast_crypto::{Digest, DigestKey, Domain};
 use holdfast_fuse::fixed::{FixedTree, Forget, ForgetSink, Listed};
@@ -48,6 +51,8 @@ const READERS_KEPT: usize = 256;
 const REFERRED_MAX: usize = 65_536;
 /// Names that are not there and that the kernel may know of.
 const ABSENT_KEPT: usize = 65_536;
+/// Extents of a sparse file that are counted.
+const EXTENTS_COUNTED: u64 = 16_384;
 /// Stands for the path of the root.
 const ROOT_PATH: u64 = 0;
 /// On the root: how the release stands, in words.
@@ -134,6 +139,32 @@ fn ino_of(path: u64, link: Option<u64>, inode: &Digest) -> Ino {
     };
     // Some programs want numbers without a sign; 1 is the root's.
     Ino((digest >> 1).max(2))
+}
+
+/// Blocks of 512 bytes that are not in holes. Of a file of many extents they are counted only if it has so few for its
+/// size that it must have holes: to read the map of every large file that is looked at would be slow.
+fn blocks(tree: &Tree, inode: &Inode) -> u64 {
+    let mut bytes = allocated(inode);
+    if let Content::Extents(map) = &inode.content
+        && let Extents::Map(root) = &map.extents
+    {
+        let average = match map.chunker {
+            Chunker::FastCdc8 | Chunker::Lbfs => ChunkerConfig::SMALL.bytes_average,
+            Chunker::FastCdc64 | Chunker::InPlace => ChunkerConfig::DEFAULT.bytes_average,
+            Chunker::FastCdc256 => ChunkerConfig::LARGE.bytes_average,
+        };
+        let about = root.len().saturating_mul(average as u64);
+        if root.len() <= EXTENTS_COUNTED && about < inode.size / 4 * 3 {
+            let mut counted = 0;
+            let visited = map.visit(&**tree.source(), 0..inode.size, &mut |_, extent| {
+                counted += u64::from(extent.length);
+                Ok(true)
+            });
+            // What cannot be counted now is no reason to do without the file.
+            bytes = visited.map_or(bytes, |()| counted);
+        }
+    }
+    bytes.div_ceil(512)
 }
 
 fn bound(count: usize) -> NonZeroUsize {
@@ -344,7 +375,7 @@ impl MountedRelease {
         Ok((ino, found))
     }
 
-    fn shown(&self, ino: Ino, node: &Node) -> Attributes {
+    fn shown(&self, ino: Ino, tree: &Tree, node: &Node) -> Attributes {
         let inode = &node.inode;
         Attributes {
             ino,
@@ -352,10 +383,7 @@ impl MountedRelease {
             mode: inode.mode,
             links: inode.links,
             size: inode.size,
-            blocks: match &inode.content {
-                Content::Extents(_) => inode.size.div_ceil(512),
-                _ => 0,
-            },
+            blocks: blocks(tree, inode),
             modified_ns: inode.modified_ns,
             changed_ns: inode.changed_ns,
             uid: self.owner.uid,
@@ -437,7 +465,7 @@ impl FixedTree for MountedRelease {
                 names.insert(name.to_vec());
             }
         }
-        Ok(self.shown(ino, &node))
+        Ok(self.shown(ino, &at.tree, &node))
     }
 
     fn forget(&self, ino: Ino, count: u64) {
@@ -445,7 +473,8 @@ impl FixedTree for MountedRelease {
     }
 
     fn attributes(&self, ino: Ino) -> Result<Attributes, FsError> {
-        Ok(self.shown(ino, &self.node(ino)?))
+        let (found, node) = self.found(ino)?;
+        Ok(self.shown(ino, &found.tree, &node))
     }
 
     fn target(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
@@ -484,6 +513,21 @@ impl FixedTree for MountedRelease {
             }
         }
         tree.read(&node, offset, length).map_err(failed)
+    }
+
+    fn seek(&self, ino: Ino, offset: u64, to: SeekTo) -> Result<u64, FsError> {
+        let _waits = self.waiting.begin();
+        let (Found { tree, .. }, node) = self.found(ino)?;
+        let size = node.inode.size;
+        if offset >= size {
+            return Err(FsError::NoData);
+        }
+        let found = seek_in(&**tree.source(), &node.inode, offset..size, to);
+        match (found.map_err(|error| self.failed(&tree, ino, error))?, to) {
+            (Some(found), _) => Ok(found),
+            (None, SeekTo::Hole) => Ok(size),
+            (None, SeekTo::Data) => Err(FsError::NoData),
+        }
     }
 
     fn open_directory(&self, ino: Ino) -> Result<(FileHandleId, bool), FsError> {
@@ -540,7 +584,7 @@ impl FixedTree for MountedRelease {
                         // Before the kernel can ask for it.
                         self.known.lock().looked_up(child, ino, &name, found);
                         self.settle(&open.found.tree, ino, &name);
-                        (child, Some(self.shown(child, &node)))
+                        (child, Some(self.shown(child, &open.found.tree, &node)))
                     }
                     false => {
                         let address = match &entry.slot {
