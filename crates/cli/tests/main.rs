@@ -20,6 +20,7 @@ mod front_end;
 mod fstab;
 mod gateway;
 mod gather;
+mod getting;
 mod history;
 mod images;
 mod import;
