@@ -4,7 +4,7 @@
 use crate::common;
 
 use common::desk::Desk;
-use common::{eventually, noise, run, text};
+use common::{eventually, free_port, noise, run, text};
 use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -373,6 +373,10 @@ fn bad_mirrors() {
     fresh(&desk);
     let said = desk.refused(69, &["verify", &torn, "--id", &id]);
     assert!(said.contains("no mirror has block"), "{said}");
+    // Who is down is not said to be revoked, though a revocation is what it is asked for first.
+    let down = format!("http://127.0.0.1:{}/", free_port());
+    let said = desk.refused(69, &["verify", &down, "--id", &id]);
+    assert!(said.contains(&format!("{down} cannot be reached: ")) && !said.contains("revoked"), "{said}");
 }
 
 /// A mirror that shows an old record to somebody who has seen a newer one is refused; so is one that has expired, in a
