@@ -197,6 +197,49 @@ fn a_new_release_under_a_mount() {
     same(&mount, &desk.path("tree"));
 }
 
+/// Readers who open files all the time while releases come and go never see one that is not wholly of one release.
+#[test]
+fn readers_while_releases_come() {
+    let mut desk = Desk::new();
+    let content = |edition: u64| noise(edition, 700_000 + 50_000 * edition as usize);
+    let publish = |desk: &Desk, edition: u64| {
+        for name in ["top", "folder/below"] {
+            desk.write(name, [&edition.to_le_bytes()[..], &content(edition)].concat());
+        }
+        desk.publish(&[]);
+    };
+    publish(&desk, 1);
+    let mount = desk.mount("release", &["--refresh", "1"]);
+    let last = 6;
+    let read = |name: &str| {
+        let mut file = File::open(mount.join(name)).expect("opened");
+        let mut first = [0; 8];
+        file.read_exact(&mut first).expect("read");
+        let mut rest = Vec::new();
+        file.read_to_end(&mut rest).expect("read");
+        let edition = u64::from_le_bytes(first);
+        assert!(rest == content(edition), "{name} of release {edition}");
+        assert_eq!(file.metadata().expect("stat").len(), rest.len() as u64 + 8);
+        edition
+    };
+    std::thread::scope(|scope| {
+        for name in ["top", "folder/below"] {
+            scope.spawn(move || {
+                let mut edition = 1;
+                while edition < last {
+                    let now = read(name);
+                    assert!(now >= edition, "{name} goes back from {edition} to {now}");
+                    edition = now;
+                }
+            });
+        }
+        for edition in 2..=last {
+            publish(&desk, edition);
+            eventually("it is shown", || status(&mount).contains(&format!("release {edition} ")));
+        }
+    });
+}
+
 /// A program that runs from a mount goes on as what it was started as when a new release has another one by its name.
 #[test]
 fn a_running_program_stays() {
