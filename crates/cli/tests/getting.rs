@@ -5,7 +5,7 @@ use crate::common;
 use common::desk::Desk;
 use common::{eventually, noise, run, text};
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -54,6 +54,8 @@ fn a_mirror_that_fails_in_the_middle() {
     desk.write("z", &last);
     symlink("a/first", desk.path("tree/a/link")).expect("a link");
     fs::hard_link(desk.path("tree/a/first"), desk.path("tree/a/too")).expect("a link");
+    desk.write("a/pair", "one or two");
+    fs::hard_link(desk.path("tree/a/pair"), desk.path("tree/a/pair too")).expect("a link");
     File::create(desk.path("tree/a/sparse"))
         .and_then(|file| {
             file.set_len(10 << 20)?;
@@ -82,6 +84,8 @@ fn a_mirror_that_fails_in_the_middle() {
     replace_in_packs(&desk, &noise(9, 100), &last[1000..1100]);
     fs::set_permissions(desk.path("tree/a"), fs::Permissions::from_mode(0o755)).expect("set");
     desk.write("a/changes", "new");
+    fs::remove_file(desk.path("tree/a/pair too")).expect("removed");
+    desk.write("a/pair too", "one or two");
     fs::remove_dir_all(desk.path("tree/a/goes")).expect("removed");
     fs::set_permissions(desk.path("tree/a"), fs::Permissions::from_mode(0o555)).expect("set");
     desk.publish(&[]);
@@ -91,6 +95,7 @@ fn a_mirror_that_fails_in_the_middle() {
     let now = ["a/first", "a/sparse", "a/small"].map(|name| number(&got.join(name)));
     assert!(kept[..2] == now[..2], "what was fetched stays");
     assert_eq!(number(&got.join("a/too")), now[0]);
+    assert_ne!(number(&got.join("a/pair too")), number(&got.join("a/pair")), "two files by now");
     assert_eq!(fs::metadata(got.join("a")).expect("stat").mode() & 0o7777, 0o555);
     assert!(fs::metadata(got.join("a/sparse")).expect("stat").blocks() < 1024);
     assert!(!partial.exists());
@@ -147,6 +152,12 @@ fn killed() {
     let refused = output(get(&desk, &url, ".", 1));
     assert!(text(&refused).contains("another holdfast get is making it"), "{}", text(&refused));
     drop(held);
+    // Only root can give it away.
+    if chown(&partial, Some(65_534), None).is_ok() {
+        let refused = output(get(&desk, &url, ".", 1));
+        assert!(text(&refused).contains("somebody else's") && !got.exists(), "{}", text(&refused));
+        chown(&partial, Some(rustix::process::getuid().as_raw()), None).expect("given back");
+    }
     eventually("nobody else holds it", || output(get(&desk, &url, ".", 1)).status.success());
     same(&got, &desk.path("tree"));
 }

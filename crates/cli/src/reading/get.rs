@@ -19,7 +19,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// `holdfast get`
@@ -93,7 +93,7 @@ impl Partial {
             if to.symlink_metadata().is_ok() {
                 return Err(there_already());
             }
-            match fs::create_dir(&path) {
+            match fs::DirBuilder::new().mode(0o700).create(&path) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
                 _ => {}
             }
@@ -108,9 +108,12 @@ impl Partial {
                 }
                 taken => taken.map_err(|error| failed(error.into()))?,
             }
+            let there = locked.metadata().map_err(failed)?;
+            if there.uid() != rustix::process::geteuid().as_raw() {
+                return Err(cannot(format!("{}: it is somebody else's", path.display())));
+            }
             // Another one may have finished meanwhile.
-            let number = |of: io::Result<fs::Metadata>| of.ok().map(|of| (of.dev(), of.ino()));
-            if number(path.symlink_metadata()) == number(locked.metadata()) {
+            if path.symlink_metadata().is_ok_and(|now| (now.dev(), now.ino()) == (there.dev(), there.ino())) {
                 return Ok(Partial { path, locked });
             }
         }
@@ -125,9 +128,8 @@ impl Partial {
             rename(within, to).map_err(failed)?;
         }
         if within != self.path {
-            // What else is in it is of an earlier run.
-            let failed = |error| Failure::new(Exit::Io, format!("{}: {error}", self.path.display()));
-            remove(&self.path).map_err(failed)?;
+            // What else is in it is of an earlier run, and harms nobody if it stays.
+            let _ = remove(&self.path);
         }
         Ok(())
     }
@@ -262,7 +264,10 @@ impl Taken<'_> {
     /// parts of chunks this cannot be told.
     fn is_whole(&self, file: &File, node: &Node) -> Result<bool, ContentError> {
         let inode = &node.inode;
-        if !file.metadata().is_ok_and(|there| there.is_file() && there.len() == inode.size) {
+        let Ok(there) = file.metadata() else { return Ok(false) };
+        // Names of one file of an older release may be several files by now.
+        let is_alone = node.link.is_some() || there.nlink() == 1;
+        if !there.is_file() || there.len() != inode.size || !is_alone {
             return Ok(false);
         }
         let read = |at: u64, length: u64| {
