@@ -1,11 +1,14 @@
 //! Naming and opening releases; and `holdfast ls`, `cat`, `get`, `verify`, which read them without a mount.
 
 pub mod args;
+mod get;
+
+pub use get::get;
 
 use crate::exit::{Exit, Failure, Outcome};
-use crate::output::{Format, bytes_bar, progress};
+use crate::output::{Format, bytes_bar};
 use crate::paths::{Directories, DirectoryList, make_private};
-use args::{Cat, Get, Ls, ReleaseSource, Verify};
+use args::{Cat, Ls, ReleaseSource, Verify};
 use holdfast_content::{Content, ContentError, Inode, InodeKind, SourceError};
 use holdfast_release::accept::Stale;
 use holdfast_release::admit::AdmitError;
@@ -17,9 +20,8 @@ use holdfast_release::tree::{Found, Node, Tree};
 use serde::Serialize;
 use std::fmt::Display;
 use std::io::Write;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// How links to releases begin.
 pub const SCHEME: &str = "hf+release:";
@@ -246,7 +248,7 @@ fn listed(name: &[u8], inode: &Inode) -> Listed {
         mode: format!("{:04o}", inode.mode),
         links: inode.links,
         size: inode.size,
-        modified: moment(u64::try_from(inode.modified_ns / 1_000_000_000).unwrap_or(0)),
+        modified: crate::time::moment(inode.modified_ns),
         target: match &inode.content {
             Content::Target(target) => Some(String::from_utf8_lossy(target).into_owned()),
             _ => None,
@@ -346,169 +348,6 @@ fn copy(
         out(&bytes).map_err(CopyError::Out)?;
     }
     Ok(())
-}
-
-/// `holdfast get`
-pub fn get(arguments: &Get, directories: &Directories, format: Format) -> Outcome {
-    let release = arguments.source.open(directories)?;
-    let _bad = BadMirrors(&release);
-    let tree = &release.current().tree;
-    let path = inside(&arguments.path);
-    look_ahead(&release, &[path]);
-    let node = find(tree, path, true)?;
-    let to = &arguments.to;
-    if to.symlink_metadata().is_ok() {
-        let message = format!("{}: it is there already", to.display());
-        return Err(Failure::new(Exit::CannotCreate, message).hint("name something that is not there yet"));
-    }
-    let bar = progress("fetching");
-    let mut taken =
-        Taken { tree, bar: &bar, links: Default::default(), count: 0, bytes: 0, left_out: Vec::new() };
-    taken.take(&node, path, to)?;
-    bar.finish_and_clear();
-    let Taken { count, bytes, left_out, .. } = taken;
-    let sequence = release.current().accepted.record.sequence;
-    let report = serde_json::json!({
-        "release": release.id().to_string(), "sequence": sequence, "names": count, "bytes": bytes,
-        "left_out": left_out,
-    });
-    format.print(&report, |_| {
-        let mut text = format!(
-            "{count} names and {bytes} bytes of release {sequence}, all verified, are in {}.",
-            to.display()
-        );
-        for name in &left_out {
-            text += &format!("\nLeft out, as it is a device node: {name}");
-        }
-        text
-    })
-}
-
-/// A tree that is being copied out.
-struct Taken<'a> {
-    tree: &'a Tree,
-    bar: &'a indicatif::ProgressBar,
-    links: std::collections::HashMap<u64, PathBuf>,
-    count: u64,
-    bytes: u64,
-    left_out: Vec<String>,
-}
-
-impl Taken<'_> {
-    fn take(&mut self, node: &Node, path: &[u8], to: &Path) -> Outcome {
-        let failed =
-            |error: &std::io::Error| Failure::new(Exit::CannotCreate, format!("{}: {error}", to.display()));
-        let inode = &node.inode;
-        self.count += 1;
-        self.bar.set_message(format!("fetching: {} names, {} bytes", self.count, self.bytes));
-        if let Some(first) = node.link.and_then(|link| self.links.get(&link)) {
-            return std::fs::hard_link(first, to).map_err(|error| failed(&error));
-        }
-        match inode.kind {
-            InodeKind::Directory => return self.directory(node, path, to),
-            InodeKind::File => self.file(node, path, to)?,
-            InodeKind::Symlink => {
-                let Content::Target(target) = &inode.content else { return Ok(()) };
-                let target = std::ffi::OsStr::from_bytes(target);
-                std::os::unix::fs::symlink(target, to).map_err(|error| failed(&error))?;
-            }
-            // Somebody else's device nodes are doors into this machine.
-            InodeKind::CharDevice | InodeKind::BlockDevice => {
-                self.left_out.push(String::from_utf8_lossy(path).into_owned());
-                return Ok(());
-            }
-            InodeKind::Fifo | InodeKind::Socket => {
-                let kind = match inode.kind {
-                    InodeKind::Socket => rustix::fs::FileType::Socket,
-                    _ => rustix::fs::FileType::Fifo,
-                };
-                let mode = rustix::fs::Mode::from_raw_mode(inode.mode & 0o1777);
-                rustix::fs::mknodat(rustix::fs::CWD, to, kind, mode, 0)
-                    .map_err(|error| failed(&error.into()))?;
-            }
-        }
-        if let Some(link) = node.link {
-            self.links.insert(link, to.to_owned());
-        }
-        set_time(inode, to).map_err(|error| failed(&error))
-    }
-
-    fn directory(&mut self, node: &Node, path: &[u8], to: &Path) -> Outcome {
-        let failed =
-            |error: &std::io::Error| Failure::new(Exit::CannotCreate, format!("{}: {error}", to.display()));
-        std::fs::create_dir(to).map_err(|error| failed(&error))?;
-        let mut after: Option<Vec<u8>> = None;
-        loop {
-            let page = self.tree.entries(node, after.as_deref(), PAGE);
-            let page = page.map_err(|error| content_failure(path, &error))?;
-            let Some((last, _)) = page.last() else { break };
-            after = Some(last.clone());
-            for (name, entry) in page {
-                let below = if path.is_empty() { name.clone() } else { [path, b"/", &name].concat() };
-                let child = self.tree.node(entry).map_err(|error| content_failure(&below, &error))?;
-                self.take(&child, &below, &to.join(std::ffi::OsString::from_vec(name)))?;
-            }
-        }
-        set_attributes(&node.inode, to).map_err(|error| failed(&error))?;
-        set_mode(&node.inode, to).map_err(|error| failed(&error))?;
-        set_time(&node.inode, to).map_err(|error| failed(&error))
-    }
-
-    fn file(&mut self, node: &Node, path: &[u8], to: &Path) -> Outcome {
-        let failed =
-            |error: &std::io::Error| Failure::new(Exit::CannotCreate, format!("{}: {error}", to.display()));
-        let mut file = std::fs::File::create_new(to).map_err(|error| failed(&error))?;
-        let mut at = 0u64;
-        let out = &mut |bytes: &[u8]| {
-            // Zeroes stay holes.
-            if bytes.iter().any(|byte| *byte != 0) {
-                std::os::unix::fs::FileExt::write_all_at(&file, bytes, at)?;
-            }
-            at += bytes.len() as u64;
-            Ok(())
-        };
-        match copy(self.tree, node, path, out) {
-            Err(CopyError::In(failure)) => {
-                // Half a file would pass for a whole one.
-                let _ = std::fs::remove_file(to);
-                return Err(failure);
-            }
-            Err(CopyError::Out(error)) => return Err(failed(&error)),
-            Ok(()) => {}
-        }
-        file.set_len(node.inode.size).map_err(|error| failed(&error))?;
-        file.flush().map_err(|error| failed(&error))?;
-        self.bytes += node.inode.size;
-        set_attributes(&node.inode, to).map_err(|error| failed(&error))?;
-        set_mode(&node.inode, to).map_err(|error| failed(&error))
-    }
-}
-
-fn set_mode(inode: &Inode, path: &Path) -> std::io::Result<()> {
-    // What a stranger's release makes set-uid here would be the fetching user's own.
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(inode.mode & 0o1777))
-}
-
-fn set_attributes(inode: &Inode, path: &Path) -> std::io::Result<()> {
-    for (name, value) in inode.xattrs.iter().filter(|(name, _)| name.starts_with(b"user.")) {
-        let name = std::ffi::OsStr::from_bytes(name);
-        match rustix::fs::setxattr(path, name, value, rustix::fs::XattrFlags::empty()) {
-            // A file system without attributes.
-            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
-}
-
-fn set_time(inode: &Inode, path: &Path) -> std::io::Result<()> {
-    let time = rustix::fs::Timespec {
-        tv_sec: inode.modified_ns.div_euclid(1_000_000_000),
-        tv_nsec: inode.modified_ns.rem_euclid(1_000_000_000),
-    };
-    let times = rustix::fs::Timestamps { last_access: time, last_modification: time };
-    let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
-    rustix::fs::utimensat(rustix::fs::CWD, path, &times, flags).map_err(Into::into)
 }
 
 #[derive(Serialize)]

@@ -220,6 +220,9 @@ fn what_counts() {
     let at = desk.gateway(&["release", "--id", &id, "--refresh", "1"]);
     let page = || String::from_utf8(ask(&at, "GET /at/", "").1).expect("UTF-8");
     assert!(page().contains("First"), "{}", page());
+    // Nobody has read a file yet.
+    assert!(page().contains("verifies every byte of a file before it sends it"), "{}", page());
+    assert!(!page().contains("every byte were verified"), "{}", page());
     // A busy gateway may look for it when it has expired already.
     eventually("the one that expires is shown", || {
         desk.publish(&["--note", "Brief", "--expires", "2s"]);

@@ -4,10 +4,12 @@
 use crate::common;
 
 use common::desk::Desk;
-use common::{eventually, run, text};
+use common::{eventually, free_port, noise, run, text};
+use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::Errno;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -110,45 +112,255 @@ fn published_served_and_mounted() {
     desk.refused(76, &["ls", &url, "--id", &"0".repeat(64)]);
 }
 
-/// A new release under a mount: open files follow their paths, names come and go, and what is gone is ESTALE.
+/// A new release under a mount: names lead into it, and what is open stays what it was opened as, to the last byte: files,
+/// what is below directories, and listings.
 #[test]
 fn a_new_release_under_a_mount() {
     let mut desk = Desk::new();
-    for name in ["stays", "changes", "goes", "folder/inside", "becomes a folder"] {
+    let (old, new) = (noise(1, 24 << 20), noise(2, 25 << 20));
+    desk.write("changes", &old);
+    for name in
+        ["stays", "goes", "folder/inside", "folder/same/deep", "becomes a folder", "folder/becomes a folder"]
+    {
         desk.write(name, format!("first {name}"));
     }
+    for number in 0..2_000 {
+        desk.write(&format!("many/{number}"), "");
+    }
+    fs::hard_link(desk.path("tree/goes"), desk.path("tree/folder/goes too")).expect("a link");
     desk.publish(&[]);
     let url = desk.serve("release");
     let mount = desk.mount(&url, &["--refresh", "1"]);
     let open = |name: &str| File::open(mount.join(name)).expect("opened");
-    let read = |file: &File| -> std::io::Result<String> {
+    let read = |file: &File| {
         let mut bytes = [0; 100];
-        file.read_at(&mut bytes, 0).map(|count| String::from_utf8_lossy(&bytes[..count]).into_owned())
+        let count = file.read_at(&mut bytes, 0).expect("read");
+        String::from_utf8_lossy(&bytes[..count]).into_owned()
     };
-    let (stays, changes, goes) = (open("stays"), open("changes"), open("goes"));
-    for (file, name) in [(&stays, "stays"), (&changes, "changes"), (&goes, "goes")] {
-        assert_eq!(read(file).expect("read"), format!("first {name}"));
-    }
-    assert_eq!(fs::read_dir(&mount).expect("listed").count(), 5);
-    assert!(!mount.join("new").exists());
+    let (stays, goes, folder) = (open("stays"), open("goes"), open("folder"));
+    let mut changes = open("changes");
+    let mut half = vec![0; 3 << 20];
+    changes.read_exact(&mut half).expect("read");
+    let mut many = fs::read_dir(mount.join("many")).expect("listed");
+    let mut listed: BTreeSet<_> =
+        many.by_ref().take(10).map(|name| name.expect("a name").file_name()).collect();
+    let mut root = fs::read_dir(&mount).expect("listed");
+    let stat = |name: &str| fs::metadata(mount.join(name)).expect("stat").ino();
+    let numbers = ["stays", "folder/same", "folder/same/deep", "changes", "folder"].map(stat);
+    assert!(!mount.join("new").exists() && !mount.join("folder/new").exists());
+    // The kernel knows it by both names, by this one last.
+    assert_eq!(stat("goes"), stat("folder/goes too"));
 
-    desk.write("changes", "second, and longer");
+    desk.write("changes", &new);
     desk.write("new", "new");
-    fs::remove_file(desk.path("tree/goes")).expect("removed");
-    fs::remove_file(desk.path("tree/becomes a folder")).expect("removed");
+    desk.write("folder/inside", "second inside");
+    desk.write("folder/new", "new");
+    for name in ["goes", "folder/goes too", "becomes a folder", "folder/becomes a folder"] {
+        fs::remove_file(desk.path("tree").join(name)).expect("removed");
+    }
     desk.write("becomes a folder/now", "now");
+    desk.write("folder/becomes a folder/now", "now");
+    for number in 0..1_000 {
+        fs::remove_file(desk.path("tree/many").join(number.to_string())).expect("removed");
+        desk.write(&format!("many/new {number}"), "");
+    }
     assert_eq!(desk.publish(&[])["sequence"], 2);
     eventually("the new release is shown", || mount.join("new").exists());
     same(&mount, &desk.path("tree"));
-    assert_eq!(read(&stays).expect("read"), "first stays");
-    eventually("open files go on in the new release", || {
-        read(&changes).is_ok_and(|now| now == "second, and longer")
-    });
-    eventually("what is gone is an error", || {
-        read(&goes).is_err_and(|error| error.raw_os_error() == Some(Errno::STALE.raw_os_error()))
-    });
-    assert_eq!(fs::read_dir(&mount).expect("listed").count(), 5);
+    assert!(!mount.join("goes").exists());
     assert!(status(&mount).contains("release 2"));
+    let now = ["stays", "folder/same", "folder/same/deep", "changes", "folder"].map(stat);
+    assert_eq!(numbers[..3], now[..3], "what is the same has the same number");
+    assert!(numbers[3] != now[3] && numbers[4] != now[4], "what is not has another");
+
+    assert_eq!((read(&stays), read(&goes)), ("first stays".into(), "first goes".into()));
+    changes.read_to_end(&mut half).expect("read");
+    assert!(half == old, "nobody signed a mixture");
+    assert!(fs::read(mount.join("changes")).expect("read") == new);
+    // By the old directory once more, and by the new one after that.
+    let below = |name: &str| {
+        let file = rustix::fs::openat(&folder, name, OFlags::RDONLY, rustix::fs::Mode::empty());
+        file.map(|file| read(&file.into()))
+    };
+    for _ in 0..2 {
+        assert_eq!(below("inside").as_deref(), Ok("first folder/inside"));
+        assert_eq!(below("same/deep").as_deref(), Ok("first folder/same/deep"));
+        assert_eq!(below("becomes a folder").as_deref(), Ok("first folder/becomes a folder"));
+        assert_eq!(below("new"), Err(Errno::NOENT));
+        assert_eq!(read(&open("folder/inside")), "second inside");
+        assert_eq!(read(&open("folder/same/deep")), "first folder/same/deep");
+        assert_eq!(read(&open("folder/becomes a folder/now")), "now");
+    }
+    listed.extend(many.map(|name| name.expect("a name").file_name()));
+    assert_eq!(listed, (0..2_000).map(|number| number.to_string().into()).collect());
+    assert!(root.all(|name| name.expect("a name").file_name() != "new"), "the listing of then");
+    same(&mount, &desk.path("tree"));
+}
+
+/// Readers who open files all the time while releases come and go never see one that is not wholly of one release.
+#[test]
+fn readers_while_releases_come() {
+    let mut desk = Desk::new();
+    let content = |edition: u64| noise(edition, 700_000 + 50_000 * edition as usize);
+    let publish = |desk: &Desk, edition: u64| {
+        for name in ["top", "folder/below"] {
+            desk.write(name, [&edition.to_le_bytes()[..], &content(edition)].concat());
+        }
+        desk.publish(&[]);
+    };
+    publish(&desk, 1);
+    let mount = desk.mount("release", &["--refresh", "1"]);
+    let last = 6;
+    let read = |name: &str| {
+        let mut file = File::open(mount.join(name)).expect("opened");
+        let mut first = [0; 8];
+        file.read_exact(&mut first).expect("read");
+        let mut rest = Vec::new();
+        file.read_to_end(&mut rest).expect("read");
+        let edition = u64::from_le_bytes(first);
+        assert!(rest == content(edition), "{name} of release {edition}");
+        assert_eq!(file.metadata().expect("stat").len(), rest.len() as u64 + 8);
+        edition
+    };
+    std::thread::scope(|scope| {
+        for name in ["top", "folder/below"] {
+            scope.spawn(move || {
+                let mut edition = 1;
+                while edition < last {
+                    let now = read(name);
+                    assert!(now >= edition, "{name} goes back from {edition} to {now}");
+                    edition = now;
+                }
+            });
+        }
+        for edition in 2..=last {
+            publish(&desk, edition);
+            eventually("it is shown", || status(&mount).contains(&format!("release {edition} ")));
+        }
+    });
+}
+
+/// A program that runs from a mount goes on as what it was started as when a new release has another one by its name.
+#[test]
+fn a_running_program_stays() {
+    let mut desk = Desk::new();
+    let data = noise(3, 8 << 20);
+    fs::write(desk.path("data"), &data).expect("written");
+    let source = r#"
+        #include <stdio.h>
+        __asm__(".section .rodata\ndata: .incbin \"data\"\n.previous");
+        extern const unsigned char data[];
+        int main(void) {
+            for (unsigned long at = 0, sum = 0; at < 8 << 20; at++) {
+                sum = sum * 31 + data[at];
+                if (at + 1 == 1 << 20 || at + 1 == 8 << 20) { printf("%lu\n", sum); fflush(stdout); getchar(); }
+            }
+        }"#;
+    fs::write(desk.path("program.c"), source).expect("written");
+    run(Command::new("cc").args(["program.c", "-o", "tree/program"]).current_dir(desk.folder.path()));
+    desk.publish(&[]);
+    let url = desk.serve("release");
+    let mount = desk.mount(&url, &["--refresh", "1"]);
+    let mut program = Command::new(mount.join("program"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it runs");
+    let mut said = BufReader::new(program.stdout.take().expect("its words")).lines();
+    let sum =
+        |bytes: &[u8]| bytes.iter().fold(0u64, |sum, byte| sum.wrapping_mul(31).wrapping_add((*byte).into()));
+    let mut next = || said.next().expect("a line").expect("text");
+    assert_eq!(next(), sum(&data[..1 << 20]).to_string());
+    desk.write("program", "#!/bin/sh\necho second\n");
+    desk.publish(&[]);
+    eventually("the new release is shown", || fs::metadata(mount.join("program")).expect("stat").len() < 100);
+    assert_eq!(run(&mut Command::new(mount.join("program"))), "second\n");
+    program.stdin.as_mut().expect("its input").write_all(b"x").expect("told");
+    assert_eq!(next(), sum(&data).to_string());
+    drop(program.stdin.take());
+    assert!(program.wait().expect("ended").success());
+}
+
+/// What mirrors do not keep any more is ESTALE for who has it open, and never something else.
+#[test]
+fn open_when_mirrors_let_go() {
+    let mut desk = Desk::new();
+    let old = noise(1, 16 << 20);
+    desk.write("changes", &old);
+    desk.publish(&["--keep", "1"]);
+    // A server would have the pack open still.
+    let mount = desk.mount("release", &["--refresh", "1", "--no-first-touch"]);
+    let file = File::open(mount.join("changes")).expect("opened");
+    let mut bytes = [0; 1000];
+    file.read_exact_at(&mut bytes, 0).expect("read");
+    assert!(bytes == old[..1000]);
+    for edition in 2..5 {
+        desk.write("changes", noise(edition, 1 << 20));
+        desk.publish(&["--keep", "1"]);
+    }
+    eventually("the last release is shown", || status(&mount).contains("release 4"));
+    file.read_exact_at(&mut bytes, 0).expect("the kernel has it");
+    assert!(bytes == old[..1000]);
+    let error = file.read_exact_at(&mut bytes, 12 << 20).expect_err("the mirror has it no more");
+    assert_eq!(error.raw_os_error(), Some(Errno::STALE.raw_os_error()));
+    assert!(fs::read(mount.join("changes")).expect("read") == noise(4, 1 << 20));
+}
+
+/// A sparse file of 1 GiB has its holes in a mounted release too: `du`, SEEK_DATA and SEEK_HOLE see them, `cp` copies them as
+/// such, and nothing is read of them; with many chunks as with few. A dense one has none.
+#[test]
+fn holes() {
+    let mut desk = Desk::new();
+    let (few, many) = (noise(1, 4096), noise(2, 6 << 20));
+    let make = |name: &str, data: &[u8]| {
+        let file = File::create(desk.path("tree").join(name)).expect("made");
+        file.set_len(1 << 30).expect("sized");
+        file.write_all_at(data, 256 << 20).expect("written");
+        file.write_all_at(data, 768 << 20).expect("written");
+    };
+    make("few", &few);
+    make("many", &many);
+    File::create(desk.path("tree/hole")).and_then(|file| file.set_len(1 << 30)).expect("made");
+    desk.write("dense", noise(3, 3 << 20));
+    desk.publish(&[]);
+    let url = desk.serve("release");
+    let mount = desk.mount(&url, &[]);
+    for (name, data) in [("few", &few[..]), ("many", &many), ("hole", &[])] {
+        let (there, copy) = (mount.join(name), desk.path(name));
+        let length = data.len() as u64;
+        let is_sparse = |path: &Path| {
+            let stat = fs::metadata(path).expect("stat");
+            assert_eq!(stat.len(), 1 << 30);
+            assert!(stat.blocks() * 512 <= 2 * length + (64 << 10), "{name}: {}", stat.blocks());
+            assert!(stat.blocks() * 512 >= 2 * length, "{name}: {}", stat.blocks());
+        };
+        is_sparse(&there);
+        let file = File::open(&there).expect("opened");
+        let mut at = 0;
+        let mut found = Vec::new();
+        while let Ok(data) = rustix::fs::seek(&file, SeekFrom::Data(at)) {
+            at = rustix::fs::seek(&file, SeekFrom::Hole(data)).expect("a hole");
+            found.push(data..at);
+        }
+        let expected: Vec<_> = match name {
+            "hole" => Vec::new(),
+            _ => [256 << 20, 768 << 20].map(|start| start..start + length).into(),
+        };
+        assert_eq!(found, expected, "{name}");
+        assert_eq!(rustix::fs::seek(&file, SeekFrom::Hole(5)), Ok(5));
+        assert_eq!(rustix::fs::seek(&file, SeekFrom::Data(1 << 30)), Err(Errno::NXIO));
+        run(Command::new("cp").arg(&there).arg(&copy));
+        is_sparse(&copy);
+        let copied = File::open(&copy).expect("opened");
+        for range in found {
+            let mut bytes = vec![0; (range.end - range.start) as usize];
+            copied.read_exact_at(&mut bytes, range.start).expect("read");
+            assert!(bytes == data);
+        }
+    }
+    let dense = File::open(mount.join("dense")).expect("opened");
+    assert_eq!(dense.metadata().expect("stat").blocks(), (3 << 20) / 512);
+    assert_eq!(rustix::fs::seek(&dense, SeekFrom::Hole(0)), Ok(3 << 20));
 }
 
 /// A mirror that is torn or lies is found out, named, and not used any more; alone it is an error and never content.
@@ -204,6 +416,10 @@ fn bad_mirrors() {
     fresh(&desk);
     let said = desk.refused(69, &["verify", &torn, "--id", &id]);
     assert!(said.contains("no mirror has block"), "{said}");
+    // Who is down is not said to be revoked, though a revocation is what it is asked for first.
+    let down = format!("http://127.0.0.1:{}/", free_port());
+    let said = desk.refused(69, &["verify", &down, "--id", &id]);
+    assert!(said.contains(&format!("{down} cannot be reached: ")) && !said.contains("revoked"), "{said}");
 }
 
 /// A mirror that shows an old record to somebody who has seen a newer one is refused; so is one that has expired, in a

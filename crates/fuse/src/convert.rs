@@ -2,7 +2,7 @@
 
 use fuser::{FileAttr, FileHandle, FileType, INodeNo, RenameFlags, ReplyStatfs, Request, TimeOrNow};
 use holdfast_client::files::{
-    self, Allocate, Attributes, Caller, FileHandleId, LockMode, LockRange, Statistics, TimeToSet,
+    self, Allocate, Attributes, Caller, FileHandleId, LockMode, LockRange, SeekTo, Statistics, TimeToSet,
 };
 use holdfast_content::InodeKind;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -118,6 +118,15 @@ pub(crate) fn allocate(mode: i32) -> Option<Allocate> {
         PUNCH => Some(Allocate::PunchHole),
         libc::FALLOC_FL_ZERO_RANGE => Some(Allocate::ZeroRange),
         ZERO_KEEP => Some(Allocate::ZeroRangeKeepSize),
+        _ => None,
+    }
+}
+
+/// `None`: not for a file system to answer.
+pub(crate) fn seek_to(whence: i32) -> Option<SeekTo> {
+    match whence {
+        libc::SEEK_DATA => Some(SeekTo::Data),
+        libc::SEEK_HOLE => Some(SeekTo::Hole),
         _ => None,
     }
 }

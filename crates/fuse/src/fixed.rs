@@ -7,14 +7,14 @@
 use crate::answering::Answering;
 use crate::convert;
 use crate::errno::errno;
-use crate::handler::{data, is_acl, xattr};
+use crate::handler::{data, is_acl, sought, xattr};
 use fuser::{
     Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner,
     Notifier, OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyOpen, ReplyStatfs, ReplyXattr, Request, RequestId,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyXattr, Request, RequestId,
 };
 use holdfast_client::FsError;
-use holdfast_client::files::{Attributes, DirectoryItem, FileHandleId, Ino, Statistics};
+use holdfast_client::files::{Attributes, DirectoryItem, FileHandleId, Ino, SeekTo, Statistics};
 use holdfast_content::InodeKind;
 use std::ffi::OsStr;
 use std::io;
@@ -47,7 +47,7 @@ const NOTHING: Attributes = Attributes {
 /// Something that the kernel is to forget.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Forget {
-    /// That a name in a directory leads to what it led to.
+    /// That a name in a directory leads to what it led to; what is in use by it stays in use.
     Name(Ino, Vec<u8>),
     /// Attributes and pages.
     Inode(Ino),
@@ -92,6 +92,12 @@ pub trait FixedTree: Send + Sync + 'static {
     /// # Errors
     /// [`FsError`].
     fn read(&self, ino: Ino, offset: u64, length: usize) -> Result<Vec<u8>, FsError>;
+
+    /// Finds data or a hole at or after `offset`; the end of the file counts as a hole.
+    ///
+    /// # Errors
+    /// [`FsError::NoData`]: at or beyond the end of the file, or only hole up to it.
+    fn seek(&self, ino: Ino, offset: u64, to: SeekTo) -> Result<u64, FsError>;
 
     /// Opens a directory. Whether the kernel may keep its listing.
     ///
@@ -148,7 +154,7 @@ impl Forgetter {
             while let Ok(Some(forget)) = waiting.recv() {
                 let told = match &forget {
                     Forget::Name(parent, name) => {
-                        notifier.inval_entry(INodeNo(parent.0), OsStr::from_bytes(name))
+                        notifier.expire_entry(INodeNo(parent.0), OsStr::from_bytes(name))
                     }
                     Forget::Inode(ino) => notifier.inval_inode(INodeNo(ino.0), 0, 0),
                 };
@@ -267,6 +273,20 @@ impl Filesystem for FixedHandler {
         reply: ReplyData,
     ) {
         self.answer(request, move |tree| data(reply, tree.read(Ino(ino.0), offset, size as usize)));
+    }
+
+    fn lseek(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        _handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let Some(to) = convert::seek_to(whence) else { return reply.error(Errno::EINVAL) };
+        let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
+        self.answer(request, move |tree| sought(reply, tree.seek(Ino(ino.0), offset, to)));
     }
 
     fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {

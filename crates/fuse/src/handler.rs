@@ -148,6 +148,15 @@ pub(crate) fn data(reply: ReplyData, result: Result<Vec<u8>, FsError>) {
     }
 }
 
+pub(crate) fn sought(reply: ReplyLseek, result: Result<u64, FsError>) {
+    match result {
+        Ok(found) => reply.offset(i64::try_from(found).unwrap_or(i64::MAX)),
+        // No data from here on.
+        Err(FsError::NoData) => reply.error(Errno::ENXIO),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
 fn written(reply: ReplyWrite, result: Result<usize, FsError>) {
     match result {
         // Bounded by the request, whose length is a u32.
@@ -713,18 +722,9 @@ impl Filesystem for Handler {
         whence: i32,
         reply: ReplyLseek,
     ) {
-        let to = match whence {
-            libc::SEEK_DATA => files::SeekTo::Data,
-            libc::SEEK_HOLE => files::SeekTo::Hole,
-            _ => return reply.error(Errno::EINVAL),
-        };
+        let Some(to) = convert::seek_to(whence) else { return reply.error(Errno::EINVAL) };
         let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
-        self.answer(request, move |fs| match fs.seek(FileHandleId(handle.0), offset, to) {
-            Ok(found) => reply.offset(i64::try_from(found).unwrap_or(i64::MAX)),
-            // No data from here on.
-            Err(FsError::NoData) => reply.error(Errno::ENXIO),
-            Err(error) => reply.error(errno(&error)),
-        });
+        self.answer(request, move |fs| sought(reply, fs.seek(FileHandleId(handle.0), offset, to)));
     }
 
     fn copy_file_range(

@@ -84,7 +84,7 @@ pub enum MirrorError {
         file: String,
     },
     /// Its answer is of no use: too long, not what was asked for, a redirection somewhere else.
-    #[error("{mirror} answered wrongly for {file}: {why}")]
+    #[error("{mirror} answered wrongly when asked for {file}: {why}")]
     Wrong {
         /// The mirror.
         mirror: String,
@@ -94,7 +94,7 @@ pub enum MirrorError {
         why: String,
     },
     /// It does not answer, or not in time.
-    #[error("{mirror} cannot be reached for {file}: {why}")]
+    #[error("{mirror} cannot be reached: {why}")]
     Unreachable {
         /// The mirror.
         mirror: String,

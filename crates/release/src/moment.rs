@@ -20,6 +20,12 @@ pub fn moment(seconds: u64) -> String {
     )
 }
 
+/// A time in nanoseconds since 1970. What does not fit (before 1677, after 2262) becomes the nearest that does.
+pub fn nanoseconds(seconds: i64, rest: i64) -> i64 {
+    let exact = i128::from(seconds) * 1_000_000_000 + i128::from(rest);
+    exact.clamp(i64::MIN.into(), i64::MAX.into()) as i64
+}
+
 /// A span of time in its largest unit, as in `3 days`.
 pub fn span(seconds: u64) -> String {
     let (count, unit) = match seconds {
@@ -112,6 +118,14 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Nanoseconds count forwards also before 1970, and end where 64 bits do.
+    #[test]
+    fn before_1970_and_after_2262() {
+        assert_eq!(nanoseconds(-2, 750_000_000), -1_250_000_000);
+        assert_eq!(nanoseconds(-9_223_372_037, 145_224_193), i64::MIN + 1);
+        assert_eq!((nanoseconds(i64::MAX, 1), nanoseconds(i64::MIN, 1)), (i64::MAX, i64::MIN));
+    }
 
     /// Times come out right and are read back; days that do not exist, and nonsense, are not.
     #[test]

@@ -1,9 +1,12 @@
 //! A release as a tree for the kernel.
 //!
-//! Inodes are numbered by a digest of their path, or of the number that the names of a hard-linked file share: the same
-//! on all machines, and from release to release. What the kernel has looked up is kept as a name below a name; inodes
-//! themselves are in a bounded cache and are found again by their path. So when a new release comes, open files follow
-//! their paths into it (the read-only paper, 3.4), and say ESTALE only if the path is provably gone.
+//! A number stands for one content for ever: it is a digest of the path, or of the number that the names of a
+//! hard-linked file share, and of the inode that was found there. So what the kernel keeps of a number is never wrong,
+//! what did not change keeps its number from release to release, and what is open, mapped or run stays what it was opened
+//! as. Only the root is always that of the present release, since the kernel knows one root.
+//!
+//! What the kernel has looked up is kept as a name below a name, with the tree it was found in; inodes themselves are in
+//! a bounded cache and are found again by their path in that tree, for as long as mirrors have it.
 
 pub mod first_touch;
 mod names;
@@ -13,15 +16,20 @@ use crate::open::{Current, Release, now_s};
 use crate::tree::{Node, Tree};
 use first_touch::{Fetched, FirstTouches, Recorder, Waiting};
 use holdfast_client::FsError;
-use holdfast_client::files::{Attributes, DirectoryItem, FileHandleId, Ino, Statistics};
+use holdfast_client::files::{
+    Attributes, DirectoryItem, FileHandleId, Ino, SeekTo, Statistics, allocated, seek_in,
+};
 use holdfast_content::catalog::{self, CatalogEntry};
-use holdfast_content::{Content, ContentError, InodeKind, NAME_BYTES_MAX, SourceError, file};
-use holdfast_crypto::{DigestKey, Domain};
+use holdfast_content::file::{self, ChunkerConfig};
+use holdfast_content::{
+    Chunker, Content, ContentError, Extents, Inode, InodeKind, InodeSlot, NAME_BYTES_MAX, SourceError,
+};
+use holdfast_crypto::{Digest, DigestKey, Domain};
 use holdfast_fuse::fixed::{FixedTree, Forget, ForgetSink, Listed};
 use lru::LruCache;
-use names::Names;
+use names::{Found, Names};
 use parking_lot::{Mutex, RwLock};
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,6 +51,10 @@ const READERS_KEPT: usize = 256;
 const REFERRED_MAX: usize = 65_536;
 /// Names that are not there and that the kernel may know of.
 const ABSENT_KEPT: usize = 65_536;
+/// Extents of a sparse file that are counted.
+const EXTENTS_COUNTED: u64 = 16_384;
+/// Stands for the path of the root.
+const ROOT_PATH: u64 = 0;
 /// On the root: how the release stands, in words.
 const STATUS: &[u8] = b"user.holdfast.status";
 /// On the root: figures of the mount, as JSON.
@@ -68,7 +80,8 @@ pub struct MountedRelease {
     next_handle: AtomicU64,
     /// By file: where the reader that was seen last ended, and how far was fetched ahead.
     readers: Mutex<LruCache<Ino, (u64, u64)>>,
-    referred: Mutex<HashMap<Ino, BTreeSet<Vec<u8>>>>,
+    /// By path.
+    referred: Mutex<HashMap<u64, BTreeSet<Vec<u8>>>>,
     touched: Recorder,
     waiting: Waiting,
     /// Names that the kernel was told are not there.
@@ -82,7 +95,7 @@ pub struct MountedRelease {
 struct OpenDirectory {
     ino: Ino,
     node: Node,
-    tree: Arc<Tree>,
+    found: Found,
     opaque: bool,
     /// Names read last, the number of the first, and the name before it.
     page: Vec<(Vec<u8>, CatalogEntry)>,
@@ -110,15 +123,48 @@ fn failure(error: ContentError, path: &str) -> FsError {
     }
 }
 
-fn ino_of(parent: Ino, name: &[u8], link: Option<u64>) -> Ino {
-    let bytes = match link {
-        Some(link) => [&b"link"[..], &link.to_le_bytes()].concat(),
-        None => [&parent.0.to_le_bytes()[..], name].concat(),
+fn digest(parts: &[&[u8]]) -> u64 {
+    let digest = DigestKey::WELL_KNOWN.digest(Domain::ReleasePath, &parts.concat());
+    u64::from_le_bytes(*digest.0.first_chunk().expect("32 bytes"))
+}
+
+fn path_of(parent: u64, name: &[u8]) -> u64 {
+    digest(&[&parent.to_le_bytes(), name])
+}
+
+fn ino_of(path: u64, link: Option<u64>, inode: &Digest) -> Ino {
+    let digest = match link {
+        Some(link) => digest(&[b"link", &link.to_le_bytes(), &inode.0]),
+        None => digest(&[b"path", &path.to_le_bytes(), &inode.0]),
     };
-    let digest = DigestKey::WELL_KNOWN.digest(Domain::ReleasePath, &bytes);
     // Some programs want numbers without a sign; 1 is the root's.
-    let number = u64::from_le_bytes(*digest.0.first_chunk().expect("32 bytes")) >> 1;
-    Ino(number.max(2))
+    Ino((digest >> 1).max(2))
+}
+
+/// Blocks of 512 bytes that are not in holes. Of a file of many extents they are counted only if it has so few for its
+/// size that it must have holes: to read the map of every large file that is looked at would be slow.
+fn blocks(tree: &Tree, inode: &Inode) -> u64 {
+    let mut bytes = allocated(inode);
+    if let Content::Extents(map) = &inode.content
+        && let Extents::Map(root) = &map.extents
+    {
+        let average = match map.chunker {
+            Chunker::FastCdc8 | Chunker::Lbfs => ChunkerConfig::SMALL.bytes_average,
+            Chunker::FastCdc64 | Chunker::InPlace => ChunkerConfig::DEFAULT.bytes_average,
+            Chunker::FastCdc256 => ChunkerConfig::LARGE.bytes_average,
+        };
+        let about = root.len().saturating_mul(average as u64);
+        if root.len() <= EXTENTS_COUNTED && about < inode.size / 4 * 3 {
+            let mut counted = 0;
+            let visited = map.visit(&**tree.source(), 0..inode.size, &mut |_, extent| {
+                counted += u64::from(extent.length);
+                Ok(true)
+            });
+            // What cannot be counted now is no reason to do without the file.
+            bytes = visited.map_or(bytes, |()| counted);
+        }
+    }
+    bytes.div_ceil(512)
 }
 
 fn bound(count: usize) -> NonZeroUsize {
@@ -196,9 +242,10 @@ impl MountedRelease {
         first_touch::fetch(&self.release, &tree, list, &self.waiting)
     }
 
-    fn touch(&self, ino: Ino, offset: u64, bytes: usize) {
-        self.touched.note(ino, offset, u32::try_from(bytes).unwrap_or(u32::MAX), || {
-            Some(self.known.lock().way(ino).ok()?.join(&b'/'))
+    fn touch(&self, ino: Ino, path: u64, offset: u64, bytes: usize) {
+        self.touched.note(path, offset, u32::try_from(bytes).unwrap_or(u32::MAX), || match ino {
+            Ino::ROOT => Some(Vec::new()),
+            _ => Some(self.known.lock().way(ino).ok()?.0.join(&b'/')),
         });
     }
 
@@ -218,17 +265,23 @@ impl MountedRelease {
         *because = why;
         if self.over.swap(over, Ordering::SeqCst) != over && over {
             // The kernel would go on to find names by itself.
-            let names: Vec<_> =
-                self.known.lock().all().map(|(_, parent, name)| (parent, name.to_vec())).collect();
-            names.into_iter().for_each(|(parent, name)| self.tell(Forget::Name(parent, name)));
-            self.forget_absent();
+            self.forget_names(|_| true);
         }
     }
 
-    /// Lets the kernel ask again for names that were not there.
-    fn forget_absent(&self) {
-        let absent = std::mem::replace(&mut *self.absent.lock(), LruCache::new(bound(ABSENT_KEPT)));
-        absent.into_iter().for_each(|((parent, name), ())| self.tell(Forget::Name(parent, name)));
+    /// Has the kernel look up again the names that it knows in these directories, and that it knows to be absent.
+    fn forget_names(&self, in_these: impl Fn(Ino) -> bool) {
+        let known = self.known.lock();
+        let names = known.all().filter(|(parent, _)| in_these(*parent));
+        names.for_each(|(parent, name)| self.tell(Forget::Name(parent, name.to_vec())));
+        drop(known);
+        let mut absent = self.absent.lock();
+        let gone: Vec<_> =
+            absent.iter().map(|(key, ())| key.clone()).filter(|(parent, _)| in_these(*parent)).collect();
+        for (parent, name) in gone {
+            absent.pop(&(parent, name.clone()));
+            self.tell(Forget::Name(parent, name));
+        }
     }
 
     fn counts(&self) -> Result<(), FsError> {
@@ -244,93 +297,85 @@ impl MountedRelease {
         }
     }
 
-    /// Shows another tree: what the kernel knows and is not the same any more, it is told to forget.
+    /// Shows another tree. What is not the same in it has other numbers, so only the names in the root can lead wrong.
     fn show(&self, current: &Current) {
-        let (old, new) = (self.tree.read().clone(), Arc::new(current.tree.clone()));
-        if old.reference() == new.reference() {
+        if self.is_shown(&current.tree) {
             return;
         }
-        *self.tree.write() = new.clone();
-        self.inodes.lock().clear();
-        self.readers.lock().clear();
-        let mut below: HashMap<Ino, Vec<(Ino, Vec<u8>)>> = HashMap::new();
-        for (ino, parent, name) in self.known.lock().all() {
-            below.entry(parent).or_default().push((ino, name.to_vec()));
-        }
-        let (Ok(was), Ok(is)) = (old.root(), new.root()) else {
-            below.keys().for_each(|ino| self.tell(Forget::Inode(*ino)));
-            return;
-        };
-        // Explicitly, since trees may be deep.
-        let mut stack = vec![(Ino::ROOT, Some(was), Some(is))];
-        while let Some((ino, was, is)) = stack.pop() {
-            if was == is && was.is_some() {
-                continue;
-            }
-            self.tell(Forget::Inode(ino));
-            let child = |tree: &Tree, node: &Option<Node>, name: &[u8]| {
-                let node = node.as_ref().filter(|node| node.inode.kind == InodeKind::Directory)?;
-                tree.child(node, name).ok().flatten()
-            };
-            for (known, name) in below.remove(&ino).unwrap_or_default() {
-                let (before, after) = (child(&old, &was, &name), child(&new, &is, &name));
-                let number = |node: &Option<Node>| node.as_ref().map(|node| ino_of(ino, &name, node.link));
-                let kind = |node: &Option<Node>| node.as_ref().map(|node| node.inode.kind);
-                if number(&before) != number(&after) || kind(&before) != kind(&after) {
-                    self.tell(Forget::Name(ino, name));
-                }
-                stack.push((known, before, after));
-            }
-        }
-        self.forget_absent();
+        *self.tree.write() = Arc::new(current.tree.clone());
+        self.tell(Forget::Inode(Ino::ROOT));
+        self.forget_names(|parent| parent == Ino::ROOT);
         tracing::info!(sequence = current.accepted.record.sequence, "a new release is shown");
     }
 
-    fn root(&self) -> Result<Node, FsError> {
-        self.node(Ino::ROOT)
+    fn is_shown(&self, tree: &Tree) -> bool {
+        self.tree.read().reference() == tree.reference()
+    }
+
+    /// Of a name in the root that was found while another tree came to be shown: the kernel asks again.
+    fn settle(&self, tree: &Tree, parent: Ino, name: &[u8]) {
+        if parent == Ino::ROOT && !self.is_shown(tree) {
+            self.tell(Forget::Name(parent, name.to_vec()));
+        }
     }
 
     fn path(&self, ino: Ino) -> String {
         match self.known.lock().way(ino) {
-            Ok(way) => way.iter().map(|name| format!("/{}", String::from_utf8_lossy(name))).collect(),
+            Ok((way, _)) => way.iter().map(|name| format!("/{}", String::from_utf8_lossy(name))).collect(),
+            Err(_) if ino == Ino::ROOT => "/".to_owned(),
             Err(_) => format!("inode {}", ino.0),
         }
     }
 
-    /// What an inode is now: from the cache, or by its path.
+    /// What programs see of content that cannot be had. Of a release that is not shown any more mirrors need not have it.
+    fn failed(&self, tree: &Tree, ino: Ino, error: ContentError) -> FsError {
+        match error {
+            ContentError::Source(SourceError::Missing(_)) if !self.is_shown(tree) => FsError::Stale,
+            error => failure(error, &self.path(ino)),
+        }
+    }
+
     fn node(&self, ino: Ino) -> Result<Node, FsError> {
-        if let Some(node) = self.inodes.lock().get(&ino) {
-            return Ok(node.clone());
+        self.found(ino).map(|(_, node)| node)
+    }
+
+    /// What an inode is, from the cache or by its path, and how it was found.
+    fn found(&self, ino: Ino) -> Result<(Found, Node), FsError> {
+        let (found, cached) = match ino {
+            Ino::ROOT => {
+                let tree = self.tree.read().clone();
+                let own = ino_of(ROOT_PATH, None, &tree.reference().address);
+                (Found { tree, path: ROOT_PATH }, own)
+            }
+            _ => (self.known.lock().found(ino)?, ino),
+        };
+        if let Some(node) = self.inodes.lock().get(&cached) {
+            return Ok((found, node.clone()));
         }
-        let tree = self.tree.read().clone();
-        let mut node = tree.root().map_err(|error| failure(error, "/"))?;
-        let way = self.known.lock().way(ino)?;
+        let (way, tree) = match ino {
+            Ino::ROOT => (Vec::new(), found.tree.clone()),
+            _ => self.known.lock().way(ino)?,
+        };
+        let failed = |error| self.failed(&tree, ino, error);
+        let mut node = tree.root().map_err(failed)?;
         for name in way {
-            let found = match node.inode.kind {
-                InodeKind::Directory => {
-                    tree.child(&node, &name).map_err(|error| failure(error, &self.path(ino)))?
-                }
-                _ => None,
-            };
-            node = found.ok_or(FsError::Stale)?;
+            node = tree.child(&node, &name).map_err(failed)?.ok_or(FsError::Stale)?;
         }
-        self.keep(ino, &tree, &node);
-        Ok(node)
+        self.inodes.lock().put(cached, node.clone());
+        Ok((found, node))
     }
 
-    /// Keeps an inode, unless its tree is no longer the one that is shown.
-    fn keep(&self, ino: Ino, tree: &Tree, node: &Node) {
-        let shown = self.tree.read();
-        if shown.reference() == tree.reference() {
-            self.inodes.lock().put(ino, node.clone());
-        }
+    /// Gives what was found as `name` in a directory its number, and keeps it.
+    fn keep(&self, directory: &Found, name: &[u8], node: &Node) -> Result<(Ino, Found), FsError> {
+        let found = Found { tree: directory.tree.clone(), path: path_of(directory.path, name) };
+        let address = node.inode.ihash(&found.tree.source().digest_key());
+        let address = address.map_err(|error| failure(error, &String::from_utf8_lossy(name)))?;
+        let ino = ino_of(found.path, node.link, &address);
+        self.inodes.lock().put(ino, node.clone());
+        Ok((ino, found))
     }
 
-    fn looked_up(&self, ino: Ino, parent: Ino, name: &[u8]) {
-        self.known.lock().looked_up(ino, parent, name);
-    }
-
-    fn shown(&self, ino: Ino, node: &Node) -> Attributes {
+    fn shown(&self, ino: Ino, tree: &Tree, node: &Node) -> Attributes {
         let inode = &node.inode;
         Attributes {
             ino,
@@ -338,10 +383,7 @@ impl MountedRelease {
             mode: inode.mode,
             links: inode.links,
             size: inode.size,
-            blocks: match &inode.content {
-                Content::Extents(_) => inode.size.div_ceil(512),
-                _ => 0,
-            },
+            blocks: blocks(tree, inode),
             modified_ns: inode.modified_ns,
             changed_ns: inode.changed_ns,
             uid: self.owner.uid,
@@ -400,30 +442,30 @@ impl FixedTree for MountedRelease {
         if name.len() > NAME_BYTES_MAX {
             return Err(FsError::NameTooLong);
         }
-        let directory = self.node(parent)?;
+        let (at, directory) = self.found(parent)?;
         if directory.inode.kind != InodeKind::Directory {
             return Err(FsError::NotDirectory);
         }
-        let tree = self.tree.read().clone();
-        let found = tree.child(&directory, name).map_err(|error| failure(error, &self.path(parent)))?;
-        let Some(node) = found else {
+        let child = at.tree.child(&directory, name).map_err(|error| self.failed(&at.tree, parent, error))?;
+        let Some(node) = child else {
             let dropped = self.absent.lock().push((parent, name.to_vec()), ());
             if let Some(((of, other), ())) = dropped.filter(|(known, ())| *known != (parent, name.to_vec())) {
                 self.tell(Forget::Name(of, other));
             }
+            self.settle(&at.tree, parent, name);
             return Err(FsError::NotFound);
         };
-        let ino = ino_of(parent, name, node.link);
-        self.looked_up(ino, parent, name);
-        self.keep(ino, &tree, &node);
+        let (ino, found) = self.keep(&at, name, &node)?;
+        self.known.lock().looked_up(ino, parent, name, found);
+        self.settle(&at.tree, parent, name);
         if Self::is_opaque(&directory) {
             let mut referred = self.referred.lock();
-            let names = referred.entry(parent).or_default();
+            let names = referred.entry(at.path).or_default();
             if names.len() < REFERRED_MAX {
                 names.insert(name.to_vec());
             }
         }
-        Ok(self.shown(ino, &node))
+        Ok(self.shown(ino, &at.tree, &node))
     }
 
     fn forget(&self, ino: Ino, count: u64) {
@@ -431,7 +473,8 @@ impl FixedTree for MountedRelease {
     }
 
     fn attributes(&self, ino: Ino) -> Result<Attributes, FsError> {
-        Ok(self.shown(ino, &self.node(ino)?))
+        let (found, node) = self.found(ino)?;
+        Ok(self.shown(ino, &found.tree, &node))
     }
 
     fn target(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
@@ -443,10 +486,9 @@ impl FixedTree for MountedRelease {
 
     fn read(&self, ino: Ino, offset: u64, length: usize) -> Result<Vec<u8>, FsError> {
         let _waits = self.waiting.begin();
-        self.touch(ino, offset, length);
-        let node = self.node(ino)?;
-        let tree = self.tree.read().clone();
-        let failed = |error| failure(error, &self.path(ino));
+        let (Found { tree, path }, node) = self.found(ino)?;
+        self.touch(ino, path, offset, length);
+        let failed = |error| self.failed(&tree, ino, error);
         if let Content::Extents(map) = &node.inode.content {
             let end = offset.saturating_add(length as u64);
             let ahead = {
@@ -473,19 +515,35 @@ impl FixedTree for MountedRelease {
         tree.read(&node, offset, length).map_err(failed)
     }
 
+    fn seek(&self, ino: Ino, offset: u64, to: SeekTo) -> Result<u64, FsError> {
+        let _waits = self.waiting.begin();
+        let (Found { tree, .. }, node) = self.found(ino)?;
+        let size = node.inode.size;
+        if offset >= size {
+            return Err(FsError::NoData);
+        }
+        let found = seek_in(&**tree.source(), &node.inode, offset..size, to);
+        match (found.map_err(|error| self.failed(&tree, ino, error))?, to) {
+            (Some(found), _) => Ok(found),
+            (None, SeekTo::Hole) => Ok(size),
+            (None, SeekTo::Data) => Err(FsError::NoData),
+        }
+    }
+
     fn open_directory(&self, ino: Ino) -> Result<(FileHandleId, bool), FsError> {
         self.counts()?;
-        let node = self.node(ino)?;
+        let (found, node) = self.found(ino)?;
         if node.inode.kind != InodeKind::Directory {
             return Err(FsError::NotDirectory);
         }
         let opaque = Self::is_opaque(&node);
-        self.touch(ino, 0, 0);
-        let tree = self.tree.read().clone();
-        let open = OpenDirectory { ino, node, tree, opaque, page: Vec::new(), first: 0 };
+        self.touch(ino, found.path, 0, 0);
+        let open = OpenDirectory { ino, node, found, opaque, page: Vec::new(), first: 0 };
         let handle = FileHandleId(self.next_handle.fetch_add(1, Ordering::Relaxed));
         self.directories.lock().insert(handle, Arc::new(Mutex::new(open)));
-        Ok((handle, !opaque))
+        // A listing of the root is no longer right when another release is shown, and who began it earlier would have the
+        // kernel keep it.
+        Ok((handle, !opaque && ino != Ino::ROOT))
     }
 
     fn list(
@@ -517,21 +575,27 @@ impl FixedTree for MountedRelease {
             }
             for (name, entry) in page {
                 number += 1;
-                let child = ino_of(ino, &name, entry.link);
                 let kind = entry.kind;
+                let (child, attributes) = match with_attributes {
+                    true => {
+                        let node = open.found.tree.node(entry);
+                        let node = node.map_err(|error| self.failed(&open.found.tree, ino, error))?;
+                        let (child, found) = self.keep(&open.found, &name, &node)?;
+                        // Before the kernel can ask for it.
+                        self.known.lock().looked_up(child, ino, &name, found);
+                        self.settle(&open.found.tree, ino, &name);
+                        (child, Some(self.shown(child, &open.found.tree, &node)))
+                    }
+                    false => {
+                        let address = match &entry.slot {
+                            InodeSlot::Block(reference) => Ok(reference.address),
+                            InodeSlot::Inline(inode) => inode.ihash(&open.found.tree.source().digest_key()),
+                        };
+                        let address = address.map_err(|error| self.failed(&open.found.tree, ino, error))?;
+                        (ino_of(path_of(open.found.path, &name), entry.link, &address), None)
+                    }
+                };
                 let item = DirectoryItem { ino: child, kind, name: &name, next_offset: number + 2 };
-                let mut attributes = None;
-                if with_attributes {
-                    let node = open.tree.node(entry).map_err(|error| {
-                        failure(error, &format!("{}/{}", self.path(ino), String::from_utf8_lossy(&name)))
-                    })?;
-                    self.keep(child, &open.tree, &node);
-                    attributes = Some(self.shown(child, &node));
-                }
-                // Before the kernel can ask for it.
-                if with_attributes {
-                    self.looked_up(child, ino, &name);
-                }
                 if !sink(Listed { item, attributes }) {
                     if with_attributes {
                         self.forget(child, 1);
@@ -565,8 +629,9 @@ impl FixedTree for MountedRelease {
     }
 
     fn statistics(&self) -> Statistics {
-        let files =
-            self.root().map_or(0, |root| catalog::directory_root(&root.inode).map_or(0, |map| map.len()));
+        let files = self
+            .node(Ino::ROOT)
+            .map_or(0, |root| catalog::directory_root(&root.inode).map_or(0, |map| map.len()));
         Statistics {
             block_bytes: 4096,
             blocks: 0,
@@ -592,7 +657,7 @@ impl MountedRelease {
         if open.opaque {
             return self.referred_page(open, number);
         }
-        let failed = |error| failure(error, &self.path(open.ino));
+        let failed = |error| self.failed(&open.found.tree, open.ino, error);
         loop {
             let end = open.first + open.page.len() as u64;
             if (open.first..end).contains(&number) {
@@ -602,7 +667,7 @@ impl MountedRelease {
                 Some((last, _)) if number >= end => (end, Some(last.clone())),
                 _ => (0, None),
             };
-            let page = open.tree.entries(&open.node, after.as_deref(), PAGE).map_err(failed)?;
+            let page = open.found.tree.entries(&open.node, after.as_deref(), PAGE).map_err(failed)?;
             if page.is_empty() {
                 return Ok(Vec::new());
             }
@@ -616,16 +681,16 @@ impl MountedRelease {
         open: &OpenDirectory,
         number: u64,
     ) -> Result<Vec<(Vec<u8>, CatalogEntry)>, FsError> {
-        let names: BTreeMap<usize, Vec<u8>> = match self.referred.lock().get(&open.ino) {
-            Some(names) => names.iter().cloned().enumerate().skip(number as usize).take(PAGE).collect(),
-            None => BTreeMap::new(),
+        let names: Vec<Vec<u8>> = match self.referred.lock().get(&open.found.path) {
+            Some(names) => names.iter().skip(number as usize).take(PAGE).cloned().collect(),
+            None => Vec::new(),
         };
-        let root = catalog::directory_root(&open.node.inode)
-            .map_err(|error| failure(error, &self.path(open.ino)))?;
+        let failed = |error| self.failed(&open.found.tree, open.ino, error);
+        let root = catalog::directory_root(&open.node.inode).map_err(failed)?;
         let mut page = Vec::new();
-        for name in names.into_values() {
-            let entry = catalog::lookup(&**open.tree.source(), &root, &name);
-            if let Some(entry) = entry.map_err(|error| failure(error, &self.path(open.ino)))? {
+        for name in names {
+            let entry = catalog::lookup(&**open.found.tree.source(), &root, &name);
+            if let Some(entry) = entry.map_err(failed)? {
                 page.push((name, entry));
             }
         }

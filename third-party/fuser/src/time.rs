@@ -37,14 +37,12 @@ pub(crate) fn time_from_system_time(system_time: &SystemTime) -> (i64, u32) {
 /// Converts a tuple of (seconds, nanoseconds) since the Unix epoch to a `SystemTime`.
 ///
 /// This handles negative seconds (times before the Unix epoch).
+///
+/// Holdfast: nanoseconds count forwards also before the epoch.
 pub(crate) fn system_time_from_time(secs: i64, nsecs: u32) -> SystemTime {
-    if secs >= 0 {
-        SystemTime::UNIX_EPOCH + Duration::new(secs as u64, nsecs)
-    } else {
-        // TODO: overflow
-        // TODO: 1_000_000_000 - nsec
-        SystemTime::UNIX_EPOCH - Duration::new((-secs) as u64, nsecs)
-    }
+    let whole = Duration::from_secs(secs.unsigned_abs());
+    let second = if secs >= 0 { UNIX_EPOCH + whole } else { UNIX_EPOCH - whole };
+    second + Duration::from_nanos(nsecs.min(999_999_999).into())
 }
 
 #[cfg(test)]
@@ -52,7 +50,19 @@ mod test {
     use std::time::Duration;
     use std::time::UNIX_EPOCH;
 
+    use crate::time::system_time_from_time;
     use crate::time::time_from_system_time;
+
+    /// Holdfast: every time that the kernel can say comes back as it was.
+    #[test]
+    fn test_times_round_trip() {
+        for secs in [0, 1, -1, -2, -14_182_940, 13_569_465_600, i64::MAX, i64::MIN, i64::MIN + 1] {
+            for nanos in [0, 1, 250_000_000, 999_999_999] {
+                let time = system_time_from_time(secs, nanos);
+                assert_eq!(time_from_system_time(&time), (secs, nanos));
+            }
+        }
+    }
 
     #[test]
     fn test_time_from_system_time_negative() {

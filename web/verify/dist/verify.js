@@ -3983,7 +3983,7 @@ var Mirror = class {
       if ([403, 404, 410].includes(response.status)) throw new MirrorError("Missing", `${this.url}: it has no ${name}`);
       const part = response.status === 206;
       if (!(response.status === 200 || part && range2)) {
-        throw new MirrorError("Unreachable", `${this.url}: ${name}: it answers ${response.status}`);
+        throw new MirrorError("Unreachable", `${this.url}: it answers ${response.status} when asked for ${name}`);
       }
       const skip = range2 && !part ? range2.start : 0;
       const wanted = range2 ? range2.end - range2.start : bytesMax;
@@ -4000,7 +4000,7 @@ var Mirror = class {
       if (!(error instanceof MirrorError && error.kind === "Missing")) this.failedAt = Date.now();
       if (error instanceof MirrorError) throw error;
       const why = stop.signal.aborted ? "it does not answer in time" : "it cannot be reached, or does not allow pages of other origins to read it";
-      throw new MirrorError("Unreachable", `${this.url}: ${name}: ${why}`);
+      throw new MirrorError("Unreachable", `${this.url}: ${why}`);
     } finally {
       clearTimeout(timer);
       stop.abort();

@@ -65,7 +65,7 @@ export class Mirror {
       if ([403, 404, 410].includes(response.status)) throw new MirrorError("Missing", `${this.url}: it has no ${name}`);
       const part = response.status === 206;
       if (!(response.status === 200 || (part && range))) {
-        throw new MirrorError("Unreachable", `${this.url}: ${name}: it answers ${response.status}`);
+        throw new MirrorError("Unreachable", `${this.url}: it answers ${response.status} when asked for ${name}`);
       }
       const skip = range && !part ? range.start : 0;
       const wanted = range ? range.end - range.start : bytesMax;
@@ -84,7 +84,7 @@ export class Mirror {
       const why = stop.signal.aborted
         ? "it does not answer in time"
         : "it cannot be reached, or does not allow pages of other origins to read it";
-      throw new MirrorError("Unreachable", `${this.url}: ${name}: ${why}`);
+      throw new MirrorError("Unreachable", `${this.url}: ${why}`);
     } finally {
       clearTimeout(timer);
       stop.abort();

@@ -261,3 +261,12 @@ test("a revocation ends it for good, and a false one does not", async () => {
   mirrors[GOOD] = good;
   await assert.rejects(opened([GOOD], { storage: memory }), (error) => error.name === "RevokedError" && error.message.includes("remembered"));
 });
+
+test("a mirror that is down is not said to be revoked", async () => {
+  const down = "https://down.example/";
+  for (const answer of [undefined, () => new Response("", { status: 500 })]) {
+    mirrors = answer ? { [down]: answer } : {};
+    const says = answer ? /: it answers 500/ : /: it cannot be reached/;
+    await assert.rejects(opened([down]), (error) => says.test(error.message) && !/: revoked:/.test(error.message));
+  }
+});

@@ -218,7 +218,7 @@ fn attributes(from: &Path, to: &Path) -> io::Result<()> {
 }
 
 /// Removes what is there, if anything is.
-fn remove(path: &Path) -> io::Result<()> {
+pub fn remove(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),

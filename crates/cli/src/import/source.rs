@@ -1,6 +1,7 @@
 //! The tree that is brought in: what is read of it, and whether it stayed as it was meanwhile.
 
 use holdfast_content::InodeKind;
+use holdfast_release::moment::nanoseconds;
 use rustix::fs::{OFlags, SeekFrom, fgetxattr, flistxattr, seek};
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -29,7 +30,7 @@ pub fn kind_of(metadata: &Metadata) -> InodeKind {
 
 /// Time of last modification, nanoseconds since the epoch.
 pub fn modified_ns(metadata: &Metadata) -> i64 {
-    metadata.mtime().saturating_mul(1_000_000_000).saturating_add(metadata.mtime_nsec())
+    nanoseconds(metadata.mtime(), metadata.mtime_nsec())
 }
 
 /// Names in a directory, and what they stand for.

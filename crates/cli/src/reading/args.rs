@@ -177,7 +177,10 @@ pub struct Cat {
   holdfast get https://mirror.example/release/ . ./everything --id 4f1c...
 
 Every byte is verified before it is written. Owners are not kept, set-user-ID bits are not set, and device nodes are \
-left out.")]
+left out.
+
+What is fetched is made in .NAME.partial beside TO and gets its name when all of it is there, so TO is whole or not \
+there. If it was cut off, the same command goes on with what is in .NAME.partial; to give it up, remove that.")]
 pub struct Get {
     /// Which release
     #[command(flatten)]

@@ -54,6 +54,8 @@ pub use locks::Lock;
 pub use owners::{OwnerMap, Unmapped};
 pub use past::{FOLDER, PastEntry, PastFile, PastVersion, time_name};
 pub use salvage::{Salvaged, SalvagedFile};
+pub use space::seek_in;
+pub use state::allocated;
 pub(crate) use state::content_digest;
 pub use types::*;
 pub(crate) use write_back::{EntryChange, InodeChange, Kept, Manner, Net, Outcome, Record, Replay, Sender};
@@ -388,7 +390,7 @@ impl FileSystem {
             mode: inode.mode,
             links: if inode.kind == InodeKind::Directory { 1 } else { inode.links },
             size: inode.size,
-            blocks: state::allocated(inode).div_ceil(512),
+            blocks: allocated(inode).div_ceil(512),
             modified_ns: inode.modified_ns,
             changed_ns: inode.changed_ns,
             uid,

@@ -192,7 +192,10 @@ impl FileSystem {
 }
 
 /// The first data or hole of an inode's content within `range`.
-pub(super) fn seek_in(
+///
+/// # Errors
+/// [`ContentError`]: a node of its map could not be had or is malformed.
+pub fn seek_in(
     source: &dyn holdfast_content::BlockSource,
     inode: &Inode,
     range: Range<u64>,

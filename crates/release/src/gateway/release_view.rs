@@ -198,8 +198,8 @@ impl View for ReleaseView {
                 accepted.record.sequence,
                 moment(accepted.valid_until_s)
             );
-            let line = "Signatures, freshness and every byte were verified by this gateway. You trust it, and the way to it; to \
-                        check for yourself, use the verifier.";
+            let line = "This gateway has verified signatures and freshness, and verifies every byte of a file before it sends it. You \
+                        trust it, and the way to it; to check for yourself, use the verifier.";
             banners.push(Banner { mood: Mood::Good, head, lines: vec![line.to_owned()] });
         }
         let title = match accepted.record.note.as_str() {

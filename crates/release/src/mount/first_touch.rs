@@ -9,7 +9,6 @@ use crate::form::{self, Kind};
 use crate::open::Release;
 use crate::tree::{Tree, components};
 use borsh::{BorshDeserialize, BorshSerialize};
-use holdfast_client::files::Ino;
 use holdfast_content::{BlockKind, Content, ContentError, InodeKind, Reference};
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -110,17 +109,18 @@ pub(super) struct Recorder(Mutex<Recorded>);
 
 #[derive(Default)]
 struct Recorded {
-    known: HashSet<Ino>,
+    /// Digests of paths: another release has another inode by the same one.
+    known: HashSet<u64>,
     list: FirstTouches,
     bytes: usize,
 }
 
 impl Recorder {
-    /// Notes a touch, if it is the inode's first. `path` is asked only then.
-    pub(super) fn note(&self, ino: Ino, offset: u64, bytes: u32, path: impl FnOnce() -> Option<Vec<u8>>) {
+    /// Notes a touch, if it is the path's first, by its digest. The path itself is asked only then.
+    pub(super) fn note(&self, digest: u64, offset: u64, bytes: u32, path: impl FnOnce() -> Option<Vec<u8>>) {
         let is_first = {
             let mut recorded = self.0.lock();
-            recorded.list.0.len() < TOUCHES_MAX && recorded.known.insert(ino)
+            recorded.list.0.len() < TOUCHES_MAX && recorded.known.insert(digest)
         };
         let Some(path) = is_first.then(path).flatten() else { return };
         let mut recorded = self.0.lock();
@@ -252,19 +252,19 @@ mod tests {
         FirstTouches(paths.iter().map(|path| touch(path)).collect())
     }
 
-    /// Proves: only the first touch of an inode counts, in the order of touches, and there is a bound.
+    /// Proves: only the first touch of a path counts, in the order of touches, and there is a bound.
     #[test]
     fn the_first_counts() {
         let recorder = Recorder::default();
-        for (ino, path) in [(5, "b"), (9, "a"), (5, "b again"), (7, "c")] {
-            recorder.note(Ino(ino), 0, 1 << 20, || Some(path.into()));
+        for (digest, path) in [(5, "b"), (9, "a"), (5, "b again"), (7, "c")] {
+            recorder.note(digest, 0, 1 << 20, || Some(path.into()));
         }
-        recorder.note(Ino(8), 0, 1, || None);
+        recorder.note(8, 0, 1, || None);
         let paths: Vec<Vec<u8>> = recorder.list().0.into_iter().map(|touch| touch.path).collect();
         assert_eq!(paths, [b"b", b"a", b"c"]);
         assert_eq!(recorder.list().0[0].bytes, TOUCH_BYTES_MAX);
-        for ino in 0..2 * TOUCHES_MAX as u64 {
-            recorder.note(Ino(100 + ino), 0, 1, || Some(vec![b'x'; 1000]));
+        for digest in 0..2 * TOUCHES_MAX as u64 {
+            recorder.note(100 + digest, 0, 1, || Some(vec![b'x'; 1000]));
         }
         assert!(recorder.list().well_formed().is_ok());
         assert_eq!(form::read::<FirstTouches>(&form::write(&recorder.list())).unwrap(), recorder.list());

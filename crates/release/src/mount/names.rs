@@ -1,8 +1,10 @@
 //! What the kernel has looked up: which name of which directory each inode number is.
 
+use crate::tree::Tree;
 use holdfast_client::FsError;
 use holdfast_client::files::Ino;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 /// No path is deeper.
 const DEPTH_MAX: usize = 2048;
@@ -11,9 +13,24 @@ const DEPTH_MAX: usize = 2048;
 #[derive(Default)]
 pub struct Names(HashMap<Ino, Known>);
 
+/// Names from the root on.
+type Way = Vec<Box<[u8]>>;
+
+/// How something was found.
+#[derive(Clone)]
+pub struct Found {
+    /// The tree that the kernel was shown.
+    pub tree: Arc<Tree>,
+    /// A digest of its path.
+    pub path: u64,
+}
+
 struct Known {
     parent: Ino,
     name: Box<[u8]>,
+    found: Found,
+    /// Other names by which the kernel has found it, in directories that it may still know.
+    others: BTreeSet<(Ino, Box<[u8]>)>,
     lookups: u64,
     /// How many others are known as below it. The kernel may forget a directory before a file in it that has another
     /// name elsewhere; its path is needed for as long.
@@ -22,26 +39,34 @@ struct Known {
 
 impl Names {
     /// Counts one look-up of `ino`, found as `name` in `parent`.
-    pub fn looked_up(&mut self, ino: Ino, parent: Ino, name: &[u8]) {
-        // Of a file with several names, the one found last is as good as any, and surely there.
-        let before = match self.0.get_mut(&ino) {
-            Some(one) => {
-                one.lookups += 1;
-                one.name = name.into();
-                Some(std::mem::replace(&mut one.parent, parent))
-            }
-            None => {
-                self.0.insert(ino, Known { parent, name: name.into(), lookups: 1, children: 0 });
-                None
-            }
+    pub fn looked_up(&mut self, ino: Ino, parent: Ino, name: &[u8], found: Found) {
+        let name = Box::from(name);
+        let Some(one) = self.0.get_mut(&ino) else {
+            let others = BTreeSet::new();
+            self.0.insert(ino, Known { parent, name, found, others, lookups: 1, children: 0 });
+            self.gain_child(parent);
+            return;
         };
-        if before != Some(parent) {
-            if let Some(above) = self.0.get_mut(&parent) {
-                above.children += 1;
-            }
-            if let Some(before) = before {
-                self.lose_child(before);
-            }
+        // The way found last is as good as any, since a number stands for one content.
+        one.lookups += 1;
+        one.found = found;
+        if (one.parent, &one.name) == (parent, &name) {
+            return;
+        }
+        let mut others = std::mem::take(&mut one.others);
+        others.remove(&(parent, name.clone()));
+        let before = std::mem::replace(&mut one.parent, parent);
+        others.insert((before, std::mem::replace(&mut one.name, name)));
+        if before != parent {
+            self.gain_child(parent);
+            self.lose_child(before);
+        }
+        // Now and then, so that releases that come and go leave nothing.
+        if others.len().is_power_of_two() {
+            others.retain(|(parent, _)| *parent == Ino::ROOT || self.0.contains_key(parent));
+        }
+        if let Some(one) = self.0.get_mut(&ino) {
+            one.others = others;
         }
     }
 
@@ -53,23 +78,33 @@ impl Names {
         }
     }
 
-    /// The names from the root to `ino`.
+    /// How `ino` was found last.
     ///
     /// # Errors
     /// [`FsError::Stale`]: it is not known.
-    pub fn way(&self, ino: Ino) -> Result<Vec<Box<[u8]>>, FsError> {
+    pub fn found(&self, ino: Ino) -> Result<Found, FsError> {
+        self.0.get(&ino).map(|one| one.found.clone()).ok_or(FsError::Stale)
+    }
+
+    /// The names from the root to `ino`, and the tree in which they lead there.
+    ///
+    /// # Errors
+    /// [`FsError::Stale`]: it is not known, or the root.
+    pub fn way(&self, ino: Ino) -> Result<(Way, Arc<Tree>), FsError> {
         let mut way = Vec::new();
         let mut at = ino;
-        while at != Ino::ROOT {
+        loop {
             let one = self.0.get(&at).ok_or(FsError::Stale)?;
             way.push(one.name.clone());
             at = one.parent;
+            if at == Ino::ROOT {
+                way.reverse();
+                return Ok((way, one.found.tree.clone()));
+            }
             if way.len() > DEPTH_MAX {
                 return Err(FsError::Loop);
             }
         }
-        way.reverse();
-        Ok(way)
     }
 
     /// The directory that `ino` was found in.
@@ -77,9 +112,12 @@ impl Names {
         self.0.get(&ino).map_or(Ino::ROOT, |known| known.parent)
     }
 
-    /// All that is known: number, directory, name.
-    pub fn all(&self) -> impl Iterator<Item = (Ino, Ino, &[u8])> {
-        self.0.iter().map(|(ino, known)| (*ino, known.parent, &*known.name))
+    /// All names that are known: directory and name.
+    pub fn all(&self) -> impl Iterator<Item = (Ino, &[u8])> {
+        self.0.values().flat_map(|known| {
+            let others = known.others.iter().map(|(parent, name)| (*parent, &**name));
+            others.chain([(known.parent, &*known.name)])
+        })
     }
 
     /// Forgets what nothing needs, and above it what is needed no more by that.
@@ -95,6 +133,13 @@ impl Names {
         }
     }
 
+    /// One more is known below `ino`.
+    fn gain_child(&mut self, ino: Ino) {
+        if let Some(above) = self.0.get_mut(&ino) {
+            above.children += 1;
+        }
+    }
+
     /// One fewer is known below `ino`.
     fn lose_child(&mut self, ino: Ino) {
         if let Some(above) = self.0.get_mut(&ino) {
@@ -107,6 +152,21 @@ impl Names {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_content::{Algorithm, MemoryBlocks, Reference};
+    use holdfast_crypto::{Digest, DigestKey};
+
+    fn found(release: u32) -> Found {
+        let blocks = Arc::new(MemoryBlocks::new(DigestKey::WELL_KNOWN));
+        let (algorithm, address) = (Algorithm::Blake3, Digest::ZERO);
+        let root = Reference { algorithm, address, length: release, key: None };
+        Found { tree: Arc::new(Tree::new(blocks, root)), path: 0 }
+    }
+
+    fn way(names: &Names, ino: Ino) -> Option<(String, u32)> {
+        let (way, tree) = names.way(ino).ok()?;
+        let way: Vec<_> = way.iter().map(|name| String::from_utf8_lossy(name)).collect();
+        Some((way.join("/"), tree.reference().length))
+    }
 
     /// Proves: the path of a file stays known while the kernel knows the file, whatever it forgets first and by
     /// whichever of its names it was found; and afterwards nothing is left.
@@ -114,23 +174,51 @@ mod tests {
     fn paths_outlive_their_directories() {
         let mut names = Names::default();
         let (a, b, file) = (Ino(10), Ino(20), Ino(30));
-        names.looked_up(a, Ino::ROOT, b"a");
-        names.looked_up(b, Ino::ROOT, b"b");
-        names.looked_up(file, a, b"one");
-        names.looked_up(file, b, b"two");
-        let way = |names: &Names| {
-            names.way(file).map(|way| way.iter().map(|name| name.to_vec()).collect::<Vec<_>>())
-        };
+        names.looked_up(a, Ino::ROOT, b"a", found(1));
+        names.looked_up(b, Ino::ROOT, b"b", found(1));
+        names.looked_up(file, a, b"one", found(1));
+        names.looked_up(file, b, b"two", found(1));
+        let all: BTreeSet<_> = names.all().collect();
+        let four: [(Ino, &[u8]); 4] = [(Ino::ROOT, b"a"), (Ino::ROOT, b"b"), (a, b"one"), (b, b"two")];
+        assert_eq!(all, BTreeSet::from(four));
         names.forget(b, 1);
-        assert_eq!(way(&names).unwrap(), [b"b".to_vec(), b"two".to_vec()]);
+        assert_eq!(way(&names, file), Some(("b/two".into(), 1)));
         assert_eq!(names.parent(file), b);
         names.forget(a, 1);
-        assert_eq!(names.all().count(), 2, "nothing needs the other directory");
+        assert_eq!(names.0.len(), 2, "nothing needs the other directory");
         names.forget(file, 1);
-        assert!(way(&names).is_ok(), "it was looked up twice");
+        assert!(way(&names, file).is_some(), "it was looked up twice");
         names.forget(file, 1);
-        assert!(matches!(way(&names), Err(FsError::Stale)));
+        assert_eq!(way(&names, file), None);
         assert_eq!(names.all().count(), 0);
         names.forget(file, 5);
+    }
+
+    /// Proves: a file in a directory of an old release is found in that one, what is the same in a new one in the one
+    /// looked at last; and a file that stays known through many releases does not gather the names it had in them.
+    #[test]
+    fn releases_come_and_go() {
+        let mut names = Names::default();
+        let (old, new, same, inside) = (Ino(10), Ino(11), Ino(20), Ino(30));
+        names.looked_up(old, Ino::ROOT, b"a", found(1));
+        names.looked_up(same, old, b"same", found(1));
+        names.looked_up(inside, same, b"inside", found(1));
+        assert_eq!(way(&names, inside), Some(("a/same/inside".into(), 1)));
+        names.looked_up(new, Ino::ROOT, b"a", found(2));
+        names.forget(old, 1);
+        assert_eq!(way(&names, inside), Some(("a/same/inside".into(), 1)), "it is needed still");
+        names.looked_up(same, new, b"same", found(2));
+        assert_eq!(way(&names, inside), Some(("a/same/inside".into(), 2)));
+        assert_eq!(way(&names, old), None, "nothing needs it");
+        let mut before = new;
+        for release in 100..300 {
+            let directory = Ino(release);
+            names.looked_up(directory, Ino::ROOT, b"a", found(3));
+            names.looked_up(same, directory, b"same", found(3));
+            names.forget(before, 1);
+            before = directory;
+        }
+        assert_eq!(names.0.len(), 3);
+        assert!(names.all().count() < 10, "{}", names.all().count());
     }
 }

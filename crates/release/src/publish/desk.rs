@@ -8,6 +8,7 @@
 
 use super::store::Lane;
 use super::{Progress, PublishError};
+use crate::moment::nanoseconds;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{Block, BlockSink, BlockSource, Reference, Value};
 use holdfast_crypto::DigestKey;
@@ -72,8 +73,8 @@ impl From<Stat> for Looked {
             size: stat.st_size as u64,
             blocks: stat.st_blocks as u64,
             device_number: stat.st_rdev,
-            modified_ns: super::seen::nanoseconds(stat.st_mtime, stat.st_mtime_nsec),
-            changed_ns: super::seen::nanoseconds(stat.st_ctime, stat.st_ctime_nsec),
+            modified_ns: nanoseconds(stat.st_mtime, stat.st_mtime_nsec as i64),
+            changed_ns: nanoseconds(stat.st_ctime, stat.st_ctime_nsec as i64),
         }
     }
 }

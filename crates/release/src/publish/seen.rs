@@ -56,11 +56,6 @@ impl Signs {
     }
 }
 
-/// A time as nanoseconds since 1970.
-pub fn nanoseconds(seconds: i64, rest: u64) -> i64 {
-    seconds.saturating_mul(1_000_000_000).saturating_add(rest as i64)
-}
-
 /// What was seen the last time, and what is seen now.
 pub struct Seen {
     last: Option<Database>,
