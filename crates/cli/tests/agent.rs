@@ -175,6 +175,42 @@ fn a_mount_outlives_its_agent() {
     drop(mount);
 }
 
+/// Proves: with `--write-back`, a mount whose agent is gone can be unmounted: it says what is not at the server and why, and
+/// the next mount sends it.
+#[test]
+fn unmounting_without_the_agent() {
+    let world = World::new(&["anna"]);
+    let mut agent = Agent::start(&world);
+    agent.ssh_add(&[], &world.key("anna"));
+    let (directory, public) = (world.path("anna-mnt"), world.path("anna.key.pub"));
+    fs::create_dir_all(&directory).expect("a mount point");
+    let mount = |agent: &Agent| {
+        let mut command = holdfast(&world, "anna", agent);
+        command.args(["mount", "--write-back", &world.url]).arg(&directory).arg("--key").arg(&public);
+        run(&mut command)
+    };
+    let is_sent = || {
+        let status = world.holdfast("anna").args(["status", "--json"]).output().expect("it runs");
+        let status: serde_json::Value = serde_json::from_slice(&status.stdout).expect("JSON");
+        status["processes"][0]["write_back"]["edits"] == 0
+    };
+    mount(&agent);
+    fs::write(directory.join("team/file"), "made with it").expect("written");
+    eventually("it is sent", is_sent);
+    agent.end();
+    fs::write(directory.join("team/file"), "made without the key").expect("kept here");
+    let output = world.holdfast("anna").arg("umount").arg(&directory).output().expect("it runs");
+    let said = text(&output);
+    assert!(output.status.success() && said.contains("are not at the server yet"), "{said}");
+    assert!(!common::is_mounted(&directory));
+    let agent = Agent::start(&world);
+    agent.ssh_add(&[], &world.key("anna"));
+    mount(&agent);
+    assert_eq!(fs::read(directory.join("team/file")).expect("read"), b"made without the key");
+    eventually("it is sent", is_sent);
+    run(world.holdfast("anna").arg("umount").arg(&directory));
+}
+
 /// Proves: an agent that asks a person is asked once for each call, and a no is told at once.
 #[test]
 fn a_confirmation_that_is_refused() {

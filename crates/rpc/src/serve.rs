@@ -181,9 +181,13 @@ impl<S: Service> Serving<S> {
         }
     }
 
-    async fn run(&self, carrier: peer::Carrier, address: SocketAddr, id: u64, place: gate::Place) {
+    async fn run(self: Arc<Self>, carrier: peer::Carrier, address: SocketAddr, id: u64, place: gate::Place) {
+        let is_displaced = gate::displaced(&place);
         let arrival = peer::Arrival { carrier, address, id, place, drops: self.drops.clone() };
-        peer::run(arrival, self.service.clone(), self.limits.clone(), self.closed.clone()).await;
+        tokio::select! {
+            () = peer::run(arrival, self.service.clone(), self.limits.clone(), self.closed.clone()) => {}
+            () = is_displaced => {}
+        }
     }
 }
 
@@ -208,11 +212,8 @@ pub(crate) async fn serve_streams<S: Service>(
         let stream = tokio::net::UnixStream::from_std(stream)?;
         if let Some((id, place)) = serving.entrance.enter(address) {
             let serving = serving.clone();
-            connections.spawn(async move {
-                serving
-                    .run(peer::Carrier::Introduced { stream, peer, address_is_sure }, address, id, place)
-                    .await;
-            });
+            let carrier = peer::Carrier::Introduced { stream, peer, address_is_sure };
+            connections.spawn(serving.run(carrier, address, id, place));
         }
     }
     drop(introduced);
@@ -260,10 +261,8 @@ pub async fn serve<S: Service>(
             }
         };
         if let Some((id, place)) = serving.entrance.enter(address) {
-            let (acceptor, serving) = (acceptor.clone(), serving.clone());
-            connections.spawn(async move {
-                serving.run(peer::Carrier::Tcp(stream, acceptor), address, id, place).await;
-            });
+            let carrier = peer::Carrier::Tcp(stream, acceptor.clone());
+            connections.spawn(serving.clone().run(carrier, address, id, place));
         }
     }
     drop(listener);

@@ -130,7 +130,7 @@ pub fn must_fit(back: Option<&WriteBack>, order: &MountOrder) -> Outcome {
 }
 
 /// Sends until all is sent, the time is up, the server is away, or it fails again and again.
-pub fn send_for_a_while(back: Option<&WriteBack>, patience: Duration) {
+pub fn send_for_a_while(engine: &Engine, back: Option<&WriteBack>, patience: Duration) {
     let Some(back) = back else { return };
     let end = Instant::now() + patience;
     let (mut left, mut since) = (u64::MAX, Instant::now());
@@ -140,7 +140,8 @@ pub fn send_for_a_while(back: Option<&WriteBack>, patience: Duration) {
             Ok(false) => {}
         }
         let status = back.status();
-        if status.edits < left || status.trouble.is_none() {
+        let is_failing = status.trouble.is_some() || engine.status().key_trouble.is_some();
+        if status.edits < left || !is_failing {
             (left, since) = (status.edits, Instant::now());
         }
         if status.away || since.elapsed() > FAILING_MAX {

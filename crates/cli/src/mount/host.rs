@@ -238,14 +238,14 @@ impl Host {
             ),
             Order::Floor => {
                 // What was changed here just now is only told once it is signed.
-                behind::send_for_a_while(self.back.as_deref(), behind::TELL_WAIT);
+                behind::send_for_a_while(&self.engine, self.back.as_deref(), behind::TELL_WAIT);
                 let _ = self.engine.flush_commits();
                 answer(Ok(live::encode(&*self.engine.floor())))
             }
             Order::Accepted => answer(Ok(live::encode(&*self.engine.floor()))),
             Order::Pin { path } => {
                 // What was made here just now is pinned with the rest.
-                behind::send_for_a_while(self.back.as_deref(), behind::PIN_WAIT);
+                behind::send_for_a_while(&self.engine, self.back.as_deref(), behind::PIN_WAIT);
                 answer(self.pinner.pin(path))
             }
             Order::Unpin { path } => answer(self.pinner.unpin(&path)),
@@ -286,7 +286,7 @@ impl Host {
     /// Gives the present state a name, with everything that was changed here before.
     fn snapshot(&self, directory: &Path, name: &str) -> Outcome<history::Listed> {
         self.mount_at(directory)?;
-        behind::send_for_a_while(self.back.as_deref(), behind::PIN_WAIT);
+        behind::send_for_a_while(&self.engine, self.back.as_deref(), behind::PIN_WAIT);
         behind::must_be_sent(self.back.as_deref())?;
         let state = self.engine.name_state(name)?;
         Ok(history::Listed::of(name.to_owned(), &state, &self.engine.membership()))
@@ -431,7 +431,7 @@ impl Host {
             }
             files.save_unsaved("the mount was unmounted after an alarm")?;
         }
-        behind::send_for_a_while(self.back.as_deref(), behind::UNMOUNT_WAIT);
+        behind::send_for_a_while(&self.engine, self.back.as_deref(), behind::UNMOUNT_WAIT);
         session.unmount(Manner::Gently)?;
         session.wait();
         Ok(behind::left(self.back.as_deref()))
@@ -463,7 +463,7 @@ impl Host {
         for files in &files {
             ending::publish_for_a_while(files);
         }
-        behind::send_for_a_while(self.back.as_deref(), ending::PUBLISH_WAIT);
+        behind::send_for_a_while(&self.engine, self.back.as_deref(), ending::PUBLISH_WAIT);
         self.hurried.store(true, Ordering::SeqCst);
         self.unmount_all();
         self.changed.notify_all();

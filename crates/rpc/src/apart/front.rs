@@ -8,7 +8,7 @@ use super::transcript;
 use crate::flow::Pipe;
 use crate::gauge;
 use crate::quic;
-use crate::serve::gate::{Entrance, Place};
+use crate::serve::gate::{Entrance, Place, displaced};
 use crate::serve::{Limits, Listeners};
 use crate::socket::{self, Counted};
 use crate::throttle::Throttle;
@@ -257,7 +257,9 @@ pub async fn run(
         match accepted {
             Ok((stream, address)) => {
                 if let Some((id, place)) = front.entrance.enter(address) {
-                    connections.spawn(front.clone().serve_tcp(stream, address, id, place));
+                    let is_displaced = displaced(&place);
+                    let serve = front.clone().serve_tcp(stream, address, id, place);
+                    connections.spawn(until(is_displaced, serve));
                 }
             }
             Err(error) => {
@@ -304,6 +306,7 @@ impl Front {
         };
         match patiently(self.limits.greeting_patience, shaking).await {
             Ok((pipe, inner)) => {
+                place.heard();
                 let why = relay(pipe, inner, &self.limits, &mut place).await;
                 tracing::debug!(connection = id, %address, why, "connection ended");
             }
@@ -332,7 +335,9 @@ impl Front {
             let address = incoming.remote_address();
             match self.entrance.enter(address) {
                 Some((id, place)) => {
-                    connections.spawn(self.clone().serve_quic(incoming, address, id, place));
+                    let is_displaced = displaced(&place);
+                    let serve = self.clone().serve_quic(incoming, address, id, place);
+                    connections.spawn(until(is_displaced, serve));
                 }
                 None => incoming.refuse(),
             }
@@ -354,6 +359,7 @@ impl Front {
         };
         match patiently(self.limits.greeting_patience, shaking).await {
             Ok((pipe, inner, connection)) => {
+                place.heard();
                 let why = relay(pipe, inner, &self.limits, &mut place).await;
                 tracing::debug!(connection = id, %address, why, "connection ended");
                 // Its last words are still on their way.
@@ -362,6 +368,14 @@ impl Front {
             }
             Err(why) => self.dropped(id, address, &why),
         }
+    }
+}
+
+/// Serves until `end`.
+async fn until(end: impl Future<Output = ()>, serve: impl Future<Output = ()>) {
+    tokio::select! {
+        () = serve => {}
+        () = end => {}
     }
 }
 

@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use tokio::sync::Notify;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tokio::sync::{Notify, Semaphore};
 
 /// Shared by all connections of a server.
 pub(crate) struct Gate {
@@ -19,16 +19,24 @@ pub(crate) struct Gate {
 #[derive(Default)]
 struct Counts {
     connections: usize,
-    strangers: usize,
-    strangers_by_address: HashMap<IpAddr, usize>,
+    /// In the order they came.
+    strangers: Vec<Arc<Stranger>>,
     by_peer: HashMap<PublicKey, VecDeque<Arc<Notify>>>,
+}
+
+/// A connection that is not admitted, or not yet.
+struct Stranger {
+    address: IpAddr,
+    /// Whether it has proved that it holds a key.
+    was_heard: AtomicBool,
+    /// Closed once a newer one has its place.
+    place: Semaphore,
 }
 
 /// One connection's place; given up on drop.
 pub(crate) struct Place {
     gate: Arc<Gate>,
-    address: IpAddr,
-    stranger: bool,
+    stranger: Arc<Stranger>,
     peer: Option<(PublicKey, Arc<Notify>)>,
 }
 
@@ -40,27 +48,39 @@ impl Gate {
     /// Whether places for strangers are becoming few: then those who come by datagram must first show that they
     /// are where they say, as a forged sender's address costs nothing.
     pub(crate) fn is_pressed(&self) -> bool {
-        self.counts.lock().strangers >= self.limits.strangers_max / 8
+        self.counts.lock().strangers.len() >= self.limits.strangers_max / 8
     }
 
-    /// Lets a new connection in as a stranger, or says why not.
+    /// Lets a new connection in as a stranger, or says why not. Where strangers are too many, one gives way: whoever holds
+    /// connections open and says nothing keeps nobody out.
     pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> Result<Place, &'static str> {
         let address = prefix(address);
         let mut counts = self.counts.lock();
         if counts.connections >= self.limits.connections_max {
             return Err("too many connections");
         }
-        if counts.strangers >= self.limits.strangers_max {
-            return Err("too many connections that are not authenticated");
+        if counts.from(address) >= self.limits.strangers_per_address_max {
+            counts.displace(address);
+        } else if counts.strangers.len() >= self.limits.strangers_max {
+            let strangers = counts.strangers.iter().map(|stranger| stranger.address);
+            if let Some(fullest) = strangers.max_by_key(|address| counts.from(*address)) {
+                counts.displace(fullest);
+            }
         }
-        let from_there = counts.strangers_by_address.entry(address).or_default();
-        if *from_there >= self.limits.strangers_per_address_max {
-            return Err("too many connections from there that are not authenticated");
-        }
-        *from_there += 1;
         counts.connections += 1;
-        counts.strangers += 1;
-        Ok(Place { gate: self.clone(), address, stranger: true, peer: None })
+        let (was_heard, place) = (AtomicBool::new(false), Semaphore::new(0));
+        let stranger = Arc::new(Stranger { address, was_heard, place });
+        counts.strangers.push(stranger.clone());
+        Ok(Place { gate: self.clone(), stranger, peer: None })
+    }
+}
+
+/// Completes when the connection has to give its place to a newer one.
+pub(crate) fn displaced(place: &Place) -> impl Future<Output = ()> + Send + use<> {
+    let stranger = place.stranger.clone();
+    async move {
+        // There are no permits: this waits until it is closed.
+        let _ = stranger.place.acquire().await;
     }
 }
 
@@ -110,8 +130,12 @@ fn prefix(address: IpAddr) -> IpAddr {
 impl Place {
     /// The connection is an admitted peer's; how many those have is counted elsewhere.
     pub(crate) fn leave_strangers(&mut self) {
-        let mut counts = self.gate.counts.lock();
-        counts.leave_strangers(&mut self.stranger, self.address);
+        self.gate.counts.lock().leave(&self.stranger);
+    }
+
+    /// The peer has proved that it holds a key: those who have not give way first.
+    pub(crate) fn heard(&self) {
+        self.stranger.was_heard.store(true, Ordering::Relaxed);
     }
 
     /// The connection is an admitted peer's: it no longer counts as a stranger, and if the peer has too many,
@@ -122,7 +146,7 @@ impl Place {
         }
         let told = Arc::new(Notify::new());
         let mut counts = self.gate.counts.lock();
-        counts.leave_strangers(&mut self.stranger, self.address);
+        counts.leave(&self.stranger);
         let connections = counts.by_peer.entry(peer).or_default();
         connections.push_back(told.clone());
         if connections.len() > self.gate.limits.connections_per_peer_max
@@ -136,17 +160,23 @@ impl Place {
 }
 
 impl Counts {
-    fn leave_strangers(&mut self, stranger: &mut bool, address: IpAddr) {
-        if !std::mem::replace(stranger, false) {
-            return;
+    /// How many strangers are from there.
+    fn from(&self, address: IpAddr) -> usize {
+        self.strangers.iter().filter(|stranger| stranger.address == address).count()
+    }
+
+    /// Takes the place of a stranger from there: of the oldest that has proved nothing, else of the oldest.
+    fn displace(&mut self, address: IpAddr) {
+        let from_there = || self.strangers.iter().filter(|stranger| stranger.address == address);
+        let silent = from_there().find(|stranger| !stranger.was_heard.load(Ordering::Relaxed));
+        if let Some(displaced) = silent.or_else(|| from_there().next()).cloned() {
+            displaced.place.close();
+            self.leave(&displaced);
         }
-        self.strangers -= 1;
-        if let Some(from_there) = self.strangers_by_address.get_mut(&address) {
-            *from_there -= 1;
-            if *from_there == 0 {
-                self.strangers_by_address.remove(&address);
-            }
-        }
+    }
+
+    fn leave(&mut self, stranger: &Arc<Stranger>) {
+        self.strangers.retain(|other| !Arc::ptr_eq(other, stranger));
     }
 }
 
@@ -154,7 +184,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut counts = self.gate.counts.lock();
         counts.connections -= 1;
-        counts.leave_strangers(&mut self.stranger, self.address);
+        counts.leave(&self.stranger);
         if let Some((peer, told)) = &self.peer
             && let Some(connections) = counts.by_peer.get_mut(peer)
         {
@@ -180,7 +210,8 @@ mod tests {
         })
     }
 
-    /// Proves: strangers are bounded in all and by address (an IPv6 /64 counts as one), members pass them by,
+    /// Proves: strangers are bounded in all and by address (an IPv6 /64 counts as one): beyond that those who have said
+    /// nothing give way, of the address that has most; members pass them by,
     /// and every place is given back.
     #[test]
     fn strangers_are_bounded() {
@@ -188,17 +219,30 @@ mod tests {
         let near: IpAddr = "2001:db8::1".parse().unwrap();
         let beside: IpAddr = "2001:db8::2".parse().unwrap();
         let far: IpAddr = "2001:db8:0:1::1".parse().unwrap();
+        let left = |places: &[&Place]| {
+            places.iter().map(|place| place.stranger.place.is_closed()).collect::<Vec<_>>()
+        };
         let mut first = gate.enter(near).unwrap();
         let second = gate.enter(beside).unwrap();
-        assert!(gate.enter(near).is_err());
         let third = gate.enter(far).unwrap();
-        assert!(gate.enter(far).is_err(), "three strangers in all");
+        assert_eq!(left(&[&first, &second, &third]), [false; 3]);
         first.admit(PublicKey([1; 32]));
         let fourth = gate.enter(near).unwrap();
-        drop((first, second, third, fourth));
+        fourth.heard();
+        let fifth = gate.enter(near).unwrap();
+        assert_eq!(left(&[&first, &second, &third, &fourth]), [false, true, false, false], "two from there");
+        assert!(gate.enter(near).is_err(), "five connections in all");
+        drop(second);
+        let sixth = gate.enter(far).unwrap();
+        assert_eq!(
+            left(&[&third, &fourth, &fifth]),
+            [false, false, true],
+            "of those from the fullest address"
+        );
+        drop((first, third, fourth, fifth, sixth));
         let counts = gate.counts.lock();
-        assert_eq!((counts.connections, counts.strangers), (0, 0));
-        assert!(counts.strangers_by_address.is_empty() && counts.by_peer.is_empty());
+        assert_eq!((counts.connections, counts.strangers.len()), (0, 0));
+        assert!(counts.by_peer.is_empty());
     }
 
     /// Proves: a peer's surplus connection closes its oldest, not its newest: after a change of network the dead

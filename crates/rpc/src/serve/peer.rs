@@ -75,6 +75,7 @@ pub(super) async fn run<S: Service>(
             return;
         }
     };
+    place.heard();
     let mut told_to_go = None;
     if session.is_admitted() {
         told_to_go = Some(place.admit(session.peer));

@@ -2,7 +2,7 @@
 //! of TCP connections hold for it. What is QUIC's own: addresses may be forged before the handshake, and a
 //! connection is there before it has a stream and after it has none.
 
-use super::gate::Place;
+use super::gate::{Place, displaced};
 use super::peer::Carrier;
 use super::{Service, Serving};
 use crate::quic;
@@ -62,6 +62,7 @@ async fn run<S: Service>(
     let mut closed = serving.closed.clone();
     let shaken = tokio::select! {
         shaken = tokio::time::timeout(serving.limits.greeting_patience, handshake(incoming)) => shaken,
+        () = displaced(&place) => return,
         _ = closed.wait_for(|closed| *closed) => return,
     };
     let (connection, peer) = match shaken.unwrap_or_else(|_| Err("the handshake took too long".to_owned())) {
@@ -73,6 +74,7 @@ async fn run<S: Service>(
             return;
         }
     };
+    place.heard();
     let mut first = Some((id, place));
     let mut streams = JoinSet::new();
     let end = tokio::time::Instant::now() + serving.limits.greeting_patience;
@@ -87,7 +89,7 @@ async fn run<S: Service>(
         // Each stream has its place; one that gets none is cut by being dropped.
         let Some((id, place)) = first.take().or_else(|| serving.entrance.enter(address)) else { continue };
         let (pipe, serving) = (quic::pipe(&connection, send, receive), serving.clone());
-        streams.spawn(async move { serving.run(Carrier::Quic(pipe, peer), address, id, place).await });
+        streams.spawn(serving.run(Carrier::Quic(pipe, peer), address, id, place));
     }
     while streams.join_next().await.is_some() {}
     let _ = tokio::time::timeout(LAST_WORDS, connection.closed()).await;

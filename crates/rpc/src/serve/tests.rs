@@ -267,6 +267,26 @@ fn stalled_handshakes_end() {
     });
 }
 
+/// Proves: however many connections are held open that say nothing, or nothing after the handshake, whoever comes later is
+/// served, and so is who came before and was admitted.
+#[test]
+fn silent_strangers_keep_nobody_out() {
+    let limits = Limits { strangers_max: 6, strangers_per_address_max: 4, ..patient() };
+    with_server(limits, async |site, _| {
+        let mut early = greeted(site, 10).await;
+        let (mut silent, mut wordless) = (Vec::new(), Vec::new());
+        for round in 0..5 {
+            for seed in 0..3 {
+                silent.push(TcpStream::connect(site.address).await);
+                wordless.push(handshake(site, 20 + seed).await.ok());
+            }
+            let mut late = greeted(site, 11 + round % 2).await;
+            works(&mut late).await;
+        }
+        works(&mut early).await;
+    });
+}
+
 /// Proves: a client without a key of its own is not let in.
 #[test]
 fn anonymous_clients_are_refused() {
