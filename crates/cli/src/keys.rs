@@ -329,6 +329,9 @@ pub fn read_secret(path: &Path) -> Outcome<Zeroizing<String>> {
 }
 
 fn read_bounded(path: &Path) -> Outcome<Zeroizing<String>> {
+    if path.as_os_str().is_empty() {
+        return Err(Failure::new(Exit::Usage, "a key is named by an empty text; name its file"));
+    }
     let failed = |why: String| Failure::new(Exit::NoInput, format!("{}: {why}", path.display()));
     let file = std::fs::File::open(path).map_err(|error| match error.kind() {
         std::io::ErrorKind::NotFound => failed("there is no such file".to_owned()),

@@ -53,7 +53,8 @@ mod witness;
 
 use args::{Cli, Command};
 use clap::Parser;
-use exit::{Exit, Outcome};
+use clap::error::ErrorKind;
+use exit::{Exit, Failure, Outcome};
 use output::Format;
 use std::process::ExitCode;
 
@@ -69,11 +70,14 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            let _ = error.print();
-            let asked = matches!(
-                error.kind(),
-                clap::error::ErrorKind::DisplayHelp | clap::error::ErrorKind::DisplayVersion
-            );
+            let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            if !asked && std::env::args_os().any(|argument| argument == "--json") {
+                let text = error.render().to_string();
+                let text = text.trim().trim_start_matches("error: ");
+                Format::Json.print_failure(&Failure::new(Exit::Usage, text));
+            } else {
+                let _ = error.print();
+            }
             return ExitCode::from(if asked { Exit::Done as u8 } else { Exit::Usage as u8 });
         }
     };
@@ -88,7 +92,7 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli, format: Format) -> Outcome {
-    let directories = &cli.directories;
+    let directories = &cli.directories.without_empty();
     match &cli.command {
         Command::Keygen(arguments) => keygen::run(arguments, format),
         Command::Server(arguments) => server::run(arguments, directories, format),

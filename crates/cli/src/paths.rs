@@ -1,6 +1,7 @@
 //! Where a client keeps things: its state (signer, control socket, log, evidence) and its cache.
 
 use crate::exit::{Exit, Failure, Outcome};
+use clap::builder::TypedValueParser;
 use holdfast_crypto::{Digest, PublicKey};
 use rustix::process::geteuid;
 use std::ffi::OsString;
@@ -19,6 +20,7 @@ pub struct Directories {
         env = "HOLDFAST_STATE_DIR",
         hide_env_values = true,
         global = true,
+        value_parser = clap::builder::OsStringValueParser::new().map(PathBuf::from),
         help_heading = "Directories"
     )]
     pub state: Option<PathBuf>,
@@ -29,6 +31,7 @@ pub struct Directories {
         env = "HOLDFAST_CACHE_DIR",
         hide_env_values = true,
         global = true,
+        value_parser = clap::builder::OsStringValueParser::new().map(PathBuf::from),
         help_heading = "Directories"
     )]
     pub cache: Option<PathBuf>,
@@ -69,6 +72,12 @@ impl DirectoryList {
 }
 
 impl Directories {
+    /// Takes a variable of the environment that is empty for none.
+    pub fn without_empty(self) -> Directories {
+        let is_given = |path: &PathBuf| !path.as_os_str().is_empty();
+        Directories { state: self.state.filter(is_given), cache: self.cache.filter(is_given) }
+    }
+
     /// The base of all state.
     ///
     /// # Errors

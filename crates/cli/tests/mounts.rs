@@ -8,6 +8,7 @@ use holdfast_testing::eventually_some;
 use rustix::process::{Pid, Signal};
 use std::fs;
 use std::io::Read;
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -193,6 +194,27 @@ fn a_stopped_process_holds_up_nobody() {
     eventually("the process ends", || !is_alive(process));
     let anna = world.mount("anna");
     assert_eq!(fs::read_to_string(anna.join("team/file")).expect("read"), "before");
+}
+
+/// Proves: a mount that cannot reach its server says so at once, on a pipe too; given up, it leaves nothing running.
+#[test]
+fn a_mount_that_is_given_up() {
+    let mut world = World::new(&["anna"]);
+    world.kill_server();
+    let directory = world.path("anna-mnt");
+    fs::create_dir(&directory).expect("a directory");
+    let mut mount = world.holdfast("anna");
+    mount.args(["mount", &world.url]).arg(&directory).arg("--key").arg(world.key("anna"));
+    let mut mount = mount.stderr(Stdio::piped()).spawn().expect("it runs");
+    let mut said = String::new();
+    let errors = mount.stderr.take().expect("a pipe");
+    BufReader::new(errors).read_line(&mut said).expect("it says something");
+    assert!(said.contains("cannot be reached") && said.contains("refused"), "{said}");
+    signal(Signal::INT, mount.id());
+    let _ = mount.wait();
+    eventually("the process in the background ends", || world.mount_process("anna").is_none());
+    world.start_server();
+    world.mount("anna");
 }
 
 /// kill -9 of the process that serves a mount leaves no dead mount behind, and what programs had written but not

@@ -236,7 +236,7 @@ fn run_in_background(arguments: &Automount, directories: &Directories) -> Outcom
 /// Starts this command once more, in the background, and waits until it has mounted.
 fn start_background(log: &Path) -> Outcome {
     let own: Vec<OsString> = std::env::args_os().skip(1).collect();
-    daemon::spawn(&own, log, &[]).and_then(|child| daemon::await_report(child, log))
+    daemon::spawn(&own, log, &[]).and_then(|child| daemon::await_report(child, log, &|_| {}))
 }
 
 /// An automounted directory that is served.

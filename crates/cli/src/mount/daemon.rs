@@ -12,17 +12,23 @@ use crate::keys::{Agent, AgentKey, Key};
 use holdfast_client::processes::KeySource;
 use holdfast_client::store::TransferMode;
 use holdfast_crypto::{KeyHolder, PublicKey};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 use zeroize::Zeroizing;
+
+/// How often it is looked whether the command that waits is still there.
+const COMMAND_LOOK: Duration = Duration::from_millis(200);
 
 /// All that a process which serves mounts needs to know.
 pub struct Job {
@@ -117,11 +123,12 @@ impl KeyLetter {
     }
 }
 
-/// Starts the background process and waits until it has mounted. `arguments` are what it shows in `ps`.
+/// Starts the background process and waits until it has mounted. `arguments` are what it shows in `ps`; `tell` is called
+/// with what holds it up.
 ///
 /// # Errors
 /// What the background process reports, or that it died.
-pub fn start(job: &Job, arguments: &[OsString]) -> Outcome {
+pub fn start(job: &Job, arguments: &[OsString], tell: &dyn Fn(&str)) -> Outcome {
     let log = log_path(&job.state_dir);
     let mut child = spawn(arguments, &log, &GIVE_BACK)?;
     let letter = Letter {
@@ -140,7 +147,7 @@ pub fn start(job: &Job, arguments: &[OsString]) -> Outcome {
         transfer: job.transfer,
     };
     hand_over_with_key(&mut child, &letter, &job.key)?;
-    await_report(child, &log)
+    await_report(child, &log, tell)
 }
 
 /// Tells a background process what to do.
@@ -201,17 +208,24 @@ pub fn spawn(arguments: &[OsString], log: &Path, memory: &Memory) -> Outcome<Chi
 ///
 /// # Errors
 /// What it reports, or that it died.
-pub fn await_report(mut child: Child, log: &Path) -> Outcome {
+pub fn await_report(mut child: Child, log: &Path, tell: &dyn Fn(&str)) -> Outcome {
     let failed = |what: &str, error: io::Error| {
         Failure::new(Exit::System, format!("the background process {what}: {error}"))
     };
-    let mut report = Vec::new();
+    let mut result = None;
     if let Some(pipe) = child.stdout.take() {
-        pipe.take(1 << 20).read_to_end(&mut report).map_err(|error| failed("does not report", error))?;
+        for line in BufReader::new(pipe.take(1 << 20)).lines() {
+            let line = line.map_err(|error| failed("does not report", error))?;
+            match serde_json::from_str(&line) {
+                Ok(Report::HeldUp(why)) => tell(&why),
+                Ok(Report::Done(done)) => result = Some(done),
+                Err(_) => {}
+            }
+        }
     }
-    match serde_json::from_slice::<Result<(), Failure>>(&report) {
-        Ok(result) => result,
-        Err(_) => {
+    match result {
+        Some(result) => result,
+        None => {
             let status = child.wait().map_err(|error| failed("cannot be waited for", error))?;
             Err(Failure::new(
                 Exit::Internal,
@@ -292,13 +306,53 @@ pub fn leave_terminal() {
     let _ = rustix::process::setsid();
 }
 
+/// What a background process tells the command that waits for it, a line each.
+#[derive(Serialize, Deserialize)]
+enum Report {
+    /// It is not done yet, for this reason.
+    HeldUp(String),
+    /// How it went; the last one.
+    Done(Result<(), Failure>),
+}
+
+/// Writes a line to the waiting command. Whether it still waits.
+fn write_report(report: &Report) -> bool {
+    serde_json::to_vec(report).is_ok_and(|mut text| {
+        text.push(b'\n');
+        let mut out = io::stdout().lock();
+        out.write_all(&text).and_then(|()| out.flush()).is_ok()
+    })
+}
+
+/// In the background process: tells the waiting command what holds it up.
+pub fn held_up(why: &str) {
+    write_report(&Report::HeldUp(why.to_owned()));
+}
+
+/// In the background process: ends it when the waiting command ends (Ctrl-C), until the result is dropped. Nothing may be
+/// mounted yet.
+pub fn ends_with_command() -> impl Sized {
+    let (begun, is_over) = mpsc::channel::<()>();
+    let watch = move || {
+        let out = io::stdout();
+        while is_over.recv_timeout(COMMAND_LOOK) == Err(RecvTimeoutError::Timeout) {
+            // Of a pipe that nobody reads any more, poll tells by an error.
+            let mut polled = [PollFd::new(&out, PollFlags::empty())];
+            let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+            if poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().contains(PollFlags::ERR) {
+                tracing::info!("whoever asked for the mount has given up");
+                std::process::exit(0);
+            }
+        }
+    };
+    let _ = std::thread::Builder::new().name("command".to_owned()).spawn(watch);
+    begun
+}
+
 /// In the background process: tells the waiting command how it went, once, and lets go of its streams. `false`
 /// when nobody waits any more.
 pub fn report(result: &Result<(), Failure>) -> bool {
-    let heard = serde_json::to_vec(result).is_ok_and(|text| {
-        let mut out = io::stdout().lock();
-        out.write_all(&text).and_then(|()| out.flush()).is_ok()
-    });
+    let heard = write_report(&Report::Done(result.clone()));
     if let Ok(null) = File::options().read(true).write(true).open("/dev/null") {
         let _ = rustix::stdio::dup2_stdout(&null);
         let _ = rustix::stdio::dup2_stdin(&null);

@@ -42,7 +42,7 @@ pub fn run_in_background(job: Job) -> Outcome {
     let log = daemon::log_path(&job.state_dir);
     let started = logging::to_file(&log)
         .map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", log.display())))
-        .and_then(|()| Host::start(job));
+        .and_then(|()| Host::start(job, true));
     let heard = daemon::report(&started.as_ref().map(|_| ()).map_err(Clone::clone));
     match started {
         Ok(host) => {
@@ -59,7 +59,7 @@ pub fn run_in_background(job: Job) -> Outcome {
 
 /// Serves until the end, in the foreground.
 pub fn run_in_foreground(job: Job) -> Outcome {
-    Host::start(job)?.serve()
+    Host::start(job, false)?.serve()
 }
 
 /// Serves the mounts of one key.
@@ -112,7 +112,7 @@ impl State {
 }
 
 impl Host {
-    fn start(job: Job) -> Outcome<Arc<Host>> {
+    fn start(job: Job, in_background: bool) -> Outcome<Arc<Host>> {
         limits::raise_open_files();
         let address: Address = job.url.parse()?;
         if let Key::Kept(key) = &job.key {
@@ -130,12 +130,18 @@ impl Host {
         config.sends_again = job.sends_again;
         config.acknowledge_alarm = job.acknowledge_alarm;
         config.transfer.mode = job.transfer;
+        config.on_trouble = Some(Arc::new(move |error| match in_background {
+            true => daemon::held_up(&error.to_string()),
+            false => tracing::warn!("{error}"),
+        }));
         config.witnesses = job.order.witnesses.as_ref().map(WitnessOrder::policy).transpose()?;
         config.peers = job.order.peers.as_ref().map(PeersOrder::policy);
         cache::remember(&job.cache_dir, &address.to_string(), &DigestKey::WELL_KNOWN);
+        let waiting = in_background.then(daemon::ends_with_command);
         let engine = Engine::start(config)?;
         let timeout = Duration::from_secs(job.timeout);
         let back = behind::start(&engine, &job.state_dir, &job.order, timeout, job.hard, &address)?;
+        drop(waiting);
         let host = Arc::new(Host {
             pinner: Pinner::start(&engine, job.cache_dir.clone()),
             engine,

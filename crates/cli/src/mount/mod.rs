@@ -161,7 +161,11 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<(Mo
             return host::run_in_foreground(job).map(|()| None);
         }
         let bar = progress("mounting");
-        let started = daemon::start(&job, &process_arguments(key_name, &job));
+        let tell = |why: &str| {
+            let text = format!("holdfast: {why}; going on to try for {} s (Ctrl-C ends it)", job.timeout);
+            bar.suspend(|| drop(writeln!(std::io::stderr(), "{text}")));
+        };
+        let started = daemon::start(&job, &process_arguments(key_name, &job), &tell);
         bar.finish_and_clear();
         match started {
             // Another process is about to serve this key, or about to end: see what it becomes.

@@ -50,7 +50,7 @@ pub fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option
     let log = log_path(directories, &named.id.to_string())?;
     let own: Vec<_> = std::env::args_os().skip(1).collect();
     let started =
-        daemon::spawn(&own, &log, &daemon::KEEP).and_then(|child| daemon::await_report(child, &log));
+        daemon::spawn(&own, &log, &daemon::KEEP).and_then(|child| daemon::await_report(child, &log, &|_| {}));
     bar.finish_and_clear();
     started.map(|()| Some((directory, title)))
 }
@@ -66,6 +66,7 @@ pub fn run_in_background(arguments: &Mount, directories: &Directories) -> Outcom
         logging::to_file(&log)
             .map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", log.display())))?;
         let title = format!("{SCHEME}{}@{}", named.id, named.mirrors[0]);
+        let _waiting = daemon::ends_with_command();
         Serving::start(arguments, &source, &directory, &title, directories)
     };
     let started = serve();

@@ -74,7 +74,8 @@ pub fn attach(arguments: &Attach, directories: &Directories, format: Format) -> 
     let log = daemon::log_path(&meant.place.directory);
     let bar = progress("attaching");
     let mut child = daemon::spawn(&process_arguments(&meant.about, arguments), &log, &daemon::KEEP)?;
-    let started = daemon::hand_over(&mut child, &job).and_then(|()| daemon::await_report(child, &log));
+    let started =
+        daemon::hand_over(&mut child, &job).and_then(|()| daemon::await_report(child, &log, &|_| {}));
     bar.finish_and_clear();
     started?;
     let status = running(&meant.place)?;

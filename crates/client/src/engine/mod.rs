@@ -52,7 +52,7 @@ use holdfast_content::{ContentError, DeviceId, Handle, Membership, SourceError, 
 use holdfast_crypto::{Digest, KeyHolder};
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
-use holdfast_rpc::{Address, Transport};
+use holdfast_rpc::{Address, RpcError, Transport};
 use locks::Locks;
 use parking_lot::Mutex;
 use pins::Pins;
@@ -61,6 +61,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+/// Is told why there is no connection.
+pub type OnTrouble = Arc<dyn Fn(&RpcError) + Send + Sync>;
 
 /// How an engine is set up.
 #[derive(Clone)]
@@ -100,6 +103,8 @@ pub struct EngineConfig {
     pub witnesses: Option<WitnessPolicy>,
     /// How other clients are met, if they are to be. Needs [`EngineConfig::processes`].
     pub peers: Option<PeersPolicy>,
+    /// Called while the first connection fails, each time for another reason.
+    pub on_trouble: Option<OnTrouble>,
 }
 
 impl EngineConfig {
@@ -129,6 +134,7 @@ impl EngineConfig {
             acknowledge_alarm: false,
             witnesses: None,
             peers: None,
+            on_trouble: None,
         }
     }
 }

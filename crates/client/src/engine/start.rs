@@ -8,7 +8,9 @@ use super::restored;
 use super::resubmit::Resubmission;
 use super::shared::Shared;
 use super::vigil::{Vigil, WitnessPolicy};
-use super::{Engine, EngineConfig, FOREVER, leases::Leases, locks::Locks, past::Pasts, pins::Pins};
+use super::{
+    Engine, EngineConfig, FOREVER, OnTrouble, leases::Leases, locks::Locks, past::Pasts, pins::Pins,
+};
 use crate::error::{FrozenReport, FsError, StartError};
 use crate::evidence::Evidence;
 use crate::processes::{Processes, ProcessesError};
@@ -31,12 +33,34 @@ use parking_lot::Mutex;
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a start that can do without a server waits for one.
 const AWAY_PATIENCE: Duration = Duration::from_secs(5);
+/// How soon it is said why there is no connection.
+const TELLING_PAUSE: Duration = Duration::from_secs(1);
 /// Between attempts to make the first fetch after such a start.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
+
+/// Waits for the first connection, and says why there is none yet.
+fn connect(remote: &dyn Remote, patience: Duration, on_trouble: Option<&OnTrouble>) -> Result<(), RpcError> {
+    let end = Instant::now() + patience;
+    let mut said = String::new();
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let step = if on_trouble.is_some() { left.min(TELLING_PAUSE) } else { left };
+        match remote.wait_until_connected(step) {
+            Err(error) if error.is_transient() && step < left => {
+                let text = error.to_string();
+                if text != said {
+                    on_trouble.iter().for_each(|tell| tell(&error));
+                    said = text;
+                }
+            }
+            done => return done,
+        }
+    }
+}
 
 impl Engine {
     /// Connects, recovers what was in flight, and makes a first fetch; or starts from what is known here, see
@@ -75,7 +99,7 @@ impl Engine {
         };
         let starts_away = config.starts_away && state.is_some();
         let patience = if starts_away { config.deadline.min(AWAY_PATIENCE) } else { config.deadline };
-        match remote.wait_until_connected(patience) {
+        match connect(&*remote, patience, config.on_trouble.as_ref()) {
             Err(error) if !(starts_away && error.is_transient()) => return Err(explain(error, &config)),
             _ => {}
         }
