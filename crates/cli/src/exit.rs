@@ -250,7 +250,7 @@ impl From<holdfast_server::OpenError> for Failure {
             OpenError::Store(error) => store_code(error),
             OpenError::Listen { .. } => Exit::System,
             OpenError::BlockStore(_) | OpenError::State(_) | OpenError::Order { .. } => Exit::Unavailable,
-            OpenError::BlocksHere { .. } | OpenError::Converted(_) => Exit::Usage,
+            OpenError::BlocksHere { .. } | OpenError::Converted(_) | OpenError::Foreign { .. } => Exit::Usage,
         };
         Failure::new(code, error)
     }

@@ -22,6 +22,20 @@ use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+const KEY: &str = "server-key";
+/// What may be in a data directory before its first start: a list that an administrator wrote, what a conversion or an
+/// earlier attempt left, and what a file system makes at its root.
+const NAMES: [&str; 9] = [
+    "allowed-superusers",
+    "control",
+    "block-store",
+    "block-store-position",
+    "converting",
+    "order",
+    "objects",
+    "blocks",
+    "lost+found",
+];
 /// Space kept back: enough to start, serve reads and move what is live out of a few segments of garbage.
 const BALLAST_BYTES: u64 = 16 << 20;
 /// Free space above which it is set aside.
@@ -35,6 +49,7 @@ pub(crate) struct DataDirectory {
 
 impl DataDirectory {
     pub(crate) fn open(path: &Path) -> Result<DataDirectory, OpenError> {
+        refuse_foreign(path)?;
         let store = path.join("store");
         std::fs::DirBuilder::new()
             .recursive(true)
@@ -46,6 +61,7 @@ impl DataDirectory {
 
     /// Of a process that has its files elsewhere than in `store`.
     pub(crate) fn bare(path: &Path) -> Result<DataDirectory, OpenError> {
+        refuse_foreign(path)?;
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -129,7 +145,7 @@ impl DataDirectory {
 
     /// The server's key, made at the first start.
     pub(crate) fn server_key(&self) -> Result<SigningKey, OpenError> {
-        let path = self.path.join("server-key");
+        let path = self.path.join(KEY);
         match std::fs::read_to_string(&path) {
             Ok(text) => {
                 let text = zeroize::Zeroizing::new(text);
@@ -197,6 +213,24 @@ pub(crate) fn control_socket(data: &Path) -> PathBuf {
     data.join("control")
 }
 
+/// A folder that somebody uses for something else is not made a data directory by a slip of the hand.
+fn refuse_foreign(path: &Path) -> Result<(), OpenError> {
+    let entries = match std::fs::read_dir(path) {
+        Ok(entries) => entries,
+        // Made below, or told of there.
+        Err(_) => return Ok(()),
+    };
+    let names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+    let is_ours = |name: &std::ffi::OsString| NAMES.iter().any(|ours| name == ours);
+    if names.iter().any(|name| name == KEY || name == "store") {
+        return Ok(());
+    }
+    match names.into_iter().find(|name| !is_ours(name)) {
+        Some(name) => Err(OpenError::Foreign { path: path.to_owned(), name: name.into() }),
+        None => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,6 +249,24 @@ mod tests {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         std::fs::write(&path, "nonsense").unwrap();
         assert!(matches!(data.server_key(), Err(OpenError::Key { .. })));
+    }
+
+    /// Proves: a folder with files of others is refused and left as it is; one with what an administrator put there is not.
+    #[test]
+    fn folders_of_others_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("allowed-superusers"), "").unwrap();
+        std::fs::write(folder.path().join("thesis.tex"), "").unwrap();
+        for open in [DataDirectory::open, DataDirectory::bare] {
+            let refused = open(folder.path()).unwrap_err().to_string();
+            assert!(refused.contains("thesis.tex"), "{refused}");
+        }
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 2);
+        std::fs::remove_file(folder.path().join("thesis.tex")).unwrap();
+        let data = DataDirectory::open(folder.path()).unwrap();
+        data.server_key().unwrap();
+        std::fs::write(folder.path().join("notes"), "").unwrap();
+        DataDirectory::open(folder.path()).unwrap();
     }
 
     /// Proves: the list takes comments, survives bad lines, and allows nobody else.

@@ -70,6 +70,17 @@ pub enum OpenError {
         /// The data directory.
         path: PathBuf,
     },
+    /// Operator: the folder has files that are not a server's.
+    #[error(
+        "{path} is no data directory: it has {name}, which is not a server's; name an empty folder, or one that is not there yet",
+        path = .path.display(), name = .name.display()
+    )]
+    Foreign {
+        /// The folder.
+        path: PathBuf,
+        /// One of its files.
+        name: PathBuf,
+    },
     /// Operator: the data directory is not one to be served.
     #[error("{0}")]
     Converted(String),

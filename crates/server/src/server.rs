@@ -321,10 +321,15 @@ impl Server {
         config: ServerConfig,
         layer: &dyn Fn(LocalStorage) -> Arc<dyn Storage>,
     ) -> Result<Server, OpenError> {
+        let listen = || {
+            bound(|| std::net::TcpListener::bind(config.listen))
+                .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
+                .map_err(|error| OpenError::Listen { address: config.listen, error })
+        };
+        // A first start that cannot listen leaves nothing behind.
+        let early = (!config.data.exists()).then(listen).transpose()?;
         let (host, data, key) = open_host_on(&config, layer)?;
-        let listener = bound(|| std::net::TcpListener::bind(config.listen))
-            .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
-            .map_err(|error| OpenError::Listen { address: config.listen, error })?;
+        let listener = early.map_or_else(listen, Ok)?;
         let udp = if config.quic { udp_beside(&listener) } else { None };
         Ok(Server { host, data, config, listener, udp, key })
     }
