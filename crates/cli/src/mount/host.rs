@@ -92,9 +92,20 @@ struct Active {
 
 #[derive(Default)]
 struct State {
-    mounts: BTreeMap<PathBuf, Active>,
+    /// By directory and number: one that was unmounted may still be publishing, or in use, when the next is mounted there.
+    mounts: BTreeMap<(PathBuf, u64), Active>,
+    /// How many were mounted so far.
+    numbers: u64,
     /// Set once, when nothing is mounted any more and the process is about to end.
     ended: bool,
+}
+
+impl State {
+    /// The last one that was mounted there.
+    fn at(&self, directory: &Path) -> Option<&Active> {
+        let (first, last) = ((directory.to_owned(), 0), (directory.to_owned(), u64::MAX));
+        self.mounts.range(first..=last).next_back().map(|(_, active)| active)
+    }
 }
 
 impl Host {
@@ -263,7 +274,7 @@ impl Host {
     /// A mount of this process, by where it is.
     fn mount_at(&self, directory: &Path) -> Outcome<(Arc<FileSystem>, Arc<Door>)> {
         let state = self.lock();
-        let found = state.mounts.get(directory);
+        let found = state.at(directory);
         found.map(|active| (Arc::clone(&active.files), Arc::clone(&active.door))).ok_or_else(|| {
             Failure::new(Exit::MountPoint, format!("{}: not mounted by this process", directory.display()))
         })
@@ -372,10 +383,12 @@ impl Host {
         };
         let door = gate::door(order);
         files.set_gate(Arc::new(DoorGate(Arc::clone(&door))));
-        let (host, directory) = (Arc::downgrade(self), order.directory.clone());
+        state.numbers += 1;
+        let key = (order.directory.clone(), state.numbers);
+        let (host, ending) = (Arc::downgrade(self), key.clone());
         let ended = move || {
             if let Some(host) = host.upgrade() {
-                host.mount_ended(&directory);
+                host.mount_ended(&ending);
             }
         };
         let options = holdfast_fuse::Options {
@@ -390,14 +403,14 @@ impl Host {
             .inspect_err(|_| self.watcher.unmounted(&order.directory))?;
         tracing::info!(directory = %order.directory.display(), address = %self.address, "mounted");
         let active = Active { session: Arc::new(session), files, order: order.clone(), door, spool };
-        state.mounts.insert(order.directory.clone(), active);
+        state.mounts.insert(key, active);
         Ok(())
     }
 
     /// Publishes what is unsaved, then unmounts; says what is left to be sent. Gently, a mount whose files cannot be
     /// published stays.
     fn umount(&self, directory: &Path, lazy: bool) -> Outcome<Option<String>> {
-        let (session, files) = match self.lock().mounts.get(directory) {
+        let (session, files) = match self.lock().at(directory) {
             Some(active) => (Arc::clone(&active.session), Arc::clone(&active.files)),
             None => {
                 let message = format!("{}: not mounted by this process", directory.display());
@@ -423,9 +436,10 @@ impl Host {
     }
 
     /// Called by a mount's own thread when it is gone.
-    fn mount_ended(&self, directory: &Path) {
+    fn mount_ended(&self, key: &(PathBuf, u64)) {
+        let directory = &key.0;
         // Waits for the lock until `mount` has entered it.
-        let files = self.lock().mounts.get(directory).map(|active| Arc::clone(&active.files));
+        let files = self.lock().mounts.get(key).map(|active| Arc::clone(&active.files));
         if let Some(files) = files {
             let lost = self.hurried.load(Ordering::SeqCst) || !files.publish_all().is_empty();
             if lost {
@@ -433,8 +447,12 @@ impl Host {
             }
         }
         tracing::info!(directory = %directory.display(), "unmounted");
-        self.watcher.unmounted(directory);
-        self.lock().mounts.remove(directory);
+        let mut state = self.lock();
+        state.mounts.remove(key);
+        if state.at(directory).is_none() {
+            self.watcher.unmounted(directory);
+        }
+        drop(state);
         self.changed.notify_all();
     }
 
