@@ -171,6 +171,7 @@ fn attempts() -> Vec<Attempt> {
         through(Door::Connect, stopped("take a port, with the door for TCP", SYS_bind, &[3, path, 16])),
         through(Door::Connect, stopped("listen, with the door for TCP", SYS_listen, &[3, 1])),
         refused("memory without end", memory_bomb),
+        refused("droppable memory without end", droppable_memory_bomb),
         refused("descriptors without end", file_bomb),
         refused("find descriptors that were not handed to it", no_foreign_files),
         refused("speak over what was not handed to it", no_foreign_sockets),
@@ -232,6 +233,22 @@ fn memory_bomb(_: &Context) -> bool {
         }
         taken.push(some);
     }
+}
+
+/// The C library's getrandom may have such memory, within the bound on all memory. (Older kernels have none.)
+fn droppable_memory_bomb(_: &Context) -> bool {
+    let (some, access) = (1 << 20, PROT_READ | PROT_WRITE);
+    let mut bytes = 0;
+    // SAFETY: a new mapping, which nothing else uses.
+    while unsafe { mmap(std::ptr::null_mut(), some, access, MAP_DROPPABLE | MAP_ANONYMOUS, -1, 0) }
+        != MAP_FAILED
+    {
+        bytes += some as u64;
+        if bytes > MEMORY_BYTES_MAX {
+            return false;
+        }
+    }
+    true
 }
 
 fn thread_bomb(_: &Context) -> bool {

@@ -1,10 +1,11 @@
 //! A directory with the files of a release, from which nothing else can be had.
 //!
 //! A directory may be as hostile as a web server (a stick, a share, what somebody unpacked), and a server must not
-//! serve what lies outside its release. So files are opened *beneath* the directory, by the kernel's own check
-//! (`openat2`): no symbolic links, no way up, no other device nodes. Whatever is not a regular file is refused.
+//! serve what lies outside its release. So files are opened *beneath* the directory, part by part of their names: no
+//! symbolic links, no way up. Whatever is not a regular file is refused. (Not by `openat2`: systemd denies it to every
+//! service with `RestrictSUIDSGID=`, which `DynamicUser=` implies.)
 
-use rustix::fs::{Mode, OFlags, ResolveFlags, open, openat2};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, open, openat, statat};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -32,19 +33,42 @@ impl Folder {
     pub fn file(&self, name: &str) -> io::Result<Option<(File, u64)>> {
         // Not to wait for somebody to write into a pipe.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-        let file = match openat2(&self.0, name, flags, Mode::empty(), within) {
-            Ok(file) => File::from(file),
-            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
-            Err(Errno::LOOP) => return Err(refused("there is a symbolic link in its place")),
-            Err(Errno::XDEV) => return Err(refused("it leads out of the directory")),
-            Err(error) => return Err(error.into()),
+        let (folders, last) = name.rsplit_once('/').map_or((None, name), |(some, last)| (Some(some), last));
+        let mut within = None;
+        for part in folders.into_iter().flat_map(|folders| folders.split('/')) {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            match step(within.as_ref().unwrap_or(&self.0), part, flags)? {
+                Some(folder) => within = Some(folder),
+                None => return Ok(None),
+            }
+        }
+        let Some(file) = step(within.as_ref().unwrap_or(&self.0), last, flags)?.map(File::from) else {
+            return Ok(None);
         };
         let metadata = file.metadata()?;
         match metadata.is_file() {
             true => Ok(Some((file, metadata.len()))),
             false => Err(refused("it is not a regular file")),
         }
+    }
+}
+
+/// Opens one part of a name; `None` if there is none.
+fn step(within: &OwnedFd, part: &str, flags: OFlags) -> io::Result<Option<OwnedFd>> {
+    if matches!(part, "" | "." | "..") {
+        return Err(refused("it leads out of the directory"));
+    }
+    let is_link = || {
+        statat(within, part, AtFlags::SYMLINK_NOFOLLOW)
+            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
+    };
+    match openat(within, part, flags | OFlags::NOFOLLOW, Mode::empty()) {
+        Ok(file) => Ok(Some(file)),
+        Err(Errno::LOOP | Errno::NOTDIR) if is_link() => {
+            Err(refused("there is a symbolic link in its place"))
+        }
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

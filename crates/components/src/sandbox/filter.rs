@@ -24,6 +24,10 @@ const TRAP: u32 = libc::SECCOMP_RET_TRAP;
 /// `BPF_RET | BPF_K`.
 const RETURN: u16 = 0x06;
 
+/// How glibc 2.42 and newer keep stacks of threads apart: pages that nobody can touch.
+const MADV_GUARD_INSTALL: c_int = 102;
+const MADV_GUARD_REMOVE: c_int = 103;
+
 /// The flags of a thread that glibc makes, and no others: not a process, not a namespace.
 const THREAD_FLAGS: u64 = (CLONE_VM
     | CLONE_FS
@@ -155,21 +159,28 @@ fn list(profile: &Profile, pid: u32) -> Vec<Call> {
     }
     let mut some = |name, number, ways: Vec<Vec<When>>| calls.push(Call { name, number, ways });
     let no_exec = || when(2, PROT_EXEC as u64, 0);
-    // Private memory, or a shared view of a file; shared memory without a file would escape the bound on memory.
+    // Private memory, or a shared view of a file; shared memory without a file would escape the bound on memory. Droppable
+    // memory is private: glibc 2.41 and newer keep the state of getrandom there.
     some(
         "mmap (not executable; shared only of a file)",
         SYS_mmap,
         vec![
             vec![no_exec(), when(3, MAP_TYPE as u64, MAP_PRIVATE as u64)],
+            vec![
+                no_exec(),
+                when(3, (MAP_TYPE | MAP_ANONYMOUS) as u64, (MAP_DROPPABLE | MAP_ANONYMOUS) as u64),
+            ],
             vec![no_exec(), when(3, (MAP_TYPE | MAP_ANONYMOUS) as u64, MAP_SHARED as u64)],
         ],
     );
     some("mprotect (not executable)", SYS_mprotect, vec![vec![no_exec()]]);
     some("mremap (no fixed place)", SYS_mremap, vec![vec![when(3, ALL ^ MREMAP_MAYMOVE as u64, 0)]]);
     some(
-        "madvise (need, do not need, free)",
+        "madvise (need, do not need, free, guard)",
         SYS_madvise,
-        [MADV_DONTNEED, MADV_FREE, MADV_WILLNEED].map(|advice| vec![when(2, LOW, advice as u64)]).into(),
+        [MADV_DONTNEED, MADV_FREE, MADV_WILLNEED, MADV_GUARD_INSTALL, MADV_GUARD_REMOVE]
+            .map(|advice| vec![when(2, LOW, advice as u64)])
+            .into(),
     );
     some(
         "fcntl (look at flags and seals, duplicate)",
