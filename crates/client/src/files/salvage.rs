@@ -33,8 +33,8 @@ pub struct Salvaged {
     pub reason: String,
     /// The files.
     pub files: Vec<SalvagedFile>,
-    /// Paths whose last changes are gone or were held back, since the journal that kept them is damaged. What stands at the
-    /// server is older, or is not there. Until the folder is removed, `holdfast status` names them.
+    /// Paths whose last changes are gone or were held back, since the journal that kept them is damaged. What is saved here
+    /// or stands at the server is older, or is not there. Until the folder is removed, `holdfast status` names them.
     pub in_doubt: Vec<String>,
 }
 
@@ -88,6 +88,9 @@ impl FileSystem {
         for (path, ino, snapshot) in open {
             files.push(self.save(&folder, &path, ino, &snapshot, Vec::new(), false)?);
         }
+        let torn = leftovers.iter().filter(|leftover| leftover.is_torn);
+        let in_doubt = torn.map(|leftover| String::from_utf8_lossy(&leftover.header.path).into_owned());
+        let in_doubt = in_doubt.collect();
         let mut saved_whole = Vec::new();
         for leftover in leftovers {
             let (snapshot, lost) = snapshot_of(&leftover);
@@ -98,7 +101,6 @@ impl FileSystem {
             }
             files.push(file);
         }
-        let in_doubt = Vec::new();
         let salvaged = Salvaged { folder: folder.clone(), reason: reason.to_owned(), files, in_doubt };
         let list = serde_json::to_vec_pretty(&salvaged).expect("a list of plain values");
         write_list(&folder, &list).map_err(failed)?;

@@ -15,7 +15,7 @@ use holdfast_crypto::Digest;
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, Read, Write};
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -115,6 +115,9 @@ pub struct Leftover {
     pub header: Header,
     /// Changes since, oldest first.
     pub records: Vec<Record>,
+    /// Whether the journal ends with something that is no whole change: the machine crashed, or its disk altered it. Later
+    /// changes may be missing.
+    pub is_torn: bool,
     /// Their bytes.
     pub data: Arc<File>,
     data_path: PathBuf,
@@ -299,10 +302,16 @@ impl Leftover {
         }
         let header = next(&mut journal)?.ok_or_else(|| damaged("without a beginning"))?;
         let mut records = Vec::new();
-        while let Some(record) = next(&mut journal)? {
-            records.push(record);
-        }
-        Ok(Leftover { header, records, data, data_path, journal_path: journal_path.to_owned() })
+        let is_torn = loop {
+            if journal.fill_buf()?.is_empty() {
+                break false;
+            }
+            match next(&mut journal)? {
+                Some(record) => records.push(record),
+                None => break true,
+            }
+        };
+        Ok(Leftover { header, records, is_torn, data, data_path, journal_path: journal_path.to_owned() })
     }
 
     /// Replays the changes: what is laid over the base, how much of the base counts, and the size. `decode`
@@ -448,6 +457,7 @@ mod tests {
         assert_eq!(leftovers.len(), 1);
         let leftover = leftovers.pop().unwrap();
         assert_eq!(leftover.header, header());
+        assert!(leftover.is_torn);
         let (overlay, visible, size, lost) = leftover.replay::<u8>(&|_| None);
         assert_eq!((visible, size, lost.len()), (8, 25, 0));
         assert_eq!(
@@ -478,6 +488,7 @@ mod tests {
         assert!(!spool.is_wordy(1));
         directory.keep(spool);
         let leftover = directory.leftovers().pop().unwrap();
+        assert!(!leftover.is_torn);
         assert_eq!(leftover.records, vec![Record::Spool { start: 0, end: 1 }, Record::Size(0)]);
     }
 }
