@@ -268,7 +268,7 @@ fn a_full_disk() {
     fs::write(anna.join("team/large"), &bytes).expect("written");
     let cache = world.path("ben-cache");
     fs::create_dir_all(&cache).expect("made");
-    let Some(_small) = Small::mount(&cache) else { return };
+    let Some(_small) = Small::mount(&cache, "1M") else { return };
     let ben = world.mount("ben");
     assert_eq!(fs::read(ben.join("team/large")).expect("read"), bytes);
     fs::write(ben.join("team/back"), &bytes).expect("written");
@@ -278,6 +278,39 @@ fn a_full_disk() {
         .map(|path| fs::metadata(path).map_or(0, |data| data.blocks() * 512))
         .sum();
     assert!(used <= 1 << 20, "{used}");
+    world.umount("ben");
+}
+
+/// Proves: where the cache and what is not saved yet share a small disk, the cache leaves some of it free and gives way to
+/// what programs write.
+#[test]
+fn the_cache_gives_way() {
+    let mut world = World::new(&["anna", "ben"]);
+    let disk = world.path("disk");
+    fs::create_dir(&disk).expect("a directory");
+    let Some(_small) = Small::mount(&disk, "64M") else { return };
+    for name in ["ben-cache", "ben-state"] {
+        fs::create_dir(disk.join(name)).expect("a directory");
+        std::os::unix::fs::symlink(disk.join(name), world.path(name)).expect("a link");
+    }
+    let anna = world.mount("anna").join("team");
+    let many: Vec<Vec<u8>> = (0..10).map(|seed| holdfast_testing::noise(seed, 8 << 20)).collect();
+    for (number, bytes) in many.iter().enumerate() {
+        fs::write(anna.join(format!("{number}")), bytes).expect("written");
+    }
+    let ben = world.mount("ben").join("team");
+    for (number, bytes) in many.iter().enumerate() {
+        assert!(fs::read(ben.join(format!("{number}"))).expect("read") == *bytes);
+    }
+    let free = || {
+        let disk = rustix::fs::statvfs(&disk).expect("statvfs");
+        disk.f_bavail * disk.f_frsize
+    };
+    // Blocks go into the cache in the background.
+    eventually("the cache leaves some of the disk free", || free() >= 64 << 20 >> 5);
+    let large = holdfast_testing::noise(99, 24 << 20);
+    fs::write(ben.join("large"), &large).expect("the cache has given way");
+    assert!(fs::read(anna.join("large")).expect("read") == large);
     world.umount("ben");
 }
 
@@ -307,9 +340,10 @@ fn stats_are_watched() {
 struct Small(PathBuf);
 
 impl Small {
-    fn mount(on: &Path) -> Option<Small> {
+    fn mount(on: &Path, size: &str) -> Option<Small> {
+        let size = format!("size={size}");
         let mounted =
-            Command::new("mount").args(["-t", "tmpfs", "-o", "size=1M", "holdfast-test"]).arg(on).status();
+            Command::new("mount").args(["-t", "tmpfs", "-o", &size, "holdfast-test"]).arg(on).status();
         if !mounted.is_ok_and(|status| status.success()) {
             eprintln!("skipped: this user may not mount");
             return None;

@@ -23,9 +23,10 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 const KEY: &str = "server-key";
-/// What may be in a data directory before its first start: a list that an administrator wrote, what a conversion or an
-/// earlier attempt left, and what a file system makes at its root.
-const NAMES: [&str; 9] = [
+/// What may be in a data directory before its first start: a list that an administrator wrote, what a conversion, a rebuild
+/// or an earlier attempt left, and what a file system makes at its root.
+const NAMES: [&str; 10] = [
+    "evidence",
     "allowed-superusers",
     "control",
     "block-store",

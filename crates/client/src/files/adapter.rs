@@ -108,6 +108,10 @@ impl Backend for EngineBackend {
         Ok(self.view(made.inspect_err(|error| self.0.note_quota(error))?))
     }
 
+    fn make_room(&self, bytes: u64) -> bool {
+        self.0.store().make_room(bytes)
+    }
+
     fn latest(&self) -> Arc<dyn View> {
         self.view(self.0.latest())
     }

@@ -193,6 +193,11 @@ pub trait Backend: Send + Sync {
     /// Verified blocks.
     fn source(&self) -> Arc<dyn BlockSource + Send + Sync>;
 
+    /// The local disk is full: gives up what is only cached there. Whether that has made room.
+    fn make_room(&self, _bytes: u64) -> bool {
+        false
+    }
+
     /// Where data goes before it is named.
     fn upload(&self, about: About) -> Box<dyn Upload + '_>;
 

@@ -347,10 +347,10 @@ impl FileSystem {
                     return Ok(0);
                 }
                 let name = || self.journal_name(open.node.ino);
-                match appends {
-                    true => file.append(&self.spool, &name, bytes, now_ns())?,
-                    false => file.write(&self.spool, &name, at, bytes, now_ns())?,
-                }
+                self.with_room(bytes.len() as u64, || match appends {
+                    true => file.append(&self.spool, &name, bytes, now_ns()),
+                    false => file.write(&self.spool, &name, at, bytes, now_ns()),
+                })?;
                 if moved {
                     *pages = Pages::Mixed;
                 } else if *pages == Pages::None {

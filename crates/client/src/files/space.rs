@@ -15,6 +15,9 @@ const COPY_BYTES_MAX: u64 = 8 << 20;
 /// Most bytes one copy call copies in all.
 const COPY_RANGE_MAX: u64 = 1 << 40;
 
+/// Least bytes of which the cache gives up so many at once, since more is likely to be written.
+pub(super) const ROOM_MIN: u64 = 8 << 20;
+
 impl FileSystem {
     /// Allocates, punches or zeroes a range.
     ///
@@ -187,7 +190,20 @@ impl FileSystem {
     fn put(&self, node: &Node, offset: u64, bytes: &[u8]) -> Result<(), FsError> {
         let mut state = node.state();
         let file = state.file.as_mut().expect("an open file has content");
-        file.write(&self.spool, &|| self.journal_name(node.ino), offset, bytes, now_ns())
+        let name = || self.journal_name(node.ino);
+        self.with_room(bytes.len() as u64, || file.write(&self.spool, &name, offset, bytes, now_ns()))
+    }
+
+    /// Writes to the local disk; if that is full, once more after the cache has made room.
+    pub(super) fn with_room(
+        &self,
+        bytes: u64,
+        mut write: impl FnMut() -> Result<(), FsError>,
+    ) -> Result<(), FsError> {
+        match write() {
+            Err(FsError::NoSpace) if self.backend.make_room(bytes.max(ROOM_MIN)) => write(),
+            done => done,
+        }
     }
 }
 

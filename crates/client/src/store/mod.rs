@@ -453,6 +453,11 @@ impl VerifiedStore {
         }
     }
 
+    /// Gives room on the disk of the persistent cache to something that needs it more. Whether there was any.
+    pub fn make_room(&self, bytes: u64) -> bool {
+        self.shared.disk.lock().as_mut().is_some_and(|disk| disk.make_room(bytes))
+    }
+
     /// Waits until what was sent and fetched until now is in the persistent cache. Whether it is.
     pub fn settle_cache(&self, patience: Duration) -> bool {
         let (done, settled) = sync_channel(1);

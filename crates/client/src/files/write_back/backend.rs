@@ -35,6 +35,10 @@ impl Backend for WriteBack {
         self.shared.view()
     }
 
+    fn make_room(&self, bytes: u64) -> bool {
+        self.shared.inner.make_room(bytes)
+    }
+
     fn source(&self) -> Arc<dyn BlockSource + Send + Sync> {
         self.shared.source()
     }

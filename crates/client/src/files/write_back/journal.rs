@@ -12,6 +12,7 @@
 use super::damage::{self, DamagedSegment, Doubt, Lost};
 use super::record::Record;
 use crate::error::FsError;
+use crate::files::space::ROOM_MIN;
 use crate::files::state::content_roots;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{BODY_BYTES_MAX, Block, Handle, PrincipalId, StoredBlock};
@@ -23,7 +24,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Layout of the frames.
@@ -137,8 +138,12 @@ pub struct Journal {
     /// How many of the appended frames are durable; held while the disk is waited for.
     synced: Mutex<u64>,
     segment_bytes: u64,
+    make_room: OnceLock<MakeRoom>,
     _lock: FileLock,
 }
+
+/// Makes room on a disk that is full; whether it did. Called with the journal's lock held.
+pub type MakeRoom = Box<dyn Fn(u64) -> bool + Send + Sync>;
 
 /// What an earlier process left.
 pub struct Recovered {
@@ -204,6 +209,7 @@ impl Journal {
             state: Mutex::new(state),
             synced: Mutex::new(0),
             segment_bytes,
+            make_room: OnceLock::new(),
             _lock: lock,
         };
         let mut recovered = Recovered {
@@ -344,6 +350,11 @@ impl Journal {
             .map_err(|error| local(&self.directory, &error))
     }
 
+    /// Registers who makes room when the disk is full. Once.
+    pub fn on_full(&self, make_room: MakeRoom) {
+        let _ = self.make_room.set(make_room);
+    }
+
     fn path(&self, number: u64) -> PathBuf {
         self.directory.join(format!("{number:016x}.segment"))
     }
@@ -383,7 +394,14 @@ impl Journal {
         let bytes = framed(&body);
         let (number, segment) = state.segments.iter_mut().next_back().expect("there is always one");
         let offset = segment.bytes;
-        if let Err(error) = segment.file.write_all_at(&bytes, offset) {
+        let mut written = segment.file.write_all_at(&bytes, offset);
+        if let (Err(error), Some(make_room)) = (&written, self.make_room.get())
+            && error.kind() == io::ErrorKind::StorageFull
+            && make_room((bytes.len() as u64).max(ROOM_MIN))
+        {
+            written = segment.file.write_all_at(&bytes, offset);
+        }
+        if let Err(error) = written {
             // What stands behind half a frame would not be found again.
             if let Err(cut) = segment.file.set_len(offset) {
                 state.broken = Some(local(&segment.path, &cut));

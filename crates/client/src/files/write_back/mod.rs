@@ -213,6 +213,8 @@ impl WriteBack {
             journal.heal(&recovered)?;
             (journal, recovered) = Journal::open(&options.directory, key)?;
         }
+        let cache = inner.clone();
+        journal.on_full(Box::new(move |bytes| cache.make_room(bytes)));
         let standing = recovered.standing;
         let mut overlay = Overlay::default();
         recovered.records.iter().for_each(|record| overlay.lay(record));

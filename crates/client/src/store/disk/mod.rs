@@ -38,7 +38,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, DirEntryExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 type Key = [u8; 16];
 
@@ -60,6 +60,11 @@ const NOTES_AT_ONCE: usize = 512;
 const ATTEMPTS: u32 = 64;
 /// A segment is summed up when so many more bytes of it are known than its summary covers.
 const SUMMARY_STEP: u64 = 1 << 20;
+/// One part in so many of the disk stays free of the cache, but no more than [`FREE_MAX`] bytes.
+const FREE_SHARE: u64 = 20;
+const FREE_MAX: u64 = 1 << 30;
+/// How long nothing is added after the disk was full of other things.
+const FULL_PAUSE: Duration = Duration::from_secs(10);
 /// A change of the folder within this time may be followed by another at what its clock calls the same moment.
 const CLOCK_STEP: Duration = Duration::from_millis(50);
 
@@ -101,6 +106,8 @@ pub struct DiskCache {
     notes: Vec<Key>,
     /// Where records are made.
     record: Vec<u8>,
+    /// Until then nothing is added: the disk is full of other things.
+    full_until: Option<Instant>,
 }
 
 impl DiskCache {
@@ -125,6 +132,7 @@ impl DiskCache {
             bytes_max_given: bytes_max,
             notes: Vec::new(),
             record: Vec::new(),
+            full_until: None,
         };
         cache.list()?;
         cache.evict();
@@ -224,6 +232,9 @@ impl DiskCache {
         if self.contains(&address) || self.bytes_max == 0 {
             return Ok(());
         }
+        if !self.may_grow() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         let mut record = std::mem::take(&mut self.record);
         let fits = record::block_record(&mut record, &address, block);
         let appended = if fits { self.append(&record) } else { Ok(()) };
@@ -257,6 +268,7 @@ impl DiskCache {
     pub fn clear(&mut self, pinned_too: bool) -> io::Result<()> {
         self.list()?;
         self.notes.clear();
+        self.full_until = None;
         for name in self.by_name.keys().filter(|name| pinned_too || name.pin.is_none()) {
             self.remove(*name)?;
         }
@@ -278,7 +290,45 @@ impl DiskCache {
 
     fn is_over(&self) -> bool {
         let is_bound = self.bytes_max > 0;
-        is_bound && (self.bytes() > self.bytes_max || self.index.len() as u64 >= self.entries_max())
+        let is_full = self.bytes() > self.bytes_max || self.index.len() as u64 >= self.entries_max();
+        is_bound && (is_full || self.lacking() > 0)
+    }
+
+    /// Whether the disk has room for more than what is to stay free; if not, some is made first.
+    fn may_grow(&mut self) -> bool {
+        if self.full_until.is_some_and(|until| Instant::now() < until) {
+            return false;
+        }
+        self.full_until = None;
+        if self.lacking() > 0 {
+            self.evict();
+            if self.lacking() > 0 {
+                self.full_until = Some(Instant::now() + FULL_PAUSE);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Bytes that the disk lacks of what is to stay free for everything else.
+    fn lacking(&self) -> u64 {
+        let Ok(disk) = rustix::fs::statvfs(&self.directory) else { return 0 };
+        let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
+        (bytes(disk.f_blocks) / FREE_SHARE).min(FREE_MAX).saturating_sub(bytes(disk.f_bavail))
+    }
+
+    /// Gives `wanted` bytes and what is to stay free back to the disk, which is full for somebody. Whether any were.
+    pub fn make_room(&mut self, wanted: u64) -> bool {
+        let before = self.bytes();
+        let wanted = wanted.saturating_add(self.lacking());
+        let goes_on = |cache: &DiskCache| before - cache.bytes().min(before) < wanted;
+        self.drop_segments(goes_on);
+        if goes_on(self)
+            && let Some(slot) = self.own.take()
+        {
+            self.drop_segment(slot);
+        }
+        self.bytes() < before
     }
 
     fn entries_max(&self) -> u64 {
@@ -522,9 +572,13 @@ impl DiskCache {
 
     /// Drops whole segments, oldest first, until the bound holds. What is written to just now and what is pinned stays.
     fn evict(&mut self) {
-        if !self.is_over() {
-            return;
+        if self.is_over() {
+            self.drop_segments(DiskCache::is_over);
         }
+    }
+
+    /// Drops whole segments, oldest first, while `goes_on`; not the one that is written to.
+    fn drop_segments(&mut self, goes_on: impl Fn(&DiskCache) -> bool) {
         // Whoever has the lock does it for all.
         let Ok(Some(_lock)) = self.lock() else { return };
         self.follow();
@@ -532,19 +586,24 @@ impl DiskCache {
         let mut candidates: Vec<u32> =
             self.by_name.iter().filter(|(name, _)| name.pin.is_none()).map(|(_, slot)| *slot).collect();
         candidates.reverse();
-        while self.is_over()
+        while goes_on(self)
             && let Some(slot) = candidates.pop()
         {
             if self.own == Some(slot) || !self.is_free(slot) {
                 continue;
             }
-            if let Err(error) = self.rescue(slot) {
+            if self.lacking() == 0
+                && let Err(error) = self.rescue(slot)
+            {
                 tracing::debug!(%error, "used blocks could not be kept");
             }
-            let Some(name) = self.segments.get(&slot).map(|segment| segment.name) else { continue };
-            if self.remove(name).is_err() {
-                continue;
-            }
+            self.drop_segment(slot);
+        }
+    }
+
+    fn drop_segment(&mut self, slot: u32) {
+        let Some(name) = self.segments.get(&slot).map(|segment| segment.name) else { return };
+        if self.remove(name).is_ok() {
             self.drop_slots(&HashSet::from([slot]));
         }
     }
