@@ -115,8 +115,9 @@ pub enum Answer {
     Silent(u32),
 }
 
-/// How long a process may take to say how things stand.
-const ANSWER_WAIT: Duration = Duration::from_secs(8);
+/// How long a process may take to say how things stand: more than a busy machine needs, and less than [`Client::call`]
+/// waits, after which it would be taken for one that has ended.
+const ANSWER_WAIT: Duration = Duration::from_secs(12);
 
 /// Asks the process that uses a state directory, for a while.
 ///
@@ -127,7 +128,11 @@ pub fn ask(state_dir: &Path) -> Outcome<Answer> {
     let process = Arc::clone(&found);
     let asked = move || -> Outcome<Answer> {
         let Some(client) = Client::connect(&state_dir)? else { return Ok(Answer::Nobody) };
-        process.store(client.process().unwrap_or(0), Ordering::SeqCst);
+        let number = client.process().unwrap_or(0);
+        process.store(number, Ordering::SeqCst);
+        if is_stopped(number) {
+            return Ok(Answer::Silent(number));
+        }
         match client.call(&Order::Status) {
             Ok(status) => Ok(Answer::Says(Box::new(status))),
             // It ended just now.

@@ -194,8 +194,8 @@ pub enum Condition {
     Stuck,
 }
 
-/// How long a look at a mount may take.
-pub const LOOK_WAIT: Duration = Duration::from_secs(3);
+/// How long a look at a mount may take: more than a busy machine needs.
+pub const LOOK_WAIT: Duration = Duration::from_secs(10);
 
 /// Asks the mount at `path`, for a while.
 pub fn condition(path: &Path) -> Condition {
