@@ -81,7 +81,9 @@ impl Exit {
             Exit::NoInput => "A file that was named, such as a key file, is missing or unreadable.",
             Exit::NoUser => "The key, user, group or device is not known to the file system.",
             Exit::NoHost => "Wrong address: malformed, no such host, or no such file system on that server.",
-            Exit::Unavailable => "The server does not answer, or the agent that keeps the key does not sign.",
+            Exit::Unavailable => {
+                "The server, a mount or the process behind it does not answer, or the agent that keeps the key does not sign."
+            }
             Exit::Internal => "A mistake in holdfast itself; please report it.",
             Exit::System => "The operating system refused something that is needed.",
             Exit::CannotCreate => "A file that should be made exists already or cannot be made.",

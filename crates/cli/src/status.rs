@@ -101,7 +101,7 @@ impl Report {
 struct Stuck {
     /// A mount point, or the state directory of a process.
     path: PathBuf,
-    /// What is known of it, in words.
+    /// What is wrong, and the way out, in words.
     says: String,
 }
 
@@ -185,10 +185,11 @@ pub fn status(arguments: &args::Status, directories: &Directories, format: Forma
     verdict(&report)
 }
 
-/// Asks all processes, and looks at all mounts; of one mount point only, if one is `wanted`.
+/// Asks all processes, and looks at all mounts; of one mount point only, if one is `wanted`. What does not answer is in the
+/// report.
 ///
 /// # Errors
-/// It is not mounted, or a process does not answer.
+/// What is wanted is not mounted, or the table of mounts cannot be read.
 pub fn gather(wanted: Option<&Path>, directories: &Directories) -> Outcome<Report> {
     let wanted = wanted.map(mountpoint::absolute).transpose()?;
     let is_wanted = |directory: &Path| wanted.as_ref().is_none_or(|wanted| wanted == directory);
@@ -217,22 +218,25 @@ pub fn gather(wanted: Option<&Path>, directories: &Directories) -> Outcome<Repor
         })
         .collect();
     for (path, asked) in asked {
-        let mut status = match asked.join().unwrap_or(Ok(Answer::Nobody))? {
-            Answer::Says(status) => *status,
-            Answer::Nobody => continue,
-            Answer::Silent(process) => {
-                let says = match is_stopped(process) {
-                    true => format!("process {process} is stopped; `kill -CONT {process}` lets it go on"),
-                    false => format!("process {process} does not answer; its log is in this directory"),
-                };
-                report.stuck.push(Stuck { path, says });
+        let says = match asked.join().unwrap_or(Ok(Answer::Nobody)) {
+            Ok(Answer::Says(mut status)) => {
+                status.mounts.retain(|mount| is_wanted(&mount.directory));
+                if !status.mounts.is_empty() || wanted.is_none() {
+                    report.processes.push(examine(*status));
+                }
                 continue;
             }
+            Ok(Answer::Nobody) => continue,
+            Ok(Answer::Silent(process)) if is_stopped(process) => {
+                format!("process {process} is stopped; `kill -CONT {process}` lets it go on")
+            }
+            Ok(Answer::Silent(process)) => {
+                format!("process {process} does not answer; its log is in this directory")
+            }
+            // One that cannot be asked is no reason to say nothing of the others.
+            Err(failure) => failure.message,
         };
-        status.mounts.retain(|mount| is_wanted(&mount.directory));
-        if !status.mounts.is_empty() || wanted.is_none() {
-            report.processes.push(examine(status));
-        }
+        report.stuck.push(Stuck { path, says });
     }
     for look in looked {
         match look.join().unwrap_or(Ok(Look::Unseen))? {

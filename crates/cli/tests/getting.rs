@@ -40,7 +40,8 @@ fn replace_in_packs(desk: &Desk, what: &[u8], with: &[u8]) {
     assert_eq!(replaced.count(), 1);
 }
 
-/// A mirror that fails in the middle leaves nothing under the final name, and it is said where the rest is and what to do.
+/// Proves: a mirror that fails in the middle leaves nothing under the final name, and it is said where the rest is and what
+/// to do.
 /// The same command goes on: what was fetched stays, what is damaged or of an older release is made anew, and what the
 /// newer release does not have is gone.
 #[test]
@@ -106,7 +107,7 @@ fn a_mirror_that_fails_in_the_middle() {
     }
 }
 
-/// The same for one file.
+/// Proves: a single file that is cut off while it is fetched is not there, and is whole after the same command was run again.
 #[test]
 fn one_file() {
     let desk = Desk::new();
@@ -124,7 +125,7 @@ fn one_file() {
     assert!(!desk.path(".got.partial").exists());
 }
 
-/// Whenever it is killed, what it makes is whole or not there; the last run makes it whole. Two at once do not meet.
+/// Proves: whenever it is killed, what it makes is whole or not there; the last run makes it whole. Two at once do not meet.
 #[test]
 fn killed() {
     let mut desk = Desk::new();

@@ -27,7 +27,7 @@ use holdfast_content::{
 use holdfast_crypto::{Digest, DigestKey, Domain};
 use holdfast_fuse::fixed::{FixedTree, Forget, ForgetSink, Listed};
 use lru::LruCache;
-use names::{Found, Names};
+use names::{Lookup, Names};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroUsize;
@@ -95,7 +95,7 @@ pub struct MountedRelease {
 struct OpenDirectory {
     ino: Ino,
     node: Node,
-    found: Found,
+    found: Lookup,
     opaque: bool,
     /// Names read last, the number of the first, and the name before it.
     page: Vec<(Vec<u8>, CatalogEntry)>,
@@ -340,12 +340,12 @@ impl MountedRelease {
     }
 
     /// What an inode is, from the cache or by its path, and how it was found.
-    fn found(&self, ino: Ino) -> Result<(Found, Node), FsError> {
+    fn found(&self, ino: Ino) -> Result<(Lookup, Node), FsError> {
         let (found, cached) = match ino {
             Ino::ROOT => {
                 let tree = self.tree.read().clone();
                 let own = ino_of(ROOT_PATH, None, &tree.reference().address);
-                (Found { tree, path: ROOT_PATH }, own)
+                (Lookup { tree, path: ROOT_PATH }, own)
             }
             _ => (self.known.lock().found(ino)?, ino),
         };
@@ -366,8 +366,8 @@ impl MountedRelease {
     }
 
     /// Gives what was found as `name` in a directory its number, and keeps it.
-    fn keep(&self, directory: &Found, name: &[u8], node: &Node) -> Result<(Ino, Found), FsError> {
-        let found = Found { tree: directory.tree.clone(), path: path_of(directory.path, name) };
+    fn keep(&self, directory: &Lookup, name: &[u8], node: &Node) -> Result<(Ino, Lookup), FsError> {
+        let found = Lookup { tree: directory.tree.clone(), path: path_of(directory.path, name) };
         let address = node.inode.ihash(&found.tree.source().digest_key());
         let address = address.map_err(|error| failure(error, &String::from_utf8_lossy(name)))?;
         let ino = ino_of(found.path, node.link, &address);
@@ -486,7 +486,7 @@ impl FixedTree for MountedRelease {
 
     fn read(&self, ino: Ino, offset: u64, length: usize) -> Result<Vec<u8>, FsError> {
         let _waits = self.waiting.begin();
-        let (Found { tree, path }, node) = self.found(ino)?;
+        let (Lookup { tree, path }, node) = self.found(ino)?;
         self.touch(ino, path, offset, length);
         let failed = |error| self.failed(&tree, ino, error);
         if let Content::Extents(map) = &node.inode.content {
@@ -517,7 +517,7 @@ impl FixedTree for MountedRelease {
 
     fn seek(&self, ino: Ino, offset: u64, to: SeekTo) -> Result<u64, FsError> {
         let _waits = self.waiting.begin();
-        let (Found { tree, .. }, node) = self.found(ino)?;
+        let (Lookup { tree, .. }, node) = self.found(ino)?;
         let size = node.inode.size;
         if offset >= size {
             return Err(FsError::NoData);

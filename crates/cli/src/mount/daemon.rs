@@ -336,7 +336,7 @@ pub fn ends_with_command() -> impl Sized {
     let watch = move || {
         let out = io::stdout();
         while is_over.recv_timeout(COMMAND_LOOK) == Err(RecvTimeoutError::Timeout) {
-            // Of a pipe that nobody reads any more, poll tells by an error.
+            // poll(2) reports POLLERR for the writing end of a pipe whose reading end is closed.
             let mut polled = [PollFd::new(&out, PollFlags::empty())];
             let now = Timespec { tv_sec: 0, tv_nsec: 0 };
             if poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().contains(PollFlags::ERR) {

@@ -28,7 +28,7 @@ use daemon::Job;
 use holdfast_fuse::mountpoint::{self, Condition, Manner};
 use holdfast_rpc::Address;
 use serde::{Deserialize, Serialize};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -225,11 +225,11 @@ pub fn umount(arguments: &Umount, directories: &Directories, format: Format) -> 
         return Err(mountpoint::MountError::NotMounted(directory).into());
     };
     let is_automount = mount.source == automount::SOURCE;
-    let done = Mounted { directory: directory.clone(), address: mount.source };
+    let done = Mounted { directory: directory.clone(), address: mount.source.clone() };
     let bar = progress("publishing what is unsaved, and unmounting");
     let result = match is_automount {
         true => end_automount(&directory, mount.id, arguments.lazy, directories).map(|()| None),
-        false => unmount(&directory, mount.id, arguments.lazy, directories),
+        false => unmount(&mount, arguments.lazy, directories),
     };
     bar.finish_and_clear();
     let note = result?;
@@ -268,24 +268,29 @@ fn stuck(directory: &Path, process: Option<u32>) -> Failure {
 }
 
 /// Unmounts; with what is to be said of it.
-fn unmount(directory: &Path, id: u64, lazy: bool, directories: &Directories) -> Outcome<Option<String>> {
+fn unmount(mount: &mountpoint::Mounted, lazy: bool, directories: &Directories) -> Outcome<Option<String>> {
+    let (directory, id) = (mount.directory.as_path(), mount.id);
+    // State directories are FSID/KEY, and the source of a mount is its address, with the file system's id in it.
+    let may_serve = |state_dir: &PathBuf| {
+        let id = state_dir.parent().and_then(Path::file_name).and_then(OsStr::to_str);
+        id.is_some_and(|id| mount.source.contains(id))
+    };
     let condition = mountpoint::condition(directory);
     if condition != Condition::Dead {
-        for state_dir in directories.all_states()? {
-            let process = match status::ask(&state_dir)? {
-                Answer::Says(says) if says.mounts.iter().any(|mount| mount.directory == directory) => {
-                    Client::connect(&state_dir)?
-                }
-                // It may be the one, and holds what is unsaved.
-                Answer::Silent(silent) if condition == Condition::Stuck => {
+        for state_dir in directories.all_states()?.iter().filter(|state_dir| may_serve(state_dir)) {
+            match status::ask(state_dir) {
+                // It holds what is unsaved.
+                Ok(Answer::Silent(silent)) if condition == Condition::Stuck => {
                     if !lazy {
                         return Err(stuck(directory, Some(silent)));
                     }
                     break;
                 }
-                _ => None,
-            };
-            let Some(process) = process else { continue };
+                Ok(Answer::Silent(_) | Answer::Nobody) => continue,
+                // One of another version may not be understood, and can be told to unmount all the same.
+                Ok(Answer::Says(_)) | Err(_) => {}
+            }
+            let Ok(Some(process)) = Client::connect(state_dir) else { continue };
             let order = Order::Umount { directory: directory.to_owned(), lazy };
             match process.call(&order) {
                 Err(failure) if failure.code == Exit::MountPoint => {}

@@ -70,7 +70,7 @@ fn hidden(name: &OsStr) -> OsString {
     OsString::from_vec([b".", name.as_bytes(), b".partial"].concat())
 }
 
-/// What is no directory has this name in the partial one.
+/// Name, within the partial directory, of the file or link that is fetched, if it is not a directory.
 const ONE: &str = "it";
 
 /// Where a tree is until it is whole. Nobody else uses it while this lives.

@@ -22,6 +22,8 @@ use std::sync::Arc;
 pub const INDEX: &str = "INDEX.json";
 /// Bytes copied at once.
 pub(super) const STEP_BYTES: u64 = 1 << 20;
+/// What a disk that is damaged reads or fails to read at once.
+pub(super) const SECTOR_BYTES: u64 = 4096;
 
 /// What was saved, and where. Also the layout of the list in the folder.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -189,7 +191,7 @@ pub(super) struct Rescue<'a> {
     pub read: ReadInode<'a>,
     /// Bytes read at once; what cannot be read is left out in pieces of this size.
     pub step: u64,
-    /// Files of this machine that are copied as they are.
+    /// Files of this machine that are copied as far as they can be read.
     pub copies: Vec<PathBuf>,
     pub in_doubt: Vec<String>,
 }
@@ -227,8 +229,13 @@ pub(super) fn save_inodes(salvage_dir: &Path, rescue: Rescue<'_>) -> Result<Salv
     }
     for (number, from) in rescue.copies.iter().enumerate() {
         let path = from.file_name().unwrap_or_default().as_bytes();
-        let (saved_as, mut out) = new_file(&folder, path, number as u64).map_err(failed)?;
-        let bytes = File::open(from).and_then(|mut from| io::copy(&mut from, &mut out)).map_err(failed)?;
+        let (saved_as, out) = new_file(&folder, path, number as u64).map_err(failed)?;
+        let from_file = File::open(from).map_err(failed)?;
+        let bytes = from_file.metadata().map_err(failed)?.len();
+        for at in (0..bytes).step_by(STEP_BYTES as usize) {
+            let part = read_around_damage(&from_file, at, bytes.min(at + STEP_BYTES));
+            out.write_all_at(&part, at).map_err(failed)?;
+        }
         out.sync_all().map_err(failed)?;
         files.push(SalvagedFile {
             path: format!("(damaged) {}", from.display()),
@@ -252,6 +259,21 @@ pub(super) fn save_inodes(salvage_dir: &Path, rescue: Rescue<'_>) -> Result<Salv
         "unpublished data was saved"
     );
     Ok(salvaged)
+}
+
+/// Reads bytes of a file, with zeroes where the disk gives none.
+pub(super) fn read_around_damage(file: &File, offset: u64, end: u64) -> Vec<u8> {
+    let mut bytes = vec![0; end.saturating_sub(offset) as usize];
+    if file.read_exact_at(&mut bytes, offset).is_err() {
+        for (part, at) in
+            bytes.chunks_mut(SECTOR_BYTES as usize).zip((offset..).step_by(SECTOR_BYTES as usize))
+        {
+            if file.read_exact_at(part, at).is_err() {
+                part.fill(0);
+            }
+        }
+    }
+    bytes
 }
 
 fn decode(saved: &SavedInode) -> Option<Arc<Inode>> {

@@ -16,9 +16,9 @@ pub struct Names(HashMap<Ino, Known>);
 /// Names from the root on.
 type Way = Vec<Box<[u8]>>;
 
-/// How something was found.
+/// Where an inode was looked up: it is found again there, whatever release is shown by then.
 #[derive(Clone)]
-pub struct Found {
+pub struct Lookup {
     /// The tree that the kernel was shown.
     pub tree: Arc<Tree>,
     /// A digest of its path.
@@ -28,7 +28,7 @@ pub struct Found {
 struct Known {
     parent: Ino,
     name: Box<[u8]>,
-    found: Found,
+    found: Lookup,
     /// Other names by which the kernel has found it, in directories that it may still know.
     others: BTreeSet<(Ino, Box<[u8]>)>,
     lookups: u64,
@@ -39,7 +39,7 @@ struct Known {
 
 impl Names {
     /// Counts one look-up of `ino`, found as `name` in `parent`.
-    pub fn looked_up(&mut self, ino: Ino, parent: Ino, name: &[u8], found: Found) {
+    pub fn looked_up(&mut self, ino: Ino, parent: Ino, name: &[u8], found: Lookup) {
         let name = Box::from(name);
         let Some(one) = self.0.get_mut(&ino) else {
             let others = BTreeSet::new();
@@ -82,7 +82,7 @@ impl Names {
     ///
     /// # Errors
     /// [`FsError::Stale`]: it is not known.
-    pub fn found(&self, ino: Ino) -> Result<Found, FsError> {
+    pub fn found(&self, ino: Ino) -> Result<Lookup, FsError> {
         self.0.get(&ino).map(|one| one.found.clone()).ok_or(FsError::Stale)
     }
 
@@ -155,11 +155,11 @@ mod tests {
     use holdfast_content::{Algorithm, MemoryBlocks, Reference};
     use holdfast_crypto::{Digest, DigestKey};
 
-    fn found(release: u32) -> Found {
+    fn found(release: u32) -> Lookup {
         let blocks = Arc::new(MemoryBlocks::new(DigestKey::WELL_KNOWN));
         let (algorithm, address) = (Algorithm::Blake3, Digest::ZERO);
         let root = Reference { algorithm, address, length: release, key: None };
-        Found { tree: Arc::new(Tree::new(blocks, root)), path: 0 }
+        Lookup { tree: Arc::new(Tree::new(blocks, root)), path: 0 }
     }
 
     fn way(names: &Names, ino: Ino) -> Option<(String, u32)> {

@@ -11,7 +11,7 @@ use super::journal::{BODY_MAX, Frame, HEADER_BYTES, Journal, Recovered, read_fra
 use super::record::{Net, Record};
 use super::{PATHS_MAX, Told, now_ns};
 use crate::error::FsError;
-use crate::files::salvage::{self, Rescue};
+use crate::files::salvage::{self, Rescue, SECTOR_BYTES, read_around_damage};
 use crate::files::state::content_roots;
 use holdfast_content::{
     Block, BlockKind, BlockSource, Content, Handle, Inode, InodeKind, Reference, SourceError, file,
@@ -26,17 +26,14 @@ use std::sync::Arc;
 
 /// Most bytes hashed in search of whole frames in one segment. Only bytes that look like a frame's header are tried.
 const SEARCH_BYTES_MAX: usize = 1 << 30;
-/// Read at once where a segment cannot be read whole.
-const SECTOR_BYTES: usize = 4096;
 /// How many kinds of frames there are; the first byte of a body.
 const KINDS: u8 = 6;
 
-/// What is damaged in one segment.
+/// A segment file in which frames were altered after they had been written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DamagedSegment {
-    /// Its file.
     pub path: PathBuf,
-    /// The bytes of frames that are lost.
+    /// Byte ranges of the file whose frames cannot be read.
     pub lost: Vec<Range<u64>>,
 }
 
@@ -68,7 +65,7 @@ pub fn behind(file: &File, offset: u64, end: u64) -> Option<u64> {
     {
         return Some(next);
     }
-    let rest = read_rest(file, offset, end);
+    let rest = read_around_damage(file, offset, end);
     let mut hashed = 0;
     (1..rest.len())
         .take_while(|at| rest.len() - at > HEADER_BYTES as usize)
@@ -106,24 +103,11 @@ fn is_row(bytes: &[u8], hashed: &mut usize) -> bool {
     true
 }
 
-/// What is behind `offset`, with zeroes where the disk gives nothing.
-fn read_rest(file: &File, offset: u64, end: u64) -> Vec<u8> {
-    let mut bytes = vec![0; (end - offset) as usize];
-    if file.read_exact_at(&mut bytes, offset).is_err() {
-        for (number, part) in bytes.chunks_mut(SECTOR_BYTES).enumerate() {
-            if file.read_exact_at(part, offset + (number * SECTOR_BYTES) as u64).is_err() {
-                part.fill(0);
-            }
-        }
-    }
-    bytes
-}
-
 impl Lost {
     /// Takes note of the damaged frame in `range`.
     pub fn add(&mut self, file: &File, range: &Range<u64>) {
         let is_one = next_by_length(file, range.start, range.end) == Some(range.end);
-        let body = read_rest(file, range.end.min(range.start + HEADER_BYTES), range.end);
+        let body = read_around_damage(file, range.end.min(range.start + HEADER_BYTES), range.end);
         match decode(&body) {
             Ok(Frame::Edit(record)) if is_one => self.edits.push(record),
             Ok(Frame::Block { address, .. }) if is_one => drop(self.blocks.insert(address)),
@@ -140,8 +124,11 @@ impl Lost {
         references: &dyn Fn(&Digest) -> Option<Vec<Digest>>,
     ) -> Doubt {
         let numbers: BTreeSet<u64> = records.iter().map(|record| record.number).collect();
-        let last = numbers.last().copied().unwrap_or(done);
-        let gaps = (done + 1..last).filter(|number| !numbers.contains(number)).count() as u64;
+        // Between those that were found: what says how far the server has them may be damaged itself.
+        let gaps = match (numbers.first(), numbers.last()) {
+            (Some(first), Some(last)) => last - first + 1 - numbers.len() as u64,
+            _ => 0,
+        };
         self.edits.retain(|edit| edit.number > done && !numbers.contains(&edit.number));
         let named = self.edits.len() as u64;
         let mut doubt = Doubt { edits_lost: gaps.max(named), ..Doubt::default() };
@@ -291,7 +278,7 @@ pub fn save(
         reason: &reason,
         inodes: left.collect(),
         read: &read,
-        step: SECTOR_BYTES as u64,
+        step: SECTOR_BYTES,
         copies: recovered.damaged.iter().map(|segment| segment.path.clone()).collect(),
         in_doubt: doubt.paths.iter().cloned().collect(),
     };

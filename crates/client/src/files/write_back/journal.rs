@@ -323,7 +323,8 @@ impl Journal {
         for segment in state.segments.into_values() {
             let failed = |error: io::Error| local(&segment.path, &error);
             let new_path = segment.path.with_extension("new");
-            let mut new = BufWriter::new(File::create(&new_path).map_err(failed)?);
+            let options = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).clone();
+            let mut new = BufWriter::new(options.open(&new_path).map_err(failed)?);
             let (mut offset, length) = (0, segment.file.metadata().map_err(failed)?.len());
             while offset < length {
                 let Some(body) = read_frame(&segment.file, offset, length) else {
