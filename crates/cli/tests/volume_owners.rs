@@ -5,6 +5,7 @@ use crate::common;
 use common::{eventually, run, text};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -515,6 +516,91 @@ fn credentials() {
     // A chain ends where any link of it does: here at its first.
     desk.does(&[&revoke[..], &["carol.cred", "--mount", "bob"]].concat());
     eventually("the chain has ended", || errno(fs::read(desk.path("carol/shared"))) == EACCES);
+    mounted.unmount();
+}
+
+/// Proves: a session whose credential was revoked, and one whose VFS is killed, end alone: their directories are free, what
+/// happened is said, whoever waited for them gets an error, and the other mounts go on.
+#[test]
+fn a_session_ends_alone() {
+    let desk = Desk::new();
+    desk.does(&["keygen", "--out", "alice.key"]);
+    let sessions = [("alice", "alice"), ("bob", "bob"), ("carol", "carol")];
+    let mounted = desk.mount(&sessions, &[]);
+    fs::write(desk.path("alice/file"), "hers").expect("written");
+    desk.does(&[
+        "credential",
+        "issue",
+        "--key",
+        "alice.key",
+        "--to",
+        "session:alice",
+        "--volume",
+        "alice",
+        "--out",
+        "own.cred",
+    ]);
+    desk.does(&[
+        "credential",
+        "issue",
+        "--key",
+        "alice.key",
+        "--to",
+        "user:bob",
+        "--may",
+        "read",
+        "--volume",
+        "alice",
+        "--out",
+        "bob.cred",
+    ]);
+    mounted.unmount();
+    let key = ["--user-key", "alice=alice.key.pub", "--credential", "alice=own.cred"];
+    let mounted = desk.mount(&sessions, &key);
+    eventually("she is known", || fs::read(desk.path("alice/file")).is_ok());
+    desk.does(&[
+        "credential",
+        "revoke",
+        "--key",
+        "alice.key",
+        "--credential",
+        "bob.cred",
+        "--mount",
+        "alice",
+    ]);
+    mounted.unmount();
+
+    let mut command = desk.holdfast();
+    command.args(["volume", "mount", "card", "alice", "--sidecar", "card.d", "--user", "alice"]).args(key);
+    command.args(["--session", "bob=bob", "--session", "carol=carol", "--credential", "bob=bob.cred"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
+    let (out, said) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
+    let directories = sessions.iter().map(|(_, directory)| desk.path(directory)).collect();
+    let mut mounted = Mounted { child, directories, desk: &desk };
+    let mut shown = String::new();
+    BufReader::new(out).read_line(&mut shown).expect("it says what it mounted");
+    let mut said = BufReader::new(said).lines().map(|line| line.expect("text"));
+    let mut heard = |words: &str| said.by_ref().find(|line| line.contains(words)).expect("it is said");
+    let why = heard("the mount of bob");
+    assert!(why.contains("was revoked"), "{why}");
+    assert!(!desk.is_mounted(&desk.path("bob")));
+    assert_eq!(fs::read(desk.path("alice/file")).expect("read"), b"hers");
+
+    let listing: serde_json::Value =
+        serde_json::from_str(&desk.does(&["components", "--json"])).expect("JSON");
+    let child = u64::from(mounted.child.id());
+    let listings = listing.as_array().expect("a list");
+    let own = listings.iter().find(|one| one["pid"].as_u64() == Some(child)).expect("this one");
+    let components = own["components"].as_array().expect("a list");
+    let vfs = components.iter().find(|one| one["name"] == "vfs-2").expect("carol's");
+    let open = File::open(desk.path("carol")).expect("open");
+    run(Command::new("kill").args(["-9", &vfs["pid"].to_string()]));
+    let why = heard("the mount of carol");
+    assert!(why.contains("it was killed"), "{why}");
+    eventually("her directory is free", || !desk.is_mounted(&desk.path("carol")));
+    assert_eq!(errno(fs::read_dir(format!("/proc/self/fd/{}", open.as_raw_fd()))), Some(107), "ENOTCONN");
+    assert_eq!(fs::read(desk.path("alice/file")).expect("read"), b"hers");
+    mounted.directories.truncate(1);
     mounted.unmount();
 }
 

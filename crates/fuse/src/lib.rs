@@ -26,4 +26,4 @@ mod session;
 
 pub use attach::Options;
 pub use mountpoint::{Manner, MountError};
-pub use session::{Session, close_session, mount, mount_automount, mount_disk, mount_fixed, open_session};
+pub use session::{Session, mount, mount_automount, mount_disk, mount_fixed, open_session};

@@ -115,17 +115,6 @@ pub fn open_session(directory: &Path, options: &Options) -> Result<(PathBuf, Own
     Ok((directory, session))
 }
 
-/// Ends a mount of [`open_session`]; one that is gone is fine.
-///
-/// # Errors
-/// As [`Session::unmount`].
-pub fn close_session(directory: &Path, manner: Manner) -> Result<(), MountError> {
-    match mountpoint::unmount(directory, manner) {
-        Err(MountError::NotMounted(_)) => Ok(()),
-        done => done,
-    }
-}
-
 /// Mounts, and serves on a thread of its own. `start` shakes hands, and makes what is to be dropped at the end.
 fn serve<H: fuser::Filesystem + Send + Sync + 'static, G: Send + 'static>(
     directory: &Path,

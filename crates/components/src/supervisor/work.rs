@@ -285,9 +285,13 @@ impl Shared {
             reason: &reason,
             restarts,
         });
-        if !restarts && !stopping {
+        if !restarts {
+            let slot = &mut state.slots[index];
+            slot.let_go();
             let name = slot.plan.name.clone();
-            self.tell_gone(state, &name);
+            if !stopping {
+                self.tell_gone(state, &name);
+            }
         }
     }
 
@@ -334,6 +338,7 @@ impl Shared {
                 }
                 self.schedule(slot, &reason);
                 if slot.down.is_some() {
+                    slot.let_go();
                     self.tell_gone(state, &name);
                 }
             }
@@ -349,6 +354,15 @@ impl Shared {
             }
         }
         self.begin(state, index)
+    }
+}
+
+impl Slot {
+    /// There will be no other process of it: what only that would have used must not stay open here. (The kernel ends a
+    /// mount, with whoever waits for it, when nobody has its session open any more.)
+    fn let_go(&mut self) {
+        self.plan.files.clear();
+        self.plan.regions.clear();
     }
 }
 

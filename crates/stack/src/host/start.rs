@@ -13,7 +13,9 @@ use crate::StackError;
 use crate::place::Place;
 use crate::protocol::{AskCache, AskFiles, CacheSays, FilesSay, STAGE_PAGES};
 use holdfast_access::{Acl, KeyName, Principal, ProcessName};
-use holdfast_components::{Asker, Event, Patience, Plan, Ports, Program, Regions, Supervisor};
+use holdfast_components::{
+    Asker, ComponentListing, Event, Patience, Plan, Ports, Program, Regions, Supervisor,
+};
 use holdfast_crypto::Digest;
 use holdfast_log::ring::Anchor;
 use holdfast_monitor::{Disk, Layout, Monitor, Names, PAGE_BYTES};
@@ -200,7 +202,8 @@ impl Stack {
         Ok(Stack { runtime: Some(runtime), serving, service, mounts, drivers, disks: count })
     }
 
-    /// Waits until all file systems can be used: recovered, and formatted if that was asked for.
+    /// Waits until all file systems can be used: recovered, and formatted if that was asked for. A session may have ended by
+    /// then ([`Stack::ended`]), which is no concern of the others.
     ///
     /// # Errors
     /// A driver does not come up; in words of the driver, if it said any.
@@ -214,7 +217,10 @@ impl Stack {
                 let is_late = started.elapsed() > patience;
                 let Some(Runtime::Apart(supervisor)) = &self.runtime else { return Err(error.into()) };
                 let listing = supervisor.listing();
-                let failed = listing.components.iter().find(|component| component.state.starts_with("down"));
+                let is_down = |component: &&ComponentListing| {
+                    component.state.starts_with("down") && !component.name.starts_with(SESSION)
+                };
+                let failed = listing.components.iter().find(is_down);
                 if let Some(failed) = failed {
                     let words = failed.last_end.clone().unwrap_or_default();
                     let what = if failed.name == *name { format!(" ({what})") } else { String::new() };
@@ -228,9 +234,17 @@ impl Stack {
         Ok(())
     }
 
-    /// How many sessions have not ended.
-    pub fn sessions(&self) -> usize {
-        self.mounts.len()
+    /// Why a session has ended, by its place in the configuration: `None` if it has not, no words if it was unmounted.
+    pub fn ended(&self, session: usize) -> Option<String> {
+        let name = session_name(session);
+        if self.mounts.has(&name) {
+            return None;
+        }
+        let Some(Runtime::Apart(supervisor)) = &self.runtime else { return Some(String::new()) };
+        let listing = supervisor.listing();
+        let found = listing.components.into_iter().find(|component| component.name == name);
+        let found = found.filter(|component| component.state.starts_with("down"));
+        Some(found.and_then(|component| component.last_end).unwrap_or_default())
     }
 
     /// How new the volume of each disk is.

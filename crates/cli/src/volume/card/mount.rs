@@ -10,9 +10,10 @@ use crate::volume::args::{Also, Mount};
 use crate::volume::places::{Places, absolute};
 use crate::volume::protect::Interrupt;
 use crate::volume::sessions;
-use holdfast_fuse::{Manner, close_session};
+use holdfast_fuse::mountpoint::{self, Manner, MountError};
 use holdfast_stack::Stack;
 use serde::Serialize;
+use std::io::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -52,7 +53,7 @@ pub fn mount(arguments: &Mount, directories: &Directories, format: output::Forma
         disks.push(plan);
         kept.push(one);
     }
-    let mut mounted = Mounted(Vec::new());
+    let mut mounted = Mounts(Vec::new());
     let mut opened = Vec::new();
     for one in &wanted {
         let source = &kept[one.card].path;
@@ -60,7 +61,7 @@ pub fn mount(arguments: &Mount, directories: &Directories, format: output::Forma
         let on = (one.card as u16, one.partition);
         let (directory, session) =
             sessions::open(arguments, source, &own, &one.user, &one.directory, on, volume)?;
-        mounted.0.push(directory);
+        mounted.0.push(Some(OneMount::new(directory, &one.user)?));
         opened.push(session);
     }
     let people = sessions::people(arguments)?;
@@ -70,12 +71,19 @@ pub fn mount(arguments: &Mount, directories: &Directories, format: output::Forma
         let _ = stack.stop();
         return Err(failed(error));
     }
-    let shown = Shown { device: kept[0].path.clone(), mounts: mounted.0.clone() };
+    let mut ended = mounted.close_ended(&stack);
+    let mounts: Vec<PathBuf> = mounted.0.iter().flatten().map(|mount| mount.directory.clone()).collect();
+    if mounts.is_empty() && !ended.is_empty() {
+        let _ = stack.stop();
+        return Err(Failure::new(Exit::Unavailable, ended.remove(0)));
+    }
+    ended.iter().for_each(|text| tell(text));
+    let shown = Shown { device: kept[0].path.clone(), mounts };
     format.print(&shown, |shown| {
         let mounts: Vec<String> = shown.mounts.iter().map(|mount| mount.display().to_string()).collect();
         format!("{} is mounted on {}", shown.device.display(), mounts.join(" and "))
     })?;
-    let served = serve(&stack, &kept);
+    let served = serve(&stack, &mut mounted, &kept);
     drop(mounted);
     let anchors = stack.stop().map_err(failed)?;
     served?;
@@ -120,10 +128,14 @@ fn wanted(arguments: &Mount, own: &str, places: &Places) -> Outcome<(Vec<Card>, 
 }
 
 /// Waits until all is unmounted, or until it is told to end; keeps the anchors.
-fn serve(stack: &Stack, cards: &[Kept]) -> Outcome {
+fn serve(stack: &Stack, mounts: &mut Mounts, cards: &[Kept]) -> Outcome {
     let interrupt = Interrupt::listen()?;
     let mut kept: Vec<Option<_>> = vec![None; cards.len()];
-    while stack.sessions() > 0 && !interrupt.is_asked() {
+    loop {
+        mounts.close_ended(stack).iter().for_each(|text| tell(text));
+        if mounts.0.iter().all(Option::is_none) || interrupt.is_asked() {
+            return Ok(());
+        }
         for ((card, now), kept) in cards.iter().zip(stack.anchors()).zip(&mut kept) {
             if kept.as_ref() != Some(&now) {
                 anchor::write(&card.remembered.anchor, &now)?;
@@ -132,18 +144,63 @@ fn serve(stack: &Stack, cards: &[Kept]) -> Outcome {
         }
         std::thread::sleep(PAUSE);
     }
-    Ok(())
 }
 
-/// Mount points that are to be free at the end.
-struct Mounted(Vec<PathBuf>);
+fn tell(text: &str) {
+    let _ = writeln!(std::io::stderr(), "holdfast: {text}");
+}
 
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        for directory in &self.0 {
-            if let Err(error) = close_session(directory, Manner::Lazily) {
-                tracing::warn!(directory = %directory.display(), %error, "the mount stays");
+/// A mount of one session.
+struct OneMount {
+    directory: PathBuf,
+    /// Whose, as `--session` has it.
+    user: String,
+    /// Its number: something else may be mounted there once it is gone.
+    id: Option<u64>,
+}
+
+impl OneMount {
+    fn new(directory: PathBuf, user: &str) -> Outcome<OneMount> {
+        let id = mountpoint::mounted_at(&directory)?.map(|mount| mount.id);
+        Ok(OneMount { directory, user: user.to_owned(), id })
+    }
+
+    /// Frees the directory, if that is still to be done.
+    fn close(&self) {
+        let Some(id) = self.id else { return };
+        match mountpoint::unmount_only(&self.directory, id, Manner::Lazily) {
+            Ok(()) | Err(MountError::NotMounted(_)) => {}
+            Err(error) => tracing::warn!(directory = %self.directory.display(), %error, "the mount stays"),
+        }
+    }
+}
+
+/// Mounts by the number of their session; those that have ended are none. The others are to be free at the end.
+struct Mounts(Vec<Option<OneMount>>);
+
+impl Mounts {
+    /// Frees the directories of sessions that have ended. Returns what is to be told of those that were not unmounted.
+    fn close_ended(&mut self, stack: &Stack) -> Vec<String> {
+        let mut told = Vec::new();
+        for (number, mount) in self.0.iter_mut().enumerate() {
+            let Some(why) = mount.as_ref().and_then(|_| stack.ended(number)) else { continue };
+            let Some(mount) = mount.take() else { continue };
+            mount.close();
+            if !why.is_empty() {
+                let OneMount { directory, user, .. } = mount;
+                told.push(format!(
+                    "the mount of {user} at {} has ended: {why}; what was acknowledged is on the disk, and the other \
+                     mounts go on",
+                    directory.display()
+                ));
             }
         }
+        told
+    }
+}
+
+impl Drop for Mounts {
+    fn drop(&mut self) {
+        self.0.iter().flatten().for_each(OneMount::close);
     }
 }
