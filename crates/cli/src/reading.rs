@@ -100,6 +100,14 @@ impl ReleaseSource {
     /// # Errors
     /// No mirror has it as it should be, it is revoked, or something here is damaged.
     pub fn open(&self, directories: &Directories) -> Outcome<Release> {
+        self.open_telling(directories, &|text| drop(writeln!(std::io::stderr(), "holdfast: {text}")))
+    }
+
+    /// As [`ReleaseSource::open`]; what people should be told goes to `tell`.
+    ///
+    /// # Errors
+    /// As of [`ReleaseSource::open`].
+    pub fn open_telling(&self, directories: &Directories, tell: &dyn Fn(&str)) -> Outcome<Release> {
         let Named { id, mirrors } = self.named()?;
         let trust = directories.releases_base()?;
         make_private(&trust)?;
@@ -125,7 +133,7 @@ impl ReleaseSource {
             .collect::<Result<_, _>>()
             .map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
         let release = Release::open(options, mirrors).map_err(open_failure)?;
-        tell(&release);
+        warnings(&release).for_each(|text| tell(&format!("warning: {text}")));
         crate::cache::remember(
             &folder,
             &format!("{SCHEME}{id}"),
@@ -135,13 +143,11 @@ impl ReleaseSource {
     }
 }
 
-/// Says what people should know about what was accepted.
-pub fn tell(release: &Release) {
+/// What people should know about what was accepted.
+fn warnings(release: &Release) -> impl Iterator<Item = String> {
     let current = release.current();
-    let warnings = current.accepted.warnings.iter().map(ToString::to_string);
-    for text in warnings.chain(current.notices.iter().cloned()) {
-        let _ = writeln!(std::io::stderr(), "holdfast: warning: {text}");
-    }
+    let warnings: Vec<String> = current.accepted.warnings.iter().map(ToString::to_string).collect();
+    warnings.into_iter().chain(current.notices.clone())
 }
 
 /// Says at the end which mirrors turned out to be bad, however it ends.

@@ -5,6 +5,7 @@ use crate::common;
 
 use common::desk::Desk;
 use common::{eventually, free_port, noise, run, text};
+use holdfast_sim::mirror::{HostileMirror, Misdeed};
 use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
@@ -420,6 +421,42 @@ fn bad_mirrors() {
     let down = format!("http://127.0.0.1:{}/", free_port());
     let said = desk.refused(69, &["verify", &down, "--id", &id]);
     assert!(said.contains(&format!("{down} cannot be reached: ")) && !said.contains("revoked"), "{said}");
+}
+
+/// Proves: whoever mounts a release from a mirror whose record is good and whose content cannot be had gets EIO, is told by
+/// `status` why and when it is tried again, can unmount, and reads everything once the mirror is mended; and who mounts it from
+/// a web server that knows no ranges is told so.
+#[test]
+fn half_bad_mirrors() {
+    let mut desk = Desk::new();
+    for number in 0..20 {
+        desk.write(&number.to_string(), noise(number, 100_000));
+    }
+    desk.publish(&[]);
+    for misdeed in [Misdeed::Breaks, Misdeed::TooMany, Misdeed::Resets, Misdeed::RedirectsElsewhere] {
+        let mirror = HostileMirror::of_folder(&desk.path("release"), misdeed, "packs/");
+        let mount = desk.mount(&mirror.url(), &[]);
+        for number in 0..20 {
+            let error = fs::read(mount.join(number.to_string())).expect_err("nothing can be had");
+            assert_eq!(error.raw_os_error(), Some(Errno::IO.raw_os_error()), "{misdeed:?}: {error}");
+        }
+        let shown = run(desk.holdfast().arg("status").arg(&mount));
+        assert!(shown.contains(&format!("mirror {}: paused", mirror.url())), "{misdeed:?}: {shown}");
+        mirror.set_honest(true);
+        eventually("it is read", || (0..20).all(|number| fs::read(mount.join(number.to_string())).is_ok()));
+        same(&mount, &desk.path("tree"));
+        mirror.set_honest(false);
+        desk.umount(&mount);
+        fs::remove_dir_all(desk.path("cache")).expect("removed");
+    }
+    let mirror = HostileMirror::of_folder(&desk.path("release"), Misdeed::IgnoresRanges, "");
+    let (mount, output) = desk.try_mount(&mirror.url(), &[]);
+    assert!(output.status.success(), "{}", text(&output));
+    let words = "sends whole files where parts are asked for";
+    assert!(text(&output).contains(words), "{}", text(&output));
+    let shown = run(desk.holdfast().arg("status").arg(&mount));
+    assert!(shown.contains(words), "{shown}");
+    desk.umount(&mount);
 }
 
 /// A mirror that shows an old record to somebody who has seen a newer one is refused; so is one that has expired, in a

@@ -117,8 +117,8 @@ impl MirroredBlocks {
         let mut found: HashMap<Digest, StoredBlock> = HashMap::new();
         let mut known = self.indexes.lock().clone();
         let mut asked_for_more = false;
-        // Another index may have in a pack what one says lies at the origin.
-        let mut not_at_origin = None;
+        // What one index says cannot be had another may know elsewhere.
+        let mut not_had = None;
         loop {
             for index in &known {
                 let missing: Vec<Digest> =
@@ -126,7 +126,7 @@ impl MirroredBlocks {
                 if missing.is_empty() {
                     break;
                 }
-                self.retrieve_by(index, &missing, &mut found, &mut not_at_origin)?;
+                self.retrieve_by(index, &missing, &mut found, &mut not_had)?;
             }
             let complete = addresses.iter().all(|address| found.contains_key(address));
             if complete || std::mem::replace(&mut asked_for_more, true) {
@@ -142,7 +142,7 @@ impl MirroredBlocks {
             known =
                 self.indexes.lock().iter().filter(|index| !before.contains(&index.name)).cloned().collect();
         }
-        match not_at_origin {
+        match not_had {
             // That one block is missing is no reason to do without the others.
             Some(error)
                 if (found.is_empty() || !error.missing())
@@ -188,7 +188,7 @@ impl MirroredBlocks {
         index: &RemoteIndex,
         addresses: &[Digest],
         found: &mut HashMap<Digest, StoredBlock>,
-        not_at_origin: &mut Option<NotHad>,
+        not_had: &mut Option<NotHad>,
     ) -> Result<(), NotHad> {
         let mut places = Vec::new();
         let mut at_origin = Vec::new();
@@ -200,7 +200,7 @@ impl MirroredBlocks {
             }
         }
         if let Err(error) = self.retrieve_from_origin(at_origin, found) {
-            not_at_origin.get_or_insert(error);
+            not_had.get_or_insert(error);
         }
         places.sort_unstable();
         let mut rest = &places[..];
@@ -224,9 +224,10 @@ impl MirroredBlocks {
                 end = (start + WINDOW_BYTES).min(pack.bytes);
             }
             match self.fetch(&layout::pack(&pack.digest), start..end, group, found) {
-                // The index is of another time than the mirror's packs; another index may know better.
                 Ok(()) => {}
-                Err(error) if error.missing_somewhere() || error.disputed() => {}
+                // The index is of another time than the mirror's packs; another index may know better.
+                Err(error) if error.disputed() => drop(not_had.get_or_insert(error)),
+                Err(error) if error.missing_somewhere() => {}
                 Err(error) => return Err(error),
             }
         }
@@ -253,7 +254,7 @@ impl MirroredBlocks {
             Ok(bytes)
         };
         // Where it should be is what an index says, which one mirror has named.
-        let (bytes, mirror) = self.mirrors.get_fitting(file, range, &check)?;
+        let (bytes, mirror) = self.mirrors.get_fitting(file, range, &wanted[0].1, &check)?;
         self.received.fetch_add(bytes.len() as u64, Relaxed);
         let mut beside = Vec::new();
         for frame in pack::Frame::all(&bytes) {
@@ -285,20 +286,12 @@ impl Remote for MirroredBlocks {
                 };
                 Ok(Response::Blocks(blocks.into_iter().zip(&addresses).map(addressed).collect()))
             }
-            Err(error) if error.file == OBJECTS => {
-                let why = format!(
-                    "{error}; the data of this release lies at the live file system that it was made of, and only a \
-                     mirror that reaches that has it"
-                );
-                match error.missing() {
-                    // Every mirror says so, and asking again makes no sense.
-                    true => Err(RpcError::Server(ServerError::Invalid(why))),
-                    false => Err(RpcError::Unreachable { address: "its mirrors".into(), why }),
-                }
-            }
-            Err(error) => {
-                Err(RpcError::Unreachable { address: "its mirrors".into(), why: error.to_string() })
-            }
+            // Mirrors are asked again as long as that makes sense before it comes to this.
+            Err(error) if error.file == OBJECTS => Err(RpcError::NotHad(format!(
+                "{error}; the data of this release lies at the live file system that it was made of, and only a mirror \
+                 that reaches that has it"
+            ))),
+            Err(error) => Err(RpcError::NotHad(error.to_string())),
         }
     }
 

@@ -23,6 +23,7 @@ pub use many::{Answer, Mirrors, NotHad, Standing, State};
 
 use holdfast_crypto::Digest;
 use std::ops::Range;
+use std::time::Duration;
 
 /// A place that has the files of a release. Untrusted: whatever it answers is checked by whoever asked.
 pub trait Mirror: Send + Sync {
@@ -43,6 +44,11 @@ pub trait Mirror: Send + Sync {
     /// [`MirrorError`].
     fn paths(&self, _paths: &[&[u8]], _bytes_max: u64) -> Result<Vec<u8>, MirrorError> {
         Err(Fault::Missing.of(self.name(), PATHS))
+    }
+
+    /// What its operator should mend, if it showed that: it works, but badly.
+    fn notice(&self) -> Option<String> {
+        None
     }
 
     /// Frames (see [`crate::pack`]) of some of these blocks, at least one, and as many as have room: of data that lies at
@@ -102,6 +108,8 @@ pub enum MirrorError {
         file: String,
         /// Why.
         why: String,
+        /// How long it wants to be left alone, if it says so.
+        retry_after: Option<Duration>,
     },
 }
 
@@ -111,6 +119,8 @@ enum Fault {
     Missing,
     Wrong(String),
     Unreachable(String),
+    /// Unreachable, and it says for how long.
+    Busy(String, Duration),
 }
 
 impl Fault {
@@ -127,7 +137,10 @@ impl Fault {
         match self {
             Fault::Missing => MirrorError::Missing { mirror, file },
             Fault::Wrong(why) => MirrorError::Wrong { mirror, file, why },
-            Fault::Unreachable(why) => MirrorError::Unreachable { mirror, file, why },
+            Fault::Unreachable(why) => MirrorError::Unreachable { mirror, file, why, retry_after: None },
+            Fault::Busy(why, retry_after) => {
+                MirrorError::Unreachable { mirror, file, why, retry_after: Some(retry_after) }
+            }
         }
     }
 }

@@ -89,6 +89,8 @@ pub struct MountedRelease {
     /// Look-ups are refused: the release counts no more.
     over: AtomicBool,
     over_because: Mutex<Option<FsError>>,
+    /// The kernel was told attributes of the root that are not its own.
+    root_is_assumed: AtomicBool,
     sink: Mutex<Option<ForgetSink>>,
 }
 
@@ -106,7 +108,7 @@ struct OpenDirectory {
 fn failure(error: ContentError, path: &str) -> FsError {
     match error {
         ContentError::Source(SourceError::Unreachable(_, why)) => {
-            FsError::Unreachable(format!("{path}: {why}"))
+            FsError::Local { kind: std::io::ErrorKind::Other, text: format!("{path}: {why}") }
         }
         other => {
             tracing::error!(path, error = %other, "what the mirrors have is not what was signed");
@@ -190,6 +192,7 @@ impl MountedRelease {
             absent: Mutex::new(LruCache::new(bound(ABSENT_KEPT))),
             over: AtomicBool::new(false),
             over_because: Mutex::default(),
+            root_is_assumed: AtomicBool::new(false),
             sink: Mutex::default(),
         })
     }
@@ -393,6 +396,24 @@ impl MountedRelease {
         }
     }
 
+    /// What the root is taken for while its own attributes cannot be had.
+    fn assumed_root(&self) -> Attributes {
+        Attributes {
+            ino: Ino::ROOT,
+            kind: InodeKind::Directory,
+            mode: 0o555,
+            links: 2,
+            size: 0,
+            blocks: 0,
+            modified_ns: 0,
+            changed_ns: 0,
+            uid: self.owner.uid,
+            gid: self.owner.gid,
+            device_number: 0,
+            generation: 0,
+        }
+    }
+
     fn is_opaque(node: &Node) -> bool {
         node.inode.xattrs.contains_key(catalog::OPAQUE)
     }
@@ -429,7 +450,11 @@ impl MountedRelease {
         lines.extend(current.accepted.warnings.iter().map(ToString::to_string));
         for mirror in self.release.mirrors().standings() {
             let why = mirror.why.map(|why| format!(" ({why})")).unwrap_or_default();
-            lines.push(format!("mirror {}: {:?}{why}", mirror.mirror, mirror.state).to_lowercase());
+            let again =
+                mirror.asked_again_s.map(|left| format!(", asked again in {left} s")).unwrap_or_default();
+            let state = format!("{:?}", mirror.state).to_lowercase();
+            lines.push(format!("mirror {}: {state}{why}{again}", mirror.mirror));
+            lines.extend(mirror.notice);
         }
         lines.join("\n")
     }
@@ -473,8 +498,21 @@ impl FixedTree for MountedRelease {
     }
 
     fn attributes(&self, ino: Ino) -> Result<Attributes, FsError> {
-        let (found, node) = self.found(ino)?;
-        Ok(self.shown(ino, &found.tree, &node))
+        match self.found(ino) {
+            Ok((found, node)) => {
+                if ino == Ino::ROOT && self.root_is_assumed.swap(false, Ordering::SeqCst) {
+                    self.tell(Forget::Inode(Ino::ROOT));
+                }
+                Ok(self.shown(ino, &found.tree, &node))
+            }
+            // Without them nobody could even ask the mount what is the matter.
+            Err(error) if ino == Ino::ROOT => {
+                tracing::debug!(%error, "the root directory cannot be had");
+                self.root_is_assumed.store(true, Ordering::SeqCst);
+                Ok(self.assumed_root())
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn target(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
@@ -508,8 +546,11 @@ impl FixedTree for MountedRelease {
                     (wanted && to > ahead.max(end)).then(|| ahead.max(end)..to)
                 }
             };
-            if let Some(range) = ahead {
-                file::prefetch(&**tree.source(), map, range).map_err(failed)?;
+            if let Some(range) = ahead
+                && let Err(error) = file::prefetch(&**tree.source(), map, range)
+            {
+                // It may be of what is not read now.
+                tracing::debug!(%error, "reading ahead failed");
             }
         }
         tree.read(&node, offset, length).map_err(failed)
@@ -629,9 +670,10 @@ impl FixedTree for MountedRelease {
     }
 
     fn statistics(&self) -> Statistics {
-        let files = self
-            .node(Ino::ROOT)
-            .map_or(0, |root| catalog::directory_root(&root.inode).map_or(0, |map| map.len()));
+        // Only by what is known: `df` and `status` must not wait for a mirror.
+        let root = ino_of(ROOT_PATH, None, &self.tree.read().reference().address);
+        let root = self.inodes.lock().get(&root).cloned();
+        let files = root.and_then(|root| Some(catalog::directory_root(&root.inode).ok()?.len())).unwrap_or(0);
         Statistics {
             block_bytes: 4096,
             blocks: 0,

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// How long a block is waited for.
+/// How long a block is waited for. Mirrors that fail are given up before that.
 const DEADLINE: Duration = Duration::from_secs(60);
 
 /// How much a mirror may send when it looks up paths.
@@ -190,8 +190,12 @@ pub(crate) fn best(
     mirrors: &[Arc<dyn Mirror>],
     options: &Options,
 ) -> Result<Admitted, OpenError> {
-    let ask =
-        |mirror: &Arc<dyn Mirror>| admit(trust, &**mirror, &options.revocations, now_s(), options.stale);
+    let ask = |mirror: &Arc<dyn Mirror>| {
+        let admitted = admit(trust, &**mirror, &options.revocations, now_s(), options.stale)?;
+        // Nearly all that is read later is a part of a file: it shows itself whether the mirror knows parts.
+        let _ = mirror.get(layout::ROOT, Some(0..1), 1);
+        Ok(admitted)
+    };
     let answers: Vec<_> = std::thread::scope(|scope| {
         let asked: Vec<_> = mirrors.iter().map(|mirror| scope.spawn(|| ask(mirror))).collect();
         asked
@@ -222,6 +226,7 @@ pub(crate) fn best(
     }
     if let Some(best) = &mut best {
         best.notices.extend(why.iter().filter(|error| error.is_proof()).map(ToString::to_string));
+        best.notices.extend(mirrors.iter().filter_map(|mirror| mirror.notice()));
     }
     best.ok_or(OpenError::NoMirror { id: options.id, why })
 }

@@ -134,6 +134,7 @@ impl Mirror for OriginMirror {
                 mirror: self.name().to_owned(),
                 file: OBJECTS.to_owned(),
                 why: error.to_string(),
+                retry_after: None,
             }),
         }
     }

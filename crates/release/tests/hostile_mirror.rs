@@ -92,7 +92,7 @@ fn mirrors(of: &[&Started]) -> Mirrors {
     let http = |mirror: &&Started| -> Arc<dyn Mirror> {
         Arc::new(Http::with_patience(&mirror.url(), patience(mirror.misdeed)).expect("a URL"))
     };
-    Mirrors::new(of.iter().map(http).collect())
+    Mirrors::new(of.iter().map(http).collect()).waiting_at_most(Duration::ZERO)
 }
 
 /// What comes of one mirror, alone; with words that its error must have.
@@ -116,7 +116,9 @@ fn verdicts(misdeed: Misdeed) -> (Verdict, Verdict) {
         Misdeed::Denies => (Missing, Missing),
         Misdeed::Forbids => (Missing, Missing),
         Misdeed::Breaks => (Unreachable("503"), Unreachable("503")),
+        Misdeed::TooMany => (Unreachable("429"), Unreachable("429")),
         Misdeed::Drops => (Unreachable(""), Unreachable("")),
+        Misdeed::Resets => (Unreachable(""), Unreachable("")),
         Misdeed::Silent => (Unreachable(""), Unreachable("")),
         Misdeed::DripsHead => (Unreachable(""), Unreachable("")),
         Misdeed::DripsBody => (Unreachable("too slow"), Unreachable("too slow")),
@@ -141,6 +143,7 @@ fn verdicts(misdeed: Misdeed) -> (Verdict, Verdict) {
         Misdeed::UnaskedRange => (Wrong("a part"), Wrong("not 1000 to 50000")),
         Misdeed::MixesUp => (Bad, Bad),
         Misdeed::FlipsByte => (Bad, Bad),
+        Misdeed::Zeroes => (Bad, Bad),
     }
 }
 
@@ -322,7 +325,7 @@ fn missing_files() {
     // With one that cannot be reached, it is not certain.
     let dead: Arc<dyn Mirror> = parse(&format!("http://127.0.0.1:{}/", free_port())).expect("a mirror");
     let empty: Arc<dyn Mirror> = parse(&empty.url()).expect("a mirror");
-    let some = Mirrors::new(vec![dead, empty]);
+    let some = Mirrors::new(vec![dead, empty]).waiting_at_most(Duration::ZERO);
     let error = some.get_checked("keys/2", None, 100, &|_| Ok::<_, String>(())).expect_err("none has it");
     assert!(!error.missing() && error.missing_somewhere(), "{error}");
     assert!(matches!(MirrorError::from(error), MirrorError::Unreachable { .. }));
@@ -422,20 +425,22 @@ fn who_is_to_blame() {
     let fits = |wanted: u8| {
         move |bytes: Vec<u8>| if bytes == [wanted] { Ok(()) } else { Err("something else".to_owned()) }
     };
+    let block = |number: u8| Digest([number; 32]);
     let mirrors = eventually_some("the second is the slower one", || {
         let mirrors = Mirrors::new(vec![Arc::new(Has(1, "one")), Arc::new(Has(2, "two"))]);
-        let error = mirrors.get_fitting(layout::ROOT, 0..1, &fits(3)).expect_err("nobody has that");
+        let error =
+            mirrors.get_fitting(layout::ROOT, 0..1, &block(3), &fits(3)).expect_err("nobody has that");
         assert!(error.disputed() && !error.missing_somewhere());
         assert!(mirrors.dropped().is_empty());
         let [one, two] = &mirrors.standings()[..] else { panic!("two mirrors") };
         (one.latency_ms < two.latency_ms).then_some(mirrors)
     });
-    let (_, giver) = mirrors.get_fitting(layout::ROOT, 0..1, &fits(2)).expect("the second has it");
+    let (_, giver) = mirrors.get_fitting(layout::ROOT, 0..1, &block(2), &fits(2)).expect("the second has it");
     assert_eq!(giver, "two");
     let dropped: Vec<String> = mirrors.dropped().into_iter().map(|(mirror, _)| mirror).collect();
     assert_eq!(dropped, ["one"]);
-    let error = mirrors.get_fitting(layout::ROOT, 0..1, &fits(3)).expect_err("nobody has that");
-    assert!(!error.disputed(), "there is one mirror left, which named the index too");
+    let error = mirrors.get_fitting(layout::ROOT, 0..1, &block(4), &fits(4)).expect_err("nobody has that");
+    assert_eq!(error.said.len(), 1, "there is one mirror left, which named the index too");
     assert_eq!(mirrors.dropped().len(), 2);
 }
 

@@ -3,53 +3,20 @@
 
 use crate::publisher;
 
-use holdfast_crypto::DigestKey;
 use holdfast_release::accept::Stale;
 use holdfast_release::draft::Draft;
 use holdfast_release::mirror::{Http, Mirror, MirrorError};
-use holdfast_release::open::{Options, Release, now_s};
-use holdfast_release::publish::compose::{Terms, compose, tidy};
-use holdfast_release::publish::rules::Rules;
+use holdfast_release::open::{Options, Release};
 use holdfast_release::release_dir::ReleaseDir;
 use holdfast_release::serve::{ServeConfig, Server};
 use holdfast_release::signing::Signed;
 use holdfast_release::tree::Found;
-use publisher::{DAY_S, chain, first_set, key};
+use publisher::{chain, first_set, install, publish};
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-
-fn install(directory: &ReleaseDir, mut draft: Draft) {
-    for signer in [1, 2] {
-        draft.sign(&key(signer)).expect("signed");
-    }
-    directory.install(&draft.finish().expect("enough signatures")).expect("installed");
-}
-
-fn publish(source: &Path, target: &Path) {
-    let terms = Terms {
-        source,
-        target,
-        now_s: now_s(),
-        life_s: 30 * DAY_S,
-        note: "",
-        keep: 1,
-        first_key: DigestKey::WELL_KNOWN,
-        rules: &Rules::default(),
-        newest: None,
-        level: 1,
-        threads: 1,
-        memory: None,
-        live: None,
-    };
-    let composed = compose(&terms, &mut |_| true).expect("composed");
-    install(&ReleaseDir::new(target), composed.draft.clone());
-    composed.remember().expect("remembered");
-    tidy(target, 1).expect("tidied");
-}
 
 /// A mirror that counts.
 struct Counting {

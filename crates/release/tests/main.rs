@@ -4,6 +4,7 @@ mod attacks;
 mod drafts;
 mod golden_records;
 mod golden_tree;
+mod half_bad;
 mod hints;
 mod hostile_mirror;
 mod https;

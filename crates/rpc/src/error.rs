@@ -50,6 +50,9 @@ pub enum RpcError {
     /// Peer: it sent something that no honest server sends.
     #[error("the server's answer is malformed: {0}")]
     Malformed(String),
+    /// Peer: of several who have the same, none gave anything of use, and to ask again makes no sense for now.
+    #[error("{0}")]
+    NotHad(String),
     /// Caller: whoever keeps the device's key did not sign the handshake.
     #[error(transparent)]
     Key(#[from] NotSigned),

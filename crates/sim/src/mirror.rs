@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::JoinHandle;
@@ -23,8 +24,12 @@ pub enum Misdeed {
     Forbids,
     /// It is out of order.
     Breaks,
+    /// It wants to be left alone for a second.
+    TooMany,
     /// It closes each connection when asked.
     Drops,
+    /// It resets each connection in the middle of what it announced.
+    Resets,
     /// It never answers.
     Silent,
     /// The head of its answer comes a byte at a time.
@@ -73,16 +78,20 @@ pub enum Misdeed {
     MixesUp,
     /// It changes one byte.
     FlipsByte,
+    /// It sends zeroes.
+    Zeroes,
 }
 
 impl Misdeed {
     /// All of them, the honest one first.
-    pub const ALL: [Misdeed; 29] = [
+    pub const ALL: [Misdeed; 32] = [
         Misdeed::Honest,
         Misdeed::Denies,
         Misdeed::Forbids,
         Misdeed::Breaks,
+        Misdeed::TooMany,
         Misdeed::Drops,
+        Misdeed::Resets,
         Misdeed::Silent,
         Misdeed::DripsHead,
         Misdeed::DripsBody,
@@ -107,6 +116,7 @@ impl Misdeed {
         Misdeed::UnaskedRange,
         Misdeed::MixesUp,
         Misdeed::FlipsByte,
+        Misdeed::Zeroes,
     ];
 }
 
@@ -123,6 +133,9 @@ pub struct HostileMirror {
 struct Shared {
     files: BTreeMap<String, Vec<u8>>,
     misdeed: Misdeed,
+    /// What the names of those files begin with of which it misbehaves.
+    beginning: String,
+    is_honest: AtomicBool,
     connections: AtomicU64,
     requests: AtomicU64,
     sent: AtomicU64,
@@ -135,11 +148,27 @@ impl HostileMirror {
     /// # Panics
     /// There is no port on loopback.
     pub fn start(files: BTreeMap<String, Vec<u8>>, misdeed: Misdeed) -> HostileMirror {
+        HostileMirror::start_in_part(files, misdeed, "")
+    }
+
+    /// Serves the files of a folder and is honest with all but those whose names begin so.
+    ///
+    /// # Panics
+    /// The folder cannot be read, or there is no port on loopback.
+    pub fn of_folder(folder: &Path, misdeed: Misdeed, beginning: &str) -> HostileMirror {
+        let mut files = BTreeMap::new();
+        collect(folder, "", &mut files);
+        HostileMirror::start_in_part(files, misdeed, beginning)
+    }
+
+    fn start_in_part(files: BTreeMap<String, Vec<u8>>, misdeed: Misdeed, beginning: &str) -> HostileMirror {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
         let address = listener.local_addr().expect("an address");
         let shared = Arc::new(Shared {
             files,
             misdeed,
+            beginning: beginning.to_owned(),
+            is_honest: AtomicBool::new(false),
             connections: AtomicU64::new(0),
             requests: AtomicU64::new(0),
             sent: AtomicU64::new(0),
@@ -168,12 +197,17 @@ impl HostileMirror {
         format!("http://{}/", self.address)
     }
 
+    /// It is honest from now on, or goes on with its misdeed.
+    pub fn set_honest(&self, is_honest: bool) {
+        self.shared.is_honest.store(is_honest, SeqCst);
+    }
+
     /// How many connections it has had.
     pub fn connections(&self) -> u64 {
         self.shared.connections.load(SeqCst)
     }
 
-    /// How many requests it has had.
+    /// How many requests it has had of files of which it misbehaves.
     pub fn requests(&self) -> u64 {
         self.shared.requests.load(SeqCst)
     }
@@ -195,6 +229,17 @@ impl Drop for HostileMirror {
     }
 }
 
+fn collect(folder: &Path, beginning: &str, files: &mut BTreeMap<String, Vec<u8>>) {
+    for entry in std::fs::read_dir(folder).expect("a folder") {
+        let entry = entry.expect("an entry");
+        let name = format!("{beginning}{}", entry.file_name().to_str().expect("text"));
+        match entry.file_type().expect("a type").is_dir() {
+            true => collect(&entry.path(), &format!("{name}/"), files),
+            false => drop(files.insert(name, std::fs::read(entry.path()).expect("read"))),
+        }
+    }
+}
+
 /// What was asked for.
 struct Asked {
     path: String,
@@ -205,7 +250,9 @@ impl Shared {
     fn serve(&self, mut stream: TcpStream) -> io::Result<()> {
         stream.set_nodelay(true)?;
         while let Some(asked) = read_request(&mut stream)? {
-            self.requests.fetch_add(1, SeqCst);
+            if asked.path.starts_with(&self.beginning) {
+                self.requests.fetch_add(1, SeqCst);
+            }
             if !self.answer(&mut stream, &asked)? {
                 break;
             }
@@ -283,12 +330,23 @@ impl Shared {
             None => ("200 OK", String::new()),
         };
         let unannounced = format!("HTTP/1.1 {status}\r\n{said}Connection: close\r\n\r\n");
-        match self.misdeed {
+        let is_honest = self.is_honest.load(SeqCst) || !asked.path.starts_with(&self.beginning);
+        match if is_honest { Misdeed::Honest } else { self.misdeed } {
             Misdeed::Honest => return self.honest(stream, asked),
             Misdeed::Denies => return self.whole(stream, "404 Not Found", "", b""),
             Misdeed::Forbids => return self.whole(stream, "403 Forbidden", "", b"<Code>AccessDenied</Code>"),
             Misdeed::Breaks => return self.whole(stream, "503 Service Unavailable", "", b"out of order"),
+            Misdeed::TooMany => {
+                return self.whole(stream, "429 Too Many Requests", "Retry-After: 1\r\n", b"later");
+            }
             Misdeed::Drops => {}
+            Misdeed::Resets => {
+                self.head(stream, status, &said, bytes.len() as u64)?;
+                self.send(stream, half)?;
+                rustix::net::sockopt::set_socket_linger(&*stream, Some(Duration::ZERO))?;
+                // `shutdown` would end it in an orderly way.
+                return Err(io::ErrorKind::ConnectionReset.into());
+            }
             Misdeed::Silent => std::thread::sleep(Duration::from_secs(60)),
             Misdeed::DripsHead => self.drip(stream, unannounced.repeat(20).as_bytes())?,
             Misdeed::DripsBody => {
@@ -386,6 +444,7 @@ impl Shared {
                 }
                 return self.whole(stream, status, &said, &flipped);
             }
+            Misdeed::Zeroes => return self.whole(stream, status, &said, &vec![0; bytes.len()]),
         }
         Ok(false)
     }

@@ -217,7 +217,7 @@ pub fn await_report(mut child: Child, log: &Path, tell: &dyn Fn(&str)) -> Outcom
         for line in BufReader::new(pipe.take(1 << 20)).lines() {
             let line = line.map_err(|error| failed("does not report", error))?;
             match serde_json::from_str(&line) {
-                Ok(Report::HeldUp(why)) => tell(&why),
+                Ok(Report::Notice(text)) => tell(&text),
                 Ok(Report::Done(done)) => result = Some(done),
                 Err(_) => {}
             }
@@ -309,8 +309,8 @@ pub fn leave_terminal() {
 /// What a background process tells the command that waits for it, a line each.
 #[derive(Serialize, Deserialize)]
 enum Report {
-    /// It is not done yet, for this reason.
-    HeldUp(String),
+    /// What people should know meanwhile: what holds it up, or a warning.
+    Notice(String),
     /// How it went; the last one.
     Done(Result<(), Failure>),
 }
@@ -324,9 +324,9 @@ fn write_report(report: &Report) -> bool {
     })
 }
 
-/// In the background process: tells the waiting command what holds it up.
-pub fn held_up(why: &str) {
-    write_report(&Report::HeldUp(why.to_owned()));
+/// In the background process: has the waiting command tell people something.
+pub fn notice(text: &str) {
+    write_report(&Report::Notice(text.to_owned()));
 }
 
 /// In the background process: ends it when the waiting command ends (Ctrl-C), until the result is dropped. Nothing may be

@@ -131,7 +131,7 @@ impl Host {
         config.acknowledge_alarm = job.acknowledge_alarm;
         config.transfer.mode = job.transfer;
         config.on_trouble = Some(Arc::new(move |error| match in_background {
-            true => daemon::held_up(&error.to_string()),
+            true => daemon::notice(&error.to_string()),
             false => tracing::warn!("{error}"),
         }));
         config.witnesses = job.order.witnesses.as_ref().map(WitnessOrder::policy).transpose()?;

@@ -14,10 +14,14 @@ use holdfast_fuse::{Options, Session, mount_fixed};
 use holdfast_release::mount::first_touch::FirstTouches;
 use holdfast_release::mount::{MountedRelease, Owner};
 use std::collections::BTreeSet;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::mpsc::{RecvTimeoutError, TryRecvError, channel};
 use std::time::Duration;
+
+/// How often it is looked whether the mount has ended while mirrors are asked for a new release.
+const ENDED_LOOK: Duration = Duration::from_millis(200);
 
 /// Whether a release is meant, not a writable file system.
 pub fn is_meant(arguments: &Mount) -> bool {
@@ -42,15 +46,17 @@ pub fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option
     let title = format!("{SCHEME}{}@{}", named.id, named.mirrors[0]);
     if arguments.foreground {
         logging::to_stderr();
-        let serving = Serving::start(arguments, &source, &directory, &title, directories)?;
+        let tell = |text: &str| drop(writeln!(std::io::stderr(), "holdfast: {text}"));
+        let serving = Serving::start(arguments, &source, &directory, &title, directories, &tell)?;
         serving.serve();
         return Ok(None);
     }
     let bar = progress("mounting");
     let log = log_path(directories, &named.id.to_string())?;
     let own: Vec<_> = std::env::args_os().skip(1).collect();
+    let tell = |text: &str| bar.suspend(|| drop(writeln!(std::io::stderr(), "holdfast: {text}")));
     let started =
-        daemon::spawn(&own, &log, &daemon::KEEP).and_then(|child| daemon::await_report(child, &log, &|_| {}));
+        daemon::spawn(&own, &log, &daemon::KEEP).and_then(|child| daemon::await_report(child, &log, &tell));
     bar.finish_and_clear();
     started.map(|()| Some((directory, title)))
 }
@@ -67,7 +73,7 @@ pub fn run_in_background(arguments: &Mount, directories: &Directories) -> Outcom
             .map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", log.display())))?;
         let title = format!("{SCHEME}{}@{}", named.id, named.mirrors[0]);
         let _waiting = daemon::ends_with_command();
-        Serving::start(arguments, &source, &directory, &title, directories)
+        Serving::start(arguments, &source, &directory, &title, directories, &daemon::notice)
     };
     let started = serve();
     let heard = daemon::report(&started.as_ref().map(|_| ()).map_err(Clone::clone));
@@ -114,9 +120,10 @@ impl Serving {
         directory: &Path,
         title: &str,
         directories: &Directories,
+        tell: &dyn Fn(&str),
     ) -> Outcome<Serving> {
         limits::raise_open_files();
-        let release = source.open(directories)?;
+        let release = source.open_telling(directories, tell)?;
         let owner =
             Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
         let mounted = MountedRelease::new(Arc::new(release), owner);
@@ -168,6 +175,24 @@ impl Serving {
         let _ = self.session.unmount(Manner::Lazily);
     }
 
+    /// Looks for a new release. Mirrors may take long, and an unmount does not wait for them: then it is `None`.
+    fn refreshed(&self) -> Option<BTreeSet<String>> {
+        let mounted = self.mounted.clone();
+        let (done, refreshed) = channel();
+        let look = move || drop(done.send(mounted.refresh().into_iter().collect()));
+        if std::thread::Builder::new().name("refresh".into()).spawn(look).is_err() {
+            // The next one may have room.
+            return Some(BTreeSet::new());
+        }
+        loop {
+            match refreshed.recv_timeout(ENDED_LOOK) {
+                Ok(now) => return Some(now),
+                Err(RecvTimeoutError::Timeout) if self.ended.try_recv() == Err(TryRecvError::Empty) => {}
+                Err(_) => return None,
+            }
+        }
+    }
+
     /// Serves until it is unmounted; looks for new releases now and then.
     fn serve(self) {
         let mut before = BTreeSet::new();
@@ -177,7 +202,7 @@ impl Serving {
             left => left.min(self.refresh),
         };
         while let Err(RecvTimeoutError::Timeout) = self.ended.recv_timeout(wait(&self.mounted)) {
-            let now: BTreeSet<String> = self.mounted.refresh().into_iter().collect();
+            let Some(now) = self.refreshed() else { break };
             for text in now.difference(&before) {
                 tracing::warn!("{text}");
             }

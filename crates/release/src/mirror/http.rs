@@ -11,8 +11,9 @@ use holdfast_crypto::Digest;
 use holdfast_web::{Authorities, client};
 use std::io::Read;
 use std::ops::Range;
-use std::time::Duration;
-use ureq::http::header::{CONTENT_ENCODING, CONTENT_RANGE, HeaderValue, LOCATION};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, SystemTime};
+use ureq::http::header::{CONTENT_ENCODING, CONTENT_RANGE, HeaderMap, HeaderValue, LOCATION, RETRY_AFTER};
 use ureq::http::uri::{Authority, Scheme};
 use ureq::http::{Response, StatusCode, Uri};
 use ureq::unversioned::transport::{
@@ -71,6 +72,8 @@ pub struct Http {
     agent: Agent,
     /// The bucket that it is, if it is known to be one.
     bucket: Option<Asked>,
+    /// It has sent a whole file where a part was asked for.
+    ignores_ranges: AtomicBool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,7 +150,8 @@ impl Http {
                 .chain(PaceConnector(patience))
                 .chain(RustlsConnector::default());
         let agent = Agent::with_parts(config, connector, Remembering::default());
-        Ok(Http { name: url.clone(), url, origin, agent, bucket: None })
+        let ignores_ranges = AtomicBool::new(false);
+        Ok(Http { name: url.clone(), url, origin, agent, bucket: None, ignores_ranges })
     }
 
     /// A bucket, by its address `s3://BUCKET/PREFIX?endpoint=URL`.
@@ -181,8 +185,12 @@ impl Http {
             let answer = request.call().map_err(fault)?;
             let status = answer.status();
             if matches!(status, StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
+                if range.is_some() {
+                    self.ignores_ranges.store(status == StatusCode::OK, Relaxed);
+                }
                 return read(answer, range, bytes_max);
             }
+            let pause = retry_after(answer.headers());
             let location = answer.headers().get(LOCATION).cloned();
             // What it says besides does not matter, but read to its end the connection can be used again.
             let aside = take(answer, ASIDE_BYTES_MAX);
@@ -203,7 +211,7 @@ impl Http {
                 | StatusCode::SEE_OTHER
                 | StatusCode::TEMPORARY_REDIRECT
                 | StatusCode::PERMANENT_REDIRECT => target = self.follow(&target, location.as_ref())?,
-                status => return Err(refused(status)),
+                status => return Err(refused(status, pause)),
             }
         }
         Err(Fault::Wrong(format!("it redirects more than {REDIRECTS_MAX} times")))
@@ -227,6 +235,7 @@ impl Http {
         if status == StatusCode::OK {
             return read(answer, None, bytes_max);
         }
+        let pause = retry_after(answer.headers());
         let _ = take(answer, ASIDE_BYTES_MAX);
         Err(match status {
             // What a server says that only has files.
@@ -234,7 +243,7 @@ impl Http {
                 Fault::Missing
             }
             status if status.is_redirection() => Fault::Missing,
-            status => refused(status),
+            status => refused(status, pause),
         })
     }
 
@@ -276,6 +285,18 @@ impl Mirror for Http {
         self.fetch(file, range.as_ref(), bytes_max).map_err(|fault| fault.of(&self.name, file))
     }
 
+    fn notice(&self) -> Option<String> {
+        self.ignores_ranges.load(Relaxed).then(|| {
+            format!(
+                "{} sends whole files where parts are asked for, so reading a little costs much and packs of more than {} \
+                 MiB cannot be read: use a web server that knows ranges (holdfast serve, nginx, Apache, Caddy; python3 \
+                 -m http.server does not)",
+                self.name,
+                WHOLE_FILE_BYTES_MAX >> 20
+            )
+        })
+    }
+
     fn paths(&self, paths: &[&[u8]], bytes_max: u64) -> Result<Vec<u8>, MirrorError> {
         self.look_up(paths, bytes_max).map_err(|fault| fault.of(&self.name, PATHS))
     }
@@ -287,13 +308,26 @@ impl Mirror for Http {
     }
 }
 
+/// How long a server asks to be left alone: in seconds, or until a date.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    match text.parse() {
+        Ok(seconds) => Some(Duration::from_secs(seconds)),
+        Err(_) => httpdate::parse_http_date(text).ok()?.duration_since(SystemTime::now()).ok(),
+    }
+}
+
 /// What an answer means that does not give anything.
-fn refused(status: StatusCode) -> Fault {
+fn refused(status: StatusCode, pause: Option<Duration>) -> Fault {
     match status {
         // A bucket that does not let strangers list it says 'forbidden' for what it does not have.
         StatusCode::NOT_FOUND | StatusCode::GONE | StatusCode::FORBIDDEN => Fault::Missing,
         status if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
-            Fault::Unreachable(format!("it says '{status}'"))
+            let why = format!("it says '{status}'");
+            match pause {
+                Some(pause) => Fault::Busy(why, pause),
+                None => Fault::Unreachable(why),
+            }
         }
         status => Fault::Wrong(format!("it says '{status}'")),
     }

@@ -4,10 +4,16 @@
 
 use holdfast_content::{Algorithm, Reference};
 use holdfast_crypto::{Digest, DigestKey, PublicKey, SigningKey};
+use holdfast_release::draft::Draft;
 use holdfast_release::keys::{FreshnessRole, KeyChain, KeySet, Origin, ReleaseId, SignedKeySet};
+use holdfast_release::open::now_s;
+use holdfast_release::publish::compose::{Terms, compose, tidy};
+use holdfast_release::publish::rules::Rules;
 use holdfast_release::record::{Freshness, Location, Record, RootFile};
+use holdfast_release::release_dir::ReleaseDir;
 use holdfast_release::revocation::{Revocation, Statement};
 use holdfast_release::signing::{Role, Signable, Signed};
+use std::path::Path;
 
 pub const DAY_S: u64 = 86_400;
 /// When the first record is signed: 2026-01-01 00:00:00 UTC.
@@ -135,4 +141,35 @@ pub fn statement(chain: &KeyChain) -> Statement {
 
 pub fn revocation(chain: &KeyChain, seeds: &[u8]) -> Revocation {
     Revocation { sets: chain.sets().to_vec(), statement: signed(statement(chain), seeds) }
+}
+
+/// Has two sign a draft, and installs it.
+pub fn install(directory: &ReleaseDir, mut draft: Draft) {
+    for signer in [1, 2] {
+        draft.sign(&key(signer)).expect("signed");
+    }
+    directory.install(&draft.finish().expect("enough signatures")).expect("installed");
+}
+
+/// Publishes a folder, whose keys are installed.
+pub fn publish(source: &Path, target: &Path) {
+    let terms = Terms {
+        source,
+        target,
+        now_s: now_s(),
+        life_s: 30 * DAY_S,
+        note: "",
+        keep: 1,
+        first_key: DigestKey::WELL_KNOWN,
+        rules: &Rules::default(),
+        newest: None,
+        level: 1,
+        threads: 1,
+        memory: None,
+        live: None,
+    };
+    let composed = compose(&terms, &mut |_| true).expect("composed");
+    install(&ReleaseDir::new(target), composed.draft.clone());
+    composed.remember().expect("remembered");
+    tidy(target, 1).expect("tidied");
 }

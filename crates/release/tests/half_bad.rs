@@ -1,0 +1,153 @@
+//! A mirror that has the record and not the content: what a reader pays for it, and that it is found out when it is mended.
+
+use crate::publisher;
+
+use holdfast_release::accept::Stale;
+use holdfast_release::draft::Draft;
+use holdfast_release::mirror::{Http, Mirror, Patience, State};
+use holdfast_release::open::{Options, Release};
+use holdfast_release::release_dir::ReleaseDir;
+use holdfast_release::signing::Signed;
+use holdfast_release::tree::{Found, Node, Tree};
+use holdfast_sim::mirror::{HostileMirror, Misdeed};
+use holdfast_testing::{PATIENCE, eventually, noise};
+use publisher::{chain, first_set, install, publish};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const FILES: u64 = 24;
+const FILE_BYTES: usize = 40_000;
+
+fn content(number: u64) -> Vec<u8> {
+    noise(number + 1, FILE_BYTES)
+}
+
+/// A folder with a published release.
+fn published() -> TempDir {
+    let (source, target) = (tempfile::tempdir().expect("made"), tempfile::tempdir().expect("made"));
+    for number in 0..FILES {
+        fs::write(source.path().join(number.to_string()), content(number)).expect("written");
+    }
+    let first =
+        Draft { sets: vec![], keys: Some(Signed::unsigned(first_set())), root: None, statement: None };
+    install(&ReleaseDir::new(target.path()), first);
+    publish(source.path(), target.path());
+    target
+}
+
+/// Waits as long as it takes, but for those who have to be given up.
+fn patience(misdeed: Misdeed) -> Patience {
+    let (answer, bytes_per_s_min) = match misdeed {
+        Misdeed::Silent | Misdeed::DripsHead | Misdeed::DripsBody => (Duration::from_secs(3), 20_000),
+        _ => (PATIENCE, 1),
+    };
+    Patience { connect: PATIENCE, answer, bytes_per_s_min, total: PATIENCE }
+}
+
+fn open(trust: &Path, mirrors: &[(&HostileMirror, Misdeed)]) -> Release {
+    let http = |(mirror, misdeed): &(&HostileMirror, Misdeed)| -> Arc<dyn Mirror> {
+        Arc::new(Http::with_patience(&mirror.url(), patience(*misdeed)).expect("a URL"))
+    };
+    let options = Options {
+        id: chain().id(),
+        trust: trust.to_owned(),
+        revocations: Vec::new(),
+        stale: Stale::Refuse,
+        cache: None,
+        memory_bytes: 64 << 10,
+    };
+    Release::open(options, mirrors.iter().map(http).collect()).expect("opened")
+}
+
+/// Every file, looked up but not read.
+fn nodes(tree: &Tree) -> Vec<Node> {
+    let find = |number: u64| match tree.resolve(number.to_string().as_bytes(), false) {
+        Ok(Found::Node(node)) => node,
+        _ => panic!("{number} is there"),
+    };
+    (0..FILES).map(find).collect()
+}
+
+/// How many files cannot be read. Those that can are as they were published.
+fn walk(tree: &Tree, nodes: &[Node]) -> usize {
+    let is_refused = |(number, node): (usize, &Node)| match tree.read(node, 0, FILE_BYTES) {
+        Ok(bytes) => {
+            assert!(bytes == content(number as u64), "other bytes in file {number}");
+            false
+        }
+        Err(_) => true,
+    };
+    nodes.iter().enumerate().filter(|one| is_refused(*one)).count()
+}
+
+/// Proves: whatever a mirror does with packs, a walk through all files costs a few requests for each where it answers, and
+/// a few altogether where it does not; that it has a good record changes nothing; and all is read once it is mended.
+#[test]
+fn the_only_mirror() {
+    let folder = published();
+    // The honest one stands for a release that is read without trouble.
+    let misdeeds = Misdeed::ALL.into_iter().filter(|misdeed| {
+        !matches!(misdeed, Misdeed::RedirectsWithin | Misdeed::IgnoresRanges | Misdeed::UnaskedRange)
+    });
+    std::thread::scope(|scope| {
+        for misdeed in misdeeds {
+            let folder = folder.path();
+            scope.spawn(move || {
+                let mirror = HostileMirror::of_folder(folder, misdeed, "packs/");
+                mirror.set_honest(true);
+                let trust = tempfile::tempdir().expect("made");
+                let release = open(trust.path(), &[(&mirror, misdeed)]);
+                let tree = release.current().tree.clone();
+                let nodes = nodes(&tree);
+                let before = mirror.requests();
+                mirror.set_honest(false);
+                let refused = walk(&tree, &nodes);
+                if misdeed == Misdeed::Honest {
+                    assert_eq!(refused, 0);
+                    return;
+                }
+                // Some spare the beginnings of what they send.
+                assert!(refused > 0, "{misdeed:?}");
+                release.refresh().expect("its record is good");
+                walk(&tree, &nodes);
+                let asked = mirror.requests() - before;
+                let is_away = release.mirrors().standings()[0].asked_again_s.is_some()
+                    && release.mirrors().standings()[0].state == State::Paused;
+                let most = if is_away { FILES / 2 } else { FILES * 8 };
+                assert!(asked <= most, "{misdeed:?}: {asked} requests, {:?}", release.mirrors().standings());
+                mirror.set_honest(true);
+                eventually("it is found out that it is mended", || walk(&tree, &nodes) == 0);
+                let standing = &release.mirrors().standings()[0];
+                assert_eq!(standing.state, State::Good, "{misdeed:?}: {standing:?}");
+            });
+        }
+    });
+}
+
+/// Proves: beside a good mirror a half bad one costs a few requests in all, and no file.
+#[test]
+fn one_of_two() {
+    let folder = published();
+    std::thread::scope(|scope| {
+        for misdeed in Misdeed::ALL {
+            let folder = folder.path();
+            scope.spawn(move || {
+                let bad = HostileMirror::of_folder(folder, misdeed, "packs/");
+                let good = HostileMirror::of_folder(folder, Misdeed::Honest, "packs/");
+                let trust = tempfile::tempdir().expect("made");
+                let release = open(trust.path(), &[(&bad, misdeed), (&good, Misdeed::Honest)]);
+                let tree = release.current().tree.clone();
+                let nodes = nodes(&tree);
+                assert_eq!(walk(&tree, &nodes), 0, "{misdeed:?}");
+                if good.requests() > bad.requests() {
+                    return;
+                }
+                let standings = release.mirrors().standings();
+                assert!(standings[0].answers > FILES / 2, "{misdeed:?}: {standings:?}");
+            });
+        }
+    });
+}
