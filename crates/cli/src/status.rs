@@ -604,13 +604,25 @@ fn describe_write_back(back: &WriteBackStatus) -> String {
         }
     };
     if back.away && !back.gathers {
-        text += "; the server is away, work goes on without it";
+        text += "; the server is away, ";
+        text += &match back.room_left {
+            Some(left) if left < LITTLE_ROOM => {
+                "and there is no room for more changes until it is back: writing fails (ENOSPC), removing works, and what \
+                 was written is kept. The next mount can have more (--write-back-mib)"
+                    .to_owned()
+            }
+            Some(left) => format!("work goes on without it; there is room for {} more", mebibytes(left)),
+            None => "work goes on without it".to_owned(),
+        };
     }
     if let Some(trouble) = &back.trouble {
         text += &format!("; the last attempt to send failed: {trouble}");
     }
     text
 }
+
+/// With less room for changes than this, people are told that there is none.
+const LITTLE_ROOM: u64 = 1 << 20;
 
 fn mebibytes(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))

@@ -218,8 +218,9 @@ impl Backend for EngineBackend {
         self.0.test_lock(place, mode)
     }
 
-    fn unlock(&self, place: &LockPlace) {
+    fn unlock(&self, place: &LockPlace) -> Result<(), FsError> {
         self.0.unlock(place);
+        Ok(())
     }
 
     fn holds_locks(&self, file: Handle, space: LockSpace, owner: u64) -> bool {

@@ -231,6 +231,11 @@ pub trait Backend: Send + Sync {
         Ok(())
     }
 
+    /// How many bytes may still be written on this machine, where that is bounded now.
+    fn room_left(&self) -> Option<u64> {
+        None
+    }
+
     /// What this user has at the server and may have, where there is a limit.
     fn quota(&self) -> Option<Usage> {
         None
@@ -281,7 +286,7 @@ pub trait Backend: Send + Sync {
     fn test_lock(&self, place: &LockPlace, mode: LockMode) -> Result<Option<LockHolder>, FsError>;
 
     /// Gives up a range.
-    fn unlock(&self, place: &LockPlace);
+    fn unlock(&self, place: &LockPlace) -> Result<(), FsError>;
 
     /// Whether an owner holds locks of a file.
     fn holds_locks(&self, file: Handle, space: LockSpace, owner: u64) -> bool;

@@ -15,7 +15,9 @@ use holdfast_content::Handle;
 use holdfast_protocol::locks::LockRange;
 use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A lock, as the kernel asks for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,6 +31,20 @@ pub struct Lock {
     /// Bytes.
     pub range: LockRange,
 }
+
+/// Bytes of a file `NAME-shm` that SQLite locks, of which all who have a database in WAL mode open hold the last, shared.
+/// (SQLite's source: UNIX_SHM_BASE, UNIX_SHM_DMS.)
+const SHARED_MEMORY_LOCKS: RangeInclusive<u64> = 120..=128;
+/// How the name of such a file ends.
+const SHARED_MEMORY_NAME: &[u8] = b"-shm";
+/// Most such files that are remembered as refused.
+const SHARED_MEMORY_REFUSED_MAX: usize = 100;
+/// How long they are shown.
+const SHARED_MEMORY_SHOWN: Duration = Duration::from_secs(3600);
+/// Who holds, in place of a process, what shows other mounts that this one has a file of shared memory open.
+const MOUNT_OWNER: u64 = u64::MAX;
+/// The byte of it that is locked for that, far behind all that SQLite uses.
+const MOUNT_BYTE: u64 = 1 << 62;
 
 impl FileSystem {
     /// Takes a lock, and brings the file up to date. `Some`: somebody else holds it, and waiting was not wanted.
@@ -47,6 +63,11 @@ impl FileSystem {
             self.tokens.spend_any(caller.thread);
             let open = self.open_file(handle)?;
             let place = place_of(handle, &open.node, lock);
+            if self.is_shared_memory(&open.node, lock)
+                && let Some(holder) = self.have_alone(&open.node)?
+            {
+                return Ok(Some(holder));
+            }
             if lock.space == LockSpace::Fcntl {
                 open.lock_owners.lock().insert(lock.owner);
             }
@@ -54,11 +75,48 @@ impl FileSystem {
                 return Ok(Some(holder));
             }
             if let Err(error) = self.bring_up_to_date(&open.node) {
-                self.backend.unlock(&place);
+                // Nothing was written under it.
+                let _ = self.backend.unlock(&place);
                 return Err(error);
             }
             Ok(None)
         })
+    }
+
+    /// Whether this is SQLite, about to map the shared memory of a database in WAL mode. What is written to a mapping is
+    /// seen by programs of this mount only; on two mounts it would make a malformed database.
+    fn is_shared_memory(&self, node: &Node, lock: &Lock) -> bool {
+        lock.space == LockSpace::Fcntl
+            && SHARED_MEMORY_LOCKS.contains(&lock.range.start)
+            && SHARED_MEMORY_LOCKS.contains(&lock.range.last)
+            && self.nodes.path(node.ino).ends_with(SHARED_MEMORY_NAME)
+    }
+
+    /// Makes a file this mount's alone for as long as it is open here. `Some`: another mount has it.
+    fn have_alone(&self, node: &Node) -> Result<Option<LockHolder>, FsError> {
+        let held = self.backend.lock(&mount_place(node.handle()), LockMode::Exclusive, false)?;
+        let path = self.path_of(node);
+        let mut refused = self.shared_memory_refused.lock();
+        refused.retain(|(_, when)| when.elapsed() < SHARED_MEMORY_SHOWN);
+        let known = refused.iter().position(|(known, _)| *known == path);
+        if let Some(known) = known {
+            refused.remove(known);
+        }
+        if held.is_some() {
+            if known.is_none() {
+                tracing::error!("{}", shared_memory_words(&path));
+            }
+            refused.truncate(SHARED_MEMORY_REFUSED_MAX - 1);
+            refused.push_front((path, Instant::now()));
+        }
+        Ok(held)
+    }
+
+    /// What `status` says of databases that were refused because another mount has them open.
+    pub(super) fn shared_memory_refusals(&self) -> Vec<String> {
+        let refused = self.shared_memory_refused.lock();
+        let recent = refused.iter().filter(|(_, when)| when.elapsed() < SHARED_MEMORY_SHOWN);
+        recent.map(|(path, _)| format!("REFUSED: {}", shared_memory_words(path))).collect()
     }
 
     /// Who is in the way of a lock.
@@ -87,37 +145,59 @@ impl FileSystem {
             let place = place_of(handle, &open.node, lock);
             if self.backend.holds_locks(place.file, place.space, place.owner) {
                 self.publish_durably(&open.node)?;
-                self.backend.unlock(&place);
+                self.backend.unlock(&place)?;
             }
             Ok(())
         })
     }
 
-    /// A process has closed the file: whatever it held of it (fcntl) is free.
+    /// A process has closed the file: whatever it held of it (fcntl) is free, once what was written is published. If that
+    /// fails, or is called off since the process is killed, the locks go with the descriptor.
     pub fn closed_by(&self, handle: FileHandleId, owner: u64) {
         let Ok(open) = self.open_file(handle) else { return };
+        let file = open.node.handle();
+        let given_up = self.run(|| {
+            if self.backend.holds_locks(file, LockSpace::Fcntl, owner) {
+                self.publish_durably(&open.node)?;
+                self.give_up(file, LockSpace::Fcntl, owner)?;
+            }
+            Ok(())
+        });
         // When the descriptor itself ends, which is later, the process may have locked the file again by another.
-        open.lock_owners.lock().remove(&owner);
-        self.give_up(open.node.handle(), LockSpace::Fcntl, owner);
+        match given_up {
+            Ok(()) => open.lock_owners.lock().remove(&owner),
+            Err(_) => open.lock_owners.lock().insert(owner),
+        };
     }
 
     /// A descriptor has ended, once all is published: its own locks are free, and those of fcntl that belong to no process
     /// (F_OFD_SETLK), of which the kernel tells no end.
     pub(super) fn locks_ended(&self, handle: FileHandleId, file: Handle, owners: &BTreeSet<u64>) {
-        self.give_up(file, LockSpace::Flock, handle.0);
+        self.give_up_ended(file, LockSpace::Flock, handle.0);
+        if !self.files.lock().values().any(|open| open.node.handle() == file) {
+            self.give_up_ended(file, LockSpace::Fcntl, MOUNT_OWNER);
+        }
         for &owner in owners {
             // The kernel gives the number of one that has ended to the next.
             let is_again =
                 |open: &Arc<OpenFile>| open.node.handle() == file && open.lock_owners.lock().contains(&owner);
             if !self.files.lock().values().any(is_again) {
-                self.give_up(file, LockSpace::Fcntl, owner);
+                self.give_up_ended(file, LockSpace::Fcntl, owner);
             }
         }
     }
 
-    fn give_up(&self, file: Handle, space: LockSpace, owner: u64) {
-        if self.backend.holds_locks(file, space, owner) {
-            self.backend.unlock(&LockPlace { file, space, owner, process: 0, range: LockRange::ALL });
+    /// Nobody is left who could give it up later.
+    fn give_up_ended(&self, file: Handle, space: LockSpace, owner: u64) {
+        if let Err(error) = self.give_up(file, space, owner) {
+            tracing::warn!(%error, "the locks of a descriptor that has ended are not given up");
+        }
+    }
+
+    fn give_up(&self, file: Handle, space: LockSpace, owner: u64) -> Result<(), FsError> {
+        match self.backend.holds_locks(file, space, owner) {
+            true => self.backend.unlock(&LockPlace { file, space, owner, process: 0, range: LockRange::ALL }),
+            false => Ok(()),
         }
     }
 
@@ -166,6 +246,20 @@ impl FileSystem {
         };
         if is_other { self.invalidate_now(node.ino) } else { Ok(()) }
     }
+}
+
+fn mount_place(file: Handle) -> LockPlace {
+    let range = LockRange { start: MOUNT_BYTE, last: MOUNT_BYTE };
+    LockPlace { file, space: LockSpace::Fcntl, owner: MOUNT_OWNER, process: 0, range }
+}
+
+/// What people are told of a database that is in use on another machine.
+fn shared_memory_words(path: &str) -> String {
+    format!(
+        "{path}: a SQLite database in WAL mode needs memory that all its processes share, so they must be on one machine, \
+         and another has it open: \"database is locked\" until it closes it. With a rollback journal (PRAGMA \
+         journal_mode=DELETE) all machines can use it"
+    )
 }
 
 /// What belongs to a descriptor goes by its number here: the kernel's is given to the next as soon as it is closed, and so

@@ -350,7 +350,7 @@ impl FileSystem {
     }
 
     /// Space: what this user may store at the server, where there is a limit, and no more than the local spool's disk
-    /// has, which everything written must pass. Of its own disk the server tells nobody how much it has.
+    /// has, which everything written must pass, nor, while the server is away, than what is written may take here. Of its own disk the server tells nobody how much it has.
     ///
     /// # Errors
     /// [`FsError::Local`].
@@ -365,6 +365,9 @@ impl FileSystem {
         {
             blocks = limit / 4096;
             blocks_free = blocks_free.min(limit.saturating_sub(usage.bytes) / 4096);
+        }
+        if let Some(left) = self.backend.room_left() {
+            blocks_free = blocks_free.min(left / 4096);
         }
         Ok(Statistics {
             block_bytes: 4096,

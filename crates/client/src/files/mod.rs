@@ -70,11 +70,11 @@ use holdfast_content::{Handle, Inode, InodeKind, NAME_BYTES_MAX};
 use nodes::{Node, NodeState, Nodes, Pages};
 use parking_lot::Mutex;
 use spool::SpoolDirectory;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use views::{Fetched, Known, REQUEST_AGE_MAX, Tokens};
 
 /// Owner shown for what the mounting user may not write.
@@ -124,6 +124,8 @@ pub struct FileSystem {
     gate: OnceLock<Arc<dyn Gate>>,
     /// Asked whether what is shown is new enough, and whether a peer is to be waited for.
     vigil: OnceLock<Arc<Engine>>,
+    /// Files of shared memory that another mount has open, and when that was last in the way; the latest first.
+    shared_memory_refused: Mutex<VecDeque<(String, Instant)>>,
     this: Weak<FileSystem>,
 }
 
@@ -187,6 +189,7 @@ impl FileSystem {
                 pasts: past::Pasts::default(),
                 gate: OnceLock::new(),
                 vigil: OnceLock::new(),
+                shared_memory_refused: Mutex::default(),
                 this: this.clone(),
             }
         }))
@@ -241,6 +244,7 @@ impl FileSystem {
         if self.vigil.get().and_then(|engine| engine.peers()).is_some_and(|peers| peers.is_paused) {
             lines.push("PAUSED: a peer that was met is silent (`holdfast peers`)".to_owned());
         }
+        lines.extend(self.shared_memory_refusals());
         if lines.is_empty() {
             lines.push("working; everything seen so far was as its writers made it".to_owned());
         }

@@ -91,6 +91,68 @@ fn waiting_and_closing() {
     assert!(try_lock(&theirs, other, &fcntl(1, 55, 55)));
 }
 
+/// Proves: a process that is killed while what it wrote under a lock is on its way to the server has the lock until that is
+/// there: whoever takes it next sees it. So has one that closes another descriptor of the file.
+#[test]
+fn a_killed_holder_loses_no_update() {
+    let world = World::new();
+    let (ours, theirs) = (world.client(1, &[]), world.client(2, &[]));
+    let ino = write_file(&ours, b"f", b"0");
+    let other = open(&theirs, ino);
+    let lock = fcntl(1, 0, 0);
+    let mine = open(&ours, ino);
+    assert!(try_lock(&ours, mine, &lock));
+    put(&ours, mine, 0, b"1");
+    *ours.memory.fault.lock() = Some(FsError::Interrupted);
+    assert!(matches!(ours.flush(mine), Err(FsError::Interrupted)));
+    ours.closed_by(mine, 1);
+    assert!(!try_lock(&theirs, other, &lock), "what was written is not there yet");
+    *ours.memory.fault.lock() = None;
+    ours.release(mine);
+    assert!(try_lock(&theirs, other, &lock));
+    assert_eq!(theirs.read(other, 0, 9).unwrap(), b"1");
+    theirs.unlock(other, &lock).unwrap();
+
+    let (mine, reading) = (open(&ours, ino), ours.open(&WHO, ino, OpenFlags::READ).unwrap().handle);
+    assert!(try_lock(&ours, mine, &lock));
+    put(&ours, mine, 0, b"2");
+    ours.flush(reading).unwrap();
+    ours.closed_by(reading, 1);
+    assert!(try_lock(&theirs, other, &lock), "closing any descriptor frees them");
+    assert_eq!(theirs.read(other, 0, 9).unwrap(), b"2");
+}
+
+/// Proves: the shared memory of a database in WAL mode is one mount's for as long as it is open there; another is refused, and
+/// told why; other files and other locks are as ever.
+#[test]
+fn shared_memory_is_one_mounts() {
+    let world = World::new();
+    let (ours, theirs) = (world.client(1, &[]), world.client(2, &[]));
+    let shared = |client: &Client, handle: FileHandleId, owner: u64| {
+        let lock = fcntl(owner, 128, 128);
+        client.lock(&WHO, handle, &lock, LockMode::Shared, false).unwrap().is_none()
+    };
+    let ino = write_file(&ours, b"db-shm", b"");
+    theirs.lookup(&WHO, Ino::ROOT, b"db-shm").unwrap();
+    let (mine, also, other) = (open(&ours, ino), open(&ours, ino), open(&theirs, ino));
+    assert!(shared(&ours, mine, 1) && shared(&ours, also, 2));
+    assert!(!shared(&theirs, other, 1));
+    assert!(theirs.status_text().contains("db-shm") && theirs.status_text().contains("journal_mode"));
+    assert!(try_lock(&theirs, other, &fcntl(1, 500, 500)), "a lock that is not SQLite's");
+    for (handle, owner) in [(mine, 1), (also, 2)] {
+        assert!(!shared(&theirs, other, 1));
+        ours.closed_by(handle, owner);
+        ours.release(handle);
+    }
+    assert!(shared(&theirs, other, 1) && theirs.status_text().starts_with("working"));
+    let again = open(&ours, ino);
+    assert!(!shared(&ours, again, 1));
+
+    let ino = write_file(&ours, b"other", b"");
+    let (mine, other) = (open(&ours, ino), open(&theirs, ino));
+    assert!(shared(&ours, mine, 1) && shared(&theirs, other, 1));
+}
+
 /// Proves: the kernel tells the end of a descriptor when the program may long have opened and locked the file again, as the
 /// same owner; what it has locked since stays.
 #[test]
@@ -162,7 +224,7 @@ fn a_lost_lock_stops_writing() {
     assert!(try_lock(&ours, mine, &lock));
     put(&ours, mine, 0, b"mine");
     // Another has it now, and publishes.
-    ours.memory.unlock(&crate::LockPlace {
+    let _ = ours.memory.unlock(&crate::LockPlace {
         file: handle_of(ino).unwrap(),
         space: LockSpace::Fcntl,
         owner: 1,

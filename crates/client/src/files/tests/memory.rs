@@ -473,10 +473,11 @@ impl Backend for Memory {
         Ok(self.world.locks.lock().test(holder, &wish, 0).map(|conflict| lock_holder(&conflict)))
     }
 
-    fn unlock(&self, place: &LockPlace) {
+    fn unlock(&self, place: &LockPlace) -> Result<(), FsError> {
         let (holder, wish) = self.wish(place, None, false);
         self.world.locks.lock().wish(holder, &wish, 0);
         self.world.lock_changes.notify_all();
+        Ok(())
     }
 
     fn holds_locks(&self, file: Handle, space: LockSpace, owner: u64) -> bool {

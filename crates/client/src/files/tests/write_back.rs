@@ -556,6 +556,22 @@ fn a_full_journal() {
         }
     }
     assert!((5..30).contains(&taken.len()), "{} files", taken.len());
+    // What frees something goes on, and what makes something is refused before it is begun.
+    assert!(back.status().room_left.unwrap() < 200_000 && files.statfs().unwrap().blocks_free < 50);
+    let made = files.create(&WHO, Ino::ROOT, b"more", 0o644, OpenFlags::READ_WRITE);
+    assert!(matches!(made.map(drop), Err(FsError::NoSpace)));
+    let names: Vec<String> = taken.keys().cloned().collect();
+    for name in &names[..2] {
+        files.unlink(&WHO, Ino::ROOT, name.as_bytes()).unwrap();
+        taken.remove(name);
+    }
+    let shorter = SetAttributes { size: Some(10), ..SetAttributes::default() };
+    let ino = files.lookup(&WHO, Ino::ROOT, names[2].as_bytes()).unwrap().ino;
+    files.setattr(&WHO, ino, shorter, None).unwrap();
+    taken.get_mut(&names[2]).unwrap().truncate(10);
+    files.rename(&WHO, Ino::ROOT, names[3].as_bytes(), Ino::ROOT, b"renamed", RenameFlags::Replace).unwrap();
+    let renamed = taken.remove(&names[3]).unwrap();
+    taken.insert("renamed".to_owned(), renamed);
     *memory.fault.lock() = None;
     assert!(back.settle(PATIENCE).unwrap(), "{:?}", back.status());
     for (name, bytes) in taken {

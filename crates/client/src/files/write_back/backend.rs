@@ -94,6 +94,9 @@ impl Backend for WriteBack {
     }
 
     fn room(&self, bytes: u64) -> Result<(), FsError> {
+        if self.shared.room_left().is_some_and(|left| left <= bytes) {
+            return Err(FsError::NoSpace);
+        }
         self.shared.inner.room(bytes)
     }
 
@@ -115,6 +118,10 @@ impl Backend for WriteBack {
 
     fn past(&self, state: &PastState) -> Result<Arc<dyn View>, FsError> {
         self.shared.inner.past(state)
+    }
+
+    fn room_left(&self) -> Option<u64> {
+        self.shared.room_left()
     }
 
     fn device(&self) -> DeviceId {
@@ -171,15 +178,17 @@ impl Backend for WriteBack {
         self.shared.inner.test_lock(place, mode)
     }
 
-    fn unlock(&self, place: &LockPlace) {
+    fn unlock(&self, place: &LockPlace) -> Result<(), FsError> {
         let patience = if self.shared.is_away() { Duration::ZERO } else { UNLOCK_PATIENCE };
         match self.shared.settle(patience) {
             Ok(true) => {}
+            // The caller is called off, not the lock: it must not be free before what was written under it is there.
+            Err(FsError::Interrupted) => return Err(FsError::Interrupted),
             // The lock lapses at the server as this machine's others do while it is away; what was written under it
             // is compared with what is there before it counts.
             _ => tracing::warn!("a lock is given up before what was written under it is at the server"),
         }
-        self.shared.inner.unlock(place);
+        self.shared.inner.unlock(place)
     }
 
     fn holds_locks(&self, file: Handle, space: LockSpace, owner: u64) -> bool {

@@ -48,6 +48,13 @@ pub(crate) use replay::{Manner, Outcome, Replay, Sender};
 
 /// Most things changed that wait to be sent; beyond it, whoever changes more waits.
 const CHANGES_MAX: usize = 400_000;
+/// How many more there may be that make nothing.
+const CHANGES_RESERVED: usize = 20_000;
+/// Bounds of the part of the journal that is kept for such changes: a sixteenth of it, but no less and no more.
+const RESERVE_MIN: u64 = 256 << 10;
+const RESERVE_MAX: u64 = 64 << 20;
+/// How long a change waits for room while nothing is sent.
+const ROOM_WAIT: Duration = Duration::from_secs(2);
 /// Numbers for new files fetched at once, and how few left mean that it is time.
 const NUMBERS_FETCHED: u64 = 8192;
 const NUMBERS_LOW: u64 = 4096;
@@ -112,6 +119,8 @@ pub struct WriteBackStatus {
     pub paths: Vec<String>,
     /// Bytes of the journal.
     pub journal_bytes: u64,
+    /// While the server is away: how many bytes may still be written.
+    pub room_left: Option<u64>,
     /// Whether the server is away, so that calls are answered from what is known here.
     pub away: bool,
     /// Why the last attempt to send failed.
@@ -274,7 +283,7 @@ impl WriteBack {
     /// How things stand.
     pub fn status(&self) -> WriteBackStatus {
         let journal_bytes = self.shared.journal.bytes();
-        let gathering = self.shared.is_gathering();
+        let (gathering, room_left) = (self.shared.is_gathering(), self.shared.room_left());
         let local = self.shared.local.lock();
         let mut paths: Vec<String> = Vec::new();
         for change in local.queue.iter().flat_map(|record| &record.inodes) {
@@ -293,6 +302,7 @@ impl WriteBack {
             oldest_ns: local.queue.front().map(|record| record.at_ns),
             paths,
             journal_bytes,
+            room_left,
             away: self.shared.away.load(SeqCst) || !self.shared.inner.is_reachable(),
             trouble: local.ended.as_ref().or(local.trouble.as_ref()).map(ToString::to_string),
             conflicts: local.told.iter().cloned().collect(),

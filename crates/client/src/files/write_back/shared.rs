@@ -6,8 +6,8 @@ use super::overlay::{LiveView, Planning};
 use super::sender::Reserve;
 use super::views::{JournalSink, Layered};
 use super::{
-    AHEAD_MAX, CHANGES_MAX, FRESH_PATIENCE, Made, NUMBERS_FETCHED, NUMBERS_LOW, PROBE_PAUSE, Shared,
-    TOLD_MAX, Told,
+    AHEAD_MAX, CHANGES_MAX, CHANGES_RESERVED, FRESH_PATIENCE, Made, NUMBERS_FETCHED, NUMBERS_LOW,
+    PROBE_PAUSE, RESERVE_MAX, RESERVE_MIN, ROOM_WAIT, Shared, TOLD_MAX, Told,
 };
 use crate::error::FsError;
 use crate::interrupt::{self, Woken};
@@ -58,7 +58,10 @@ impl Shared {
     /// Where new blocks go.
     pub(super) fn sink(&self) -> JournalSink {
         let writing = self.journal.writing();
-        JournalSink { journal: self.journal.clone(), key: self.source().digest_key(), failed: None, writing }
+        // Half of what is reserved stays for edits that bring no blocks.
+        let bytes_max = self.room_left().map(|_| self.options.bytes_max + self.reserve() / 2);
+        let key = self.source().digest_key();
+        JournalSink { journal: self.journal.clone(), key, bytes_max, failed: None, writing }
     }
 
     /// Makes an edit here, wherever the server is.
@@ -129,14 +132,22 @@ impl Shared {
         }
     }
 
-    /// Holds up whoever writes faster than can be sent, once the journal is full.
+    /// Holds up whoever writes faster than can be sent, once the journal is full. Programs that write, or make something, are
+    /// refused earlier ([`Shared::room_left`]); what is left then is for those that remove and shorten, and for what was
+    /// written already.
     pub(super) fn wait_for_room(&self) -> Result<(), FsError> {
         let mut local = self.local.lock();
-        while local.changes > CHANGES_MAX || self.journal.bytes() > self.options.bytes_max {
+        let (mut done, mut since) = (local.done, Instant::now());
+        let bytes_max = self.options.bytes_max + self.reserve();
+        while local.changes > CHANGES_MAX + CHANGES_RESERVED || self.journal.bytes() > bytes_max {
             if let Some(ended) = &local.ended {
                 return Err(ended.clone());
             }
-            if self.is_away() || local.queue.is_empty() {
+            if done != local.done {
+                (done, since) = (local.done, Instant::now());
+            }
+            // A server that takes nothing may be found to be away only when its time is up.
+            if self.is_away() || local.queue.is_empty() || since.elapsed() > ROOM_WAIT {
                 return Err(FsError::NoSpace);
             }
             local.wanted = local.last;
@@ -147,6 +158,20 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    /// Bytes of the journal that are kept for edits that make nothing.
+    fn reserve(&self) -> u64 {
+        (self.options.bytes_max / 16).clamp(RESERVE_MIN, RESERVE_MAX)
+    }
+
+    /// How much more may be written; `None`: as much as can be sent.
+    pub(super) fn room_left(&self) -> Option<u64> {
+        if self.options.gathers || !self.is_away() {
+            return None;
+        }
+        let is_full = self.local.lock().changes > CHANGES_MAX;
+        Some(if is_full { 0 } else { self.options.bytes_max.saturating_sub(self.journal.bytes()) })
     }
 
     pub(super) fn is_away(&self) -> bool {

@@ -78,6 +78,8 @@ impl BlockSource for Layered {
 pub(super) struct JournalSink {
     pub(super) journal: Arc<Journal>,
     pub(super) key: DigestKey,
+    /// How large the journal may become, while nothing can be sent.
+    pub(super) bytes_max: Option<u64>,
     pub(super) failed: Option<FsError>,
     pub(super) writing: Writing,
 }
@@ -98,7 +100,8 @@ impl BlockSink for JournalSink {
 
     fn put(&mut self, block: Block) -> Reference {
         if self.failed.is_none() {
-            self.failed = self.journal.put(&block).err();
+            let is_full = self.bytes_max.is_some_and(|bytes_max| self.journal.bytes() > bytes_max);
+            self.failed = if is_full { Some(FsError::NoSpace) } else { self.journal.put(&block).err() };
         }
         block.reference()
     }
