@@ -114,10 +114,15 @@ fn rights(desk: &Desk, path: &Path) -> String {
     if fs::read(path).is_ok() {
         rights.push('r');
     }
-    let file = File::options().write(true).open(path).expect("opening asks nothing");
-    if file.write_all_at(b"X", 0).is_ok() {
-        rights.push('w');
+    match File::options().write(true).open(path) {
+        Ok(file) => {
+            file.write_all_at(b"X", 0).expect("who may open it to write may write");
+            rights.push('w');
+        }
+        Err(error) => assert_eq!(error.raw_os_error(), EACCES),
     }
+    let both = File::options().read(true).write(true).open(path);
+    assert_eq!(both.is_ok(), rights.contains('w'), "{both:?}");
     let path = path.to_str().expect("text");
     for (letter, arguments) in
         [('a', ["acl", "set", path, "user:nobody-else=r"].as_slice()), ('o', &["owner", "show", path])]

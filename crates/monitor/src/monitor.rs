@@ -427,7 +427,7 @@ impl<M: Memory> Monitor<M> {
     }
 
     /// Changes a part of a block in memory, from `skipped` bytes on, for somebody on the ACL; the whole of it also where the
-    /// page is empty. The disk has it when the page was drained.
+    /// page is empty. The disk has it when the page was drained. Of no bytes it only says whether the caller may.
     ///
     /// # Errors
     /// [`MonitorError::Denied`], [`MonitorError::Outdated`], [`MonitorError::NoRegion`], [`MonitorError::WrongLength`],
@@ -436,6 +436,9 @@ impl<M: Memory> Monitor<M> {
         let mut regions = self.regions.lock();
         let (block, _) = regions.current(at)?;
         self.permits(&regions, by, at.page, Access::ReadWrite)?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
         let (_, _, length, _) = self.place(block)?;
         let end = skipped.saturating_add(bytes.len());
         if end > length {

@@ -163,7 +163,11 @@ fn two_people() {
     fs::write(&hers, &secret).expect("written");
     assert_eq!(fs::metadata(&his).expect("seen").len(), secret.len() as u64);
     assert_eq!(errno(fs::read(&his)), Some(libc::EACCES));
-    let file = fs::File::options().write(true).open(&his).expect("opening asks nothing");
+    assert_eq!(errno(fs::File::options().write(true).open(&his)), Some(libc::EACCES));
+    // Nor by what was opened while it was nobody's.
+    fs::write(running.alice.join("early"), b"").expect("made");
+    let file = fs::File::options().write(true).open(running.bob.join("early")).expect("it is nobody's yet");
+    fs::write(running.alice.join("early"), &secret).expect("written");
     assert_eq!(errno(file.write_all_at(b"x", 10)), Some(libc::EACCES));
     assert_eq!(errno(file.write_all_at(b"x", 40_000)), Some(libc::EACCES));
     assert_eq!(errno(file.set_len(3)), Some(libc::EACCES));
@@ -172,6 +176,7 @@ fn two_people() {
     fs::write(running.bob.join("other"), b"his").expect("written");
     assert_eq!(errno(fs::rename(running.bob.join("other"), &his)), Some(libc::EACCES), "nor replace it");
     assert_eq!(fs::read(&hers).expect("read"), secret);
+    assert_eq!(fs::read(running.alice.join("early")).expect("read"), secret);
     assert_eq!(errno(fs::read(running.alice.join("other"))), Some(libc::EACCES));
 
     fs::write(running.alice.join("empty"), b"").expect("made");

@@ -55,6 +55,11 @@ fn errno(code: Code) -> Errno {
     Errno::from_i32(code)
 }
 
+/// Whether a file is opened to be changed.
+fn writes(flags: OpenFlags) -> bool {
+    flags.0 & libc::O_ACCMODE != libc::O_RDONLY || flags.0 & libc::O_TRUNC != 0
+}
+
 fn end(reply: ReplyEmpty, done: Result<(), Code>) {
     match done {
         Ok(()) => reply.ok(),
@@ -100,8 +105,7 @@ impl Served {
 impl Served {
     /// Who opens a file in a session for a program, is identified.
     fn identified(&self, request: &Request, ino: INodeNo, flags: OpenFlags) -> Result<FileHandle, Code> {
-        let writes = flags.0 & libc::O_ACCMODE != libc::O_RDONLY || flags.0 & libc::O_TRUNC != 0;
-        let entering = Entering { inode: ino.0, thread: request.pid(), writes };
+        let entering = Entering { inode: ino.0, thread: request.pid(), writes: writes(flags) };
         match self.files.enter(entering)? {
             Entry::GoesOn => Ok(IDENTIFIED),
             Entry::Blind => Ok(BLIND),
@@ -259,7 +263,11 @@ impl Filesystem for Served {
             Ok(BLIND) => reply.opened(BLIND, FopenFlags::empty()),
             // The session is one user's, whatever else the system lets others do.
             Ok(_) if request.uid() != self.uid => reply.error(Errno::EACCES),
-            Ok(handle) => reply.opened(handle, FopenFlags::FOPEN_KEEP_CACHE),
+            // Whoever opens a file to read may also want to be told whose it is, or to accept it; reading is judged then.
+            Ok(handle) => match if writes(flags) { self.files.may_write(ino.0) } else { Ok(()) } {
+                Ok(()) => reply.opened(handle, FopenFlags::FOPEN_KEEP_CACHE),
+                Err(code) => reply.error(errno(code)),
+            },
             Err(code) => reply.error(errno(code)),
         }
     }

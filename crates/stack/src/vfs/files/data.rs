@@ -160,16 +160,44 @@ impl Files {
                 let to = (start + block_bytes).min(end);
                 let part = &bytes[(from - offset) as usize..(to - offset) as usize];
                 let write = || self.write_block(*block, (from - start) as usize, part, is_whole(start));
-                let at = match write() {
-                    // It is still the FSDriver's, if something came between its being allocated and accepted.
-                    Err(Refusal::NotPermitted) if self.claimed(file, *start, block_bytes)? => write(),
-                    written => written,
-                };
-                let at = at.map_err(errno)?;
+                let at = self.or_claimed(file, *start, block_bytes, write)?;
                 self.changed.lock().entry(file).or_default().insert(*block, at);
             }
         }
         self.bound_changed(file).map_err(errno)
+    }
+
+    /// Changes a block of a file. It is still the FSDriver's if something came between its being allocated and accepted;
+    /// then it is claimed first.
+    fn or_claimed(
+        &self,
+        file: u64,
+        start: u64,
+        block_bytes: u64,
+        change: impl Fn() -> Result<Reference, Refusal>,
+    ) -> Result<Reference, Code> {
+        let changed = match change() {
+            Err(Refusal::NotPermitted) if self.claimed(file, start, block_bytes)? => change(),
+            changed => changed,
+        };
+        changed.map_err(errno)
+    }
+
+    /// Whether this session may change what is in a file: as its first block says, whose the file is. A file without one is
+    /// open to all, and what fails for another reason than rights is told when it is done.
+    pub(in crate::vfs) fn may_write(&self, file: u64) -> Result<(), Code> {
+        let may = || {
+            let (blocks, block_bytes) = self.blocks(file, 0, 1)?;
+            let Some((start, block)) = blocks.first().copied() else { return Ok(()) };
+            let nothing = || self.write_block(block, 0, &[], false);
+            self.or_claimed(file, start, u64::from(block_bytes), nothing).map(drop)
+        };
+        if may() != Err(libc::EACCES) {
+            return Ok(());
+        }
+        // The block may be another file's by now.
+        self.forget_map(file);
+        if may() == Err(libc::EACCES) { Err(libc::EACCES) } else { Ok(()) }
     }
 
     /// Has written what was changed of a file that is more than is remembered. It is durable when the next file is.
