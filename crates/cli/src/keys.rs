@@ -266,7 +266,11 @@ pub fn write_new(path: &Path, key: &SigningKey, comment: &str, passphrase: Optio
         )));
     }
     create(path, 0o600, private.as_bytes())?;
-    create(&public_path, 0o644, format!("{}\n", keyfile::format_public(&key.public(), comment)).as_bytes())?;
+    let public = format!("{}\n", keyfile::format_public(&key.public(), comment));
+    create(&public_path, 0o644, public.as_bytes()).inspect_err(|_| {
+        // Nobody knows of it yet, and it would stand in the way of the next attempt.
+        let _ = std::fs::remove_file(path);
+    })?;
     Ok(public_path)
 }
 

@@ -71,12 +71,21 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            if !asked && std::env::args_os().any(|argument| argument == "--json") {
-                let text = error.render().to_string();
-                let text = text.trim().trim_start_matches("error: ");
-                Format::Json.print_failure(&Failure::new(Exit::Usage, text));
-            } else {
-                let _ = error.print();
+            let is_json = std::env::args_os().any(|argument| argument == "--json");
+            match manual::of_missing_command(&error) {
+                _ if asked => drop(error.print()),
+                Some((command, _)) if is_json => {
+                    let message = format!("'{command}' needs a command");
+                    let hint = format!("`{command} --help` lists them");
+                    Format::Json.print_failure(&Failure::new(Exit::Usage, message).hint(hint));
+                }
+                Some((_, help)) => eprint!("{help}"),
+                None if is_json => {
+                    let text = error.render().to_string();
+                    let text = text.trim().trim_start_matches("error: ");
+                    Format::Json.print_failure(&Failure::new(Exit::Usage, text));
+                }
+                None => drop(error.print()),
             }
             return ExitCode::from(if asked { Exit::Done as u8 } else { Exit::Usage as u8 });
         }

@@ -4,6 +4,7 @@ use crate::args::{Cli, Completions, Help, Man};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{line, table};
 use clap::CommandFactory;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::path::Path;
 
 /// `holdfast help`
@@ -11,17 +12,30 @@ pub fn help(arguments: &Help) -> Outcome {
     if arguments.topic == ["exit-codes"] {
         return line(&exit_codes());
     }
+    let topics: Vec<&str> = arguments.topic.iter().map(String::as_str).collect();
+    let mut command = command(&topics).ok_or_else(|| {
+        Failure::new(Exit::Usage, format!("there is no help about '{}'", topics.join(" ")))
+            .hint("`holdfast help` lists the commands; another topic is exit-codes")
+    })?;
+    line(command.render_long_help().to_string().trim_end())
+}
+
+/// A command, by the words behind `holdfast`.
+fn command(words: &[&str]) -> Option<clap::Command> {
     let mut root = Cli::command();
     // Building fills in full names and the options that all commands share.
     root.build();
-    let mut command = &mut root;
-    for topic in &arguments.topic {
-        command = command.find_subcommand_mut(topic).ok_or_else(|| {
-            Failure::new(Exit::Usage, format!("there is no help about '{}'", arguments.topic.join(" ")))
-                .hint("`holdfast help` lists the commands; another topic is exit-codes")
-        })?;
-    }
-    line(command.render_long_help().to_string().trim_end())
+    words.iter().try_fold(root, |command, word| command.find_subcommand(word).cloned())
+}
+
+/// Of a command line that ends before it says what to do: what it says (`holdfast volume`), and the help about that. The
+/// library prints help by itself only if nothing at all is set, the environment included; else its words would name
+/// commands that are not for people.
+pub fn of_missing_command(error: &clap::Error) -> Option<(String, clap::builder::StyledStr)> {
+    let Some(ContextValue::String(said)) = error.get(ContextKind::InvalidSubcommand) else { return None };
+    let words: Vec<&str> = said.split(' ').skip(1).collect();
+    let mut command = command(&words).filter(|_| error.kind() == ErrorKind::MissingSubcommand)?;
+    Some((said.clone(), command.render_help()))
 }
 
 /// `holdfast completions`
@@ -44,7 +58,7 @@ pub fn exit_codes() -> String {
     let rows: Vec<Vec<String>> =
         Exit::ALL.iter().map(|code| vec![format!("{:>3}", *code as u8), code.meaning().to_owned()]).collect();
     format!(
-        "Exit codes of holdfast (numbers 64 to 78 after sysexits.h):\n\n{}\n\nWith --json, errors are printed to \
+        "Exit codes of holdfast (64 to 78 are sysexits.h's, 79 and 80 its own):\n\n{}\n\nWith --json, errors are printed to \
          standard error as {{\"error\": {{\"exit_code\", \"code\", \"message\", \"hint\"}}}}.",
         table(&rows)
     )

@@ -386,6 +386,11 @@ fn describe_automount(automount: &AutomountStatus) -> String {
 }
 
 impl Process {
+    /// What the server answers instead of a connection.
+    fn turned_away(&self) -> Option<&str> {
+        self.status.engine.get("turned_away").and_then(Value::as_str)
+    }
+
     fn describe(&self) -> String {
         let text =
             |name: &str| self.status.engine.get(name).and_then(Value::as_str).unwrap_or("?").to_owned();
@@ -417,6 +422,8 @@ impl Process {
             "FROZEN: the server broke the order of operations".to_owned()
         } else if self.status.engine.get("key_trouble").is_some_and(Value::is_string) {
             format!("waiting for this device's key: {}", text("key_trouble"))
+        } else if let Some(answer) = self.turned_away() {
+            format!("waiting for the server, which turns this mount away: {answer}")
         } else if !truth("connected") {
             "waiting for the server, which does not answer".to_owned()
         } else if let Some(state) = self.status.engine.get("head").and_then(describe_stale) {
@@ -658,10 +665,13 @@ fn verdict(report: &Report) -> Outcome {
     }
     let silent = |process: &&Process| process.status.engine.get("connected") == Some(&Value::Bool(false));
     match report.processes.iter().find(silent) {
-        Some(process) => Err(Failure::new(
-            Exit::Unavailable,
-            format!("{}: the server does not answer", process.status.address),
-        )),
+        Some(process) => {
+            let what = process.turned_away().map_or_else(
+                || "the server does not answer".to_owned(),
+                |answer| format!("the server turns this mount away: {answer}"),
+            );
+            Err(Failure::new(Exit::Unavailable, format!("{}: {what}", process.status.address)))
+        }
         None => Ok(()),
     }
 }

@@ -3,7 +3,7 @@
 use crate::common;
 
 use common::{PATIENCE, World, eventually, free_port, is_mounted, noise, run, text};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -240,15 +240,57 @@ fn administration() {
     );
 }
 
+/// Proves: of a server that answers, but does not have the file system any more, `status` says that, and not that it does not
+/// answer; when the data is back, so is the mount.
+#[test]
+fn a_server_without_the_file_system() {
+    let mut world = World::new(&["anna"]);
+    let anna = world.mount("anna").join("team");
+    std::fs::write(anna.join("file"), "kept").expect("written");
+    world.stop_server();
+    std::fs::rename(world.data(), world.path("kept")).expect("moved");
+    std::fs::DirBuilder::new().mode(0o700).create(world.data()).expect("made");
+    std::fs::copy(world.path("kept/server-key"), world.data().join("server-key")).expect("copied");
+    world.start_server();
+    eventually("it is told", || world.status("anna").contains("does not have this file system"));
+    let said = world.status("anna");
+    assert!(said.contains("turns this mount away") && !said.contains("does not answer"), "{said}");
+    let mut status = world.holdfast("anna");
+    status.arg("status").arg(world.path("anna-mnt"));
+    fails(&mut status, 69, &["does not have this file system"]);
+    world.stop_server();
+    std::fs::remove_dir_all(world.data()).expect("removed");
+    std::fs::rename(world.path("kept"), world.data()).expect("moved");
+    world.start_server();
+    eventually("it is there again", || std::fs::read(anna.join("file")).is_ok_and(|read| read == b"kept"));
+    assert!(world.status("anna").contains("working"), "{}", world.status("anna"));
+}
+
 /// The command line itself.
 #[test]
 fn command_line() {
     let holdfast = || Command::new(env!("CARGO_BIN_EXE_holdfast"));
     fails(&mut holdfast(), 64, &["Usage"]);
+    // Also where something is set: help, and no error that lists commands which are not for people.
+    for (words, listed) in
+        [(&[][..], "Mount a file system"), (&["volume"], "Protect a disk or an image"), (&["fs", "user"], "")]
+    {
+        let output = holdfast().args(words).env("HOLDFAST_STATE_DIR", "elsewhere").output().expect("it runs");
+        let said = text(&output);
+        assert_eq!(output.status.code(), Some(64), "{said}");
+        assert!(said.contains("Usage: holdfast") && said.contains(listed), "{said}");
+        assert!(!said.contains("error:") && !said.contains("subcommand"), "{said}");
+        let output = holdfast().args(words).arg("--json").output().expect("it runs");
+        let error: serde_json::Value = serde_json::from_slice(&output.stderr).expect("JSON");
+        let expected = format!("'{}' needs a command", [&["holdfast"][..], words].concat().join(" "));
+        assert_eq!(error["error"]["message"], expected.as_str());
+    }
     fails(holdfast().arg("frobnicate"), 64, &["frobnicate"]);
     fails(holdfast().args(["help", "frobnicate"]), 64, &["no help about"]);
     fails(holdfast().args(["mount", "hf://x/y"]), 64, &["required"]);
-    assert!(run(holdfast().args(["help", "exit-codes"])).contains("ALARM"));
+    let codes = run(holdfast().args(["help", "exit-codes"]));
+    assert!(codes.contains("64 to 78 are sysexits.h's, 79 and 80 its own"), "{codes}");
+    assert!(codes.contains("79  The mount point") && codes.contains("80  ALARM"), "{codes}");
     assert!(run(holdfast().args(["mount", "--help"])).contains("Examples:"));
 }
 

@@ -309,6 +309,19 @@ fn refused() {
     assert!(said.contains("exFAT"), "{said}");
     let said = with("ntfs", 3, b"NTFS    ");
     assert!(said.contains("NTFS"), "{said}");
+    File::create(desk.path("bare-ext4")).expect("made").set_len(8 * MIB).expect("sized");
+    run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(desk.path("bare-ext4")));
+    let said = adopt("bare-ext4");
+    let expected =
+        ["the whole disk is ext4 (or ext3, or ext2), without a partition table", "only FAT32 can be adopted"];
+    assert!(expected.iter().all(|words| said.contains(words)), "{said}");
+    // What Windows writes: no sectors are reserved, and there is no copy of a FAT.
+    let mut boot = vec![0; 512];
+    boot[..11].copy_from_slice(b"\xebR\x90NTFS    ");
+    boot[12..14].copy_from_slice(&[2, 8]);
+    boot[510..].copy_from_slice(&[0x55, 0xaa]);
+    let said = with("bare-ntfs", 0, &boot);
+    assert!(said.contains("the whole disk is NTFS, without a partition table"), "{said}");
     let said = with("nothing", 0, &[0; 512]);
     assert!(said.contains("no file system"), "{said}");
     // The first file's second cluster leads to the third's, in both copies: each of its problems is named.

@@ -51,6 +51,35 @@ const BASIC_DATA: [u8; 16] =
 const GPT_ENTRIES_MAX: u32 = 1024;
 const GPT_ENTRY_BYTES: std::ops::RangeInclusive<u32> = 128..=512;
 
+/// What other file systems begin with: where, which bytes, and what it is.
+const OTHERS: [(u64, &[u8], &str); 11] = [
+    (3, b"NTFS    ", "NTFS"),
+    (3, b"-FVE-FS-", "a disk encrypted by BitLocker"),
+    (1024 + 56, &[0x53, 0xef], "ext4 (or ext3, or ext2)"),
+    (0, b"XFSB", "XFS"),
+    (0x1_0040, b"_BHRfS_M", "btrfs"),
+    (1024, &[0x10, 0x20, 0xf5, 0xf2], "F2FS"),
+    (0, b"LUKS\xba\xbe", "a disk encrypted by LUKS"),
+    (512, b"LABELONE", "a part of LVM"),
+    (1024, b"H+", "HFS+"),
+    (32, b"NXSB", "APFS"),
+    (0x8001, b"CD001", "ISO 9660"),
+];
+
+/// Names the file system of a disk without a table, if it is a usual one that is not FAT.
+fn other_file_system(disk: &dyn Sectors) -> Option<&'static str> {
+    let sector_bytes = u64::from(disk.sector_bytes());
+    let begins_with = |at: u64, mark: &[u8]| {
+        let within = (at % sector_bytes) as usize;
+        let mut sector = vec![0; sector_bytes as usize];
+        let is_there = at / sector_bytes < disk.sectors();
+        is_there
+            && disk.read(at / sector_bytes, &mut sector).is_ok()
+            && sector[within..within + mark.len()] == *mark
+    };
+    OTHERS.iter().find(|(at, mark, _)| begins_with(*at, mark)).map(|(_, _, name)| *name)
+}
+
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
 }
@@ -90,7 +119,10 @@ pub fn read(disk: &dyn Sectors) -> Result<Vec<Partition>> {
         return Ok(vec![whole]);
     }
     if !looks_like_table(&sector) {
-        return bad("there is none, and no file system without one".into());
+        if let Some(name) = other_file_system(disk) {
+            return Err(FatError::NotFat32(format!("the whole disk is {name}, without a partition table")));
+        }
+        return bad("there is none, and no file system without one that is known".into());
     }
     let entries: Vec<&[u8]> = sector[TABLE..510].chunks(16).collect();
     if entries.iter().any(|entry| entry[4] == GPT_PROTECTED) {
@@ -312,6 +344,19 @@ mod tests {
         disk.0[..512].copy_from_slice(&crate::format::boot_sector_for_tests());
         assert_eq!(read(&disk).unwrap()[0].number, 0);
         assert!(read(&Disk(vec![0; 4096])).is_err());
+    }
+
+    /// Proves: a disk that is another file system as a whole is named, however small the disk is.
+    #[test]
+    fn other_file_systems_are_named() {
+        for (at, mark, name) in OTHERS {
+            let mut disk = Disk(vec![0; 80 << 10]);
+            disk.0[at as usize..at as usize + mark.len()].copy_from_slice(mark);
+            let said = read(&disk).unwrap_err().to_string();
+            assert!(said.contains(&format!("the whole disk is {name}, without")), "{said}");
+            disk.0.truncate(at as usize / 512 * 512);
+            assert!(read(&disk).unwrap_err().to_string().contains("the partition table cannot be used"));
+        }
     }
 
     proptest! {

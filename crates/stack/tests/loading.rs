@@ -276,9 +276,9 @@ fn other_systems() {
         (with(450, &[0x83]), "type 0x83"),
         (with(450, &[0x05]), "extended"),
         (with(454, &[0xff; 4]), "does not end on the disk"),
-        (with(510, &[0, 0]), "no file system without one"),
-        (vec![0; 1 << 20], "no file system without one"),
-        (vec![0xff; 1 << 20], "no file system without one"),
+        (with(510, &[0, 0]), "no file system without one that is known"),
+        (vec![0; 1 << 20], "no file system without one that is known"),
+        (vec![0xff; 1 << 20], "no file system without one that is known"),
     ];
     for (bytes, words) in cases {
         fs::write(&path, bytes).expect("written");

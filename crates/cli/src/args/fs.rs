@@ -49,7 +49,11 @@ Of servers that stand in for each other name all: it is created on one that runs
   holdfast fs create a.example.org:7440,b.example.org:7440 --superuser superuser.key
 
 The superuser's key is the root of all trust in this file system: keep it off the server, with a passphrase.
-Its digest is part of the address, so whoever has the address can tell the true file system from a false one.")]
+Its digest is part of the address, so whoever has the address can tell the true file system from a false one.
+
+For the same reason it can never be rotated or replaced, so keep a copy of it in another safe place. If it is lost, the
+members go on, but nobody can change who they are. If it is stolen, end the file system (`holdfast fs revoke`) and
+import its files into a new one (`holdfast import`). Make the certificate for that now, while you have the key.")]
 pub struct FsCreate {
     /// HOST or HOST:PORT of the server; of several that stand in for each other, with commas between them.
     #[arg(value_name = "SERVER[,SERVER...]")]
@@ -207,7 +211,9 @@ pub struct Membership {
   holdfast fs device list hf://HOST/FSID --key anna.key
   holdfast fs device remove hf://HOST/FSID anna laptop --superuser superuser.key
 
-Every machine has a key of its own: a key must never sign on two machines.")]
+Every machine has a key of its own: a key must never sign on two machines.
+
+`rotate` gives a device a new key. The superuser's own key cannot be rotated: see `holdfast fs create --help`.")]
 pub struct DeviceArgs {
     /// What to do.
     #[command(subcommand)]
@@ -235,7 +241,7 @@ pub enum DeviceCommand {
     /// List devices.
     List(Read),
     /// Put a new key in the place of a device's key, at one place in the order: nothing the old one signs from then on
-    /// counts.
+    /// counts. The superuser's own key cannot be rotated.
     Rotate {
         /// Where, and by whose leave.
         #[command(flatten)]
@@ -313,7 +319,8 @@ pub struct FsSubmit {
 
 Nothing happens until the certificate is found: put it into directories of revocations (--revocations of `holdfast
 mount` and `holdfast automount`) as a file named after the id. It cannot be taken back. It is wise to make one before
-it is needed, and to keep it where the key is not.")]
+it is needed, and to keep it where the key is not. A superuser's key that was stolen cannot be rotated; this is what
+there is instead.")]
 pub struct FsRevoke {
     /// Address: hf://HOST:PORT/FSID
     #[arg(value_name = "URL")]

@@ -65,7 +65,7 @@ pub fn rekey(arguments: &Rekey, directories: &Directories, format: Format) -> Ou
             "the volume is under this key already; to move it to another, name a file that is not there yet",
         ));
     }
-    let (secret, _) = Secret::read_or_make(&arguments.new_key)?;
+    let (secret, new_key) = Secret::read_or_make(&arguments.new_key)?;
     let wanted = Wanted {
         secret: &secret,
         key: absolute(&arguments.new_key),
@@ -73,7 +73,11 @@ pub fn rekey(arguments: &Rekey, directories: &Directories, format: Format) -> Ou
         size_bytes: None,
         ring_mib: arguments.ring_mib,
     };
-    let done = relocate(&meant, &arguments.opening, directories, &wanted)?;
+    let ready = look_and_open(&meant, &arguments.opening, &wanted)?;
+    if let Some(key) = new_key {
+        key.keep();
+    }
+    let done = relocate(&meant, directories, &wanted, ready)?;
     format.print(&done, |done| {
         format!(
             "{} is under the key {} now, its log is {}; the old key is of no use any more",
@@ -94,7 +98,8 @@ pub fn resize(arguments: &Resize, directories: &Directories, format: Format) -> 
         size_bytes: arguments.size,
         ring_mib: arguments.ring_mib,
     };
-    let done = relocate(&meant, &arguments.opening, directories, &wanted)?;
+    let ready = look_and_open(&meant, &arguments.opening, &wanted)?;
+    let done = relocate(&meant, directories, &wanted, ready)?;
     format.print(&done, |done| {
         format!(
             "{} has {} bytes now, its log is {}",
@@ -105,15 +110,9 @@ pub fn resize(arguments: &Resize, directories: &Directories, format: Format) -> 
     })
 }
 
-/// Makes the new log and puts it in the place of the old one.
-fn relocate(
-    meant: &Meant,
-    arguments: &Opening,
-    directories: &Directories,
-    wanted: &Wanted<'_>,
-) -> Outcome<Moved> {
-    let opened = look_and_open(meant, arguments, wanted)?;
-    let Ready { opened, moving, log } = opened;
+/// Fills the new log and puts it in the place of the old one.
+fn relocate(meant: &Meant, directories: &Directories, wanted: &Wanted<'_>, ready: Ready) -> Outcome<Moved> {
+    let Ready { opened, moving, log } = ready;
     let place = Places::new(directories)?.of(&moving.volume);
     let disk: Arc<dyn Device> =
         Arc::new(Part { whole: opened.disk.device.clone(), size_bytes: moving.size_bytes });

@@ -37,23 +37,25 @@ struct Protected {
 pub fn run(arguments: &Protect, directories: &Directories, format: Format) -> Outcome {
     let places = Places::new(directories)?;
     let disk = Medium::open(&arguments.device)?;
+    has_whole_blocks(&disk)?;
     for (_, about) in places.on_disk(&disk.path) {
         if about.protected {
             return Err(protected_already(&about));
         }
     }
     let log = make_or_open(arguments, &places, &disk)?;
-    let (secret, is_new) = match (&log.volume, arguments.key.exists()) {
+    let (secret, new_key) = match (&log.volume, arguments.key.exists()) {
         (Some(_), false) => return Err(key_missing(&arguments.key, &arguments.log)),
         _ => Secret::read_or_make(&arguments.key)?,
     };
-    if is_new {
+    let place = format_log(arguments, &places, &disk, &log, &secret)?;
+    if let Some(key) = new_key {
+        key.keep();
         say(&format!(
             "made the key {}; keep a copy where the disk and the log are not",
             arguments.key.display()
         ));
     }
-    let place = format_log(arguments, &places, &disk, &log, &secret)?;
     let _lock = place.lock()?;
     let log = match log.medium {
         Some(medium) => medium,
@@ -113,6 +115,28 @@ pub fn run(arguments: &Protect, directories: &Directories, format: Format) -> Ou
 
 fn say(text: &str) {
     let _ = writeln!(std::io::stderr(), "holdfast: {text}");
+}
+
+/// A volume has whole blocks. What is behind the last one could not be used any more, and may be part of the file system,
+/// so it is not left away unasked.
+fn has_whole_blocks(disk: &Medium) -> Outcome {
+    let size = disk.device.size_bytes();
+    if size > 0 && size.is_multiple_of(BLOCK_BYTES as u64) {
+        return Ok(());
+    }
+    let message = format!("{}: has {size} bytes, which is no multiple of {BLOCK_BYTES}", disk.path.display());
+    let hint = match disk.is_block_device {
+        true => format!(
+            "protect a partition of it whose size is one (a multiple of {} sectors), or a loop device over part of it",
+            BLOCK_BYTES / 512
+        ),
+        false => format!(
+            "`truncate --size {} {}` makes it longer",
+            size.next_multiple_of(BLOCK_BYTES as u64).max(BLOCK_BYTES as u64),
+            disk.path.display()
+        ),
+    };
+    Err(Failure::new(Exit::NoInput, message).hint(hint))
 }
 
 fn protected_already(about: &About) -> Failure {

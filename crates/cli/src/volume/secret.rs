@@ -3,7 +3,7 @@
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys;
 use holdfast_volume::VolumeKey;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 /// What such a line begins with.
@@ -44,19 +44,36 @@ impl Secret {
         Ok(Secret(bytes))
     }
 
-    /// Reads a key file, or makes one; whether it was made.
+    /// Reads a key file, or makes one.
     ///
     /// # Errors
     /// As [`Secret::read`]; it cannot be made.
-    pub fn read_or_make(path: &Path) -> Outcome<(Secret, bool)> {
+    pub fn read_or_make(path: &Path) -> Outcome<(Secret, Option<NewKey>)> {
         if path.exists() {
-            return Ok((Secret::read(path)?, false));
+            return Ok((Secret::read(path)?, None));
         }
         let mut bytes = Zeroizing::new([0; 32]);
         keys::random(&mut *bytes)?;
         let line = Zeroizing::new(format!("{KIND}{}\n", *Zeroizing::new(hex(&*bytes))));
         keys::create(path, 0o600, line.as_bytes())?;
-        Ok((Secret(bytes), true))
+        Ok((Secret(bytes), Some(NewKey(path.to_owned()))))
+    }
+}
+
+/// A key file that was made just now. It goes again unless it is kept, which it must be as soon as anything is under it:
+/// a command that is refused leaves no key behind of which nobody knows what it is for.
+pub struct NewKey(PathBuf);
+
+impl NewKey {
+    /// Something is under it now.
+    pub fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for NewKey {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
     }
 }
 
@@ -91,11 +108,14 @@ mod tests {
     fn key_files() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("key");
-        let (made, is_new) = Secret::read_or_make(&path).expect("made");
-        assert!(is_new);
+        let (_, new) = Secret::read_or_make(&path).expect("made");
+        drop(new);
+        assert!(!path.exists(), "nothing is under it");
+        let (made, new) = Secret::read_or_make(&path).expect("made");
+        new.expect("it is new").keep();
         assert_eq!(std::fs::metadata(&path).expect("there").mode() & 0o777, 0o600);
-        let (read, is_new) = Secret::read_or_make(&path).expect("read");
-        assert!(!is_new && read.bytes() == made.bytes());
+        let (read, new) = Secret::read_or_make(&path).expect("read");
+        assert!(new.is_none() && read.bytes() == made.bytes());
         let line = std::fs::read_to_string(&path).expect("read");
         for wrong in [&line[..40], "", "holdfast-volume-key-1 \u{e9}", &line.replace("-1", "-2")] {
             std::fs::write(&path, wrong).expect("written");

@@ -246,6 +246,16 @@ impl Shared {
         })
     }
 
+    /// What the server answered instead of a connection, in words; `None`: it gives one, or does not answer.
+    pub fn turned_away(&self) -> Option<String> {
+        match self.remote.trouble()? {
+            error @ (RpcError::Server(_) | RpcError::WrongServer { .. } | RpcError::Version { .. }) => {
+                Some(error.to_string())
+            }
+            _ => None,
+        }
+    }
+
     /// Why a deadline passed.
     pub fn late(&self) -> FsError {
         self.check().err().unwrap_or_else(|| {
@@ -253,6 +263,9 @@ impl Shared {
             self.silent.store(true, Relaxed);
             if let Some(why) = self.key_trouble() {
                 return FsError::Key(why);
+            }
+            if let Some(answer) = self.turned_away() {
+                return FsError::Unreachable(answer);
             }
             FsError::Unreachable(format!("no answer within {waited} seconds"))
         })

@@ -35,6 +35,8 @@ pub struct Status {
     pub frozen: Option<FrozenReport>,
     /// Whether the last request was answered.
     pub connected: bool,
+    /// What the server answered instead of a connection; `None`: it gives one, or does not answer.
+    pub turned_away: Option<String>,
     /// What is known of the link to the server; `None` while nothing is.
     pub link: Option<LinkStatus>,
     /// Why this device's key did not sign when it was last asked to.
@@ -123,6 +125,7 @@ pub(super) fn of(shared: &Shared, locks: usize) -> Status {
         pending: base.view.pending.iter().filter(|entry| !entry.dead).count() as u64,
         frozen: shared.frozen().map(|report| FrozenReport::clone(&report)),
         connected: shared.remote.is_connected(),
+        turned_away: shared.turned_away(),
         link: LinkStatus::of(&*shared.remote),
         key_trouble: shared.key_trouble(),
         operations: counters.operations.load(Relaxed),

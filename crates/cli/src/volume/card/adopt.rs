@@ -34,6 +34,9 @@ use std::sync::Arc;
 
 /// Problems of a file system that are shown.
 const SHOWN_MAX: usize = 20;
+/// What to do about a disk with something else.
+const ONLY_FAT32: &str =
+    "only FAT32 can be adopted; `holdfast volume protect` takes over a disk with any file system";
 
 #[derive(Serialize)]
 struct Done {
@@ -197,14 +200,16 @@ fn not_known(arguments: &Adopt, places: &Places, disk: &Medium, sidecar: &Sideca
 /// Makes key, policy file and log, the log last: what has a log can be gone on with.
 fn begin(sidecar: &Sidecar, disk: &Medium, table_blocks: u64) -> Outcome {
     let policy = sidecar.make_policy(table_blocks)?;
-    let (secret, is_new) = Secret::read_or_make(&sidecar.key)?;
-    if is_new {
-        say(&format!("made the key {}; keep a copy where the card is not", sidecar.key.display()));
-    }
+    let (secret, new_key) = Secret::read_or_make(&sidecar.key)?;
     let mut volume = [0; 16];
     keys::random(&mut volume)?;
     let joined = Joined::new(disk.device.clone(), usable(disk), policy.device.clone());
-    make_log(&sidecar.log, &joined, &secret, &volume, Some(RING_BYTES))
+    make_log(&sidecar.log, &joined, &secret, &volume, Some(RING_BYTES))?;
+    if let Some(key) = new_key {
+        key.keep();
+        say(&format!("made the key {}; keep a copy where the card is not", sidecar.key.display()));
+    }
+    Ok(())
 }
 
 /// Hashes what is on the card, from where an earlier attempt came.
@@ -253,7 +258,11 @@ fn look(
         StackError::Interrupted => interrupt.stopped("the card is as it was"),
         error => refused(path, error),
     };
-    let found = find_partitions(source.clone(), disk.device.size_bytes(), &go_on).map_err(stopped)?;
+    let found = find_partitions(source.clone(), disk.device.size_bytes(), &go_on).map_err(|error| {
+        let is_of_the_disk = matches!(error, StackError::Component(_));
+        let failure = stopped(error);
+        if is_of_the_disk { failure.hint(ONLY_FAT32) } else { failure }
+    })?;
     let partitions = adoptable(path, &found, usable(disk), speech)?;
     let surveys = check_partitions(source, &partitions, owners.of(), &go_on).map_err(stopped)?;
     for (partition, survey) in partitions.iter().zip(&surveys) {
@@ -281,9 +290,7 @@ fn adoptable(path: &Path, found: &[Found], disk_bytes: u64, speech: Speech) -> O
         let what =
             if others.is_empty() { "the partition table is empty".to_owned() } else { others.join("; ") };
         let message = format!("{}: holds no FAT32 file system: {what}", path.display());
-        return Err(Failure::new(Exit::Data, message).hint(
-            "only FAT32 can be adopted; `holdfast volume protect` takes over a disk with any file system",
-        ));
+        return Err(Failure::new(Exit::Data, message).hint(ONLY_FAT32));
     }
     if partitions.len() > PARTITIONS_MAX {
         let message =

@@ -77,11 +77,14 @@ pub fn format(arguments: &Format, directories: &Directories, format: output::For
     let policy = sidecar.make_policy(blocks)?;
     let joined: Arc<dyn Device> =
         Arc::new(Joined::new(disk.device.clone(), disk_bytes, policy.device.clone()));
-    let (secret, _) = Secret::read_or_make(&sidecar.key)?;
+    let (secret, new_key) = Secret::read_or_make(&sidecar.key)?;
     let (mut volume, mut identity) = ([0; 16], [0; 16]);
     keys::random(&mut volume)?;
     keys::random(&mut identity)?;
     make_log(&sidecar.log, &*joined, &secret, &volume, Some(RING_BYTES))?;
+    if let Some(key) = new_key {
+        key.keep();
+    }
     let log = Medium::open(&sidecar.log)?;
     let remembered = places.of(&volume);
     let _lock = remembered.lock()?;
