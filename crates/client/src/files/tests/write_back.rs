@@ -304,6 +304,22 @@ fn one_removed_what_the_other_wrote() {
     assert_eq!(mine.told().len(), 2, "{:?}", mine.told());
 }
 
+/// Proves: of a file written here and replaced there, as programs save, both versions stay, and it is called replaced.
+#[test]
+fn replaced_elsewhere() {
+    let (_world, other, _dir, mine) = shared_tree();
+    mine.put("both/file", b"written here");
+    put(&other, "both/.file.new", b"saved there").unwrap();
+    rename(&other, "both/.file.new", "both/file").unwrap();
+    mine.settle();
+    assert_eq!(get(&other, "both/file").unwrap(), b"saved there");
+    let all = names(&other, "both");
+    let ours = all.iter().find(|name| name.starts_with("file (changed by")).expect("it stays beside");
+    assert_eq!(get(&other, &format!("both/{ours}")).unwrap(), b"written here");
+    let told = mine.told();
+    assert!(told.len() == 1 && told[0].contains("both/file: it was replaced elsewhere"), "{told:?}");
+}
+
 /// Proves: what was put into a directory that is gone is put into the nearest one left; a directory removed here stays
 /// if others have put something into it.
 #[test]
@@ -364,16 +380,21 @@ fn names_that_others_moved_or_removed() {
     assert_eq!(get(&other, "both/other").unwrap(), b"as it was");
     assert_eq!(get(&other, "both/fourth").unwrap(), b"the fourth");
     assert_eq!(names(&other, "both"), ["deep", "fourth", "other"].map(String::from).into());
+    let told = mine.told();
+    let gone = "both/fourth: it got this name here, but elsewhere it was removed or replaced; it is gone";
+    assert!(told.contains(&gone.to_owned()), "{told:?}");
 }
 
-/// Proves: a file moved on both sides has both names; a directory moved on both sides, or removed here and moved there,
-/// is where it was moved to there.
+/// Proves: a file moved on both sides has both names; a directory moved on both sides, or anything removed here and moved
+/// there, is where it was moved to there; all of it is told. What was moved to the same place is no conflict.
 #[test]
 fn moved_on_both_sides() {
     let (_world, other, _dir, mine) = shared_tree();
     mkdir(&other, "both/empty").unwrap();
+    put(&other, "both/third", b"the third").unwrap();
     mine.settle();
     names(&mine.files, "both/empty");
+    read(&mine.files, "both/third").unwrap();
     mine.go_away();
     rename(&mine.files, "both/file", "both/mine").unwrap();
     rename(&other, "both/file", "both/theirs").unwrap();
@@ -381,15 +402,27 @@ fn moved_on_both_sides() {
     rename(&other, "both/deep", "both/deep-theirs").unwrap();
     rmdir(&mine.files, "both/empty").unwrap();
     rename(&other, "both/empty", "both/moved").unwrap();
+    unlink(&mine.files, "both/other").unwrap();
+    rename(&other, "both/other", "both/other-moved").unwrap();
+    rename(&mine.files, "both/third", "both/agreed").unwrap();
+    rename(&other, "both/third", "both/agreed").unwrap();
     mine.settle();
     assert_eq!(
         names(&other, "both"),
-        ["deep-theirs", "mine", "moved", "other", "theirs"].map(String::from).into()
+        ["agreed", "deep-theirs", "mine", "moved", "other-moved", "theirs"].map(String::from).into()
     );
     assert_eq!(get(&other, "both/mine").unwrap(), b"as it was");
+    assert_eq!(get(&other, "both/other-moved").unwrap(), b"another");
     let ino = find(&other, "both/theirs").unwrap();
     assert_eq!(other.getattr(&caller(9), ino, None).unwrap().links, 2);
-    assert_eq!(mine.told().len(), 2, "{:?}", mine.told());
+    let told: BTreeSet<String> = mine.told().into_iter().collect();
+    let expected = [
+        "both/deep-mine: it was moved both here and elsewhere; it is where it was moved to elsewhere",
+        "both/empty: it was removed here, but moved elsewhere; it stays",
+        "both/mine: it was moved both here and elsewhere; it has both names",
+        "both/other: it was removed here, but moved elsewhere; it stays where it was moved to",
+    ];
+    assert_eq!(told, expected.map(String::from).into());
 }
 
 /// Proves: what was written under a right that is lost by the time it is sent is saved to a folder and told of.

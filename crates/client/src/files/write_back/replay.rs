@@ -11,7 +11,8 @@
 //! - a file that others removed and that was written here comes back, beside where it was;
 //! - a file that others wrote and that was removed here is kept as an overwritten version;
 //! - a directory removed here in which others have put something, or which they have moved, stays;
-//! - a directory moved on both sides is where they have moved it; a file moved on both sides has both names;
+//! - a directory moved on both sides is where they have moved it; a file moved on both sides has both names, and one that
+//!   was removed here and moved by others has theirs;
 //! - what no place is left for is not made, and the caller saves it.
 //!
 //! So much for what was never sent ([`Manner::Unsent`]). What *was* sent, and lost by a restore of the server
@@ -90,6 +91,8 @@ pub struct Replay {
     pub outcome: Outcome,
     /// Names that each file has won by it, less those that it has lost.
     names: BTreeMap<Handle, i64>,
+    /// Files of which a name was taken away here that others have taken away, too.
+    taken_twice: BTreeSet<Handle>,
     /// What others have changed, and what was lost gives way to.
     newer: BTreeSet<Handle>,
 }
@@ -109,8 +112,8 @@ struct Homeless {
 impl Replay {
     pub fn new(net: Arc<Net>, sender: Sender, placed: Vec<Placed>, manner: Manner) -> Replay {
         let outcome = Outcome { placed: placed.clone(), ..Outcome::default() };
-        let (names, newer) = Default::default();
-        Replay { manner, net, sender, placed, at_ns: now_ns(), outcome, names, newer }
+        let (names, taken_twice, newer) = Default::default();
+        Replay { manner, net, sender, placed, at_ns: now_ns(), outcome, names, taken_twice, newer }
     }
 
     fn tell(&mut self, path: &[u8], what: String) {
@@ -206,11 +209,16 @@ impl Replay {
                     let mut inode = Inode::clone(new);
                     inode.links = 0;
                     changes.set_inode(handle, inode)?;
+                    // Programs save by putting a new file in the old one's place.
+                    let why = match is_file_at(changes, &change.path)? {
+                        true => "it was replaced elsewhere by another file while it was changed here",
+                        false => "it was removed elsewhere while it was changed here",
+                    };
                     homeless.push(Homeless {
                         handle,
                         kind: new.kind,
                         path: change.path.clone(),
-                        why: "it was removed elsewhere while it was changed here",
+                        why,
                         wanted: None,
                     });
                 }
@@ -311,12 +319,18 @@ impl Replay {
     ) -> Result<(), FsError> {
         let Some(new) = change.new else { return Ok(()) };
         let directory = change.directory;
+        let path = [change.path.as_slice(), &change.name].join(&b'/');
         // What could not be made, or was removed elsewhere, has no names.
         match changes.inode(new.handle) {
-            Err(FsError::NotFound) => return Ok(()),
+            Err(FsError::NotFound) => {
+                if !created.contains(&new.handle) && changes.may_write(new.handle.principal) {
+                    let what = "it got this name here, but elsewhere it was removed or replaced; it is gone";
+                    self.tell(&path, what.into());
+                }
+                return Ok(());
+            }
             other => other?,
         };
-        let path = [change.path.as_slice(), &change.name].join(&b'/');
         if !is_open_to(changes, directory)? {
             homeless.push(Homeless {
                 handle: new.handle,
@@ -384,6 +398,7 @@ impl Replay {
         if present.is_some_and(|present| present.handle == seen.handle) {
             return self.set_name(changes, (directory, &name), None, change.time_ns);
         }
+        self.taken_twice.insert(seen.handle);
         if present.is_some() {
             let path = [change.path.as_slice(), &change.name].join(&b'/');
             let what =
@@ -391,6 +406,21 @@ impl Replay {
             self.tell(&path, what.into());
         }
         Ok(())
+    }
+
+    /// Tells of a file that is left and was moved by others while it was moved or removed here. `links`: its names.
+    fn tell_of_move(&mut self, change: &InodeChange, present: &Present, links: u32) {
+        let (Some(seen), Some(present)) = (&change.seen, present) else { return };
+        // They have taken a name away. If it has as many as before nevertheless, they have moved it.
+        if !self.taken_twice.contains(&change.handle) || present.links < seen.0.links {
+            return;
+        }
+        let what = match &change.new {
+            None => "it was removed here, but moved elsewhere; it stays where it was moved to",
+            Some(_) if links > present.links => "it was moved both here and elsewhere; it has both names",
+            Some(_) => return,
+        };
+        self.tell(&change.path, what.into());
     }
 
     /// After all names are made: what has none left goes, and what has others is told how many.
@@ -424,6 +454,7 @@ impl Replay {
         let won = self.names.get(&handle).copied().unwrap_or(0);
         let links = (i64::from(staged.links) + won).clamp(0, i64::from(u32::MAX)) as u32;
         if links > 0 {
+            self.tell_of_move(change, present, links);
             if links != staged.links {
                 changes.set_inode(handle, Inode { links, ..Inode::clone(&staged) })?;
             }
@@ -528,6 +559,7 @@ impl Plan for Replay {
     fn plan(&mut self, changes: &mut dyn Changes) -> Result<(), FsError> {
         self.outcome = Outcome { placed: self.placed.clone(), ..Outcome::default() };
         self.names.clear();
+        self.taken_twice.clear();
         if self.is_made(changes)? {
             self.outcome.was_made = true;
             return Ok(());
@@ -569,6 +601,19 @@ impl Plan for Replay {
     }
 
     fn ordered(&mut self) {}
+}
+
+/// Whether there is a file at a path.
+fn is_file_at(changes: &mut dyn Changes, path: &[u8]) -> Result<bool, FsError> {
+    let mut at = Entry { handle: Handle::ROOT, kind: InodeKind::Directory };
+    for part in path.split(|&byte| byte == b'/').filter(|part| !part.is_empty()) {
+        at = match changes.entry(at.handle, part) {
+            Ok(Some(entry)) => entry,
+            Ok(None) | Err(FsError::NotFound | FsError::NotDirectory) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+    }
+    Ok(at.kind == InodeKind::File)
 }
 
 /// Whether a directory is there and this device may change it.
