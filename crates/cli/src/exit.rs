@@ -204,9 +204,9 @@ impl From<holdfast_volume::VolumeError> for Failure {
                  what was written last",
             ),
             VolumeError::Ring(RingError::NewerFormat { .. }) => (Exit::Newer, ""),
-            VolumeError::Io { .. } | VolumeError::Stopped(_) | VolumeError::Ring(RingError::Io { .. }) => {
-                (Exit::Io, "")
-            }
+            VolumeError::Io { .. }
+            | VolumeError::Stopped(_)
+            | VolumeError::Ring(RingError::Io { .. } | RingError::Poisoned(_)) => (Exit::Io, ""),
             VolumeError::Size(_) => (Exit::NoInput, ""),
             VolumeError::NotOurs { .. } => (Exit::Data, "is it the right log, and the right key?"),
             VolumeError::NotAdopted { .. } | VolumeError::Range { .. } => (Exit::Failed, ""),

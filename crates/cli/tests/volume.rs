@@ -301,6 +301,71 @@ fn refusals() {
     assert_eq!(fs::read(home.path("letters")).expect("read"), b"of value");
 }
 
+/// Proves: a volume that stops because the disk under its log is full says that room is to be made, when it is looked at, is
+/// detached and cannot be attached; what was flushed is read meanwhile, with nothing changed; with room it goes on.
+#[test]
+fn a_full_disk_under_the_log() {
+    if !is_root() {
+        return;
+    }
+    let home = Home::new();
+    home.image("disk.img", 4 * MIB);
+    let small = home.path("small");
+    fs::create_dir(&small).expect("made");
+    run(Command::new("mount").args(["-t", "tmpfs", "-o", "size=8m", "tmpfs"]).arg(&small));
+    let _small = Mounted(small.clone());
+    let made = ["protect", "disk.img", "--log", "small/log", "--key", "key"];
+    run(&mut home.volume(&made));
+    // A log whose room was not reserved, as after it was copied.
+    run(Command::new("fallocate").arg("--dig-holes").arg(small.join("log")));
+    let disk = home.attach(&["disk.img"]);
+    let write = |at: u64, bytes: &[u8]| {
+        let file = File::options().write(true).open(&disk).expect("opens");
+        file.write_all_at(bytes, at).and_then(|()| file.sync_all())
+    };
+    write(MIB, &[1; 4096]).expect("there is room");
+    let mut filler = File::create(small.join("filler")).expect("made");
+    while std::io::Write::write_all(&mut filler, &[0; 4096]).is_ok() {}
+    let failed = (0..1000_u64).find_map(|round| write(2 * MIB, &[round as u8; 4096]).err());
+    assert_eq!(failed.expect("the log has no room").raw_os_error(), Some(5));
+    ends_with(&mut home.volume(&["status", "disk.img"]), 74, &["STOPPED", "make room", "--read-only"]);
+    let detached = ["is detached, but not all could be written", "make room", "--read-only"];
+    ends_with(&mut home.volume(&["detach", "disk.img"]), 74, &detached);
+    // At once, and with the reason: nobody has it any more, and it is full still.
+    ends_with(&mut home.volume(&["attach", "disk.img"]), 74, &["make room", "--read-only"]);
+
+    let everything = || ["disk.img", "small/log"].map(|name| fs::read(home.path(name)).expect("read"));
+    let anchors = || {
+        let all =
+            fs::read_dir(home.path("state/volumes")).expect("there").map(|one| one.expect("one").path());
+        let anchors = all.filter(|path| path.extension().is_some_and(|it| it == "anchor"));
+        anchors.map(|path| fs::read(path).expect("read")).collect::<Vec<_>>()
+    };
+    let before = (everything(), anchors());
+    for more in [&[][..], &["--loop"]] {
+        let disk = home.attach(&[&["disk.img", "--read-only"], more].concat());
+        let mut found = vec![0; 4096];
+        File::open(&disk).expect("opens").read_exact_at(&mut found, MIB).expect("read");
+        assert!(found == [1; 4096], "it was flushed");
+        let refused =
+            File::options().write(true).open(&disk).and_then(|file| file.write_all_at(&[9; 4096], 0));
+        assert!(refused.is_err());
+        assert_eq!(home.status("disk.img")["attached"]["read_only"], true);
+        ends_with(&mut home.volume(&["repair", "disk.img", "--from", "disk.img"]), 77, &["read-only"]);
+        run(&mut home.volume(&["detach", "disk.img"]));
+    }
+    assert!(before == (everything(), anchors()), "nothing was changed");
+
+    fs::remove_file(small.join("filler")).expect("removed");
+    drop(filler);
+    let disk = home.attach(&["disk.img"]);
+    let mut found = vec![0; 4096];
+    File::open(&disk).expect("opens").read_exact_at(&mut found, MIB).expect("read");
+    assert!(found == [1; 4096], "it was flushed");
+    write(2 * MIB, &[8; 4096]).expect("there is room");
+    run(&mut home.volume(&["detach", "disk.img"]));
+}
+
 /// Proves: what is mounted, behind a loop device or attached is refused; a lock holds for disk and log.
 #[test]
 fn what_is_in_use_is_refused() {

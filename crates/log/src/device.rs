@@ -93,6 +93,17 @@ impl FileDevice {
     }
 }
 
+/// Says what to do about a medium without room.
+fn told(error: io::Error) -> io::Error {
+    match error.kind() {
+        kind @ io::ErrorKind::StorageFull => io::Error::new(kind, "its file system is full; make room there"),
+        kind @ io::ErrorKind::QuotaExceeded => {
+            io::Error::new(kind, "the quota of its file system is used up; make room there")
+        }
+        _ => error,
+    }
+}
+
 impl Device for FileDevice {
     fn size_bytes(&self) -> u64 {
         self.size_bytes
@@ -107,11 +118,11 @@ impl Device for FileDevice {
         if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > self.size_bytes) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the range lies beyond the end"));
         }
-        self.file.write_all_at(bytes, offset)
+        self.file.write_all_at(bytes, offset).map_err(told)
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.file.sync_data()
+        self.file.sync_data().map_err(told)
     }
 
     fn discard(&self, offset: u64, length: u64) -> io::Result<()> {

@@ -47,7 +47,9 @@ pub enum VolumeError {
         error: String,
     },
     /// An earlier write or flush failed, so nothing more is accepted.
-    #[error("the volume stopped after a failure ({0}); attach it again to recover from what is durable")]
+    #[error(
+        "the volume stopped after a failure ({0}); once that is mended, attach it again, which recovers what is durable"
+    )]
     Stopped(String),
     /// The log.
     #[error(transparent)]

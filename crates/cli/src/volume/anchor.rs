@@ -212,6 +212,11 @@ impl Keeper {
         Keeper { kept, written: Mutex::new(None), failed: Mutex::new(None) }
     }
 
+    /// Of a volume that does not change: nothing is written, and this is what is known.
+    pub fn unchanging(kept: Kept, known: Option<Anchor>) -> Keeper {
+        Keeper { kept, written: Mutex::new(known), failed: Mutex::new(None) }
+    }
+
     /// Writes it, if the log has got on.
     ///
     /// # Errors

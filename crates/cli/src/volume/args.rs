@@ -332,6 +332,7 @@ fn group(text: &str) -> Result<(String, Vec<String>), String> {
   holdfast volume attach disk.img --nbd unix:/run/disk.sock
   holdfast volume attach disk.img --ublk
   holdfast volume attach disk.img --log disk.log --key disk.key --freshness-unknown
+  holdfast volume attach disk.img --loop --read-only
 
 A process in the background offers the volume as one file, called `disk`, in DIR, for losetup, qemu or any program that
 takes an image; with --loop as a loop device, with --nbd at an address, with --ublk as a block device. What it is called
@@ -359,6 +360,11 @@ pub struct Attach {
     /// Sectors of the loop device: 4096 bytes where what is on it allows (auto), 512 or 4096.
     #[arg(long, value_name = "auto|512|4096", default_value = "auto", requires = "loop_device")]
     pub sector_size: SectorSize,
+    /// Change nothing: neither disk nor log nor anchor. What a crash left to be recovered is recovered in memory. For a
+    /// volume that stopped because a disk is full, failing or read-only. A file system with a journal may have to be
+    /// mounted with `-o ro,noload` (xfs: `-o ro,norecovery`).
+    #[arg(long, conflicts_with = "anchor_every_flush")]
+    pub read_only: bool,
     /// Write the anchor at every flush, before it is acknowledged: nothing flushed can be taken back unnoticed. Costs one
     /// more sync of the disk that has the anchor.
     #[arg(long)]

@@ -20,6 +20,9 @@ use std::time::Duration;
 /// How long a process that is ending is waited for.
 const ATTEMPTS: u32 = 300;
 const PAUSE: Duration = Duration::from_millis(100);
+/// What there is while a disk or its log cannot be written.
+pub const READ_MEANWHILE: &str =
+    "until then `holdfast volume attach --read-only` shows what is there, and changes nothing";
 
 #[derive(Serialize)]
 struct Done {
@@ -62,6 +65,7 @@ pub fn attach(arguments: &Attach, directories: &Directories, format: Format) -> 
         anchor: meant.anchor.path.clone(),
         anchor_every_flush: arguments.anchor_every_flush,
         freshness_unknown: arguments.opening.freshness_unknown,
+        read_only: arguments.read_only,
         export,
         is_default_directory: arguments.directory.is_none(),
         watchdog_seconds: arguments.watchdog,
@@ -77,7 +81,12 @@ pub fn attach(arguments: &Attach, directories: &Directories, format: Format) -> 
     let started =
         daemon::hand_over(&mut child, &job).and_then(|()| daemon::await_report(child, &log, &|_| {}));
     bar.finish_and_clear();
-    started?;
+    started.map_err(|failure| match failure.code {
+        Exit::Io if failure.hint.is_none() && !arguments.read_only => {
+            failure.hint(format!("mend that, and attach it again; {READ_MEANWHILE}"))
+        }
+        _ => failure,
+    })?;
     let status = running(&meant.place)?;
     let export = status.and_then(|status| status.attached).map(|attached| attached.export);
     let gone = || Failure::new(Exit::Unavailable, "it was detached again at once");
@@ -131,6 +140,9 @@ fn process_arguments(about: &About, arguments: &Attach) -> Vec<OsString> {
     if arguments.ublk {
         shown.push("--ublk".into());
     }
+    if arguments.read_only {
+        shown.push("--read-only".into());
+    }
     shown
 }
 
@@ -142,9 +154,9 @@ pub fn detach(arguments: &Detach, directories: &Directories, format: Format) -> 
         return Err(not_attached(&about.disk));
     };
     let bar = progress("writing everything, and detaching");
-    let result = match process.call::<()>(&Order::Detach) {
+    let result = match process.call::<Option<Failure>>(&Order::Detach) {
         // It went away before it could answer.
-        Err(failure) if failure.code == Exit::Unavailable => Ok(()),
+        Err(failure) if failure.code == Exit::Unavailable => Ok(None),
         other => other,
     };
     if result.is_ok() {
@@ -157,7 +169,16 @@ pub fn detach(arguments: &Detach, directories: &Directories, format: Format) -> 
         }
     }
     bar.finish_and_clear();
-    result?;
+    if let Some(failure) = result? {
+        let message = format!(
+            "{}: is detached, but not all could be written: {}. What was flushed before is kept",
+            about.disk.display(),
+            failure.message
+        );
+        return Err(Failure::new(failure.code, message).hint(format!(
+            "attaching it again recovers what is durable, once that is mended; {READ_MEANWHILE}"
+        )));
+    }
     format.print(&status::of(&place, &about)?, |_| format!("{} is detached", about.disk.display()))
 }
 

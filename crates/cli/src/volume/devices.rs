@@ -20,7 +20,8 @@ impl Nbd {
     /// Begins to listen.
     pub fn begin(address: &Address, disk: Arc<Served>, source: &str) -> Outcome<Nbd> {
         let (name, description) = ("volume".to_owned(), source.to_owned());
-        let export = Export { name, description, disk, is_read_only: false };
+        let is_read_only = disk.is_read_only();
+        let export = Export { name, description, disk, is_read_only };
         let server = Server::start(address, export, Limits::default()).map_err(|error| match error {
             StartError::Listen { .. } => Failure::new(Exit::System, error.to_string())
                 .hint("is the address in use, or its directory missing? Choose another one"),
@@ -58,7 +59,8 @@ pub struct Ublk {
 impl Ublk {
     /// Makes it.
     pub fn begin(disk: Arc<Served>) -> Outcome<Ublk> {
-        let device = Device::start(disk, false).map_err(|error| match error {
+        let is_read_only = disk.is_read_only();
+        let device = Device::start(disk, is_read_only).map_err(|error| match error {
             UblkError::Absent(_) | UblkError::Old => Failure::new(Exit::Unavailable, error.to_string()),
             UblkError::Refused { .. } => Failure::new(Exit::System, error.to_string()),
         })?;

@@ -145,7 +145,7 @@ impl Export {
         let options = Options {
             source: source.to_owned(),
             allow_other: false,
-            read_only: false,
+            read_only: disk.is_read_only(),
             no_exec: true,
             local_locks: false,
         };
@@ -154,11 +154,13 @@ impl Export {
             Some(None) => Some(if allows_large_sectors(&*disk) { 4096 } else { 512 }),
             None => None,
         };
+        let is_read_only = disk.is_read_only();
         let session = holdfast_fuse::mount_disk(disk, FILE, directory, &options, ended)?;
         watcher.mounted(session.directory());
         let mut exported = ExportedFile { session, loop_device: None, watcher };
         if let Some(bytes) = sector_bytes {
-            match make_loop_device(&exported.file(), bytes) {
+            let more: &[&Path] = if is_read_only { &["--read-only".as_ref()] } else { &[] };
+            match make_loop_device(&exported.file(), bytes, more) {
                 Ok(device) => exported.loop_device = Some(device),
                 Err(failure) => {
                     let _ = exported.end(Manner::Lazily);
@@ -236,19 +238,17 @@ fn losetup(arguments: &[&Path]) -> Outcome<String> {
     }
 }
 
-fn make_loop_device(file: &Path, sector_bytes: u32) -> Outcome<PathBuf> {
+fn make_loop_device(file: &Path, sector_bytes: u32, more: &[&Path]) -> Outcome<PathBuf> {
     let sectors = sector_bytes.to_string();
-    let words: [&Path; 8] = [
+    let words: [&Path; 6] = [
         "--show".as_ref(),
         "--find".as_ref(),
         "--partscan".as_ref(),
         "--direct-io=on".as_ref(),
         "--sector-size".as_ref(),
         sectors.as_ref(),
-        "--".as_ref(),
-        file,
     ];
-    losetup(&words).map(PathBuf::from)
+    losetup(&[&words, more, &["--".as_ref(), file]].concat()).map(PathBuf::from)
 }
 
 fn end_loop_device(device: &Path, file: &Path, manner: Manner) -> Outcome {

@@ -3,7 +3,7 @@
 
 use super::anchor::{Keeper, Kept};
 use super::export::{Export, Exported};
-use super::media::Medium;
+use super::media::{Medium, Untouched};
 use super::memory::{self, Memory};
 use super::places::{About, Place};
 use super::scrub::Scrubber;
@@ -48,6 +48,8 @@ pub struct Job {
     pub anchor_every_flush: bool,
     /// Whether a volume without an anchor is attached.
     pub freshness_unknown: bool,
+    /// Whether nothing is changed, anywhere.
+    pub read_only: bool,
     /// How it is offered.
     pub export: Export,
     /// Whether the mount point was made for it, and goes with it.
@@ -67,7 +69,7 @@ impl Drop for Job {
 pub enum Order {
     /// Say how things are.
     Status,
-    /// Write everything and end.
+    /// Write everything and end. The answer is what failed at that, if it ended nevertheless.
     Detach,
     /// Read and verify every block, in the background.
     Scrub {
@@ -172,25 +174,37 @@ impl Host {
     fn begin(job: Job, memory: Memory, watcher: Watcher) -> Outcome<Arc<Host>> {
         limits::raise_open_files();
         let lock = job.place.lock()?;
-        let disk = Medium::open(&job.about.disk)?;
-        let log = Medium::open(&job.about.log)?;
+        let open = if job.read_only { Medium::open_read_only } else { Medium::open };
+        let (disk, log) = (open(&job.about.disk)?, open(&job.about.log)?);
+        let (disk, log) = match job.read_only {
+            true => (Untouched::over(disk.device), Untouched::over(log.device)),
+            false => (disk.device, log.device),
+        };
         let key = Secret::new(job.secret).of(&job.place.volume);
         let kept = Kept::new(job.anchor.clone(), job.about.tpm, &key);
         let known = opening::known_anchor(&job.place, &kept, job.freshness_unknown)?;
-        let opened =
-            Volume::open(disk.device, log.device, &key, Default::default(), known.as_ref(), opening::salt()?);
+        let opened = Volume::open(disk, log, &key, Default::default(), known.as_ref(), opening::salt()?);
         let (volume, report) = opened?;
         opening::tell(&report);
         let volume = Arc::new(volume);
-        let keeper = Arc::new(Keeper::new(kept));
-        keeper.keep(&volume)?;
-        opening::keep_one_anchor(&job.place, &job.anchor);
         let mut about = job.about.clone();
         (about.size_bytes, about.protected) = (volume.size_bytes(), true);
-        job.place.remember(&about)?;
-        volume.start()?;
-        let every_flush = job.anchor_every_flush.then(|| Arc::clone(&keeper));
-        let served = Arc::new(Served::new(Arc::clone(&volume), every_flush));
+        let (keeper, served) = if job.read_only {
+            // What detaches it looks there; without room it is found if it was known before.
+            if let Err(failure) = job.place.remember(&about) {
+                tracing::warn!(error = failure.message, "what was known of the volume stays");
+            }
+            (Arc::new(Keeper::unchanging(kept, known)), Served::read_only(Arc::clone(&volume)))
+        } else {
+            let keeper = Arc::new(Keeper::new(kept));
+            keeper.keep(&volume)?;
+            opening::keep_one_anchor(&job.place, &job.anchor);
+            job.place.remember(&about)?;
+            volume.start()?;
+            let every_flush = job.anchor_every_flush.then(|| Arc::clone(&keeper));
+            (keeper, Served::new(Arc::clone(&volume), every_flush))
+        };
+        let served = Arc::new(served);
         let state: Arc<(Mutex<State>, Condvar)> = Arc::default();
         let ended = {
             let state = Arc::clone(&state);
@@ -298,7 +312,10 @@ impl Host {
         }
         self.exported.end(manner)?;
         self.scrubber.stop();
-        let closed = self.volume.close().map_err(Failure::from).and_then(|()| self.keeper.keep(&self.volume));
+        let closed = match self.job.read_only {
+            true => Ok(()),
+            false => self.volume.close().map_err(Failure::from).and_then(|()| self.keeper.keep(&self.volume)),
+        };
         if let Some(directory) = self.exported.directory().filter(|_| self.job.is_default_directory) {
             let _ = std::fs::remove_dir(directory);
         }
@@ -310,11 +327,21 @@ impl Host {
     fn obey(&self, order: Order) -> Answer {
         match order {
             Order::Status => answer(Ok(self.status())),
-            Order::Detach => answer(self.end(Manner::Gently)),
+            Order::Detach => {
+                let ended = self.end(Manner::Gently);
+                match self.state.0.lock().closed.is_some() {
+                    true => answer(Ok(ended.err())),
+                    false => answer(ended),
+                }
+            }
             Order::Scrub { rate_mib, from_start } => answer(self.scrubber.start(rate_mib, from_start)),
             Order::StopScrub => {
                 self.scrubber.stop();
                 answer(Ok(()))
+            }
+            Order::Repair { .. } if self.job.read_only => {
+                Err(Failure::new(Exit::NotAllowed, "the volume is attached read-only")
+                    .hint("detach it, and attach it without --read-only"))
             }
             Order::Repair { from } => answer(repair::mend(&self.volume, &from)),
         }
@@ -335,6 +362,7 @@ impl Host {
                 process: std::process::id(),
                 since_ns: self.since_ns,
                 stopped: self.volume.failure(),
+                read_only: self.job.read_only,
                 log_bytes,
                 log_used_bytes,
                 recovery: (&self.report).into(),

@@ -2,7 +2,10 @@
 
 use crate::exit::{Exit, Failure, Outcome};
 use holdfast_log::device::{Device, FileDevice};
-use std::fs::{File, Metadata, TryLockError};
+use holdfast_volume::BLOCK_BYTES;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -12,6 +15,8 @@ use std::time::Duration;
 /// How long a lock of a device is waited for.
 const LOCK_ATTEMPTS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
+/// Blocks that recovery may write in memory: 256 MiB.
+const UNTOUCHED_BLOCKS_MAX: usize = 65_536;
 
 /// A file or a block device that nobody else uses.
 pub struct Medium {
@@ -64,12 +69,22 @@ impl Medium {
     /// # Errors
     /// [`Exit::NoInput`], [`Exit::NotAllowed`], [`Exit::InUse`].
     pub fn open(path: &Path) -> Outcome<Medium> {
+        Medium::open_with(path, File::options().read(true).write(true))
+    }
+
+    /// The same for what is only to be read, and may be on a file system that takes no changes.
+    ///
+    /// # Errors
+    /// As [`Medium::open`].
+    pub fn open_read_only(path: &Path) -> Outcome<Medium> {
+        Medium::open_with(path, File::options().read(true))
+    }
+
+    fn open_with(path: &Path, options: &mut OpenOptions) -> Outcome<Medium> {
         let path = path.canonicalize().map_err(|error| failed(path, &error))?;
         let metadata = std::fs::metadata(&path).map_err(|error| failed(&path, &error))?;
         let is_block_device = metadata.file_type().is_block_device();
         must_be_storage(&path, &metadata)?;
-        let mut options = File::options();
-        options.read(true).write(true);
         if is_block_device {
             options.custom_flags(rustix::fs::OFlags::EXCL.bits() as i32);
         }
@@ -137,6 +152,72 @@ fn behind_loop_device(path: &Path, wanted: Identity) -> Option<PathBuf> {
             && std::fs::metadata(file).is_ok_and(|metadata| identity(&metadata) == wanted)
     };
     loop_devices().into_iter().find(|(_, file)| is_it(file)).map(|(device, _)| device)
+}
+
+/// A device that nothing is written to: what recovery puts back is kept in memory, and read from there. So a volume can be
+/// opened whose disk or log has no room, or must stay as it is.
+pub struct Untouched {
+    device: Arc<dyn Device>,
+    written: Mutex<BTreeMap<u64, Vec<u8>>>,
+}
+
+impl Untouched {
+    /// Puts one over `device`.
+    pub fn over(device: Arc<dyn Device>) -> Arc<dyn Device> {
+        Arc::new(Untouched { device, written: Mutex::default() })
+    }
+}
+
+impl Device for Untouched {
+    fn size_bytes(&self) -> u64 {
+        self.device.size_bytes()
+    }
+
+    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
+        self.device.read_at(offset, buffer)?;
+        let block = BLOCK_BYTES as u64;
+        let written = self.written.lock();
+        for (at, part) in buffer.chunks_mut(BLOCK_BYTES).enumerate() {
+            if let Some(bytes) = written.get(&(offset / block + at as u64)) {
+                part.copy_from_slice(&bytes[..part.len()]);
+            }
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let block = BLOCK_BYTES as u64;
+        let mut written = self.written.lock();
+        if !offset.is_multiple_of(block) || !bytes.len().is_multiple_of(BLOCK_BYTES) {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "whole blocks only"));
+        }
+        if written.len() + bytes.len() / BLOCK_BYTES > UNTOUCHED_BLOCKS_MAX {
+            return Err(io::Error::new(
+                io::ErrorKind::OutOfMemory,
+                "the log has more to put back than is kept in memory",
+            ));
+        }
+        for (at, part) in bytes.chunks(BLOCK_BYTES).enumerate() {
+            written.insert(offset / block + at as u64, part.to_vec());
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn discard(&self, _offset: u64, _length: u64) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn drop_cache(&self, offset: u64, length: u64) {
+        self.device.drop_cache(offset, length);
+    }
+
+    fn describe(&self) -> String {
+        self.device.describe()
+    }
 }
 
 /// The first bytes of another device: for a volume that is to shrink.

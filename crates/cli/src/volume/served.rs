@@ -13,11 +13,19 @@ const TOLD_MAX: u64 = 100;
 /// See the module.
 pub struct Served {
     volume: Arc<Volume>,
+    changes: Changes,
     /// Written before a flush is acknowledged.
     anchor: Option<Arc<Keeper>>,
     begun: AtomicU64,
     ended: AtomicU64,
     told: AtomicU64,
+}
+
+/// Whether a volume may be changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Changes {
+    Taken,
+    Refused,
 }
 
 /// A request that is being served.
@@ -32,7 +40,25 @@ impl Drop for Request<'_> {
 impl Served {
     /// Offers `volume`; with `anchor`, that is written at every flush.
     pub fn new(volume: Arc<Volume>, anchor: Option<Arc<Keeper>>) -> Served {
-        Served { volume, anchor, begun: AtomicU64::new(0), ended: AtomicU64::new(0), told: AtomicU64::new(0) }
+        let (begun, ended, told) = Default::default();
+        Served { volume, changes: Changes::Taken, anchor, begun, ended, told }
+    }
+
+    /// Offers `volume` to be read.
+    pub fn read_only(volume: Arc<Volume>) -> Served {
+        Served { changes: Changes::Refused, ..Served::new(volume, None) }
+    }
+
+    /// Whether it can only be read.
+    pub fn is_read_only(&self) -> bool {
+        self.changes == Changes::Refused
+    }
+
+    fn may_change(&self) -> io::Result<()> {
+        match self.changes {
+            Changes::Taken => Ok(()),
+            Changes::Refused => Err(rustix::io::Errno::ROFS.into()),
+        }
     }
 
     /// How many requests have begun, and how many of them have ended.
@@ -74,11 +100,15 @@ impl Disk for Served {
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let _request = self.begin();
+        self.may_change()?;
         self.volume.write(offset, bytes).map_err(|error| self.errno(&error))
     }
 
     fn flush(&self) -> io::Result<()> {
         let _request = self.begin();
+        if self.is_read_only() {
+            return Ok(());
+        }
         self.volume.flush().map_err(|error| self.errno(&error))?;
         match &self.anchor {
             Some(keeper) => keeper.keep(&self.volume).map_err(|failure| {
@@ -91,6 +121,7 @@ impl Disk for Served {
 
     fn write_zeroes(&self, offset: u64, length: u64) -> io::Result<()> {
         let _request = self.begin();
+        self.may_change()?;
         self.volume.write_zeroes(offset, length).map_err(|error| self.errno(&error))
     }
 }

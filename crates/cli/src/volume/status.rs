@@ -1,6 +1,7 @@
 //! `holdfast volume status` and `list`.
 
 use super::args;
+use super::attach::READ_MEANWHILE;
 use super::export::Shown;
 use super::host::Order;
 use super::memory::Memory;
@@ -49,6 +50,9 @@ pub struct Attached {
     pub since_ns: i64,
     /// Why nothing more is accepted, if so.
     pub stopped: Option<String>,
+    /// Whether nothing is changed.
+    #[serde(default)]
+    pub read_only: bool,
     /// Bytes of the log's circular part.
     pub log_bytes: u64,
     /// Those of them in use.
@@ -227,6 +231,9 @@ fn attached_words(attached: &Attached, row: &mut dyn FnMut(&str, String)) {
         attached;
     let since = moment(*since_ns);
     row("state", format!("attached at {}, by process {process}, since {since}", export.path.display()));
+    if attached.read_only {
+        row("changes", "none: it is attached read-only".into());
+    }
     if let Some(why) = &attached.stopped {
         row("STOPPED", why.clone());
     }
@@ -292,9 +299,9 @@ fn verdict(all: &[VolumeStatus]) -> Outcome {
         let Some(attached) = &status.attached else { continue };
         if let Some(why) = &attached.stopped {
             let message = format!("{}: has stopped after a failure: {why}", status.disk.display());
-            return Err(Failure::new(Exit::Io, message).hint(
-                "mend what failed; then detach and attach it again, which recovers from what is durable",
-            ));
+            return Err(Failure::new(Exit::Io, message).hint(format!(
+                "detach it, mend what failed, and attach it again, which recovers what is durable; {READ_MEANWHILE}"
+            )));
         }
     }
     let bad: Vec<&VolumeStatus> = all

@@ -5,7 +5,7 @@ use super::sidecar::{Sidecar, read_record};
 use super::{bad, user};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::volume::args::Adopt;
-use crate::volume::media::Medium;
+use crate::volume::media::{Medium, Untouched};
 use crate::volume::places::Places;
 use crate::volume::secret::Secret;
 use crate::volume::{anchor, opening};
@@ -14,14 +14,9 @@ use holdfast_log::device::{Device, Joined};
 use holdfast_policy::{BlockRange, Policy};
 use holdfast_stack::{OwnerOf, Place, Survey};
 use holdfast_volume::{BLOCK_BYTES, Header, Options, Volume, VolumeError};
-use parking_lot::Mutex;
-use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Blocks that the recovery of an old volume may write.
-const OVERLAY_BLOCKS_MAX: usize = 16_384;
 /// Bytes compared at once.
 const COMPARED_BYTES: u64 = 256 << 10;
 
@@ -87,64 +82,6 @@ pub(super) struct Before {
     place: Place,
 }
 
-/// A disk that nothing is written to: what recovery puts back is kept in memory, and read from there.
-struct Untouched {
-    disk: Arc<dyn Device>,
-    written: Mutex<BTreeMap<u64, Vec<u8>>>,
-}
-
-impl Device for Untouched {
-    fn size_bytes(&self) -> u64 {
-        self.disk.size_bytes()
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.disk.read_at(offset, buffer)?;
-        let block = BLOCK_BYTES as u64;
-        let written = self.written.lock();
-        for (at, part) in buffer.chunks_mut(BLOCK_BYTES).enumerate() {
-            if let Some(bytes) = written.get(&(offset / block + at as u64)) {
-                part.copy_from_slice(&bytes[..part.len()]);
-            }
-        }
-        Ok(())
-    }
-
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let block = BLOCK_BYTES as u64;
-        let mut written = self.written.lock();
-        if !offset.is_multiple_of(block) || !bytes.len().is_multiple_of(BLOCK_BYTES) {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "whole blocks only"));
-        }
-        if written.len() + bytes.len() / BLOCK_BYTES > OVERLAY_BLOCKS_MAX {
-            return Err(io::Error::new(
-                io::ErrorKind::OutOfMemory,
-                "the old log has more to put back than is kept",
-            ));
-        }
-        for (at, part) in bytes.chunks(BLOCK_BYTES).enumerate() {
-            written.insert(offset / block + at as u64, part.to_vec());
-        }
-        Ok(())
-    }
-
-    fn flush(&self) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn discard(&self, _offset: u64, _length: u64) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn drop_cache(&self, offset: u64, length: u64) {
-        self.disk.drop_cache(offset, length);
-    }
-
-    fn describe(&self) -> String {
-        self.disk.describe()
-    }
-}
-
 /// Opens a card as it was when it was used last, by its old sidecar. Neither the card nor the old policy table is changed.
 ///
 /// # Errors
@@ -161,11 +98,11 @@ pub(super) fn before(old: &Path, disk: &Medium, disk_bytes: u64, places: &Places
         let message = format!("{}: nothing is known here of how new it is", old.display());
         Failure::new(Exit::NotAllowed, message).hint("import its anchor; or do without --owners-from")
     })?;
-    let untouched = |device: &Arc<dyn Device>| -> Arc<dyn Device> {
-        Arc::new(Untouched { disk: device.clone(), written: Mutex::default() })
-    };
-    let joined: Arc<dyn Device> =
-        Arc::new(Joined::new(untouched(&disk.device), disk_bytes, untouched(&policy.device)));
+    let joined: Arc<dyn Device> = Arc::new(Joined::new(
+        Untouched::over(disk.device.clone()),
+        disk_bytes,
+        Untouched::over(policy.device.clone()),
+    ));
     let key = secret.of(&claimed);
     let opened =
         Volume::open(joined, log.device.clone(), &key, Options::default(), Some(&known), opening::salt()?);
