@@ -581,7 +581,7 @@ pub struct Umount {
 A mount, or a process behind one, that does not answer within seconds is shown as STUCK, with the way out. Files of which
 changes were lost before they were at the server are named until the folder that `holdfast salvage` tells of is removed.
 
-Exit code 80 if any of them has raised an alarm, 69 if a server, mount or process does not answer or witnesses do not
+Exit code 80 if any of them has raised an alarm, 67 if this device was removed or its key replaced, 69 if a server, mount or process does not answer or witnesses do not
 vouch for what a server shows.")]
 pub struct Status {
     /// Only this mount point.

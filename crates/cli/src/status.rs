@@ -386,6 +386,11 @@ fn describe_automount(automount: &AutomountStatus) -> String {
 }
 
 impl Process {
+    /// Whether the server says that this device is no member any more.
+    fn is_excluded(&self) -> bool {
+        self.status.engine.get("excluded") == Some(&Value::Bool(true))
+    }
+
     /// What the server answers instead of a connection.
     fn turned_away(&self) -> Option<&str> {
         self.status.engine.get("turned_away").and_then(Value::as_str)
@@ -420,6 +425,10 @@ impl Process {
             format!("stopped: {what}")
         } else if self.alarms.iter().any(|alarm| alarm.starts_with("WRONG ORDER")) {
             "FROZEN: the server broke the order of operations".to_owned()
+        } else if self.is_excluded() {
+            "STOPPED: the server takes nothing more from this device, which was removed from the file system, or whose key was \
+             replaced"
+                .to_owned()
         } else if self.status.engine.get("key_trouble").is_some_and(Value::is_string) {
             format!("waiting for this device's key: {}", text("key_trouble"))
         } else if let Some(answer) = self.turned_away() {
@@ -475,6 +484,15 @@ impl Process {
         if !unsaved.is_empty() {
             let some: Vec<&str> = unsaved.iter().take(5).map(|path| path.as_str()).collect();
             rows.push(vec!["  Unsaved".to_owned(), format!("{} files: {}", unsaved.len(), some.join(", "))]);
+        }
+        if self.is_excluded() {
+            rows.push(vec![
+                "  What is left".to_owned(),
+                "nothing more can be saved with this key. What was not at the server is kept on this machine: `holdfast \
+                 salvage` tells where, and `holdfast salvage --to DIR` copies it out. Then unmount, and mount with the new \
+                 key if there is one"
+                    .to_owned(),
+            ]);
         }
         for folder in &self.salvage {
             rows.push(vec!["  To salvage".to_owned(), folder.display().to_string()]);
@@ -644,6 +662,15 @@ fn verdict(report: &Report) -> Outcome {
     if let Some(directory) = report.dead.first() {
         let message = format!("{}: the process that served this mount is gone", directory.display());
         return Err(Failure::new(Exit::Unavailable, message));
+    }
+    if let Some(process) = report.processes.iter().find(|process| process.is_excluded()) {
+        let message = format!(
+            "{}: this device was removed from the file system, or its key was replaced",
+            process.status.address
+        );
+        return Err(Failure::new(Exit::NoUser, message).hint(
+            "`holdfast salvage` tells what could not be saved; unmount, and mount with the new key if there is one",
+        ));
     }
     let locked_out =
         |process: &&Process| process.status.engine.get("key_trouble").is_some_and(Value::is_string);

@@ -185,6 +185,63 @@ fn a_key_is_rotated() {
     assert!(!again.output().expect("it runs").status.success());
 }
 
+/// Whether a file below a folder has this in it.
+fn holds(folder: &Path, wanted: &[u8]) -> bool {
+    let Ok(entries) = fs::read_dir(folder) else { return false };
+    let mut paths = entries.map(|entry| entry.expect("an entry").path());
+    paths.any(|path| {
+        if path.is_dir() { holds(&path, wanted) } else { fs::read(&path).is_ok_and(|read| read == wanted) }
+    })
+}
+
+/// Proves: a mount whose key was rotated or removed says so, whether it is used or not, and what becomes of what was not at
+/// the server: that is kept, copied out by `salvage`, and no reason not to unmount. The new key goes on.
+#[test]
+fn a_mount_whose_key_is_gone_says_so() {
+    let mut world = World::new(&["alice", "bob", "carol"]);
+    let alice = world.mount("alice");
+    let mut open = fs::File::create(alice.join("team/open")).expect("made");
+    open.sync_all().expect("it is there");
+    world.mount("bob");
+    let carol = world.mount_with("carol", &["--write-back"]);
+    let url = world.url.clone();
+    world.keygen("new");
+    let public = fs::read_to_string(world.path("new.key.pub")).expect("a public key");
+    world.administer(&["fs", "device", "rotate", &url, "alice", "first", public.trim()]);
+    for who in ["bob", "carol"] {
+        world.administer(&["fs", "device", "remove", &url, who, "first"]);
+    }
+    // Before anybody uses them.
+    for who in ["alice", "bob", "carol"] {
+        eventually("it is told", || world.status(who).contains("STOPPED: the server takes nothing more"));
+        let said = exits(world.holdfast(who).arg("status").arg(world.path(&format!("{who}-mnt"))), 67);
+        assert!(said.contains("holdfast salvage --to DIR") && !said.contains("working"), "{said}");
+    }
+    std::io::Write::write_all(&mut open, b"not saved yet").expect("it is kept here");
+    open.sync_all().expect_err("it cannot be saved");
+    let said = exits(world.holdfast("alice").arg("status").arg(&alice), 67);
+    assert!(said.contains("Unsaved") && said.contains("team/open"), "{said}");
+    let rescued = world.path("rescued");
+    run(world.holdfast("alice").args(["salvage", "--to"]).arg(&rescued));
+    assert!(holds(&rescued, b"not saved yet"), "{}", run(world.holdfast("alice").arg("salvage")));
+    drop(open);
+    world.umount("alice");
+    assert!(holds(&world.path("alice-state"), b"not saved yet"), "it stays there");
+
+    let _ = fs::write(carol.join("team/late"), "written in vain");
+    eventually("it is kept", || {
+        run(world.holdfast("carol").arg("salvage"));
+        holds(&world.path("carol-state"), b"written in vain")
+    });
+    for who in ["bob", "carol"] {
+        world.umount(who);
+    }
+    let new = world.mount("new");
+    fs::write(new.join("team/open"), "by the new key").expect("written");
+    let said = world.status("new");
+    assert!(said.contains("working") && !said.contains("STOPPED"), "{said}");
+}
+
 /// Proves: a removed key that signs once more at a place before its removal, with the help of an operator who keeps
 /// the old state, convinces nobody who has seen the removal.
 #[test]

@@ -430,12 +430,13 @@ impl Host {
             return Ok(behind::left(self.back.as_deref()));
         }
         if let Some((path, error)) = files.publish_all().into_iter().next() {
-            let frozen = matches!(error, FsError::Frozen(_));
-            // After an alarm there is nowhere to publish to, and what is unsaved is in the salvage folder.
-            if !frozen {
-                return Err(unsaved(directory, &path, &error));
-            }
-            files.save_unsaved("the mount was unmounted after an alarm")?;
+            // After an alarm there is nowhere to publish to, nor for a device that is no member any more.
+            let why = match &error {
+                FsError::Frozen(_) => "the mount was unmounted after an alarm",
+                _ if self.engine.is_excluded() => "this device was removed, or its key was replaced",
+                _ => return Err(unsaved(directory, &path, &error)),
+            };
+            files.save_unsaved(why)?;
         }
         behind::send_for_a_while(&self.engine, self.back.as_deref(), behind::UNMOUNT_WAIT);
         session.unmount(Manner::Gently)?;

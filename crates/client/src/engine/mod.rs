@@ -402,8 +402,15 @@ impl Engine {
         self.shared.remote.is_connected()
     }
 
-    /// Everything `holdfast status` prints.
+    /// Whether the server says that this device is no member any more.
+    pub fn is_excluded(&self) -> bool {
+        self.shared.is_excluded()
+    }
+
+    /// Everything `holdfast status` prints. A mount that nobody uses asks the server nothing, so it is asked soon whether
+    /// this device is still a member; a later status tells.
     pub fn status(&self) -> Status {
+        self.shared.resubmission.disturbed();
         status::of(&self.shared, self.locks.count())
     }
 

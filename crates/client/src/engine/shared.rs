@@ -19,7 +19,7 @@ use crate::tree::{Base, Edit, ReadError, TableCache};
 use holdfast_content::{ContentError, DeviceId, Handle, SourceError, Tag};
 use holdfast_crypto::{NotSigned, encode};
 use holdfast_protocol::floor::Floor;
-use holdfast_protocol::message::{Request, Response};
+use holdfast_protocol::message::{Request, Response, ServerError};
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::Structure;
 use holdfast_rpc::RpcError;
@@ -74,6 +74,8 @@ pub(super) struct Shared {
     pub in_flight: AtomicBool,
     /// Why the key did not sign when it was last asked to.
     key_trouble: RwLock<Option<String>>,
+    /// The server says that this device is no member.
+    excluded: AtomicBool,
     /// A call has waited its full time in vain, and no answer has come since.
     silent: AtomicBool,
     pub last_operation: AtomicU64,
@@ -124,6 +126,7 @@ impl Shared {
             latest: RwLock::new(Place { sequence: 0, base, floor }),
             in_flight: AtomicBool::new(false),
             key_trouble: RwLock::default(),
+            excluded: AtomicBool::new(false),
             silent: AtomicBool::new(false),
             last_operation: AtomicU64::new(0),
             frozen: RwLock::default(),
@@ -254,6 +257,31 @@ impl Shared {
             }
             _ => None,
         }
+    }
+
+    /// Takes notice of the answer to a look, which every member may take: whether this device is one still.
+    pub fn looked(&self, answer: &Result<Response, RpcError>) {
+        let is_excluded = match answer {
+            Ok(Response::View(_)) => false,
+            Ok(Response::Error(ServerError::NotAllowed(_)))
+            | Err(RpcError::Server(ServerError::NotAllowed(_))) => true,
+            _ => return,
+        };
+        if self.excluded.swap(is_excluded, Relaxed) == is_excluded {
+            return;
+        }
+        match is_excluded {
+            true => tracing::error!(
+                "the server takes nothing more from this device: it was removed from the file system, or its key was \
+                 replaced; `holdfast status` says what becomes of unsaved work"
+            ),
+            false => tracing::info!("the server takes what this device signs again"),
+        }
+    }
+
+    /// Whether the server says that this device is no member any more.
+    pub fn is_excluded(&self) -> bool {
+        self.excluded.load(Relaxed)
     }
 
     /// Why a deadline passed.
@@ -412,7 +440,6 @@ pub(super) fn stopped() -> FsError {
 
 /// Whether a server's answer is final, so that the operation's number must be given up.
 pub(super) fn is_definite(error: &RpcError) -> bool {
-    use holdfast_protocol::message::ServerError;
     match error {
         RpcError::Server(
             ServerError::Busy

@@ -37,6 +37,8 @@ pub struct Status {
     pub connected: bool,
     /// What the server answered instead of a connection; `None`: it gives one, or does not answer.
     pub turned_away: Option<String>,
+    /// Whether the server says that this device is no member any more: it was removed, or its key was replaced.
+    pub excluded: bool,
     /// What is known of the link to the server; `None` while nothing is.
     pub link: Option<LinkStatus>,
     /// Why this device's key did not sign when it was last asked to.
@@ -126,6 +128,7 @@ pub(super) fn of(shared: &Shared, locks: usize) -> Status {
         frozen: shared.frozen().map(|report| FrozenReport::clone(&report)),
         connected: shared.remote.is_connected(),
         turned_away: shared.turned_away(),
+        excluded: shared.is_excluded(),
         link: LinkStatus::of(&*shared.remote),
         key_trouble: shared.key_trouble(),
         operations: counters.operations.load(Relaxed),

@@ -238,6 +238,11 @@ impl FileSystem {
     pub fn status_text(&self) -> String {
         let mut lines: Vec<String> =
             self.backend.notices().iter().map(|told| format!("ALARM: {told}")).collect();
+        if self.vigil.get().is_some_and(|engine| engine.is_excluded()) {
+            lines.push(
+                "STOPPED: this device was removed from the file system, or its key was replaced".to_owned(),
+            );
+        }
         if self.vigil.get().and_then(|vigil| vigil.head()).is_some_and(|head| head.is_stale) {
             lines.push("STALE: no head that is new enough is vouched for by witnesses".to_owned());
         }

@@ -72,11 +72,9 @@ impl Pump {
     /// that was put back to an older state refuses everything, and only its view tells why.
     pub(super) fn look(&mut self) -> Result<bool, End> {
         let log_size = self.signer.floor().log().size;
-        let Ok(Response::View(mut reply)) =
-            self.shared.remote.call(Request::Look { log_size }, self.shared.deadline)
-        else {
-            return Ok(false);
-        };
+        let answer = self.shared.remote.call(Request::Look { log_size }, self.shared.deadline);
+        self.shared.looked(&answer);
+        let Ok(Response::View(mut reply)) = answer else { return Ok(false) };
         reply.blocks.clear();
         let reference = match membership_wanted(self.signer.floor(), &reply.view) {
             Ok(reference) => reference,

@@ -1,5 +1,6 @@
 //! A mount that nobody uses asks the server nothing, so it would not meet a restore, and what was lost of its own would stay
-//! so. After the server was away, it is looked once whether it still shows what it had shown.
+//! so. After the server was away, it is looked once whether it still shows what it had shown; and whether this device is
+//! still a member.
 
 use crate::engine::queue::{Learned, Lesson};
 use crate::engine::restored::is_declared;
@@ -44,7 +45,9 @@ impl Watch {
             let latest = shared.latest.read();
             (latest.floor.clone(), latest.base.view.handle(PrincipalId::Members).map(|(_, handle)| handle))
         };
-        let (is_older, is_other) = match shared.remote.call(Request::Look { log_size: 0 }, PATIENCE) {
+        let answer = shared.remote.call(Request::Look { log_size: 0 }, PATIENCE);
+        shared.looked(&answer);
+        let (is_older, is_other) = match answer {
             Ok(Response::View(reply)) => {
                 let told = reply.view.handle(PrincipalId::Members).map(|(_, handle)| handle);
                 (reply.view.log.size < floor.log().size, told != members)
