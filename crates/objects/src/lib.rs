@@ -39,6 +39,7 @@ mod storage;
 mod tail;
 mod tails;
 mod tiered;
+mod watched;
 mod xml;
 
 pub use address::{AddressError, BucketAddress, Durability, Location};

@@ -7,17 +7,20 @@ use crate::entry::{Entry, Part};
 use crate::names;
 use crate::pages::Pages;
 use crate::settings::{OpenObjectsError, Settings};
+use crate::watched::Watched;
 use crate::{adopt, claim};
 use holdfast_log::{Storage, StorageFile, StorageLock, segment_name, segment_number};
 use parking_lot::{Condvar, Mutex};
 use sha2::{Digest as _, Sha256};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Held while a directory is in use, beside the store's own lock.
 pub(crate) const LOCK: &str = "objects-lock";
+/// How often it is looked whether requests have an answer.
+const WATCH_PAUSE: Duration = Duration::from_secs(1);
 
 /// Segments in a bucket, with a log and a cache in front. Clones share it; the last one to go ends the thread that sends.
 #[derive(Clone)]
@@ -32,6 +35,8 @@ struct Handle {
 pub(crate) struct Inner {
     pub(crate) local: Arc<dyn Storage>,
     pub(crate) bucket: Arc<dyn Bucket>,
+    /// The bucket, for who looks after requests without an answer.
+    watched: Arc<Watched>,
     pub(crate) settings: Settings,
     pub(crate) state: Mutex<State>,
     /// Wakes the sender.
@@ -212,9 +217,11 @@ impl Tiered {
         };
         state.find_files(&*local)?;
         let pages = Pages::new(&*local)?;
+        let watched = Arc::new(Watched::new(bucket));
         let inner = Arc::new(Inner {
             local,
-            bucket,
+            bucket: watched.clone(),
+            watched,
             settings,
             state: Mutex::new(state),
             wake: Condvar::new(),
@@ -238,6 +245,11 @@ impl Tiered {
         let sender = std::thread::Builder::new()
             .name("objects".into())
             .spawn(move || crate::sending::run(&sending))
+            .map_err(OpenObjectsError::io("starting a thread for", "objects"))?;
+        let watched = Arc::downgrade(&inner);
+        std::thread::Builder::new()
+            .name("objects-watch".into())
+            .spawn(move || watch(&watched))
             .map_err(OpenObjectsError::io("starting a thread for", "objects"))?;
         Ok(Tiered(Arc::new(Handle { inner, sender: Some(sender), _lock: lock })))
     }
@@ -264,7 +276,7 @@ impl Tiered {
         };
         Standing {
             place: inner.bucket.describe(),
-            trouble: state.trouble.as_ref().map(ToString::to_string),
+            trouble: inner.watched.late().or_else(|| state.trouble.as_ref().map(ToString::to_string)),
             doubt,
             segments: state.catalogue.segments.len() as u64,
             bytes: state.catalogue.segments.values().map(Entry::stored_bytes).sum(),
@@ -506,6 +518,22 @@ impl Inner {
                 tracing::warn!(name, %error, "a local copy of a segment cannot be removed");
             }
         }
+    }
+}
+
+/// Tells the journal of requests that have no answer, once until there are none, and when they have one.
+fn watch(inner: &Weak<Inner>) {
+    let mut was_late = false;
+    while let Some(inner) = inner.upgrade().filter(|inner| !inner.state.lock().is_ending) {
+        let late = inner.watched.late();
+        match (&late, was_late) {
+            (Some(words), false) => tracing::error!("{words}"),
+            (None, true) => tracing::info!(bucket = inner.bucket.describe(), "the bucket answers again"),
+            _ => {}
+        }
+        was_late = late.is_some();
+        drop(inner);
+        std::thread::sleep(WATCH_PAUSE);
     }
 }
 

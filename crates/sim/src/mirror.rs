@@ -414,7 +414,10 @@ impl Shared {
                 let headers = format!("{said}Content-Encoding: gzip\r\n");
                 return self.whole(stream, status, &headers, &[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 0xed]);
             }
-            Misdeed::IgnoresRanges => return self.whole(stream, "200 OK", "", file),
+            Misdeed::IgnoresRanges => {
+                let whole = Asked { path: asked.path.clone(), range: None };
+                return self.honest(stream, &whole);
+            }
             Misdeed::OtherRange => {
                 let other = part.start.saturating_sub(1)..part.end.saturating_sub(1);
                 let said = content_range(&other, file.len());

@@ -23,7 +23,9 @@ use holdfast_protocol::message::{Request, Response, ServerError};
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::Structure;
 use holdfast_rpc::RpcError;
+use lru::LruCache;
 use parking_lot::{Mutex, RwLock};
+use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -32,6 +34,11 @@ use std::time::{Duration, Instant};
 const SETTLE_MS_MAX: u64 = 30_000;
 /// How long a call waits for a server that has been silent for a whole deadline already.
 const SILENT_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Files of which it is remembered how often their content was found wrong.
+const FAILURES_KEPT: usize = 8192;
+/// From how many failures of a file on their number is told, at each power of two.
+const FAILURES_TOLD: u64 = 64;
 
 /// Counts since the start.
 #[derive(Default)]
@@ -56,6 +63,24 @@ pub(super) struct Place {
     pub floor: Arc<Floor>,
 }
 
+/// How often a file's content was found wrong, of as many files as are remembered.
+pub(super) struct Failures(LruCache<Option<Handle>, u64>);
+
+impl Default for Failures {
+    fn default() -> Failures {
+        Failures(LruCache::new(NonZeroUsize::new(FAILURES_KEPT).expect("not zero")))
+    }
+}
+
+impl Failures {
+    /// One more; how many now.
+    fn note(&mut self, file: Option<Handle>) -> u64 {
+        let times = self.0.get_or_insert_mut(file, || 0);
+        *times += 1;
+        *times
+    }
+}
+
 /// State of one engine that callers and the pump share.
 pub(super) struct Shared {
     pub address: String,
@@ -64,6 +89,8 @@ pub(super) struct Shared {
     pub remote: Arc<dyn Remote>,
     pub store: VerifiedStore,
     pub evidence: Arc<Evidence>,
+    /// Integrity failures of each file.
+    pub failures: Mutex<Failures>,
     pub tables: Arc<TableCache>,
     pub queue: Queue,
     pub commits: Commits,
@@ -118,6 +145,7 @@ impl Shared {
             remote,
             store,
             evidence,
+            failures: Mutex::default(),
             tables,
             queue: Queue::default(),
             commits: Commits::default(),
@@ -350,7 +378,13 @@ impl Shared {
         if let (Some(evidence), Some(path)) = (&report.evidence, &report.path) {
             self.evidence.concerns(evidence, path);
         }
-        tracing::error!(report = %report, "integrity failure");
+        let times = self.failures.lock().note(report.file);
+        // Programs try again, and every block of a file may be damaged: it is told once, and then how often.
+        if times == 1 {
+            tracing::error!(report = %report, "integrity failure");
+        } else if times.is_power_of_two() && times >= FAILURES_TOLD {
+            tracing::error!(report = %report, times, "integrity failures of this file so far");
+        }
         let report = Arc::new(report);
         self.notices.tell(Notice::Data(report.clone()));
         FsError::Integrity(report)
