@@ -15,6 +15,7 @@ use crate::identify::identify;
 use crate::kernel::{self, Event, Group};
 use crate::message::{FromDoor, FromHelper, VERSION};
 use crate::seqpacket::{self, Conversation, Peer};
+use crate::starts::Starts;
 use parking_lot::Mutex;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
@@ -56,8 +57,8 @@ pub fn serve(socket: &Path, ready: impl FnOnce()) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o666))?;
     ready();
-    let hashes = Arc::new(Hashes::default());
-    let mounts: Arc<Mutex<HashMap<u32, usize>>> = Arc::default();
+    let (hashes, starts) = (Arc::new(Hashes::default()), Arc::new(Starts::default()));
+    let places = Arc::new(Places::default());
     loop {
         let conversation = match seqpacket::accept(&listener) {
             Ok(conversation) => conversation,
@@ -67,15 +68,15 @@ pub fn serve(socket: &Path, ready: impl FnOnce()) -> io::Result<()> {
                 continue;
             }
         };
-        let (hashes, mounts) = (Arc::clone(&hashes), Arc::clone(&mounts));
+        let (hashes, starts, places) = (Arc::clone(&hashes), Arc::clone(&starts), Arc::clone(&places));
         let spawned = std::thread::Builder::new().name("mount".to_owned()).spawn(move || {
             let Ok(peer) = conversation.peer() else { return };
-            let Some(_place) = Place::take(&mounts, peer.uid) else {
-                let _ = conversation.send(&FromHelper::Refused("too many mounts ask".to_owned()));
+            let Some(greeting) = Place::take(&places.greeting, peer.uid) else {
+                let _ = conversation.send(&FromHelper::Refused("too many ask at once".to_owned()));
                 return;
             };
-            if let Err(error) = converse(Arc::new(conversation), peer, hashes) {
-                tracing::info!(user = peer.uid, process = peer.process, %error, "the conversation with a mount ended");
+            if let Err(error) = converse(conversation, peer, greeting, &places, hashes, starts) {
+                tracing::info!(user = peer.uid, process = peer.process, %error, "a conversation ended");
             }
         });
         if let Err(error) = spawned {
@@ -85,7 +86,9 @@ pub fn serve(socket: &Path, ready: impl FnOnce()) -> io::Result<()> {
 }
 
 /// What it needs of root's rights: to mark inodes, to find them by number as the mount's user, to look into processes.
+/// And to give root the files of programs that are started clean.
 const NEEDED: CapabilitySet = CapabilitySet::SYS_ADMIN
+    .union(CapabilitySet::CHOWN)
     .union(CapabilitySet::SYS_PTRACE)
     .union(CapabilitySet::DAC_READ_SEARCH)
     .union(CapabilitySet::DAC_OVERRIDE)
@@ -108,7 +111,15 @@ fn confine() -> io::Result<()> {
     Ok(set_no_new_privs(true)?)
 }
 
-/// A mount's place among those that are served; given back when dropped.
+/// Who has conversations, by user.
+#[derive(Default)]
+struct Places {
+    /// Those that have not said what they want, or start a program.
+    greeting: Arc<Mutex<HashMap<u32, usize>>>,
+    mounts: Arc<Mutex<HashMap<u32, usize>>>,
+}
+
+/// A conversation's place among those that are served; given back when dropped.
 struct Place(Arc<Mutex<HashMap<u32, usize>>>, u32);
 
 impl Place {
@@ -138,6 +149,7 @@ struct Mount {
     conversation: Arc<Conversation>,
     group: Group,
     hashes: Arc<Hashes>,
+    starts: Arc<Starts>,
     /// Events not yet answered, and since when. Whoever removes one answers it.
     waiting: Mutex<HashMap<u64, Waiting>>,
     /// Who waits to hear that a ticket was taken.
@@ -152,19 +164,51 @@ struct Waiting {
     since: Instant,
 }
 
-/// Serves one mount, on this thread and some more, until either end goes.
-fn converse(conversation: Arc<Conversation>, peer: Peer, hashes: Arc<Hashes>) -> io::Result<()> {
+/// Hears what somebody wants, and does it: starts a program clean, or serves a mount.
+fn converse(
+    conversation: Conversation,
+    peer: Peer,
+    greeting: Place,
+    places: &Places,
+    hashes: Arc<Hashes>,
+    starts: Arc<Starts>,
+) -> io::Result<()> {
     conversation.set_patience(ANSWER_WAIT, Some(ANSWER_WAIT))?;
-    let FromDoor::Hello { version, mountpoint } = conversation.receive()? else {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "it did not begin with hello"));
-    };
     let refuse = |why: String| {
         let _ = conversation.send(&FromHelper::Refused(why.clone()));
         Err(io::Error::other(why))
     };
-    if version != VERSION {
+    let hello: FromDoor = conversation.receive()?;
+    if let FromDoor::Hello { version, .. } | FromDoor::Start { version, .. } = &hello
+        && *version != VERSION
+    {
         return refuse(format!("it speaks version {version}, this helper version {VERSION}"));
     }
+    match hello {
+        FromDoor::Start { descriptor, .. } => starts.begin(&conversation, peer, descriptor, &hashes),
+        FromDoor::Hello { mountpoint, .. } => {
+            let Some(_place) = Place::take(&places.mounts, peer.uid) else {
+                return refuse("too many mounts ask".to_owned());
+            };
+            drop(greeting);
+            serve_mount(Arc::new(conversation), peer, mountpoint, hashes, starts)
+        }
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "it did not begin with hello")),
+    }
+}
+
+/// Serves one mount, on this thread and some more, until either end goes.
+fn serve_mount(
+    conversation: Arc<Conversation>,
+    peer: Peer,
+    mountpoint: Vec<u8>,
+    hashes: Arc<Hashes>,
+    starts: Arc<Starts>,
+) -> io::Result<()> {
+    let refuse = |why: String| {
+        let _ = conversation.send(&FromHelper::Refused(why.clone()));
+        Err(io::Error::other(why))
+    };
     if namespace(peer.process) != namespace(std::process::id()) {
         return refuse("it numbers processes otherwise (another PID namespace)".to_owned());
     }
@@ -174,6 +218,7 @@ fn converse(conversation: Arc<Conversation>, peer: Peer, hashes: Arc<Hashes>) ->
         conversation: Arc::clone(&conversation),
         group,
         hashes,
+        starts,
         waiting: Mutex::default(),
         taken: Mutex::default(),
         next: AtomicU64::new(1),
@@ -235,7 +280,9 @@ impl Mount {
                         let _ = told.send(goes_on);
                     }
                 }
-                FromDoor::Hello { .. } => return Err(io::Error::other("it said hello twice")),
+                FromDoor::Hello { .. } | FromDoor::Start { .. } => {
+                    return Err(io::Error::other("it said hello twice"));
+                }
             }
         }
     }
@@ -304,7 +351,7 @@ impl Mount {
             return;
         };
         let Some(inode) = inode_number(&event.file) else { return self.answer(id, false) };
-        let found = identify(event.process, event.pidfd.as_ref(), &self.hashes);
+        let found = identify(event.process, event.pidfd.as_ref(), &self.hashes, &self.starts);
         let (told, hear) = channel();
         self.taken.lock().insert(id, told);
         let ticket = FromHelper::Ticket { id, inode, process: event.process, found };

@@ -8,6 +8,7 @@
 use crate::hashes::{Hashes, interpreter_by_name};
 use crate::identity::Identity;
 use crate::process;
+use crate::starts::Starts;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
@@ -32,7 +33,12 @@ const DISKS: [i64; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0xca45_1
 ///
 /// # Errors
 /// In words: it has no program, is gone, or cannot be looked at.
-pub fn identify(number: u32, pidfd: Option<impl AsFd>, hashes: &Hashes) -> Result<Identity, String> {
+pub fn identify(
+    number: u32,
+    pidfd: Option<impl AsFd>,
+    hashes: &Hashes,
+    starts: &Starts,
+) -> Result<Identity, String> {
     let place = PathBuf::from(format!("/proc/{number}"));
     let read = |name: &str| process::read(&place.join(name)).map_err(|error| told(number, &error));
     let started = process::started(&read("stat")?).ok_or("its beginning is not told")?;
@@ -42,7 +48,10 @@ pub fn identify(number: u32, pidfd: Option<impl AsFd>, hashes: &Hashes) -> Resul
     let status = process::status(&read("status")?).ok_or("its state is not told")?;
     let is_roots = only_root_changes(&program).unwrap_or(false);
     let stays = is_roots || is_held(&program, &place.join("exe")).unwrap_or(false);
-    let hashed = hashes.of(&mut program, status.user, is_roots);
+    // Who was started clean runs a file that nobody can change, which was hashed then.
+    let clean = starts.of(number, started, (own.dev(), own.ino()));
+    let is_clean = clean.is_some() || status.is_roots;
+    let hashed = clean.map_or_else(|| hashes.of(&mut program, status.user, is_roots), Ok);
     let hashed = hashed.map_err(|error| format!("{}: {error}", path.display()))?;
     let path = bounded(&path.to_string_lossy());
     let mut identity = Identity {
@@ -56,6 +65,7 @@ pub fn identify(number: u32, pidfd: Option<impl AsFd>, hashes: &Hashes) -> Resul
         preload: process::preload(&read("environ")?),
         altered: None,
         generated: false,
+        clean: is_clean,
     };
     let mappings = process::executable_mappings(&read("smaps")?);
     if mappings.len() > MAPPINGS_MAX {
@@ -136,6 +146,7 @@ fn has_ended(pidfd: &impl AsFd) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::identity::Allowed;
     use std::io::{Read, Write};
     use std::process::{Command, Stdio};
 
@@ -144,7 +155,7 @@ mod tests {
         // It runs its own code when it has repeated a byte.
         child.stdin.as_mut().expect("piped").write_all(b"x").expect("written");
         child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("repeated");
-        let found = identify(child.id(), None::<std::os::fd::OwnedFd>, &Hashes::default());
+        let found = identify(child.id(), None::<std::os::fd::OwnedFd>, &Hashes::default(), &Starts::default());
         drop(child.stdin.take());
         child.wait().expect("it ends");
         found
@@ -160,13 +171,13 @@ mod tests {
         let digest =
             crate::hashes::digest_of(&mut File::open("/bin/cat").expect("there")).expect("read").digest;
         assert_eq!(plain.digest, digest);
-        assert_eq!(plain.weakness(false, false), None, "{plain:?}");
+        assert_eq!(plain.weakness(Allowed::default()), None, "{plain:?}");
         let preloaded = of(Command::new("/bin/cat").env_clear().env("LD_BIND_NOW", "1")).expect("identified");
         assert_eq!(preloaded.preload.as_deref(), Some("LD_BIND_NOW"));
         let mut ended = Command::new("/bin/true").spawn().expect("it starts");
         ended.wait().expect("it ends");
-        assert!(identify(ended.id(), None::<std::os::fd::OwnedFd>, &Hashes::default()).is_err());
+        assert!(identify(ended.id(), None::<std::os::fd::OwnedFd>, &Hashes::default(), &Starts::default()).is_err());
         // A thread of the kernel has no program.
-        assert!(identify(2, None::<std::os::fd::OwnedFd>, &Hashes::default()).is_err());
+        assert!(identify(2, None::<std::os::fd::OwnedFd>, &Hashes::default(), &Starts::default()).is_err());
     }
 }

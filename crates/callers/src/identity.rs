@@ -27,6 +27,8 @@ pub struct Identity {
     pub altered: Option<String>,
     /// It has code that comes from no file.
     pub generated: bool,
+    /// Nobody but root could reach into it since it began, or can: `holdfast run` started it, or it is root's.
+    pub clean: bool,
 }
 
 /// Why a process is not its program alone.
@@ -44,12 +46,25 @@ pub enum Weakness {
     Altered(String),
     /// It has code of its own making.
     Generated,
+    /// Other processes of its user can take what it has.
+    Reachable,
+}
+
+/// What a rule lets a process in with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Allowed {
+    /// It runs whatever it is given.
+    pub interpreter: bool,
+    /// It has code of its own making.
+    pub generated: bool,
+    /// It was not started clean.
+    pub plain: bool,
 }
 
 impl Identity {
     /// What stands against trusting the process with what its program may do.
-    pub fn weakness(&self, interpreter: bool, generated: bool) -> Option<Weakness> {
-        if let (Some(why), false) = (&self.interpreter, interpreter) {
+    pub fn weakness(&self, allowed: Allowed) -> Option<Weakness> {
+        if let (Some(why), false) = (&self.interpreter, allowed.interpreter) {
             return Some(Weakness::Interpreter(why.clone()));
         }
         if self.tracer != 0 {
@@ -64,7 +79,10 @@ impl Identity {
         if let Some(path) = &self.altered {
             return Some(Weakness::Altered(path.clone()));
         }
-        (self.generated && !generated).then_some(Weakness::Generated)
+        if self.generated && !allowed.generated {
+            return Some(Weakness::Generated);
+        }
+        (!self.clean && !allowed.plain).then_some(Weakness::Reachable)
     }
 
     /// A process of which nothing bad is known.
@@ -80,6 +98,7 @@ impl Identity {
             foreign: None,
             altered: None,
             generated: false,
+            clean: true,
         }
     }
 }
@@ -100,6 +119,10 @@ impl fmt::Display for Weakness {
             Weakness::Generated => {
                 f.write_str("it has code that comes from no file; a rule with +jit lets it in")
             }
+            Weakness::Reachable => f.write_str(
+                "it was not started clean, so other processes of its user can reach into it: start it with `holdfast run`; \
+                 a rule with +plain lets it in as it is",
+            ),
         }
     }
 }
@@ -108,18 +131,20 @@ impl fmt::Display for Weakness {
 mod tests {
     use super::*;
 
-    /// Each thing that speaks against a process is told; a rule excuses interpreters and generated code, no more.
+    /// Each thing that speaks against a process is told; a rule excuses interpreters, generated code and a plain start, no more.
     #[test]
     fn weaknesses() {
         let plain = Identity::plain(Digest::ZERO, "/bin/x");
-        assert_eq!(plain.weakness(false, false), None);
+        let all = Allowed { interpreter: true, generated: true, plain: true };
+        assert_eq!(plain.weakness(Allowed::default()), None);
         let some = |change: &dyn Fn(&mut Identity)| {
             let mut identity = plain.clone();
             change(&mut identity);
-            [identity.weakness(false, false), identity.weakness(true, true)].map(|found| found.is_some())
+            [Allowed::default(), all].map(|allowed| identity.weakness(allowed).is_some())
         };
         assert_eq!(some(&|id| id.interpreter = Some("x".into())), [true, false]);
         assert_eq!(some(&|id| id.generated = true), [true, false]);
+        assert_eq!(some(&|id| id.clean = false), [true, false]);
         assert_eq!(some(&|id| id.tracer = 3), [true, true]);
         assert_eq!(some(&|id| id.preload = Some("LD_PRELOAD".into())), [true, true]);
         assert_eq!(some(&|id| id.foreign = Some("/tmp/x.so".into())), [true, true]);

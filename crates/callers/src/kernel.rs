@@ -1,4 +1,4 @@
-//! The calls that need `unsafe`: fanotify, file handles, a thread's own user, and starting a program by descriptor.
+//! The calls that need `unsafe`: fanotify, file handles, a thread's own user, tracing, and starting a program by descriptor.
 //!
 //! The standard library and rustix have none of them. Each function checks what it hands over and returns owned
 //! descriptors, so that nothing unsafe leaves this module.
@@ -8,11 +8,14 @@ use rustix::fs::OFlags;
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
 
 /// Length of fanotify's metadata, and of the pidfd record behind it.
 const METADATA_BYTES: usize = 24;
 /// `FAN_EVENT_INFO_TYPE_PIDFD`.
 const PIDFD_RECORD: u8 = 4;
+/// How often it is looked whether a process has become a program.
+const TRACE_LOOK: Duration = Duration::from_millis(1);
 /// Type of FUSE's file handles: number (high, low) and generation.
 const FUSE_HANDLE: i32 = 0x81;
 
@@ -186,6 +189,55 @@ pub fn memory_file(name: &str) -> io::Result<OwnedFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // Kernels before 6.3 do not know that a file may be marked as one to be run.
     make(flags | EXEC).or_else(|_| make(flags))
+}
+
+/// Traces a process, by this thread, until [`end_trace`] or until this thread ends. Needs CAP_SYS_PTRACE.
+pub fn trace(process: u32) -> io::Result<()> {
+    // SAFETY: PTRACE_SEIZE takes a number, nothing, and options; it reads and writes no memory of ours.
+    let done = unsafe {
+        libc::ptrace(libc::PTRACE_SEIZE, process as libc::pid_t, 0usize, libc::PTRACE_O_TRACEEXEC as usize)
+    };
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Waits until a process that this thread traces has become another program, and stands still at its beginning.
+pub fn wait_for_program(process: u32, deadline: Instant) -> io::Result<()> {
+    let pid = process as libc::pid_t;
+    // SAFETY: all these requests take numbers only.
+    let go_on = |request, signal: i32| unsafe {
+        if libc::ptrace(request, pid, 0usize, signal as usize) == 0 {
+            return Ok(());
+        }
+        Err(io::Error::last_os_error())
+    };
+    loop {
+        let mut status = 0;
+        // SAFETY: the status outlives the call; only what this thread traces is waited for.
+        let waited =
+            unsafe { libc::waitpid(pid, &mut status, libc::__WALL | libc::__WNOTHREAD | libc::WNOHANG) };
+        match waited {
+            0 if Instant::now() > deadline => return Err(io::ErrorKind::TimedOut.into()),
+            0 => std::thread::sleep(TRACE_LOOK),
+            -1 => return Err(io::Error::last_os_error()),
+            _ if !libc::WIFSTOPPED(status) => return Err(io::Error::other("it ended before it began")),
+            _ => match (status >> 16, libc::WSTOPSIG(status)) {
+                (libc::PTRACE_EVENT_EXEC, _) => return Ok(()),
+                (libc::PTRACE_EVENT_STOP, libc::SIGTRAP) => go_on(libc::PTRACE_CONT, 0)?,
+                // Stopped as by Ctrl-Z, which it stays.
+                (libc::PTRACE_EVENT_STOP, _) => go_on(libc::PTRACE_LISTEN, 0)?,
+                (_, signal) => go_on(libc::PTRACE_CONT, signal)?,
+            },
+        }
+    }
+}
+
+/// Lets a process go on that this thread traces and that stands still.
+pub fn end_trace(process: u32) -> io::Result<()> {
+    // SAFETY: numbers only.
+    match unsafe { libc::ptrace(libc::PTRACE_DETACH, process as libc::pid_t, 0usize, 0usize) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Replaces this process by the program of a descriptor; returns only on failure.

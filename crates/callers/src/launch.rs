@@ -5,7 +5,7 @@
 //! whose file cannot be read is not dumpable, whatever it or its caller asks for.
 
 use crate::hashes::{self, Hashed};
-use crate::kernel;
+use crate::{kernel, starts};
 use rustix::fs::{Mode, OFlags, SealFlags};
 use std::ffi::{CString, OsString};
 use std::fs::File;
@@ -58,8 +58,9 @@ pub fn prepare(path: &Path) -> io::Result<Program> {
 }
 
 impl Program {
-    /// Becomes the program. `arguments` begin with its name. Returns only on failure.
-    pub fn start(self, arguments: Vec<OsString>) -> io::Error {
+    /// Becomes the program, known to the helper that listens at `helper` as started clean; `untold` is called if that is not
+    /// so. `arguments` begin with its name. Returns only on failure.
+    pub fn start(self, arguments: Vec<OsString>, helper: &Path, untold: impl FnOnce(&io::Error)) -> io::Error {
         let strings = |texts: Vec<OsString>| -> io::Result<Vec<CString>> {
             texts.into_iter().map(|text| CString::new(text.into_vec()).map_err(io::Error::from)).collect()
         };
@@ -70,7 +71,12 @@ impl Program {
             Ok((arguments, strings(environment)?))
         });
         match prepared {
-            Ok((arguments, environment)) => kernel::execute(&self.copy, &arguments, &environment),
+            Ok((arguments, environment)) => {
+                if let Err(error) = starts::ask(helper, &self.copy) {
+                    untold(&error);
+                }
+                kernel::execute(&self.copy, &arguments, &environment)
+            }
             Err(error) => error,
         }
     }

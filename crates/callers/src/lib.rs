@@ -27,6 +27,7 @@ pub mod message;
 pub mod process;
 pub mod rules;
 pub mod seqpacket;
+pub mod starts;
 pub mod tickets;
 
 /// Where the helper listens unless told otherwise.

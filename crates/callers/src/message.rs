@@ -1,17 +1,17 @@
 //! What helper and door say to each other: one borsh value a packet.
 //!
-//! The door begins with [`FromDoor::Hello`]; the helper answers [`FromHelper::Welcome`] or [`FromHelper::Refused`]. Both
-//! ends bound what they read by [`PACKET_BYTES_MAX`], and a packet that cannot be read ends the conversation.
+//! The door begins with [`FromDoor::Hello`]; the helper answers [`FromHelper::Welcome`] or [`FromHelper::Refused`]. Who is to
+//! become a program says [`FromDoor::Start`] instead, and waits for [`FromHelper::Traced`]. Both ends bound what they read by [`PACKET_BYTES_MAX`], and a packet that cannot be read ends the conversation.
 
 use crate::identity::Identity;
 use borsh::{BorshDeserialize, BorshSerialize};
 
 /// Version of this conversation.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Longest packet.
 pub const PACKET_BYTES_MAX: usize = 16 << 10;
 
-/// From the process of a mount.
+/// From the process of a mount, or from one that is to become a program.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum FromDoor {
     /// This mount wants its callers identified.
@@ -20,6 +20,13 @@ pub enum FromDoor {
         version: u16,
         /// Where it is mounted: an absolute path.
         mountpoint: Vec<u8>,
+    },
+    /// This process becomes a program next, and is to be known as started clean: the one and only message.
+    Start {
+        /// [`VERSION`].
+        version: u16,
+        /// Its descriptor of the program: a sealed file in memory.
+        descriptor: u32,
     },
     /// Opens of this inode are to be held up from now on.
     Mark {
@@ -49,6 +56,8 @@ pub enum FromHelper {
     },
     /// It does not.
     Refused(String),
+    /// It traces the process that is to become a program.
+    Traced,
     /// An inode is marked, or why not.
     Marked {
         /// The request.

@@ -16,6 +16,10 @@ pub struct Status {
     pub tracer: u32,
     /// The user it runs for (the real one).
     pub user: u32,
+    /// All its user ids are root's.
+    pub is_roots: bool,
+    /// Whether its system calls are filtered: 0 if not (seccomp).
+    pub filters: u32,
 }
 
 /// A mapping that may be executed.
@@ -52,7 +56,15 @@ pub fn status(text: &[u8]) -> Option<Status> {
         let line = text.split(|byte| *byte == b'\n').skip(1).find_map(|line| line.strip_prefix(name))?;
         std::str::from_utf8(line).ok()?.split_ascii_whitespace().next()?.parse().ok()
     };
-    Some(Status { process: field(b"Tgid:")?, tracer: field(b"TracerPid:")?, user: field(b"Uid:")? })
+    let users = text.split(|byte| *byte == b'\n').skip(1).find_map(|line| line.strip_prefix(b"Uid:"))?;
+    let users = std::str::from_utf8(users).ok()?;
+    Some(Status {
+        process: field(b"Tgid:")?,
+        tracer: field(b"TracerPid:")?,
+        user: field(b"Uid:")?,
+        is_roots: users.split_ascii_whitespace().all(|user| user == "0"),
+        filters: field(b"Seccomp:").unwrap_or(0),
+    })
 }
 
 /// `stat`: when the process began. The name in it may hold anything, so what counts is behind its last `)`.
@@ -142,7 +154,10 @@ mod tests {
     fn names_are_not_believed() {
         let text =
             b"Name:\tTgid:\t1\\n\nUmask:\t0022\nTgid:\t77\nPid:\t78\nTracerPid:\t5\nUid:\t1000\t0\t0\t0\n";
-        assert_eq!(status(text), Some(Status { process: 77, tracer: 5, user: 1000 }));
+        let expected = Status { process: 77, tracer: 5, user: 1000, is_roots: false, filters: 0 };
+        assert_eq!(status(text), Some(expected));
+        let roots = b"Name:\tx\nTgid:\t7\nTracerPid:\t0\nUid:\t0\t0\t0\t0\nSeccomp:\t2\n";
+        assert_eq!(status(roots).map(|status| (status.is_roots, status.filters)), Some((true, 2)));
         let stat = b"77 (a) R 1 2 3 ) S 1 77 77 0 -1 4194304 1 0 0 0 0 0 0 0 20 0 1 0 987654 1 1";
         assert_eq!(started(stat), Some(987_654));
         assert_eq!(preload(b"A=LD_PRELOAD=x\0B=1\0"), None);

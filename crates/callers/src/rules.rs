@@ -4,17 +4,19 @@
 //! bytes mean "no rules"; what a newer version wrote is refused as a whole, never read in part. The attack answered:
 //! a file whose rules cannot be read must not be taken for a file without rules.
 //!
-//! Stored form: `HFACL`, one byte of version (1), then the rules in borsh.
+//! Stored form: `HFACL`, one byte of version, then the rules in borsh. Version 1 has rules that let in programs however they
+//! were started ([`Rule::plain`]), and none that does not; a set with one of those is of version 2.
 
-use crate::identity::{Identity, Weakness};
+use crate::identity::{Allowed, Identity, Weakness};
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{Digest, PublicKey, encode, keyfile};
 use std::fmt;
 
 /// First bytes of stored rules.
 const MAGIC: &[u8; 5] = b"HFACL";
-/// The version written and read.
-const VERSION: u8 = 1;
+/// The version whose rules are all plain, and the one whose rules are not all.
+const VERSION_PLAIN: u8 = 1;
+const VERSION: u8 = 2;
 /// Most rules of one file.
 pub const RULES_MAX: usize = 64;
 /// Most bytes of a hint or a package's name.
@@ -85,8 +87,20 @@ pub struct Rule {
     pub interpreter: bool,
     /// Although it runs code that it made itself.
     pub generated: bool,
+    /// Although it was not started clean ([`crate::starts`]).
+    pub plain: bool,
     /// Where the program was when the rule was made: for people, never compared.
     pub hint: String,
+}
+
+/// A rule as version 1 stores it.
+#[derive(BorshSerialize, BorshDeserialize)]
+struct RuleOne {
+    who: Who,
+    rights: Rights,
+    interpreter: bool,
+    generated: bool,
+    hint: String,
 }
 
 /// The rules of a file.
@@ -110,6 +124,8 @@ impl RuleSet {
     /// # Errors
     /// None or too many, or texts too long.
     pub fn new(mut rules: Vec<Rule>) -> Result<RuleSet, RuleError> {
+        // Everybody is let in anyhow.
+        rules.iter_mut().filter(|rule| rule.who == Who::Anybody).for_each(|rule| rule.plain = true);
         rules.sort();
         if rules.is_empty() {
             return Err(RuleError::Empty);
@@ -154,8 +170,17 @@ impl RuleSet {
     /// The stored form.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
-        bytes.push(VERSION);
-        bytes.extend_from_slice(&encode(&self.0));
+        if self.0.iter().any(|rule| !rule.plain) {
+            bytes.push(VERSION);
+            bytes.extend_from_slice(&encode(&self.0));
+            return bytes;
+        }
+        let one = |rule: &Rule| {
+            let Rule { who, rights, interpreter, generated, hint, .. } = rule.clone();
+            RuleOne { who, rights, interpreter, generated, hint }
+        };
+        bytes.push(VERSION_PLAIN);
+        bytes.extend_from_slice(&encode(&self.0.iter().map(one).collect::<Vec<_>>()));
         bytes
     }
 
@@ -170,11 +195,19 @@ impl RuleSet {
         }
         let body = bytes.strip_prefix(MAGIC.as_slice()).ok_or_else(|| malformed("no rules of holdfast"))?;
         let (version, body) = body.split_first().ok_or_else(|| malformed("cut short"))?;
-        if *version != VERSION {
-            return Err(RuleError::Newer(*version));
-        }
-        let rules: Vec<Rule> =
-            holdfast_crypto::decode(body).map_err(|error| RuleError::Malformed(error.why))?;
+        let wrong = |error: holdfast_crypto::DecodeError| RuleError::Malformed(error.why);
+        let rules: Vec<Rule> = match *version {
+            VERSION_PLAIN => {
+                let rules: Vec<RuleOne> = holdfast_crypto::decode(body).map_err(wrong)?;
+                let plain = |rule: RuleOne| {
+                    let RuleOne { who, rights, interpreter, generated, hint } = rule;
+                    Rule { who, rights, interpreter, generated, plain: true, hint }
+                };
+                rules.into_iter().map(plain).collect()
+            }
+            VERSION => holdfast_crypto::decode(body).map_err(wrong)?,
+            newer => return Err(RuleError::Newer(newer)),
+        };
         let set = RuleSet::new(rules)?;
         if set.encode() != bytes {
             return Err(malformed("not in order"));
@@ -205,7 +238,11 @@ impl RuleSet {
             }
             let weakness = match &rule.who {
                 Who::Anybody => None,
-                _ => identity.weakness(rule.interpreter, rule.generated),
+                _ => identity.weakness(Allowed {
+                    interpreter: rule.interpreter,
+                    generated: rule.generated,
+                    plain: rule.plain,
+                }),
             };
             match weakness {
                 None if rule.rights.cover(wanted) => return Ok(rule),
@@ -238,6 +275,9 @@ impl fmt::Display for Rule {
         if self.generated {
             f.write_str("+jit")?;
         }
+        if self.plain && self.who != Who::Anybody {
+            f.write_str("+plain")?;
+        }
         Ok(())
     }
 }
@@ -263,9 +303,11 @@ pub struct RuleText<'a> {
     pub interpreter: bool,
     /// `+jit`.
     pub generated: bool,
+    /// `+plain`.
+    pub plain: bool,
 }
 
-/// Takes `WHO=r`, `WHO=rw`, with any of `+interpreter`, `+jit` behind, apart.
+/// Takes `WHO=r`, `WHO=rw`, with any of `+interpreter`, `+jit`, `+plain` behind, apart.
 ///
 /// # Errors
 /// [`RuleError::Text`].
@@ -278,12 +320,13 @@ pub fn parse(text: &str) -> Result<RuleText<'_>, RuleError> {
         Some("rw") => Rights::ReadWrite,
         _ => return Err(wrong("the rights are r or rw")),
     };
-    let mut found = RuleText { who, rights, interpreter: false, generated: false };
+    let mut found = RuleText { who, rights, interpreter: false, generated: false, plain: false };
     for flag in parts {
         match flag {
             "interpreter" => found.interpreter = true,
             "jit" => found.generated = true,
-            _ => return Err(wrong("behind the rights stand +interpreter and +jit")),
+            "plain" => found.plain = true,
+            _ => return Err(wrong("behind the rights stand +interpreter, +jit and +plain")),
         }
     }
     if who.is_empty() { Err(wrong("it names nobody")) } else { Ok(found) }
@@ -296,14 +339,14 @@ mod tests {
 
     fn rule(byte: u8, rights: Rights) -> Rule {
         let who = Who::Program(Digest([byte; 32]));
-        Rule { who, rights, interpreter: false, generated: false, hint: "/usr/bin/ssh".into() }
+        Rule { who, rights, interpreter: false, generated: false, plain: true, hint: "/usr/bin/ssh".into() }
     }
 
     fn nothing(_: &PublicKey, _: &str, _: &Digest) -> bool {
         false
     }
 
-    /// The stored form of version 1 never changes.
+    /// The stored forms of versions 1 and 2 never change.
     #[test]
     fn golden() {
         let package = Rule {
@@ -311,15 +354,27 @@ mod tests {
             rights: Rights::ReadWrite,
             interpreter: true,
             generated: false,
+            plain: true,
             hint: String::new(),
         };
-        let bytes = RuleSet::new(vec![package, rule(1, Rights::Read)]).expect("rules").encode();
+        let bytes = RuleSet::new(vec![package.clone(), rule(1, Rights::Read)]).expect("rules").encode();
         let mut expected = b"HFACL\x01\x02\0\0\0\0".to_vec();
         expected.extend([1; 32]);
         expected.extend(b"\0\0\0\x0c\0\0\0/usr/bin/ssh\x01");
         expected.extend([7; 32]);
         expected.extend(b"\x06\0\0\0editor\x01\x01\0\0\0\0\0");
         assert_eq!(bytes, expected);
+        assert_eq!(RuleSet::decode(&expected).expect("rules").rules()[0].plain, true);
+
+        let clean = Rule { plain: false, ..rule(1, Rights::Read) };
+        let set = RuleSet::new(vec![package, clean]).expect("rules");
+        let mut expected = b"HFACL\x02\x02\0\0\0\0".to_vec();
+        expected.extend([1; 32]);
+        expected.extend(b"\0\0\0\0\x0c\0\0\0/usr/bin/ssh\x01");
+        expected.extend([7; 32]);
+        expected.extend(b"\x06\0\0\0editor\x01\x01\0\x01\0\0\0\0");
+        assert_eq!(set.encode(), expected);
+        assert_eq!(RuleSet::decode(&expected), Ok(set));
     }
 
     /// What is not the one encoding of a set is refused: a newer version as such, and bytes that are cut, longer,
@@ -334,13 +389,17 @@ mod tests {
         }
         assert!(RuleSet::decode(&[bytes.as_slice(), b"x"].concat()).is_err());
         let mut newer = bytes.clone();
-        newer[5] = 2;
-        assert_eq!(RuleSet::decode(&newer), Err(RuleError::Newer(2)));
+        newer[5] = 3;
+        assert_eq!(RuleSet::decode(&newer), Err(RuleError::Newer(3)));
+        // Rules that are all plain have one form, the first.
+        let all_plain = [MAGIC.as_slice(), &[2], &encode([rule(1, Rights::Read)].as_slice())].concat();
+        assert!(matches!(RuleSet::decode(&all_plain), Err(RuleError::Malformed(_))));
         let mut empty = MAGIC.to_vec();
         empty.extend([1, 0, 0, 0, 0]);
         assert_eq!(RuleSet::decode(&empty), Err(RuleError::Empty));
         let swapped = [rule(2, Rights::Read), rule(1, Rights::Read)];
-        let disordered = [MAGIC.as_slice(), &[1], &encode(swapped.as_slice())].concat();
+        let swapped = swapped.map(|rule| Rule { plain: false, ..rule });
+        let disordered = [MAGIC.as_slice(), &[2], &encode(swapped.as_slice())].concat();
         assert!(matches!(RuleSet::decode(&disordered), Err(RuleError::Malformed(_))));
         let twice = RuleSet::new(vec![rule(1, Rights::Read), rule(1, Rights::ReadWrite)]);
         assert!(twice.is_err());
@@ -369,6 +428,11 @@ mod tests {
         assert_eq!(set.decide(&one, Rights::ReadWrite, &nothing), Err(Refusal::ReadOnly));
         let other = Identity::plain(Digest([9; 32]), "/bin/one");
         assert_eq!(set.decide(&other, Rights::Read, &nothing), Err(Refusal::NotNamed));
+        let clean = RuleSet::new(vec![Rule { plain: false, ..rule(1, Rights::Read) }]).expect("rules");
+        assert!(clean.decide(&one, Rights::Read, &nothing).is_ok());
+        let reachable = Identity { clean: false, ..one.clone() };
+        assert_eq!(clean.decide(&reachable, Rights::Read, &nothing), Err(Refusal::Weak(Weakness::Reachable)));
+        assert!(set.decide(&reachable, Rights::Read, &nothing).is_ok());
         one.tracer = 7;
         assert!(matches!(set.decide(&one, Rights::Read, &nothing), Err(Refusal::Weak(Weakness::Traced(7)))));
         let mut script = Identity::plain(Digest([2; 32]), "/bin/python3");
@@ -397,6 +461,7 @@ mod tests {
         let found = parse("prog:/usr/bin/a=b=rw+jit").expect("a rule");
         assert_eq!((found.who, found.rights), ("prog:/usr/bin/a=b", Rights::ReadWrite));
         assert!(found.generated && !found.interpreter);
+        assert!(parse("prog:/x=r+plain").expect("a rule").plain && !found.plain);
         for wrong in ["", "prog:/x", "prog:/x=", "prog:/x=w", "prog:/x=rwx", "=r", "prog:/x=r+all"] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }

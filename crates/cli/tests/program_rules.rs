@@ -454,6 +454,96 @@ fn started_clean() {
     running.wait().expect("it ends");
 }
 
+/// A program that an ordinary user starts.
+fn as_user(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "1000", "--regid", "1000", "--clear-groups"]).arg(program).stdin(Stdio::null());
+    command
+}
+
+/// Python that takes descriptor 3 of a process, traces it, and reads its memory; says what succeeded.
+const REACH: &str = r#"
+import ctypes, os, sys
+pid = int(sys.argv[1])
+libc = ctypes.CDLL(None, use_errno=True)
+done = []
+pidfd = libc.syscall(434, pid, 0)
+if libc.syscall(438, pidfd, 3, 0) >= 0: done.append('descriptor')
+if libc.ptrace(0x4206, pid, 0, 0) >= 0: done.append('trace')
+try:
+    os.open(f'/proc/{pid}/mem', os.O_RDONLY); done.append('memory')
+except OSError: pass
+try:
+    os.open(f'/proc/{pid}/fd/3', os.O_RDONLY); done.append('reopened')
+except OSError: pass
+print(*done)
+"#;
+
+/// Python that has its system calls filtered, by a filter that lets everything pass, and becomes a program.
+const FILTERED: &str = r#"
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+class Filter(ctypes.Structure): _fields_ = [('code', ctypes.c_ushort), ('jt', ctypes.c_ubyte), ('jf', ctypes.c_ubyte), ('k', ctypes.c_uint)]
+class Program(ctypes.Structure): _fields_ = [('len', ctypes.c_ushort), ('filter', ctypes.POINTER(Filter))]
+allow = (Filter * 1)(Filter(6, 0, 0, 0x7fff0000))
+libc.prctl(38, 1, 0, 0, 0)
+assert libc.prctl(22, 2, ctypes.byref(Program(1, allow))) == 0
+os.execv(sys.argv[1], sys.argv[1:])
+"#;
+
+/// Proves: unless a rule says +plain, it lets in a program of an ordinary user only if `holdfast run` started it with nobody
+/// looking: then no process of that user takes its descriptors, traces it or reads its memory. A program that was traced or
+/// filtered before, that is in a user namespace, that becomes another or is a child is refused; a plain start is reached into.
+#[test]
+fn who_can_reach_into_a_program() {
+    let Some(site) = Site::new() else { return };
+    fs::set_permissions(site.world.folder.path(), fs::Permissions::from_mode(0o755)).expect("set");
+    let (file, socket) = (site.file(), site.socket());
+    let holdfast = env!("CARGO_BIN_EXE_holdfast");
+    let clean = |before: &[&str], program: &[&Path]| {
+        let mut command = as_user("/usr/bin/env");
+        command.arg("-i").args(before).arg(holdfast).args(["run", "--callers"]).arg(&socket).arg("--").args(program);
+        command.output().expect("it runs")
+    };
+    site.refuses(as_user(&site.reader).arg(&file).env_clear());
+    assert!(site.why(&[]).contains("was not started clean"), "{}", site.why(&[]));
+    let output = clean(&[], &[&site.reader, &file]);
+    assert_eq!(String::from_utf8_lossy(&output.stdout), SECRET, "{}", text(&output));
+    assert!(!text(&output).contains("no helper knows"), "{}", text(&output));
+
+    site.refused(&clean(&["python3", "-c", FILTERED], &[&site.reader, &file]));
+    site.refused(&clean(&["strace", "-f", "-o", "/dev/null"], &[&site.reader, &file]));
+    if as_user("unshare").args(["-Ur", "true"]).status().expect("it runs").success() {
+        site.refused(&clean(&["unshare", "-Ur"], &[&site.reader, &file]));
+    }
+    site.refused(&clean(&[], &[Path::new("/usr/bin/env"), &site.reader, &file]));
+    site.refused(&clean(&[], &[Path::new("/usr/bin/timeout"), Path::new("9"), &site.reader, &file]));
+
+    // One that keeps the file open, and another process of its user.
+    let tail = site.world.path("tail");
+    fs::copy("/usr/bin/tail", &tail).expect("copied");
+    let reach = |mut running: Child| {
+        let opened = format!("/proc/{}/fd/3", running.id());
+        eventually("it has the file open", || fs::read_link(&opened).is_ok_and(|path| path == file));
+        let done = run(as_user("python3").args(["-c", REACH, &running.id().to_string()]));
+        running.kill().expect("killed");
+        running.wait().expect("ended");
+        done.trim().to_owned()
+    };
+    site.set(&file, &[&format!("prog:{}=r", tail.display())]);
+    let mut command = as_user(holdfast);
+    command.env_clear().args(["run", "--callers"]).arg(&socket).arg("--").arg(&tail).arg("-f").arg(&file);
+    assert_eq!(reach(command.stdout(Stdio::null()).spawn().expect("starts")), "", "nobody reaches into it");
+    site.set(&file, &[&format!("prog:{}=r+plain", tail.display())]);
+    assert!(site.why(&[text_of(&tail)]).contains("+plain"));
+    let mut command = as_user(&tail);
+    command.env_clear().arg("-f").arg(&file).stdout(Stdio::null());
+    let done = reach(command.spawn().expect("starts"));
+    // (Where Yama restricts tracing, other processes that did not start it cannot do even that.)
+    let is_restricted = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").is_ok_and(|scope| scope.trim() != "0");
+    assert_eq!(done.contains("descriptor"), !is_restricted, "{done}: docs/programs.md says what a plain start withstands");
+}
+
 /// Proves: code that was changed in memory, by whoever may write there, is not the program any more.
 #[test]
 fn code_changed_in_memory() {
@@ -565,7 +655,7 @@ fn a_mount_of_an_ordinary_user() {
     }
     let file = mount.join("uma/secret");
     run(as_uma(Path::new("/usr/bin/tee")).arg(&file).stdin(Stdio::null()));
-    let rule = format!("prog:{}=rw", site.reader.display());
+    let rule = format!("prog:{}=rw+plain", site.reader.display());
     run(holdfast().args(["acl", "set"]).arg(&file).arg(&rule));
     run(as_uma(&site.reader).arg(&file));
     let refused = as_uma(Path::new("/usr/bin/head")).arg(&file).output().expect("it runs");

@@ -142,6 +142,7 @@ fn program_rules() -> Vec<Vec<u8>> {
         rights,
         interpreter: false,
         generated: true,
+        plain: false,
         hint: "/usr/bin/ssh".to_owned(),
     };
     let rules = vec![

@@ -30,7 +30,7 @@ pub enum AclCommand {
 /// `holdfast acl set`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  holdfast acl set /mnt/team/id_ed25519 prog:/usr/bin/ssh=r
+  holdfast acl set /mnt/team/id_ed25519 prog:/usr/bin/ssh=r      # for: holdfast run -- /usr/bin/ssh -i ...
   holdfast acl set /mnt/team/ledger prog:/usr/bin/ledger=rw pkg:/etc/holdfast/packager.pub/accounting=rw
   holdfast acl set --recursive /mnt/team/keys prog:/usr/bin/ssh=r
   holdfast acl set /mnt/alice/plans.txt user:bob=r group:staff=rw
@@ -39,7 +39,8 @@ In a shared file system (`holdfast mount`) rules bind programs: from then on onl
 EACCES. WHO is prog:PATH (the program that is there now, by the hash of its file), hash:HEX, pkg:KEY/NAME (whatever a
 manifest lists that this key signed, see `holdfast program sign`; KEY is a public key file) or any. Rights are r or rw.
 Behind them, +interpreter lets in a program that runs what it is given (python, sh), +jit one that makes code while it
-runs. What is made in a directory with rules begins with the same; what is there already gets them with --recursive.
+runs, +plain one that `holdfast run` did not start: other processes of its user can take what it has opened (docs/programs.md).
+What is made in a directory with rules begins with the same; what is there already gets them with --recursive.
 
 On a volume (`holdfast volume mount`) a file has an owner and an ACL, and nobody uses it who is not on it: WHO may also be
 user:NAME, group:NAME, key:KEY, or such:φ (processes by what they run, docs/access.md). Its owner changes it, through a mount
@@ -125,8 +126,14 @@ pub struct Callers {
 
 The program begins without the caller's environment (but for a few variables such as HOME and LANG) and descriptors,
 can gain no privileges, and cannot be traced or looked into by other processes of its user. It runs from a private copy
-in memory, so programs that look for files beside their own do not find them. What it is is said on standard error.")]
+in memory, so programs that look for files beside their own do not find them. What it is is said on standard error.
+
+The helper (`holdfast callers`) sees that it begins so. Only then rules without +plain let it in; its children, and what it
+becomes, are not started clean.")]
 pub struct Run {
+    /// Socket of the helper.
+    #[arg(long, value_name = "PATH", default_value = holdfast_callers::SOCKET)]
+    pub callers: PathBuf,
     /// Who it must be: prog:PATH, hash:HEX or pkg:KEY/NAME; if it is not, it is not started.
     #[arg(long = "as", value_name = "WHO")]
     pub expected: Option<String>,

@@ -204,7 +204,14 @@ pub fn run(arguments: &args::Run) -> Outcome {
     }
     let _ =
         writeln!(std::io::stderr(), "holdfast: {} runs as hash:{}", path.display(), program.hashed.digest);
-    Err(failed(program.start(arguments.program.clone())))
+    let untold = |error: &std::io::Error| {
+        let _ = writeln!(
+            std::io::stderr(),
+            "holdfast: no helper knows that it was started clean ({}: {error}); rules without +plain refuse it",
+            arguments.callers.display()
+        );
+    };
+    Err(failed(program.start(arguments.program.clone(), &arguments.callers, untold)))
 }
 
 /// What `holdfast program show` prints as JSON.

@@ -40,7 +40,11 @@ fn program(term: Term, tolerated: Conditions) -> Principal {
 /// # Errors
 /// It is none, names what cannot be read, or an interpreter that is not meant as one.
 pub fn entry(text: &str) -> Outcome<(Principal, Access)> {
-    let RuleText { who, rights, interpreter, generated } = parse(text).map_err(usage)?;
+    let RuleText { who, rights, interpreter, generated, plain } = parse(text).map_err(usage)?;
+    if plain {
+        return Err(usage(format!("'{text}': +plain is for rules of shared file systems"))
+            .hint("sessions for programs on volumes let in programs however they were started"));
+    }
     let access = if rights == Rights::Read { Access::Read } else { Access::ReadWrite };
     Ok((principal(who, interpreter, generated)?, access))
 }
@@ -173,6 +177,7 @@ pub fn rules_for(principal: &Principal) -> Outcome<(RuleSet, Option<KeyName>)> {
         rights: Rights::ReadWrite,
         interpreter: tolerates.contains(Condition::Interpreter),
         generated: tolerates.contains(Condition::LooseCode),
+        plain: true,
         hint: String::new(),
     };
     let set = RuleSet::new(vec![rule]).map_err(|error| Failure::new(Exit::Internal, error))?;
@@ -193,8 +198,8 @@ pub fn rule(text: &str) -> Outcome<Rule> {
     if let (Some(why), false) = (hashed.and_then(|hashed| hashed.interpreter), parsed.interpreter) {
         return Err(interpreter_meant(parsed.who, why));
     }
-    let (rights, interpreter, generated) = (parsed.rights, parsed.interpreter, parsed.generated);
-    Ok(Rule { who: named, rights, interpreter, generated, hint })
+    let RuleText { rights, interpreter, generated, plain, .. } = parsed;
+    Ok(Rule { who: named, rights, interpreter, generated, plain, hint })
 }
 
 #[cfg(test)]

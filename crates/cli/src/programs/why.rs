@@ -11,9 +11,11 @@ use holdfast_callers::hashes::Hashes;
 use holdfast_callers::identify::identify;
 use holdfast_callers::identity::Identity;
 use holdfast_callers::manifest;
-use holdfast_callers::rules::{Rights, RuleSet};
+use holdfast_callers::rules::{Rights, Rule, RuleSet};
+use holdfast_callers::starts::Starts;
 use rustix::process::geteuid;
 use serde::Serialize;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// What `why` prints as JSON.
@@ -88,8 +90,13 @@ fn identity(named: &str) -> Outcome<Identity> {
                 .hint("name the program by its path instead"));
         }
         let nobody = None::<std::os::fd::OwnedFd>;
-        return identify(process, nobody, &Hashes::default())
-            .map_err(|why| Failure::new(Exit::NoInput, format!("process {process}: {why}")));
+        let found = identify(process, nobody, &Hashes::default(), &Starts::default())
+            .map_err(|why| Failure::new(Exit::NoInput, format!("process {process}: {why}")))?;
+        // The helper knows; from here it is seen that it runs a file that its user cannot read.
+        let place = format!("/proc/{process}");
+        let is_shut = std::fs::metadata(&place).is_ok_and(|place| place.uid() == 0);
+        let is_copy = std::fs::read_link(format!("{place}/exe")).is_ok_and(|exe| exe.starts_with("/memfd:"));
+        return Ok(Identity { clean: found.clean || is_shut && is_copy, ..found });
     }
     let hashed = hash(Path::new(named))?;
     let interpreter = hashed.interpreter.map(str::to_owned);
@@ -105,10 +112,15 @@ fn judge(identity: &Identity, rules: &RuleSet, helper_missing: Option<&str>) -> 
         (Some(missing), ..) => judged(identity, Err(()), missing.to_owned()),
         (_, Err(refusal), _) => judged(identity, Err(()), refusal.to_string()),
         (_, Ok(rule), Err(refusal)) => {
-            judged(identity, Ok(false), format!("by the rule {rule}; writing: {refusal}"))
+            judged(identity, Ok(false), format!("by the rule {rule}{}; writing: {refusal}", start(rule)))
         }
-        (_, _, Ok(rule)) => judged(identity, Ok(true), format!("by the rule {rule}")),
+        (_, _, Ok(rule)) => judged(identity, Ok(true), format!("by the rule {rule}{}", start(rule))),
     }
+}
+
+/// How a program must be started that a rule lets in.
+fn start(rule: &Rule) -> &'static str {
+    if rule.plain { "" } else { ", if `holdfast run` starts it" }
 }
 
 /// `Ok(true)`: it may write too.

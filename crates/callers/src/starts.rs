@@ -1,0 +1,202 @@
+//! Programs that were started clean, so that nobody but root could, or can, reach into them.
+//!
+//! Another process of the same user can trace a program, read its memory and take its descriptors (`pidfd_getfd`), before it
+//! opens a file or after. Two things keep everybody out. The program's file cannot be read by the user and belongs to root, so
+//! the kernel lets no process without rights over the whole machine trace it, from its first instruction on. And the helper
+//! itself traces the process over that moment, so that nobody else does, who could go on to change its registers.
+//!
+//! `holdfast run` has the program in a sealed file in memory and asks for it; what the helper finds when the program has begun
+//! is remembered by process, beginning and file. A process that becomes another program, or a child, is not the one that was
+//! started.
+
+use crate::hashes::{Hashed, Hashes};
+use crate::kernel;
+use crate::message::{FromDoor, FromHelper, VERSION};
+use crate::process;
+use crate::seqpacket::{Conversation, Peer};
+use parking_lot::Mutex;
+use rustix::fs::{Gid, Mode, OFlags, SealFlags, Uid};
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a process may take from asking to becoming the program.
+const BEGIN_WAIT: Duration = Duration::from_secs(10);
+/// How long who asks waits for the helper, which hashes the program first.
+const ASK_WAIT: Duration = Duration::from_secs(30);
+/// Most programs that are remembered; those that have ended go first.
+const STARTS_MAX: usize = 4096;
+/// `READ_IMPLIES_EXEC` of personality(2), which outlives an exec: all that is mapped could be run.
+const READ_IMPLIES_EXEC: u32 = 0x0040_0000;
+
+/// Programs that were started clean.
+#[derive(Default)]
+pub struct Starts(Mutex<HashMap<u32, Start>>);
+
+struct Start {
+    /// When the process began, in the kernel's clock ticks.
+    started: u64,
+    /// Device and inode of its program.
+    file: (u64, u64),
+    hashed: Hashed,
+}
+
+impl Starts {
+    /// What a process is that was started clean and still runs that program.
+    pub fn of(&self, process: u32, started: u64, file: (u64, u64)) -> Option<Hashed> {
+        let starts = self.0.lock();
+        let start = starts.get(&process)?;
+        (start.started == started && start.file == file).then(|| start.hashed.clone())
+    }
+
+    /// Starts the program of the peer's `descriptor` clean: the peer becomes it next.
+    ///
+    /// # Errors
+    /// Why that is not a clean start; the peer is told.
+    pub fn begin(
+        &self,
+        conversation: &Conversation,
+        peer: Peer,
+        descriptor: u32,
+        hashes: &Hashes,
+    ) -> io::Result<()> {
+        let begun = Begun::new(peer, descriptor, hashes);
+        let begun = begun.inspect_err(|error| drop(conversation.send(&FromHelper::Refused(error.to_string()))))?;
+        conversation.send(&FromHelper::Traced)?;
+        kernel::wait_for_program(peer.process, Instant::now() + BEGIN_WAIT)?;
+        let start = begun.check();
+        kernel::end_trace(peer.process)?;
+        self.remember(peer.process, start?);
+        Ok(())
+    }
+
+    fn remember(&self, process: u32, start: Start) {
+        let mut starts = self.0.lock();
+        if starts.len() >= STARTS_MAX {
+            starts.retain(|process, start| began(*process).is_ok_and(|began| began == start.started));
+        }
+        // Nobody has so many processes; who has loses the cleanness of some.
+        if starts.len() >= STARTS_MAX
+            && let Some(any) = starts.keys().next().copied()
+        {
+            starts.remove(&any);
+        }
+        starts.insert(process, start);
+    }
+}
+
+/// A process that is about to become a program, traced by this thread.
+struct Begun {
+    process: u32,
+    user: u32,
+    started: u64,
+    program: File,
+    hashed: Hashed,
+}
+
+impl Begun {
+    fn new(peer: Peer, descriptor: u32, hashes: &Hashes) -> io::Result<Begun> {
+        let process = peer.process;
+        for namespace in ["user", "pid"] {
+            if link(process, &format!("ns/{namespace}"))? != link(std::process::id(), &format!("ns/{namespace}"))? {
+                return Err(io::Error::other(format!("it runs in a {namespace} namespace of its own")));
+            }
+        }
+        let mut program = sealed(&PathBuf::from(format!("/proc/{process}/fd/{descriptor}")))?;
+        // From here on who made it cannot make it readable again.
+        rustix::fs::fchown(&program, Some(Uid::ROOT), Some(Gid::ROOT))?;
+        rustix::fs::fchmod(&program, Mode::from_raw_mode(0o111))?;
+        let hashed = hashes.of(&mut program, peer.uid, false).map_err(io::Error::other)?;
+        let begun = Begun { process, user: peer.uid, started: began(process)?, program, hashed };
+        kernel::trace(process).map_err(|error| match error.kind() {
+            io::ErrorKind::PermissionDenied => io::Error::other(
+                "the helper may not trace it: somebody else does, or this system lets nobody trace \
+                 (kernel.yama.ptrace_scope=3)",
+            ),
+            _ => error,
+        })?;
+        Ok(begun)
+    }
+
+    /// The process has become a program: whether it is the one, and nobody can reach into it.
+    fn check(&self) -> io::Result<Start> {
+        let place = PathBuf::from(format!("/proc/{}", self.process));
+        let other = |why: &str| io::Error::other(format!("it did not start clean: {why}"));
+        let status = process::status(&process::read(&place.join("status"))?).ok_or_else(|| other("its state is not told"))?;
+        let wanted = self.program.metadata()?;
+        let found = std::fs::metadata(place.join("exe"))?;
+        let file = (found.dev(), found.ino());
+        if file != (wanted.dev(), wanted.ino()) {
+            return Err(other("it became another program"));
+        }
+        if status.tracer != kernel::thread() {
+            return Err(other("somebody else traces it"));
+        }
+        if status.filters != 0 {
+            return Err(other("its system calls are filtered by others"));
+        }
+        if began(self.process)? != self.started {
+            return Err(other("it is another process"));
+        }
+        if link(self.process, "ns/user")? != link(std::process::id(), "ns/user")? {
+            return Err(other("it runs in a user namespace of its own"));
+        }
+        let personality = String::from_utf8_lossy(&process::read(&place.join("personality"))?).into_owned();
+        let personality = u32::from_str_radix(personality.trim(), 16).map_err(|_| other("its personality is not told"))?;
+        if personality & READ_IMPLIES_EXEC != 0 {
+            return Err(other("all its memory could be run"));
+        }
+        // The kernel gives what is in /proc of a process that its user may not reach into to root.
+        if self.user != 0 && std::fs::metadata(&place)?.uid() != 0 {
+            return Err(other("its user can reach into it"));
+        }
+        Ok(Start { started: self.started, file, hashed: self.hashed.clone() })
+    }
+}
+
+/// Opens a file in memory that nobody can change any more.
+fn sealed(path: &Path) -> io::Result<File> {
+    const TMPFS: i64 = 0x0102_1994;
+    let refused = || io::Error::other("the program is not in a sealed file in memory");
+    let place = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    // What is no regular file may do anything when it is opened.
+    let is_regular = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&place)?.st_mode).is_file();
+    if !is_regular || rustix::fs::fstatfs(&place)?.f_type as i64 != TMPFS {
+        return Err(refused());
+    }
+    let opened = File::open(format!("/proc/thread-self/fd/{}", place.as_raw_fd()))?;
+    let needed = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
+    match rustix::fs::fcntl_get_seals(&opened) {
+        Ok(seals) if seals.contains(needed) => Ok(opened),
+        _ => Err(refused()),
+    }
+}
+
+fn link(process: u32, name: &str) -> io::Result<PathBuf> {
+    std::fs::read_link(format!("/proc/{process}/{name}"))
+}
+
+fn began(process: u32) -> io::Result<u64> {
+    let stat = process::read(Path::new(&format!("/proc/{process}/stat")))?;
+    process::started(&stat).ok_or_else(|| io::Error::other("its beginning is not told"))
+}
+
+/// Asks the helper to have this process start the program of a descriptor clean; it must become it next.
+///
+/// # Errors
+/// No helper listens there, or why it refuses: then it is not known as started clean.
+pub fn ask(socket: &Path, program: &OwnedFd) -> io::Result<()> {
+    let conversation = Conversation::connect(socket)?;
+    conversation.set_patience(ASK_WAIT, Some(ASK_WAIT))?;
+    let descriptor = u32::try_from(program.as_raw_fd()).map_err(io::Error::other)?;
+    conversation.send(&FromDoor::Start { version: VERSION, descriptor })?;
+    match conversation.receive()? {
+        FromHelper::Traced => Ok(()),
+        FromHelper::Refused(why) => Err(io::Error::other(why)),
+        _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the helper answers something else")),
+    }
+}
