@@ -404,7 +404,9 @@ impl Door {
                 let _ = helper.conversation.send(&FromDoor::Taken { id, goes_on });
             }
             FromHelper::Revoked { id } => self.state.lock().tickets.revoke(id),
-            FromHelper::Welcome { .. } | FromHelper::Refused(_) => helper.conversation.end(),
+            FromHelper::Welcome { .. } | FromHelper::Refused(_) | FromHelper::Traced => {
+                helper.conversation.end();
+            }
         }
     }
 
