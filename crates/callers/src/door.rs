@@ -472,8 +472,14 @@ mod tests {
 
     fn rules() -> Vec<u8> {
         let who = Who::Program(Digest([1; 32]));
-        let rule =
-            Rule { who, rights: Rights::Read, interpreter: false, generated: false, plain: true, hint: String::new() };
+        let rule = Rule {
+            who,
+            rights: Rights::Read,
+            interpreter: false,
+            generated: false,
+            plain: true,
+            hint: String::new(),
+        };
         RuleSet::new(vec![rule]).expect("rules").encode()
     }
 

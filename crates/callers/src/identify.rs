@@ -155,7 +155,8 @@ mod tests {
         // It runs its own code when it has repeated a byte.
         child.stdin.as_mut().expect("piped").write_all(b"x").expect("written");
         child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("repeated");
-        let found = identify(child.id(), None::<std::os::fd::OwnedFd>, &Hashes::default(), &Starts::default());
+        let found =
+            identify(child.id(), None::<std::os::fd::OwnedFd>, &Hashes::default(), &Starts::default());
         drop(child.stdin.take());
         child.wait().expect("it ends");
         found
@@ -176,7 +177,10 @@ mod tests {
         assert_eq!(preloaded.preload.as_deref(), Some("LD_BIND_NOW"));
         let mut ended = Command::new("/bin/true").spawn().expect("it starts");
         ended.wait().expect("it ends");
-        assert!(identify(ended.id(), None::<std::os::fd::OwnedFd>, &Hashes::default(), &Starts::default()).is_err());
+        assert!(
+            identify(ended.id(), None::<std::os::fd::OwnedFd>, &Hashes::default(), &Starts::default())
+                .is_err()
+        );
         // A thread of the kernel has no program.
         assert!(identify(2, None::<std::os::fd::OwnedFd>, &Hashes::default(), &Starts::default()).is_err());
     }

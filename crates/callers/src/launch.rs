@@ -60,7 +60,12 @@ pub fn prepare(path: &Path) -> io::Result<Program> {
 impl Program {
     /// Becomes the program, known to the helper that listens at `helper` as started clean; `untold` is called if that is not
     /// so. `arguments` begin with its name. Returns only on failure.
-    pub fn start(self, arguments: Vec<OsString>, helper: &Path, untold: impl FnOnce(&io::Error)) -> io::Error {
+    pub fn start(
+        self,
+        arguments: Vec<OsString>,
+        helper: &Path,
+        untold: impl FnOnce(&io::Error),
+    ) -> io::Error {
         let strings = |texts: Vec<OsString>| -> io::Result<Vec<CString>> {
             texts.into_iter().map(|text| CString::new(text.into_vec()).map_err(io::Error::from)).collect()
         };

@@ -65,7 +65,8 @@ impl Starts {
         hashes: &Hashes,
     ) -> io::Result<()> {
         let begun = Begun::new(peer, descriptor, hashes);
-        let begun = begun.inspect_err(|error| drop(conversation.send(&FromHelper::Refused(error.to_string()))))?;
+        let begun =
+            begun.inspect_err(|error| drop(conversation.send(&FromHelper::Refused(error.to_string()))))?;
         conversation.send(&FromHelper::Traced)?;
         kernel::wait_for_program(peer.process, Instant::now() + BEGIN_WAIT)?;
         let start = begun.check();
@@ -102,7 +103,9 @@ impl Begun {
     fn new(peer: Peer, descriptor: u32, hashes: &Hashes) -> io::Result<Begun> {
         let process = peer.process;
         for namespace in ["user", "pid"] {
-            if link(process, &format!("ns/{namespace}"))? != link(std::process::id(), &format!("ns/{namespace}"))? {
+            if link(process, &format!("ns/{namespace}"))?
+                != link(std::process::id(), &format!("ns/{namespace}"))?
+            {
                 return Err(io::Error::other(format!("it runs in a {namespace} namespace of its own")));
             }
         }
@@ -126,7 +129,8 @@ impl Begun {
     fn check(&self) -> io::Result<Start> {
         let place = PathBuf::from(format!("/proc/{}", self.process));
         let other = |why: &str| io::Error::other(format!("it did not start clean: {why}"));
-        let status = process::status(&process::read(&place.join("status"))?).ok_or_else(|| other("its state is not told"))?;
+        let status = process::status(&process::read(&place.join("status"))?)
+            .ok_or_else(|| other("its state is not told"))?;
         let wanted = self.program.metadata()?;
         let found = std::fs::metadata(place.join("exe"))?;
         let file = (found.dev(), found.ino());
@@ -146,16 +150,21 @@ impl Begun {
             return Err(other("it runs in a user namespace of its own"));
         }
         let personality = String::from_utf8_lossy(&process::read(&place.join("personality"))?).into_owned();
-        let personality = u32::from_str_radix(personality.trim(), 16).map_err(|_| other("its personality is not told"))?;
+        let personality =
+            u32::from_str_radix(personality.trim(), 16).map_err(|_| other("its personality is not told"))?;
         if personality & READ_IMPLIES_EXEC != 0 {
             return Err(other("all its memory could be run"));
         }
-        // The kernel gives what is in /proc of a process that its user may not reach into to root.
-        if self.user != 0 && std::fs::metadata(&place)?.uid() != 0 {
+        if self.user != 0 && !is_shut(self.process)? {
             return Err(other("its user can reach into it"));
         }
         Ok(Start { started: self.started, file, hashed: self.hashed.clone() })
     }
+}
+
+/// Whether a process's own user may not reach into it: then what /proc has of it is root's, but for the directory itself.
+pub fn is_shut(process: u32) -> io::Result<bool> {
+    Ok(std::fs::metadata(format!("/proc/{process}/maps"))?.uid() == 0)
 }
 
 /// Opens a file in memory that nobody can change any more.

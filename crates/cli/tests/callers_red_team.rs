@@ -3,7 +3,7 @@
 //! `docs/red-team.md`. The helper is the real one, and so is the mount that others are after. As root.
 
 use crate::common::PATIENCE;
-use crate::program_rules::{Site, plain};
+use crate::program_rules::{Site, plain, reaching_into};
 
 use borsh::BorshSerialize;
 use holdfast_callers::door::{Answer, Asked, Door, Settings};
@@ -388,7 +388,14 @@ const INODE: u64 = 5;
 
 fn rules() -> Vec<u8> {
     let who = Who::Program(Digest([1; 32]));
-    let rule = Rule { who, rights: Rights::Read, interpreter: false, generated: false, plain: true, hint: String::new() };
+    let rule = Rule {
+        who,
+        rights: Rights::Read,
+        interpreter: false,
+        generated: false,
+        plain: true,
+        hint: String::new(),
+    };
     RuleSet::new(vec![rule]).expect("rules").encode()
 }
 
@@ -512,6 +519,22 @@ fn helper(table: &mut Table) {
 }
 
 /// What the helper's process has.
+/// Another process of the user whose program is let in.
+fn of_one_user(site: &Site, table: &mut Table) {
+    const ENEMY: &str = "a process of the same user";
+    reaching_into(site);
+    table.no(ENEMY, 0, "takes a descriptor of a program that was started clean, traces it, reads its memory");
+    table.no(ENEMY, 0, "traces it, filters its system calls or has it in a user namespace before it begins");
+    table.no(ENEMY, 0, "has a program that was started clean start, or become, the one that is let in");
+    let words = Verdict::Known("yes: `+plain` says that this is accepted");
+    table.0.push((
+        ENEMY,
+        0,
+        "takes a descriptor of a program that it started itself, by a rule with +plain",
+        words,
+    ));
+}
+
 fn confined(site: &Site, table: &mut Table) {
     const ENEMY: &str = "the helper";
     let status = fs::read_to_string(format!("/proc/{}/status", site.helper_id())).expect("it lives");
@@ -519,8 +542,8 @@ fn confined(site: &Site, table: &mut Table) {
         let line = status.lines().find(|line| line.starts_with(name)).expect("the kernel tells");
         line[name.len()..].trim().to_owned()
     };
-    // DAC_OVERRIDE, DAC_READ_SEARCH, SETGID, SETUID, SYS_PTRACE, SYS_ADMIN.
-    let wanted = format!("{:016x}", 1_u64 << 1 | 1 << 2 | 1 << 6 | 1 << 7 | 1 << 19 | 1 << 21);
+    // CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, SETGID, SETUID, SYS_PTRACE, SYS_ADMIN.
+    let wanted = format!("{:016x}", 1_u64 | 1 << 1 | 1 << 2 | 1 << 6 | 1 << 7 | 1 << 19 | 1 << 21);
     for sets in ["CapEff:", "CapPrm:", "CapBnd:"] {
         assert_eq!(field(sets), wanted, "{sets}");
     }
@@ -539,6 +562,7 @@ fn the_door_of_programs() {
     stranger(&site, &mut table);
     mount_process(&site, &mut table);
     helper(&mut table);
+    of_one_user(&site, &mut table);
     confined(&site, &mut table);
 
     let before = fs::read_to_string(DOCUMENT).expect("the document");

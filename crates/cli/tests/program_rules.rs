@@ -491,24 +491,37 @@ assert libc.prctl(22, 2, ctypes.byref(Program(1, allow))) == 0
 os.execv(sys.argv[1], sys.argv[1:])
 "#;
 
-/// Proves: unless a rule says +plain, it lets in a program of an ordinary user only if `holdfast run` started it with nobody
+/// Asserts: unless a rule says +plain, it lets in a program of an ordinary user only if `holdfast run` started it with nobody
 /// looking: then no process of that user takes its descriptors, traces it or reads its memory. A program that was traced or
 /// filtered before, that is in a user namespace, that becomes another or is a child is refused; a plain start is reached into.
-#[test]
-fn who_can_reach_into_a_program() {
-    let Some(site) = Site::new() else { return };
+pub fn reaching_into(site: &Site) {
     fs::set_permissions(site.world.folder.path(), fs::Permissions::from_mode(0o755)).expect("set");
     let (file, socket) = (site.file(), site.socket());
     let holdfast = env!("CARGO_BIN_EXE_holdfast");
     let clean = |before: &[&str], program: &[&Path]| {
         let mut command = as_user("/usr/bin/env");
-        command.arg("-i").args(before).arg(holdfast).args(["run", "--callers"]).arg(&socket).arg("--").args(program);
+        command
+            .arg("-i")
+            .args(before)
+            .arg(holdfast)
+            .args(["run", "--callers"])
+            .arg(&socket)
+            .arg("--")
+            .args(program);
         command.output().expect("it runs")
     };
     site.refuses(as_user(&site.reader).arg(&file).env_clear());
     assert!(site.why(&[]).contains("was not started clean"), "{}", site.why(&[]));
     let output = clean(&[], &[&site.reader, &file]);
-    assert_eq!(String::from_utf8_lossy(&output.stdout), SECRET, "{}", text(&output));
+    let log = || fs::read_to_string(site.world.path("callers.log")).unwrap_or_default();
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        SECRET,
+        "{}\n{}\n{}",
+        text(&output),
+        site.why(&[]),
+        log()
+    );
     assert!(!text(&output).contains("no helper knows"), "{}", text(&output));
 
     site.refused(&clean(&["python3", "-c", FILTERED], &[&site.reader, &file]));
@@ -540,8 +553,13 @@ fn who_can_reach_into_a_program() {
     command.env_clear().arg("-f").arg(&file).stdout(Stdio::null());
     let done = reach(command.spawn().expect("starts"));
     // (Where Yama restricts tracing, other processes that did not start it cannot do even that.)
-    let is_restricted = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").is_ok_and(|scope| scope.trim() != "0");
-    assert_eq!(done.contains("descriptor"), !is_restricted, "{done}: docs/programs.md says what a plain start withstands");
+    let is_restricted =
+        fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").is_ok_and(|scope| scope.trim() != "0");
+    assert_eq!(
+        done.contains("descriptor"),
+        !is_restricted,
+        "{done}: docs/programs.md says what a plain start withstands"
+    );
 }
 
 /// Proves: code that was changed in memory, by whoever may write there, is not the program any more.

@@ -12,10 +12,9 @@ use holdfast_callers::identify::identify;
 use holdfast_callers::identity::Identity;
 use holdfast_callers::manifest;
 use holdfast_callers::rules::{Rights, Rule, RuleSet};
-use holdfast_callers::starts::Starts;
+use holdfast_callers::starts::{self, Starts};
 use rustix::process::geteuid;
 use serde::Serialize;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// What `why` prints as JSON.
@@ -93,9 +92,9 @@ fn identity(named: &str) -> Outcome<Identity> {
         let found = identify(process, nobody, &Hashes::default(), &Starts::default())
             .map_err(|why| Failure::new(Exit::NoInput, format!("process {process}: {why}")))?;
         // The helper knows; from here it is seen that it runs a file that its user cannot read.
-        let place = format!("/proc/{process}");
-        let is_shut = std::fs::metadata(&place).is_ok_and(|place| place.uid() == 0);
-        let is_copy = std::fs::read_link(format!("{place}/exe")).is_ok_and(|exe| exe.starts_with("/memfd:"));
+        let is_shut = starts::is_shut(process).unwrap_or(false);
+        let exe = std::fs::read_link(format!("/proc/{process}/exe"));
+        let is_copy = exe.is_ok_and(|exe| exe.to_string_lossy().starts_with("/memfd:"));
         return Ok(Identity { clean: found.clean || is_shut && is_copy, ..found });
     }
     let hashed = hash(Path::new(named))?;
