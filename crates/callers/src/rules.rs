@@ -364,7 +364,7 @@ mod tests {
         expected.extend([7; 32]);
         expected.extend(b"\x06\0\0\0editor\x01\x01\0\0\0\0\0");
         assert_eq!(bytes, expected);
-        assert_eq!(RuleSet::decode(&expected).expect("rules").rules()[0].plain, true);
+        assert!(RuleSet::decode(&expected).expect("rules").rules().iter().all(|rule| rule.plain));
 
         let clean = Rule { plain: false, ..rule(1, Rights::Read) };
         let set = RuleSet::new(vec![package, clean]).expect("rules");
