@@ -12,6 +12,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 fn is_root() -> bool {
     run(Command::new("id").arg("-u")).trim() == "0"
@@ -171,6 +172,37 @@ fn a_freed_place_is_free() {
     }
     run(world.holdfast("anna").arg("umount").arg(&second));
     fs::write(anna.join("team/file"), "still here").expect("written");
+}
+
+/// Proves: who only looks at a mount, as `status` and `df` do for all of the machine, does not keep it from being unmounted.
+#[test]
+fn looks_keep_no_mount() {
+    let mut world = World::new(&["anna"]);
+    let anna = world.mount("anna");
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let look = || {
+            while !is_over.load(SeqCst) {
+                let _ = rustix::fs::statfs(&anna);
+            }
+        };
+        (0..4).for_each(|_| drop(scope.spawn(look)));
+        for round in 0..10 {
+            let output = world.holdfast("anna").arg("umount").arg(&anna).output().expect("it runs");
+            let mounted = output.status.success().then(|| {
+                world
+                    .holdfast("anna")
+                    .args(["mount", &world.url])
+                    .arg(&anna)
+                    .arg("--key")
+                    .arg(world.key("anna"))
+                    .output()
+            });
+            let is_mounted = mounted.is_some_and(|done| done.expect("it runs").status.success());
+            is_over.store(round == 9 || !is_mounted, SeqCst);
+            assert!(is_mounted, "round {round}: {}", text(&output));
+        }
+    });
 }
 
 /// Proves: while the process behind one mount is stopped, `status`, `stats` and `umount` end with what is wrong and the way

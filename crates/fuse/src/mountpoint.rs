@@ -12,7 +12,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// File system type that the kernel shows for our mounts.
 pub const KIND: &str = "fuse.holdfast";
@@ -196,6 +196,8 @@ pub enum Condition {
 
 /// How long a look at a mount may take: more than a busy machine needs.
 pub const LOOK_WAIT: Duration = Duration::from_secs(10);
+/// How often it is tried to end a mount that somebody looks at.
+const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 /// Asks the mount at `path`, for a while.
 pub fn condition(path: &Path) -> Condition {
@@ -254,12 +256,32 @@ pub fn unmount_only(path: &Path, id: u64, manner: Manner) -> Result<(), MountErr
     }
 }
 
-/// Ends the topmost mount at `path`, by ourselves where we may, else through fusermount3.
+/// Ends the topmost mount at `path`, by ourselves where we may, else through fusermount3. Who only looks at it for a moment
+/// (`holdfast status`, `df`, a monitor) has nothing open there, and is waited for.
 ///
 /// # Errors
 /// [`MountError::Busy`] when `Gently` and programs use it; [`MountError::NotMounted`];
 /// [`MountError::Refused`].
 pub fn unmount(path: &Path, manner: Manner) -> Result<(), MountError> {
+    let end = Instant::now() + LOOK_WAIT;
+    loop {
+        match unmount_now(path, manner) {
+            Err(MountError::Busy { holders, .. })
+                if holders.is_empty() && Instant::now() < end && !has_mounts_below(path) =>
+            {
+                std::thread::sleep(BUSY_PAUSE);
+            }
+            done => return done,
+        }
+    }
+}
+
+fn has_mounts_below(path: &Path) -> bool {
+    let below = |mount: &Mounted| mount.directory != path && mount.directory.starts_with(path);
+    mounted().is_ok_and(|mounts| mounts.iter().any(below))
+}
+
+fn unmount_now(path: &Path, manner: Manner) -> Result<(), MountError> {
     let flags = match manner {
         Manner::Gently => UnmountFlags::NOFOLLOW,
         Manner::Lazily => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,

@@ -115,6 +115,7 @@ fn public_key(bytes: &[u8]) -> bool {
 fn from_door() -> Vec<Vec<u8>> {
     [
         FromDoor::Hello { version: 1, mountpoint: b"/home/alice/team".to_vec() },
+        FromDoor::Start { version: 2, descriptor: 3 },
         FromDoor::Mark { id: 1, inode: 2, children: true },
         FromDoor::Taken { id: 3, goes_on: false },
     ]
@@ -127,6 +128,7 @@ fn from_helper() -> Vec<Vec<u8>> {
     [
         FromHelper::Welcome { thread: 1 },
         FromHelper::Refused("why".to_owned()),
+        FromHelper::Traced,
         FromHelper::Marked { id: 1, done: Err("why".to_owned()) },
         FromHelper::Ticket { id: 1, inode: 2, process: 3, found: Err("why".to_owned()) },
         FromHelper::Revoked { id: 4 },
@@ -149,7 +151,8 @@ fn program_rules() -> Vec<Vec<u8>> {
         rule(Who::Program(Digest([1; 32])), Rights::Read),
         rule(Who::Package { key: [2; 32], name: "ssh".to_owned() }, Rights::ReadWrite),
     ];
-    vec![RuleSet::new(rules).expect("a set").encode()]
+    let plain = rules.iter().map(|rule| Rule { plain: true, ..rule.clone() }).collect();
+    [plain, rules].map(|rules| RuleSet::new(rules).expect("a set").encode()).to_vec()
 }
 
 fn rule_set(bytes: &[u8]) -> bool {

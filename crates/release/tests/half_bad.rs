@@ -10,7 +10,7 @@ use holdfast_release::release_dir::ReleaseDir;
 use holdfast_release::signing::Signed;
 use holdfast_release::tree::{Found, Node, Tree};
 use holdfast_sim::mirror::{HostileMirror, Misdeed};
-use holdfast_testing::{PATIENCE, eventually, noise};
+use holdfast_testing::{PATIENCE, eventually, eventually_some, noise};
 use publisher::{chain, first_set, install, publish};
 use std::fs;
 use std::path::Path;
@@ -51,7 +51,7 @@ fn open(trust: &Path, mirrors: &[(&HostileMirror, Misdeed)]) -> Release {
     let http = |(mirror, misdeed): &(&HostileMirror, Misdeed)| -> Arc<dyn Mirror> {
         Arc::new(Http::with_patience(&mirror.url(), patience(*misdeed)).expect("a URL"))
     };
-    let options = Options {
+    let options = || Options {
         id: chain().id(),
         trust: trust.to_owned(),
         revocations: Vec::new(),
@@ -59,16 +59,17 @@ fn open(trust: &Path, mirrors: &[(&HostileMirror, Misdeed)]) -> Release {
         cache: None,
         memory_bytes: 64 << 10,
     };
-    Release::open(options, mirrors.iter().map(http).collect()).expect("opened")
+    // On a busy machine an honest mirror may be given up, too.
+    eventually_some("opened", || Release::open(options(), mirrors.iter().map(http).collect()).ok())
 }
 
 /// Every file, looked up but not read.
 fn nodes(tree: &Tree) -> Vec<Node> {
     let find = |number: u64| match tree.resolve(number.to_string().as_bytes(), false) {
-        Ok(Found::Node(node)) => node,
-        _ => panic!("{number} is there"),
+        Ok(Found::Node(node)) => Some(node),
+        _ => None,
     };
-    (0..FILES).map(find).collect()
+    eventually_some("they are all there", || (0..FILES).map(find).collect())
 }
 
 /// How many files cannot be read. Those that can are as they were published.
@@ -116,7 +117,7 @@ fn the_only_mirror() {
                 let asked = mirror.requests() - before;
                 let is_away = release.mirrors().standings()[0].asked_again_s.is_some()
                     && release.mirrors().standings()[0].state == State::Paused;
-                let most = if is_away { FILES / 2 } else { FILES * 8 };
+                let most = if is_away { FILES } else { FILES * 8 };
                 assert!(asked <= most, "{misdeed:?}: {asked} requests, {:?}", release.mirrors().standings());
                 mirror.set_honest(true);
                 eventually("it is found out that it is mended", || walk(&tree, &nodes) == 0);
