@@ -9,6 +9,7 @@ pub use fs::*;
 use crate::paths::Directories;
 use crate::reading;
 use crate::unrepeated::Unrepeated;
+use clap::builder::FalseyValueParser;
 use clap::{Args, Parser, Subcommand};
 use holdfast_client::store::TransferMode;
 use std::path::PathBuf;
@@ -35,6 +36,26 @@ pub struct Cli {
     /// Print data (and errors) as JSON.
     #[arg(long, global = true)]
     pub json: bool,
+    /// Start nothing in a sandbox that lacks a wall which newer kernels have.
+    #[arg(long, global = true, env = REQUIRE_SANDBOX, hide_env_values = true, value_parser = FalseyValueParser::new())]
+    pub require_sandbox: bool,
+}
+
+/// The variable that says so for all commands.
+const REQUIRE_SANDBOX: &str = "HOLDFAST_REQUIRE_SANDBOX";
+
+impl Cli {
+    /// Has this process heed what was said for all commands. Before it starts anything.
+    pub fn heed(&self) {
+        if self.require_sandbox {
+            holdfast_components::require_all_walls();
+        }
+    }
+}
+
+/// What a command has in its environment that this one starts, besides what this one has.
+pub fn handed_on() -> Option<(&'static str, &'static str)> {
+    holdfast_components::all_walls_are_required().then_some((REQUIRE_SANDBOX, "1"))
 }
 
 /// The commands.

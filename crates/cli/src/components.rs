@@ -3,7 +3,10 @@
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, clean, table};
 use clap::Args;
-use holdfast_components::{ComponentError, Listing, Main, Program, Verdict, listings, selfcheck};
+use holdfast_components::{
+    Checked, ComponentError, Listing, Main, Program, Verdict, Wall, listings, selfcheck, weaker,
+};
+use std::collections::BTreeSet;
 
 /// The components of this program, by name.
 pub fn table_of_components() -> Vec<(&'static str, Main)> {
@@ -25,7 +28,9 @@ pub fn table_of_components() -> Vec<(&'static str, Main)> {
   holdfast components --check
 
 With --check, what a component must not do is tried from inside, each attempt in a process of
-its own, on this system and as this user; it ends with code 71 if anything succeeds.")]
+its own, on this system and as this user; it ends with code 71 if anything succeeds. Walls that
+this system does not have (Landlock, or parts of it, on kernels before 6.12) are named; with
+--require-sandbox it ends with code 71 for them too.")]
 pub struct Components {
     /// Try whether sandboxes hold here.
     #[arg(long)]
@@ -43,7 +48,11 @@ pub fn run(arguments: &Components, format: Format) -> Outcome {
     let found = listings().map_err(|error| failure(&error))?;
     format.print(&found, |found| match found.is_empty() {
         true => "no components run".to_owned(),
-        false => found.iter().map(words).collect::<Vec<_>>().join("\n"),
+        false => {
+            let lacking: BTreeSet<Wall> = found.iter().flat_map(Listing::lacking).collect();
+            let listed = found.iter().map(words).collect::<Vec<_>>().join("\n");
+            with_walls(listed, &lacking.into_iter().collect::<Vec<_>>())
+        }
     })
 }
 
@@ -51,16 +60,24 @@ fn failure(error: &ComponentError) -> Failure {
     Failure::new(Exit::System, error.to_string())
 }
 
+/// Puts what this system lacks below a text.
+fn with_walls(text: String, lacking: &[Wall]) -> String {
+    match weaker(lacking) {
+        Some(words) => format!("{text}\n\n{words}"),
+        None => text,
+    }
+}
+
 fn check(format: Format) -> Outcome {
-    let verdicts = selfcheck(Program::current).map_err(|error| failure(&error))?;
-    format.print(&verdicts, |verdicts| {
+    let checked = selfcheck(Program::current).map_err(|error| failure(&error))?;
+    format.print(&checked, |Checked { lacking, attempts }| {
         let row = |verdict: &Verdict| {
             let holds = if verdict.holds { "holds" } else { "BREACH" };
             vec![holds.to_owned(), verdict.attempt.clone(), clean(&verdict.outcome)]
         };
-        table(&verdicts.iter().map(row).collect::<Vec<_>>())
+        with_walls(table(&attempts.iter().map(row).collect::<Vec<_>>()), lacking)
     })?;
-    match verdicts.iter().filter(|verdict| !verdict.holds).count() {
+    match checked.attempts.iter().filter(|verdict| !verdict.holds).count() {
         0 => Ok(()),
         breaches => {
             Err(Failure::new(Exit::System, format!("sandboxes do not hold here: {breaches} attempts")))
@@ -89,8 +106,9 @@ fn words(listing: &Listing) -> String {
             component.profile.doors.iter().map(|door| format!("{door:?}").to_lowercase()).collect();
         let doors = if doors.is_empty() { "none".to_owned() } else { doors.join(", ") };
         out += &format!("    doors: {doors}; {} system calls\n", component.calls.len());
-        for wall in &component.lacking {
-            out += &format!("    LACKS a wall: {wall:?}\n").to_lowercase();
+        if !component.lacking.is_empty() {
+            let walls: Vec<_> = component.lacking.iter().map(|wall| format!("{wall:?}")).collect();
+            out += &format!("    LACKS walls: {}\n", walls.join(", "));
         }
         for channel in &component.channels {
             let peer = channel.peer.as_deref().unwrap_or("the supervisor");

@@ -258,6 +258,15 @@ impl From<holdfast_server::OpenError> for Failure {
     }
 }
 
+/// What to do where sandboxes cannot be made: look, and do without in this way.
+pub fn without_sandbox(way: &str) -> String {
+    let weaker = match holdfast_components::all_walls_are_required() {
+        true => "; if it is only Landlock, leave out --require-sandbox",
+        false => "",
+    };
+    format!("`holdfast components --check` says what this system lacks; {way}{weaker}")
+}
+
 impl From<holdfast_server::RunError> for Failure {
     fn from(error: holdfast_server::RunError) -> Failure {
         use holdfast_server::RunError;
@@ -266,10 +275,9 @@ impl From<holdfast_server::RunError> for Failure {
             RunError::Witness(_) => Exit::Usage,
             RunError::System(_) => Exit::System,
             RunError::Sandbox(_) => {
-                return Failure::new(Exit::System, error).hint(
-                    "`holdfast components --check` says what this system lacks; `holdfast server --one-process` \
-                     serves without a sandboxed front end",
-                );
+                return Failure::new(Exit::System, error).hint(without_sandbox(
+                    "`holdfast server --one-process` serves without a sandboxed front end",
+                ));
             }
         };
         Failure::new(code, error)

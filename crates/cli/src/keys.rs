@@ -93,8 +93,8 @@ impl From<ProcessesError> for Failure {
         match error {
             ProcessesError::Component(_) => failure.hint(
                 "`holdfast components --check` shows what is lacking: user namespaces (sysctl \
-                 user.max_user_namespaces), Landlock (in the kernel's lsm= list), and the descriptor for system calls \
-                 that containers take for themselves",
+                 user.max_user_namespaces), the descriptor for system calls that containers take for themselves, and, \
+                 if --require-sandbox asks for it, Landlock (Linux 6.12, and landlock in the kernel's lsm= list)",
             ),
             _ => failure,
         }

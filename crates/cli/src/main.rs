@@ -90,6 +90,7 @@ fn main() -> ExitCode {
             return ExitCode::from(if asked { Exit::Done as u8 } else { Exit::Usage as u8 });
         }
     };
+    cli.heed();
     let format = if cli.json { Format::Json } else { Format::Text };
     match run(cli, format) {
         Ok(()) => ExitCode::from(Exit::Done as u8),

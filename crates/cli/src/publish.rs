@@ -1,7 +1,7 @@
 //! `holdfast publish`: a directory becomes a signed release.
 
 use crate::bucket::{self, Target};
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::{Exit, Failure, Outcome, without_sandbox};
 use crate::keys;
 use crate::live::{self, LiveDirectory};
 use crate::output::{Format, bytes_bar};
@@ -62,10 +62,9 @@ impl From<PublishError> for Failure {
             PublishError::Live { .. } | PublishError::NotHeld(_) => Exit::Unavailable,
             PublishError::Misbehaved(_) => Exit::Data,
             PublishError::Sandbox(_) => {
-                return Failure::new(Exit::System, error.to_string()).hint(
-                    "`holdfast components --check` says what this system lacks; `holdfast publish --one-process` \
-                     parses the tree in the process that has the keys",
-                );
+                return Failure::new(Exit::System, error.to_string()).hint(without_sandbox(
+                    "`holdfast publish --one-process` parses the tree in the process that has the keys",
+                ));
             }
             PublishError::Unfit { .. } | PublishError::Ended(_) | PublishError::Stopped => Exit::Failed,
         };

@@ -33,6 +33,7 @@ mod manual;
 mod mounts;
 mod object_stores;
 mod off_line_key;
+mod older_kernels;
 mod operator;
 mod operator_apart;
 mod order_login;

@@ -3,7 +3,7 @@
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_components::{
     Answer, ComponentPlan, Context, Ended, Main, Patience, Plan, Profile, Program, Refusal, Request,
-    Supervisor, Wall, run_if_component, selfcheck,
+    Supervisor, Wall, require_all_walls, run_if_component, selfcheck,
 };
 use std::fs::File;
 use std::io::Write;
@@ -40,10 +40,14 @@ fn main() -> ExitCode {
     if let Some(code) = run_if_component(TABLE) {
         return code;
     }
-    match std::env::args().nth(1).as_deref() {
+    let mut arguments = std::env::args().skip(1).peekable();
+    if arguments.next_if_eq("--without-landlock").is_some() {
+        take_landlock_away(arguments.next().and_then(|error| error.parse().ok()).expect("an error's number"));
+    }
+    match arguments.next().as_deref() {
         Some("selfcheck") => match selfcheck(Program::current) {
-            Ok(verdicts) => {
-                println!("{}", serde_json::to_string(&verdicts).expect("verdicts are JSON"));
+            Ok(checked) => {
+                println!("{}", serde_json::to_string(&checked).expect("verdicts are JSON"));
                 ExitCode::SUCCESS
             }
             Err(error) => {
@@ -53,9 +57,10 @@ fn main() -> ExitCode {
         },
         Some("start") => show(&[]),
         Some("start-weaker") => show(&[Wall::Namespaces]),
-        Some("start-without-landlock") => {
-            take_landlock_away();
-            show(&[])
+        Some("start-as-usual") => show(&Profile::default().accept_without),
+        Some("start-with-all-walls") => {
+            require_all_walls();
+            show(&Profile::default().accept_without)
         }
         Some("start-and-wait") => {
             let supervisor =
@@ -96,12 +101,12 @@ fn show(accept_without: &[Wall]) -> ExitCode {
     }
 }
 
-/// Makes this process, and what it starts, believe that the kernel has no Landlock.
-fn take_landlock_away() {
+/// Makes this process, and what it starts, believe that the kernel has no Landlock: what asks for it gets this error.
+fn take_landlock_away(error: u32) {
     use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter_all_threads};
     let rules = std::iter::once((libc::SYS_landlock_create_ruleset, Vec::new())).collect();
     let architecture = std::env::consts::ARCH.try_into().expect("an architecture that is known");
-    let missing = SeccompAction::Errno(libc::ENOSYS as u32);
+    let missing = SeccompAction::Errno(error);
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, missing, architecture).expect("a filter");
     let program: BpfProgram = filter.try_into().expect("it compiles");
     apply_filter_all_threads(&program).expect("installed");

@@ -4,12 +4,13 @@ use crate::channel::packet::{self, Patience};
 use crate::error::{ComponentError, During, Result};
 use crate::kernel;
 use crate::ports::{Ports, Word};
-use crate::sandbox::{self, Orders};
+use crate::sandbox::{self, Orders, Wall};
 use crate::selfcheck;
 use crate::spawn::{ARGUMENT, REGIONS};
+use rustix::fs::CWD;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_string, fsmount,
-    fsopen, open_tree,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
+    fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
 };
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
@@ -77,13 +78,14 @@ fn begin(name: String, argument: &str, control: OwnedFd, main: Option<Main>) -> 
         packet::send(control.as_fd(), &[&bytes], &packet::borrowed(files), Patience::of(PATIENCE))
             .map_err(|_| ComponentError::Disconnected("control".to_owned()))
     };
-    let prepared = || -> Result<(OwnedFd, Main)> {
+    let prepared = || -> Result<(OwnedFd, Vec<Wall>, Main)> {
         let main = main.ok_or_else(|| ComponentError::NoSuchComponent(name.clone()))?;
         let orders = Orders::from_argument(argument)
             .ok_or_else(|| ComponentError::Plan("a component's argument is not orders".to_owned()))?;
-        Ok((sandbox::enter(&orders)?, main))
+        let (listener, lacking) = sandbox::enter(&orders)?;
+        Ok((listener, lacking, main))
     };
-    let (listener, main) = match prepared() {
+    let (listener, lacking, main) = match prepared() {
         Ok(prepared) => prepared,
         Err(error) => {
             say(&Word::Failed(error.to_string()), &[])?;
@@ -91,7 +93,7 @@ fn begin(name: String, argument: &str, control: OwnedFd, main: Option<Main>) -> 
         }
     };
     // The listener goes, and no copy stays: nobody answers for its own violations.
-    say(&Word::Guarded, std::slice::from_ref(&listener))?;
+    say(&Word::Guarded { lacking }, std::slice::from_ref(&listener))?;
     drop(listener);
     let ports = Ports::new(Some(control));
     let (configuration, run) = ports.wait_for_begin()?;
@@ -109,10 +111,14 @@ fn make_mounts(control: &OwnedFd, bytes_max: &str) -> Result<()> {
     let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
         | MountAttrFlags::MOUNT_ATTR_NODEV
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-    let writable = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).during(what)?;
+    let made = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).during(what)?;
+    // Before Linux 6.15 only what is mounted somewhere can be copied: any place that surely exists will do, in this
+    // process's own view of mounts, which ends with it. The copies are mounted nowhere.
+    move_mount(&made, "", CWD, "/proc", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).during(what)?;
     let flags =
         OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
-    let readable = open_tree(&writable, "", flags).during("copying the mount for regions")?;
+    let copy = || open_tree(&made, "", flags).during("copying the mount for regions");
+    let (writable, readable) = (copy()?, copy()?);
     kernel::make_mount_read_only(readable.as_fd()).during("making a mount read-only")?;
     let files = [writable.as_fd(), readable.as_fd()];
     packet::send(control.as_fd(), &[b"mounts"], &files, Patience::of(PATIENCE))

@@ -45,7 +45,9 @@ pub use merged::Merged;
 pub use plan::{ChannelPlan, ComponentPlan, End, Plan, RegionGrant, Restart};
 pub use ports::{Order, Ports, Role, Word};
 pub use region::{Access, Mapped, PAGE_BYTES, Region, Regions, View};
-pub use sandbox::{Door, Profile, Wall, call_name, permitted_calls};
-pub use selfcheck::{Expected, Verdict, attempt_names, selfcheck};
+pub use sandbox::{
+    Door, Profile, Wall, all_walls_are_required, call_name, permitted_calls, require_all_walls, weaker,
+};
+pub use selfcheck::{Checked, Expected, Verdict, attempt_names, selfcheck};
 pub use spawn::{ARGUMENT, Program, USER_BASE};
 pub use supervisor::{Event, ProcessName, Supervisor};

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -94,6 +94,13 @@ pub struct RegionListing {
 }
 
 impl Listing {
+    /// Walls that a component of it was started without; each once.
+    pub fn lacking(&self) -> Vec<Wall> {
+        let walls: BTreeSet<Wall> =
+            self.components.iter().flat_map(|component| component.lacking.iter().copied()).collect();
+        walls.into_iter().collect()
+    }
+
     pub(crate) fn of(state: &State) -> Listing {
         let lines = trusted_lines();
         let components = state.slots.iter().map(|slot| {
@@ -118,7 +125,7 @@ impl Listing {
                 uid: running.map(|running| running.child.uid),
                 profile: plan.profile.clone(),
                 calls: permitted_calls(&plan.profile).into_iter().map(str::to_owned).collect(),
-                lacking: running.map(|running| running.child.lacking.clone()).unwrap_or_default(),
+                lacking: slot.lacking.clone(),
                 channels: channels
                     .filter(|((own, _), _)| own.component.as_deref() == Some(&plan.name))
                     .map(|((own, role), other)| ChannelListing {

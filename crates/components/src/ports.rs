@@ -9,6 +9,7 @@ use crate::channel::{Answer, Asker, Bounds, Channel, Ended, Patience, Request};
 use crate::error::{ComponentError, Result};
 use crate::merged::{Call, Handler};
 use crate::region::{Access, View};
+use crate::sandbox::Wall;
 use borsh::{BorshDeserialize, BorshSerialize};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
@@ -59,7 +60,10 @@ pub enum Order {
 #[derive(Debug, BorshSerialize, BorshDeserialize)]
 pub enum Word {
     /// It is in its sandbox: one file, the listener for violations.
-    Guarded,
+    Guarded {
+        /// Walls that it is without.
+        lacking: Vec<Wall>,
+    },
     /// It could not shut itself in, and runs nothing.
     Failed(String),
 }

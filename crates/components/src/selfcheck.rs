@@ -10,11 +10,12 @@ use crate::error::{ComponentError, Result};
 use crate::kernel::raw_call;
 use crate::plan::{ComponentPlan, Plan, RegionGrant, Restart};
 use crate::region::{Access, Regions};
-use crate::sandbox::{Door, Profile, call_name};
+use crate::sandbox::{Door, Profile, Wall, call_name};
 use crate::spawn::Program;
 use crate::supervisor::{Event, Supervisor};
 use libc::*;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -328,14 +329,24 @@ fn protect_region(_: &Context) -> bool {
     }
 }
 
+/// What was found.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Checked {
+    /// Walls that this system does not have.
+    pub lacking: Vec<Wall>,
+    /// How each attempt ended.
+    pub attempts: Vec<Verdict>,
+}
+
 /// Makes every attempt.
 ///
 /// # Errors
-/// Sandboxes cannot be made here at all.
-pub fn selfcheck(program: impl Fn() -> Result<Program>) -> Result<Vec<Verdict>> {
+/// Sandboxes cannot be made here at all, or not with all walls if those are required.
+pub fn selfcheck(program: impl Fn() -> Result<Program>) -> Result<Checked> {
     let regions = Regions::create(&program()?, 1 << 20)?;
     let region = Arc::new(regions.region(4096)?);
     region.write_at(0, b"as it was")?;
+    let mut lacking = BTreeSet::new();
     let mut verdicts = Vec::new();
     for (index, attempt) in attempts().into_iter().enumerate() {
         let doors: Vec<Door> = attempt.door.into_iter().collect();
@@ -356,6 +367,7 @@ pub fn selfcheck(program: impl Fn() -> Result<Program>) -> Result<Vec<Verdict>> 
                 let _ = ended.send(reason.to_owned());
             }
         })?;
+        lacking.extend(supervisor.listing().lacking());
         let outcome = end.recv_timeout(WAIT).unwrap_or_else(|_| "it did not end".to_owned());
         drop(supervisor);
         let holds = match attempt.expected {
@@ -378,5 +390,5 @@ pub fn selfcheck(program: impl Fn() -> Result<Program>) -> Result<Vec<Verdict>> 
     if &now != b"as it was" {
         return Err(ComponentError::SandboxLeaks("a read-only region was changed"));
     }
-    Ok(verdicts)
+    Ok(Checked { lacking: lacking.into_iter().collect(), attempts: verdicts })
 }

@@ -61,7 +61,6 @@ pub(crate) struct Child {
     /// What it says on its output and errors; never blocks.
     pub words: OwnedFd,
     pub uid: u32,
-    pub lacking: Vec<Wall>,
 }
 
 /// How a process ended.
@@ -83,10 +82,9 @@ pub(crate) fn component(program: &Program, name: &str, profile: &Profile) -> Res
         namespaces |= libc::CLONE_NEWNET;
     }
     let start = |namespaces, lacking: Vec<Wall>| {
-        let orders = Orders { profile: profile.clone(), lacking: lacking.clone() };
+        let orders = Orders { profile: profile.clone(), lacking };
         let own_user = namespaces == 0 || geteuid().is_root();
-        let started = start(program, name, &orders.to_argument(), namespaces, own_user)?;
-        Ok(Child { lacking, ..started })
+        start(program, name, &orders.to_argument(), namespaces, own_user)
     };
     match start(namespaces, Vec::new()) {
         Err(ComponentError::SandboxLacks { .. }) if profile.accepts_without(Wall::Namespaces) => {
@@ -181,7 +179,7 @@ fn start(program: &Program, name: &str, argument: &str, namespaces: i32, own_use
         reason: format!("{error} (see user.max_user_namespaces and the like in sysctl)"),
     })?;
     drop((its_control, its_words, its_go, its_report));
-    let child = Child { pid, pidfd, control, words, uid: 0, lacking: Vec::new() };
+    let child = Child { pid, pidfd, control, words, uid: 0 };
     let uid = match (is_root && own_user, contained) {
         (true, _) => USER_BASE + pid as u32,
         (false, _) => geteuid().as_raw(),

@@ -7,7 +7,7 @@ use holdfast_access::{Access, Acl, Name, Principal};
 use holdfast_callers::exchange;
 use holdfast_callers::message::{FromDoor, FromHelper};
 use holdfast_client::processes::words::*;
-use holdfast_components::{Bounds, HEADER_BYTES, Header, Kind, Order, Role, Word};
+use holdfast_components::{Bounds, HEADER_BYTES, Header, Kind, Order, Role, Wall, Word};
 use holdfast_content::{Block, BlockKind, DeviceId, MemoryBlocks, Value};
 use holdfast_crypto::{Digest, DigestKey, NotSigned, Signature, SigningKey};
 use holdfast_protocol::block_server::{
@@ -143,7 +143,7 @@ fn component_orders() -> Vec<Vec<u8>> {
 }
 
 fn component_words() -> Vec<Vec<u8>> {
-    all(&[Word::Guarded, Word::Failed("no namespaces".to_owned())])
+    all(&[Word::Guarded { lacking: vec![Wall::LandlockPorts] }, Word::Failed("no namespaces".to_owned())])
 }
 
 fn ask_card() -> Vec<Vec<u8>> {

@@ -3,6 +3,7 @@
 
 use super::places::Refusal;
 use super::probe::Found;
+use crate::args::handed_on;
 use crate::exit::Exit;
 use crate::paths::Directories;
 use holdfast_fuse::automount::Trouble;
@@ -44,6 +45,7 @@ impl Settings {
     fn holdfast(&self) -> Command {
         let mut command = Command::new("/proc/self/exe");
         command.arg0("holdfast").current_dir("/").env_remove("HOLDFAST_REVOCATIONS").arg("--json");
+        command.envs(handed_on());
         for (option, path) in [("--state", &self.directories.state), ("--cache", &self.directories.cache)] {
             if let Some(path) = path {
                 command.arg(option).arg(path);

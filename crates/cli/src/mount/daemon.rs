@@ -5,7 +5,7 @@
 //! read it: it hands the pipe on to the process that signs. If an agent keeps it, only
 //! the agent's socket and the public half travel.
 
-use crate::args::Carrier;
+use crate::args::{Carrier, handed_on};
 use crate::control::MountOrder;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys::{Agent, AgentKey, Key};
@@ -195,6 +195,7 @@ pub fn spawn(arguments: &[OsString], log: &Path, memory: &Memory) -> Outcome<Chi
         .args(arguments)
         .arg("--background-process")
         .envs(memory.iter().filter(|(name, _)| std::env::var_os(name).is_none()).copied())
+        .envs(handed_on())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(errors)

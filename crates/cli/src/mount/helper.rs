@@ -58,7 +58,7 @@ const MIRRORS: [&str; 5] = [SCHEME, "http://", "https://", "s3://", "file://"];
 const MIRROR: &str = "--mirror";
 const WITNESS: &str = "--witness";
 /// Options without one.
-const PLAIN: [(&str, &str, For); 12] = [
+const PLAIN: [(&str, &str, For); 13] = [
     ("allow_other", "--allow-other", For::Any),
     ("ro", "--read-only", For::Any),
     ("noexec", "--no-exec", For::Any),
@@ -71,6 +71,7 @@ const PLAIN: [(&str, &str, For); 12] = [
     ("peers", "--peers", For::Writable),
     ("no_beacon", "--no-beacon", For::Writable),
     ("allow_stale", "--allow-stale", For::Release),
+    ("require_sandbox", "--require-sandbox", For::Any),
 ];
 /// Ways back to the default; the later of two opposites counts, as everywhere in fstab.
 const UNDONE: [(&str, &str); 3] = [("rw", "--read-only"), ("exec", "--no-exec"), ("soft", "--hard")];
@@ -137,6 +138,7 @@ fn run(arguments: &[OsString]) -> Outcome {
         let said = error.to_string();
         wrong(said.lines().next().unwrap_or(USAGE).trim_start_matches("error: "))
     })?;
+    cli.heed();
     let Command::Mount(mount) = &cli.command else { return Err(wrong(USAGE)) };
     if wish.fake {
         return Ok(());

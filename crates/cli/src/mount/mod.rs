@@ -25,6 +25,7 @@ use crate::status::{self, Answer, ProcessStatus};
 use crate::witness::args::MountWitnesses;
 use crate::{automount, cache, keys, logging, revoked};
 use daemon::Job;
+use holdfast_components::{Listing, Wall, all_walls_are_required, listings, weaker};
 use holdfast_fuse::mountpoint::{self, Condition, Manner};
 use holdfast_rpc::Address;
 use serde::{Deserialize, Serialize};
@@ -75,9 +76,37 @@ pub fn mount(arguments: &Mount, directories: &Directories, format: Format) -> Ou
     }
     if let Some((done, state_dir)) = establish(arguments, directories)? {
         format.print(&done, |done| format!("{} is mounted on {}", done.address, done.directory.display()))?;
+        note_walls(&state_dir);
         note_if_away(&state_dir);
     }
     Ok(())
+}
+
+/// Says which walls the processes of a mount were started without.
+fn note_walls(state_dir: &Path) {
+    let lacking = lacking_walls(state_dir).ok().flatten();
+    if let Some(words) = lacking.and_then(|walls| weaker(&walls)) {
+        let _ = writeln!(std::io::stderr(), "holdfast: note: {words}");
+    }
+}
+
+/// Walls that the processes of the mounts of a key were started without; `None` if they are not listed.
+fn lacking_walls(state_dir: &Path) -> Outcome<Option<Vec<Wall>>> {
+    let Some(process) = Client::connect(state_dir)? else { return Ok(None) };
+    let ProcessStatus { process, .. } = process.call(&Order::Status)?;
+    let listed = listings().map_err(|error| Failure::new(Exit::System, error))?;
+    Ok(listed.iter().find(|listing| listing.pid == process).map(Listing::lacking))
+}
+
+/// Refuses a process that was started with fewer walls than are asked for now.
+fn demand_walls(state_dir: &Path) -> Outcome {
+    if !all_walls_are_required() || lacking_walls(state_dir)?.is_some_and(|lacking| lacking.is_empty()) {
+        return Ok(());
+    }
+    let message = "another mount's process serves this key, and its sandboxes may lack walls";
+    Err(Failure::new(Exit::System, message).hint(
+        "`holdfast components` says which; unmount what it has mounted, or leave out --require-sandbox",
+    ))
 }
 
 /// Says so if there is no server, so that what is mounted is what is known here.
@@ -146,7 +175,8 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<(Mo
     let end = Instant::now() + ANOTHER_WAIT;
     loop {
         if let Some(process) = Client::connect(&job.state_dir)? {
-            match process.call::<()>(&Order::Mount(job.order.clone())) {
+            let asked = demand_walls(&job.state_dir);
+            match asked.and_then(|()| process.call::<()>(&Order::Mount(job.order.clone()))) {
                 Ok(()) => return Ok(Some((done, job.state_dir))),
                 // It goes with the mount before this one, and the next process serves this one.
                 Err(failure) if is_ending(&failure, &job.state_dir) && Instant::now() < end => {

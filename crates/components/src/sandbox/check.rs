@@ -2,7 +2,7 @@
 //!
 //! The filter of system calls is not tried here: trying it is dying. `crate::probe` does that, in processes of its own.
 
-use super::{Door, Orders, Wall};
+use super::{Door, Profile, Wall};
 use crate::error::{ComponentError, During, Result};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
@@ -14,7 +14,7 @@ use rustix::thread::{capabilities, no_new_privs};
 ///
 /// # Errors
 /// The first that does not.
-pub(crate) fn holds(orders: &Orders, landlocked: bool) -> Result<()> {
+pub(crate) fn holds(profile: &Profile, lacking: &[Wall]) -> Result<()> {
     let leak = |what| Err(ComponentError::SandboxLeaks(what));
     let sets = capabilities(None).during("looking at capabilities")?;
     if !(sets.effective | sets.permitted | sets.inheritable).is_empty() {
@@ -26,7 +26,8 @@ pub(crate) fn holds(orders: &Orders, landlocked: bool) -> Result<()> {
     if dumpable_behavior().during("looking at memory's openness")? != DumpableBehavior::NotDumpable {
         return leak("its memory is open to processes of the same user");
     }
-    let contained = !orders.lacking.contains(&Wall::Namespaces);
+    let contained = !lacking.contains(&Wall::Namespaces);
+    let landlocked = !lacking.contains(&Wall::Landlock);
     if contained && std::process::id() != 1 {
         return leak("it sees other processes");
     }
@@ -42,7 +43,7 @@ pub(crate) fn holds(orders: &Orders, landlocked: bool) -> Result<()> {
             return leak("it can make files");
         }
     }
-    if contained && !orders.profile.has(Door::Connect) {
+    if contained && !profile.has(Door::Connect) {
         let nowhere = std::net::SocketAddr::from(([192, 0, 2, 1], 9));
         match socket(AddressFamily::INET, SocketType::DGRAM, None) {
             Ok(outward) if rustix::net::connect(&outward, &nowhere) != Err(Errno::NETUNREACH) => {

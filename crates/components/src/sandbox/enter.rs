@@ -10,7 +10,8 @@ use super::{Door, Orders, Profile, Wall, check};
 use crate::error::{ComponentError, During, Result};
 use crate::kernel;
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, Ruleset, RulesetAttr, RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, CompatLevel, Compatible, LandlockStatus, RestrictionStatus, Ruleset,
+    RulesetAttr, RulesetError, RulesetStatus, Scope,
 };
 use rustix::fs::CWD;
 use rustix::mount::{
@@ -27,16 +28,22 @@ use rustix::thread::{
 };
 use std::os::fd::OwnedFd;
 
-/// The lowest Landlock that counts as one: files, truncation and TCP. What a newer one adds is used where it is there.
-const LANDLOCK_MIN: ABI = ABI::V4;
-/// The newest that this code was tested with.
+/// The newest Landlock that this code was tested with.
 const LANDLOCK_KNOWN: ABI = ABI::V7;
+/// From which Landlock on there are its walls. (What the others added opens doors, or forbids nothing that is not
+/// forbidden with the opening of files.)
+const LANDLOCK_SINCE: [(Wall, ABI); 4] = [
+    (Wall::Landlock, ABI::V1),
+    (Wall::LandlockTruncation, ABI::V3),
+    (Wall::LandlockPorts, ABI::V4),
+    (Wall::LandlockSignals, ABI::V6),
+];
 
-/// Shuts this process in, and returns the listener that tells of violations, for the supervisor.
+/// Shuts this process in. Returns the listener that tells of violations, for the supervisor, and the walls that are lacking.
 ///
 /// # Errors
 /// A wall that was asked for is not to be had, or one was put up and does not hold.
-pub(crate) fn enter(orders: &Orders) -> Result<OwnedFd> {
+pub(crate) fn enter(orders: &Orders) -> Result<(OwnedFd, Vec<Wall>)> {
     let profile = &orders.profile;
     set_parent_process_death_signal(Some(Signal::KILL)).during("asking to die with the parent")?;
     if !orders.lacking.contains(&Wall::Namespaces) {
@@ -46,8 +53,8 @@ pub(crate) fn enter(orders: &Orders) -> Result<OwnedFd> {
     drop_capabilities().during("dropping capabilities")?;
     set_no_new_privs(true).during("giving up new privileges")?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable).during("closing memory to others")?;
-    let landlocked = landlock(profile)?;
-    check::holds(orders, landlocked)?;
+    let lacking = [orders.lacking.clone(), landlock(profile)?].concat();
+    check::holds(profile, &lacking)?;
     if let Some(threads) = threads_filter(profile)? {
         seccompiler::apply_filter(&threads).map_err(|error| ComponentError::SandboxLacks {
             what: "a filter of system calls",
@@ -55,10 +62,11 @@ pub(crate) fn enter(orders: &Orders) -> Result<OwnedFd> {
         })?;
     }
     let program = filter(profile, std::process::id())?;
-    kernel::install_filter(&program).map_err(|error| ComponentError::SandboxLacks {
+    let listener = kernel::install_filter(&program).map_err(|error| ComponentError::SandboxLacks {
         what: "a filter of system calls",
         reason: error.to_string(),
-    })
+    })?;
+    Ok((listener, lacking))
 }
 
 /// An empty directory that cannot be written becomes the root, and nothing else stays mounted.
@@ -137,29 +145,39 @@ fn drop_capabilities() -> rustix::io::Result<()> {
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
 }
 
-/// Landlock with all rights handled and none granted. Returns whether it is in force.
-fn landlock(profile: &Profile) -> Result<bool> {
-    let restricted = || {
-        let net = if profile.has(Door::Connect) {
-            AccessNet::BindTcp.into()
-        } else {
-            AccessNet::from_all(LANDLOCK_MIN)
+/// Landlock with all rights handled that the kernel's has, and none granted. Returns which of its walls are lacking.
+fn landlock(profile: &Profile) -> Result<Vec<Wall>> {
+    let restricted = || -> std::result::Result<RestrictionStatus, RulesetError> {
+        let net = match profile.has(Door::Connect) {
+            true => AccessNet::BindTcp.into(),
+            false => AccessNet::from_all(LANDLOCK_KNOWN),
         };
         Ruleset::default()
-            .set_compatibility(CompatLevel::HardRequirement)
-            .handle_access(AccessFs::from_all(LANDLOCK_MIN))?
-            .handle_access(net)?
             .set_compatibility(CompatLevel::BestEffort)
             .handle_access(AccessFs::from_all(LANDLOCK_KNOWN))?
+            .handle_access(net)?
             .scope(Scope::from_all(LANDLOCK_KNOWN))?
             .create()?
             .restrict_self()
     };
-    let lacks = |reason: String| ComponentError::SandboxLacks { what: "Landlock", reason };
-    match restricted() {
-        Ok(status) if status.ruleset != RulesetStatus::NotEnforced => Ok(true),
-        _ if profile.accepts_without(Wall::Landlock) => Ok(false),
-        Ok(_) => Err(lacks("the kernel did not put it in force".to_owned())),
-        Err(error) => Err(lacks(error.to_string())),
+    let (version, reason) = match restricted() {
+        Ok(RestrictionStatus { ruleset: RulesetStatus::NotEnforced, .. }) => (ABI::Unsupported, None),
+        Ok(RestrictionStatus { landlock: LandlockStatus::Available { effective_abi, .. }, .. }) => {
+            (effective_abi, None)
+        }
+        Ok(_) => (ABI::Unsupported, None),
+        Err(error) => (ABI::Unsupported, Some(error.to_string())),
+    };
+    let lacking = match version {
+        // What the others would forbid is said with it.
+        ABI::Unsupported => vec![Wall::Landlock],
+        _ => LANDLOCK_SINCE.iter().filter(|(_, since)| version < *since).map(|(wall, _)| *wall).collect(),
+    };
+    match lacking.iter().find(|wall| !profile.accepts_without(**wall)) {
+        None => Ok(lacking),
+        Some(wall) => Err(ComponentError::SandboxLacks {
+            what: "Landlock",
+            reason: reason.unwrap_or_else(|| wall.words().to_owned()),
+        }),
     }
 }

@@ -13,6 +13,7 @@ pub use filter::{call_name, permitted_calls};
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A door of the kernel that a component has beyond the base, which is: memory that is never executable, messages over
 /// what was handed to it, waiting, clocks, random bytes, and ending.
@@ -81,8 +82,67 @@ impl Door {
 pub enum Wall {
     /// A view of its own of users, mounts, processes, the network, queues, names and groups.
     Namespaces,
-    /// Landlock: no file, no port and no signal beyond.
+    /// Landlock, any: no file.
     Landlock,
+    /// Landlock 3 or newer: no file is emptied by its name.
+    LandlockTruncation,
+    /// Landlock 4 or newer: no TCP port.
+    LandlockPorts,
+    /// Landlock 6 or newer: no signal and no abstract socket.
+    LandlockSignals,
+}
+
+impl Wall {
+    /// What kernels in use do not have, or not all of it. It stands behind other walls, so a component may do without.
+    pub const LANDLOCK: [Wall; 4] =
+        [Wall::Landlock, Wall::LandlockTruncation, Wall::LandlockPorts, Wall::LandlockSignals];
+
+    /// What a component is without where this is lacking, and what has it.
+    pub fn words(self) -> &'static str {
+        match self {
+            Wall::Namespaces => "no view of its own of users, processes, mounts and networks (namespaces)",
+            Wall::Landlock => {
+                "no Landlock, which forbids files, ports and signals a second time (Linux 5.13 and newer, with landlock \
+                 in the list lsm= of its command line)"
+            }
+            Wall::LandlockTruncation => {
+                "Landlock does not forbid to empty files by their names (it does from Linux 6.2)"
+            }
+            Wall::LandlockPorts => "Landlock does not forbid TCP ports (it does from Linux 6.7)",
+            Wall::LandlockSignals => {
+                "Landlock does not forbid signals and abstract sockets (it does from Linux 6.12)"
+            }
+        }
+    }
+}
+
+/// What people are told of walls that are lacking; nothing where none is.
+pub fn weaker(lacking: &[Wall]) -> Option<String> {
+    let walls: Vec<_> = lacking.iter().map(|wall| wall.words()).collect();
+    let rest = match lacking.contains(&Wall::Namespaces) {
+        true => "the list of system calls holds",
+        false => "namespaces and the list of system calls hold",
+    };
+    (!walls.is_empty()).then(|| {
+        format!(
+            "sandboxes are weaker on this system: {}; {rest}. --require-sandbox refuses instead",
+            walls.join("; ")
+        )
+    })
+}
+
+/// Whether this process starts components with all walls only.
+static ALL_REQUIRED: AtomicBool = AtomicBool::new(false);
+
+/// From now on this process starts no component that would lack a wall, whatever its profile accepts. For whoever would
+/// rather have nothing run than something weaker; to be called before anything is started.
+pub fn require_all_walls() {
+    ALL_REQUIRED.store(true, Ordering::SeqCst);
+}
+
+/// Whether [`require_all_walls`] was called.
+pub fn all_walls_are_required() -> bool {
+    ALL_REQUIRED.load(Ordering::SeqCst)
 }
 
 /// What a component may ask of the kernel and how much it may use.
@@ -100,7 +160,8 @@ pub struct Profile {
     pub files_max: u32,
     /// Most threads, counting the first; more than one needs [`Door::Threads`].
     pub threads_max: u32,
-    /// Walls it may be started without where the system does not have them.
+    /// Walls it may be started without where the system does not have them, unless all are required
+    /// ([`require_all_walls`]).
     pub accept_without: Vec<Wall>,
 }
 
@@ -113,7 +174,7 @@ impl Default for Profile {
             region_bytes_max: 64 << 20,
             files_max: 256,
             threads_max: 1,
-            accept_without: Vec::new(),
+            accept_without: Wall::LANDLOCK.to_vec(),
         }
     }
 }

@@ -18,13 +18,14 @@ use crate::listing::{self, Listing};
 use crate::plan::{ComponentPlan, Plan, RegionGrant};
 use crate::ports::{Order, Ports};
 use crate::region::{Access, Region};
+use crate::sandbox::{self, Wall};
 use crate::spawn::{self, Child, Program};
 use parking_lot::Mutex;
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use work::{give_region, order};
@@ -120,6 +121,8 @@ pub(crate) struct Slot {
     /// It ended by itself, with success.
     pub(crate) done: bool,
     pub(crate) last_end: Option<String>,
+    /// Walls that its process was started without, or the last one it had.
+    pub(crate) lacking: Vec<Wall>,
 }
 
 pub(crate) struct State {
@@ -160,10 +163,15 @@ impl Supervisor {
     /// The plan does not hold together, or a component cannot be started; then none runs.
     pub fn start(
         program: Program,
-        plan: Plan,
+        mut plan: Plan,
         told: impl Fn(Event) + Send + Sync + 'static,
     ) -> Result<Supervisor> {
         plan.check()?;
+        if sandbox::all_walls_are_required() {
+            for component in &mut plan.components {
+                component.profile.accept_without.clear();
+            }
+        }
         let mut realm = [0; 16];
         getrandom::fill(&mut realm).map_err(|error| ComponentError::System {
             what: "drawing a name",
@@ -178,6 +186,7 @@ impl Supervisor {
             down: None,
             done: false,
             last_end: None,
+            lacking: Vec::new(),
         });
         let state = State {
             name: plan.name,
@@ -218,6 +227,12 @@ impl Supervisor {
         if let Err(error) = outcome.recv().unwrap_or_else(|_| lost()) {
             let _ = thread.join();
             return Err(error);
+        }
+        let lacking = Listing::of(&shared.state.lock()).lacking();
+        if let Some(words) = sandbox::weaker(&lacking) {
+            // The same system is behind all components of a process.
+            static SAID: Once = Once::new();
+            SAID.call_once(|| tracing::warn!("{words}"));
         }
         let listed = Arc::clone(&shared);
         let socket = listing::Socket::open(move || Listing::of(&listed.state.lock()));

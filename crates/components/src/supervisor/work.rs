@@ -78,7 +78,10 @@ impl Shared {
             .ok()
             .and_then(|(bytes, files)| Some((borsh::from_slice::<Word>(&buffer[..bytes]).ok()?, files)));
         let violations = match word {
-            Some((Word::Guarded, mut files)) if files.len() == 1 => files.remove(0),
+            Some((Word::Guarded { lacking }, mut files)) if files.len() == 1 => {
+                slot.lacking = lacking;
+                files.remove(0)
+            }
             other => {
                 spawn::kill(&child.pidfd);
                 let exit = spawn::wait(&child.pidfd);

@@ -10,6 +10,7 @@ use crate::volume::args::{Also, Mount};
 use crate::volume::places::{Places, absolute};
 use crate::volume::protect::Interrupt;
 use crate::volume::sessions;
+use holdfast_components::weaker;
 use holdfast_fuse::mountpoint::{self, Manner, MountError};
 use holdfast_stack::Stack;
 use serde::Serialize;
@@ -83,6 +84,9 @@ pub fn mount(arguments: &Mount, directories: &Directories, format: output::Forma
         let mounts: Vec<String> = shown.mounts.iter().map(|mount| mount.display().to_string()).collect();
         format!("{} is mounted on {}", shown.device.display(), mounts.join(" and "))
     })?;
+    if let Some(words) = weaker(&stack.supervisor().listing().lacking()) {
+        tell(&format!("note: {words}"));
+    }
     let served = serve(&stack, &mut mounted, &kept);
     drop(mounted);
     let anchors = stack.stop().map_err(failed)?;
