@@ -158,12 +158,21 @@ impl AutomountHandler {
     }
 }
 
-fn tell(reply: ReplyEntry, found: Result<Named, Trouble>) {
+/// How long the kernel may use a name without asking, that this thread has looked up. What the automounter itself looks up, to
+/// see whether a mount is alive, must not hide that somebody uses it next.
+fn name_lives(thread: u32) -> Duration {
+    match Path::new(&format!("/proc/self/task/{thread}")).exists() {
+        true => Duration::ZERO,
+        false => NAME_LIVES,
+    }
+}
+
+fn tell(reply: ReplyEntry, found: Result<Named, Trouble>, lives: Duration) {
     match found {
         Ok(found) => {
             let (ino, kind) = named(found);
             let found = convert::attributes(&attributes(ino, kind));
-            reply.entry_with_ttls(&ATTRIBUTES_LIVE, &NAME_LIVES, &found, Generation(0));
+            reply.entry_with_ttls(&ATTRIBUTES_LIVE, &lives, &found, Generation(0));
         }
         Err(Trouble::NoName) => {
             let nothing = convert::attributes(&attributes(0, InodeKind::File));
@@ -220,10 +229,12 @@ impl Filesystem for AutomountHandler {
         }
         let thread = request.pid();
         if let Some(found) = self.automounter.find(name.as_bytes(), thread) {
-            return tell(reply, found);
+            return tell(reply, found, name_lives(thread));
         }
         let (automounter, name) = (Arc::clone(&self.automounter), name.to_owned());
-        self.answering.wait(request, move || tell(reply, automounter.await_name(name.as_bytes(), thread)));
+        self.answering.wait(request, move || {
+            tell(reply, automounter.await_name(name.as_bytes(), thread), name_lives(thread));
+        });
     }
 
     fn forget(&self, _request: &Request, ino: INodeNo, lookups: u64) {

@@ -289,7 +289,12 @@ impl Places {
                 return Ok(());
             }
             mounted.sort_unstable();
-            if !mounted.into_iter().any(|(_, number)| self.take_down(number, false).is_ok()) {
+            let makes_room = |(_, number): (Instant, u64)| {
+                let gone = self.take_down(number, false);
+                gone.inspect_err(|refusal| tracing::info!(why = refusal.why, "a mount does not make room"))
+                    .is_ok()
+            };
+            if !mounted.into_iter().any(makes_room) {
                 return Err(Refusal::new(
                     Trouble::TooMany,
                     format!("{} names are mounted and in use; --mounts-max allows no more", self.mounts_max),
