@@ -58,7 +58,7 @@ pub fn serve(socket: &Path, ready: impl FnOnce()) -> io::Result<()> {
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o666))?;
     ready();
     let (hashes, starts) = (Arc::new(Hashes::default()), Arc::new(Starts::default()));
-    let places = Arc::new(Places::default());
+    let slots = Arc::new(Slots::default());
     loop {
         let conversation = match seqpacket::accept(&listener) {
             Ok(conversation) => conversation,
@@ -68,14 +68,14 @@ pub fn serve(socket: &Path, ready: impl FnOnce()) -> io::Result<()> {
                 continue;
             }
         };
-        let (hashes, starts, places) = (Arc::clone(&hashes), Arc::clone(&starts), Arc::clone(&places));
+        let (hashes, starts, slots) = (Arc::clone(&hashes), Arc::clone(&starts), Arc::clone(&slots));
         let spawned = std::thread::Builder::new().name("mount".to_owned()).spawn(move || {
             let Ok(peer) = conversation.peer() else { return };
-            let Some(greeting) = Place::take(&places.greeting, peer.uid) else {
+            let Some(greeting) = Slot::take(&slots.greeting, peer.uid) else {
                 let _ = conversation.send(&FromHelper::Refused("too many ask at once".to_owned()));
                 return;
             };
-            if let Err(error) = converse(conversation, peer, greeting, &places, hashes, starts) {
+            if let Err(error) = converse(conversation, peer, greeting, &slots, hashes, starts) {
                 tracing::info!(user = peer.uid, process = peer.process, %error, "a conversation ended");
             }
         });
@@ -113,28 +113,28 @@ fn confine() -> io::Result<()> {
 
 /// Who has conversations, by user.
 #[derive(Default)]
-struct Places {
+struct Slots {
     /// Those that have not said what they want, or start a program.
     greeting: Arc<Mutex<HashMap<u32, usize>>>,
     mounts: Arc<Mutex<HashMap<u32, usize>>>,
 }
 
-/// A conversation's place among those that are served; given back when dropped.
-struct Place(Arc<Mutex<HashMap<u32, usize>>>, u32);
+/// A conversation's slot among those that are served; given back when dropped.
+struct Slot(Arc<Mutex<HashMap<u32, usize>>>, u32);
 
-impl Place {
-    fn take(mounts: &Arc<Mutex<HashMap<u32, usize>>>, user: u32) -> Option<Place> {
+impl Slot {
+    fn take(mounts: &Arc<Mutex<HashMap<u32, usize>>>, user: u32) -> Option<Slot> {
         let mut counts = mounts.lock();
         let (all, own) = (counts.values().sum::<usize>(), counts.get(&user).copied().unwrap_or(0));
         if all >= MOUNTS_MAX || own >= MOUNTS_OF_A_USER_MAX {
             return None;
         }
         counts.insert(user, own + 1);
-        Some(Place(Arc::clone(mounts), user))
+        Some(Slot(Arc::clone(mounts), user))
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         let mut counts = self.0.lock();
         match counts.get_mut(&self.1) {
@@ -168,8 +168,8 @@ struct Waiting {
 fn converse(
     conversation: Conversation,
     peer: Peer,
-    greeting: Place,
-    places: &Places,
+    greeting: Slot,
+    slots: &Slots,
     hashes: Arc<Hashes>,
     starts: Arc<Starts>,
 ) -> io::Result<()> {
@@ -187,7 +187,7 @@ fn converse(
     match hello {
         FromDoor::Start { descriptor, .. } => starts.begin(&conversation, peer, descriptor, &hashes),
         FromDoor::Hello { mountpoint, .. } => {
-            let Some(_place) = Place::take(&places.mounts, peer.uid) else {
+            let Some(_slot) = Slot::take(&slots.mounts, peer.uid) else {
                 return refuse("too many mounts ask".to_owned());
             };
             drop(greeting);
@@ -418,16 +418,16 @@ mod tests {
         assert!(!is_fuse_mount_of(table, "3", 7));
     }
 
-    /// One user cannot take all places, and places come back.
+    /// One user cannot take all slots, and slots come back.
     #[test]
-    fn places() {
+    fn slots() {
         let mounts = Arc::default();
         let taken: Vec<_> =
-            (0..MOUNTS_OF_A_USER_MAX).map(|_| Place::take(&mounts, 1).expect("room")).collect();
-        assert!(Place::take(&mounts, 1).is_none());
-        assert!(Place::take(&mounts, 2).is_some());
+            (0..MOUNTS_OF_A_USER_MAX).map(|_| Slot::take(&mounts, 1).expect("room")).collect();
+        assert!(Slot::take(&mounts, 1).is_none());
+        assert!(Slot::take(&mounts, 2).is_some());
         drop(taken);
-        assert!(Place::take(&mounts, 1).is_some());
+        assert!(Slot::take(&mounts, 1).is_some());
         assert!(mounts.lock().is_empty());
     }
 }

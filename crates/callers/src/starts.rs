@@ -172,7 +172,7 @@ fn sealed(path: &Path) -> io::Result<File> {
     const TMPFS: i64 = 0x0102_1994;
     let refused = || io::Error::other("the program is not in a sealed file in memory");
     let place = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    // What is no regular file may do anything when it is opened.
+    // Opening a device, FIFO or socket has effects of its own, so only regular files are opened for reading.
     let is_regular = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&place)?.st_mode).is_file();
     if !is_regular || rustix::fs::fstatfs(&place)?.f_type as i64 != TMPFS {
         return Err(refused());

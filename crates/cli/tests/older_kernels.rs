@@ -9,7 +9,7 @@ use common::{World, ended, eventually, run, text};
 use std::fs::{self, File};
 use std::process::{Command, Stdio};
 
-/// What is said of it.
+/// What commands say where there is no Landlock.
 const WEAKER: &str = "sandboxes are weaker on this system: no Landlock";
 
 /// The command, and all that it starts, on a kernel without Landlock. The tracer is no parent of it, and ends by itself.

@@ -72,7 +72,7 @@ impl Medium {
         Medium::open_with(path, File::options().read(true).write(true))
     }
 
-    /// The same for what is only to be read, and may be on a file system that takes no changes.
+    /// Opens a file or device for reading only, which may be on a file system that takes no changes.
     ///
     /// # Errors
     /// As [`Medium::open`].

@@ -230,7 +230,7 @@ impl Supervisor {
         }
         let lacking = Listing::of(&shared.state.lock()).lacking();
         if let Some(words) = sandbox::weaker(&lacking) {
-            // The same system is behind all components of a process.
+            // All components of this process run on one kernel, so one line in the log is enough.
             static SAID: Once = Once::new();
             SAID.call_once(|| tracing::warn!("{words}"));
         }

@@ -70,7 +70,7 @@ struct Kept {
 /// What is held for and against a mirror.
 struct Account {
     speed: Speed,
-    /// It does not answer, or its answers are of no use.
+    /// Why it is not asked, or only after the others, for a while: it failed, and has given nothing good since.
     paused: Option<Paused>,
     /// Its content was bad.
     dropped: Option<Dropped>,
@@ -102,7 +102,8 @@ struct Paused {
     since: Instant,
     pause: Duration,
     why: String,
-    /// It does not answer, so nobody asks it meanwhile.
+    /// It failed to answer (no connection, time-out, 429, 5xx), so no request goes to it before the pause is over. If not,
+    /// its answers were useless, and it is asked after the others.
     is_away: bool,
     /// It failed when it was asked for content: that it has a record does not make it good again.
     of_content: bool,

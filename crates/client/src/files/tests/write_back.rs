@@ -591,8 +591,11 @@ fn a_full_journal() {
     assert!((5..30).contains(&taken.len()), "{} files", taken.len());
     // What frees something goes on, and what makes something is refused before it is begun.
     assert!(back.status().room_left.unwrap() < 200_000 && files.statfs().unwrap().blocks_free < 50);
-    let made = files.create(&WHO, Ino::ROOT, b"more", 0o644, OpenFlags::READ_WRITE);
-    assert!(matches!(made.map(drop), Err(FsError::NoSpace)));
+    let ino = files.lookup(&WHO, Ino::ROOT, b"warm").unwrap().ino;
+    let opened = files.open(&WHO, ino, OpenFlags::READ_WRITE).unwrap();
+    let written = files.write(opened.handle, 0, &noise(0, 200_000), WriteSource::Call);
+    assert!(matches!(written, Err(FsError::NoSpace)));
+    files.release(opened.handle);
     let names: Vec<String> = taken.keys().cloned().collect();
     for name in &names[..2] {
         files.unlink(&WHO, Ino::ROOT, name.as_bytes()).unwrap();
@@ -610,6 +613,42 @@ fn a_full_journal() {
     for (name, bytes) in taken {
         assert_eq!(get(&other, &name).unwrap(), bytes);
     }
+}
+
+/// Proves: who writes faster than a slow server takes it waits for as long as that answers, and is refused nothing.
+#[test]
+fn a_full_journal_and_a_slow_server() {
+    let world = World::new();
+    let dir = tempfile::tempdir().unwrap();
+    let memory = world.memory(1, &[]);
+    let back_options = WriteBackOptions {
+        directory: dir.path().join("journal"),
+        bytes_max: 1 << 20,
+        salvage_dir: dir.path().join("salvage"),
+        name: "me".into(),
+        gather: Duration::ZERO,
+        gathers: false,
+        patience: PATIENCE,
+    };
+    let back = WriteBack::start(memory.clone(), back_options).unwrap();
+    let files = FileSystem::with_backend(back.clone(), options(dir.path())).unwrap();
+    put(&files, "warm", b"").unwrap();
+    assert!(back.settle(PATIENCE).unwrap());
+    memory.gate.close();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            (0..40_u64).try_for_each(|number| put(&files, &format!("file-{number}"), &noise(number, 100_000)))
+        });
+        // It has asked again and again whether the server is there, and waits.
+        let full = || back.status().journal_bytes > 1 << 20;
+        eventually("the journal is full", || full() || writer.is_finished());
+        let looks = memory.fetch_count();
+        eventually("it looks", || memory.fetch_count() > looks + 8 || writer.is_finished());
+        memory.gate.open();
+        writer.join().unwrap().unwrap();
+    });
+    assert!(back.settle(PATIENCE).unwrap());
+    assert_eq!(get(&world.client(2, &[]), "file-39").unwrap(), noise(39, 100_000));
 }
 
 mod random {

@@ -31,6 +31,8 @@ use std::time::Duration;
 const FORMAT: u16 = 1;
 /// A segment this long is followed by another, in bytes.
 const SEGMENT_BYTES: u64 = 64 << 20;
+/// The shortest, in bytes, however small the bound of the journal is.
+const SEGMENT_BYTES_MIN: u64 = 256 << 10;
 /// Length and tag before a body.
 pub(super) const HEADER_BYTES: u64 = 4 + 16;
 /// How long a process that is ending may hold the folder.
@@ -158,12 +160,13 @@ pub struct Recovered {
 }
 
 impl Journal {
-    /// Opens the journal in `directory`, or begins one.
+    /// Opens the journal in `directory`, or begins one, that is to have `bytes_max` at most. Its segments are so short that
+    /// the last one, which stays when all is sent, is a small part of that.
     ///
     /// # Errors
     /// [`FsError::Local`]: the folder cannot be used, another process uses it, or it is of another format.
-    pub fn open(directory: &Path, key: DigestKey) -> Result<(Journal, Recovered), FsError> {
-        Journal::open_with(directory, key, SEGMENT_BYTES)
+    pub fn open(directory: &Path, key: DigestKey, bytes_max: u64) -> Result<(Journal, Recovered), FsError> {
+        Journal::open_with(directory, key, (bytes_max / 4).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES))
     }
 
     pub(super) fn open_with(

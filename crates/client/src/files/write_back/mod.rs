@@ -53,8 +53,8 @@ const CHANGES_RESERVED: usize = 20_000;
 /// Bounds of the part of the journal that is kept for such changes: a sixteenth of it, but no less and no more.
 const RESERVE_MIN: u64 = 256 << 10;
 const RESERVE_MAX: u64 = 64 << 20;
-/// How long a change waits for room while nothing is sent.
-const ROOM_WAIT: Duration = Duration::from_secs(2);
+/// How often who waits for room looks whether the server is there.
+const ROOM_LOOK: Duration = Duration::from_millis(500);
 /// Numbers for new files fetched at once, and how few left mean that it is time.
 const NUMBERS_FETCHED: u64 = 8192;
 const NUMBERS_LOW: u64 = 4096;
@@ -215,12 +215,12 @@ impl WriteBack {
     /// [`FsError::Local`]: the journal cannot be used.
     pub fn start(inner: Arc<dyn Backend>, options: WriteBackOptions) -> Result<Arc<WriteBack>, FsError> {
         let key = inner.source().digest_key();
-        let (mut journal, mut recovered) = Journal::open(&options.directory, key)?;
+        let (mut journal, mut recovered) = Journal::open(&options.directory, key, options.bytes_max)?;
         let mut told = VecDeque::new();
         if !recovered.damaged.is_empty() {
             told = damage::save(&journal, &recovered, &options.salvage_dir, key)?.into();
             journal.heal(&recovered)?;
-            (journal, recovered) = Journal::open(&options.directory, key)?;
+            (journal, recovered) = Journal::open(&options.directory, key, options.bytes_max)?;
         }
         let cache = inner.clone();
         journal.on_full(Box::new(move |bytes| cache.make_room(bytes)));

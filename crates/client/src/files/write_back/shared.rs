@@ -7,7 +7,7 @@ use super::sender::Reserve;
 use super::views::{JournalSink, Layered};
 use super::{
     AHEAD_MAX, CHANGES_MAX, CHANGES_RESERVED, FRESH_PATIENCE, Made, NUMBERS_FETCHED, NUMBERS_LOW,
-    PROBE_PAUSE, RESERVE_MAX, RESERVE_MIN, ROOM_WAIT, Shared, TOLD_MAX, Told,
+    PROBE_PAUSE, RESERVE_MAX, RESERVE_MIN, ROOM_LOOK, Shared, TOLD_MAX, Told,
 };
 use crate::error::FsError;
 use crate::interrupt::{self, Woken};
@@ -135,26 +135,32 @@ impl Shared {
     /// Holds up whoever writes faster than can be sent, once the journal is full. Programs that write, or make something, are
     /// refused earlier ([`Shared::room_left`]); what is left then is for those that remove and shorten, and for what was
     /// written already.
-    pub(super) fn wait_for_room(&self) -> Result<(), FsError> {
+    pub(super) fn wait_for_room(self: &Arc<Self>) -> Result<(), FsError> {
         let mut local = self.local.lock();
-        let (mut done, mut since) = (local.done, Instant::now());
         let bytes_max = self.options.bytes_max + self.reserve();
         while local.changes > CHANGES_MAX + CHANGES_RESERVED || self.journal.bytes() > bytes_max {
             if let Some(ended) = &local.ended {
                 return Err(ended.clone());
             }
-            if done != local.done {
-                (done, since) = (local.done, Instant::now());
-            }
-            // A server that takes nothing may be found to be away only when its time is up.
-            if self.is_away() || local.queue.is_empty() || since.elapsed() > ROOM_WAIT {
+            if self.is_away() {
                 return Err(FsError::NoSpace);
+            }
+            // All is sent. What still takes room is needed by open files, or by this very edit, and goes after it.
+            if local.queue.is_empty() {
+                return Ok(());
             }
             local.wanted = local.last;
             self.changed.notify_all();
-            let soon = Instant::now() + Duration::from_millis(500);
-            if interrupt::wait(&self.changed, &mut local, Some(soon)) == Woken::Interrupted {
-                return Err(FsError::Interrupted);
+            let soon = Instant::now() + ROOM_LOOK;
+            match interrupt::wait(&self.changed, &mut local, Some(soon)) {
+                Woken::Interrupted => return Err(FsError::Interrupted),
+                // Whether it is slow or away: what is being sent tells only when its time is up, a look tells soon.
+                Woken::Late if !self.options.gathers => {
+                    drop(local);
+                    self.fetch()?;
+                    local = self.local.lock();
+                }
+                Woken::Late | Woken::Notified => {}
             }
         }
         Ok(())
