@@ -454,6 +454,26 @@ fn started_clean() {
     running.wait().expect("it ends");
 }
 
+/// Proves: whatever umask root starts the helper with, all users reach its socket.
+#[test]
+fn the_helper_is_there_for_all() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let world = World::new(&["anna"]);
+    let socket = world.path("run/callers");
+    let start =
+        format!("umask 077; exec {} callers --socket {}", env!("CARGO_BIN_EXE_holdfast"), text_of(&socket));
+    let mut helper =
+        Command::new("sh").args(["-c", &start]).stderr(Stdio::null()).spawn().expect("it starts");
+    eventually("it listens", || socket.exists());
+    let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
+    eventually("all may speak to it", || mode(&socket) == 0o666);
+    assert_eq!(mode(socket.parent().expect("a folder")), 0o755);
+    helper.kill().expect("killed");
+    helper.wait().expect("ended");
+}
+
 /// A program that an ordinary user starts.
 fn as_user(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new("setpriv");

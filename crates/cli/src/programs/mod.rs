@@ -22,9 +22,9 @@ use holdfast_callers::{helper, launch};
 use holdfast_crypto::{Digest, PublicKey};
 use holdfast_fuse::mountpoint;
 use serde::{Deserialize, Serialize};
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// A file in a mount, as its process knows it.
@@ -171,8 +171,15 @@ fn is_meant(who: &Who, digest: &Digest) -> bool {
 pub fn callers(arguments: &args::Callers) -> Outcome {
     crate::logging::to_stderr();
     if let Some(folder) = arguments.socket.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        std::fs::create_dir_all(folder)
-            .map_err(|error| Failure::new(Exit::CannotCreate, format!("{}: {error}", folder.display())))?;
+        let failed = |error: std::io::Error| {
+            Failure::new(Exit::CannotCreate, format!("{}: {error}", folder.display()))
+        };
+        let is_default = arguments.socket == Path::new(holdfast_callers::SOCKET);
+        if is_default || !folder.exists() {
+            std::fs::create_dir_all(folder).map_err(failed)?;
+            // All users of the machine come here, whatever umask root has.
+            std::fs::set_permissions(folder, Permissions::from_mode(0o755)).map_err(failed)?;
+        }
     }
     let ready = || tracing::info!(socket = %arguments.socket.display(), "identifying programs");
     helper::serve(&arguments.socket, ready).map_err(|error| {

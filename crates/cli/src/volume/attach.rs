@@ -14,6 +14,8 @@ use crate::paths::{Directories, make_private};
 use holdfast_fuse::mountpoint;
 use serde::Serialize;
 use std::ffi::OsString;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -115,7 +117,13 @@ fn running(place: &Place) -> Outcome<Option<VolumeStatus>> {
 fn default_directory(place: &Place) -> Outcome<PathBuf> {
     let base = match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
         Some(path) if !rustix::process::geteuid().is_root() && path.is_absolute() => path.join("holdfast"),
-        _ => PathBuf::from("/run/holdfast"),
+        _ => {
+            // Others than root find the helper for programs there.
+            let shared = PathBuf::from("/run/holdfast");
+            let made = DirBuilder::new().recursive(true).mode(0o755).create(&shared);
+            made.map_err(|error| Failure::new(Exit::CannotCreate, format!("{}: {error}", shared.display())))?;
+            shared
+        }
     };
     let directory = base.join("volumes").join(place.name());
     match mountpoint::mounted_at(&directory)? {
