@@ -530,9 +530,10 @@ pub struct Mount {
     /// a file that owner.
     #[arg(long, value_name = "NAME=GID", value_delimiter = ':', value_parser = mapping)]
     pub map_group: Vec<(String, u32)>,
-    /// What chown and chgrp to users and groups do that are not mapped.
-    #[arg(long, value_name = "WHAT", default_value = "refuse")]
-    pub unmapped_chown: UnmappedChown,
+    /// What chown and chgrp to users and groups do that stand for nobody in the file system. Unless said: refuse if
+    /// owners are mapped (--map-user, --map-group), otherwise ignore, so that `tar`, `cp -a` and `rsync -a` work.
+    #[arg(long, value_name = "WHAT")]
+    pub unmapped_chown: Option<UnmappedChown>,
     /// Who vouches for how new what the server shows is.
     #[command(flatten)]
     pub witnesses: crate::witness::args::MountWitnesses,

@@ -55,11 +55,48 @@ fn handing_files_to_a_group() {
     world.umount("anna");
     let said = world.try_mount("anna", &["--map-user", "bob=5"]);
     assert!(text(&said).contains("no user of that name") && text(&said).contains("ben"), "{}", text(&said));
-    let lenient = world.mount_with("anna", &["--unmapped-chown", "ignore"]);
+    let strict = world.mount_with("anna", &["--unmapped-chown", "refuse"]);
+    works(&strict, "echo x > anna/file");
+    assert!(!sh(&strict, "chown 12345:777 anna/file").status.success());
+    world.umount("anna");
+    let map = ["--map-group", "team=4100", "--unmapped-chown", "ignore"];
+    let lenient = world.mount_with("anna", &map);
+    works(&lenient, "chown 12345:777 anna/file; test \"$(stat -c %u:%g anna/file)\" = 0:0");
+    works(&lenient, "chown 12345:4100 anna/file; test \"$(stat -c %u:%g anna/file)\" = 0:4100");
+}
+
+/// Proves: root unpacks and copies trees of other people onto a mount as it was made, by the tools it has, and what
+/// they keep but for owners is kept.
+#[test]
+fn root_unpacks_and_copies() {
+    if run(Command::new("id").arg("-u")).trim() != "0" {
+        return;
+    }
+    let mut world = World::new(&["anna"]);
+    let team = world.mount("anna").join("team");
+    let from = world.path("from");
+    fs::create_dir(&from).expect("made");
     works(
-        &lenient,
-        "echo x > anna/file; chown 12345:777 anna/file; test \"$(stat -c %u:%g anna/file)\" = 0:0",
+        &from,
+        "mkdir -p tree/deep; echo one > tree/a; echo two > tree/deep/b; ln -s a tree/link; chmod 751 tree/deep
+         chmod 640 tree/a; touch -d @1000000000 tree/a tree/deep/b; touch -hd @1100000000 tree/link
+         chown -hR 12345:777 tree; touch -d @1200000000 tree/deep tree; tar cf tree.tar tree",
     );
+    // `tarfile` sets no times of symbolic links, anywhere.
+    let look = "find . ! -type l -printf '%P %m %T@\\n' -o -printf '%P %l\\n' | sort";
+    let wanted = run(Command::new("sh").args(["-c", look]).current_dir(from.join("tree")));
+    let unpack = "import sys, tarfile; tarfile.open(sys.argv[1]).extractall('.')";
+    for (name, script) in [
+        ("tar", "tar xf \"$from/tree.tar\"; mv tree tar".to_owned()),
+        ("tarfile", format!("python3 -W ignore -c \"{unpack}\" \"$from/tree.tar\"; mv tree tarfile")),
+        ("cp", "cp -a \"$from/tree\" cp".to_owned()),
+        ("rsync", "rsync -a \"$from/tree/\" rsync/".to_owned()),
+        ("mv", "cp -a \"$from/tree\" \"$from/again\"; mv \"$from/again\" mv".to_owned()),
+    ] {
+        works(&team, &format!("from='{}'; {script}", from.display()));
+        let is = run(Command::new("sh").args(["-c", look]).current_dir(team.join(name)));
+        assert_eq!(is, wanted, "{name}");
+    }
 }
 
 /// A file whose name somebody else removed is found and removed by its owner, and only by its owner; what has a name,

@@ -6,6 +6,7 @@ use common::desk::Desk;
 use common::{World, run};
 use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, utimensat};
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::process::Command;
@@ -54,6 +55,26 @@ fn check(tree: &Path) {
 /// What `rsync -a` would change.
 fn rsync(from: &Path, to: &Path) -> String {
     run(Command::new("rsync").args(["-a", "--itemize-changes"]).arg(from.join("")).arg(to))
+}
+
+/// Proves: an open file's time of change does not move when it is closed, so that git's index, which has it from before
+/// the close, takes no file for changed.
+#[test]
+fn closing_changes_no_time() {
+    let mut world = World::new(&["anna"]);
+    let team = world.mount("anna").join("team");
+    let of = |there: fs::Metadata| (there.ctime(), there.ctime_nsec(), there.mtime(), there.mtime_nsec());
+    for round in 0..3 {
+        let mut file = fs::File::create(team.join("file")).expect("made");
+        writeln!(file, "content {round}").expect("written");
+        let open = of(file.metadata().expect("fstat"));
+        drop(file);
+        assert_eq!(of(fs::metadata(team.join("file")).expect("stat")), open);
+        let file = fs::File::options().append(true).open(team.join("file")).expect("opened");
+        assert_eq!(of(file.metadata().expect("fstat")), open);
+        file.sync_all().expect("synced");
+        assert_eq!(of(fs::metadata(team.join("file")).expect("stat")), open);
+    }
 }
 
 /// Times set through a mount are what was set, at once and after it was mounted again, and a second `rsync -a` sends

@@ -152,7 +152,10 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<(Mo
             gather: !arguments.no_gather && !arguments.no_leases,
             map_user: arguments.map_user.clone(),
             map_group: arguments.map_group.clone(),
-            ignore_unmapped: arguments.unmapped_chown == UnmappedChown::Ignore,
+            ignore_unmapped: match arguments.unmapped_chown {
+                Some(what) => what == UnmappedChown::Ignore,
+                None => arguments.map_user.is_empty() && arguments.map_group.is_empty(),
+            },
             witnesses: witnesses(&arguments.witnesses)?,
             peers: arguments.peers.order(),
         },

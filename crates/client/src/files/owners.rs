@@ -76,6 +76,11 @@ impl FileSystem {
             // The mounting user's own group stands for no group.
             None => (gid == self.options.gid).then_some(None),
         });
+        // Somebody who stands for nobody is passed over, the other half of the wish is not.
+        let (user, group) = match map.unmapped {
+            Unmapped::Ignore => (user.filter(Option::is_some), group.filter(Option::is_some)),
+            Unmapped::Refuse => (user, group),
+        };
         match (user, group) {
             (Some(None), _) | (_, Some(None)) => Wanted::Unmapped,
             // A file of a group has no user.
@@ -101,7 +106,7 @@ impl FileSystem {
         let present = self.handle(ino)?.principal;
         let principal = match self.wanted_owner(present, set.uid, set.gid) {
             Wanted::Other(principal) if principal != present => principal,
-            Wanted::Unmapped if self.options.owners.unmapped == Unmapped::Refuse => {
+            Wanted::Unmapped => {
                 return Err(FsError::NotPermitted(
                     "this user or group stands for nobody in the file system; see --map-user, --map-group"
                         .into(),

@@ -115,8 +115,8 @@ impl FileSystem {
         let (new, whole) = self.new_content(node, snapshot, occasion)?;
         let handle = node.handle();
         let (mode, modified_ns) = (snapshot.mode, snapshot.modified_ns);
-        let (device, changed_ns) = (self.backend.device(), snapshot.changed_ns.max(now_ns()));
-        let how = Overwriting { path: self.nodes.path(node.ino), by: device, at_ns: changed_ns };
+        let (device, changed_ns, now_ns) = (self.backend.device(), snapshot.changed_ns, now_ns());
+        let how = Overwriting { path: self.nodes.path(node.ino), by: device, at_ns: now_ns };
         let (made, view) = self.edit_told(told.clone(), move |changes| {
             let mut inode = (*changes.inode(handle).map_err(stale)?).clone();
             Self::must_be_file(inode.kind)?;
@@ -132,7 +132,9 @@ impl FileSystem {
                 false => modified_ns,
             };
             inode.mode = mode.unwrap_or(inode.mode);
-            inode.changed_ns = changed_ns;
+            // What `fstat` showed before the close stays, unless a version that others have seen is replaced.
+            let least_ns = if behind_others { now_ns } else { changed_ns };
+            inode.changed_ns = inode.changed_ns.max(least_ns);
             inode.writer = device;
             let made = Publication {
                 inode: Arc::new(inode.clone()),
