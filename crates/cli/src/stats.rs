@@ -176,6 +176,14 @@ fn describe(status: &ProcessStatus, earlier: Option<(&ProcessStatus, Duration)>,
             ),
         ),
         (
+            "Memory",
+            format!(
+                "{} of cached blocks, {} at most",
+                bytes(&["store", "memory_bytes"]),
+                bytes(&["store", "memory_bytes_max"]),
+            ),
+        ),
+        (
             "Round trips",
             format!(
                 "{trips}, of which {} for {} signed operations, which {} requests share",

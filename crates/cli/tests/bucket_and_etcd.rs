@@ -11,6 +11,7 @@ use common::{ended, eventually, run, text};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Instant;
 
 /// The consistency server's opinion of its block store.
 fn block_store(pair: &Pair, data: &Path) -> serde_json::Value {
@@ -139,14 +140,19 @@ fn block_servers_stand_by_for_each_other() {
     let local = engine.address("");
     refused(&mut stranger.command(&["--blocks", &local, "--stand-by", &etcd]), "durability=object");
 
+    let waited = |since: Instant, why: &str| println!("{why}: {:.1} s", since.elapsed().as_secs_f64());
+    let killed = Instant::now();
     pair.blocks.process.kill();
     load.goes_on("the second serves");
+    waited(killed, "three more files were acknowledged after the kill");
     pair.blocks.stand_by(&elected);
     other.process.stop();
     load.goes_on("the first serves again");
     other.stand_by(&elected);
+    let hung = Instant::now();
     pair.blocks.process.signal("-STOP");
     load.goes_on("the second serves again");
+    waited(hung, "after it hung");
     let log = pair.blocks.log.clone();
     let said = |words: &str| fs::read_to_string(&log).expect("a log").matches(words).count();
     let stood_by = said("this one stands by");

@@ -11,7 +11,7 @@ use holdfast_exercise::registers;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn git(at: &Path, arguments: &[&str]) -> String {
     let mut command = Command::new("git");
@@ -196,8 +196,10 @@ fn who_is_cut_off_acknowledges_nothing() {
     let mut load = Load::start(&pair.world, &anna, 3000);
     load.goes_on("files are written");
     let back_end = pair.world.server_process();
+    let stopped = Instant::now();
     signal(back_end, "STOP");
     load.goes_on("the second goes on");
+    println!("three more files were acknowledged {:.1} s after the active server hung", stopped.elapsed().as_secs_f64());
     signal(back_end, "CONT");
     let log = pair.world.path("server.log");
     eventually("the first notices", || {

@@ -186,7 +186,9 @@ impl Block {
     ///
     /// # Panics
     /// If the body or the references are over the limits: writers split before they get here.
-    pub fn new(key: &DigestKey, kind: BlockKind, references: Vec<Digest>, body: Vec<u8>) -> Block {
+    pub fn new(key: &DigestKey, kind: BlockKind, references: Vec<Digest>, mut body: Vec<u8>) -> Block {
+        // It may stay in a cache for long, which counts what is in it.
+        body.shrink_to_fit();
         check_limits(references.len(), body.len() as u64).expect("a writer keeps within the block limits");
         let reference = Reference {
             algorithm: Algorithm::Blake3,

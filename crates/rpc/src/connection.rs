@@ -68,6 +68,10 @@ const SEVERAL_PAUSE_MAX: Duration = Duration::from_millis(500);
 const SEVERAL_CONNECT_PATIENCE: Duration = Duration::from_secs(4);
 const SEVERAL_PING_AFTER: Duration = Duration::from_secs(2);
 const SEVERAL_DEAD_AFTER: Duration = Duration::from_secs(8);
+/// How long a server may leave callers waiting before the others are asked whether one of them has taken over, and how
+/// often.
+const SEVERAL_LOOK_AFTER: Duration = Duration::from_secs(2);
+const SEVERAL_LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How often a link over TCP is looked at for whether QUIC would be better.
 const RECONSIDER_EVERY: Duration = Duration::from_secs(2);
 
@@ -649,9 +653,13 @@ impl Inner {
     }
 
     async fn dial_each(&self) -> Result<Greeted, RpcError> {
-        let first = self.preferred.load(Ordering::Relaxed);
+        self.dial_from(self.preferred.load(Ordering::Relaxed), 0).await
+    }
+
+    /// Tries the addresses in turn, from `first` on but for so many.
+    async fn dial_from(&self, first: usize, skipped: usize) -> Result<Greeted, RpcError> {
         let mut worst: Option<RpcError> = None;
-        for offset in 0..self.addresses.len() {
+        for offset in skipped..self.addresses.len() {
             let index = (first + offset) % self.addresses.len();
             let expected = self.expected.lock().clone();
             let attempt = self.dial(&self.addresses[index], expected.as_ref());
@@ -723,6 +731,28 @@ impl Inner {
         self.quic.get_or_init(make).as_ref()
     }
 
+    /// Watches a link as long as it lasts. While its server leaves callers waiting, the others are asked: where one
+    /// greets, it has taken over from a server that hangs, though its machine may still take what is sent.
+    async fn look_elsewhere(inner: Weak<Self>, lane: Lane, from: usize, link: Weak<Link>) {
+        loop {
+            tokio::time::sleep(SEVERAL_LOOK_EVERY).await;
+            let (Some(inner), Some(link)) = (inner.upgrade(), link.upgrade()) else { return };
+            if link.is_closed() {
+                return;
+            }
+            if !link.leaves_waiting(SEVERAL_LOOK_AFTER) {
+                continue;
+            }
+            let Ok(greeted) = inner.dial_from(from, 1).await else { continue };
+            if link.leaves_waiting(SEVERAL_LOOK_AFTER) {
+                tracing::info!(address = %link.address, now = %greeted.address, "the server hangs; going on at another");
+                inner.accept(lane, greeted);
+                link.give_up();
+                return;
+            }
+        }
+    }
+
     /// Watches a link over TCP as long as it lasts, and moves the conversation to QUIC if that would be better.
     async fn reconsider(inner: Weak<Self>, address: ServerAddress, link: Weak<Link>) {
         loop {
@@ -791,9 +821,12 @@ impl Inner {
             });
         };
         let link = Link::start(pipe, address, carrier, watch, closed);
+        let from = self.preferred.load(Ordering::Relaxed);
+        if self.addresses.len() > 1 {
+            tokio::spawn(Inner::look_elsewhere(Arc::downgrade(self), lane, from, Arc::downgrade(&link)));
+        }
         if self.options.transport == Transport::Auto && carrier == Carrier::Tcp {
-            let server =
-                self.addresses[self.preferred.load(Ordering::Relaxed) % self.addresses.len()].clone();
+            let server = self.addresses[from % self.addresses.len()].clone();
             tokio::spawn(Inner::reconsider(Arc::downgrade(self), server, Arc::downgrade(&link)));
         }
         self.lanes[lane as usize].state.send_replace(State::Up(link));

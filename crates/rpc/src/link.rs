@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncWrite, AsyncWriteExt, BufWriter, ReadHalf, WriteHalf};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::Instant;
 
 /// A live connection.
@@ -27,6 +27,7 @@ pub(crate) struct Link {
     pub(crate) address: String,
     pub(crate) carrier: Carrier,
     retired: AtomicBool,
+    given_up: Notify,
     pub(crate) activity: Arc<Activity>,
     pub(crate) flow: Arc<Flow>,
 }
@@ -84,6 +85,7 @@ impl Link {
             address,
             carrier,
             retired: AtomicBool::new(false),
+            given_up: Notify::new(),
             activity,
             flow: flow.clone(),
         });
@@ -93,6 +95,7 @@ impl Link {
                 why = read_frames(reader, flow.clone(), &supervised.waiting) => why,
                 why = write_frames(writer, queue, &flow, &supervised.waiting) => why,
                 why = supervised.watch(watch) => why,
+                () = supervised.given_up.notified() => "another server has taken over".to_owned(),
                 never = flow.watch() => match never {},
             };
             // Dropping the senders tells all who wait.
@@ -128,6 +131,16 @@ impl Link {
     /// Another link has taken this one's place: it ends once all that wait on it have their answers.
     pub(crate) fn retire(&self) {
         self.retired.store(true, Ordering::Release);
+    }
+
+    /// Ends this link now: all that wait on it hear that it is lost.
+    pub(crate) fn give_up(&self) {
+        self.given_up.notify_one();
+    }
+
+    /// Whether somebody waits for an answer, a ping included, and nothing has come for `patience`.
+    pub(crate) fn leaves_waiting(&self, patience: Duration) -> bool {
+        self.activity.silent_for() >= patience && !self.waiting.is_empty()
     }
 
     pub(crate) fn is_closed(&self) -> bool {

@@ -12,7 +12,7 @@ use holdfast_rpc::{
 };
 use holdfast_testing::{PATIENCE, eventually, eventually_some, free_port};
 use std::net::{TcpListener, UdpSocket};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -28,6 +28,8 @@ struct Echo {
     snapshots: AtomicUsize,
     waiting: AtomicUsize,
     busy: AtomicU64,
+    /// While this is locked, the server hangs at the next request: its thread does nothing more.
+    hangs: Mutex<()>,
 }
 
 impl Echo {
@@ -42,6 +44,7 @@ impl Echo {
             snapshots: 0.into(),
             waiting: 0.into(),
             busy: 0.into(),
+            hangs: Mutex::default(),
         }
     }
 }
@@ -56,6 +59,7 @@ impl Service for Echo {
     type State = AtomicUsize;
 
     async fn handle(&self, session: &Arc<Session<AtomicUsize>>, request: Request) -> Response {
+        drop(self.hangs.lock());
         session.state.fetch_add(1, Ordering::Relaxed);
         match request {
             Request::Hello { versions, .. } if versions.0 > 2 => Response::Error(ServerError::Version(2, 2)),
@@ -297,6 +301,30 @@ fn restarts_are_survived_over(transport: Transport) {
     let _running = Running::start(service.clone(), port, limits);
     assert_eq!(harmless.join().unwrap(), Ok(Response::Structure(None)));
     assert_eq!(connection.call_blocking(Request::Ping, PATIENCE), Ok(Response::Done));
+}
+
+/// Proves: where another server has taken over from one that hangs, whose machine still takes what is sent, calls go
+/// on there, those included that waited.
+#[test]
+fn a_server_that_hangs_is_left() {
+    for transport in BOTH {
+        let hanging = Arc::new(Echo::new(&[2]));
+        let first = Running::start(hanging.clone(), free_port(), Limits::default());
+        let port = free_port();
+        let addresses = [first.address(), vec![ServerAddress { host: "127.0.0.1".to_owned(), port }]].concat();
+        let connection = connector(10, addresses, proof(), transport).connect(PATIENCE).unwrap();
+        let call = |deadline| connection.call_blocking(Request::Ping, deadline);
+        assert!(call(PATIENCE).is_ok());
+        let hangs = hanging.hangs.lock().unwrap();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| call(PATIENCE));
+            eventually("a call waits", || call(Duration::from_millis(100)).is_err());
+            let second = Running::start(Arc::new(Echo::new(&[2])), port, Limits::default());
+            eventually("calls go on", || call(Duration::from_millis(100)).is_ok());
+            assert!(waiting.join().unwrap().is_ok());
+            drop((hangs, second));
+        });
+    }
 }
 
 /// Proves: a busy server is asked again by itself, and a panic in one request ends that connection only, which

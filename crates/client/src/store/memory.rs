@@ -56,6 +56,11 @@ impl MemoryCache {
         }
     }
 
+    /// Most bytes held.
+    pub fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
     /// Bytes held, overhead included.
     pub fn bytes(&self) -> usize {
         self.bytes

@@ -172,6 +172,8 @@ pub struct StoreStatus {
     pub corrupt_cache_entries: u64,
     /// Bytes cached in memory.
     pub memory_bytes: u64,
+    /// Most that they take.
+    pub memory_bytes_max: u64,
     /// Bytes cached on disk.
     pub disk_bytes: u64,
     /// What came over the link, and what did not have to.
@@ -404,6 +406,10 @@ impl VerifiedStore {
     /// Present counts and sizes.
     pub fn status(&self) -> StoreStatus {
         let counters = &self.shared.counters;
+        let (memory_bytes, memory_bytes_max) = {
+            let memory = self.shared.memory.lock();
+            (memory.bytes() as u64, memory.bytes_max() as u64)
+        };
         StoreStatus {
             memory_hits: counters.memory_hits.load(Relaxed),
             disk_hits: counters.disk_hits.load(Relaxed),
@@ -417,7 +423,8 @@ impl VerifiedStore {
             retrieves: counters.retrieves.load(Relaxed),
             stores: counters.stores.load(Relaxed),
             corrupt_cache_entries: counters.corrupt_cache_entries.load(Relaxed),
-            memory_bytes: self.shared.memory.lock().bytes() as u64,
+            memory_bytes,
+            memory_bytes_max,
             disk_bytes: self.shared.disk.lock().as_ref().map_or(0, DiskCache::bytes),
             transfer: TransferStatus {
                 plain_sent: counters.plain_sent.load(Relaxed),
