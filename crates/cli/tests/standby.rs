@@ -199,7 +199,10 @@ fn who_is_cut_off_acknowledges_nothing() {
     let stopped = Instant::now();
     signal(back_end, "STOP");
     load.goes_on("the second goes on");
-    println!("three more files were acknowledged {:.1} s after the active server hung", stopped.elapsed().as_secs_f64());
+    println!(
+        "three more files were acknowledged {:.1} s after the active server hung",
+        stopped.elapsed().as_secs_f64()
+    );
     signal(back_end, "CONT");
     let log = pair.world.path("server.log");
     eventually("the first notices", || {

@@ -12,8 +12,8 @@ use holdfast_rpc::{
 };
 use holdfast_testing::{PATIENCE, eventually, eventually_some, free_port};
 use std::net::{TcpListener, UdpSocket};
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -311,7 +311,8 @@ fn a_server_that_hangs_is_left() {
         let hanging = Arc::new(Echo::new(&[2]));
         let first = Running::start(hanging.clone(), free_port(), Limits::default());
         let port = free_port();
-        let addresses = [first.address(), vec![ServerAddress { host: "127.0.0.1".to_owned(), port }]].concat();
+        let addresses =
+            [first.address(), vec![ServerAddress { host: "127.0.0.1".to_owned(), port }]].concat();
         let connection = connector(10, addresses, proof(), transport).connect(PATIENCE).unwrap();
         let call = |deadline| connection.call_blocking(Request::Ping, deadline);
         assert!(call(PATIENCE).is_ok());

@@ -390,9 +390,12 @@ impl Host {
     /// Answers a request, unless leases of others forbid an operation, which then claims what it changes unless it
     /// `has_claim`.
     pub(crate) fn attempt(&self, caller: &Caller, request: Request, has_claim: bool) -> Attempted {
-        if let Request::Fast { certificate, .. } | Request::Update { certificate, .. } = &request
+        if let Request::Fast { certificate, lease, .. } | Request::Update { certificate, lease, .. } =
+            &request
             && let Ok((file_system, device)) = self.member(caller)
-            && let Some((wait_ms, claim)) = file_system.obstacle(self, device, &certificate.value, has_claim)
+            && let wishes = lease.as_ref().is_some_and(|wish| wish.delegation)
+            && let Some((wait_ms, claim)) =
+                file_system.obstacle(self, device, &certificate.value, wishes, has_claim)
         {
             return Attempted::Waits { request: Box::new(request), wait_ms, claim };
         }

@@ -62,8 +62,8 @@ pub struct Report {
     pub outdated_ms_max: u64,
     /// Recalls that were carried out.
     pub recalls: u64,
-    /// Steps in which somebody had the file system for himself.
-    pub delegated: u64,
+    /// Steps in which each had the file system for itself.
+    pub delegated: [u64; CLIENTS as usize],
     /// Operations of others that had their place meanwhile.
     pub intruded: u64,
     /// How long one that changes nothing had to wait at most, in milliseconds.
@@ -137,8 +137,18 @@ struct World {
     mail: Vec<(u64, u32, bool, Message)>,
     membership: Membership,
     report: Report,
-    /// Clients are alone for a while, wish for the file system and for no leases.
-    is_lonely: bool,
+    work: Work,
+}
+
+/// What clients do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Work {
+    /// All operate at all times, and wish for leases.
+    Leases,
+    /// One is alone for a while, and they wish for the file system and for no leases.
+    Lonely,
+    /// All operate at all times, and wish for leases, and mostly for the file system.
+    Contended,
 }
 
 /// How long only one client operates, if they are alone at times.
@@ -149,21 +159,21 @@ const TOGETHER_MS: u64 = 3_000;
 /// Runs clients that have the file system for themselves, one after the other, under leases of the usual term.
 pub fn run_lonely(seed: u64, fault: Fault, steps: u64) -> Report {
     let mut world = World::new(seed, fault);
-    world.is_lonely = true;
+    world.work = Work::Lonely;
     world.table = LeaseTable::new(holdfast_protocol::leases::TERM_MS, 1);
-    for _ in 0..steps {
-        world.step();
-    }
-    world.report
+    world.run(steps)
+}
+
+/// Runs clients that all want the file system for themselves at once, and leases; each step is ten milliseconds.
+pub fn run_contended(seed: u64, fault: Fault, steps: u64) -> Report {
+    let mut world = World::new(seed, fault);
+    world.work = Work::Contended;
+    world.run(steps)
 }
 
 /// Runs `steps` of ten milliseconds each.
 pub fn run(seed: u64, fault: Fault, steps: u64) -> Report {
-    let mut world = World::new(seed, fault);
-    for _ in 0..steps {
-        world.step();
-    }
-    world.report
+    World::new(seed, fault).run(steps)
 }
 
 fn files() -> Vec<Handle> {
@@ -226,14 +236,21 @@ impl World {
             mail: Vec::new(),
             membership,
             report: Report::default(),
-            is_lonely: false,
+            work: Work::Leases,
         }
+    }
+
+    fn run(mut self, steps: u64) -> Report {
+        for _ in 0..steps {
+            self.step();
+        }
+        self.report
     }
 
     /// Whether a client operates now.
     fn may_operate(&self, client: u32) -> bool {
         let (phase, since_ms) = (self.now_ms / ALONE_MS, self.now_ms % ALONE_MS);
-        !self.is_lonely || since_ms < TOGETHER_MS || phase % u64::from(CLIENTS) == u64::from(client)
+        self.work != Work::Lonely || since_ms < TOGETHER_MS || phase % u64::from(CLIENTS) == u64::from(client)
     }
 
     fn has_delegation(&self, client: u32) -> bool {
@@ -261,13 +278,16 @@ impl World {
         for client in 0..CLIENTS {
             self.live(client);
         }
-        self.report.delegated += u64::from((0..CLIENTS).any(|client| self.has_delegation(client)));
-        if !self.is_lonely && self.random.below(3_000) == 0 {
+        for client in 0..CLIENTS {
+            self.report.delegated[client as usize] += u64::from(self.has_delegation(client));
+        }
+        if self.work != Work::Lonely && self.random.below(3_000) == 0 {
             self.restart();
         }
         if self.fault == Fault::AlwaysRecalls && self.random.chance(20) {
             for file in files() {
-                let _ = self.table.in_the_way(DeviceId(CLIENTS + 1), &Touched::file(file), self.now_ms);
+                let _ =
+                    self.table.in_the_way(DeviceId(CLIENTS + 1), &Touched::file(file), false, self.now_ms);
             }
         }
     }
@@ -314,16 +334,22 @@ impl World {
             let is_contended =
                 change.is_some_and(|(file, _)| self.pending.iter().any(|pending| pending.change.0 == file));
             let recalls = self.fault != Fault::NeverRecalls;
-            let obstacle =
-                recalls.then(|| self.table.in_the_way(device, &touched, self.now_ms)).flatten().is_some();
+            let obstacle = recalls
+                .then(|| {
+                    self.table.in_the_way(device, &touched, waiting.operation.wish.delegation, self.now_ms)
+                })
+                .flatten()
+                .is_some();
             if is_contended || (obstacle && self.fault != Fault::NoWaiting) {
-                waiting.claim.get_or_insert_with(|| self.table.claim(device, &touched));
+                waiting.claim.get_or_insert_with(|| {
+                    self.table.claim(device, &touched, waiting.operation.wish.delegation)
+                });
                 left.push(waiting);
                 continue;
             }
             let others = (0..CLIENTS).filter(|client| *client != waiting.client);
             self.report.intruded += others.filter(|client| self.has_delegation(*client)).count() as u64;
-            if change.is_none() {
+            if change.is_none() && !waiting.operation.wish.delegation {
                 let waited_ms = self.now_ms - waiting.since_ms;
                 self.report.waited_ms_max = self.report.waited_ms_max.max(waited_ms);
             }
@@ -401,7 +427,7 @@ impl World {
         self.waiting.clear();
         if self.fault != Fault::Forgetful {
             for id in &self.noted {
-                self.table.inherit(*id, false, self.now_ms + TERM_MS);
+                self.table.inherit(*id, self.work == Work::Contended, self.now_ms + TERM_MS);
             }
         }
     }
@@ -441,7 +467,8 @@ impl World {
                 (one.asked_ms, one.inbox) = (None, Vec::new());
                 one.kernel.clear();
                 if let Some((operation, _)) = &mut one.under_way {
-                    operation.wish = LeaseWish { run, scopes: Vec::new(), delegation: self.is_lonely };
+                    operation.wish =
+                        LeaseWish { run, scopes: Vec::new(), delegation: self.work != Work::Leases };
                 }
             }
             _ => {}
@@ -545,14 +572,19 @@ impl World {
                 let mut scopes = Vec::new();
                 for file in &files {
                     match self.random.below(4) {
-                        _ if self.is_lonely => {}
+                        _ if self.work == Work::Lonely => {}
                         0 => scopes.push(Scope::File(*file)),
                         1 => scopes.push(Scope::Principal(file.principal)),
                         _ => {}
                     }
                 }
+                let delegation = match self.work {
+                    Work::Leases => false,
+                    Work::Lonely => change.is_some() || self.random.chance(50),
+                    Work::Contended => self.random.chance(70),
+                };
                 let one = &mut self.clients[index];
-                let wish = LeaseWish { run: one.run, scopes, delegation: self.is_lonely };
+                let wish = LeaseWish { run: one.run, scopes, delegation };
                 let operation = Operation { number: one.next_number, change, wish, begun_ms: clock_ms };
                 one.next_number += 1;
                 one.under_way = Some((operation.clone(), now_ms));

@@ -1,7 +1,7 @@
 //! Leases: with an honest server every read is of the present; with a lying one it is at most a term old.
 
 use holdfast_protocol::leases::DELEGATION_MS;
-use holdfast_sim::leases::{Fault, Report, TERM_MS, run, run_lonely};
+use holdfast_sim::leases::{Fault, Report, TERM_MS, run, run_contended, run_lonely};
 use holdfast_testing::setting;
 
 /// How many seeds: `HOLDFAST_SEEDS` for a long soak.
@@ -63,6 +63,35 @@ fn recalls_all_the_time_only_slow_down() {
     assert!(total.outdated == 0 && total.operations > 1_000, "{total:?}");
 }
 
+fn add(total: &mut [u64], more: &[u64]) {
+    total.iter_mut().zip(more).for_each(|(total, more)| *total += more);
+}
+
+/// Proves: where all want the file system for themselves at once, each has it again and again, no other's operation has its
+/// place meanwhile, what is read under leases is of the present, and who only looks gets in between; under loss, delay,
+/// sleep, deaths and restarts of the server. Without waiting for recalls, others do get in.
+#[test]
+fn delegations_go_round() {
+    for (fault, is_honest) in [(Fault::None, true), (Fault::NoWaiting, false)] {
+        let mut total = Report::default();
+        for seed in 0..seeds(40) {
+            let report = run_contended(seed, fault, 12_000);
+            if is_honest {
+                assert_eq!((report.intruded, report.outdated), (0, 0), "seed {seed}: {report:?}");
+                assert!(report.waited_ms_max <= DELEGATION_MS + TERM_MS, "seed {seed}: {report:?}");
+            }
+            add(&mut total.delegated, &report.delegated);
+            total.operations += report.operations;
+            total.leased += report.leased;
+            total.intruded += report.intruded;
+            total.waited_ms_max = total.waited_ms_max.max(report.waited_ms_max);
+        }
+        println!("{fault:?}: {total:?}");
+        assert!(total.delegated.iter().all(|steps| *steps > 1_000) && total.leased > 1_000, "{total:?}");
+        assert_eq!(total.intruded == 0, is_honest, "{total:?}");
+    }
+}
+
 /// Proves: while a client has the file system for itself, by its own clock, no other's operation has its place, whatever is
 /// lost, late or repeated, and whoever sleeps; and one that dies or sleeps with it holds up others that only look for its
 /// short term at most. Without waiting for recalls, others do get in.
@@ -76,12 +105,12 @@ fn delegations_are_for_one_alone_and_short() {
                 assert_eq!(report.intruded, 0, "seed {seed}: {report:?}");
                 assert!(report.waited_ms_max <= DELEGATION_MS + 20, "seed {seed}: {report:?}");
             }
-            total.delegated += report.delegated;
+            add(&mut total.delegated, &report.delegated);
             total.intruded += report.intruded;
             total.waited_ms_max = total.waited_ms_max.max(report.waited_ms_max);
         }
         println!("{fault:?}: {total:?}");
-        assert!(total.delegated > 1_000, "{total:?}");
+        assert!(total.delegated.iter().sum::<u64>() > 1_000, "{total:?}");
         assert_eq!(total.intruded == 0, is_honest, "{total:?}");
         assert!(!is_honest || total.waited_ms_max > DELEGATION_MS / 2, "somebody died with it: {total:?}");
     }

@@ -89,7 +89,9 @@ impl Leases {
         let mut state = self.state.lock();
         let mut all = true;
         for file in files {
-            if !state.holder.holds(*file, now_ms) {
+            if state.holder.holds(*file, now_ms) {
+                state.wishes.answered(*file);
+            } else {
                 state.wishes.want(*file, now_ms);
                 all = false;
             }

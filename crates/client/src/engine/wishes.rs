@@ -1,15 +1,18 @@
-//! Which leases to wish for: whole users and groups at first, single files where others keep changing something, and for a
-//! while none at all of a file that others have just changed: a recall costs its writer a round trip.
+//! Which leases to wish for: whole users and groups, taken up again with the next operation after a recall; single files
+//! where that was recalled before it had saved more than it costs; and for a while none at all of a file that others have
+//! just changed: a recall costs its writer a round trip.
 
 use holdfast_content::{Handle, PrincipalId};
 use holdfast_protocol::leases::{Dropped, Scope, WISHES_MAX};
 use std::collections::{BTreeSet, HashMap};
 use std::hash::Hash;
 
-/// Shortest time for which single files are wished for after a recall, in milliseconds.
-const FINE_MS_MIN: u64 = 60_000;
+/// A lease of all that somebody owns under which less was answered than this was not worth its recall.
+const WORTH: u64 = 8;
+/// Shortest time for which single files are wished for after such a recall, in milliseconds.
+const FINE_MS_MIN: u64 = 5_000;
 /// Longest.
-const FINE_MS_MAX: u64 = 600_000;
+const FINE_MS_MAX: u64 = 60_000;
 
 /// Shortest time for which a file is not wished for after a recall, in milliseconds.
 const HOT_MS_MIN: u64 = 2_000;
@@ -39,6 +42,8 @@ pub(super) struct Wishes {
     wanted: BTreeSet<Scope>,
     /// Whose files are wished for one by one.
     fine: HashMap<PrincipalId, Spell>,
+    /// What was answered under leases of all that they own, since the last recall.
+    answered: HashMap<PrincipalId, u64>,
     /// Files that are not wished for.
     hot: HashMap<Handle, Spell>,
 }
@@ -54,6 +59,11 @@ impl Wishes {
         self.wanted.insert(if is_fine { Scope::File(file) } else { Scope::Principal(file.principal) });
     }
 
+    /// Something about a file was answered under a lease.
+    pub fn answered(&mut self, file: Handle) {
+        *self.answered.entry(file.principal).or_default() += 1;
+    }
+
     /// What to wish for with an operation.
     pub fn take(&mut self) -> Vec<Scope> {
         std::mem::take(&mut self.wanted).into_iter().collect()
@@ -65,15 +75,18 @@ impl Wishes {
         self.wanted.extend(scopes.into_iter().take(room));
     }
 
-    /// Something was recalled. A server that ends, or forgot, takes all at once; that says nothing of others' changes.
+    /// Something was recalled. A server that ends, or forgot, takes all at once, and so does one that gives the delegation to
+    /// the next; that says nothing of others' changes.
     pub fn recalled(&mut self, dropped: &Dropped, now_ms: u64) {
-        if dropped.everything {
+        if dropped.everything || dropped.delegation {
             return;
         }
         for scope in &dropped.scopes {
             match scope {
                 Scope::Principal(principal) => {
-                    self.fine.entry(*principal).or_default().begin(FINE_MS_MIN, FINE_MS_MAX, now_ms);
+                    if self.answered.remove(principal).unwrap_or(0) < WORTH {
+                        self.fine.entry(*principal).or_default().begin(FINE_MS_MIN, FINE_MS_MAX, now_ms);
+                    }
                 }
                 Scope::File(file) => {
                     if self.hot.len() >= HOT_MAX {
@@ -105,8 +118,9 @@ mod tests {
         Dropped { scopes: vec![scope], ..Dropped::default() }
     }
 
-    /// Proves: a whole user is wished for until that is recalled, then single files for a minute, and for longer each
-    /// time that others go on, and not those that others have just changed; what the server takes back by itself changes nothing; what is remembered is bounded.
+    /// Proves: a whole user is wished for again after each recall that came once it had saved something, and single files for
+    /// a while after one that came before, for longer each time that others go on, and not those that others have just
+    /// changed; what the server takes back by itself changes nothing; what is remembered is bounded.
     #[test]
     fn coarse_then_fine() {
         let (mut wishes, coarse) = (Wishes::default(), Scope::Principal(file(1).principal));
@@ -119,21 +133,26 @@ mod tests {
         assert_eq!(at(&mut wishes, 0), [coarse]);
         wishes.recalled(&Dropped { everything: true, ..lost(coarse) }, 0);
         assert_eq!(at(&mut wishes, 0), [coarse]);
+        wishes.recalled(&Dropped { delegation: true, ..lost(coarse) }, 0);
+        assert_eq!(at(&mut wishes, 0), [coarse]);
+        (0..WORTH).for_each(|_| wishes.answered(file(1)));
         wishes.recalled(&lost(coarse), 0);
-        assert_eq!(at(&mut wishes, 59_999), fine);
-        assert_eq!(at(&mut wishes, 60_000), [coarse]);
-        wishes.recalled(&lost(coarse), 60_000);
-        assert_eq!(at(&mut wishes, 179_999), fine, "twice as long");
-        assert_eq!(at(&mut wishes, 180_000), [coarse]);
+        assert_eq!(at(&mut wishes, 0), [coarse], "it was worth it");
+        wishes.recalled(&lost(coarse), 0);
+        assert_eq!(at(&mut wishes, 4_999), fine);
+        assert_eq!(at(&mut wishes, 5_000), [coarse]);
+        wishes.recalled(&lost(coarse), 5_000);
+        assert_eq!(at(&mut wishes, 14_999), fine, "twice as long");
+        assert_eq!(at(&mut wishes, 15_000), [coarse]);
         wishes.recalled(&lost(coarse), 1_000_000);
-        assert_eq!(at(&mut wishes, 1_060_000), [coarse], "it was quiet for long");
-        wishes.recalled(&lost(coarse), 1_060_000);
-        wishes.recalled(&lost(Scope::File(file(1))), 1_060_000);
-        assert_eq!(at(&mut wishes, 1_061_999), [Scope::File(file(2))], "others have just changed the first");
-        assert_eq!(at(&mut wishes, 1_062_000), fine);
-        wishes.recalled(&lost(Scope::File(file(1))), 1_062_000);
-        assert_eq!(at(&mut wishes, 1_065_999), [Scope::File(file(2))], "again");
-        (0..10_000).for_each(|number| wishes.want(file(number), 1_060_000));
+        assert_eq!(at(&mut wishes, 1_005_000), [coarse], "it was quiet for long");
+        wishes.recalled(&lost(coarse), 1_005_000);
+        wishes.recalled(&lost(Scope::File(file(1))), 1_005_000);
+        assert_eq!(at(&mut wishes, 1_006_999), [Scope::File(file(2))], "others have just changed the first");
+        assert_eq!(at(&mut wishes, 1_007_000), fine);
+        wishes.recalled(&lost(Scope::File(file(1))), 1_007_000);
+        assert_eq!(at(&mut wishes, 1_010_999), [Scope::File(file(2))], "again");
+        (0..10_000).for_each(|number| wishes.want(file(number), 1_006_000));
         assert_eq!(wishes.take().len(), WISHES_MAX);
         assert_eq!(wishes.take(), []);
     }

@@ -29,6 +29,9 @@ pub const NAMES_LIVE: Duration = Duration::from_secs(1);
 const NAMES_MAX: usize = 8192;
 /// Within this time after an answer, whoever waited for it may not have taken it up yet.
 const WAKING: Duration = Duration::from_millis(20);
+/// For so long after a recall the kernel is given no names: where leases change hands often, forgetting them costs more
+/// than looking them up again.
+const CONTENDED: Duration = Duration::from_secs(1);
 /// The end of a name's life is reckoned this much later than the kernel's.
 const MARGIN: Duration = Duration::from_millis(100);
 
@@ -42,6 +45,7 @@ pub(super) struct Kernel {
     /// Held shared while an answer with a life is sent, and taken once by each recall.
     gate: RwLock<()>,
     told: Mutex<VecDeque<Told>>,
+    recalled: Mutex<Option<Instant>>,
     forget: OnceLock<Forget>,
 }
 
@@ -133,6 +137,9 @@ impl FileSystem {
             return Duration::ZERO;
         }
         let files: Vec<Handle> = [basis.directory].into_iter().chain(basis.found).collect();
+        if self.kernel.recalled.lock().is_some_and(|at| at.elapsed() < CONTENDED) {
+            return Duration::ZERO;
+        }
         let Some(left) = self.backend.leased_for(basis.stamp, &files) else { return Duration::ZERO };
         let life = left.saturating_sub(MARGIN).min(NAMES_LIVE);
         let at = Instant::now();
@@ -161,6 +168,7 @@ impl FileSystem {
     /// Leases are recalled: nothing is served under them any more, and when this returns, nor does the kernel.
     pub(super) fn recalled(&self) {
         self.tokens.forget_all();
+        *self.kernel.recalled.lock() = Some(Instant::now());
         // Answers that were begun under them are sent; none that is sent from now on has a life.
         drop(self.kernel.gate.write());
         let Some(forget) = self.kernel.forget.get() else { return };

@@ -4,6 +4,9 @@
 //! - an operation is ordered only when [`LeaseTable::in_the_way`] says that nobody else's lease forbids it, and nobody
 //!   is granted what a waiting operation has claimed: so a writer waits for at most one term, and one who only looks for
 //!   at most [`DELEGATION_MS`];
+//! - where several want the delegation, they have it in turn, each for [`SLICE_MS`] at least if it has something to do, and
+//!   whoever only looks goes in between: so nobody alive waits for more than one slice to look, or for as many as there are
+//!   others at work to go on;
 //! - a scope that was recalled counts as held until its holder has said that it gave it up, or its time is over;
 //! - a session that has recalls to acknowledge gets nothing and keeps nothing for longer;
 //! - what sessions held before a restart counts as held by them, whatever it was, until they are heard from or the
@@ -16,7 +19,7 @@
 use super::{DELEGATION_MS, LeaseGrant, LeaseWish, Recall, SCOPES_MAX, Scope, Touched};
 use crate::locks::SessionId;
 use holdfast_content::DeviceId;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 /// Most sessions of a file system.
 const SESSIONS_MAX: usize = 16_384;
@@ -24,10 +27,18 @@ const SESSIONS_MAX: usize = 16_384;
 const DEVICE_SESSIONS_MAX: usize = 16;
 /// Most scopes of a file system, in all sessions.
 const SCOPES_IN_ALL_MAX: usize = 1 << 21;
-/// How long others must have been quiet before one may have the file system for itself, in milliseconds.
-const QUIET_MS: u64 = 10_000;
-/// Longest time for which no delegation is granted after contention, in milliseconds.
-const CONTENTION_MS_MAX: u64 = 600_000;
+/// For how long a delegation is left to its holder although another wants it, in milliseconds: several times what it takes
+/// to hand it over.
+pub(super) const SLICE_MS: u64 = 100;
+/// For how long it is left to its holder although somebody wants to look, and a reader's leases to the reader although
+/// somebody wants the delegation, in milliseconds.
+pub(super) const LOOK_MS: u64 = 35;
+/// How long others' changes wait, and nobody is granted leases, until what is under way is settled for whose turn it is, in
+/// milliseconds; and if that was in vain, when it is tried again.
+const CLEARING_MS: u64 = 300;
+const CLEAR_AGAIN_MS: u64 = 5_000;
+/// Who has not wished for the delegation for so long loses its turn, in milliseconds.
+const TURN_MS: u64 = 2_000;
 /// A recall that takes longer to acknowledge makes its holder a slow one, in milliseconds.
 const ACKNOWLEDGE_MS_MAX: u64 = 10_000;
 /// Shortest time for which a slow device is granted nothing, in milliseconds.
@@ -43,6 +54,8 @@ pub struct ClaimId(u64);
 
 struct Claim {
     device: DeviceId,
+    /// It wishes for the delegation itself.
+    wishes: bool,
     everything: bool,
     scopes: BTreeSet<Scope>,
 }
@@ -66,6 +79,9 @@ struct Session {
     inherited: bool,
     /// Until when it has the file system for itself; 0: it has not.
     delegated_until_ms: u64,
+    /// Since when it has had that, and since when it has held any scope.
+    delegated_since_ms: u64,
+    reading_since_ms: u64,
     issued: u64,
     /// Recalls not acknowledged yet.
     outstanding: BTreeMap<u64, Outstanding>,
@@ -93,6 +109,8 @@ impl Session {
             next_age: 0,
             inherited: false,
             delegated_until_ms: 0,
+            delegated_since_ms: 0,
+            reading_since_ms: 0,
             issued: 0,
             outstanding: BTreeMap::new(),
         }
@@ -106,8 +124,9 @@ impl Session {
         }
     }
 
-    /// Recalls those of `scopes` that are held firmly, in one recall. Whether there were any.
-    fn recall(&mut self, scopes: impl IntoIterator<Item = Scope>, now_ms: u64) -> bool {
+    /// Recalls those of `scopes` that are held firmly, and the delegation if that is asked for, in one recall. Whether there
+    /// was anything.
+    fn recall(&mut self, scopes: impl IntoIterator<Item = Scope>, delegation: bool, now_ms: u64) -> bool {
         let mut recalled = Vec::new();
         for scope in scopes {
             let Some(held) = self.scopes.get_mut(&scope) else { continue };
@@ -116,16 +135,19 @@ impl Session {
             self.ages.remove(&age);
             recalled.push(scope);
         }
-        let any = !recalled.is_empty();
+        let any = delegation || !recalled.is_empty();
         if any {
-            self.issue(Outstanding { at_ms: now_ms, scopes: recalled, delegation: false });
+            self.issued += 1;
+            self.outstanding.insert(self.issued, Outstanding { at_ms: now_ms, scopes: recalled, delegation });
         }
         any
     }
 
-    fn issue(&mut self, outstanding: Outstanding) {
-        self.issued += 1;
-        self.outstanding.insert(self.issued, outstanding);
+    /// Whether it has the delegation, and has not been told to give it up.
+    fn has_delegation(&self, now_ms: u64) -> bool {
+        self.delegated_until_ms > now_ms
+            && !self.inherited
+            && !self.outstanding.values().any(|recall| recall.delegation)
     }
 }
 
@@ -143,12 +165,16 @@ pub struct LeaseTable {
     /// Sessions that may hold anything.
     inherited: usize,
     delegate: Option<SessionId>,
-    no_delegation_before_ms: u64,
-    contention_ms: u64,
+    /// Devices that wish for the delegation and have not had it since, in the order of their turns, with when they last
+    /// wished.
+    turns: VecDeque<(DeviceId, u64)>,
+    /// The last claim that began before the delegation was last given up: those who only look go first.
+    waited: ClaimId,
+    /// For whose turn others' leases are recalled and their changes wait, and until when.
+    clearing: Option<(DeviceId, u64)>,
+    clear_again_ms: u64,
     /// Devices that are granted nothing for a while.
     slow: HashMap<DeviceId, Slow>,
-    /// When devices operated last.
-    operated: HashMap<DeviceId, u64>,
     swept_ms: u64,
     /// Something was recalled or has become free since the driver looked last.
     recalled: bool,
@@ -170,10 +196,11 @@ impl LeaseTable {
             next_claim: 0,
             inherited: 0,
             delegate: None,
-            no_delegation_before_ms: 0,
-            contention_ms: 0,
+            turns: VecDeque::new(),
+            waited: ClaimId(0),
+            clearing: None,
+            clear_again_ms: 0,
             slow: HashMap::new(),
-            operated: HashMap::new(),
             swept_ms: 0,
             recalled: false,
             freed: false,
@@ -189,9 +216,6 @@ impl LeaseTable {
         self.next_epoch += 1;
         self.sessions.insert(id, session);
         self.inherited += 1;
-        if delegation {
-            self.delegate = Some(id);
-        }
     }
 
     /// Sessions that hold something, and whether that is the delegation: to be remembered over a restart.
@@ -218,16 +242,16 @@ impl LeaseTable {
         }
     }
 
-    /// An operation that waits for leases of others: what it changes is granted to nobody until
-    /// [`LeaseTable::end_claim`].
-    pub fn claim(&mut self, device: DeviceId, touched: &Touched) -> ClaimId {
+    /// An operation that waits for leases of others, and `wishes` for the delegation itself or not: what it changes is granted
+    /// to nobody until [`LeaseTable::end_claim`].
+    pub fn claim(&mut self, device: DeviceId, touched: &Touched, wishes: bool) -> ClaimId {
         self.next_claim += 1;
         let id = ClaimId(self.next_claim);
         let scopes = touched.scopes();
         for scope in &scopes {
             self.claimed.entry(*scope).or_default().push(device);
         }
-        self.claims.insert(id, Claim { device, everything: touched.everything, scopes });
+        self.claims.insert(id, Claim { device, wishes, everything: touched.everything, scopes });
         id
     }
 
@@ -245,8 +269,15 @@ impl LeaseTable {
         }
     }
 
-    /// Recalls what forbids an operation of `device`. `Some`: when to ask again at the latest, as it is not free yet.
-    pub fn in_the_way(&mut self, device: DeviceId, touched: &Touched, now_ms: u64) -> Option<u64> {
+    /// Recalls what forbids an operation of `device`, which itself `wishes` for the delegation or not. `Some`: when to ask
+    /// again at the latest, as it is not free yet.
+    pub fn in_the_way(
+        &mut self,
+        device: DeviceId,
+        touched: &Touched,
+        wishes: bool,
+        now_ms: u64,
+    ) -> Option<u64> {
         self.sweep(now_ms);
         let mut wait: Option<u64> = None;
         let mut wait_until = |until_ms: u64| {
@@ -258,16 +289,37 @@ impl LeaseTable {
             && let Some(session) = self.sessions.get_mut(&id)
             && session.delegated_until_ms > now_ms
         {
-            wait_until(session.delegated_until_ms);
-            let is_told = session.outstanding.values().any(|recall| recall.delegation);
-            if !is_told && !session.inherited {
-                session.issue(Outstanding { at_ms: now_ms, scopes: Vec::new(), delegation: true });
-                self.recalled = true;
-                self.contended(now_ms);
+            let only_looks = !wishes && touched.is_empty();
+            let slice_ms = if only_looks { LOOK_MS } else { SLICE_MS };
+            let slice_ends_ms = session.delegated_since_ms + slice_ms;
+            let goes_on = session.has_delegation(now_ms);
+            wait_until(if goes_on { slice_ends_ms.max(now_ms + 1) } else { session.delegated_until_ms });
+            if wishes {
+                take_turn(&mut self.turns, device, now_ms);
             }
+            if goes_on && slice_ends_ms <= now_ms {
+                wait_until(session.delegated_until_ms);
+                // Whose turn is next is granted the delegation only once nobody else holds anything.
+                let scopes: Vec<Scope> = match self.turns.is_empty() {
+                    true => Vec::new(),
+                    false => session.ages.values().copied().collect(),
+                };
+                self.recalled |= session.recall(scopes, true, now_ms);
+            }
+        }
+        if self.inherited > 0 {
+            let others =
+                self.sessions.iter().filter(|(id, session)| id.device != device && session.inherited);
+            others.for_each(|(_, session)| wait_until(session.delegated_until_ms));
         }
         if touched.is_empty() {
             return wait;
+        }
+        if let Some((_, until_ms)) = self.clearing.filter(|(by, _)| *by != device) {
+            wait_until(until_ms);
+            if wishes {
+                take_turn(&mut self.turns, device, now_ms);
+            }
         }
         if self.inherited > 0 {
             let others =
@@ -293,7 +345,7 @@ impl LeaseTable {
         for (id, scopes) in by_session {
             let Some(session) = self.sessions.get_mut(&id) else { continue };
             scopes.iter().filter_map(|scope| session.until(scope)).for_each(&mut wait_until);
-            self.recalled |= session.recall(scopes, now_ms);
+            self.recalled |= session.recall(scopes, false, now_ms);
         }
         wait
     }
@@ -312,16 +364,17 @@ impl LeaseTable {
         self.sweep(now_ms);
         self.lapse(id, now_ms);
         if fresh {
-            self.operated.insert(id.device, now_ms);
             self.end_earlier_runs(id);
         }
         if self.term_ms == 0 || self.closing || self.is_slow(id.device, now_ms) {
+            self.lose_turn(id.device);
             return None;
         }
         if !self.sessions.contains_key(&id) {
             let of_device = self.sessions.keys().filter(|known| known.device == id.device).count();
             let has_room = of_device < DEVICE_SESSIONS_MAX && self.sessions.len() < SESSIONS_MAX;
             if !has_room || (wish.scopes.is_empty() && !wish.delegation) {
+                self.lose_turn(id.device);
                 return None;
             }
             self.sessions.insert(id, Session::new(self.next_epoch, 0));
@@ -336,10 +389,34 @@ impl LeaseTable {
             delegation_ms: 0,
         };
         if session.inherited || !session.outstanding.is_empty() {
+            // Who leaves a recall unanswered holds up nobody's turn.
+            self.lose_turn(id.device);
             return Some(grant);
         }
         grant.term_ms = u32::try_from(self.term_ms).unwrap_or(u32::MAX);
         session.expires_ms = now_ms + self.term_ms;
+        if wish.delegation && fresh && self.delegate != Some(id) {
+            take_turn(&mut self.turns, id.device, now_ms);
+        }
+        if wish.delegation && (self.delegate == Some(id) || (fresh && self.may_have_all(id, pending, now_ms)))
+        {
+            let delegation_ms = self.term_ms.min(DELEGATION_MS);
+            self.lose_turn(id.device);
+            let session = self.sessions.get_mut(&id).expect("it is there");
+            if self.delegate.replace(id) != Some(id) {
+                session.delegated_since_ms = now_ms;
+                self.clearing = None;
+            }
+            session.delegated_until_ms = now_ms + delegation_ms;
+            grant.delegation_ms = u32::try_from(delegation_ms).unwrap_or(u32::MAX);
+        }
+        // What is granted to others now would only have to be recalled for those whose turn it is.
+        let is_turn_of_others =
+            self.turns.iter().any(|(device, _)| *device == id.device) && self.turns.len() > 1;
+        let is_cleared =
+            self.clearing.is_some_and(|(device, until_ms)| device != id.device && now_ms < until_ms);
+        let may_read = grant.delegation_ms > 0 || !(is_turn_of_others || is_cleared);
+        let session = self.sessions.get_mut(&id).expect("it is there");
         let all_claimed = self.claims.values().any(|claim| claim.device != id.device && claim.everything);
         let unsettled = pending.scopes();
         let wanted: BTreeSet<Scope> = wish.scopes.iter().copied().collect();
@@ -351,8 +428,11 @@ impl LeaseTable {
             let is_claimed = all_claimed
                 || self.claimed.get(&scope).is_some_and(|devices| devices.iter().any(|by| *by != id.device));
             let is_unsettled = pending.everything || unsettled.contains(&scope);
-            if !fresh || is_claimed || is_unsettled || self.held >= SCOPES_IN_ALL_MAX {
+            if !fresh || !may_read || is_claimed || is_unsettled || self.held >= SCOPES_IN_ALL_MAX {
                 continue;
+            }
+            if session.scopes.is_empty() {
+                session.reading_since_ms = now_ms;
             }
             session.scopes.insert(scope, Held::Firmly(session.next_age));
             session.ages.insert(session.next_age, scope);
@@ -365,13 +445,7 @@ impl LeaseTable {
         if excess > 0 {
             // Those just granted are the youngest, so they stay; the client gives up the others when it hears of it.
             let oldest: Vec<Scope> = session.ages.values().take(excess).copied().collect();
-            self.recalled |= session.recall(oldest, now_ms);
-        }
-        if wish.delegation && (self.delegate == Some(id) || (fresh && self.is_alone(id, pending, now_ms))) {
-            let delegation_ms = self.term_ms.min(DELEGATION_MS);
-            self.delegate = Some(id);
-            self.sessions.get_mut(&id).expect("it is there").delegated_until_ms = now_ms + delegation_ms;
-            grant.delegation_ms = u32::try_from(delegation_ms).unwrap_or(u32::MAX);
+            self.recalled |= session.recall(oldest, false, now_ms);
         }
         Some(grant)
     }
@@ -403,9 +477,7 @@ impl LeaseTable {
             }
             if recall.delegation {
                 session.delegated_until_ms = 0;
-                if self.delegate == Some(id) {
-                    self.delegate = None;
-                }
+                end_delegation(&mut self.delegate, &mut self.waited, id, self.next_claim);
             }
         }
         let outstanding = &session.outstanding;
@@ -431,9 +503,7 @@ impl LeaseTable {
         for scope in session.scopes.keys() {
             release(&mut self.holders, &mut self.held, scope, id);
         }
-        if self.delegate == Some(id) {
-            self.delegate = None;
-        }
+        end_delegation(&mut self.delegate, &mut self.waited, id, self.next_claim);
         self.freed = true;
     }
 
@@ -490,9 +560,7 @@ impl LeaseTable {
         let Some(session) = self.sessions.get_mut(&id).filter(is_over) else { return };
         session.delegated_until_ms = 0;
         let was_waited_for = session.outstanding.values().any(|recall| recall.delegation);
-        if self.delegate == Some(id) {
-            self.delegate = None;
-        }
+        end_delegation(&mut self.delegate, &mut self.waited, id, self.next_claim);
         self.freed = true;
         if was_waited_for {
             self.made_wait(id.device, now_ms);
@@ -515,38 +583,58 @@ impl LeaseTable {
     fn recall_all(&mut self, id: SessionId, now_ms: u64) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let all: Vec<Scope> = session.ages.values().copied().collect();
-        self.recalled |= session.recall(all, now_ms);
-        let is_told = session.outstanding.values().any(|recall| recall.delegation);
-        if session.delegated_until_ms > 0 && !session.inherited && !is_told {
-            session.issue(Outstanding { at_ms: now_ms, scopes: Vec::new(), delegation: true });
-            self.recalled = true;
+        self.recalled |= session.recall(all, session.has_delegation(now_ms), now_ms);
+    }
+
+    fn lose_turn(&mut self, device: DeviceId) {
+        self.turns.retain(|(waiting, _)| *waiting != device);
+    }
+
+    /// Whether a session may have the file system for itself: it is its turn, whoever only looks has gone first, and nobody
+    /// else holds anything. What others hold is recalled for it, once they have had it for a slice.
+    fn may_have_all(&mut self, id: SessionId, pending: &Touched, now_ms: u64) -> bool {
+        let is_over = |(device, at_ms): &(DeviceId, u64)| {
+            *device != id.device && now_ms.saturating_sub(*at_ms) >= TURN_MS
+        };
+        while self.turns.front().is_some_and(is_over) {
+            self.turns.pop_front();
         }
-    }
-
-    /// Whether a session may have the file system for itself.
-    fn is_alone(&self, id: SessionId, pending: &Touched, now_ms: u64) -> bool {
-        let others_operate = self
-            .operated
+        let is_other = |other: &SessionId| other.device != id.device;
+        let is_anothers = self.delegate.as_ref().is_some_and(is_other)
+            || self.sessions.iter().any(|(other, session)| is_other(other) && session.inherited);
+        let is_turn = self.turns.front().is_none_or(|(device, _)| *device == id.device);
+        let mut waited = self.claims.range(..=self.waited);
+        let others_look = waited.any(|(_, claim)| claim.device != id.device && !claim.wishes);
+        if is_anothers || !is_turn || others_look {
+            return false;
+        }
+        let holds = |(other, session): &(&SessionId, &Session)| is_other(other) && !session.scopes.is_empty();
+        let others: Vec<(SessionId, u64)> = self
+            .sessions
             .iter()
-            .any(|(device, at_ms)| *device != id.device && now_ms.saturating_sub(*at_ms) < QUIET_MS);
-        let others_hold = self.sessions.iter().any(|(other, session)| {
-            *other != id
-                && (session.inherited || session.delegated_until_ms > now_ms || !session.scopes.is_empty())
-        });
-        let others_wait = self.claims.values().any(|claim| claim.device != id.device);
-        !others_operate
-            && !others_hold
-            && !others_wait
-            && pending.is_empty()
-            && now_ms >= self.no_delegation_before_ms
-    }
-
-    /// Two want the file system at once: the more often, the longer nobody has it for himself.
-    fn contended(&mut self, now_ms: u64) {
-        let was_long_ago = now_ms.saturating_sub(self.no_delegation_before_ms) > CONTENTION_MS_MAX;
-        let longer = if was_long_ago { 0 } else { self.contention_ms * 2 };
-        self.contention_ms = longer.clamp(QUIET_MS, CONTENTION_MS_MAX);
-        self.no_delegation_before_ms = now_ms + self.contention_ms;
+            .filter(holds)
+            .map(|(other, session)| (*other, session.reading_since_ms))
+            .collect();
+        if others.is_empty() && pending.is_empty() {
+            return true;
+        }
+        match self.clearing {
+            // Somebody has died, or sleeps.
+            Some((by, until_ms)) if by == id.device && until_ms <= now_ms => {
+                (self.clearing, self.clear_again_ms) = (None, now_ms + CLEAR_AGAIN_MS);
+                self.turns.pop_front();
+                return false;
+            }
+            Some((by, _)) if by == id.device => {}
+            _ if now_ms < self.clear_again_ms => return false,
+            _ => self.clearing = Some((id.device, now_ms + CLEARING_MS)),
+        }
+        for (other, since_ms) in &others {
+            if now_ms >= since_ms + LOOK_MS {
+                self.recall_all(*other, now_ms);
+            }
+        }
+        false
     }
 
     /// Forgets what has run out.
@@ -555,7 +643,6 @@ impl LeaseTable {
             return;
         }
         self.swept_ms = now_ms.max(1);
-        self.operated.retain(|_, at_ms| now_ms.saturating_sub(*at_ms) < QUIET_MS);
         let is_over = |session: &Session| {
             session.expires_ms <= now_ms
                 || (session.delegated_until_ms > 0 && session.delegated_until_ms <= now_ms)
@@ -566,6 +653,22 @@ impl LeaseTable {
             self.lapse(id, now_ms);
         }
         self.slow.retain(|_, slow| now_ms < slow.until_ms.saturating_add(slow.lasts_ms));
+    }
+}
+
+/// Puts a device at the end of the queue for the delegation, or notes that it still wishes for it.
+fn take_turn(turns: &mut VecDeque<(DeviceId, u64)>, device: DeviceId, now_ms: u64) {
+    if let Some((_, at_ms)) = turns.iter_mut().find(|(waiting, _)| *waiting == device) {
+        *at_ms = now_ms;
+    } else if turns.len() < SESSIONS_MAX {
+        turns.push_back((device, now_ms));
+    }
+}
+
+/// The delegation is free: operations that waited for that are ordered before the next one is granted it.
+fn end_delegation(delegate: &mut Option<SessionId>, waited: &mut ClaimId, id: SessionId, last_claim: u64) {
+    if *delegate == Some(id) {
+        (*delegate, *waited) = (None, ClaimId(last_claim));
     }
 }
 

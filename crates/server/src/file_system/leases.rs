@@ -79,13 +79,14 @@ impl Drop for Claim {
 }
 
 impl FileSystem {
-    /// Whether leases of others forbid an operation, which are then recalled, and what it changes is claimed for it
-    /// unless it `has_claim`. `Some`: for how long at the latest, in milliseconds.
+    /// Whether leases of others forbid an operation that `wishes` for the delegation or not; these are then recalled, and
+    /// what it changes is claimed for it unless it `has_claim`. `Some`: for how long at the latest, in milliseconds.
     pub(crate) fn obstacle(
         self: &Arc<Self>,
         host: &Host,
         device: DeviceId,
         certificate: &Certificate,
+        wishes: bool,
         has_claim: bool,
     ) -> Option<(u64, Option<Claim>)> {
         if certificate.device != device {
@@ -94,8 +95,8 @@ impl FileSystem {
         let touched = Touched::by(certificate, self.ledger.lock().sequencer().membership());
         let now_ms = host.clock.monotonic_ms();
         self.leases.with(|table| {
-            let until_ms = table.in_the_way(device, &touched, now_ms)?;
-            let id = (!has_claim).then(|| table.claim(device, &touched));
+            let until_ms = table.in_the_way(device, &touched, wishes, now_ms)?;
+            let id = (!has_claim).then(|| table.claim(device, &touched, wishes));
             let claim = id.map(|id| Claim { file_system: self.clone(), id });
             Some((until_ms.saturating_sub(now_ms), claim))
         })
@@ -111,7 +112,7 @@ impl FileSystem {
     ) -> bool {
         let touched = Touched::by(certificate, ledger.sequencer().membership());
         let now_ms = host.clock.monotonic_ms();
-        self.leases.with(|table| table.in_the_way(device, &touched, now_ms)).is_none()
+        self.leases.with(|table| table.in_the_way(device, &touched, false, now_ms)).is_none()
     }
 
     /// What an operation that was just ordered (`fresh`), or had been before, is granted. To be asked with the ledger
@@ -189,8 +190,7 @@ impl FileSystem {
         if noted.contains(&session) || noted.contains(&NotedSession { delegation: true, ..session }) {
             return Ok(());
         }
-        let mut sessions: BTreeSet<NotedSession> = self.noted_sessions().into_iter().collect();
-        sessions.insert(session);
+        let sessions = with_noted(self.noted_sessions(), session, &noted);
         notes.put("leases", &note_of(self.leases.noted_term_ms, &sessions))?;
         *noted = sessions;
         Ok(())
@@ -302,9 +302,8 @@ impl LeasesNote {
         }
         let mut noted = self.noted.lock();
         let present = host.file_systems();
-        let mut sessions: BTreeSet<NotedSession> =
-            present.iter().flat_map(|file_system| file_system.noted_sessions()).collect();
-        sessions.insert(session);
+        let present = present.iter().flat_map(|file_system| file_system.noted_sessions());
+        let sessions = with_noted(present, session, &noted);
         self.write(&sessions)?;
         *noted = sessions;
         Ok(())
@@ -340,6 +339,23 @@ impl LeasesNote {
         std::fs::rename(&new, path)?;
         File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
     }
+}
+
+/// Sessions that are there, with one more. Who was noted to have a delegation once stays so, as it may have it again: it
+/// goes from hand to hand many times a second, and a note costs a sync.
+fn with_noted(
+    present: impl IntoIterator<Item = NotedSession>,
+    more: NotedSession,
+    noted: &BTreeSet<NotedSession>,
+) -> BTreeSet<NotedSession> {
+    let as_noted = |session: NotedSession| {
+        let delegated = NotedSession { delegation: true, ..session };
+        if noted.contains(&delegated) { delegated } else { session }
+    };
+    let mut sessions: BTreeSet<NotedSession> = present.into_iter().map(as_noted).collect();
+    sessions.remove(&NotedSession { delegation: false, ..more });
+    sessions.insert(as_noted(more));
+    sessions
 }
 
 /// Somebody, of a device that nobody has.

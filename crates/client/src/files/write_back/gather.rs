@@ -34,8 +34,10 @@ const MARGIN: Duration = Duration::from_secs(2);
 pub(super) const SMALL_MAX: usize = 1 << 20;
 /// Most things changed here that wait to be sent; whoever changes more waits for the server.
 const CHANGES_WAITING_MAX: usize = 4000;
-/// So many edits within [`STREAK_SPAN`] make the delegation worth asking for.
+/// So many edits within [`STREAK_SPAN`] make the delegation worth asking for; twice as many each time that it was recalled
+/// before it had saved anything, up to the most.
 const STREAK: u32 = 4;
+const STREAK_MAX: u32 = 64;
 const STREAK_SPAN: Duration = Duration::from_secs(1);
 /// So long after the last edit it is not asked for any more.
 const STREAK_ENDS: Duration = Duration::from_secs(3);
@@ -63,6 +65,11 @@ pub(super) struct Gathering {
     streak: Option<(Instant, u32)>,
     last_edit: Option<Instant>,
     wishing: bool,
+    /// How many edits in a row the delegation is wished for at; 0: [`STREAK`].
+    worth: u32,
+    /// Edits made here, and operations that they became, since the last recall.
+    pub(super) made_here: u64,
+    pub(super) sent: u64,
     /// The journal could not be written.
     no_journal_until: Option<Instant>,
 }
@@ -252,14 +259,19 @@ impl Shared {
         if !self.options.gathers {
             return;
         }
-        {
-            let mut local = self.local.lock();
-            (local.gathering.streak, local.gathering.wishing) = (None, false);
-            self.inner.want_delegation(false);
-        }
         match self.settle(RECALL_PATIENCE) {
             Ok(true) => {}
             _ => tracing::warn!("others go on before everything that was changed here is at the server"),
+        }
+        let mut local = self.local.lock();
+        let gathering = &mut local.gathering;
+        let (made, sent) = (std::mem::take(&mut gathering.made_here), std::mem::take(&mut gathering.sent));
+        if made > sent {
+            gathering.worth = STREAK;
+        } else {
+            gathering.worth = gathering.worth.max(STREAK).saturating_mul(2).min(STREAK_MAX);
+            (gathering.streak, gathering.wishing) = (None, false);
+            self.inner.want_delegation(false);
         }
     }
 
@@ -274,7 +286,7 @@ impl Shared {
             _ => (now, 1),
         };
         gathering.streak = Some((since, count));
-        if count >= STREAK && !gathering.wishing {
+        if count >= gathering.worth.max(STREAK) && !gathering.wishing {
             gathering.wishing = true;
             self.inner.want_delegation(true);
         }

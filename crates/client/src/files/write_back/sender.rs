@@ -254,6 +254,7 @@ fn finish(
     {
         local.base = view;
     }
+    local.gathering.sent += 1;
     for record in batch {
         local.queue.pop_front();
         local.changes -= record.changes();

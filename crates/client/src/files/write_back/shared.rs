@@ -109,6 +109,7 @@ impl Shared {
                         return Err(error);
                     }
                     local.last = made.number;
+                    local.gathering.made_here += 1;
                     local.overlay.lay(&made);
                     local.position += 1;
                     local.changes += made.changes();
