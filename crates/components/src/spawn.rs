@@ -7,7 +7,7 @@
 //! parent does before. The kernel ends a component together with the *thread* that started it, so whoever starts some
 //! must live as long as they.
 
-use crate::channel::packet::{self, Patience};
+use crate::channel::packet::{self, PacketError, Patience};
 use crate::error::{ComponentError, During, Result};
 use crate::kernel::{self, Recipe, STEPS};
 use crate::sandbox::{Door, Orders, Profile, Wall};
@@ -112,6 +112,11 @@ pub(crate) fn make_mounts(program: &Program, bytes_max: u64) -> Result<[OwnedFd;
                 Err(ComponentError::SandboxLacks { what: "regions", reason })
             }
         },
+        // It sends two files and no more: this process could not take them.
+        Err(PacketError::Files) => {
+            let source = Errno::MFILE.into();
+            Err(ComponentError::System { what: "receiving the mounts of regions", source })
+        }
         Err(_) => {
             let mut words = [0; 512];
             let said = rustix::io::read(&child.words, &mut words).unwrap_or(0);
