@@ -560,9 +560,9 @@ pub struct Mount {
     /// lost. It is kept as ever: `holdfast evidence merge`.
     #[arg(long)]
     pub no_send_again: bool,
-    /// Send each change at once, and let close wait until the server has it on disk. Otherwise, while no other device uses
-    /// the file system, changes are gathered here for a third of a second; whoever looks at it elsewhere sees them all
-    /// the same, and fsync always waits for the server. For all mounts of this key.
+    /// Send each change at once, and let close wait until the server has it on disk. Otherwise changes
+    /// that come in a row are gathered here for a third of a second, by several devices in turn; whoever looks elsewhere
+    /// sees them all the same, and fsync always waits for the server. For all mounts of this key.
     #[arg(long)]
     pub no_gather: bool,
     /// What carries the conversation with the server.

@@ -5,8 +5,9 @@ use clap::builder::TypedValueParser;
 use holdfast_crypto::{Digest, PublicKey};
 use rustix::process::geteuid;
 use std::ffi::OsString;
+use std::fs::Permissions;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Directories that the user may choose.
@@ -136,6 +137,24 @@ impl Directories {
         found.sort();
         Ok(found)
     }
+}
+
+/// Holdfast's own directory for what runs: volumes that root attached, and the socket of the helper for programs.
+pub const RUN_DIRECTORY: &str = "/run/holdfast";
+
+/// Makes a directory that everybody can look into, whatever the umask. One that is there stays as it is, but for
+/// [`RUN_DIRECTORY`], which earlier versions made for root alone.
+///
+/// # Errors
+/// It cannot be made.
+pub fn make_shared(path: &Path) -> Outcome {
+    let is_own = path == Path::new(RUN_DIRECTORY) && geteuid().is_root();
+    if path.is_dir() && !is_own {
+        return Ok(());
+    }
+    std::fs::create_dir_all(path)
+        .and_then(|()| std::fs::set_permissions(path, Permissions::from_mode(0o755)))
+        .map_err(|error| Failure::new(Exit::CannotCreate, format!("{}: {error}", path.display())))
 }
 
 /// Makes a directory that only its owner can look into.

@@ -341,15 +341,13 @@ impl World {
                 .flatten()
                 .is_some();
             if is_contended || (obstacle && self.fault != Fault::NoWaiting) {
-                waiting.claim.get_or_insert_with(|| {
-                    self.table.claim(device, &touched, waiting.operation.wish.delegation)
-                });
+                waiting.claim.get_or_insert_with(|| self.table.claim(device, &touched));
                 left.push(waiting);
                 continue;
             }
             let others = (0..CLIENTS).filter(|client| *client != waiting.client);
             self.report.intruded += others.filter(|client| self.has_delegation(*client)).count() as u64;
-            if change.is_none() && !waiting.operation.wish.delegation {
+            if change.is_none() {
                 let waited_ms = self.now_ms - waiting.since_ms;
                 self.report.waited_ms_max = self.report.waited_ms_max.max(waited_ms);
             }
@@ -580,7 +578,7 @@ impl World {
                 }
                 let delegation = match self.work {
                     Work::Leases => false,
-                    Work::Lonely => change.is_some() || self.random.chance(50),
+                    Work::Lonely => true,
                     Work::Contended => self.random.chance(70),
                 };
                 let one = &mut self.clients[index];

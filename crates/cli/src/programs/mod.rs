@@ -13,7 +13,7 @@ use crate::control::{Client, Order};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys::{self, Key};
 use crate::output::Format;
-use crate::paths::Directories;
+use crate::paths::{Directories, make_shared};
 use holdfast_callers::door::Denial;
 use holdfast_callers::hashes::{self, Hashed};
 use holdfast_callers::manifest::{self, Manifest};
@@ -22,9 +22,9 @@ use holdfast_callers::{helper, launch};
 use holdfast_crypto::{Digest, PublicKey};
 use holdfast_fuse::mountpoint;
 use serde::{Deserialize, Serialize};
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io::Write;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A file in a mount, as its process knows it.
@@ -171,15 +171,7 @@ fn is_meant(who: &Who, digest: &Digest) -> bool {
 pub fn callers(arguments: &args::Callers) -> Outcome {
     crate::logging::to_stderr();
     if let Some(folder) = arguments.socket.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        let failed = |error: std::io::Error| {
-            Failure::new(Exit::CannotCreate, format!("{}: {error}", folder.display()))
-        };
-        let is_default = arguments.socket == Path::new(holdfast_callers::SOCKET);
-        if is_default || !folder.exists() {
-            std::fs::create_dir_all(folder).map_err(failed)?;
-            // All users of the machine come here, whatever umask root has.
-            std::fs::set_permissions(folder, Permissions::from_mode(0o755)).map_err(failed)?;
-        }
+        make_shared(folder)?;
     }
     let ready = || tracing::info!(socket = %arguments.socket.display(), "identifying programs");
     helper::serve(&arguments.socket, ready).map_err(|error| {

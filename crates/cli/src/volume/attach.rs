@@ -10,12 +10,10 @@ use crate::control::Client;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::mount::daemon;
 use crate::output::{Format, progress};
-use crate::paths::{Directories, make_private};
+use crate::paths::{Directories, RUN_DIRECTORY, make_private, make_shared};
 use holdfast_fuse::mountpoint;
 use serde::Serialize;
 use std::ffi::OsString;
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -118,10 +116,9 @@ fn default_directory(place: &Place) -> Outcome<PathBuf> {
     let base = match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
         Some(path) if !rustix::process::geteuid().is_root() && path.is_absolute() => path.join("holdfast"),
         _ => {
-            // Others than root find the helper for programs there.
-            let shared = PathBuf::from("/run/holdfast");
-            let made = DirBuilder::new().recursive(true).mode(0o755).create(&shared);
-            made.map_err(|error| Failure::new(Exit::CannotCreate, format!("{}: {error}", shared.display())))?;
+            // All users find the helper for programs there.
+            let shared = PathBuf::from(RUN_DIRECTORY);
+            make_shared(&shared)?;
             shared
         }
     };

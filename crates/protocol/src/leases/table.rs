@@ -4,9 +4,8 @@
 //! - an operation is ordered only when [`LeaseTable::in_the_way`] says that nobody else's lease forbids it, and nobody
 //!   is granted what a waiting operation has claimed: so a writer waits for at most one term, and one who only looks for
 //!   at most [`DELEGATION_MS`];
-//! - where several want the delegation, they have it in turn, each for [`SLICE_MS`] at least if it has something to do, and
-//!   whoever only looks goes in between: so nobody alive waits for more than one slice to look, or for as many as there are
-//!   others at work to go on;
+//! - where several want the delegation, they have it in turn, each for [`SLICE_MS`] at least, and what waited for one of them
+//!   is ordered before the next one has it: so an operation waits for one holder, however many there are;
 //! - a scope that was recalled counts as held until its holder has said that it gave it up, or its time is over;
 //! - a session that has recalls to acknowledge gets nothing and keeps nothing for longer;
 //! - what sessions held before a restart counts as held by them, whatever it was, until they are heard from or the
@@ -37,8 +36,9 @@ pub(super) const LOOK_MS: u64 = 35;
 /// milliseconds; and if that was in vain, when it is tried again.
 const CLEARING_MS: u64 = 300;
 const CLEAR_AGAIN_MS: u64 = 5_000;
-/// Who has not wished for the delegation for so long loses its turn, in milliseconds.
-const TURN_MS: u64 = 2_000;
+/// Whose turn it is loses it if it has not wished for the delegation for so long, in milliseconds: a few round trips of a far
+/// link. Until then nobody else has it, as when a program has just ended.
+const TURN_MS: u64 = 250;
 /// A recall that takes longer to acknowledge makes its holder a slow one, in milliseconds.
 const ACKNOWLEDGE_MS_MAX: u64 = 10_000;
 /// Shortest time for which a slow device is granted nothing, in milliseconds.
@@ -54,8 +54,6 @@ pub struct ClaimId(u64);
 
 struct Claim {
     device: DeviceId,
-    /// It wishes for the delegation itself.
-    wishes: bool,
     everything: bool,
     scopes: BTreeSet<Scope>,
 }
@@ -168,7 +166,7 @@ pub struct LeaseTable {
     /// Devices that wish for the delegation and have not had it since, in the order of their turns, with when they last
     /// wished.
     turns: VecDeque<(DeviceId, u64)>,
-    /// The last claim that began before the delegation was last given up: those who only look go first.
+    /// The last claim that began before the delegation was last given up: it is not granted again before that is ordered.
     waited: ClaimId,
     /// For whose turn others' leases are recalled and their changes wait, and until when.
     clearing: Option<(DeviceId, u64)>,
@@ -242,16 +240,16 @@ impl LeaseTable {
         }
     }
 
-    /// An operation that waits for leases of others, and `wishes` for the delegation itself or not: what it changes is granted
-    /// to nobody until [`LeaseTable::end_claim`].
-    pub fn claim(&mut self, device: DeviceId, touched: &Touched, wishes: bool) -> ClaimId {
+    /// An operation that waits for leases of others: what it changes is granted to nobody until
+    /// [`LeaseTable::end_claim`].
+    pub fn claim(&mut self, device: DeviceId, touched: &Touched) -> ClaimId {
         self.next_claim += 1;
         let id = ClaimId(self.next_claim);
         let scopes = touched.scopes();
         for scope in &scopes {
             self.claimed.entry(*scope).or_default().push(device);
         }
-        self.claims.insert(id, Claim { device, wishes, everything: touched.everything, scopes });
+        self.claims.insert(id, Claim { device, everything: touched.everything, scopes });
         id
     }
 
@@ -410,7 +408,8 @@ impl LeaseTable {
             session.delegated_until_ms = now_ms + delegation_ms;
             grant.delegation_ms = u32::try_from(delegation_ms).unwrap_or(u32::MAX);
         }
-        // What is granted to others now would only have to be recalled for those whose turn it is.
+        // A device that waits for its turn while others do too, and whoever reads while the way is cleared for a turn, gets no
+        // leases: the next holder's grant would wait for their recall.
         let is_turn_of_others =
             self.turns.iter().any(|(device, _)| *device == id.device) && self.turns.len() > 1;
         let is_cleared =
@@ -590,8 +589,8 @@ impl LeaseTable {
         self.turns.retain(|(waiting, _)| *waiting != device);
     }
 
-    /// Whether a session may have the file system for itself: it is its turn, whoever only looks has gone first, and nobody
-    /// else holds anything. What others hold is recalled for it, once they have had it for a slice.
+    /// Whether a session may have the file system for itself: it is its turn, what waited for the holder before it has been
+    /// ordered, and nobody else holds anything. What others hold is recalled for it, once they have had it for a slice.
     fn may_have_all(&mut self, id: SessionId, pending: &Touched, now_ms: u64) -> bool {
         let is_over = |(device, at_ms): &(DeviceId, u64)| {
             *device != id.device && now_ms.saturating_sub(*at_ms) >= TURN_MS
@@ -603,9 +602,8 @@ impl LeaseTable {
         let is_anothers = self.delegate.as_ref().is_some_and(is_other)
             || self.sessions.iter().any(|(other, session)| is_other(other) && session.inherited);
         let is_turn = self.turns.front().is_none_or(|(device, _)| *device == id.device);
-        let mut waited = self.claims.range(..=self.waited);
-        let others_look = waited.any(|(_, claim)| claim.device != id.device && !claim.wishes);
-        if is_anothers || !is_turn || others_look {
+        let others_waited = self.claims.range(..=self.waited).any(|(_, claim)| claim.device != id.device);
+        if is_anothers || !is_turn || others_waited {
             return false;
         }
         let holds = |(other, session): &(&SessionId, &Session)| is_other(other) && !session.scopes.is_empty();

@@ -43,7 +43,7 @@ fn changes_wait_for_holders() {
     assert_eq!(table.recall(session(1), one.epoch, 0, 30), None);
 
     let touched = Touched::file(changed);
-    let claim = table.claim(DeviceId(3), &touched, false);
+    let claim = table.claim(DeviceId(3), &touched);
     assert_eq!(table.in_the_way(DeviceId(3), &touched, false, 30), Some(1_020));
     assert!(table.take_recalled());
     let recall = table.recall(session(1), one.epoch, 0, 40).expect("it is recalled");
@@ -188,8 +188,8 @@ fn delegations() {
 }
 
 /// Proves: who wants the delegation at once with others has it in turn, equally long, and most of the time somebody has it;
-/// nothing of others has its place meanwhile; who only looks waits for the end of one slice at most, and can then read
-/// under leases for a slice.
+/// nothing of others has its place meanwhile; an operation waits for the end of one slice at most; and who only looks can
+/// then read under leases for a while.
 #[test]
 fn slices() {
     const END: u64 = 20_000;
@@ -238,7 +238,7 @@ fn slices() {
             }
             let touched = if works { Touched::file(own) } else { nothing() };
             if table.in_the_way(DeviceId(number), &touched, works, now).is_some() {
-                device.claim.get_or_insert_with(|| (table.claim(DeviceId(number), &touched, works), now));
+                device.claim.get_or_insert_with(|| (table.claim(DeviceId(number), &touched), now));
                 continue;
             }
             assert!(!is_anothers, "{number} at {now}");
@@ -258,7 +258,7 @@ fn slices() {
     assert!(had[..3].iter().sum::<u64>() > END / 3, "{had:?}");
     assert!(had[..3].iter().all(|one| one * 10 > had[0] * 9 && one * 10 < had[0] * 11), "{had:?}");
     assert!(waited[3] <= LOOK_MS + 3 * TAKES, "{waited:?}");
-    assert!(waited[..3].iter().all(|one| *one <= 3 * (SLICE_MS + 4 * TAKES)), "{waited:?}");
+    assert!(waited[..3].iter().all(|one| *one <= SLICE_MS + 4 * TAKES), "{waited:?}");
     assert!(devices[&4].read > END / 5, "{}", devices[&4].read);
 }
 

@@ -34,8 +34,8 @@ const MARGIN: Duration = Duration::from_secs(2);
 pub(super) const SMALL_MAX: usize = 1 << 20;
 /// Most things changed here that wait to be sent; whoever changes more waits for the server.
 const CHANGES_WAITING_MAX: usize = 4000;
-/// So many edits within [`STREAK_SPAN`] make the delegation worth asking for; twice as many each time that it was recalled
-/// before it had saved anything, up to the most.
+/// How many edits within [`STREAK_SPAN`] make this client ask for the delegation. The number doubles, up to [`STREAK_MAX`],
+/// each time the delegation is recalled before it has saved an operation, and is this again once one has.
 const STREAK: u32 = 4;
 const STREAK_MAX: u32 = 64;
 const STREAK_SPAN: Duration = Duration::from_secs(1);
@@ -65,7 +65,7 @@ pub(super) struct Gathering {
     streak: Option<(Instant, u32)>,
     last_edit: Option<Instant>,
     wishing: bool,
-    /// How many edits in a row the delegation is wished for at; 0: [`STREAK`].
+    /// How many edits within [`STREAK_SPAN`] it takes now; 0 at the start, which means [`STREAK`].
     worth: u32,
     /// Edits made here, and operations that they became, since the last recall.
     pub(super) made_here: u64,
