@@ -3,18 +3,21 @@
 use crate::common;
 
 use common::process::Process;
-use common::{World, ended, eventually, run, text};
+use common::{World, ended, eventually, eventually_some, run, text};
 use std::fs;
 use std::process::{Command, Stdio};
 
-/// The front end of a server, as `holdfast components` lists it.
-fn front_end(world: &World) -> serde_json::Value {
-    let output = run(world.holdfast("operator").args(["components", "--json"]));
-    let listings: serde_json::Value = serde_json::from_str(&output).expect("JSON");
-    let own = listings.as_array().expect("a list").iter().find(|listing| {
-        listing["name"] == "server" && listing["pid"].as_u64() == Some(world.server_process().into())
-    });
-    own.expect("the server's components")["components"][0].clone()
+/// The front end of a server, as `holdfast components` lists it. Waits until there is one that is not the process `killed`.
+fn front_end(world: &World, killed: Option<u64>) -> serde_json::Value {
+    eventually_some("there is a front end", || {
+        let output = run(world.holdfast("operator").args(["components", "--json"]));
+        let listings: serde_json::Value = serde_json::from_str(&output).expect("JSON");
+        let own = listings.as_array().expect("a list").iter().find(|listing| {
+            listing["name"] == "server" && listing["pid"].as_u64() == Some(world.server_process().into())
+        });
+        let front = own.expect("the server's components")["components"][0].clone();
+        front["pid"].as_u64().is_some_and(|pid| Some(pid) != killed).then_some(front)
+    })
 }
 
 /// The front end is there without being asked for, is listed with its privileges, and can be killed while a file system is
@@ -24,23 +27,25 @@ fn by_default_and_started_anew() {
     let mut world = World::new(&["anna"]);
     let anna = world.mount("anna").join("anna");
     fs::write(anna.join("before"), "before").expect("written");
+    let mut killed = None;
     for round in 0..3 {
-        let front = front_end(&world);
+        let front = front_end(&world, killed);
         assert_eq!(front["name"], "server-front");
         assert_eq!(front["lacking"], serde_json::json!([]));
         assert_eq!(front["files"], serde_json::json!(["tcp", "udp", "counters"]));
         assert!(!front["guards"].as_array().expect("a list").is_empty());
-        let Some(pid) = front["pid"].as_i64() else { continue };
+        let pid = front["pid"].as_u64().expect("a process");
         let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a status");
         assert!(status.contains("Seccomp:\t2\n") && status.contains("NoNewPrivs:\t1\n"), "{status}");
         run(Command::new("kill").args(["-9", &pid.to_string()]));
+        killed = Some(pid);
         fs::write(anna.join("after"), format!("after {round}")).expect("written");
     }
     world.umount("anna");
     let anna = world.mount("anna").join("anna");
     assert_eq!(fs::read_to_string(anna.join("before")).expect("read"), "before");
     assert_eq!(fs::read_to_string(anna.join("after")).expect("read"), "after 2");
-    assert!(front_end(&world)["restarts"].as_u64().expect("a number") > 0);
+    assert!(front_end(&world, killed)["restarts"].as_u64().expect("a number") > 0);
 }
 
 /// Where namespaces cannot be made, the server does not start, says what is lacking and what can be done; it never goes

@@ -9,7 +9,7 @@ use crate::pages::Pages;
 use crate::settings::{OpenObjectsError, Settings};
 use crate::watched::Watched;
 use crate::{adopt, claim};
-use holdfast_log::{Storage, StorageFile, StorageLock, segment_name, segment_number};
+use holdfast_log::{SEGMENT_HEADER_BYTES, Storage, StorageFile, StorageLock, segment_name, segment_number};
 use parking_lot::{Condvar, Mutex};
 use sha2::{Digest as _, Sha256};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -357,6 +357,15 @@ impl State {
         let leaving: Vec<u32> = self.catalogue.leaving.keys().copied().collect();
         leaving.into_iter().for_each(|number| self.condemn_if_leaving(number));
         let condemned: BTreeSet<u32> = self.catalogue.condemned.iter().map(|one| one.entry.number).collect();
+        let mut last_written = 0;
+        for &number in numbers.iter().rev() {
+            let name = segment_name(number);
+            let length = local.open(&name).and_then(|file| file.len());
+            if length.map_err(OpenObjectsError::io("measuring", &name))? > SEGMENT_HEADER_BYTES {
+                last_written = number;
+                break;
+            }
+        }
         for &number in &numbers {
             let name = segment_name(number);
             // One into which holes were punched is still there.
@@ -374,8 +383,9 @@ impl State {
                     continue;
                 }
                 None => {
-                    // The log goes on behind the last one, so all before it were sealed.
-                    let is_sealed = Some(&number) != numbers.last();
+                    // One that others with records follow. The log begins the next segment before it seals one, so that of
+                    // the last with records it may have to cut off what a power loss has left torn; that is not sent.
+                    let is_sealed = number < last_written;
                     let removed_after = self.catalogue.leaving.get(&number).copied();
                     let growing = Growing {
                         written: length,
