@@ -23,7 +23,7 @@ pub(crate) const ADOPTED: SyncSite = SyncSite("objects: taken over");
 pub(crate) const EPOCHS_TRIED: u64 = 32;
 /// Epochs before ours whose heads are asked for.
 const HEADS_TRIED: usize = 1000;
-/// Manifests and segments that are asked for by name behind the last that is known.
+/// Manifests, heads and segments that are asked for by name behind the last that is known.
 pub(crate) const AHEAD: u64 = 3;
 
 /// The catalogue to begin with. It is not written yet.
@@ -41,7 +41,7 @@ pub(crate) fn begin(
             tracing::warn!(bucket = bucket.describe(), owner = owner.shown(), "its store is taken over");
             // First the note, then the look at what is there: whoever still writes acknowledges nothing from here on.
             let token = local.entropy().map_err(OpenObjectsError::io("drawing", "a token"))?;
-            let (epoch, host) = (owner.epoch + 1, settings.host.clone());
+            let (epoch, host) = (claim::newest_epoch(bucket, &owner)? + 1, settings.host.clone());
             let ours = Owner { epoch, token, host, since_s: now_s(), ..owner };
             bucket.put(names::OWNER, ours.to_text().as_bytes())?;
             adopt(local, bucket, &ours)
@@ -87,10 +87,12 @@ pub(crate) fn give_up_if_replaced(
     catalogue: Catalogue,
 ) -> Result<Option<Catalogue>, OpenObjectsError> {
     // A store with another name is nobody's that stands by with this one.
-    let is_replaced = |owner: &Owner| owner.store == catalogue.store && !claim::is_ours(owner, &catalogue);
-    let Some(owner) = claim::owner(bucket)?.filter(is_replaced) else {
+    let Some(owner) = claim::owner(bucket)?.filter(|owner| owner.store == catalogue.store) else {
         return Ok(Some(catalogue));
     };
+    if claim::is_ours(&owner, &catalogue) && claim::newest_epoch(bucket, &owner)? <= catalogue.epoch {
+        return Ok(Some(catalogue));
+    }
     tracing::warn!(
         bucket = bucket.describe(),
         owner = owner.shown(),

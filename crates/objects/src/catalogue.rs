@@ -8,7 +8,7 @@
 //! Invariant: the catalogue lists a segment only once the bucket has its objects, and a manifest lists all that the
 //! catalogue lists and all that is condemned but whose contents are not all in the bucket at their new places. A segment into
 //! which holes were punched is condemned as it was before and listed as it is now; of the same number, the manifest lists what
-//! was condemned first.
+//! was condemned first. The greatest number that manifests list never falls, so long as nothing is lost.
 
 use crate::entry::{Entry, EntryOne, Form};
 use crate::names::StoreId;

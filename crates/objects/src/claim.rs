@@ -4,7 +4,8 @@
 //! kept apart; they are noticed. Each start writes the note anew, and whoever finds another's there writes nothing more.
 //! Until then both write under names of their own, so neither spoils what the other wrote.
 
-use crate::bucket::BucketError;
+use crate::adopt::AHEAD;
+use crate::bucket::{Bucket, BucketError};
 use crate::catalogue::{Catalogue, Owner};
 use crate::entry::Entry;
 use crate::names;
@@ -13,7 +14,7 @@ use crate::tiered::{Claim, Growing, Inner, Loss, State, now_s};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The owner's note; `None`: there is none.
-pub(crate) fn owner(bucket: &dyn crate::bucket::Bucket) -> Result<Option<Owner>, OpenObjectsError> {
+pub(crate) fn owner(bucket: &dyn Bucket) -> Result<Option<Owner>, OpenObjectsError> {
     match bucket.get(names::OWNER, None) {
         Ok(bytes) => Owner::of_text(&bytes).map(Some).ok_or_else(|| OpenObjectsError::Damaged {
             what: format!("the object {}/{}", bucket.describe(), names::OWNER),
@@ -22,6 +23,36 @@ pub(crate) fn owner(bucket: &dyn crate::bucket::Bucket) -> Result<Option<Owner>,
         Err(error) if error.is_absent() => Ok(None),
         Err(error) => Err(error.into()),
     }
+}
+
+/// The newest epoch in which a server has written anything that counts, for who knows of one by the owner's note. That alone
+/// does not tell: one of an earlier start may have arrived late, and stands in place of the newest until a server runs that
+/// puts it right. But each start writes a manifest and a head before anything else counts.
+pub(crate) fn newest_epoch(bucket: &dyn Bucket, owner: &Owner) -> Result<u64, OpenObjectsError> {
+    let mut listed = bucket.list(&names::manifests(&owner.store))?;
+    listed.extend(bucket.list(&names::heads(&owner.store))?);
+    let names = listed.iter().map(|one| one.name.as_str());
+    Ok(newest_of(bucket, &owner.store, owner.epoch, names)?)
+}
+
+/// The same, by a listing. That may lag, so heads are asked for by name, too.
+fn newest_of<'a>(
+    bucket: &dyn Bucket,
+    store: &names::StoreId,
+    known: u64,
+    listed: impl Iterator<Item = &'a str>,
+) -> Result<u64, BucketError> {
+    let mut newest = listed.filter_map(|name| names::epoch_of(store, name)).fold(known, u64::max);
+    let mut next = newest + 1;
+    while next <= newest + AHEAD {
+        match bucket.length(&names::head(store, next)) {
+            Ok(_) => newest = next,
+            Err(error) if error.is_absent() => {}
+            Err(error) => return Err(error),
+        }
+        next += 1;
+    }
+    Ok(newest)
 }
 
 /// Whether nobody has made the prefix its own since this catalogue was written.
@@ -102,6 +133,11 @@ pub(crate) fn take(inner: &Inner) -> Result<(), OpenObjectsError> {
         Some(_) => {}
     }
     let listed = Listing::read(inner, store)?;
+    let names = listed.manifests.iter().map(String::as_str);
+    if inner.note(newest_of(&*inner.bucket, &store, epoch, names))? > epoch {
+        let why = format!("{place} was taken over by a server whose note an earlier one has replaced");
+        return Err(lose(inner, why, Loss::Another));
+    }
     let mut missing = listed.missing(inner)?;
     {
         let state = inner.state.lock();

@@ -102,6 +102,11 @@ pub(crate) fn head_of(store: &StoreId, name: &str) -> Option<u64> {
     name.strip_prefix(&heads(store))?.parse().ok()
 }
 
+/// Epoch of a manifest or a head.
+pub(crate) fn epoch_of(store: &StoreId, name: &str) -> Option<u64> {
+    head_of(store, name).or_else(|| manifest_of(store, name).map(|(epoch, _)| epoch))
+}
+
 pub(crate) fn tails(store: &StoreId) -> String {
     format!("{}/tail-", of(store))
 }

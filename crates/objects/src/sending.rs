@@ -6,7 +6,7 @@
 //! then its objects.
 
 use crate::address::Durability;
-use crate::catalogue::Head;
+use crate::catalogue::{Catalogue, Condemned, Head};
 use crate::claim;
 use crate::entry::{self, Entry, Form, Part};
 use crate::names::{self, StoreId};
@@ -257,32 +257,40 @@ pub(crate) fn put_manifest(inner: &Inner) -> Result<(), OpenObjectsError> {
     let has_format = !manifest.format.is_empty();
     let name = names::manifest(&manifest.store, manifest.epoch, manifest.number);
     let head = Head { store: manifest.store, manifest: manifest.number };
-    inner.save().map_err(OpenObjectsError::io("writing", "the catalogue of objects"))?;
-    let put = inner.note(inner.bucket.put(&name, &manifest.to_bytes())).and_then(|()| {
+    let put = || {
+        inner.save().map_err(OpenObjectsError::io("writing", "the catalogue of objects"))?;
+        inner.note(inner.bucket.put(&name, &manifest.to_bytes()))?;
         // Only now it counts: nothing that it replaces goes before.
         let name = names::head(&manifest.store, manifest.epoch);
-        inner.note(inner.bucket.put(&name, head.to_text().as_bytes()))
-    });
+        Ok(inner.note(inner.bucket.put(&name, head.to_text().as_bytes()))?)
+    };
+    let put = put();
     let mut state = inner.state.lock();
-    if let Err(error) = put {
+    if put.is_err() {
         state.needs_manifest = true;
-        return Err(error.into());
+        return put;
     }
     let last = state.manifest.replace(LastManifest { name, has_format });
     state.old_objects.extend(last.map(|last| last.name));
     Ok(())
 }
 
-/// Condemned segments whose contents are all in the bucket at their new places leave the manifest.
+/// Condemned segments whose contents are all in the bucket at their new places leave the manifest. Only the last segment that
+/// it lists stays until a later one is there: the parts behind it name it as what comes before them, and whoever takes over
+/// numbers its segments on from it, so that no place is used twice.
 fn unlist(inner: &Inner) -> Result<(), OpenObjectsError> {
     let unlisted: Vec<Entry> = {
         let mut guard = inner.state.lock();
         let state = &mut *guard;
         let first_growing = state.growing.iter().find(|(_, growing)| growing.written > SEGMENT_HEADER_BYTES);
         let before = first_growing.map_or(u32::MAX, |(number, _)| *number);
+        let Catalogue { segments, condemned, .. } = &mut state.catalogue;
+        let listed = |one: &&Condemned| one.unlisted_s.is_none();
+        let greatest = condemned.iter().filter(listed).map(|one| one.entry.number).max();
+        let is_last = |number| Some(number) == greatest && segments.range(number..).next().is_none();
         // In the order in which they were removed: a manifest shows the store as it was after some removal.
-        let ready = |one: &&mut crate::catalogue::Condemned| one.after < before;
-        let listed = state.catalogue.condemned.iter_mut().filter(|one| one.unlisted_s.is_none());
+        let ready = |one: &&mut Condemned| one.after < before && !is_last(one.entry.number);
+        let listed = condemned.iter_mut().filter(|one| one.unlisted_s.is_none());
         let mut unlisted = Vec::new();
         for one in listed.take_while(ready) {
             one.unlisted_s = Some(now_s());

@@ -357,8 +357,9 @@ impl State {
         let leaving: Vec<u32> = self.catalogue.leaving.keys().copied().collect();
         leaving.into_iter().for_each(|number| self.condemn_if_leaving(number));
         let condemned: BTreeSet<u32> = self.catalogue.condemned.iter().map(|one| one.entry.number).collect();
-        let mut last_written = 0;
-        for &number in numbers.iter().rev() {
+        // The last that has records; here or in the bucket.
+        let mut last_written = self.catalogue.segments.keys().next_back().copied().unwrap_or(0);
+        for &number in numbers.iter().rev().take_while(|number| **number > last_written) {
             let name = segment_name(number);
             let length = local.open(&name).and_then(|file| file.len());
             if length.map_err(OpenObjectsError::io("measuring", &name))? > SEGMENT_HEADER_BYTES {
@@ -383,10 +384,11 @@ impl State {
                     continue;
                 }
                 None => {
-                    // One that others with records follow. The log begins the next segment before it seals one, so that of
-                    // the last with records it may have to cut off what a power loss has left torn; that is not sent.
-                    let is_sealed = number < last_written;
                     let removed_after = self.catalogue.leaving.get(&number).copied();
+                    // One that others with records follow, or that the log has removed. The log begins the next segment
+                    // before it seals one, so that of the last with records it may have to cut off what a power loss has
+                    // left torn; that is not sent.
+                    let is_sealed = number < last_written || removed_after.is_some();
                     let growing = Growing {
                         written: length,
                         synced: length,

@@ -5,5 +5,6 @@ mod compaction;
 mod outlines;
 mod parts;
 mod punch;
+mod restarts;
 mod s3;
 mod tiered;

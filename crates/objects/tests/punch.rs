@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::{config, impatient, open, record, settings, settle};
+use common::{config, impatient, open, record, settings, settle, wait_for_a_round, wait_until_sent};
 use holdfast_log::simulated::{Crash, PowerLoss};
 use holdfast_log::{Log, Position, ScanDepth, Scanned};
 use holdfast_objects::simulated::{Fate, Simulated};
@@ -11,8 +11,6 @@ use holdfast_testing::eventually;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
 /// Room enough that no segment has to be dropped here, and so little that each is.
 const ROOM: [u64; 2] = [1 << 20, 20_000];
@@ -63,13 +61,6 @@ fn sealed(log: &Log, known: &BTreeMap<Position, Vec<u8>>) -> BTreeMap<u32, (Vec<
     segments
 }
 
-/// Waits until the bucket has all sealed segments.
-fn wait_until_sent(log: &Log) {
-    eventually("the bucket has all sealed segments", || {
-        log.sealed_segments().iter().all(|(number, _)| log.can_punch_holes(*number))
-    });
-}
-
 /// Waits until the bucket has nothing but what makes up the segments.
 fn wait_until_clear(tier: &Tiered, bucket: &Simulated) {
     eventually("what is dead leaves the bucket", || {
@@ -88,19 +79,6 @@ fn wait_until_clear(tier: &Tiered, bucket: &Simulated) {
         let slack = headers * 200 + 4500;
         bytes >= expected && bytes <= expected + slack && tier.standing().waiting_bytes < 4500
     });
-}
-
-/// Waits until the thread that sends has gone round at least once more: each time it asks for the owner's note, at most three
-/// times.
-fn wait_for_a_round(bucket: &Simulated) {
-    let asked = Arc::new(AtomicUsize::new(0));
-    let noted = asked.clone();
-    bucket.with_fates(move |_, name| {
-        noted.fetch_add(usize::from(name.ends_with("owner")), SeqCst);
-        Fate::Good
-    });
-    eventually("the thread that sends goes round", || asked.load(SeqCst) >= 7);
-    bucket.without_fates();
 }
 
 /// Proves: holes free what they cover, in segments of one object and of parts, again and again, with no byte of it read or
@@ -262,7 +240,8 @@ fn op() -> impl Strategy<Value = Op> {
 struct Model {
     needed: BTreeMap<Position, Vec<u8>>,
     dead: BTreeMap<Position, Vec<u8>>,
-    /// Those of the dead that were never acknowledged: once the disk is lost, others may take their places.
+    /// Those of the dead that were never acknowledged: once the disk is lost, others may be in their places. Those are later
+    /// ones, or earlier ones that nobody acknowledged either, and whose requests arrive late.
     unacknowledged: Vec<Position>,
 }
 
@@ -365,7 +344,7 @@ fn run(durability: Durability, ops: &[Op]) {
                 let found = scanned(&log);
                 if loses {
                     for place in std::mem::take(&mut model.unacknowledged) {
-                        if !found.contains_key(&place) {
+                        if found.get(&place) != model.dead.get(&place) {
                             model.dead.remove(&place);
                         }
                     }

@@ -3,10 +3,11 @@
 
 use holdfast_log::simulated::PowerLoss;
 use holdfast_log::{Log, LogConfig, Storage};
-use holdfast_objects::simulated::Simulated;
-use holdfast_objects::{Durability, Settings, Tiered};
+use holdfast_objects::simulated::{Fate, Simulated};
+use holdfast_objects::{Durability, Kind, Settings, Tiered};
 use holdfast_testing::{PATIENCE, eventually};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 pub fn settings(durability: Durability, anew: bool) -> Settings {
@@ -72,4 +73,29 @@ pub fn record(number: u32) -> Vec<u8> {
 
 pub fn settle(tier: &Tiered) {
     eventually("sealed segments are in the bucket", || tier.standing().waiting_bytes <= 4500);
+}
+
+/// Waits until the bucket has all sealed segments.
+pub fn wait_until_sent(log: &Log) {
+    eventually("the bucket has all sealed segments", || {
+        log.sealed_segments().iter().all(|(number, _)| log.can_punch_holes(*number))
+    });
+}
+
+/// Waits until the thread that sends has gone round at least once more.
+pub fn wait_for_a_round(bucket: &Simulated) {
+    wait_for_a_round_without(bucket, |_, _| false);
+    bucket.without_fates();
+}
+
+/// The same, and from now on some requests are lost. The thread asks for the owner's note each time, at most three
+/// times.
+pub fn wait_for_a_round_without(bucket: &Simulated, is_lost: impl Fn(Kind, &str) -> bool + Send + 'static) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let noted = asked.clone();
+    bucket.with_fates(move |kind, name| {
+        noted.fetch_add(usize::from(name.ends_with("owner")), SeqCst);
+        if is_lost(kind, name) { Fate::Lost } else { Fate::Good }
+    });
+    eventually("the thread that sends goes round", || asked.load(SeqCst) >= 7);
 }
