@@ -125,7 +125,12 @@ impl Service for Echo {
         match request {
             Request::Hello { .. } => {
                 session.admit();
-                Response::Hello(Welcome { version: 2, file_system: None, device: None, abort_after_ms: 0 })
+                Response::Hello(Welcome {
+                    version: holdfast_protocol::message::PROTOCOL_VERSIONS.1,
+                    file_system: None,
+                    device: None,
+                    abort_after_ms: 0,
+                })
             }
             // 32 addresses are a request of a KiB, answered with as much.
             Request::Retrieve(addresses) if addresses.len() == 32 => {

@@ -832,7 +832,7 @@ fn acknowledged_alarm_reuses_no_number() {
     let server = truth.clone();
     world.users[0].link.redirect(&server);
     world.users[0].link.tamper(|response| {
-        if let Response::Committed(receipt) = response {
+        if let Response::Committed(receipt) | Response::LeasedCommitted(receipt, _) = response {
             receipt.value.number += 1;
         }
     });

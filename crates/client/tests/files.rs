@@ -204,7 +204,8 @@ fn appends_of_two_clients() {
         Fault::None
     });
     world.users[0].link.tamper(move |response| {
-        declared.fetch_add(u32::from(matches!(response, Response::View(_))), SeqCst);
+        declared
+            .fetch_add(u32::from(matches!(response, Response::View(_) | Response::LeasedView(..))), SeqCst);
     });
     // Answers and requests are lost; some commits for so long that the server declares them dead.
     let mut asked = 0;

@@ -273,7 +273,7 @@ fn leases_and_delegations() {
             told.store(true, std::sync::atomic::Ordering::SeqCst);
         }
     }));
-    alice.want_delegation(true);
+    alice.want_exclusive(true);
     assert!(!alice.delegation());
     holdfast_testing::eventually("a delegation is given", || {
         alice.fetch().unwrap();

@@ -70,7 +70,7 @@ fn requests() -> Vec<Vec<u8>> {
     };
     [
         founded().0,
-        Request::Hello { versions: (1, 2), file_system: Some(wanted) },
+        Request::Hello { versions: (1, 3), file_system: Some(wanted) },
         Request::SetServerKeys(server_keys()),
         Request::Retrieve(some.clone()),
         Request::Present(some.clone()),

@@ -17,7 +17,7 @@ use holdfast_content::{Base, DeviceId, Handle, Parcel, StoredBlock, UserId};
 use holdfast_crypto::{Digest, Domain, PublicKey, Signature, encode};
 
 /// Versions of this protocol that this program speaks, oldest and newest.
-pub const PROTOCOL_VERSIONS: (u16, u16) = (2, 2);
+pub const PROTOCOL_VERSIONS: (u16, u16) = (3, 3);
 /// Largest message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 8 << 20;
 /// Most blocks or addresses in one message.

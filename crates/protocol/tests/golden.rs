@@ -7,8 +7,9 @@ use holdfast_crypto::{Digest, PublicKey, SigningKey, encode};
 use holdfast_protocol::certificate::{Certificate, Delta, Path};
 use holdfast_protocol::epoch::Declaration;
 use holdfast_protocol::floor::Floor;
+use holdfast_protocol::leases::{LeaseGrant, LeaseWish, Recall, Scope, Withheld};
 use holdfast_protocol::log_tree::{Frontier, leaf};
-use holdfast_protocol::message::{Receipt, ServerKeys};
+use holdfast_protocol::message::{PROTOCOL_VERSIONS, Receipt, ServerKeys};
 use holdfast_protocol::signed::{Signable, Signed};
 use holdfast_protocol::signer::Signer;
 use holdfast_protocol::structure::{Forecast, HandleVersion, LogHead, Outcome, Record, Structure};
@@ -144,6 +145,54 @@ fn golden() -> String {
     writeln!(text, "root      {}\n", forecast().voids.root()).expect("memory");
     writeln!(text, "log of five leaves\nroot      {}", frontier.head().root).expect("memory");
     text
+}
+
+/// What goes beside operations, and comes back, in version 3 of the protocol.
+fn leases() -> String {
+    let group = PrincipalId::Group(GroupId(2));
+    let file = Handle { principal: group, number: 100 };
+    let scopes = vec![Scope::Principal(PrincipalId::User(UserId(1))), Scope::File(file)];
+    let wish = LeaseWish {
+        run: 7,
+        scopes: scopes.clone(),
+        reads: vec![Handle { number: 4, ..file }],
+        edits: vec![Handle { number: 5, ..file }],
+        also: vec![Handle { number: 6, ..file }],
+        reads_everything: false,
+        exclusive: true,
+    };
+    let grant = LeaseGrant {
+        epoch: 5,
+        recalls: 2,
+        term_ms: 45_000,
+        scopes: scopes.clone(),
+        exclusive_ms: 10_000,
+        delegation: false,
+        exclusive: vec![Scope::File(file)],
+        withheld: Withheld { everything: false, ranges: vec![(group, 200, 263)] },
+    };
+    let recall = Recall {
+        epoch: 5,
+        number: 3,
+        scopes: vec![scopes[0]],
+        exclusive: vec![Scope::File(file)],
+        everything: false,
+        delegation: false,
+    };
+    let mut text = format!("protocol  {PROTOCOL_VERSIONS:?}\n");
+    for (name, bytes) in [("wish", encode(&wish)), ("grant", encode(&grant)), ("recall", encode(&recall))] {
+        bytes.chunks(32).for_each(|line| writeln!(text, "{name:<9} {}", hex(line)).expect("memory"));
+    }
+    text
+}
+
+/// Proves: what a client says of leases, and what it is answered, is encoded as the documentation says.
+#[test]
+fn leases_on_the_wire() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/protocol.md");
+    let document = std::fs::read_to_string(path).expect("docs/protocol.md");
+    let leases = leases();
+    assert!(document.contains(&leases), "docs/protocol.md should hold:\n{leases}");
 }
 
 #[test]

@@ -25,7 +25,7 @@ enum Trick {
     /// A well-formed frame with this id and payload, then the end.
     Frame(u64, Vec<u8>),
     /// An answer with the right id that answers another question.
-    Answer(Response),
+    Answer(Box<Response>),
 }
 
 /// Greets one client properly, over the transport it comes by, and then plays its trick. Returns a connection to it.
@@ -67,7 +67,12 @@ fn against(trick: Trick, transport: Transport) -> Connection {
 async fn play(mut stream: Box<dyn Duplex>, trick: Trick) -> std::io::Result<()> {
     let hello = frame::read_header(&mut stream, MESSAGE_BYTES_MAX).await.unwrap().unwrap();
     frame::read_payload(&mut stream, hello).await.unwrap();
-    let welcome = Welcome { version: 2, file_system: None, device: None, abort_after_ms: 0 };
+    let welcome = Welcome {
+        version: holdfast_protocol::message::PROTOCOL_VERSIONS.1,
+        file_system: None,
+        device: None,
+        abort_after_ms: 0,
+    };
     write_frame(&mut stream, hello.id, &encode(&Response::Hello(welcome))).await?;
     stream.flush().await?;
     let asked = frame::read_header(&mut stream, MESSAGE_BYTES_MAX).await.unwrap().unwrap();
@@ -75,7 +80,7 @@ async fn play(mut stream: Box<dyn Duplex>, trick: Trick) -> std::io::Result<()> 
     match trick {
         Trick::Raw(bytes) => stream.write_all(&bytes).await?,
         Trick::Frame(id, payload) => write_frame(&mut stream, id, &payload).await?,
-        Trick::Answer(answer) => write_frame(&mut stream, asked.id, &encode(&answer)).await?,
+        Trick::Answer(answer) => write_frame(&mut stream, asked.id, &encode(&*answer)).await?,
     }
     stream.flush().await?;
     stream.shutdown().await
@@ -101,7 +106,7 @@ fn broken_answers_are_errors() {
     assert!(matches!(outcome(Trick::Frame(2, vec![250, 1])), Err(RpcError::Malformed(_))));
     assert!(matches!(outcome(Trick::Frame(2, Vec::new())), Err(RpcError::Malformed(_))));
     // What an answer means is the caller's to judge, not the transport's.
-    assert_eq!(outcome(Trick::Answer(Response::Refused)), Ok(Response::Refused));
+    assert_eq!(outcome(Trick::Answer(Box::new(Response::Refused))), Ok(Response::Refused));
 }
 
 /// Proves: a server that sends more blocks than were asked for, or keeps sending none, is caught.
@@ -109,7 +114,8 @@ fn broken_answers_are_errors() {
 fn block_counts_are_checked() {
     let ask = |answer, count| {
         let wanted = vec![holdfast_crypto::Digest::ZERO; count];
-        against(Trick::Answer(answer), Transport::Tcp).call_blocking(Request::Retrieve(wanted), PATIENCE)
+        against(Trick::Answer(Box::new(answer)), Transport::Tcp)
+            .call_blocking(Request::Retrieve(wanted), PATIENCE)
     };
     assert!(matches!(ask(Response::Blocks(vec![None; 3]), 2), Err(RpcError::Malformed(_))));
     assert_eq!(ask(Response::Blocks(vec![None; 2]), 2), Ok(Response::Blocks(vec![None; 2])));

@@ -37,7 +37,12 @@ impl Service for Simple {
         match request {
             Request::Hello { .. } => {
                 session.admit();
-                Response::Hello(Welcome { version: 2, file_system: None, device: None, abort_after_ms: 0 })
+                Response::Hello(Welcome {
+                    version: holdfast_protocol::message::PROTOCOL_VERSIONS.1,
+                    file_system: None,
+                    device: None,
+                    abort_after_ms: 0,
+                })
             }
             Request::FetchPending { .. } => {
                 self.waiting.fetch_add(1, SeqCst);

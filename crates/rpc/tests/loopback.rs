@@ -62,13 +62,13 @@ impl Service for Echo {
         drop(self.hangs.lock());
         session.state.fetch_add(1, Ordering::Relaxed);
         match request {
-            Request::Hello { versions, .. } if versions.0 > 2 => Response::Error(ServerError::Version(2, 2)),
+            Request::Hello { versions, .. } if versions.0 > 3 => Response::Error(ServerError::Version(3, 3)),
             Request::Hello { file_system, .. } => {
                 if session.peer != key(99).public() {
                     session.admit();
                 }
                 Response::Hello(Welcome {
-                    version: 2,
+                    version: holdfast_protocol::message::PROTOCOL_VERSIONS.1,
                     file_system: file_system.map(|_| (self.superuser, self.server_keys.clone())),
                     device: None,
                     abort_after_ms: 1000,

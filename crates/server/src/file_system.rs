@@ -308,9 +308,8 @@ impl FileSystem {
         let now_ms = host.clock.monotonic_ms();
         let (mut reply, wanted, grant) = {
             let mut ledger = self.current(host)?;
-            if !self.is_free(host, &ledger, device, certificate.value()) {
-                return Err(ServerError::Busy.into());
-            }
+            let touched = self.if_free(host, &ledger, device, certificate.value(), wish.as_ref());
+            let touched = touched.ok_or(ServerError::Busy)?;
             ledger.must_prove(log_size)?;
             let size = ledger.sequencer().log_size();
             let updated = ledger
@@ -322,7 +321,7 @@ impl FileSystem {
             };
             // What is sent again is shown the view that it was shown at first, which may be outdated.
             let fresh = ledger.sequencer().log_size() > size;
-            let grant = self.grant(host, &ledger, device, wish.as_ref(), fresh);
+            let grant = self.grant(host, &ledger, device, wish.as_ref(), &touched, fresh);
             let mut reply = *reply;
             // Proven up to the view shown, which for a resent request is an old one.
             reply.consistency = ledger.prove(log_size, reply.view.log)?;
@@ -386,9 +385,8 @@ impl FileSystem {
         self.or_never(host, device, number, taken)?;
         let now_ms = host.clock.monotonic_ms();
         let mut ledger = self.current(host)?;
-        if !self.is_free(host, &ledger, device, certificate.value()) {
-            return Err(ServerError::Busy.into());
-        }
+        let touched = self.if_free(host, &ledger, device, certificate.value(), wish.as_ref());
+        let touched = touched.ok_or(ServerError::Busy)?;
         let size = ledger.sequencer().log_size();
         let outcome = ledger.step(&*self.order, |sequencer| {
             sequencer.fast(now_ms, device, &certificate, &structure, membership)
@@ -399,7 +397,7 @@ impl FileSystem {
         };
         self.committed(&mut ledger, device);
         let fresh = ledger.sequencer().log_size() > size;
-        let grant = self.grant(host, &ledger, device, wish.as_ref(), fresh);
+        let grant = self.grant(host, &ledger, device, wish.as_ref(), &touched, fresh);
         Ok((Some(receipt), grant))
     }
 

@@ -393,9 +393,8 @@ impl Host {
         if let Request::Fast { certificate, lease, .. } | Request::Update { certificate, lease, .. } =
             &request
             && let Ok((file_system, device)) = self.member(caller)
-            && let wishes = lease.as_ref().is_some_and(|wish| wish.delegation)
             && let Some((wait_ms, claim)) =
-                file_system.obstacle(self, device, &certificate.value, wishes, has_claim)
+                file_system.obstacle(self, device, &certificate.value, lease.as_ref(), has_claim)
         {
             return Attempted::Waits { request: Box::new(request), wait_ms, claim };
         }
@@ -431,16 +430,16 @@ impl Host {
         if grant.term_ms == 0 {
             return Some(grant);
         }
-        let (run, delegation) = (run?, grant.delegation_ms > 0);
+        let (run, exclusively) = (run?, grant.exclusive_ms > 0);
         let noted = match file_system.order.notes() {
-            Some(notes) => file_system.note_session(notes, device, run, delegation).map_err(Into::into),
-            None => self.leases_note.note(self, file_system, device, run, delegation),
+            Some(notes) => file_system.note_session(notes, device, run, exclusively).map_err(Into::into),
+            None => self.leases_note.note(self, file_system, device, run, exclusively),
         };
         match noted {
             Ok(()) => Some(grant),
             Err(error) => {
                 tracing::warn!(%error, "it cannot be noted who holds leases, so none are granted");
-                None
+                Some(grant.without_leases())
             }
         }
     }
@@ -868,7 +867,11 @@ impl Host {
 /// Refuses a wish for more leases than one operation may carry.
 fn check_wish(wish: Option<&LeaseWish>) -> Result<(), Refused> {
     match wish {
-        Some(wish) if wish.scopes.len() > WISHES_MAX => {
+        Some(LeaseWish { scopes, reads, edits, also, .. })
+            if [scopes.len(), reads.len(), edits.len(), also.len()]
+                .iter()
+                .any(|length| *length > WISHES_MAX) =>
+        {
             refuse(format!("a wish for more than {WISHES_MAX} leases"))
         }
         _ => Ok(()),

@@ -411,7 +411,12 @@ fn a_front_end_taken_over_on_a_stream() {
     committed(running.create(2, Transport::Tcp).expect("created"), &running.key);
     let shown = view(insist(&running.connect(0), &Request::Look { log_size: 0 })).view;
     let Request::Fast { .. } = Author::new(1).fast(&shown) else { panic!("a fast operation") };
-    let hello = |file_system| encode(&Request::Hello { versions: (2, 2), file_system: Some(file_system) });
+    let hello = |file_system| {
+        encode(&Request::Hello {
+            versions: holdfast_protocol::message::PROTOCOL_VERSIONS,
+            file_system: Some(file_system),
+        })
+    };
     // A request in the name of device 1, which did not sign it: device 2 did.
     let mut forged = Author::new(1);
     forged.key = key(12);

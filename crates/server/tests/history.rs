@@ -56,7 +56,10 @@ impl World {
     fn ask(&self, device: u8, request: Request) -> Response {
         let key = if device == 0 { superuser() } else { key(10 + device) };
         let peer = key.public();
-        let file_system = self.host.greet(peer, true, (2, 2), Some(file_system())).file_system;
+        let file_system = self
+            .host
+            .greet(peer, true, holdfast_protocol::message::PROTOCOL_VERSIONS, Some(file_system()))
+            .file_system;
         self.host.handle(&Caller { peer, local: true, file_system, answer_bytes: usize::MAX }, request)
     }
 

@@ -50,7 +50,10 @@ impl World {
     }
 
     fn caller(&self, key: PublicKey) -> Caller {
-        let file_system = self.host.greet(key, true, (2, 2), Some(file_system())).file_system;
+        let file_system = self
+            .host
+            .greet(key, true, holdfast_protocol::message::PROTOCOL_VERSIONS, Some(file_system()))
+            .file_system;
         Caller { peer: key, local: true, file_system, answer_bytes: usize::MAX }
     }
 
@@ -114,15 +117,20 @@ fn greetings_tell_strangers_apart() {
     let world = World::new();
     let greeted = world.host.greet(key(77).public(), false, (1, 9), Some(file_system()));
     let Response::Hello(welcome) = greeted.answer else { panic!("a welcome") };
-    assert_eq!((welcome.version, welcome.device, greeted.admitted), (2, None, false));
+    assert_eq!((welcome.version, welcome.device, greeted.admitted), (3, None, false));
     assert!(welcome.file_system.unwrap().1.verify(&superuser().public()));
-    let greeted = world.host.greet(key(11).public(), false, (2, 2), Some(file_system()));
+    let greeted = world.host.greet(
+        key(11).public(),
+        false,
+        holdfast_protocol::message::PROTOCOL_VERSIONS,
+        Some(file_system()),
+    );
     let Response::Hello(welcome) = greeted.answer else { panic!("a welcome") };
     assert_eq!((welcome.device, greeted.admitted), (Some(DeviceId(1)), true));
     let refused = |versions, wanted| world.host.greet(key(11).public(), false, versions, wanted).answer;
-    assert_eq!(refused((3, 4), Some(file_system())), Response::Error(ServerError::Version(2, 2)));
-    assert_eq!(refused((1, 1), Some(file_system())), Response::Error(ServerError::Version(2, 2)));
-    assert_eq!(refused((2, 2), Some(Digest::ZERO)), Response::Error(ServerError::UnknownFileSystem));
+    assert_eq!(refused((4, 5), Some(file_system())), Response::Error(ServerError::Version(3, 3)));
+    assert_eq!(refused((1, 2), Some(file_system())), Response::Error(ServerError::Version(3, 3)));
+    assert_eq!(refused((3, 3), Some(Digest::ZERO)), Response::Error(ServerError::UnknownFileSystem));
 
     let stranger = world.caller(key(77).public());
     for request in [
@@ -344,8 +352,10 @@ fn server_keys_are_replaced_in_order() {
     assert_eq!(world.ask(0, list(2, vec![server, key(9).public()])), Response::Done);
     assert_eq!(world.ask(0, list(2, vec![server, key(9).public()])), Response::Done, "sent again");
     world = world.restart(Crash::PowerLoss);
-    let Response::Hello(welcome) =
-        world.host.greet(key(11).public(), false, (2, 2), Some(file_system())).answer
+    let Response::Hello(welcome) = world
+        .host
+        .greet(key(11).public(), false, holdfast_protocol::message::PROTOCOL_VERSIONS, Some(file_system()))
+        .answer
     else {
         panic!("a welcome")
     };
@@ -786,7 +796,9 @@ fn damage_to_one_file_system_spares_the_other() {
         committed(world.fast(&mut alice), &server);
     }
     world.host.checkpoint_if_due();
-    let greet = |world: &World, id| world.host.greet(other.public(), true, (2, 2), Some(id));
+    let greet = |world: &World, id| {
+        world.host.greet(other.public(), true, holdfast_protocol::message::PROTOCOL_VERSIONS, Some(id))
+    };
     // The last leaf of the first file system's log of updates, from which nothing else can make it again.
     let name = format!("tree-{}", file_system());
     world.disk.corrupt(&name, world.disk.length(&name).unwrap() - 10);

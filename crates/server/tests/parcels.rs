@@ -58,7 +58,10 @@ impl World {
 
     fn ask_by(&self, member: &SigningKey, request: Request) -> Response {
         let id = member.public().file_system_id();
-        let file_system = self.host.greet(member.public(), true, (2, 2), Some(id)).file_system;
+        let file_system = self
+            .host
+            .greet(member.public(), true, holdfast_protocol::message::PROTOCOL_VERSIONS, Some(id))
+            .file_system;
         self.host.handle(
             &Caller { peer: member.public(), local: true, file_system, answer_bytes: MESSAGE_BYTES_MAX },
             request,

@@ -61,7 +61,10 @@ impl World {
 
     fn ask(&self, device: u8, request: Request) -> Response {
         let key = if device == 0 { superuser() } else { key(10 + device) };
-        let file_system = self.host.greet(key.public(), true, (2, 2), Some(file_system())).file_system;
+        let file_system = self
+            .host
+            .greet(key.public(), true, holdfast_protocol::message::PROTOCOL_VERSIONS, Some(file_system()))
+            .file_system;
         let caller = Caller { peer: key.public(), local: true, file_system, answer_bytes: usize::MAX };
         self.host.handle(&caller, request)
     }

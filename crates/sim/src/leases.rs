@@ -3,15 +3,17 @@
 //!
 //! The machines are those that ship ([`LeaseTable`], [`LeaseHolder`]); around them is as little as it takes: an
 //! operation has its place in the order when the table lets it, is committed a little later, and its answer brings the
-//! state of that place. The oracle: whatever is read under a lease, by a client or by its kernel, is what the last
-//! committed change has left, unless a change of the client's own is on its way.
+//! state of that place. A client that holds a file exclusively changes it by itself, and sends that later, or before it
+//! acknowledges a recall. The oracle: whatever is read, under a lease or in an operation's answer, by a client or by its
+//! kernel, is what the last change has left that was committed, or acknowledged by whoever holds the file exclusively,
+//! when the reading began, or a later one; unless a change of the client's own is on its way.
 
 use crate::random::Random;
 use holdfast_content::{DeviceId, Handle, Membership, PrincipalId, UserId};
 use holdfast_crypto::Digest;
 use holdfast_protocol::certificate::{Certificate, Delta, Path};
 use holdfast_protocol::leases::{
-    ClaimId, LeaseGrant, LeaseHolder, LeaseTable, LeaseWish, Recall, Scope, Touched,
+    ClaimId, LeaseGrant, LeaseHolder, LeaseTable, LeaseWish, Recall, Scope, Touched, Withheld,
 };
 use holdfast_protocol::locks::SessionId;
 use holdfast_protocol::vector::VoidSet;
@@ -47,6 +49,12 @@ pub enum Fault {
     NeverRecalls,
     /// The server recalls everything all the time.
     AlwaysRecalls,
+    /// The server does not mind what operations read.
+    ReadsIgnored,
+    /// It does not say what is withheld.
+    NothingWithheld,
+    /// Clients acknowledge before they have sent what they changed by themselves.
+    HastyFlush,
 }
 
 /// What came of a run.
@@ -62,9 +70,15 @@ pub struct Report {
     pub outdated_ms_max: u64,
     /// Recalls that were carried out.
     pub recalls: u64,
-    /// Steps in which each had the file system for itself.
-    pub delegated: [u64; CLIENTS as usize],
-    /// Operations of others that had their place meanwhile.
+    /// Files read in answers to operations.
+    pub fetched: u64,
+    /// Changes made under exclusive leases.
+    pub made_here: u64,
+    /// Steps in which each held something exclusively.
+    pub exclusive: [u64; CLIENTS as usize],
+    /// Steps in which somebody had the delegation.
+    pub delegated: u64,
+    /// Operations that read or changed what another held exclusively.
     pub intruded: u64,
     /// How long one that changes nothing had to wait at most, in milliseconds.
     pub waited_ms_max: u64,
@@ -75,7 +89,9 @@ type State = BTreeMap<Handle, u64>;
 #[derive(Clone)]
 struct Operation {
     number: u64,
-    change: Option<(Handle, u64)>,
+    changes: State,
+    /// They were acknowledged before.
+    are_made: bool,
     wish: LeaseWish,
     /// When it was sent first, by its client's clock: the term counts from then.
     begun_ms: u64,
@@ -84,7 +100,7 @@ struct Operation {
 #[derive(Clone)]
 enum Message {
     Operation { operation: Operation, sent_ms: u64 },
-    Answer { run: u128, number: u64, state: State, grant: Option<LeaseGrant>, sent_ms: u64 },
+    Answer { run: u128, number: u64, state: State, grant: LeaseGrant, sent_ms: u64 },
     Question { run: u128, epoch: u64, acknowledged: u64 },
     Recalled { run: u128, epoch: u64, acknowledged: u64, recall: Option<Recall> },
 }
@@ -97,6 +113,13 @@ struct Waiting {
     claim: Option<ClaimId>,
 }
 
+/// What a file was from some moment on, and by whom.
+struct Version {
+    value: u64,
+    at_ms: u64,
+    by: u32,
+}
+
 struct Pending {
     client: u32,
     change: (Handle, u64),
@@ -107,6 +130,12 @@ struct Client {
     run: u128,
     holder: LeaseHolder,
     state: State,
+    /// Changes made here that are not on their way yet.
+    gathered: State,
+    /// A recall waits for them, and for what is on its way.
+    flushes: bool,
+    /// Until when they can be sent before others go on, by its own clock.
+    gathered_until_ms: u64,
     under_way: Option<(Operation, u64)>,
     next_number: u64,
     asked_ms: Option<u64>,
@@ -127,8 +156,12 @@ struct World {
     now_ms: u64,
     table: LeaseTable,
     committed: State,
-    /// When each file was last changed from what it was.
-    since: BTreeMap<Handle, Vec<(u64, u64)>>,
+    /// What each file was from when on: what was ordered, or acknowledged by whoever holds it exclusively.
+    since: BTreeMap<Handle, Vec<Version>>,
+    /// Files of which a change was acknowledged by a client that died, or slept for too long, with it; and since when files
+    /// are not that any more, as others were changed.
+    uncertain: BTreeSet<Handle>,
+    certain_since: BTreeMap<Handle, u64>,
     pending: Vec<Pending>,
     waiting: Vec<Waiting>,
     answered: BTreeMap<(u32, u64), State>,
@@ -145,9 +178,9 @@ struct World {
 enum Work {
     /// All operate at all times, and wish for leases.
     Leases,
-    /// One is alone for a while, and they wish for the file system and for no leases.
+    /// One is alone for a while, and they wish to hold files exclusively, and for no leases.
     Lonely,
-    /// All operate at all times, and wish for leases, and mostly for the file system.
+    /// All operate at all times, and wish for leases, and mostly to hold files exclusively.
     Contended,
 }
 
@@ -156,7 +189,7 @@ const ALONE_MS: u64 = 30_000;
 /// How long then all do.
 const TOGETHER_MS: u64 = 3_000;
 
-/// Runs clients that have the file system for themselves, one after the other, under leases of the usual term.
+/// Runs clients that hold files exclusively, one after the other, under leases of the usual term.
 pub fn run_lonely(seed: u64, fault: Fault, steps: u64) -> Report {
     let mut world = World::new(seed, fault);
     world.work = Work::Lonely;
@@ -164,7 +197,7 @@ pub fn run_lonely(seed: u64, fault: Fault, steps: u64) -> Report {
     world.run(steps)
 }
 
-/// Runs clients that all want the file system for themselves at once, and leases; each step is ten milliseconds.
+/// Runs clients that all want to hold files exclusively at once, and leases; each step is ten milliseconds.
 pub fn run_contended(seed: u64, fault: Fault, steps: u64) -> Report {
     let mut world = World::new(seed, fault);
     world.work = Work::Contended;
@@ -182,8 +215,9 @@ fn files() -> Vec<Handle> {
     (0..2).flat_map(of).collect()
 }
 
-fn certificate(client: u32, change: Option<(Handle, u64)>) -> Certificate {
-    let deltas = change.map(|(file, number)| Delta::SetInode { number, file, inode: None });
+fn certificate(client: u32, changes: &State) -> Certificate {
+    let delta =
+        |(file, number): (&Handle, &u64)| Delta::SetInode { number: *number, file: *file, inode: None };
     Certificate {
         file_system: Digest::ZERO,
         device: DeviceId(client),
@@ -193,7 +227,7 @@ fn certificate(client: u32, change: Option<(Handle, u64)>) -> Certificate {
         voids: VoidSet::default(),
         ineffective: VoidSet::default(),
         time_ns: 0,
-        deltas: deltas.into_iter().collect(),
+        deltas: changes.iter().map(delta).collect(),
     }
 }
 
@@ -205,6 +239,9 @@ impl World {
             run: u128::from(random.number()),
             holder: LeaseHolder::default(),
             state: state.clone(),
+            gathered: State::new(),
+            flushes: false,
+            gathered_until_ms: 0,
             under_way: None,
             next_number: 1,
             asked_ms: None,
@@ -226,7 +263,12 @@ impl World {
             fault,
             now_ms: 1_000,
             table: LeaseTable::new(TERM_MS, 1),
-            since: state.keys().map(|file| (*file, vec![(0, 0)])).collect(),
+            since: state
+                .keys()
+                .map(|file| (*file, vec![Version { value: 0, at_ms: 0, by: CLIENTS }]))
+                .collect(),
+            uncertain: BTreeSet::new(),
+            certain_since: BTreeMap::new(),
             committed: state,
             pending: Vec::new(),
             waiting: Vec::new(),
@@ -253,9 +295,16 @@ impl World {
         self.work != Work::Lonely || since_ms < TOGETHER_MS || phase % u64::from(CLIENTS) == u64::from(client)
     }
 
-    fn has_delegation(&self, client: u32) -> bool {
+    /// A client with its clock.
+    fn clocked(&self, client: u32) -> (&Client, u64) {
         let one = &self.clients[client as usize];
-        one.holder.has_delegation(self.now_ms + one.clock_ahead_ms)
+        (one, self.now_ms + one.clock_ahead_ms)
+    }
+
+    /// Whether a client holds any of these files exclusively.
+    fn holds_exclusively(&self, client: u32, mut files: impl Iterator<Item = Handle>) -> bool {
+        let (one, clock_ms) = self.clocked(client);
+        files.any(|file| one.holder.holds_exclusively(file, clock_ms))
     }
 
     fn step(&mut self) {
@@ -279,7 +328,20 @@ impl World {
             self.live(client);
         }
         for client in 0..CLIENTS {
-            self.report.delegated[client as usize] += u64::from(self.has_delegation(client));
+            let (one, clock_ms) = self.clocked(client);
+            let (exclusive, delegated) =
+                (one.holder.exclusive_ms(clock_ms) > 0, one.holder.has_delegation(clock_ms));
+            // Others may go on by now.
+            let late = clock_ms >= one.gathered_until_ms;
+            let sent = one
+                .under_way
+                .iter()
+                .filter(|(operation, _)| !self.answered.contains_key(&(client, operation.number)));
+            let sent = sent.flat_map(|(operation, _)| operation.changes.keys());
+            let unsent: Vec<Handle> = one.gathered.keys().chain(sent).filter(|_| late).copied().collect();
+            self.uncertain.extend(unsent);
+            self.report.exclusive[client as usize] += u64::from(exclusive);
+            self.report.delegated += u64::from(delegated);
         }
         if self.work != Work::Lonely && self.random.below(3_000) == 0 {
             self.restart();
@@ -312,7 +374,23 @@ impl World {
         self.pending = later;
         for Pending { change: (file, value), .. } in due {
             self.committed.insert(file, value);
-            self.since.get_mut(&file).expect("a file").push((value, now_ms));
+        }
+    }
+
+    /// A client has changed a file, or an operation that changes it is ordered. What it made by itself before counts from then
+    /// on; unless others have changed the file since, as it had slept for too long, or what it made after that is lost.
+    fn is_now(&mut self, client: u32, file: Handle, value: u64) {
+        if self.uncertain.remove(&file) {
+            self.certain_since.insert(file, self.now_ms);
+        }
+        let is_newer_here =
+            self.clients[client as usize].gathered.get(&file).is_some_and(|made| *made != value);
+        let history = self.since.get_mut(&file).expect("a file");
+        let made = history.iter().rposition(|version| version.value == value).unwrap_or(0);
+        let is_anothers = history[made..].iter().any(|version| version.by != client);
+        let is_last = history.last().is_some_and(|last| last.value == value);
+        if !is_last && (!is_newer_here || is_anothers) {
+            history.push(Version { value, at_ms: self.now_ms, by: client });
         }
     }
 
@@ -329,15 +407,13 @@ impl World {
                 continue;
             }
             let device = DeviceId(waiting.client);
-            let change = waiting.operation.change;
-            let touched = Touched::by(&certificate(waiting.client, change), &self.membership);
+            let touched = self.touched(&waiting);
+            let operation = &waiting.operation;
             let is_contended =
-                change.is_some_and(|(file, _)| self.pending.iter().any(|pending| pending.change.0 == file));
+                self.pending.iter().any(|pending| operation.changes.contains_key(&pending.change.0));
             let recalls = self.fault != Fault::NeverRecalls;
             let obstacle = recalls
-                .then(|| {
-                    self.table.in_the_way(device, &touched, waiting.operation.wish.delegation, self.now_ms)
-                })
+                .then(|| self.table.in_the_way(device, &touched, operation.wish.exclusive, self.now_ms))
                 .flatten()
                 .is_some();
             if is_contended || (obstacle && self.fault != Fault::NoWaiting) {
@@ -345,15 +421,28 @@ impl World {
                 left.push(waiting);
                 continue;
             }
+            let about: Vec<Handle> = operation
+                .changes
+                .keys()
+                .chain(&operation.wish.reads)
+                .chain(&operation.wish.edits)
+                .copied()
+                .collect();
             let others = (0..CLIENTS).filter(|client| *client != waiting.client);
-            self.report.intruded += others.filter(|client| self.has_delegation(*client)).count() as u64;
-            if change.is_none() {
+            let intrudes = |client: &u32| self.holds_exclusively(*client, about.iter().copied());
+            self.report.intruded += others.filter(intrudes).count() as u64;
+            if operation.changes.is_empty() && operation.wish.edits.is_empty() {
                 let waited_ms = self.now_ms - waiting.since_ms;
                 self.report.waited_ms_max = self.report.waited_ms_max.max(waited_ms);
             }
-            if let Some(change) = change {
-                let commit_ms = self.now_ms + self.random.below(200);
+            let commit_ms = self.now_ms + self.random.below(200);
+            for (file, value) in &operation.changes {
+                let change = (*file, *value);
                 self.pending.push(Pending { client: waiting.client, change, commit_ms });
+            }
+            // Who reads it from now on waits until it is committed.
+            for (file, value) in waiting.operation.changes.clone() {
+                self.is_now(waiting.client, file, value);
             }
             // What others have pending is not in the state: who reads it has to wait.
             let mut state = self.committed.clone();
@@ -373,19 +462,34 @@ impl World {
         self.waiting = left;
     }
 
+    fn touched(&self, waiting: &Waiting) -> Touched {
+        let certificate = certificate(waiting.client, &waiting.operation.changes);
+        let nothing = LeaseWish::none(0);
+        let wish = match self.fault {
+            Fault::ReadsIgnored => &nothing,
+            _ => &waiting.operation.wish,
+        };
+        Touched::by(&certificate, &self.membership).reading(Some(wish), |_| true)
+    }
+
     fn answer(&mut self, waiting: &Waiting, state: State, fresh: bool) {
         let mut pending = Touched::default();
         if self.fault != Fault::PendingGranted {
             for other in self.pending.iter().filter(|other| other.client != waiting.client) {
-                pending.add(&certificate(other.client, Some(other.change)), &self.membership);
+                let change = [other.change].into();
+                pending.add(&certificate(other.client, &change), &self.membership);
             }
         }
+        let touched = self.touched(waiting);
         let wish = &waiting.operation.wish;
         let id = SessionId { device: DeviceId(waiting.client), run: wish.run };
         let fresh = fresh || self.fault == Fault::RepeatGranted;
-        let grant = self.table.grant(id, wish, fresh, &pending, self.now_ms);
-        if grant.is_some() {
+        let mut grant = self.table.grant(id, wish, &touched, fresh, &pending, self.now_ms);
+        if grant.term_ms > 0 {
             self.noted.insert(id);
+        }
+        if self.fault == Fault::NothingWithheld {
+            grant.withheld = Withheld::default();
         }
         let (run, number, sent_ms) = (wish.run, waiting.operation.number, waiting.sent_ms);
         self.send(waiting.client, false, Message::Answer { run, number, state, grant, sent_ms });
@@ -464,9 +568,14 @@ impl World {
                 (one.run, one.holder) = (run, LeaseHolder::default());
                 (one.asked_ms, one.inbox) = (None, Vec::new());
                 one.kernel.clear();
+                (one.flushes, one.gathered_until_ms) = (false, 0);
                 if let Some((operation, _)) = &mut one.under_way {
                     operation.wish =
-                        LeaseWish { run, scopes: Vec::new(), delegation: self.work != Work::Leases };
+                        LeaseWish { exclusive: self.work != Work::Leases, ..LeaseWish::none(run) };
+                }
+                // What was only here is lost; what was on its way is sent again.
+                for file in std::mem::take(&mut self.clients[index].gathered).into_keys() {
+                    self.uncertain.insert(file);
                 }
             }
             _ => {}
@@ -477,12 +586,12 @@ impl World {
         let holder = &self.clients[index].holder;
         if holder.holds(file, clock_ms) {
             let left_ms = holder.left_ms(clock_ms).min(KERNEL_MS);
-            match self.clients[index].state.get(&file).copied() {
+            match self.seen(client, file) {
                 Some(value) => {
                     self.check(client, file, value);
                     let is_own_pending =
                         self.pending.iter().any(|op| op.client == client && op.change.0 == file);
-                    if !is_own_pending {
+                    if !is_own_pending && !self.is_on_its_way(client, file) {
                         self.clients[index].kernel.insert(file, (value, clock_ms + left_ms));
                     }
                 }
@@ -510,16 +619,22 @@ impl World {
                 if one.under_way.as_ref().is_none_or(|(operation, _)| operation.number != number) {
                     return;
                 }
-                let change = one.under_way.take().and_then(|(operation, _)| operation.change);
+                let (operation, _) = one.under_way.take().expect("it is there");
                 // What is written goes through the kernel, which so knows of it.
-                if let Some((file, _)) = change {
-                    one.kernel.remove(&file);
-                }
+                one.kernel.retain(|file, _| !operation.changes.contains_key(file));
                 one.state = state;
+                let sent_ms = if self.fault == Fault::LateCount { clock_ms } else { sent_ms };
+                one.holder.granted(&grant, sent_ms, clock_ms);
+                if one.holder.exclusive_ms(clock_ms) > 0 {
+                    one.gathered_until_ms = clock_ms + one.holder.exclusive_ms(clock_ms);
+                }
+                let begun_ms = operation.begun_ms - one.clock_ahead_ms;
                 self.report.operations += 1;
-                if let Some(grant) = grant {
-                    let sent_ms = if self.fault == Fault::LateCount { clock_ms } else { sent_ms };
-                    one.holder.granted(&grant, sent_ms, clock_ms);
+                for file in files() {
+                    let is_named = operation.wish.reads.contains(&file);
+                    if !grant.withheld.has(&file) || (is_named && grant.withheld.everything) {
+                        self.check_fetched(client, file, begun_ms);
+                    }
                 }
             }
             Message::Recalled { run, epoch, acknowledged, recall } => {
@@ -529,8 +644,9 @@ impl World {
                 one.asked_ms = None;
                 one.holder.told(epoch, acknowledged);
                 let Some(recall) = recall else { return };
-                if one.holder.recalled(epoch, &recall).is_some() {
+                if let Some(dropped) = one.holder.recalled(epoch, &recall) {
                     self.report.recalls += 1;
+                    one.flushes |= dropped.exclusive && self.fault != Fault::HastyFlush;
                     if kernel_ms == 0 {
                         one.kernel.clear();
                         one.busy_until_ms = now_ms + busy_ms;
@@ -548,8 +664,12 @@ impl World {
         let index = client as usize;
         let one = &mut self.clients[index];
         one.holder.expire(clock_ms);
-        let may_ask =
-            one.asked_ms.is_none_or(|at_ms| now_ms >= at_ms + AGAIN_MS) && now_ms >= one.busy_until_ms;
+        // All of it is sent, or it is too late for that.
+        let is_sent = one.gathered.is_empty() && one.under_way.is_none();
+        one.flushes &= !is_sent && clock_ms < one.gathered_until_ms;
+        let may_ask = one.asked_ms.is_none_or(|at_ms| now_ms >= at_ms + AGAIN_MS)
+            && now_ms >= one.busy_until_ms
+            && !one.flushes;
         if may_ask && one.holder.must_ask(clock_ms) {
             one.asked_ms = Some(now_ms);
             let (run, epoch, acknowledged) = (one.run, one.holder.epoch(), one.holder.handled());
@@ -563,52 +683,119 @@ impl World {
                 let sent_ms = operation.begun_ms;
                 self.send(client, true, Message::Operation { operation, sent_ms });
             }
-            None if self.random.chance(4) && self.may_operate(client) => {
-                let files = files();
-                let file = *self.random.pick(&files);
-                let change = self.random.chance(30).then(|| (file, self.random.number() >> 1));
-                let mut scopes = Vec::new();
-                for file in &files {
-                    match self.random.below(4) {
-                        _ if self.work == Work::Lonely => {}
-                        0 => scopes.push(Scope::File(*file)),
-                        1 => scopes.push(Scope::Principal(file.principal)),
-                        _ => {}
-                    }
+            None => {
+                let one = &self.clients[index];
+                let is_due = one.flushes || one.gathered_until_ms < clock_ms + 1_000 || self.random.chance(4);
+                if !one.gathered.is_empty() && is_due {
+                    let changes = std::mem::take(&mut self.clients[index].gathered);
+                    self.begin(client, changes, true, clock_ms);
+                } else if self.random.chance(4) && self.may_operate(client) {
+                    let files = files();
+                    let file = *self.random.pick(&files);
+                    // What is made here is at the server before anything goes there straight.
+                    let may_change = self.clients[index].gathered.is_empty() && self.random.chance(30);
+                    let change = may_change.then(|| (file, self.random.number() >> 1));
+                    self.begin(client, change.into_iter().collect(), false, clock_ms);
                 }
-                let delegation = match self.work {
-                    Work::Leases => false,
-                    Work::Lonely => true,
-                    Work::Contended => self.random.chance(70),
-                };
-                let one = &mut self.clients[index];
-                let wish = LeaseWish { run: one.run, scopes, delegation };
-                let operation = Operation { number: one.next_number, change, wish, begun_ms: clock_ms };
-                one.next_number += 1;
-                one.under_way = Some((operation.clone(), now_ms));
-                self.send(client, true, Message::Operation { operation, sent_ms: clock_ms });
             }
-            _ => {}
+            Some(_) => {}
+        }
+        // A change by itself, of what it holds exclusively for long enough to send that, while nothing goes straight.
+        let files = files();
+        let file = *self.random.pick(&files);
+        let holder = &self.clients[index].holder;
+        let is_held = holder.holds_exclusively(file, clock_ms) && holder.exclusive_ms(clock_ms) > 500;
+        let goes_straight =
+            |(operation, _): &(Operation, u64)| !operation.are_made && !operation.changes.is_empty();
+        if is_held
+            && !self.clients[index].under_way.as_ref().is_some_and(goes_straight)
+            && self.random.chance(20)
+        {
+            let value = self.random.number() >> 1;
+            self.clients[index].gathered.insert(file, value);
+            self.clients[index].kernel.remove(&file);
+            self.is_now(client, file, value);
+            self.report.made_here += 1;
         }
     }
 
-    /// The oracle.
+    fn begin(&mut self, client: u32, changes: State, are_made: bool, clock_ms: u64) {
+        let mut wish = LeaseWish::none(self.clients[client as usize].run);
+        for file in files() {
+            if self.work != Work::Lonely {
+                match self.random.below(4) {
+                    0 => wish.scopes.push(Scope::File(file)),
+                    1 => wish.scopes.push(Scope::Principal(file.principal)),
+                    _ => {}
+                }
+            }
+            match self.random.below(12) {
+                0 | 1 => wish.reads.push(file),
+                2 => wish.edits.push(file),
+                _ => {}
+            }
+        }
+        wish.exclusive = match self.work {
+            Work::Leases => false,
+            Work::Lonely => true,
+            Work::Contended => self.random.chance(70),
+        };
+        let now_ms = self.now_ms;
+        let one = &mut self.clients[client as usize];
+        let operation = Operation { number: one.next_number, changes, are_made, wish, begun_ms: clock_ms };
+        one.next_number += 1;
+        one.under_way = Some((operation.clone(), now_ms));
+        self.send(client, true, Message::Operation { operation, sent_ms: clock_ms });
+    }
+
+    /// What a client shows its programs of a file.
+    fn seen(&self, client: u32, file: Handle) -> Option<u64> {
+        let one = &self.clients[client as usize];
+        one.gathered.get(&file).or_else(|| one.state.get(&file)).copied()
+    }
+
+    /// Whether a change of a client's own is on its way, or still to be sent: it has been made, or not yet.
+    fn is_on_its_way(&self, client: u32, file: Handle) -> bool {
+        let one = &self.clients[client as usize];
+        let is_sent = |(operation, _): &(Operation, u64)| operation.changes.contains_key(&file);
+        one.gathered.contains_key(&file) || one.under_way.as_ref().is_some_and(is_sent)
+    }
+
+    /// What was just fetched is no older than what was there when that began.
+    fn check_fetched(&mut self, client: u32, file: Handle, begun_ms: u64) {
+        // What others have pending has to be waited for.
+        let Some(value) = self.seen(client, file) else { return };
+        self.report.fetched += 1;
+        let is_certain = self.certain_since.get(&file).is_none_or(|since_ms| begun_ms >= *since_ms);
+        if !is_certain || self.uncertain.contains(&file) || self.is_on_its_way(client, file) {
+            return;
+        }
+        let history = &self.since[&file];
+        let found = history.iter().rposition(|version| version.value == value);
+        let was = history.iter().rposition(|version| version.at_ms <= begun_ms);
+        let is_own = self.pending.iter().any(|op| op.client == client && op.change == (file, value));
+        if found < was && !is_own {
+            self.report.outdated += 1;
+        }
+    }
+
+    /// What is read under a lease is of the present.
     fn check(&mut self, client: u32, file: Handle, value: u64) {
         self.report.leased += 1;
-        // A change of its own that is on its way: it has been made, or not yet.
-        let under_way = &self.clients[client as usize].under_way;
-        if under_way.as_ref().is_some_and(|(op, _)| op.change.is_some_and(|(changed, _)| changed == file)) {
+        if self.uncertain.contains(&file) || self.is_on_its_way(client, file) {
             return;
         }
         let own = self.pending.iter().rfind(|op| op.client == client && op.change.0 == file);
-        if self.committed[&file] == value || own.is_some_and(|op| op.change.1 == value) {
+        let history = &self.since[&file];
+        if history.last().is_some_and(|last| last.value == value)
+            || own.is_some_and(|op| op.change.1 == value)
+        {
             return;
         }
         self.report.outdated += 1;
         // Until when it was the present one.
-        let history = &self.since[&file];
-        let after = history.iter().position(|(known, _)| *known == value).map(|at| at + 1);
-        let changed_ms = after.and_then(|at| history.get(at)).map_or(0, |(_, at_ms)| *at_ms);
+        let after = history.iter().rposition(|version| version.value == value).map(|at| at + 1);
+        let changed_ms = after.and_then(|at| history.get(at)).map_or(0, |version| version.at_ms);
         self.report.outdated_ms_max = self.report.outdated_ms_max.max(self.now_ms - changed_ms);
     }
 }

@@ -5,6 +5,7 @@
 //! view the present one: while an operation whose caller has its answer must be made again, and when one has waited for
 //! its COMMIT for so long that the server may have declared it dead.
 
+use super::queue::Reads;
 use super::shared::Shared;
 use super::wishes::Wishes;
 use crate::remote::Remote;
@@ -49,7 +50,7 @@ pub(super) struct Leases {
 struct State {
     holder: LeaseHolder,
     wishes: Wishes,
-    wants_delegation: bool,
+    wants_exclusive: bool,
     /// Until when an operation that waits for its COMMIT is not dead for certain.
     unconfirmed: Option<u64>,
     stop: bool,
@@ -122,14 +123,49 @@ impl Leases {
         }
     }
 
-    /// What to say with the next operation.
-    pub fn wish(&self) -> Option<LeaseWish> {
+    /// Whether a file may be read from the newest accepted view.
+    pub fn holds(&self, file: Handle) -> bool {
+        let now_ms = now_ms();
+        let state = self.state.lock();
+        state.holder.holds(file, now_ms) && state.is_certain(now_ms) && !self.is_redoing()
+    }
+
+    /// What to say with the next operation, which reads this; `beside`: what is likely to be changed next.
+    pub fn wish(&self, reads: &Reads, beside: &[Handle]) -> Option<LeaseWish> {
         if !self.enabled {
             return None;
         }
+        let now_ms = now_ms();
         let mut state = self.state.lock();
-        let delegation = state.wants_delegation;
-        Some(LeaseWish { run: self.run, scopes: state.wishes.take(), delegation })
+        let (edits, reads_only) =
+            reads.files.iter().copied().partition(|file| state.wishes.is_edited(file, now_ms));
+        Some(LeaseWish {
+            run: self.run,
+            scopes: state.wishes.take(),
+            reads: reads_only,
+            edits,
+            also: beside.to_vec(),
+            reads_everything: reads.everything,
+            exclusive: state.wants_exclusive,
+        })
+    }
+
+    /// Of these files, which an operation changes, those that are not known to have been changed a moment ago: what is in them,
+    /// if they are directories, is to be wished for too.
+    pub fn newly_edited(&self, files: impl Iterator<Item = Handle>) -> Vec<Handle> {
+        let now_ms = now_ms();
+        let state = self.state.lock();
+        let is_new = |file: &Handle| !state.wishes.is_edited(file, now_ms);
+        if state.wants_exclusive { files.filter(is_new).collect() } else { Vec::new() }
+    }
+
+    /// An operation changes these files: who looks at them soon after is about to change them again.
+    pub fn edits(&self, files: impl Iterator<Item = Handle>) {
+        let now_ms = now_ms();
+        let mut state = self.state.lock();
+        if state.wants_exclusive {
+            files.for_each(|file| state.wishes.edited(file, now_ms));
+        }
     }
 
     /// The operation came to nothing: the next one wishes for the same.
@@ -160,21 +196,33 @@ impl Leases {
         self.redone.load(SeqCst) > 0
     }
 
-    /// For how long this run has the file system for itself, and the newest accepted view is the present one. `None`: it
-    /// has not, or that is not certain.
-    pub fn delegated(&self) -> Option<Duration> {
+    /// For how long this run holds anything exclusively, in which the newest accepted view is the present one. `None`: it
+    /// does not, or that is not certain.
+    pub fn exclusive(&self) -> Option<Duration> {
         if !self.enabled || self.is_redoing() {
             return None;
         }
         let now_ms = now_ms();
         let state = self.state.lock();
-        let left_ms = state.holder.delegated_ms(now_ms);
+        let left_ms = state.holder.exclusive_ms(now_ms);
         (left_ms > 0 && state.is_certain(now_ms)).then(|| Duration::from_millis(left_ms))
     }
 
-    /// Whether operations ask for the delegation from now on.
-    pub fn want_delegation(&self, wanted: bool) {
-        self.state.lock().wants_delegation = wanted;
+    /// Whether that is the whole file system.
+    pub fn has_delegation(&self) -> bool {
+        self.exclusive().is_some() && self.state.lock().holder.has_delegation(now_ms())
+    }
+
+    /// Whether that is all of these files.
+    pub fn holds_exclusively(&self, files: &[Handle]) -> bool {
+        let now_ms = now_ms();
+        let state = self.state.lock();
+        files.iter().all(|file| state.holder.holds_exclusively(*file, now_ms))
+    }
+
+    /// Whether operations ask to hold exclusively what they change from now on.
+    pub fn want_exclusive(&self, wanted: bool) {
+        self.state.lock().wants_exclusive = wanted;
     }
 
     /// Scopes held.

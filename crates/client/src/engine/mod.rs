@@ -56,6 +56,7 @@ use holdfast_rpc::{Address, RpcError, Transport};
 use locks::Locks;
 use parking_lot::Mutex;
 use pins::Pins;
+use queue::Reads;
 use shared::Shared;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -158,12 +159,29 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// A view sequenced after this call began. Callers that arrive together share one signed operation.
+    /// A view sequenced after this call began. Callers that arrive together share one signed operation. Reading something
+    /// in it that another device holds exclusively takes another operation, for which the other one gives it up.
     ///
     /// # Errors
     /// [`FsError::Unreachable`] or [`FsError::Frozen`].
     pub fn fetch(&self) -> Result<Arc<Snapshot>, FsError> {
-        self.shared.fetch()
+        self.fetch_of(&[])
+    }
+
+    /// As [`Engine::fetch`], by whoever is going to read these files.
+    ///
+    /// # Errors
+    /// As [`Engine::fetch`].
+    pub fn fetch_of(&self, files: &[Handle]) -> Result<Arc<Snapshot>, FsError> {
+        self.shared.fetch(Reads::of(files))
+    }
+
+    /// As [`Engine::fetch`], with everything that any device has acknowledged to its programs by then.
+    ///
+    /// # Errors
+    /// As [`Engine::fetch`].
+    pub fn fetch_everything(&self) -> Result<Arc<Snapshot>, FsError> {
+        self.shared.fetch(Reads::everything())
     }
 
     /// What a declared restore of the server cost this device, if one was taken up since the start.
@@ -230,27 +248,32 @@ impl Engine {
     }
 
     /// Registers what is told of leases that are recalled. They are not served from any more; the server hears that
-    /// they are given up once every hook has returned. After a lost delegation, everything that rests on it must have
-    /// been sent by then. It must not wait for a fetch or a modification by others.
+    /// they are given up once every hook has returned. What rests on something that is not held exclusively any more must
+    /// have been sent by then. It must not wait for a fetch or a modification by others.
     pub fn on_recall(&self, hook: RecallHook) {
         self.shared.leases.on_recall(hook);
     }
 
-    /// Whether operations ask to have the file system for this run alone (a delegation).
-    pub fn want_delegation(&self, wanted: bool) {
-        self.shared.leases.want_delegation(wanted);
+    /// Whether operations ask to hold exclusively what they change.
+    pub fn want_exclusive(&self, wanted: bool) {
+        self.shared.leases.want_exclusive(wanted);
     }
 
-    /// Whether this run has the file system for itself: until the delegation is recalled ([`Engine::on_recall`]) or runs
-    /// out, which each operation puts off, nobody else operates.
+    /// Whether this run has the whole file system for itself (the delegation): until that is recalled
+    /// ([`Engine::on_recall`]) or runs out, which each operation puts off, nobody else operates.
     pub fn delegation(&self) -> bool {
-        self.delegated().is_some()
+        self.shared.leases.has_delegation() && self.shared.check().is_ok()
     }
 
-    /// For how long that is so at least, unless it is recalled. `None`: it is not so.
-    pub fn delegated(&self) -> Option<Duration> {
-        let left = self.shared.leases.delegated()?;
+    /// For how long this run holds anything exclusively at least, unless it is recalled. `None`: nothing.
+    pub fn exclusive(&self) -> Option<Duration> {
+        let left = self.shared.leases.exclusive()?;
         self.shared.check().is_ok().then_some(left)
+    }
+
+    /// Whether it holds all of these files exclusively.
+    pub fn holds_exclusively(&self, files: &[Handle]) -> bool {
+        self.shared.leases.holds_exclusively(files)
     }
 
     /// As [`Engine::settle_commits`], and until the server's receipts are durable here: then, whatever becomes of this
@@ -306,7 +329,7 @@ impl Engine {
     /// block.
     pub fn judge(&self, file: Handle, path: String, ihash: Digest, error: &ContentError) -> FsError {
         if let ContentError::Source(SourceError::Missing(_)) = error {
-            let present = self.fetch().and_then(|snapshot| snapshot.ihash(file));
+            let present = self.fetch_of(&[file]).and_then(|snapshot| snapshot.ihash(file));
             match present {
                 Ok(present) if present == ihash => {}
                 Ok(_) | Err(FsError::NotFound | FsError::Stale) => return FsError::Stale,

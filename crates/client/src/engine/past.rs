@@ -224,8 +224,8 @@ impl Engine {
 
     fn name_present(&self, name: &str) -> Result<PastState, FsError> {
         self.flush_commits()?;
-        // Shows what was accepted by now, and nothing of this device is in flight then.
-        self.fetch()?;
+        // Shows what was accepted by now, with all that others have made, and nothing of this device is in flight then.
+        self.fetch_everything()?;
         self.flush_commits()?;
         let accepted = self.shared.latest.read().floor.clone();
         let states = self.note()?;

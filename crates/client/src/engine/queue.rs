@@ -5,19 +5,42 @@ use super::snapshot::Snapshot;
 use crate::error::{FrozenReport, FsError};
 use crate::interrupt::{self, Woken};
 use crate::tree::Edit;
+use holdfast_content::Handle;
 use holdfast_crypto::Digest;
 use holdfast_protocol::alarm::Alarm;
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::Structure;
 use parking_lot::{Condvar, Mutex};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// What an operation's author relies on in its view, beside what the plan of an edit shows: no other device may hold it
+/// exclusively at the operation's place in the order.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(super) struct Reads {
+    pub files: BTreeSet<Handle>,
+    pub everything: bool,
+}
+
+impl Reads {
+    /// Anything.
+    pub fn everything() -> Reads {
+        Reads { everything: true, files: BTreeSet::new() }
+    }
+
+    /// These files.
+    pub fn of(files: &[Handle]) -> Reads {
+        Reads { files: files.iter().copied().collect(), everything: false }
+    }
+}
 
 /// One caller's wish.
 pub(super) struct Job {
     /// What to change; `None` for a fetch.
     pub edit: Option<Arc<Mutex<dyn Edit>>>,
+    /// What the caller is going to read in the answer.
+    pub reads: Reads,
     /// Who waits. `None` when the caller has its answer and the work must only be done again, because the
     /// server declared the first attempt dead.
     pub waiter: Option<Arc<Waiter>>,

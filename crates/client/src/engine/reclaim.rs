@@ -74,14 +74,14 @@ impl Engine {
         Ok(Some(reclaimed))
     }
 
-    /// A view fetched now, in which nothing is pending: all of it can be read without waiting for anybody, and stays as
+    /// A view fetched now, in which nothing is pending and that others withhold nothing from: all of it can be read without waiting for anybody, and stays as
     /// it is. `None`: the file system is never at rest.
     ///
     /// # Errors
     /// [`FsError::Unreachable`], [`FsError::Frozen`].
     pub fn at_rest(&self) -> Result<Option<Arc<Base>>, FsError> {
         for _ in 0..TRIES {
-            let base = self.fetch()?.settled();
+            let base = self.fetch_everything()?.settled();
             if base.is_some() || interrupt::is_raised() {
                 return Ok(base);
             }

@@ -6,7 +6,7 @@ use super::leases::Leases;
 use super::notes::Notes;
 use super::notices::{Notice, Notices};
 use super::peers::Peers;
-use super::queue::{Job, Learned, Lesson, Queue, Turn, Waiter};
+use super::queue::{Job, Learned, Lesson, Queue, Reads, Turn, Waiter};
 use super::restored::Restores;
 use super::resubmit::Resubmission;
 use super::snapshot::Snapshot;
@@ -19,6 +19,7 @@ use crate::tree::{Base, Edit, ReadError, TableCache};
 use holdfast_content::{ContentError, DeviceId, Handle, SourceError, Tag};
 use holdfast_crypto::{NotSigned, encode};
 use holdfast_protocol::floor::Floor;
+use holdfast_protocol::leases::Withheld;
 use holdfast_protocol::message::{Request, Response, ServerError};
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::Structure;
@@ -61,6 +62,8 @@ pub(super) struct Place {
     pub base: Arc<Base>,
     /// What was believed with it: knows which pending operations it may be completed by.
     pub floor: Arc<Floor>,
+    /// What others held exclusively there: it may be outdated in this view.
+    pub withheld: Arc<Withheld>,
 }
 
 /// How often a file's content was found wrong, of as many files as are remembered.
@@ -151,7 +154,12 @@ impl Shared {
             commits: Commits::default(),
             notes: Notes::default(),
             counters: Counters::default(),
-            latest: RwLock::new(Place { sequence: 0, base, floor }),
+            latest: RwLock::new(Place {
+                sequence: 0,
+                base,
+                floor,
+                withheld: Arc::new(Withheld::everything()),
+            }),
             in_flight: AtomicBool::new(false),
             key_trouble: RwLock::default(),
             excluded: AtomicBool::new(false),
@@ -189,7 +197,7 @@ impl Shared {
     pub fn submit(&self, edit: Option<Arc<Mutex<dyn Edit>>>) -> Result<Arc<Snapshot>, FsError> {
         self.check()?;
         self.may_operate(edit.is_some())?;
-        self.submit_in_turn(edit, Turn::Usual)
+        self.submit_in_turn(edit, Reads::default(), Turn::Usual)
     }
 
     /// Whether what was agreed for an old head, or a lost peer, lets an operation be made.
@@ -200,17 +208,19 @@ impl Shared {
 
     /// A wish that is no program's: it waits for none of this, nor for what a restore lost.
     pub fn submit_freely(&self, edit: Option<Arc<Mutex<dyn Edit>>>) -> Result<Arc<Snapshot>, FsError> {
-        self.submit_in_turn(edit, Turn::First)
+        self.submit_in_turn(edit, Reads::default(), Turn::First)
     }
 
     fn submit_in_turn(
         &self,
         edit: Option<Arc<Mutex<dyn Edit>>>,
+        reads: Reads,
         turn: Turn,
     ) -> Result<Arc<Snapshot>, FsError> {
         let waiter = Arc::new(Waiter::default());
         let job = Job {
             edit,
+            reads,
             waiter: Some(waiter.clone()),
             ticket: None,
             alone: false,
@@ -228,21 +238,23 @@ impl Shared {
         waiter.wait(Instant::now() + self.patience(), || self.late())
     }
 
-    /// A view sequenced after this call began.
-    pub fn fetch(&self) -> Result<Arc<Snapshot>, FsError> {
-        self.submit(None)
+    /// A view sequenced after this call began. What else than `reads` others hold exclusively is found out when it is read.
+    pub fn fetch(&self, reads: Reads) -> Result<Arc<Snapshot>, FsError> {
+        self.check()?;
+        self.may_operate(false)?;
+        self.submit_in_turn(None, reads, Turn::Usual)
     }
 
     /// A view, while others wait until what a restore lost is made again.
-    pub fn fetch_first(&self) -> Result<Arc<Snapshot>, FsError> {
+    pub fn fetch_first(&self, reads: Reads) -> Result<Arc<Snapshot>, FsError> {
         self.check()?;
-        self.submit_in_turn(None, Turn::First)
+        self.submit_in_turn(None, reads, Turn::First)
     }
 
     /// A modification that is part of that.
     pub fn modify_first(&self, edit: Arc<Mutex<dyn Edit>>) -> Result<Arc<Snapshot>, FsError> {
         self.check()?;
-        self.submit_in_turn(Some(edit), Turn::First)
+        self.submit_in_turn(Some(edit), Reads::default(), Turn::First)
     }
 
     /// How long a call waits. Once one has waited its full time in vain, the next ones do not wait as long:
@@ -431,12 +443,12 @@ impl Shared {
     }
 
     /// Takes a new view as the latest.
-    pub fn publish(&self, base: Arc<Base>, floor: Arc<Floor>) -> Place {
+    pub fn publish(&self, base: Arc<Base>, floor: Arc<Floor>, withheld: Arc<Withheld>) -> Place {
         if let Some(keeper) = self.leaf_keeper.get() {
             keeper.note(&floor);
         }
         let mut latest = self.latest.write();
-        *latest = Place { sequence: latest.sequence + 1, base, floor };
+        *latest = Place { sequence: latest.sequence + 1, base, floor, withheld };
         latest.clone()
     }
 

@@ -1,6 +1,6 @@
 //! A verified view that programs read from.
 
-use super::queue::Learned;
+use super::queue::{Learned, Reads};
 use super::shared::{Place, Shared};
 use crate::error::FsError;
 use crate::store::VerifiedStore;
@@ -8,6 +8,7 @@ use crate::tree::{Base, ReadError, Tree};
 use holdfast_content::{ContentError, Entry, Handle, Inode, InodeKind, Membership, SourceError, Tag};
 use holdfast_crypto::Digest;
 use holdfast_protocol::floor::Floor;
+use holdfast_protocol::leases::Withheld;
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::Structure;
 use parking_lot::RwLock;
@@ -23,11 +24,21 @@ pub struct Snapshot {
     shared: Arc<Shared>,
     place: RwLock<Place>,
     ticket: Option<u64>,
+    /// What others hold exclusively is read as it is here.
+    is_lenient: bool,
 }
 
 impl Snapshot {
     pub(super) fn new(shared: Arc<Shared>, place: Place, ticket: Option<u64>) -> Snapshot {
-        Snapshot { shared, place: RwLock::new(place), ticket }
+        Snapshot { shared, place: RwLock::new(place), ticket, is_lenient: false }
+    }
+
+    /// The same for whoever wants what is known here, wherever the server is: reading what others hold exclusively does not
+    /// look again.
+    #[must_use]
+    pub fn lenient(&self) -> Snapshot {
+        let place = RwLock::new(self.place.read().clone());
+        Snapshot { shared: self.shared.clone(), place, ticket: self.ticket, is_lenient: true }
     }
 
     /// Grows with every accepted view of one engine: a later view has a higher number.
@@ -55,23 +66,42 @@ impl Snapshot {
         self.shared.commits.wait(ticket, deadline, || self.shared.late())
     }
 
-    /// The view itself, if nothing of others is pending in it.
+    /// The view itself, if nothing of others is pending in it, nor withheld.
     pub(super) fn settled(&self) -> Option<Arc<Base>> {
-        Some(self.base()).filter(|base| base.touches.is_empty())
+        let place = self.place.read();
+        (place.base.touches.is_empty() && *place.withheld == Withheld::default()).then(|| place.base.clone())
     }
 
     pub(super) fn base(&self) -> Arc<Base> {
         self.place.read().base.clone()
     }
 
-    /// Goes on in the present view.
-    fn renew(&self) -> Result<(), FsError> {
-        let newer = self.shared.fetch()?.place.read().clone();
+    /// Goes on in the present view, in which a file is to be read.
+    fn renew(&self, file: Handle) -> Result<(), FsError> {
+        let newer = self.shared.fetch(Reads::of(&[file]))?.place.read().clone();
+        self.go_on(newer);
+        Ok(())
+    }
+
+    fn go_on(&self, newer: Place) {
         let mut place = self.place.write();
         if newer.sequence > place.sequence {
             *place = newer;
         }
-        Ok(())
+    }
+
+    /// Whether others held a file exclusively, so that it may be outdated in this view. If it is under a lease by now, the
+    /// newest accepted view is the present one.
+    fn is_withheld(&self, file: Handle) -> bool {
+        if self.is_lenient || !self.place.read().withheld.has(&file) {
+            return false;
+        }
+        if !self.shared.leases.holds(file) {
+            return true;
+        }
+        let newest = self.shared.latest.read().clone();
+        self.go_on(newest);
+        false
     }
 
     /// Takes the structure of an operation that was pending here. The signer is told first: were the operation
@@ -106,6 +136,20 @@ impl Snapshot {
         let mut pause = Duration::from_millis(5);
         loop {
             self.shared.check()?;
+            if self.is_withheld(file) {
+                if Instant::now() >= deadline {
+                    let why = format!("another device keeps {file} for itself, so the server says");
+                    return Err(FsError::Unreachable(why));
+                }
+                self.shared.leases.want(file);
+                self.renew(file)?;
+                if self.is_withheld(file) {
+                    // An honest server lets nobody have it meanwhile; one that was asked again knows nothing of it.
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(Duration::from_millis(500));
+                }
+                continue;
+            }
             let base = self.base();
             let error = match pending(&base) {
                 Ok(None) => match wanted(&base) {
@@ -125,7 +169,7 @@ impl Snapshot {
                         None => {
                             std::thread::sleep(pause);
                             pause = (pause * 2).min(Duration::from_millis(500));
-                            self.renew()?;
+                            self.renew(file)?;
                         }
                     }
                     continue;
@@ -137,7 +181,7 @@ impl Snapshot {
                     if missing != Some(address) =>
                 {
                     missing = Some(address);
-                    self.renew()?;
+                    self.renew(file)?;
                 }
                 ReadError::NotFound if missing.is_some() => return Err(FsError::Stale),
                 error => return Err(self.shared.explain(Some(file), None, &error, &base)),

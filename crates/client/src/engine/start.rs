@@ -3,7 +3,7 @@
 use super::leaf_keeper::LeafKeeper;
 use super::peers::{self, PeersPolicy};
 use super::pump::{Pump, TakeUp};
-use super::queue::Held;
+use super::queue::{Held, Reads};
 use super::restored;
 use super::resubmit::Resubmission;
 use super::shared::Shared;
@@ -237,7 +237,7 @@ impl Engine {
             tracing::warn!("no server answers; starting from what is known here");
             // Unless somebody asks, no connection is made.
             let asking = spawn("first-fetch", move || {
-                while let Err(FsError::Unreachable(_)) = shared.fetch()
+                while let Err(FsError::Unreachable(_)) = shared.fetch(Reads::default())
                     && !shared.queue.is_stopped()
                 {
                     std::thread::sleep(FIRST_PAUSE);
@@ -247,7 +247,7 @@ impl Engine {
             return engine.keep_vigil(witnesses, false);
         }
         // Programs wait until what a restore lost is made again; the start does not.
-        match shared.fetch_first() {
+        match shared.fetch_first(Reads::default()) {
             Ok(_) => engine.keep_vigil(witnesses, true),
             Err(error) => {
                 engine.stop();

@@ -21,6 +21,11 @@ const HOT_MS_MAX: u64 = 60_000;
 /// Most files of which that is remembered.
 const HOT_MAX: usize = 4096;
 
+/// For how long who has changed a file is taken to be about to change it again, in milliseconds.
+const EDITED_MS: u64 = 1_000;
+/// Most files of which that is remembered.
+const EDITED_MAX: usize = 8192;
+
 /// How long something lasts; longer each time that it comes again soon.
 #[derive(Default)]
 struct Spell {
@@ -46,6 +51,8 @@ pub(super) struct Wishes {
     answered: HashMap<PrincipalId, u64>,
     /// Files that are not wished for.
     hot: HashMap<Handle, Spell>,
+    /// Files that were changed here, and when last.
+    edited: HashMap<Handle, u64>,
 }
 
 impl Wishes {
@@ -56,12 +63,31 @@ impl Wishes {
         if self.wanted.len() >= WISHES_MAX || (is_fine && lasts(&self.hot, &file, now_ms)) {
             return;
         }
-        self.wanted.insert(if is_fine { Scope::File(file) } else { Scope::Principal(file.principal) });
+        if !is_fine {
+            self.wanted.insert(Scope::Principal(file.principal));
+        }
+        // Where others work in the same user's or group's files, this is what can be had; and it says what is read.
+        self.wanted.insert(Scope::File(file));
     }
 
     /// Something about a file was answered under a lease.
     pub fn answered(&mut self, file: Handle) {
         *self.answered.entry(file.principal).or_default() += 1;
+    }
+
+    /// A file is changed.
+    pub fn edited(&mut self, file: Handle, now_ms: u64) {
+        if self.edited.len() >= EDITED_MAX {
+            self.edited.retain(|_, at_ms| now_ms < *at_ms + EDITED_MS);
+        }
+        if self.edited.len() < EDITED_MAX {
+            self.edited.insert(file, now_ms);
+        }
+    }
+
+    /// Whether it was a moment ago.
+    pub fn is_edited(&self, file: &Handle, now_ms: u64) -> bool {
+        self.edited.get(file).is_some_and(|at_ms| now_ms < at_ms + EDITED_MS)
     }
 
     /// What to wish for with an operation.
@@ -123,30 +149,32 @@ mod tests {
     /// changed; what the server takes back by itself changes nothing; what is remembered is bounded.
     #[test]
     fn coarse_then_fine() {
-        let (mut wishes, coarse) = (Wishes::default(), Scope::Principal(file(1).principal));
+        let mut wishes = Wishes::default();
+        let lost_coarse = Scope::Principal(file(1).principal);
         let at = |wishes: &mut Wishes, now_ms| {
             wishes.want(file(1), now_ms);
             wishes.want(file(2), now_ms);
             wishes.take()
         };
         let fine = vec![Scope::File(file(1)), Scope::File(file(2))];
-        assert_eq!(at(&mut wishes, 0), [coarse]);
-        wishes.recalled(&Dropped { everything: true, ..lost(coarse) }, 0);
-        assert_eq!(at(&mut wishes, 0), [coarse]);
-        wishes.recalled(&Dropped { delegation: true, ..lost(coarse) }, 0);
-        assert_eq!(at(&mut wishes, 0), [coarse]);
+        let coarse = [&[lost_coarse], &fine[..]].concat();
+        assert_eq!(at(&mut wishes, 0), coarse);
+        wishes.recalled(&Dropped { everything: true, ..lost(lost_coarse) }, 0);
+        assert_eq!(at(&mut wishes, 0), coarse);
+        wishes.recalled(&Dropped { delegation: true, ..lost(lost_coarse) }, 0);
+        assert_eq!(at(&mut wishes, 0), coarse);
         (0..WORTH).for_each(|_| wishes.answered(file(1)));
-        wishes.recalled(&lost(coarse), 0);
-        assert_eq!(at(&mut wishes, 0), [coarse], "it was worth it");
-        wishes.recalled(&lost(coarse), 0);
+        wishes.recalled(&lost(lost_coarse), 0);
+        assert_eq!(at(&mut wishes, 0), coarse, "it was worth it");
+        wishes.recalled(&lost(lost_coarse), 0);
         assert_eq!(at(&mut wishes, 4_999), fine);
-        assert_eq!(at(&mut wishes, 5_000), [coarse]);
-        wishes.recalled(&lost(coarse), 5_000);
+        assert_eq!(at(&mut wishes, 5_000), coarse);
+        wishes.recalled(&lost(lost_coarse), 5_000);
         assert_eq!(at(&mut wishes, 14_999), fine, "twice as long");
-        assert_eq!(at(&mut wishes, 15_000), [coarse]);
-        wishes.recalled(&lost(coarse), 1_000_000);
-        assert_eq!(at(&mut wishes, 1_005_000), [coarse], "it was quiet for long");
-        wishes.recalled(&lost(coarse), 1_005_000);
+        assert_eq!(at(&mut wishes, 15_000), coarse);
+        wishes.recalled(&lost(lost_coarse), 1_000_000);
+        assert_eq!(at(&mut wishes, 1_005_000), coarse, "it was quiet for long");
+        wishes.recalled(&lost(lost_coarse), 1_005_000);
         wishes.recalled(&lost(Scope::File(file(1))), 1_005_000);
         assert_eq!(at(&mut wishes, 1_006_999), [Scope::File(file(2))], "others have just changed the first");
         assert_eq!(at(&mut wishes, 1_007_000), fine);

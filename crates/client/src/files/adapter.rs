@@ -22,7 +22,7 @@ impl FileSystem {
     /// # Errors
     /// [`FsError::Local`]: the spool cannot be used.
     pub fn new(engine: Arc<Engine>, options: MountOptions) -> Result<Arc<FileSystem>, FsError> {
-        FileSystem::over(&engine.clone(), Arc::new(EngineBackend(engine)), options)
+        FileSystem::over(&engine.clone(), Arc::new(EngineBackend { engine, is_lenient: false }), options)
     }
 
     /// The same, with changes kept here and sent in the background.
@@ -59,8 +59,9 @@ impl FileSystem {
             }
         }));
         let told = Arc::downgrade(&files);
-        engine.on_recall(Box::new(move |_| {
-            if let Some(files) = told.upgrade() {
+        engine.on_recall(Box::new(move |dropped| {
+            let is_read = dropped.delegation || dropped.everything || !dropped.scopes.is_empty();
+            if let (true, Some(files)) = (is_read, told.upgrade()) {
                 files.recalled();
             }
         }));
@@ -74,10 +75,11 @@ impl WriteBack {
     /// # Errors
     /// [`FsError::Local`]: the journal cannot be used.
     pub fn over(engine: Arc<Engine>, options: WriteBackOptions) -> Result<Arc<WriteBack>, FsError> {
-        let back = WriteBack::start(Arc::new(EngineBackend(engine.clone())), options)?;
+        let is_lenient = !options.gathers;
+        let back = WriteBack::start(Arc::new(EngineBackend { engine: engine.clone(), is_lenient }), options)?;
         let told = Arc::downgrade(&back);
         engine.on_recall(Box::new(move |dropped| {
-            if let (true, Some(back)) = (dropped.delegation, told.upgrade()) {
+            if let (true, Some(back)) = (dropped.exclusive, told.upgrade()) {
                 back.recalled();
             }
         }));
@@ -85,7 +87,12 @@ impl WriteBack {
     }
 }
 
-struct EngineBackend(Arc<Engine>);
+struct EngineBackend {
+    engine: Arc<Engine>,
+    /// Views are of what is known here, for who goes on while the server is away: each that is fetched has everything that was
+    /// acknowledged anywhere by then, and is not looked at again.
+    is_lenient: bool,
+}
 
 struct SnapshotView {
     snapshot: Arc<Snapshot>,
@@ -94,112 +101,128 @@ struct SnapshotView {
 
 impl EngineBackend {
     fn view(&self, snapshot: Arc<Snapshot>) -> Arc<dyn View> {
-        Arc::new(SnapshotView { snapshot, me: self.0.me().0 })
+        let snapshot = if self.is_lenient { Arc::new(snapshot.lenient()) } else { snapshot };
+        Arc::new(SnapshotView { snapshot, me: self.engine.me().0 })
     }
 }
 
 impl Backend for EngineBackend {
     fn fetch(&self) -> Result<Arc<dyn View>, FsError> {
-        Ok(self.view(self.0.fetch()?))
+        self.fetch_of(&[])
+    }
+
+    fn fetch_of(&self, files: &[Handle]) -> Result<Arc<dyn View>, FsError> {
+        Ok(self.view(match self.is_lenient {
+            true => self.engine.fetch_everything()?,
+            false => self.engine.fetch_of(files)?,
+        }))
     }
 
     fn modify(&self, plan: Arc<Mutex<dyn Plan>>) -> Result<Arc<dyn View>, FsError> {
-        let made = self.0.modify(Arc::new(Mutex::new(PlanEdit(plan))));
-        Ok(self.view(made.inspect_err(|error| self.0.note_quota(error))?))
+        let made = self.engine.modify(Arc::new(Mutex::new(PlanEdit(plan))));
+        Ok(self.view(made.inspect_err(|error| self.engine.note_quota(error))?))
     }
 
     fn make_room(&self, bytes: u64) -> bool {
-        self.0.store().make_room(bytes)
+        self.engine.store().make_room(bytes)
     }
 
     fn latest(&self) -> Arc<dyn View> {
-        self.view(self.0.latest())
+        self.view(self.engine.latest())
     }
 
     fn leased(&self, files: &[Handle]) -> Option<Leased> {
-        let (snapshot, stamp) = self.0.leased(files)?;
+        let (snapshot, stamp) = self.engine.leased(files)?;
         Some(Leased { view: self.view(snapshot), stamp })
     }
 
     fn leased_for(&self, stamp: u64, files: &[Handle]) -> Option<Duration> {
-        self.0.leased_for(stamp, files)
+        self.engine.leased_for(stamp, files)
     }
 
     fn want_lease(&self, file: Handle) {
-        self.0.want_lease(file);
+        self.engine.want_lease(file);
     }
 
-    fn delegated(&self) -> Option<Duration> {
-        self.0.delegated()
+    fn exclusive(&self) -> Option<Duration> {
+        self.engine.exclusive()
     }
 
-    fn want_delegation(&self, wanted: bool) {
-        self.0.want_delegation(wanted);
+    fn has_delegation(&self) -> bool {
+        self.engine.delegation()
+    }
+
+    fn holds_exclusively(&self, files: &[Handle]) -> bool {
+        self.engine.holds_exclusively(files)
+    }
+
+    fn want_exclusive(&self, wanted: bool) {
+        self.engine.want_exclusive(wanted);
     }
 
     fn source(&self) -> Arc<dyn BlockSource + Send + Sync> {
-        Arc::new(self.0.store().clone())
+        Arc::new(self.engine.store().clone())
     }
 
     fn upload(&self, about: About) -> Box<dyn Upload + '_> {
-        Box::new(StoreUpload { upload: self.0.store().upload_of(about), engine: self.0.clone() })
+        Box::new(StoreUpload { upload: self.engine.store().upload_of(about), engine: self.engine.clone() })
     }
 
     fn transfer_mode(&self) -> TransferMode {
-        self.0.store().transfer_mode()
+        self.engine.store().transfer_mode()
     }
 
     fn approach(&self, file: Handle, path: &[u8], inode: &Inode) {
-        self.0.store().approach(&file, path, &inode.content);
+        self.engine.store().approach(&file, path, &inode.content);
     }
 
     fn approach_all(&self, files: &[Expected]) {
-        self.0.store().approach_all(files);
+        self.engine.store().approach_all(files);
     }
 
     fn saw(&self, file: Handle, path: Vec<u8>, inode: &Inode) {
-        self.0.store().saw(file, path, &inode.content, inode.size);
+        self.engine.store().saw(file, path, &inode.content, inode.size);
     }
 
     fn ahead_bytes(&self) -> u64 {
-        self.0.store().account().pace().ahead_bytes()
+        self.engine.store().account().pace().ahead_bytes()
     }
 
     fn has_read(&self, ino: Ino, bytes: usize) {
-        self.0.store().account().read(ino.0, bytes);
+        self.engine.store().account().read(ino.0, bytes);
     }
 
     fn room(&self, bytes: u64) -> Result<(), FsError> {
-        self.0.room(bytes)
+        self.engine.room(bytes)
     }
 
     fn quota(&self) -> Option<Usage> {
-        self.0.quota()
+        self.engine.quota()
     }
 
     fn has_written(&self, ino: Ino, bytes: usize) {
-        self.0.store().account().written(ino.0, bytes);
+        self.engine.store().account().written(ino.0, bytes);
     }
 
     fn device(&self) -> DeviceId {
-        self.0.me().0
+        self.engine.me().0
     }
 
     fn user(&self) -> UserId {
-        self.0.me().1
+        self.engine.me().1
     }
 
     fn flush_commits(&self) -> Result<(), FsError> {
-        self.0.flush_commits().inspect_err(|error| self.0.note_quota(error))
+        self.engine.flush_commits().inspect_err(|error| self.engine.note_quota(error))
     }
 
     fn keep_commits(&self) -> Result<(), FsError> {
-        self.0.settle_commits()
+        self.engine.settle_commits()
     }
 
     fn content_error(&self, handle: Handle, path: String, inode: &Inode, error: ContentError) -> FsError {
-        match inode.ihash(&self.0.store().digest_key()) {
-            Ok(ihash) => self.0.judge(handle, path, ihash, &error),
+        match inode.ihash(&self.engine.store().digest_key()) {
+            Ok(ihash) => self.engine.judge(handle, path, ihash, &error),
             // An inode that came from the server can be encoded; one of our own making that cannot is refused
             // before it is used.
             Err(misuse) => FsError::Invalid(misuse.to_string()),
@@ -207,44 +230,44 @@ impl Backend for EngineBackend {
     }
 
     fn pin(&self, roots: Vec<Digest>) -> Guard {
-        Box::new(self.0.pin(roots))
+        Box::new(self.engine.pin(roots))
     }
 
     fn lock(&self, place: &LockPlace, mode: LockMode, wait: bool) -> Result<Option<LockHolder>, FsError> {
-        self.0.lock(place, mode, wait)
+        self.engine.lock(place, mode, wait)
     }
 
     fn test_lock(&self, place: &LockPlace, mode: LockMode) -> Result<Option<LockHolder>, FsError> {
-        self.0.test_lock(place, mode)
+        self.engine.test_lock(place, mode)
     }
 
     fn unlock(&self, place: &LockPlace) -> Result<(), FsError> {
-        self.0.unlock(place);
+        self.engine.unlock(place);
         Ok(())
     }
 
     fn holds_locks(&self, file: Handle, space: LockSpace, owner: u64) -> bool {
-        self.0.holds_locks(file, space, owner)
+        self.engine.holds_locks(file, space, owner)
     }
 
     fn notices(&self) -> Vec<Notice> {
-        self.0.notices()
+        self.engine.notices()
     }
 
     fn is_reachable(&self) -> bool {
-        self.0.is_connected()
+        self.engine.is_connected()
     }
 
     fn membership(&self) -> Arc<Membership> {
-        self.0.membership()
+        self.engine.membership()
     }
 
     fn past_states(&self) -> Result<Arc<Vec<PastState>>, FsError> {
-        self.0.past_states()
+        self.engine.past_states()
     }
 
     fn past(&self, state: &PastState) -> Result<Arc<dyn View>, FsError> {
-        Ok(Arc::new(PastView(self.0.past(state)?)))
+        Ok(Arc::new(PastView(self.engine.past(state)?)))
     }
 }
 

@@ -158,6 +158,14 @@ pub trait Backend: Send + Sync {
     /// [`FsError::Unreachable`], [`FsError::Frozen`].
     fn fetch(&self) -> Result<Arc<dyn View>, FsError>;
 
+    /// As [`Backend::fetch`], by whoever is going to read these files.
+    ///
+    /// # Errors
+    /// As [`Backend::fetch`].
+    fn fetch_of(&self, _files: &[Handle]) -> Result<Arc<dyn View>, FsError> {
+        self.fetch()
+    }
+
     /// Makes an edit and returns a view that contains it.
     ///
     /// # Errors
@@ -181,14 +189,24 @@ pub trait Backend: Send + Sync {
     /// Makes the next operation wish for a lease of a file.
     fn want_lease(&self, _file: Handle) {}
 
-    /// For how long nobody else changes anything unless it is told of first, so that the last accepted view is the
-    /// present one. `None`: others may.
-    fn delegated(&self) -> Option<Duration> {
+    /// For how long this client holds anything exclusively unless it is recalled: so long nobody else reads or changes that.
+    /// `None`: nothing.
+    fn exclusive(&self) -> Option<Duration> {
         None
     }
 
-    /// Whether to ask for that.
-    fn want_delegation(&self, _wanted: bool) {}
+    /// Whether that is the whole file system, so that the last accepted view is the present one.
+    fn has_delegation(&self) -> bool {
+        false
+    }
+
+    /// Whether that is all of these files.
+    fn holds_exclusively(&self, _files: &[Handle]) -> bool {
+        false
+    }
+
+    /// Whether to ask for what is changed.
+    fn want_exclusive(&self, _wanted: bool) {}
 
     /// Verified blocks.
     fn source(&self) -> Arc<dyn BlockSource + Send + Sync>;

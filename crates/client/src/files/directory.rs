@@ -135,7 +135,7 @@ impl FileSystem {
             let turned = match listing.turn_to(directory, number) {
                 // The directory's blocks of then are gone: go on by name in the present.
                 Err(FsError::Stale) if !ino.is_past() => {
-                    Fetched { view: listing.view, at: listing.fetched } = self.fetch()?;
+                    Fetched { view: listing.view, at: listing.fetched } = self.fetch(&[directory])?;
                     listing.turn_to(directory, number)
                 }
                 other => other,

@@ -86,7 +86,8 @@ impl FileSystem {
     /// [`FsError::Stale`]: it is gone.
     pub fn rules(&self, ino: Ino) -> Result<Option<Vec<u8>>, FsError> {
         self.run(|| {
-            let inode = self.fetch()?.view.inode(self.handle(ino)?).map_err(super::lookup::stale)?;
+            let handle = self.handle(ino)?;
+            let inode = self.fetch(&[handle])?.view.inode(handle).map_err(super::lookup::stale)?;
             Ok(inode.xattrs.get(RULES).cloned())
         })
     }

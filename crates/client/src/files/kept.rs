@@ -231,7 +231,7 @@ impl FileSystem {
         self.run(|| {
             let KeptId(handle) = id.parse()?;
             let inode = match self.backend.latest().inode(handle) {
-                Err(FsError::NotFound) => self.backend.fetch()?.inode(handle)?,
+                Err(FsError::NotFound) => self.backend.fetch_of(&[handle])?.inode(handle)?,
                 other => other?,
             };
             let record = record_of(&inode).ok_or(FsError::NotFound)?;

@@ -222,7 +222,7 @@ impl FileSystem {
 
     fn bring_up_to_date(&self, node: &Node) -> Result<(), FsError> {
         self.publish(node, Occasion::Sync)?;
-        let view = self.backend.fetch()?;
+        let view = self.backend.fetch_of(&[node.handle()])?;
         let inode = match view.inode(node.handle()) {
             // It goes on without a name, for those who have it open.
             Err(FsError::NotFound) => {

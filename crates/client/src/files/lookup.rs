@@ -66,7 +66,7 @@ impl FileSystem {
                 if let Some(found) = self.look_up_listed(caller, parent, directory, name, found_by.clone())? {
                     return Ok(found);
                 }
-                let fetched = self.fetch()?;
+                let fetched = self.fetch(&[directory])?;
                 self.check_places(caller, &*fetched.view, &found_by)?;
                 self.tokens.renew_listed(caller.thread, parent, fetched.at);
                 (fetched, Basis::Fresh(None))
@@ -75,7 +75,7 @@ impl FileSystem {
                 if let Some(found) = self.look_up_listed(caller, parent, directory, name, Vec::new())? {
                     return Ok(found);
                 }
-                let fetched = self.fetch()?;
+                let fetched = self.fetch(&[directory])?;
                 self.tokens.renew_listed(caller.thread, parent, fetched.at);
                 (fetched, Basis::Fresh(None))
             }
@@ -204,7 +204,7 @@ impl FileSystem {
     fn settle_names(&self, caller: &Caller, about: &[Ino], judged: &[(Ino, &[u8])]) -> Result<(), FsError> {
         let mut names = self.tokens.unchecked(caller.thread, about);
         names.retain(|found| !judged.contains(&(found.directory, &found.name[..])));
-        if names.is_empty() { Ok(()) } else { self.check_places(caller, &*self.fetch()?.view, &names) }
+        if names.is_empty() { Ok(()) } else { self.check_places(caller, &*self.fetch(&[])?.view, &names) }
     }
 
     /// The kernel drops `count` lookups.

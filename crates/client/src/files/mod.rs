@@ -283,16 +283,17 @@ impl FileSystem {
         self.vigil.get().map_or(Ok(()), |vigil| vigil.may_change())
     }
 
-    fn fetch(&self) -> Result<Fetched, FsError> {
+    /// A fresh view, in which these files are to be read.
+    fn fetch(&self, files: &[Handle]) -> Result<Fetched, FsError> {
         let at = views::now();
-        Ok(Fetched { view: self.backend.fetch()?, at })
+        Ok(Fetched { view: self.backend.fetch_of(files)?, at })
     }
 
     /// The present view of one file: the newest accepted one under a lease, else a fresh one.
     fn present(&self, file: Handle) -> Result<Fetched, FsError> {
         match self.leased(&[file]) {
             Some(fetched) => Ok(fetched),
-            None => self.fetch(),
+            None => self.fetch(&[file]),
         }
     }
 
@@ -301,7 +302,7 @@ impl FileSystem {
         match self.tokens.take(caller.thread, ino) {
             Some(Known::Fresh(fetched)) => Ok(fetched),
             Some(Known::Listing(_, found_by)) => {
-                let fetched = self.fetch()?;
+                let fetched = self.fetch(&[self.handle(ino)?])?;
                 self.check_places(caller, &*fetched.view, &found_by)?;
                 Ok(fetched)
             }
@@ -319,14 +320,14 @@ impl FileSystem {
                 Ok(fetched)
             }
             _ => {
-                match (self.leased(&[self.handle(ino)?]), self.tokens.directory_listed_at(caller.thread, ino))
-                {
+                let handle = self.handle(ino)?;
+                match (self.leased(&[handle]), self.tokens.directory_listed_at(caller.thread, ino)) {
                     (Some(leased), _) => Ok(leased),
                     // The kernel looks at a directory again after each change in it.
                     (None, Some(at)) if self.frozen.get().is_none() => {
                         Ok(Fetched { view: self.backend.latest(), at })
                     }
-                    _ => self.fetch(),
+                    _ => self.fetch(&[handle]),
                 }
             }
         }

@@ -80,6 +80,7 @@ pub struct Transaction<'a> {
     pub(super) batch: Layer,
     edit: Layer,
     pub(super) conflicts: BTreeSet<Tag>,
+    reads: BTreeSet<Handle>,
     pub(super) sink: PlanSink,
 }
 
@@ -95,6 +96,7 @@ impl<'a> Transaction<'a> {
             batch: Layer::default(),
             edit: Layer::default(),
             conflicts: BTreeSet::new(),
+            reads: BTreeSet::new(),
             sink: PlanSink { blocks: base.blocks.clone(), held: Vec::new() },
         }
     }
@@ -116,6 +118,11 @@ impl<'a> Transaction<'a> {
             self.conflicts.extend(conflicts.iter().copied());
         }
         (result, conflicts)
+    }
+
+    /// Files of the base that edits have looked at so far, those that failed included.
+    pub fn reads(&self) -> BTreeSet<Handle> {
+        self.reads.clone()
     }
 
     /// Number of changes so far: roughly the number of deltas.
@@ -457,6 +464,7 @@ impl<'a> Transaction<'a> {
         if self.fresh.contains_key(&file) {
             return Ok(());
         }
+        self.reads.insert(file);
         let pending = self.base.pending_on(file).map_err(|error| (self.explain)(Some(file), &error))?;
         self.conflicts.extend(pending);
         Ok(())

@@ -12,6 +12,7 @@ use holdfast_log::Storage;
 use holdfast_log::simulated::PowerLoss;
 use holdfast_protocol::certificate::{Certificate, Delta};
 use holdfast_protocol::history::{Archive, Noting, PastReply};
+use holdfast_protocol::leases::{LeaseGrant, Withheld};
 use holdfast_protocol::log_tree::{UPDATES, consistency_proof};
 use holdfast_protocol::message::{
     AddressedBlock, Request, Response, ServerError, ServerKeys, StoreHeader, ViewReply, Welcome,
@@ -246,7 +247,7 @@ impl Server {
                 let fs = state.file_system.as_ref().unwrap();
                 Response::View(Box::new(fs.prove(log_size, fs.sequencer.look())))
             }
-            Request::Update { certificate, attached, log_size, .. } => {
+            Request::Update { certificate, attached, log_size, lease } => {
                 store(&mut state, attached.blocks);
                 let members = members_of(&state, &certificate.value);
                 let certificate = certificate.verified(peer).expect("signed by its sender");
@@ -254,13 +255,19 @@ impl Server {
                 match fs.sequencer.update(now_ms, device, &certificate, members) {
                     Err(error) => refused(error),
                     Ok(step) => match fs.take(step) {
-                        Updated::View(reply) => Response::View(Box::new(fs.prove(log_size, *reply))),
+                        Updated::View(reply) => {
+                            let reply = Box::new(fs.prove(log_size, *reply));
+                            match lease {
+                                Some(_) => Response::LeasedView(reply, LeaseGrant::none(Withheld::default())),
+                                None => Response::View(reply),
+                            }
+                        }
                         Updated::Aborted => Response::Aborted,
                         Updated::Refused => Response::Refused,
                     },
                 }
             }
-            Request::Fast { certificate, structure, attached, .. } => {
+            Request::Fast { certificate, structure, attached, lease, .. } => {
                 store(&mut state, attached.blocks);
                 if !tables_present(&state, &structure.value) {
                     return Response::Error(ServerError::Invalid("a table was never stored".into()));
@@ -273,7 +280,13 @@ impl Server {
                     Err(error) => refused(error),
                     Ok(step) => match fs.take(step) {
                         FastOutcome::Accepted(receipt) => {
-                            Response::Committed(Signed::new(receipt, &self.key))
+                            let receipt = Signed::new(receipt, &self.key);
+                            match lease {
+                                Some(_) => {
+                                    Response::LeasedCommitted(receipt, LeaseGrant::none(Withheld::default()))
+                                }
+                                None => Response::Committed(receipt),
+                            }
                         }
                         FastOutcome::Refused => Response::Refused,
                     },

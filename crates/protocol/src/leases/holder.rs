@@ -14,8 +14,11 @@ pub struct LeaseHolder {
     told: (u64, u64),
     expires_ms: u64,
     scopes: HashSet<Scope>,
-    /// Until when this client has the file system for itself; 0: it has not.
-    delegated_until_ms: u64,
+    /// Those of them that are held exclusively, and whether the whole file system is.
+    exclusive: HashSet<Scope>,
+    has_delegation: bool,
+    /// Until when.
+    exclusive_until_ms: u64,
     /// Grows whenever anything is lost: what was read before may be outdated after.
     losses: u64,
 }
@@ -27,8 +30,11 @@ pub struct Dropped {
     pub scopes: Vec<Scope>,
     /// Whether all were lost.
     pub everything: bool,
-    /// Whether the delegation was lost: what rests on it is to be sent before the recall is acknowledged.
+    /// Whether the delegation was lost.
     pub delegation: bool,
+    /// Whether anything is not held exclusively any more, the delegation included: what rests on that is to be sent before
+    /// the recall is acknowledged.
+    pub exclusive: bool,
 }
 
 impl LeaseHolder {
@@ -60,7 +66,7 @@ impl LeaseHolder {
             return false;
         }
         if grant.epoch > self.epoch {
-            if !self.scopes.is_empty() || self.delegated_until_ms > 0 {
+            if !self.scopes.is_empty() || self.exclusive_until_ms > 0 {
                 // The server has forgotten what is held. That must be given up in order, by a recall.
                 return false;
             }
@@ -80,9 +86,11 @@ impl LeaseHolder {
             return false;
         }
         let before = self.scopes.len();
-        self.scopes.extend(grant.scopes.iter().copied());
-        if grant.delegation_ms > 0 && ends_ms(grant.delegation_ms) > now_ms {
-            self.delegated_until_ms = self.delegated_until_ms.max(ends_ms(grant.delegation_ms));
+        self.scopes.extend(grant.scopes.iter().chain(&grant.exclusive).copied());
+        if grant.exclusive_ms > 0 && ends_ms(grant.exclusive_ms) > now_ms {
+            self.exclusive_until_ms = self.exclusive_until_ms.max(ends_ms(grant.exclusive_ms));
+            self.has_delegation |= grant.delegation;
+            self.exclusive.extend(grant.exclusive.iter().copied());
         }
         self.scopes.len() > before
     }
@@ -93,30 +101,35 @@ impl LeaseHolder {
         if asked != self.epoch || (recall.epoch != self.epoch && !recall.everything) {
             return None;
         }
-        let dropped = if recall.everything {
-            let dropped = Dropped {
-                scopes: self.scopes.iter().copied().collect(),
-                everything: true,
-                delegation: self.delegated_until_ms > 0,
-            };
-            self.lose_all();
+        if recall.everything {
+            let dropped = self.lose();
             self.epoch = recall.epoch;
             self.handled = recall.number;
-            dropped
-        } else {
-            let scopes = recall.scopes.iter().copied().filter(|scope| self.scopes.remove(scope)).collect();
-            let delegation = recall.delegation && std::mem::take(&mut self.delegated_until_ms) > 0;
-            self.handled = self.handled.max(recall.number);
-            Dropped { scopes, everything: false, delegation }
-        };
+            return Some(dropped);
+        }
+        let delegation = recall.delegation && std::mem::take(&mut self.has_delegation);
+        let mut exclusive = delegation;
+        for scope in recall.scopes.iter().chain(&recall.exclusive) {
+            exclusive |= self.exclusive.remove(scope);
+        }
+        if !self.has_delegation && self.exclusive.is_empty() {
+            self.exclusive_until_ms = 0;
+        }
+        let scopes: Vec<Scope> =
+            recall.scopes.iter().copied().filter(|scope| self.scopes.remove(scope)).collect();
+        self.handled = self.handled.max(recall.number);
         self.losses += 1;
-        Some(dropped)
+        Some(Dropped { scopes, everything: false, delegation, exclusive })
     }
 
     /// Gives up everything by itself: what it rests on is no more. The server is told with the next question.
     pub fn lose(&mut self) -> Dropped {
-        let scopes = self.scopes.iter().copied().collect();
-        let dropped = Dropped { scopes, everything: true, delegation: self.delegated_until_ms > 0 };
+        let dropped = Dropped {
+            scopes: self.scopes.iter().copied().collect(),
+            everything: true,
+            delegation: self.has_delegation,
+            exclusive: self.exclusive_until_ms > 0,
+        };
         self.lose_all();
         dropped
     }
@@ -130,12 +143,19 @@ impl LeaseHolder {
 
     /// Whether this client has the file system for itself.
     pub fn has_delegation(&self, now_ms: u64) -> bool {
-        self.delegated_ms(now_ms) > 0
+        self.has_delegation && self.exclusive_ms(now_ms) > 0
     }
 
-    /// For how long this client has the file system for itself, in milliseconds.
-    pub fn delegated_ms(&self, now_ms: u64) -> u64 {
-        self.delegated_until_ms.saturating_sub(now_ms)
+    /// Whether this client holds a file exclusively.
+    pub fn holds_exclusively(&self, file: Handle, now_ms: u64) -> bool {
+        let has = |scope| self.exclusive.contains(&scope);
+        self.exclusive_ms(now_ms) > 0
+            && (self.has_delegation || has(Scope::Principal(file.principal)) || has(Scope::File(file)))
+    }
+
+    /// How long what is held exclusively is held so, in milliseconds; 0: nothing is.
+    pub fn exclusive_ms(&self, now_ms: u64) -> u64 {
+        self.exclusive_until_ms.saturating_sub(now_ms)
     }
 
     /// How long what is held is held, in milliseconds.
@@ -145,7 +165,7 @@ impl LeaseHolder {
 
     /// Whether anything is held.
     pub fn is_empty(&self, now_ms: u64) -> bool {
-        now_ms >= self.expires_ms || (self.scopes.is_empty() && !self.has_delegation(now_ms))
+        now_ms >= self.expires_ms || (self.scopes.is_empty() && self.exclusive_ms(now_ms) == 0)
     }
 
     /// Grows whenever anything is lost.
@@ -160,17 +180,23 @@ impl LeaseHolder {
 
     /// Forgets what has run out.
     pub fn expire(&mut self, now_ms: u64) {
-        if now_ms >= self.delegated_until_ms {
-            self.delegated_until_ms = 0;
+        if now_ms >= self.exclusive_until_ms {
+            self.lose_exclusives();
         }
-        if now_ms >= self.expires_ms && (!self.scopes.is_empty() || self.delegated_until_ms > 0) {
+        if now_ms >= self.expires_ms && (!self.scopes.is_empty() || self.exclusive_until_ms > 0) {
             self.lose_all();
         }
     }
 
+    fn lose_exclusives(&mut self) {
+        self.exclusive.clear();
+        self.has_delegation = false;
+        self.exclusive_until_ms = 0;
+    }
+
     fn lose_all(&mut self) {
+        self.lose_exclusives();
         self.scopes.clear();
-        self.delegated_until_ms = 0;
         self.expires_ms = 0;
         self.losses += 1;
     }

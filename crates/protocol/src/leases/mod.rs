@@ -1,6 +1,13 @@
-//! Read leases and delegations: while a client holds one, nothing in its scope is changed by another device, so it
-//! answers from the newest view it has accepted, without a message. The server's machine is [`LeaseTable`], the
-//! client's [`LeaseHolder`].
+//! Leases: while a client holds one, nothing in its scope is changed by another device, so it answers from the newest view
+//! it has accepted, without a message. While it holds a scope *exclusively*, no other device's operation that reads or
+//! changes something in it is ordered either, so it may answer for changes there before it sends them. The scope of the
+//! *delegation* is the whole file system. The server's machine is [`LeaseTable`], the client's [`LeaseHolder`].
+//!
+//! The invariant, in one sentence: *an operation is ordered only while no other device holds, exclusively, a scope that it
+//! reads or changes.* A certificate declares what an operation changes; the wish that comes with it names what its author
+//! reads ([`LeaseWish::reads`], and the files it wishes leases of). The answer says which files are [`Withheld`]: held
+//! exclusively by others at that place in the order, so that what its view has of them may be outdated. Who wants to read
+//! one of those names it with another operation.
 //!
 //! A lease brings no data. It says that the newest accepted view is still the present one in some scope; whatever is
 //! read is read from a view that was signed for and checked. So there is nothing new to check, and a server that lies
@@ -15,11 +22,13 @@
 //!   no new scopes, and one that knows of recalls not heard of here brings nothing at all;
 //! - an epoch tells a session at the server from an earlier one that it has forgotten.
 
+mod exclusive;
 mod holder;
 mod table;
 #[cfg(test)]
 mod tests;
 
+pub use exclusive::Withheld;
 pub use holder::{Dropped, LeaseHolder};
 pub use table::{ClaimId, LeaseTable};
 
@@ -31,10 +40,10 @@ use std::collections::BTreeSet;
 /// How long a lease lasts unless the operator says otherwise, in milliseconds. A writer waits as long for a client that
 /// has died, which must be less than the minute that programs wait for a server.
 pub const TERM_MS: u64 = 45_000;
-/// Longest time for which one run has a file system for itself without operating, in milliseconds. Everybody else's next
-/// operation waits as long for a holder that has died or sleeps.
-pub const DELEGATION_MS: u64 = 10_000;
-/// Most scopes in one wish.
+/// Longest time for which one run holds anything exclusively without operating, in milliseconds. Others' operations in that
+/// scope wait as long for a holder that has died or sleeps.
+pub const EXCLUSIVE_MS: u64 = 10_000;
+/// Most scopes in one wish, and most files it says are read.
 pub const WISHES_MAX: usize = 4096;
 /// Most scopes that one run of a client holds; beyond it the oldest are recalled.
 pub const SCOPES_MAX: usize = 65_536;
@@ -48,12 +57,14 @@ pub enum Scope {
     File(Handle),
 }
 
-/// What an operation changes that others may have read.
+/// What an operation changes that others may have read, and what it reads that others may have changed.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Touched {
     files: BTreeSet<Handle>,
     /// A change of membership: who may write what is part of every view.
     everything: bool,
+    reads: BTreeSet<Handle>,
+    reads_everything: bool,
 }
 
 impl Touched {
@@ -83,14 +94,49 @@ impl Touched {
         }
     }
 
-    /// One file.
+    /// A change of one file.
     pub fn file(file: Handle) -> Touched {
-        Touched { files: [file].into(), everything: false }
+        Touched { files: [file].into(), ..Touched::default() }
     }
 
-    /// Whether nothing is changed.
+    /// With what the author of the operation reads, and is about to change as far as it may write that. Who does not say
+    /// reads everything.
+    #[must_use]
+    pub fn reading(mut self, wish: Option<&LeaseWish>, may_write: impl Fn(PrincipalId) -> bool) -> Touched {
+        let Some(wish) = wish else { return Touched { reads_everything: true, ..self } };
+        self.reads_everything |= wish.reads_everything;
+        self.reads.extend(wish.reads.iter().chain(&wish.edits));
+        if wish.exclusive {
+            self.files.extend(wish.edits.iter().filter(|file| may_write(file.principal)));
+        }
+        self.reads.extend(wish.scopes.iter().filter_map(|scope| match scope {
+            Scope::File(file) => Some(file),
+            Scope::Principal(_) => None,
+        }));
+        self
+    }
+
+    /// Whether nothing is changed, or about to be.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty() && !self.everything
+    }
+
+    /// Whether a file is changed, or may be.
+    fn changes(&self, scope: &Scope) -> bool {
+        self.everything
+            || match scope {
+                Scope::File(file) => self.files.contains(file),
+                Scope::Principal(principal) => self.files.range(of(*principal)).next().is_some(),
+            }
+    }
+
+    /// Whether something in a scope is changed or read.
+    fn concerns(&self, scope: &Scope) -> bool {
+        let is_read = match scope {
+            Scope::File(file) => self.reads.contains(file),
+            Scope::Principal(principal) => self.reads.range(of(*principal)).next().is_some(),
+        };
+        is_read || self.reads_everything || self.changes(scope)
     }
 
     /// Every scope it touches, but for a change of everything.
@@ -100,21 +146,53 @@ impl Touched {
     }
 }
 
-/// A client's wish for leases, with an operation.
+/// Every handle of a user or group.
+fn of(principal: PrincipalId) -> std::ops::RangeInclusive<Handle> {
+    Handle { principal, number: 0 }..=Handle { principal, number: u64::MAX }
+}
+
+/// What a client wishes for with an operation, and what it says that it reads.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct LeaseWish {
     /// The run of the client, drawn at random when it begins.
     pub run: u128,
-    /// What is not held yet and wanted; at most [`WISHES_MAX`].
+    /// What is not held yet and wanted; at most [`WISHES_MAX`]. Files among it are read.
     pub scopes: Vec<Scope>,
-    /// Whether a delegation is wanted.
-    pub delegation: bool,
+    /// What else the author reads in the view that the operation is ordered on; at most [`WISHES_MAX`]. What it changes
+    /// need not be named.
+    pub reads: Vec<Handle>,
+    /// What it reads because it is about to change it; at most [`WISHES_MAX`]. Who wishes to hold that exclusively waits its
+    /// turn, as if it were changed now.
+    pub edits: Vec<Handle>,
+    /// What it would also hold exclusively beside what the operation changes, where nobody has to give up anything for that:
+    /// what is in a directory that is worked in; at most [`WISHES_MAX`].
+    pub also: Vec<Handle>,
+    /// Whether it reads everything.
+    pub reads_everything: bool,
+    /// Whether it wants to hold exclusively as much as others leave to it: the whole file system, or the users and groups in
+    /// whose files the operation reads and changes something, or those files.
+    pub exclusive: bool,
+}
+
+impl LeaseWish {
+    /// Nothing wished for, and nothing read.
+    pub fn none(run: u128) -> LeaseWish {
+        LeaseWish {
+            run,
+            scopes: Vec::new(),
+            reads: Vec::new(),
+            edits: Vec::new(),
+            also: Vec::new(),
+            reads_everything: false,
+            exclusive: false,
+        }
+    }
 }
 
 /// What was granted at an operation's place in the order.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct LeaseGrant {
-    /// Of the session.
+    /// Of the session; 0: there is none.
     pub epoch: u64,
     /// How many recalls were sent to the session before.
     pub recalls: u64,
@@ -123,9 +201,38 @@ pub struct LeaseGrant {
     pub term_ms: u32,
     /// Those of the wish that are held.
     pub scopes: Vec<Scope>,
-    /// For how long the delegation is held from the sending of the request on, in milliseconds. 0: it is not held, or is
-    /// not made longer.
-    pub delegation_ms: u32,
+    /// For how long what is held exclusively is held so from the sending of the request on, in milliseconds. 0: that is not
+    /// made longer.
+    pub exclusive_ms: u32,
+    /// Whether that is the whole file system.
+    pub delegation: bool,
+    /// Scopes that are held exclusively from now on; they are also held as any lease.
+    pub exclusive: Vec<Scope>,
+    /// What others hold exclusively.
+    pub withheld: Withheld,
+}
+
+impl LeaseGrant {
+    /// No leases.
+    pub fn none(withheld: Withheld) -> LeaseGrant {
+        LeaseGrant {
+            epoch: 0,
+            recalls: 0,
+            term_ms: 0,
+            scopes: Vec::new(),
+            exclusive_ms: 0,
+            delegation: false,
+            exclusive: Vec::new(),
+            withheld,
+        }
+    }
+
+    /// Nothing is granted; what is withheld from the author is as before.
+    #[must_use]
+    pub fn without_leases(self) -> LeaseGrant {
+        let (scopes, exclusive) = (Vec::new(), Vec::new());
+        LeaseGrant { term_ms: 0, exclusive_ms: 0, delegation: false, scopes, exclusive, ..self }
+    }
 }
 
 /// What a session is to give up.
@@ -137,6 +244,8 @@ pub struct Recall {
     pub number: u64,
     /// Scopes to give up.
     pub scopes: Vec<Scope>,
+    /// Scopes to hold no more exclusively; they may still be read.
+    pub exclusive: Vec<Scope>,
     /// Whether to give up all there are.
     pub everything: bool,
     /// Whether to give up the delegation.

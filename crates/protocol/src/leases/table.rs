@@ -3,8 +3,8 @@
 //! Invariants:
 //! - an operation is ordered only when [`LeaseTable::in_the_way`] says that nobody else's lease forbids it, and nobody
 //!   is granted what a waiting operation has claimed: so a writer waits for at most one term, and one who only looks for
-//!   at most [`DELEGATION_MS`];
-//! - where several want the delegation, they have it in turn, each for [`SLICE_MS`] at least, and what waited for one of them
+//!   at most [`EXCLUSIVE_MS`];
+//! - where several want to hold the same exclusively, they have it in turn, each for [`SLICE_MS`] at least, and what waits
 //!   is ordered before the next one has it: so an operation waits for one holder, however many there are;
 //! - a scope that was recalled counts as held until its holder has said that it gave it up, or its time is over;
 //! - a session that has recalls to acknowledge gets nothing and keeps nothing for longer;
@@ -14,10 +14,16 @@
 //! A device never stands in its own way: one run of it is alive at a time. So the leases of a run that was killed end with
 //! the first operation of the next one, and nobody else waits for them until their time is over. (Operations of a device
 //! are ordered one after the other: none of an earlier run is ordered after one of a later.)
+//!
+//! How much a session gets to hold exclusively when it wishes for that: the whole file system if nobody else holds anything;
+//! else all files of a user or group if nobody else holds any of those; else single files. What was recalled is not
+//! granted again for a while in the two wider forms, longer each time ([`Spell`]).
 
-use super::{DELEGATION_MS, LeaseGrant, LeaseWish, Recall, SCOPES_MAX, Scope, Touched};
+use super::exclusive::Exclusives;
+use super::{EXCLUSIVE_MS, LeaseGrant, LeaseWish, Recall, SCOPES_MAX, Scope, Touched, Withheld};
 use crate::locks::SessionId;
-use holdfast_content::DeviceId;
+use holdfast_content::{DeviceId, Handle, PrincipalId};
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 /// Most sessions of a file system.
@@ -26,19 +32,20 @@ const SESSIONS_MAX: usize = 16_384;
 const DEVICE_SESSIONS_MAX: usize = 16;
 /// Most scopes of a file system, in all sessions.
 const SCOPES_IN_ALL_MAX: usize = 1 << 21;
-/// For how long a delegation is left to its holder although another wants it, in milliseconds: several times what it takes
-/// to hand it over.
+/// For how long what is held exclusively is left to its holder although another wants to change it, in milliseconds: several
+/// times what it takes to hand it over.
 pub(super) const SLICE_MS: u64 = 100;
-/// For how long it is left to its holder although somebody wants to look, and a reader's leases to the reader although
-/// somebody wants the delegation, in milliseconds.
+/// For how long it is left to its holder although somebody wants to look, in milliseconds.
 pub(super) const LOOK_MS: u64 = 35;
-/// How long others' changes wait, and nobody is granted leases, until what is under way is settled for whose turn it is, in
-/// milliseconds; and if that was in vain, when it is tried again.
-const CLEARING_MS: u64 = 300;
-const CLEAR_AGAIN_MS: u64 = 5_000;
-/// Whose turn it is loses it if it has not wished for the delegation for so long, in milliseconds: a few round trips of a far
-/// link. Until then nobody else has it, as when a program has just ended.
+/// Whose turn it is loses it if it has not wished again for so long, in milliseconds: a few round trips of a far link. Until
+/// then nobody else has it, as when a program has just ended.
 const TURN_MS: u64 = 250;
+/// For how long a scope wider than a file is not granted exclusively after a recall, in milliseconds.
+const SHARED_MS_MIN: u64 = 1_000;
+/// Longest.
+const SHARED_MS_MAX: u64 = 60_000;
+/// Most files that a session gets back.
+const GIVEN_UP_MAX: usize = 4096;
 /// A recall that takes longer to acknowledge makes its holder a slow one, in milliseconds.
 const ACKNOWLEDGE_MS_MAX: u64 = 10_000;
 /// Shortest time for which a slow device is granted nothing, in milliseconds.
@@ -54,16 +61,21 @@ pub struct ClaimId(u64);
 
 struct Claim {
     device: DeviceId,
-    everything: bool,
-    scopes: BTreeSet<Scope>,
+    touched: Touched,
 }
 
 /// A scope of a session.
 enum Held {
-    /// Held for as long as the session lasts; with its age.
-    Firmly(u64),
+    /// Held for as long as the session lasts; with its age, and since when.
+    Firmly(u64, u64),
     /// Recalled, and held until then unless it is given up.
     Recalled { until_ms: u64 },
+}
+
+/// A scope that a session holds exclusively.
+struct Exclusive {
+    since_ms: u64,
+    is_recalled: bool,
 }
 
 struct Session {
@@ -73,29 +85,54 @@ struct Session {
     /// Those held firmly, oldest first.
     ages: BTreeMap<u64, Scope>,
     next_age: u64,
+    /// What it holds exclusively; each is among its scopes too.
+    exclusive: HashMap<Scope, Exclusive>,
+    /// Files that it gave up, and until when it gets them back beside others that it holds exclusively: whoever looks for a
+    /// moment must not cost an operation for each.
+    given_up: Vec<Scope>,
+    given_up_until_ms: u64,
+    /// Until when that, and the delegation; 0: there is nothing.
+    exclusive_until_ms: u64,
+    /// Since when it has the delegation.
+    delegated_since_ms: u64,
     /// It may hold anything, from before the server started.
     inherited: bool,
-    /// Until when it has the file system for itself; 0: it has not.
-    delegated_until_ms: u64,
-    /// Since when it has had that, and since when it has held any scope.
-    delegated_since_ms: u64,
-    reading_since_ms: u64,
     issued: u64,
     /// Recalls not acknowledged yet.
     outstanding: BTreeMap<u64, Outstanding>,
 }
 
+#[derive(Default)]
 struct Outstanding {
     at_ms: u64,
     scopes: Vec<Scope>,
+    exclusive: Vec<Scope>,
     delegation: bool,
 }
 
-/// A device that made others wait.
-struct Slow {
+/// How long something lasts; longer each time that it comes again soon.
+struct Spell {
     until_ms: u64,
     lasts_ms: u64,
 }
+
+impl Spell {
+    const NONE: Spell = Spell { until_ms: 0, lasts_ms: 0 };
+
+    fn begin(&mut self, least_ms: u64, most_ms: u64, now_ms: u64) {
+        let goes_on = now_ms.saturating_sub(self.until_ms) < self.lasts_ms;
+        self.lasts_ms = if goes_on { (self.lasts_ms * 2).min(most_ms) } else { least_ms };
+        self.until_ms = now_ms + self.lasts_ms;
+    }
+
+    fn is_forgotten(&self, now_ms: u64) -> bool {
+        now_ms >= self.until_ms.saturating_add(self.lasts_ms)
+    }
+}
+
+/// Devices that wish to hold a scope exclusively and have not had it since, in the order of their turns, with when they last
+/// wished.
+type Turns = VecDeque<(DeviceId, u64)>;
 
 impl Session {
     fn new(epoch: u64, expires_ms: u64) -> Session {
@@ -105,10 +142,12 @@ impl Session {
             scopes: HashMap::new(),
             ages: BTreeMap::new(),
             next_age: 0,
-            inherited: false,
-            delegated_until_ms: 0,
+            exclusive: HashMap::new(),
+            given_up: Vec::new(),
+            given_up_until_ms: 0,
+            exclusive_until_ms: 0,
             delegated_since_ms: 0,
-            reading_since_ms: 0,
+            inherited: false,
             issued: 0,
             outstanding: BTreeMap::new(),
         }
@@ -117,35 +156,43 @@ impl Session {
     /// Until when a scope is held, if it is.
     fn until(&self, scope: &Scope) -> Option<u64> {
         match self.scopes.get(scope)? {
-            Held::Firmly(_) => Some(self.expires_ms),
+            Held::Firmly(..) => Some(self.expires_ms),
             Held::Recalled { until_ms } => Some(*until_ms),
         }
     }
 
-    /// Recalls those of `scopes` that are held firmly, and the delegation if that is asked for, in one recall. Whether there
-    /// was anything.
-    fn recall(&mut self, scopes: impl IntoIterator<Item = Scope>, delegation: bool, now_ms: u64) -> bool {
-        let mut recalled = Vec::new();
-        for scope in scopes {
+    /// Recalls, in one recall, those of `scopes` that are held firmly; those of `exclusive`, and what of `scopes` is held
+    /// exclusively; and the delegation if that is asked for. Whether there was anything.
+    fn recall(&mut self, what: Outstanding) -> bool {
+        let mut recalled =
+            Outstanding { at_ms: what.at_ms, delegation: what.delegation, ..Outstanding::default() };
+        for scope in what.exclusive.iter().chain(&what.scopes) {
+            let Some(held) = self.exclusive.get_mut(scope).filter(|held| !held.is_recalled) else { continue };
+            held.is_recalled = true;
+            recalled.exclusive.push(*scope);
+        }
+        for scope in what.scopes {
             let Some(held) = self.scopes.get_mut(&scope) else { continue };
-            let Held::Firmly(age) = *held else { continue };
+            let Held::Firmly(age, _) = *held else { continue };
             *held = Held::Recalled { until_ms: self.expires_ms };
             self.ages.remove(&age);
-            recalled.push(scope);
+            recalled.scopes.push(scope);
         }
-        let any = delegation || !recalled.is_empty();
+        let any = recalled.delegation || !recalled.scopes.is_empty() || !recalled.exclusive.is_empty();
         if any {
             self.issued += 1;
-            self.outstanding.insert(self.issued, Outstanding { at_ms: now_ms, scopes: recalled, delegation });
+            self.outstanding.insert(self.issued, recalled);
         }
         any
     }
 
-    /// Whether it has the delegation, and has not been told to give it up.
-    fn has_delegation(&self, now_ms: u64) -> bool {
-        self.delegated_until_ms > now_ms
-            && !self.inherited
-            && !self.outstanding.values().any(|recall| recall.delegation)
+    /// Whether a recall of the delegation is not acknowledged yet.
+    fn is_delegation_recalled(&self) -> bool {
+        self.outstanding.values().any(|recall| recall.delegation)
+    }
+
+    fn holds_nothing(&self) -> bool {
+        self.scopes.is_empty() && self.exclusive_until_ms == 0 && !self.inherited
     }
 }
 
@@ -155,29 +202,42 @@ pub struct LeaseTable {
     next_epoch: u64,
     sessions: HashMap<SessionId, Session>,
     holders: HashMap<Scope, BTreeSet<SessionId>>,
+    /// Scopes that sessions hold of each user's and group's files.
+    interest: HashMap<PrincipalId, BTreeMap<SessionId, usize>>,
     held: usize,
+    exclusives: Exclusives,
+    delegate: Option<SessionId>,
     claims: BTreeMap<ClaimId, Claim>,
-    /// Devices whose claims touch a scope, once for each claim.
+    /// Devices whose claims change something in a scope, once for each claim.
     claimed: HashMap<Scope, Vec<DeviceId>>,
     next_claim: u64,
     /// Sessions that may hold anything.
     inherited: usize,
-    delegate: Option<SessionId>,
-    /// Devices that wish for the delegation and have not had it since, in the order of their turns, with when they last
-    /// wished.
-    turns: VecDeque<(DeviceId, u64)>,
-    /// The last claim that began before the delegation was last given up: it is not granted again before that is ordered.
-    waited: ClaimId,
-    /// For whose turn others' leases are recalled and their changes wait, and until when.
-    clearing: Option<(DeviceId, u64)>,
-    clear_again_ms: u64,
+    turns: HashMap<Scope, Turns>,
+    /// While the delegation, and whose files as a whole, are not granted.
+    not_alone: Spell,
+    shared: HashMap<PrincipalId, Spell>,
     /// Devices that are granted nothing for a while.
-    slow: HashMap<DeviceId, Slow>,
+    slow: HashMap<DeviceId, Spell>,
     swept_ms: u64,
     /// Something was recalled or has become free since the driver looked last.
     recalled: bool,
     freed: bool,
     closing: bool,
+}
+
+/// The latest of some moments that are to come.
+struct Wait {
+    now_ms: u64,
+    until_ms: Option<u64>,
+}
+
+impl Wait {
+    fn until(&mut self, until_ms: u64) {
+        if until_ms > self.now_ms {
+            self.until_ms = Some(self.until_ms.map_or(until_ms, |until| until.max(until_ms)));
+        }
+    }
 }
 
 impl LeaseTable {
@@ -188,16 +248,17 @@ impl LeaseTable {
             next_epoch: first_epoch.max(1),
             sessions: HashMap::new(),
             holders: HashMap::new(),
+            interest: HashMap::new(),
             held: 0,
+            exclusives: Exclusives::default(),
+            delegate: None,
             claims: BTreeMap::new(),
             claimed: HashMap::new(),
             next_claim: 0,
             inherited: 0,
-            delegate: None,
-            turns: VecDeque::new(),
-            waited: ClaimId(0),
-            clearing: None,
-            clear_again_ms: 0,
+            turns: HashMap::new(),
+            not_alone: Spell::NONE,
+            shared: HashMap::new(),
             slow: HashMap::new(),
             swept_ms: 0,
             recalled: false,
@@ -206,19 +267,19 @@ impl LeaseTable {
         }
     }
 
-    /// A session may hold anything from before the server started, until then.
-    pub fn inherit(&mut self, id: SessionId, delegation: bool, until_ms: u64) {
-        let delegated_until_ms = if delegation { until_ms } else { 0 };
+    /// A session may hold anything from before the server started, until then; `exclusively`: in that way too.
+    pub fn inherit(&mut self, id: SessionId, exclusively: bool, until_ms: u64) {
+        let exclusive_until_ms = if exclusively { until_ms } else { 0 };
         let session =
-            Session { inherited: true, delegated_until_ms, ..Session::new(self.next_epoch, until_ms) };
+            Session { inherited: true, exclusive_until_ms, ..Session::new(self.next_epoch, until_ms) };
         self.next_epoch += 1;
         self.sessions.insert(id, session);
         self.inherited += 1;
     }
 
-    /// Sessions that hold something, and whether that is the delegation: to be remembered over a restart.
+    /// Sessions that hold something, and whether some of that exclusively: to be remembered over a restart.
     pub fn sessions(&self) -> impl Iterator<Item = (SessionId, bool)> + '_ {
-        self.sessions.iter().map(|(id, session)| (*id, session.delegated_until_ms > 0))
+        self.sessions.iter().map(|(id, session)| (*id, session.exclusive_until_ms > 0))
     }
 
     /// Whether something was recalled since this was asked last: holders that wait to hear of it should be told.
@@ -245,30 +306,29 @@ impl LeaseTable {
     pub fn claim(&mut self, device: DeviceId, touched: &Touched) -> ClaimId {
         self.next_claim += 1;
         let id = ClaimId(self.next_claim);
-        let scopes = touched.scopes();
-        for scope in &scopes {
-            self.claimed.entry(*scope).or_default().push(device);
+        for scope in touched.scopes() {
+            self.claimed.entry(scope).or_default().push(device);
         }
-        self.claims.insert(id, Claim { device, everything: touched.everything, scopes });
+        self.claims.insert(id, Claim { device, touched: touched.clone() });
         id
     }
 
     /// The operation was ordered, or called off.
     pub fn end_claim(&mut self, id: ClaimId) {
         let Some(claim) = self.claims.remove(&id) else { return };
-        for scope in &claim.scopes {
-            let Some(devices) = self.claimed.get_mut(scope) else { continue };
+        for scope in claim.touched.scopes() {
+            let Some(devices) = self.claimed.get_mut(&scope) else { continue };
             if let Some(at) = devices.iter().position(|device| *device == claim.device) {
                 devices.swap_remove(at);
             }
             if devices.is_empty() {
-                self.claimed.remove(scope);
+                self.claimed.remove(&scope);
             }
         }
     }
 
-    /// Recalls what forbids an operation of `device`, which itself `wishes` for the delegation or not. `Some`: when to ask
-    /// again at the latest, as it is not free yet.
+    /// Recalls what forbids an operation of `device`, which itself `wishes` to hold exclusively what it changes or not.
+    /// `Some`: when to ask again at the latest, as it is not free yet.
     pub fn in_the_way(
         &mut self,
         device: DeviceId,
@@ -277,184 +337,443 @@ impl LeaseTable {
         now_ms: u64,
     ) -> Option<u64> {
         self.sweep(now_ms);
-        let mut wait: Option<u64> = None;
-        let mut wait_until = |until_ms: u64| {
-            if until_ms > now_ms {
-                wait = Some(wait.map_or(until_ms, |wait| wait.max(until_ms)));
-            }
-        };
-        if let Some(id) = self.delegate.filter(|id| id.device != device)
-            && let Some(session) = self.sessions.get_mut(&id)
-            && session.delegated_until_ms > now_ms
-        {
-            let only_looks = !wishes && touched.is_empty();
-            let slice_ms = if only_looks { LOOK_MS } else { SLICE_MS };
-            let slice_ends_ms = session.delegated_since_ms + slice_ms;
-            let goes_on = session.has_delegation(now_ms);
-            wait_until(if goes_on { slice_ends_ms.max(now_ms + 1) } else { session.delegated_until_ms });
-            if wishes {
-                take_turn(&mut self.turns, device, now_ms);
-            }
-            if goes_on && slice_ends_ms <= now_ms {
-                wait_until(session.delegated_until_ms);
-                // Whose turn is next is granted the delegation only once nobody else holds anything.
-                let scopes: Vec<Scope> = match self.turns.is_empty() {
-                    true => Vec::new(),
-                    false => session.ages.values().copied().collect(),
-                };
-                self.recalled |= session.recall(scopes, true, now_ms);
-            }
+        let mut wait = Wait { now_ms, until_ms: None };
+        if let Some(slice_ends_ms) = self.others_delegation(device, touched, wishes, &mut wait) {
+            return Some(slice_ends_ms);
         }
         if self.inherited > 0 {
             let others =
                 self.sessions.iter().filter(|(id, session)| id.device != device && session.inherited);
-            others.for_each(|(_, session)| wait_until(session.delegated_until_ms));
+            let until = |session: &Session| match touched.is_empty() {
+                true => session.exclusive_until_ms,
+                false => session.expires_ms.max(session.exclusive_until_ms),
+            };
+            others.for_each(|(_, session)| wait.until(until(session)));
         }
-        if touched.is_empty() {
-            return wait;
+        self.others_exclusives(device, touched, wishes, &mut wait);
+        self.others_leases(device, touched, wishes, &mut wait);
+        wait.until_ms
+    }
+
+    /// Recalls another's delegation, once it has had it for a slice. `Some`: until then.
+    fn others_delegation(
+        &mut self,
+        device: DeviceId,
+        touched: &Touched,
+        wishes: bool,
+        wait: &mut Wait,
+    ) -> Option<u64> {
+        let id = self.delegate.filter(|id| id.device != device)?;
+        let session = self.sessions.get_mut(&id)?;
+        if session.exclusive_until_ms <= wait.now_ms {
+            return None;
         }
-        if let Some((_, until_ms)) = self.clearing.filter(|(by, _)| *by != device) {
-            wait_until(until_ms);
-            if wishes {
-                take_turn(&mut self.turns, device, now_ms);
+        wait.until(session.exclusive_until_ms);
+        if session.is_delegation_recalled() {
+            return None;
+        }
+        let slice_ms = if touched.is_empty() && !wishes { LOOK_MS } else { SLICE_MS };
+        let slice_ends_ms = session.delegated_since_ms + slice_ms;
+        if slice_ends_ms > wait.now_ms {
+            return Some(slice_ends_ms);
+        }
+        let what = Outstanding { at_ms: wait.now_ms, delegation: true, ..Outstanding::default() };
+        self.recalled |= session.recall(what);
+        self.not_alone.begin(SHARED_MS_MIN, SHARED_MS_MAX, wait.now_ms);
+        None
+    }
+
+    /// Recalls what others hold exclusively of what an operation reads or changes, once they have had it for a slice. Of whom
+    /// only a look stands in the way gives up all of that user's or group's files at once: whoever lists a directory looks
+    /// at what is in it next.
+    fn others_exclusives(&mut self, device: DeviceId, touched: &Touched, wishes: bool, wait: &mut Wait) {
+        let now_ms = wait.now_ms;
+        for (id, scopes) in self.exclusive_conflicts(device, touched) {
+            let Some(session) = self.sessions.get_mut(&id) else { continue };
+            let mut due = true;
+            for scope in &scopes {
+                let Some(held) = session.exclusive.get(scope) else { continue };
+                let changes = touched.changes(scope);
+                let slice_ends_ms = held.since_ms + if changes { SLICE_MS } else { LOOK_MS };
+                if !held.is_recalled && slice_ends_ms > now_ms {
+                    wait.until(slice_ends_ms);
+                    due = false;
+                }
+                if changes && wishes {
+                    take_turn(self.turns.entry(*scope).or_default(), device, now_ms);
+                }
+            }
+            if !due {
+                continue;
+            }
+            wait.until(session.exclusive_until_ms);
+            let (changed, read): (Vec<Scope>, Vec<Scope>) =
+                scopes.into_iter().partition(|scope| touched.changes(scope));
+            let principals: BTreeSet<PrincipalId> = read.iter().map(principal_of).collect();
+            let near = session.exclusive.keys().filter(|scope| principals.contains(&principal_of(scope)));
+            let exclusive: Vec<Scope> = near.copied().collect();
+            for scope in changed.iter().chain(&exclusive) {
+                if let Scope::Principal(principal) = scope
+                    && session.exclusive.get(scope).is_some_and(|held| !held.is_recalled)
+                {
+                    let spell = self.shared.entry(*principal).or_insert(Spell::NONE);
+                    spell.begin(SHARED_MS_MIN, SHARED_MS_MAX, now_ms);
+                }
+            }
+            let what = Outstanding { at_ms: now_ms, scopes: changed, exclusive, delegation: false };
+            self.recalled |= session.recall(what);
+        }
+    }
+
+    /// What others hold exclusively of what an operation reads or changes, by session.
+    fn exclusive_conflicts(
+        &self,
+        device: DeviceId,
+        touched: &Touched,
+    ) -> BTreeMap<SessionId, BTreeSet<Scope>> {
+        let mut conflicts: BTreeMap<SessionId, BTreeSet<Scope>> = BTreeMap::new();
+        if touched.everything || touched.reads_everything {
+            for (id, session) in self.sessions.iter().filter(|(id, _)| id.device != device) {
+                if !session.exclusive.is_empty() {
+                    conflicts.insert(*id, session.exclusive.keys().copied().collect());
+                }
+            }
+            return conflicts;
+        }
+        for file in touched.files.iter().chain(&touched.reads) {
+            for (id, scope) in self.exclusives.of_file(file).filter(|(id, _)| id.device != device) {
+                conflicts.entry(id).or_default().insert(scope);
             }
         }
-        if self.inherited > 0 {
-            let others =
-                self.sessions.iter().filter(|(id, session)| id.device != device && session.inherited);
-            others.for_each(|(_, session)| wait_until(session.expires_ms));
-        }
-        if touched.everything {
-            let others: Vec<SessionId> =
-                self.sessions.keys().filter(|id| id.device != device).copied().collect();
-            for id in others {
-                self.recall_all(id, now_ms);
-                let session = &self.sessions[&id];
-                session.scopes.keys().filter_map(|scope| session.until(scope)).for_each(&mut wait_until);
-            }
-            return wait;
-        }
+        conflicts
+    }
+
+    /// Recalls what others may read of what an operation changes, unless they hold it exclusively for now. For who `wishes` to
+    /// hold that exclusively, readers have a slice too: else they would read once in each.
+    fn others_leases(&mut self, device: DeviceId, touched: &Touched, wishes: bool, wait: &mut Wait) {
         let mut by_session: BTreeMap<SessionId, Vec<Scope>> = BTreeMap::new();
+        if touched.everything {
+            for (id, session) in self.sessions.iter().filter(|(id, _)| id.device != device) {
+                by_session.insert(*id, session.scopes.keys().copied().collect());
+            }
+        }
         for scope in touched.scopes() {
             for id in self.holders.get(&scope).into_iter().flatten().filter(|id| id.device != device) {
                 by_session.entry(*id).or_default().push(scope);
             }
         }
-        for (id, scopes) in by_session {
+        for (id, mut scopes) in by_session {
             let Some(session) = self.sessions.get_mut(&id) else { continue };
-            scopes.iter().filter_map(|scope| session.until(scope)).for_each(&mut wait_until);
-            self.recalled |= session.recall(scopes, false, now_ms);
+            let is_kept = |scope: &Scope| session.exclusive.get(scope).is_some_and(|held| !held.is_recalled);
+            scopes.retain(|scope| !is_kept(scope));
+            let slice_ends_ms = |scope: &Scope| match session.scopes.get(scope) {
+                Some(Held::Firmly(_, since_ms)) => since_ms + LOOK_MS,
+                _ => 0,
+            };
+            let ends_ms = scopes.iter().map(slice_ends_ms).max().unwrap_or(0);
+            if wishes && !touched.everything && ends_ms > wait.now_ms {
+                wait.until(ends_ms);
+                continue;
+            }
+            scopes.iter().filter_map(|scope| session.until(scope)).for_each(|until_ms| wait.until(until_ms));
+            let what = Outstanding { at_ms: wait.now_ms, scopes, ..Outstanding::default() };
+            self.recalled |= session.recall(what);
         }
-        wait
     }
 
-    /// An operation of a session was ordered: makes longer what it holds, and grants what it wishes for. `fresh`: it was
-    /// ordered just now, so that its view is the present one; else nothing is granted that is not held already.
-    /// `pending`: what operations of other devices will still change. `None`: leases are not for this session.
+    /// An operation of a session was ordered: makes longer what it holds, and grants what it wishes for. `touched`: what it
+    /// changes and reads. `fresh`: it was ordered just now, so that its view is the present one; else nothing is granted
+    /// that is not held already. `pending`: what operations of other devices will still change.
     pub fn grant(
+        &mut self,
+        id: SessionId,
+        wish: &LeaseWish,
+        touched: &Touched,
+        fresh: bool,
+        pending: &Touched,
+        now_ms: u64,
+    ) -> LeaseGrant {
+        self.sweep(now_ms);
+        self.lapse(id, now_ms);
+        if fresh {
+            self.end_earlier_runs(id);
+        }
+        let mut grant = LeaseGrant::none(match fresh {
+            true => self.exclusives.withheld_from(id.device),
+            false => Withheld::everything(),
+        });
+        if self.term_ms == 0 || self.closing || self.is_slow(id.device, now_ms) {
+            self.lose_turns(id.device);
+            return grant;
+        }
+        if !self.sessions.contains_key(&id) {
+            let of_device = self.sessions.keys().filter(|known| known.device == id.device).count();
+            let has_room = of_device < DEVICE_SESSIONS_MAX && self.sessions.len() < SESSIONS_MAX;
+            if !has_room || (wish.scopes.is_empty() && !wish.exclusive) {
+                self.lose_turns(id.device);
+                return grant;
+            }
+            self.sessions.insert(id, Session::new(self.next_epoch, 0));
+            self.next_epoch += 1;
+        }
+        let session = self.sessions.get_mut(&id).expect("it is there");
+        (grant.epoch, grant.recalls) = (session.epoch, session.issued);
+        if session.inherited || !session.outstanding.is_empty() {
+            // Who leaves a recall unanswered holds up nobody's turn.
+            self.lose_turns(id.device);
+            return grant;
+        }
+        grant.term_ms = u32::try_from(self.term_ms).unwrap_or(u32::MAX);
+        session.expires_ms = now_ms + self.term_ms;
+        if wish.exclusive {
+            self.grant_exclusively(id, &wish.also, touched, fresh, pending, now_ms, &mut grant);
+        }
+        self.grant_leases(id, wish, fresh, pending, now_ms, &mut grant);
+        grant
+    }
+
+    #[allow(clippy::too_many_arguments)] // One step of `grant`, with what that knows.
+    fn grant_exclusively(
+        &mut self,
+        id: SessionId,
+        also: &[Handle],
+        touched: &Touched,
+        fresh: bool,
+        pending: &Touched,
+        now_ms: u64,
+        grant: &mut LeaseGrant,
+    ) {
+        if self.delegate != Some(id) && fresh && self.is_alone(id, pending, now_ms) {
+            self.delegate = Some(id);
+            let session = self.sessions.get_mut(&id).expect("it is there");
+            session.delegated_since_ms = now_ms;
+        }
+        grant.delegation = self.delegate == Some(id);
+        // What is only read is held exclusively if its owner's files may be changed: who may not write must not keep others
+        // from reading. With the delegation too, so that something is left when that is recalled.
+        if fresh {
+            let principals: BTreeSet<PrincipalId> = touched.files.iter().map(|file| file.principal).collect();
+            let read = touched.reads.iter().filter(|file| principals.contains(&file.principal));
+            let files: BTreeSet<Handle> = touched.files.iter().chain(read).copied().collect();
+            let mut whole: Option<(PrincipalId, bool)> = None;
+            for file in files {
+                let as_whole = match whole {
+                    Some((principal, may)) if principal == file.principal => may,
+                    _ => self.may_have_all_of(id, file.principal, pending, now_ms),
+                };
+                whole = Some((file.principal, as_whole));
+                let scope = if as_whole { Scope::Principal(file.principal) } else { Scope::File(file) };
+                let is_own = self.exclusives.of_file(&file).any(|(by, _)| by == id);
+                if is_own || as_whole || self.may_have_file(id, &scope, pending, now_ms) {
+                    self.hold_exclusively(id, scope, now_ms, grant);
+                }
+            }
+        }
+        if fresh && !touched.files.is_empty() {
+            let also = also.iter().map(|file| Scope::File(*file));
+            self.give_back(id, also, touched, pending, now_ms, grant);
+        }
+        let session = self.sessions.get_mut(&id).expect("it is there");
+        if grant.delegation || !session.exclusive.is_empty() {
+            let exclusive_ms = self.term_ms.min(EXCLUSIVE_MS);
+            session.exclusive_until_ms = now_ms + exclusive_ms;
+            grant.exclusive_ms = u32::try_from(exclusive_ms).unwrap_or(u32::MAX);
+        }
+    }
+
+    /// Files that a session wishes for beside, and those that it gave up a moment ago, of owners whose files its operation
+    /// changes, are its own if nobody else has them now.
+    fn give_back(
+        &mut self,
+        id: SessionId,
+        also: impl Iterator<Item = Scope>,
+        touched: &Touched,
+        pending: &Touched,
+        now_ms: u64,
+        grant: &mut LeaseGrant,
+    ) {
+        let session = self.sessions.get_mut(&id).expect("it is there");
+        let mut given_up = std::mem::take(&mut session.given_up);
+        if now_ms >= session.given_up_until_ms {
+            given_up.clear();
+        }
+        for scope in given_up.into_iter().chain(also) {
+            let whole = Scope::Principal(principal_of(&scope));
+            if touched.changes(&whole) && self.may_have_file(id, &scope, pending, now_ms) {
+                self.hold_exclusively(id, scope, now_ms, grant);
+            }
+        }
+    }
+
+    /// Notes that a session holds a scope exclusively, and tells of it. What it holds already is told again: it may not have
+    /// taken that up, if a recall was on its way then.
+    fn hold_exclusively(&mut self, id: SessionId, scope: Scope, now_ms: u64, grant: &mut LeaseGrant) {
+        let session = self.sessions.get_mut(&id).expect("it is there");
+        let whole = Scope::Principal(principal_of(&scope));
+        let scope = if session.exclusive.contains_key(&whole) { whole } else { scope };
+        if let Entry::Vacant(vacant) = session.exclusive.entry(scope) {
+            if self.held >= SCOPES_IN_ALL_MAX {
+                return;
+            }
+            vacant.insert(Exclusive { since_ms: now_ms, is_recalled: false });
+            self.exclusives.insert(scope, id);
+            self.hold(id, scope, now_ms);
+            if let Some(turns) = self.turns.get_mut(&scope) {
+                turns.retain(|(device, _)| *device != id.device);
+            }
+        }
+        if grant.exclusive.last() != Some(&scope) {
+            grant.exclusive.push(scope);
+        }
+    }
+
+    fn grant_leases(
         &mut self,
         id: SessionId,
         wish: &LeaseWish,
         fresh: bool,
         pending: &Touched,
         now_ms: u64,
-    ) -> Option<LeaseGrant> {
-        self.sweep(now_ms);
-        self.lapse(id, now_ms);
-        if fresh {
-            self.end_earlier_runs(id);
-        }
-        if self.term_ms == 0 || self.closing || self.is_slow(id.device, now_ms) {
-            self.lose_turn(id.device);
-            return None;
-        }
-        if !self.sessions.contains_key(&id) {
-            let of_device = self.sessions.keys().filter(|known| known.device == id.device).count();
-            let has_room = of_device < DEVICE_SESSIONS_MAX && self.sessions.len() < SESSIONS_MAX;
-            if !has_room || (wish.scopes.is_empty() && !wish.delegation) {
-                self.lose_turn(id.device);
-                return None;
-            }
-            self.sessions.insert(id, Session::new(self.next_epoch, 0));
-            self.next_epoch += 1;
-        }
-        let session = self.sessions.get_mut(&id).expect("it is there");
-        let mut grant = LeaseGrant {
-            epoch: session.epoch,
-            recalls: session.issued,
-            term_ms: 0,
-            scopes: Vec::new(),
-            delegation_ms: 0,
-        };
-        if session.inherited || !session.outstanding.is_empty() {
-            // Who leaves a recall unanswered holds up nobody's turn.
-            self.lose_turn(id.device);
-            return Some(grant);
-        }
-        grant.term_ms = u32::try_from(self.term_ms).unwrap_or(u32::MAX);
-        session.expires_ms = now_ms + self.term_ms;
-        if wish.delegation && fresh && self.delegate != Some(id) {
-            take_turn(&mut self.turns, id.device, now_ms);
-        }
-        if wish.delegation && (self.delegate == Some(id) || (fresh && self.may_have_all(id, pending, now_ms)))
-        {
-            let delegation_ms = self.term_ms.min(DELEGATION_MS);
-            self.lose_turn(id.device);
-            let session = self.sessions.get_mut(&id).expect("it is there");
-            if self.delegate.replace(id) != Some(id) {
-                session.delegated_since_ms = now_ms;
-                self.clearing = None;
-            }
-            session.delegated_until_ms = now_ms + delegation_ms;
-            grant.delegation_ms = u32::try_from(delegation_ms).unwrap_or(u32::MAX);
-        }
-        // A device that waits for its turn while others do too, and whoever reads while the way is cleared for a turn, gets no
-        // leases: the next holder's grant would wait for their recall.
-        let is_turn_of_others =
-            self.turns.iter().any(|(device, _)| *device == id.device) && self.turns.len() > 1;
-        let is_cleared =
-            self.clearing.is_some_and(|(device, until_ms)| device != id.device && now_ms < until_ms);
-        let may_read = grant.delegation_ms > 0 || !(is_turn_of_others || is_cleared);
-        let session = self.sessions.get_mut(&id).expect("it is there");
-        let all_claimed = self.claims.values().any(|claim| claim.device != id.device && claim.everything);
+        grant: &mut LeaseGrant,
+    ) {
+        let is_others = |claim: &Claim| claim.device != id.device && claim.touched.everything;
+        let all_claimed = self.claims.values().any(is_others);
         let unsettled = pending.scopes();
+        // In this order, a user or group comes before its files.
         let wanted: BTreeSet<Scope> = wish.scopes.iter().copied().collect();
         for scope in wanted {
+            let session = &self.sessions[&id];
             if session.scopes.contains_key(&scope) {
                 grant.scopes.push(scope);
+                continue;
+            }
+            let principal = principal_of(&scope);
+            let whole = Scope::Principal(principal);
+            if scope != whole && matches!(session.scopes.get(&whole), Some(Held::Firmly(..))) {
                 continue;
             }
             let is_claimed = all_claimed
                 || self.claimed.get(&scope).is_some_and(|devices| devices.iter().any(|by| *by != id.device));
             let is_unsettled = pending.everything || unsettled.contains(&scope);
-            if !fresh || !may_read || is_claimed || is_unsettled || self.held >= SCOPES_IN_ALL_MAX {
+            let is_anothers = match &scope {
+                Scope::Principal(principal) => self.exclusives.are_anothers(*principal, id.device),
+                Scope::File(file) => self.exclusives.of_file(file).any(|(by, _)| by.device != id.device),
+            };
+            if !fresh || is_claimed || is_unsettled || is_anothers || self.held >= SCOPES_IN_ALL_MAX {
                 continue;
             }
-            if session.scopes.is_empty() {
-                session.reading_since_ms = now_ms;
-            }
-            session.scopes.insert(scope, Held::Firmly(session.next_age));
-            session.ages.insert(session.next_age, scope);
-            session.next_age += 1;
-            self.holders.entry(scope).or_default().insert(id);
-            self.held += 1;
+            self.hold(id, scope, now_ms);
             grant.scopes.push(scope);
         }
+        let session = self.sessions.get_mut(&id).expect("it is there");
         let excess = session.ages.len().saturating_sub(SCOPES_MAX);
         if excess > 0 {
             // Those just granted are the youngest, so they stay; the client gives up the others when it hears of it.
-            let oldest: Vec<Scope> = session.ages.values().take(excess).copied().collect();
-            self.recalled |= session.recall(oldest, false, now_ms);
+            let scopes: Vec<Scope> = session.ages.values().take(excess).copied().collect();
+            self.recalled |= session.recall(Outstanding { at_ms: now_ms, scopes, ..Outstanding::default() });
         }
-        Some(grant)
+    }
+
+    /// Notes that a session may read a scope from now on.
+    fn hold(&mut self, id: SessionId, scope: Scope, now_ms: u64) {
+        let session = self.sessions.get_mut(&id).expect("it is there");
+        if session.scopes.contains_key(&scope) {
+            return;
+        }
+        session.scopes.insert(scope, Held::Firmly(session.next_age, now_ms));
+        session.ages.insert(session.next_age, scope);
+        session.next_age += 1;
+        self.holders.entry(scope).or_default().insert(id);
+        *self.interest.entry(principal_of(&scope)).or_default().entry(id).or_default() += 1;
+        self.held += 1;
+    }
+
+    /// Notes that it may not any more.
+    fn release(&mut self, id: SessionId, scope: &Scope) {
+        let Some(sessions) = self.holders.get_mut(scope) else { return };
+        if !sessions.remove(&id) {
+            return;
+        }
+        self.held -= 1;
+        if sessions.is_empty() {
+            self.holders.remove(scope);
+        }
+        let principal = principal_of(scope);
+        let Some(interested) = self.interest.get_mut(&principal) else { return };
+        if let Some(count) = interested.get_mut(&id) {
+            *count -= 1;
+            if *count == 0 {
+                interested.remove(&id);
+            }
+        }
+        if interested.is_empty() {
+            self.interest.remove(&principal);
+        }
+    }
+
+    /// Whether nobody else holds, wants or changes anything, so that a session may have the file system for itself.
+    fn is_alone(&self, id: SessionId, pending: &Touched, now_ms: u64) -> bool {
+        let holds =
+            |(other, session): (&SessionId, &Session)| other.device != id.device && !session.holds_nothing();
+        now_ms >= self.not_alone.until_ms
+            && pending.is_empty()
+            && !self.sessions.iter().any(holds)
+            && !self.claims.values().any(|claim| claim.device != id.device)
+    }
+
+    /// Whether nobody else holds, wants or changes any of a user's or group's files.
+    fn may_have_all_of(&self, id: SessionId, of: PrincipalId, pending: &Touched, now_ms: u64) -> bool {
+        let is_others = |other: &SessionId| other.device != id.device;
+        let is_known = self.interest.get(&of).is_some_and(|sessions| sessions.keys().any(is_others));
+        self.shared.get(&of).is_none_or(|spell| now_ms >= spell.until_ms)
+            && !is_known
+            && self.may_hold(id, &Scope::Principal(of), pending, now_ms)
+    }
+
+    fn may_have_file(&self, id: SessionId, scope: &Scope, pending: &Touched, now_ms: u64) -> bool {
+        let is_others = |other: &SessionId| other.device != id.device;
+        let is_read = |scope| self.holders.get(scope).is_some_and(|sessions| sessions.iter().any(is_others));
+        let whole = Scope::Principal(principal_of(scope));
+        !is_read(scope) && !is_read(&whole) && self.may_hold(id, scope, pending, now_ms)
+    }
+
+    /// Whether it is a session's turn to hold a scope exclusively, and nobody else waits to read or change something in it,
+    /// or has that pending, or may hold it from before the server started.
+    fn may_hold(&self, id: SessionId, scope: &Scope, pending: &Touched, now_ms: u64) -> bool {
+        let is_current = |(device, at_ms): &&(DeviceId, u64)| {
+            *device == id.device || now_ms.saturating_sub(*at_ms) < TURN_MS
+        };
+        let next = self.turns.get(scope).and_then(|turns| turns.iter().find(is_current));
+        let waits = |claim: &Claim| claim.device != id.device && claim.touched.concerns(scope);
+        next.is_none_or(|(device, _)| *device == id.device)
+            && !self.is_inherited(id)
+            && !pending.concerns(scope)
+            && !self.claims.values().any(waits)
+    }
+
+    fn is_inherited(&self, id: SessionId) -> bool {
+        self.inherited > 0
+            && self.sessions.iter().any(|(other, session)| other.device != id.device && session.inherited)
+    }
+
+    fn lose_turns(&mut self, device: DeviceId) {
+        for turns in self.turns.values_mut() {
+            turns.retain(|(waiting, _)| *waiting != device);
+        }
     }
 
     /// What a session is to give up, if anything; it has given up everything up to number `acknowledged`.
     pub fn recall(&mut self, id: SessionId, epoch: u64, acknowledged: u64, now_ms: u64) -> Option<Recall> {
         self.sweep(now_ms);
         self.lapse(id, now_ms);
-        let everything =
-            |epoch, number| Recall { epoch, number, scopes: Vec::new(), everything: true, delegation: true };
+        let everything = |epoch, number| Recall {
+            epoch,
+            number,
+            scopes: Vec::new(),
+            exclusive: Vec::new(),
+            everything: true,
+            delegation: true,
+        };
         self.heard(id, epoch);
         let Some(session) = self.sessions.get_mut(&id) else { return Some(everything(0, 0)) };
         if session.epoch != epoch {
@@ -463,31 +782,43 @@ impl LeaseTable {
         let later = session.outstanding.split_off(&acknowledged.saturating_add(1));
         let done = std::mem::replace(&mut session.outstanding, later);
         let is_late = |recall: &Outstanding| {
-            !recall.delegation && now_ms.saturating_sub(recall.at_ms) > ACKNOWLEDGE_MS_MAX
+            !recall.delegation
+                && recall.exclusive.is_empty()
+                && now_ms.saturating_sub(recall.at_ms) > ACKNOWLEDGE_MS_MAX
         };
         let was_late = done.values().any(is_late);
         for recall in done.into_values() {
             self.freed = true;
-            for scope in recall.scopes {
-                if matches!(session.scopes.get(&scope), Some(Held::Recalled { .. })) {
-                    session.scopes.remove(&scope);
-                    release(&mut self.holders, &mut self.held, &scope, id);
-                }
+            let session = self.sessions.get_mut(&id).expect("it is there");
+            let given_up = |scope: &&Scope| session.exclusive.remove(*scope).is_some();
+            let exclusive: Vec<Scope> = recall.exclusive.iter().filter(given_up).copied().collect();
+            let is_gone = |scope: &Scope| matches!(session.scopes.get(scope), Some(Held::Recalled { .. }));
+            let scopes: Vec<Scope> = recall.scopes.into_iter().filter(is_gone).collect();
+            for scope in &scopes {
+                self.sessions.get_mut(&id).expect("it is there").scopes.remove(scope);
+                self.release(id, scope);
             }
-            if recall.delegation {
-                session.delegated_until_ms = 0;
-                end_delegation(&mut self.delegate, &mut self.waited, id, self.next_claim);
+            exclusive.iter().for_each(|scope| self.exclusives.remove(scope, id));
+            let session = self.sessions.get_mut(&id).expect("it is there");
+            session.given_up.extend(exclusive.into_iter().filter(|scope| matches!(scope, Scope::File(_))));
+            session.given_up.truncate(GIVEN_UP_MAX);
+            session.given_up_until_ms = now_ms + EXCLUSIVE_MS;
+            if recall.delegation && self.delegate == Some(id) {
+                self.delegate = None;
+            }
+            let session = self.sessions.get_mut(&id).expect("it is there");
+            if session.exclusive.is_empty() && self.delegate != Some(id) {
+                session.exclusive_until_ms = 0;
             }
         }
-        let outstanding = &session.outstanding;
-        let scopes = outstanding.values().flat_map(|recall| recall.scopes.iter().copied()).collect();
-        let delegation = outstanding.values().any(|recall| recall.delegation);
+        let outstanding = &self.sessions[&id].outstanding;
         let recall = (!outstanding.is_empty()).then_some(Recall {
             epoch,
-            number: session.issued,
-            scopes,
+            number: self.sessions[&id].issued,
+            scopes: outstanding.values().flat_map(|recall| recall.scopes.iter().copied()).collect(),
+            exclusive: outstanding.values().flat_map(|recall| recall.exclusive.iter().copied()).collect(),
             everything: false,
-            delegation,
+            delegation: outstanding.values().any(|recall| recall.delegation),
         });
         if was_late {
             self.made_wait(id.device, now_ms);
@@ -500,9 +831,10 @@ impl LeaseTable {
         let Some(session) = self.sessions.remove(&id) else { return };
         self.inherited -= usize::from(session.inherited);
         for scope in session.scopes.keys() {
-            release(&mut self.holders, &mut self.held, scope, id);
+            self.release(id, scope);
         }
-        end_delegation(&mut self.delegate, &mut self.waited, id, self.next_claim);
+        session.exclusive.keys().for_each(|scope| self.exclusives.remove(scope, id));
+        self.delegate = self.delegate.filter(|delegate| *delegate != id);
         self.freed = true;
     }
 
@@ -510,9 +842,7 @@ impl LeaseTable {
     pub fn is_empty(&mut self, now_ms: u64) -> bool {
         self.swept_ms = 0;
         self.sweep(now_ms);
-        self.sessions
-            .values()
-            .all(|session| session.scopes.is_empty() && session.delegated_until_ms == 0 && !session.inherited)
+        self.sessions.values().all(Session::holds_nothing)
     }
 
     /// A session that asks with its present epoch has given up what it held before.
@@ -540,9 +870,9 @@ impl LeaseTable {
         }
     }
 
-    /// Forgets a session whose time is over, or its delegation: what it held may have been changed since.
+    /// Forgets a session whose time is over, or what it held exclusively: that may have been changed since.
     fn lapse(&mut self, id: SessionId, now_ms: u64) {
-        self.lapse_delegation(id, now_ms);
+        self.lapse_exclusives(id, now_ms);
         let Some(session) = self.sessions.get(&id).filter(|session| session.expires_ms <= now_ms) else {
             return;
         };
@@ -552,14 +882,17 @@ impl LeaseTable {
         self.end(id);
     }
 
-    fn lapse_delegation(&mut self, id: SessionId, now_ms: u64) {
+    fn lapse_exclusives(&mut self, id: SessionId, now_ms: u64) {
         let is_over = |session: &&mut Session| {
-            session.delegated_until_ms > 0 && session.delegated_until_ms <= now_ms && !session.inherited
+            session.exclusive_until_ms > 0 && session.exclusive_until_ms <= now_ms && !session.inherited
         };
         let Some(session) = self.sessions.get_mut(&id).filter(is_over) else { return };
-        session.delegated_until_ms = 0;
-        let was_waited_for = session.outstanding.values().any(|recall| recall.delegation);
-        end_delegation(&mut self.delegate, &mut self.waited, id, self.next_claim);
+        session.exclusive_until_ms = 0;
+        let exclusive = std::mem::take(&mut session.exclusive);
+        let is_waited_for = |recall: &Outstanding| recall.delegation || !recall.exclusive.is_empty();
+        let was_waited_for = session.outstanding.values().any(is_waited_for);
+        self.delegate = self.delegate.filter(|delegate| *delegate != id);
+        exclusive.keys().for_each(|scope| self.exclusives.remove(scope, id));
         self.freed = true;
         if was_waited_for {
             self.made_wait(id.device, now_ms);
@@ -573,66 +906,15 @@ impl LeaseTable {
     /// A device let others wait for an acknowledgement: it does without leases for a while, and longer the more often
     /// that happens, so that nobody can hold up all changes.
     fn made_wait(&mut self, device: DeviceId, now_ms: u64) {
-        let slow = self.slow.entry(device).or_insert(Slow { until_ms: 0, lasts_ms: 0 });
-        let goes_on = now_ms.saturating_sub(slow.until_ms) < slow.lasts_ms;
-        slow.lasts_ms = if goes_on { (slow.lasts_ms * 2).min(SLOW_MS_MAX) } else { SLOW_MS_MIN };
-        slow.until_ms = now_ms + slow.lasts_ms;
+        self.slow.entry(device).or_insert(Spell::NONE).begin(SLOW_MS_MIN, SLOW_MS_MAX, now_ms);
     }
 
     fn recall_all(&mut self, id: SessionId, now_ms: u64) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        let all: Vec<Scope> = session.ages.values().copied().collect();
-        self.recalled |= session.recall(all, session.has_delegation(now_ms), now_ms);
-    }
-
-    fn lose_turn(&mut self, device: DeviceId) {
-        self.turns.retain(|(waiting, _)| *waiting != device);
-    }
-
-    /// Whether a session may have the file system for itself: it is its turn, what waited for the holder before it has been
-    /// ordered, and nobody else holds anything. What others hold is recalled for it, once they have had it for a slice.
-    fn may_have_all(&mut self, id: SessionId, pending: &Touched, now_ms: u64) -> bool {
-        let is_over = |(device, at_ms): &(DeviceId, u64)| {
-            *device != id.device && now_ms.saturating_sub(*at_ms) >= TURN_MS
-        };
-        while self.turns.front().is_some_and(is_over) {
-            self.turns.pop_front();
-        }
-        let is_other = |other: &SessionId| other.device != id.device;
-        let is_anothers = self.delegate.as_ref().is_some_and(is_other)
-            || self.sessions.iter().any(|(other, session)| is_other(other) && session.inherited);
-        let is_turn = self.turns.front().is_none_or(|(device, _)| *device == id.device);
-        let others_waited = self.claims.range(..=self.waited).any(|(_, claim)| claim.device != id.device);
-        if is_anothers || !is_turn || others_waited {
-            return false;
-        }
-        let holds = |(other, session): &(&SessionId, &Session)| is_other(other) && !session.scopes.is_empty();
-        let others: Vec<(SessionId, u64)> = self
-            .sessions
-            .iter()
-            .filter(holds)
-            .map(|(other, session)| (*other, session.reading_since_ms))
-            .collect();
-        if others.is_empty() && pending.is_empty() {
-            return true;
-        }
-        match self.clearing {
-            // Somebody has died, or sleeps.
-            Some((by, until_ms)) if by == id.device && until_ms <= now_ms => {
-                (self.clearing, self.clear_again_ms) = (None, now_ms + CLEAR_AGAIN_MS);
-                self.turns.pop_front();
-                return false;
-            }
-            Some((by, _)) if by == id.device => {}
-            _ if now_ms < self.clear_again_ms => return false,
-            _ => self.clearing = Some((id.device, now_ms + CLEARING_MS)),
-        }
-        for (other, since_ms) in &others {
-            if now_ms >= since_ms + LOOK_MS {
-                self.recall_all(*other, now_ms);
-            }
-        }
-        false
+        let scopes: Vec<Scope> = session.ages.values().copied().collect();
+        let exclusive: Vec<Scope> = session.exclusive.keys().copied().collect();
+        let delegation = self.delegate == Some(id) && !session.is_delegation_recalled();
+        self.recalled |= session.recall(Outstanding { at_ms: now_ms, scopes, exclusive, delegation });
     }
 
     /// Forgets what has run out.
@@ -643,44 +925,34 @@ impl LeaseTable {
         self.swept_ms = now_ms.max(1);
         let is_over = |session: &Session| {
             session.expires_ms <= now_ms
-                || (session.delegated_until_ms > 0 && session.delegated_until_ms <= now_ms)
+                || (session.exclusive_until_ms > 0 && session.exclusive_until_ms <= now_ms)
         };
         let over: Vec<SessionId> =
             self.sessions.iter().filter(|(_, session)| is_over(session)).map(|(id, _)| *id).collect();
         for id in over {
             self.lapse(id, now_ms);
         }
-        self.slow.retain(|_, slow| now_ms < slow.until_ms.saturating_add(slow.lasts_ms));
+        self.slow.retain(|_, slow| !slow.is_forgotten(now_ms));
+        self.shared.retain(|_, shared| !shared.is_forgotten(now_ms));
+        self.turns.retain(|_, turns| {
+            turns.retain(|(_, at_ms)| now_ms.saturating_sub(*at_ms) < TURN_MS);
+            !turns.is_empty()
+        });
     }
 }
 
-/// Puts a device at the end of the queue for the delegation, or notes that it still wishes for it.
-fn take_turn(turns: &mut VecDeque<(DeviceId, u64)>, device: DeviceId, now_ms: u64) {
+fn principal_of(scope: &Scope) -> PrincipalId {
+    match scope {
+        Scope::Principal(principal) => *principal,
+        Scope::File(file) => file.principal,
+    }
+}
+
+/// Puts a device at the end of a queue, or notes that it still wishes.
+fn take_turn(turns: &mut Turns, device: DeviceId, now_ms: u64) {
     if let Some((_, at_ms)) = turns.iter_mut().find(|(waiting, _)| *waiting == device) {
         *at_ms = now_ms;
     } else if turns.len() < SESSIONS_MAX {
         turns.push_back((device, now_ms));
-    }
-}
-
-/// The delegation is free: operations that waited for that are ordered before the next one is granted it.
-fn end_delegation(delegate: &mut Option<SessionId>, waited: &mut ClaimId, id: SessionId, last_claim: u64) {
-    if *delegate == Some(id) {
-        (*delegate, *waited) = (None, ClaimId(last_claim));
-    }
-}
-
-fn release(
-    holders: &mut HashMap<Scope, BTreeSet<SessionId>>,
-    held: &mut usize,
-    scope: &Scope,
-    id: SessionId,
-) {
-    let Some(sessions) = holders.get_mut(scope) else { return };
-    if sessions.remove(&id) {
-        *held -= 1;
-    }
-    if sessions.is_empty() {
-        holders.remove(scope);
     }
 }

@@ -46,7 +46,7 @@ impl Service for Counting {
         let running = self.running.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(running, Ordering::SeqCst);
         let answer = match request {
-            Request::Hello { versions, .. } if versions.0 > 2 => Response::Error(ServerError::Version(2, 2)),
+            Request::Hello { versions, .. } if versions.0 > 3 => Response::Error(ServerError::Version(3, 3)),
             Request::Hello { .. } => {
                 if session.peer != key(99).public() {
                     session.admit();
@@ -191,7 +191,10 @@ async fn greeted(site: Site, seed: u8) -> Stream {
 
 /// The same where the server's patience is so short that this may take too long.
 async fn soon_greeted(site: Site, seed: u8) -> Stream {
-    let hello = encode(&Request::Hello { versions: (2, 2), file_system: None });
+    let hello = encode(&Request::Hello {
+        versions: holdfast_protocol::message::PROTOCOL_VERSIONS,
+        file_system: None,
+    });
     eventually("it is greeted in time", async || {
         let mut stream = handshake(site, seed).await.ok()?;
         write_frame(&mut stream, 1, &hello).await.ok()?;
@@ -202,7 +205,12 @@ async fn soon_greeted(site: Site, seed: u8) -> Stream {
 }
 
 async fn send_hello(stream: &mut Stream) {
-    send(stream, 1, &Request::Hello { versions: (2, 2), file_system: None }).await;
+    send(
+        stream,
+        1,
+        &Request::Hello { versions: holdfast_protocol::message::PROTOCOL_VERSIONS, file_system: None },
+    )
+    .await;
     assert!(matches!(receive(stream).await, Some((1, Response::Hello(_)))));
 }
 
@@ -332,12 +340,17 @@ fn the_greeting_comes_first_and_once() {
         send(&mut rude, 1, &Request::Ping).await;
         ended(&mut rude).await;
         let mut future = handshake(site, 10).await.unwrap();
-        send(&mut future, 1, &Request::Hello { versions: (3, 9), file_system: None }).await;
+        send(&mut future, 1, &Request::Hello { versions: (4, 9), file_system: None }).await;
         let told = receive(&mut future).await;
-        assert_eq!(told, Some((1, Response::Error(ServerError::Version(2, 2)))));
+        assert_eq!(told, Some((1, Response::Error(ServerError::Version(3, 3)))));
         ended(&mut future).await;
         let mut twice = greeted(site, 10).await;
-        send(&mut twice, 2, &Request::Hello { versions: (2, 2), file_system: None }).await;
+        send(
+            &mut twice,
+            2,
+            &Request::Hello { versions: holdfast_protocol::message::PROTOCOL_VERSIONS, file_system: None },
+        )
+        .await;
         assert!(matches!(receive(&mut twice).await, Some((2, Response::Error(ServerError::Invalid(_))))));
         ended(&mut twice).await;
         let mut malformed = greeted(site, 10).await;
@@ -468,7 +481,10 @@ fn streams_have_places() {
                 match is_carried {
                     true => send_hello(&mut stream).await,
                     false => {
-                        let hello = Request::Hello { versions: (2, 2), file_system: None };
+                        let hello = Request::Hello {
+                            versions: holdfast_protocol::message::PROTOCOL_VERSIONS,
+                            file_system: None,
+                        };
                         self::send(&mut stream, 1, &hello).await;
                         // What came later on the one that is carried is answered first.
                         works(streams.last_mut().unwrap()).await;

@@ -5,7 +5,7 @@ use super::FileSystem;
 use super::ledger::Ledger;
 use crate::host::Host;
 use crate::order::{Notes, OrderError};
-use holdfast_content::DeviceId;
+use holdfast_content::{DeviceId, Membership};
 use holdfast_crypto::Digest;
 use holdfast_protocol::certificate::Certificate;
 use holdfast_protocol::leases::{ClaimId, LeaseGrant, LeaseTable, LeaseWish, Recall, TERM_MS, Touched};
@@ -39,7 +39,7 @@ impl Leases {
     ) -> Leases {
         let mut table = LeaseTable::new(term_ms, first_epoch);
         for session in inherited {
-            table.inherit(session.id(), session.delegation, now_ms + left_ms);
+            table.inherit(session.id(), session.exclusively, now_ms + left_ms);
         }
         Leases {
             table: Mutex::new(table),
@@ -66,6 +66,16 @@ impl Leases {
     }
 }
 
+/// What an operation changes and reads.
+fn touched(
+    membership: &Membership,
+    device: DeviceId,
+    certificate: &Certificate,
+    wish: Option<&LeaseWish>,
+) -> Touched {
+    Touched::by(certificate, membership).reading(wish, |principal| membership.may_write(device, principal))
+}
+
 /// A claim of an operation that waits; ends when it is dropped.
 pub(crate) struct Claim {
     file_system: Arc<FileSystem>,
@@ -79,20 +89,21 @@ impl Drop for Claim {
 }
 
 impl FileSystem {
-    /// Whether leases of others forbid an operation that `wishes` for the delegation or not; these are then recalled, and
+    /// Whether leases of others forbid an operation that comes with this wish; these are then recalled, and
     /// what it changes is claimed for it unless it `has_claim`. `Some`: for how long at the latest, in milliseconds.
     pub(crate) fn obstacle(
         self: &Arc<Self>,
         host: &Host,
         device: DeviceId,
         certificate: &Certificate,
-        wishes: bool,
+        wish: Option<&LeaseWish>,
         has_claim: bool,
     ) -> Option<(u64, Option<Claim>)> {
         if certificate.device != device {
             return None;
         }
-        let touched = Touched::by(certificate, self.ledger.lock().sequencer().membership());
+        let touched = touched(self.ledger.lock().sequencer().membership(), device, certificate, wish);
+        let wishes = wish.is_some_and(|wish| wish.exclusive);
         let now_ms = host.clock.monotonic_ms();
         self.leases.with(|table| {
             let until_ms = table.in_the_way(device, &touched, wishes, now_ms)?;
@@ -102,17 +113,22 @@ impl FileSystem {
         })
     }
 
-    /// Whether nobody's lease forbids an operation that is about to be ordered. To be asked with the ledger locked.
-    pub(super) fn is_free(
+    /// What an operation that is about to be ordered changes and reads, unless somebody's lease forbids it. To be asked with
+    /// the ledger locked.
+    pub(super) fn if_free(
         &self,
         host: &Host,
         ledger: &Ledger,
         device: DeviceId,
         certificate: &Certificate,
-    ) -> bool {
-        let touched = Touched::by(certificate, ledger.sequencer().membership());
+        wish: Option<&LeaseWish>,
+    ) -> Option<Touched> {
+        let touched = touched(ledger.sequencer().membership(), device, certificate, wish);
         let now_ms = host.clock.monotonic_ms();
-        self.leases.with(|table| table.in_the_way(device, &touched, false, now_ms)).is_none()
+        self.leases
+            .with(|table| table.in_the_way(device, &touched, false, now_ms))
+            .is_none()
+            .then_some(touched)
     }
 
     /// What an operation that was just ordered (`fresh`), or had been before, is granted. To be asked with the ledger
@@ -123,6 +139,7 @@ impl FileSystem {
         ledger: &Ledger,
         device: DeviceId,
         wish: Option<&LeaseWish>,
+        touched: &Touched,
         fresh: bool,
     ) -> Option<LeaseGrant> {
         let wish = wish?;
@@ -133,7 +150,7 @@ impl FileSystem {
         }
         let id = SessionId { device, run: wish.run };
         let now_ms = host.clock.monotonic_ms();
-        self.leases.with(|table| table.grant(id, wish, fresh, &pending, now_ms))
+        Some(self.leases.with(|table| table.grant(id, wish, touched, fresh, &pending, now_ms)))
     }
 
     /// What a session is to give up.
@@ -183,11 +200,11 @@ impl FileSystem {
         notes: &dyn Notes,
         device: DeviceId,
         run: u128,
-        delegation: bool,
+        exclusively: bool,
     ) -> Result<(), OrderError> {
-        let session = NotedSession { file_system: self.id, device: device.0, run, delegation };
+        let session = NotedSession { file_system: self.id, device: device.0, run, exclusively };
         let mut noted = self.leases.noted.lock();
-        if noted.contains(&session) || noted.contains(&NotedSession { delegation: true, ..session }) {
+        if noted.contains(&session) || noted.contains(&NotedSession { exclusively: true, ..session }) {
             return Ok(());
         }
         let sessions = with_noted(self.noted_sessions(), session, &noted);
@@ -197,11 +214,11 @@ impl FileSystem {
     }
 
     fn noted_sessions(&self) -> Vec<NotedSession> {
-        let note = |(SessionId { device, run }, delegation)| NotedSession {
+        let note = |(SessionId { device, run }, exclusively)| NotedSession {
             file_system: self.id,
             device: device.0,
             run,
-            delegation,
+            exclusively,
         };
         self.leases.with(|table| table.sessions().map(note).collect())
     }
@@ -213,7 +230,8 @@ pub(crate) struct NotedSession {
     file_system: Digest,
     device: u32,
     run: u128,
-    delegation: bool,
+    /// Some of it exclusively; the file says "delegation".
+    exclusively: bool,
 }
 
 impl NotedSession {
@@ -226,17 +244,17 @@ impl NotedSession {
         let file_system = Digest::from_hex(words.next()?)?;
         let device = words.next()?.parse().ok()?;
         let run = words.next()?.parse().ok()?;
-        let delegation = match words.next() {
+        let exclusively = match words.next() {
             None => false,
             Some("delegation") => true,
             Some(_) => return None,
         };
-        Some(NotedSession { file_system, device, run, delegation })
+        Some(NotedSession { file_system, device, run, exclusively })
     }
 
     fn line(&self) -> String {
-        let delegation = if self.delegation { " delegation" } else { "" };
-        format!("{} {} {}{delegation}\n", self.file_system, self.device, self.run)
+        let exclusively = if self.exclusively { " delegation" } else { "" };
+        format!("{} {} {}{exclusively}\n", self.file_system, self.device, self.run)
     }
 }
 
@@ -288,14 +306,14 @@ impl LeasesNote {
         file_system: &FileSystem,
         device: DeviceId,
         run: u128,
-        delegation: bool,
+        exclusively: bool,
     ) -> std::io::Result<()> {
         if self.path.is_none() {
             return Ok(());
         }
-        let session = NotedSession { file_system: file_system.id, device: device.0, run, delegation };
+        let session = NotedSession { file_system: file_system.id, device: device.0, run, exclusively };
         let is_noted = |noted: &BTreeSet<NotedSession>| {
-            noted.contains(&session) || noted.contains(&NotedSession { delegation: true, ..session })
+            noted.contains(&session) || noted.contains(&NotedSession { exclusively: true, ..session })
         };
         if is_noted(&self.noted.lock()) {
             return Ok(());
@@ -341,7 +359,7 @@ impl LeasesNote {
     }
 }
 
-/// Sessions that are there, with one more. Who was noted to have a delegation once stays so, as it may have it again: it
+/// Sessions that are there, with one more. Who was noted to hold something exclusively once stays so, as it may again: that
 /// goes from hand to hand many times a second, and a note costs a sync.
 fn with_noted(
     present: impl IntoIterator<Item = NotedSession>,
@@ -349,18 +367,18 @@ fn with_noted(
     noted: &BTreeSet<NotedSession>,
 ) -> BTreeSet<NotedSession> {
     let as_noted = |session: NotedSession| {
-        let delegated = NotedSession { delegation: true, ..session };
-        if noted.contains(&delegated) { delegated } else { session }
+        let exclusive = NotedSession { exclusively: true, ..session };
+        if noted.contains(&exclusive) { exclusive } else { session }
     };
     let mut sessions: BTreeSet<NotedSession> = present.into_iter().map(as_noted).collect();
-    sessions.remove(&NotedSession { delegation: false, ..more });
+    sessions.remove(&NotedSession { exclusively: false, ..more });
     sessions.insert(as_noted(more));
     sessions
 }
 
 /// Somebody, of a device that nobody has.
 fn nobody(file_system: Digest) -> NotedSession {
-    NotedSession { file_system, device: u32::MAX, run: 0, delegation: true }
+    NotedSession { file_system, device: u32::MAX, run: 0, exclusively: true }
 }
 
 fn note_of(term_ms: u64, sessions: &BTreeSet<NotedSession>) -> String {

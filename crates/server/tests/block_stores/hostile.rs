@@ -36,7 +36,7 @@ impl Service for Liar {
         let Request::BlockServer(request) = request else {
             session.admit();
             return Response::Hello(Welcome {
-                version: 2,
+                version: holdfast_protocol::message::PROTOCOL_VERSIONS.1,
                 file_system: None,
                 device: None,
                 abort_after_ms: 0,

@@ -119,7 +119,9 @@ fn open(order: &PowerLoss, blocks: &PowerLoss, clock: &Arc<TestClock>) -> Option
 
 fn ask(host: &Host, device: u8, request: Request) -> Response {
     let key = if device == 0 { superuser() } else { key(10 + device) };
-    let file_system = host.greet(key.public(), true, (2, 2), Some(file_system())).file_system;
+    let file_system = host
+        .greet(key.public(), true, holdfast_protocol::message::PROTOCOL_VERSIONS, Some(file_system()))
+        .file_system;
     let caller = Caller { peer: key.public(), local: true, file_system, answer_bytes: usize::MAX };
     host.handle(&caller, request)
 }

@@ -513,11 +513,12 @@ impl Behaviour {
                     victim,
                     Arc::new(move |request, honest| {
                         Ok(match honest(request) {
-                            Response::View(_) => {
+                            Response::View(_) | Response::LeasedView(..) => {
                                 told.one();
                                 Response::View(Box::new(former.clone()))
                             }
-                            committed @ Response::Committed(_) => {
+                            Response::Committed(given) | Response::LeasedCommitted(given, _) => {
+                                let committed = Response::Committed(given);
                                 let before = receipt.lock().replace(committed.clone());
                                 before.map_or(committed, |before| {
                                     told.one();

@@ -246,7 +246,7 @@ fn denial(told: &Told) -> Liar {
             _ => Response::Aborted,
         };
         Ok(match honest(request) {
-            Response::Committed(_) => {
+            Response::Committed(_) | Response::LeasedCommitted(..) => {
                 told.one();
                 denial
             }

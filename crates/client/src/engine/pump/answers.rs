@@ -25,7 +25,7 @@ impl Pump {
         let mut view = self.signer.floor().view.clone();
         view.slots.insert(self.shared.me, structure.clone());
         self.base = Arc::new(self.base_of(view));
-        let place = self.shared.publish(self.base.clone(), self.floor());
+        let place = self.publish();
         if operation.effective {
             let sent_ms = operation.lease.first_sent_ms.unwrap_or_default();
             self.shared.leases.unconfirmed(Some(dead_at_ms(&*self.shared.remote, sent_ms)));
@@ -69,6 +69,13 @@ impl Pump {
         }
     }
 
+    /// What others held exclusively at the operation's place in the order, whose view is the one read from now.
+    pub(super) fn withheld_by(&mut self, operation: &mut Operation) {
+        if let Some(withheld) = operation.lease.withheld.take() {
+            self.withheld = Arc::new(withheld);
+        }
+    }
+
     /// What was granted with the operation counts from now on: what is read from has its view.
     fn take_up(&self, operation: &mut Operation) {
         if let Some((grant, sent_ms)) = operation.lease.grant.take() {
@@ -81,9 +88,12 @@ impl Pump {
         self.reserve = None;
         self.renew_base();
         let is_committed = matches!(finished, Some(Finished::Committed(_)));
+        if is_committed {
+            self.withheld_by(&mut operation);
+        }
         // What the callers were told of leaves the view.
         let _redone = (!is_committed && operation.answered).then(|| self.shared.leases.redo());
-        let place = self.shared.publish(self.base.clone(), self.floor());
+        let place = self.publish();
         self.shared.leases.unconfirmed(None);
         if is_committed {
             self.take_up(&mut operation);

@@ -1,6 +1,6 @@
 //! Talking to the server about the operation in flight.
 
-use super::{End, Operation, PAUSE_MAX, Pump};
+use super::{End, LeaseAsked, Operation, PAUSE_MAX, Pump};
 use crate::engine::leases::now_ms;
 use crate::engine::shared::is_definite;
 use crate::error::FsError;
@@ -8,6 +8,7 @@ use crate::tree::{Plan, ReadError};
 use holdfast_content::{Membership, Reference};
 use holdfast_crypto::Digest;
 use holdfast_protocol::check::membership_wanted;
+use holdfast_protocol::leases::{LeaseGrant, Withheld};
 use holdfast_protocol::message::{ATTACHED_BYTES_MAX, BATCH_MAX, Request, Response, ServerError, ViewReply};
 use holdfast_protocol::signer::{Effect, Event};
 use holdfast_protocol::structure::{Structure, View};
@@ -93,6 +94,7 @@ impl Pump {
         let event = Event::Look { reply, members: &members };
         match self.signer.step(&*self.key, event) {
             Ok(effects) => {
+                self.withheld = Arc::new(Withheld::everything());
                 let mut operation = Operation { answered: true, ..Operation::default() };
                 self.drive(effects.into(), &mut operation)?;
                 Ok(false)
@@ -138,7 +140,7 @@ impl Pump {
             if let Request::Fast { lease, .. } | Request::Update { lease, .. } = &mut request {
                 let asked = &mut operation.lease;
                 if asked.wish.is_none() {
-                    asked.wish = self.shared.leases.wish();
+                    asked.wish = self.shared.leases.wish(&asked.reads, &asked.beside);
                 }
                 lease.clone_from(&asked.wish);
                 asked.first_sent_ms.get_or_insert_with(now_ms);
@@ -148,15 +150,23 @@ impl Pump {
             let sent_ms = operation.lease.first_sent_ms.unwrap_or_default();
             let response = match self.shared.remote.call_lent(&request, self.shared.deadline)? {
                 Response::LeasedView(reply, grant) => {
-                    operation.lease.grant = Some((grant, sent_ms));
+                    operation.lease.granted(grant, sent_ms);
                     Response::View(reply)
                 }
                 Response::LeasedCommitted(receipt, grant) => {
-                    operation.lease.grant = Some((grant, sent_ms));
+                    operation.lease.granted(grant, sent_ms);
                     Response::Committed(receipt)
                 }
                 response => response,
             };
+            if let Request::Fast { .. } | Request::Update { .. } = &request {
+                // Who wishes for nothing reads everything; else the answer says what is withheld.
+                let withheld = || match operation.lease.wish {
+                    None => Withheld::default(),
+                    Some(_) => Withheld::everything(),
+                };
+                operation.lease.withheld.get_or_insert_with(withheld);
+            }
             match response {
                 Response::Error(error) => return Err(error.into()),
                 // Nothing was done.
@@ -272,6 +282,13 @@ impl Pump {
             std::thread::sleep(pause);
             pause = (pause * 2).min(PAUSE_MAX);
         }
+    }
+}
+
+impl LeaseAsked {
+    fn granted(&mut self, grant: LeaseGrant, sent_ms: u64) {
+        self.withheld = Some(grant.withheld.clone());
+        self.grant = Some((grant, sent_ms));
     }
 }
 

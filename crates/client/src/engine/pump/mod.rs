@@ -19,7 +19,7 @@ mod take_up;
 
 pub(super) use take_up::TakeUp;
 
-use super::queue::{Job, Taken};
+use super::queue::{Job, Reads, Taken};
 use super::settle::Parking;
 use super::shared::{Shared, stopped};
 use crate::error::FsError;
@@ -29,7 +29,7 @@ use crate::tree::{Allocator, Base, Plan, ReadError, Transaction};
 use holdfast_content::{DeviceId, Handle, Membership, Tag};
 use holdfast_crypto::{Digest, KeyHolder, NotSigned};
 use holdfast_protocol::certificate::{DELTAS_MAX, Delta, Path};
-use holdfast_protocol::leases::{LeaseGrant, LeaseWish};
+use holdfast_protocol::leases::{LeaseGrant, LeaseWish, WISHES_MAX, Withheld};
 use holdfast_protocol::message::{Request, ViewReply};
 use holdfast_protocol::signer::{Effect, Event, Finished, Misuse, Signer};
 use std::collections::{BTreeSet, VecDeque};
@@ -41,6 +41,8 @@ use std::time::Duration;
 const JOBS_MAX: usize = 256;
 /// No further edit joins an operation with this many changes; one edit alone may make more.
 const CHANGES_MAX: usize = 512;
+/// Most files beside those that an operation changes that are wished for with it.
+const BESIDE_MAX: usize = 1024;
 /// After this long without a wish the pump tidies up.
 const IDLE: Duration = Duration::from_secs(1);
 /// Longest pause between attempts to reach the server.
@@ -59,6 +61,8 @@ pub(super) struct Pump {
     /// The membership block read last.
     members: Option<(Digest, Arc<Membership>)>,
     base: Arc<Base>,
+    /// What others held exclusively at its place in the order.
+    withheld: Arc<Withheld>,
     parking: Arc<Parking>,
     /// The highest number that the key had signed for when this began.
     signed: u64,
@@ -100,11 +104,17 @@ struct Operation {
 /// The leases that go with an operation.
 #[derive(Default)]
 struct LeaseAsked {
+    /// What the operation reads.
+    reads: Reads,
+    /// What is beside that what it changes: it is likely to be changed next.
+    beside: Vec<Handle>,
     wish: Option<LeaseWish>,
     /// When its declaration was sent first.
     first_sent_ms: Option<u64>,
     /// What was granted, and from when on it counts.
     grant: Option<(LeaseGrant, u64)>,
+    /// What others hold exclusively.
+    withheld: Option<Withheld>,
 }
 
 /// What an operation means for one wish.
@@ -123,6 +133,8 @@ enum Verdict {
 struct Planned {
     plan: Result<Plan, ReadError>,
     results: Vec<(Result<(), FsError>, BTreeSet<Tag>)>,
+    /// What the edits looked at, also those that failed.
+    reads: BTreeSet<Handle>,
     /// How many wishes took part; the rest did not fit.
     took: usize,
 }
@@ -148,6 +160,7 @@ impl Pump {
             reserve: None,
             members: None,
             base,
+            withheld: Arc::new(Withheld::everything()),
             parking,
             signed,
             superseded: Vec::new(),
@@ -238,8 +251,16 @@ impl Pump {
 
     /// One operation for these wishes, or for as many of them as fit.
     fn operate(&mut self, mut jobs: Vec<Job>) -> Result<(), End> {
-        let fast = self.signer.wants_fast() && self.members.is_some();
-        let planned = self.plan(&jobs, self.allocator.begin(), if fast { Path::Fast } else { Path::Slow });
+        let mut fast = self.signer.wants_fast() && self.members.is_some();
+        let path = |fast| if fast { Path::Fast } else { Path::Slow };
+        let mut planned = self.plan(&jobs, self.allocator.begin(), path(fast));
+        let (reads, beside) = (planned.all_reads(&jobs), self.beside(&planned));
+        self.shared.leases.edits(planned.changed());
+        if fast && (reads.everything || reads.files.iter().any(|file| self.withheld.has(file))) {
+            // Its holder sends first, so this view will not be the present one.
+            fast = false;
+            planned = self.plan(&jobs, self.allocator.begin(), path(fast));
+        }
         let rest = jobs.split_off(planned.took);
         if !rest.is_empty() {
             self.shared.queue.push_front(rest);
@@ -279,6 +300,7 @@ impl Pump {
             former_table: self.own_table(),
             epoch: Some(self.signer.floor().epoch),
             jobs,
+            lease: LeaseAsked { reads, beside, ..LeaseAsked::default() },
             ..Operation::default()
         };
         // What this operation reserves is not to be relied on before it is committed; its numbers are spent in
@@ -316,6 +338,19 @@ impl Pump {
         }
     }
 
+    /// What is in directories that are changed now and were not a moment ago.
+    fn beside(&self, planned: &Planned) -> Vec<Handle> {
+        let directories: BTreeSet<Handle> = planned.directories().collect();
+        let mut all = Vec::new();
+        for directory in self.shared.leases.newly_edited(directories.into_iter()) {
+            // It was just planned on, so what leads there is here. What cannot be had is not wished for.
+            let Ok((entries, _)) = self.base.entries(directory, None, BESIDE_MAX) else { continue };
+            all.extend(entries.into_iter().map(|(_, entry)| entry.handle));
+        }
+        all.truncate(BESIDE_MAX);
+        all
+    }
+
     /// Plans as many wishes as fit, on the present base.
     fn plan(&self, jobs: &[Job], allocator: Allocator, path: Path) -> Planned {
         let base = self.base.clone();
@@ -333,7 +368,8 @@ impl Pump {
             }
             results.push(transaction.run(&mut *edit.lock()));
         }
-        Planned { plan: transaction.finish(path), took: results.len(), results }
+        let reads = transaction.reads();
+        Planned { plan: transaction.finish(path), took: results.len(), results, reads }
     }
 
     /// Whether this device may declare the plan as one operation: a membership under a warrant comes alone.
@@ -444,6 +480,41 @@ impl Drop for TellOfPanic {
             self.0.notes.end(&error);
             self.0.break_down(error);
         }
+    }
+}
+
+impl Planned {
+    /// Files that the operation changes.
+    fn changed(&self) -> impl Iterator<Item = Handle> {
+        self.plan.iter().flat_map(|plan| &plan.deltas).filter_map(|delta| match delta {
+            Delta::SetInode { file, .. } | Delta::SetTable { file, .. } => Some(*file),
+            Delta::SetEntry { directory, .. } => Some(*directory),
+            Delta::Preallocate { .. } | Delta::SetMembers { .. } => None,
+        })
+    }
+
+    /// Directories in which it changes names.
+    fn directories(&self) -> impl Iterator<Item = Handle> {
+        self.plan.iter().flat_map(|plan| &plan.deltas).filter_map(|delta| match delta {
+            Delta::SetEntry { directory, .. } => Some(*directory),
+            _ => None,
+        })
+    }
+
+    /// What the operation reads, whether callers said so or the plan shows it, and does not change.
+    fn all_reads(&self, jobs: &[Job]) -> Reads {
+        let mut all = Reads { files: self.reads.clone(), everything: false };
+        for job in &jobs[..self.took] {
+            all.everything |= job.reads.everything;
+            all.files.extend(&job.reads.files);
+        }
+        for file in self.changed() {
+            all.files.remove(&file);
+        }
+        if all.files.len() > WISHES_MAX {
+            all = Reads::everything();
+        }
+        all
     }
 }
 

@@ -2,11 +2,11 @@
 
 use super::{End, Operation, Pump, Verdict};
 use crate::engine::queue::{Learned, Lesson};
+use crate::engine::shared::Place;
 use crate::tree::{Base, ReadError};
 use holdfast_content::{Fate, Membership};
 use holdfast_protocol::certificate::Path;
 use holdfast_protocol::check::{Accepted, membership_wanted};
-use holdfast_protocol::floor::Floor;
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::signer::{Effect, Event, Tables};
 use holdfast_protocol::structure::{Outcome, Structure, View};
@@ -22,6 +22,7 @@ impl Pump {
         operation: &mut Operation,
     ) -> Result<VecDeque<Effect>, End> {
         self.base = Arc::new(self.base_of(accepted.view.clone()));
+        self.withheld_by(operation);
         self.shared.last_operation.store(accepted.forecast.number(), Relaxed);
         match self.try_fold(operation) {
             Ok((outcome, tables)) => {
@@ -55,7 +56,9 @@ impl Pump {
             return Ok((Outcome::Done, Tables::new()));
         };
         let planned = self.plan(&operation.jobs, self.allocator.again(work), Path::Slow);
-        let all_fit = planned.took == operation.jobs.len();
+        // What it reads now and did not before may be outdated, where others hold it exclusively.
+        let is_withheld = planned.reads.iter().any(|file| self.withheld.has(file));
+        let all_fit = planned.took == operation.jobs.len() && !is_withheld;
         let outcome = match planned.plan {
             Ok(mut plan) if all_fit && plan.deltas == declared.deltas && plan.conflicts.is_empty() => {
                 match plan.build(&self.base) {
@@ -122,8 +125,10 @@ impl Pump {
         self.base = Arc::new(self.base_of(self.signer.floor().view.clone()));
     }
 
-    pub(super) fn floor(&self) -> Arc<Floor> {
-        Arc::new(self.signer.floor().clone())
+    /// Takes the present base as what callers read from.
+    pub(super) fn publish(&self) -> Place {
+        let floor = Arc::new(self.signer.floor().clone());
+        self.shared.publish(self.base.clone(), floor, self.withheld.clone())
     }
 
     /// What readers found out while they waited.
@@ -139,7 +144,7 @@ impl Pump {
                 Learned::Look if self.signer.is_idle() => {
                     self.look()?;
                     self.renew_base();
-                    self.shared.publish(self.base.clone(), self.floor());
+                    self.publish();
                 }
                 Learned::Look => {}
                 Learned::Froze(report) => {
@@ -168,7 +173,7 @@ impl Pump {
         let effects = self.step(event)?;
         self.drive(effects, &mut Operation { answered: true, ..Operation::default() })?;
         self.renew_base();
-        self.shared.publish(self.base.clone(), self.floor());
+        self.publish();
         Ok(())
     }
 }

@@ -6,6 +6,7 @@ use super::watching::{GLANCE, Watch};
 use super::work::{self, Work};
 use super::{Resubmission, SentAgain, TOLD_MAX};
 use crate::engine::queue::Held;
+use crate::engine::queue::Reads;
 use crate::engine::shared::Shared;
 use crate::error::FsError;
 use crate::evidence::now_ns;
@@ -124,7 +125,7 @@ impl Resubmission {
         self.show(&work.report);
         // Nothing is known of the present state at a start.
         let present = self.patiently(shared, &mut || {
-            let snapshot = shared.fetch_first()?;
+            let snapshot = shared.fetch_first(Reads::everything())?;
             Ok(snapshot.settled().unwrap_or_else(|| snapshot.base()))
         })?;
         if work.batches.is_none() {

@@ -96,6 +96,51 @@ fn others_see_what_was_closed() {
     mine.quiet();
 }
 
+/// Proves: what concerns files that are held exclusively is gathered, and what is made in such a directory with it, until
+/// somebody else looks; anything else goes to the server straight, with a rename or a link that touches both, and after all
+/// that was gathered before.
+#[test]
+fn what_is_not_held_goes_straight() {
+    let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
+    let mine = Gatherer::alone(&world, dir.path());
+    mkdir(&mine.files, "held").unwrap();
+    mkdir(&mine.files, "other").unwrap();
+    put(&mine.files, "held/old", b"old").unwrap();
+    put(&mine.files, "held/not", b"not").unwrap();
+    assert!(mine.back.settle(NEVER).unwrap());
+    let handle = |path: &str| mine.files.nodes.find(find(&mine.files, path).unwrap()).unwrap().handle();
+    world.delegate_files(&mine.memory, &mine.back, &[handle("held"), handle("held/old")]);
+    let edits = mine.edits();
+    for number in 0..10 {
+        put(&mine.files, &format!("held/{number}"), &noise(number, 2000)).unwrap();
+        put(&mine.files, &format!("held/{number}"), &noise(number + 50, 2000)).unwrap();
+    }
+    rename(&mine.files, "held/9", "held/nine").unwrap();
+    unlink(&mine.files, "held/8").unwrap();
+    put(&mine.files, "held/old", b"new").unwrap();
+    assert_eq!(mine.edits(), edits, "nothing was asked");
+    assert!(mine.waiting() > 20 && mine.back.status().gathering);
+
+    let straight = |what: &str, act: &dyn Fn()| {
+        put(&mine.files, &format!("held/before {what}"), b"before").unwrap();
+        assert!(mine.waiting() > 0);
+        let edits = mine.edits();
+        act();
+        assert_eq!(mine.waiting(), 0, "{what}");
+        assert!(mine.edits() >= edits + 2, "{what}: what was gathered, and this");
+    };
+    straight("another directory", &|| put(&mine.files, "other/one", b"1").unwrap());
+    straight("a file that is not held", &|| put(&mine.files, "held/not", b"yes").unwrap());
+    straight("into another directory", &|| rename(&mine.files, "held/nine", "other/nine").unwrap());
+    straight("out of another directory", &|| rename(&mine.files, "other/one", "held/one").unwrap());
+    straight("what was made here and sent", &|| put(&mine.files, "held/7", b"seven").unwrap());
+    let other = world.client(2, &[]);
+    assert_eq!(get(&other, "held/old").unwrap(), b"new");
+    assert_eq!(get(&other, "other/nine").unwrap(), noise(59, 2000));
+    assert_eq!(names(&other, "held").len(), 16);
+    mine.quiet();
+}
+
 /// Proves: without a delegation nothing waits here and nothing is journaled; close returns when the server has it.
 #[test]
 fn without_a_delegation() {
@@ -315,14 +360,14 @@ fn wishes_come_with_edits() {
     for _ in 0..20 {
         read(&mine.files, "one").unwrap();
     }
-    assert!(!mine.memory.wants_delegation());
+    assert!(!mine.memory.wants_exclusive());
     for number in 0..5 {
         put(&mine.files, &format!("{number}"), b"1").unwrap();
     }
-    assert!(mine.memory.wants_delegation());
+    assert!(mine.memory.wants_exclusive());
     mine.take(&world);
     world.recall();
-    assert!(!mine.memory.wants_delegation(), "whoever lost it does not ask for it at once");
+    assert!(!mine.memory.wants_exclusive(), "whoever lost it does not ask for it at once");
 }
 
 /// Proves: many programs at once, with the delegation coming and going, lose nothing and get in nobody's way.

@@ -43,10 +43,12 @@ pub struct World {
     recalled: Condvar,
 }
 
-/// Who has the world for himself.
+/// Who has the world, or some files of it, for himself.
 #[derive(Default)]
 struct Delegation {
     holder: Option<(DeviceId, Weak<WriteBack>)>,
+    /// Only these.
+    files: Option<BTreeSet<Handle>>,
     /// From whom it is being taken.
     recalling: Option<DeviceId>,
 }
@@ -71,7 +73,7 @@ pub struct Memory {
     pub gate: Gate,
     /// What others do once a view has found that this file is in their hands: it waits, and goes on as a later one.
     pub meanwhile: Meanwhile,
-    wants_delegation: AtomicBool,
+    wants_exclusive: AtomicBool,
 }
 
 pub type Meanwhile = Arc<Mutex<Option<(Handle, Box<dyn FnOnce() + Send>)>>>;
@@ -155,6 +157,13 @@ impl World {
         let mut delegation = self.delegation.lock();
         memory.accept(self.tree.lock().clone());
         delegation.holder = Some((memory.device, Arc::downgrade(back)));
+        delegation.files = None;
+    }
+
+    /// Gives a client these files for itself.
+    pub fn delegate_files(&self, memory: &Memory, back: &Arc<WriteBack>, files: &[Handle]) {
+        self.delegate(memory, back);
+        self.delegation.lock().files = Some(files.iter().copied().collect());
     }
 
     /// Whoever has the world for himself loses it without being told.
@@ -208,7 +217,7 @@ impl World {
             late: Mutex::new(None),
             gate: Gate::default(),
             meanwhile: Meanwhile::default(),
-            wants_delegation: AtomicBool::new(false),
+            wants_exclusive: AtomicBool::new(false),
         })
     }
 
@@ -329,8 +338,8 @@ impl Memory {
         Arc::new(MemoryView { tree: Mutex::new(tree), writes: self.writes.clone(), world, meanwhile })
     }
 
-    pub fn wants_delegation(&self) -> bool {
-        self.wants_delegation.load(Ordering::SeqCst)
+    pub fn wants_exclusive(&self) -> bool {
+        self.wants_exclusive.load(Ordering::SeqCst)
     }
 
     pub fn fetch_count(&self) -> u64 {
@@ -394,14 +403,22 @@ impl Backend for Memory {
         self.view_of(self.seen.lock().clone())
     }
 
-    fn delegated(&self) -> Option<Duration> {
-        let delegation = self.world.delegation.lock();
-        let is_mine = delegation.holder.as_ref().is_some_and(|(holder, _)| *holder == self.device);
-        is_mine.then_some(Duration::from_secs(10))
+    fn exclusive(&self) -> Option<Duration> {
+        self.holds_exclusively(&[]).then_some(Duration::from_secs(10))
     }
 
-    fn want_delegation(&self, wanted: bool) {
-        self.wants_delegation.store(wanted, Ordering::SeqCst);
+    fn has_delegation(&self) -> bool {
+        self.holds_exclusively(&[]) && self.world.delegation.lock().files.is_none()
+    }
+
+    fn holds_exclusively(&self, files: &[Handle]) -> bool {
+        let delegation = self.world.delegation.lock();
+        let has = |file: &Handle| delegation.files.as_ref().is_none_or(|held| held.contains(file));
+        delegation.holder.as_ref().is_some_and(|(holder, _)| *holder == self.device) && files.iter().all(has)
+    }
+
+    fn want_exclusive(&self, wanted: bool) {
+        self.wants_exclusive.store(wanted, Ordering::SeqCst);
     }
 
     fn source(&self) -> Arc<dyn BlockSource + Send + Sync> {

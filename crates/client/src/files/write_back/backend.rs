@@ -17,7 +17,14 @@ use std::time::Duration;
 impl Backend for WriteBack {
     fn fetch(&self) -> Result<Arc<dyn View>, FsError> {
         match self.shared.options.gathers {
-            true => self.shared.fetch_gathering(),
+            true => self.shared.fetch_gathering(&[]),
+            false => self.shared.fetch(),
+        }
+    }
+
+    fn fetch_of(&self, files: &[Handle]) -> Result<Arc<dyn View>, FsError> {
+        match self.shared.options.gathers {
+            true => self.shared.fetch_gathering(files),
             false => self.shared.fetch(),
         }
     }
@@ -44,13 +51,13 @@ impl Backend for WriteBack {
     }
 
     fn leased(&self, files: &[Handle]) -> Option<Leased> {
-        let Leased { view, stamp } = self.shared.inner.leased(files)?;
+        let Leased { view, stamp } = self.shared.inner.leased(&self.shared.not_fresh(files))?;
         self.shared.accept(view);
         Some(Leased { view: self.shared.view(), stamp })
     }
 
     fn leased_for(&self, stamp: u64, files: &[Handle]) -> Option<Duration> {
-        self.shared.inner.leased_for(stamp, files)
+        self.shared.inner.leased_for(stamp, &self.shared.not_fresh(files))
     }
 
     fn want_lease(&self, file: Handle) {

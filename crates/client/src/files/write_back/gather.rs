@@ -1,47 +1,51 @@
-//! Gathering: under a delegation edits are made here and sent together, and without one each goes to the server at once.
+//! Gathering: edits of what this client holds exclusively are made here and sent together; all others go to the server at
+//! once.
 //!
-//! While the server says that nobody else changes anything unless this client is told first ([`Backend::delegated`]), an
-//! edit planned on the file system as it is here is planned on what is there. So it may be answered at once, and many be
-//! sent as one operation. When somebody else comes, the delegation is recalled, everything is sent, and only then does
-//! the other one's operation have its place.
+//! While the server says that nobody else reads or changes some files unless this client is told first
+//! ([`Backend::holds_exclusively`]), an edit of those, planned on the file system as it is here, is planned on what is
+//! there. So it may be answered at once, and many be sent as one operation. When somebody else wants one of the files, that
+//! is recalled, everything is sent, and only then does the other one's operation have its place.
 //!
 //! Invariants:
-//! - an edit is made here only if the delegation is held, with time left to send it, at the moment it joins the queue:
-//!   who recalls finds it there ([`Shared::recalled`]);
+//! - an edit is made here only if all files that it reads or changes are held exclusively, with time left to send it, at the
+//!   moment it joins the queue: who recalls finds it there ([`Shared::recalled`]). Files that were made here and are not at
+//!   the server yet are nobody else's: the way to them leads through a directory that is held exclusively, or by an edit
+//!   that goes to the server after all those that were made here before;
 //! - an edit that went straight to the server is never under way together with one that is made here, since each would
 //!   miss the other's effect;
 //! - data that went to the server ahead of its edit is named by an edit that goes there straight;
 //! - what was answered from here is in the journal, which outlives this process; `fsync` waits for the server.
 
 use super::journal::Writing;
+use super::overlay::Planning;
 use super::views::FixedView;
 use super::{Made, Shared};
 use crate::error::FsError;
 use crate::files::backend::{Guard, Plan, Upload, View};
 use crate::interrupt::{self, Woken};
 use crate::store::About;
-use holdfast_content::{Block, BlockSink, Content, Reference};
+use holdfast_content::{Block, BlockSink, Content, Handle, Reference};
 use holdfast_crypto::{Digest, DigestKey};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Time that must be left of a delegation for an edit to be made here: it is to be sent before that ends.
+/// For how long files must still be held exclusively for an edit to be made here: it is to be sent before that ends.
 const MARGIN: Duration = Duration::from_secs(2);
 /// Content of more bytes goes to the server while it is written.
 pub(super) const SMALL_MAX: usize = 1 << 20;
 /// Most things changed here that wait to be sent; whoever changes more waits for the server.
 const CHANGES_WAITING_MAX: usize = 4000;
-/// How many edits within [`STREAK_SPAN`] make this client ask for the delegation. The number doubles, up to [`STREAK_MAX`],
-/// each time the delegation is recalled before it has saved an operation, and is this again once one has.
+/// How many edits within [`STREAK_SPAN`] make this client ask to hold files exclusively. The number doubles, up to
+/// [`STREAK_MAX`], each time they are recalled before that has saved an operation, and is this again once it has.
 const STREAK: u32 = 4;
-const STREAK_MAX: u32 = 64;
+const STREAK_MAX: u32 = 16;
 const STREAK_SPAN: Duration = Duration::from_secs(1);
 /// So long after the last edit it is not asked for any more.
 const STREAK_ENDS: Duration = Duration::from_secs(3);
-/// How long a recall is held up at most by what is to be sent: a delegation ends by itself then.
+/// How long a recall is held up at most by what is to be sent: it ends by itself then.
 const RECALL_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a call waits for a server that has kept one waiting for its full time already.
 const SILENT_PATIENCE: Duration = Duration::from_secs(5);
@@ -70,8 +74,24 @@ pub(super) struct Gathering {
     /// Edits made here, and operations that they became, since the last recall.
     pub(super) made_here: u64,
     pub(super) sent: u64,
+    /// Files made here that are not at the server yet, since the last recall.
+    fresh: HashSet<Handle>,
     /// The journal could not be written.
     no_journal_until: Option<Instant>,
+}
+
+impl Gathering {
+    /// Files are made here.
+    pub(super) fn takes(&mut self, files: &[Handle]) {
+        self.fresh.extend(files);
+    }
+
+    /// Files that were made here are at the server.
+    pub(super) fn are_there(&mut self, files: &[Handle]) {
+        for file in files {
+            self.fresh.remove(file);
+        }
+    }
 }
 
 /// What gathering shares with data on its way.
@@ -122,18 +142,20 @@ enum Way {
 impl Shared {
     /// Whether edits are gathered now.
     pub(super) fn is_gathering(&self) -> bool {
-        self.options.gathers && self.inner.delegated().is_some_and(|left| left >= MARGIN)
+        self.options.gathers && self.inner.exclusive().is_some_and(|left| left >= MARGIN)
     }
 
     /// Makes an edit, here or at the server.
     pub(super) fn gather(self: &Arc<Self>, plan: Arc<Mutex<dyn Plan>>) -> Result<(), FsError> {
         self.note_edit();
+        let mut may_stay = true;
         loop {
-            match self.choose()? {
+            match self.choose(may_stay)? {
                 Way::Straight => return self.modify_straight(plan),
                 Way::Here => match self.modify_here(&plan) {
                     Ok(Made::Yes) => return Ok(()),
-                    Ok(Made::NotHere) => {}
+                    Ok(Made::NotNow) => {}
+                    Ok(Made::NotHere) => may_stay = false,
                     // It may be planned at the server, where no journal is needed.
                     Err(error @ (FsError::Local { .. } | FsError::NoSpace)) => self.journal_failed(&error),
                     Err(error) => return Err(error),
@@ -143,8 +165,30 @@ impl Shared {
     }
 
     /// Whether an edit may still be made here, as one that was planned after `begun` others went straight.
-    pub(super) fn stays_here(&self, local: &super::Local, begun: u64) -> bool {
-        !self.options.gathers || (self.is_gathering() && local.gathering.begun == begun)
+    pub(super) fn stays_here(&self, local: &super::Local, begun: u64, planning: &Planning) -> Made {
+        if !self.options.gathers {
+            return Made::Yes;
+        }
+        if !self.is_gathering() || local.gathering.begun != begun {
+            return Made::NotNow;
+        }
+        let files = planning.files();
+        let others: Vec<Handle> =
+            files.into_iter().filter(|file| !local.gathering.fresh.contains(file)).collect();
+        if self.inner.holds_exclusively(&others) { Made::Yes } else { Made::NotHere }
+    }
+
+    /// When what was held exclusively has run out, others can find what was made here as soon as it is sent.
+    pub(super) fn check_fresh(&self, local: &mut super::Local) {
+        if !self.is_gathering() {
+            local.gathering.fresh.clear();
+        }
+    }
+
+    /// Files that were not made here, or are at the server by now: those that leases are about.
+    pub(super) fn not_fresh(&self, files: &[Handle]) -> Vec<Handle> {
+        let local = self.local.lock();
+        files.iter().filter(|file| !local.gathering.fresh.contains(file)).copied().collect()
     }
 
     /// Edits that ever went straight.
@@ -152,7 +196,7 @@ impl Shared {
         local.gathering.begun
     }
 
-    fn choose(&self) -> Result<Way, FsError> {
+    fn choose(&self, may_stay: bool) -> Result<Way, FsError> {
         let mut local = self.local.lock();
         loop {
             if let Some(ended) = &local.ended {
@@ -160,7 +204,9 @@ impl Shared {
             }
             let is_writable = local.gathering.no_journal_until.is_none_or(|until| Instant::now() >= until)
                 && self.journal.bytes() <= self.options.bytes_max;
-            let may = is_writable && self.on_its_way.ahead.load(SeqCst) == 0 && self.is_gathering();
+            let may =
+                may_stay && is_writable && self.on_its_way.ahead.load(SeqCst) == 0 && self.is_gathering();
+            self.check_fresh(&mut local);
             if !may {
                 if local.queue.is_empty() {
                     local.gathering.direct += 1;
@@ -180,7 +226,7 @@ impl Shared {
             }
             if local.gathering.unsure > local.gathering.decided {
                 drop(local);
-                self.decide()?;
+                self.decide(&[])?;
                 local = self.local.lock();
                 continue;
             }
@@ -222,18 +268,19 @@ impl Shared {
         result.map(drop)
     }
 
-    /// Waits until it is known of all edits that went straight whether they have taken effect.
-    fn decide(&self) -> Result<Arc<dyn View>, FsError> {
+    /// Waits until it is known of all edits that went straight whether they have taken effect, and fetches a view in which
+    /// these files are to be read.
+    fn decide(&self, files: &[Handle]) -> Result<(), FsError> {
         let asked = self.local.lock().gathering.unsure;
-        let view = self.inner.fetch()?;
-        self.accept(view.clone());
+        let view = self.inner.fetch_of(&self.not_fresh(files))?;
+        self.accept(view);
         let mut local = self.local.lock();
         local.gathering.decided = local.gathering.decided.max(asked);
-        Ok(view)
+        Ok(())
     }
 
     /// A view that is at least as new as this call.
-    pub(super) fn fetch_gathering(self: &Arc<Self>) -> Result<Arc<dyn View>, FsError> {
+    pub(super) fn fetch_gathering(self: &Arc<Self>, files: &[Handle]) -> Result<Arc<dyn View>, FsError> {
         let is_decided = {
             let mut local = self.local.lock();
             if let Some(ended) = &local.ended {
@@ -242,23 +289,24 @@ impl Shared {
             let gathering = &mut local.gathering;
             if gathering.wishing && gathering.last_edit.is_none_or(|at| at.elapsed() > STREAK_ENDS) {
                 gathering.wishing = false;
-                self.inner.want_delegation(false);
+                self.inner.want_exclusive(false);
             }
             gathering.unsure == gathering.decided
         };
-        if is_decided && self.inner.delegated().is_some() {
+        if is_decided && self.inner.has_delegation() {
             self.accept(self.inner.latest());
         } else {
-            self.decide()?;
+            self.decide(files)?;
         }
         Ok(self.view())
     }
 
-    /// The delegation, or a lease, is recalled: everything made here is sent before that is acknowledged.
+    /// Something is not held exclusively any more: everything made here is sent before that is acknowledged.
     pub(super) fn recalled(&self) {
         if !self.options.gathers {
             return;
         }
+        self.local.lock().gathering.fresh.clear();
         match self.settle(RECALL_PATIENCE) {
             Ok(true) => {}
             _ => tracing::warn!("others go on before everything that was changed here is at the server"),
@@ -271,11 +319,11 @@ impl Shared {
         } else {
             gathering.worth = gathering.worth.max(STREAK).saturating_mul(2).min(STREAK_MAX);
             (gathering.streak, gathering.wishing) = (None, false);
-            self.inner.want_delegation(false);
+            self.inner.want_exclusive(false);
         }
     }
 
-    /// Wishes for the delegation when edits come in a row.
+    /// Wishes to hold exclusively what is edited when edits come in a row.
     fn note_edit(&self) {
         let now = Instant::now();
         let mut local = self.local.lock();
@@ -288,7 +336,7 @@ impl Shared {
         gathering.streak = Some((since, count));
         if count >= gathering.worth.max(STREAK) && !gathering.wishing {
             gathering.wishing = true;
-            self.inner.want_delegation(true);
+            self.inner.want_exclusive(true);
         }
     }
 

@@ -195,7 +195,9 @@ pub struct Shared {
 /// Whether an edit was made here.
 enum Made {
     Yes,
-    /// It must go straight to the server.
+    /// What it rests on has changed hands meanwhile.
+    NotNow,
+    /// It concerns files that are not held exclusively: it must go straight to the server.
     NotHere,
 }
 

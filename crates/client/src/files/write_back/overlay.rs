@@ -299,6 +299,15 @@ impl Planning {
         record
     }
 
+    /// All files that it looks at or changes, but for those it makes.
+    pub fn files(&self) -> BTreeSet<Handle> {
+        let read = self.reads.iter().map(|read| match read {
+            Read::Inode(file) | Read::Entry(file, _) | Read::Names(file) => file,
+        });
+        let all = read.chain(self.inodes.keys()).chain(self.names.keys());
+        all.filter(|file| !self.taken.contains(file)).copied().collect()
+    }
+
     /// Numbers that were taken for it; given back if it comes to nothing.
     pub fn taken(&self) -> &[Handle] {
         &self.taken

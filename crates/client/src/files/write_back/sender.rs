@@ -185,7 +185,11 @@ fn send(shared: &Arc<Shared>, batch: &[Arc<Record>], earlier: &mut Option<(u64, 
         }
         Err(error) => return judge(error),
     };
-    shared.local.lock().maybe_sent = last;
+    {
+        let mut local = shared.local.lock();
+        local.maybe_sent = last;
+        shared.check_fresh(&mut local);
+    }
     let sender = Sender {
         device: shared.inner.device(),
         user: shared.inner.user(),
@@ -256,6 +260,7 @@ fn finish(
     }
     local.gathering.sent += 1;
     for record in batch {
+        local.gathering.are_there(&record.taken);
         local.queue.pop_front();
         local.changes -= record.changes();
         local.bytes -= record.bytes();

@@ -88,16 +88,18 @@ impl Shared {
             }
             if planning.is_empty() {
                 // It may have taken a number all the same: for a file without a name.
+                self.local.lock().gathering.takes(planning.taken());
                 plan.lock().ordered();
                 return Ok(Made::Yes);
             }
             let mut record = None;
             {
                 let mut local = self.local.lock();
-                if !self.stays_here(&local, begun) {
+                let made = self.stays_here(&local, begun, &planning);
+                if !matches!(made, Made::Yes) {
                     drop(local);
                     self.give_back(planning.taken());
-                    return Ok(Made::NotHere);
+                    return Ok(made);
                 }
                 // What was sent meanwhile may no longer be told apart from what was there before.
                 if local.done == done && !planning.is_outdated(&local.overlay, started) {
@@ -110,6 +112,7 @@ impl Shared {
                     }
                     local.last = made.number;
                     local.gathering.made_here += 1;
+                    local.gathering.takes(&made.taken);
                     local.overlay.lay(&made);
                     local.position += 1;
                     local.changes += made.changes();
