@@ -561,8 +561,8 @@ pub struct Mount {
     #[arg(long)]
     pub no_send_again: bool,
     /// Send each change at once, and let close wait until the server has it on disk. Otherwise changes
-    /// that come in a row are gathered here for a third of a second, by several devices in turn; whoever looks elsewhere
-    /// sees them all the same, and fsync always waits for the server. For all mounts of this key.
+    /// that come in a row are gathered here for a third of a second, where several change the same in turn; whoever looks
+    /// elsewhere sees them all the same, and fsync always waits for the server. For all mounts of this key.
     #[arg(long)]
     pub no_gather: bool,
     /// What carries the conversation with the server.

@@ -451,7 +451,7 @@ fn half_bad_mirrors() {
         same(&mount, &desk.path("tree"));
         mirror.set_honest(false);
         desk.umount(&mount);
-        fs::remove_dir_all(desk.path("cache")).expect("removed");
+        desk.remove_cache();
     }
     let mirror = HostileMirror::of_folder(&desk.path("release"), Misdeed::IgnoresRanges, "");
     let (mount, output) = desk.try_mount(&mirror.url(), &[]);

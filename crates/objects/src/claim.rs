@@ -35,7 +35,8 @@ pub(crate) fn newest_epoch(bucket: &dyn Bucket, owner: &Owner) -> Result<u64, Op
     Ok(newest_of(bucket, &owner.store, owner.epoch, names)?)
 }
 
-/// The same, by a listing. That may lag, so heads are asked for by name, too.
+/// The newest epoch from `known` on of which a listing of names shows a manifest or a head. A listing may lag, so the heads of
+/// the next few epochs are asked for by name, too.
 fn newest_of<'a>(
     bucket: &dyn Bucket,
     store: &names::StoreId,

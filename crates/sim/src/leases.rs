@@ -417,7 +417,9 @@ impl World {
                 .flatten()
                 .is_some();
             if is_contended || (obstacle && self.fault != Fault::NoWaiting) {
-                waiting.claim.get_or_insert_with(|| self.table.claim(device, &touched));
+                waiting
+                    .claim
+                    .get_or_insert_with(|| self.table.claim(device, &touched, operation.wish.exclusive));
                 left.push(waiting);
                 continue;
             }

@@ -93,6 +93,15 @@ impl Desk {
         run(self.holdfast().arg("umount").arg(directory));
     }
 
+    /// Removes the cache of releases. The process of a mount uses it for a moment after `umount` has returned.
+    pub fn remove_cache(&self) {
+        let cache = self.path("cache");
+        eventually("the cache is free", || {
+            let _ = fs::remove_dir_all(&cache);
+            !cache.exists()
+        });
+    }
+
     pub fn refused(&self, code: i32, arguments: &[&str]) -> String {
         let output = self.holdfast().args(arguments).output().expect("it runs");
         assert_eq!(output.status.code(), Some(code), "{}", text(&output));

@@ -21,6 +21,9 @@ use std::time::{Duration, Instant};
 const AWAIT_MS: u32 = 50_000;
 /// How much longer its answer may take.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// For how long who has looked at something that another device held exclusively is taken to work where that one does, in
+/// milliseconds.
+const CONTENDED_MS: u64 = 1_000;
 /// First pause after a question without an answer.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Longest.
@@ -51,6 +54,8 @@ struct State {
     holder: LeaseHolder,
     wishes: Wishes,
     wants_exclusive: bool,
+    /// When something was looked at last that another device held exclusively.
+    contended_ms: Option<u64>,
     /// Until when an operation that waits for its COMMIT is not dead for certain.
     unconfirmed: Option<u64>,
     stop: bool,
@@ -123,11 +128,13 @@ impl Leases {
         }
     }
 
-    /// Whether a file may be read from the newest accepted view.
-    pub fn holds(&self, file: Handle) -> bool {
+    /// Whether files may be read from the newest accepted view: they are under lease, or held exclusively.
+    pub fn holds(&self, files: &[Handle]) -> bool {
         let now_ms = now_ms();
         let state = self.state.lock();
-        state.holder.holds(file, now_ms) && state.is_certain(now_ms) && !self.is_redoing()
+        let holder = &state.holder;
+        let holds = |file: &Handle| holder.holds(*file, now_ms) || holder.holds_exclusively(*file, now_ms);
+        files.iter().all(holds) && state.is_certain(now_ms) && !self.is_redoing()
     }
 
     /// What to say with the next operation, which reads this; `beside`: what is likely to be changed next.
@@ -168,6 +175,16 @@ impl Leases {
         }
     }
 
+    /// Something is looked at that another device holds exclusively.
+    pub fn is_withheld(&self) {
+        self.state.lock().contended_ms = Some(now_ms());
+    }
+
+    /// Whether that was a moment ago.
+    pub fn is_contended(&self) -> bool {
+        self.state.lock().contended_ms.is_some_and(|at_ms| now_ms() < at_ms + CONTENDED_MS)
+    }
+
     /// The operation came to nothing: the next one wishes for the same.
     pub fn wish_again(&self, wish: LeaseWish) {
         self.state.lock().wishes.again(wish.scopes);
@@ -176,6 +193,10 @@ impl Leases {
     /// Takes up a grant; the view of its operation is the newest accepted one.
     pub fn take_up(&self, grant: &LeaseGrant, sent_ms: u64) {
         self.state.lock().holder.granted(grant, sent_ms, now_ms());
+        if !grant.scopes.is_empty() || !grant.exclusive.is_empty() {
+            let (scopes, exclusive) = (grant.scopes.len(), grant.exclusive.len());
+            tracing::debug!(scopes, exclusive, first = ?grant.exclusive.first(), "leases granted");
+        }
         self.changed.notify_all();
     }
 
@@ -268,6 +289,8 @@ impl Leases {
                     self.recalls.fetch_add(1, Relaxed);
                     tracing::debug!(
                         scopes = dropped.scopes.len(),
+                        first = ?dropped.scopes.first(),
+                        exclusive = dropped.exclusive,
                         everything = dropped.everything,
                         "leases recalled"
                     );

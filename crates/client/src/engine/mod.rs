@@ -271,6 +271,16 @@ impl Engine {
         self.shared.check().is_ok().then_some(left)
     }
 
+    /// Whether it has leases of all of these files, so that the newest accepted view is the present one for them.
+    pub fn holds_leases(&self, files: &[Handle]) -> bool {
+        self.shared.leases.holds(files)
+    }
+
+    /// Whether something was looked at a moment ago that another device held exclusively.
+    pub fn is_contended(&self) -> bool {
+        self.shared.leases.is_contended()
+    }
+
     /// Whether it holds all of these files exclusively.
     pub fn holds_exclusively(&self, files: &[Handle]) -> bool {
         self.shared.leases.holds_exclusively(files)

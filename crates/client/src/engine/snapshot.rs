@@ -33,8 +33,8 @@ impl Snapshot {
         Snapshot { shared, place: RwLock::new(place), ticket, is_lenient: false }
     }
 
-    /// The same for whoever wants what is known here, wherever the server is: reading what others hold exclusively does not
-    /// look again.
+    /// This view as it is known here, for a mount that goes on while the server is away (`--write-back`): reading a file that
+    /// another device holds exclusively gives this view's version, which may be outdated, and asks nobody.
     #[must_use]
     pub fn lenient(&self) -> Snapshot {
         let place = RwLock::new(self.place.read().clone());
@@ -96,7 +96,8 @@ impl Snapshot {
         if self.is_lenient || !self.place.read().withheld.has(&file) {
             return false;
         }
-        if !self.shared.leases.holds(file) {
+        if !self.shared.leases.holds(&[file]) {
+            self.shared.leases.is_withheld();
             return true;
         }
         let newest = self.shared.latest.read().clone();

@@ -1,6 +1,6 @@
 //! Which leases to wish for: whole users and groups, taken up again with the next operation after a recall; single files
 //! where that was recalled before it had saved more than it costs; and for a while none at all of a file that others have
-//! just changed: a recall costs its writer a round trip.
+//! just changed, unless it is looked at again and again: a recall costs its writer a round trip.
 
 use holdfast_content::{Handle, PrincipalId};
 use holdfast_protocol::leases::{Dropped, Scope, WISHES_MAX};
@@ -18,6 +18,8 @@ const FINE_MS_MAX: u64 = 60_000;
 const HOT_MS_MIN: u64 = 2_000;
 /// Longest.
 const HOT_MS_MAX: u64 = 60_000;
+/// A file that was looked at so often since is wished for all the same.
+const HOT_LOOKS: u32 = 8;
 /// Most files of which that is remembered.
 const HOT_MAX: usize = 4096;
 
@@ -49,8 +51,8 @@ pub(super) struct Wishes {
     fine: HashMap<PrincipalId, Spell>,
     /// What was answered under leases of all that they own, since the last recall.
     answered: HashMap<PrincipalId, u64>,
-    /// Files that are not wished for.
-    hot: HashMap<Handle, Spell>,
+    /// Files that are not wished for, and how often each was looked at since it was recalled.
+    hot: HashMap<Handle, (Spell, u32)>,
     /// Files that were changed here, and when last.
     edited: HashMap<Handle, u64>,
 }
@@ -60,7 +62,7 @@ impl Wishes {
     /// one message's worth is remembered.
     pub fn want(&mut self, file: Handle, now_ms: u64) {
         let is_fine = lasts(&self.fine, &file.principal, now_ms);
-        if self.wanted.len() >= WISHES_MAX || (is_fine && lasts(&self.hot, &file, now_ms)) {
+        if self.wanted.len() >= WISHES_MAX || (is_fine && self.is_hot(&file, now_ms)) {
             return;
         }
         if !is_fine {
@@ -68,6 +70,13 @@ impl Wishes {
         }
         // Where others work in the same user's or group's files, this is what can be had; and it says what is read.
         self.wanted.insert(Scope::File(file));
+    }
+
+    /// Whether others have just changed a file, which is looked at once more.
+    fn is_hot(&mut self, file: &Handle, now_ms: u64) -> bool {
+        let Some((spell, looks)) = self.hot.get_mut(file) else { return false };
+        *looks += 1;
+        now_ms < spell.until_ms && *looks < HOT_LOOKS
     }
 
     /// Something about a file was answered under a lease.
@@ -116,10 +125,12 @@ impl Wishes {
                 }
                 Scope::File(file) => {
                     if self.hot.len() >= HOT_MAX {
-                        self.hot.retain(|_, spell| now_ms < spell.until_ms);
+                        self.hot.retain(|_, (spell, _)| now_ms < spell.until_ms);
                     }
                     if self.hot.len() < HOT_MAX || self.hot.contains_key(file) {
-                        self.hot.entry(*file).or_default().begin(HOT_MS_MIN, HOT_MS_MAX, now_ms);
+                        let (spell, looks) = self.hot.entry(*file).or_default();
+                        spell.begin(HOT_MS_MIN, HOT_MS_MAX, now_ms);
+                        *looks = 0;
                     }
                 }
             }

@@ -60,9 +60,8 @@ impl FileSystem {
         }));
         let told = Arc::downgrade(&files);
         engine.on_recall(Box::new(move |dropped| {
-            let is_read = dropped.delegation || dropped.everything || !dropped.scopes.is_empty();
-            if let (true, Some(files)) = (is_read, told.upgrade()) {
-                files.recalled();
+            if let Some(files) = told.upgrade() {
+                files.recalled(dropped.everything);
             }
         }));
         Ok(files)
@@ -138,6 +137,14 @@ impl Backend for EngineBackend {
 
     fn leased_for(&self, stamp: u64, files: &[Handle]) -> Option<Duration> {
         self.engine.leased_for(stamp, files)
+    }
+
+    fn holds_leases(&self, files: &[Handle]) -> bool {
+        self.engine.holds_leases(files)
+    }
+
+    fn is_contended(&self) -> bool {
+        self.engine.is_contended()
     }
 
     fn want_lease(&self, file: Handle) {

@@ -186,6 +186,16 @@ pub trait Backend: Send + Sync {
         None
     }
 
+    /// Whether leases say that the last accepted view is the present one for these files.
+    fn holds_leases(&self, _files: &[Handle]) -> bool {
+        false
+    }
+
+    /// Whether something was looked at a moment ago that another device held exclusively.
+    fn is_contended(&self) -> bool {
+        false
+    }
+
     /// Makes the next operation wish for a lease of a file.
     fn want_lease(&self, _file: Handle) {}
 

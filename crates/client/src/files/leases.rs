@@ -7,7 +7,9 @@
 //! is recalled, first nothing is served under it any more, then the kernel is told to look the names up again, then the
 //! recall is acknowledged. The kernel takes a directory's lock to forget a name in it, and that lock may be held by a
 //! program whose change waits for another client to acknowledge a recall of its own, which may wait for the same here.
-//! So nobody waits for the kernel longer than the names live anyway; that is why they live so shortly.
+//! So nobody waits for the kernel longer than the names live anyway; that is why they live so shortly, why a name is given to
+//! the kernel only when it is looked up for the second time (files that are made or removed mostly are not), and none of a
+//! directory in which others have just changed something.
 //!
 //! Two answers could be overtaken by a recall: one that is read but not sent yet (the gate is for that, and the stamp),
 //! and one that the kernel has but the program has not woken up to ([`WAKING`]).
@@ -17,21 +19,30 @@ use super::views::Fetched;
 use super::{Attributes, Caller, FileSystem, Ino};
 use crate::error::FsError;
 use holdfast_content::Handle;
+use lru::LruCache;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::collections::VecDeque;
+use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroUsize;
 use std::sync::OnceLock;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 /// Longest time for which the kernel keeps a name.
-pub const NAMES_LIVE: Duration = Duration::from_secs(1);
+pub const NAMES_LIVE: Duration = Duration::from_millis(300);
+/// The kernel is given a name that is looked up again within this time.
+const LOOKED_UP_AGAIN: Duration = Duration::from_secs(2);
+/// Most look-ups that are remembered for that.
+const LOOKED_UP_MAX: NonZeroUsize = NonZeroUsize::new(8192).expect("not zero");
 /// Names that the kernel keeps at once; no more are given to it.
 const NAMES_MAX: usize = 8192;
 /// Within this time after an answer, whoever waited for it may not have taken it up yet.
 const WAKING: Duration = Duration::from_millis(20);
-/// For so long after a recall the kernel is given no names: where leases change hands often, forgetting them costs more
-/// than looking them up again.
-const CONTENDED: Duration = Duration::from_secs(1);
+/// For so long after a recall has taken names of a directory from the kernel, it is given none there: where a lease changes
+/// hands often, forgetting names costs more than looking them up again.
+const CONTENDED: Duration = Duration::from_secs(10);
+/// Most directories of which that is remembered.
+const CONTENDED_MAX: NonZeroUsize = NonZeroUsize::new(1024).expect("not zero");
 /// The end of a name's life is reckoned this much later than the kernel's.
 const MARGIN: Duration = Duration::from_millis(100);
 
@@ -40,13 +51,40 @@ const MARGIN: Duration = Duration::from_millis(100);
 pub type Forget = Box<dyn Fn(Vec<(Ino, Box<[u8]>)>, Vec<Ino>, Sender<()>) + Send + Sync>;
 
 /// What the kernel keeps.
-#[derive(Default)]
 pub(super) struct Kernel {
     /// Held shared while an answer with a life is sent, and taken once by each recall.
     gate: RwLock<()>,
     told: Mutex<VecDeque<Told>>,
-    recalled: Mutex<Option<Instant>>,
+    /// Digests of names with their directories, and when they were looked up.
+    looked_up: Mutex<LruCache<u64, Instant>>,
+    digests: RandomState,
+    /// Directories of which names were taken from the kernel, and when.
+    contended: Mutex<LruCache<Ino, Instant>>,
     forget: OnceLock<Forget>,
+}
+
+impl Default for Kernel {
+    fn default() -> Kernel {
+        Kernel {
+            gate: RwLock::default(),
+            told: Mutex::default(),
+            looked_up: Mutex::new(LruCache::new(LOOKED_UP_MAX)),
+            digests: RandomState::new(),
+            contended: Mutex::new(LruCache::new(CONTENDED_MAX)),
+            forget: OnceLock::new(),
+        }
+    }
+}
+
+impl Kernel {
+    /// Notes that a name is looked up. Whether the kernel is to keep it.
+    fn is_worth_keeping(&self, parent: Ino, name: &[u8]) -> bool {
+        let now = Instant::now();
+        let before = self.looked_up.lock().put(self.digests.hash_one((parent.0, name)), now);
+        let is_contended = |at: &Instant| now.duration_since(*at) < CONTENDED;
+        before.is_some_and(|at| now.duration_since(at) < LOOKED_UP_AGAIN)
+            && !self.contended.lock().get(&parent).is_some_and(is_contended)
+    }
 }
 
 struct Told {
@@ -136,10 +174,10 @@ impl FileSystem {
         if self.kernel.forget.get().is_none() || found.is_some_and(|ino| self.is_written(ino)) {
             return Duration::ZERO;
         }
-        let files: Vec<Handle> = [basis.directory].into_iter().chain(basis.found).collect();
-        if self.kernel.recalled.lock().is_some_and(|at| at.elapsed() < CONTENDED) {
+        if !self.kernel.is_worth_keeping(parent, name) {
             return Duration::ZERO;
         }
+        let files: Vec<Handle> = [basis.directory].into_iter().chain(basis.found).collect();
         let Some(left) = self.backend.leased_for(basis.stamp, &files) else { return Duration::ZERO };
         let life = left.saturating_sub(MARGIN).min(NAMES_LIVE);
         let at = Instant::now();
@@ -165,15 +203,29 @@ impl FileSystem {
         state.writers > 0 || state.file.as_ref().is_some_and(|file| file.is_dirty())
     }
 
-    /// Leases are recalled: nothing is served under them any more, and when this returns, nor does the kernel.
-    pub(super) fn recalled(&self) {
+    /// Leases are recalled: nothing is served under them any more, and when this returns, nor does the kernel. It keeps names
+    /// of which leases remain: to forget one takes the lock of its directory, for which this may wait as long as names live
+    /// while a program works there, and until then the server grants this client nothing. When `everything` was lost, what is
+    /// held by now may be from another state of the file system.
+    pub(super) fn recalled(&self, everything: bool) {
         self.tokens.forget_all();
-        *self.kernel.recalled.lock() = Some(Instant::now());
         // Answers that were begun under them are sent; none that is sent from now on has a life.
         drop(self.kernel.gate.write());
         let Some(forget) = self.kernel.forget.get() else { return };
-        let told: Vec<Told> = std::mem::take(&mut *self.kernel.told.lock()).into();
-        let Some(newest) = told.last().map(|told| told.at) else { return };
+        let told: VecDeque<Told> = {
+            let mut all = self.kernel.told.lock();
+            let is_kept = |told: &Told| !everything && self.is_leased(told);
+            let (kept, gone) = std::mem::take(&mut *all).into_iter().partition(is_kept);
+            *all = kept;
+            gone
+        };
+        {
+            let mut contended = self.kernel.contended.lock();
+            for told in &told {
+                contended.put(told.parent, Instant::now());
+            }
+        }
+        let Some(newest) = told.back().map(|told| told.at) else { return };
         let gone = newest + NAMES_LIVE + MARGIN;
         let pass = || {
             let names = told.iter().map(|told| (told.parent, told.name.clone())).collect();
@@ -192,6 +244,13 @@ impl FileSystem {
             std::thread::sleep(awake.saturating_duration_since(Instant::now()));
             pass();
         }
+    }
+
+    /// Whether leases of a name's directory, and of what it was found to stand for, are held still.
+    fn is_leased(&self, told: &Told) -> bool {
+        let inos = [told.parent].into_iter().chain(told.found);
+        let handles: Result<Vec<Handle>, FsError> = inos.map(|ino| self.handle(ino)).collect();
+        handles.is_ok_and(|handles| self.backend.holds_leases(&handles))
     }
 
     /// Something was changed here in a way that the kernel does not know of. Does not wait for it to forget names.

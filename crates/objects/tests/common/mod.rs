@@ -88,8 +88,8 @@ pub fn wait_for_a_round(bucket: &Simulated) {
     bucket.without_fates();
 }
 
-/// The same, and from now on some requests are lost. The thread asks for the owner's note each time, at most three
-/// times.
+/// Waits until the thread that sends has gone round at least once more, while the requests that `is_lost` names are lost, then
+/// and from then on. The thread asks for the owner's note in each round, at most three times.
 pub fn wait_for_a_round_without(bucket: &Simulated, is_lost: impl Fn(Kind, &str) -> bool + Send + 'static) {
     let asked = Arc::new(AtomicUsize::new(0));
     let noted = asked.clone();

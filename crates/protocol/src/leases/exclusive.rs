@@ -121,7 +121,7 @@ impl Exclusives {
         holders.any(|id| id.device != device)
     }
 
-    /// What is withheld from a device.
+    /// The files that other devices than this one hold exclusively, as an answer to it names them.
     pub(super) fn withheld_from(&self, device: DeviceId) -> Withheld {
         let mut ranges = Vec::new();
         for (principal, owned) in &self.0 {

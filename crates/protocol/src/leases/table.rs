@@ -4,8 +4,9 @@
 //! - an operation is ordered only when [`LeaseTable::in_the_way`] says that nobody else's lease forbids it, and nobody
 //!   is granted what a waiting operation has claimed: so a writer waits for at most one term, and one who only looks for
 //!   at most [`EXCLUSIVE_MS`];
-//! - where several want to hold the same exclusively, they have it in turn, each for [`SLICE_MS`] at least, and what waits
-//!   is ordered before the next one has it: so an operation waits for one holder, however many there are;
+//! - where several want to hold the same exclusively, they have it in turn, each for [`SLICE_MS`] at least: so one of them
+//!   waits for [`TURNS_MAX`] others at most. What waits and does not wish for that is ordered before the next one has it: so it
+//!   waits for one holder, however many there are;
 //! - a scope that was recalled counts as held until its holder has said that it gave it up, or its time is over;
 //! - a session that has recalls to acknowledge gets nothing and keeps nothing for longer;
 //! - what sessions held before a restart counts as held by them, whatever it was, until they are heard from or the
@@ -40,10 +41,15 @@ pub(super) const LOOK_MS: u64 = 35;
 /// Whose turn it is loses it if it has not wished again for so long, in milliseconds: a few round trips of a far link. Until
 /// then nobody else has it, as when a program has just ended.
 const TURN_MS: u64 = 250;
+/// Most turns that an operation waits for before its own. Where more devices wish for the same, each operation goes before
+/// the next turn.
+const TURNS_MAX: usize = 8;
 /// For how long a scope wider than a file is not granted exclusively after a recall, in milliseconds.
 const SHARED_MS_MIN: u64 = 1_000;
 /// Longest.
 const SHARED_MS_MAX: u64 = 60_000;
+/// Within this time a device that comes to other files of a holder is taken to go through all of them, in milliseconds.
+const ROAM_MS: u64 = 1_000;
 /// Most files that a session gets back.
 const GIVEN_UP_MAX: usize = 4096;
 /// A recall that takes longer to acknowledge makes its holder a slow one, in milliseconds.
@@ -62,6 +68,8 @@ pub struct ClaimId(u64);
 struct Claim {
     device: DeviceId,
     touched: Touched,
+    /// Whether it wishes to hold exclusively what it changes.
+    wishes: bool,
 }
 
 /// A scope of a session.
@@ -87,10 +95,14 @@ struct Session {
     next_age: u64,
     /// What it holds exclusively; each is among its scopes too.
     exclusive: HashMap<Scope, Exclusive>,
-    /// Files that it gave up, and until when it gets them back beside others that it holds exclusively: whoever looks for a
-    /// moment must not cost an operation for each.
-    given_up: Vec<Scope>,
+    /// Files that it gave up although nobody else changed them, and until when its next operation takes them up again: whoever
+    /// looks for a moment must not cost an operation for each.
+    given_up: BTreeSet<Scope>,
+    /// Those of which it has a lease again, and which it takes up exclusively when it changes something there.
+    only_read: BTreeSet<Scope>,
     given_up_until_ms: u64,
+    /// Who came last to something that it held exclusively.
+    visited: Option<Visit>,
     /// Until when that, and the delegation; 0: there is nothing.
     exclusive_until_ms: u64,
     /// Since when it has the delegation.
@@ -100,6 +112,13 @@ struct Session {
     issued: u64,
     /// Recalls not acknowledged yet.
     outstanding: BTreeMap<u64, Outstanding>,
+}
+
+/// An operation that reads or changes something that another session holds exclusively.
+struct Visit {
+    by: DeviceId,
+    scopes: BTreeSet<Scope>,
+    at_ms: u64,
 }
 
 #[derive(Default)]
@@ -143,8 +162,10 @@ impl Session {
             ages: BTreeMap::new(),
             next_age: 0,
             exclusive: HashMap::new(),
-            given_up: Vec::new(),
+            given_up: BTreeSet::new(),
+            only_read: BTreeSet::new(),
             given_up_until_ms: 0,
+            visited: None,
             exclusive_until_ms: 0,
             delegated_since_ms: 0,
             inherited: false,
@@ -184,6 +205,41 @@ impl Session {
             self.outstanding.insert(self.issued, recalled);
         }
         any
+    }
+
+    /// Notes a visit. Whether the same device came to something else of this session a moment ago.
+    fn is_roamed(&mut self, by: DeviceId, scopes: &BTreeSet<Scope>, at_ms: u64) -> bool {
+        let is_roamed = self.visited.as_ref().is_some_and(|before| {
+            let is_known = |scope: &Scope| {
+                before.scopes.contains(scope)
+                    || before.scopes.contains(&Scope::Principal(principal_of(scope)))
+            };
+            before.by == by && at_ms.saturating_sub(before.at_ms) < ROAM_MS && !scopes.iter().all(is_known)
+        });
+        self.visited = Some(Visit { by, scopes: scopes.clone(), at_ms });
+        is_roamed
+    }
+
+    /// Its next operation takes these files up again.
+    fn gives_up(&mut self, files: impl Iterator<Item = Scope>, now_ms: u64) {
+        self.forget_given_up(now_ms);
+        let room = GIVEN_UP_MAX.saturating_sub(self.given_up.len());
+        self.given_up.extend(files.filter(|scope| matches!(scope, Scope::File(_))).take(room));
+        self.given_up_until_ms = now_ms + EXCLUSIVE_MS;
+    }
+
+    fn forget_given_up(&mut self, now_ms: u64) {
+        if now_ms >= self.given_up_until_ms {
+            self.given_up.clear();
+            self.only_read.clear();
+        }
+    }
+
+    /// Whether a recall that is not acknowledged yet is about a scope.
+    fn is_to_give_up(&self, scope: &Scope) -> bool {
+        let is_about =
+            |recall: &Outstanding| recall.scopes.contains(scope) || recall.exclusive.contains(scope);
+        self.outstanding.values().any(is_about)
     }
 
     /// Whether a recall of the delegation is not acknowledged yet.
@@ -301,15 +357,15 @@ impl LeaseTable {
         }
     }
 
-    /// An operation that waits for leases of others: what it changes is granted to nobody until
-    /// [`LeaseTable::end_claim`].
-    pub fn claim(&mut self, device: DeviceId, touched: &Touched) -> ClaimId {
+    /// An operation that waits for leases of others: until [`LeaseTable::end_claim`], what it changes is granted to nobody, but
+    /// if it `wishes` to hold that exclusively, for others' turns.
+    pub fn claim(&mut self, device: DeviceId, touched: &Touched, wishes: bool) -> ClaimId {
         self.next_claim += 1;
         let id = ClaimId(self.next_claim);
         for scope in touched.scopes() {
             self.claimed.entry(scope).or_default().push(device);
         }
-        self.claims.insert(id, Claim { device, touched: touched.clone() });
+        self.claims.insert(id, Claim { device, touched: touched.clone(), wishes });
         id
     }
 
@@ -384,8 +440,8 @@ impl LeaseTable {
     }
 
     /// Recalls what others hold exclusively of what an operation reads or changes, once they have had it for a slice. Of whom
-    /// only a look stands in the way gives up all of that user's or group's files at once: whoever lists a directory looks
-    /// at what is in it next.
+    /// the same device came to something else a moment ago gives up all of that user's or group's files at once, as far as
+    /// to look or to change: whoever goes through a directory comes to what is in it next.
     fn others_exclusives(&mut self, device: DeviceId, touched: &Touched, wishes: bool, wait: &mut Wait) {
         let now_ms = wait.now_ms;
         for (id, scopes) in self.exclusive_conflicts(device, touched) {
@@ -407,12 +463,17 @@ impl LeaseTable {
                 continue;
             }
             wait.until(session.exclusive_until_ms);
-            let (changed, read): (Vec<Scope>, Vec<Scope>) =
+            let is_roamed = session.is_roamed(device, &scopes, now_ms);
+            let (mut changed, mut read): (Vec<Scope>, Vec<Scope>) =
                 scopes.into_iter().partition(|scope| touched.changes(scope));
-            let principals: BTreeSet<PrincipalId> = read.iter().map(principal_of).collect();
-            let near = session.exclusive.keys().filter(|scope| principals.contains(&principal_of(scope)));
-            let exclusive: Vec<Scope> = near.copied().collect();
-            for scope in changed.iter().chain(&exclusive) {
+            if is_roamed {
+                for of in [&mut changed, &mut read] {
+                    let principals: BTreeSet<PrincipalId> = of.iter().map(principal_of).collect();
+                    let is_near = |scope: &&Scope| principals.contains(&principal_of(scope));
+                    of.extend(session.exclusive.keys().filter(is_near).copied());
+                }
+            }
+            for scope in changed.iter().chain(&read) {
                 if let Scope::Principal(principal) = scope
                     && session.exclusive.get(scope).is_some_and(|held| !held.is_recalled)
                 {
@@ -420,7 +481,8 @@ impl LeaseTable {
                     spell.begin(SHARED_MS_MIN, SHARED_MS_MAX, now_ms);
                 }
             }
-            let what = Outstanding { at_ms: now_ms, scopes: changed, exclusive, delegation: false };
+            session.gives_up(read.iter().copied(), now_ms);
+            let what = Outstanding { at_ms: now_ms, scopes: changed, exclusive: read, delegation: false };
             self.recalled |= session.recall(what);
         }
     }
@@ -519,16 +581,27 @@ impl LeaseTable {
         let session = self.sessions.get_mut(&id).expect("it is there");
         (grant.epoch, grant.recalls) = (session.epoch, session.issued);
         if session.inherited || !session.outstanding.is_empty() {
+            if fresh && wish.exclusive {
+                // What is sent because of a recall is mostly about files that nobody else wants.
+                let others = touched.files.iter().map(|file| Scope::File(*file));
+                let others: Vec<Scope> = others.filter(|scope| !session.is_to_give_up(scope)).collect();
+                session.gives_up(others.into_iter(), now_ms);
+            }
             // Who leaves a recall unanswered holds up nobody's turn.
             self.lose_turns(id.device);
             return grant;
         }
         grant.term_ms = u32::try_from(self.term_ms).unwrap_or(u32::MAX);
         session.expires_ms = now_ms + self.term_ms;
+        let taken_up = if fresh { self.taken_up(id, touched, wish.exclusive, now_ms) } else { Vec::new() };
         if wish.exclusive {
-            self.grant_exclusively(id, &wish.also, touched, fresh, pending, now_ms, &mut grant);
+            let also = wish.also.iter().map(|file| Scope::File(*file));
+            let also = also.filter(|scope| !self.is_anothers_again(id, scope, now_ms));
+            let beside: Vec<Scope> = taken_up.iter().copied().chain(also).collect();
+            self.grant_exclusively(id, &beside, touched, fresh, pending, now_ms, &mut grant);
         }
-        self.grant_leases(id, wish, fresh, pending, now_ms, &mut grant);
+        let wanted = wish.scopes.iter().copied().chain(taken_up).collect();
+        self.grant_leases(id, wanted, fresh, pending, now_ms, &mut grant);
         grant
     }
 
@@ -536,7 +609,7 @@ impl LeaseTable {
     fn grant_exclusively(
         &mut self,
         id: SessionId,
-        also: &[Handle],
+        beside: &[Scope],
         touched: &Touched,
         fresh: bool,
         pending: &Touched,
@@ -569,9 +642,14 @@ impl LeaseTable {
                 }
             }
         }
+        // What it wants beside that is its own if nobody has to give up anything for it.
         if fresh && !touched.files.is_empty() {
-            let also = also.iter().map(|file| Scope::File(*file));
-            self.give_back(id, also, touched, pending, now_ms, grant);
+            for scope in beside {
+                let whole = Scope::Principal(principal_of(scope));
+                if touched.changes(&whole) && self.may_have_file(id, scope, pending, now_ms) {
+                    self.hold_exclusively(id, *scope, now_ms, grant);
+                }
+            }
         }
         let session = self.sessions.get_mut(&id).expect("it is there");
         if grant.delegation || !session.exclusive.is_empty() {
@@ -581,28 +659,40 @@ impl LeaseTable {
         }
     }
 
-    /// Files that a session wishes for beside, and those that it gave up a moment ago, of owners whose files its operation
-    /// changes, are its own if nobody else has them now.
-    fn give_back(
-        &mut self,
-        id: SessionId,
-        also: impl Iterator<Item = Scope>,
-        touched: &Touched,
-        pending: &Touched,
-        now_ms: u64,
-        grant: &mut LeaseGrant,
-    ) {
+    /// Files that a session gave up a moment ago, of owners whose files its operation reads or changes.
+    fn taken_up(&mut self, id: SessionId, touched: &Touched, wishes: bool, now_ms: u64) -> Vec<Scope> {
         let session = self.sessions.get_mut(&id).expect("it is there");
-        let mut given_up = std::mem::take(&mut session.given_up);
-        if now_ms >= session.given_up_until_ms {
-            given_up.clear();
-        }
-        for scope in given_up.into_iter().chain(also) {
-            let whole = Scope::Principal(principal_of(&scope));
-            if touched.changes(&whole) && self.may_have_file(id, &scope, pending, now_ms) {
-                self.hold_exclusively(id, scope, now_ms, grant);
+        session.forget_given_up(now_ms);
+        let whole = |scope: &Scope| Scope::Principal(principal_of(scope));
+        let changes = |scope: &Scope| wishes && touched.changes(&whole(scope));
+        let mut taken_up = Vec::new();
+        session.given_up.retain(|scope| {
+            let is_concerned = touched.concerns(&whole(scope));
+            if is_concerned {
+                taken_up.push(*scope);
             }
-        }
+            !is_concerned
+        });
+        let only_read = taken_up.iter().filter(|scope| !changes(scope)).copied();
+        let room = GIVEN_UP_MAX.saturating_sub(session.only_read.len());
+        let only_read: Vec<Scope> = only_read.take(room).collect();
+        session.only_read.retain(|scope| {
+            if changes(scope) {
+                taken_up.push(*scope);
+            }
+            !changes(scope)
+        });
+        session.only_read.extend(only_read);
+        taken_up
+    }
+
+    /// Whether another session's next operation takes a file up again.
+    fn is_anothers_again(&self, id: SessionId, scope: &Scope, now_ms: u64) -> bool {
+        self.sessions.iter().any(|(other, session)| {
+            other.device != id.device
+                && now_ms < session.given_up_until_ms
+                && session.given_up.contains(scope)
+        })
     }
 
     /// Notes that a session holds a scope exclusively, and tells of it. What it holds already is told again: it may not have
@@ -630,7 +720,7 @@ impl LeaseTable {
     fn grant_leases(
         &mut self,
         id: SessionId,
-        wish: &LeaseWish,
+        wanted: BTreeSet<Scope>,
         fresh: bool,
         pending: &Touched,
         now_ms: u64,
@@ -640,7 +730,6 @@ impl LeaseTable {
         let all_claimed = self.claims.values().any(is_others);
         let unsettled = pending.scopes();
         // In this order, a user or group comes before its files.
-        let wanted: BTreeSet<Scope> = wish.scopes.iter().copied().collect();
         for scope in wanted {
             let session = &self.sessions[&id];
             if session.scopes.contains_key(&scope) {
@@ -737,14 +826,18 @@ impl LeaseTable {
         !is_read(scope) && !is_read(&whole) && self.may_hold(id, scope, pending, now_ms)
     }
 
-    /// Whether it is a session's turn to hold a scope exclusively, and nobody else waits to read or change something in it,
-    /// or has that pending, or may hold it from before the server started.
+    /// Whether it is a session's turn to hold a scope exclusively, and nobody else waits to read or change something in it
+    /// but for a turn of its own, or has that pending, or may hold it from before the server started.
     fn may_hold(&self, id: SessionId, scope: &Scope, pending: &Touched, now_ms: u64) -> bool {
         let is_current = |(device, at_ms): &&(DeviceId, u64)| {
             *device == id.device || now_ms.saturating_sub(*at_ms) < TURN_MS
         };
-        let next = self.turns.get(scope).and_then(|turns| turns.iter().find(is_current));
-        let waits = |claim: &Claim| claim.device != id.device && claim.touched.concerns(scope);
+        let turns = self.turns.get(scope);
+        let next = turns.and_then(|turns| turns.iter().find(is_current));
+        let are_few = turns.is_none_or(|turns| turns.len() <= TURNS_MAX);
+        let has_turn = |claim: &Claim| are_few && claim.wishes && claim.touched.changes(scope);
+        let waits =
+            |claim: &Claim| claim.device != id.device && claim.touched.concerns(scope) && !has_turn(claim);
         next.is_none_or(|(device, _)| *device == id.device)
             && !self.is_inherited(id)
             && !pending.concerns(scope)
@@ -799,10 +892,6 @@ impl LeaseTable {
                 self.release(id, scope);
             }
             exclusive.iter().for_each(|scope| self.exclusives.remove(scope, id));
-            let session = self.sessions.get_mut(&id).expect("it is there");
-            session.given_up.extend(exclusive.into_iter().filter(|scope| matches!(scope, Scope::File(_))));
-            session.given_up.truncate(GIVEN_UP_MAX);
-            session.given_up_until_ms = now_ms + EXCLUSIVE_MS;
             if recall.delegation && self.delegate == Some(id) {
                 self.delegate = None;
             }

@@ -53,7 +53,7 @@ fn changes_wait_for_holders() {
     assert_eq!(table.recall(session(1), one.epoch, 0, 30), None);
 
     let touched = Touched::file(changed);
-    let claim = table.claim(DeviceId(3), &touched);
+    let claim = table.claim(DeviceId(3), &touched, false);
     assert_eq!(table.in_the_way(DeviceId(3), &touched, false, 30), Some(1_020));
     assert!(table.take_recalled());
     let recall = table.recall(session(1), one.epoch, 0, 40).expect("it is recalled");
@@ -219,8 +219,8 @@ fn delegations() {
 
 /// Proves: two who work in files of their own, or in different files of one group, hold them exclusively side by side; the
 /// answer to a look says what is withheld, and who reads that, or changes it, waits until its holder has given it up, who
-/// may still read it in the first case; what nobody else is interested in is held as a whole, and file by file once others
-/// are.
+/// may still read it in the first case; who comes to several gets all at once; the holder takes up again what nobody else
+/// changed; what nobody else is interested in is held as a whole, and file by file once others are.
 #[test]
 fn scopes_side_by_side() {
     let mut table = LeaseTable::new(TERM, 1);
@@ -253,15 +253,35 @@ fn scopes_side_by_side() {
 
     assert_eq!(table.in_the_way(DeviceId(3), &reads(file(team, 2)), false, 40), None);
     assert_eq!(table.in_the_way(DeviceId(3), &reads(file(team, 11)), false, 40), Some(20 + LOOK_MS));
-    assert_eq!(table.in_the_way(DeviceId(3), &reads(file(team, 11)), false, 60), Some(1_020));
-    let recall = table.recall(session(1), one.epoch, 0, 60).expect("it is recalled");
-    let both: BTreeSet<Scope> = recall.exclusive.iter().copied().collect();
-    assert_eq!(both, [11, 12].map(|number| Scope::File(file(team, number))).into());
+    let of_team = |numbers: &[u64]| -> BTreeSet<Scope> {
+        numbers.iter().map(|number| Scope::File(file(team, *number))).collect()
+    };
+    changes(&mut table, 1, file(team, 14), 40);
+    for again_ms in [60, 65] {
+        assert_eq!(table.in_the_way(DeviceId(3), &reads(file(team, 11)), false, again_ms), Some(1_040));
+    }
+    let recall = table.recall(session(1), one.epoch, 0, 65).expect("it is recalled");
+    assert_eq!(recall.exclusive, [Scope::File(file(team, 11))], "that file only");
     assert!(recall.scopes.is_empty() && !recall.delegation, "it may be read: {recall:?}");
     assert_eq!(changes_nothing(&mut table, 1, 70).term_ms, 0, "nothing before that is given up");
+    assert_eq!(changes(&mut table, 1, file(team, 15), 70).exclusive, []);
     assert_eq!(table.recall(session(1), one.epoch, recall.number, 80), None);
     assert_eq!(table.in_the_way(DeviceId(3), &reads(file(team, 11)), false, 80), None);
-    assert!(table.in_the_way(DeviceId(3), &reads(own), false, 80).is_some());
+
+    // Who comes to the next one a moment later goes through all of them, it seems.
+    assert!(table.in_the_way(DeviceId(3), &reads(file(team, 12)), false, 80).is_some());
+    let recall = table.recall(session(1), one.epoch, recall.number, 80).expect("it is recalled");
+    assert_eq!(recall.exclusive.iter().copied().collect::<BTreeSet<_>>(), of_team(&[12, 14]));
+    assert_eq!(table.recall(session(1), one.epoch, recall.number, 90), None);
+    assert_eq!(table.in_the_way(DeviceId(3), &reads(file(team, 12)), false, 90), None);
+
+    // What it gave up so, and what it sent meanwhile, is its own again with its next change there, and not another's before.
+    let also = LeaseWish { also: vec![file(team, 12), file(team, 16)], ..exclusively(2) };
+    let grant = table.grant(session(2), &also, &Touched::file(file(team, 13)), true, &nothing(), 90);
+    assert_eq!(grant.exclusive.iter().copied().collect::<BTreeSet<_>>(), of_team(&[13, 16]));
+    let again = changes(&mut table, 1, file(team, 17), 90).exclusive;
+    assert_eq!(again.into_iter().collect::<BTreeSet<_>>(), of_team(&[11, 12, 14, 15, 17]));
+    assert!(table.in_the_way(DeviceId(3), &reads(own), false, 90).is_some());
 
     // A change takes away the right to read as well, of that file only.
     let two = granted(&mut table, 2, &[], 90);
@@ -351,7 +371,7 @@ fn slices() {
             }
             let touched = if works { Touched::file(about) } else { reads(about) };
             if table.in_the_way(DeviceId(number), &touched, works, now).is_some() {
-                device.claim.get_or_insert_with(|| (table.claim(DeviceId(number), &touched), now));
+                device.claim.get_or_insert_with(|| (table.claim(DeviceId(number), &touched, works), now));
                 continue;
             }
             assert!(!is_anothers, "{number} at {now}");

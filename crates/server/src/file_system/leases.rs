@@ -107,7 +107,7 @@ impl FileSystem {
         let now_ms = host.clock.monotonic_ms();
         self.leases.with(|table| {
             let until_ms = table.in_the_way(device, &touched, wishes, now_ms)?;
-            let id = (!has_claim).then(|| table.claim(device, &touched));
+            let id = (!has_claim).then(|| table.claim(device, &touched, wishes));
             let claim = id.map(|id| Claim { file_system: self.clone(), id });
             Some((until_ms.saturating_sub(now_ms), claim))
         })

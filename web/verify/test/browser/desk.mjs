@@ -99,10 +99,18 @@ export class Desk {
 
   async close() {
     await this.chromium?.close();
-    this.children.forEach((child) => child.kill());
+    await Promise.all(this.children.map(ended));
     this.servers.forEach((server) => (server.closeAllConnections(), server.close()));
     rmSync(this.folder, { recursive: true, force: true });
   }
+}
+
+/** Ends a child, and waits until it has: until then it may still write files. */
+function ended(child) {
+  if (child.exitCode !== null || child.signalCode !== null) return null;
+  const exited = new Promise((resolve) => child.once("exit", resolve));
+  child.kill();
+  return exited;
 }
 
 /** A page of the browser, and all that happens on it that should not. */

@@ -106,7 +106,8 @@ struct Operation {
 struct LeaseAsked {
     /// What the operation reads.
     reads: Reads,
-    /// What is beside that what it changes: it is likely to be changed next.
+    /// Files in the directories that it changes, at most [`BESIDE_MAX`]: they are likely to be changed next, so leases of them
+    /// are wished for with it.
     beside: Vec<Handle>,
     wish: Option<LeaseWish>,
     /// When its declaration was sent first.
@@ -338,7 +339,8 @@ impl Pump {
         }
     }
 
-    /// What is in directories that are changed now and were not a moment ago.
+    /// The files in directories that this plan changes, at most [`BESIDE_MAX`]; of directories that this device has also
+    /// changed within the last second none, as they were wished for then.
     fn beside(&self, planned: &Planned) -> Vec<Handle> {
         let directories: BTreeSet<Handle> = planned.directories().collect();
         let mut all = Vec::new();

@@ -60,6 +60,10 @@ impl Backend for WriteBack {
         self.shared.inner.leased_for(stamp, &self.shared.not_fresh(files))
     }
 
+    fn holds_leases(&self, files: &[Handle]) -> bool {
+        self.shared.inner.holds_leases(&self.shared.not_fresh(files))
+    }
+
     fn want_lease(&self, file: Handle) {
         self.shared.inner.want_lease(file);
     }

@@ -38,11 +38,14 @@ const MARGIN: Duration = Duration::from_secs(2);
 pub(super) const SMALL_MAX: usize = 1 << 20;
 /// Most things changed here that wait to be sent; whoever changes more waits for the server.
 const CHANGES_WAITING_MAX: usize = 4000;
-/// How many edits within [`STREAK_SPAN`] make this client ask to hold files exclusively. The number doubles, up to
-/// [`STREAK_MAX`], each time they are recalled before that has saved an operation, and is this again once it has.
+/// How many edits in a row make this client ask to hold files exclusively. The number doubles, up to [`STREAK_MAX`], each
+/// time they are recalled before that has saved an operation, and is this again once it has. Where another device holds files
+/// exclusively, the first edit asks: only who takes turns with it gets on.
 const STREAK: u32 = 4;
 const STREAK_MAX: u32 = 16;
-const STREAK_SPAN: Duration = Duration::from_secs(1);
+/// Edits come in a row if no more than this is between the end of one and the beginning of the next. (How long each takes,
+/// since others have to be waited for, is not counted.)
+const STREAK_GAP: Duration = Duration::from_millis(300);
 /// So long after the last edit it is not asked for any more.
 const STREAK_ENDS: Duration = Duration::from_secs(3);
 /// How long a recall is held up at most by what is to be sent: it ends by itself then.
@@ -65,11 +68,11 @@ pub(super) struct Gathering {
     /// How many of them may still take effect, though they failed; and up to which of those that has been decided.
     unsure: u64,
     decided: u64,
-    /// When the present row of edits began, how many there are, and when the last one was made.
-    streak: Option<(Instant, u32)>,
+    /// How many edits have come in a row, and when the last one began or ended.
+    streak: u32,
     last_edit: Option<Instant>,
     wishing: bool,
-    /// How many edits within [`STREAK_SPAN`] it takes now; 0 at the start, which means [`STREAK`].
+    /// How many in a row it takes now; 0 at the start, which means [`STREAK`].
     worth: u32,
     /// Edits made here, and operations that they became, since the last recall.
     pub(super) made_here: u64,
@@ -151,7 +154,11 @@ impl Shared {
         let mut may_stay = true;
         loop {
             match self.choose(may_stay)? {
-                Way::Straight => return self.modify_straight(plan),
+                Way::Straight => {
+                    let result = self.modify_straight(plan);
+                    self.local.lock().gathering.last_edit = Some(Instant::now());
+                    return result;
+                }
                 Way::Here => match self.modify_here(&plan) {
                     Ok(Made::Yes) => return Ok(()),
                     Ok(Made::NotNow) => {}
@@ -318,7 +325,7 @@ impl Shared {
             gathering.worth = STREAK;
         } else {
             gathering.worth = gathering.worth.max(STREAK).saturating_mul(2).min(STREAK_MAX);
-            (gathering.streak, gathering.wishing) = (None, false);
+            (gathering.streak, gathering.wishing) = (0, false);
             self.inner.want_exclusive(false);
         }
     }
@@ -328,13 +335,11 @@ impl Shared {
         let now = Instant::now();
         let mut local = self.local.lock();
         let gathering = &mut local.gathering;
-        gathering.last_edit = Some(now);
-        let (since, count) = match gathering.streak {
-            Some((since, count)) if now.duration_since(since) < STREAK_SPAN => (since, count + 1),
-            _ => (now, 1),
-        };
-        gathering.streak = Some((since, count));
-        if count >= gathering.worth.max(STREAK) && !gathering.wishing {
+        let last = gathering.last_edit.replace(now);
+        let goes_on = last.is_some_and(|last| now.duration_since(last) < STREAK_GAP);
+        gathering.streak = if goes_on { gathering.streak.saturating_add(1) } else { 1 };
+        let is_contended = gathering.worth <= STREAK && self.inner.is_contended();
+        if (gathering.streak >= gathering.worth.max(STREAK) || is_contended) && !gathering.wishing {
             gathering.wishing = true;
             self.inner.want_exclusive(true);
         }
