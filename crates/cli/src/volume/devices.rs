@@ -9,6 +9,10 @@ use holdfast_ublk::{Device, UblkError};
 use parking_lot::Mutex;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long it takes at most until it is noticed that a client has just gone.
+const GOING: Duration = Duration::from_secs(2);
 
 /// A server of NBD.
 pub struct Nbd {
@@ -39,7 +43,12 @@ impl Nbd {
     /// Hangs up on everybody, or refuses to.
     pub fn end(&self, manner: Manner) -> Outcome {
         let mut server = self.server.lock();
-        let clients = server.as_ref().map_or(0, Server::connections);
+        let connections = || server.as_ref().map_or(0, Server::connections);
+        let end = Instant::now() + GOING;
+        while connections() > 0 && manner == Manner::Gently && Instant::now() < end {
+            std::thread::sleep(GOING / 40);
+        }
+        let clients = connections();
         if clients > 0 && manner == Manner::Gently {
             let message = format!("{}: {clients} client connections are open", self.address);
             return Err(Failure::new(Exit::InUse, message)
