@@ -130,6 +130,26 @@ fn shared_tree() -> (Arc<World>, Client, tempfile::TempDir, Behind) {
     (world, other, dir, mine)
 }
 
+/// Proves: a move changes what is moved, and that it did is sent: its time of change does not go back when the server has it.
+#[test]
+fn a_move_is_a_change_of_what_is_moved() {
+    let (_world, _other, _dir, mine) = shared_tree();
+    let changed = |path: &str| {
+        let ino = mine.find(path).unwrap();
+        mine.files.getattr(&WHO, ino, None).unwrap().changed_ns
+    };
+    for (from, to) in [("both/file", "both/moved"), ("both/deep", "both/deeper")] {
+        mine.settle();
+        let before = changed(from);
+        mine.go_away();
+        rename(&mine.files, from, to).unwrap();
+        let here = changed(to);
+        assert!(here > before, "{to}");
+        mine.settle();
+        assert_eq!(changed(to), here, "{to}");
+    }
+}
+
 /// Proves: with the server away everything works and is seen here at once; nothing of it is elsewhere; when the server
 /// is back all of it is, as it was made.
 #[test]

@@ -176,7 +176,12 @@ impl Replay {
             (None, None) if new.kind == InodeKind::Directory => changes.set_inode(handle, Inode::clone(new)),
             (None, None) => changes.set_inode(handle, Inode { links: 0, ..Inode::clone(new) }),
             (None, Some(_)) => Ok(()),
-            (Some(_), Some(present)) if same(present, new) && present.modified_ns == new.modified_ns => {
+            // Of a file that was only moved, the time of change is all that is new.
+            (Some(_), Some(present))
+                if same(present, new)
+                    && present.modified_ns == new.modified_ns
+                    && present.changed_ns >= new.changed_ns =>
+            {
                 Ok(())
             }
             (Some(seen), Some(present)) if same(present, seen) => {
