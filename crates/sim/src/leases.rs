@@ -51,7 +51,7 @@ pub enum Fault {
     AlwaysRecalls,
     /// The server does not mind what operations read.
     ReadsIgnored,
-    /// It does not say what is withheld.
+    /// The server does not say what others hold exclusively.
     NothingWithheld,
     /// Clients acknowledge before they have sent what they changed by themselves.
     HastyFlush,

@@ -176,7 +176,7 @@ impl Leases {
     }
 
     /// Something is looked at that another device holds exclusively.
-    pub fn is_withheld(&self) {
+    pub fn note_contended(&self) {
         self.state.lock().contended_ms = Some(now_ms());
     }
 

@@ -97,7 +97,7 @@ impl Snapshot {
             return false;
         }
         if !self.shared.leases.holds(&[file]) {
-            self.shared.leases.is_withheld();
+            self.shared.leases.note_contended();
             return true;
         }
         let newest = self.shared.latest.read().clone();

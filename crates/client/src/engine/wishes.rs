@@ -3,9 +3,8 @@
 //! just changed, unless it is looked at again and again: a recall costs its writer a round trip.
 
 use holdfast_content::{Handle, PrincipalId};
-use holdfast_protocol::leases::{Dropped, Scope, WISHES_MAX};
+use holdfast_protocol::leases::{Dropped, Scope, Spell, WISHES_MAX};
 use std::collections::{BTreeSet, HashMap};
-use std::hash::Hash;
 
 /// A lease of all that somebody owns under which less was answered than this was not worth its recall.
 const WORTH: u64 = 8;
@@ -28,21 +27,6 @@ const EDITED_MS: u64 = 1_000;
 /// Most files of which that is remembered.
 const EDITED_MAX: usize = 8192;
 
-/// How long something lasts; longer each time that it comes again soon.
-#[derive(Default)]
-struct Spell {
-    until_ms: u64,
-    lasts_ms: u64,
-}
-
-impl Spell {
-    fn begin(&mut self, least_ms: u64, most_ms: u64, now_ms: u64) {
-        let goes_on = now_ms.saturating_sub(self.until_ms) < self.lasts_ms;
-        self.lasts_ms = if goes_on { (self.lasts_ms * 2).min(most_ms) } else { least_ms };
-        self.until_ms = now_ms + self.lasts_ms;
-    }
-}
-
 /// What was looked at without a lease.
 #[derive(Default)]
 pub(super) struct Wishes {
@@ -61,7 +45,7 @@ impl Wishes {
     /// A file is read without a lease: the next operation is to bring one. Of those that nobody has come to ask for,
     /// one message's worth is remembered.
     pub fn want(&mut self, file: Handle, now_ms: u64) {
-        let is_fine = lasts(&self.fine, &file.principal, now_ms);
+        let is_fine = self.fine.get(&file.principal).is_some_and(|spell| spell.lasts(now_ms));
         if self.wanted.len() >= WISHES_MAX || (is_fine && self.is_hot(&file, now_ms)) {
             return;
         }
@@ -76,7 +60,7 @@ impl Wishes {
     fn is_hot(&mut self, file: &Handle, now_ms: u64) -> bool {
         let Some((spell, looks)) = self.hot.get_mut(file) else { return false };
         *looks += 1;
-        now_ms < spell.until_ms && *looks < HOT_LOOKS
+        spell.lasts(now_ms) && *looks < HOT_LOOKS
     }
 
     /// Something about a file was answered under a lease.
@@ -125,7 +109,7 @@ impl Wishes {
                 }
                 Scope::File(file) => {
                     if self.hot.len() >= HOT_MAX {
-                        self.hot.retain(|_, (spell, _)| now_ms < spell.until_ms);
+                        self.hot.retain(|_, (spell, _)| spell.lasts(now_ms));
                     }
                     if self.hot.len() < HOT_MAX || self.hot.contains_key(file) {
                         let (spell, looks) = self.hot.entry(*file).or_default();
@@ -136,10 +120,6 @@ impl Wishes {
             }
         }
     }
-}
-
-fn lasts<K: Hash + Eq>(spells: &HashMap<K, Spell>, key: &K, now_ms: u64) -> bool {
-    spells.get(key).is_some_and(|spell| now_ms < spell.until_ms)
 }
 
 #[cfg(test)]

@@ -24,12 +24,15 @@
 
 mod exclusive;
 mod holder;
+mod session;
+mod spell;
 mod table;
 #[cfg(test)]
 mod tests;
 
 pub use exclusive::Withheld;
 pub use holder::{Dropped, LeaseHolder};
+pub use spell::Spell;
 pub use table::{ClaimId, LeaseTable};
 
 use crate::certificate::{Certificate, Delta};
@@ -146,6 +149,14 @@ impl Touched {
     }
 }
 
+/// Whose files a scope is about.
+fn principal_of(scope: &Scope) -> PrincipalId {
+    match scope {
+        Scope::Principal(principal) => *principal,
+        Scope::File(file) => file.principal,
+    }
+}
+
 /// Every handle of a user or group.
 fn of(principal: PrincipalId) -> std::ops::RangeInclusive<Handle> {
     Handle { principal, number: 0 }..=Handle { principal, number: u64::MAX }
@@ -156,7 +167,7 @@ fn of(principal: PrincipalId) -> std::ops::RangeInclusive<Handle> {
 pub struct LeaseWish {
     /// The run of the client, drawn at random when it begins.
     pub run: u128,
-    /// What is not held yet and wanted; at most [`WISHES_MAX`]. Files among it are read.
+    /// Leases that it asks for; at most [`WISHES_MAX`]. It reads the files among them.
     pub scopes: Vec<Scope>,
     /// What else the author reads in the view that the operation is ordered on; at most [`WISHES_MAX`]. What it changes
     /// need not be named.

@@ -21,7 +21,10 @@
 //! granted again for a while in the two wider forms, longer each time ([`Spell`]).
 
 use super::exclusive::Exclusives;
-use super::{EXCLUSIVE_MS, LeaseGrant, LeaseWish, Recall, SCOPES_MAX, Scope, Touched, Withheld};
+use super::session::{Exclusive, Held, Outstanding, Session};
+use super::{
+    EXCLUSIVE_MS, LeaseGrant, LeaseWish, Recall, SCOPES_MAX, Scope, Spell, Touched, Withheld, principal_of,
+};
 use crate::locks::SessionId;
 use holdfast_content::{DeviceId, Handle, PrincipalId};
 use std::collections::hash_map::Entry;
@@ -48,10 +51,6 @@ const TURNS_MAX: usize = 8;
 const SHARED_MS_MIN: u64 = 1_000;
 /// Longest.
 const SHARED_MS_MAX: u64 = 60_000;
-/// Within this time a device that comes to other files of a holder is taken to go through all of them, in milliseconds.
-const ROAM_MS: u64 = 1_000;
-/// Most files that a session gets back.
-const GIVEN_UP_MAX: usize = 4096;
 /// A recall that takes longer to acknowledge makes its holder a slow one, in milliseconds.
 const ACKNOWLEDGE_MS_MAX: u64 = 10_000;
 /// Shortest time for which a slow device is granted nothing, in milliseconds.
@@ -72,185 +71,9 @@ struct Claim {
     wishes: bool,
 }
 
-/// A scope of a session.
-enum Held {
-    /// Held for as long as the session lasts; with its age, and since when.
-    Firmly(u64, u64),
-    /// Recalled, and held until then unless it is given up.
-    Recalled { until_ms: u64 },
-}
-
-/// A scope that a session holds exclusively.
-struct Exclusive {
-    since_ms: u64,
-    is_recalled: bool,
-}
-
-struct Session {
-    epoch: u64,
-    expires_ms: u64,
-    scopes: HashMap<Scope, Held>,
-    /// Those held firmly, oldest first.
-    ages: BTreeMap<u64, Scope>,
-    next_age: u64,
-    /// What it holds exclusively; each is among its scopes too.
-    exclusive: HashMap<Scope, Exclusive>,
-    /// Files that it gave up although nobody else changed them, and until when its next operation takes them up again: whoever
-    /// looks for a moment must not cost an operation for each.
-    given_up: BTreeSet<Scope>,
-    /// Those of which it has a lease again, and which it takes up exclusively when it changes something there.
-    only_read: BTreeSet<Scope>,
-    given_up_until_ms: u64,
-    /// Who came last to something that it held exclusively.
-    visited: Option<Visit>,
-    /// Until when that, and the delegation; 0: there is nothing.
-    exclusive_until_ms: u64,
-    /// Since when it has the delegation.
-    delegated_since_ms: u64,
-    /// It may hold anything, from before the server started.
-    inherited: bool,
-    issued: u64,
-    /// Recalls not acknowledged yet.
-    outstanding: BTreeMap<u64, Outstanding>,
-}
-
-/// An operation that reads or changes something that another session holds exclusively.
-struct Visit {
-    by: DeviceId,
-    scopes: BTreeSet<Scope>,
-    at_ms: u64,
-}
-
-#[derive(Default)]
-struct Outstanding {
-    at_ms: u64,
-    scopes: Vec<Scope>,
-    exclusive: Vec<Scope>,
-    delegation: bool,
-}
-
-/// How long something lasts; longer each time that it comes again soon.
-struct Spell {
-    until_ms: u64,
-    lasts_ms: u64,
-}
-
-impl Spell {
-    const NONE: Spell = Spell { until_ms: 0, lasts_ms: 0 };
-
-    fn begin(&mut self, least_ms: u64, most_ms: u64, now_ms: u64) {
-        let goes_on = now_ms.saturating_sub(self.until_ms) < self.lasts_ms;
-        self.lasts_ms = if goes_on { (self.lasts_ms * 2).min(most_ms) } else { least_ms };
-        self.until_ms = now_ms + self.lasts_ms;
-    }
-
-    fn is_forgotten(&self, now_ms: u64) -> bool {
-        now_ms >= self.until_ms.saturating_add(self.lasts_ms)
-    }
-}
-
 /// Devices that wish to hold a scope exclusively and have not had it since, in the order of their turns, with when they last
 /// wished.
 type Turns = VecDeque<(DeviceId, u64)>;
-
-impl Session {
-    fn new(epoch: u64, expires_ms: u64) -> Session {
-        Session {
-            epoch,
-            expires_ms,
-            scopes: HashMap::new(),
-            ages: BTreeMap::new(),
-            next_age: 0,
-            exclusive: HashMap::new(),
-            given_up: BTreeSet::new(),
-            only_read: BTreeSet::new(),
-            given_up_until_ms: 0,
-            visited: None,
-            exclusive_until_ms: 0,
-            delegated_since_ms: 0,
-            inherited: false,
-            issued: 0,
-            outstanding: BTreeMap::new(),
-        }
-    }
-
-    /// Until when a scope is held, if it is.
-    fn until(&self, scope: &Scope) -> Option<u64> {
-        match self.scopes.get(scope)? {
-            Held::Firmly(..) => Some(self.expires_ms),
-            Held::Recalled { until_ms } => Some(*until_ms),
-        }
-    }
-
-    /// Recalls, in one recall, those of `scopes` that are held firmly; those of `exclusive`, and what of `scopes` is held
-    /// exclusively; and the delegation if that is asked for. Whether there was anything.
-    fn recall(&mut self, what: Outstanding) -> bool {
-        let mut recalled =
-            Outstanding { at_ms: what.at_ms, delegation: what.delegation, ..Outstanding::default() };
-        for scope in what.exclusive.iter().chain(&what.scopes) {
-            let Some(held) = self.exclusive.get_mut(scope).filter(|held| !held.is_recalled) else { continue };
-            held.is_recalled = true;
-            recalled.exclusive.push(*scope);
-        }
-        for scope in what.scopes {
-            let Some(held) = self.scopes.get_mut(&scope) else { continue };
-            let Held::Firmly(age, _) = *held else { continue };
-            *held = Held::Recalled { until_ms: self.expires_ms };
-            self.ages.remove(&age);
-            recalled.scopes.push(scope);
-        }
-        let any = recalled.delegation || !recalled.scopes.is_empty() || !recalled.exclusive.is_empty();
-        if any {
-            self.issued += 1;
-            self.outstanding.insert(self.issued, recalled);
-        }
-        any
-    }
-
-    /// Notes a visit. Whether the same device came to something else of this session a moment ago.
-    fn is_roamed(&mut self, by: DeviceId, scopes: &BTreeSet<Scope>, at_ms: u64) -> bool {
-        let is_roamed = self.visited.as_ref().is_some_and(|before| {
-            let is_known = |scope: &Scope| {
-                before.scopes.contains(scope)
-                    || before.scopes.contains(&Scope::Principal(principal_of(scope)))
-            };
-            before.by == by && at_ms.saturating_sub(before.at_ms) < ROAM_MS && !scopes.iter().all(is_known)
-        });
-        self.visited = Some(Visit { by, scopes: scopes.clone(), at_ms });
-        is_roamed
-    }
-
-    /// Its next operation takes these files up again.
-    fn gives_up(&mut self, files: impl Iterator<Item = Scope>, now_ms: u64) {
-        self.forget_given_up(now_ms);
-        let room = GIVEN_UP_MAX.saturating_sub(self.given_up.len());
-        self.given_up.extend(files.filter(|scope| matches!(scope, Scope::File(_))).take(room));
-        self.given_up_until_ms = now_ms + EXCLUSIVE_MS;
-    }
-
-    fn forget_given_up(&mut self, now_ms: u64) {
-        if now_ms >= self.given_up_until_ms {
-            self.given_up.clear();
-            self.only_read.clear();
-        }
-    }
-
-    /// Whether a recall that is not acknowledged yet is about a scope.
-    fn is_to_give_up(&self, scope: &Scope) -> bool {
-        let is_about =
-            |recall: &Outstanding| recall.scopes.contains(scope) || recall.exclusive.contains(scope);
-        self.outstanding.values().any(is_about)
-    }
-
-    /// Whether a recall of the delegation is not acknowledged yet.
-    fn is_delegation_recalled(&self) -> bool {
-        self.outstanding.values().any(|recall| recall.delegation)
-    }
-
-    fn holds_nothing(&self) -> bool {
-        self.scopes.is_empty() && self.exclusive_until_ms == 0 && !self.inherited
-    }
-}
 
 /// All leases of one file system.
 pub struct LeaseTable {
@@ -313,7 +136,7 @@ impl LeaseTable {
             next_claim: 0,
             inherited: 0,
             turns: HashMap::new(),
-            not_alone: Spell::NONE,
+            not_alone: Spell::default(),
             shared: HashMap::new(),
             slow: HashMap::new(),
             swept_ms: 0,
@@ -326,8 +149,7 @@ impl LeaseTable {
     /// A session may hold anything from before the server started, until then; `exclusively`: in that way too.
     pub fn inherit(&mut self, id: SessionId, exclusively: bool, until_ms: u64) {
         let exclusive_until_ms = if exclusively { until_ms } else { 0 };
-        let session =
-            Session { inherited: true, exclusive_until_ms, ..Session::new(self.next_epoch, until_ms) };
+        let session = Session::inherited(self.next_epoch, until_ms, exclusive_until_ms);
         self.next_epoch += 1;
         self.sessions.insert(id, session);
         self.inherited += 1;
@@ -463,10 +285,10 @@ impl LeaseTable {
                 continue;
             }
             wait.until(session.exclusive_until_ms);
-            let is_roamed = session.is_roamed(device, &scopes, now_ms);
+            let has_roamed = session.visit(device, &scopes, now_ms);
             let (mut changed, mut read): (Vec<Scope>, Vec<Scope>) =
                 scopes.into_iter().partition(|scope| touched.changes(scope));
-            if is_roamed {
+            if has_roamed {
                 for of in [&mut changed, &mut read] {
                     let principals: BTreeSet<PrincipalId> = of.iter().map(principal_of).collect();
                     let is_near = |scope: &&Scope| principals.contains(&principal_of(scope));
@@ -477,7 +299,7 @@ impl LeaseTable {
                 if let Scope::Principal(principal) = scope
                     && session.exclusive.get(scope).is_some_and(|held| !held.is_recalled)
                 {
-                    let spell = self.shared.entry(*principal).or_insert(Spell::NONE);
+                    let spell = self.shared.entry(*principal).or_default();
                     spell.begin(SHARED_MS_MIN, SHARED_MS_MAX, now_ms);
                 }
             }
@@ -582,10 +404,8 @@ impl LeaseTable {
         (grant.epoch, grant.recalls) = (session.epoch, session.issued);
         if session.inherited || !session.outstanding.is_empty() {
             if fresh && wish.exclusive {
-                // What is sent because of a recall is mostly about files that nobody else wants.
-                let others = touched.files.iter().map(|file| Scope::File(*file));
-                let others: Vec<Scope> = others.filter(|scope| !session.is_to_give_up(scope)).collect();
-                session.gives_up(others.into_iter(), now_ms);
+                // A recall makes its holder send everything that it has gathered, mostly about other files than those recalled.
+                session.changed_meanwhile(touched.files.iter().map(|file| Scope::File(*file)), now_ms);
             }
             // Who leaves a recall unanswered holds up nobody's turn.
             self.lose_turns(id.device);
@@ -593,10 +413,11 @@ impl LeaseTable {
         }
         grant.term_ms = u32::try_from(self.term_ms).unwrap_or(u32::MAX);
         session.expires_ms = now_ms + self.term_ms;
-        let taken_up = if fresh { self.taken_up(id, touched, wish.exclusive, now_ms) } else { Vec::new() };
+        let session = self.sessions.get_mut(&id).expect("it is there");
+        let taken_up = if fresh { session.take_up(touched, wish.exclusive, now_ms) } else { Vec::new() };
         if wish.exclusive {
             let also = wish.also.iter().map(|file| Scope::File(*file));
-            let also = also.filter(|scope| !self.is_anothers_again(id, scope, now_ms));
+            let also = also.filter(|scope| !self.others_take_up(id, scope, now_ms));
             let beside: Vec<Scope> = taken_up.iter().copied().chain(also).collect();
             self.grant_exclusively(id, &beside, touched, fresh, pending, now_ms, &mut grant);
         }
@@ -659,40 +480,12 @@ impl LeaseTable {
         }
     }
 
-    /// Files that a session gave up a moment ago, of owners whose files its operation reads or changes.
-    fn taken_up(&mut self, id: SessionId, touched: &Touched, wishes: bool, now_ms: u64) -> Vec<Scope> {
-        let session = self.sessions.get_mut(&id).expect("it is there");
-        session.forget_given_up(now_ms);
-        let whole = |scope: &Scope| Scope::Principal(principal_of(scope));
-        let changes = |scope: &Scope| wishes && touched.changes(&whole(scope));
-        let mut taken_up = Vec::new();
-        session.given_up.retain(|scope| {
-            let is_concerned = touched.concerns(&whole(scope));
-            if is_concerned {
-                taken_up.push(*scope);
-            }
-            !is_concerned
-        });
-        let only_read = taken_up.iter().filter(|scope| !changes(scope)).copied();
-        let room = GIVEN_UP_MAX.saturating_sub(session.only_read.len());
-        let only_read: Vec<Scope> = only_read.take(room).collect();
-        session.only_read.retain(|scope| {
-            if changes(scope) {
-                taken_up.push(*scope);
-            }
-            !changes(scope)
-        });
-        session.only_read.extend(only_read);
-        taken_up
-    }
-
-    /// Whether another session's next operation takes a file up again.
-    fn is_anothers_again(&self, id: SessionId, scope: &Scope, now_ms: u64) -> bool {
-        self.sessions.iter().any(|(other, session)| {
-            other.device != id.device
-                && now_ms < session.given_up_until_ms
-                && session.given_up.contains(scope)
-        })
+    /// Whether the next operation of another session takes a file up again.
+    fn others_take_up(&self, id: SessionId, scope: &Scope, now_ms: u64) -> bool {
+        let takes_up = |(other, session): (&SessionId, &Session)| {
+            other.device != id.device && session.takes_up(scope, now_ms)
+        };
+        self.sessions.iter().any(takes_up)
     }
 
     /// Notes that a session holds a scope exclusively, and tells of it. What it holds already is told again: it may not have
@@ -804,7 +597,7 @@ impl LeaseTable {
     fn is_alone(&self, id: SessionId, pending: &Touched, now_ms: u64) -> bool {
         let holds =
             |(other, session): (&SessionId, &Session)| other.device != id.device && !session.holds_nothing();
-        now_ms >= self.not_alone.until_ms
+        !self.not_alone.lasts(now_ms)
             && pending.is_empty()
             && !self.sessions.iter().any(holds)
             && !self.claims.values().any(|claim| claim.device != id.device)
@@ -814,7 +607,7 @@ impl LeaseTable {
     fn may_have_all_of(&self, id: SessionId, of: PrincipalId, pending: &Touched, now_ms: u64) -> bool {
         let is_others = |other: &SessionId| other.device != id.device;
         let is_known = self.interest.get(&of).is_some_and(|sessions| sessions.keys().any(is_others));
-        self.shared.get(&of).is_none_or(|spell| now_ms >= spell.until_ms)
+        self.shared.get(&of).is_none_or(|spell| !spell.lasts(now_ms))
             && !is_known
             && self.may_hold(id, &Scope::Principal(of), pending, now_ms)
     }
@@ -989,13 +782,13 @@ impl LeaseTable {
     }
 
     fn is_slow(&self, device: DeviceId, now_ms: u64) -> bool {
-        self.slow.get(&device).is_some_and(|slow| now_ms < slow.until_ms)
+        self.slow.get(&device).is_some_and(|slow| slow.lasts(now_ms))
     }
 
     /// A device let others wait for an acknowledgement: it does without leases for a while, and longer the more often
     /// that happens, so that nobody can hold up all changes.
     fn made_wait(&mut self, device: DeviceId, now_ms: u64) {
-        self.slow.entry(device).or_insert(Spell::NONE).begin(SLOW_MS_MIN, SLOW_MS_MAX, now_ms);
+        self.slow.entry(device).or_default().begin(SLOW_MS_MIN, SLOW_MS_MAX, now_ms);
     }
 
     fn recall_all(&mut self, id: SessionId, now_ms: u64) {
@@ -1027,13 +820,6 @@ impl LeaseTable {
             turns.retain(|(_, at_ms)| now_ms.saturating_sub(*at_ms) < TURN_MS);
             !turns.is_empty()
         });
-    }
-}
-
-fn principal_of(scope: &Scope) -> PrincipalId {
-    match scope {
-        Scope::Principal(principal) => *principal,
-        Scope::File(file) => file.principal,
     }
 }
 

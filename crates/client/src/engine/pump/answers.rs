@@ -153,6 +153,7 @@ impl Pump {
                 Some(error) => Verdict::Answer(Err(error.clone())),
                 None if job.refusals > REFUSALS_MAX => {
                     let why = "again and again, without saying why";
+                    tracing::warn!(refusals = job.refusals, "the server did not take a change, {why}");
                     Verdict::Answer(Err(FsError::Refused(why.to_owned())))
                 }
                 None => Verdict::Again,

@@ -1,0 +1,199 @@
+//! One run of a client, as the server's table of leases knows it: what it holds, what it is to give up, and what it takes up
+//! again.
+
+use super::{EXCLUSIVE_MS, Scope, Touched, principal_of};
+use holdfast_content::DeviceId;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+
+/// Within this time a device that comes to other files of a holder is taken to go through all of them, in milliseconds.
+const ROAM_MS: u64 = 1_000;
+/// Most files that a session gets back.
+const GIVEN_UP_MAX: usize = 4096;
+
+/// A scope of a session.
+pub(super) enum Held {
+    /// Held for as long as the session lasts; with its age, and since when.
+    Firmly(u64, u64),
+    /// Recalled, and held until then unless it is given up.
+    Recalled { until_ms: u64 },
+}
+
+/// A scope that a session holds exclusively.
+pub(super) struct Exclusive {
+    pub(super) since_ms: u64,
+    pub(super) is_recalled: bool,
+}
+
+/// What one run of a client holds.
+pub(super) struct Session {
+    pub(super) epoch: u64,
+    pub(super) expires_ms: u64,
+    pub(super) scopes: HashMap<Scope, Held>,
+    /// Those held firmly, oldest first.
+    pub(super) ages: BTreeMap<u64, Scope>,
+    pub(super) next_age: u64,
+    /// What it holds exclusively; each is among its scopes too.
+    pub(super) exclusive: HashMap<Scope, Exclusive>,
+    /// Files that it gave up although nobody else changed them, and until when its next operation takes them up again: whoever
+    /// looks for a moment must not cost an operation for each.
+    given_up: BTreeSet<Scope>,
+    /// Files of those that it has leases of again, and takes up exclusively when it changes something of their owner's.
+    only_read: BTreeSet<Scope>,
+    given_up_until_ms: u64,
+    /// Who came last to something that it held exclusively.
+    visited: Option<Visit>,
+    /// Until when it holds the delegation, or anything else exclusively; 0: it does not.
+    pub(super) exclusive_until_ms: u64,
+    /// Since when it has the delegation.
+    pub(super) delegated_since_ms: u64,
+    /// It may hold anything, from before the server started.
+    pub(super) inherited: bool,
+    pub(super) issued: u64,
+    /// Recalls not acknowledged yet.
+    pub(super) outstanding: BTreeMap<u64, Outstanding>,
+}
+
+/// An operation that reads or changes something that another session holds exclusively.
+struct Visit {
+    by: DeviceId,
+    scopes: BTreeSet<Scope>,
+    at_ms: u64,
+}
+
+/// What one recall is about.
+#[derive(Default)]
+pub(super) struct Outstanding {
+    pub(super) at_ms: u64,
+    pub(super) scopes: Vec<Scope>,
+    pub(super) exclusive: Vec<Scope>,
+    pub(super) delegation: bool,
+}
+
+impl Session {
+    pub(super) fn new(epoch: u64, expires_ms: u64) -> Session {
+        Session {
+            epoch,
+            expires_ms,
+            scopes: HashMap::new(),
+            ages: BTreeMap::new(),
+            next_age: 0,
+            exclusive: HashMap::new(),
+            given_up: BTreeSet::new(),
+            only_read: BTreeSet::new(),
+            given_up_until_ms: 0,
+            visited: None,
+            exclusive_until_ms: 0,
+            delegated_since_ms: 0,
+            inherited: false,
+            issued: 0,
+            outstanding: BTreeMap::new(),
+        }
+    }
+
+    /// A run that may hold anything until then, from before the server started.
+    pub(super) fn inherited(epoch: u64, expires_ms: u64, exclusive_until_ms: u64) -> Session {
+        Session { inherited: true, exclusive_until_ms, ..Session::new(epoch, expires_ms) }
+    }
+
+    /// Until when a scope is held, if it is.
+    pub(super) fn until(&self, scope: &Scope) -> Option<u64> {
+        match self.scopes.get(scope)? {
+            Held::Firmly(..) => Some(self.expires_ms),
+            Held::Recalled { until_ms } => Some(*until_ms),
+        }
+    }
+
+    /// Recalls, in one recall, those of `scopes` that are held firmly; those of `exclusive`, and what of `scopes` is held
+    /// exclusively; and the delegation if that is asked for. Whether there was anything.
+    pub(super) fn recall(&mut self, what: Outstanding) -> bool {
+        let mut recalled =
+            Outstanding { at_ms: what.at_ms, delegation: what.delegation, ..Outstanding::default() };
+        for scope in what.exclusive.iter().chain(&what.scopes) {
+            let Some(held) = self.exclusive.get_mut(scope).filter(|held| !held.is_recalled) else { continue };
+            held.is_recalled = true;
+            recalled.exclusive.push(*scope);
+        }
+        for scope in what.scopes {
+            let Some(held) = self.scopes.get_mut(&scope) else { continue };
+            let Held::Firmly(age, _) = *held else { continue };
+            *held = Held::Recalled { until_ms: self.expires_ms };
+            self.ages.remove(&age);
+            recalled.scopes.push(scope);
+        }
+        let any = recalled.delegation || !recalled.scopes.is_empty() || !recalled.exclusive.is_empty();
+        if any {
+            self.issued += 1;
+            self.outstanding.insert(self.issued, recalled);
+        }
+        any
+    }
+
+    /// Another device's operation comes to scopes that this session holds exclusively. Whether the same device came to others of
+    /// them within the last [`ROAM_MS`].
+    pub(super) fn visit(&mut self, by: DeviceId, scopes: &BTreeSet<Scope>, at_ms: u64) -> bool {
+        let has_roamed = self.visited.as_ref().is_some_and(|before| {
+            let is_known = |scope: &Scope| {
+                before.scopes.contains(scope)
+                    || before.scopes.contains(&Scope::Principal(principal_of(scope)))
+            };
+            before.by == by && at_ms.saturating_sub(before.at_ms) < ROAM_MS && !scopes.iter().all(is_known)
+        });
+        self.visited = Some(Visit { by, scopes: scopes.clone(), at_ms });
+        has_roamed
+    }
+
+    /// Its next operation takes these files up again.
+    pub(super) fn gives_up(&mut self, files: impl Iterator<Item = Scope>, now_ms: u64) {
+        self.forget_given_up(now_ms);
+        let room = GIVEN_UP_MAX.saturating_sub(self.given_up.len());
+        self.given_up.extend(files.filter(|scope| matches!(scope, Scope::File(_))).take(room));
+        self.given_up_until_ms = now_ms + EXCLUSIVE_MS;
+    }
+
+    /// It changed files while it had recalls to acknowledge, and so got nothing: its next operation takes up those that no recall
+    /// is about.
+    pub(super) fn changed_meanwhile(&mut self, files: impl Iterator<Item = Scope>, now_ms: u64) {
+        let recalled =
+            self.outstanding.values().flat_map(|recall| recall.scopes.iter().chain(&recall.exclusive));
+        let recalled: HashSet<Scope> = recalled.copied().collect();
+        self.gives_up(files.filter(|scope| !recalled.contains(scope)), now_ms);
+    }
+
+    /// Of the files that it gave up, those of owners whose files its operation reads or changes: to be taken up with that
+    /// exclusively, if it changes some of that owner's and `wishes` for it, else as leases.
+    pub(super) fn take_up(&mut self, touched: &Touched, wishes: bool, now_ms: u64) -> Vec<Scope> {
+        self.forget_given_up(now_ms);
+        let whole = |scope: &Scope| Scope::Principal(principal_of(scope));
+        let changes = |scope: &Scope| wishes && touched.changes(&whole(scope));
+        let (concerned, others): (BTreeSet<Scope>, BTreeSet<Scope>) =
+            std::mem::take(&mut self.given_up).into_iter().partition(|scope| touched.concerns(&whole(scope)));
+        let (changed, not_changed): (BTreeSet<Scope>, BTreeSet<Scope>) =
+            std::mem::take(&mut self.only_read).into_iter().partition(changes);
+        let only_read: Vec<Scope> = concerned.iter().filter(|scope| !changes(scope)).copied().collect();
+        (self.given_up, self.only_read) = (others, not_changed);
+        let room = GIVEN_UP_MAX.saturating_sub(self.only_read.len());
+        self.only_read.extend(only_read.into_iter().take(room));
+        concerned.into_iter().chain(changed).collect()
+    }
+
+    /// Whether its next operation takes a file up again.
+    pub(super) fn takes_up(&self, scope: &Scope, now_ms: u64) -> bool {
+        now_ms < self.given_up_until_ms && self.given_up.contains(scope)
+    }
+
+    fn forget_given_up(&mut self, now_ms: u64) {
+        if now_ms >= self.given_up_until_ms {
+            self.given_up.clear();
+            self.only_read.clear();
+        }
+    }
+
+    /// Whether a recall of the delegation is not acknowledged yet.
+    pub(super) fn is_delegation_recalled(&self) -> bool {
+        self.outstanding.values().any(|recall| recall.delegation)
+    }
+
+    pub(super) fn holds_nothing(&self) -> bool {
+        self.scopes.is_empty() && self.exclusive_until_ms == 0 && !self.inherited
+    }
+}

@@ -1,0 +1,27 @@
+//! Times that grow while their reason goes on.
+
+/// How long something lasts, in milliseconds; twice as long each time that it begins again soon after its end.
+#[derive(Default)]
+pub struct Spell {
+    until_ms: u64,
+    lasts_ms: u64,
+}
+
+impl Spell {
+    /// Begins now, for `least_ms`, or, if it has ended less than its last length ago, for twice that, up to `most_ms`.
+    pub fn begin(&mut self, least_ms: u64, most_ms: u64, now_ms: u64) {
+        let goes_on = now_ms.saturating_sub(self.until_ms) < self.lasts_ms;
+        self.lasts_ms = if goes_on { (self.lasts_ms * 2).min(most_ms) } else { least_ms };
+        self.until_ms = now_ms + self.lasts_ms;
+    }
+
+    /// Whether it lasts still.
+    pub fn lasts(&self, now_ms: u64) -> bool {
+        now_ms < self.until_ms
+    }
+
+    /// Whether its next beginning would be like the first.
+    pub fn is_forgotten(&self, now_ms: u64) -> bool {
+        now_ms >= self.until_ms.saturating_add(self.lasts_ms)
+    }
+}
