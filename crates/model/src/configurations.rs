@@ -3,9 +3,11 @@
 
 use crate::explore::{Limits, Report, explore};
 use crate::honest::{self, Honest, Restores};
+use crate::leases::{self, Leases, Shortcut};
 use crate::lying::{self, Durability, Lying};
 use crate::world::Kind;
 use holdfast_content::DeviceId;
+use holdfast_protocol::leases::{EXCLUSIVE_MS, TERM_MS};
 use holdfast_protocol::signer::Signer;
 
 /// What to explore.
@@ -15,6 +17,8 @@ pub enum What {
     Honest(honest::Config),
     /// A lying one.
     Lying(lying::Config),
+    /// Leases.
+    Leases(leases::Config),
 }
 
 /// What should come of it.
@@ -47,6 +51,7 @@ impl Named {
         match &self.what {
             What::Honest(config) => explore(&mut Honest::new(config.clone()), limits, true),
             What::Lying(config) => explore(&mut Lying::<Signer>::new(config.clone()), limits, false),
+            What::Leases(config) => explore(&mut Leases::new(config.clone()), limits, false),
         }
     }
 }
@@ -112,6 +117,7 @@ pub fn lying(users: u32, clients: &[(u32, u64, &[Kind])]) -> lying::Config {
 pub fn all() -> Vec<Named> {
     let mut list = honest_ones();
     list.extend(lying_ones());
+    list.extend(lease_ones());
     list
 }
 
@@ -442,5 +448,132 @@ pub fn league() -> lying::Config {
 pub fn with_crash(durability: Durability, mut config: lying::Config) -> lying::Config {
     config.clients[0].crashes = 1;
     config.durability = durability;
+    config
+}
+
+/// A slice of what is held exclusively is over, in milliseconds.
+const SLICE: u64 = 120;
+/// What is held exclusively is over, leases are not.
+const EXCLUSIVE: u64 = EXCLUSIVE_MS + 1_000;
+/// Everything is over.
+const TERM: u64 = TERM_MS + 1_000;
+
+/// Two clients of one directory, A and B, that do this; `makes`: how often each changes a file by itself.
+fn leases(clients: [(&[leases::Kind], bool, u8); 2], times: &[u64]) -> leases::Config {
+    let plan = |(operations, exclusive, makes): (&[leases::Kind], bool, u8)| leases::Plan {
+        operations: operations.to_vec(),
+        exclusive,
+        makes,
+        deaths: 0,
+    };
+    leases::Config {
+        clients: clients.map(plan).to_vec(),
+        times: times.to_vec(),
+        restarts: 0,
+        repeats: 0,
+        false_recalls: 0,
+        shortcut: Shortcut::None,
+    }
+}
+
+fn lease_ones() -> Vec<Named> {
+    use leases::Config;
+    use leases::Kind::{Change, Edit, Read};
+    let entry = |name, about, small, config| Named {
+        name,
+        about,
+        small,
+        expected: Expected::Holds,
+        what: What::Leases(config),
+    };
+    vec![
+        entry(
+            "leases-reader-small",
+            "A holds a file exclusively and changes one by itself, B reads under leases; a slice and a term pass",
+            true,
+            leases([(&[Edit(0)], true, 1), (&[Read(0)], false, 0)], &[SLICE, TERM]),
+        ),
+        entry(
+            "leases-turns-small",
+            "A and B hold a file exclusively, and each changes it by itself; a slice passes",
+            true,
+            leases([(&[Edit(0)], true, 1), (&[Change(0)], true, 1)], &[SLICE]),
+        ),
+        entry(
+            "leases-beside",
+            "A holds one file exclusively and changes it by itself, B reads the other, twice each; a slice passes",
+            true,
+            leases([(&[Edit(0), Edit(0)], true, 1), (&[Read(1), Read(1)], false, 0)], &[SLICE]),
+        ),
+        entry(
+            "leases-repeats",
+            "B reads under leases, and its request comes again after A's change",
+            true,
+            Config { repeats: 1, ..leases([(&[Change(0)], false, 0), (&[Read(0)], false, 0)], &[SLICE]) },
+        ),
+        entry(
+            "leases-restart-small",
+            "A holds a file exclusively, the server restarts, B reads; a slice and an exclusive term pass",
+            true,
+            Config {
+                restarts: 1,
+                ..leases([(&[Edit(0)], true, 1), (&[Read(0)], false, 0)], &[SLICE, EXCLUSIVE])
+            },
+        ),
+        entry(
+            "leases-reader",
+            "A holds files exclusively and changes one by itself, B reads two under leases; a slice and a term pass",
+            false,
+            leases([(&[Edit(0), Change(1)], true, 1), (&[Read(0), Read(1)], false, 0)], &[SLICE, TERM]),
+        ),
+        entry(
+            "leases-turns",
+            "A and B hold files exclusively, and each changes one by itself; two slices pass",
+            false,
+            leases([(&[Edit(0), Change(1)], true, 1), (&[Change(0)], true, 1)], &[SLICE, SLICE]),
+        ),
+        entry(
+            "leases-deaths",
+            "A and B hold files exclusively, A dies; a slice and an exclusive term pass",
+            false,
+            with_death(leases([(&[Edit(0)], true, 1), (&[Change(0)], true, 1)], &[SLICE, EXCLUSIVE])),
+        ),
+        entry(
+            "leases-restart",
+            "A and B hold files exclusively, the server restarts; a slice and an exclusive term pass",
+            false,
+            Config {
+                restarts: 1,
+                ..leases([(&[Edit(0)], true, 1), (&[Edit(0)], true, 1)], &[SLICE, EXCLUSIVE])
+            },
+        ),
+        entry(
+            "leases-false-recalls",
+            "A and B hold files exclusively, the server recalls all although nobody needs it; two slices pass",
+            false,
+            Config {
+                false_recalls: 1,
+                ..leases([(&[Edit(0)], true, 1), (&[Change(0)], true, 1)], &[SLICE, SLICE])
+            },
+        ),
+        entry(
+            "leases-three",
+            "A and B hold a file exclusively, and C reads it; a slice passes",
+            false,
+            three_with_leases(),
+        ),
+    ]
+}
+
+/// The first client may die once.
+fn with_death(mut config: leases::Config) -> leases::Config {
+    config.clients[0].deaths = 1;
+    config
+}
+
+fn three_with_leases() -> leases::Config {
+    use leases::Kind::{Change, Edit, Read};
+    let mut config = leases([(&[Edit(0)], true, 1), (&[Change(0)], true, 0)], &[SLICE]);
+    config.clients.push(leases::Plan { operations: vec![Read(0)], exclusive: false, makes: 0, deaths: 0 });
     config
 }

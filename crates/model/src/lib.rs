@@ -5,6 +5,7 @@ pub mod configurations;
 pub mod explore;
 pub mod honest;
 pub mod intern;
+pub mod leases;
 pub mod lying;
 mod warrants;
 pub mod world;

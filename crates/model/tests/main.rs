@@ -1,5 +1,6 @@
 //! All integration tests of this crate, linked once: `scripts/test only model::MODULE::`.
 
 mod honest;
+mod leases;
 mod lying;
 mod shortcuts;

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 pub const WITHHELD_MAX: usize = 64;
 
 /// Files that others held exclusively at an operation's place in the order: what its view has of them may be outdated.
-#[derive(Clone, PartialEq, Eq, Default, Debug, BorshSerialize, BorshDeserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Default, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Withheld {
     /// It may be any file.
     pub everything: bool,
@@ -35,7 +35,7 @@ impl Withheld {
 }
 
 /// What of one user's or group's files is held exclusively.
-#[derive(Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 struct Owned {
     /// By whom all of them are.
     all: Option<SessionId>,
@@ -83,7 +83,7 @@ impl Owned {
 }
 
 /// Everything that is held exclusively in one file system, but for the delegation.
-#[derive(Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 pub(super) struct Exclusives(BTreeMap<PrincipalId, Owned>);
 
 impl Exclusives {

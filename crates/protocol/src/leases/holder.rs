@@ -2,10 +2,10 @@
 
 use super::{LeaseGrant, Recall, Scope};
 use holdfast_content::Handle;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 /// What a client holds. Times are milliseconds of a clock that goes on while the machine sleeps.
-#[derive(Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 pub struct LeaseHolder {
     epoch: u64,
     /// Number of the last recall that was carried out.
@@ -13,9 +13,9 @@ pub struct LeaseHolder {
     /// Epoch and number that the server knows to have been carried out.
     told: (u64, u64),
     expires_ms: u64,
-    scopes: HashSet<Scope>,
+    scopes: BTreeSet<Scope>,
     /// Those of them that are held exclusively, and whether the whole file system is.
-    exclusive: HashSet<Scope>,
+    exclusive: BTreeSet<Scope>,
     has_delegation: bool,
     /// Until when.
     exclusive_until_ms: u64,

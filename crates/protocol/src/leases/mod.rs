@@ -61,7 +61,7 @@ pub enum Scope {
 }
 
 /// What an operation changes that others may have read, and what it reads that others may have changed.
-#[derive(Clone, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Touched {
     files: BTreeSet<Handle>,
     /// A change of membership: who may write what is part of every view.
@@ -163,7 +163,7 @@ fn of(principal: PrincipalId) -> std::ops::RangeInclusive<Handle> {
 }
 
 /// What a client wishes for with an operation, and what it says that it reads.
-#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct LeaseWish {
     /// The run of the client, drawn at random when it begins.
     pub run: u128,
@@ -201,7 +201,7 @@ impl LeaseWish {
 }
 
 /// What was granted at an operation's place in the order.
-#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct LeaseGrant {
     /// Of the session; 0: there is none.
     pub epoch: u64,
@@ -247,7 +247,7 @@ impl LeaseGrant {
 }
 
 /// What a session is to give up.
-#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Recall {
     /// Of the session; 0: the server knows none.
     pub epoch: u64,

@@ -2,8 +2,8 @@
 //! again.
 
 use super::{EXCLUSIVE_MS, Scope, Touched, principal_of};
-use holdfast_content::DeviceId;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use holdfast_content::{DeviceId, PrincipalId};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Within this time a device that comes to other files of a holder is taken to go through all of them, in milliseconds.
 const ROAM_MS: u64 = 1_000;
@@ -11,6 +11,7 @@ const ROAM_MS: u64 = 1_000;
 const GIVEN_UP_MAX: usize = 4096;
 
 /// A scope of a session.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Held {
     /// Held for as long as the session lasts; with its age, and since when.
     Firmly(u64, u64),
@@ -19,29 +20,35 @@ pub(super) enum Held {
 }
 
 /// A scope that a session holds exclusively.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Exclusive {
     pub(super) since_ms: u64,
     pub(super) is_recalled: bool,
 }
 
 /// What one run of a client holds.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Session {
     pub(super) epoch: u64,
     pub(super) expires_ms: u64,
-    pub(super) scopes: HashMap<Scope, Held>,
+    pub(super) scopes: BTreeMap<Scope, Held>,
     /// Those held firmly, oldest first.
     pub(super) ages: BTreeMap<u64, Scope>,
     pub(super) next_age: u64,
     /// What it holds exclusively; each is among its scopes too.
-    pub(super) exclusive: HashMap<Scope, Exclusive>,
+    pub(super) exclusive: BTreeMap<Scope, Exclusive>,
     /// Files that it gave up although nobody else changed them, and until when its next operation takes them up again: whoever
     /// looks for a moment must not cost an operation for each.
     given_up: BTreeSet<Scope>,
     /// Files of those that it has leases of again, and takes up exclusively when it changes something of their owner's.
     only_read: BTreeSet<Scope>,
     given_up_until_ms: u64,
-    /// Who came last to something that it held exclusively.
+    /// Files that it may not read any more because another device went through what it had leases of: its next operation asks
+    /// for those that nobody else holds exclusively by then.
+    unleased: BTreeSet<Scope>,
+    /// Who came last to something that it held exclusively, and to something that it only had leases of.
     visited: Option<Visit>,
+    visited_leases: Option<Visit>,
     /// Until when it holds the delegation, or anything else exclusively; 0: it does not.
     pub(super) exclusive_until_ms: u64,
     /// Since when it has the delegation.
@@ -54,14 +61,27 @@ pub(super) struct Session {
 }
 
 /// An operation that reads or changes something that another session holds exclusively.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Visit {
     by: DeviceId,
     scopes: BTreeSet<Scope>,
     at_ms: u64,
 }
 
+/// Notes who comes to what, and says whether the same device came to something else within the last [`ROAM_MS`].
+fn come(visited: &mut Option<Visit>, by: DeviceId, scopes: &BTreeSet<Scope>, at_ms: u64) -> bool {
+    let has_roamed = visited.as_ref().is_some_and(|before| {
+        let is_known = |scope: &Scope| {
+            before.scopes.contains(scope) || before.scopes.contains(&Scope::Principal(principal_of(scope)))
+        };
+        before.by == by && at_ms.saturating_sub(before.at_ms) < ROAM_MS && !scopes.iter().all(is_known)
+    });
+    *visited = Some(Visit { by, scopes: scopes.clone(), at_ms });
+    has_roamed
+}
+
 /// What one recall is about.
-#[derive(Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 pub(super) struct Outstanding {
     pub(super) at_ms: u64,
     pub(super) scopes: Vec<Scope>,
@@ -74,14 +94,16 @@ impl Session {
         Session {
             epoch,
             expires_ms,
-            scopes: HashMap::new(),
+            scopes: BTreeMap::new(),
             ages: BTreeMap::new(),
             next_age: 0,
-            exclusive: HashMap::new(),
+            exclusive: BTreeMap::new(),
             given_up: BTreeSet::new(),
             only_read: BTreeSet::new(),
             given_up_until_ms: 0,
+            unleased: BTreeSet::new(),
             visited: None,
+            visited_leases: None,
             exclusive_until_ms: 0,
             delegated_since_ms: 0,
             inherited: false,
@@ -131,15 +153,30 @@ impl Session {
     /// Another device's operation comes to scopes that this session holds exclusively. Whether the same device came to others of
     /// them within the last [`ROAM_MS`].
     pub(super) fn visit(&mut self, by: DeviceId, scopes: &BTreeSet<Scope>, at_ms: u64) -> bool {
-        let has_roamed = self.visited.as_ref().is_some_and(|before| {
-            let is_known = |scope: &Scope| {
-                before.scopes.contains(scope)
-                    || before.scopes.contains(&Scope::Principal(principal_of(scope)))
-            };
-            before.by == by && at_ms.saturating_sub(before.at_ms) < ROAM_MS && !scopes.iter().all(is_known)
-        });
-        self.visited = Some(Visit { by, scopes: scopes.clone(), at_ms });
-        has_roamed
+        come(&mut self.visited, by, scopes, at_ms)
+    }
+
+    /// Another device's operation changes what this session has leases of. Whether the same device changed others of them within
+    /// the last [`ROAM_MS`].
+    pub(super) fn visit_leases(&mut self, by: DeviceId, scopes: &BTreeSet<Scope>, at_ms: u64) -> bool {
+        come(&mut self.visited_leases, by, scopes, at_ms)
+    }
+
+    /// All leases of files of these users and groups that are not also held exclusively.
+    pub(super) fn mere_leases(&self, of: &BTreeSet<PrincipalId>) -> Vec<Scope> {
+        let is_mere = |scope: &&Scope| {
+            let is_kept = self.exclusive.get(*scope).is_some_and(|held| !held.is_recalled);
+            of.contains(&principal_of(scope)) && !is_kept
+        };
+        self.ages.values().filter(is_mere).copied().collect()
+    }
+
+    /// Its next operation asks for leases of these files again.
+    pub(super) fn loses_leases(&mut self, files: impl Iterator<Item = Scope>, now_ms: u64) {
+        self.forget_given_up(now_ms);
+        let room = GIVEN_UP_MAX.saturating_sub(self.unleased.len());
+        self.unleased.extend(files.filter(|scope| matches!(scope, Scope::File(_))).take(room));
+        self.given_up_until_ms = now_ms + EXCLUSIVE_MS;
     }
 
     /// Its next operation takes these files up again.
@@ -155,7 +192,7 @@ impl Session {
     pub(super) fn changed_meanwhile(&mut self, files: impl Iterator<Item = Scope>, now_ms: u64) {
         let recalled =
             self.outstanding.values().flat_map(|recall| recall.scopes.iter().chain(&recall.exclusive));
-        let recalled: HashSet<Scope> = recalled.copied().collect();
+        let recalled: BTreeSet<Scope> = recalled.copied().collect();
         self.gives_up(files.filter(|scope| !recalled.contains(scope)), now_ms);
     }
 
@@ -173,7 +210,10 @@ impl Session {
         (self.given_up, self.only_read) = (others, not_changed);
         let room = GIVEN_UP_MAX.saturating_sub(self.only_read.len());
         self.only_read.extend(only_read.into_iter().take(room));
-        concerned.into_iter().chain(changed).collect()
+        let (unleased, others): (BTreeSet<Scope>, BTreeSet<Scope>) =
+            std::mem::take(&mut self.unleased).into_iter().partition(|scope| touched.concerns(&whole(scope)));
+        self.unleased = others;
+        concerned.into_iter().chain(changed).chain(unleased).collect()
     }
 
     /// Whether its next operation takes a file up again.
@@ -185,6 +225,7 @@ impl Session {
         if now_ms >= self.given_up_until_ms {
             self.given_up.clear();
             self.only_read.clear();
+            self.unleased.clear();
         }
     }
 

@@ -1,7 +1,7 @@
 //! Times that grow while their reason goes on.
 
 /// How long something lasts, in milliseconds; twice as long each time that it begins again soon after its end.
-#[derive(Default)]
+#[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Spell {
     until_ms: u64,
     lasts_ms: u64,

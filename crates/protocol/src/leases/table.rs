@@ -18,7 +18,8 @@
 //!
 //! How much a session gets to hold exclusively when it wishes for that: the whole file system if nobody else holds anything;
 //! else all files of a user or group if nobody else holds any of those; else single files. What was recalled is not
-//! granted again for a while in the two wider forms, longer each time ([`Spell`]).
+//! granted again for a while in the two wider forms, longer each time ([`Spell`]); but all files of a user or group are granted
+//! to who has had [`STREAK`] operations in a row there, as nobody else seems to work there any more.
 
 use super::exclusive::Exclusives;
 use super::session::{Exclusive, Held, Outstanding, Session};
@@ -27,8 +28,8 @@ use super::{
 };
 use crate::locks::SessionId;
 use holdfast_content::{DeviceId, Handle, PrincipalId};
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Most sessions of a file system.
 const SESSIONS_MAX: usize = 16_384;
@@ -51,6 +52,9 @@ const TURNS_MAX: usize = 8;
 const SHARED_MS_MIN: u64 = 1_000;
 /// Longest.
 const SHARED_MS_MAX: u64 = 60_000;
+/// So many operations of one device in a row, among those that read or change something of a user's or group's, end that time
+/// for these files: what single files cost by then is what another recall will.
+const STREAK: u32 = 8;
 /// A recall that takes longer to acknowledge makes its holder a slow one, in milliseconds.
 const ACKNOWLEDGE_MS_MAX: u64 = 10_000;
 /// Shortest time for which a slow device is granted nothing, in milliseconds.
@@ -61,9 +65,10 @@ const SLOW_MS_MAX: u64 = 3_600_000;
 const SWEEP_MS: u64 = 1_000;
 
 /// A waiting operation's claim on what it changes.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClaimId(u64);
 
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Claim {
     device: DeviceId,
     touched: Touched,
@@ -75,29 +80,51 @@ struct Claim {
 /// wished.
 type Turns = VecDeque<(DeviceId, u64)>;
 
+/// All files of a user or group were recalled.
+#[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
+struct Shared {
+    /// While they are not granted as a whole.
+    spell: Spell,
+    /// Whose operations came last to them, and how many in a row.
+    streak: Option<(DeviceId, u32)>,
+}
+
+impl Shared {
+    fn used_by(&mut self, device: DeviceId) {
+        let before = self.streak.filter(|(by, _)| *by == device).map_or(0, |(_, count)| count);
+        self.streak = Some((device, before.saturating_add(1)));
+    }
+
+    fn keeps_from(&self, device: DeviceId, now_ms: u64) -> bool {
+        let has_streak = self.streak.is_some_and(|(by, count)| by == device && count >= STREAK);
+        self.spell.lasts(now_ms) && !has_streak
+    }
+}
+
 /// All leases of one file system.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LeaseTable {
     term_ms: u64,
     next_epoch: u64,
-    sessions: HashMap<SessionId, Session>,
-    holders: HashMap<Scope, BTreeSet<SessionId>>,
+    sessions: BTreeMap<SessionId, Session>,
+    holders: BTreeMap<Scope, BTreeSet<SessionId>>,
     /// Scopes that sessions hold of each user's and group's files.
-    interest: HashMap<PrincipalId, BTreeMap<SessionId, usize>>,
+    interest: BTreeMap<PrincipalId, BTreeMap<SessionId, usize>>,
     held: usize,
     exclusives: Exclusives,
     delegate: Option<SessionId>,
     claims: BTreeMap<ClaimId, Claim>,
     /// Devices whose claims change something in a scope, once for each claim.
-    claimed: HashMap<Scope, Vec<DeviceId>>,
+    claimed: BTreeMap<Scope, Vec<DeviceId>>,
     next_claim: u64,
     /// Sessions that may hold anything.
     inherited: usize,
-    turns: HashMap<Scope, Turns>,
+    turns: BTreeMap<Scope, Turns>,
     /// While the delegation, and whose files as a whole, are not granted.
     not_alone: Spell,
-    shared: HashMap<PrincipalId, Spell>,
+    shared: BTreeMap<PrincipalId, Shared>,
     /// Devices that are granted nothing for a while.
-    slow: HashMap<DeviceId, Spell>,
+    slow: BTreeMap<DeviceId, Spell>,
     swept_ms: u64,
     /// Something was recalled or has become free since the driver looked last.
     recalled: bool,
@@ -125,20 +152,20 @@ impl LeaseTable {
         LeaseTable {
             term_ms,
             next_epoch: first_epoch.max(1),
-            sessions: HashMap::new(),
-            holders: HashMap::new(),
-            interest: HashMap::new(),
+            sessions: BTreeMap::new(),
+            holders: BTreeMap::new(),
+            interest: BTreeMap::new(),
             held: 0,
             exclusives: Exclusives::default(),
             delegate: None,
             claims: BTreeMap::new(),
-            claimed: HashMap::new(),
+            claimed: BTreeMap::new(),
             next_claim: 0,
             inherited: 0,
-            turns: HashMap::new(),
+            turns: BTreeMap::new(),
             not_alone: Spell::default(),
-            shared: HashMap::new(),
-            slow: HashMap::new(),
+            shared: BTreeMap::new(),
+            slow: BTreeMap::new(),
             swept_ms: 0,
             recalled: false,
             freed: false,
@@ -287,7 +314,7 @@ impl LeaseTable {
             wait.until(session.exclusive_until_ms);
             let has_roamed = session.visit(device, &scopes, now_ms);
             let (mut changed, mut read): (Vec<Scope>, Vec<Scope>) =
-                scopes.into_iter().partition(|scope| touched.changes(scope));
+                scopes.iter().partition(|scope| touched.changes(scope));
             if has_roamed {
                 for of in [&mut changed, &mut read] {
                     let principals: BTreeSet<PrincipalId> = of.iter().map(principal_of).collect();
@@ -299,11 +326,13 @@ impl LeaseTable {
                 if let Scope::Principal(principal) = scope
                     && session.exclusive.get(scope).is_some_and(|held| !held.is_recalled)
                 {
-                    let spell = self.shared.entry(*principal).or_default();
-                    spell.begin(SHARED_MS_MIN, SHARED_MS_MAX, now_ms);
+                    let shared = self.shared.entry(*principal).or_default();
+                    shared.spell.begin(SHARED_MS_MIN, SHARED_MS_MAX, now_ms);
+                    shared.streak = None;
                 }
             }
-            session.gives_up(read.iter().copied(), now_ms);
+            let untouched = changed.iter().filter(|scope| !scopes.contains(scope));
+            session.gives_up(read.iter().chain(untouched).copied(), now_ms);
             let what = Outstanding { at_ms: now_ms, scopes: changed, exclusive: read, delegation: false };
             self.recalled |= session.recall(what);
         }
@@ -333,7 +362,9 @@ impl LeaseTable {
     }
 
     /// Recalls what others may read of what an operation changes, unless they hold it exclusively for now. For who `wishes` to
-    /// hold that exclusively, readers have a slice too: else they would read once in each.
+    /// hold that exclusively, readers have a slice too: else they would read once in each. Of whom the same device changed
+    /// something else a moment ago loses all leases of that user's or group's files at once, as who goes through a tree to
+    /// change it comes to the next file then.
     fn others_leases(&mut self, device: DeviceId, touched: &Touched, wishes: bool, wait: &mut Wait) {
         let mut by_session: BTreeMap<SessionId, Vec<Scope>> = BTreeMap::new();
         if touched.everything {
@@ -360,6 +391,15 @@ impl LeaseTable {
                 continue;
             }
             scopes.iter().filter_map(|scope| session.until(scope)).for_each(|until_ms| wait.until(until_ms));
+            let concerned: BTreeSet<Scope> = scopes.iter().copied().collect();
+            if !concerned.is_empty() && session.visit_leases(device, &concerned, wait.now_ms) {
+                let near = session.mere_leases(&concerned.iter().map(principal_of).collect());
+                session.loses_leases(
+                    near.iter().filter(|scope| !concerned.contains(scope)).copied(),
+                    wait.now_ms,
+                );
+                scopes.extend(near);
+            }
             let what = Outstanding { at_ms: wait.now_ms, scopes, ..Outstanding::default() };
             self.recalled |= session.recall(what);
         }
@@ -381,6 +421,12 @@ impl LeaseTable {
         self.lapse(id, now_ms);
         if fresh {
             self.end_earlier_runs(id);
+            let touched = touched.files.iter().chain(&touched.reads).map(|file| file.principal);
+            for principal in touched.collect::<BTreeSet<PrincipalId>>() {
+                if let Some(shared) = self.shared.get_mut(&principal) {
+                    shared.used_by(id.device);
+                }
+            }
         }
         let mut grant = LeaseGrant::none(match fresh {
             true => self.exclusives.withheld_from(id.device),
@@ -607,7 +653,7 @@ impl LeaseTable {
     fn may_have_all_of(&self, id: SessionId, of: PrincipalId, pending: &Touched, now_ms: u64) -> bool {
         let is_others = |other: &SessionId| other.device != id.device;
         let is_known = self.interest.get(&of).is_some_and(|sessions| sessions.keys().any(is_others));
-        self.shared.get(&of).is_none_or(|spell| !spell.lasts(now_ms))
+        self.shared.get(&of).is_none_or(|shared| !shared.keeps_from(id.device, now_ms))
             && !is_known
             && self.may_hold(id, &Scope::Principal(of), pending, now_ms)
     }
@@ -815,7 +861,7 @@ impl LeaseTable {
             self.lapse(id, now_ms);
         }
         self.slow.retain(|_, slow| !slow.is_forgotten(now_ms));
-        self.shared.retain(|_, shared| !shared.is_forgotten(now_ms));
+        self.shared.retain(|_, shared| !shared.spell.is_forgotten(now_ms));
         self.turns.retain(|_, turns| {
             turns.retain(|(_, at_ms)| now_ms.saturating_sub(*at_ms) < TURN_MS);
             !turns.is_empty()

@@ -319,6 +319,82 @@ fn scopes_side_by_side() {
     assert_eq!(grant.exclusive, [19, 20].map(|number| Scope::File(file(team, number))));
 }
 
+/// Proves: all files of a group that were recalled are granted again, long before the time for that is over, to who works
+/// there alone, and not while another does; and whoever goes through a holder's files to change them takes all of them,
+/// of which the holder's next change takes up again what the other has not changed.
+#[test]
+fn who_works_alone_has_all_again() {
+    let mut table = LeaseTable::new(TERM * 100, 1);
+    let team = |number| file(9, number);
+    let whole = Scope::Principal(team(1).principal);
+    let gives_up = |table: &mut LeaseTable, device: u32, epoch, now_ms| {
+        let recall = table.recall(session(device), epoch, 0, now_ms).expect("it is recalled");
+        assert_eq!(table.recall(session(device), epoch, recall.number, now_ms), None);
+        recall.scopes.into_iter().collect::<BTreeSet<_>>()
+    };
+    granted(&mut table, 3, &[Scope::File(file(8, 1))], 5);
+    let one = changes(&mut table, 1, team(1), 10);
+    assert_eq!(one.exclusive, [whole]);
+    assert!(table.in_the_way(DeviceId(2), &Touched::file(team(2)), true, 10 + SLICE_MS).is_some());
+    gives_up(&mut table, 1, one.epoch, 120);
+    let two = changes(&mut table, 2, team(20), 120);
+    assert_eq!(two.exclusive, [Scope::File(team(20))]);
+    for number in 21..26 {
+        assert_eq!(changes(&mut table, 2, team(number), 130).exclusive, [Scope::File(team(number))]);
+    }
+    assert_eq!(changes(&mut table, 1, team(40), 130).exclusive, [Scope::File(team(40))], "it is back");
+    for number in 26..33 {
+        assert_eq!(changes(&mut table, 2, team(number), 130).exclusive, [Scope::File(team(number))]);
+    }
+    assert_eq!(changes(&mut table, 2, team(33), 130).exclusive, [Scope::File(team(33))], "the other has one");
+
+    // The first comes to one of them, and a moment later to the next.
+    let now_ms = 130 + SLICE_MS;
+    assert!(table.in_the_way(DeviceId(1), &Touched::file(team(20)), true, now_ms).is_some());
+    assert_eq!(gives_up(&mut table, 2, two.epoch, now_ms), [Scope::File(team(20))].into());
+    changes(&mut table, 1, team(20), now_ms);
+    assert!(table.in_the_way(DeviceId(1), &Touched::file(team(21)), true, now_ms).is_some());
+    let rest = (21..34).map(|number| Scope::File(team(number))).collect::<BTreeSet<_>>();
+    assert_eq!(gives_up(&mut table, 2, two.epoch, now_ms), rest);
+    changes(&mut table, 1, team(21), now_ms);
+    changes(&mut table, 1, team(22), now_ms);
+    let again = changes(&mut table, 2, team(34), now_ms).exclusive.into_iter().collect::<BTreeSet<_>>();
+    assert_eq!(again, (23..35).map(|number| Scope::File(team(number))).collect());
+
+    // Once the first has gone, the second needs a few changes.
+    table.end(session(1));
+    let wide = (35..50).position(|number| changes(&mut table, 2, team(number), now_ms).exclusive == [whole]);
+    assert_eq!(wide, Some(6));
+}
+
+/// Proves: whoever goes through files that another has leases of, to change them, waits for it once or twice, and not at each;
+/// the reader's next look asks for all that it lost so, and gets what the other does not hold exclusively by then.
+#[test]
+fn readers_do_not_hold_up_who_changes_all() {
+    let mut table = LeaseTable::new(TERM * 100, 1);
+    let team = |number| file(9, number);
+    let leases: Vec<Scope> = (1..=20).map(|number| Scope::File(team(number))).collect();
+    let reader = granted(&mut table, 4, &leases, 10);
+    assert_eq!(reader.scopes, leases);
+    granted(&mut table, 4, &[Scope::File(file(8, 1))], 10);
+    granted(&mut table, 3, &[Scope::File(team(99))], 10);
+    let mut recalls = 0;
+    for number in 1..=10 {
+        if table.in_the_way(DeviceId(1), &Touched::file(team(number)), true, 100).is_some() {
+            recalls += 1;
+            let recall = table.recall(session(4), reader.epoch, recalls - 1, 100).expect("it is recalled");
+            assert_eq!(recall.scopes.len(), if recalls == 1 { 1 } else { 19 });
+            assert_eq!(table.recall(session(4), reader.epoch, recalls, 100), None);
+        }
+        assert_eq!(table.in_the_way(DeviceId(1), &Touched::file(team(number)), true, 100), None);
+        assert_eq!(changes(&mut table, 1, team(number), 100).exclusive, [Scope::File(team(number))]);
+    }
+    assert_eq!(recalls, 2);
+    assert_eq!(table.in_the_way(DeviceId(1), &reads(file(8, 1)), false, 100), None);
+    let again = granted(&mut table, 4, &[Scope::File(team(20))], 110);
+    assert_eq!(again.scopes, (11..=20).map(|number| Scope::File(team(number))).collect::<Vec<_>>());
+}
+
 fn changes_nothing(table: &mut LeaseTable, device: u32, now_ms: u64) -> LeaseGrant {
     table.grant(session(device), &wish(device, &[]), &nothing(), true, &nothing(), now_ms)
 }
