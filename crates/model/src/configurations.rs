@@ -501,15 +501,15 @@ fn lease_ones() -> Vec<Named> {
         ),
         entry(
             "leases-beside",
-            "A holds one file exclusively and changes it by itself, B reads the other, twice each; a slice passes",
+            "A holds one file exclusively and changes it by itself, B reads the other, twice each; two slices pass",
             true,
-            leases([(&[Edit(0), Edit(0)], true, 1), (&[Read(1), Read(1)], false, 0)], &[SLICE]),
+            leases([(&[Edit(0), Edit(0)], true, 1), (&[Read(1), Read(1)], false, 0)], &[SLICE, SLICE]),
         ),
         entry(
             "leases-repeats",
-            "B reads under leases, and its request comes again after A's change",
+            "B reads under leases, and its request comes again after A's change; a term passes",
             true,
-            Config { repeats: 1, ..leases([(&[Change(0)], false, 0), (&[Read(0)], false, 0)], &[SLICE]) },
+            Config { repeats: 1, ..leases([(&[Change(0)], false, 0), (&[Read(0)], false, 0)], &[TERM]) },
         ),
         entry(
             "leases-restart-small",

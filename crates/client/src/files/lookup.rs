@@ -152,7 +152,7 @@ impl FileSystem {
             other => other?,
         };
         let attributes = self.attributes(view, handle, &inode);
-        self.nodes.looked_up(attributes.ino, handle, parent, name);
+        self.nodes.looked_up(attributes.ino, handle, parent, name).shows(&attributes);
         Ok(attributes)
     }
 
@@ -255,7 +255,13 @@ impl FileSystem {
             let fetched = self.view_to_look_at(caller, ino)?;
             let view = &*fetched.view;
             match view.inode(handle) {
-                Ok(inode) => Ok(self.attributes(view, handle, &inode)),
+                Ok(inode) => {
+                    let attributes = self.attributes(view, handle, &inode);
+                    if let Some(node) = self.nodes.find(ino) {
+                        node.shows(&attributes);
+                    }
+                    Ok(attributes)
+                }
                 Err(FsError::NotFound) => self.gone(handle, ino).ok_or(FsError::Stale),
                 Err(error) => Err(error),
             }
@@ -275,12 +281,16 @@ impl FileSystem {
         Some(shown)
     }
 
-    /// A fresh view no longer has the inode: if it is open here, or was removed here, it goes on without a name.
+    /// A fresh view no longer has the inode. If it is open here, was removed here, or is no file, those who hold it go on without
+    /// a name.
     pub(super) fn gone(&self, handle: Handle, ino: Ino) -> Option<Attributes> {
         let node = self.nodes.find(ino)?;
         let mut state = node.state();
-        let NodeState { file, removed, .. } = &mut *state;
+        let NodeState { file, removed, shown, .. } = &mut *state;
         let Some(file) = file else {
+            if removed.is_none() {
+                *removed = Some(Box::new(inode_shown(shown.as_deref()?)));
+            }
             let inode = removed.as_deref()?;
             let shown = self.published_attributes(&*self.backend.latest(), handle, inode);
             return Some(Attributes { links: 0, ..shown });
@@ -396,6 +406,14 @@ pub(super) fn stale(error: FsError) -> FsError {
         FsError::NotFound => FsError::Stale,
         other => other,
     }
+}
+
+/// What another client has removed, as it was shown last.
+fn inode_shown(shown: &Attributes) -> Inode {
+    let mut inode = Inode::new(shown.kind, shown.mode, DeviceId(0), shown.changed_ns);
+    (inode.links, inode.size, inode.modified_ns) = (0, shown.size, shown.modified_ns);
+    inode.device_number = shown.device_number;
+    inode
 }
 
 /// A name whose inode was removed by its owner, who could not remove the name: shown as an empty file of no

@@ -135,6 +135,7 @@ impl FileSystem {
         };
         let attributes = self.attributes(&*view, handle, &inode);
         let node = self.nodes.looked_up(attributes.ino, handle, parent, name);
+        node.shows(&attributes);
         Ok(Made { attributes, inode, node, view })
     }
 

@@ -11,8 +11,8 @@
 //! No lock that more than one file needs is ever held across a network wait.
 
 use super::state::FileState;
-use super::types::Ino;
-use holdfast_content::{Handle, Inode};
+use super::types::{Attributes, Ino};
+use holdfast_content::{Handle, Inode, InodeKind};
 use holdfast_crypto::Digest;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
@@ -52,9 +52,10 @@ pub struct NodeState {
     pub file: Option<Box<FileState>>,
     /// What the kernel has.
     pub pages: Pages,
-    /// What it was, once its last name was removed by this client: descriptors and working directories that are
-    /// left still show it.
+    /// What it was, once its last name was removed: descriptors and working directories that are left still show it.
     pub removed: Option<Box<Inode>>,
+    /// What was shown of it last, unless it is a file or a symbolic link: what it was when another client has removed it.
+    pub shown: Option<Box<Attributes>>,
     /// A lock was lost: nothing is written until it is closed, or locked anew.
     pub lock_lost: bool,
 }
@@ -69,6 +70,13 @@ impl Node {
     /// Locks the state.
     pub fn state(&self) -> MutexGuard<'_, NodeState> {
         self.state.lock()
+    }
+
+    /// Notes what is shown of it.
+    pub fn shows(&self, attributes: &Attributes) {
+        if !matches!(attributes.kind, InodeKind::File | InodeKind::Symlink) {
+            self.state().shown = Some(Box::new(*attributes));
+        }
     }
 
     fn is_idle(&self) -> bool {
@@ -241,6 +249,7 @@ impl Nodes {
                     file: None,
                     pages: Pages::None,
                     removed: None,
+                    shown: None,
                     lock_lost: false,
                 }),
             }),

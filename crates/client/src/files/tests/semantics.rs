@@ -514,6 +514,28 @@ fn what_is_held_outlives_its_name() {
     assert!(matches!(client.mkdir(&WHO, directory.ino, b"x", 0o755), Err(FsError::NotFound)));
     assert!(matches!(client.lookup(&WHO, directory.ino, b"x"), Err(FsError::NotFound)));
 
+    // Removed by another client, a directory is as any that was removed here.
+    let other = world.client(2, &[]);
+    let directory = client.mkdir(&WHO, Ino::ROOT, b"theirs", 0o750).unwrap();
+    let open = client.opendir(&WHO, directory.ino).unwrap();
+    client.mkdir(&WHO, directory.ino, b"sub", 0o755).unwrap();
+    let seen = other.lookup(&WHO, Ino::ROOT, b"theirs").unwrap();
+    other.rmdir(&WHO, seen.ino, b"sub").unwrap();
+    other.rmdir(&WHO, Ino::ROOT, b"theirs").unwrap();
+    let shown = client.getattr(&WHO, directory.ino, None).unwrap();
+    assert_eq!((shown.links, shown.kind, shown.mode), (0, InodeKind::Directory, 0o750));
+    assert!(matches!(client.rmdir(&WHO, directory.ino, b"sub"), Err(FsError::NotFound)));
+    assert!(matches!(client.lookup(&WHO, directory.ino, b"sub"), Err(FsError::NotFound)));
+    assert!(matches!(client.mkdir(&WHO, directory.ino, b"x", 0o755), Err(FsError::NotFound)));
+    let mut names = Vec::new();
+    let mut note = |item: DirectoryItem<'_>| {
+        names.push(item.name.to_vec());
+        true
+    };
+    client.readdir(&WHO, open, 0, &mut note).unwrap();
+    assert_eq!(names, [b".".to_vec(), b"..".to_vec()]);
+    client.releasedir(open);
+
     let (ino, handle) = create(&client, b"f");
     put(&client, handle, 0, b"held");
     client.unlink(&WHO, Ino::ROOT, b"f").unwrap();
