@@ -157,13 +157,13 @@ impl Leases {
         })
     }
 
-    /// Of these files, which an operation changes, those that are not known to have been changed a moment ago: what is in them,
-    /// if they are directories, is to be wished for too.
-    pub fn newly_edited(&self, files: impl Iterator<Item = Handle>) -> Vec<Handle> {
+    /// Of these files, which an operation changes, those in which, if they are directories, what is in them is to be wished for
+    /// too.
+    pub fn wanting_beside(&self, files: impl Iterator<Item = Handle>) -> Vec<Handle> {
         let now_ms = now_ms();
         let state = self.state.lock();
-        let is_new = |file: &Handle| !state.wishes.is_edited(file, now_ms);
-        if state.wants_exclusive { files.filter(is_new).collect() } else { Vec::new() }
+        let wants = |file: &Handle| state.wishes.wants_beside(file, now_ms);
+        if state.wants_exclusive { files.filter(wants).collect() } else { Vec::new() }
     }
 
     /// An operation changes these files: who looks at them soon after is about to change them again.

@@ -37,8 +37,8 @@ pub(super) struct Wishes {
     answered: HashMap<PrincipalId, u64>,
     /// Files that are not wished for, and how often each was looked at since it was recalled.
     hot: HashMap<Handle, (Spell, u32)>,
-    /// Files that were changed here, and when last.
-    edited: HashMap<Handle, u64>,
+    /// Files that were changed here, when last, and by how many operations in a row.
+    edited: HashMap<Handle, (u64, u32)>,
 }
 
 impl Wishes {
@@ -71,16 +71,23 @@ impl Wishes {
     /// A file is changed.
     pub fn edited(&mut self, file: Handle, now_ms: u64) {
         if self.edited.len() >= EDITED_MAX {
-            self.edited.retain(|_, at_ms| now_ms < *at_ms + EDITED_MS);
+            self.edited.retain(|_, (at_ms, _)| now_ms < *at_ms + EDITED_MS);
         }
-        if self.edited.len() < EDITED_MAX {
-            self.edited.insert(file, now_ms);
+        let times = if self.is_edited(&file, now_ms) { self.edited[&file].1.saturating_add(1) } else { 1 };
+        if self.edited.len() < EDITED_MAX || self.edited.contains_key(&file) {
+            self.edited.insert(file, (now_ms, times));
         }
     }
 
     /// Whether it was a moment ago.
     pub fn is_edited(&self, file: &Handle, now_ms: u64) -> bool {
-        self.edited.get(file).is_some_and(|at_ms| now_ms < at_ms + EDITED_MS)
+        self.edited.get(file).is_some_and(|(at_ms, _)| now_ms < *at_ms + EDITED_MS)
+    }
+
+    /// Whether what is in a directory that is changed now is to be wished for with it: with the first change in a row, and, as
+    /// others may have had it then, with the second, third, fifth, ninth and so on.
+    pub fn wants_beside(&self, directory: &Handle, now_ms: u64) -> bool {
+        !self.is_edited(directory, now_ms) || self.edited[directory].1.is_power_of_two()
     }
 
     /// What to wish for with an operation.
@@ -126,6 +133,21 @@ impl Wishes {
 mod tests {
     use super::*;
     use holdfast_content::UserId;
+
+    /// Proves: what is in a directory is wished for with the first change there, and seldom with those that follow at once.
+    #[test]
+    fn what_is_beside_is_wished_for_now_and_then() {
+        let mut wishes = Wishes::default();
+        let mut wished = Vec::new();
+        for change in 1..=20 {
+            if wishes.wants_beside(&file(1), 100) {
+                wished.push(change);
+            }
+            wishes.edited(file(1), 100);
+        }
+        assert_eq!(wished, [1, 2, 3, 5, 9, 17]);
+        assert!(wishes.wants_beside(&file(1), 100 + EDITED_MS));
+    }
 
     fn file(number: u64) -> Handle {
         Handle { principal: PrincipalId::User(UserId(1)), number }

@@ -28,8 +28,9 @@ use std::sync::OnceLock;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-/// Longest time for which the kernel keeps a name.
-pub const NAMES_LIVE: Duration = Duration::from_millis(300);
+/// Longest time for which the kernel keeps a name. Most of what it saves is looking up the directories on the way to one file
+/// after the other, for which a tenth of a second is long.
+pub const NAMES_LIVE: Duration = Duration::from_millis(100);
 /// The kernel is given a name that is looked up again within this time.
 const LOOKED_UP_AGAIN: Duration = Duration::from_secs(2);
 /// Most look-ups that are remembered for that.
@@ -39,7 +40,8 @@ const NAMES_MAX: usize = 8192;
 /// Within this time after an answer, whoever waited for it may not have taken it up yet.
 const WAKING: Duration = Duration::from_millis(20);
 /// For so long after a recall has taken names of a directory from the kernel, it is given none there: where a lease changes
-/// hands often, forgetting names costs more than looking them up again.
+/// hands often, forgetting names costs more than looking them up again. After a recall that had to wait for the kernel, it is
+/// given none anywhere: whoever goes through a tree comes to other directories.
 const CONTENDED: Duration = Duration::from_secs(10);
 /// Most directories of which that is remembered.
 const CONTENDED_MAX: NonZeroUsize = NonZeroUsize::new(1024).expect("not zero");
@@ -60,6 +62,8 @@ pub(super) struct Kernel {
     digests: RandomState,
     /// Directories of which names were taken from the kernel, and when.
     contended: Mutex<LruCache<Ino, Instant>>,
+    /// When the kernel was waited for last.
+    waited: Mutex<Option<Instant>>,
     forget: OnceLock<Forget>,
 }
 
@@ -71,6 +75,7 @@ impl Default for Kernel {
             looked_up: Mutex::new(LruCache::new(LOOKED_UP_MAX)),
             digests: RandomState::new(),
             contended: Mutex::new(LruCache::new(CONTENDED_MAX)),
+            waited: Mutex::new(None),
             forget: OnceLock::new(),
         }
     }
@@ -83,6 +88,7 @@ impl Kernel {
         let before = self.looked_up.lock().put(self.digests.hash_one((parent.0, name)), now);
         let is_contended = |at: &Instant| now.duration_since(*at) < CONTENDED;
         before.is_some_and(|at| now.duration_since(at) < LOOKED_UP_AGAIN)
+            && !self.waited.lock().as_ref().is_some_and(is_contended)
             && !self.contended.lock().get(&parent).is_some_and(is_contended)
     }
 }
@@ -235,6 +241,7 @@ impl FileSystem {
             let wait = || gone.saturating_duration_since(Instant::now());
             if finished.recv_timeout(wait()).is_err() {
                 std::thread::sleep(wait());
+                *self.kernel.waited.lock() = Some(Instant::now());
             }
         };
         let awake = newest + WAKING;

@@ -46,6 +46,8 @@ pub(super) struct Session {
     /// Files that it may not read any more because another device went through what it had leases of: its next operation asks
     /// for those that nobody else holds exclusively by then.
     unleased: BTreeSet<Scope>,
+    /// When an operation last asked for such.
+    asked_again_ms: u64,
     /// Who came last to something that it held exclusively, and to something that it only had leases of.
     visited: Option<Visit>,
     visited_leases: Option<Visit>,
@@ -102,6 +104,7 @@ impl Session {
             only_read: BTreeSet::new(),
             given_up_until_ms: 0,
             unleased: BTreeSet::new(),
+            asked_again_ms: 0,
             visited: None,
             visited_leases: None,
             exclusive_until_ms: 0,
@@ -171,8 +174,12 @@ impl Session {
         self.ages.values().filter(is_mere).copied().collect()
     }
 
-    /// Its next operation asks for leases of these files again.
+    /// Its next operation asks for leases of these files again, unless it lost them so soon after it had asked: whoever goes
+    /// through them would wait for it at each.
     pub(super) fn loses_leases(&mut self, files: impl Iterator<Item = Scope>, now_ms: u64) {
+        if now_ms.saturating_sub(self.asked_again_ms) < ROAM_MS && self.asked_again_ms > 0 {
+            return;
+        }
         self.forget_given_up(now_ms);
         let room = GIVEN_UP_MAX.saturating_sub(self.unleased.len());
         self.unleased.extend(files.filter(|scope| matches!(scope, Scope::File(_))).take(room));
@@ -213,6 +220,9 @@ impl Session {
         let (unleased, others): (BTreeSet<Scope>, BTreeSet<Scope>) =
             std::mem::take(&mut self.unleased).into_iter().partition(|scope| touched.concerns(&whole(scope)));
         self.unleased = others;
+        if !unleased.is_empty() {
+            self.asked_again_ms = now_ms;
+        }
         concerned.into_iter().chain(changed).chain(unleased).collect()
     }
 

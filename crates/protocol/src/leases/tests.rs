@@ -393,6 +393,16 @@ fn readers_do_not_hold_up_who_changes_all() {
     assert_eq!(table.in_the_way(DeviceId(1), &reads(file(8, 1)), false, 100), None);
     let again = granted(&mut table, 4, &[Scope::File(team(20))], 110);
     assert_eq!(again.scopes, (11..=20).map(|number| Scope::File(team(number))).collect::<Vec<_>>());
+
+    // Who loses them again at once has to ask for what it looks at.
+    for (number, lost) in [(11, 1), (12, 9)] {
+        assert!(table.in_the_way(DeviceId(1), &Touched::file(team(number)), true, 150).is_some());
+        let recall = table.recall(session(4), reader.epoch, recalls, 150).expect("it is recalled");
+        recalls += 1;
+        assert_eq!(recall.scopes.len(), lost);
+        assert_eq!(table.recall(session(4), reader.epoch, recalls, 150), None);
+    }
+    assert_eq!(granted(&mut table, 4, &[Scope::File(team(20))], 160).scopes, [Scope::File(team(20))]);
 }
 
 fn changes_nothing(table: &mut LeaseTable, device: u32, now_ms: u64) -> LeaseGrant {

@@ -339,12 +339,12 @@ impl Pump {
         }
     }
 
-    /// The files in directories that this plan changes, at most [`BESIDE_MAX`]; of directories that this device has also
-    /// changed within the last second none, as they were wished for then.
+    /// The files in directories that this plan changes, at most [`BESIDE_MAX`]; mostly none of directories that this device has
+    /// also changed within the last second, as they were wished for then.
     fn beside(&self, planned: &Planned) -> Vec<Handle> {
         let directories: BTreeSet<Handle> = planned.directories().collect();
         let mut all = Vec::new();
-        for directory in self.shared.leases.newly_edited(directories.into_iter()) {
+        for directory in self.shared.leases.wanting_beside(directories.into_iter()) {
             // It was just planned on, so what leads there is here. What cannot be had is not wished for.
             let Ok((entries, _)) = self.base.entries(directory, None, BESIDE_MAX) else { continue };
             all.extend(entries.into_iter().map(|(_, entry)| entry.handle));
