@@ -20,6 +20,11 @@ impl Spell {
         now_ms < self.until_ms
     }
 
+    /// How often its length was doubled, up to now.
+    pub fn doublings(&self, least_ms: u64, now_ms: u64) -> u32 {
+        if self.is_forgotten(now_ms) { 0 } else { (self.lasts_ms / least_ms.max(1)).max(1).ilog2() }
+    }
+
     /// Whether its next beginning would be like the first.
     pub fn is_forgotten(&self, now_ms: u64) -> bool {
         now_ms >= self.until_ms.saturating_add(self.lasts_ms)

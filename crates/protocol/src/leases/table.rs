@@ -53,8 +53,10 @@ const SHARED_MS_MIN: u64 = 1_000;
 /// Longest.
 const SHARED_MS_MAX: u64 = 60_000;
 /// So many operations of one device in a row, among those that read or change something of a user's or group's, end that time
-/// for these files: what single files cost by then is what another recall will.
+/// for these files: what single files cost by then is what another recall will. Others lose what leases they have left there.
 const STREAK: u32 = 8;
+/// So often that number is doubled when these files keep being recalled.
+const STREAK_DOUBLINGS_MAX: u32 = 3;
 /// A recall that takes longer to acknowledge makes its holder a slow one, in milliseconds.
 const ACKNOWLEDGE_MS_MAX: u64 = 10_000;
 /// Shortest time for which a slow device is granted nothing, in milliseconds.
@@ -80,24 +82,29 @@ struct Claim {
 /// wished.
 type Turns = VecDeque<(DeviceId, u64)>;
 
-/// All files of a user or group were recalled.
+/// Who uses the files of a user or group.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
-struct Shared {
-    /// While they are not granted as a whole.
+struct Use {
+    /// They were recalled as a whole, and are not granted so while this lasts.
     spell: Spell,
     /// Whose operations came last to them, and how many in a row.
     streak: Option<(DeviceId, u32)>,
 }
 
-impl Shared {
-    fn used_by(&mut self, device: DeviceId) {
+impl Use {
+    fn by(&mut self, device: DeviceId) {
         let before = self.streak.filter(|(by, _)| *by == device).map_or(0, |(_, count)| count);
         self.streak = Some((device, before.saturating_add(1)));
     }
 
+    /// Whether a device works there alone, it seems: so the more often they were recalled, the later.
+    fn is_of(&self, device: DeviceId, now_ms: u64) -> bool {
+        let wanted = STREAK << self.spell.doublings(SHARED_MS_MIN, now_ms).min(STREAK_DOUBLINGS_MAX);
+        self.streak.is_some_and(|(by, count)| by == device && count >= wanted)
+    }
+
     fn keeps_from(&self, device: DeviceId, now_ms: u64) -> bool {
-        let has_streak = self.streak.is_some_and(|(by, count)| by == device && count >= STREAK);
-        self.spell.lasts(now_ms) && !has_streak
+        self.spell.lasts(now_ms) && !self.is_of(device, now_ms)
     }
 }
 
@@ -120,9 +127,9 @@ pub struct LeaseTable {
     /// Sessions that may hold anything.
     inherited: usize,
     turns: BTreeMap<Scope, Turns>,
-    /// While the delegation, and whose files as a whole, are not granted.
+    /// While the delegation is not granted.
     not_alone: Spell,
-    shared: BTreeMap<PrincipalId, Shared>,
+    uses: BTreeMap<PrincipalId, Use>,
     /// Devices that are granted nothing for a while.
     slow: BTreeMap<DeviceId, Spell>,
     swept_ms: u64,
@@ -164,7 +171,7 @@ impl LeaseTable {
             inherited: 0,
             turns: BTreeMap::new(),
             not_alone: Spell::default(),
-            shared: BTreeMap::new(),
+            uses: BTreeMap::new(),
             slow: BTreeMap::new(),
             swept_ms: 0,
             recalled: false,
@@ -326,9 +333,9 @@ impl LeaseTable {
                 if let Scope::Principal(principal) = scope
                     && session.exclusive.get(scope).is_some_and(|held| !held.is_recalled)
                 {
-                    let shared = self.shared.entry(*principal).or_default();
-                    shared.spell.begin(SHARED_MS_MIN, SHARED_MS_MAX, now_ms);
-                    shared.streak = None;
+                    let of = self.uses.entry(*principal).or_default();
+                    of.spell.begin(SHARED_MS_MIN, SHARED_MS_MAX, now_ms);
+                    of.streak = None;
                 }
             }
             let untouched = changed.iter().filter(|scope| !scopes.contains(scope));
@@ -421,12 +428,7 @@ impl LeaseTable {
         self.lapse(id, now_ms);
         if fresh {
             self.end_earlier_runs(id);
-            let touched = touched.files.iter().chain(&touched.reads).map(|file| file.principal);
-            for principal in touched.collect::<BTreeSet<PrincipalId>>() {
-                if let Some(shared) = self.shared.get_mut(&principal) {
-                    shared.used_by(id.device);
-                }
-            }
+            self.uses(id, wish, touched, now_ms);
         }
         let mut grant = LeaseGrant::none(match fresh {
             true => self.exclusives.withheld_from(id.device),
@@ -470,6 +472,31 @@ impl LeaseTable {
         let wanted = wish.scopes.iter().copied().chain(taken_up).collect();
         self.grant_leases(id, wanted, fresh, pending, now_ms, &mut grant);
         grant
+    }
+
+    /// Notes whose files an operation reads and changes. Where its device works alone, it seems, others lose the leases that they
+    /// have left there, so that a later operation gets all of these files.
+    fn uses(&mut self, id: SessionId, wish: &LeaseWish, touched: &Touched, now_ms: u64) {
+        let files = touched.files.iter().chain(&touched.reads).map(|file| file.principal);
+        for principal in files.collect::<BTreeSet<PrincipalId>>() {
+            let changes = wish.exclusive && touched.changes(&Scope::Principal(principal));
+            let of = self.uses.entry(principal).or_default();
+            of.by(id.device);
+            if !changes || !of.is_of(id.device, now_ms) || self.exclusives.are_anothers(principal, id.device)
+            {
+                continue;
+            }
+            let sessions = self.interest.get(&principal).into_iter().flat_map(BTreeMap::keys);
+            let others: Vec<SessionId> =
+                sessions.filter(|other| other.device != id.device).copied().collect();
+            for other in others {
+                let Some(session) = self.sessions.get_mut(&other) else { continue };
+                let leases = session.mere_leases(&[principal].into());
+                session.loses_leases(leases.iter().copied(), now_ms);
+                let what = Outstanding { at_ms: now_ms, scopes: leases, ..Outstanding::default() };
+                self.recalled |= session.recall(what);
+            }
+        }
     }
 
     #[allow(clippy::too_many_arguments)] // One step of `grant`, with what that knows.
@@ -653,7 +680,7 @@ impl LeaseTable {
     fn may_have_all_of(&self, id: SessionId, of: PrincipalId, pending: &Touched, now_ms: u64) -> bool {
         let is_others = |other: &SessionId| other.device != id.device;
         let is_known = self.interest.get(&of).is_some_and(|sessions| sessions.keys().any(is_others));
-        self.shared.get(&of).is_none_or(|shared| !shared.keeps_from(id.device, now_ms))
+        self.uses.get(&of).is_none_or(|of| !of.keeps_from(id.device, now_ms))
             && !is_known
             && self.may_hold(id, &Scope::Principal(of), pending, now_ms)
     }
@@ -861,7 +888,6 @@ impl LeaseTable {
             self.lapse(id, now_ms);
         }
         self.slow.retain(|_, slow| !slow.is_forgotten(now_ms));
-        self.shared.retain(|_, shared| !shared.spell.is_forgotten(now_ms));
         self.turns.retain(|_, turns| {
             turns.retain(|(_, at_ms)| now_ms.saturating_sub(*at_ms) < TURN_MS);
             !turns.is_empty()
