@@ -35,6 +35,10 @@ pub const NAMES_LIVE: Duration = Duration::from_millis(100);
 const LOOKED_UP_AGAIN: Duration = Duration::from_secs(2);
 /// Most look-ups that are remembered for that.
 const LOOKED_UP_MAX: NonZeroUsize = NonZeroUsize::new(8192).expect("not zero");
+/// Of so many files that come next in a directory are leases wished for with a look at one of them.
+const LOOK_AHEAD: usize = 256;
+/// Most directories of which it is remembered how often they were looked into.
+const LOOKED_INTO_MAX: NonZeroUsize = NonZeroUsize::new(1024).expect("not zero");
 /// Names that the kernel keeps at once; no more are given to it.
 const NAMES_MAX: usize = 8192;
 /// Within this time after an answer, whoever waited for it may not have taken it up yet.
@@ -60,6 +64,8 @@ pub(super) struct Kernel {
     /// Digests of names with their directories, and when they were looked up.
     looked_up: Mutex<LruCache<u64, Instant>>,
     digests: RandomState,
+    /// Directories in which a name was looked up without a lease: when last, and how often in a row.
+    looked_into: Mutex<LruCache<Ino, (Instant, u32)>>,
     /// Directories of which names were taken from the kernel, and when.
     contended: Mutex<LruCache<Ino, Instant>>,
     /// When the kernel was waited for last.
@@ -74,6 +80,7 @@ impl Default for Kernel {
             told: Mutex::default(),
             looked_up: Mutex::new(LruCache::new(LOOKED_UP_MAX)),
             digests: RandomState::new(),
+            looked_into: Mutex::new(LruCache::new(LOOKED_INTO_MAX)),
             contended: Mutex::new(LruCache::new(CONTENDED_MAX)),
             waited: Mutex::new(None),
             forget: OnceLock::new(),
@@ -90,6 +97,19 @@ impl Kernel {
         before.is_some_and(|at| now.duration_since(at) < LOOKED_UP_AGAIN)
             && !self.waited.lock().as_ref().is_some_and(is_contended)
             && !self.contended.lock().get(&parent).is_some_and(is_contended)
+    }
+}
+
+impl Kernel {
+    /// Notes that a name is looked up without a lease. Whether what comes after it in its directory is likely to be looked up
+    /// too: so it seems with the second look in a row, and again with the third, fifth, ninth and so on.
+    fn goes_through(&self, parent: Ino) -> bool {
+        let now = Instant::now();
+        let mut looked_into = self.looked_into.lock();
+        let before = looked_into.get(&parent).filter(|(at, _)| now.duration_since(*at) < LOOKED_UP_AGAIN);
+        let before = before.map_or(0, |(_, times)| *times);
+        looked_into.put(parent, (now, before.saturating_add(1)));
+        before.is_power_of_two()
     }
 }
 
@@ -160,6 +180,18 @@ impl FileSystem {
         self.tokens.spend_any(caller.thread);
         let basis = LeaseBasis { stamp, directory, found: Some(entry.handle) };
         Some((self.show(&*fetched.view, parent, name, entry), basis))
+    }
+
+    /// A LOOKUP has to be answered by an operation: who goes through a directory is given leases of what comes next with it.
+    pub(super) fn look_ahead(&self, parent: Ino, directory: Handle, name: &[u8]) {
+        if !self.kernel.goes_through(parent) {
+            return;
+        }
+        // What is not known of the directory yet is not worth asking for.
+        let Ok(entries) = self.backend.latest().entries(directory, Some(name), LOOK_AHEAD) else {
+            return;
+        };
+        entries.iter().for_each(|(_, entry)| self.backend.want_lease(entry.handle));
     }
 
     /// For how long the kernel may keep the answer to a LOOKUP.

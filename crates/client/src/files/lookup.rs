@@ -66,6 +66,7 @@ impl FileSystem {
                 if let Some(found) = self.look_up_listed(caller, parent, directory, name, found_by.clone())? {
                     return Ok(found);
                 }
+                self.look_ahead(parent, directory, name);
                 let fetched = self.fetch(&[directory])?;
                 self.check_places(caller, &*fetched.view, &found_by)?;
                 self.tokens.renew_listed(caller.thread, parent, fetched.at);
@@ -75,6 +76,7 @@ impl FileSystem {
                 if let Some(found) = self.look_up_listed(caller, parent, directory, name, Vec::new())? {
                     return Ok(found);
                 }
+                self.look_ahead(parent, directory, name);
                 let fetched = self.fetch(&[directory])?;
                 self.tokens.renew_listed(caller.thread, parent, fetched.at);
                 (fetched, Basis::Fresh(None))

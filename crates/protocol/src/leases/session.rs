@@ -165,6 +165,13 @@ impl Session {
         come(&mut self.visited_leases, by, scopes, at_ms)
     }
 
+    /// What it holds exclusively of a user's or group's files.
+    pub(super) fn exclusive_of(&self, of: PrincipalId) -> impl Iterator<Item = Scope> + '_ {
+        let is_held =
+            move |(scope, held): &(&Scope, &Exclusive)| principal_of(scope) == of && !held.is_recalled;
+        self.exclusive.iter().filter(is_held).map(|(scope, _)| *scope)
+    }
+
     /// All leases of files of these users and groups that are not also held exclusively.
     pub(super) fn mere_leases(&self, of: &BTreeSet<PrincipalId>) -> Vec<Scope> {
         let is_mere = |scope: &&Scope| {

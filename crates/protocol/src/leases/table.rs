@@ -53,8 +53,11 @@ const SHARED_MS_MIN: u64 = 1_000;
 /// Longest.
 const SHARED_MS_MAX: u64 = 60_000;
 /// So many operations of one device in a row, among those that read or change something of a user's or group's, end that time
-/// for these files: what single files cost by then is what another recall will. Others lose what leases they have left there.
+/// for these files: what single files cost by then is what another recall will. Others lose what they have left there, unless
+/// they have operated within [`IDLE_MS`] and hold some of it exclusively.
 const STREAK: u32 = 8;
+/// Who has not operated for so long does not need what it holds exclusively, in milliseconds: what is gathered is sent sooner.
+const IDLE_MS: u64 = 1_000;
 /// So often that number is doubled when these files keep being recalled.
 const STREAK_DOUBLINGS_MAX: u32 = 3;
 /// A recall that takes longer to acknowledge makes its holder a slow one, in milliseconds.
@@ -482,18 +485,29 @@ impl LeaseTable {
             let changes = wish.exclusive && touched.changes(&Scope::Principal(principal));
             let of = self.uses.entry(principal).or_default();
             of.by(id.device);
-            if !changes || !of.is_of(id.device, now_ms) || self.exclusives.are_anothers(principal, id.device)
-            {
+            if !changes || !of.is_of(id.device, now_ms) {
                 continue;
             }
             let sessions = self.interest.get(&principal).into_iter().flat_map(BTreeMap::keys);
             let others: Vec<SessionId> =
                 sessions.filter(|other| other.device != id.device).copied().collect();
+            let is_busy = |other: &SessionId| {
+                let session = &self.sessions[other];
+                let operated_ms = session.expires_ms.saturating_sub(self.term_ms);
+                now_ms.saturating_sub(operated_ms) < IDLE_MS
+                    && session.exclusive_of(principal).next().is_some()
+            };
+            if others.iter().any(is_busy) {
+                continue;
+            }
             for other in others {
                 let Some(session) = self.sessions.get_mut(&other) else { continue };
                 let leases = session.mere_leases(&[principal].into());
                 session.loses_leases(leases.iter().copied(), now_ms);
-                let what = Outstanding { at_ms: now_ms, scopes: leases, ..Outstanding::default() };
+                let held: Vec<Scope> = session.exclusive_of(principal).collect();
+                session.gives_up(held.iter().copied(), now_ms);
+                let scopes = leases.into_iter().chain(held).collect();
+                let what = Outstanding { at_ms: now_ms, scopes, ..Outstanding::default() };
                 self.recalled |= session.recall(what);
             }
         }

@@ -361,10 +361,19 @@ fn who_works_alone_has_all_again() {
     let again = changes(&mut table, 2, team(34), now_ms).exclusive.into_iter().collect::<BTreeSet<_>>();
     assert_eq!(again, (23..35).map(|number| Scope::File(team(number))).collect());
 
-    // Once the first has gone, the second needs a few changes.
-    table.end(session(1));
-    let wide = (35..50).position(|number| changes(&mut table, 2, team(number), now_ms).exclusive == [whole]);
-    assert_eq!(wide, Some(6));
+    // Once the first has been idle for a second, the second needs a few changes.
+    let now_ms = now_ms + 1_000;
+    let mut recalled = BTreeSet::new();
+    let wide = (50..70).position(|number| {
+        let exclusive = changes(&mut table, 2, team(number), now_ms).exclusive;
+        if let Some(recall) = table.recall(session(1), one.epoch, 1, now_ms) {
+            recalled.extend(recall.scopes);
+            table.recall(session(1), one.epoch, recall.number, now_ms);
+        }
+        exclusive == [whole]
+    });
+    assert_eq!(wide, Some(7));
+    assert_eq!(recalled, [20, 21, 22, 40].map(|number| Scope::File(team(number))).into());
 
     // So it is while somebody has leases left there that nobody needs back: they are recalled.
     let mut table = LeaseTable::new(TERM * 100, 1);

@@ -2,7 +2,7 @@
 
 use super::oracle::{Call, Place};
 use super::scene::{ALICE, BOB, CAROL, DAVE, NAMES, ROOT, Scene, content};
-use super::stage::{Stage, about_views};
+use super::stage::{Stage, about_grants, about_views};
 use super::witness::Witness;
 use super::world::{Habits, Image, Link, Machine, Server, server_key};
 use super::{forge, restored, warrants};
@@ -10,6 +10,7 @@ use holdfast_client::remote::Remote;
 use holdfast_content::{DeviceId, PrincipalId};
 use holdfast_crypto::Digest;
 use holdfast_log::simulated::Crash;
+use holdfast_protocol::leases::{LeaseGrant, Recall, Withheld};
 use holdfast_protocol::message::{Request, Response};
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::PendingEntry;
@@ -17,6 +18,7 @@ use holdfast_rpc::RpcError;
 use holdfast_testing::PATIENCE;
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 /// What the enemy does.
@@ -80,6 +82,12 @@ pub enum Behaviour {
     CollectGarbage,
     /// Breaks a lease.
     BreakLease,
+    /// Recalls all leases, all the time.
+    RecallFalsely,
+    /// Says that others hold everything exclusively.
+    WithholdFalsely,
+    /// Grants one client no leases, and lets it wait.
+    Starve,
     /// Forgets what it acknowledged.
     ForgetAcknowledged,
     /// Chooses a version of no time.
@@ -168,7 +176,7 @@ use Behaviour as B;
 
 impl Behaviour {
     /// All, in the order of the table.
-    pub const ALL: [Behaviour; 56] = [
+    pub const ALL: [Behaviour; 59] = [
         B::Honest,
         B::FlipData,
         B::FlipMetadata,
@@ -198,6 +206,9 @@ impl Behaviour {
         B::LaunderedTable,
         B::CollectGarbage,
         B::BreakLease,
+        B::RecallFalsely,
+        B::WithholdFalsely,
+        B::Starve,
         B::ForgetAcknowledged,
         B::DowngradeVersion,
         B::DowngradeServerKeys,
@@ -259,6 +270,9 @@ impl Behaviour {
             B::LaunderedTable => "shows the group's table by who is no member",
             B::CollectGarbage => "collects garbage as if years had passed",
             B::BreakLease => "breaks a lease",
+            B::RecallFalsely => "recalls all leases, all the time",
+            B::WithholdFalsely => "says that others hold everything exclusively",
+            B::Starve => "grants one client no leases, and lets it wait",
             B::ForgetAcknowledged => "forgets what it acknowledged",
             B::DowngradeVersion => "chooses a version of no time",
             B::DowngradeServerKeys => "shows an old list of server keys",
@@ -295,6 +309,9 @@ impl Behaviour {
             B::Honest
             | B::ReplayRequests
             | B::CollectGarbage
+            | B::RecallFalsely
+            | B::WithholdFalsely
+            | B::Starve
             | B::NeverCommits
             | B::CrashAndRecover
             | B::FailOver
@@ -347,6 +364,11 @@ impl Behaviour {
         }
     }
 
+    /// Whether the victim has leases.
+    pub fn is_about_leases(self) -> bool {
+        matches!(self, B::BreakLease | B::RecallFalsely | B::WithholdFalsely | B::Starve)
+    }
+
     /// How long the victim waits for an answer; `None`: long.
     pub fn patience(self, victim: usize) -> Option<Duration> {
         let has_no_answer = match self {
@@ -376,10 +398,42 @@ impl Behaviour {
                     request => Ok(honest(request)),
                 }),
             ),
+            B::RecallFalsely => {
+                let (told, recalls) = (stage.told.clone(), AtomicU64::new(0));
+                stage.lie(
+                    victim,
+                    Arc::new(move |request, honest| match request {
+                        Request::AwaitRecall { epoch, .. } => {
+                            told.one();
+                            let number = recalls.fetch_add(1, SeqCst) + 1;
+                            std::thread::sleep(Duration::from_millis(1));
+                            Ok(Response::Recalled(Some(Recall {
+                                epoch,
+                                number,
+                                scopes: Vec::new(),
+                                exclusive: Vec::new(),
+                                everything: true,
+                                delegation: true,
+                            })))
+                        }
+                        request => Ok(honest(request)),
+                    }),
+                );
+            }
+            B::WithholdFalsely => {
+                stage.lie(victim, about_grants(&stage.told, |grant| grant.withheld = Withheld::everything()));
+            }
+            B::Starve => {
+                let deprive = |grant: &mut LeaseGrant| {
+                    std::thread::sleep(Duration::from_millis(30));
+                    *grant = LeaseGrant::none(grant.withheld.clone());
+                };
+                stage.lie(victim, about_grants(&stage.told, deprive));
+            }
             _ => {}
         }
         stage.habits[victim] = Habits {
-            leases: self == B::BreakLease,
+            leases: self.is_about_leases(),
             witness: stage.witness.as_ref().map(|witness| (witness.verifier(), bound)),
             ..Habits::default()
         };
@@ -415,7 +469,7 @@ impl Behaviour {
     fn prepare(self, stage: &mut Stage, victim: usize, bound: Duration) {
         let told = stage.told.clone();
         match self {
-            B::Honest | B::ForgetAcknowledged => {}
+            B::Honest | B::ForgetAcknowledged | B::RecallFalsely | B::WithholdFalsely | B::Starve => {}
             B::FlipData => stage.lie(victim, forge::blocks(&told, forge::is_data, forge::flip)),
             B::FlipMetadata => stage.lie(victim, forge::blocks(&told, forge::is_metadata, forge::flip)),
             B::SwapData => stage.lie(victim, forge::blocks(&told, forge::is_data, forge::swap)),

@@ -8,6 +8,7 @@ use crate::order::ledger::Ledger;
 use holdfast_client::admin::Admin;
 use holdfast_client::{FsError, Transaction};
 use holdfast_content::{DeviceId, Entry, Handle, Inode, InodeKind};
+use holdfast_protocol::leases::LeaseGrant;
 use holdfast_protocol::message::{Request, Response, ViewReply};
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::{PendingEntry, Structure};
@@ -325,6 +326,23 @@ pub fn about_views(told: &Told, change: impl Fn(&mut ViewReply) + Send + Sync + 
         Ok(match honest(request) {
             Response::View(reply) => Response::View(falsify(reply)),
             Response::LeasedView(reply, grant) => Response::LeasedView(falsify(reply), grant),
+            other => other,
+        })
+    })
+}
+
+/// Lies about the leases that come with an operation.
+pub fn about_grants(told: &Told, change: impl Fn(&mut LeaseGrant) + Send + Sync + 'static) -> Liar {
+    let told = told.clone();
+    Arc::new(move |request, honest| {
+        let falsify = |mut grant: LeaseGrant| {
+            change(&mut grant);
+            told.one();
+            grant
+        };
+        Ok(match honest(request) {
+            Response::LeasedView(reply, grant) => Response::LeasedView(reply, falsify(grant)),
+            Response::LeasedCommitted(receipt, grant) => Response::LeasedCommitted(receipt, falsify(grant)),
             other => other,
         })
     })

@@ -8,6 +8,7 @@ use super::world::{Habits, Refusal};
 use holdfast_client::evidence::{self, Proof};
 use holdfast_client::statement::{Limits, Statement, Testimony, Unusable, verify};
 use holdfast_client::{FrozenReport, FsError, IntegrityReport, StartError};
+use holdfast_protocol::leases::TERM_MS;
 use holdfast_testing::PATIENCE;
 use std::fmt;
 use std::path::Path;
@@ -243,7 +244,11 @@ fn play(
     bound: Duration,
     is_in_time: &AtomicBool,
 ) -> Result<Verdict, String> {
-    let lease_term = if behaviour == Behaviour::BreakLease { bound } else { Duration::ZERO };
+    let lease_term = match behaviour {
+        Behaviour::BreakLease => bound,
+        _ if behaviour.is_about_leases() => Duration::from_millis(TERM_MS),
+        _ => Duration::ZERO,
+    };
     let mut row =
         Row { behaviour, doing, victim: doing.victim(), stage: Stage::set(lease_term), bound, is_in_time };
     let verdict = row.play()?;
@@ -338,7 +343,7 @@ impl Row<'_> {
     /// The victim knows the directory and one file.
     fn warm(&mut self) {
         // What was wished for in one turn is leased in the next.
-        let turns = if self.behaviour == Behaviour::BreakLease { 3 } else { 1 };
+        let turns = if self.behaviour.is_about_leases() { 3 } else { 1 };
         for _ in 0..turns {
             self.stage.does(self.victim, Call::List);
             self.stage.does(self.victim, Call::Read("second"));
