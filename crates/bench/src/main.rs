@@ -19,6 +19,7 @@ mod sides;
 mod stack;
 mod stalls;
 mod store;
+mod together;
 mod volume;
 
 use clap::{Parser, Subcommand};
@@ -64,6 +65,8 @@ enum Command {
     Stalls(stalls::Options),
     /// A git repository on mounted file systems, side by side.
     Repository(repository::Options),
+    /// Two clients that change one directory and one tree at once, side by side.
+    Together(together::Options),
     /// Protected volumes beside bare disks, an export without hashing, and btrfs.
     Volume(volume::Options),
     /// The least-privilege file system in its arrangements, beside the kernel's and others.
@@ -100,6 +103,7 @@ fn run() -> anyhow::Result<()> {
         Command::Plot(options) => plot::run(&options),
         Command::Pairs(options) => pairs::run(&options),
         Command::Repository(options) => repository::run(&options),
+        Command::Together(options) => together::run(&options),
         Command::Volume(options) => volume::run(&options),
         Command::Stack(options) => stack::run(&options),
     }

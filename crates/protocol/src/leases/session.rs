@@ -1,6 +1,7 @@
 //! One run of a client, as the server's table of leases knows it: what it holds, what it is to give up, and what it takes up
 //! again.
 
+use super::table::{SLICE_MS, SLICE_MS_MAX};
 use super::{EXCLUSIVE_MS, Scope, Touched, principal_of};
 use holdfast_content::{DeviceId, PrincipalId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -51,6 +52,8 @@ pub(super) struct Session {
     /// Who came last to something that it held exclusively, and to something that it only had leases of.
     visited: Option<Visit>,
     visited_leases: Option<Visit>,
+    /// How long it takes to give up what was recalled, in milliseconds: the longest lately.
+    handover_ms: u64,
     /// Until when it holds the delegation, or anything else exclusively; 0: it does not.
     pub(super) exclusive_until_ms: u64,
     /// Since when it has the delegation.
@@ -107,6 +110,7 @@ impl Session {
             asked_again_ms: 0,
             visited: None,
             visited_leases: None,
+            handover_ms: 0,
             exclusive_until_ms: 0,
             delegated_since_ms: 0,
             inherited: false,
@@ -151,6 +155,16 @@ impl Session {
             self.outstanding.insert(self.issued, recalled);
         }
         any
+    }
+
+    /// For how long it has to itself what it holds exclusively, although another wants to change it, in milliseconds.
+    pub(super) fn slice_ms(&self) -> u64 {
+        (self.handover_ms * 2).clamp(SLICE_MS, SLICE_MS_MAX)
+    }
+
+    /// It has given up what was recalled so long ago.
+    pub(super) fn handed_over(&mut self, took_ms: u64) {
+        self.handover_ms = took_ms.max(self.handover_ms * 3 / 4);
     }
 
     /// Another device's operation comes to scopes that this session holds exclusively. Whether the same device came to others of

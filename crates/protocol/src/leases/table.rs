@@ -4,7 +4,7 @@
 //! - an operation is ordered only when [`LeaseTable::in_the_way`] says that nobody else's lease forbids it, and nobody
 //!   is granted what a waiting operation has claimed: so a writer waits for at most one term, and one who only looks for
 //!   at most [`EXCLUSIVE_MS`];
-//! - where several want to hold the same exclusively, they have it in turn, each for [`SLICE_MS`] at least: so one of them
+//! - where several want to hold the same exclusively, they have it in turn, each for a slice ([`SLICE_MS`]): so one of them
 //!   waits for [`TURNS_MAX`] others at most. What waits and does not wish for that is ordered before the next one has it: so it
 //!   waits for one holder, however many there are;
 //! - a scope that was recalled counts as held until its holder has said that it gave it up, or its time is over;
@@ -37,9 +37,11 @@ const SESSIONS_MAX: usize = 16_384;
 const DEVICE_SESSIONS_MAX: usize = 16;
 /// Most scopes of a file system, in all sessions.
 const SCOPES_IN_ALL_MAX: usize = 1 << 21;
-/// For how long what is held exclusively is left to its holder although another wants to change it, in milliseconds: several
-/// times what it takes to hand it over.
+/// For how long what is held exclusively is left to its holder although another wants to change it, in milliseconds, at least:
+/// several times what it takes to hand it over on a network nearby.
 pub(super) const SLICE_MS: u64 = 100;
+/// At most: whoever takes long to hand over what it holds, because it is far or has much to send, has it for twice as long.
+pub(super) const SLICE_MS_MAX: u64 = 400;
 /// For how long it is left to its holder although somebody wants to look, in milliseconds.
 pub(super) const LOOK_MS: u64 = 35;
 /// Whose turn it is loses it if it has not wished again for so long, in milliseconds: a few round trips of a far link. Until
@@ -287,7 +289,7 @@ impl LeaseTable {
         if session.is_delegation_recalled() {
             return None;
         }
-        let slice_ms = if touched.is_empty() && !wishes { LOOK_MS } else { SLICE_MS };
+        let slice_ms = if touched.is_empty() && !wishes { LOOK_MS } else { session.slice_ms() };
         let slice_ends_ms = session.delegated_since_ms + slice_ms;
         if slice_ends_ms > wait.now_ms {
             return Some(slice_ends_ms);
@@ -305,11 +307,11 @@ impl LeaseTable {
         let now_ms = wait.now_ms;
         for (id, scopes) in self.exclusive_conflicts(device, touched) {
             let Some(session) = self.sessions.get_mut(&id) else { continue };
-            let mut due = true;
+            let (mut due, slice_ms) = (true, session.slice_ms());
             for scope in &scopes {
                 let Some(held) = session.exclusive.get(scope) else { continue };
                 let changes = touched.changes(scope);
-                let slice_ends_ms = held.since_ms + if changes { SLICE_MS } else { LOOK_MS };
+                let slice_ends_ms = held.since_ms + if changes { slice_ms } else { LOOK_MS };
                 if !held.is_recalled && slice_ends_ms > now_ms {
                     wait.until(slice_ends_ms);
                     due = false;
@@ -763,6 +765,7 @@ impl LeaseTable {
         for recall in done.into_values() {
             self.freed = true;
             let session = self.sessions.get_mut(&id).expect("it is there");
+            session.handed_over(now_ms.saturating_sub(recall.at_ms));
             let given_up = |scope: &&Scope| session.exclusive.remove(*scope).is_some();
             let exclusive: Vec<Scope> = recall.exclusive.iter().filter(given_up).copied().collect();
             let is_gone = |scope: &Scope| matches!(session.scopes.get(scope), Some(Held::Recalled { .. }));
