@@ -560,12 +560,12 @@ impl Leases {
         let sent_ms = if self.is(Shortcut::LateCount) { now_ms } else { operation.begun_ms };
         client.holder.granted(&grant, sent_ms, now_ms);
         client.flushes &= !client.gathered.is_empty();
-        for file in 0..FILES {
+        for (file, value) in values.iter().enumerate() {
             let is_told =
                 !grant.withheld.has(&handle(file)) || (named.contains(&file) && grant.withheld.everything);
             let is_own =
                 operation.changes.contains_key(&file) || state.clients[index].gathered.contains_key(&file);
-            if is_told && !is_own && !state.uncertain[file] && values[file] < operation.begun[file] {
+            if is_told && !is_own && !state.uncertain[file] && *value < operation.begun[file] {
                 let age_ms = now_ms - state.since_ms[file];
                 if !self.is(Shortcut::NeverRecalls) || age_ms > TERM_MS {
                     return Err(format!("{} is answered with an outdated file {file}", name(index)));
