@@ -137,6 +137,33 @@ fn changes_are_seen_at_once() {
     assert!(counted(&world, "anna", "recalls") > 0 && counted(&world, "ben", "recalls") > 0);
 }
 
+/// Proves: a name that the kernel was given, and that was then moved here, is looked up again once the other machine has removed
+/// or replaced what it leads to: the kernel keeps a moved name for as long as it might keep the old one.
+#[test]
+fn moved_names_are_looked_up_again() {
+    let mut world = World::new(&["anna", "ben"]);
+    let [here, there] = ["anna", "ben"].map(|who| world.mount(who).join("team/tree"));
+    fs::create_dir(&here).expect("made");
+    for round in 1..=setting("HOLDFAST_ROUNDS", 5) {
+        fs::create_dir(here.join("directory")).expect("made");
+        fs::write(here.join("file"), "first").expect("written");
+        warm(&here);
+        let file = fs::metadata(here.join("file")).expect("stat").ino();
+        fs::rename(here.join("directory"), here.join("moved directory")).expect("renamed");
+        fs::remove_dir(there.join("moved directory")).expect("removed");
+        assert!(is_missing(&here.join("moved directory")), "round {round}");
+        warm(&here);
+        fs::rename(here.join("file"), here.join("moved file")).expect("renamed");
+        fs::rename(there.join("moved file"), there.join("its new place")).expect("renamed");
+        fs::write(there.join("moved file"), "another").expect("written");
+        assert_ne!(fs::metadata(here.join("moved file")).expect("stat").ino(), file, "round {round}");
+        assert_eq!(fs::read_to_string(here.join("moved file")).expect("read"), "another");
+        for name in ["moved file", "its new place"] {
+            fs::remove_file(there.join(name)).expect("removed");
+        }
+    }
+}
+
 /// Proves: a descriptor that stays open on one machine shows by `fstat` what the other has published, and programs on both
 /// that make names in one directory at once, each with leases of it, all come to their end.
 #[test]

@@ -138,8 +138,10 @@ impl From<&RpcError> for FsError {
                 FsError::Quota { used: *used, limit: *limit }
             }
             RpcError::Server(ServerError::NotAllowed(why)) => FsError::Access(why.clone()),
-            // Its disk, or the machine that has its blocks: that may be mended, and nothing was refused for good.
-            RpcError::Server(error @ ServerError::Storage(_)) => FsError::Unreachable(error.to_string()),
+            // Its disk, the machine that has its blocks, or too much at once: that may be mended, and nothing was refused for good.
+            RpcError::Server(error @ (ServerError::Storage(_) | ServerError::Busy)) => {
+                FsError::Unreachable(error.to_string())
+            }
             RpcError::Server(other) => FsError::Refused(other.to_string()),
             RpcError::TooLarge { .. } => FsError::TooLarge,
             RpcError::Key(why) => FsError::Key(why.to_string()),

@@ -46,7 +46,9 @@ impl Wishes {
     /// one message's worth is remembered.
     pub fn want(&mut self, file: Handle, now_ms: u64) {
         let is_fine = self.fine.get(&file.principal).is_some_and(|spell| spell.lasts(now_ms));
-        if self.wanted.len() >= WISHES_MAX || (is_fine && self.is_hot(&file, now_ms)) {
+        // The server refuses an operation that wishes for more.
+        let takes = if is_fine { 1 } else { 2 };
+        if self.wanted.len() + takes > WISHES_MAX || (is_fine && self.is_hot(&file, now_ms)) {
             return;
         }
         if !is_fine {
@@ -97,7 +99,7 @@ impl Wishes {
 
     /// What was taken has not been asked for.
     pub fn again(&mut self, scopes: Vec<Scope>) {
-        let room = WISHES_MAX - self.wanted.len();
+        let room = WISHES_MAX.saturating_sub(self.wanted.len());
         self.wanted.extend(scopes.into_iter().take(room));
     }
 
@@ -133,6 +135,25 @@ impl Wishes {
 mod tests {
     use super::*;
     use holdfast_content::UserId;
+
+    /// Proves: however many files of however many owners are looked at, no operation wishes for more than one may carry: the server
+    /// would refuse it, and its caller would hear of a refusal that has nothing to do with what it does.
+    #[test]
+    fn wishes_fit_an_operation() {
+        for others in 1..6 {
+            let mut wishes = Wishes::default();
+            (0..WISHES_MAX as u64 - others).for_each(|number| wishes.want(file(number), 100));
+            for user in 2..20 {
+                let principal = PrincipalId::User(UserId(user));
+                wishes.want(Handle { principal, number: 1 }, 100);
+            }
+            let taken = wishes.take();
+            assert!(taken.len() <= WISHES_MAX && taken.len() > WISHES_MAX - 2, "{}", taken.len());
+            wishes.want(file(1), 100);
+            wishes.again(taken);
+            assert!(wishes.take().len() <= WISHES_MAX);
+        }
+    }
 
     /// Proves: what is in a directory is wished for with the first change there, and seldom with those that follow at once.
     #[test]

@@ -292,6 +292,18 @@ impl FileSystem {
         handles.is_ok_and(|handles| self.backend.holds_leases(&handles))
     }
 
+    /// A name is about to be moved here, or two exchanged: the kernel takes along how long it may keep what they lead to. So what
+    /// it was told of one counts for the other too, before anybody else can come to know of the move.
+    pub(super) fn name_moves(&self, from: (Ino, &[u8]), to: (Ino, &[u8])) {
+        let mut told = self.kernel.told.lock();
+        let at = Instant::now();
+        for (old, new) in [(from, to), (to, from)] {
+            let is_old = |told: &&Told| (told.parent, &*told.name) == old;
+            let moved: Vec<Option<Ino>> = told.iter().filter(is_old).map(|told| told.found).collect();
+            told.extend(moved.into_iter().map(|found| Told { at, parent: new.0, name: new.1.into(), found }));
+        }
+    }
+
     /// Something was changed here in a way that the kernel does not know of. Does not wait for it to forget names.
     pub(super) fn changed_unseen(&self, names: Vec<(Ino, Box<[u8]>)>, ino: Ino) {
         if let Some(forget) = self.kernel.forget.get() {

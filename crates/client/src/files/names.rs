@@ -271,6 +271,7 @@ impl FileSystem {
                 to_chain: self.chain(new_parent),
                 now_ns: now_ns(),
             };
+            self.name_moves((parent, name), (new_parent, new_name));
             let (moved, view) = self.edit(move |changes| rename.plan(changes))?;
             if let Some(moved) = moved {
                 self.nodes.moved(ino_of(moved.source), new_parent, new_name);
