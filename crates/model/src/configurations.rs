@@ -451,11 +451,11 @@ pub fn with_crash(durability: Durability, mut config: lying::Config) -> lying::C
     config
 }
 
-/// A slice of what is held exclusively is over, in milliseconds.
+/// Longer than a slice, in milliseconds.
 const SLICE: u64 = 120;
-/// What is held exclusively is over, leases are not.
+/// Longer than anything is held exclusively without an operation, shorter than leases last, in milliseconds.
 const EXCLUSIVE: u64 = EXCLUSIVE_MS + 1_000;
-/// Everything is over.
+/// Longer than leases last, in milliseconds.
 const TERM: u64 = TERM_MS + 1_000;
 
 /// Two clients of one directory, A and B, that do this; `makes`: how often each changes a file by itself.

@@ -146,7 +146,7 @@ struct Client {
     question: Question,
     /// A recall waits for what was made here.
     flushes: bool,
-    /// Which of its operations are to come.
+    /// Indices of those operations of its plan that it has not begun.
     left: BTreeSet<usize>,
     makes: u8,
     deaths: u8,
@@ -257,7 +257,7 @@ impl Leases {
             let now_ms = state.now_ms;
             match &client.operation {
                 None if client.gathered.is_empty() => {
-                    // What is made here is at the server before anything goes there straight.
+                    // Changes made under an exclusive lease are sent before another operation begins.
                     client.left.iter().for_each(|operation| may(Event::Begin(*operation)));
                 }
                 None => may(Event::Send),
@@ -593,7 +593,7 @@ impl Leases {
         }
     }
 
-    /// What is read under leases.
+    /// Checks whatever a client could read now under its leases.
     fn check(&self, state: &State) -> Result<(), String> {
         for (index, client) in state.clients.iter().enumerate() {
             for file in 0..FILES {

@@ -98,9 +98,7 @@ impl Kernel {
             && !self.waited.lock().as_ref().is_some_and(is_contended)
             && !self.contended.lock().get(&parent).is_some_and(is_contended)
     }
-}
 
-impl Kernel {
     /// Notes that a name is looked up without a lease. Whether what comes after it in its directory is likely to be looked up
     /// too: so it seems with the second look in a row, and again with the third, fifth, ninth and so on.
     fn goes_through(&self, parent: Ino) -> bool {
@@ -110,6 +108,32 @@ impl Kernel {
         let before = before.map_or(0, |(_, times)| *times);
         looked_into.put(parent, (now, before.saturating_add(1)));
         before.is_power_of_two()
+    }
+
+    /// A name is moved, or two are exchanged: for as long as the kernel may keep one of them, it may keep the other.
+    fn moves(&self, from: (Ino, &[u8]), to: (Ino, &[u8])) {
+        let mut told = self.told.lock();
+        forget_old(&mut told);
+        for (old, new) in [(from, to), (to, from)] {
+            let of = |name: (Ino, &[u8]), told: &Told| (told.parent, &*told.name) == name;
+            let olds: Vec<(Instant, Option<Ino>)> =
+                told.iter().filter(|told| of(old, told)).map(|told| (told.at, told.found)).collect();
+            for (at, found) in olds {
+                // Once each, or names that are moved to and fro would become more each time.
+                if !told.iter().any(|known| of(new, known) && known.found == found && known.at >= at) {
+                    told.push_back(Told { at, parent: new.0, name: new.1.into(), found });
+                }
+            }
+        }
+        told.make_contiguous().sort_by_key(|told| told.at);
+    }
+}
+
+/// Drops what the kernel does not keep any more. Names are in the order in which it was told of them.
+fn forget_old(told: &mut VecDeque<Told>) {
+    let now = Instant::now();
+    while told.front().is_some_and(|oldest| oldest.at + NAMES_LIVE + MARGIN < now) {
+        told.pop_front();
     }
 }
 
@@ -187,7 +211,7 @@ impl FileSystem {
         if !self.kernel.goes_through(parent) {
             return;
         }
-        // What is not known of the directory yet is not worth asking for.
+        // Without the directory's blocks there is nothing to wish for: the operation that follows brings them.
         let Ok(entries) = self.backend.latest().entries(directory, Some(name), LOOK_AHEAD) else {
             return;
         };
@@ -218,15 +242,12 @@ impl FileSystem {
         let files: Vec<Handle> = [basis.directory].into_iter().chain(basis.found).collect();
         let Some(left) = self.backend.leased_for(basis.stamp, &files) else { return Duration::ZERO };
         let life = left.saturating_sub(MARGIN).min(NAMES_LIVE);
-        let at = Instant::now();
         let mut told = self.kernel.told.lock();
-        while told.front().is_some_and(|oldest| oldest.at + NAMES_LIVE + MARGIN < at) {
-            told.pop_front();
-        }
+        forget_old(&mut told);
         if life.is_zero() || told.len() >= NAMES_MAX {
             return Duration::ZERO;
         }
-        told.push_back(Told { at, parent, name: name.into(), found });
+        told.push_back(Told { at: Instant::now(), parent, name: name.into(), found });
         drop(told);
         // From now on a request about it may come without a LOOKUP before.
         if let Some(ino) = found {
@@ -292,16 +313,10 @@ impl FileSystem {
         handles.is_ok_and(|handles| self.backend.holds_leases(&handles))
     }
 
-    /// A name is about to be moved here, or two exchanged: the kernel takes along how long it may keep what they lead to. So what
-    /// it was told of one counts for the other too, before anybody else can come to know of the move.
+    /// A name is about to be moved here, or two exchanged. The kernel takes along how long it may keep what they lead to, so it is
+    /// told to forget both names from now on, before anybody else can come to know of the move.
     pub(super) fn name_moves(&self, from: (Ino, &[u8]), to: (Ino, &[u8])) {
-        let mut told = self.kernel.told.lock();
-        let at = Instant::now();
-        for (old, new) in [(from, to), (to, from)] {
-            let is_old = |told: &&Told| (told.parent, &*told.name) == old;
-            let moved: Vec<Option<Ino>> = told.iter().filter(is_old).map(|told| told.found).collect();
-            told.extend(moved.into_iter().map(|found| Told { at, parent: new.0, name: new.1.into(), found }));
-        }
+        self.kernel.moves(from, to);
     }
 
     /// Something was changed here in a way that the kernel does not know of. Does not wait for it to forget names.
@@ -310,5 +325,28 @@ impl FileSystem {
             let (done, _) = std::sync::mpsc::channel();
             forget(names, vec![ino], done);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves: what the kernel keeps of a name counts for the name it is moved to, for just as long; and names that are moved to
+    /// and fro do not become more.
+    #[test]
+    fn moved_names_are_remembered_once() {
+        let kernel = Kernel::default();
+        let (here, found) = (Ino(5), Some(Ino(9)));
+        let at = Instant::now();
+        kernel.told.lock().push_back(Told { at, parent: here, name: (*b"old").into(), found });
+        for _ in 0..100 {
+            kernel.moves((here, b"old"), (here, b"new"));
+            kernel.moves((here, b"new"), (here, b"old"));
+            kernel.moves((here, b"unknown"), (here, b"other"));
+        }
+        let told = kernel.told.lock();
+        let names: Vec<(&[u8], Instant)> = told.iter().map(|told| (&*told.name, told.at)).collect();
+        assert_eq!(names, [(&b"old"[..], at), (b"new", at)]);
     }
 }

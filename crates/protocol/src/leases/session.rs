@@ -11,12 +11,12 @@ const ROAM_MS: u64 = 1_000;
 /// Most files that a session gets back.
 const GIVEN_UP_MAX: usize = 4096;
 
-/// A scope of a session.
+/// A lease of a session.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Held {
-    /// Held for as long as the session lasts; with its age, and since when.
-    Firmly(u64, u64),
-    /// Recalled, and held until then unless it is given up.
+pub(super) enum Lease {
+    /// It lasts as long as the session.
+    Active { age: u64, since_ms: u64 },
+    /// It was recalled, and lasts until then unless it is given up.
     Recalled { until_ms: u64 },
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Exclusive {
 pub(super) struct Session {
     pub(super) epoch: u64,
     pub(super) expires_ms: u64,
-    pub(super) scopes: BTreeMap<Scope, Held>,
+    pub(super) scopes: BTreeMap<Scope, Lease>,
     /// Those held firmly, oldest first.
     pub(super) ages: BTreeMap<u64, Scope>,
     pub(super) next_age: u64,
@@ -127,8 +127,8 @@ impl Session {
     /// Until when a scope is held, if it is.
     pub(super) fn until(&self, scope: &Scope) -> Option<u64> {
         match self.scopes.get(scope)? {
-            Held::Firmly(..) => Some(self.expires_ms),
-            Held::Recalled { until_ms } => Some(*until_ms),
+            Lease::Active { .. } => Some(self.expires_ms),
+            Lease::Recalled { until_ms } => Some(*until_ms),
         }
     }
 
@@ -143,9 +143,9 @@ impl Session {
             recalled.exclusive.push(*scope);
         }
         for scope in what.scopes {
-            let Some(held) = self.scopes.get_mut(&scope) else { continue };
-            let Held::Firmly(age, _) = *held else { continue };
-            *held = Held::Recalled { until_ms: self.expires_ms };
+            let Some(lease) = self.scopes.get_mut(&scope) else { continue };
+            let Lease::Active { age, .. } = *lease else { continue };
+            *lease = Lease::Recalled { until_ms: self.expires_ms };
             self.ages.remove(&age);
             recalled.scopes.push(scope);
         }

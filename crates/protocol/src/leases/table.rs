@@ -22,7 +22,7 @@
 //! to who has had [`STREAK`] operations in a row there, as nobody else seems to work there any more.
 
 use super::exclusive::Exclusives;
-use super::session::{Exclusive, Held, Outstanding, Session};
+use super::session::{Exclusive, Lease, Outstanding, Session};
 use super::{
     EXCLUSIVE_MS, LeaseGrant, LeaseWish, Recall, SCOPES_MAX, Scope, Spell, Touched, Withheld, principal_of,
 };
@@ -54,14 +54,15 @@ const TURNS_MAX: usize = 8;
 const SHARED_MS_MIN: u64 = 1_000;
 /// Longest.
 const SHARED_MS_MAX: u64 = 60_000;
-/// So many operations of one device in a row, among those that read or change something of a user's or group's, end that time
-/// for these files: what single files cost by then is what another recall will. Others lose what they have left there, unless
-/// they have operated within [`IDLE_MS`] and hold some of it exclusively.
+/// Operations in a row after which a device is taken to work alone in a user's or group's files: it is granted all of them
+/// although they were recalled a moment ago, since single files have cost it as much by then as another recall will. Others
+/// lose what leases they have left there, unless one of them holds some exclusively and has operated within [`IDLE_MS`].
 const STREAK: u32 = 8;
-/// Who has not operated for so long does not need what it holds exclusively, in milliseconds: what is gathered is sent sooner.
-const IDLE_MS: u64 = 1_000;
-/// So often that number is doubled when these files keep being recalled.
+/// How often that number is doubled at most where these files keep being recalled.
 const STREAK_DOUBLINGS_MAX: u32 = 3;
+/// A session that has not operated for so long does not use what it holds exclusively, in milliseconds: who changes something
+/// under it sends that within a third of a second.
+const IDLE_MS: u64 = 1_000;
 /// A recall that takes longer to acknowledge makes its holder a slow one, in milliseconds.
 const ACKNOWLEDGE_MS_MAX: u64 = 10_000;
 /// Shortest time for which a slow device is granted nothing, in milliseconds.
@@ -394,7 +395,7 @@ impl LeaseTable {
             let is_kept = |scope: &Scope| session.exclusive.get(scope).is_some_and(|held| !held.is_recalled);
             scopes.retain(|scope| !is_kept(scope));
             let slice_ends_ms = |scope: &Scope| match session.scopes.get(scope) {
-                Some(Held::Firmly(_, since_ms)) => since_ms + LOOK_MS,
+                Some(Lease::Active { since_ms, .. }) => since_ms + LOOK_MS,
                 _ => 0,
             };
             let ends_ms = scopes.iter().map(slice_ends_ms).max().unwrap_or(0);
@@ -433,7 +434,7 @@ impl LeaseTable {
         self.lapse(id, now_ms);
         if fresh {
             self.end_earlier_runs(id);
-            self.uses(id, wish, touched, now_ms);
+            self.note_use(id, wish, touched, now_ms);
         }
         let mut grant = LeaseGrant::none(match fresh {
             true => self.exclusives.withheld_from(id.device),
@@ -481,13 +482,18 @@ impl LeaseTable {
 
     /// Notes whose files an operation reads and changes. Where its device works alone, it seems, others lose the leases that they
     /// have left there, so that a later operation gets all of these files.
-    fn uses(&mut self, id: SessionId, wish: &LeaseWish, touched: &Touched, now_ms: u64) {
-        let files = touched.files.iter().chain(&touched.reads).map(|file| file.principal);
-        for principal in files.collect::<BTreeSet<PrincipalId>>() {
-            let changes = wish.exclusive && touched.changes(&Scope::Principal(principal));
+    fn note_use(&mut self, id: SessionId, wish: &LeaseWish, touched: &Touched, now_ms: u64) {
+        // Anything may be named as read, so that makes no new entry. What is changed belongs to somebody in the membership.
+        for principal in touched.reads.iter().map(|file| file.principal).collect::<BTreeSet<PrincipalId>>() {
+            let is_changed = touched.changes(&Scope::Principal(principal));
+            if let Some(of) = self.uses.get_mut(&principal).filter(|_| !is_changed) {
+                of.by(id.device);
+            }
+        }
+        for principal in touched.files.iter().map(|file| file.principal).collect::<BTreeSet<PrincipalId>>() {
             let of = self.uses.entry(principal).or_default();
             of.by(id.device);
-            if !changes || !of.is_of(id.device, now_ms) {
+            if !wish.exclusive || !of.is_of(id.device, now_ms) {
                 continue;
             }
             let sessions = self.interest.get(&principal).into_iter().flat_map(BTreeMap::keys);
@@ -620,7 +626,7 @@ impl LeaseTable {
             }
             let principal = principal_of(&scope);
             let whole = Scope::Principal(principal);
-            if scope != whole && matches!(session.scopes.get(&whole), Some(Held::Firmly(..))) {
+            if scope != whole && matches!(session.scopes.get(&whole), Some(Lease::Active { .. })) {
                 continue;
             }
             let is_claimed = all_claimed
@@ -651,7 +657,7 @@ impl LeaseTable {
         if session.scopes.contains_key(&scope) {
             return;
         }
-        session.scopes.insert(scope, Held::Firmly(session.next_age, now_ms));
+        session.scopes.insert(scope, Lease::Active { age: session.next_age, since_ms: now_ms });
         session.ages.insert(session.next_age, scope);
         session.next_age += 1;
         self.holders.entry(scope).or_default().insert(id);
@@ -726,6 +732,12 @@ impl LeaseTable {
             && !self.claims.values().any(waits)
     }
 
+    /// Of how many users and groups it is remembered who uses their files.
+    #[cfg(test)]
+    pub(super) fn owners_used(&self) -> usize {
+        self.uses.len()
+    }
+
     fn is_inherited(&self, id: SessionId) -> bool {
         self.inherited > 0
             && self.sessions.iter().any(|(other, session)| other.device != id.device && session.inherited)
@@ -768,7 +780,7 @@ impl LeaseTable {
             session.handed_over(now_ms.saturating_sub(recall.at_ms));
             let given_up = |scope: &&Scope| session.exclusive.remove(*scope).is_some();
             let exclusive: Vec<Scope> = recall.exclusive.iter().filter(given_up).copied().collect();
-            let is_gone = |scope: &Scope| matches!(session.scopes.get(scope), Some(Held::Recalled { .. }));
+            let is_gone = |scope: &Scope| matches!(session.scopes.get(scope), Some(Lease::Recalled { .. }));
             let scopes: Vec<Scope> = recall.scopes.into_iter().filter(is_gone).collect();
             for scope in &scopes {
                 self.sessions.get_mut(&id).expect("it is there").scopes.remove(scope);

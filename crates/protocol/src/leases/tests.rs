@@ -561,6 +561,11 @@ fn floods_are_bounded() {
         table.grant(SessionId { device: DeviceId(3), run }, &wish, &nothing(), run == 0, &nothing(), 20);
     }
     assert!(table.sessions().filter(|(id, _)| id.device == DeviceId(3)).count() <= 16);
+    // Whatever is named as read, whether it belongs to anybody or not, leaves nothing behind.
+    let named = LeaseWish { reads: (0..4096).map(|user| file(10_000 + user, 1)).collect(), ..exclusively(3) };
+    let touched = Touched::file(file(3, 1)).reading(Some(&named), |of| of == file(3, 1).principal);
+    table.grant(session(3), &named, &touched, true, &nothing(), 20);
+    assert_eq!(table.owners_used(), 1);
     assert_eq!(granted(&mut table, 4, &[Scope::File(file(2, 1))], 20).scopes.len(), 1);
 }
 
