@@ -19,6 +19,8 @@ const BLOCK: u64 = 512;
 const SECRET: &[u8] = b"ALICE'S SECRET, ";
 const HONEST: &str = env!("CARGO_BIN_EXE_holdfast-stack-host");
 const HOSTILE: &str = env!("CARGO_BIN_EXE_holdfast-stack-red-team");
+/// How the hostile program's process ends when it has played its part.
+const ATTACKED: i32 = 3;
 const MARK: &[u8] = b"holdfast red team, orders: ";
 
 /// A file's content: lines of alice's, told apart by their numbers, that are hers alone.
@@ -156,13 +158,26 @@ impl Running {
         fs::read_to_string(self.place.path().join("words")).unwrap_or_default()
     }
 
+    /// Whether a component's process has ended after it had played the enemy, in any of its lives.
+    pub fn has_attacked(&self, component: &str) -> bool {
+        self.attackers_end(component).is_some()
+    }
+
+    /// How the host's log says that the process ended which had played the enemy. A component's `last_end` may be the
+    /// end of the honest process that was started after it.
+    fn attackers_end(&self, component: &str) -> Option<String> {
+        let component = format!("component=\"{component}\"");
+        let words = self.words();
+        let mut ends = words.lines().filter(|line| line.contains(&component));
+        ends.find(|line| line.contains(&format!("ended with code {ATTACKED}"))).map(str::to_owned)
+    }
+
     /// What an enemy reported when it ended, by name; waits for it.
     pub fn report(&mut self, component: &str) -> BTreeMap<String, u64> {
-        self.until("a report", |running| {
-            running.component(component)["last_end"].as_str().is_some_and(|end| end.contains("last words"))
-        });
-        let words = self.component(component)["last_end"].as_str().expect("words").to_owned();
-        let words = words.split_once("last words:").expect("words").1.to_owned();
+        self.until("a report", |running| running.has_attacked(component));
+        let end = self.attackers_end(component).expect("it has ended");
+        let words = end.split_once("last words:").unwrap_or_else(|| panic!("no report: {end}")).1;
+        let words = words.split('"').next().expect("one part at least");
         let pairs = words.split_whitespace().filter_map(|pair| pair.split_once('='));
         pairs.filter_map(|(name, count)| Some((name.to_owned(), count.parse().ok()?))).collect()
     }

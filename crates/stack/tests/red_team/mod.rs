@@ -344,7 +344,7 @@ fn swapping_cache(table: &mut Table) {
     table.put(role, 1, "references to her other blocks: where her writes go", unless(aftermath(running)));
 
     let mut running = enemy(role, "hoard");
-    running.until("its end", |running| running.last_end(role).contains("code 3"));
+    running.until("its end", |running| running.has_attacked(role));
     table.put(
         role,
         7,
@@ -430,7 +430,7 @@ fn greedy_session(table: &mut Table) {
         let mut running = attacked(Enemy { role, attack, first: second() - 1, end: second() });
         let (host, open) = (running.memory(None), running.host_files());
         let policy = running.memory(Some("policy-manager"));
-        running.until("its end", |running| running.last_end("vfs-1").contains("code 3"));
+        running.until("its end", |running| running.has_attacked("vfs-1"));
         let mut wrong = bystanders(&mut running, role, 0);
         for (grown, who) in [
             (running.memory(None).saturating_sub(host), "the host"),
