@@ -5,6 +5,7 @@
 //! view the present one: while an operation whose caller has its answer must be made again, and when one has waited for
 //! its COMMIT for so long that the server may have declared it dead.
 
+use super::pump::About;
 use super::queue::Reads;
 use super::shared::Shared;
 use super::wishes::Wishes;
@@ -128,6 +129,17 @@ impl Leases {
         }
     }
 
+    /// Wishes for a lease with the next operation that only looks, unless somebody would have to give up something for that.
+    pub fn want_ahead(&self, file: Handle) {
+        if self.enabled {
+            let now_ms = now_ms();
+            let mut state = self.state.lock();
+            if !state.holder.holds(file, now_ms) {
+                state.wishes.want_ahead(file);
+            }
+        }
+    }
+
     /// Whether files may be read from the newest accepted view: they are under lease, or held exclusively.
     pub fn holds(&self, files: &[Handle]) -> bool {
         let now_ms = now_ms();
@@ -138,20 +150,24 @@ impl Leases {
     }
 
     /// What to say with the next operation, which reads this; `beside`: what is likely to be changed next.
-    pub fn wish(&self, reads: &Reads, beside: &[Handle]) -> Option<LeaseWish> {
+    pub fn wish(&self, reads: &Reads, beside: &[Handle], about: About) -> Option<LeaseWish> {
         if !self.enabled {
             return None;
         }
         let now_ms = now_ms();
         let mut state = self.state.lock();
-        let (edits, reads_only) =
+        let (edits, reads_only): (Vec<Handle>, Vec<Handle>) =
             reads.files.iter().copied().partition(|file| state.wishes.is_edited(file, now_ms));
+        let also = match about {
+            About::Look if edits.is_empty() => state.wishes.take_ahead(),
+            _ => beside.to_vec(),
+        };
         Some(LeaseWish {
             run: self.run,
             scopes: state.wishes.take(),
             reads: reads_only,
             edits,
-            also: beside.to_vec(),
+            also,
             reads_everything: reads.everything,
             exclusive: state.wants_exclusive,
         })

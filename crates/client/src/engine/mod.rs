@@ -247,6 +247,11 @@ impl Engine {
         self.shared.leases.want(file);
     }
 
+    /// Makes the next operation that only looks wish for a lease of a file, where nobody has to give up anything for that.
+    pub fn want_lease_ahead(&self, file: Handle) {
+        self.shared.leases.want_ahead(file);
+    }
+
     /// Registers what is told of leases that are recalled. They are not served from any more; the server hears that
     /// they are given up once every hook has returned. What rests on something that is not held exclusively any more must
     /// have been sent by then. It must not wait for a fetch or a modification by others.

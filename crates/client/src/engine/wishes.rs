@@ -31,6 +31,8 @@ const EDITED_MAX: usize = 8192;
 #[derive(Default)]
 pub(super) struct Wishes {
     wanted: BTreeSet<Scope>,
+    /// Files that are likely to be looked at next, at most [`WISHES_MAX`].
+    ahead: BTreeSet<Handle>,
     /// Whose files are wished for one by one.
     fine: HashMap<PrincipalId, Spell>,
     /// What was answered under leases of all that they own, since the last recall.
@@ -56,6 +58,18 @@ impl Wishes {
         }
         // Where others work in the same user's or group's files, this is what can be had; and it says what is read.
         self.wanted.insert(Scope::File(file));
+    }
+
+    /// A file is likely to be read next.
+    pub fn want_ahead(&mut self, file: Handle) {
+        if self.ahead.len() < WISHES_MAX {
+            self.ahead.insert(file);
+        }
+    }
+
+    /// What is likely to be read next.
+    pub fn take_ahead(&mut self) -> Vec<Handle> {
+        std::mem::take(&mut self.ahead).into_iter().collect()
     }
 
     /// Whether others have just changed a file, which is looked at once more.

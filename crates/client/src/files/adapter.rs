@@ -151,6 +151,10 @@ impl Backend for EngineBackend {
         self.engine.want_lease(file);
     }
 
+    fn want_lease_ahead(&self, file: Handle) {
+        self.engine.want_lease_ahead(file);
+    }
+
     fn exclusive(&self) -> Option<Duration> {
         self.engine.exclusive()
     }

@@ -199,6 +199,9 @@ pub trait Backend: Send + Sync {
     /// Makes the next operation wish for a lease of a file.
     fn want_lease(&self, _file: Handle) {}
 
+    /// The next operation that only looks wishes for a lease of a file, where nobody has to give up anything for it.
+    fn want_lease_ahead(&self, _file: Handle) {}
+
     /// For how long this client holds anything exclusively unless it is recalled: so long nobody else reads or changes that.
     /// `None`: nothing.
     fn exclusive(&self) -> Option<Duration> {

@@ -215,7 +215,7 @@ impl FileSystem {
         let Ok(entries) = self.backend.latest().entries(directory, Some(name), LOOK_AHEAD) else {
             return;
         };
-        entries.iter().for_each(|(_, entry)| self.backend.want_lease(entry.handle));
+        entries.iter().for_each(|(_, entry)| self.backend.want_lease_ahead(entry.handle));
     }
 
     /// For how long the kernel may keep the answer to a LOOKUP.

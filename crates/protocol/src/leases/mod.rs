@@ -175,8 +175,9 @@ pub struct LeaseWish {
     /// What it reads because it is about to change it; at most [`WISHES_MAX`]. Who wishes to hold that exclusively waits its
     /// turn, as if it were changed now.
     pub edits: Vec<Handle>,
-    /// What it would also hold exclusively beside what the operation changes, where nobody has to give up anything for that:
-    /// what is in a directory that is worked in; at most [`WISHES_MAX`].
+    /// What it would also hold exclusively beside what the operation changes, or have leases of if it changes nothing, where
+    /// nobody has to give up anything for that: what is in a directory that is worked in, or gone through; at most
+    /// [`WISHES_MAX`]. The operation does not read it, so it waits for nobody who holds it.
     pub also: Vec<Handle>,
     /// Whether it reads everything.
     pub reads_everything: bool,

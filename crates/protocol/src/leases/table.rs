@@ -475,7 +475,9 @@ impl LeaseTable {
             let beside: Vec<Scope> = taken_up.iter().copied().chain(also).collect();
             self.grant_exclusively(id, &beside, touched, fresh, pending, now_ms, &mut grant);
         }
-        let wanted = wish.scopes.iter().copied().chain(taken_up).collect();
+        let ahead = wish.also.iter().filter(|_| touched.is_empty()).map(|file| Scope::File(*file));
+        let ahead: Vec<Scope> = ahead.filter(|scope| !self.others_take_up(id, scope, now_ms)).collect();
+        let wanted = wish.scopes.iter().copied().chain(taken_up).chain(ahead).collect();
         self.grant_leases(id, wanted, fresh, pending, now_ms, &mut grant);
         grant
     }

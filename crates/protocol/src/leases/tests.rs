@@ -653,3 +653,17 @@ fn holders() {
     holder.expire(2_000);
     assert_eq!((holder.count(), holder.holds(one, 310)), (0, false));
 }
+
+/// Proves: who only looks is given leases of what it would look at next, but for what others hold exclusively, which it does not
+/// wait for.
+#[test]
+fn what_comes_next_is_waited_for_by_nobody() {
+    let mut table = LeaseTable::new(TERM, 1);
+    granted(&mut table, 3, &[Scope::File(file(9, 1))], 5);
+    changes(&mut table, 1, file(9, 2), 10);
+    let ahead = LeaseWish { also: vec![file(9, 2), file(9, 3)], ..wish(2, &[Scope::File(file(9, 1))]) };
+    let touched = Touched::default().reading(Some(&ahead), |_| true);
+    assert_eq!(table.in_the_way(DeviceId(2), &touched, false, 20), None);
+    let grant = table.grant(session(2), &ahead, &touched, true, &nothing(), 20);
+    assert_eq!(grant.scopes, [Scope::File(file(9, 1)), Scope::File(file(9, 3))]);
+}

@@ -68,6 +68,10 @@ impl Backend for WriteBack {
         self.shared.inner.want_lease(file);
     }
 
+    fn want_lease_ahead(&self, file: Handle) {
+        self.shared.inner.want_lease_ahead(file);
+    }
+
     fn upload(&self, about: About) -> Box<dyn Upload + '_> {
         match self.shared.options.gathers {
             true => Box::new(self.shared.gathering_sink(about)),
