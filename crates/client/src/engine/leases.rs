@@ -5,7 +5,6 @@
 //! view the present one: while an operation whose caller has its answer must be made again, and when one has waited for
 //! its COMMIT for so long that the server may have declared it dead.
 
-use super::pump::About;
 use super::queue::Reads;
 use super::shared::Shared;
 use super::wishes::Wishes;
@@ -129,7 +128,7 @@ impl Leases {
         }
     }
 
-    /// Wishes for a lease with the next operation that only looks, unless somebody would have to give up something for that.
+    /// Asks for a lease of a file with the next operation that only looks, as far as nobody has to give up anything for it.
     pub fn want_ahead(&self, file: Handle) {
         if self.enabled {
             let now_ms = now_ms();
@@ -149,8 +148,9 @@ impl Leases {
         files.iter().all(holds) && state.is_certain(now_ms) && !self.is_redoing()
     }
 
-    /// What to say with the next operation, which reads this; `beside`: what is likely to be changed next.
-    pub fn wish(&self, reads: &Reads, beside: &[Handle], about: About) -> Option<LeaseWish> {
+    /// What to say with the next operation, which reads this; `beside`: what is likely to be changed next. If it `only_looks` and
+    /// reads nothing that is likely to be changed, it asks for what [`want_ahead`](Self::want_ahead) named as well.
+    pub fn wish(&self, reads: &Reads, beside: &[Handle], only_looks: bool) -> Option<LeaseWish> {
         if !self.enabled {
             return None;
         }
@@ -158,10 +158,8 @@ impl Leases {
         let mut state = self.state.lock();
         let (edits, reads_only): (Vec<Handle>, Vec<Handle>) =
             reads.files.iter().copied().partition(|file| state.wishes.is_edited(file, now_ms));
-        let also = match about {
-            About::Look if edits.is_empty() => state.wishes.take_ahead(),
-            _ => beside.to_vec(),
-        };
+        let asks_ahead = only_looks && edits.is_empty();
+        let also = if asks_ahead { state.wishes.take_ahead() } else { beside.to_vec() };
         Some(LeaseWish {
             run: self.run,
             scopes: state.wishes.take(),

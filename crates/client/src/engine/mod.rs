@@ -247,7 +247,7 @@ impl Engine {
         self.shared.leases.want(file);
     }
 
-    /// Makes the next operation that only looks wish for a lease of a file, where nobody has to give up anything for that.
+    /// Makes the next operation that only looks ask for a lease of a file, as far as nobody has to give up anything for it.
     pub fn want_lease_ahead(&self, file: Handle) {
         self.shared.leases.want_ahead(file);
     }

@@ -31,7 +31,8 @@ const EDITED_MAX: usize = 8192;
 #[derive(Default)]
 pub(super) struct Wishes {
     wanted: BTreeSet<Scope>,
-    /// Files that are likely to be looked at next, at most [`WISHES_MAX`].
+    /// Files that are likely to be looked at next, at most [`WISHES_MAX`]: leases of them are worth having, and not worth
+    /// calling others back for.
     ahead: BTreeSet<Handle>,
     /// Whose files are wished for one by one.
     fine: HashMap<PrincipalId, Spell>,
@@ -60,14 +61,14 @@ impl Wishes {
         self.wanted.insert(Scope::File(file));
     }
 
-    /// A file is likely to be read next.
+    /// Adds a file to those that the next operation that only looks asks leases of, if there is room.
     pub fn want_ahead(&mut self, file: Handle) {
         if self.ahead.len() < WISHES_MAX {
             self.ahead.insert(file);
         }
     }
 
-    /// What is likely to be read next.
+    /// Takes the files that [`want_ahead`](Self::want_ahead) added, for an operation that only looks.
     pub fn take_ahead(&mut self) -> Vec<Handle> {
         std::mem::take(&mut self.ahead).into_iter().collect()
     }
@@ -167,6 +168,17 @@ mod tests {
             wishes.again(taken);
             assert!(wishes.take().len() <= WISHES_MAX);
         }
+    }
+
+    /// Proves: what is looked at ahead is asked for once, by itself, since what is wished for otherwise counts as read, and whoever
+    /// holds it is waited for; and it is never more than an operation may carry.
+    #[test]
+    fn what_comes_next_is_not_read() {
+        let mut wishes = Wishes::default();
+        (0..WISHES_MAX as u64 + 10).for_each(|number| wishes.want_ahead(file(number)));
+        assert_eq!(wishes.take(), []);
+        assert_eq!(wishes.take_ahead().len(), WISHES_MAX);
+        assert_eq!(wishes.take_ahead(), []);
     }
 
     /// Proves: what is in a directory is wished for with the first change there, and seldom with those that follow at once.

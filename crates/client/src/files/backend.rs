@@ -199,7 +199,8 @@ pub trait Backend: Send + Sync {
     /// Makes the next operation wish for a lease of a file.
     fn want_lease(&self, _file: Handle) {}
 
-    /// The next operation that only looks wishes for a lease of a file, where nobody has to give up anything for it.
+    /// Makes the next operation that only looks ask for a lease of a file that is likely to be read next. It is granted if nobody
+    /// has to give up anything for it, and not waited for.
     fn want_lease_ahead(&self, _file: Handle) {}
 
     /// For how long this client holds anything exclusively unless it is recalled: so long nobody else reads or changes that.

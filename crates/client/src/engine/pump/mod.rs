@@ -109,7 +109,8 @@ struct LeaseAsked {
     /// Files in the directories that it changes, at most [`BESIDE_MAX`]: they are likely to be changed next, so leases of them
     /// are wished for with it.
     beside: Vec<Handle>,
-    about: About,
+    /// Whether it changes nothing.
+    only_looks: bool,
     wish: Option<LeaseWish>,
     /// When its declaration was sent first.
     first_sent_ms: Option<u64>,
@@ -117,16 +118,6 @@ struct LeaseAsked {
     grant: Option<(LeaseGrant, u64)>,
     /// What others hold exclusively.
     withheld: Option<Withheld>,
-}
-
-/// What an operation is for.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(in crate::engine) enum About {
-    /// To look at something.
-    Look,
-    /// To change something, and perhaps to look as well.
-    #[default]
-    Change,
 }
 
 /// What an operation means for one wish.
@@ -273,10 +264,7 @@ impl Pump {
             fast = false;
             planned = self.plan(&jobs, self.allocator.begin(), path(fast));
         }
-        let about = match planned.changed().next() {
-            None => About::Look,
-            Some(_) => About::Change,
-        };
+        let only_looks = planned.changed().next().is_none();
         let rest = jobs.split_off(planned.took);
         if !rest.is_empty() {
             self.shared.queue.push_front(rest);
@@ -316,7 +304,7 @@ impl Pump {
             former_table: self.own_table(),
             epoch: Some(self.signer.floor().epoch),
             jobs,
-            lease: LeaseAsked { reads, beside, about, ..LeaseAsked::default() },
+            lease: LeaseAsked { reads, beside, only_looks, ..LeaseAsked::default() },
             ..Operation::default()
         };
         // What this operation reserves is not to be relied on before it is committed; its numbers are spent in
