@@ -2,9 +2,9 @@
 
 use crate::common;
 
-use common::{eventually, free_port, run, text};
+use common::{eventually, eventually_some, free_port, run, text};
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -193,9 +193,19 @@ fn ext4_from_plain_to_plain() {
         assert_eq!(fs::read(at.join("marked")).expect("read"), marked);
         ends_with(&mut home.volume(&["scrub", "disk.img", "--rate", "0"]), 0, &["0 are bad"]);
     }
+    // Who lets go of it a moment later, as a process does that was starting in a mount namespace of its own, is waited for.
+    let exclusively = rustix::fs::OFlags::EXCL.bits() as i32;
+    let mut options = File::options();
+    options.read(true).custom_flags(exclusively);
+    let used = eventually_some("it is free", || options.open(&device).ok());
+    let lets_go = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(500));
+        drop(used);
+    });
     run(home.volume(&["detach"]).arg(&device));
     run(&mut home.volume(&["unprotect", "disk.img", "--remove-log"]));
     assert!(!home.path("disk.img.log").exists());
+    lets_go.join().expect("it lets go");
     run(Command::new("e2fsck").args(["-f", "-n"]).arg(&image));
     let _plain = Mounted::new(&image, &at);
     assert_eq!(fs::read(at.join("marked")).expect("read"), marked);

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long it takes at most until it is noticed that a client has just gone.
+/// How long it takes at most until it is noticed that a client has just gone, or that what was just unmounted is let go of.
 const GOING: Duration = Duration::from_secs(2);
 
 /// A server of NBD.
@@ -85,7 +85,12 @@ impl Ublk {
     /// Takes it away, or refuses to.
     pub fn end(&self, manner: Manner) -> Outcome {
         let mut device = self.device.lock();
-        if manner == Manner::Gently && device.as_ref().is_some_and(|device| device.is_busy()) {
+        let is_busy = || manner == Manner::Gently && device.as_ref().is_some_and(|device| device.is_busy());
+        let end = Instant::now() + GOING;
+        while is_busy() && Instant::now() < end {
+            std::thread::sleep(GOING / 40);
+        }
+        if is_busy() {
             return Err(Failure::new(Exit::InUse, format!("{}: is in use", self.path.display()))
                 .hint("unmount what is on it first"));
         }

@@ -256,15 +256,15 @@ fn end_loop_device(device: &Path, file: &Path, manner: Manner) -> Outcome {
     if !is_there() {
         return Ok(());
     }
-    if manner == Manner::Gently {
-        let exclusively = rustix::fs::OFlags::EXCL.bits() as i32;
-        match File::options().read(true).custom_flags(exclusively).open(device) {
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                let message = format!("{}: is in use{}", device.display(), mounted_on(device));
-                return Err(Failure::new(Exit::InUse, message).hint("unmount it first"));
-            }
-            _ => {}
+    let start = Instant::now();
+    while manner == Manner::Gently && is_used_exclusively(device) {
+        // A process that is just starting in a mount namespace of its own has a copy of what was unmounted here, for a moment.
+        let place = mounted_on(device);
+        if !place.is_empty() || start.elapsed() > PATIENCE {
+            let message = format!("{}: is in use{place}", device.display());
+            return Err(Failure::new(Exit::InUse, message).hint("unmount it first"));
         }
+        std::thread::sleep(PAUSE);
     }
     losetup(&["-d".as_ref(), device])?;
     let start = Instant::now();
@@ -276,6 +276,13 @@ fn end_loop_device(device: &Path, file: &Path, manner: Manner) -> Outcome {
         std::thread::sleep(PAUSE);
     }
     Ok(())
+}
+
+/// Whether a device is mounted, in any namespace, or a program has it for itself.
+fn is_used_exclusively(device: &Path) -> bool {
+    let exclusively = rustix::fs::OFlags::EXCL.bits() as i32;
+    let opened = File::options().read(true).custom_flags(exclusively).open(device);
+    opened.is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
 }
 
 /// Where a device, or a partition of it, is mounted, in words.
