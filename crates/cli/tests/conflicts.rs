@@ -5,7 +5,6 @@ use crate::common;
 use common::holder::Holder;
 use common::{World, run, text};
 use std::fs;
-use std::path::Path;
 
 /// Proves: the version that is overwritten unseen is listed, in words and as data, for its loser too, and can be
 /// copied out whole and removed; the mount that overwrote it says so in its log; what does not exist or may not be
@@ -38,7 +37,7 @@ fn an_overwritten_version_is_found_again() {
         }
         assert!(said.contains("holdfast conflicts get ID --out FILE"), "{said}");
     }
-    let log = fs::read_to_string(find_log(&world.path("anna-state"))).expect("a log");
+    let log = world.mount_log("anna");
     assert!(log.contains("not seen here, was overwritten") && log.contains("team/plan.txt"), "{log}");
 
     let listed = |which: &[&str]| -> Vec<serde_json::Value> {
@@ -78,20 +77,4 @@ fn an_overwritten_version_is_found_again() {
     let elsewhere = world.holdfast("ben").args(["conflicts", "/tmp"]).output().expect("it runs");
     assert_eq!(elsewhere.status.code(), Some(79), "{}", text(&elsewhere));
     assert!(text(&elsewhere).contains("mount it first"), "{}", text(&elsewhere));
-}
-
-/// The log file below a state directory.
-fn find_log(folder: &Path) -> std::path::PathBuf {
-    let mut waiting = vec![folder.to_owned()];
-    while let Some(folder) = waiting.pop() {
-        for entry in fs::read_dir(&folder).expect("a folder").flatten() {
-            let path = entry.path();
-            if path.is_dir() {
-                waiting.push(path);
-            } else if path.file_name().is_some_and(|name| name == "log") {
-                return path;
-            }
-        }
-    }
-    panic!("no log below {}", folder.display());
 }

@@ -107,3 +107,36 @@ fn survives() {
     }
     assert_eq!(status(&world, "anna").0["conflicts"], serde_json::json!([]));
 }
+
+/// Proves: who gathers changes and looks at what another gathers, while that one does the same, waits for nobody's lease to run
+/// out: all that was closed is seen at once on both sides, and nobody had to go on without it.
+#[test]
+fn two_that_look_at_each_other() {
+    let mut world = World::new(&["anna", "ben"]);
+    let shared = [world.mount("anna").join("team"), world.mount("ben").join("team")];
+    fs::create_dir(shared[0].join("anna")).expect("made");
+    fs::create_dir(shared[1].join("ben")).expect("made");
+    let both = std::sync::Barrier::new(2);
+    let work = |mine: &Path, other: &Path| {
+        for round in 0..20 {
+            for number in 0..5 {
+                fs::write(mine.join(format!("{round}-{number}")), "made").expect("written");
+            }
+            both.wait();
+            let names = fs::read_dir(other).expect("listed").count();
+            assert!(names >= 5 * (round + 1), "{names} in round {round}");
+            for number in 0..3 {
+                fs::metadata(other.join(format!("{round}-{number}"))).expect("there");
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| work(&shared[0].join("anna"), &shared[0].join("ben")));
+        scope.spawn(|| work(&shared[1].join("ben"), &shared[1].join("anna")));
+    });
+    for who in ["anna", "ben"] {
+        let log = world.mount_log(who);
+        assert!(!log.contains("others go on before"), "{log}");
+        assert_eq!(status(&world, who).0["conflicts"], serde_json::json!([]));
+    }
+}

@@ -10,7 +10,9 @@
 //! - what is read under a lease, or in an answer, is no older than what the last change had left when the reading began;
 //! - no operation that reads or changes a file is ordered while another client holds that exclusively;
 //! - a change that a client made by itself is not overtaken on its way to the server;
-//! - nobody is told to wait for longer than a term.
+//! - nobody is told to wait for longer than a term;
+//! - whose operation waits for another client has nothing to send that the other may be waiting for: a client's operations are
+//!   ordered one after the other.
 //!
 //! A change of which its author has died, or that it has kept for longer than it held the file, promises nothing: the file is
 //! *uncertain* from then on.
@@ -64,6 +66,8 @@ pub enum Shortcut {
     LateCount,
     /// Clients acknowledge a recall before they have sent what they changed by themselves.
     HastyFlush,
+    /// Clients change files by themselves while they wait for an answer.
+    MakesMeanwhile,
     /// The server lies: it recalls nothing. Readers may be a term behind, and no more.
     NeverRecalls,
 }
@@ -109,6 +113,13 @@ struct Operation {
     begun_ms: u64,
     /// What each file was when it began.
     begun: Values,
+}
+
+impl Operation {
+    /// Whether it only sends changes that a client made by itself.
+    fn is_flush(&self) -> bool {
+        !self.changes.is_empty() && self.changes.values().all(Option::is_some)
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -273,7 +284,9 @@ impl Leases {
                 .operation
                 .as_ref()
                 .is_some_and(|operation| operation.changes.values().any(Option::is_none));
-            if client.makes > 0 && !goes_straight {
+            let asks = client.operation.as_ref().is_some_and(|operation| !operation.is_flush());
+            let may_make = !asks || (self.is(Shortcut::MakesMeanwhile) && !goes_straight);
+            if client.makes > 0 && may_make {
                 let holds = |file: &usize| client.holder.holds_exclusively(handle(*file), now_ms);
                 (0..FILES).filter(holds).for_each(|file| may(Event::Make(file)));
             }
@@ -593,8 +606,13 @@ impl Leases {
         }
     }
 
-    /// Checks whatever a client could read now under its leases.
+    /// Checks whatever a client could read now under its leases, and that none that waits is waited for.
     fn check(&self, state: &State) -> Result<(), String> {
+        for Waiting { client, operation, claim } in &state.waiting {
+            if claim.is_some() && !operation.is_flush() && !state.clients[*client].gathered.is_empty() {
+                return Err(format!("{} waits with changes of its own that others may wait for", name(*client)));
+            }
+        }
         for (index, client) in state.clients.iter().enumerate() {
             for file in 0..FILES {
                 let changes = |operation: &Operation| operation.changes.contains_key(&file);

@@ -32,6 +32,7 @@ fn each_rule_is_needed() {
         Shortcut::Forgetful,
         Shortcut::LateCount,
         Shortcut::HastyFlush,
+        Shortcut::MakesMeanwhile,
     ] {
         let broken = small().find_map(|(named, config)| {
             let report = explore(&mut Leases::new(Config { shortcut, ..config }), Limits::NONE, false);

@@ -311,6 +311,13 @@ impl World {
         text(&output)
     }
 
+    /// What `who`'s mounts have written to their log.
+    pub fn mount_log(&self, who: &str) -> String {
+        let state = self.path(&format!("{who}-state")).join(self.fsid());
+        let keys = std::fs::read_dir(state).expect("a mount has a state directory").flatten();
+        keys.filter_map(|key| std::fs::read_to_string(key.path().join("log")).ok()).collect()
+    }
+
     /// The process that serves `who`'s mount, from the state directory's lock holder.
     pub fn mount_process(&self, who: &str) -> Option<u32> {
         let output = Command::new("pgrep")

@@ -148,9 +148,12 @@ impl Leases {
         files.iter().all(holds) && state.is_certain(now_ms) && !self.is_redoing()
     }
 
-    /// What to say with the next operation, which reads this; `beside`: what is likely to be changed next. If it `only_looks` and
-    /// reads nothing that is likely to be changed, it asks for what [`want_ahead`](Self::want_ahead) named as well.
-    pub fn wish(&self, reads: &Reads, beside: &[Handle], only_looks: bool) -> Option<LeaseWish> {
+    /// What to say with the next operation, which reads this; `beside`: what is likely to be changed next.
+    ///
+    /// Only one that `looks` wishes for leases of what was looked at: it waits for whoever holds that exclusively, and one that
+    /// sends what was changed here must not, as they may be waiting for it. If it `changes` nothing and reads nothing that is
+    /// likely to be changed, it asks for what [`want_ahead`](Self::want_ahead) named as well.
+    pub fn wish(&self, reads: &Reads, beside: &[Handle], looks: bool, changes: bool) -> Option<LeaseWish> {
         if !self.enabled {
             return None;
         }
@@ -158,11 +161,11 @@ impl Leases {
         let mut state = self.state.lock();
         let (edits, reads_only): (Vec<Handle>, Vec<Handle>) =
             reads.files.iter().copied().partition(|file| state.wishes.is_edited(file, now_ms));
-        let asks_ahead = only_looks && edits.is_empty();
+        let asks_ahead = looks && !changes && edits.is_empty();
         let also = if asks_ahead { state.wishes.take_ahead() } else { beside.to_vec() };
         Some(LeaseWish {
             run: self.run,
-            scopes: state.wishes.take(),
+            scopes: if looks { state.wishes.take() } else { Vec::new() },
             reads: reads_only,
             edits,
             also,

@@ -38,6 +38,7 @@ pub use pins::Pin;
 pub use reclaim::{Reclaimed, ReclaimedFile};
 pub use restored::{RestoreReport, RestoredHook};
 pub use resubmit::{SentAgain, SentAgainHook, SentAgainStatus};
+pub use shared::LookHook;
 pub use snapshot::Snapshot;
 pub(crate) use start::explain;
 pub use status::Status;
@@ -257,6 +258,13 @@ impl Engine {
     /// have been sent by then. It must not wait for a fetch or a modification by others.
     pub fn on_recall(&self, hook: RecallHook) {
         self.shared.leases.on_recall(hook);
+    }
+
+    /// Sets what is called before each operation that only looks; the guard lives until its answer is here. This device's
+    /// operations are ordered one after the other: one that waits for another device stands before what this one has yet to
+    /// send, which that device may be waiting for. Once.
+    pub fn before_look(&self, hook: LookHook) {
+        let _ = self.shared.before_look.set(hook);
     }
 
     /// Whether operations ask to hold exclusively what they change.

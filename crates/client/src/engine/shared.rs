@@ -26,6 +26,7 @@ use holdfast_protocol::structure::Structure;
 use holdfast_rpc::RpcError;
 use lru::LruCache;
 use parking_lot::{Mutex, RwLock};
+use std::any::Any;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -84,6 +85,9 @@ impl Failures {
     }
 }
 
+/// Called before an operation that only looks is sent; what it returns lives until the answer is here.
+pub type LookHook = Box<dyn Fn() -> Result<Box<dyn Any + Send + Sync>, FsError> + Send + Sync>;
+
 /// State of one engine that callers and the pump share.
 pub(super) struct Shared {
     pub address: String,
@@ -124,6 +128,8 @@ pub(super) struct Shared {
     pub restores: Restores,
     /// What a restore lost and is made again.
     pub resubmission: Arc<Resubmission>,
+    /// Called before each operation that only looks.
+    pub before_look: OnceLock<LookHook>,
 }
 
 impl Shared {
@@ -174,6 +180,7 @@ impl Shared {
             leaf_keeper: OnceLock::new(),
             restores: Restores::default(),
             resubmission,
+            before_look: OnceLock::new(),
         }
     }
 
@@ -242,6 +249,7 @@ impl Shared {
     pub fn fetch(&self, reads: Reads) -> Result<Arc<Snapshot>, FsError> {
         self.check()?;
         self.may_operate(false)?;
+        let _guard = self.before_look.get().map(|begin| begin()).transpose()?;
         self.submit_in_turn(None, reads, Turn::Usual)
     }
 

@@ -2,7 +2,7 @@
 
 use super::backend::{Backend, Changes, Guard, Leased, MakeContent, Names, Plan, Upload, View};
 use super::{Expected, FileSystem, Ino, MountOptions, WriteBack, WriteBackOptions};
-use crate::engine::{Engine, LockPlace, Notice, PastState, PastTree, Snapshot};
+use crate::engine::{Engine, LockPlace, LookHook, Notice, PastState, PastTree, Snapshot};
 use crate::error::FsError;
 use crate::store::{self, About, TransferMode};
 use crate::tree::{Edit, Transaction, Tree};
@@ -115,6 +115,10 @@ impl Backend for EngineBackend {
             true => self.engine.fetch_everything()?,
             false => self.engine.fetch_of(files)?,
         }))
+    }
+
+    fn before_look(&self, hook: LookHook) {
+        self.engine.before_look(hook);
     }
 
     fn modify(&self, plan: Arc<Mutex<dyn Plan>>) -> Result<Arc<dyn View>, FsError> {

@@ -2,7 +2,7 @@
 //! put an in-memory file system in its place.
 
 use super::{Expected, Ino};
-use crate::engine::{LockPlace, Notice, PastState};
+use crate::engine::{LockPlace, LookHook, Notice, PastState};
 use crate::error::FsError;
 use crate::store::{About, TransferMode};
 use holdfast_content::{
@@ -165,6 +165,10 @@ pub trait Backend: Send + Sync {
     fn fetch_of(&self, _files: &[Handle]) -> Result<Arc<dyn View>, FsError> {
         self.fetch()
     }
+
+    /// Sets what is called before each operation that only looks is sent, whoever asks for it: what others may recall while it
+    /// waits for them has to be sent before. The guard lives until its answer is here. Once.
+    fn before_look(&self, _hook: LookHook) {}
 
     /// Makes an edit and returns a view that contains it.
     ///

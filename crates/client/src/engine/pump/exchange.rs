@@ -140,7 +140,8 @@ impl Pump {
             if let Request::Fast { lease, .. } | Request::Update { lease, .. } = &mut request {
                 let asked = &mut operation.lease;
                 if asked.wish.is_none() {
-                    asked.wish = self.shared.leases.wish(&asked.reads, &asked.beside, asked.only_looks);
+                    asked.wish =
+                        self.shared.leases.wish(&asked.reads, &asked.beside, asked.looks, asked.changes);
                 }
                 lease.clone_from(&asked.wish);
                 asked.first_sent_ms.get_or_insert_with(now_ms);

@@ -109,8 +109,10 @@ struct LeaseAsked {
     /// Files in the directories that it changes, at most [`BESIDE_MAX`]: they are likely to be changed next, so leases of them
     /// are wished for with it.
     beside: Vec<Handle>,
-    /// Whether it changes nothing.
-    only_looks: bool,
+    /// Whether a caller is going to read in its view.
+    looks: bool,
+    /// Whether it changes something.
+    changes: bool,
     wish: Option<LeaseWish>,
     /// When its declaration was sent first.
     first_sent_ms: Option<u64>,
@@ -264,11 +266,12 @@ impl Pump {
             fast = false;
             planned = self.plan(&jobs, self.allocator.begin(), path(fast));
         }
-        let only_looks = planned.changed().next().is_none();
+        let changes = planned.changed().next().is_some();
         let rest = jobs.split_off(planned.took);
         if !rest.is_empty() {
             self.shared.queue.push_front(rest);
         }
+        let looks = jobs.iter().any(|job| job.edit.is_none());
         let mut verdicts: Vec<Verdict> =
             planned.results.into_iter().map(|(result, _)| Verdict::Answer(result)).collect();
         let mut plan = match planned.plan {
@@ -304,7 +307,7 @@ impl Pump {
             former_table: self.own_table(),
             epoch: Some(self.signer.floor().epoch),
             jobs,
-            lease: LeaseAsked { reads, beside, only_looks, ..LeaseAsked::default() },
+            lease: LeaseAsked { reads, beside, looks, changes, ..LeaseAsked::default() },
             ..Operation::default()
         };
         // What this operation reserves is not to be relied on before it is committed; its numbers are spent in

@@ -1,9 +1,11 @@
 //! Gathering: what is answered here under a delegation, what others see of it, and when it is at the server.
 
-use super::memory::{Memory, journal_options, options};
+use super::memory::{Gate, Memory, journal_options, options};
 use super::tools::WHO;
 use super::write_back::{find, get, mkdir, names, noise, put, read, rename, unlink};
 use super::*;
+use crate::files::backend::{Changes, Plan};
+use holdfast_content::{DeviceId, Entry};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -110,6 +112,7 @@ fn what_is_not_held_goes_straight() {
     assert!(mine.back.settle(NEVER).unwrap());
     let handle = |path: &str| mine.files.nodes.find(find(&mine.files, path).unwrap()).unwrap().handle();
     world.delegate_files(&mine.memory, &mine.back, &[handle("held"), handle("held/old")]);
+    *mine.memory.leases.lock() = Some([Handle::ROOT].into());
     let edits = mine.edits();
     for number in 0..10 {
         put(&mine.files, &format!("held/{number}"), &noise(number, 2000)).unwrap();
@@ -188,6 +191,85 @@ fn fsync_means_at_the_server() {
     mine.files.fsync(opened.handle).unwrap();
     assert_eq!(get(&other, "synced").unwrap(), b"not yet ");
     mine.quiet();
+}
+
+/// Proves: an operation that only looks is sent after all that was made here, also one in the midst of reading a view; while it
+/// is under way, edits go straight, and whoever recalls what is held here waits for nothing.
+#[test]
+fn looks_come_after_what_was_made_here() {
+    let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
+    let mine = Gatherer::alone(&world, dir.path());
+    mkdir(&mine.files, "held").unwrap();
+    put(&mine.files, "other", b"of others").unwrap();
+    assert!(mine.back.settle(NEVER).unwrap());
+    let held = mine.files.nodes.find(find(&mine.files, "held").unwrap()).unwrap().handle();
+    world.delegate_files(&mine.memory, &mine.back, &[held]);
+    let gate = Arc::new(Gate::default());
+    gate.close();
+    for round in 0..3 {
+        let edits = mine.edits();
+        let plan = |number: u64| {
+            let name = format!("{round}-{number}");
+            Arc::new(Mutex::new(Name { directory: held, name: name.into(), made: None }))
+        };
+        (0..10).for_each(|number| mine.back.modify(plan(number)).map(drop).unwrap());
+        assert_eq!((mine.waiting(), mine.edits()), (10, edits));
+        *mine.memory.look_gate.lock() = Some(gate.clone());
+        gate.close();
+        std::thread::scope(|scope| {
+            let look = scope.spawn(|| read(&mine.files, "other"));
+            gate.somebody_waits();
+            assert_eq!((mine.waiting(), mine.edits()), (0, edits + 1), "sent before, as one");
+            mine.back.modify(plan(10)).map(drop).unwrap();
+            assert_eq!((mine.waiting(), mine.edits()), (0, edits + 2), "straight");
+            mine.back.recalled();
+            gate.open();
+            assert_eq!(look.join().unwrap().unwrap(), b"of others");
+        });
+    }
+    assert_eq!(names(&mine.files, "held").len(), 33);
+    mine.quiet();
+}
+
+/// Proves: while what was made here cannot be sent, whoever looks is told what the server says, soon.
+#[test]
+fn what_cannot_be_sent_prevents_no_look() {
+    let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
+    let mine = Gatherer::alone(&world, dir.path());
+    mkdir(&mine.files, "held").unwrap();
+    put(&mine.files, "other", b"of others").unwrap();
+    assert!(mine.back.settle(NEVER).unwrap());
+    let held = mine.files.nodes.find(find(&mine.files, "held").unwrap()).unwrap().handle();
+    world.delegate_files(&mine.memory, &mine.back, &[held]);
+    *mine.memory.late.lock() = Some(FsError::NoSpace);
+    mine.back.modify(Arc::new(Mutex::new(Name { directory: held, name: "new".into(), made: None }))).unwrap();
+    assert_eq!(read(&mine.files, "other").unwrap(), b"of others");
+    assert_eq!(mine.waiting(), 1);
+    *mine.memory.late.lock() = None;
+    assert!(mine.back.settle(NEVER).unwrap());
+    mine.quiet();
+}
+
+/// Makes a name for a new file.
+struct Name {
+    directory: Handle,
+    name: Vec<u8>,
+    made: Option<Handle>,
+}
+
+impl Plan for Name {
+    fn plan(&mut self, changes: &mut dyn Changes) -> Result<(), FsError> {
+        let handle = changes.allocate(self.directory.principal)?;
+        changes.set_inode(handle, Inode::new(InodeKind::File, 0o644, DeviceId(1), 0))?;
+        let entry = Entry { handle, kind: InodeKind::File };
+        changes.set_entry(self.directory, &self.name, Some(entry), 0)?;
+        self.made = Some(handle);
+        Ok(())
+    }
+
+    fn ordered(&mut self) {
+        assert!(self.made.is_some());
+    }
 }
 
 /// Proves: an edit that is on its way straight to the server is not mixed with edits made here: they wait for it, and

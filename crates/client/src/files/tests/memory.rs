@@ -2,9 +2,9 @@
 //! faults to inject. Every edit is planned twice, as the engine may, so that edits which are not re-runnable
 //! show.
 
-use super::super::backend::{Backend, Changes, Guard, MakeContent, Names, Plan, Upload, View};
+use super::super::backend::{Backend, Changes, Guard, Leased, MakeContent, Names, Plan, Upload, View};
 use super::super::{Caller, FileSystem, MountOptions, OwnerMap, WriteBack, WriteBackOptions};
-use crate::engine::{LockPlace, Notice};
+use crate::engine::{LockPlace, LookHook, Notice};
 use crate::error::{FrozenReport, FsError, IntegrityReport};
 use crate::store::About;
 use holdfast_content::{
@@ -18,7 +18,7 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 /// The principal that both clients of a world may write.
@@ -71,6 +71,11 @@ pub struct Memory {
     pub late: Mutex<Option<FsError>>,
     /// While closed, edits wait.
     pub gate: Gate,
+    /// The next look waits at this gate.
+    pub look_gate: Mutex<Option<Arc<Gate>>>,
+    before_look: OnceLock<LookHook>,
+    /// Files that it has leases of, beside what it holds exclusively. Nobody recalls them. Without this it has none at all.
+    pub leases: Mutex<Option<BTreeSet<Handle>>>,
     /// What others do once a view has found that this file is in their hands: it waits, and goes on as a later one.
     pub meanwhile: Meanwhile,
     wants_exclusive: AtomicBool,
@@ -217,6 +222,9 @@ impl World {
             late: Mutex::new(None),
             gate: Gate::default(),
             meanwhile: Meanwhile::default(),
+            look_gate: Mutex::new(None),
+            before_look: OnceLock::new(),
+            leases: Mutex::new(None),
             wants_exclusive: AtomicBool::new(false),
         })
     }
@@ -371,11 +379,18 @@ impl Memory {
 
 impl Backend for Memory {
     fn fetch(&self) -> Result<Arc<dyn View>, FsError> {
+        let _looking = self.before_look.get().map(|begin| begin()).transpose()?;
         self.fetches.fetch_add(1, Ordering::SeqCst);
+        let gate = self.look_gate.lock().take();
+        gate.inspect(|gate| gate.pass());
         self.ask()?;
         self.world.comes(self.device);
         let tree = self.world.tree.lock().clone();
         Ok(self.accept(tree))
+    }
+
+    fn before_look(&self, hook: LookHook) {
+        let _ = self.before_look.set(hook);
     }
 
     fn modify(&self, plan: Arc<Mutex<dyn Plan>>) -> Result<Arc<dyn View>, FsError> {
@@ -401,6 +416,13 @@ impl Backend for Memory {
 
     fn latest(&self) -> Arc<dyn View> {
         self.view_of(self.seen.lock().clone())
+    }
+
+    fn leased(&self, files: &[Handle]) -> Option<Leased> {
+        let leases = self.leases.lock();
+        let leases = leases.as_ref()?;
+        let is_held = |file: &Handle| leases.contains(file) || self.holds_exclusively(&[*file]);
+        files.iter().all(is_held).then(|| Leased { view: self.latest(), stamp: 0 })
     }
 
     fn exclusive(&self) -> Option<Duration> {

@@ -13,6 +13,8 @@
 //!   that goes to the server after all those that were made here before;
 //! - an edit that went straight to the server is never under way together with one that is made here, since each would
 //!   miss the other's effect;
+//! - nor is an operation that only looks: it may have to wait for another device, which waits for what was made here, and a
+//!   device's operations are ordered one after the other ([`Shared::begin_look`]);
 //! - data that went to the server ahead of its edit is named by an edit that goes there straight;
 //! - what was answered from here is in the journal, which outlives this process; `fsync` waits for the server.
 
@@ -26,7 +28,7 @@ use crate::interrupt::{self, Woken};
 use crate::store::About;
 use holdfast_content::{Block, BlockSink, Content, Handle, Reference};
 use holdfast_crypto::{Digest, DigestKey};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
@@ -52,6 +54,8 @@ const STREAK_ENDS: Duration = Duration::from_secs(3);
 const RECALL_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a call waits for a server that has kept one waiting for its full time already.
 const SILENT_PATIENCE: Duration = Duration::from_secs(5);
+/// How long an operation that only looks waits for what was made here before to be sent.
+const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 /// How long edits go straight to the server after the journal could not be written.
 const JOURNAL_PAUSE: Duration = Duration::from_secs(60);
 
@@ -65,6 +69,9 @@ pub(super) struct Gathering {
     /// How many ever ended; and up to which of these their commits were waited for.
     ended: u64,
     flushed: u64,
+    /// Operations that only look: how many are under way, and how many wait until what was made here is sent.
+    looks: usize,
+    looks_waiting: usize,
     /// How many of them may still take effect, though they failed; and up to which of those that has been decided.
     unsure: u64,
     decided: u64,
@@ -136,6 +143,16 @@ impl HeldBlocks {
     }
 }
 
+/// An operation that only looks is under way.
+pub(super) struct Looking(Arc<Shared>);
+
+impl Drop for Looking {
+    fn drop(&mut self) {
+        self.0.local.lock().gathering.looks -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
 /// Which way an edit goes.
 enum Way {
     Here,
@@ -176,7 +193,8 @@ impl Shared {
         if !self.options.gathers {
             return Made::Yes;
         }
-        if !self.is_gathering() || local.gathering.begun != begun {
+        let gathering = &local.gathering;
+        if !self.is_gathering() || gathering.begun != begun || gathering.looks + gathering.looks_waiting > 0 {
             return Made::NotNow;
         }
         let files = planning.files();
@@ -211,8 +229,9 @@ impl Shared {
             }
             let is_writable = local.gathering.no_journal_until.is_none_or(|until| Instant::now() >= until)
                 && self.journal.bytes() <= self.options.bytes_max;
+            let is_possible = is_writable && local.gathering.looks == 0;
             let may =
-                may_stay && is_writable && self.on_its_way.ahead.load(SeqCst) == 0 && self.is_gathering();
+                may_stay && is_possible && self.on_its_way.ahead.load(SeqCst) == 0 && self.is_gathering();
             self.check_fresh(&mut local);
             if !may {
                 if local.queue.is_empty() {
@@ -226,6 +245,12 @@ impl Shared {
                 continue;
             }
             if local.gathering.direct > 0 {
+                if interrupt::wait(&self.changed, &mut local, None) == Woken::Interrupted {
+                    return Err(FsError::Interrupted);
+                }
+                continue;
+            }
+            if local.gathering.looks_waiting > 0 {
                 if interrupt::wait(&self.changed, &mut local, None) == Woken::Interrupted {
                     return Err(FsError::Interrupted);
                 }
@@ -247,6 +272,37 @@ impl Shared {
             self.accept(self.inner.latest());
             return Ok(Way::Here);
         }
+    }
+
+    /// Before an operation that only looks: sends what was made here. While it is under way, edits go straight.
+    ///
+    /// What cannot be sent now does not prevent anybody from looking: then both may wait for another device until what it and
+    /// this one hold exclusively runs out.
+    pub(super) fn begin_look(self: &Arc<Self>) -> Result<Looking, FsError> {
+        let mut local = self.local.lock();
+        local.gathering.looks_waiting += 1;
+        let result = self.send_before_look(&mut local);
+        local.gathering.looks_waiting -= 1;
+        if result.is_ok() {
+            local.gathering.looks += 1;
+        }
+        drop(local);
+        self.changed.notify_all();
+        result.map(|()| Looking(self.clone()))
+    }
+
+    fn send_before_look(&self, local: &mut MutexGuard<'_, super::Local>) -> Result<(), FsError> {
+        let end = Instant::now() + LOOK_PATIENCE;
+        local.wanted = local.wanted.max(local.last);
+        self.changed.notify_all();
+        while !local.queue.is_empty() && local.trouble.is_none() && local.ended.is_none() && !local.stopping {
+            match interrupt::wait(&self.changed, local, Some(end)) {
+                Woken::Notified => {}
+                Woken::Late => break,
+                Woken::Interrupted => return Err(FsError::Interrupted),
+            }
+        }
+        Ok(())
     }
 
     /// Most bytes that wait to be sent: what the link takes in a small part of a delegation's term.

@@ -268,6 +268,13 @@ impl WriteBack {
             on_its_way: gather::OnItsWay::default(),
             stand_in: journal::random()?,
         });
+        if shared.options.gathers {
+            let looking = Arc::downgrade(&shared);
+            shared.inner.before_look(Box::new(move || match looking.upgrade() {
+                Some(shared) => Ok(Box::new(shared.begin_look()?)),
+                None => Ok(Box::new(())),
+            }));
+        }
         let run = |name: &str, body: fn(&Arc<Shared>)| {
             let shared = shared.clone();
             std::thread::Builder::new()
