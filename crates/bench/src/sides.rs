@@ -36,7 +36,7 @@ pub struct Sides {
 /// One file system, by its clients' directories.
 #[derive(Clone)]
 pub struct Side {
-    name: String,
+    pub name: String,
     /// A directory for each client.
     pub clients: Vec<PathBuf>,
 }

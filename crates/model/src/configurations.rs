@@ -521,6 +521,12 @@ fn lease_ones() -> Vec<Named> {
             },
         ),
         entry(
+            "leases-crossing",
+            "A and B hold a file each exclusively, A changes its by itself and looks at B's; two slices pass",
+            true,
+            leases([(&[Edit(0), Read(1)], true, 1), (&[Edit(1), Edit(1)], true, 0)], &[SLICE, SLICE]),
+        ),
+        entry(
             "leases-reader",
             "A holds files exclusively and changes one by itself, B reads two under leases; a slice and a term pass",
             false,

@@ -188,7 +188,9 @@ pub(super) enum Taken {
     Jobs(Vec<Job>),
     /// Something for the signer to know, first of all.
     Lessons(Vec<Lesson>),
-    /// None, for a while or until what was noted is durable.
+    /// None, and somebody waits for what was noted to be durable.
+    Keep,
+    /// None, for a while.
     Idle,
     /// None, and there will be none.
     Stopped,
@@ -261,7 +263,7 @@ impl Queue {
                 break;
             }
             if std::mem::take(&mut jobs.keep) {
-                return Taken::Idle;
+                return Taken::Keep;
             }
             let late = self.arrived.wait_until(&mut jobs, end).timed_out();
             if late && jobs.next().is_none() && jobs.lessons.is_empty() && !jobs.stopped {

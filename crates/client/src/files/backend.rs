@@ -237,6 +237,11 @@ pub trait Backend: Send + Sync {
     /// Where data goes before it is named.
     fn upload(&self, about: About) -> Box<dyn Upload + '_>;
 
+    /// As [`Backend::upload`], of data that somebody waits for until it is durable at the server.
+    fn upload_awaited(&self, about: About) -> Box<dyn Upload + '_> {
+        self.upload(about)
+    }
+
     /// How data is cut and moved.
     fn transfer_mode(&self) -> TransferMode {
         TransferMode::Full

@@ -173,7 +173,10 @@ impl FileSystem {
         let before = snapshot.base.content.clone();
         let about = About { handle: node.handle(), path: self.nodes.path(node.ino), before };
         let mode = self.backend.transfer_mode();
-        let mut upload = self.backend.upload(about);
+        let mut upload = match occasion {
+            Occasion::Close => self.backend.upload(about),
+            Occasion::Sync => self.backend.upload_awaited(about),
+        };
         let failed = |error| self.compose_error(node, error);
         let appendix = match snapshot.appended {
             true => Some(cut_appendix(&*source, &mut *upload, snapshot, mode).map_err(failed)?),

@@ -11,8 +11,8 @@ use holdfast_protocol::alarm::{Alarm, Blame};
 use holdfast_protocol::signer::Signer;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Superseded tables given up at once.
-const SUPERSEDED_MAX: usize = 256;
+/// So many superseded tables are given up although there is more to do.
+pub(super) const SUPERSEDED_MAX: usize = 256;
 
 impl Pump {
     /// Makes the signer's state durable. A full disk is waited for; any other failure is the end, since what is
@@ -78,14 +78,18 @@ impl Pump {
         let _ = self.save(None);
     }
 
-    /// While nobody waits: give up tables that were replaced, and make the last note durable.
-    pub(super) fn tidy(&mut self) {
+    /// Gives up tables that were replaced, while nobody waits: it asks the server.
+    pub(super) fn give_up_superseded(&mut self) {
         if !self.superseded.is_empty() {
             let superseded = std::mem::take(&mut self.superseded);
             if let Err(error) = self.shared.store.dereference(superseded) {
                 tracing::debug!(%error, "superseded tables are left to the collector");
             }
         }
+    }
+
+    /// Makes what was noted durable.
+    pub(super) fn keep_notes(&mut self) {
         if self.shared.notes.are_open()
             && let Err(error) = self.save(None)
         {
@@ -110,7 +114,5 @@ impl Pump {
         let present = self.own_table();
         self.superseded.extend(former);
         self.superseded.retain(|table| Some(*table) != present);
-        let excess = self.superseded.len().saturating_sub(SUPERSEDED_MAX);
-        self.superseded.drain(..excess);
     }
 }

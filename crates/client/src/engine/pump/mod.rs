@@ -225,13 +225,20 @@ impl Pump {
                     if result.is_err() {
                         break;
                     }
+                    if self.superseded.len() >= durable::SUPERSEDED_MAX {
+                        self.give_up_superseded();
+                    }
                 }
                 Taken::Lessons(lessons) => {
                     if self.learn(lessons).is_err() {
                         break;
                     }
                 }
-                Taken::Idle => self.tidy(),
+                Taken::Keep => self.keep_notes(),
+                Taken::Idle => {
+                    self.give_up_superseded();
+                    self.keep_notes();
+                }
                 Taken::Stopped => break,
             }
         }

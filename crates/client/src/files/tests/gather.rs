@@ -193,6 +193,35 @@ fn fsync_means_at_the_server() {
     mine.quiet();
 }
 
+/// Proves: what is waited for until it is at the server does not go through the journal, unless there is more to go with it, as
+/// the creation of the same file: that is one operation.
+#[test]
+fn what_is_synced_goes_straight() {
+    let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
+    let other = world.client(2, &[]);
+    let mine = Gatherer::alone(&world, dir.path());
+    let flags = OpenFlags { write: true, ..OpenFlags::READ_WRITE };
+    let (_, opened) = mine.files.create(&WHO, Ino::ROOT, b"synced", 0o644, flags).unwrap();
+    let journal = || mine.back.status().journal_bytes;
+    let write = |seed| mine.files.write(opened.handle, 0, &noise(seed, 100_000), WriteSource::Call).unwrap();
+    let (before, edits) = (journal(), mine.edits());
+    write(1);
+    mine.files.fsync(opened.handle).unwrap();
+    assert!(journal() >= before + 100_000, "made and written together");
+    assert_eq!((mine.waiting(), mine.edits()), (0, edits + 1));
+    let (before, edits) = (journal(), mine.edits());
+    for seed in 2..6 {
+        write(seed);
+        mine.files.fsync(opened.handle).unwrap();
+    }
+    assert_eq!((journal(), mine.edits()), (before, edits + 4));
+    put(&mine.files, "gathered", b"again").unwrap();
+    assert_eq!(mine.waiting(), 2);
+    world.lapse();
+    assert_eq!(get(&other, "synced").unwrap(), noise(5, 100_000));
+    mine.quiet();
+}
+
 /// Proves: an operation that only looks is sent after all that was made here, also one in the midst of reading a view; while it
 /// is under way, edits go straight, and whoever recalls what is held here waits for nothing.
 #[test]

@@ -74,7 +74,14 @@ impl Backend for WriteBack {
 
     fn upload(&self, about: About) -> Box<dyn Upload + '_> {
         match self.shared.options.gathers {
-            true => Box::new(self.shared.gathering_sink(about)),
+            true => Box::new(self.shared.gathering_sink(about, false)),
+            false => Box::new(self.shared.sink()),
+        }
+    }
+
+    fn upload_awaited(&self, about: About) -> Box<dyn Upload + '_> {
+        match self.shared.options.gathers {
+            true => Box::new(self.shared.gathering_sink(about, true)),
             false => Box::new(self.shared.sink()),
         }
     }

@@ -473,9 +473,11 @@ impl Shared {
         Ok(())
     }
 
-    /// Where new data goes.
-    pub(super) fn gathering_sink(&self, about: About) -> GatheringSink<'_> {
-        let (onward, about) = match self.is_gathering() {
+    /// Where new data goes. If its edit `is_awaited` until it is durable at the server, and nothing is gathered that would go
+    /// with it, there is nothing to be gained by a journal: it goes straight.
+    pub(super) fn gathering_sink(&self, about: About, is_awaited: bool) -> GatheringSink<'_> {
+        let goes_alone = || is_awaited && self.local.lock().queue.is_empty();
+        let (onward, about) = match self.is_gathering() && !goes_alone() {
             true => (None, Some(about)),
             false => (Some(self.inner.upload(about)), None),
         };
