@@ -91,7 +91,7 @@ fn small(folder: &Path, client: usize, file: usize) -> PathBuf {
 }
 
 /// Bytes that no store has seen before.
-fn noise(seed: u64, bytes: &mut [u8]) {
+pub fn noise(seed: u64, bytes: &mut [u8]) {
     let mut reader = blake3::Hasher::new().update(&seed.to_le_bytes()).update(&now()).finalize_xof();
     reader.fill(bytes);
 }

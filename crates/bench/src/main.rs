@@ -19,6 +19,7 @@ mod sides;
 mod stack;
 mod stalls;
 mod store;
+mod synced;
 mod together;
 mod volume;
 
@@ -67,6 +68,8 @@ enum Command {
     Repository(repository::Options),
     /// Two clients that change one directory and one tree at once, side by side.
     Together(together::Options),
+    /// What waits for the disk at each step, as databases do, side by side.
+    Synced(synced::Options),
     /// Protected volumes beside bare disks, an export without hashing, and btrfs.
     Volume(volume::Options),
     /// The least-privilege file system in its arrangements, beside the kernel's and others.
@@ -104,6 +107,7 @@ fn run() -> anyhow::Result<()> {
         Command::Pairs(options) => pairs::run(&options),
         Command::Repository(options) => repository::run(&options),
         Command::Together(options) => together::run(&options),
+        Command::Synced(options) => synced::run(&options),
         Command::Volume(options) => volume::run(&options),
         Command::Stack(options) => stack::run(&options),
     }

@@ -148,6 +148,25 @@ fn a_person_with_two_devices() {
     assert_eq!(fs::read_to_string(laptop.join("notes")).expect("it stays"), "from the desktop");
 }
 
+/// Proves: `umount` of the last mount returns when its process has ended, so that its cache can be removed and its state copied at
+/// once; one that serves another mount goes on, and is not waited for.
+#[test]
+fn umount_waits_for_its_process() {
+    let mut world = World::new(&["anna"]);
+    for _ in 0..5 {
+        let first = world.mount("anna");
+        let second = world.mount_at("anna", "second", &[]);
+        let process = world.mount_process("anna").expect("it is there");
+        fs::write(first.join("team/file"), "content").expect("written");
+        run(world.holdfast("anna").arg("umount").arg(&second));
+        assert!(is_alive(process) && is_mounted(&first));
+        fs::write(first.join("team/file"), "more").expect("written");
+        run(world.holdfast("anna").arg("umount").arg(&first));
+        assert!(!is_alive(process));
+        fs::remove_dir_all(world.path("anna-cache")).expect("nobody makes anything in it");
+    }
+}
+
 /// Proves: what is unmounted can be mounted again at once, whether the process that served it goes on for another mount or is
 /// just ending, and the end of the one before takes nothing from the new one.
 #[test]

@@ -28,14 +28,19 @@ use daemon::Job;
 use holdfast_components::{Listing, Wall, all_walls_are_required, listings, weaker};
 use holdfast_fuse::mountpoint::{self, Condition, Manner};
 use holdfast_rpc::Address;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// How long a command tries when another process is just beginning or ending to use the key.
 const ANOTHER_WAIT: Duration = Duration::from_secs(15);
+/// How long `umount` waits for the process behind the last mount to end.
+const END_WAIT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 /// Pause between attempts.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -300,6 +305,22 @@ fn stuck(directory: &Path, process: Option<u32>) -> Failure {
     ))
 }
 
+fn open_process(process: u32) -> Option<OwnedFd> {
+    let process = i32::try_from(process).ok().and_then(Pid::from_raw)?;
+    pidfd_open(process, PidfdFlags::empty()).ok()
+}
+
+/// Waits for the end of a process whose last mount is gone, for at most [`END_WAIT`]: until then it uses its state and its cache,
+/// which whoever unmounts may be about to remove or to copy.
+fn wait_for_end(process: Option<OwnedFd>, state_dir: &Path) {
+    let Some(process) = process else { return };
+    if matches!(status::ask(state_dir), Ok(Answer::Says(says)) if !says.mounts.is_empty()) {
+        return;
+    }
+    let mut ended = [PollFd::new(&process, PollFlags::IN)];
+    let _ = poll(&mut ended, Some(&END_WAIT));
+}
+
 /// Unmounts; with what is to be said of it.
 fn unmount(mount: &mountpoint::Mounted, lazy: bool, directories: &Directories) -> Outcome<Option<String>> {
     let (directory, id) = (mount.directory.as_path(), mount.id);
@@ -324,12 +345,21 @@ fn unmount(mount: &mountpoint::Mounted, lazy: bool, directories: &Directories) -
                 Ok(Answer::Says(_)) | Err(_) => {}
             }
             let Ok(Some(process)) = Client::connect(state_dir) else { continue };
+            let served_by = process.process().and_then(open_process);
             let order = Order::Umount { directory: directory.to_owned(), lazy };
             match process.call(&order) {
                 Err(failure) if failure.code == Exit::MountPoint => {}
                 // It went away with its last mount before it could answer.
-                Err(failure) if failure.code == Exit::Unavailable => break,
-                other => return other,
+                Err(failure) if failure.code == Exit::Unavailable => {
+                    wait_for_end(served_by, state_dir);
+                    break;
+                }
+                other => {
+                    if other.is_ok() && !lazy {
+                        wait_for_end(served_by, state_dir);
+                    }
+                    return other;
+                }
             }
         }
         if mountpoint::mounted_at(directory)?.is_none_or(|mount| mount.id != id) {

@@ -293,7 +293,7 @@ impl World {
             assert!(output.status.success() || is_busy, "umount: {}", text(&output));
             output.status.success()
         });
-        // Its state and cache are free once the process is gone, which the command does not wait for.
+        // Its state and cache are free once the process is gone, for which the command waits, though not for ever.
         let is_last = !self.mounted.iter().any(|(name, _)| name == who);
         if let Some(process) = process.filter(|_| is_last) {
             eventually("the mount's process ends", || !Path::new(&format!("/proc/{process}")).exists());
