@@ -610,7 +610,10 @@ impl Leases {
     fn check(&self, state: &State) -> Result<(), String> {
         for Waiting { client, operation, claim } in &state.waiting {
             if claim.is_some() && !operation.is_flush() && !state.clients[*client].gathered.is_empty() {
-                return Err(format!("{} waits with changes of its own that others may wait for", name(*client)));
+                return Err(format!(
+                    "{} waits with changes of its own that others may wait for",
+                    name(*client)
+                ));
             }
         }
         for (index, client) in state.clients.iter().enumerate() {

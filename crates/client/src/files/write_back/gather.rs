@@ -69,12 +69,12 @@ pub(super) struct Gathering {
     /// How many ever ended; and up to which of these their commits were waited for.
     ended: u64,
     flushed: u64,
-    /// Operations that only look: how many are under way, and how many wait until what was made here is sent.
-    looks: usize,
-    looks_waiting: usize,
     /// How many of them may still take effect, though they failed; and up to which of those that has been decided.
     unsure: u64,
     decided: u64,
+    /// Operations that only look: how many are under way, and how many wait until what was made here is sent.
+    looks: usize,
+    looks_waiting: usize,
     /// How many edits have come in a row, and when the last one began or ended.
     streak: u32,
     last_edit: Option<Instant>,
