@@ -52,6 +52,7 @@ pub(super) struct Counters {
     pub gathered: AtomicU64,
     pub rounds: AtomicU64,
     pub fsyncs: AtomicU64,
+    pub replaced_tables: AtomicU64,
 }
 
 /// A view that callers read from, and its place among those this engine has accepted.

@@ -57,6 +57,8 @@ pub struct Status {
     pub rounds: u64,
     /// Times the state was made durable.
     pub fsyncs: u64,
+    /// Tables of this device that were replaced and still take room at the server. They are given up in a pause of a second.
+    pub replaced_tables: u64,
     /// Bytes sent to the server, all told.
     pub bytes_sent: u64,
     /// Bytes received from the server, all told.
@@ -138,6 +140,7 @@ pub(super) fn of(shared: &Shared, locks: usize) -> Status {
         gathered: counters.gathered.load(Relaxed),
         rounds: counters.rounds.load(Relaxed),
         fsyncs: counters.fsyncs.load(Relaxed),
+        replaced_tables: counters.replaced_tables.load(Relaxed),
         bytes_sent,
         bytes_received,
         leased_reads: shared.leases.reads.load(Relaxed),

@@ -85,6 +85,7 @@ impl Pump {
             if let Err(error) = self.shared.store.dereference(superseded) {
                 tracing::debug!(%error, "superseded tables are left to the collector");
             }
+            self.shared.counters.replaced_tables.store(0, Relaxed);
         }
     }
 
@@ -114,5 +115,6 @@ impl Pump {
         let present = self.own_table();
         self.superseded.extend(former);
         self.superseded.retain(|table| Some(*table) != present);
+        self.shared.counters.replaced_tables.store(self.superseded.len() as u64, Relaxed);
     }
 }

@@ -259,6 +259,9 @@ impl Pump {
         self.parking.fail(&error);
         self.shared.commits.lose_all(&error);
         self.shared.notes.end(&error);
+        if self.shared.check().is_ok() && self.shared.remote.is_connected() {
+            self.give_up_superseded();
+        }
     }
 
     /// One operation for these wishes, or for as many of them as fit.
