@@ -584,7 +584,10 @@ pub struct Mount {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   holdfast umount ~/shared
-  holdfast umount --lazy ~/shared")]
+  holdfast umount --lazy ~/shared
+
+Waits until the process behind the last mount has ended, so that its cache and state may be moved or removed, but for ten
+seconds at most.")]
 pub struct Umount {
     /// Mount point.
     #[arg(value_name = "DIR")]

@@ -8,7 +8,6 @@ use clap::{Args, Subcommand};
 use holdfast_rpc::BLOCKS_PORT;
 use holdfast_server::{
     BlockServer, BlockServerConfig, BlockServerError, BucketAddress, Candidate, StateAddress, bucket_address,
-    until_signalled,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -123,13 +122,13 @@ fn serve(arguments: &Blocks, data: &Path) -> Outcome {
     }
     let server = BlockServer::open(config)?;
     let serves = format!("holdfast serves blocks of {} on {}", data.display(), server.address());
-    server::run_announced(serves, arguments.one_process, |front| match front {
-        None => server.run(until_signalled()),
-        Some((program, told)) => {
+    match server::front_end(arguments.one_process)? {
+        None => Ok(server.run(server::announced(serves))?),
+        Some(program) => {
             let plan = server.front_end()?;
-            server.run_apart(program, plan, told, until_signalled())
+            Ok(server.run_apart(program, plan, |_| (), server::announced(serves))?)
         }
-    })
+    }
 }
 
 impl From<BlockServerError> for Failure {

@@ -10,7 +10,7 @@ use crate::keys;
 use crate::output::{Format, line};
 use crate::paths::Directories;
 use crate::{limits, logging};
-use holdfast_components::{Program, Supervisor};
+use holdfast_components::Program;
 use holdfast_crypto::keyfile;
 use holdfast_server::{CreatePolicy, RunError, ServerConfig, StateAddress, until_signalled};
 use std::future::{Future, poll_fn};
@@ -87,36 +87,22 @@ fn serve(arguments: &Server, data: &Path, order: Option<StateAddress>) -> Outcom
     config.advertise = arguments.advertise.as_ref().map(ToString::to_string);
     let server = holdfast_server::Server::open(config)?;
     let serves = format!("holdfast serves {} on {}", data.display(), server.local_address());
-    run_announced(serves, arguments.one_process, |front| match front {
-        None => server.run(until_signalled()),
-        Some((program, told)) => {
+    match front_end(arguments.one_process)? {
+        None => Ok(server.run(announced(serves))?),
+        Some(program) => {
             let plan = server.front_end()?;
-            server.run_apart(program, plan, told, until_signalled())
+            Ok(server.run_apart(program, plan, |_| (), announced(serves))?)
         }
-    })
+    }
 }
 
-/// What is called once the front end runs.
-type Told = Box<dyn FnOnce(&Supervisor)>;
-
-/// Runs an opened server of any kind in one process or with a front end of its own, and says that it serves.
-pub fn run_announced(
-    serves: String,
-    one_process: bool,
-    run: impl FnOnce(Option<(Program, Told)>) -> Result<(), RunError>,
-) -> Outcome {
+/// The program of a server's front end; none if the server itself is to face the network.
+pub fn front_end(one_process: bool) -> Outcome<Option<Program>> {
     if one_process {
         tracing::warn!("--one-process: the process that holds the key and the data faces the network itself");
-        line(&serves)?;
-        return Ok(run(None)?);
+        return Ok(None);
     }
-    let program = Program::current().map_err(RunError::Sandbox)?;
-    let told = move |_: &Supervisor| {
-        if let Err(failure) = line(&serves) {
-            tracing::warn!("nobody was told that it serves: {}", failure.message);
-        }
-    };
-    Ok(run(Some((program, Box::new(told))))?)
+    Ok(Some(Program::current().map_err(RunError::Sandbox)?))
 }
 
 /// What an address that is listened on means; the first of several.

@@ -24,7 +24,8 @@ fn copy(from: &Path, to: &Path) {
     run(Command::new("cp").arg("-a").arg(from).arg(to));
 }
 
-/// What is charged to each, once the mounts of `people` have nothing more to give up of it.
+/// What `fs quota list` says, after the mounts of `people` have told the server which tables they have replaced: until then
+/// those are charged to their owners too.
 fn charged(world: &World, people: &[&str]) -> String {
     for who in people {
         eventually("replaced tables are given up", || {

@@ -5,10 +5,9 @@
 use crate::{common, operator};
 
 use common::object_store::{CREDENTIALS, Engine};
-use common::{World, eventually, noise, run, text};
+use common::{World, eventually, noise, run};
 use holdfast_objects::simulated::Simulated;
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 /// Files, each in a segment of its own.
@@ -137,24 +136,33 @@ impl Site {
             }
         };
         // A first look, as a server that is refused ends without having said that it serves.
+        let said = self.world.path("first-look.log");
+        let output = fs::File::create(&said).expect("made");
         let mut server = Command::new(env!("CARGO_BIN_EXE_holdfast"))
             .args(["server", "--listen", "127.0.0.1:0", "--data"])
             .arg(self.world.data())
             .args(extra)
             .envs(CREDENTIALS)
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
+            .stdout(output.try_clone().expect("a second handle"))
+            .stderr(output)
             .spawn()
             .expect("it starts");
-        let mut serves = String::new();
-        BufReader::new(server.stdout.take().expect("a pipe")).read_line(&mut serves).expect("read");
-        run(Command::new("kill").arg(server.id().to_string()));
-        let output = server.wait_with_output().expect("it ends");
-        if serves.is_empty() {
-            assert_eq!(output.status.code(), Some(69), "{}", text(&output));
-            return Err(text(&output));
+        let told = || fs::read_to_string(&said).expect("read");
+        eventually("it serves or ends", || {
+            told().contains("holdfast serves") || server.try_wait().expect("a child").is_some()
+        });
+        let serves = told().contains("holdfast serves");
+        if serves {
+            run(Command::new("kill").arg(server.id().to_string()));
         }
+        eventually("it ends", || server.try_wait().expect("a child").is_some());
+        let code = server.wait().expect("it has ended").code();
+        if !serves {
+            assert_eq!(code, Some(69), "{}", told());
+            return Err(told());
+        }
+        assert_eq!(code, Some(0), "{}", told());
         self.world.start_server();
         Ok(())
     }

@@ -5,7 +5,7 @@ use crate::common;
 
 use common::{World, eventually, free_port, run, text};
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 
@@ -49,6 +49,24 @@ fn gc_scrub_and_stats() {
     world.start_server();
     let anna = world.mount("anna").join("anna");
     assert_eq!(fs::read_to_string(anna.join("stays")).expect("read"), content);
+}
+
+/// A server that has just said that it serves ends in order when it is told to, with a front end and without.
+#[test]
+fn told_to_end_at_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for round in 0..12 {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
+        command.args(["server", "--listen", "127.0.0.1:0", "--data"]).arg(folder.path().join("data"));
+        command.args(if round % 2 == 0 { &["--one-process"][..] } else { &[] });
+        let mut server = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it starts");
+        let mut line = String::new();
+        BufReader::new(server.stdout.as_mut().expect("piped")).read_line(&mut line).expect("read");
+        assert!(line.contains("holdfast serves"), "{line}");
+        run(Command::new("kill").arg(server.id().to_string()));
+        eventually("it ends", || server.try_wait().expect("a child").is_some());
+        assert_eq!(server.wait().expect("ended").code(), Some(0), "round {round}");
+    }
 }
 
 /// What `address` answers to a GET: the status, and the body.

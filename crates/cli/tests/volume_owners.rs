@@ -58,6 +58,22 @@ impl Desk {
         mounted
     }
 
+    /// A command of the user `nobody`, with an empty environment.
+    fn as_nobody(&self, command: &[&str]) -> Command {
+        let mut other = Command::new("/usr/bin/setpriv");
+        other.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]).args(command);
+        other.current_dir(self.folder.path()).env_clear().env("PATH", "/usr/bin:/bin");
+        other.env("HOLDFAST_STATE_DIR", "/nonexistent").env("HOME", "/nonexistent").stdin(Stdio::null());
+        other
+    }
+
+    /// A copy of the command where everybody comes.
+    fn public_holdfast(&self) -> String {
+        let binary = self.path("holdfast");
+        fs::copy(env!("CARGO_BIN_EXE_holdfast"), &binary).expect("copied");
+        binary.to_str().expect("text").to_owned()
+    }
+
     fn is_mounted(&self, path: &Path) -> bool {
         let mounts = fs::read_to_string("/proc/mounts").expect("read");
         mounts.lines().any(|line| line.split(' ').nth(1) == path.to_str())
@@ -266,26 +282,17 @@ fn a_session_obeys_its_user() {
     let desk = Desk::new();
     let mounted = desk.mount(&[("root", "admin"), ("nobody", "nobody")], &[]);
     let file = desk.path("nobody/file");
-    let as_nobody = |command: &Command| {
-        let mut other = Command::new("setpriv");
-        other.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", "--"]);
-        other.arg(command.get_program()).args(command.get_args()).current_dir(desk.folder.path());
-        other.env("HOLDFAST_STATE_DIR", "/nonexistent").env("HOME", "/nonexistent");
-        other
-    };
-    // The command itself may be where nobody comes.
-    let binary = desk.path("holdfast");
-    fs::copy(env!("CARGO_BIN_EXE_holdfast"), &binary).expect("copied");
-    run(&mut as_nobody(Command::new("sh").args(["-c", "echo mine > nobody/file"])));
+    let binary = desk.public_holdfast();
+    run(&mut desk.as_nobody(&["sh", "-c", "echo mine > nobody/file"]));
     assert_eq!(errno(fs::read(&file)), EACCES);
     assert_eq!(errno(fs::write(desk.path("nobody/other"), b"x")), EACCES);
     let said = desk.refused(&["acl", "show", "nobody/file"]);
     assert!(said.contains("session is user:nobody's"), "{said}");
     assert!(desk.refused(&["owner", "show", "admin/file"]).contains("not yours"));
     assert_eq!(fs::metadata(desk.path("admin/file")).expect("seen").len(), 5, "sizes are seen");
-    let shown = run(&mut as_nobody(Command::new(&binary).args(["acl", "show", "nobody/file"])));
+    let shown = run(&mut desk.as_nobody(&[&binary, "acl", "show", "nobody/file"]));
     assert_eq!(shown.trim(), "user:nobody=rw");
-    run(&mut as_nobody(Command::new(&binary).args(["acl", "set", "nobody/file", "user:root=r"])));
+    run(&mut desk.as_nobody(&[&binary, "acl", "set", "nobody/file", "user:root=r"]));
     assert_eq!(fs::read(desk.path("admin/file")).expect("let in"), b"mine\n");
     mounted.unmount();
 }
@@ -383,6 +390,38 @@ fn programs() {
     assert!(why.contains("holdfast callers"), "{why}");
     let helper = Helper::start(&desk);
     assert_eq!(text(&read(&reader)), "the secret");
+    drop(helper);
+    mounted.unmount();
+}
+
+/// Proves: a session for a program lets in a program of an ordinary user only if `holdfast run` started it, so that no other
+/// process of that user can take what it has opened; one that is mounted with `+plain` lets it in however it was started.
+#[test]
+fn programs_started_clean() {
+    let desk = Desk::new();
+    let (reader, socket) = (desk.path("reader"), desk.path("callers"));
+    fs::copy("/usr/bin/head", &reader).expect("copied");
+    let (reader, socket) = (reader.to_str().expect("text"), socket.to_str().expect("text"));
+    let helper = Helper::start(&desk);
+    let (clean, plainly) = (format!("prog:{reader}"), format!("prog:{reader}+plain"));
+    let sessions = [("nobody", "nobody"), (&clean, "clean"), (&plainly, "plainly")];
+    let mounted = desk.mount(&sessions, &["--callers", socket]);
+    let binary = desk.public_holdfast();
+    run(&mut desk.as_nobody(&["sh", "-c", "echo the secret > nobody/secret"]));
+    let entries = [format!("prog:{reader}=r"), format!("prog:{reader}=r+plain")];
+    run(&mut desk.as_nobody(&[&binary, "acl", "set", "nobody/secret", &entries[0], &entries[1]]));
+    let acl = run(&mut desk.as_nobody(&[&binary, "acl", "show", "nobody/secret"]));
+    assert_eq!(acl.matches("=r+plain").count(), 1, "{acl}");
+
+    let said = |command: &mut Command| text(&command.output().expect("runs"));
+    let refused = said(&mut desk.as_nobody(&[reader, "clean/secret"]));
+    assert!(refused.contains("Permission denied") && !refused.contains("the secret"), "{refused}");
+    let why = said(&mut desk.as_nobody(&[&binary, "why", "clean/secret"]));
+    assert!(why.contains("was not started clean") && why.contains("holdfast run"), "{why}");
+    let run_clean = [&binary, "run", "--callers", socket, "--", reader, "clean/secret"];
+    let read = said(&mut desk.as_nobody(&run_clean));
+    assert!(read.contains("the secret"), "{read}");
+    assert_eq!(said(&mut desk.as_nobody(&[reader, "plainly/secret"])), "the secret\n");
     drop(helper);
     mounted.unmount();
 }

@@ -171,7 +171,7 @@ fn delegate_of(text: &str, volume: &[u8; 16]) -> Outcome<Principal> {
     if let Some(user) = text.strip_prefix("session:") {
         // As the host calls it: by name, or by who else it is for.
         let whose = match user.contains(':') {
-            true => whom::on_volume(whom::principal(user, false, false)?, volume).digest().to_string(),
+            true => whom::on_volume(whom::flagged(user)?, volume).digest().to_string(),
             false => user.to_owned(),
         };
         let component = Term::Component(Name::new("vfs").map_err(usage)?);
@@ -180,7 +180,7 @@ fn delegate_of(text: &str, volume: &[u8; 16]) -> Outcome<Principal> {
         return Ok(Principal::Such(Predicate::new(terms, Conditions::CLEAN).map_err(usage)?));
     }
     // On this volume only, and so that a key can hand it on.
-    Ok(whom::on_volume(whom::principal(text, false, false)?, volume))
+    Ok(whom::on_volume(whom::flagged(text)?, volume))
 }
 
 fn operations(may: &[May]) -> Limit<BTreeSet<Operation>> {

@@ -2,7 +2,7 @@
 
 use super::args::{AclCommand, OwnerCommand};
 use super::session::Session;
-use super::whom::{entry, on_volume, principal, shown, shown_entry};
+use super::whom::{entry, flagged, on_volume, shown, shown_entry};
 use super::{Place, args, place};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Format;
@@ -77,7 +77,7 @@ pub fn acl(session: &Session, command: &AclCommand, format: Format) -> Outcome {
         AclCommand::Remove(remove) => {
             let mut changes = Vec::new();
             for text in &remove.who {
-                changes.push((on_volume(named(text)?, &session.facts.volume), None));
+                changes.push((on_volume(flagged(text)?, &session.facts.volume), None));
             }
             (&remove.file, false, changes)
         }
@@ -108,18 +108,6 @@ pub fn acl(session: &Session, command: &AclCommand, format: Format) -> Outcome {
     }
 }
 
-/// As an entry, but without rights.
-fn named(text: &str) -> Outcome<Principal> {
-    let (who, suffix) = text.split_once('+').map_or((text, ""), |(who, suffix)| (who, suffix));
-    let has = |flag: &str| suffix.split('+').any(|word| word == flag);
-    // Behind a key of OpenSSH or a φ, + is part of the name.
-    match principal(text, false, false) {
-        Ok(principal) => Ok(principal),
-        Err(_) if !suffix.is_empty() => principal(who, has("interpreter"), has("jit")),
-        Err(error) => Err(error),
-    }
-}
-
 fn change(session: &Session, place: &Place, changes: Vec<(Principal, Option<Access>)>) -> Outcome {
     session.order_about(place, &Order::Change { file: place.inode, changes }).map(drop)
 }
@@ -135,8 +123,8 @@ pub fn owner(arguments: &args::Owner, format: Format) -> Outcome {
         OwnerCommand::Show(_) => {}
         OwnerCommand::Give(give) => {
             let to = match give.to.contains(':') {
-                true => named(&give.to)?,
-                false => named(&format!("user:{}", give.to))?,
+                true => flagged(&give.to)?,
+                false => flagged(&format!("user:{}", give.to))?,
             };
             let to = on_volume(to, &session.facts.volume);
             session.order_about(&place, &Order::Give { file: place.inode, to: to.clone() })?;

@@ -1,7 +1,7 @@
 //! `holdfast why` on volumes: whom a file's ACL lets do what, and who was refused in a session for a program.
 
 use super::session::Session;
-use super::whom::{on_volume, principal, shown, shown_entry};
+use super::whom::{flagged, on_volume, shown, shown_entry};
 use super::{Place, hash};
 use crate::exit::Outcome;
 use crate::output::{Format, clean};
@@ -92,7 +92,7 @@ fn judge(
     let mut granted: Vec<(String, Access)> = Vec::new();
     let mut interpreter = None;
     let name = if who.contains(':') && !Path::new(who).exists() {
-        let asked = principal(who, false, false).or_else(|_| principal(who, true, true))?;
+        let asked = flagged(who)?;
         let asked = on_volume(asked, volume);
         granted.extend(acl.granted_to(&asked).map(|access| (shown_entry(&asked, access), access)));
         if asked == *owner {
@@ -122,6 +122,9 @@ fn judge(
             }
         }
         notes.push("a program uses a volume through a session for it (`holdfast volume mount --session prog:PATH=DIR`)".to_owned());
+        notes.push(
+            "an ordinary user starts it with `holdfast run`, or entry and session say +plain".to_owned(),
+        );
         format!("{who} (hash:{})", hashed.digest)
     };
     let groups: Vec<String> = acl

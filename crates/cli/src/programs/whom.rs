@@ -2,7 +2,7 @@
 //!
 //! On volumes these become principals; in a shared file system, whose rules bind programs, those that name programs become
 //! rules. `hash:` is of a program's file, as `holdfast program show` prints it, so a principal on a volume shows it as it was
-//! written; conditions that a rule tolerates (`+interpreter`, `+jit`) are part of the principal.
+//! written; conditions that a rule tolerates (`+interpreter`, `+jit`, `+plain`) are part of the principal.
 
 use super::{hash, who};
 use crate::exit::{Exit, Failure, Outcome};
@@ -19,16 +19,14 @@ fn usage(why: impl std::fmt::Display) -> Failure {
     Failure::new(Exit::Usage, why)
 }
 
-/// What a rule tolerates of a program.
-fn tolerated(interpreter: bool, generated: bool) -> Conditions {
-    let mut tolerated = Conditions::CLEAN;
-    if interpreter {
-        tolerated = tolerated.with(Condition::Interpreter);
-    }
-    if generated {
-        tolerated = tolerated.with(Condition::LooseCode);
-    }
-    tolerated
+/// What is written behind a program's rights, and the condition of a process that it tolerates.
+const FLAGS: [(&str, Condition); 3] =
+    [("interpreter", Condition::Interpreter), ("jit", Condition::LooseCode), ("plain", Condition::Traceable)];
+
+/// What an entry tolerates of a program.
+fn tolerated(is_written: impl Fn(&str) -> bool) -> Conditions {
+    let written = FLAGS.into_iter().filter(|(flag, _)| is_written(flag));
+    written.fold(Conditions::CLEAN, |tolerated, (_, condition)| tolerated.with(condition))
 }
 
 fn program(term: Term, tolerated: Conditions) -> Principal {
@@ -41,19 +39,36 @@ fn program(term: Term, tolerated: Conditions) -> Principal {
 /// It is none, names what cannot be read, or an interpreter that is not meant as one.
 pub fn entry(text: &str) -> Outcome<(Principal, Access)> {
     let RuleText { who, rights, interpreter, generated, plain } = parse(text).map_err(usage)?;
-    if plain {
-        return Err(usage(format!("'{text}': +plain is for rules of shared file systems"))
-            .hint("sessions for programs on volumes let in programs however they were started"));
-    }
     let access = if rights == Rights::Read { Access::Read } else { Access::ReadWrite };
-    Ok((principal(who, interpreter, generated)?, access))
+    let tolerated = tolerated(|flag| match flag {
+        "interpreter" => interpreter,
+        "jit" => generated,
+        _ => plain,
+    });
+    Ok((principal(who, tolerated)?, access))
+}
+
+/// Whom a text names on a volume, with `+interpreter`, `+jit` and `+plain` behind a program.
+///
+/// # Errors
+/// As [`entry`].
+pub fn flagged(text: &str) -> Outcome<Principal> {
+    // Behind a key of OpenSSH or a φ, + is part of the name.
+    let flags = text.split_once('+').map(|(who, flags)| (who, flags.split('+').collect::<Vec<_>>()));
+    let is_flag = |word: &&str| FLAGS.iter().any(|(flag, _)| flag == word);
+    match (principal(text, Conditions::CLEAN), flags) {
+        (Err(_), Some((who, flags))) if flags.iter().all(is_flag) => {
+            principal(who, tolerated(|flag| flags.contains(&flag)))
+        }
+        (found, _) => found,
+    }
 }
 
 /// Whom a text names on a volume.
 ///
 /// # Errors
 /// As [`entry`].
-pub fn principal(text: &str, interpreter: bool, generated: bool) -> Outcome<Principal> {
+pub fn principal(text: &str, tolerated: Conditions) -> Outcome<Principal> {
     let wrong = || {
         usage(format!("'{text}' names nobody")).hint(
             "name users as user:NAME, groups as group:NAME, keys as key:KEYFILE, programs as prog:PATH, hash:HEX or \
@@ -61,15 +76,14 @@ pub fn principal(text: &str, interpreter: bool, generated: bool) -> Outcome<Prin
         )
     };
     let (kind, rest) = text.split_once(':').ok_or_else(wrong)?;
-    let tolerated = tolerated(interpreter, generated);
     let is_program = matches!(kind, "prog" | "hash" | "pkg");
     if !is_program && tolerated != Conditions::CLEAN {
-        return Err(usage(format!("'{text}': +interpreter and +jit are for programs")));
+        return Err(usage(format!("'{text}': +interpreter, +jit and +plain are for programs")));
     }
     match kind {
         "prog" => {
             let hashed = hash(Path::new(rest))?;
-            if let (Some(why), false) = (hashed.interpreter, interpreter) {
+            if let (Some(why), false) = (hashed.interpreter, tolerated.contains(Condition::Interpreter)) {
                 return Err(interpreter_meant(text, why));
             }
             Ok(program(Term::Executable(hashed.digest), tolerated))
@@ -121,15 +135,9 @@ fn parts(principal: &Principal) -> (String, String) {
         };
     };
     let tolerates = predicate.tolerates();
-    let is_known =
-        tolerates.within(Conditions::CLEAN.with(Condition::Interpreter).with(Condition::LooseCode));
-    let mut suffix = String::new();
-    if tolerates.contains(Condition::Interpreter) {
-        suffix.push_str("+interpreter");
-    }
-    if tolerates.contains(Condition::LooseCode) {
-        suffix.push_str("+jit");
-    }
+    let is_known = tolerates.within(tolerated(|_| true));
+    let written = FLAGS.into_iter().filter(|(_, condition)| tolerates.contains(*condition));
+    let suffix: String = written.map(|(flag, _)| format!("+{flag}")).collect();
     match predicate.terms() {
         [Term::Executable(digest)] if is_known => (format!("hash:{digest}"), suffix),
         [Term::Package(package)] if is_known => (format!("pkg:{package}"), suffix),
@@ -177,7 +185,7 @@ pub fn rules_for(principal: &Principal) -> Outcome<(RuleSet, Option<KeyName>)> {
         rights: Rights::ReadWrite,
         interpreter: tolerates.contains(Condition::Interpreter),
         generated: tolerates.contains(Condition::LooseCode),
-        plain: true,
+        plain: tolerates.contains(Condition::Traceable),
         hint: String::new(),
     };
     let set = RuleSet::new(vec![rule]).map_err(|error| Failure::new(Exit::Internal, error))?;
@@ -216,6 +224,7 @@ mod tests {
             format!("hash:{hex}=r"),
             format!("hash:{hex}=rw+interpreter+jit"),
             format!("hash:{hex}=r+jit"),
+            format!("hash:{hex}=r+interpreter+plain"),
             format!("hashgroup:{hex}=r"),
             format!("key:{hex}=r"),
             format!("such:all(exe={hex};uid=7)=r"),
@@ -230,7 +239,7 @@ mod tests {
         let (program, _) = entry(&format!("hash:{hex}=r+interpreter")).expect("an entry");
         let (rules, package) = rules_for(&program).expect("a program");
         let [rule] = rules.rules() else { panic!("one rule") };
-        assert_eq!((rule.interpreter, rule.generated, package), (true, false, None));
+        assert_eq!((rule.interpreter, rule.generated, rule.plain, package), (true, false, false, None));
         assert!(rules_for(&entry("user:bob=r").expect("an entry").0).is_err());
         assert!(rule_refused("user:bob=r"));
     }

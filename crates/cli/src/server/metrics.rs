@@ -8,9 +8,9 @@ use crate::logging;
 use crate::output::line;
 use holdfast_answers::{Answer, Asked, Method, PLAIN, Site, StatusCode};
 use holdfast_crypto::Digest;
+use holdfast_server::BucketStanding;
 use holdfast_server::control::{self, OrderStanding, Outcome as Report, Statistics, Task};
 use holdfast_server::witnessing::LogStanding;
-use holdfast_server::{BucketStanding, until_signalled};
 use std::fmt::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -30,9 +30,9 @@ pub fn run(arguments: &ServerMetrics) -> Outcome {
     let failed = |error: std::io::Error| Failure::new(Exit::Unavailable, format!("{address}: {error}"));
     let site = Site::open(address, 0).map_err(failed)?;
     let at = site.local_address().map_err(failed)?;
-    line(&format!("figures of {} are at http://{at}/metrics", arguments.data.display()))?;
+    let says = format!("figures of {} are at http://{at}/metrics", arguments.data.display());
     let data = arguments.data.clone();
-    site.run(move |asked| answer(&data, &asked), until_signalled()).map_err(failed)
+    site.run(move |asked| answer(&data, &asked), super::announced(says)).map_err(failed)
 }
 
 fn answer(data: &Path, asked: &Asked) -> Answer {

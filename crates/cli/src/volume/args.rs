@@ -220,7 +220,9 @@ fn owner(text: &str) -> Result<(Option<u32>, String, String), String> {
 Runs until the last of its mounts is unmounted, or until Ctrl-C. Each mount speaks for one user: files that this user
 makes are theirs, and other users of the same file system see their names and sizes only, until `holdfast acl set` says
 otherwise. A session for a program (prog:PATH, hash:HEX or pkg:KEYFILE/NAME) opens files for processes of that program only,
-which the helper `holdfast callers` identifies, and reads what ACLs give the program. Mounted by root, a session of a user of
+which the helper `holdfast callers` identifies, and reads what ACLs give the program. Programs of ordinary users are started
+with `holdfast run`, so that no other process takes what they read; a session for prog:PATH+plain (with +plain in the ACL
+too) takes them as they are. Mounted by root, a session of a user of
 this machine obeys that user alone.
 
 A user with a key (--user-key) proves who they are: their session speaks for nobody until it has a credential that the key

@@ -58,9 +58,7 @@ fn ids(user: &str) -> Option<(u32, u32)> {
 /// Whose a session is: a user by name, or a program.
 fn session_of(text: &str) -> Outcome<Principal> {
     if text.contains(':') {
-        let (who, suffix) = text.split_once('+').unwrap_or((text, ""));
-        let has = |flag: &str| suffix.split('+').any(|word| word == flag);
-        return whom::principal(who, has("interpreter"), has("jit"));
+        return whom::flagged(text);
     }
     Ok(Principal::User(name(text)?))
 }

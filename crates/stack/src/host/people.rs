@@ -93,7 +93,7 @@ impl ProgramGate {
         let conditions = [
             (identity.interpreter.is_some(), Condition::Interpreter),
             (identity.generated, Condition::LooseCode),
-            (identity.tracer != 0, Condition::Traceable),
+            (identity.tracer != 0 || !identity.clean, Condition::Traceable),
             (identity.preload.is_some() || identity.foreign.is_some(), Condition::Preloaded),
         ];
         let met = conditions.into_iter().filter(|(is_met, _)| *is_met);

@@ -11,7 +11,7 @@ use holdfast_protocol::alarm::{Alarm, Blame};
 use holdfast_protocol::signer::Signer;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// So many superseded tables are given up although there is more to do.
+/// Superseded tables are dereferenced at the server in a pause, and without one as soon as there are this many.
 pub(super) const SUPERSEDED_MAX: usize = 256;
 
 impl Pump {

@@ -43,6 +43,17 @@ impl Gatherer {
         mine
     }
 
+    /// Holds its directory `held` alone, with a file `other` that it does not hold.
+    fn holding(world: &Arc<World>, dir: &Path) -> (Gatherer, Handle) {
+        let mine = Gatherer::alone(world, dir);
+        mkdir(&mine.files, "held").unwrap();
+        put(&mine.files, "other", b"of others").unwrap();
+        assert!(mine.back.settle(NEVER).unwrap());
+        let held = mine.files.nodes.find(find(&mine.files, "held").unwrap()).unwrap().handle();
+        world.delegate_files(&mine.memory, &mine.back, &[held]);
+        (mine, held)
+    }
+
     fn take(&self, world: &World) {
         world.delegate(&self.memory, &self.back);
     }
@@ -227,12 +238,7 @@ fn what_is_synced_goes_straight() {
 #[test]
 fn looks_come_after_what_was_made_here() {
     let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
-    let mine = Gatherer::alone(&world, dir.path());
-    mkdir(&mine.files, "held").unwrap();
-    put(&mine.files, "other", b"of others").unwrap();
-    assert!(mine.back.settle(NEVER).unwrap());
-    let held = mine.files.nodes.find(find(&mine.files, "held").unwrap()).unwrap().handle();
-    world.delegate_files(&mine.memory, &mine.back, &[held]);
+    let (mine, held) = Gatherer::holding(&world, dir.path());
     let gate = Arc::new(Gate::default());
     gate.close();
     for round in 0..3 {
@@ -264,12 +270,7 @@ fn looks_come_after_what_was_made_here() {
 #[test]
 fn what_cannot_be_sent_prevents_no_look() {
     let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
-    let mine = Gatherer::alone(&world, dir.path());
-    mkdir(&mine.files, "held").unwrap();
-    put(&mine.files, "other", b"of others").unwrap();
-    assert!(mine.back.settle(NEVER).unwrap());
-    let held = mine.files.nodes.find(find(&mine.files, "held").unwrap()).unwrap().handle();
-    world.delegate_files(&mine.memory, &mine.back, &[held]);
+    let (mine, held) = Gatherer::holding(&world, dir.path());
     *mine.memory.late.lock() = Some(FsError::NoSpace);
     mine.back.modify(Arc::new(Mutex::new(Name { directory: held, name: "new".into(), made: None }))).unwrap();
     assert_eq!(read(&mine.files, "other").unwrap(), b"of others");
