@@ -102,6 +102,8 @@ pub enum Domain {
     Restore = 33,
     /// What clients that look for each other say before they are introduced.
     Meeting = 32,
+    /// Slots of a view that is shown by difference.
+    Slots = 34,
     /// Set of keys of a release: its id, and as signed.
     ReleaseKeys = 40,
     /// Record of a release, as signed.

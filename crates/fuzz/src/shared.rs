@@ -81,7 +81,7 @@ fn requests() -> Vec<Vec<u8>> {
         Request::FetchPending { device: DeviceId(3), number: 4, wait_ms: 5 },
         Request::AwaitLock { lock, wait_ms: 1 },
         Request::Hold { name: "release".to_owned(), roots: some },
-        Request::AwaitRecall { run: 1, epoch: 2, acknowledged: 3, wait_ms: 4 },
+        Request::AwaitRecall { run: 1, epoch: 2, acknowledged: 3, log_size: Some(5), wait_ms: 4 },
         Request::History { after: 5, note: true },
         Request::Past { log_size: 5, known: 9 },
     ]

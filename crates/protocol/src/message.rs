@@ -9,7 +9,7 @@ use crate::certificate::Certificate;
 use crate::history::{PastReply, Point, Snapshot, SnapshotEnd};
 use crate::leases::{LeaseGrant, LeaseWish, Recall};
 use crate::locks::LockRange;
-use crate::packed;
+use crate::packed::{self, Difference};
 use crate::signed::{Signable, Signed};
 use crate::structure::{Structure, View};
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -17,7 +17,7 @@ use holdfast_content::{Base, DeviceId, Handle, Parcel, StoredBlock, UserId};
 use holdfast_crypto::{Digest, Domain, PublicKey, Signature, encode};
 
 /// Versions of this protocol that this program speaks, oldest and newest.
-pub const PROTOCOL_VERSIONS: (u16, u16) = (3, 3);
+pub const PROTOCOL_VERSIONS: (u16, u16) = (4, 4);
 /// Largest message, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 8 << 20;
 /// Most blocks or addresses in one message.
@@ -232,6 +232,8 @@ pub enum Request {
         attached: Attached,
         /// Size of the last log head the client accepted.
         log_size: u64,
+        /// Whether the answer may show the difference from the view with that head.
+        by_difference: bool,
         /// Leases wanted with it.
         lease: Option<LeaseWish>,
     },
@@ -252,6 +254,8 @@ pub enum Request {
         attached: Attached,
         /// Size of the last log head the client accepted.
         log_size: u64,
+        /// Whether a refusal may show the present view, as the difference from the view with that head.
+        by_difference: bool,
         /// Leases wanted with it.
         lease: Option<LeaseWish>,
     },
@@ -310,6 +314,9 @@ pub enum Request {
         epoch: u64,
         /// Number of the last recall that was carried out.
         acknowledged: u64,
+        /// Size of the last log head the client accepted, if it wants to be shown what others do from then on: the answer may
+        /// then be a `Difference` from the view with that head.
+        log_size: Option<u64>,
         /// How long to wait at most, in milliseconds.
         wait_ms: u32,
     },
@@ -569,6 +576,13 @@ pub enum Response {
         /// The others that run, in their order; at most [`SERVERS_TOLD_MAX`].
         others: Vec<String>,
     },
+    /// As `View`, by its difference from the view that the client has named. As an answer to `AwaitRecall`, the present view:
+    /// nothing is recalled, but others have done something.
+    Difference(Difference),
+    /// As `Difference`, with leases.
+    LeasedDifference(Difference, LeaseGrant),
+    /// As `Refused`, with the view by which the operation was refused, by its difference from the one that the client has named.
+    RefusedAt(Difference),
 }
 
 /// Most other servers in an answer to `Servers`.

@@ -15,12 +15,21 @@
 //! records   runs: 0, record: a new one, which gets the next place; 1, place u32, count u32: those at these places,
 //!           as many as follow each other
 //! ```
+//!
+//! A reader that has accepted an earlier view is shown the [`Difference`]:
+//!
+//! ```text
+//! difference  devices whose slots are sent, in order of device | digest of all slots | a reply, as above, with these slots
+//!             alone; its first vector is against that of the newest slot (log size, then device) that is not sent
+//! ```
 
 use crate::message::{MESSAGE_BYTES_MAX, ViewReply};
+use crate::signed::Signed;
 use crate::structure::{Forecast, PendingEntry, Record, Structure, View};
 use crate::vector::VersionVector;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{DeviceId, PrincipalId};
+use holdfast_crypto::{Digest, DigestKey, Domain};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::sync::Arc;
@@ -43,9 +52,18 @@ pub(crate) fn serialize<W: Write>(reply: &Box<ViewReply>, writer: &mut W) -> Res
 
 /// Returns what a reader will hold.
 fn write<W: Write>(reply: &ViewReply, writer: &mut W) -> Result<Plain> {
-    let mut packer = Packer::default();
+    write_some(reply, |_| true, Packer::default(), writer)
+}
+
+/// Writes a reply with the slots of those devices for which `is_sent` says so. Returns what a reader will hold.
+fn write_some<W: Write>(
+    reply: &ViewReply,
+    is_sent: impl Fn(DeviceId) -> bool,
+    mut packer: Packer,
+    writer: &mut W,
+) -> Result<Plain> {
     let view = &reply.view;
-    let mut slots: Vec<_> = view.slots.iter().collect();
+    let mut slots: Vec<_> = view.slots.iter().filter(|(device, _)| is_sent(**device)).collect();
     slots.sort_by_key(|(device, slot)| (slot.value.forecast.log.size, **device));
     count(slots.len(), writer)?;
     for (device, slot) in slots {
@@ -63,6 +81,71 @@ fn write<W: Write>(reply: &ViewReply, writer: &mut W) -> Result<Plain> {
     }
     (&view.log, &reply.peaks, &reply.consistency, &reply.blocks).serialize(writer)?;
     Ok(packer.plain)
+}
+
+/// A view as what has changed since one that its reader has accepted. It is resolved against that view, and means then what
+/// the whole reply would have meant: it is checked like any other.
+#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+pub struct Difference {
+    /// Size of the log head of the view that the reader has.
+    pub since: u64,
+    /// Size of the log head of the view that is shown.
+    pub until: u64,
+    packed: Vec<u8>,
+}
+
+impl Difference {
+    /// What a reader lacks of this reply who has accepted a view whose log has `since` leaves: the slots of devices for which
+    /// `is_known` says so are there as they are here.
+    pub fn of(reply: &ViewReply, since: u64, is_known: impl Fn(DeviceId) -> bool) -> Difference {
+        let slots = &reply.view.slots;
+        let sent: BTreeSet<DeviceId> = slots.keys().copied().filter(|device| !is_known(*device)).collect();
+        let packer = Packer { vector: newest_vector(slots, &sent), ..Packer::default() };
+        let mut packed = Vec::new();
+        let written = (&sent, digest_of(slots))
+            .serialize(&mut packed)
+            .and_then(|()| write_some(reply, |device| sent.contains(&device), packer, &mut packed));
+        written.expect("writing into memory cannot fail");
+        Difference { since, until: reply.view.log.size, packed }
+    }
+
+    /// The reply, for a reader who has accepted `base`, whose log has `log_size` leaves.
+    ///
+    /// # Errors
+    /// [`ErrorKind::InvalidData`]: it is none, stands for more than [`PLAIN_BYTES_MAX`], or is a difference from another view:
+    /// the reader asks for the whole.
+    pub fn resolve(&self, base: &View, log_size: u64) -> Result<Box<ViewReply>> {
+        let mut rest = &self.packed[..];
+        let (sent, digest): (BTreeSet<DeviceId>, Digest) = BorshDeserialize::deserialize_reader(&mut rest)?;
+        let unpacker = Unpacker { vector: newest_vector(&base.slots, &sent), ..Unpacker::default() };
+        let mut reply = read(unpacker, &mut rest)?;
+        if !rest.is_empty() || !reply.view.slots.keys().eq(&sent) || reply.view.log.size != self.until {
+            return Err(invalid("no difference of views"));
+        }
+        let unchanged = base.slots.iter().filter(|(device, _)| !sent.contains(device));
+        reply.view.slots.extend(unchanged.map(|(device, slot)| (*device, slot.clone())));
+        match self.since == log_size && digest_of(&reply.view.slots) == digest {
+            true => Ok(reply),
+            false => Err(invalid("a difference from another view")),
+        }
+    }
+}
+
+/// The vector of the newest slot that is not among those sent.
+fn newest_vector(slots: &BTreeMap<DeviceId, Signed<Structure>>, sent: &BTreeSet<DeviceId>) -> VersionVector {
+    let kept = slots.iter().filter(|(device, _)| !sent.contains(device));
+    let newest = kept.max_by_key(|(device, slot)| (slot.value.forecast.log.size, **device));
+    newest.map(|(_, slot)| slot.value.forecast.vector.clone()).unwrap_or_default()
+}
+
+/// Tells views apart by who signed what in their slots.
+fn digest_of(slots: &BTreeMap<DeviceId, Signed<Structure>>) -> Digest {
+    let mut bytes = Vec::with_capacity(slots.len() * 68);
+    for (device, slot) in slots {
+        bytes.extend(device.0.to_le_bytes());
+        bytes.extend(slot.signature.0);
+    }
+    DigestKey::WELL_KNOWN.digest(Domain::Slots, &bytes)
 }
 
 /// A reply in its packed form, as a server keeps what it may have to say again.
@@ -96,7 +179,10 @@ impl Packed {
 /// # Errors
 /// Of the reader; [`ErrorKind::InvalidData`]: it is none, or stands for more than [`PLAIN_BYTES_MAX`].
 pub(crate) fn deserialize<R: Read>(reader: &mut R) -> Result<Box<ViewReply>> {
-    let mut unpacker = Unpacker::default();
+    read(Unpacker::default(), reader)
+}
+
+fn read<R: Read>(mut unpacker: Unpacker, reader: &mut R) -> Result<Box<ViewReply>> {
     let mut slots = BTreeMap::new();
     let mut last = None;
     for _ in 0..u32::deserialize_reader(reader)? {
@@ -108,7 +194,7 @@ pub(crate) fn deserialize<R: Read>(reader: &mut R) -> Result<Box<ViewReply>> {
             return Err(invalid("slots that are not in order"));
         }
         let value = Structure { forecast, outcome, handles };
-        if slots.insert(device, crate::signed::Signed { value, signature }).is_some() {
+        if slots.insert(device, Signed { value, signature }).is_some() {
             return Err(invalid("two slots of one device"));
         }
     }

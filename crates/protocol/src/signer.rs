@@ -449,11 +449,16 @@ impl Signer {
                 structure: structure.clone(),
                 attached,
                 log_size,
+                by_difference: false,
                 lease: None,
             },
-            Phase::Update { certificate } => {
-                Request::Update { certificate: certificate.clone(), attached, log_size, lease: None }
-            }
+            Phase::Update { certificate } => Request::Update {
+                certificate: certificate.clone(),
+                attached,
+                log_size,
+                by_difference: false,
+                lease: None,
+            },
             Phase::Commit { structure } => Request::Commit { structure: structure.clone(), attached },
         };
         vec![Effect::Send(Box::new(request))]

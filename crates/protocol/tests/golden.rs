@@ -9,10 +9,11 @@ use holdfast_protocol::epoch::Declaration;
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::leases::{LeaseGrant, LeaseWish, Recall, Scope, Withheld};
 use holdfast_protocol::log_tree::{Frontier, leaf};
-use holdfast_protocol::message::{PROTOCOL_VERSIONS, Receipt, ServerKeys};
+use holdfast_protocol::message::{PROTOCOL_VERSIONS, Receipt, ServerKeys, ViewReply};
+use holdfast_protocol::packed::Difference;
 use holdfast_protocol::signed::{Signable, Signed};
 use holdfast_protocol::signer::Signer;
-use holdfast_protocol::structure::{Forecast, HandleVersion, LogHead, Outcome, Record, Structure};
+use holdfast_protocol::structure::{Forecast, HandleVersion, LogHead, Outcome, Record, Structure, View};
 use holdfast_protocol::vector::{VersionVector, VoidSet};
 use holdfast_protocol::warrant::Change;
 use std::fmt::Write;
@@ -92,12 +93,16 @@ fn forecast() -> Forecast {
     }
 }
 
-fn golden() -> String {
+fn structure() -> Structure {
     let handles = [
         (PrincipalId::Device(DeviceId(3)), HandleVersion { version: 7, reference: reference(0x77) }),
         (PrincipalId::Group(GroupId(2)), HandleVersion { version: 5, reference: reference(0x78) }),
     ];
-    let structure = Structure { forecast: forecast(), outcome: Outcome::Done, handles: handles.into() };
+    Structure { forecast: forecast(), outcome: Outcome::Done, handles: handles.into() }
+}
+
+fn golden() -> String {
+    let structure = structure();
     let receipt = Receipt {
         file_system: Digest([0xf5; 32]),
         device: DeviceId(3),
@@ -147,7 +152,7 @@ fn golden() -> String {
     text
 }
 
-/// What goes beside operations, and comes back, in version 3 of the protocol.
+/// What goes beside operations, and comes back, in version 4 of the protocol.
 fn leases() -> String {
     let group = PrincipalId::Group(GroupId(2));
     let file = Handle { principal: group, number: 100 };
@@ -193,6 +198,26 @@ fn leases_on_the_wire() {
     let document = std::fs::read_to_string(path).expect("docs/protocol.md");
     let leases = leases();
     assert!(document.contains(&leases), "docs/protocol.md should hold:\n{leases}");
+}
+
+/// Proves: a view is shown by its difference as the documentation says.
+#[test]
+fn a_difference_on_the_wire() {
+    let key = SigningKey::from_seed(&[1; 32]);
+    let mut other = structure();
+    other.forecast.device = DeviceId(4);
+    other.forecast.log.size = 11;
+    let slots = [(DeviceId(3), structure()), (DeviceId(4), other)];
+    let slots = slots.map(|(device, structure)| (device, Signed::new(structure, &key)));
+    let log = LogHead { size: 13, root: Digest([0x66; 32]) };
+    let view = View { slots: slots.into(), pending: Vec::new(), log };
+    let (peaks, consistency) = (vec![Digest([0x67; 32])], vec![Digest([0x68; 32])]);
+    let reply = ViewReply { view, peaks, consistency, blocks: Vec::new() };
+    let difference = Difference::of(&reply, 12, |device| device == DeviceId(4));
+    let lines: String = encode(&difference).chunks(32).map(|line| hex(line) + "\n").collect();
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/protocol.md");
+    let document = std::fs::read_to_string(path).expect("docs/protocol.md");
+    assert!(document.contains(&lines), "docs/protocol.md should hold:\n{lines}");
 }
 
 #[test]

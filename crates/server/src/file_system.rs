@@ -15,6 +15,7 @@ mod history;
 mod leases;
 mod ledger;
 mod locks;
+mod prepared_view;
 mod quotas;
 mod rebuild;
 
@@ -37,6 +38,7 @@ use holdfast_protocol::certificate::Certificate;
 use holdfast_protocol::leases::{LeaseGrant, LeaseWish};
 use holdfast_protocol::locks::{LEASE_MS, LockTable};
 use holdfast_protocol::message::{Receipt, Response, ServerError, ServerKeys, ViewReply};
+use holdfast_protocol::packed::Difference;
 use holdfast_protocol::sequencer::{CommitOutcome, FastOutcome, Sequencer, Standing, Step, Updated};
 use holdfast_protocol::signed::{Signable, Signed, Verified};
 use holdfast_protocol::structure::Structure;
@@ -44,12 +46,15 @@ use holdfast_store::Allowance;
 use leases::Leases;
 use ledger::Ledger;
 use parking_lot::{Mutex, MutexGuard, RwLock};
+use prepared_view::PreparedView;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
+/// For how long after it has committed something a device is shown what others do, in milliseconds.
+const AT_WORK_MS: u64 = 10_000;
 /// Most server keys in a list.
 const SERVER_KEYS_MAX: usize = 64;
 
@@ -65,6 +70,10 @@ pub struct FileSystem {
     /// Active devices by key, as of the membership in force; so that most requests need no lock on the order.
     devices: RwLock<Active>,
     settled: Notify,
+    /// How often something has.
+    settled_count: AtomicU64,
+    /// When each device committed something last, in milliseconds of the host's clock.
+    worked: Mutex<HashMap<DeviceId, u64>>,
     locks: Mutex<LockTable>,
     /// It is noted that locks may be held.
     locks_noted: AtomicBool,
@@ -129,6 +138,8 @@ impl FileSystem {
             order,
             has_ended: watch::Sender::new(false),
             settled: Notify::new(),
+            settled_count: AtomicU64::new(0),
+            worked: Mutex::default(),
             locks: Mutex::new(LockTable::new(first_epoch, grace_until_ms)),
             locks_noted: AtomicBool::new(before.locks_held),
             lock_changes: Notify::new(),
@@ -248,7 +259,7 @@ impl FileSystem {
         let receipt = ledger.step(&*self.order, |sequencer| {
             sequencer.restored(device, &certificate, &structure, membership)
         })?;
-        self.committed(&mut ledger, device);
+        self.committed(host, &mut ledger, device);
         Ok(receipt)
     }
 
@@ -275,16 +286,48 @@ impl FileSystem {
         ledger.set_server_keys(&*self.order, list)
     }
 
-    pub(crate) fn look(&self, host: &Host, device: DeviceId, log_size: u64) -> Result<ViewReply, Refused> {
-        let (mut reply, wanted) = {
+    pub(crate) fn look(
+        &self,
+        host: &Host,
+        device: DeviceId,
+        log_size: u64,
+    ) -> Result<Box<ViewReply>, Refused> {
+        let prepared = {
             let ledger = self.current(host)?;
-            let mut reply = ledger.sequencer().look();
-            reply.consistency = ledger.prove(log_size, reply.view.log)?;
-            let wanted = hints::wanted(&ledger, &reply.view, device, log_size);
-            (reply, wanted)
+            PreparedView::new(&ledger, Box::new(ledger.sequencer().look()), device, log_size)?
         };
-        reply.blocks = hints::load(&*host.blocks, self.id, wanted);
-        Ok(reply)
+        Ok(prepared.whole(&*host.blocks, self.id))
+    }
+
+    /// Whether a device has committed something lately: it is likely to sign again soon.
+    pub(crate) fn is_at_work(&self, host: &Host, device: DeviceId) -> bool {
+        let at_ms = self.worked.lock().get(&device).copied();
+        at_ms.is_some_and(|at_ms| host.clock.monotonic_ms() < at_ms.saturating_add(AT_WORK_MS))
+    }
+
+    /// The present view, for a device at work that has accepted a log of `log_size` leaves, if others have changed anything since
+    /// and nothing is pending, so that it can sign on it. The caller makes it durable before it answers.
+    pub(crate) fn push(
+        &self,
+        host: &Host,
+        device: DeviceId,
+        log_size: u64,
+    ) -> Result<Option<Difference>, Refused> {
+        if !self.is_at_work(host, device) {
+            return Ok(None);
+        }
+        let prepared = {
+            let ledger = self.current(host)?;
+            let sequencer = ledger.sequencer();
+            // After an operation of its own it has accepted that, too.
+            let own = sequencer.slot(device).map_or(0, |slot| slot.value.forecast.log.size + 1);
+            let since = log_size.max(own);
+            if since >= sequencer.log_size() || !sequencer.is_quiet() {
+                return Ok(None);
+            }
+            PreparedView::new(&ledger, Box::new(sequencer.look()), device, since)?
+        };
+        Ok(Some(prepared.difference(&*host.blocks, self.id)))
     }
 
     /// UPDATE. The caller makes it durable before it answers.
@@ -297,6 +340,7 @@ impl FileSystem {
         certificate: Signed<Certificate>,
         given: Blocks,
         log_size: u64,
+        by_difference: bool,
         wish: Option<LeaseWish>,
     ) -> Result<(Response, Option<LeaseGrant>), Refused> {
         let certificate = verified(certificate, caller)?;
@@ -306,7 +350,7 @@ impl FileSystem {
         let taken = host.store_attached(self.id, device, given, self.allowance(host, device));
         self.or_never(host, device, number, taken)?;
         let now_ms = host.clock.monotonic_ms();
-        let (mut reply, wanted, grant) = {
+        let (prepared, grant) = {
             let mut ledger = self.current(host)?;
             let touched = self.if_free(host, &ledger, device, certificate.value(), wish.as_ref());
             let touched = touched.ok_or(ServerError::Busy)?;
@@ -322,14 +366,13 @@ impl FileSystem {
             // What is sent again is shown the view that it was shown at first, which may be outdated.
             let fresh = ledger.sequencer().log_size() > size;
             let grant = self.grant(host, &ledger, device, wish.as_ref(), &touched, fresh);
-            let mut reply = *reply;
-            // Proven up to the view shown, which for a resent request is an old one.
-            reply.consistency = ledger.prove(log_size, reply.view.log)?;
-            let wanted = hints::wanted(&ledger, &reply.view, device, log_size);
-            (reply, wanted, grant)
+            (PreparedView::new(&ledger, reply, device, log_size)?, grant)
         };
-        reply.blocks = hints::load(&*host.blocks, self.id, wanted);
-        Ok((Response::View(Box::new(reply)), grant))
+        let answer = match by_difference {
+            true => Response::Difference(prepared.difference(&*host.blocks, self.id)),
+            false => Response::View(prepared.whole(&*host.blocks, self.id)),
+        };
+        Ok((answer, grant))
     }
 
     /// COMMIT: the receipt, or `None` if the operation is dead. The caller makes it durable before it answers.
@@ -356,11 +399,12 @@ impl FileSystem {
             CommitOutcome::Committed(receipt) => receipt,
             CommitOutcome::Aborted => return Ok(None),
         };
-        self.committed(&mut ledger, device);
+        self.committed(host, &mut ledger, device);
         Ok(Some(receipt))
     }
 
-    /// Fast operation: the receipt, or `None` if it was not taken. The caller makes it durable before it answers.
+    /// Fast operation: the receipt, or how it was refused. With `known`, the size of the log that its author has accepted, it is
+    /// shown the view by which it was. The caller makes it durable before it answers.
     #[allow(clippy::too_many_arguments)] // The message's own fields.
     pub(crate) fn fast(
         &self,
@@ -370,8 +414,9 @@ impl FileSystem {
         certificate: Signed<Certificate>,
         structure: Signed<Structure>,
         given: Blocks,
+        known: Option<u64>,
         wish: Option<LeaseWish>,
-    ) -> Result<(Option<Receipt>, Option<LeaseGrant>), Refused> {
+    ) -> Result<(Result<Receipt, Response>, Option<LeaseGrant>), Refused> {
         let certificate = verified(certificate, caller)?;
         let structure = verified(structure, caller)?;
         let number = number_of(device, certificate.value());
@@ -393,12 +438,19 @@ impl FileSystem {
         })?;
         let receipt = match outcome {
             FastOutcome::Accepted(receipt) => receipt,
-            FastOutcome::Refused => return Ok((None, None)),
+            FastOutcome::Refused => {
+                let Some(log_size) = known else { return Ok((Err(Response::Refused), None)) };
+                let look = Box::new(ledger.sequencer().look());
+                let prepared = PreparedView::new(&ledger, look, device, log_size)?;
+                drop(ledger);
+                let difference = prepared.difference(&*host.blocks, self.id);
+                return Ok((Err(Response::RefusedAt(difference)), None));
+            }
         };
-        self.committed(&mut ledger, device);
+        self.committed(host, &mut ledger, device);
         let fresh = ledger.sequencer().log_size() > size;
         let grant = self.grant(host, &ledger, device, wish.as_ref(), &touched, fresh);
-        Ok((Some(receipt), grant))
+        Ok((Ok(receipt), grant))
     }
 
     /// What is refused for itself is refused for good, durably, before its author hears so and gives it up: another copy
@@ -446,7 +498,13 @@ impl FileSystem {
         self.settled.notified()
     }
 
+    /// How often some operation has settled.
+    pub(crate) fn settled(&self) -> u64 {
+        self.settled_count.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn tell_waiters(&self) {
+        self.settled_count.fetch_add(1, Ordering::Relaxed);
         self.settled.notify_waiters();
     }
 
@@ -523,8 +581,9 @@ impl FileSystem {
         Ok(())
     }
 
-    fn committed(&self, ledger: &mut Ledger, device: DeviceId) {
+    fn committed(&self, host: &Host, ledger: &mut Ledger, device: DeviceId) {
         ledger.note_commit(device);
+        self.worked.lock().insert(device, host.clock.monotonic_ms());
         let membership = ledger.sequencer().membership();
         if self.devices.read().version != membership.version {
             *self.devices.write() = devices_of(membership);

@@ -36,6 +36,7 @@ use holdfast_protocol::message::{
     ATTACHED_PLAIN_BYTES_MAX, AddressedBlock, Attached, PARCELS_PLAIN_BYTES_MAX, PROTOCOL_VERSIONS, Request,
     Response, ServerError, ServerKeys, Welcome,
 };
+use holdfast_protocol::packed::Difference;
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::Structure;
 use holdfast_rpc::Throttle;
@@ -418,6 +419,23 @@ impl Host {
         }
     }
 
+    /// What others have done since a device's log had `log_size` leaves, durably: an answer to `AwaitRecall`; `None`: nothing that
+    /// it could go on from.
+    pub(crate) fn push(&self, caller: &Caller, log_size: u64) -> Option<Response> {
+        let push = || -> Result<Option<Difference>, Refused> {
+            let (file_system, device) = self.member(caller)?;
+            let shown = file_system.push(self, device, log_size)?;
+            if shown.is_some() {
+                self.commit(file_system)?;
+            }
+            Ok(shown)
+        };
+        match push() {
+            Ok(shown) => shown.map(Response::Difference),
+            Err(refused) => Some(Response::Error(self.note(refused))),
+        }
+    }
+
     /// The leases to tell of, once it is noted who has some.
     fn noted(
         &self,
@@ -521,7 +539,7 @@ impl Host {
                         file_system.declare_restore(self, caller, device, certificate, structure, checked)?
                     }
                 };
-                let answer = self.settled(file_system, Some(receipt), Response::Refused)?;
+                let answer = self.settled(file_system, Ok(receipt))?;
                 self.awaiting.declared(&id);
                 tracing::info!(file_system = %id, operations = file_system.log_size(), "its restore was declared");
                 Ok(answer)
@@ -614,21 +632,32 @@ impl Host {
             Request::Look { log_size } => {
                 let reply = file_system.look(self, device, log_size)?;
                 self.commit(file_system)?;
-                Ok(Response::View(Box::new(reply)))
+                Ok(Response::View(reply))
             }
-            Request::Update { certificate, attached, log_size, lease } => {
+            Request::Update { certificate, attached, log_size, by_difference, lease } => {
                 let checked = match self.attached(id, attached)? {
                     Unpacked::Blocks(checked) => checked,
                     Unpacked::BasesMissing(missing) => return Ok(Response::BasesMissing(missing)),
                 };
                 check_wish(lease.as_ref())?;
                 let run = lease.as_ref().map(|wish| wish.run);
-                let (answer, grant) =
-                    file_system.update(self, caller, device, certificate, checked, log_size, lease)?;
+                let (answer, grant) = file_system.update(
+                    self,
+                    caller,
+                    device,
+                    certificate,
+                    checked,
+                    log_size,
+                    by_difference,
+                    lease,
+                )?;
                 self.commit(file_system)?;
                 file_system.tell_waiters();
                 Ok(match (answer, self.noted(file_system, device, run, grant)) {
                     (Response::View(reply), Some(grant)) => Response::LeasedView(reply, grant),
+                    (Response::Difference(difference), Some(grant)) => {
+                        Response::LeasedDifference(difference, grant)
+                    }
                     (answer, _) => answer,
                 })
             }
@@ -638,18 +667,19 @@ impl Host {
                     Unpacked::BasesMissing(missing) => return Ok(Response::BasesMissing(missing)),
                 };
                 let outcome = file_system.commit(self, caller, device, structure, checked)?;
-                self.settled(file_system, outcome, Response::Aborted)
+                self.settled(file_system, outcome.ok_or(Response::Aborted))
             }
-            Request::Fast { certificate, structure, attached, log_size: _, lease } => {
+            Request::Fast { certificate, structure, attached, log_size, by_difference, lease } => {
                 let checked = match self.attached(id, attached)? {
                     Unpacked::Blocks(checked) => checked,
                     Unpacked::BasesMissing(missing) => return Ok(Response::BasesMissing(missing)),
                 };
                 check_wish(lease.as_ref())?;
                 let run = lease.as_ref().map(|wish| wish.run);
+                let known = by_difference.then_some(log_size);
                 let (outcome, grant) =
-                    file_system.fast(self, caller, device, certificate, structure, checked, lease)?;
-                let answer = self.settled(file_system, outcome, Response::Refused)?;
+                    file_system.fast(self, caller, device, certificate, structure, checked, known, lease)?;
+                let answer = self.settled(file_system, outcome)?;
                 Ok(match (answer, self.noted(file_system, device, run, grant)) {
                     (Response::Committed(receipt), Some(grant)) => Response::LeasedCommitted(receipt, grant),
                     (answer, _) => answer,
@@ -693,8 +723,7 @@ impl Host {
     fn settled(
         &self,
         file_system: &FileSystem,
-        outcome: Option<holdfast_protocol::message::Receipt>,
-        otherwise: Response,
+        outcome: Result<holdfast_protocol::message::Receipt, Response>,
     ) -> Result<Response, Refused> {
         self.commit(file_system)?;
         file_system.tell_waiters();
@@ -702,11 +731,11 @@ impl Host {
             self.counters.checkpoints_due.notify_one();
         }
         Ok(match outcome {
-            Some(receipt) => {
+            Ok(receipt) => {
                 self.counters.operations.add(1);
                 Response::Committed(Signed::new(receipt, &self.key))
             }
-            None => otherwise,
+            Err(otherwise) => otherwise,
         })
     }
 
@@ -737,7 +766,7 @@ impl Host {
         if let Some(existing) = self.file_systems.read().get(&id) {
             // The same creation again, because its answer was lost?
             let receipt = existing.founding_receipt(&structure).ok_or(ServerError::Exists)?;
-            return self.settled(existing, Some(receipt), Response::Refused);
+            return self.settled(existing, Ok(receipt));
         }
         if self.file_systems.read().len() >= FILE_SYSTEMS_MAX {
             let why = format!("this server has {FILE_SYSTEMS_MAX} file systems and takes no more");
@@ -763,7 +792,7 @@ impl Host {
         let file_system = Arc::new(file_system);
         self.file_systems.write().insert(id, file_system.clone());
         tracing::info!(file_system = %id, "created");
-        self.settled(&file_system, Some(receipt), Response::Refused)
+        self.settled(&file_system, Ok(receipt))
     }
 
     fn may_create(&self, key: &PublicKey, local: bool) -> bool {

@@ -20,6 +20,10 @@ const FETCH_PENDING_MAX: Duration = Duration::from_secs(60);
 const AWAIT_LOCK_MAX: Duration = Duration::from_secs(30);
 /// Longest wait of an `AwaitRecall`.
 const AWAIT_RECALL_MAX: Duration = Duration::from_secs(60);
+/// How often it is looked at whether there is something to show to who is at work: what happens in between is shown together.
+const PUSH_EVERY: Duration = Duration::from_millis(20);
+/// How often it is looked at whether one who waits for recalls has begun to work, and so is to be shown what others do.
+const WORK_LOOK: Duration = Duration::from_secs(1);
 /// How often one who waits for a lock looks whether its holder is still there.
 const LOCK_LOOK: Duration = Duration::from_secs(2);
 /// How long an answer waits until it is known that this server is still the active one.
@@ -102,8 +106,11 @@ impl Driver {
                     (Request::AwaitLock { lock, wait_ms }, Some(file_system)) => {
                         self.await_lock(&caller, file_system, lock, wait_ms).await
                     }
-                    (Request::AwaitRecall { run, epoch, acknowledged, wait_ms }, Some(file_system)) => {
-                        let asked = Asked { run, epoch, acknowledged };
+                    (
+                        Request::AwaitRecall { run, epoch, acknowledged, log_size, wait_ms },
+                        Some(file_system),
+                    ) => {
+                        let asked = Asked { run, epoch, acknowledged, log_size };
                         self.await_recall(&caller, file_system, asked, wait_ms).await
                     }
                     (request @ (Request::Update { .. } | Request::Fast { .. }), Some(file_system)) => {
@@ -235,7 +242,8 @@ impl Driver {
         }
     }
 
-    /// Waits until a run of a client is to give something up, or the time is up.
+    /// Waits until a run of a client is to give something up, others have done something that it wants to be shown, or the time
+    /// is up.
     async fn await_recall(
         &self,
         caller: &Caller,
@@ -244,7 +252,9 @@ impl Driver {
         wait_ms: u32,
     ) -> Response {
         let wait = Duration::from_millis(wait_ms.into()).min(AWAIT_RECALL_MAX);
-        let deadline = tokio::time::Instant::now() + wait;
+        let mut now = tokio::time::Instant::now();
+        let (deadline, mut look_at) = (now + wait, now + PUSH_EVERY);
+        let (device, mut settled) = (file_system.device(&caller.peer), None);
         loop {
             let mut recalled = std::pin::pin!(file_system.next_recall());
             // From here on nothing is missed, also what is recalled before the wait begins.
@@ -252,7 +262,21 @@ impl Driver {
             if let Some(answer) = self.host.recall(caller, asked.run, asked.epoch, asked.acknowledged) {
                 return answer;
             }
-            if tokio::time::timeout_at(deadline, recalled).await.is_err() {
+            if let (Some(log_size), true) = (asked.log_size, now >= look_at) {
+                let is_at_work = device.is_some_and(|device| file_system.is_at_work(&self.host, device));
+                look_at = now + if is_at_work { PUSH_EVERY } else { WORK_LOOK };
+                if is_at_work && settled != Some(file_system.settled()) {
+                    settled = Some(file_system.settled());
+                    let (host, asking) = (self.host.clone(), caller.clone());
+                    if let Some(answer) = off_reactor(move || host.push(&asking, log_size)).await {
+                        return answer;
+                    }
+                }
+            }
+            let until = if asked.log_size.is_some() { look_at.min(deadline) } else { deadline };
+            let _ = tokio::time::timeout_at(until, recalled).await;
+            now = tokio::time::Instant::now();
+            if now >= deadline {
                 return Response::Recalled(None);
             }
         }
@@ -293,6 +317,7 @@ struct Asked {
     run: u128,
     epoch: u64,
     acknowledged: u64,
+    log_size: Option<u64>,
 }
 
 /// Ends a holder's wait for a lock, also when its connection is lost.

@@ -25,8 +25,11 @@ impl Host {
                     return Response::Structure(None);
                 }
             },
-            Request::AwaitRecall { run, epoch, acknowledged, .. } => loop {
+            Request::AwaitRecall { run, epoch, acknowledged, log_size, .. } => loop {
                 if let Some(answer) = self.recall(caller, run, epoch, acknowledged) {
+                    return answer;
+                }
+                if let Some(answer) = log_size.and_then(|log_size| self.push(caller, log_size)) {
                     return answer;
                 }
                 if !pause() {

@@ -117,7 +117,7 @@ fn greetings_tell_strangers_apart() {
     let world = World::new();
     let greeted = world.host.greet(key(77).public(), false, (1, 9), Some(file_system()));
     let Response::Hello(welcome) = greeted.answer else { panic!("a welcome") };
-    assert_eq!((welcome.version, welcome.device, greeted.admitted), (3, None, false));
+    assert_eq!((welcome.version, welcome.device, greeted.admitted), (4, None, false));
     assert!(welcome.file_system.unwrap().1.verify(&superuser().public()));
     let greeted = world.host.greet(
         key(11).public(),
@@ -128,9 +128,9 @@ fn greetings_tell_strangers_apart() {
     let Response::Hello(welcome) = greeted.answer else { panic!("a welcome") };
     assert_eq!((welcome.device, greeted.admitted), (Some(DeviceId(1)), true));
     let refused = |versions, wanted| world.host.greet(key(11).public(), false, versions, wanted).answer;
-    assert_eq!(refused((4, 5), Some(file_system())), Response::Error(ServerError::Version(3, 3)));
-    assert_eq!(refused((1, 2), Some(file_system())), Response::Error(ServerError::Version(3, 3)));
-    assert_eq!(refused((3, 3), Some(Digest::ZERO)), Response::Error(ServerError::UnknownFileSystem));
+    assert_eq!(refused((5, 6), Some(file_system())), Response::Error(ServerError::Version(4, 4)));
+    assert_eq!(refused((1, 3), Some(file_system())), Response::Error(ServerError::Version(4, 4)));
+    assert_eq!(refused((4, 4), Some(Digest::ZERO)), Response::Error(ServerError::UnknownFileSystem));
 
     let stranger = world.caller(key(77).public());
     for request in [
@@ -272,14 +272,28 @@ fn rule_breakers_harm_nobody() {
     let Request::Fast { certificate, structure, log_size, .. } = alice.clone().fast(&before) else {
         panic!()
     };
-    let dangling = Request::Fast { certificate, structure, attached: vec![].into(), log_size, lease: None };
+    let dangling = Request::Fast {
+        certificate,
+        structure,
+        attached: vec![].into(),
+        log_size,
+        by_difference: false,
+        lease: None,
+    };
     assert!(invalid(&world.ask(1, dangling)), "a table that was never stored");
     let Request::Fast { certificate, structure, attached, log_size, .. } = alice.clone().fast(&before) else {
         panic!()
     };
     let mut altered = attached;
     altered.blocks[0].block.body.push(0);
-    let altered = Request::Fast { certificate, structure, attached: altered, log_size, lease: None };
+    let altered = Request::Fast {
+        certificate,
+        structure,
+        attached: altered,
+        log_size,
+        by_difference: false,
+        lease: None,
+    };
     assert!(invalid(&world.ask(1, altered)));
     let (_, chunk) = block(BlockKind::Chunk, &vec![0x5a; 900 << 10]);
     let mut incompressible = chunk.clone();
@@ -290,8 +304,13 @@ fn rule_breakers_harm_nobody() {
     };
     let (_, update) = alice.clone().update(&before);
     let Request::Update { certificate, log_size, .. } = update else { panic!() };
-    let heavy =
-        Request::Update { certificate, attached: vec![incompressible; 2].into(), log_size, lease: None };
+    let heavy = Request::Update {
+        certificate,
+        attached: vec![incompressible; 2].into(),
+        log_size,
+        by_difference: false,
+        lease: None,
+    };
     assert!(invalid(&world.ask(1, heavy)), "too many bytes attached");
     let list = ServerKeys { file_system: file_system(), sequence: 2, keys: vec![server] };
     assert!(not_allowed(&world.ask(1, Request::SetServerKeys(Signed::new(list, &key(11))))));
@@ -314,7 +333,14 @@ fn what_is_refused_for_missing_blocks_stays_refused() {
     let mut alice = Author::new(1);
     let whole = alice.fast(&world.look(1).view);
     let Request::Fast { certificate, structure, log_size, .. } = whole.clone() else { panic!() };
-    let bare = Request::Fast { certificate, structure, attached: vec![].into(), log_size, lease: None };
+    let bare = Request::Fast {
+        certificate,
+        structure,
+        attached: vec![].into(),
+        log_size,
+        by_difference: false,
+        lease: None,
+    };
     assert!(invalid(&world.ask(1, bare)), "a table that was never stored");
     assert!(matches!(world.ask(1, whole.clone()), Response::Refused), "the copy comes too late");
     alice.give_up();
@@ -386,6 +412,7 @@ fn membership_in_force_decides() {
         attached: vec![holdfast_protocol::message::AddressedBlock { address, block: block.to_stored() }]
             .into(),
         log_size: 0,
+        by_difference: false,
         lease: None,
     };
     committed(world.ask(0, change), &server);
@@ -772,7 +799,14 @@ fn an_operation_costs_one_sync() {
     committed(
         world.ask(
             1,
-            Request::Fast { certificate, structure, attached: vec![].into(), log_size: 0, lease: None },
+            Request::Fast {
+                certificate,
+                structure,
+                attached: vec![].into(),
+                log_size: 0,
+                by_difference: false,
+                lease: None,
+            },
         ),
         &server,
     );

@@ -249,7 +249,17 @@ fn operation(world: &World) -> (Request, Block) {
     handles.insert(PrincipalId::Device(DeviceId::SUPERUSER), version);
     let structure = sign_structure(&view, &certificate, &superuser(), handles);
     let certificate = Signed::new(certificate, &superuser());
-    (Request::Fast { certificate, structure, attached: Attached::default(), log_size: 0, lease: None }, table)
+    (
+        Request::Fast {
+            certificate,
+            structure,
+            attached: Attached::default(),
+            log_size: 0,
+            by_difference: false,
+            lease: None,
+        },
+        table,
+    )
 }
 
 fn with(operation: &Request, riding: Attached) -> Request {

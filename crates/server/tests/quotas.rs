@@ -193,13 +193,13 @@ fn operations_are_charged_and_given_up_for_good() {
     world.fill(1, 100);
     let look = |world: &World| view(world.ask(1, Request::Look { log_size: 0 })).view;
     let laden = |request: Request| match request {
-        Request::Fast { certificate, structure, mut attached, log_size, lease } => {
+        Request::Fast { certificate, structure, mut attached, log_size, by_difference, lease } => {
             attached.blocks.push(noisy(700));
-            Request::Fast { certificate, structure, attached, log_size, lease }
+            Request::Fast { certificate, structure, attached, log_size, by_difference, lease }
         }
-        Request::Update { certificate, mut attached, log_size, lease } => {
+        Request::Update { certificate, mut attached, log_size, by_difference, lease } => {
             attached.blocks.push(noisy(701));
-            Request::Update { certificate, attached, log_size, lease }
+            Request::Update { certificate, attached, log_size, by_difference, lease }
         }
         Request::Commit { structure, mut attached } => {
             for number in 0..4 {

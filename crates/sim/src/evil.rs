@@ -3,6 +3,7 @@
 //! It holds the real server key and the real data, so everything it says arrives over an authentic channel. What
 //! clients make of each [`Attack`] is the table in `crates/sim/tests/operator.rs`; the demo plays some of them.
 
+use crate::differences::{by_difference, want_whole};
 use holdfast_content::{BlockKind, Codec, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_protocol::message::{AddressedBlock, Request, Response, ViewReply};
@@ -201,7 +202,9 @@ impl<S: Service> Service for Evil<S> {
                 return receipt;
             }
         }
-        match self.inner.handle(session, request).await {
+        let mut request = request;
+        let since = want_whole(&mut request);
+        let answer = match self.inner.handle(session, request).await {
             Response::Blocks(blocks) => {
                 let spoil = |(header, block)| Some((header, self.spoil_block(attack, block)?));
                 Response::Blocks(blocks.into_iter().map(|found| found.and_then(spoil)).collect())
@@ -235,7 +238,8 @@ impl<S: Service> Service for Evil<S> {
                 committed
             }
             other => other,
-        }
+        };
+        by_difference(answer, since)
     }
 
     fn closed(&self, session: &Session<Self::State>) {

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod adversary;
+mod differences;
 pub mod evil;
 pub mod leases;
 pub mod log_writes;

@@ -5,6 +5,7 @@ use holdfast_protocol::peers::{Finding, judge};
 use holdfast_sim::adversary::behaviour::Behaviour;
 use holdfast_sim::adversary::chaos;
 use holdfast_sim::adversary::peers::{self, Meeting};
+use holdfast_sim::adversary::pushes::{self, Pushed};
 use holdfast_sim::adversary::verdict::{Doing, rows, table, without_memory};
 
 /// Rows that wait for a term or a bound cost no work meanwhile.
@@ -57,6 +58,18 @@ mod every_behaviour_by_every_call {
         const _: () = assert!([$($part),*].len() == super::PARTS, "all parts are played");};
     }
     parts! { part_1 0 part_2 1 part_3 2 part_4 3 part_5 4 part_6 5 }
+}
+
+/// Proves: what a server shows unasked to a client at work is checked as any view is. True, the client goes on from it; older,
+/// with something hidden or altered, everything stops; what follows from nothing that the client has is passed over.
+#[test]
+fn pushes_are_checked() {
+    for pushed in [Pushed::True, Pushed::OtherBase, Pushed::Cut] {
+        assert_eq!(pushes::shown(pushed), None, "{pushed:?}");
+    }
+    for pushed in [Pushed::Yesterday, Pushed::Hidden, Pushed::Altered] {
+        assert!(pushes::shown(pushed).is_some(), "{pushed:?} goes through");
+    }
 }
 
 /// Proves: the rows about restores and warrants can fail. With a client that remembers nothing, and so checks nothing against

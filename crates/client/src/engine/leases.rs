@@ -58,6 +58,8 @@ struct State {
     contended_ms: Option<u64>,
     /// Until when an operation that waits for its COMMIT is not dead for certain.
     unconfirmed: Option<u64>,
+    /// Size of the log that was accepted last, or will be with what was handed to the pump.
+    log_size: u64,
     stop: bool,
 }
 
@@ -223,6 +225,11 @@ impl Leases {
         self.state.lock().unconfirmed = until_ms;
     }
 
+    /// A view is accepted whose log has so many leaves.
+    pub fn accepted(&self, log_size: u64) {
+        self.state.lock().log_size = log_size;
+    }
+
     /// An operation is to be made again.
     pub fn redo(&self) -> Redone {
         self.redone.fetch_add(1, SeqCst);
@@ -283,10 +290,20 @@ impl Leases {
     /// Asks for recalls while there is anything to recall, until it is stopped.
     pub fn run(&self, shared: &Shared) {
         let mut pause = PAUSE_MIN;
-        while let Some((epoch, acknowledged, wait_ms)) = self.next_question() {
-            let request = Request::AwaitRecall { run: self.run, epoch, acknowledged, wait_ms };
+        while let Some((epoch, acknowledged, log_size, wait_ms)) = self.next_question() {
+            let log_size = Some(log_size);
+            let request = Request::AwaitRecall { run: self.run, epoch, acknowledged, log_size, wait_ms };
             let patience = Duration::from_millis(wait_ms.into()) + PATIENCE;
             match shared.remote.call(request, patience) {
+                Ok(Response::Difference(difference)) => {
+                    pause = PAUSE_MIN;
+                    {
+                        let mut state = self.state.lock();
+                        state.holder.told(epoch, acknowledged);
+                        state.log_size = state.log_size.max(difference.until);
+                    }
+                    shared.pushed(difference);
+                }
                 Ok(Response::Recalled(recall)) => {
                     pause = PAUSE_MIN;
                     self.state.lock().holder.told(epoch, acknowledged);
@@ -348,8 +365,8 @@ impl Leases {
         }
     }
 
-    /// Epoch, number and time of the next question; `None`: it is over.
-    fn next_question(&self) -> Option<(u64, u64, u32)> {
+    /// Epoch, number, size of the log and time of the next question; `None`: it is over.
+    fn next_question(&self) -> Option<(u64, u64, u64, u32)> {
         let mut state = self.state.lock();
         loop {
             if state.stop {
@@ -360,7 +377,7 @@ impl Leases {
             if state.holder.must_ask(now_ms) {
                 // Nothing held: there is something to acknowledge, and nothing to wait for.
                 let wait_ms = if state.holder.is_empty(now_ms) { 0 } else { AWAIT_MS };
-                return Some((state.holder.epoch(), state.holder.handled(), wait_ms));
+                return Some((state.holder.epoch(), state.holder.handled(), state.log_size, wait_ms));
             }
             self.changed.wait_until(&mut state, Instant::now() + PATIENCE);
         }

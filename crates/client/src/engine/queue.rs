@@ -8,6 +8,7 @@ use crate::tree::Edit;
 use holdfast_content::Handle;
 use holdfast_crypto::Digest;
 use holdfast_protocol::alarm::Alarm;
+use holdfast_protocol::packed::Difference;
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::Structure;
 use parking_lot::{Condvar, Mutex};
@@ -137,6 +138,8 @@ pub(super) enum Learned {
     Alarm(Box<Alarm>),
     /// The present view is wanted, without an operation.
     Look,
+    /// What others have done, as the server shows it to who is at work.
+    Pushed(Box<Difference>),
     /// Everything is frozen for a reason that the signer did not find.
     Froze(Box<FrozenReport>),
 }

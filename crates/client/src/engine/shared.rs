@@ -21,6 +21,7 @@ use holdfast_crypto::{NotSigned, encode};
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::leases::Withheld;
 use holdfast_protocol::message::{Request, Response, ServerError};
+use holdfast_protocol::packed::Difference;
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::Structure;
 use holdfast_rpc::RpcError;
@@ -48,6 +49,7 @@ pub(super) struct Counters {
     pub operations: AtomicU64,
     pub fast: AtomicU64,
     pub refused: AtomicU64,
+    pub pushes: AtomicU64,
     pub conflicts: AtomicU64,
     pub gathered: AtomicU64,
     pub rounds: AtomicU64,
@@ -360,6 +362,12 @@ impl Shared {
             Ok(Response::Structure(structure)) => structure,
             _ => None,
         }
+    }
+
+    /// The server has shown what others have done: the pump goes on from there, if it follows what is accepted by then.
+    pub fn pushed(&self, difference: Difference) {
+        let (done, _) = std::sync::mpsc::channel();
+        self.queue.teach(Lesson { what: Learned::Pushed(Box::new(difference)), done });
     }
 
     /// Makes the signer know something before anybody relies on it (trace T9).

@@ -49,6 +49,8 @@ pub struct Status {
     pub fast: u64,
     /// Of those: refused and made again in two.
     pub refused: u64,
+    /// Views of what others did that were accepted without an operation.
+    pub pushes: u64,
     /// Of those: without effect because of a conflict, and made again.
     pub conflicts: u64,
     /// Fetches and modifications that callers asked for; many share one operation.
@@ -136,6 +138,7 @@ pub(super) fn of(shared: &Shared, locks: usize) -> Status {
         operations: counters.operations.load(Relaxed),
         fast: counters.fast.load(Relaxed),
         refused: counters.refused.load(Relaxed),
+        pushes: counters.pushes.load(Relaxed),
         conflicts: counters.conflicts.load(Relaxed),
         gathered: counters.gathered.load(Relaxed),
         rounds: counters.rounds.load(Relaxed),

@@ -17,6 +17,7 @@ use holdfast_protocol::log_tree::{UPDATES, consistency_proof};
 use holdfast_protocol::message::{
     AddressedBlock, Request, Response, ServerError, ServerKeys, StoreHeader, ViewReply, Welcome,
 };
+use holdfast_protocol::packed::Difference;
 use holdfast_protocol::sequencer::{CommitOutcome, FastOutcome, Sequencer, Standing, Step, Updated};
 use holdfast_protocol::signed::Signed;
 use holdfast_rpc::{Address, RpcError, ServerAddress};
@@ -247,7 +248,7 @@ impl Server {
                 let fs = state.file_system.as_ref().unwrap();
                 Response::View(Box::new(fs.prove(log_size, fs.sequencer.look())))
             }
-            Request::Update { certificate, attached, log_size, lease } => {
+            Request::Update { certificate, attached, log_size, by_difference, lease } => {
                 store(&mut state, attached.blocks);
                 let members = members_of(&state, &certificate.value);
                 let certificate = certificate.verified(peer).expect("signed by its sender");
@@ -257,9 +258,22 @@ impl Server {
                     Ok(step) => match fs.take(step) {
                         Updated::View(reply) => {
                             let reply = Box::new(fs.prove(log_size, *reply));
-                            match lease {
-                                Some(_) => Response::LeasedView(reply, LeaseGrant::none(Withheld::default())),
-                                None => Response::View(reply),
+                            let grant = lease.map(|_| LeaseGrant::none(Withheld::default()));
+                            // What was ordered before and committed since is not told apart: then the whole is asked for.
+                            let difference = by_difference.then(|| {
+                                let slots = &reply.view.slots;
+                                let ordered = |device| {
+                                    slots.get(&device).map_or(0, |slot| slot.value.forecast.log.size)
+                                };
+                                Difference::of(&reply, log_size, |device| ordered(device) + 1 < log_size)
+                            });
+                            match (difference, grant) {
+                                (Some(difference), Some(grant)) => {
+                                    Response::LeasedDifference(difference, grant)
+                                }
+                                (Some(difference), None) => Response::Difference(difference),
+                                (None, Some(grant)) => Response::LeasedView(reply, grant),
+                                (None, None) => Response::View(reply),
                             }
                         }
                         Updated::Aborted => Response::Aborted,

@@ -70,6 +70,60 @@ fn crowds_are_small() {
     assert!(sizes[1] * 25 < MESSAGE_BYTES_MAX, "{sizes:?}");
 }
 
+fn view_reply(view: View) -> ViewReply {
+    let Response::View(reply) = reply(view) else { unreachable!("it is one") };
+    *reply
+}
+
+/// Signatures that tell structures apart, as real ones do.
+fn sign_slots(view: &mut View) {
+    for (device, slot) in &mut view.slots {
+        let digest = number(u64::from(device.0) << 32 | slot.value.forecast.number());
+        slot.signature.0[..32].copy_from_slice(&digest.0);
+    }
+}
+
+/// Devices act once more, one after the other.
+fn act(view: &mut View, devices: &[u32]) {
+    for &device in devices {
+        let again = certificate(device, view.slots[&DeviceId(device)].value.number() + 1);
+        let forecast = forecast(view, &again);
+        let structure = Structure { forecast, outcome: Outcome::Done, handles: BTreeMap::new() };
+        view.slots.insert(DeviceId(device), signed(structure));
+        view.log = LogHead { size: view.log.size + 1, root: number(view.log.size) };
+    }
+    sign_slots(view);
+}
+
+/// Proves: what few devices have done is shown by few bytes, however many there are; it comes to the whole view for who has the
+/// view before, and to an error for who has another.
+#[test]
+fn differences_are_small() {
+    let sizes = [100, 1000].map(|devices| {
+        let mut before = crowd(devices, 0);
+        sign_slots(&mut before);
+        let mut now = before.clone();
+        act(&mut now, &[3, 77, 3]);
+        let whole = view_reply(now.clone());
+        let since = before.log.size;
+        let difference =
+            Difference::of(&whole, since, |device| now.slots[&device].value.forecast.log.size + 1 < since);
+        let difference = decode::<Difference>(&encode(&difference)).expect("what was encoded");
+        assert_eq!(*difference.resolve(&before, since).expect("resolved"), whole);
+        // Also for who has learned of something that is sent.
+        let mut ahead = before.clone();
+        act(&mut ahead, &[77]);
+        assert_eq!(*difference.resolve(&ahead, since).expect("resolved"), whole);
+        act(&mut ahead, &[4]);
+        for (base, log_size) in [(&ahead, since), (&View::default(), since), (&before, since + 1)] {
+            let error = difference.resolve(base, log_size).expect_err("another view");
+            assert_eq!(error.kind(), ErrorKind::InvalidData);
+        }
+        encode(&difference).len()
+    });
+    assert!(sizes[0] < 1500 && sizes[1] < sizes[0] + 10, "{sizes:?}");
+}
+
 /// Proves: few bytes cannot stand for more than a reader may be made to hold.
 #[test]
 fn bombs_are_refused() {
@@ -158,6 +212,35 @@ prop_compose! {
 }
 
 proptest! {
+    /// Proves: whatever two views have in common, the difference of one from the other comes to it; and altered, to nothing or
+    /// to something else, without harm.
+    #[test]
+    fn whatever_differs_comes_back(
+        mut base in any_view(),
+        mut view in any_view(),
+        common in prop::collection::btree_set(0..9_u32, 0..6),
+        at in any::<prop::sample::Index>(),
+        flip in 1..=255_u8,
+    ) {
+        sign_slots(&mut base);
+        sign_slots(&mut view);
+        for device in common.into_iter().map(DeviceId) {
+            base.slots.remove(&device);
+            base.slots.extend(view.slots.get(&device).map(|slot| (device, slot.clone())));
+        }
+        let whole = view_reply(view);
+        // What is there and not here would stay.
+        base.slots.retain(|device, _| whole.view.slots.contains_key(device));
+        let difference = Difference::of(&whole, 7, |device| base.slots.get(&device) == whole.view.slots.get(&device));
+        prop_assert_eq!(&*difference.resolve(&base, 7).expect("resolved"), &whole);
+        let mut bytes = encode(&difference);
+        let at = at.index(bytes.len());
+        bytes[at] ^= flip;
+        if let Ok(other) = decode::<Difference>(&bytes) {
+            let _ = other.resolve(&base, 7);
+        }
+    }
+
     /// Proves: any view, also none that could be, comes back as it was; and bytes that are read are the only ones for what
     /// they say.
     #[test]

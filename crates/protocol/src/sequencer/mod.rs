@@ -456,6 +456,11 @@ impl Sequencer {
         self.state.pending.iter().filter(|entry| !entry.dead).map(|entry| &entry.certificate.value)
     }
 
+    /// Whether no operation is pending, or dead and not given up by its author.
+    pub fn is_quiet(&self) -> bool {
+        self.state.pending.is_empty()
+    }
+
     /// The last committed structure of a device.
     pub fn slot(&self, device: DeviceId) -> Option<&Signed<Structure>> {
         self.state.slots.get(&device)

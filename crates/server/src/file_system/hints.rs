@@ -25,15 +25,11 @@ pub(super) fn wanted(ledger: &Ledger, view: &View, own: DeviceId, log_size: u64)
             in_force.entry(*principal).and_modify(|best| *best = (*best).max(found)).or_insert(found);
         }
     }
-    let changed = |device: DeviceId| {
-        let ordered_at = view.slots.get(&device).map_or(0, |slot| slot.value.forecast.log.size + 1);
-        ledger.committed_at(device).max(ordered_at)
-    };
     let mut wanted: Vec<(bool, u64, Digest)> = in_force
         .into_iter()
         .filter(|(_, (_, device, _))| log_size == 0 || *device != own)
         .map(|(principal, (_, device, address))| {
-            (principal == PrincipalId::Members, changed(device), address)
+            (principal == PrincipalId::Members, ledger.changed(view, device), address)
         })
         .filter(|(_, changed, _)| *changed > log_size)
         .collect();

@@ -15,7 +15,7 @@ use holdfast_protocol::message::{ServerError, ServerKeys};
 use holdfast_protocol::rebuild::{KnownNodes, Nodes};
 use holdfast_protocol::sequencer::{OrderingRecord, Refusal, Sequencer, Step};
 use holdfast_protocol::signed::Signed;
-use holdfast_protocol::structure::{LogHead, Structure};
+use holdfast_protocol::structure::{LogHead, Structure, View};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Format of checkpoints and of entries other than the sequencer's own records.
@@ -398,9 +398,11 @@ impl Ledger {
         self.committed_at.insert(device, self.sequencer.log_size());
     }
 
-    /// Size of the log of updates when `device` last committed, or 0 if that was before this process.
-    pub(super) fn committed_at(&self, device: DeviceId) -> u64 {
-        self.committed_at.get(&device).copied().unwrap_or(0)
+    /// Size of the log of updates since when a device's slot is what it is in this view, as far as this process knows: at least
+    /// when its operation was ordered.
+    pub(super) fn changed(&self, view: &View, device: DeviceId) -> u64 {
+        let ordered = view.slots.get(&device).map_or(0, |slot| slot.value.forecast.log.size + 1);
+        self.committed_at.get(&device).copied().unwrap_or(0).max(ordered)
     }
 
     pub(super) fn records_since_checkpoint(&self) -> u64 {

@@ -161,6 +161,7 @@ impl Author {
             structure,
             attached: vec![block].into(),
             log_size: self.log_size,
+            by_difference: false,
             lease: None,
         }
     }
@@ -174,6 +175,7 @@ impl Author {
                 certificate: signed,
                 attached: Attached::default(),
                 log_size: self.log_size,
+                by_difference: false,
                 lease: None,
             },
         )

@@ -451,6 +451,7 @@ impl Behaviour {
             self,
             B::RollBackFile
                 | B::LeakAcrossFork
+                | B::HideCommit
                 | B::SubstituteKey
                 | B::OversizedProof
                 | B::OversizedView

@@ -11,6 +11,7 @@ pub mod chaos;
 pub mod forge;
 pub mod oracle;
 pub mod peers;
+pub mod pushes;
 pub mod restored;
 pub mod scene;
 pub mod stage;

@@ -2,6 +2,7 @@
 //! them is a [`Link`] that an enemy may hold.
 
 use super::scene::Scene;
+use crate::differences::{by_difference, want_whole};
 use holdfast_checkpoint::note::VerifierKey;
 use holdfast_client::files::{Caller, FileSystem, Ino, MountOptions, OwnerMap};
 use holdfast_client::remote::Remote;
@@ -353,7 +354,11 @@ impl Remote for Link {
         let honest = |request| server.answer(self.peer, self.file_system, request, end);
         let liar = self.liar.lock().clone();
         let answer = match liar {
-            Some(liar) => liar(request, &honest)?,
+            Some(liar) => {
+                let mut request = request;
+                let since = want_whole(&mut request);
+                by_difference(liar(request, &honest)?, since)
+            }
             None => honest(request),
         };
         match answer {

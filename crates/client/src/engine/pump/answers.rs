@@ -73,6 +73,7 @@ impl Pump {
     pub(super) fn withheld_by(&mut self, operation: &mut Operation) {
         if let Some(withheld) = operation.lease.withheld.take() {
             self.withheld = Arc::new(withheld);
+            self.foreseen = self.withheld.clone();
         }
     }
 
@@ -87,6 +88,7 @@ impl Pump {
     pub(super) fn conclude(&mut self, mut operation: Operation, finished: Option<Finished>) {
         self.reserve = None;
         self.renew_base();
+        self.shared.leases.accepted(self.signer.floor().log().size);
         let is_committed = matches!(finished, Some(Finished::Committed(_)));
         if is_committed {
             self.withheld_by(&mut operation);

@@ -10,6 +10,7 @@ use holdfast_crypto::Digest;
 use holdfast_protocol::check::membership_wanted;
 use holdfast_protocol::leases::{LeaseGrant, Withheld};
 use holdfast_protocol::message::{ATTACHED_BYTES_MAX, BATCH_MAX, Request, Response, ServerError, ViewReply};
+use holdfast_protocol::packed::Difference;
 use holdfast_protocol::signer::{Effect, Event};
 use holdfast_protocol::structure::{Structure, View};
 use holdfast_rpc::RpcError;
@@ -39,9 +40,26 @@ impl Pump {
             let error = match self.reassured(&request, operation, &mut was_away) {
                 Ok(Response::View(reply)) => return self.accept(*reply, operation),
                 Ok(Response::Committed(receipt)) => return self.step(Event::Committed(receipt)),
+                Ok(Response::Difference(difference)) => {
+                    let floor = self.signer.floor();
+                    match difference.resolve(&floor.view, floor.log().size) {
+                        Ok(reply) => return self.accept(*reply, operation),
+                        Err(error) => {
+                            tracing::debug!(%error, "asking for the whole view");
+                            operation.wants_whole = true;
+                            continue;
+                        }
+                    }
+                }
                 Ok(Response::Refused) => {
                     self.shared.counters.refused.fetch_add(1, Relaxed);
                     return self.step(Event::Refused);
+                }
+                Ok(Response::RefusedAt(difference)) => {
+                    self.shared.counters.refused.fetch_add(1, Relaxed);
+                    let effects = self.step(Event::Refused)?;
+                    self.adopt(&difference)?;
+                    return Ok(effects);
                 }
                 Ok(Response::Aborted) => return self.step(Event::Aborted),
                 Ok(other) => crate::store::unexpected("an operation", &other),
@@ -95,12 +113,43 @@ impl Pump {
         match self.signer.step(&*self.key, event) {
             Ok(effects) => {
                 self.withheld = Arc::new(Withheld::everything());
+                self.foreseen = self.withheld.clone();
                 let mut operation = Operation { answered: true, ..Operation::default() };
                 self.drive(effects.into(), &mut operation)?;
                 Ok(false)
             }
             Err(_) => Ok(false),
         }
+    }
+
+    /// Accepts a view that the server has shown unasked or with a refusal, if it follows what is accepted: the next operation is
+    /// signed on it. Nothing is read from it before that, which makes it durable, too.
+    pub(super) fn adopt(&mut self, difference: &Difference) -> Result<(), End> {
+        let floor = self.signer.floor();
+        let Ok(mut reply) = difference.resolve(&floor.view, floor.log().size) else { return Ok(()) };
+        self.shared.store.accept_hints(std::mem::take(&mut reply.blocks));
+        let wanted = membership_wanted(floor, &reply.view);
+        self.reply = Some(*reply);
+        let members = match (wanted, &self.members) {
+            (Err(alarm), _) => {
+                self.freeze(&alarm);
+                return Err(End::Stopped);
+            }
+            (Ok(reference), Some((address, members))) if *address == reference.address => members.clone(),
+            // The view of the next operation brings the membership.
+            _ => return Ok(()),
+        };
+        let Some(reply) = &self.reply else { unreachable!("it was just put there") };
+        let Ok(effects) = self.signer.step(&*self.key, Event::Look { reply, members: &*members }) else {
+            return Ok(());
+        };
+        let effects = effects.into_iter().filter(|effect| !matches!(effect, Effect::Persist(_)));
+        self.drive(effects.collect(), &mut Operation { answered: true, ..Operation::default() })?;
+        self.withheld = Arc::new(Withheld::everything());
+        self.renew_base();
+        self.shared.leases.accepted(self.signer.floor().log().size);
+        self.shared.counters.pushes.fetch_add(1, Relaxed);
+        Ok(())
     }
 
     /// One attempt. If the server has been away, it may have lost what it acknowledged before and nothing refers to yet,
@@ -137,7 +186,10 @@ impl Pump {
                 | Request::Commit { attached, .. } => attached.clone_from(&riding.attached),
                 _ => {}
             }
-            if let Request::Fast { lease, .. } | Request::Update { lease, .. } = &mut request {
+            if let Request::Fast { lease, by_difference, .. } | Request::Update { lease, by_difference, .. } =
+                &mut request
+            {
+                *by_difference = !operation.wants_whole;
                 let asked = &mut operation.lease;
                 if asked.wish.is_none() {
                     asked.wish =
@@ -153,6 +205,10 @@ impl Pump {
                 Response::LeasedView(reply, grant) => {
                     operation.lease.granted(grant, sent_ms);
                     Response::View(reply)
+                }
+                Response::LeasedDifference(difference, grant) => {
+                    operation.lease.granted(grant, sent_ms);
+                    Response::Difference(difference)
                 }
                 Response::LeasedCommitted(receipt, grant) => {
                     operation.lease.granted(grant, sent_ms);
@@ -177,7 +233,10 @@ impl Pump {
                 }
                 response => {
                     self.shared.heard();
-                    if matches!(response, Response::View(_) | Response::Committed(_)) {
+                    if matches!(
+                        response,
+                        Response::View(_) | Response::Difference(_) | Response::Committed(_)
+                    ) {
                         self.shared.store.acknowledge(&riding);
                     }
                     break response;

@@ -63,6 +63,8 @@ pub(super) struct Pump {
     base: Arc<Base>,
     /// What others held exclusively at its place in the order.
     withheld: Arc<Withheld>,
+    /// What they will hold at that of the next operation, as far as can be foreseen.
+    foreseen: Arc<Withheld>,
     parking: Arc<Parking>,
     /// The highest number that the key had signed for when this began.
     signed: u64,
@@ -96,6 +98,8 @@ struct Operation {
     effective: bool,
     /// The server's final answer to a request it did not take.
     refusal: Option<FsError>,
+    /// The answer's difference from what is accepted could not be resolved.
+    wants_whole: bool,
     /// The own table before it.
     former_table: Option<Digest>,
     lease: LeaseAsked,
@@ -166,6 +170,7 @@ impl Pump {
             members: None,
             base,
             withheld: Arc::new(Withheld::everything()),
+            foreseen: Arc::new(Withheld::everything()),
             parking,
             signed,
             superseded: Vec::new(),
@@ -271,7 +276,7 @@ impl Pump {
         let mut planned = self.plan(&jobs, self.allocator.begin(), path(fast));
         let (reads, beside) = (planned.all_reads(&jobs), self.beside(&planned));
         self.shared.leases.edits(planned.changed());
-        if fast && (reads.everything || reads.files.iter().any(|file| self.withheld.has(file))) {
+        if fast && (reads.everything || reads.files.iter().any(|file| self.foreseen.has(file))) {
             // Its holder sends first, so this view will not be the present one.
             fast = false;
             planned = self.plan(&jobs, self.allocator.begin(), path(fast));

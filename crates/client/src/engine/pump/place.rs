@@ -146,7 +146,8 @@ impl Pump {
                     self.renew_base();
                     self.publish();
                 }
-                Learned::Look => {}
+                Learned::Pushed(difference) if self.signer.is_idle() => self.adopt(&difference)?,
+                Learned::Look | Learned::Pushed(_) => {}
                 Learned::Froze(report) => {
                     self.shared.freeze(*report);
                     let _ = self.save(None);
