@@ -41,7 +41,7 @@ use holdfast_crypto::{Digest, PublicKey};
 use policy::{Everything, Policy};
 pub(crate) use shape::continues as given_up_consistently;
 use std::cell::OnceCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Most devices in a view.
 pub const DEVICES_MAX: usize = 4096;
@@ -203,6 +203,8 @@ enum Origin<'a> {
 struct Element<'a> {
     forecast: &'a Forecast,
     origin: Origin<'a>,
+    /// It is a slot that is in the last accepted view, too, so what two of these say of each other was checked then.
+    is_known: bool,
 }
 
 impl Element<'_> {
@@ -219,6 +221,9 @@ struct Context<'a> {
     certificate: Option<&'a Certificate>,
     policy: &'a dyn Policy,
     elements: Vec<Element<'a>>,
+    /// Devices of which this view shows something else than the last accepted one, or anything pending, and the own device: what
+    /// known slots have seen of others was checked when that view was.
+    changed: BTreeSet<DeviceId>,
     epochs: Epochs,
     pending: BTreeMap<(DeviceId, u64), Announced<'a>>,
     slots: BTreeMap<DeviceId, OnceCell<Digest>>,
@@ -320,25 +325,38 @@ fn check_with(
 
     let mut elements = Vec::with_capacity(view.slots.len() + view.pending.len() + 2);
     if let Some(element) = floor.element.as_ref().filter(|_| policy.on(policy::Rule::Floor)) {
-        elements.push(Element { forecast: element, origin: Origin::Floor });
+        elements.push(Element { forecast: element, origin: Origin::Floor, is_known: false });
     }
-    elements.extend(
-        view.slots.values().map(|slot| Element { forecast: &slot.value.forecast, origin: Origin::Slot }),
-    );
-    elements.extend(
-        view.pending
-            .iter()
-            .map(|entry| Element { forecast: &entry.forecast, origin: Origin::Pending(entry) }),
-    );
-    elements.extend(own.as_ref().map(|own| Element { forecast: own, origin: Origin::Own }));
+    let changed = changed(floor, view);
+    elements.extend(view.slots.iter().map(|(device, slot)| {
+        let is_known = floor.view.slots.get(device) == Some(slot);
+        Element { forecast: &slot.value.forecast, origin: Origin::Slot, is_known }
+    }));
+    elements.extend(view.pending.iter().map(|entry| Element {
+        forecast: &entry.forecast,
+        origin: Origin::Pending(entry),
+        is_known: false,
+    }));
+    elements.extend(own.as_ref().map(|own| Element { forecast: own, origin: Origin::Own, is_known: false }));
     elements.sort_by_key(|element| {
         (element.forecast.log.size, element.origin != Origin::Floor, element.forecast.device)
     });
     let pending = announced(view);
     let slots = view.slots.keys().map(|device| (*device, OnceCell::new())).collect();
     let brief = Brief::of(view);
-    let context =
-        Context { floor, members, view, certificate, policy, elements, epochs, pending, slots, brief };
+    let context = Context {
+        floor,
+        members,
+        view,
+        certificate,
+        policy,
+        elements,
+        changed,
+        epochs,
+        pending,
+        slots,
+        brief,
+    };
 
     membership::check(&context)?;
     shape::check(&context)?;
@@ -353,6 +371,15 @@ fn check_with(
     let merged = memory::check(&context)?;
     handles::check(&context, &merged)?;
     Ok(next_floor(floor, view, merged, frontier, certificate, own))
+}
+
+/// See [`Context::changed`].
+fn changed(floor: &Floor, view: &View) -> BTreeSet<DeviceId> {
+    let known = &floor.view;
+    let differs = |device: &&DeviceId| known.slots.get(device) != view.slots.get(device);
+    let slots = known.slots.keys().chain(view.slots.keys()).filter(differs).copied();
+    let pending = known.pending.iter().chain(&view.pending).map(|entry| entry.certificate.value.device);
+    slots.chain(pending).chain([floor.device]).collect()
 }
 
 fn next_floor(

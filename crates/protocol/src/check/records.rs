@@ -152,12 +152,22 @@ pub(super) fn hidden(context: &Context<'_>) -> Result<(), Alarm> {
     Ok(())
 }
 
-/// For each element, the last operation of each device that it has seen.
+/// For each element, the last operation of each device that it has seen; for those that were in the last accepted view, only of
+/// devices of which something else is shown now.
 fn seen<'a>(context: &'a Context<'_>) -> impl Iterator<Item = (&'a Element<'a>, DeviceId, u64)> {
-    context.elements.iter().flat_map(|element| {
-        element.forecast.vector.0.iter().filter_map(move |(principal, number)| match principal {
-            PrincipalId::Device(device) => Some((element, *device, *number)),
-            _ => None,
-        })
+    context.elements.iter().flat_map(|element: &Element<'_>| {
+        let vector = &element.forecast.vector;
+        let all = (!element.is_known).then(|| {
+            vector.0.iter().filter_map(|(principal, number)| match principal {
+                PrincipalId::Device(device) => Some((*device, *number)),
+                _ => None,
+            })
+        });
+        let some = element.is_known.then(|| {
+            let changed = context.changed.iter().map(|device| (*device, vector.device(*device)));
+            changed.filter(|(_, number)| *number > 0)
+        });
+        let seen = all.into_iter().flatten().chain(some.into_iter().flatten());
+        seen.map(move |(device, number)| (element, device, number))
     })
 }

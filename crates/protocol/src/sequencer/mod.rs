@@ -35,6 +35,12 @@ use record::State;
 pub use record::{OrderingRecord, RestoreError};
 use std::collections::BTreeMap;
 
+/// A view of so many slots, with so many i-handles in all and nothing pending, fits into a message for certain: it is far below
+/// [`crate::packed::PLAIN_BYTES_MAX`], and packed, a slot is some 400 bytes and 60 for each i-handle.
+const SLOTS_SMALL: usize = 1024;
+/// See [`SLOTS_SMALL`].
+const HANDLES_SMALL: usize = 32_768;
+
 /// An answer, with what must be durable before it leaves and the log nodes to keep for consistency proofs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[must_use]
@@ -332,11 +338,14 @@ impl Sequencer {
                 return Ok(Step { answer: Updated::Refused, records: step.records, nodes: step.nodes });
             }
         }
+        let mut step = self.apply_all(records, now_ms);
+        // As it is kept for when the request is sent again.
+        let answer = Updated::View(Box::new(self.state.reply()));
         let membership = membership.map(police::judged);
-        records.push(OrderingRecord::Update { certificate: certificate.signed().clone(), membership });
-        let step = self.apply_all(records, now_ms);
-        let reply = self.state.pending.last().and_then(|entry| entry.reply.as_ref());
-        let answer = Updated::View(shown(reply.expect("the operation was just ordered, and its reply fits")));
+        let update = OrderingRecord::Update { certificate: certificate.signed().clone(), membership };
+        let ordered = self.apply_all(vec![update], now_ms);
+        step.records.extend(ordered.records);
+        step.nodes.extend(ordered.nodes);
         Ok(Step { answer, records: step.records, nodes: step.nodes })
     }
 
@@ -350,7 +359,10 @@ impl Sequencer {
             (false, true) => 0.75,
             (false, false) => 0.5,
         };
-        let fits = Packed::share(&self.state.reply()) <= most;
+        let slots = &self.state.slots;
+        let handles = || slots.values().map(|slot| slot.value.handles.len()).sum::<usize>();
+        let is_small = pending.is_empty() && slots.len() <= SLOTS_SMALL && handles() <= HANDLES_SMALL;
+        let fits = is_small || Packed::share(&self.state.reply()) <= most;
         fits.then_some(()).ok_or(Refusal::Full)
     }
 
