@@ -122,6 +122,9 @@ impl Waiter {
     }
 }
 
+/// Most lessons that wait when another is added of which nothing depends.
+const LESSONS_MAX: usize = 16;
+
 /// What a reader found out that the signer must know before the reader uses it.
 pub(super) struct Lesson {
     /// What was learned.
@@ -219,6 +222,16 @@ impl Queue {
             self.arrived.notify_one();
         }
         !jobs.stopped
+    }
+
+    /// Hands in what others have done. While much waits to be known it is dropped: the next operation's view has it.
+    pub fn push_view(&self, difference: Difference) {
+        let mut jobs = self.jobs.lock();
+        if !jobs.stopped && jobs.lessons.len() < LESSONS_MAX {
+            let (done, _) = std::sync::mpsc::channel();
+            jobs.lessons.push(Lesson { what: Learned::Pushed(Box::new(difference)), done });
+            self.arrived.notify_one();
+        }
     }
 
     /// Has what was noted made durable as soon as nothing is under way; `false` once the engine has stopped.

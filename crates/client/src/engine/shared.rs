@@ -366,8 +366,7 @@ impl Shared {
 
     /// The server has shown what others have done: the pump goes on from there, if it follows what is accepted by then.
     pub fn pushed(&self, difference: Difference) {
-        let (done, _) = std::sync::mpsc::channel();
-        self.queue.teach(Lesson { what: Learned::Pushed(Box::new(difference)), done });
+        self.queue.push_view(difference);
     }
 
     /// Makes the signer know something before anybody relies on it (trace T9).

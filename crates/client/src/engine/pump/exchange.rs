@@ -44,10 +44,13 @@ impl Pump {
                     let floor = self.signer.floor();
                     match difference.resolve(&floor.view, floor.log().size) {
                         Ok(reply) => return self.accept(*reply, operation),
-                        Err(error) => {
+                        Err(error) if !operation.wants_whole => {
                             tracing::debug!(%error, "asking for the whole view");
                             operation.wants_whole = true;
                             continue;
+                        }
+                        Err(_) => {
+                            crate::store::unexpected("an operation", &Response::Difference(difference))
                         }
                     }
                 }
