@@ -49,9 +49,7 @@ impl Pump {
                             operation.wants_whole = true;
                             continue;
                         }
-                        Err(_) => {
-                            crate::store::unexpected("an operation", &Response::Difference(difference))
-                        }
+                        Err(_) => crate::store::unexpected("an operation", &Response::Difference(difference)),
                     }
                 }
                 Ok(Response::Refused) => {
