@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::FmtSpan;
 
 /// Size at which a log is turned over.
 const LOG_BYTES_MAX: u64 = 8 << 20;
@@ -17,10 +18,12 @@ fn filter() -> EnvFilter {
     EnvFilter::try_from_env("HOLDFAST_LOG").unwrap_or_else(|_| EnvFilter::new("info"))
 }
 
-/// Logs to standard error. `HOLDFAST_LOG` sets the level, as in `debug` or `warn,holdfast_client=trace`.
+/// Logs to standard error. `HOLDFAST_LOG` sets the level, as in `debug` or `warn,holdfast_client=trace`;
+/// `info,operation=trace` tells of each signed operation where its time goes, as spans with their durations.
 pub fn to_stderr() {
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter())
+        .with_span_events(FmtSpan::CLOSE)
         .with_target(false)
         .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
         .with_writer(io::stderr)
@@ -35,6 +38,7 @@ pub fn to_file(path: &Path) -> io::Result<()> {
     let log = RotatingLog::open(path)?;
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter())
+        .with_span_events(FmtSpan::CLOSE)
         .with_target(false)
         .with_ansi(false)
         .with_writer(log)

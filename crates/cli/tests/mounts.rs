@@ -584,3 +584,30 @@ fn allow_other() {
     assert!(!refused.status.success() && text(&refused).contains("denied"), "{}", text(&refused));
     assert_eq!(text(&cat(&open.join("team/a"))), "a");
 }
+
+/// What an operation takes is told by client and server, part by part, if that is asked for.
+#[test]
+fn an_operation_is_traced() {
+    const TRACED: (&str, &str) = ("HOLDFAST_LOG", "info,operation=trace");
+    let world = World::with_server_in(&["anna"], &[TRACED], |_| Vec::new());
+    let directory = world.path("traced");
+    fs::create_dir(&directory).expect("made");
+    let mut mount = world.holdfast("anna");
+    mount.env(TRACED.0, TRACED.1).args(["mount", &world.url]).arg(&directory);
+    run(mount.arg("--key").arg(world.key("anna")));
+    fs::write(directory.join("anna/file"), "content").expect("written");
+    run(world.holdfast("anna").arg("umount").arg(&directory));
+    let (client, server) = (world.mount_log("anna"), world.server_log());
+    for part in ["plan{", "sign", "sync state", "round trip{request="] {
+        assert!(
+            client.lines().any(|line| line.contains(part) && line.contains("time.busy")),
+            "{part}: {client}"
+        );
+    }
+    for part in ["device=1", "order", "sync", "store blocks{"] {
+        assert!(
+            server.lines().any(|line| line.contains(part) && line.contains("time.busy")),
+            "{part}: {server}"
+        );
+    }
+}

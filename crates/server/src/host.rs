@@ -47,6 +47,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
+use tracing::trace_span;
 
 /// Longest a device may pin blocks in one request.
 const PIN_SECONDS_MAX: u32 = 3600;
@@ -635,6 +636,8 @@ impl Host {
                 Ok(Response::View(reply))
             }
             Request::Update { certificate, attached, log_size, by_difference, lease } => {
+                let number = certificate.value.number;
+                let _span = trace_span!(target: "operation", "Update", device = device.0, number).entered();
                 let checked = match self.attached(id, attached)? {
                     Unpacked::Blocks(checked) => checked,
                     Unpacked::BasesMissing(missing) => return Ok(Response::BasesMissing(missing)),
@@ -662,6 +665,8 @@ impl Host {
                 })
             }
             Request::Commit { structure, attached } => {
+                let number = structure.value.number();
+                let _span = trace_span!(target: "operation", "Commit", device = device.0, number).entered();
                 let checked = match self.attached(id, attached)? {
                     Unpacked::Blocks(checked) => checked,
                     Unpacked::BasesMissing(missing) => return Ok(Response::BasesMissing(missing)),
@@ -670,6 +675,8 @@ impl Host {
                 self.settled(file_system, outcome.ok_or(Response::Aborted))
             }
             Request::Fast { certificate, structure, attached, log_size, by_difference, lease } => {
+                let number = certificate.value.number;
+                let _span = trace_span!(target: "operation", "Fast", device = device.0, number).entered();
                 let checked = match self.attached(id, attached)? {
                     Unpacked::Blocks(checked) => checked,
                     Unpacked::BasesMissing(missing) => return Ok(Response::BasesMissing(missing)),
@@ -840,6 +847,7 @@ impl Host {
         if blocks.is_empty() {
             return Ok(());
         }
+        let _span = trace_span!(target: "operation", "store blocks", blocks = blocks.len()).entered();
         self.counters.blocks_stored.add(blocks.len() as u64);
         let now_ns = self.clock.wall_ns();
         Ok(self.blocks.store(file_system, device, blocks, allowance.as_ref(), now_ns)?)
@@ -847,6 +855,7 @@ impl Host {
 
     /// Makes everything appended so far durable.
     pub(crate) fn commit(&self, file_system: &FileSystem) -> Result<(), Refused> {
+        let _span = trace_span!(target: "operation", "sync").entered();
         self.make_durable(|| file_system.order.commit())
     }
 

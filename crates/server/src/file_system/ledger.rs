@@ -235,6 +235,7 @@ impl Ledger {
         order: &dyn Order,
         decide: impl FnOnce(&mut Sequencer) -> Result<Step<T>, Refusal>,
     ) -> Result<T, Refused> {
+        let _span = tracing::trace_span!(target: "operation", "order").entered();
         // Holds through a panic and through every error below: then memory is not to be believed.
         self.stale = true;
         let step = match decide(&mut self.sequencer) {

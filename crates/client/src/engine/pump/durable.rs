@@ -18,6 +18,7 @@ impl Pump {
     /// Makes the signer's state durable. A full disk is waited for; any other failure is the end, since what is
     /// durable is then unknown.
     pub(super) fn persist(&mut self, signer: &Signer, operation: &Operation) -> Result<(), End> {
+        let _span = tracing::trace_span!(target: "operation", "sync state").entered();
         loop {
             match self.save(Some(signer)) {
                 Ok(()) => return Ok(()),

@@ -202,7 +202,9 @@ impl Pump {
             self.shared.counters.rounds.fetch_add(1, Relaxed);
             // A repeated request may be shown what its first sending was shown, so the term counts from that.
             let sent_ms = operation.lease.first_sent_ms.unwrap_or_default();
-            let response = match self.shared.remote.call_lent(&request, self.shared.deadline)? {
+            let round = tracing::trace_span!(target: "operation", "round trip", request = name_of(&request));
+            let answer = round.in_scope(|| self.shared.remote.call_lent(&request, self.shared.deadline));
+            let response = match answer? {
                 Response::LeasedView(reply, grant) => {
                     operation.lease.granted(grant, sent_ms);
                     Response::View(reply)
@@ -280,7 +282,8 @@ impl Pump {
         self.reply = Some(reply);
         let Some(reply) = &self.reply else { unreachable!("it was just put there") };
         let event = Event::Reply { reply, members: &*members };
-        match self.signer.step(&*self.key, event) {
+        let check = tracing::trace_span!(target: "operation", "check the view");
+        match check.in_scope(|| self.signer.step(&*self.key, event)) {
             Ok(effects) => {
                 self.members_in_use(members);
                 Ok(effects.into())
@@ -350,6 +353,15 @@ impl LeaseAsked {
     fn granted(&mut self, grant: LeaseGrant, sent_ms: u64) {
         self.withheld = Some(grant.withheld.clone());
         self.grant = Some((grant, sent_ms));
+    }
+}
+
+fn name_of(request: &Request) -> &'static str {
+    match request {
+        Request::Fast { .. } => "Fast",
+        Request::Update { .. } => "Update",
+        Request::Commit { .. } => "Commit",
+        _ => "other",
     }
 }
 

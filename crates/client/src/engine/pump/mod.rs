@@ -36,6 +36,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
+use tracing::trace_span;
 
 /// Most wishes in one operation.
 const JOBS_MAX: usize = 256;
@@ -271,6 +272,8 @@ impl Pump {
 
     /// One operation for these wishes, or for as many of them as fit.
     fn operate(&mut self, mut jobs: Vec<Job>) -> Result<(), End> {
+        let number = self.signer.floor().used + 1;
+        let _span = trace_span!(target: "operation", "operation", number, jobs = jobs.len()).entered();
         let mut fast = self.signer.wants_fast() && self.members.is_some();
         let path = |fast| if fast { Path::Fast } else { Path::Slow };
         let mut planned = self.plan(&jobs, self.allocator.begin(), path(fast));
@@ -376,6 +379,7 @@ impl Pump {
 
     /// Plans as many wishes as fit, on the present base.
     fn plan(&self, jobs: &[Job], allocator: Allocator, path: Path) -> Planned {
+        let _span = trace_span!(target: "operation", "plan", ?path).entered();
         let base = self.base.clone();
         // What fails on an outdated view is no failure yet: see `judge`.
         let explain = |file: Option<Handle>, error: &ReadError| self.shared.describe(file, error);
@@ -423,6 +427,7 @@ impl Pump {
     /// not answer: nothing is lost, and callers give up by their own deadlines. One who refuses is not asked
     /// again, as that may be a person.
     fn sign(&mut self, event: Event<'static>) -> Result<Result<VecDeque<Effect>, NotSigned>, End> {
+        let _span = trace_span!(target: "operation", "sign").entered();
         let mut pause = Duration::from_millis(20);
         loop {
             let error = match self.signer.step(&*self.key, event.clone()) {
