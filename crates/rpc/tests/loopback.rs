@@ -62,7 +62,7 @@ impl Service for Echo {
         drop(self.hangs.lock());
         session.state.fetch_add(1, Ordering::Relaxed);
         match request {
-            Request::Hello { versions, .. } if versions.0 > 3 => Response::Error(ServerError::Version(3, 3)),
+            Request::Hello { versions, .. } if versions.0 > 4 => Response::Error(ServerError::Version(4, 4)),
             Request::Hello { file_system, .. } => {
                 if session.peer != key(99).public() {
                     session.admit();

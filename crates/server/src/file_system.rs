@@ -327,7 +327,7 @@ impl FileSystem {
             }
             PreparedView::new(&ledger, Box::new(sequencer.look()), device, since)?
         };
-        Ok(Some(prepared.difference_alone()))
+        Ok(Some(prepared.difference(&*host.blocks, self.id)))
     }
 
     /// UPDATE. The caller makes it durable before it answers.

@@ -22,6 +22,8 @@ const AWAIT_LOCK_MAX: Duration = Duration::from_secs(30);
 const AWAIT_RECALL_MAX: Duration = Duration::from_secs(60);
 /// How often it is looked at whether there is something to show to who is at work: what happens in between is shown together.
 const PUSH_EVERY: Duration = Duration::from_millis(20);
+/// Nothing is pushed where answers of so many bytes take more than a second or two.
+const FAST_ANSWER_BYTES: usize = 4 << 20;
 /// How often it is looked at whether one who waits for recalls has begun to work, and so is to be shown what others do.
 const WORK_LOOK: Duration = Duration::from_secs(1);
 /// How often one who waits for a lock looks whether its holder is still there.
@@ -110,6 +112,7 @@ impl Driver {
                         Request::AwaitRecall { run, epoch, acknowledged, log_size, wait_ms },
                         Some(file_system),
                     ) => {
+                        let log_size = log_size.filter(|_| caller.answer_bytes >= FAST_ANSWER_BYTES);
                         let asked = Asked { run, epoch, acknowledged, log_size };
                         self.await_recall(&caller, file_system, asked, wait_ms).await
                     }

@@ -46,7 +46,7 @@ impl Service for Counting {
         let running = self.running.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(running, Ordering::SeqCst);
         let answer = match request {
-            Request::Hello { versions, .. } if versions.0 > 3 => Response::Error(ServerError::Version(3, 3)),
+            Request::Hello { versions, .. } if versions.0 > 4 => Response::Error(ServerError::Version(4, 4)),
             Request::Hello { .. } => {
                 if session.peer != key(99).public() {
                     session.admit();
@@ -340,9 +340,9 @@ fn the_greeting_comes_first_and_once() {
         send(&mut rude, 1, &Request::Ping).await;
         ended(&mut rude).await;
         let mut future = handshake(site, 10).await.unwrap();
-        send(&mut future, 1, &Request::Hello { versions: (4, 9), file_system: None }).await;
+        send(&mut future, 1, &Request::Hello { versions: (5, 9), file_system: None }).await;
         let told = receive(&mut future).await;
-        assert_eq!(told, Some((1, Response::Error(ServerError::Version(3, 3)))));
+        assert_eq!(told, Some((1, Response::Error(ServerError::Version(4, 4)))));
         ended(&mut future).await;
         let mut twice = greeted(site, 10).await;
         send(

@@ -44,12 +44,7 @@ impl PreparedView {
 
     /// What the client lacks of it. (If it has something else than this process believes, it notices, and asks for the whole.)
     pub fn difference(mut self, store: &dyn BlockStore, file_system: Digest) -> Difference {
-        self.reply.blocks = hints::load(store, file_system, std::mem::take(&mut self.wanted));
-        self.difference_alone()
-    }
-
-    /// What the client lacks of it, without blocks: one that is shown it unasked may want none of them, and be on a slow link.
-    pub fn difference_alone(self) -> Difference {
+        self.reply.blocks = hints::load(store, file_system, self.wanted);
         Difference::of(&self.reply, self.since, |device| self.unchanged.contains(&device))
     }
 }
