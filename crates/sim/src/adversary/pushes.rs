@@ -56,7 +56,7 @@ fn pusher(pushed: Pushed, yesterday: ViewReply, armed: Arc<AtomicBool>, shown: A
                 slot.value.forecast.certificate.0[0] ^= 1;
             }
         }
-        let since = if pushed == Pushed::OtherBase { log_size + 1 } else { log_size };
+        let since = if pushed == Pushed::OtherBase { log_size + 1000 } else { log_size };
         let mut difference = Difference::of(&reply, since, |_| false);
         if pushed == Pushed::Cut {
             let mut bytes = holdfast_crypto::encode(&difference);
