@@ -129,6 +129,11 @@ impl Difference {
             false => Err(invalid("a difference from another view")),
         }
     }
+
+    /// About how many bytes of a message it takes.
+    pub fn packed_bytes(&self) -> usize {
+        self.packed.len()
+    }
 }
 
 /// The vector of the newest slot that is not among those sent.
@@ -146,6 +151,21 @@ fn digest_of(slots: &BTreeMap<DeviceId, Signed<Structure>>) -> Digest {
         bytes.extend(slot.signature.0);
     }
     DigestKey::WELL_KNOWN.digest(Domain::Slots, &bytes)
+}
+
+/// More than a reply with these slots and nothing pending takes, packed, in bytes; what a reader holds of its vectors and records is
+/// less than three times as much. It is told without packing, for which all vectors are compared.
+pub(crate) fn slots_bytes_at_most(slots: &BTreeMap<DeviceId, Signed<Structure>>) -> usize {
+    let longest = slots.values().map(|slot| slot.value.forecast.vector.0.len()).max().unwrap_or(0);
+    let slot = |slot: &Signed<Structure>| {
+        let Structure { forecast, handles, .. } = &slot.value;
+        let ranges = forecast.voids.0.len() + forecast.ineffective.0.len();
+        let records = forecast.pending.len() + forecast.aborted.len();
+        // Of a vector: what is left out (5 bytes each) and what is another number (13), neither more than the longest has.
+        256 + 18 * longest + 24 * ranges + 56 * records + 96 * handles.len()
+    };
+    // The log head, and at most 64 peaks and 128 digests of a proof.
+    (8 << 10) + slots.values().map(slot).sum::<usize>()
 }
 
 /// A reply in its packed form, as a server keeps what it may have to say again.

@@ -55,6 +55,8 @@ use tokio::sync::{Notify, watch};
 
 /// For how long after it has committed something a device is shown what others do, in milliseconds.
 const AT_WORK_MS: u64 = 10_000;
+/// What takes more bytes is not pushed: memory for so much is set aside while a client waits for recalls.
+const PUSH_BYTES_MAX: usize = 60 << 10;
 /// Most server keys in a list.
 const SERVER_KEYS_MAX: usize = 64;
 
@@ -305,8 +307,8 @@ impl FileSystem {
         at_ms.is_some_and(|at_ms| host.clock.monotonic_ms() < at_ms.saturating_add(AT_WORK_MS))
     }
 
-    /// The present view, for a device at work that has accepted a log of `log_size` leaves, if others have changed anything since
-    /// and nothing is pending, so that it can sign on it. The caller makes it durable before it answers.
+    /// The present view, for a device at work that has accepted a log of `log_size` leaves, if others have changed anything since,
+    /// nothing is pending, so that it can sign on it, and it is not large. The caller makes it durable before it answers.
     pub(crate) fn push(
         &self,
         host: &Host,
@@ -327,7 +329,8 @@ impl FileSystem {
             }
             PreparedView::new(&ledger, Box::new(sequencer.look()), device, since)?
         };
-        Ok(Some(prepared.difference(&*host.blocks, self.id)))
+        let difference = prepared.difference(&*host.blocks, self.id);
+        Ok(Some(difference).filter(|difference| difference.packed_bytes() <= PUSH_BYTES_MAX))
     }
 
     /// UPDATE. The caller makes it durable before it answers.

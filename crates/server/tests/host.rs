@@ -10,7 +10,7 @@ use holdfast_log::Storage;
 use holdfast_log::simulated::{Crash, PowerLoss};
 use holdfast_protocol::certificate::Path;
 use holdfast_protocol::log_tree::verify_consistency;
-use holdfast_protocol::message::{Request, Response, ServerError, ServerKeys, TreeData, ViewReply};
+use holdfast_protocol::message::{Attached, Request, Response, ServerError, ServerKeys, TreeData, ViewReply};
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::LogHead;
 use holdfast_server::{Caller, Host, OpenError};
@@ -269,31 +269,12 @@ fn rule_breakers_harm_nobody() {
     );
     let mut skipping = Author { last: 4, ..Author::new(1) };
     assert!(invalid(&world.ask(1, skipping.fast(&before))), "numbers left out");
-    let Request::Fast { certificate, structure, log_size, .. } = alice.clone().fast(&before) else {
-        panic!()
-    };
-    let dangling = Request::Fast {
-        certificate,
-        structure,
-        attached: vec![].into(),
-        log_size,
-        by_difference: false,
-        lease: None,
-    };
+    let dangling = carrying(alice.clone().fast(&before), vec![].into());
     assert!(invalid(&world.ask(1, dangling)), "a table that was never stored");
-    let Request::Fast { certificate, structure, attached, log_size, .. } = alice.clone().fast(&before) else {
-        panic!()
-    };
-    let mut altered = attached;
+    let fast = alice.clone().fast(&before);
+    let Request::Fast { attached: mut altered, .. } = fast.clone() else { panic!() };
     altered.blocks[0].block.body.push(0);
-    let altered = Request::Fast {
-        certificate,
-        structure,
-        attached: altered,
-        log_size,
-        by_difference: false,
-        lease: None,
-    };
+    let altered = carrying(fast, altered);
     assert!(invalid(&world.ask(1, altered)));
     let (_, chunk) = block(BlockKind::Chunk, &vec![0x5a; 900 << 10]);
     let mut incompressible = chunk.clone();
@@ -303,14 +284,7 @@ fn rule_breakers_harm_nobody() {
         ..incompressible.block
     };
     let (_, update) = alice.clone().update(&before);
-    let Request::Update { certificate, log_size, .. } = update else { panic!() };
-    let heavy = Request::Update {
-        certificate,
-        attached: vec![incompressible; 2].into(),
-        log_size,
-        by_difference: false,
-        lease: None,
-    };
+    let heavy = carrying(update, vec![incompressible; 2].into());
     assert!(invalid(&world.ask(1, heavy)), "too many bytes attached");
     let list = ServerKeys { file_system: file_system(), sequence: 2, keys: vec![server] };
     assert!(not_allowed(&world.ask(1, Request::SetServerKeys(Signed::new(list, &key(11))))));
@@ -323,6 +297,15 @@ fn rule_breakers_harm_nobody() {
     committed(world.fast(&mut Author::new(2)), &server);
 }
 
+/// An operation with other blocks than its author attached.
+fn carrying(mut operation: Request, blocks: Attached) -> Request {
+    let (Request::Fast { attached, .. } | Request::Update { attached, .. }) = &mut operation else {
+        panic!("it carries none")
+    };
+    *attached = blocks;
+    operation
+}
+
 /// Proves: what was refused for blocks that are missing is not taken later, when another copy of it brings them. (A
 /// mount that is killed leaves a copy that waits for leases; the next one asks again without the blocks, is refused,
 /// and gives the number up.)
@@ -332,15 +315,7 @@ fn what_is_refused_for_missing_blocks_stays_refused() {
     let server = key(2).public();
     let mut alice = Author::new(1);
     let whole = alice.fast(&world.look(1).view);
-    let Request::Fast { certificate, structure, log_size, .. } = whole.clone() else { panic!() };
-    let bare = Request::Fast {
-        certificate,
-        structure,
-        attached: vec![].into(),
-        log_size,
-        by_difference: false,
-        lease: None,
-    };
+    let bare = carrying(whole.clone(), vec![].into());
     assert!(invalid(&world.ask(1, bare)), "a table that was never stored");
     assert!(matches!(world.ask(1, whole.clone()), Response::Refused), "the copy comes too late");
     alice.give_up();

@@ -19,11 +19,12 @@ fn usage(why: impl std::fmt::Display) -> Failure {
     Failure::new(Exit::Usage, why)
 }
 
-/// What is written behind a program's rights, and the condition of a process that it tolerates.
+/// Words that may stand behind a program in an ACL entry (`prog:PATH=r+plain`) or a session (`prog:PATH+plain`), each with the
+/// condition of the program's process in which it is let in all the same.
 const FLAGS: [(&str, Condition); 3] =
     [("interpreter", Condition::Interpreter), ("jit", Condition::LooseCode), ("plain", Condition::Traceable)];
 
-/// What an entry tolerates of a program.
+/// The conditions that an entry tolerates; `is_written` says which of [`FLAGS`] it has.
 fn tolerated(is_written: impl Fn(&str) -> bool) -> Conditions {
     let written = FLAGS.into_iter().filter(|(flag, _)| is_written(flag));
     written.fold(Conditions::CLEAN, |tolerated, (_, condition)| tolerated.with(condition))

@@ -122,6 +122,9 @@ fn differences_are_small() {
         encode(&difference).len()
     });
     assert!(sizes[0] < 1500 && sizes[1] < sizes[0] + 10, "{sizes:?}");
+    // What hundreds of devices have is known to fit without packing it, and of thousands it is not said.
+    assert!(slots_bytes_at_most(&crowd(500, 0).slots) < MESSAGE_BYTES_MAX);
+    assert!(slots_bytes_at_most(&crowd(1000, 0).slots) > MESSAGE_BYTES_MAX);
 }
 
 /// Proves: few bytes cannot stand for more than a reader may be made to hold.
@@ -229,7 +232,7 @@ proptest! {
             base.slots.extend(view.slots.get(&device).map(|slot| (device, slot.clone())));
         }
         let whole = view_reply(view);
-        // What is there and not here would stay.
+        // A view never loses a device that an earlier one had, so a difference has no way to say so.
         base.slots.retain(|device, _| whole.view.slots.contains_key(device));
         let difference = Difference::of(&whole, 7, |device| base.slots.get(&device) == whole.view.slots.get(&device));
         prop_assert_eq!(&*difference.resolve(&base, 7).expect("resolved"), &whole);
@@ -239,6 +242,18 @@ proptest! {
         if let Ok(other) = decode::<Difference>(&bytes) {
             let _ = other.resolve(&base, 7);
         }
+    }
+
+    /// Proves: what is said of slots without packing them is never less than what they take, nor than a third of what a reader
+    /// holds of them.
+    #[test]
+    fn bounds_hold(view in any_view()) {
+        let slots = view.slots.clone();
+        let whole = view_reply(View { pending: Vec::new(), ..view });
+        let mut bytes = Vec::new();
+        let plain = write(&whole, &mut bytes).expect("memory");
+        let bound = slots_bytes_at_most(&slots);
+        prop_assert!(bytes.len() <= bound && plain.0 <= 3 * bound, "{} {} {bound}", bytes.len(), plain.0);
     }
 
     /// Proves: any view, also none that could be, comes back as it was; and bytes that are read are the only ones for what

@@ -22,9 +22,9 @@ use crate::certificate::{Certificate, Path};
 use crate::epoch;
 use crate::handles;
 use crate::log_tree::{Frontier, Node, leaf};
-use crate::message::{Receipt, ServerError, ViewReply};
+use crate::message::{MESSAGE_BYTES_MAX, Receipt, ServerError, ViewReply};
 use crate::order::forecast;
-use crate::packed::Packed;
+use crate::packed::{self, Packed};
 use crate::rebuild::Combined;
 use crate::signed::{Signable, Signed, Verified};
 use crate::structure::{LogHead, Outcome, PendingEntry, Structure, View};
@@ -34,12 +34,6 @@ pub use put_back::settled;
 use record::State;
 pub use record::{OrderingRecord, RestoreError};
 use std::collections::BTreeMap;
-
-/// A view of so many slots, with so many i-handles in all and nothing pending, fits into a message for certain: it is far below
-/// [`crate::packed::PLAIN_BYTES_MAX`], and packed, a slot is some 400 bytes and 60 for each i-handle.
-const SLOTS_SMALL: usize = 1024;
-/// See [`SLOTS_SMALL`].
-const HANDLES_SMALL: usize = 32_768;
 
 /// An answer, with what must be durable before it leaves and the log nodes to keep for consistency proofs.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -359,9 +353,9 @@ impl Sequencer {
             (false, true) => 0.75,
             (false, false) => 0.5,
         };
-        let slots = &self.state.slots;
-        let handles = || slots.values().map(|slot| slot.value.handles.len()).sum::<usize>();
-        let is_small = pending.is_empty() && slots.len() <= SLOTS_SMALL && handles() <= HANDLES_SMALL;
+        // With nothing pending it mostly fits by far, which is told without packing it.
+        let is_small =
+            pending.is_empty() && packed::slots_bytes_at_most(&self.state.slots) <= MESSAGE_BYTES_MAX;
         let fits = is_small || Packed::share(&self.state.reply()) <= most;
         fits.then_some(()).ok_or(Refusal::Full)
     }
