@@ -302,7 +302,7 @@ impl Leases {
                         state.holder.told(epoch, acknowledged);
                         state.log_size = state.log_size.max(difference.until);
                     }
-                    shared.pushed(difference);
+                    shared.queue.push_view(difference);
                 }
                 Ok(Response::Recalled(recall)) => {
                     pause = PAUSE_MIN;

@@ -224,7 +224,8 @@ impl Queue {
         !jobs.stopped
     }
 
-    /// Hands in what others have done. While much waits to be known it is dropped: the next operation's view has it.
+    /// Hands in what the server shows of others' work: the pump goes on from there, if it follows what is accepted by then. While
+    /// much waits to be known it is dropped: the next operation's view has it.
     pub fn push_view(&self, difference: Difference) {
         let mut jobs = self.jobs.lock();
         if !jobs.stopped && jobs.lessons.len() < LESSONS_MAX {

@@ -21,7 +21,6 @@ use holdfast_crypto::{NotSigned, encode};
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::leases::Withheld;
 use holdfast_protocol::message::{Request, Response, ServerError};
-use holdfast_protocol::packed::Difference;
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::Structure;
 use holdfast_rpc::RpcError;
@@ -362,11 +361,6 @@ impl Shared {
             Ok(Response::Structure(structure)) => structure,
             _ => None,
         }
-    }
-
-    /// The server has shown what others have done: the pump goes on from there, if it follows what is accepted by then.
-    pub fn pushed(&self, difference: Difference) {
-        self.queue.push_view(difference);
     }
 
     /// Makes the signer know something before anybody relies on it (trace T9).

@@ -148,7 +148,6 @@ impl Pump {
         self.drive(effects.collect(), &mut Operation { answered: true, ..Operation::default() })?;
         self.withheld = Arc::new(Withheld::everything());
         self.renew_base();
-        self.shared.leases.accepted(self.signer.floor().log().size);
         self.shared.counters.pushes.fetch_add(1, Relaxed);
         Ok(())
     }

@@ -146,8 +146,14 @@ impl Pump {
                     self.renew_base();
                     self.publish();
                 }
-                Learned::Pushed(difference) if self.signer.is_idle() => self.adopt(&difference)?,
-                Learned::Look | Learned::Pushed(_) => {}
+                Learned::Look => {}
+                Learned::Pushed(difference) => {
+                    if self.signer.is_idle() {
+                        self.adopt(&difference)?;
+                    }
+                    // Where it was not accepted, the next is to follow what is.
+                    self.shared.leases.accepted(self.signer.floor().log().size);
+                }
                 Learned::Froze(report) => {
                     self.shared.freeze(*report);
                     let _ = self.save(None);
