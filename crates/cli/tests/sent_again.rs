@@ -334,6 +334,35 @@ fn what_is_not_kept_is_told() {
     assert_eq!(status(&world, "ben")["sent_again"], serde_json::Value::Null);
 }
 
+/// Proves: of what two wrote in turns into one directory, and elsewhere, all is there again, or told not to be: what one has
+/// accepted of the other's changes without reading it hides nothing.
+#[test]
+fn work_in_one_directory() {
+    let mut world = World::new(&["anna", "ben"]);
+    let mounts: Vec<PathBuf> = ["anna", "ben"].map(|who| world.mount(who)).to_vec();
+    fs::create_dir(mounts[0].join("team/both")).expect("made");
+    let backup = back_up(&mut world);
+    let mut expected = Vec::new();
+    for number in 0..30 {
+        for (mount, who) in mounts.iter().zip(["anna", "ben"]) {
+            let name = format!("{who}-{number}");
+            write(&mount.join("team/both").join(&name), &name);
+            write(&mount.join(who).join("elsewhere"), &name);
+            expected.push(name);
+        }
+    }
+    restore(&mut world, &backup);
+    let reports = ["anna", "ben"].map(|who| sent_again(&world, who));
+    let found = names(&mounts[0].join("team/both"));
+    let missing: Vec<&String> = expected.iter().filter(|name| !found.contains(name)).collect();
+    let told: u64 = reports.iter().map(|report| report["not_made_count"].as_u64().expect("a number")).sum();
+    assert!(missing.len() as u64 <= told, "{missing:?}: {reports:?}");
+    for who in ["anna", "ben"] {
+        assert_eq!(read(&mounts[0].join(who).join("elsewhere")), format!("{who}-29"));
+        assert!(!world.status(who).contains("ALARM"), "{}", world.status(who));
+    }
+}
+
 /// What is in a directory: kind, mode, and content of each name.
 fn tree(at: &Path) -> BTreeMap<PathBuf, String> {
     let mut found = BTreeMap::new();

@@ -19,7 +19,7 @@ mod touches;
 mod transaction;
 
 pub use allocate::{Allocator, Range};
-pub use base::{Base, Entries, Place, ReadError, TableCache, laid_over};
+pub use base::{Base, Entries, Place, ReadError, TableCache, directory_of, laid_over};
 pub use plan::Plan;
 pub use survey::{Survey, Unreferenced, each_file, survey};
 pub use touches::{Touches, tag_of};

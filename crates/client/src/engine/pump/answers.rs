@@ -1,6 +1,6 @@
 //! Who is answered, when, and who goes on waiting.
 
-use super::{Operation, Pump, Verdict};
+use super::{Operation, Pump, Verdict, directories_of};
 use crate::engine::leases::dead_at_ms;
 use crate::engine::shared::Place;
 use crate::engine::snapshot::Snapshot;
@@ -104,6 +104,9 @@ impl Pump {
         }
         if let Some(Finished::Committed(structure)) = finished {
             self.shared.last_operation.store(structure.value.number(), Relaxed);
+            if let Some(plan) = operation.plan.as_ref().filter(|_| operation.effective) {
+                self.shared.resubmission.readable.works_in(directories_of(plan));
+            }
             if let Some(work) = operation.work.take() {
                 self.allocator = if operation.effective { work.committed() } else { work.burned() };
             }

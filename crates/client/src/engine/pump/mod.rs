@@ -523,10 +523,7 @@ impl Planned {
 
     /// Directories in which it changes names.
     fn directories(&self) -> impl Iterator<Item = Handle> {
-        self.plan.iter().flat_map(|plan| &plan.deltas).filter_map(|delta| match delta {
-            Delta::SetEntry { directory, .. } => Some(*directory),
-            _ => None,
-        })
+        self.plan.iter().flat_map(directories_of)
     }
 
     /// What the operation reads, whether callers said so or the plan shows it, and does not change.
@@ -544,6 +541,14 @@ impl Planned {
         }
         all
     }
+}
+
+/// Directories in which a plan changes names.
+fn directories_of(plan: &Plan) -> impl Iterator<Item = Handle> {
+    plan.deltas.iter().filter_map(|delta| match delta {
+        Delta::SetEntry { directory, .. } => Some(*directory),
+        _ => None,
+    })
 }
 
 impl Verdict {

@@ -92,7 +92,8 @@ impl Pump {
         let is_ours = how.sends_again && lost_own && self.shared.me != DeviceId::SUPERUSER;
         if is_ours {
             let epoch = signer.floor().epoch;
-            let work = Work::new(epoch, old.clone(), report.kept.as_deref());
+            let earlier = self.shared.resubmission.readable.take_views(&self.shared);
+            let work = Work::new(epoch, old.clone(), earlier, report.kept.as_deref());
             if let Err(error) = self.shared.resubmission.note(work) {
                 tracing::error!(%error, "what this device had written and is lost cannot be sent again by itself");
             }

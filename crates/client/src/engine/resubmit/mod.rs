@@ -21,6 +21,7 @@
 //! [`RestoreReport`]: super::RestoreReport
 
 mod planning;
+mod readable;
 mod sending;
 mod sides;
 mod watching;
@@ -29,6 +30,7 @@ mod work;
 pub(super) use work::Work;
 
 use parking_lot::{Condvar, Mutex};
+use readable::Readable;
 use serde::Serialize;
 use std::fmt;
 use std::io;
@@ -131,6 +133,8 @@ pub(super) struct Resubmission {
     changed: Condvar,
     /// A question was not answered, however soon the server is there again.
     is_disturbed: AtomicBool,
+    /// Directories that this device works in, which it will have to be able to read.
+    pub readable: Readable,
 }
 
 #[derive(Default)]
@@ -152,6 +156,7 @@ impl Resubmission {
             state: Mutex::default(),
             changed: Condvar::new(),
             is_disturbed: AtomicBool::new(false),
+            readable: Readable::default(),
         }
     }
 

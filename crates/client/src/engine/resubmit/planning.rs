@@ -11,9 +11,11 @@
 use crate::files::{EntryChange, InodeChange, Kept, Record};
 use holdfast_content::{Content, Entry, Handle, Inode, InodeKind, LiveMap, PrincipalId};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
+/// Most directories that are asked of the server, as they are not readable on this machine.
+const ASKED_MAX: usize = 4096;
 /// Most things changed by one operation.
 pub const BATCH_CHANGES: usize = 500;
 /// Names that nobody removes again, of which the path is told.
@@ -69,6 +71,8 @@ pub struct Planned {
     pub left_count: u64,
     /// Files that this device wrote and may not write any more.
     pub foreign: Vec<Vec<u8>>,
+    /// Files that this device wrote whose names cannot be told, since their directories cannot be read as they were.
+    pub unnamed: Vec<Handle>,
 }
 
 /// A name that is not what it was.
@@ -88,9 +92,11 @@ impl Difference {
     }
 }
 
-/// Plans. `mine`: files that this device wrote last, and what its own table says of them now.
+/// Plans. `was` reads what is on this machine, `was_far` asks the server, too. `mine`: files that this device wrote last, and
+/// what its own table says of them now.
 pub fn plan(
     was: &dyn Side,
+    was_far: &dyn Side,
     is: &dyn Side,
     mine: &BTreeMap<Handle, Option<Arc<Inode>>>,
     known: &dyn Knowledge,
@@ -98,6 +104,7 @@ pub fn plan(
 ) -> Planned {
     let mut planner = Planner {
         was,
+        was_far,
         is,
         mine,
         known,
@@ -119,6 +126,7 @@ pub fn plan(
 
 struct Planner<'a> {
     was: &'a dyn Side,
+    was_far: &'a dyn Side,
     is: &'a dyn Side,
     mine: &'a BTreeMap<Handle, Option<Arc<Inode>>>,
     known: &'a dyn Knowledge,
@@ -133,15 +141,45 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// Goes through the directories as they were, and notes which names are others now.
+    /// Goes through the directories as they were, and notes which names are others now. What is not readable on this machine,
+    /// as another device had changed it last, is asked of the server only if some of `mine` has no name without it; where the
+    /// server has lost it as well, the walk goes on through the directory as it is now.
     fn walk(&mut self) {
+        let mut unnamed = self.wanting_names();
+        let mut is_unread = false;
         let mut entered = HashSet::new();
+        let mut unread = VecDeque::new();
         let mut stack = vec![(Handle::ROOT, Vec::new(), 0)];
-        while let Some((directory, path, depth)) = stack.pop() {
-            if !entered.insert(directory) {
+        let mut asked = 0;
+        loop {
+            let near = stack.pop();
+            let is_far = near.is_none();
+            let Some((directory, path, depth)) = near.or_else(|| {
+                asked += 1;
+                let is_wanted = !unnamed.is_empty() && asked <= ASKED_MAX;
+                unread.pop_front().filter(|_| is_wanted)
+            }) else {
+                break;
+            };
+            if !is_far && !entered.insert(directory) {
                 continue;
             }
-            let Ok(names) = self.was.names(directory) else { continue };
+            let side = if is_far { self.was_far } else { self.was };
+            let was = side.names(directory);
+            let names = match (&was, is_far) {
+                (Ok(names), _) => names.clone(),
+                (Err(Unread), false) => {
+                    match self.known.may_write(directory.principal) {
+                        true => unread.push_front((directory, path, depth)),
+                        false => unread.push_back((directory, path, depth)),
+                    }
+                    continue;
+                }
+                (Err(Unread), true) => {
+                    is_unread = true;
+                    self.is.names(directory).unwrap_or_default()
+                }
+            };
             self.depths.insert(directory, depth);
             for (name, entry) in &names {
                 if entry.kind == InodeKind::Directory {
@@ -149,10 +187,30 @@ impl Planner<'_> {
                 }
                 if entry.kind == InodeKind::Directory || self.mine.contains_key(&entry.handle) {
                     self.paths.entry(entry.handle).or_insert_with(|| joined(&path, name));
+                    unnamed.remove(&entry.handle);
                 }
             }
-            self.compare(directory, &path, names);
+            if was.is_ok() {
+                self.compare(directory, &path, names);
+            }
         }
+        // Else they had none: they were removed while they were open.
+        if is_unread || !unread.is_empty() {
+            self.planned.unnamed = unnamed.into_iter().collect();
+        }
+    }
+
+    /// Those of `mine` that programs knew by a name.
+    fn wanting_names(&self) -> BTreeSet<Handle> {
+        let kept = |owner| self.was.names(Handle::kept_versions(owner)).unwrap_or_default().into_values();
+        let owners: HashSet<PrincipalId> = self.mine.keys().map(|handle| handle.principal).collect();
+        let kept: HashSet<Handle> = owners.into_iter().flat_map(kept).map(|entry| entry.handle).collect();
+        let is_named = |handle: &Handle| {
+            let inode = self.was.at_hand(*handle);
+            *handle != Handle::ROOT && !kept.contains(handle) && inode.is_some_and(|inode| inode.links > 0)
+        };
+        let known = self.mine.keys().filter(|handle| !handle.is_nameless_by_design());
+        known.filter(|handle| is_named(handle)).copied().collect()
     }
 
     fn compare(&mut self, directory: Handle, path: &[u8], names: Names) {

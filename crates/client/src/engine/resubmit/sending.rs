@@ -1,7 +1,7 @@
 //! Planning and making again, in a thread of its own, while programs' wishes wait.
 
 use super::planning::{Planned, pieces, plan};
-use super::sides::{Sides, Viewed};
+use super::sides::{Mine, Sides, Views};
 use super::watching::{GLANCE, Watch};
 use super::work::{self, Work};
 use super::{Resubmission, SentAgain, TOLD_MAX};
@@ -16,7 +16,7 @@ use crate::store::About;
 use crate::tree::{Base, Edit};
 use holdfast_content::{
     Block, BlockKind, BlockSink, BlockSource, Content, ContentError, Handle, Inode, InodeKind, Membership,
-    Reference, SourceError,
+    PrincipalId, Reference, SourceError,
 };
 use holdfast_crypto::DigestKey;
 use holdfast_protocol::check::membership_wanted;
@@ -60,6 +60,7 @@ impl Resubmission {
                 if !is_due && (!is_paused || shared.may_operate(true).is_err()) {
                     drop(state);
                     watch.glance(shared);
+                    self.readable.keep(shared);
                     continue;
                 }
             }
@@ -129,13 +130,14 @@ impl Resubmission {
             Ok(snapshot.settled().unwrap_or_else(|| snapshot.base()))
         })?;
         if work.batches.is_none() {
-            let Planned { batches, left, left_count, foreign } = match planned(shared, work, &present) {
+            let (planned, untold) = match planned(shared, work, &present) {
                 Ok(planned) => planned,
                 Err(why) => {
                     work.report.fails(b"", why);
-                    Planned::default()
+                    Default::default()
                 }
             };
+            let Planned { batches, left, left_count, foreign, unnamed } = planned;
             let text = |path: &Vec<u8>| String::from_utf8_lossy(path).into_owned();
             work.report.back = left.iter().map(text).collect();
             work.report.back_count = left_count;
@@ -143,6 +145,19 @@ impl Resubmission {
                 work.report.fails(
                     path,
                     "it belongs to somebody for whom this device may not write after the restore",
+                );
+            }
+            for owner in untold {
+                work.report.fails(
+                    format!("files of {}", name_of(&present, owner)).as_bytes(),
+                    "which of them this device had written cannot be told: their table is not kept here any more",
+                );
+            }
+            for file in unnamed {
+                work.report.fails(
+                    format!("a file of {} (inode {})", name_of(&present, file.principal), file.number).as_bytes(),
+                    "its name is not known here: another device had changed its directory after this one, and what \
+                     was in it then is not kept here. Its data is with what is kept",
                 );
             }
             work.batches = Some(batches);
@@ -272,21 +287,35 @@ fn is_for_now(error: &FsError) -> bool {
     )
 }
 
-/// What is to be made again of what `present` lacks.
-fn planned(shared: &Arc<Shared>, work: &Work, present: &Base) -> Result<Planned, String> {
+/// What is to be made again of what `present` lacks, and the owners of whose files that cannot be told.
+fn planned(shared: &Arc<Shared>, work: &Work, present: &Base) -> Result<(Planned, Vec<PrincipalId>), String> {
     let near: Arc<dyn BlockSource + Send + Sync> = Arc::new(shared.store.near());
     let reference = membership_wanted(&work.floor, &work.floor.view).map_err(|alarm| alarm.explain())?;
     let anywhere: Arc<dyn BlockSource + Send + Sync> = Arc::new(Anywhere(shared.clone()));
     let members = Membership::load(&*anywhere, &reference)
         .map_err(|error| format!("who was a member then is not known here any more: {error}"))?;
-    let reading = |source| Branch::reading(work.floor.view.clone(), members.clone(), shared.me, source);
+    let reading = |source: &Arc<dyn BlockSource + Send + Sync>| -> Vec<Branch> {
+        let views = std::iter::once(&work.floor.view).chain(&work.earlier);
+        views.map(|view| Branch::reading(view.clone(), members.clone(), shared.me, source.clone())).collect()
+    };
     // Its own tables may be asked for; but not every directory that this device never looked at.
-    let (tables, was) = (reading(anywhere), reading(near));
-    let sides = Sides::new(tables.base(), present, work.epoch);
-    let mine = sides.mine().map_err(|error| {
+    let (far, near) = (reading(&anywhere), reading(&near));
+    let (was_far, was) = (Views::of(&far), Views::of(&near));
+    let sides = Sides::new(&was_far, present, work.epoch);
+    let Mine { files, untold } = sides.mine().map_err(|error| {
         format!("what this device had written cannot be told, as its own table is not kept any more: {error}")
     })?;
-    Ok(plan(&Viewed(was.base()), &Viewed(present), &mine, &sides, now_ns()))
+    Ok((plan(&was, &was_far, &Views(vec![present]), &files, &sides, now_ns()), untold))
+}
+
+/// What people call the owner of files.
+fn name_of(base: &Base, owner: PrincipalId) -> String {
+    let name = match owner {
+        PrincipalId::User(id) => base.membership.users.get(&id).map(|user| &user.name),
+        PrincipalId::Group(id) => base.membership.groups.get(&id).map(|group| &group.name),
+        PrincipalId::Members | PrincipalId::Device(_) => None,
+    };
+    name.cloned().unwrap_or_else(|| owner.to_string())
 }
 
 /// What became of a batch.

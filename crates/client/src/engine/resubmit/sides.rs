@@ -1,6 +1,7 @@
 //! The two sides of a plan, read from views; and what the tables of devices tell of who changed what.
 
 use super::planning::{Knowledge, Names, Side, Unread};
+use crate::statement::Branch;
 use crate::tree::{Base, Place, ReadError};
 use holdfast_content::{
     BlockSource, ContentError, DeviceId, Handle, Inode, LiveMap, MerkleMap, PrincipalId, key_number,
@@ -13,12 +14,36 @@ use std::sync::Arc;
 /// Names read at a time.
 const PAGE: usize = 1024;
 
-/// A view, as one side of a plan.
-pub struct Viewed<'a>(pub &'a Base);
+/// Views of one side, the newest first. What one cannot tell, as a later table of another device was never read here, the next
+/// one tells.
+pub struct Views<'a>(pub Vec<&'a Base>);
 
-impl Side for Viewed<'_> {
+impl<'a> Views<'a> {
+    /// Newest first, at least one.
+    pub fn of(branches: &'a [Branch]) -> Views<'a> {
+        Views(branches.iter().map(Branch::base).collect())
+    }
+
+    fn newest(&self) -> &Base {
+        self.0[0]
+    }
+
+    /// Reads from the first view that can tell; that there is no such file is an answer.
+    fn read<T>(&self, read: impl Fn(&Base) -> Result<T, ReadError>) -> Result<T, ReadError> {
+        let mut views = self.0.iter();
+        let mut answer = read(views.next().expect("a side has a view"));
+        while let Err(ReadError::Content(_)) = &answer
+            && let Some(earlier) = views.next()
+        {
+            answer = read(earlier).or(answer);
+        }
+        answer
+    }
+}
+
+impl Side for Views<'_> {
     fn inode(&self, file: Handle) -> Result<Option<Arc<Inode>>, Unread> {
-        match self.0.inode(file) {
+        match self.read(|view| view.inode(file)) {
             Ok(inode) => Ok(Some(inode)),
             Err(ReadError::NotFound) => Ok(None),
             Err(_) => Err(Unread),
@@ -26,83 +51,110 @@ impl Side for Viewed<'_> {
     }
 
     fn names(&self, directory: Handle) -> Result<Names, Unread> {
-        let mut names = Names::new();
-        loop {
-            let after = names.last_key_value().map(|(name, _)| name.clone());
-            let (entries, complete) =
-                self.0.entries(directory, after.as_deref(), PAGE).map_err(|_| Unread)?;
-            let none = entries.is_empty();
-            names.extend(entries);
-            if complete || none {
-                return Ok(names);
-            }
+        self.read(|view| all_names(view, directory)).map_err(|_| Unread)
+    }
+}
+
+fn all_names(view: &Base, directory: Handle) -> Result<Names, ReadError> {
+    let mut names = Names::new();
+    loop {
+        let after = names.last_key_value().map(|(name, _)| name.clone());
+        let (entries, complete) = view.entries(directory, after.as_deref(), PAGE)?;
+        let none = entries.is_empty();
+        names.extend(entries);
+        if complete || none {
+            return Ok(names);
         }
     }
 }
 
 /// What a device had accepted, and what is shown after the restore.
 pub struct Sides<'a> {
-    /// What it had accepted, with what is on this machine.
-    pub was: &'a Base,
+    /// What it had accepted, with what is on this machine and at the server.
+    was: &'a Views<'a>,
     /// What is shown now.
-    pub is: &'a Base,
+    is: &'a Base,
     /// The present epoch.
-    pub epoch: Digest,
+    epoch: Digest,
     alone: Mutex<HashMap<PrincipalId, bool>>,
 }
 
+/// Files that a device had written last.
+pub struct Mine {
+    /// Each with what the device's own table has of it now.
+    pub files: BTreeMap<Handle, Option<Arc<Inode>>>,
+    /// Owners of whose files it cannot be told.
+    pub untold: Vec<PrincipalId>,
+}
+
 impl<'a> Sides<'a> {
-    pub fn new(was: &'a Base, is: &'a Base, epoch: Digest) -> Sides<'a> {
+    pub fn new(was: &'a Views<'a>, is: &'a Base, epoch: Digest) -> Sides<'a> {
         Sides { was, is, epoch, alone: Mutex::default() }
     }
 
-    /// Files that this device had written last, in what was lost, with what its own table has of them now.
+    /// Files that this device had written last, in what was lost.
     ///
     /// # Errors
-    /// [`ReadError`]: the tables are not at hand.
-    pub fn mine(&self) -> Result<BTreeMap<Handle, Option<Arc<Inode>>>, ReadError> {
-        let me = self.was.me;
+    /// [`ReadError`]: its own table is not at hand.
+    pub fn mine(&self) -> Result<Mine, ReadError> {
         let changed = self.changed_numbers()?;
-        let mut mine = BTreeMap::new();
+        let mut mine = Mine { files: BTreeMap::new(), untold: Vec::new() };
         if changed.is_empty() {
             return Ok(mine);
         }
-        for principal in principals(self.was) {
-            let (_, table) = self.was.table(principal)?;
-            let mut after: Option<Vec<u8>> = None;
-            loop {
-                let page = table.targets(self.was.source(), self.was.fates(), after.as_deref(), PAGE)?;
-                for (_, (first, target)) in page.entries.iter().filter(|(_, (_, at))| at.device == me) {
-                    let end = target.first.saturating_add(u64::from(target.count));
-                    for number in changed.range(target.first..end) {
-                        let file = Handle { principal, number: first + (number - target.first) };
-                        let place = Place { device: me, number: *number };
-                        // A single entry may have taken the number out of the range.
-                        if self.was.place(file)? == Some(place) && self.was.ihash_at(place)?.is_some() {
-                            mine.insert(file, self.is.inode_at(place)?);
-                        }
-                    }
-                }
-                match page.entries.into_iter().next_back() {
-                    Some((key, _)) if !page.complete => after = Some(key),
-                    _ => break,
-                }
+        for principal in principals(self.was.newest()) {
+            match self.was.read(|view| self.held_here(view, principal, &changed)) {
+                Ok(files) => mine.files.extend(files),
+                Err(_) => mine.untold.push(principal),
             }
         }
         Ok(mine)
     }
 
+    /// Files of `principal` that this device holds under one of the numbers, by a view.
+    fn held_here(
+        &self,
+        view: &Base,
+        principal: PrincipalId,
+        changed: &BTreeSet<u64>,
+    ) -> Result<Vec<(Handle, Option<Arc<Inode>>)>, ReadError> {
+        let me = view.me;
+        let mut held = Vec::new();
+        let (_, table) = view.table(principal)?;
+        let mut after: Option<Vec<u8>> = None;
+        loop {
+            let page = table.targets(view.source(), view.fates(), after.as_deref(), PAGE)?;
+            for (_, (first, target)) in page.entries.iter().filter(|(_, (_, at))| at.device == me) {
+                let end = target.first.saturating_add(u64::from(target.count));
+                for number in changed.range(target.first..end) {
+                    let file = Handle { principal, number: first + (number - target.first) };
+                    let place = Place { device: me, number: *number };
+                    // A single entry may have taken the number out of the range.
+                    let is_here = self.was.read(|view| view.place(file))? == Some(place);
+                    if is_here && self.was.newest().ihash_at(place)?.is_some() {
+                        held.push((file, self.is.inode_at(place)?));
+                    }
+                }
+            }
+            match page.entries.into_iter().next_back() {
+                Some((key, _)) if !page.complete => after = Some(key),
+                _ => return Ok(held),
+            }
+        }
+    }
+
     /// Numbers under which this device's own table had something else.
     fn changed_numbers(&self) -> Result<BTreeSet<u64>, ReadError> {
-        let owner = PrincipalId::Device(self.was.me);
-        let ((_, was), (_, is)) = (self.was.table(owner)?, self.is.table(owner)?);
-        let both = Both(self.was.source(), self.is.source());
+        let newest = self.was.newest();
+        let owner = PrincipalId::Device(newest.me);
+        let ((_, was), (_, is)) = (newest.table(owner)?, self.is.table(owner)?);
+        let both = Both(newest.source(), self.is.source());
         let mut keys = keys_changed(&both, &is.map, &was.map)?;
         keys.extend(was.map.changes.iter().chain(&is.map.changes).map(|change| change.key.clone()));
         let mut changed = BTreeSet::new();
         for number in keys.iter().filter_map(|key| key_number(key)) {
-            let place = Place { device: self.was.me, number };
-            if self.was.ihash_at(place)? != self.is.ihash_at(place)? {
+            let place = Place { device: newest.me, number };
+            if newest.ihash_at(place)? != self.is.ihash_at(place)? {
                 changed.insert(number);
             }
         }
@@ -110,8 +162,9 @@ impl<'a> Sides<'a> {
     }
 
     fn finds_alone(&self, owner: PrincipalId) -> bool {
-        let me = self.was.me;
-        let devices = self.was.view.slots.keys().chain(self.is.view.slots.keys());
+        let was = self.was.newest();
+        let me = was.me;
+        let devices = was.view.slots.keys().chain(self.is.view.slots.keys());
         let others: BTreeSet<DeviceId> = devices.copied().filter(|device| *device != me).collect();
         others.into_iter().all(|device| {
             let may = |base: &Base| base.membership.may_write(device, owner);
@@ -120,11 +173,11 @@ impl<'a> Sides<'a> {
                 let slot = base.view.slots.get(&device);
                 slot.and_then(|slot| slot.value.handles.get(&table)).map(|handle| handle.reference)
             };
-            let can = may(self.was) || may(self.is);
+            let can = may(was) || may(self.is);
             // The superuser's device may write everything, and mostly has to do with other things.
             let is_strange = device == DeviceId::SUPERUSER
-                && [self.was, self.is].iter().all(|base| matches!(holds(base, device, owner), Ok(false)));
-            !can || is_strange || table(self.was) == table(self.is)
+                && [was, self.is].iter().all(|base| matches!(holds(base, device, owner), Ok(false)));
+            !can || is_strange || table(was) == table(self.is)
         })
     }
 }
@@ -144,7 +197,8 @@ impl Knowledge for Sides<'_> {
             return true;
         }
         let here = self.is.ihash_at(place);
-        here.is_ok_and(|here| here.is_some() && self.was.ihash_at(place).is_ok_and(|there| there == here))
+        let there = self.was.read(|view| view.ihash_at(place));
+        here.is_ok_and(|here| here.is_some() && there.is_ok_and(|there| there == here))
     }
 
     fn is_ours_alone(&self, owner: PrincipalId) -> bool {
@@ -162,7 +216,7 @@ impl Knowledge for Sides<'_> {
             PrincipalId::Group(id) => base.membership.groups.get(&id).map(|group| group.name.clone()),
             PrincipalId::Members | PrincipalId::Device(_) => None,
         };
-        let is_known = name(self.was);
+        let is_known = name(self.was.newest());
         is_known.is_some() && is_known == name(self.is) && self.is.membership.may_write(self.is.me, owner)
     }
 }

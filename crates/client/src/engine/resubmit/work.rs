@@ -1,14 +1,17 @@
 //! What is to be made again, as it is kept.
 //!
 //! ```text
-//! STATE/sent-again   1 byte format = 1 | list of borsh records, what is to be done first comes first
+//! STATE/sent-again   1 byte format = 2 | list of borsh records, what is to be done first comes first
 //! ```
+//!
+//! Format 1 had no earlier views.
 
 use super::SentAgain;
 use crate::files::Record;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{Digest, decode, encode};
 use holdfast_protocol::floor::Floor;
+use holdfast_protocol::structure::View;
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
@@ -16,7 +19,7 @@ use std::path::Path;
 /// Name of the file in a state directory.
 const FILE: &str = "sent-again";
 /// Its format.
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 
 /// What one restore lost.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
@@ -25,6 +28,8 @@ pub struct Work {
     pub epoch: Digest,
     /// What the device had accepted before.
     pub floor: Floor,
+    /// Views accepted before that one, newest first, of which more is on this machine.
+    pub earlier: Vec<View>,
     /// Operations to be made, first to last; `None` until they are planned.
     pub batches: Option<Vec<Record>>,
     /// What became of those that are not among them any more.
@@ -33,14 +38,29 @@ pub struct Work {
 
 impl Work {
     /// Nothing is planned yet.
-    pub fn new(epoch: Digest, floor: Floor, kept: Option<&Path>) -> Work {
+    pub fn new(epoch: Digest, floor: Floor, earlier: Vec<View>, kept: Option<&Path>) -> Work {
         let kept = kept.map(|path| path.display().to_string());
-        Work { epoch, floor, batches: None, report: SentAgain { kept, ..SentAgain::default() } }
+        Work { epoch, floor, earlier, batches: None, report: SentAgain { kept, ..SentAgain::default() } }
     }
 
     /// Names it in marks.
     pub fn id(&self) -> u128 {
         u128::from_le_bytes(self.epoch.0[..16].try_into().expect("16 of 32 bytes"))
+    }
+}
+
+/// The record of format 1.
+#[derive(BorshSerialize, BorshDeserialize)]
+struct Work1 {
+    epoch: Digest,
+    floor: Floor,
+    batches: Option<Vec<Record>>,
+    report: SentAgain,
+}
+
+impl From<Work1> for Work {
+    fn from(Work1 { epoch, floor, batches, report }: Work1) -> Work {
+        Work { epoch, floor, earlier: Vec::new(), batches, report }
     }
 }
 
@@ -54,6 +74,10 @@ pub fn read(state_dir: &Path) -> io::Result<Vec<Work>> {
     let refuse = |text: String| io::Error::new(ErrorKind::InvalidData, text);
     match bytes.split_first() {
         Some((&FORMAT, rest)) => decode(rest).map_err(|error| refuse(error.to_string())),
+        Some((1, rest)) => match decode::<Vec<Work1>>(rest) {
+            Ok(works) => Ok(works.into_iter().map(Work::from).collect()),
+            Err(error) => Err(refuse(error.to_string())),
+        },
         other => Err(refuse(format!("format {:?} is not known", other.map(|(format, _)| format)))),
     }
 }
@@ -72,4 +96,26 @@ pub fn save(state_dir: &Path, works: &Vec<Work>) -> io::Result<()> {
     file.sync_all()?;
     std::fs::rename(&new, &path)?;
     File::open(state_dir)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_content::DeviceId;
+    use holdfast_crypto::SigningKey;
+
+    /// Proves: what an earlier version of this program left to be made again is read, and kept in the present format.
+    #[test]
+    fn the_format_before() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let floor = Floor::new(SigningKey::from_seed(&[1; 32]).public(), DeviceId(3));
+        let before = Work1 { epoch: Digest([7; 32]), floor, batches: None, report: SentAgain::default() };
+        let expected = Work::new(before.epoch, before.floor.clone(), Vec::new(), None);
+        std::fs::write(directory.path().join(FILE), [&[1][..], &encode(&vec![before])].concat())
+            .expect("written");
+        let works = read(directory.path()).expect("it is read");
+        assert_eq!(works, [expected]);
+        save(directory.path(), &works).expect("saved");
+        assert_eq!(read(directory.path()).expect("it is read"), works);
+    }
 }

@@ -104,7 +104,7 @@ fn mine(was: &Fake, is: &Fake) -> BTreeMap<Handle, Option<Arc<Inode>>> {
 }
 
 fn planned(was: &Fake, is: &Fake, known: &Known) -> Planned {
-    plan(was, is, &mine(was, is), known, 7)
+    plan(was, was, is, &mine(was, is), known, 7)
 }
 
 fn only(planned: &Planned) -> &Record {
@@ -148,7 +148,7 @@ fn new_files() {
     is.file(TOP, "taken", file(2002), "other");
     let known =
         Known { others_were_there: true, changed_since: [file(2002), TOP].into(), ..Known::default() };
-    let plan = plan(&was, &is, &[(file(2000), None), (file(2001), None)].into(), &known, 7);
+    let plan = plan(&was, &was, &is, &[(file(2000), None), (file(2001), None)].into(), &known, 7);
     let made: BTreeSet<Handle> = only(&plan).inodes.iter().map(|change| change.handle).collect();
     assert_eq!(made, [file(2000), file(2001), file(3000), file(3001)].into());
     let named: Vec<(&[u8], Option<Entry>)> =
@@ -213,7 +213,7 @@ fn gone_since_and_unread() {
     let (mut was, is) = (Fake::new(), Fake::new());
     was.file(TOP, "a", file(2000), "written");
     let before = Arc::new(Inode::new(InodeKind::File, 0o600, DeviceId(1), 0));
-    let plan = plan(&was, &is, &[(file(2000), Some(before))].into(), &Known::default(), 7);
+    let plan = plan(&was, &was, &is, &[(file(2000), Some(before))].into(), &Known::default(), 7);
     assert_eq!((only(&plan).inodes.len(), only(&plan).entries.len()), (1, 0));
     assert_eq!(sizes(&only(&plan).inodes[0].seen), Some(0));
 
@@ -259,4 +259,39 @@ fn many_changes() {
     assert_eq!(made.len(), 1 + 40 + 2000);
     let entries: usize = plan.batches.iter().map(|batch| batch.entries.len()).sum();
     assert_eq!(entries, 40 + 2000 + 1);
+}
+
+/// Proves: files in a directory that cannot be read as it was, but is still there, are made again below it; of those whose names
+/// it alone had it is told that they are not; what the server still knows of it is asked; and what had no name is not missed.
+#[test]
+fn unread_directories_on_the_way() {
+    let mut was = Fake::new();
+    was.directory(TOP, "mine", file(3000));
+    was.file(file(3000), "new", file(2000), "x");
+    let is = was.clone();
+    was.file(file(3000), "new", file(2000), "written");
+    was.file(file(3000), "newer", file(2001), "written");
+    let known = Known { others_were_there: true, ..Known::default() };
+    let mine = mine(&was, &is);
+    let mut near = was.clone();
+    near.unread.insert(TOP);
+    let plan_of = |far: &Fake, mine| plan(&near, far, &is, mine, &known, 7);
+    let made = |plan: &Planned| -> BTreeSet<Vec<u8>> {
+        plan.batches.iter().flat_map(|batch| &batch.inodes).map(|change| change.path.clone()).collect()
+    };
+    let all: BTreeSet<Vec<u8>> = [b"team/mine/new".to_vec(), b"team/mine/newer".to_vec()].into();
+    let found = plan_of(&near, &mine);
+    assert_eq!((all.is_subset(&made(&found)), &found.unnamed[..]), (true, &[][..]), "{found:?}");
+
+    near.unread.insert(file(3000));
+    let plan_of = |far: &Fake, mine| plan(&near, far, &is, mine, &known, 7);
+    let found = plan_of(&near, &mine);
+    assert_eq!((made(&found), found.unnamed), ([b"team/mine/new".to_vec()].into(), vec![file(2001)]));
+    let found = plan_of(&was, &mine);
+    assert_eq!((all.is_subset(&made(&found)), &found.unnamed[..]), (true, &[][..]), "{found:?}");
+
+    near.unname(file(3000), "newer");
+    near.inodes.get_mut(&file(2001)).expect("a file").links = 0;
+    let plan_of = |far: &Fake, mine| plan(&near, far, &is, mine, &known, 7);
+    assert_eq!(plan_of(&near, &mine).unnamed, []);
 }
