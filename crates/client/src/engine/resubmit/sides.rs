@@ -79,10 +79,13 @@ pub struct Sides<'a> {
     alone: Mutex<HashMap<PrincipalId, bool>>,
 }
 
+/// Files, each with what a device's own table has of it now.
+pub type Files = BTreeMap<Handle, Option<Arc<Inode>>>;
+
 /// Files that a device had written last.
 pub struct Mine {
-    /// Each with what the device's own table has of it now.
-    pub files: BTreeMap<Handle, Option<Arc<Inode>>>,
+    /// The files.
+    pub files: Files,
     /// Owners of whose files it cannot be told.
     pub untold: Vec<PrincipalId>,
 }
@@ -98,7 +101,7 @@ impl<'a> Sides<'a> {
     /// [`ReadError`]: its own table is not at hand.
     pub fn mine(&self) -> Result<Mine, ReadError> {
         let changed = self.changed_numbers()?;
-        let mut mine = Mine { files: BTreeMap::new(), untold: Vec::new() };
+        let mut mine = Mine { files: Files::new(), untold: Vec::new() };
         if changed.is_empty() {
             return Ok(mine);
         }
@@ -117,9 +120,9 @@ impl<'a> Sides<'a> {
         view: &Base,
         principal: PrincipalId,
         changed: &BTreeSet<u64>,
-    ) -> Result<Vec<(Handle, Option<Arc<Inode>>)>, ReadError> {
+    ) -> Result<Files, ReadError> {
         let me = view.me;
-        let mut held = Vec::new();
+        let mut held = Files::new();
         let (_, table) = view.table(principal)?;
         let mut after: Option<Vec<u8>> = None;
         loop {
@@ -132,7 +135,7 @@ impl<'a> Sides<'a> {
                     // A single entry may have taken the number out of the range.
                     let is_here = self.was.read(|view| view.place(file))? == Some(place);
                     if is_here && self.was.newest().ihash_at(place)?.is_some() {
-                        held.push((file, self.is.inode_at(place)?));
+                        held.insert(file, self.is.inode_at(place)?);
                     }
                 }
             }
