@@ -5,7 +5,9 @@
 
 use crate::common;
 
+use common::players::{self, Player};
 use common::*;
+use holdfast_exercise::registers;
 use holdfast_sim::random::Random;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -175,5 +177,65 @@ fn nothing_acknowledged_is_lost_by_kills() {
     }
     for who in ["anna", "ben"] {
         assert!(!world.status(who).contains("ALARM"), "{}", world.status(who));
+    }
+}
+
+/// Makes and removes files of its own among others', so that all hold leases of the directory in turns.
+const MAKER: &str = "import os, sys, time
+where, who, n = sys.argv[1], sys.argv[2], 0
+while True:
+    n += 1
+    name = os.path.join(where, '%s-%d' % (who, n % 40))
+    try:
+        os.close(os.open(name, os.O_CREAT | os.O_WRONLY, 0o644)) if n % 80 < 40 else os.unlink(name)
+    except OSError:
+        time.sleep(0.02)
+";
+
+/// Proves: while several mounts write and read the same small files, make and remove others beside them in the same directory,
+/// and the server and mounts are killed at random, what they all found is what one memory could have answered, one call after the
+/// other, each while it ran; and nobody alarms. `HOLDFAST_KILLS=200 HOLDFAST_MOUNTS=8` does it for longer, with more.
+#[test]
+fn what_several_have_seen_is_one_order() {
+    let (kills, seed) = (setting("HOLDFAST_KILLS", 4), setting("HOLDFAST_SEED", 1));
+    let mut random = Random::new(seed);
+    let people: Vec<String> = (0..setting("HOLDFAST_MOUNTS", 3)).map(|one| format!("member{one}")).collect();
+    let people: Vec<&str> = people.iter().map(String::as_str).collect();
+    let mut world = World::new(&people);
+    let start = |world: &mut World| world.start_server_with(&["--lease", "3"]);
+    world.stop_server();
+    start(&mut world);
+    let places: Vec<PathBuf> = people.iter().map(|who| world.mount(who).join("team")).collect();
+    registers::make(&places[0], players::REGISTERS).expect("made");
+    let stop = world.path("stop");
+    let played = places.iter().zip(1..).map(|(place, writer)| Player::start(&world, place, writer, &stop));
+    let mut played: Vec<Player> = played.collect();
+    let maker = |(place, who): (&PathBuf, &&str)| {
+        let mut python = Command::new("python3");
+        python.args(["-c", MAKER]).arg(place).arg(who).stdin(Stdio::null()).spawn().expect("python3 runs")
+    };
+    let mut makers: Vec<Child> = places.iter().zip(&people).map(maker).collect();
+    for _ in 0..kills {
+        std::thread::sleep(Duration::from_millis(300 + random.below(2000)));
+        if random.below(2) == 0 {
+            world.kill_server();
+            std::thread::sleep(Duration::from_millis(random.below(1000)));
+            start(&mut world);
+        } else {
+            let who = random.pick(&people);
+            kill_mount(&world, who);
+            std::thread::sleep(Duration::from_millis(random.below(4000)));
+            mount_again(&world, who);
+        }
+    }
+    let checked = players::check(&mut played, &stop);
+    for maker in &mut makers {
+        maker.kill().expect("a child can be killed");
+        eventually("the maker ends", || maker.try_wait().expect("it is a child").is_some());
+    }
+    checked.unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+    for who in &people {
+        let status = world.status(who);
+        assert!(!status.contains("ALARM"), "seed {seed}: {status}");
     }
 }

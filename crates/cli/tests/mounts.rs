@@ -604,7 +604,8 @@ fn an_operation_is_traced() {
             "{part}: {client}"
         );
     }
-    for part in ["device=1", "order", "sync", "store blocks{"] {
+    assert!(client.lines().any(|line| line.contains("round trip{") && line.contains("took=")), "{client}");
+    for part in ["device=1", "order", "sync", "store blocks{", "from_front_end=Some("] {
         assert!(
             server.lines().any(|line| line.contains(part) && line.contains("time.busy")),
             "{part}: {server}"

@@ -3,14 +3,14 @@
 
 use crate::common;
 
-use common::World;
 use common::cluster::Pair;
 use common::load::Load;
+use common::players::{self, Player};
 use common::{ended, eventually, run, setting, text};
 use holdfast_exercise::registers;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 fn git(at: &Path, arguments: &[&str]) -> String {
@@ -80,49 +80,6 @@ fn a_standby_goes_on() {
     pair.world.umount("anna");
 }
 
-/// Someone who plays on registers and notes it, in a process of its own: it waits for servers that are started here.
-struct Player {
-    history: PathBuf,
-    child: Child,
-}
-
-/// Registers that are played on.
-const REGISTERS: u32 = 3;
-/// Directory, number, file that ends it and history, for a process that plays.
-const PLAYED: &str = "HOLDFAST_PLAYED";
-
-impl Player {
-    fn start(world: &World, directory: &Path, writer: u64, stop: &Path) -> Player {
-        let history = world.path(&format!("history-{writer}"));
-        let number = PathBuf::from(writer.to_string());
-        let told = std::env::join_paths([directory, &number, stop, &history]).expect("no colon in them");
-        let mut command = Command::new(std::env::current_exe().expect("this program"));
-        command
-            .args(["--exact", "--ignored", "--nocapture", "standby::play_in_this_process"])
-            .env(PLAYED, told);
-        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("it starts");
-        Player { history, child }
-    }
-}
-
-impl Drop for Player {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-#[test]
-#[ignore = "what_all_have_seen_is_one_order runs it, and says where"]
-fn play_in_this_process() {
-    let told = std::env::var_os(PLAYED).expect("where to play");
-    let told: Vec<PathBuf> = std::env::split_paths(&told).collect();
-    let [directory, writer, stop, history] = &told[..] else { panic!("{told:?}") };
-    let writer = writer.to_str().and_then(|writer| writer.parse().ok()).expect("a number");
-    let calls = registers::play(directory, REGISTERS, writer, stop, history).expect("played");
-    assert!(calls > 0);
-}
-
 /// Proves: while three mounts write and read the same small files, and servers and members of etcd are killed and stopped at
 /// random, what they all found is what one memory could have answered, one call after the other, each while it ran.
 /// `HOLDFAST_KILLS=200 HOLDFAST_SEED=3` does it for longer.
@@ -132,7 +89,7 @@ fn what_all_have_seen_is_one_order() {
     let people = ["anna", "bert", "carla"];
     let mut pair = Pair::new(&people, 0);
     let places: Vec<PathBuf> = people.iter().map(|who| pair.world.mount(who).join("team")).collect();
-    registers::make(&places[0], REGISTERS).expect("made");
+    registers::make(&places[0], players::REGISTERS).expect("made");
     let stop = pair.world.path("stop");
     let played =
         places.iter().zip(1..).map(|(place, writer)| Player::start(&pair.world, place, writer, &stop));
@@ -164,22 +121,7 @@ fn what_all_have_seen_is_one_order() {
             }
         }
     }
-    let played_so_far = || {
-        let texts = played.iter().map(|player| fs::read_to_string(&player.history).unwrap_or_default());
-        texts.map(|text| text.lines().filter(|line| !line.ends_with('-')).count()).sum::<usize>()
-    };
-    eventually("they have played a while", || played_so_far() > 150);
-    fs::write(&stop, "").expect("written");
-    let ended: Vec<bool> =
-        played.iter_mut().map(|player| player.child.wait().expect("it ends").success()).collect();
-    assert_eq!(ended, [true; 3], "{}", pair.logs());
-    let histories: Vec<_> =
-        played.iter().map(|player| registers::load(&player.history).expect("noted")).collect();
-    let sum = |is: fn(&registers::Call) -> bool| histories.iter().flatten().filter(|call| is(call)).count();
-    let failed = sum(|call| call.ended_ns.is_none());
-    eprintln!("{} calls, {failed} of them failed", sum(|_| true));
-    assert!(sum(|call| call.ended_ns.is_some()) > 100);
-    registers::check(&histories).unwrap_or_else(|why| panic!("{why}\n{}", pair.logs()));
+    players::check(&mut played, &stop).unwrap_or_else(|why| panic!("{why}\n{}", pair.logs()));
     for who in people {
         let status = pair.world.status(who);
         assert!(!status.contains("frozen") && !status.to_lowercase().contains("alarm"), "{status}");

@@ -13,9 +13,13 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Bytes of a register: a number in decimal.
 const BYTES: usize = 12;
+
+/// After a call that could not be made: where it plays may be gone for a while.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// A call and what came of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,13 +70,23 @@ pub fn play(directory: &Path, registers: u32, writer: u64, stop: &Path, history:
         let begun_ns = now_ns();
         let (what, outcome) = if random.below(2) == 0 {
             let value = writer * 1_000_000_000 + calls;
-            (Access::Write(value), write(&path(directory, register), value))
+            match OpenOptions::new().write(true).open(path(directory, register)) {
+                Ok(file) => (Access::Write(value), write(&file, value)),
+                // Nothing was written.
+                Err(_) => {
+                    std::thread::sleep(PAUSE);
+                    continue;
+                }
+            }
         } else {
             match read(&path(directory, register)) {
                 Ok(value) => (Access::Read(value), Ok(())),
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(error),
                 // It says nothing.
-                Err(_) => continue,
+                Err(_) => {
+                    std::thread::sleep(PAUSE);
+                    continue;
+                }
             }
         };
         let ended_ns = outcome.is_ok().then(now_ns);
@@ -186,8 +200,7 @@ fn path(directory: &Path, register: u32) -> PathBuf {
     directory.join(format!("register-{register}"))
 }
 
-fn write(path: &Path, value: u64) -> io::Result<()> {
-    let file = OpenOptions::new().write(true).open(path)?;
+fn write(file: &File, value: u64) -> io::Result<()> {
     file.write_all_at(format!("{value:0BYTES$}").as_bytes(), 0)?;
     file.sync_all()
 }

@@ -330,7 +330,8 @@ fn desk_says() -> Vec<Vec<u8>> {
 }
 
 fn notes() -> Vec<Vec<u8>> {
-    all(&[Note::Admitted, Note::Link { rtt_us: 900, sent: Some(1 << 20), received: None, loss_ppm: 20 }])
+    let link = Note::Link { rtt_us: 900, sent: Some(1 << 20), received: None, loss_ppm: 20 };
+    all(&[Note::Admitted, link, Note::Trace, Note::Arrived(77)])
 }
 
 const NONCE: [u8; 32] = [6; 32];

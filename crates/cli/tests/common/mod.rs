@@ -12,6 +12,7 @@ pub mod holder;
 pub mod load;
 pub mod memory;
 pub mod object_store;
+pub mod players;
 pub mod process;
 pub mod relay;
 pub mod tls_front;

@@ -5,7 +5,7 @@
 //! length u32 of what follows | kind u8 | id u64 | body            little endian
 //! to the network:  1 call: lane u8 | may be sent twice u8 | deadline u64 ms | request    2 wait: deadline u64 ms
 //!                  3 never mind                     4 ask how things stand: told first, then answered with nothing
-//! from it:         1 answer                2 failed: RpcError        3 standing: Standing, id 0
+//! from it:         1 answer | microseconds that it took here, u32    2 failed: RpcError        3 standing: Standing, id 0
 //! ```
 //!
 //! No frame is longer than a message of the protocol with its header; one that is, or is of no known kind, is an offence,

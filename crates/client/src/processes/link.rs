@@ -43,7 +43,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// What came for a request.
 enum Came {
-    Answer(Vec<u8>),
+    /// With what it took in the network process and beyond, which is only told.
+    Answer(Vec<u8>, Duration),
     Failed(RpcError),
 }
 
@@ -253,7 +254,10 @@ fn wait_for(answered: &Receiver<Came>, end: Instant) -> Result<Vec<u8>, RpcError
         let left = end.saturating_duration_since(Instant::now());
         let slice = if can_be_raised { left.min(interrupt::GLANCE) } else { left };
         match answered.recv_timeout(slice) {
-            Ok(Came::Answer(answer)) => return Ok(answer),
+            Ok(Came::Answer(answer, took)) => {
+                tracing::trace!(target: "operation", ?took, "in the network process and beyond");
+                return Ok(answer);
+            }
             Ok(Came::Failed(error)) => return Err(error),
             Err(RecvTimeoutError::Disconnected) => return Err(RpcError::Lost { maybe_sent: true }),
             Err(RecvTimeoutError::Timeout) => {
@@ -318,7 +322,15 @@ fn read_frames(
         body.resize(body_bytes, 0);
         reader.read_exact(&mut body).ok()?;
         let came = match kind {
-            frames::ANSWER => Came::Answer(body),
+            frames::ANSWER => match body.split_last_chunk() {
+                Some((answer, took)) => {
+                    let took = Duration::from_micros(u32::from_le_bytes(*took).into());
+                    let bytes = answer.len();
+                    body.truncate(bytes);
+                    Came::Answer(body, took)
+                }
+                None => return Some("an answer that does not say what it took"),
+            },
             frames::FAILED => match decode(&body) {
                 Ok(error) => Came::Failed(error),
                 Err(_) => return Some("a failure that does not decode"),
@@ -452,16 +464,17 @@ mod tests {
         assert!(read(&Header::encode(frames::ANSWER, 5, MESSAGE_BYTES_MAX + 100), &waiting).is_some());
         assert!(read(&frame(9, 5, b""), &waiting).is_some());
         assert!(read(&frame(frames::FAILED, 5, b"no error"), &waiting).is_some());
+        assert!(read(&frame(frames::ANSWER, 5, b"x"), &waiting).is_some());
         assert!(read(&frame(frames::STANDING, 0, &[0xff; 40]), &waiting).is_some());
         assert!(answered.try_recv().is_err(), "nobody was answered");
         // Answers to nobody, and a second one to somebody, change nothing.
         let some = [
-            frame(frames::ANSWER, 6, b"nobody asked"),
-            frame(frames::ANSWER, 5, b"first"),
-            frame(frames::ANSWER, 5, b"second"),
+            frame(frames::ANSWER, 6, b"nobody asked\x07\0\0\0"),
+            frame(frames::ANSWER, 5, b"first\x07\0\0\0"),
+            frame(frames::ANSWER, 5, b"second\x07\0\0\0"),
         ];
         assert_eq!(read(&some.concat(), &waiting), None);
-        assert!(matches!(answered.try_recv(), Ok(Came::Answer(answer)) if answer == b"first"));
+        assert!(matches!(answered.try_recv(), Ok(Came::Answer(answer, _)) if answer == b"first"));
         assert!(answered.try_recv().is_err());
     }
 

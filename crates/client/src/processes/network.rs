@@ -25,7 +25,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::process::ExitCode;
 use std::sync::{Arc, Once};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc;
@@ -157,12 +157,13 @@ async fn carry(stream: OwnedFd, connection: Connection) -> io::Result<()> {
         let greeted = greeted.clone();
         let task = match kind {
             frames::CALL if body.len() >= 10 => tokio::spawn(async move {
+                let begun = Instant::now();
                 let lane = if body[0] == 0 { Lane::Control } else { Lane::Bulk };
                 let twice = body[1] != 0;
                 let deadline = milliseconds(&body[2..10]);
                 let request = bytes::Bytes::from(body).slice(10..);
                 let outgoing = match connection.pass_on(lane, request, twice, deadline).await {
-                    Ok(answer) => (frames::ANSWER, id, answer.into()),
+                    Ok(answer) => (frames::ANSWER, id, timed(answer.into(), begun)),
                     Err(error) => (frames::FAILED, id, encode(&error)),
                 };
                 ended.lock().remove(&id);
@@ -176,18 +177,19 @@ async fn carry(stream: OwnedFd, connection: Connection) -> io::Result<()> {
                 let _ = out.send(outgoing);
             }),
             frames::WAIT if body.len() == 8 => tokio::spawn(async move {
+                let begun = Instant::now();
                 let outcome = connection.connected_by(milliseconds(&body)).await;
                 // How things are is known before that they are so.
                 let _ = out.send((frames::STANDING, 0, encode(&standing(&connection))));
                 ended.lock().remove(&id);
                 let _ = out.send(match outcome {
-                    Ok(()) => (frames::ANSWER, id, Vec::new()),
+                    Ok(()) => (frames::ANSWER, id, timed(Vec::new(), begun)),
                     Err(error) => (frames::FAILED, id, encode(&error)),
                 });
             }),
             frames::ASK if body.is_empty() => {
                 let _ = out.send((frames::STANDING, 0, encode(&standing(&connection))));
-                let _ = out.send((frames::ANSWER, id, Vec::new()));
+                let _ = out.send((frames::ANSWER, id, timed(Vec::new(), Instant::now())));
                 continue;
             }
             frames::NEVER_MIND => {
@@ -209,6 +211,13 @@ async fn carry(stream: OwnedFd, connection: Connection) -> io::Result<()> {
         task.abort();
     }
     end
+}
+
+/// An answer with the time that it took since `begun`.
+fn timed(mut answer: Vec<u8>, begun: Instant) -> Vec<u8> {
+    let microseconds = u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX);
+    answer.extend_from_slice(&microseconds.to_le_bytes());
+    answer
 }
 
 fn milliseconds(bytes: &[u8]) -> Duration {

@@ -1,7 +1,7 @@
 //! Carries a connection between its peer and the back end: frames, whose lengths are checked here first, at the pace
 //! that the link bears. Nothing is gathered: what does not fit into the next hop stays in the one before.
 
-use super::{NOTE_ID, Note};
+use super::{NOTE_ID, Note, clock_us};
 use crate::flow::{Duplex, Flow, Metered, Pipe};
 use crate::frame::{self, FRAME_HEADER_BYTES, FrameError, FrameHeader};
 use crate::serve::Limits;
@@ -25,11 +25,11 @@ pub(super) async fn relay(outer: Pipe, inner: UnixStream, limits: &Limits, place
     let Pipe { stream, flow } = outer;
     let (reader, writer) = tokio::io::split(stream);
     let (inner_reader, inner_writer) = inner.into_split();
-    let admitted = AtomicBool::new(false);
+    let told = Told::default();
     let reader = Metered { reader, flow: flow.clone() };
-    let upwards = Upwards { reader, inner: inner_writer, flow: &flow, limits, admitted: &admitted };
+    let upwards = Upwards { reader, inner: inner_writer, flow: &flow, limits, told: &told };
     let mut upwards = std::pin::pin!(upwards.run());
-    let mut downwards = std::pin::pin!(downwards(inner_reader, writer, &flow, limits, &admitted, place));
+    let mut downwards = std::pin::pin!(downwards(inner_reader, writer, &flow, limits, &told, place));
     let why = tokio::select! {
         why = &mut upwards => why,
         why = &mut downwards => return why,
@@ -51,12 +51,21 @@ async fn silence(flow: &Flow, limits: &Limits) -> String {
     }
 }
 
+/// What the back end has said of a connection.
+#[derive(Default)]
+struct Told {
+    /// The peer is a member's device.
+    is_admitted: AtomicBool,
+    /// It wants to know when each request came.
+    is_traced: AtomicBool,
+}
+
 struct Upwards<'a> {
     reader: Metered<ReadHalf<Box<dyn Duplex>>>,
     inner: OwnedWriteHalf,
     flow: &'a Flow,
     limits: &'a Limits,
-    admitted: &'a AtomicBool,
+    told: &'a Told,
 }
 
 impl Upwards<'_> {
@@ -85,18 +94,17 @@ impl Upwards<'_> {
             let bytes = header.payload_bytes as usize;
             // Looked at now: it may have been admitted since the wait for this header began.
             let limit = self.limits.stranger_frame_bytes_max;
-            if bytes > limit && !self.admitted.load(Ordering::Acquire) {
+            if bytes > limit && !self.told.is_admitted.load(Ordering::Acquire) {
                 return Err(FrameError::TooLong { found: bytes as u64, limit });
             }
             buffer.clear();
             let note = self.flow.estimate().map(Note::from);
             if note != said.0 && said.1.is_none_or(|last| last.elapsed() >= LINK_NOTE_EVERY) {
                 said = (note, Some(Instant::now()));
-                if let Some(note) = note {
-                    let note = encode(&note);
-                    buffer.extend_from_slice(&FrameHeader::encode(NOTE_ID, note.len()));
-                    buffer.extend_from_slice(&note);
-                }
+                note.iter().for_each(|note| add(&mut buffer, note));
+            }
+            if self.told.is_traced.load(Ordering::Relaxed) {
+                add(&mut buffer, &Note::Arrived(clock_us()));
             }
             buffer.extend_from_slice(&FrameHeader::encode(header.id, bytes));
             self.flow.expect(bytes);
@@ -125,13 +133,19 @@ impl Upwards<'_> {
     }
 }
 
+fn add(buffer: &mut Vec<u8>, note: &Note) {
+    let note = encode(note);
+    buffer.extend_from_slice(&FrameHeader::encode(NOTE_ID, note.len()));
+    buffer.extend_from_slice(&note);
+}
+
 /// Answers, from the back end to the peer.
 async fn downwards(
     inner: OwnedReadHalf,
     mut writer: WriteHalf<Box<dyn Duplex>>,
     flow: &Flow,
     limits: &Limits,
-    admitted: &AtomicBool,
+    told: &Told,
     place: &mut Place,
 ) -> String {
     let mut reader = BufReader::with_capacity(PIECE_BYTES, inner);
@@ -151,10 +165,14 @@ async fn downwards(
         };
         if header.id == NOTE_ID {
             let note = frame::read_payload(&mut reader, header).await;
-            if let Ok(Ok(Note::Admitted)) = note.map(|payload| decode::<Note>(&payload)) {
-                admitted.store(true, Ordering::Release);
-                place.leave_strangers();
-                flow.widen();
+            match note.map(|payload| decode::<Note>(&payload)) {
+                Ok(Ok(Note::Admitted)) => {
+                    told.is_admitted.store(true, Ordering::Release);
+                    place.leave_strangers();
+                    flow.widen();
+                }
+                Ok(Ok(Note::Trace)) => told.is_traced.store(true, Ordering::Relaxed),
+                _ => {}
             }
             continue;
         }

@@ -2,7 +2,7 @@
 
 use super::gate::Place;
 use super::{Limits, Service, Session};
-use crate::apart::{NOTE_ID, Note};
+use crate::apart::{NOTE_ID, Note, clock_us};
 use crate::budget::{Budget, Share};
 use crate::flow::{Duplex, Flow, Metered, Pipe};
 use crate::frame::{self, FrameError, FrameHeader};
@@ -21,6 +21,7 @@ use tokio::io::{AsyncRead, AsyncWriteExt, BufWriter, ReadHalf, WriteHalf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
+use tracing::{Instrument, trace_span};
 
 /// An encoded answer with what it holds until it is written.
 struct Answer {
@@ -130,7 +131,7 @@ async fn introduce<S: Service>(
     limits: &Limits,
 ) -> Result<(Pipe, Arc<Session<S::State>>), Why> {
     let Pipe { mut stream, flow } = pipe;
-    let header = read_header(&mut stream, &flow, limits.stranger_frame_bytes_max)
+    let (header, _) = read_header(&mut stream, &flow, limits.stranger_frame_bytes_max)
         .await
         .map_err(|error| error.to_string())?
         .ok_or("it said nothing")?;
@@ -153,8 +154,9 @@ async fn introduce<S: Service>(
     let refused = matches!(answer, Response::Error(_)).then(|| format!("refused: {answer:?}"));
     // First, so that what its next frame may be is known before there can be one.
     if session.is_admitted() && flow.is_told() {
-        let note = encode(&Note::Admitted);
-        write_frame(&mut stream, NOTE_ID, &note).await.map_err(|error| error.to_string())?;
+        for note in [Note::Admitted, Note::Trace].iter().filter(|note| **note != Note::Trace || is_traced()) {
+            write_frame(&mut stream, NOTE_ID, &encode(note)).await.map_err(|error| error.to_string())?;
+        }
     }
     write_frame(&mut stream, header.id, &encode(&answer)).await.map_err(|error| error.to_string())?;
     stream.flush().await.map_err(|error| error.to_string())?;
@@ -251,8 +253,8 @@ impl<S: Service> Reading<S> {
                 false => self.limits.stranger_frame_bytes_max,
             };
             let flow = reader.flow.clone();
-            let header = match read_header(&mut reader, &flow, limit).await {
-                Ok(Some(header)) => header,
+            let (header, arrived_us) = match read_header(&mut reader, &flow, limit).await {
+                Ok(Some(read)) => read,
                 Ok(None) => return "the peer closed it".to_owned(),
                 Err(error) => return self.misbehaved(&error),
             };
@@ -274,13 +276,15 @@ impl<S: Service> Reading<S> {
                 Err(error) => return self.refuse(header.id, error.to_string()),
             };
             drop(payload);
+            let from_front_end = arrived_us.map(|at| Duration::from_micros(clock_us().saturating_sub(at)));
+            let span = trace_span!(target: "operation", "request", connection = self.session.id, id = header.id, ?from_front_end);
             let answer_bytes = answer_bytes.clone();
             let (session, service) = (self.session.clone(), self.service.clone());
             let (answers, alarm) = (self.answers.clone(), Alarm(self.broken.clone()));
             handlers.spawn(async move {
                 let _alarm = alarm;
                 let mut share = answer_bytes.take(answer_bytes_of(&request)).await;
-                let answer = service.handle(&session, request).await;
+                let answer = service.handle(&session, request).instrument(span).await;
                 drop(room);
                 let mut payload = encode(&answer);
                 if payload.len() > MESSAGE_BYTES_MAX {
@@ -378,23 +382,32 @@ async fn write_answers(
     "all was answered".to_owned()
 }
 
-/// The header of the next request. Where a front end carries the stream, its notes come in between and are heeded here.
+/// Whether it is logged where the time of operations goes.
+fn is_traced() -> bool {
+    tracing::enabled!(target: "operation", tracing::Level::TRACE)
+}
+
+/// The header of the next request, and when the front end says that it came. Where a front end carries the stream, its notes
+/// come in between and are heeded here.
 async fn read_header<R: AsyncRead + Unpin>(
     reader: &mut R,
     flow: &Flow,
     limit: usize,
-) -> Result<Option<FrameHeader>, FrameError> {
+) -> Result<Option<(FrameHeader, Option<u64>)>, FrameError> {
     if !flow.is_told() {
-        return frame::read_header(reader, limit).await;
+        return Ok(frame::read_header(reader, limit).await?.map(|header| (header, None)));
     }
+    let mut arrived_us = None;
     loop {
         match frame::read_header_or_note(reader, limit).await? {
             Some(header) if header.id == NOTE_ID => {
                 let payload = frame::read_payload(reader, header).await?;
-                let note: Note = decode(&payload).map_err(|_| FrameError::BadNote)?;
-                flow.tell(note.link().ok_or(FrameError::BadNote)?);
+                match decode(&payload).map_err(|_| FrameError::BadNote)? {
+                    Note::Arrived(at) => arrived_us = Some(at),
+                    note => flow.tell(note.link().ok_or(FrameError::BadNote)?),
+                }
             }
-            other => return Ok(other),
+            other => return Ok(other.map(|header| (header, arrived_us))),
         }
     }
 }
