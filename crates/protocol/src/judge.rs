@@ -156,7 +156,7 @@ impl Element<'_> {
     }
 
     fn known(&self) -> impl Iterator<Item = (DeviceId, u64)> {
-        self.structure.forecast.vector.0.iter().filter_map(|(principal, number)| match principal {
+        self.structure.forecast.vector.versions().iter().filter_map(|(principal, number)| match principal {
             PrincipalId::Device(device) => Some((*device, *number)),
             _ => None,
         })

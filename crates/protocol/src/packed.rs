@@ -32,7 +32,6 @@ use holdfast_content::{DeviceId, PrincipalId};
 use holdfast_crypto::{Digest, DigestKey, Domain};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::{Error, ErrorKind, Read, Result, Write};
-use std::sync::Arc;
 
 /// Most bytes of vectors and records, as they are in memory, that one reply may stand for.
 pub const PLAIN_BYTES_MAX: usize = 64 << 20;
@@ -156,7 +155,7 @@ fn digest_of(slots: &BTreeMap<DeviceId, Signed<Structure>>) -> Digest {
 /// More than a reply with these slots and nothing pending takes, packed, in bytes; what a reader holds of its vectors and records is
 /// less than three times as much. It is told without packing, for which all vectors are compared.
 pub(crate) fn slots_bytes_at_most(slots: &BTreeMap<DeviceId, Signed<Structure>>) -> usize {
-    let longest = slots.values().map(|slot| slot.value.forecast.vector.0.len()).max().unwrap_or(0);
+    let longest = slots.values().map(|slot| slot.value.forecast.vector.versions().len()).max().unwrap_or(0);
     let slot = |slot: &Signed<Structure>| {
         let Structure { forecast, handles, .. } = &slot.value;
         let ranges = forecast.voids.0.len() + forecast.ineffective.0.len();
@@ -250,7 +249,7 @@ impl Packer {
         let before = std::mem::replace(&mut self.vector, vector.clone());
         let (gone, other) = differences(&before, vector);
         if !gone.is_empty() || !other.is_empty() {
-            self.plain.takes::<(PrincipalId, u64)>(before.0.len() + other.len());
+            self.plain.takes::<(PrincipalId, u64)>(before.versions().len() + other.len());
         }
         (gone, other).serialize(writer)
     }
@@ -306,9 +305,9 @@ impl Unpacker {
         let gone: BTreeSet<PrincipalId> = BorshDeserialize::deserialize_reader(reader)?;
         let other: BTreeMap<PrincipalId, u64> = BorshDeserialize::deserialize_reader(reader)?;
         if !gone.is_empty() || !other.is_empty() {
-            self.plain.takes::<(PrincipalId, u64)>(self.vector.0.len() + other.len());
+            self.plain.takes::<(PrincipalId, u64)>(self.vector.versions().len() + other.len());
             self.plain.is_bounded()?;
-            let versions = Arc::make_mut(&mut self.vector.0);
+            let versions = self.vector.versions_mut();
             if gone.iter().any(|principal| versions.remove(principal).is_none()) {
                 return Err(invalid("a vector without what it never had"));
             }
@@ -378,8 +377,8 @@ fn differences(
     now: &VersionVector,
 ) -> (Vec<PrincipalId>, BTreeMap<PrincipalId, u64>) {
     let (mut gone, mut other) = (Vec::new(), BTreeMap::new());
-    let mut former = before.0.iter().peekable();
-    for (&principal, &number) in now.0.iter() {
+    let mut former = before.versions().iter().peekable();
+    for (&principal, &number) in now.versions().iter() {
         while let Some((&left, _)) = former.next_if(|(former, _)| **former < principal) {
             gone.push(left);
         }

@@ -5,31 +5,104 @@ use borsh::io::{Error, ErrorKind, Read, Result, Write};
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{DeviceId, PrincipalId, set_root};
 use holdfast_crypto::{Digest, DigestKey};
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, OnceLock};
 
 /// Version number of every principal; absent means 0 and zero is never stored.
 ///
-/// Shared by all its clones: a view has a vector of all devices for each device, and views are cloned at every operation.
+/// Shared by all its clones, with its root: a view has a vector of all devices for each device, views are cloned at every
+/// operation, and a vector's root is part of every digest of its structure.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
-pub struct VersionVector(pub Arc<BTreeMap<PrincipalId, u64>>);
+pub struct VersionVector(Arc<Versions>);
+
+#[derive(Default)]
+struct Versions {
+    by_principal: BTreeMap<PrincipalId, u64>,
+    /// Once somebody has asked for it.
+    root: OnceLock<Digest>,
+}
+
+/// A clone is made to be changed, so it begins without a root.
+impl Clone for Versions {
+    fn clone(&self) -> Self {
+        Versions { by_principal: self.by_principal.clone(), root: OnceLock::new() }
+    }
+}
+
+impl PartialEq for Versions {
+    fn eq(&self, other: &Self) -> bool {
+        self.by_principal == other.by_principal
+    }
+}
+
+impl Eq for Versions {}
+
+impl PartialOrd for Versions {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Versions {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.by_principal.cmp(&other.by_principal)
+    }
+}
+
+impl Hash for Versions {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.by_principal.hash(state);
+    }
+}
+
+impl fmt::Debug for Versions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.by_principal.fmt(f)
+    }
+}
+
+impl From<BTreeMap<PrincipalId, u64>> for VersionVector {
+    fn from(by_principal: BTreeMap<PrincipalId, u64>) -> Self {
+        VersionVector(Arc::new(Versions { by_principal, root: OnceLock::new() }))
+    }
+}
 
 impl BorshSerialize for VersionVector {
     fn serialize<W: Write>(&self, writer: &mut W) -> Result<()> {
-        self.0.as_ref().serialize(writer)
+        self.versions().serialize(writer)
     }
 }
 
 impl BorshDeserialize for VersionVector {
     fn deserialize_reader<R: Read>(reader: &mut R) -> Result<Self> {
-        BTreeMap::deserialize_reader(reader).map(|versions| VersionVector(Arc::new(versions)))
+        BTreeMap::deserialize_reader(reader).map(VersionVector::from)
     }
 }
 
 impl VersionVector {
+    /// All versions, in the principals' order.
+    pub fn versions(&self) -> &BTreeMap<PrincipalId, u64> {
+        &self.0.by_principal
+    }
+
+    /// The same, to be changed.
+    pub fn versions_mut(&mut self) -> &mut BTreeMap<PrincipalId, u64> {
+        let versions = Arc::make_mut(&mut self.0);
+        versions.root = OnceLock::new();
+        &mut versions.by_principal
+    }
+
+    /// Whether the two are one in memory, so certainly equal.
+    pub fn is_shared_with(&self, other: &VersionVector) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The version of `principal`.
     pub fn get(&self, principal: PrincipalId) -> u64 {
-        self.0.get(&principal).copied().unwrap_or(0)
+        self.versions().get(&principal).copied().unwrap_or(0)
     }
 
     /// The number of `device`'s latest operation.
@@ -39,7 +112,7 @@ impl VersionVector {
 
     /// Sets the version of `principal`.
     pub fn set(&mut self, principal: PrincipalId, version: u64) {
-        let versions = Arc::make_mut(&mut self.0);
+        let versions = self.versions_mut();
         if version == 0 {
             versions.remove(&principal);
         } else {
@@ -50,6 +123,10 @@ impl VersionVector {
     /// Digest of the map: what is signed. Keys are the principal's kind (one byte, as in its encoding) and id
     /// (big-endian), values little-endian.
     pub fn root(&self) -> Digest {
+        *self.0.root.get_or_init(|| self.compute_root())
+    }
+
+    fn compute_root(&self) -> Digest {
         let entry = |(principal, version): (&PrincipalId, &u64)| {
             let (kind, id) = match principal {
                 PrincipalId::Members => (0u8, 0),
@@ -61,14 +138,17 @@ impl VersionVector {
             key.extend(id.to_be_bytes());
             (key, version.to_le_bytes().to_vec())
         };
-        set_root(&DigestKey::WELL_KNOWN, self.0.iter().map(entry))
+        set_root(&DigestKey::WELL_KNOWN, self.versions().iter().map(entry))
     }
 
     /// `self <= other`: no principal is newer here (SUNDR 3.3.2).
     pub fn at_most(&self, other: &VersionVector) -> bool {
+        if self.is_shared_with(other) {
+            return true;
+        }
         // Both are in order, so one walk over each does.
-        let mut others = other.0.iter().peekable();
-        self.0.iter().all(|(principal, version)| {
+        let mut others = other.versions().iter().peekable();
+        self.versions().iter().all(|(principal, version)| {
             while others.next_if(|(other, _)| *other < principal).is_some() {}
             let found = others.peek().filter(|(other, _)| *other == principal);
             *version <= found.map_or(0, |(_, version)| **version)

@@ -83,7 +83,7 @@ fn forecast() -> Forecast {
     Forecast {
         file_system: Digest([0xf5; 32]),
         device: DeviceId(3),
-        vector: VersionVector(std::sync::Arc::new(versions.into())),
+        vector: VersionVector::from(std::collections::BTreeMap::from(versions)),
         pending: vec![Record { device: DeviceId(4), number: 1, forecast: Digest([0x44; 32]) }],
         aborted: vec![Record { device: DeviceId(3), number: 6, forecast: Digest([0x33; 32]) }],
         voids: VoidSet([(2, 3), (6, 6)].into()),

@@ -199,7 +199,7 @@ impl Archive {
         };
         for signature in known.committed.values() {
             let signature = &self.signed[signature];
-            for (principal, number) in signature.vector.0.iter() {
+            for (principal, number) in signature.vector.versions().iter() {
                 if let holdfast_content::PrincipalId::Device(device) = principal
                     && reached(*device) < *number
                 {

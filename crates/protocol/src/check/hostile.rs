@@ -75,7 +75,7 @@ fn mutate(random: &mut Random, structure: &mut Structure) {
     let forecast = &mut structure.forecast;
     match random.below(13) {
         0 => forecast.vector.set(principal, extreme),
-        1 => drop(std::sync::Arc::make_mut(&mut forecast.vector.0).insert(principal, extreme)),
+        1 => drop(forecast.vector.versions_mut().insert(principal, extreme)),
         2 => forecast.log.size = extreme,
         3 => forecast.log.root = Digest([random.number() as u8; 32]),
         4 => forecast.pending.push(Record { device, number: extreme, forecast: Digest::ZERO }),

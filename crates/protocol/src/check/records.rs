@@ -158,7 +158,7 @@ fn seen<'a>(context: &'a Context<'_>) -> impl Iterator<Item = (&'a Element<'a>, 
     context.elements.iter().flat_map(|element: &Element<'_>| {
         let vector = &element.forecast.vector;
         let all = (!element.is_known).then(|| {
-            vector.0.iter().filter_map(|(principal, number)| match principal {
+            vector.versions().iter().filter_map(|(principal, number)| match principal {
                 PrincipalId::Device(device) => Some((*device, *number)),
                 _ => None,
             })

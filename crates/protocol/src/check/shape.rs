@@ -40,7 +40,7 @@ pub(super) fn limits(view: &View) -> Result<(), Alarm> {
 
 fn forecast_limits(forecast: &Forecast) -> Result<(), Alarm> {
     let device = Some(forecast.device);
-    within(device, "versions in a vector", forecast.vector.0.len(), PRINCIPALS_MAX)?;
+    within(device, "versions in a vector", forecast.vector.versions().len(), PRINCIPALS_MAX)?;
     within(device, "records", forecast.pending.len() + forecast.aborted.len(), PENDING_MAX)?;
     if !forecast.voids.is_well_formed() || !forecast.ineffective.is_well_formed() {
         return Err(malformed(device, "a set of numbers is not in canonical form"));

@@ -324,7 +324,8 @@ impl Mandate {
     /// Versions and log: nowhere back.
     fn goes_on(&self, structure: &Structure, advanced: &[PrincipalId]) -> Result<(), Contradiction> {
         let (forecast, own) = (&structure.forecast, PrincipalId::Device(structure.device()));
-        for (&principal, &known) in self.vector.0.iter().filter(|(principal, _)| **principal != own) {
+        for (&principal, &known) in self.vector.versions().iter().filter(|(principal, _)| **principal != own)
+        {
             let found = forecast.vector.get(principal);
             if found < known {
                 return Err(Contradiction::VectorBack { principal, known, found });

@@ -41,7 +41,7 @@ struct World {
 impl World {
     fn new(device: DeviceId) -> World {
         let vector =
-            VersionVector(BTreeMap::from([(PrincipalId::Members, 1), (OTHERS, 3), (GROUP, 2)]).into());
+            VersionVector::from(BTreeMap::from([(PrincipalId::Members, 1), (OTHERS, 3), (GROUP, 2)]));
         World {
             device,
             number: 0,

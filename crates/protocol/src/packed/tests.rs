@@ -156,7 +156,7 @@ fn bombs_are_refused() {
         for (version, at) in versions.values_mut().skip(1).zip(2..) {
             *version = at;
         }
-        VersionVector(Arc::new(versions))
+        VersionVector::from(versions)
     };
     let lists = view((0..1000).map(|_| of(VersionVector::default(), records.clone())).collect());
     let vectors = view((0..1000).map(|at| of(vector(at), Vec::new())).collect());
@@ -191,7 +191,7 @@ fn any_forecast() -> impl Strategy<Value = Forecast> {
         |(vector, pending, aborted, device, size)| Forecast {
             file_system: Digest::ZERO,
             device: DeviceId(device),
-            vector: VersionVector(Arc::new(vector)),
+            vector: VersionVector::from(vector),
             pending,
             aborted,
             voids: Default::default(),

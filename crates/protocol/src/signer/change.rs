@@ -26,7 +26,6 @@ use holdfast_content::{DeviceId, PrincipalId};
 use holdfast_crypto::{DecodeError, decode, encode};
 use std::collections::BTreeMap;
 use std::mem::take;
-use std::sync::Arc;
 
 /// Format of a change.
 const FORMAT: u8 = 1;
@@ -76,11 +75,12 @@ impl Parts {
 
 impl VectorChange {
     fn between(before: &VersionVector, after: &VersionVector) -> VectorChange {
-        if Arc::ptr_eq(&before.0, &after.0) {
+        if before.is_shared_with(after) {
             return VectorChange { put: Vec::new(), gone: Vec::new() };
         }
-        let put = after.0.iter().filter(|(principal, version)| before.0.get(principal) != Some(version));
-        let gone = before.0.keys().filter(|principal| !after.0.contains_key(principal));
+        let (before, after) = (before.versions(), after.versions());
+        let put = after.iter().filter(|(principal, version)| before.get(principal) != Some(version));
+        let gone = before.keys().filter(|principal| !after.contains_key(principal));
         VectorChange {
             put: put.map(|(&principal, &version)| (principal, version)).collect(),
             gone: gone.copied().collect(),
@@ -90,7 +90,7 @@ impl VectorChange {
     fn apply(self, before: &VersionVector) -> VersionVector {
         let mut after = before.clone();
         if !self.put.is_empty() || !self.gone.is_empty() {
-            let map = Arc::make_mut(&mut after.0);
+            let map = after.versions_mut();
             map.retain(|principal, _| !self.gone.contains(principal));
             map.extend(self.put);
         }
