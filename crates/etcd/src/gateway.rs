@@ -10,14 +10,18 @@ use holdfast_web::{Authorities, client};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 use ureq::Agent;
 use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, parse_pem};
 use zeroize::Zeroizing;
 
-/// How long a member may take for one answer. Longer than the usual election of a leader would only keep others waiting.
+/// How long a member may take for one answer, at first. Longer than the usual election of a leader would only keep others
+/// waiting.
 const PATIENCE: Duration = Duration::from_millis(1500);
+/// How often that is doubled while nothing is answered in time. A member that is only slow (a handshake and a log-in cost it
+/// much, and all of it again after each attempt that was given up) would never answer otherwise.
+const DOUBLINGS_MAX: u32 = 3;
 /// Longest answer.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 /// What etcd says, in plain text, to a client with a name in its certificate, once users must log in.
@@ -61,8 +65,11 @@ pub struct Gateway {
     described: String,
     /// The member that answered last.
     preferred: AtomicUsize,
+    /// Requests that were not answered in time since the last answer.
+    late: AtomicU32,
     login: Login,
-    token: Mutex<Option<Zeroizing<String>>>,
+    /// What lets us in, with how many there were before. Locked while another is asked for, which costs a member much.
+    token: Mutex<(u64, Option<Zeroizing<String>>)>,
 }
 
 /// Why one member brought no answer.
@@ -79,19 +86,16 @@ impl Gateway {
     pub fn new(access: &Access, login: Option<&Path>) -> Result<Gateway, AccessError> {
         let login = login.map(Login::read).transpose()?.unwrap_or_default();
         let (authorities, own) = who_is_who(access.is_tls, &login)?;
-        let config = client(authorities, own)
-            .proxy(None)
-            .timeout_global(Some(PATIENCE))
-            .max_idle_connections_per_host(16)
-            .build();
+        let config = client(authorities, own).proxy(None).max_idle_connections_per_host(16).build();
         let scheme = if access.is_tls { "https" } else { "http" };
         Ok(Gateway {
             agent: config.into(),
             members: access.members.iter().map(|member| format!("{scheme}://{member}/v3")).collect(),
             described: access.to_string(),
             preferred: AtomicUsize::new(0),
+            late: AtomicU32::new(0),
             login,
-            token: Mutex::new(None),
+            token: Mutex::default(),
         })
     }
 
@@ -130,7 +134,7 @@ impl Gateway {
         if self.login.user.is_none() {
             return self.post(member, path, body, None);
         }
-        let known = self.token.lock().clone();
+        let (number, known) = self.token.lock().clone();
         if let Some(token) = known {
             match self.post(member, path, body, Some(&token)) {
                 // A token ends after a while.
@@ -139,24 +143,45 @@ impl Gateway {
                 other => return other,
             }
         }
+        let token = self.log_in(member, number)?;
+        self.post(member, path, body, Some(&token))
+    }
+
+    /// Another token than the one with this number. Only one is asked for, whoever else needs it meanwhile.
+    fn log_in(&self, member: &str, ended: u64) -> Result<Zeroizing<String>, Fault> {
+        let mut token = self.token.lock();
+        if let (number, Some(token)) = &*token
+            && *number > ended
+        {
+            return Ok(token.clone());
+        }
         let asked = json!({ "name": self.login.user, "password": *self.login.password });
         let answer = self.post(member, "/auth/authenticate", &Zeroizing::new(asked.to_string()), None)?;
-        let token = answer["token"].as_str().ok_or_else(|| Fault::Away("it gave no token".to_owned()))?;
-        let token = Zeroizing::new(token.to_owned());
-        *self.token.lock() = Some(token.clone());
-        self.post(member, path, body, Some(&token))
+        let given = answer["token"].as_str().ok_or_else(|| Fault::Away("it gave no token".to_owned()))?;
+        let given = Zeroizing::new(given.to_owned());
+        *token = (token.0 + 1, Some(given.clone()));
+        Ok(given)
     }
 
     fn post(&self, member: &str, path: &str, body: &str, token: Option<&str>) -> Result<Value, Fault> {
         let away = |error: ureq::Error| {
+            if matches!(error, ureq::Error::Timeout(_)) {
+                self.late.fetch_add(1, Ordering::Relaxed);
+            }
             let text = error.to_string();
             match CERTIFICATES.iter().any(|part| text.contains(part)) {
                 true => Fault::Said { code: UNAUTHENTICATED, text },
                 false => Fault::Away(text),
             }
         };
-        let mut request =
-            self.agent.post(format!("{member}{path}")).header("content-type", "application/json");
+        let patience = PATIENCE * 2u32.pow(self.late.load(Ordering::Relaxed).min(DOUBLINGS_MAX));
+        let mut request = self
+            .agent
+            .post(format!("{member}{path}"))
+            .config()
+            .timeout_global(Some(patience))
+            .build()
+            .header("content-type", "application/json");
         if let Some(token) = token {
             request = request.header("authorization", token);
         }
@@ -164,6 +189,7 @@ impl Gateway {
         let status = response.status().as_u16();
         let text =
             response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string().map_err(away)?;
+        self.late.store(0, Ordering::Relaxed);
         // What streams answers one to a line: the first is the one that was asked for.
         let first = text.lines().next().unwrap_or("");
         if status == 400 && first.contains(NAMED_CERTIFICATE) {
@@ -343,4 +369,46 @@ fn who_is_who(is_tls: bool, login: &Login) -> Result<(Authorities, Option<Client
         _ => None,
     };
     Ok((authorities, own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    /// Answers one request after a while, if it is still wanted then.
+    fn answer(mut stream: TcpStream) {
+        let (mut request, mut piece) = (Vec::new(), [0; 4096]);
+        while !request.ends_with(b"}") {
+            match stream.read(&mut piece) {
+                Ok(read) if read > 0 => request.extend_from_slice(&piece[..read]),
+                _ => return,
+            }
+        }
+        std::thread::sleep(PATIENCE + PATIENCE / 2);
+        let body = r#"{"header":{"revision":"7"},"succeeded":true}"#;
+        let _ = write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    }
+
+    /// Proves: a member that takes longer than is waited for at first, and begins anew with each attempt, is waited for longer,
+    /// so that it answers in the end.
+    #[test]
+    fn who_is_slow_is_waited_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = format!("etcd://{}/prefix", listener.local_addr().expect("an address"));
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                std::thread::spawn(move || stream.map(answer));
+            }
+        });
+        let gateway = Gateway::new(&address.parse().expect("an access"), None).expect("made");
+        let transaction = Transaction::default();
+        let first = gateway.transact(&transaction);
+        assert!(matches!(first, Err(EtcdError::Away(_))), "{first:?}");
+        let attempts = 0..=DOUBLINGS_MAX;
+        let mut later = attempts.map(|_| gateway.transact(&transaction));
+        assert_eq!(later.find_map(Result::ok).map(|done| done.revision), Some(7));
+        assert_eq!(gateway.late.load(Ordering::Relaxed), 0);
+    }
 }

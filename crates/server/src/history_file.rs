@@ -13,7 +13,9 @@
 //! - the file is written anew, under another name first, when most of it is about what is gone, and after anything in it
 //!   turned out not to count; so its length follows what is kept.
 
+use crate::error::OpenError;
 use crate::host::Clock;
+use crate::order::OrderError;
 use holdfast_crypto::{Digest, DigestKey, Domain, decode, encode};
 use holdfast_log::{Storage, StorageFile, SyncSite};
 use holdfast_protocol::history::{Archive, HistoryRecord, Retention};
@@ -38,6 +40,30 @@ pub(crate) struct Keeping {
     pub(crate) clock: Arc<dyn Clock>,
 }
 
+/// Why past states cannot be read or kept.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HistoryError {
+    /// The medium failed, or is not reached now.
+    #[error("its file of past states cannot be used: {0}")]
+    Io(#[from] io::Error),
+    /// A newer program has written it.
+    #[error("{0} is of a newer form: use the newer program")]
+    NewerForm(String),
+}
+
+impl HistoryError {
+    /// As the reason why a file system cannot be opened: it may be another time, or is damaged.
+    pub(crate) fn open_error(self, file_system: Digest) -> OpenError {
+        let why = self.to_string();
+        match self {
+            HistoryError::Io(error) if error.kind() == io::ErrorKind::NotConnected => {
+                OpenError::Order { file_system, error: OrderError::Away(why) }
+            }
+            _ => OpenError::Ordering { file_system, why },
+        }
+    }
+}
+
 /// The file of one file system.
 pub(crate) struct HistoryFile {
     storage: Arc<dyn Storage>,
@@ -60,26 +86,25 @@ impl HistoryFile {
     /// the file's length.
     ///
     /// # Errors
-    /// In words: it cannot be read, or is of a newer form.
+    /// [`HistoryError`]
     pub(crate) fn open(
         storage: &Arc<dyn Storage>,
         file_system: &Digest,
         take: &mut dyn FnMut(HistoryRecord),
-    ) -> Result<HistoryFile, String> {
+    ) -> Result<HistoryFile, HistoryError> {
         let mut this = HistoryFile::new(storage, file_system);
-        let failed = |error: io::Error| format!("its file of past states cannot be read: {error}");
         let file = match storage.open(&this.name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(this),
-            other => other.map_err(failed)?,
+            other => other?,
         };
         let mut header = [0; 32];
-        file.read_at(0, &mut header).map_err(failed)?;
+        file.read_at(0, &mut header)?;
         if header != HEADER {
-            return Err(format!("{} is of a newer form: use the newer program", this.name));
+            return Err(HistoryError::NewerForm(this.name));
         }
-        let length = file.len().map_err(failed)?;
+        let length = file.len()?;
         this.length = HEADER.len() as u64;
-        while let Some((record, bytes)) = read_record(&*file, this.length, length).map_err(failed)? {
+        while let Some((record, bytes)) = read_record(&*file, this.length, length)? {
             take(record);
             this.length += bytes;
         }
@@ -170,4 +195,23 @@ fn read_record(file: &dyn StorageFile, at: u64, length: u64) -> io::Result<Optio
         return Ok(None);
     }
     Ok(decode(&body).ok().map(|record| (record, end - at)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves: where files are kept in an order that does not answer at the moment, past states that cannot be read are no damage,
+    /// after which a file system would not be served until the next start; what a medium answers is.
+    #[test]
+    fn an_order_that_is_away_is_no_damage() {
+        let error = |error: io::Error| HistoryError::from(error).open_error(Digest::ZERO);
+        for away in [OrderError::Away("etcd is restarted".to_owned()), OrderError::Lost] {
+            let error = error(away.into());
+            assert!(!error.is_of_one_file_system(), "{error}");
+        }
+        let damaged = OrderError::Damaged("a chunk is missing".to_owned());
+        assert!(error(damaged.into()).is_of_one_file_system());
+        assert!(error(io::ErrorKind::InvalidData.into()).is_of_one_file_system());
+    }
 }

@@ -2,7 +2,7 @@
 //! updates, the list of server keys, and the heads that garbage collection must still keep.
 
 use crate::error::OpenError;
-use crate::history_file::{HistoryFile, Keeping};
+use crate::history_file::{HistoryError, HistoryFile, Keeping};
 use crate::order::Order;
 use crate::refusal::Refused;
 use crate::tree::{Tree, TreeError};
@@ -118,7 +118,7 @@ impl Ledger {
             reaches = reaches.max(record.reaches());
             archive.replay(record);
         };
-        let mut history = HistoryFile::open(storage, &id, &mut take).map_err(&damaged)?;
+        let mut history = HistoryFile::open(storage, &id, &mut take).map_err(|error| error.open_error(id))?;
         archive.cut(u64::MAX - 1);
         let (now_ns, mut noted_ns) = (keeping.clock.wall_ns(), 0);
         let mut watch = |sequencer: &Sequencer, record: &OrderingRecord| {
@@ -134,11 +134,12 @@ impl Ledger {
         // A power loss may have cut the log behind what was saved of it.
         if reaches > sequencer.log_size() {
             archive = Archive::begin();
-            HistoryFile::open(storage, &id, &mut |record| archive.replay(record)).map_err(&damaged)?;
+            HistoryFile::open(storage, &id, &mut |record| archive.replay(record))
+                .map_err(|error| error.open_error(id))?;
             archive.cut(sequencer.log_size());
             history.write_anew_next();
             // Before the log grows again, and what was saved of other operations seems to be in it.
-            let failed = |error| damaged(format!("its past states cannot be written: {error}"));
+            let failed = |error: std::io::Error| HistoryError::from(error).open_error(id);
             history.save(&mut archive, sequencer.log_size()).map_err(failed)?;
         }
         if sequencer.file_system() != id {

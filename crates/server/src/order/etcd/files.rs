@@ -23,6 +23,10 @@ impl From<OrderError> for io::Error {
     fn from(error: OrderError) -> Self {
         match error {
             OrderError::Full(why) => io::Error::new(io::ErrorKind::StorageFull, why),
+            // It says nothing of the files.
+            error @ (OrderError::Away(_) | OrderError::Lost) => {
+                io::Error::new(io::ErrorKind::NotConnected, error.to_string())
+            }
             error => io::Error::other(error.to_string()),
         }
     }
