@@ -60,6 +60,7 @@ impl Readable {
         for directory in directories {
             state.directories.put(directory, ());
             state.pause = PAUSE_MIN;
+            state.due = state.due.map(|due| due.min(Instant::now() + PAUSE_MIN));
         }
     }
 

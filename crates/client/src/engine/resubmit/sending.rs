@@ -13,7 +13,7 @@ use crate::evidence::now_ns;
 use crate::files::{Manner, Net, Outcome, PlanEdit, Record, Replay, Sender, content_digest};
 use crate::statement::Branch;
 use crate::store::About;
-use crate::tree::{Base, Edit};
+use crate::tree::{Base, Edit, ReadError};
 use holdfast_content::{
     Block, BlockKind, BlockSink, BlockSource, Content, ContentError, Handle, Inode, InodeKind, Membership,
     PrincipalId, Reference, SourceError,
@@ -130,7 +130,8 @@ impl Resubmission {
             Ok(snapshot.settled().unwrap_or_else(|| snapshot.base()))
         })?;
         if work.batches.is_none() {
-            let (planned, untold) = match planned(shared, work, &present) {
+            let planned = self.patiently(shared, &mut || planned(shared, work, &present))?;
+            let (planned, untold) = match planned {
                 Ok(planned) => planned,
                 Err(why) => {
                     work.report.fails(b"", why);
@@ -287,25 +288,46 @@ fn is_for_now(error: &FsError) -> bool {
     )
 }
 
-/// What is to be made again of what `present` lacks, and the owners of whose files that cannot be told.
-fn planned(shared: &Arc<Shared>, work: &Work, present: &Base) -> Result<(Planned, Vec<PrincipalId>), String> {
+/// What is to be made again, and the owners of whose files that cannot be told; or why it never can be told.
+type Told = Result<(Planned, Vec<PrincipalId>), String>;
+
+/// What is to be made again of what `present` lacks.
+///
+/// # Errors
+/// [`FsError::Unreachable`]: the server did not answer for a while, and then nothing counts.
+fn planned(shared: &Arc<Shared>, work: &Work, present: &Base) -> Result<Told, FsError> {
     let near: Arc<dyn BlockSource + Send + Sync> = Arc::new(shared.store.near());
-    let reference = membership_wanted(&work.floor, &work.floor.view).map_err(|alarm| alarm.explain())?;
+    let reference = match membership_wanted(&work.floor, &work.floor.view) {
+        Ok(reference) => reference,
+        Err(alarm) => return Ok(Err(alarm.explain())),
+    };
     let anywhere: Arc<dyn BlockSource + Send + Sync> = Arc::new(Anywhere(shared.clone()));
-    let members = Membership::load(&*anywhere, &reference)
-        .map_err(|error| format!("who was a member then is not known here any more: {error}"))?;
+    let members = match Membership::load(&*anywhere, &reference) {
+        Ok(members) => members,
+        Err(ContentError::Source(SourceError::Unreachable(_, why))) => return Err(FsError::Unreachable(why)),
+        Err(error) => return Ok(Err(format!("who was a member then is not known here any more: {error}"))),
+    };
     let reading = |source: &Arc<dyn BlockSource + Send + Sync>| -> Vec<Branch> {
         let views = std::iter::once(&work.floor.view).chain(&work.earlier);
         views.map(|view| Branch::reading(view.clone(), members.clone(), shared.me, source.clone())).collect()
     };
     // Its own tables may be asked for; but not every directory that this device never looked at.
     let (far, near) = (reading(&anywhere), reading(&near));
-    let (was_far, was) = (Views::of(&far), Views::of(&near));
-    let sides = Sides::new(&was_far, present, work.epoch);
-    let Mine { files, untold } = sides.mine().map_err(|error| {
-        format!("what this device had written cannot be told, as its own table is not kept any more: {error}")
-    })?;
-    Ok((plan(&was, &was_far, &Views(vec![present]), &files, &sides, now_ns()), untold))
+    let (was_far, was, is) = (Views::of(&far), Views::of(&near), Views::one(present));
+    let sides = Sides::new(&was_far, &is, work.epoch);
+    let planned = match sides.mine() {
+        Ok(Mine { files, untold }) => Ok((plan(&was, &was_far, &is, &files, &sides, now_ns()), untold)),
+        Err(ReadError::Content(ContentError::Source(SourceError::Unreachable(_, why)))) => {
+            return Err(FsError::Unreachable(why));
+        }
+        Err(error) => Err(format!(
+            "what this device had written cannot be told, as its own table is not kept any more: {error}"
+        )),
+    };
+    match was_far.is_cut_off() || is.is_cut_off() {
+        true => Err(FsError::Unreachable("the server did not answer".to_owned())),
+        false => Ok(planned),
+    }
 }
 
 /// What people call the owner of files.

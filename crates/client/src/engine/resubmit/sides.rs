@@ -4,38 +4,60 @@ use super::planning::{Knowledge, Names, Side, Unread};
 use crate::statement::Branch;
 use crate::tree::{Base, Place, ReadError};
 use holdfast_content::{
-    BlockSource, ContentError, DeviceId, Handle, Inode, LiveMap, MerkleMap, PrincipalId, key_number,
+    BlockSource, ContentError, DeviceId, Handle, Inode, LiveMap, MerkleMap, PrincipalId, SourceError,
+    key_number,
 };
 use holdfast_crypto::Digest;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Names read at a time.
 const PAGE: usize = 1024;
 
 /// Views of one side, the newest first. What one cannot tell, as a later table of another device was never read here, the next
 /// one tells.
-pub struct Views<'a>(pub Vec<&'a Base>);
+pub struct Views<'a> {
+    newest_first: Vec<&'a Base>,
+    /// A server did not answer when something was read.
+    is_cut_off: AtomicBool,
+}
 
 impl<'a> Views<'a> {
     /// Newest first, at least one.
     pub fn of(branches: &'a [Branch]) -> Views<'a> {
-        Views(branches.iter().map(Branch::base).collect())
+        Views {
+            newest_first: branches.iter().map(Branch::base).collect(),
+            is_cut_off: AtomicBool::new(false),
+        }
+    }
+
+    /// One view.
+    pub fn one(base: &'a Base) -> Views<'a> {
+        Views { newest_first: vec![base], is_cut_off: AtomicBool::new(false) }
+    }
+
+    /// Whether something was not read that could be another time, so that what follows from that does not count.
+    pub fn is_cut_off(&self) -> bool {
+        self.is_cut_off.load(Relaxed)
     }
 
     fn newest(&self) -> &Base {
-        self.0[0]
+        self.newest_first[0]
     }
 
     /// Reads from the first view that can tell; that there is no such file is an answer.
     fn read<T>(&self, read: impl Fn(&Base) -> Result<T, ReadError>) -> Result<T, ReadError> {
-        let mut views = self.0.iter();
+        let mut views = self.newest_first.iter();
         let mut answer = read(views.next().expect("a side has a view"));
         while let Err(ReadError::Content(_)) = &answer
             && let Some(earlier) = views.next()
         {
             answer = read(earlier).or(answer);
+        }
+        if let Err(ReadError::Content(ContentError::Source(SourceError::Unreachable(..)))) = &answer {
+            self.is_cut_off.store(true, Relaxed);
         }
         answer
     }
@@ -73,7 +95,7 @@ pub struct Sides<'a> {
     /// What it had accepted, with what is on this machine and at the server.
     was: &'a Views<'a>,
     /// What is shown now.
-    is: &'a Base,
+    is: &'a Views<'a>,
     /// The present epoch.
     epoch: Digest,
     alone: Mutex<HashMap<PrincipalId, bool>>,
@@ -91,7 +113,7 @@ pub struct Mine {
 }
 
 impl<'a> Sides<'a> {
-    pub fn new(was: &'a Views<'a>, is: &'a Base, epoch: Digest) -> Sides<'a> {
+    pub fn new(was: &'a Views<'a>, is: &'a Views<'a>, epoch: Digest) -> Sides<'a> {
         Sides { was, is, epoch, alone: Mutex::default() }
     }
 
@@ -135,7 +157,7 @@ impl<'a> Sides<'a> {
                     // A single entry may have taken the number out of the range.
                     let is_here = self.was.read(|view| view.place(file))? == Some(place);
                     if is_here && self.was.newest().ihash_at(place)?.is_some() {
-                        held.insert(file, self.is.inode_at(place)?);
+                        held.insert(file, self.is.read(|view| view.inode_at(place))?);
                     }
                 }
             }
@@ -148,16 +170,16 @@ impl<'a> Sides<'a> {
 
     /// Numbers under which this device's own table had something else.
     fn changed_numbers(&self) -> Result<BTreeSet<u64>, ReadError> {
-        let newest = self.was.newest();
+        let (newest, present) = (self.was.newest(), self.is.newest());
         let owner = PrincipalId::Device(newest.me);
-        let ((_, was), (_, is)) = (newest.table(owner)?, self.is.table(owner)?);
-        let both = Both(newest.source(), self.is.source());
+        let ((_, was), (_, is)) = (newest.table(owner)?, present.table(owner)?);
+        let both = Both(newest.source(), present.source());
         let mut keys = keys_changed(&both, &is.map, &was.map)?;
         keys.extend(was.map.changes.iter().chain(&is.map.changes).map(|change| change.key.clone()));
         let mut changed = BTreeSet::new();
         for number in keys.iter().filter_map(|key| key_number(key)) {
             let place = Place { device: newest.me, number };
-            if newest.ihash_at(place)? != self.is.ihash_at(place)? {
+            if newest.ihash_at(place)? != present.ihash_at(place)? {
                 changed.insert(number);
             }
         }
@@ -165,9 +187,9 @@ impl<'a> Sides<'a> {
     }
 
     fn finds_alone(&self, owner: PrincipalId) -> bool {
-        let was = self.was.newest();
+        let (was, is) = (self.was.newest(), self.is.newest());
         let me = was.me;
-        let devices = was.view.slots.keys().chain(self.is.view.slots.keys());
+        let devices = was.view.slots.keys().chain(is.view.slots.keys());
         let others: BTreeSet<DeviceId> = devices.copied().filter(|device| *device != me).collect();
         others.into_iter().all(|device| {
             let may = |base: &Base| base.membership.may_write(device, owner);
@@ -176,30 +198,29 @@ impl<'a> Sides<'a> {
                 let slot = base.view.slots.get(&device);
                 slot.and_then(|slot| slot.value.handles.get(&table)).map(|handle| handle.reference)
             };
-            let can = may(was) || may(self.is);
+            let can = may(was) || may(is);
             // The superuser's device may write everything, and mostly has to do with other things.
             let is_strange = device == DeviceId::SUPERUSER
-                && [was, self.is].iter().all(|base| matches!(holds(base, device, owner), Ok(false)));
-            !can || is_strange || table(was) == table(self.is)
+                && [was, is].iter().all(|base| matches!(holds(base, device, owner), Ok(false)));
+            !can || is_strange || table(was) == table(is)
         })
     }
 }
 
 impl Knowledge for Sides<'_> {
     fn is_as_restored(&self, file: Handle) -> bool {
-        let place = match self.is.place(file) {
+        let place = match self.is.read(|view| view.place(file)) {
             Ok(Some(place)) => place,
             Ok(None) => return true,
             Err(_) => return false,
         };
-        let slot = self.is.view.slots.get(&place.device);
+        let is = self.is.newest();
+        let slot = is.view.slots.get(&place.device);
         // This device has done nothing yet; and who has not taken the restore up has not either.
-        if place.device == self.is.me
-            || slot.is_some_and(|slot| slot.value.forecast.file_system != self.epoch)
-        {
+        if place.device == is.me || slot.is_some_and(|slot| slot.value.forecast.file_system != self.epoch) {
             return true;
         }
-        let here = self.is.ihash_at(place);
+        let here = self.is.read(|view| view.ihash_at(place));
         let there = self.was.read(|view| view.ihash_at(place));
         here.is_ok_and(|here| here.is_some() && there.is_ok_and(|there| there == here))
     }
@@ -219,8 +240,8 @@ impl Knowledge for Sides<'_> {
             PrincipalId::Group(id) => base.membership.groups.get(&id).map(|group| group.name.clone()),
             PrincipalId::Members | PrincipalId::Device(_) => None,
         };
-        let is_known = name(self.was.newest());
-        is_known.is_some() && is_known == name(self.is) && self.is.membership.may_write(self.is.me, owner)
+        let (known, is) = (name(self.was.newest()), self.is.newest());
+        known.is_some() && known == name(is) && is.membership.may_write(is.me, owner)
     }
 }
 
