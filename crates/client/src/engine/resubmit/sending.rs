@@ -162,6 +162,7 @@ impl Resubmission {
                 );
             }
             work.batches = Some(batches);
+            work.earlier.clear();
             keep(work)?;
         }
         while let Some(batch) = work.batches.as_ref().and_then(|batches| batches.first()).cloned() {

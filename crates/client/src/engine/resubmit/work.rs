@@ -28,7 +28,7 @@ pub struct Work {
     pub epoch: Digest,
     /// What the device had accepted before.
     pub floor: Floor,
-    /// Views accepted before that one, newest first, of which more is on this machine.
+    /// Views accepted before that one, newest first, of which more is on this machine; none once it is planned.
     pub earlier: Vec<View>,
     /// Operations to be made, first to last; `None` until they are planned.
     pub batches: Option<Vec<Record>>,
