@@ -80,6 +80,9 @@ impl Site {
         let address = engine.address("&durability=object&cache=64M");
         let mut world =
             World::with_server_in(&["alice", "bob"], &CREDENTIALS, |_| vec!["--blocks".to_owned(), address]);
+        world.stop_server();
+        world.lease = Some("2");
+        world.start_server();
         let mut older = None;
         for file in 0..FILES {
             if file + 1 == FILES {

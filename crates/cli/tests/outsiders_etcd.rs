@@ -156,6 +156,9 @@ fn write(file: &Path, text: &str) {
 fn what_was_altered_while_no_server_ran() {
     let mut site = Site::new();
     site.servers.second.process.kill();
+    site.servers.world.stop_server();
+    site.servers.world.lease = Some("2");
+    site.servers.world.start_server();
     let other = another_file_system(&site);
     let id = site.id();
     let contract = site.servers.world.mount("alice").join("team/contract");

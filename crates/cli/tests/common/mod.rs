@@ -39,6 +39,9 @@ pub struct World {
     pub environment: Vec<(String, String)>,
     /// Set for the server.
     server_environment: Vec<(String, String)>,
+    /// Seconds of a lease, for a server that is started from now on. Where state is put back, or altered, that says that somebody
+    /// holds one, whoever reads waits until it has run out.
+    pub lease: Option<&'static str>,
     server: Option<Child>,
     mounted: Vec<(String, PathBuf)>,
 }
@@ -73,6 +76,7 @@ impl World {
                 .iter()
                 .map(|(key, value)| (key.to_string(), value.to_string()))
                 .collect(),
+            lease: None,
             server: None,
             mounted: Vec::new(),
         };
@@ -193,6 +197,7 @@ impl World {
             .args(["server", "--listen", &format!("127.0.0.1:{}", self.port), "--data"])
             .arg(self.data())
             .args(extra)
+            .args(self.lease.iter().flat_map(|seconds| ["--lease", seconds]))
             .envs(self.server_environment.iter().cloned())
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a second handle"))
