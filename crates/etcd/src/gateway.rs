@@ -403,12 +403,9 @@ mod tests {
             }
         });
         let gateway = Gateway::new(&address.parse().expect("an access"), None).expect("made");
-        let transaction = Transaction::default();
-        let first = gateway.transact(&transaction);
-        assert!(matches!(first, Err(EtcdError::Away(_))), "{first:?}");
-        let attempts = 0..=DOUBLINGS_MAX;
-        let mut later = attempts.map(|_| gateway.transact(&transaction));
-        assert_eq!(later.find_map(Result::ok).map(|done| done.revision), Some(7));
+        // Only the member's time says how many attempts it takes; none would do that was always given up after the first term.
+        let mut attempts = (0..=DOUBLINGS_MAX + 1).map(|_| gateway.transact(&Transaction::default()));
+        assert_eq!(attempts.find_map(Result::ok).map(|done| done.revision), Some(7));
         assert_eq!(gateway.late.load(Ordering::Relaxed), 0);
     }
 }

@@ -88,7 +88,7 @@ impl VersionVector {
         &self.0.by_principal
     }
 
-    /// The same, to be changed.
+    /// All versions, to be changed: the root is computed anew when it is asked for next. Zeros must not be put in.
     pub fn versions_mut(&mut self) -> &mut BTreeMap<PrincipalId, u64> {
         let versions = Arc::make_mut(&mut self.0);
         versions.root = OnceLock::new();

@@ -25,11 +25,11 @@ pub(super) async fn relay(outer: Pipe, inner: UnixStream, limits: &Limits, place
     let Pipe { stream, flow } = outer;
     let (reader, writer) = tokio::io::split(stream);
     let (inner_reader, inner_writer) = inner.into_split();
-    let told = Told::default();
+    let state = ConnectionState::default();
     let reader = Metered { reader, flow: flow.clone() };
-    let upwards = Upwards { reader, inner: inner_writer, flow: &flow, limits, told: &told };
+    let upwards = Upwards { reader, inner: inner_writer, flow: &flow, limits, state: &state };
     let mut upwards = std::pin::pin!(upwards.run());
-    let mut downwards = std::pin::pin!(downwards(inner_reader, writer, &flow, limits, &told, place));
+    let mut downwards = std::pin::pin!(downwards(inner_reader, writer, &flow, limits, &state, place));
     let why = tokio::select! {
         why = &mut upwards => why,
         why = &mut downwards => return why,
@@ -53,7 +53,7 @@ async fn silence(flow: &Flow, limits: &Limits) -> String {
 
 /// What the back end has said of a connection.
 #[derive(Default)]
-struct Told {
+struct ConnectionState {
     /// The peer is a member's device.
     is_admitted: AtomicBool,
     /// It wants to know when each request came.
@@ -65,7 +65,7 @@ struct Upwards<'a> {
     inner: OwnedWriteHalf,
     flow: &'a Flow,
     limits: &'a Limits,
-    told: &'a Told,
+    state: &'a ConnectionState,
 }
 
 impl Upwards<'_> {
@@ -94,7 +94,7 @@ impl Upwards<'_> {
             let bytes = header.payload_bytes as usize;
             // Looked at now: it may have been admitted since the wait for this header began.
             let limit = self.limits.stranger_frame_bytes_max;
-            if bytes > limit && !self.told.is_admitted.load(Ordering::Acquire) {
+            if bytes > limit && !self.state.is_admitted.load(Ordering::Acquire) {
                 return Err(FrameError::TooLong { found: bytes as u64, limit });
             }
             buffer.clear();
@@ -103,7 +103,7 @@ impl Upwards<'_> {
                 said = (note, Some(Instant::now()));
                 note.iter().for_each(|note| add(&mut buffer, note));
             }
-            if self.told.is_traced.load(Ordering::Relaxed) {
+            if self.state.is_traced.load(Ordering::Relaxed) {
                 add(&mut buffer, &Note::Arrived(clock_us()));
             }
             buffer.extend_from_slice(&FrameHeader::encode(header.id, bytes));
@@ -145,7 +145,7 @@ async fn downwards(
     mut writer: WriteHalf<Box<dyn Duplex>>,
     flow: &Flow,
     limits: &Limits,
-    told: &Told,
+    state: &ConnectionState,
     place: &mut Place,
 ) -> String {
     let mut reader = BufReader::with_capacity(PIECE_BYTES, inner);
@@ -167,11 +167,11 @@ async fn downwards(
             let note = frame::read_payload(&mut reader, header).await;
             match note.map(|payload| decode::<Note>(&payload)) {
                 Ok(Ok(Note::Admitted)) => {
-                    told.is_admitted.store(true, Ordering::Release);
+                    state.is_admitted.store(true, Ordering::Release);
                     place.leave_strangers();
                     flow.widen();
                 }
-                Ok(Ok(Note::Trace)) => told.is_traced.store(true, Ordering::Relaxed),
+                Ok(Ok(Note::Trace)) => state.is_traced.store(true, Ordering::Relaxed),
                 _ => {}
             }
             continue;

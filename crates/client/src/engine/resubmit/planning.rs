@@ -73,6 +73,8 @@ pub struct Planned {
     pub foreign: Vec<Vec<u8>>,
     /// Files that this device wrote whose names cannot be told, since their directories cannot be read as they were.
     pub unnamed: Vec<Handle>,
+    /// Files that this device wrote of which it cannot be told what they were.
+    pub unread: Vec<Vec<u8>>,
 }
 
 /// A name that is not what it was.
@@ -205,12 +207,18 @@ impl Planner<'_> {
         let kept = |owner| self.was.names(Handle::kept_versions(owner)).unwrap_or_default().into_values();
         let owners: HashSet<PrincipalId> = self.mine.keys().map(|handle| handle.principal).collect();
         let kept: HashSet<Handle> = owners.into_iter().flat_map(kept).map(|entry| entry.handle).collect();
-        let is_named = |handle: &Handle| {
-            let inode = self.was.at_hand(*handle);
-            *handle != Handle::ROOT && !kept.contains(handle) && inode.is_some_and(|inode| inode.links > 0)
+        let is_named = |handle: &Handle| match self.as_written(*handle) {
+            Ok(inode) => inode.is_some_and(|inode| inode.links > 0),
+            Err(Unread) => true,
         };
         let known = self.mine.keys().filter(|handle| !handle.is_nameless_by_design());
-        known.filter(|handle| is_named(handle)).copied().collect()
+        let others = known.filter(|handle| **handle != Handle::ROOT && !kept.contains(handle));
+        others.filter(|handle| is_named(handle)).copied().collect()
+    }
+
+    /// A file that this device wrote, from this machine or else from the server.
+    fn as_written(&self, file: Handle) -> Result<Option<Arc<Inode>>, Unread> {
+        self.was.inode(file).or_else(|Unread| self.was_far.inode(file))
     }
 
     fn compare(&mut self, directory: Handle, path: &[u8], names: Names) {
@@ -242,7 +250,14 @@ impl Planner<'_> {
         for (&handle, left) in self.mine {
             // What has no name is not for programs: kept versions, marks.
             let Some(path) = self.paths.get(&handle).cloned() else { continue };
-            let Some(new) = self.was.at_hand(handle) else { continue };
+            let new = match self.as_written(handle) {
+                Ok(Some(new)) => new,
+                Ok(None) => continue,
+                Err(Unread) => {
+                    self.planned.unread.push(path);
+                    continue;
+                }
+            };
             if !self.known.may_write(handle.principal) {
                 self.planned.foreign.push(path);
                 continue;

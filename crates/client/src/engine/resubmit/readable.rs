@@ -25,7 +25,7 @@ const PAUSE_MIN: Duration = Duration::from_secs(2);
 /// Longest.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// What is kept readable.
+/// The directories of which this device keeps the newest names on this machine, and the newest view of which it has them all.
 pub struct Readable(Mutex<State>);
 
 struct State {

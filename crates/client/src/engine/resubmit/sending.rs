@@ -138,7 +138,7 @@ impl Resubmission {
                     Default::default()
                 }
             };
-            let Planned { batches, left, left_count, foreign, unnamed } = planned;
+            let Planned { batches, left, left_count, foreign, unnamed, unread } = planned;
             let text = |path: &Vec<u8>| String::from_utf8_lossy(path).into_owned();
             work.report.back = left.iter().map(text).collect();
             work.report.back_count = left_count;
@@ -147,6 +147,9 @@ impl Resubmission {
                     path,
                     "it belongs to somebody for whom this device may not write after the restore",
                 );
+            }
+            for path in &unread {
+                work.report.fails(path, "what this device had written there is not kept here any more");
             }
             for owner in untold {
                 work.report.fails(
@@ -289,14 +292,15 @@ fn is_for_now(error: &FsError) -> bool {
     )
 }
 
-/// What is to be made again, and the owners of whose files that cannot be told; or why it never can be told.
-type Told = Result<(Planned, Vec<PrincipalId>), String>;
+/// A plan, with the owners (users, groups) of whose files it cannot be told which this device wrote; or, in words, why there
+/// never can be a plan, as what it needs is not kept here any more.
+type PlanOutcome = Result<(Planned, Vec<PrincipalId>), String>;
 
 /// What is to be made again of what `present` lacks.
 ///
 /// # Errors
 /// [`FsError::Unreachable`]: the server did not answer for a while, and then nothing counts.
-fn planned(shared: &Arc<Shared>, work: &Work, present: &Base) -> Result<Told, FsError> {
+fn planned(shared: &Arc<Shared>, work: &Work, present: &Base) -> Result<PlanOutcome, FsError> {
     let near: Arc<dyn BlockSource + Send + Sync> = Arc::new(shared.store.near());
     let reference = match membership_wanted(&work.floor, &work.floor.view) {
         Ok(reference) => reference,

@@ -102,7 +102,7 @@ pub fn save(state_dir: &Path, works: &Vec<Work>) -> io::Result<()> {
 mod tests {
     use super::*;
     use holdfast_content::DeviceId;
-    use holdfast_crypto::SigningKey;
+    use holdfast_crypto::{DigestKey, Domain, SigningKey};
 
     /// Proves: what an earlier version of this program left to be made again is read, and kept in the present format.
     #[test]
@@ -111,8 +111,17 @@ mod tests {
         let floor = Floor::new(SigningKey::from_seed(&[1; 32]).public(), DeviceId(3));
         let before = Work1 { epoch: Digest([7; 32]), floor, batches: None, report: SentAgain::default() };
         let expected = Work::new(before.epoch, before.floor.clone(), Vec::new(), None);
-        std::fs::write(directory.path().join(FILE), [&[1][..], &encode(&vec![before])].concat())
-            .expect("written");
+        let (before, now) = (encode(&vec![before]), encode(&vec![expected.clone()]));
+        // Golden: such a record in the two formats.
+        let digest = |bytes: &Vec<u8>| DigestKey::WELL_KNOWN.digest(Domain::LocalRecord, bytes).to_string();
+        assert_eq!(
+            [&before, &now].map(digest),
+            [
+                "d89b66b16db3e172afd73614fefb0dbe51631b1c8977fd4d777b56f428202011",
+                "4e35947cb82c6d3fc7a48998191fc12036350d6368d533cd7835f4cc37a5c3ab"
+            ]
+        );
+        std::fs::write(directory.path().join(FILE), [&[1][..], &before].concat()).expect("written");
         let works = read(directory.path()).expect("it is read");
         assert_eq!(works, [expected]);
         save(directory.path(), &works).expect("saved");

@@ -290,6 +290,14 @@ fn unread_directories_on_the_way() {
     let found = plan_of(&was, &mine);
     assert_eq!((all.is_subset(&made(&found)), &found.unnamed[..]), (true, &[][..]), "{found:?}");
 
+    // What cannot be read anywhere is told; the server may have it.
+    let mut lost = was.clone();
+    lost.unread.insert(file(2001));
+    let found = plan(&lost, &lost, &is, &mine, &known, 7);
+    assert_eq!(found.unread, [b"team/mine/newer".to_vec()]);
+    let found = plan(&lost, &was, &is, &mine, &known, 7);
+    assert_eq!((all.is_subset(&made(&found)), &found.unread[..]), (true, &[][..]), "{found:?}");
+
     near.unname(file(3000), "newer");
     near.inodes.get_mut(&file(2001)).expect("a file").links = 0;
     let plan_of = |far: &Fake, mine| plan(&near, far, &is, mine, &known, 7);
