@@ -1,5 +1,5 @@
 //! Who may do what: principals, access control lists, credentials, proofs and alias tables (the Principled
-//! Filesystem paper, 3.1). The inference rules and the text forms are in `docs/access.md`.
+//! Filesystem paper, 3.1). The inference rules and the text forms are in `docs/internals/access.md`.
 //!
 //! How a request is decided. A principal says things: a process over its channel to the runtime, a key by signing
 //! ([`Heard`]). Whoever wants to act as another brings a [`Proof`] made of such credentials; [`check`] follows it
@@ -8,7 +8,7 @@
 //! takes back a credential ([`Standing::end`]), the aliases that rest on it fail at the next look-up.
 //!
 //! Invariants:
-//! - nothing speaks for anything unless a rule of `docs/access.md` says so (the tests hold [`check`] to a model);
+//! - nothing speaks for anything unless a rule of `docs/internals/access.md` says so (the tests hold [`check`] to a model);
 //! - no process name is ever stored;
 //! - everything a peer sends is bounded, none of it is deep, and malformed bytes are refused, never a panic.
 //!

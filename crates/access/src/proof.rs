@@ -2,7 +2,7 @@
 //!
 //! A proof is a list of steps. Each concludes a judgement "A speaksfor B within S" by one rule from credentials and
 //! from steps before it; the last one is what is proved. So checking is one pass, and nothing is searched, nested or
-//! recursed into. The rules, as in `docs/access.md`:
+//! recursed into. The rules, as in `docs/internals/access.md`:
 //!
 //! ```text
 //! itself                                            A ⇒ A

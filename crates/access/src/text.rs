@@ -1,5 +1,5 @@
 //! How principals and lists are written, for people and command lines. Not in the trusted base: guards compare
-//! values, never texts. The grammar is in `docs/access.md`; what is printed is read back as the same value.
+//! values, never texts. The grammar is in `docs/internals/access.md`; what is printed is read back as the same value.
 
 use crate::{
     Access, AccessError, Acl, Condition, Conditions, KeyName, Name, Predicate, Principal, ProcessName,

@@ -93,7 +93,7 @@ proptest! {
     }
 }
 
-/// The examples of `docs/access.md`.
+/// The examples of `docs/internals/access.md`.
 #[test]
 fn forms_for_people() {
     let public = signing_key(1).public();

@@ -1,5 +1,5 @@
 //! Heads of the log of updates in the form that existing witnesses know: signed notes, checkpoints, cosignatures and
-//! the `add-checkpoint` call of C2SP (`docs/witnesses.md` says what they are for). Decisions only: no clock, no files,
+//! the `add-checkpoint` call of C2SP (`docs/internals/forks.md` says what they are for). Decisions only: no clock, no files,
 //! no sockets; the time is an argument.
 //!
 //! - [`note`], [`checkpoint`], [`cosignature`]: the three formats.

@@ -206,7 +206,7 @@ pub struct Server {
     #[arg(long, value_name = "HF+BLOCKS://HOST:PORT/KEY|S3://BUCKET/PREFIX?endpoint=URL", value_parser = Unrepeated(|text| text.parse::<holdfast_server::BlocksAt>()))]
     pub blocks: Option<holdfast_server::BlocksAt>,
     /// Keep the order in etcd instead of in the data directory, which must be new, so that another server goes on when this
-    /// one fails (docs/operate.md); etcds:// for TLS. From then on it is remembered. `--state etcd://...` means the same.
+    /// one fails (docs/growing.md); etcds:// for TLS. From then on it is remembered. `--state etcd://...` means the same.
     #[arg(long, value_name = "ETCD://HOST:PORT,.../PREFIX")]
     pub order: Option<holdfast_server::StateAddress>,
     /// File with what etcd lets this server in for: lines user=, password=, ca=, certificate=, key=.
@@ -364,7 +364,7 @@ pub enum ServerCommand {
 
 Over HTTP there are /metrics (Prometheus' text format), /healthz (the server answers) and /readyz (all of its file
 systems are served, and their blocks can be reached; else 503 and why). Run it as the server's user. It needs no key and
-asks nobody for one, so let it listen where only your own machines connect. docs/monitoring.md lists the figures with
+asks nobody for one, so let it listen where only your own machines connect. docs/server.md lists the figures with
 their units, and what to be woken by.")]
 pub struct ServerMetrics {
     /// Data directory.

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 Each server that is allowed has blocks of its own here, under its key. Neither this machine nor the server's is
 trusted by clients: they check every block. The server checks them too, and notices if an older copy of the blocks,
-or another one, is put here. Its garbage is collected when it says so. docs/server.md walks through it.
+or another one, is put here. Its garbage is collected when it says so. docs/growing.md walks through it.
 
 SIGTERM or SIGINT ends it; nothing acknowledged is lost even by a power failure."
 )]
@@ -47,7 +47,7 @@ pub struct Blocks {
     #[arg(long, value_name = "PUBLIC-KEY", required = true)]
     pub allow: Vec<String>,
     /// Keep the blocks in a bucket of an S3-compatible object store instead of in the data directory, which must be new; from
-    /// then on it is remembered. Each server's are below PREFIX/KEY, with its key. docs/object-stores.md has what may follow
+    /// then on it is remembered. Each server's are below PREFIX/KEY, with its key. docs/growing.md has what may follow
     /// the `?`, and where credentials come from.
     #[arg(long, value_name = "S3://BUCKET/PREFIX?endpoint=URL", value_parser = Unrepeated(bucket_address))]
     pub blocks: Option<BucketAddress>,

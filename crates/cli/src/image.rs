@@ -193,7 +193,7 @@ fn attach_failure(error: AttachError) -> Failure {
         AttachError::NotRoot | AttachError::NotYours(_) => Failure::new(Exit::NotAllowed, text),
         AttachError::Kernel { .. } => Failure::new(Exit::System, text),
         AttachError::Refused { .. } => Failure::new(Exit::MountPoint, text).hint(
-            "`holdfast verify` tells whether the image is whole; docs/images.md how to mount it by hand",
+            "`holdfast verify` tells whether the image is whole; docs/releases.md how to mount it by hand",
         ),
     }
 }

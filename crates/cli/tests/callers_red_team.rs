@@ -1,6 +1,6 @@
 //! The red team at the door of programs: who speaks with the helper that identifies callers and means ill, and a helper
 //! that means ill, try for what they must not reach. The table of who tried what and what came of it is in
-//! `docs/red-team.md`. The helper is the real one, and so is the mount that others are after. As root.
+//! `docs/proof.md`. The helper is the real one, and so is the mount that others are after. As root.
 
 use crate::common::PATIENCE;
 use crate::program_rules::{Site, plain, reaching_into};
@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 const MARK: &str =
     "<!-- the door of programs: HOLDFAST_BLESS=1 scripts/test only cli::callers_red_team:: -->\n";
-const DOCUMENT: &str = "../../docs/red-team.md";
+const DOCUMENT: &str = "../../docs/proof.md";
 /// An ordinary user.
 const STRANGER: u32 = 1000;
 /// More than a stranger may have the helper keep: descriptors and threads, once it is gone.
@@ -553,7 +553,7 @@ fn confined(site: &Site, table: &mut Table) {
     table.0.push((ENEMY, 2, "runs code of its own", words));
 }
 
-/// Proves: what `docs/red-team.md` says of the door of programs.
+/// Proves: what `docs/proof.md` says of the door of programs.
 #[test]
 fn the_door_of_programs() {
     let Some(site) = Site::new() else { return };

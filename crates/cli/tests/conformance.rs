@@ -1,7 +1,7 @@
 //! The file interface as a whole, through the kernel, on two mounts of one file system: any sequence of operations
 //! on a file, files far larger than what is in them, names of every kind, and what is held after its removal.
 //!
-//! Long runs are separate commands: see `docs/conformance.md`.
+//! Long runs are separate commands: see `docs/internals/conformance.md`.
 
 use crate::common;
 

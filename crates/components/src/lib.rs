@@ -13,7 +13,7 @@
 //! is what the other's guard lets pass; a crash costs what was in flight, and who asked learns that it is unknown
 //! whether that was done. Host root, the kernel, and the supervisor's own process are trusted.
 //!
-//! See `docs/components.md`.
+//! See `docs/internals/components.md`.
 #![deny(unsafe_code)]
 
 mod alias;

@@ -1,5 +1,5 @@
 //! Pins every stored format: objects made today have the bytes and addresses in `tests/golden`, those bytes
-//! read as those objects, and the examples of `docs/format.md` are among them. After a deliberate change of
+//! read as those objects, and the examples of `docs/internals/format.md` are among them. After a deliberate change of
 //! format (which needs a new format number), `GOLDEN=write scripts/test only content::golden::`
 //! writes the files anew.
 
@@ -313,9 +313,10 @@ fn chunk_cuts() {
 
 #[test]
 fn the_examples_of_the_format_document_are_the_golden_ones() {
-    let document =
-        std::fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/format.md"))
-            .unwrap();
+    let document = std::fs::read_to_string(
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/internals/format.md"),
+    )
+    .unwrap();
     let mut examples = 0;
     let mut lines = document.lines();
     while let Some(line) = lines.next() {
@@ -325,7 +326,7 @@ fn the_examples_of_the_format_document_are_the_golden_ones() {
             .take_while(|line| *line != "```")
             .fold(String::new(), |text, line| text + line + "\n");
         let expected = std::fs::read_to_string(path(name)).unwrap();
-        assert_eq!(example, expected, "the example {name} in docs/format.md");
+        assert_eq!(example, expected, "the example {name} in docs/internals/format.md");
         examples += 1;
     }
     assert!(examples >= 8, "{examples} examples");

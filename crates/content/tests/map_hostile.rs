@@ -1,5 +1,5 @@
 //! Proves that every node that breaks a rule is refused, and why, although its digest is right: what a
-//! malicious member could sign. Nodes are written here by hand, from the layout in `docs/format.md`.
+//! malicious member could sign. Nodes are written here by hand, from the layout in `docs/internals/format.md`.
 
 use holdfast_content::*;
 use holdfast_crypto::{Digest, DigestKey, Domain};

@@ -2,7 +2,7 @@
 //!
 //! The driver is given blocks of metadata (`Metadata`) and gives back transactions: whole blocks that the caller
 //! commits all or none. It writes nothing, and it has no way to see the contents of a file: it names their blocks, and
-//! who may look at them is decided elsewhere. `docs/fat.md` says what is supported and what is refused.
+//! who may look at them is decided elsewhere. `docs/internals/fat.md` says what is supported and what is refused.
 //!
 //! * `Layout`: where everything is, from a boot sector in which every field is suspect.
 //! * `check`, `Fat::walk`: whether a file system is sound, and whose each block is.

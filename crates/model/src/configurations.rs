@@ -1,5 +1,5 @@
 //! The configurations by name: small ones for tests, large ones for `scripts/model-check`. The table of
-//! `docs/model.md` has a row for each.
+//! `docs/proof.md` has a row for each.
 
 use crate::explore::{Limits, Report, explore};
 use crate::honest::{self, Honest, Restores};

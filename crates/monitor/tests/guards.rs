@@ -18,7 +18,7 @@ fn restricted(name: &str) -> Alias {
 }
 
 /// Proves: of all requests, each name may make exactly those that its component needs (the table of
-/// `docs/components.md`'s monitor); a name that holds for one block is refused what goes beyond it.
+/// `docs/internals/components.md`'s monitor); a name that holds for one block is refused what goes beyond it.
 #[test]
 fn requests_by_name() {
     type Request = fn(&Alias) -> Result<(), MonitorError>;

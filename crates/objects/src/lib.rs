@@ -15,7 +15,7 @@
 //! - credentials are in no message, no file of ours and no URL.
 //!
 //! The bucket is trusted with no more than a disk: every record is verified when it is read, and clients verify every block
-//! again. `docs/object-stores.md` has the layout, the promises and what fails how.
+//! again. `docs/growing.md` has the layout, the promises and what fails how.
 #![forbid(unsafe_code)]
 
 mod address;

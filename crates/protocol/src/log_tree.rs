@@ -3,7 +3,7 @@
 //! Every ordered operation is one leaf. The head before an operation is part of what its device signs, so two
 //! devices with different pasts can never sign structures that fit one log; a client demands proof that each
 //! head it is shown extends the last one it accepted. Witnesses co-sign heads of a second tree of the same leaves and
-//! the same shape, with SHA-256 (`docs/witnesses.md`); what is true of the shape alone is a [`TreeHash`]'s.
+//! the same shape, with SHA-256 (`docs/internals/forks.md`); what is true of the shape alone is a [`TreeHash`]'s.
 
 use crate::structure::LogHead;
 use borsh::{BorshDeserialize, BorshSerialize};

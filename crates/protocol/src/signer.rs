@@ -2,7 +2,7 @@
 //!
 //! Pure: it is told events and says what to do. Invariants:
 //! - one operation at a time. Many file operations are gathered into it, so pipelining would gain nothing but
-//!   new ways to fail (`docs/protocol.md`);
+//!   new ways to fail (`docs/internals/protocol.md`);
 //! - nothing signed is sent before [`Effect::Persist`] is durable: a forgotten signature is a number used twice
 //!   (trace T1);
 //! - a number is used for one certificate, ever. An answer that does not come is waited for by sending the same

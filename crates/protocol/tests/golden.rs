@@ -1,4 +1,4 @@
-//! The signed formats do not change unnoticed: the examples in `docs/protocol.md` are made here, byte for byte.
+//! The signed formats do not change unnoticed: the examples in `docs/internals/protocol.md` are made here, byte for byte.
 
 use holdfast_content::{
     Algorithm, Device, DeviceId, GroupId, Handle, InodeKind, Membership, PrincipalId, Reference, User, UserId,
@@ -194,10 +194,10 @@ fn leases() -> String {
 /// Proves: what a client says of leases, and what it is answered, is encoded as the documentation says.
 #[test]
 fn leases_on_the_wire() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/protocol.md");
-    let document = std::fs::read_to_string(path).expect("docs/protocol.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/internals/protocol.md");
+    let document = std::fs::read_to_string(path).expect("docs/internals/protocol.md");
     let leases = leases();
-    assert!(document.contains(&leases), "docs/protocol.md should hold:\n{leases}");
+    assert!(document.contains(&leases), "docs/internals/protocol.md should hold:\n{leases}");
 }
 
 /// Proves: a view is shown by its difference as the documentation says.
@@ -215,20 +215,20 @@ fn a_difference_on_the_wire() {
     let reply = ViewReply { view, peaks, consistency, blocks: Vec::new() };
     let difference = Difference::of(&reply, 12, |device| device == DeviceId(4));
     let lines: String = encode(&difference).chunks(32).map(|line| hex(line) + "\n").collect();
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/protocol.md");
-    let document = std::fs::read_to_string(path).expect("docs/protocol.md");
-    assert!(document.contains(&lines), "docs/protocol.md should hold:\n{lines}");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/internals/protocol.md");
+    let document = std::fs::read_to_string(path).expect("docs/internals/protocol.md");
+    assert!(document.contains(&lines), "docs/internals/protocol.md should hold:\n{lines}");
 }
 
 #[test]
 fn the_documented_examples_are_true() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/protocol.md");
-    let document = std::fs::read_to_string(path).expect("docs/protocol.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/internals/protocol.md");
+    let document = std::fs::read_to_string(path).expect("docs/internals/protocol.md");
     let golden = golden();
-    assert!(document.contains(&golden), "docs/protocol.md should hold:\n{golden}");
+    assert!(document.contains(&golden), "docs/internals/protocol.md should hold:\n{golden}");
 }
 
-/// The change of a device's state that a number given up makes: the example in `docs/format.md`.
+/// The change of a device's state that a number given up makes: the example in `docs/internals/format.md`.
 #[test]
 fn the_change_of_a_state() {
     let root = SigningKey::from_seed(&[1; 32]).public();
@@ -241,7 +241,7 @@ fn the_change_of_a_state() {
     for line in change.chunks(32) {
         writeln!(text, "change  {}", hex(line)).expect("memory");
     }
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/format.md");
-    let document = std::fs::read_to_string(path).expect("docs/format.md");
-    assert!(document.contains(&text), "docs/format.md should hold:\n{text}");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/internals/format.md");
+    let document = std::fs::read_to_string(path).expect("docs/internals/format.md");
+    assert!(document.contains(&text), "docs/internals/format.md should hold:\n{text}");
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! pack   "HFPACK1\n" | frame...
-//! frame  length of the rest u32 | address | stored block (see docs/format.md)
+//! frame  length of the rest u32 | address | stored block (see docs/internals/format.md)
 //! ```
 //!
 //! A frame says which block it claims to be, so a piece of a pack that was fetched for one block serves its

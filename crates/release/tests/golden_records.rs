@@ -1,5 +1,5 @@
 //! Pins the form of all signed files: those made today have the bytes in `tests/golden`, and the examples of
-//! `docs/release-format.md` are the same. After a deliberate change of format (which needs a new format number),
+//! `docs/internals/release-format.md` are the same. After a deliberate change of format (which needs a new format number),
 //! `GOLDEN=write scripts/test only release::golden_records::` writes the files anew.
 
 use crate::publisher;
@@ -52,11 +52,11 @@ fn golden<T: Kind + PartialEq + std::fmt::Debug>(name: &str, digests: &str, valu
         .collect();
     assert_eq!(&form::read::<T>(&bytes).expect("it is read"), value);
 
-    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/release-format.md");
+    let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/internals/release-format.md");
     let document = std::fs::read_to_string(document).expect("the documentation");
     assert!(
         document.contains(&format!("```golden {name}\n{text}```")),
-        "docs/release-format.md: {name} differs"
+        "docs/internals/release-format.md: {name} differs"
     );
 }
 

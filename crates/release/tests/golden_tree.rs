@@ -14,7 +14,7 @@ fn at_noon(path: &Path) {
     File::open(path).unwrap().set_modified(noon).unwrap();
 }
 
-/// Proves: the tree of `docs/release-format.md` has the digests that stand there: of its root, its pack, its index.
+/// Proves: the tree of `docs/internals/release-format.md` has the digests that stand there: of its root, its pack, its index.
 #[test]
 fn a_small_tree() {
     let (source, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -59,7 +59,7 @@ fn a_small_tree() {
         DigestKey::WELL_KNOWN.digest(Domain::ReleaseFile, &index),
         index.len(),
     );
-    let document = include_str!("../../../docs/release-format.md");
+    let document = include_str!("../../../docs/internals/release-format.md");
     let golden = document.split("```golden small-tree\n").nth(1).and_then(|rest| rest.split("```").next());
     assert_eq!(golden.expect("the document has it"), found);
 }

@@ -250,7 +250,7 @@ fn leftovers(desk: &Desk) -> bool {
     desk.files("release").into_keys().chain(beside).any(|path| is_new(&path))
 }
 
-/// Proves what is said in docs/processes.md: a walker that was taken over chooses the content, and nothing else of a
+/// Proves what is said in docs/internals/processes.md: a walker that was taken over chooses the content, and nothing else of a
 /// release. Hints that are none are nobody's harm.
 #[test]
 fn it_chooses_the_content_and_nothing_else() {

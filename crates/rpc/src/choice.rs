@@ -1,7 +1,7 @@
 //! Which transport carries a conversation, and what is remembered about a server's.
 //!
 //! TCP is the cheaper one where the link is good, and with bbr and paced bulk also where some packets are lost
-//! (docs/benchmarks.md). QUIC is for links that lose many, and for kernels without a congestion control that bears
+//! (docs/benchmarks/links.md). QUIC is for links that lose many, and for kernels without a congestion control that bears
 //! losses. So by default TCP comes first, and QUIC takes over once the link has been seen to be such; where it was
 //! not answered it is left alone for a while.
 

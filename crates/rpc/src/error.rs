@@ -110,7 +110,7 @@ pub enum WrongServer {
 
 impl RpcError {
     /// Whether the server may have acted on the request although no answer came. The caller must then send the
-    /// same bytes again (or give the operation up for good): see docs/protocol.md.
+    /// same bytes again (or give the operation up for good): see docs/internals/protocol.md.
     pub fn maybe_sent(&self) -> bool {
         matches!(self, RpcError::Lost { maybe_sent: true } | RpcError::Deadline { maybe_sent: true })
     }

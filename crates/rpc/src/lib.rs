@@ -13,7 +13,7 @@
 //! - no peer makes us allocate before it has sent the bytes, nor beyond its share ([`Limits`]);
 //! - a peer that misbehaves loses its connection and nobody else notices.
 //!
-//! The full description, with all limits, is in `docs/transport.md`.
+//! The full description, with all limits, is in `docs/internals/transport.md`.
 #![forbid(unsafe_code)]
 
 mod address;

@@ -343,7 +343,7 @@ fn carry_out(
             Err(why) => Outcome::Failed(why),
         },
         Task::Seal if host.cluster.is_some() => Outcome::Failed(
-            "the order is in etcd: back that up instead, with etcdctl snapshot save (docs/operate.md)"
+            "the order is in etcd: back that up instead, with etcdctl snapshot save (docs/growing.md)"
                 .to_owned(),
         ),
         Task::Seal => match host.store.seal() {

@@ -63,7 +63,7 @@ pub enum OpenError {
     BlockStore(String),
     /// Operator: the data directory has blocks of its own.
     #[error(
-        "{path} has its blocks itself; --blocks is for a new data directory; `holdfast server convert` makes one of it (docs/operate.md)",
+        "{path} has its blocks itself; --blocks is for a new data directory; `holdfast server convert` makes one of it (docs/growing.md)",
         path = path.display()
     )]
     BlocksHere {

@@ -33,7 +33,7 @@ pub enum RebuildError {
     #[error(
         "the order of {data} is in {place}. If that is lost, rebuild into another directory, with --blocks for where the \
          blocks are and a copy of {data}/server-key in it, and move the order with `holdfast server convert --order` to a \
-         prefix of etcd that holds none of it (docs/recovery.md)", data = .data.display()
+         prefix of etcd that holds none of it (docs/when-something-is-wrong.md)", data = .data.display()
     )]
     OrderElsewhere {
         /// The data directory.

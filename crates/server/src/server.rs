@@ -101,21 +101,21 @@ fn join(config: &ServerConfig, data: &DataDirectory, host: &mut Host) -> Result<
     if !host.has_blocks_apart() {
         return Err(OpenError::State(
             "an order that other servers find is of use only with blocks that they find too: --blocks is needed with \
-             --order (docs/operate.md)"
+             --order (docs/growing.md)"
                 .to_owned(),
         ));
     }
     if host.blocks.standing().is_some_and(|standing| standing.address.starts_with("s3://")) {
         return Err(OpenError::State(
             "a bucket has one writer: servers that stand by would take it from each other. With --order the blocks go to a \
-             block server, which may have them in the bucket (`holdfast blocks --blocks s3://...`, docs/operate.md)"
+             block server, which may have them in the bucket (`holdfast blocks --blocks s3://...`, docs/growing.md)"
                 .to_owned(),
         ));
     }
     if !host.file_systems().is_empty() || !host.damaged().is_empty() {
         let path = data.path().display();
         return Err(OpenError::State(format!(
-            "{path} has the order of file systems itself; --order is for a new data directory, which `holdfast server convert` makes of it (docs/operate.md)"
+            "{path} has the order of file systems itself; --order is for a new data directory, which `holdfast server convert` makes of it (docs/growing.md)"
         )));
     }
     let address = match &config.advertise {

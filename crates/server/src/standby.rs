@@ -270,7 +270,7 @@ impl Host {
     pub(crate) fn hand_over(&self, id: Digest, to: &str) -> Result<(), String> {
         let Some(cluster) = &self.cluster else {
             return Err(
-                "this server has the order in its own data directory: there is no other (docs/operate.md)"
+                "this server has the order in its own data directory: there is no other (docs/growing.md)"
                     .to_owned(),
             );
         };

@@ -307,7 +307,7 @@ fn a_damaged_file_costs_only_the_past() {
 }
 
 /// Proves: a thousand named states cost what changed in each, in the file and after a restart, and the first is at hand as
-/// the last is. The figures in `docs/history.md` are printed by `-- --nocapture`.
+/// the last is. The figures in `docs/internals/history.md` are printed by `-- --nocapture`.
 #[test]
 fn a_thousand_snapshots_cost_what_changed() {
     let mut world = World::new("all:1d");

@@ -34,18 +34,18 @@ fn behaviours_by_every_call(part: usize) {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/adversary.md");
-    let document = std::fs::read_to_string(path).expect("docs/adversary.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/proof.md");
+    let document = std::fs::read_to_string(path).expect("docs/proof.md");
     let header = table.lines().next().expect("a header");
     let documented = document.lines().skip_while(|line| *line != header).take_while(|line| !line.is_empty());
     let documented: Vec<&str> = documented.collect();
-    assert_eq!(documented.len(), 2 + Behaviour::ALL.len(), "docs/adversary.md has a line for each behaviour");
+    assert_eq!(documented.len(), 2 + Behaviour::ALL.len(), "docs/proof.md has a line for each behaviour");
     let missing: Vec<&str> = table.lines().filter(|line| !documented.contains(line)).collect();
-    assert!(missing.is_empty(), "docs/adversary.md should hold:\n{}", missing.join("\n"));
+    assert!(missing.is_empty(), "docs/proof.md should hold:\n{}", missing.join("\n"));
 }
 
 /// Proves: whatever the server does, a victim is told the truth, or is refused with words and evidence that hold, and stays
-/// refused until its user has looked; honest failures raise no alarm; and the table in `docs/adversary.md` is the one that
+/// refused until its user has looked; honest failures raise no alarm; and the table in `docs/proof.md` is the one that
 /// comes out.
 mod every_behaviour_by_every_call {
     macro_rules! parts {
@@ -101,9 +101,9 @@ fn peers_meet() {
     let (table, wrong) = peers::table();
     println!("{table}");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/adversary.md");
-    let document = std::fs::read_to_string(path).expect("docs/adversary.md");
-    assert!(document.contains(&table), "docs/adversary.md should hold:\n{table}");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/proof.md");
+    let document = std::fs::read_to_string(path).expect("docs/proof.md");
+    assert!(document.contains(&table), "docs/proof.md should hold:\n{table}");
 }
 
 /// Proves: the rows about peers can fail. Who takes a peer's word for proof convicts an honest server; who never compares

@@ -25,10 +25,10 @@ fn every_lie_has_a_verdict() {
 /// The table in the threat model is the one that comes out here.
 #[test]
 fn the_documented_table_is_true() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/threat-model.md");
-    let document = std::fs::read_to_string(path).expect("docs/threat-model.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/proof.md");
+    let document = std::fs::read_to_string(path).expect("docs/proof.md");
     let table = table();
-    assert!(document.contains(&table), "docs/threat-model.md should hold:\n{table}");
+    assert!(document.contains(&table), "docs/proof.md should hold:\n{table}");
 }
 
 /// A server that lies at random never gets contradictions accepted; most victims notice.

@@ -21,7 +21,7 @@ fn scene() -> &'static Scene {
 /// Proves: the manual's table of attacks and verdicts is what happens.
 #[test]
 fn the_table_of_the_manual() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/volumes.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/internals/volumes.md");
     let text = std::fs::read_to_string(&path).expect("the manual");
     let (before, rest) = text.split_once(BEGIN).expect("the table begins");
     let (there, after) = rest.split_once(END).expect("the table ends");
@@ -29,7 +29,7 @@ fn the_table_of_the_manual() {
     if std::env::var_os("HOLDFAST_BLESS").is_some() {
         std::fs::write(&path, format!("{before}{BEGIN}{made}{END}{after}")).expect("written");
     } else {
-        assert!(there == made, "docs/volumes.md differs; HOLDFAST_BLESS=1 writes it anew:\n{made}");
+        assert!(there == made, "docs/internals/volumes.md differs; HOLDFAST_BLESS=1 writes it anew:\n{made}");
     }
 }
 

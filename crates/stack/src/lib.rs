@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Everything but the host is a sandboxed process. The trusted base for the policy is the host's monitor, PolicyMgr, and
-//! what decides for them; `docs/stack.md` says what each other part can do if it is an enemy.
+//! what decides for them; `docs/internals/stack.md` says what each other part can do if it is an enemy.
 #![forbid(unsafe_code)]
 
 mod asking;

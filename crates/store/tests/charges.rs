@@ -16,7 +16,7 @@ use std::time::Duration;
 
 type Blocks = Vec<(Digest, StoredBlock)>;
 
-/// What a block costs, by the layout of its record in docs/storage.md.
+/// What a block costs, by the layout of its record in docs/internals/storage.md.
 fn price(block: &StoredBlock) -> u64 {
     let head = 32 + 32 + 4 + 8 + 8 + 1 + 1 + 1 + 4 + 32 * block.references.len();
     u64::from(holdfast_log::stored_length(head, block.body.len()))

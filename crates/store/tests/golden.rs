@@ -1,5 +1,5 @@
 //! Golden vectors: the segment of `tests/golden/segment.hex` was written by the first version of this format. It
-//! must be readable for ever, and this version must write the same bytes. `docs/storage.md` explains it.
+//! must be readable for ever, and this version must write the same bytes. `docs/internals/storage.md` explains it.
 
 use crate::common;
 

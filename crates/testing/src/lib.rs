@@ -3,7 +3,7 @@
 //!
 //! A test's verdict must not depend on how fast the machine is. So there is one limit for everything that is waited for,
 //! [`PATIENCE`], far above what even a busy machine needs; and "nothing happens" is shown by an event that can only come
-//! after what must not happen, not by waiting for a while. `docs/testing.md` has the rules.
+//! after what must not happen, not by waiting for a while. `docs/internals/testing.md` has the rules.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! A witness (`docs/witnesses.md`): keeps, for each log it knows, the head it signed last, and signs only what extends it.
+//! A witness (`docs/internals/forks.md`): keeps, for each log it knows, the head it signed last, and signs only what extends it.
 //!
 //! - [`book`]: the state directory. What is signed is durable before the signature leaves.
 //! - [`service`]: `add-checkpoint` over HTTP.

@@ -1,4 +1,4 @@
-// Whether a record counts now, for who has seen so much of the release before: docs/release-format.md, "What a client checks".
+// Whether a record counts now, for who has seen so much of the release before: docs/internals/release-format.md, "What a client checks".
 
 import { equal, hex } from "./bytes.ts";
 import { Refusal } from "./form.ts";

@@ -1,4 +1,4 @@
-// Digests (docs/format.md): keyed BLAKE3 over a domain and bytes. The domain keeps bytes of one kind from passing for another.
+// Digests (docs/internals/format.md): keyed BLAKE3 over a domain and bytes. The domain keeps bytes of one kind from passing for another.
 
 import { blake3 } from "@noble/hashes/blake3.js";
 import { utf8 } from "./bytes.ts";

@@ -16,7 +16,7 @@ use tree::Chunks;
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "scripts/bench-chunks fetches what docs/benchmarks.md shows, and measures the indexes too."
+    after_help = "scripts/bench-chunks fetches what docs/benchmarks/links.md shows, and measures the indexes too."
 )]
 pub struct Options {
     #[command(subcommand)]

@@ -10,7 +10,7 @@ use draw::{Axis, Series};
 use std::path::PathBuf;
 
 #[derive(clap::Args)]
-#[command(after_help = "Example: holdfast-bench plot --from target/far --out docs/plots")]
+#[command(after_help = "Example: holdfast-bench plot --from target/far --out docs/benchmarks/plots")]
 pub struct Options {
     /// Directory with what `holdfast-bench far --json` `holdfast-bench chunks sizes --json` and `holdfast-bench
     /// volume --json` wrote.

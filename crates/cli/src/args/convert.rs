@@ -18,7 +18,7 @@ File systems keep their addresses, members, quotas, history and names; the serve
 but the pause. Blocks and order go from wherever they are, so the last example takes several servers back to one. Killed at
 any moment, the same command goes on where it was. The old places are only read until all is at the new one and compared.
 Then no server starts on the old ones any more: served twice, a file system would split in two. A block server has to allow
-the old server's key (`holdfast server key`). Not moved: signed blocks (VSTORE), evidence of rebuilds. docs/operate.md says
+the old server's key (`holdfast server key`). Not moved: signed blocks (VSTORE), evidence of rebuilds. docs/growing.md says
 it step by step.")]
 pub struct ServerConvert {
     /// Data directory of the server, on which none runs; where several have their orders in etcd, of any of them, and none of

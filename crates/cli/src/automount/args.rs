@@ -19,7 +19,7 @@ answers. Symbolic links to such names work everywhere, so a directory of links, 
 IDs to use. Other names exist only if --certpath is given.
 
 A name is mounted when somebody goes into it, and unmounted when nobody has used it for a while. `holdfast status` says \
-what is mounted, and why what was tried is not. docs/automount.md tells more.")]
+what is mounted, and why what was tried is not. docs/releases.md tells more.")]
 pub struct Automount {
     /// Empty directory in which names are mounted
     #[arg(value_name = "DIR", default_value = "/hf")]

@@ -18,7 +18,7 @@ it is written. Exporting again brings DIR up to date and writes only content tha
 is the old one or the new one.
 
 After the export nothing checks what is read, unless the objects have fs-verity (`holdfast mount --verity`); \
-`holdfast verify DIR` compares everything with what was signed. docs/images.md says more.")]
+`holdfast verify DIR` compares everything with what was signed. docs/releases.md says more.")]
 pub struct Export {
     /// Which release
     #[command(flatten)]
@@ -35,7 +35,7 @@ pub struct Export {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Images")]
 pub struct ImageMount {
-    /// Read only objects that the kernel checks itself (fs-verity was enabled for each; see docs/images.md)
+    /// Read only objects that the kernel checks itself (fs-verity was enabled for each; see docs/releases.md)
     #[arg(long)]
     pub verity: bool,
 }

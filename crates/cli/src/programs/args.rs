@@ -43,7 +43,7 @@ runs, +plain one that `holdfast run` did not start: other processes of its user 
 What is made in a directory with rules begins with the same; what is there already gets them with --recursive.
 
 On a volume (`holdfast volume mount`) a file has an owner and an ACL, and nobody uses it who is not on it: WHO may also be
-user:NAME, group:NAME, key:KEY, or such:φ (processes by what they run, docs/access.md). Its owner changes it, through a mount
+user:NAME, group:NAME, key:KEY, or such:φ (processes by what they run, docs/programs.md). Its owner changes it, through a mount
 of their own, with effect for files that others have open. Programs use it through a session of theirs (`holdfast volume mount
 --session prog:/usr/bin/ssh=DIR`); take yourself off the list to keep your other programs out.
 

@@ -3,7 +3,7 @@
 //! A file of credentials is a chain: each link is signed by whoever hands on. It is no secret and no password: it names who may
 //! use it, and whoever else brings it can do nothing with it.
 //!
-//! Stored form: `HFCRED`, one byte of version (1), then borsh: a list of signed credentials (docs/access.md).
+//! Stored form: `HFCRED`, one byte of version (1), then borsh: a list of signed credentials (docs/programs.md).
 
 use super::args::{
     CredentialCommand, CredentialDelegate, CredentialIssue, CredentialPresent, CredentialRevoke, May,

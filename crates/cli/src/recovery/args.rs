@@ -80,7 +80,7 @@ lost server.
 
 If the blocks were at a block server or in a bucket, name that with --blocks: what is there need not be brought. If it was
 lost too, name a new one. An order that was in etcd is rebuilt into a data directory, and moved to etcd with `holdfast
-server convert --order` (docs/recovery.md).")]
+server convert --order` (docs/when-something-is-wrong.md).")]
 pub struct Rebuild {
     /// Data directory; made when it does not exist.
     #[arg(long, value_name = "DIR")]

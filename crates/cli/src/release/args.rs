@@ -23,7 +23,7 @@ fn id(text: &str) -> Result<ReleaseId, String> {
   holdfast release keys init --out site --key anna.key
   holdfast release show site
 
-See docs/release-format.md for what is signed, and by whom.")]
+See docs/internals/release-format.md for what is signed, and by whom.")]
 pub struct Release {
     /// What to do.
     #[command(subcommand)]

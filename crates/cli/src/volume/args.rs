@@ -127,7 +127,7 @@ pub struct Protect {
 
 DEVICE becomes a plain disk with an MBR and one FAT32 partition, which any system reads. Beside it, in the directory
 --sidecar, are its key, its log, and the table that says who owns each block: without them it is a plain disk, and nothing
-says whose its files are. Keep a copy of the key elsewhere. docs/stack.md says what is promised.")]
+says whose its files are. Keep a copy of the key elsewhere. docs/volumes.md says what is promised.")]
 pub struct Format {
     /// The disk, card or image, of 64 MiB at least.
     #[arg(value_name = "DEVICE")]

@@ -61,7 +61,7 @@ pub enum CreateError {
     /// Servers that were named together have different keys.
     #[error(
         "{0} and {1} show different keys, so they do not stand in for each other: clients of a file system on one would be \
-         refused by the other. Name servers that have one key (docs/operate.md), or one server"
+         refused by the other. Name servers that have one key (docs/growing.md), or one server"
     )]
     NotOneGroup(String, String),
     /// The state of the superuser's key could not be kept.

@@ -10,7 +10,7 @@
 //! programs. The main process starts them before anything of the network is read, hands over the key unread where it
 //! can, and is not trusted with it. Where the system cannot make sandboxes nothing is started, and the reason is told.
 //!
-//! See `docs/processes.md`.
+//! See `docs/internals/processes.md`.
 
 mod agent;
 mod frames;

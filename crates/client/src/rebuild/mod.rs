@@ -3,7 +3,7 @@
 //! which files are not whole when blocks are missing.
 //!
 //! Attack answered: none by itself. Whoever rebuilds believes nothing in a bundle: views are checked as clients check
-//! them, blocks and leaves by their digests (`holdfast_protocol::rebuild`, `docs/recovery.md`).
+//! them, blocks and leaves by their digests (`holdfast_protocol::rebuild`, `docs/internals/forks.md`).
 
 pub mod bundle;
 pub mod leaves;

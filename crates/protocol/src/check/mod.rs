@@ -1,13 +1,13 @@
 //! What a client checks before it believes a server: one pure function for every view it is shown.
 //!
-//! The checks run in the order of `docs/protocol.md`: shape and signatures ([`shape`]), the order of everything
+//! The checks run in the order of `docs/internals/protocol.md`: shape and signatures ([`shape`]), the order of everything
 //! shown and the device's own numbers ([`order`]), what operations remember of each other ([`records`]), what
 //! this device remembers ([`memory`]), and whose tables are in force ([`handles`]). Elements of the order are
 //! the structures in the slots, the forecasts of pending and dead entries, the floor, and the own new forecast.
 //!
 //! Attack answered: a server that shows different histories to different devices (fork), an older history
 //! (rollback), or takes back or changes an operation (abort, replay). What remains possible is in
-//! `docs/threat-model.md`.
+//! `docs/proof.md`.
 
 mod epochs;
 mod handles;

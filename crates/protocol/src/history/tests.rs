@@ -1,6 +1,6 @@
 //! Past states of honest and of lying servers, by the very machines that ship.
 //!
-//! The table of lies in `docs/history.md` is what [`each_lie_is_refused`] checks.
+//! The table of lies in `docs/internals/history.md` is what [`each_lie_is_refused`] checks.
 
 use super::*;
 use crate::certificate::{Delta, Path};

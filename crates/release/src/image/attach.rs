@@ -83,7 +83,7 @@ pub fn attach(directory: &Path, target: &Path, reads: Reads) -> Result<(), Attac
     let names = mount(&image).map_err(|error| match error {
         Errno::NOTBLK => AttachError::Kernel {
             why: "it mounts EROFS from devices only; Linux 6.12 takes files. With an older one, use a loop device: \
-                  `mount -o loop,ro DIR/tree.erofs T`, and then overlay as docs/images.md has it"
+                  `mount -o loop,ro DIR/tree.erofs T`, and then overlay as docs/releases.md has it"
                 .into(),
         },
         error => refused(said(&image, error)),

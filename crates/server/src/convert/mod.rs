@@ -386,7 +386,7 @@ fn check_wish(
             )
         } else {
             "a bucket has one writer: with --order the blocks go to a block server, which may have them in the bucket \
-             (`holdfast blocks --blocks s3://...`, docs/operate.md)"
+             (`holdfast blocks --blocks s3://...`, docs/growing.md)"
                 .to_owned()
         }),
         _ => Ok(()),
@@ -401,7 +401,7 @@ fn check_whole(host: &Host) -> Result<(), ConvertError> {
     }
     if let Some((id, why)) = host.damaged().into_iter().find(|(_, why)| why != NEVER_CREATED) {
         return Err(ConvertError::Damaged(format!(
-            "the order of {id} is damaged ({why}): put it right first (docs/recovery.md)"
+            "the order of {id} is damaged ({why}): put it right first (docs/when-something-is-wrong.md)"
         )));
     }
     match host.file_systems().iter().find(|one| host.awaiting.has(&one.id())) {

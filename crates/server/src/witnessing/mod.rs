@@ -1,4 +1,4 @@
-//! Has witnesses co-sign the heads of every file system's log, every few seconds (`docs/witnesses.md`).
+//! Has witnesses co-sign the heads of every file system's log, every few seconds (`docs/internals/forks.md`).
 //!
 //! One thread a witness, so that none waits for a slow one. What a witness answers is believed as far as its signature
 //! reaches; what it does not answer holds nothing up: clients decide how old a head may be.

@@ -2,7 +2,7 @@
 //! that holds the server's key, its disk and its clock, and at times a member's key too.
 //!
 //! [`verdict`] plays each [`behaviour`] against each call of a victim and gives each pair a named verdict, which is the
-//! table of `docs/adversary.md`; [`chaos`] combines them at random, by seed. The [`oracle`] knows everything that any
+//! table of `docs/proof.md`; [`chaos`] combines them at random, by seed. The [`oracle`] knows everything that any
 //! client was ever told, and demands that one order explains it on every branch of the fork tree.
 
 pub mod behaviour;

@@ -1,5 +1,5 @@
 //! Lies, one by one: for each way a server can lie about the order and each operation it can do it to, what the
-//! victim makes of it. The table in `docs/threat-model.md` is made here ([`table`]) and checked by a test.
+//! victim makes of it. The table in `docs/proof.md` is made here ([`table`]) and checked by a test.
 
 use super::client::{Client, Wanted, Wish};
 use super::ledger::Ledger;

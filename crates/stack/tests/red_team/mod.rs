@@ -1,6 +1,6 @@
 //! The red team: each component of the stack as an enemy, a process that the real supervisor started in its real sandbox
 //! with the component's channels and rights, trying for each goal it must not reach. The table of who tried what and what
-//! came of it is `docs/red-team.md`. Needs root, FUSE and dosfstools, as `tests/stack.rs`.
+//! came of it is `docs/proof.md`. Needs root, FUSE and dosfstools, as `tests/stack.rs`.
 
 use crate::common::stack;
 
@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 use std::fs;
 
 const MARK: &str = "<!-- the red team: HOLDFAST_BLESS=1 scripts/test only stack::red_team:: -->\n";
-const DOCUMENT: &str = "../../docs/red-team.md";
+const DOCUMENT: &str = "../../docs/proof.md";
 /// More than anything needs for what is tried here, and less than what an enemy could have made it take.
 const GROWTH_MAX: u64 = 96 << 20;
 const FILES_GROWTH_MAX: usize = 700;
@@ -498,7 +498,7 @@ fn played(role: &'static str) -> Table {
     table
 }
 
-/// Proves: what `docs/red-team.md` says of a component and each goal.
+/// Proves: what `docs/proof.md` says of a component and each goal.
 fn proven(role: &'static str) {
     if is_blessing() {
         return;
