@@ -835,7 +835,7 @@ pub struct Completions {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   holdfast man --to ~/.local/share/man/man1
-  holdfast man --markdown > docs/manual.md")]
+  holdfast man --markdown > manual.md")]
 pub struct Man {
     /// Directory for the pages.
     #[arg(long, value_name = "DIR", required_unless_present = "markdown")]

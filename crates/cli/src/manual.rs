@@ -82,13 +82,12 @@ fn pages(directory: &Path) -> Outcome {
     std::fs::write(directory.join("holdfast-exit-codes.1"), page.render()).map_err(failed)
 }
 
-/// The whole manual, for `docs/manual.md`.
+/// The whole manual, as Markdown.
 pub fn markdown() -> String {
     let mut root = Cli::command().term_width(100);
     root.build();
     let mut text = String::from(
-        "# Manual\n\nThis is what `--help` says, command by command. It is made by `holdfast man --markdown`; a \
-         test holds it to the program.\n",
+        "# Manual\n\nThis is what `--help` says, command by command. It is made by `holdfast man --markdown`.\n",
     );
     describe(&mut root, "holdfast", &mut text);
     text.push_str("\n## Exit codes\n\n```text\n");
