@@ -1,6 +1,7 @@
 //! All integration tests of this crate, linked once: `scripts/test only sim::MODULE::`.
 
 mod adversary;
+mod documents;
 mod house;
 mod leases;
 mod order_honest;
