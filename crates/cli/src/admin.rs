@@ -190,6 +190,10 @@ pub fn run(command: &FsCommand, directories: &Directories, format: Format) -> Ou
         FsCommand::Rebuild(arguments) => crate::recovery::rebuild::run(arguments, format),
         FsCommand::Show(read) => show(&read.url, &read.key, directories, format, Membership::describe),
         FsCommand::Quota(arguments) => crate::quota::run(arguments, directories, format),
+        FsCommand::Import(arguments) => crate::import::run(arguments, directories, format),
+        FsCommand::Stats(arguments) => crate::stats::run(arguments, directories, format),
+        FsCommand::Reclaim(arguments) => crate::reclaim::run(arguments, directories, format),
+        FsCommand::State(arguments) => crate::state::run(arguments, directories, format),
         FsCommand::User(arguments) => match &arguments.command {
             UserCommand::List(read) => {
                 show(&read.url, &read.key, directories, format, Membership::list_users)

@@ -1,9 +1,11 @@
 //! The command line, as clap sees it. Everything that `--help`, the manual and completions say is here.
 
 mod convert;
+mod former;
 mod fs;
 
 pub use convert::ServerConvert;
+pub use former::AnyCommand;
 pub use fs::*;
 
 use crate::paths::Directories;
@@ -15,21 +17,27 @@ use holdfast_client::store::TransferMode;
 use std::path::PathBuf;
 
 /// A shared, writable file system on a server that nobody has to trust.
+///
+/// `Cli<Command>` is the command line as help, manual and completions show it; `Cli<AnyCommand>` is what is parsed: it has
+/// the former spellings too.
 #[derive(Debug, Parser)]
 #[command(
     name = "holdfast",
     version,
+    about = "A shared, writable file system on a server that nobody has to trust",
+    long_about = None,
     disable_help_subcommand = true,
     propagate_version = true,
     max_term_width = 100,
-    after_help = "Start with `holdfast keygen --help` and `holdfast fs create --help`; \
-                  `holdfast help exit-codes` explains exit codes.\n\
+    help_template = crate::manual::template(),
+    after_help = "`holdfast COMMAND --help` has examples, to begin with of `keygen`, `fs create` and `mount`.\n\
+                  `holdfast help --all` lists every command, `holdfast help exit-codes` explains exit codes.\n\
                   HOLDFAST_LOG=debug (or a filter such as holdfast_client=trace) makes servers and mounts say more."
 )]
-pub struct Cli {
+pub struct Cli<C: Subcommand> {
     /// What to do.
     #[command(subcommand)]
-    pub command: Command,
+    pub command: C,
     /// Where state and cache are kept.
     #[command(flatten)]
     pub directories: Directories,
@@ -44,7 +52,7 @@ pub struct Cli {
 /// The variable that says so for all commands.
 const REQUIRE_SANDBOX: &str = "HOLDFAST_REQUIRE_SANDBOX";
 
-impl Cli {
+impl<C: Subcommand> Cli<C> {
     /// Has this process heed what was said for all commands. Before it starts anything.
     pub fn heed(&self) {
         if self.require_sandbox {
@@ -58,98 +66,56 @@ pub fn handed_on() -> Option<(&'static str, &'static str)> {
     holdfast_components::all_walls_are_required().then_some((REQUIRE_SANDBOX, "1"))
 }
 
-/// The commands.
+/// The commands. `manual::READERS` groups most of them by who uses them.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Make a key and print its public line.
     Keygen(Keygen),
-    /// Run a server: consistency server and, unless they are elsewhere, its blocks.
-    Server(Server),
-    /// Run a block server, for servers on other machines.
-    Blocks(crate::blocks::Blocks),
-    /// Create and administer file systems.
-    Fs(Fs),
-    /// Mount a file system.
+    /// Mount a file system or a release.
     Mount(Mount),
     /// Unmount a file system, after publishing everything unsaved.
     Umount(Umount),
-    /// Say what the mounts of this user do; alarms in words.
+    /// Say how the mounts of this user are doing; alarms in words.
     Status(Status),
-    /// Show figures of the mounts of this user.
-    Stats(crate::stats::Stats),
-    /// Show what is cached on this machine; pin, clear and check it.
-    Cache(crate::cache::Cache),
-    /// Bring a tree that exists into a file system.
-    Import(crate::import::args::Import),
-    /// List, show, export and verify evidence of a server's misbehaviour; lay two histories side by side.
-    Evidence(Evidence),
-    /// Carry a device's state to another machine.
-    State(crate::state::StateArguments),
-    /// Find and copy out what could not be saved to the server.
-    Salvage(Salvage),
-    /// List, copy out and remove versions of files that somebody overwrote without having seen them.
-    Conflicts(Conflicts),
-    /// Name the present state of a file system, so that it is kept; list and remove such names.
-    Snapshot(crate::history::args::Snapshot),
     /// Show the versions of a file that past states have.
     History(crate::history::args::History),
     /// Bring back a file or directory as it was in a past state.
     Restore(crate::history::args::Restore),
-    /// Remove files of this user and its groups that no directory names any more.
-    Reclaim(Reclaim),
-    /// Publish a directory as a signed release.
-    Publish(reading::args::Publish),
-    /// Make a directory a mirror of a release, or bring it up to date.
-    Pull(reading::args::Pull),
-    /// List a directory of a release, without a mount.
-    Ls(reading::args::Ls),
-    /// Print files of a release, verified.
-    Cat(reading::args::Cat),
-    /// Copy a file or a tree out of a release, verified.
-    Get(reading::args::Get),
-    /// Make an image of a release, which the kernel mounts by itself.
-    Export(crate::image::args::Export),
-    /// Verify a release, or one path of it, every byte.
-    Verify(reading::args::Verify),
-    /// Keys, renewals and revocation of signed releases.
+    /// Name the present state of a file system, so that it is kept.
+    Snapshot(crate::history::args::Snapshot),
+    /// List and fetch versions of files that somebody overwrote unseen.
+    Conflicts(Conflicts),
+    /// Find and copy out what could not be saved to the server.
+    Salvage(Salvage),
+    /// Create and administer file systems, import into them, rebuild them.
+    Fs(Fs),
+    /// Run a server, or a block server for others; look after its data.
+    Server(Server),
+    /// Publish signed releases; mirror, read and verify them.
     Release(crate::release::args::Release),
+    /// Protect disks and images: every block that is read is verified.
+    Volume(Volume),
+    /// Say which programs may open a file, and why; start one clean.
+    Program(crate::programs::args::Program),
+    /// Show what is cached on this machine; pin, clear and check it.
+    Cache(crate::cache::Cache),
+    /// Show, verify and compare evidence of a server's misbehaviour.
+    Evidence(Evidence),
     /// Run a witness, which keeps servers from showing people different histories for long.
     Witness(crate::witness::args::Witness),
-    /// Show the devices that a mount meets directly, and what was agreed on; go on without one that is lost.
-    Peers(crate::peers::args::Peers),
-    /// Serve a signed release to anybody, as a mirror.
-    Serve(Serve),
-    /// Show a release, or a directory, to people who have only a browser.
-    Gateway(crate::gateway::Gateway),
     /// Mount file systems and releases by names that contain their IDs, when they are used.
     Automount(crate::automount::args::Automount),
-    /// Protect disks and images: every block is verified, in place, under any file system.
-    Volume(crate::volume::args::Volume),
     /// Show the sandboxed processes of this user: what each may do, and behind which walls.
     Components(crate::components::Components),
-    /// Say which programs of this machine may open a file; on volumes, also which users.
-    Acl(crate::programs::args::Acl),
-    /// Give files on volumes away, and accept them.
-    Owner(crate::programs::args::Owner),
-    /// Let others act in your name on a volume, and take that back.
-    Credential(crate::programs::args::Credential),
-    /// Say why a program is let in to a file or refused, and who was.
-    Why(crate::programs::args::Why),
-    /// Start a program clean, so that files with rules can tell it from others.
-    Run(crate::programs::args::Run),
-    /// Hash programs; sign lists of a package's programs.
-    Program(crate::programs::args::Program),
-    /// Run the helper that identifies programs (as root).
-    Callers(crate::programs::args::Callers),
     /// Print a completion script for a shell.
     Completions(Completions),
     /// Write manual pages, or print the manual as Markdown.
     Man(Man),
-    /// Explain a command, or `exit-codes`.
+    /// Explain a command, or `exit-codes`; list all commands.
     Help(Help),
-    /// (The process that removes mounts of a process that died.)
-    #[command(hide = true)]
-    Watch,
+    /// `holdfast server blocks` by its former spelling, which has no options of `holdfast server` beside it.
+    #[command(skip)]
+    Blocks(Box<crate::blocks::Blocks>),
 }
 
 /// `holdfast keygen`
@@ -201,8 +167,8 @@ pub struct Server {
     /// Address and port to listen on.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:7440")]
     pub listen: String,
-    /// Keep the blocks at a block server (`holdfast blocks`) or in a bucket of an S3-compatible object store, instead of in
-    /// the data directory, which must be new; from then on it is remembered.
+    /// Keep the blocks at a block server (`holdfast server blocks`) or in a bucket of an S3-compatible object store, instead
+    /// of in the data directory, which must be new; from then on it is remembered.
     #[arg(long, value_name = "HF+BLOCKS://HOST:PORT/KEY|S3://BUCKET/PREFIX?endpoint=URL", value_parser = Unrepeated(|text| text.parse::<holdfast_server::BlocksAt>()))]
     pub blocks: Option<holdfast_server::BlocksAt>,
     /// Keep the order in etcd instead of in the data directory, which must be new, so that another server goes on when this
@@ -328,6 +294,8 @@ pub enum CreateBy {
 /// What can be done with a server's data directory.
 #[derive(Debug, Subcommand)]
 pub enum ServerCommand {
+    /// Run a block server, which has the blocks of servers on other machines.
+    Blocks(Box<crate::blocks::Blocks>),
     /// Collect garbage now. The server may be running or not.
     Gc(ServerData),
     /// Read everything and report damage. The server may be running or not.
@@ -341,7 +309,7 @@ pub enum ServerCommand {
     Unhold(ServerUnhold),
     /// Hand a file system over to another server that has the order in the same place (--state).
     Move(ServerMove),
-    /// Print the server's public key, for `holdfast blocks --allow`; both are made if they are not there.
+    /// Print the server's public key, for `holdfast server blocks --allow`; both are made if they are not there.
     Key(ServerData),
     /// Allow a key to create file systems here from other machines.
     Allow(ServerAllow),
@@ -482,7 +450,7 @@ Options there: id=ID, mirror=URL, revocations=DIR, refresh=SECONDS, allow_stale,
 cache_mib=MIB, allow_other, noexec.")]
 pub struct Mount {
     /// Address: hf://HOST:PORT/FSID; or of a release hf+release:ID@MIRROR, or a mirror (https://HOST/PATH/) and --id;
-    /// or the directory of an image (`holdfast export`)
+    /// or the directory of an image (`holdfast release export`)
     #[arg(value_name = "URL")]
     pub url: String,
     /// Empty directory to mount on.
@@ -507,7 +475,7 @@ pub struct Mount {
     /// Let no program be run from the mount.
     #[arg(long)]
     pub no_exec: bool,
-    /// Where the helper listens that identifies programs for files with rules (`holdfast acl`), if not in
+    /// Where the helper listens that identifies programs for files with rules (`holdfast program acl`), if not in
     /// /run/holdfast. It must run as root.
     #[arg(long, value_name = "PATH")]
     pub callers: Option<PathBuf>,
@@ -689,6 +657,8 @@ pub enum EvidenceCommand {
     },
     /// Lay two histories side by side in a directory.
     Merge(crate::evidence::merge::Merge),
+    /// Show the devices that a mount meets directly, and what was agreed on; go on without one that is lost.
+    Peers(crate::peers::args::Peers),
 }
 
 /// `holdfast salvage`
@@ -731,11 +701,11 @@ pub struct Conflicts {
     pub which: Option<String>,
 }
 
-/// `holdfast reclaim`
+/// `holdfast fs reclaim`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  holdfast reclaim --dry-run
-  holdfast reclaim ~/shared
+  holdfast fs reclaim --dry-run
+  holdfast fs reclaim ~/shared
 
 Whoever may write a directory may remove names of other people's files in it; the files stay their
 owners', without a name, and take up space. This goes through the whole file system and removes those
@@ -778,14 +748,14 @@ pub enum ConflictsCommand {
     },
 }
 
-/// `holdfast serve`
+/// `holdfast release serve`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  holdfast serve /srv/release
-  holdfast serve /srv/release --listen '[::]:80' --threads 2
-  holdfast serve ./release --origin hf://HOST/FSID --key reader.key
+  holdfast release serve /srv/release
+  holdfast release serve /srv/release --listen '[::]:80' --threads 2
+  holdfast release serve ./release --origin hf://HOST/FSID --key reader.key
 
-RELEASEDIR is what `holdfast publish` makes and any mirror is a copy of. The server holds no key
+RELEASEDIR is what `holdfast release publish` makes and any mirror is a copy of. The server holds no key
 and understands nothing of it: whoever reads the release checks every byte, so it does not matter
 who serves it. What changes in the directory is served within a second or so. Plain HTTP will do;
 where HTTPS is wanted, put any web server before it, or let that serve the directory itself: the
@@ -822,6 +792,34 @@ pub struct Serve {
     pub memory: u64,
 }
 
+/// `holdfast volume`
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  holdfast volume protect disk.img --log disk.log --key disk.key
+  holdfast volume attach disk.img --loop
+  mount /dev/loop0 /mnt
+  holdfast volume status
+  umount /mnt && holdfast volume detach disk.img
+
+docs/volumes.md says what is promised, and walks through all of it.")]
+pub struct Volume {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: VolumeCommand,
+}
+
+/// What can be done with volumes, and with the files on them.
+#[derive(Debug, Subcommand)]
+pub enum VolumeCommand {
+    /// Commands on a volume as a whole.
+    #[command(flatten)]
+    Whole(crate::volume::args::VolumeCommand),
+    /// Give files on volumes away, and accept them.
+    Owner(crate::programs::args::Owner),
+    /// Let others act in your name on a volume, and take that back.
+    Credential(crate::programs::args::Credential),
+}
+
 /// `holdfast completions`
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
@@ -847,7 +845,14 @@ pub struct Man {
 
 /// `holdfast help`
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast help release publish
+  holdfast help exit-codes
+  holdfast help --all")]
 pub struct Help {
+    /// List every command, one a line.
+    #[arg(long, conflicts_with = "topic")]
+    pub all: bool,
     /// Command (and subcommand), or `exit-codes`.
     #[arg(value_name = "TOPIC")]
     pub topic: Vec<String>,

@@ -1,4 +1,4 @@
-//! `holdfast blocks`: runs a block server, which has the blocks of servers on other machines.
+//! `holdfast server blocks`: runs a block server, which has the blocks of servers on other machines.
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Format;
@@ -13,18 +13,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// `holdfast blocks`
+/// `holdfast server blocks`
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "Examples:
-  holdfast server key --data /srv/holdfast                      (on the server's machine: prints its key)
-  holdfast blocks --data /srv/blocks --allow 'ssh-ed25519 AAAA... holdfast server'
-  holdfast blocks key --data /srv/blocks                        (prints the key at the end of the address)
+  holdfast server key --data /srv/holdfast                 (on the server's machine: prints its key)
+  holdfast server blocks --data /srv/blocks --allow 'ssh-ed25519 AAAA... holdfast server'
+  holdfast server blocks key --data /srv/blocks            (prints the key at the end of the address)
   holdfast server --data /srv/holdfast --blocks hf+blocks://blocks.example.org:7441/KEY
-  holdfast blocks --data /srv/blocks --allow server.pub --blocks 's3://my-bucket/holdfast?endpoint=https://s3.example.org&durability=object'
-  holdfast blocks ... --stand-by etcd://a.example.org,b.example.org,c.example.org/holdfast    (on several machines)
-  holdfast blocks ... --stand-by etcd://a.example.org,b.example.org,c.example.org/holdfast --shards 8    (all of them serve)
+  holdfast server blocks --data /srv/blocks --allow server.pub \
+    --blocks 's3://my-bucket/holdfast?endpoint=https://s3.example.org&durability=object'
+  holdfast server blocks ... --stand-by etcd://a.example.org,b.example.org/holdfast             (on several machines)
+  holdfast server blocks ... --stand-by etcd://a.example.org,b.example.org/holdfast --shards 8  (all of them serve)
 
 Each server that is allowed has blocks of its own here, under its key. Neither this machine nor the server's is
 trusted by clients: they check every block. The server checks them too, and notices if an older copy of the blocks,
@@ -95,7 +96,7 @@ pub struct BlocksData {
     pub data: PathBuf,
 }
 
-/// `holdfast blocks`
+/// `holdfast server blocks`
 pub fn run(arguments: &Blocks, format: Format) -> Outcome {
     match (&arguments.command, &arguments.data) {
         (Some(BlocksCommand::Key(data)), _) => {

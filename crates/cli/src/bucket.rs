@@ -1,4 +1,5 @@
-//! A release in a bucket: what `holdfast publish` and `holdfast pull` do with a place `s3://BUCKET/PREFIX`.
+//! A release in a bucket: what `holdfast release publish` and `holdfast release pull` do with an address of the form
+//! `s3://BUCKET/PREFIX`.
 //!
 //! What is published is made in a copy of the release on this machine, in the cache directory, and sent from there. The
 //! copy is made again from the bucket where it is missing, so it may be removed; then all of the release is fetched once.
@@ -242,11 +243,11 @@ impl From<SendError> for Failure {
             SendError::Away { .. } => Failure::new(Exit::Unavailable, text)
                 .hint("what was sent is not sent again: run the same once more when it is back"),
             SendError::Nothing(_) => {
-                Failure::new(Exit::NoInput, text).hint("`holdfast publish` puts one there")
+                Failure::new(Exit::NoInput, text).hint("`holdfast release publish` puts one there")
             }
             SendError::Foreign { .. } => Failure::new(Exit::CannotCreate, text),
             SendError::Behind { .. } => Failure::new(Exit::Protocol, text)
-                .hint("`holdfast pull` brings the directory up to date; then publish or send again"),
+                .hint("`holdfast release pull` brings the directory up to date; then publish or send again"),
             SendError::Stopped => Failure::new(Exit::Failed, text),
         }
     }

@@ -41,6 +41,7 @@ pub fn run(arguments: &Evidence, directories: &Directories, format: Format) -> O
         }
         EvidenceCommand::Verify { files } => verify::run(files, format),
         EvidenceCommand::Merge(arguments) => merge::run(arguments, directories, format),
+        EvidenceCommand::Peers(arguments) => crate::peers::run(arguments, directories, format),
     }
 }
 

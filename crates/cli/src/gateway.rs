@@ -1,4 +1,4 @@
-//! `holdfast gateway`: a release or a directory as pages.
+//! `holdfast release gateway`: a release or a directory as pages.
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::paths::Directories;
@@ -11,12 +11,12 @@ use holdfast_release::layout;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// `holdfast gateway`
+/// `holdfast release gateway`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  holdfast gateway hf+release:4f1c...@https://mirror.example/release/
-  holdfast gateway https://mirror.example/release/ --id 4f1c... --listen 0.0.0.0:8017 --host files.example.org
-  holdfast gateway ~/shared
+  holdfast release gateway hf+release:4f1c...@https://mirror.example/release/
+  holdfast release gateway https://mirror.example/release/ --id 4f1c... --listen 0.0.0.0:8017 --host files.example.org
+  holdfast release gateway ~/shared
 
 Pages to browse, search, preview and download, which work without JavaScript. Of a release, every byte is verified here, \
 before it is shown; whoever looks at it trusts this machine and the way to it, so use it on your own machine, or behind a \
@@ -49,7 +49,7 @@ pub struct Gateway {
     pub idle: u64,
 }
 
-/// `holdfast gateway`
+/// `holdfast release gateway`
 pub fn run(arguments: &Gateway, directories: &Directories) -> Outcome {
     logging::to_stderr();
     limits::raise_open_files();

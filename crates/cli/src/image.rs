@@ -1,4 +1,4 @@
-//! Images of releases: `holdfast export`, and what `mount`, `verify` and `status` do with them.
+//! Images of releases: `holdfast release export`, and what `mount`, `verify` and `status` do with them.
 
 pub mod args;
 
@@ -23,7 +23,7 @@ pub fn is_meant(name: &str) -> bool {
     image::is_image(Path::new(name))
 }
 
-/// `holdfast export`
+/// `holdfast release export`
 pub fn export(arguments: &Export, directories: &Directories, format: Format) -> Outcome {
     let Named { mirrors, .. } = arguments.source.named()?;
     let release = arguments.source.open(directories)?;
@@ -79,7 +79,7 @@ struct Verified {
     checked: Checked,
 }
 
-/// `holdfast verify` of an image's directory.
+/// `holdfast release verify` of an image's directory.
 pub fn verify(arguments: &Verify, directories: &Directories, format: Format) -> Outcome {
     let usage = |message: &str| Failure::new(Exit::Usage, message);
     if arguments.as_of.is_some() || arguments.path.as_os_str() != "." {
@@ -133,7 +133,9 @@ pub fn verify(arguments: &Verify, directories: &Directories, format: Format) -> 
         let of = &verified.of;
         let newer = match newer {
             0 => String::new(),
-            count => format!("\n{count} newer releases are out; `holdfast export` brings it up to date."),
+            count => {
+                format!("\n{count} newer releases are out; `holdfast release export` brings it up to date.")
+            }
         };
         format!(
             "{} is release {}{} of {}, of {}: all {} names and {} bytes are as signed.{newer}",
@@ -183,7 +185,10 @@ pub fn says(source: &str) -> Option<Vec<String>> {
         Ok(of) => format!("image of release {}{} of {}", of.sequence, title(&of), of.id),
         Err(error) => error.to_string(),
     };
-    Some(vec![first, format!("`holdfast verify {}` compares it with what was signed", directory.display())])
+    Some(vec![
+        first,
+        format!("`holdfast release verify {}` compares it with what was signed", directory.display()),
+    ])
 }
 
 fn attach_failure(error: AttachError) -> Failure {
@@ -193,7 +198,7 @@ fn attach_failure(error: AttachError) -> Failure {
         AttachError::NotRoot | AttachError::NotYours(_) => Failure::new(Exit::NotAllowed, text),
         AttachError::Kernel { .. } => Failure::new(Exit::System, text),
         AttachError::Refused { .. } => Failure::new(Exit::MountPoint, text).hint(
-            "`holdfast verify` tells whether the image is whole; docs/releases.md how to mount it by hand",
+            "`holdfast release verify` tells whether the image is whole; docs/releases.md how to mount it by hand",
         ),
     }
 }

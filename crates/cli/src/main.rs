@@ -51,7 +51,7 @@ mod watch;
 mod which;
 mod witness;
 
-use args::{Cli, Command};
+use args::{AnyCommand, Cli, Command, VolumeCommand};
 use clap::Parser;
 use clap::error::ErrorKind;
 use exit::{Exit, Failure, Outcome};
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     if arguments.next().is_some_and(|name| mount::helper::is_meant(&name)) {
         return mount::helper::main(arguments);
     }
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::<AnyCommand>::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
             let asked = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
@@ -101,52 +101,40 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(cli: Cli, format: Format) -> Outcome {
+fn run(cli: Cli<AnyCommand>, format: Format) -> Outcome {
     let directories = &cli.directories.without_empty();
-    match &cli.command {
+    let command = match cli.command {
+        AnyCommand::Watch => return watch::watch(),
+        AnyCommand::Command(command) => *command,
+        AnyCommand::Former(former) => (*former).into(),
+    };
+    match &command {
         Command::Keygen(arguments) => keygen::run(arguments, format),
-        Command::Server(arguments) => server::run(arguments, directories, format),
-        Command::Blocks(arguments) => blocks::run(arguments, format),
-        Command::Fs(arguments) => admin::run(&arguments.command, directories, format),
         Command::Mount(arguments) => mount::mount(arguments, directories, format),
         Command::Umount(arguments) => mount::umount(arguments, directories, format),
         Command::Status(arguments) => status::status(arguments, directories, format),
-        Command::Stats(arguments) => stats::run(arguments, directories, format),
-        Command::Cache(arguments) => cache::run(arguments, directories, format),
-        Command::Import(arguments) => import::run(arguments, directories, format),
-        Command::Evidence(arguments) => evidence::run(arguments, directories, format),
-        Command::State(arguments) => state::run(arguments, directories, format),
-        Command::Salvage(arguments) => salvage::run(arguments, directories, format),
-        Command::Conflicts(arguments) => conflicts::run(arguments, directories, format),
-        Command::Snapshot(arguments) => history::snapshot(arguments, directories, format),
         Command::History(arguments) => history::versions(arguments, directories, format),
         Command::Restore(arguments) => history::restore::run(arguments, directories, format),
-        Command::Release(arguments) => release::run(arguments, format),
-        Command::Reclaim(arguments) => reclaim::run(arguments, directories, format),
-        Command::Publish(arguments) => publish::run(arguments, directories, format),
-        Command::Pull(arguments) => pull::run(arguments, directories, format),
-        Command::Ls(arguments) => reading::ls(arguments, directories, format),
-        Command::Cat(arguments) => reading::cat(arguments, directories),
-        Command::Get(arguments) => reading::get(arguments, directories, format),
-        Command::Export(arguments) => image::export(arguments, directories, format),
-        Command::Verify(arguments) => reading::verify(arguments, directories, format),
+        Command::Snapshot(arguments) => history::snapshot(arguments, directories, format),
+        Command::Conflicts(arguments) => conflicts::run(arguments, directories, format),
+        Command::Salvage(arguments) => salvage::run(arguments, directories, format),
+        Command::Fs(arguments) => admin::run(&arguments.command, directories, format),
+        Command::Server(arguments) => server::run(arguments, directories, format),
+        Command::Release(arguments) => release::run(arguments, directories, format),
+        Command::Volume(arguments) => match &arguments.command {
+            VolumeCommand::Whole(command) => volume::run(command, directories, format),
+            VolumeCommand::Owner(arguments) => programs::owned::owner(arguments, format),
+            VolumeCommand::Credential(arguments) => programs::credential::run(arguments, format),
+        },
+        Command::Program(arguments) => programs::program(arguments, directories, format),
+        Command::Cache(arguments) => cache::run(arguments, directories, format),
+        Command::Evidence(arguments) => evidence::run(arguments, directories, format),
         Command::Witness(arguments) => witness::run(arguments, format),
-        Command::Peers(arguments) => peers::run(arguments, directories, format),
-        Command::Serve(arguments) => serve::run(arguments),
-        Command::Gateway(arguments) => gateway::run(arguments, directories),
         Command::Automount(arguments) => automount::run(arguments, directories, format),
         Command::Components(arguments) => components::run(arguments, format),
-        Command::Volume(arguments) => volume::run(arguments, directories, format),
-        Command::Acl(arguments) => programs::acl::run(arguments, directories, format),
-        Command::Owner(arguments) => programs::owned::owner(arguments, format),
-        Command::Credential(arguments) => programs::credential::run(arguments, format),
-        Command::Why(arguments) => programs::why::run(arguments, directories, format),
-        Command::Run(arguments) => programs::run(arguments),
-        Command::Program(arguments) => programs::program(arguments, format),
-        Command::Callers(arguments) => programs::callers(arguments),
         Command::Completions(arguments) => manual::completions(arguments),
         Command::Man(arguments) => manual::man(arguments),
         Command::Help(arguments) => manual::help(arguments),
-        Command::Watch => watch::watch(),
+        Command::Blocks(arguments) => blocks::run(arguments, format),
     }
 }

@@ -1,28 +1,80 @@
 //! Help, manual pages and completions, all made from the command line's own description.
 
-use crate::args::{Cli, Completions, Help, Man};
+use crate::args::{AnyCommand, Cli, Command, Completions, Help, Man};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{line, table};
-use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Subcommand};
 use std::path::Path;
+
+/// The commands that the help at the top shows, by who uses them. `holdfast help --all` has the others too.
+const READERS: [(&str, &[&str]); 5] = [
+    (
+        "Working with files",
+        &["keygen", "mount", "umount", "status", "history", "restore", "snapshot", "conflicts", "salvage"],
+    ),
+    ("For administrators", &["fs", "server"]),
+    ("For publishers", &["release"]),
+    ("Disks and programs", &["volume", "program"]),
+    ("Looking closer", &["cache", "evidence"]),
+];
+
+/// How the help at the top is laid out: [`READERS`], one command a line, between usage and options.
+pub fn template() -> String {
+    let commands = Command::augment_subcommands(clap::Command::new("holdfast"));
+    let width = READERS.iter().flat_map(|(_, names)| *names).map(|name| name.len()).max().unwrap_or(0);
+    let mut text = String::from("{about-with-newline}\n{usage-heading} {usage}\n");
+    for (readers, names) in READERS {
+        text += &format!("\n{readers}:\n");
+        for name in names {
+            let about = commands.find_subcommand(name).and_then(clap::Command::get_about);
+            text += &format!("  {name:width$}  {}\n", about.map(ToString::to_string).unwrap_or_default());
+        }
+    }
+    text + "\nOptions:\n{options}{after-help}"
+}
 
 /// `holdfast help`
 pub fn help(arguments: &Help) -> Outcome {
+    if arguments.all {
+        return line(&all());
+    }
     if arguments.topic == ["exit-codes"] {
         return line(&exit_codes());
     }
     let topics: Vec<&str> = arguments.topic.iter().map(String::as_str).collect();
     let mut command = command(&topics).ok_or_else(|| {
         Failure::new(Exit::Usage, format!("there is no help about '{}'", topics.join(" ")))
-            .hint("`holdfast help` lists the commands; another topic is exit-codes")
+            .hint("`holdfast help --all` lists the commands; another topic is exit-codes")
     })?;
-    line(command.render_long_help().to_string().trim_end())
+    // At the top the short help is the one that people look for.
+    let text = match topics.is_empty() {
+        true => command.render_help(),
+        false => command.render_long_help(),
+    };
+    line(text.to_string().trim_end())
 }
 
-/// A command, by the words behind `holdfast`.
+/// Every command that does something by itself, one a line, with the first sentence about it.
+fn all() -> String {
+    fn leaves(command: &clap::Command, name: &str, rows: &mut Vec<Vec<String>>) {
+        if !command.is_subcommand_required_set() {
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            let sentence = about.split(". ").next().unwrap_or_default();
+            rows.push(vec![name.to_owned(), sentence.to_owned()]);
+        }
+        for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
+            leaves(inner, &format!("{name} {}", inner.get_name()), rows);
+        }
+    }
+    let mut rows = Vec::new();
+    leaves(&Cli::<Command>::command(), "holdfast", &mut rows);
+    format!("{}\n\n`holdfast COMMAND --help` has options and examples of each.", table(&rows))
+}
+
+/// A command, by the words behind `holdfast`; also by its former spelling.
 fn command(words: &[&str]) -> Option<clap::Command> {
-    let mut root = Cli::command();
+    let mut root = Cli::<AnyCommand>::command();
     // Building fills in full names and the options that all commands share.
     root.build();
     words.iter().try_fold(root, |command, word| command.find_subcommand(word).cloned())
@@ -41,7 +93,7 @@ pub fn of_missing_command(error: &clap::Error) -> Option<(String, clap::builder:
 /// `holdfast completions`
 pub fn completions(arguments: &Completions) -> Outcome {
     let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, &mut Cli::command(), "holdfast", &mut script);
+    clap_complete::generate(arguments.shell, &mut Cli::<Command>::command(), "holdfast", &mut script);
     line(String::from_utf8_lossy(&script).trim_end())
 }
 
@@ -68,7 +120,7 @@ fn pages(directory: &Path) -> Outcome {
     let failed =
         |error: std::io::Error| Failure::new(Exit::CannotCreate, format!("{}: {error}", directory.display()));
     std::fs::create_dir_all(directory).map_err(failed)?;
-    clap_mangen::generate_to(Cli::command(), directory).map_err(failed)?;
+    clap_mangen::generate_to(Cli::<Command>::command(), directory).map_err(failed)?;
     let mut page = clap_mangen::roff::Roff::new();
     page.control("TH", ["holdfast-exit-codes", "1"]);
     page.control("SH", ["NAME"]);
@@ -84,7 +136,7 @@ fn pages(directory: &Path) -> Outcome {
 
 /// The whole manual, as Markdown.
 pub fn markdown() -> String {
-    let mut root = Cli::command().term_width(100);
+    let mut root = Cli::<Command>::command().term_width(100);
     root.build();
     let mut text = String::from(
         "# Manual\n\nThis is what `--help` says, command by command. It is made by `holdfast man --markdown`.\n",

@@ -1,4 +1,4 @@
-//! `holdfast publish`: a directory becomes a signed release.
+//! `holdfast release publish`: a directory becomes a signed release.
 
 use crate::bucket::{self, Target};
 use crate::exit::{Exit, Failure, Outcome, without_sandbox};
@@ -63,7 +63,7 @@ impl From<PublishError> for Failure {
             PublishError::Misbehaved(_) => Exit::Data,
             PublishError::Sandbox(_) => {
                 return Failure::new(Exit::System, error.to_string()).hint(without_sandbox(
-                    "`holdfast publish --one-process` parses the tree in the process that has the keys",
+                    "`holdfast release publish --one-process` parses the tree in the process that has the keys",
                 ));
             }
             PublishError::Unfit { .. } | PublishError::Ended(_) | PublishError::Stopped => Exit::Failed,
@@ -72,7 +72,7 @@ impl From<PublishError> for Failure {
     }
 }
 
-/// `holdfast publish`
+/// `holdfast release publish`
 pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Outcome {
     let bucket =
         bucket::address(&arguments.to).map(|address| Target::open(address, directories)).transpose()?;
@@ -85,7 +85,8 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
     if live.is_some() && bucket.is_some() {
         let message = "the data of a live file system stays at its server, and a bucket cannot reach that";
         return Err(Failure::new(Exit::Usage, message).hint(
-            "publish into a directory, and send it with `holdfast pull RELEASEDIR s3://... --origin URL --key KEY`",
+            "publish into a directory, and send it with `holdfast release pull RELEASEDIR s3://... --origin URL --key \
+             KEY`",
         ));
     }
     let origin = live.as_ref().map(|live| live.address.to_string());
@@ -352,7 +353,7 @@ fn describe(done: &Done) -> String {
         );
         if let Some(bucket) = &done.bucket {
             let (id, folder) = (&done.id, done.directory.display());
-            text += &format!("\nThen send it:\n  holdfast pull hf+release:{id}@{folder} '{bucket}'");
+            text += &format!("\nThen send it:\n  holdfast release pull hf+release:{id}@{folder} '{bucket}'");
         }
         return text;
     }
@@ -362,30 +363,30 @@ fn describe(done: &Done) -> String {
         text += &match done.first {
             true => format!(
                 " Where everybody may read there, anybody who has its ID can:\n  holdfast mount {url} DIR --id {0}\nWho \
-                 has credentials can in any case:\n  holdfast ls 'hf+release:{0}@{bucket}'",
+                 has credentials can in any case:\n  holdfast release ls 'hf+release:{0}@{bucket}'",
                 done.id
             ),
-            false => format!(" Try it: holdfast ls 'hf+release:{}@{bucket}'", done.id),
+            false => format!(" Try it: holdfast release ls 'hf+release:{}@{bucket}'", done.id),
         };
         return text;
     }
     let link = format!("hf+release:{}@{}", done.id, done.directory.display());
     text += &match (done.first, &done.origin) {
         (true, Some(origin)) => format!(
-            "\nThe data of its files stays at {origin}. Offer it with any member's key:\n  holdfast serve {0} --origin \
-             {origin} --key KEY\nor make a mirror that stands alone, for any web server:\n  holdfast pull \
+            "\nThe data of its files stays at {origin}. Offer it with any member's key:\n  holdfast release serve {0} \
+             --origin {origin} --key KEY\nor make a mirror that stands alone, for any web server:\n  holdfast release pull \
              hf+release:{1}@{0} MIRROR --origin {origin} --key KEY\nTell people its ID, by a way that they trust.",
             done.directory.display(),
             done.id
         ),
         (true, None) => format!(
-            "\nCopy {} to any web server (or run `holdfast serve` on it) and tell people its ID, by a way that they \
-             trust. They can then, from anywhere:\n  holdfast mount https://HOST/PATH/ DIR --id {}\nTry it here:\n  \
-             holdfast ls {link}",
+            "\nCopy {} to any web server (or run `holdfast release serve` on it) and tell people its ID, by a way that \
+             they trust. They can then, from anywhere:\n  holdfast mount https://HOST/PATH/ DIR --id {}\nTry it here:\n  \
+             holdfast release ls {link}",
             done.directory.display(),
             done.id
         ),
-        (false, _) => format!("Try it: holdfast ls {link}"),
+        (false, _) => format!("Try it: holdfast release ls {link}"),
     };
     text
 }

@@ -1,4 +1,4 @@
-//! `holdfast pull`: a directory becomes a mirror of a release, or is brought up to date.
+//! `holdfast release pull`: a directory becomes a mirror of a release, or is brought up to date.
 
 use crate::bucket::{self, Target};
 use crate::exit::{Exit, Failure, Outcome};
@@ -39,7 +39,7 @@ struct Sent {
     report: holdfast_release::send::Report,
 }
 
-/// `holdfast pull`
+/// `holdfast release pull`
 pub fn run(arguments: &Pull, directories: &Directories, format: Format) -> Outcome {
     let source =
         ReleaseSource { release: arguments.source.clone(), demands: arguments.demands.clone(), cache_mib: 0 };

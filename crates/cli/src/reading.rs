@@ -1,4 +1,4 @@
-//! Naming and opening releases; and `holdfast ls`, `cat`, `get`, `verify`, which read them without a mount.
+//! Naming and opening releases; and `holdfast release ls`, `cat`, `get`, `verify`, which read them without a mount.
 
 pub mod args;
 mod get;
@@ -262,7 +262,7 @@ fn listed(name: &[u8], inode: &Inode) -> Listed {
     }
 }
 
-/// `holdfast ls`
+/// `holdfast release ls`
 pub fn ls(arguments: &Ls, directories: &Directories, format: Format) -> Outcome {
     let release = arguments.source.open(directories)?;
     let _bad = BadMirrors(&release);
@@ -307,7 +307,7 @@ pub fn ls(arguments: &Ls, directories: &Directories, format: Format) -> Outcome 
     })
 }
 
-/// `holdfast cat`
+/// `holdfast release cat`
 pub fn cat(arguments: &Cat, directories: &Directories) -> Outcome {
     let release = arguments.source.open(directories)?;
     let _bad = BadMirrors(&release);
@@ -319,7 +319,7 @@ pub fn cat(arguments: &Cat, directories: &Directories) -> Outcome {
         let node = find(tree, path, true)?;
         if node.inode.kind != InodeKind::File {
             let message = format!("{}: a {}", String::from_utf8_lossy(path), kind_of(node.inode.kind));
-            return Err(Failure::new(Exit::NoInput, message).hint("`holdfast ls` lists directories"));
+            return Err(Failure::new(Exit::NoInput, message).hint("`holdfast release ls` lists directories"));
         }
         let written = copy(tree, &node, path, &mut |bytes| out.write_all(bytes));
         match written {
@@ -370,7 +370,7 @@ struct Verified {
     bytes: u64,
 }
 
-/// `holdfast verify`
+/// `holdfast release verify`
 pub fn verify(arguments: &Verify, directories: &Directories, format: Format) -> Outcome {
     if crate::image::is_meant(&arguments.source.release) {
         return crate::image::verify(arguments, directories, format);

@@ -1,4 +1,4 @@
-//! `holdfast reclaim`: removing files that no directory names any more.
+//! `holdfast fs reclaim`: removing files that no directory names any more.
 
 use crate::args::Reclaim;
 use crate::control::Order;
@@ -17,7 +17,7 @@ struct Found {
     reclaimed: Reclaimed,
 }
 
-/// `holdfast reclaim`
+/// `holdfast fs reclaim`
 pub fn run(arguments: &Reclaim, directories: &Directories, format: Format) -> Outcome {
     let mut all = Vec::new();
     for process in processes(arguments.which.as_deref(), directories)? {

@@ -12,6 +12,8 @@ mod sign;
 
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Format;
+use crate::paths::Directories;
+use crate::{gateway, image, publish, pull, reading, serve};
 use args::{KeysCommand, Release, ReleaseCommand};
 use holdfast_crypto::KeyHolder;
 use holdfast_release::accept::{Seen, Stale, accept};
@@ -26,8 +28,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// `holdfast release`
-pub fn run(arguments: &Release, format: Format) -> Outcome {
+pub fn run(arguments: &Release, directories: &Directories, format: Format) -> Outcome {
     match &arguments.command {
+        ReleaseCommand::Publish(arguments) => publish::run(arguments, directories, format),
+        ReleaseCommand::Ls(arguments) => reading::ls(arguments, directories, format),
+        ReleaseCommand::Cat(arguments) => reading::cat(arguments, directories),
+        ReleaseCommand::Get(arguments) => reading::get(arguments, directories, format),
+        ReleaseCommand::Verify(arguments) => reading::verify(arguments, directories, format),
+        ReleaseCommand::Export(arguments) => image::export(arguments, directories, format),
+        ReleaseCommand::Pull(arguments) => pull::run(arguments, directories, format),
+        ReleaseCommand::Serve(arguments) => serve::run(arguments),
+        ReleaseCommand::Gateway(arguments) => gateway::run(arguments, directories),
         ReleaseCommand::Keys(keys) => match &keys.command {
             KeysCommand::Init(arguments) => keys::init(arguments, format),
             KeysCommand::Rotate(arguments) => keys::rotate(arguments, format),

@@ -1,4 +1,4 @@
-//! `holdfast serve`: a mirror of a signed release.
+//! `holdfast release serve`: a mirror of a signed release.
 
 use crate::args::Serve;
 use crate::exit::Outcome;
@@ -6,7 +6,7 @@ use crate::{limits, live, logging, server};
 use holdfast_release::serve::{ServeConfig, Server};
 use std::sync::Arc;
 
-/// `holdfast serve`
+/// `holdfast release serve`
 pub fn run(arguments: &Serve) -> Outcome {
     logging::to_stderr();
     limits::raise_open_files();

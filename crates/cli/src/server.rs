@@ -9,7 +9,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::keys;
 use crate::output::{Format, line};
 use crate::paths::Directories;
-use crate::{limits, logging};
+use crate::{blocks, limits, logging};
 use holdfast_components::Program;
 use holdfast_crypto::keyfile;
 use holdfast_server::{CreatePolicy, RunError, ServerConfig, StateAddress, until_signalled};
@@ -28,6 +28,7 @@ const ALLOWED: &str = "allowed-superusers";
 /// `holdfast server`
 pub fn run(arguments: &Server, directories: &Directories, format: Format) -> Outcome {
     match (&arguments.command, &arguments.data) {
+        (Some(ServerCommand::Blocks(arguments)), _) => blocks::run(arguments, format),
         (Some(ServerCommand::Allow(allow)), _) => self::allow(allow, format),
         (Some(ServerCommand::Key(data)), _) => key(&data.data, format),
         (Some(ServerCommand::Backup(backup)), _) => operate::backup(backup, format),

@@ -1,4 +1,4 @@
-//! `holdfast state`: carries what a device has signed and seen to another machine, so that one of the two goes on.
+//! `holdfast fs state`: carries what a device has signed and seen to another machine, so that one of the two goes on.
 
 use crate::control::{Client, Order};
 use crate::exit::{Exit, Failure, Outcome};
@@ -20,14 +20,14 @@ use std::time::Duration;
 const ATTEMPTS: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// `holdfast state`
+/// `holdfast fs state`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   on the old machine:
     holdfast umount ~/shared
-    holdfast state export hf://HOST/FSID --key ~/.config/holdfast/key --to anna.state
+    holdfast fs state export hf://HOST/FSID --key ~/.config/holdfast/key --to anna.state
   carry anna.state and the key to the new machine, then there:
-    holdfast state import anna.state --key ~/.config/holdfast/key
+    holdfast fs state import anna.state --key ~/.config/holdfast/key
     holdfast mount hf://HOST/FSID ~/shared --key ~/.config/holdfast/key
 
 A device goes on in one place only. After the export, the old machine refuses to use the key for this
@@ -87,7 +87,7 @@ impl Done {
     }
 }
 
-/// `holdfast state`
+/// `holdfast fs state`
 pub fn run(arguments: &StateArguments, directories: &Directories, format: Format) -> Outcome {
     match &arguments.command {
         StateCommand::Export { url, key, to } => {
@@ -99,7 +99,7 @@ pub fn run(arguments: &StateArguments, directories: &Directories, format: Format
             format.print(&Done::of(&carriage, to), |done| {
                 format!(
                     "The state of device {} (up to operation {}) is in {}, and is not used here any more. Import it \
-                     where the device goes on: holdfast state import {} --key KEY",
+                     where the device goes on: holdfast fs state import {} --key KEY",
                     done.device,
                     done.last_number,
                     to.display(),

@@ -1,4 +1,4 @@
-//! `holdfast stats`: what crossed the link for each mount, what did not have to, and for which files.
+//! `holdfast fs stats`: what crossed the link for each mount, what did not have to, and for which files.
 
 use crate::exit::Outcome;
 use crate::output::{Format, clean, line, table};
@@ -18,12 +18,12 @@ const FILES_SHOWN: usize = 10;
 /// To the top left, and nothing below; and the same of the rest of the screen.
 const HOME: &str = "\x1b[H\x1b[2J";
 
-/// `holdfast stats`
+/// `holdfast fs stats`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  holdfast stats
-  holdfast stats ~/shared --json
-  holdfast stats --watch
+  holdfast fs stats
+  holdfast fs stats ~/shared --json
+  holdfast fs stats --watch
 
 Bytes are counted from the mount on. What programs read is what the kernel asked for: pages that it has itself are not
 counted. With --watch it is shown again and again, with what crosses the link each second; q or Ctrl-C ends it.")]
@@ -42,7 +42,7 @@ pub struct Stats {
     pub all: bool,
 }
 
-/// `holdfast stats`
+/// `holdfast fs stats`
 pub fn run(arguments: &Stats, directories: &Directories, format: Format) -> Outcome {
     if !arguments.watch {
         let report = status::gather(arguments.directory.as_deref(), directories)?;

@@ -438,7 +438,7 @@ impl Process {
         } else if let Some(state) = self.status.engine.get("head").and_then(describe_stale) {
             state.to_owned()
         } else if self.status.engine.pointer("/peers/is_paused") == Some(&Value::Bool(true)) {
-            "PAUSED: a peer that was met is silent (ETIMEDOUT); `holdfast peers go-on` ends the waiting"
+            "PAUSED: a peer that was met is silent (ETIMEDOUT); `holdfast evidence peers go-on` ends the waiting"
                 .to_owned()
         } else if !self.alarms.is_empty() {
             "working, but some data is wrong".to_owned()

@@ -151,7 +151,7 @@ fn killed() {
     let held = File::open(&partial).expect("opened");
     held.lock().expect("locked");
     let refused = output(get(&desk, &url, ".", 1));
-    assert!(text(&refused).contains("another holdfast get is making it"), "{}", text(&refused));
+    assert!(text(&refused).contains("another holdfast release get is making it"), "{}", text(&refused));
     drop(held);
     // Only root can give it away.
     if chown(&partial, Some(65_534), None).is_ok() {

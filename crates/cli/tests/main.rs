@@ -62,6 +62,7 @@ mod serve;
 mod server_command;
 mod several_servers;
 mod sharing;
+mod spellings;
 mod split;
 mod standby;
 mod statements;

@@ -38,31 +38,34 @@ fn every_command_has_help_a_page_and_completions() {
         "mount",
         "umount",
         "status",
-        "stats",
         "evidence",
         "salvage",
         "conflicts",
         "snapshot",
         "history",
         "restore",
-        "reclaim",
         "release",
-        "pull",
-        "publish",
-        "ls",
-        "cat",
-        "get",
-        "verify",
-        "serve",
+        "fs stats",
+        "fs reclaim",
+        "release pull",
+        "release publish",
+        "release ls",
+        "release cat",
+        "release get",
+        "release verify",
+        "release serve",
         "volume",
-        "acl",
-        "owner",
-        "credential",
+        "volume owner",
+        "volume credential",
+        "program",
+        "program acl",
+        "help",
         "man",
     ] {
-        assert!(run(&[command, "--help"]).contains("Example"), "{command}");
-        assert!(folder.path().join(format!("holdfast-{command}.1")).is_file(), "{command}");
-        assert!(completions.contains(command), "{command}");
+        let words: Vec<&str> = command.split(' ').collect();
+        assert!(run(&[&words[..], &["--help"]].concat()).contains("Example"), "{command}");
+        assert!(folder.path().join(format!("holdfast-{}.1", words.join("-"))).is_file(), "{command}");
+        assert!(completions.contains(&words.join("__subcmd__")), "{command}");
     }
     for command in ["create", "user", "group", "device"] {
         assert!(run(&["fs", command, "--help"]).contains("Example"), "fs {command}");

@@ -5,6 +5,11 @@ use std::path::PathBuf;
 
 /// `holdfast fs`
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast fs create files.example.org --superuser superuser.key
+  holdfast fs user add hf://HOST/FSID anna anna.pub --superuser superuser.key
+  holdfast fs import ~/photos hf://HOST/FSID/team/photos --key anna.key
+  holdfast fs stats --watch")]
 pub struct Fs {
     /// What to do.
     #[command(subcommand)]
@@ -26,6 +31,14 @@ pub enum FsCommand {
     Device(DeviceArgs),
     /// What users have stored, and may store.
     Quota(crate::quota::Quota),
+    /// Bring a tree that exists into a file system.
+    Import(crate::import::args::Import),
+    /// Show what crossed the link for the mounts of this user, and what did not have to.
+    Stats(crate::stats::Stats),
+    /// Remove files of this user and its groups that no directory names any more.
+    Reclaim(super::Reclaim),
+    /// Carry a device's state to another machine.
+    State(crate::state::StateArguments),
     /// Sign a prepared change with a superuser's key that is kept off line.
     Sign(FsSign),
     /// Bring a signed change into force.
@@ -53,7 +66,7 @@ Its digest is part of the address, so whoever has the address can tell the true 
 
 For the same reason it can never be rotated or replaced, so keep a copy of it in another safe place. If it is lost, the
 members go on, but nobody can change who they are. If it is stolen, end the file system (`holdfast fs revoke`) and
-import its files into a new one (`holdfast import`). Make the certificate for that now, while you have the key.")]
+import its files into a new one (`holdfast fs import`). Make the certificate for that now, while you have the key.")]
 pub struct FsCreate {
     /// HOST or HOST:PORT of the server; of several that stand in for each other, with commas between them.
     #[arg(value_name = "SERVER[,SERVER...]")]

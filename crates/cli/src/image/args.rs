@@ -4,13 +4,13 @@ use crate::reading::args::ReleaseSource;
 use clap::Args;
 use std::path::PathBuf;
 
-/// `holdfast export`
+/// `holdfast release export`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  holdfast export hf+release:4f1c...@https://mirror.example/release/ --to /srv/image
-  holdfast export https://mirror.example/release/ --id 4f1c... --to /srv/image --prune
+  holdfast release export hf+release:4f1c...@https://mirror.example/release/ --to /srv/image
+  holdfast release export https://mirror.example/release/ --id 4f1c... --to /srv/image --prune
   holdfast mount /srv/image /mnt
-  holdfast verify /srv/image
+  holdfast release verify /srv/image
 
 DIR gets the release as an image that the kernel mounts by itself (EROFS and overlayfs), at the speed of a local disk: \
 tree.erofs with names, attributes and small files, objects/ with the content of the others. All of it is verified while \
@@ -18,7 +18,7 @@ it is written. Exporting again brings DIR up to date and writes only content tha
 is the old one or the new one.
 
 After the export nothing checks what is read, unless the objects have fs-verity (`holdfast mount --verity`); \
-`holdfast verify DIR` compares everything with what was signed. docs/releases.md says more.")]
+`holdfast release verify DIR` compares everything with what was signed. docs/releases.md says more.")]
 pub struct Export {
     /// Which release
     #[command(flatten)]

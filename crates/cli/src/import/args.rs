@@ -1,14 +1,14 @@
-//! The arguments of `holdfast import`.
+//! The arguments of `holdfast fs import`.
 
 use clap::Args;
 use std::path::PathBuf;
 
-/// `holdfast import`
+/// `holdfast fs import`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  holdfast import ~/photos hf://files.example.org/FSID/team/photos --key laptop.key
-  holdfast import ~/photos ~/shared/team/photos
-  holdfast import --dry-run --delete --replace ~/photos ~/shared/team/photos
+  holdfast fs import ~/photos hf://files.example.org/FSID/team/photos --key laptop.key
+  holdfast fs import ~/photos ~/shared/team/photos
+  holdfast fs import --dry-run --delete --replace ~/photos ~/shared/team/photos
 
 What is in DIR comes into DESTINATION, which is made if needed. Modes, times, symbolic and hard links, holes, named pipes,
 sockets and attributes (user.*) are kept; whose the files are is decided by the directory they come into. Each file

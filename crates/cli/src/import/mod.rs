@@ -1,4 +1,4 @@
-//! `holdfast import`: brings a tree that exists into a writable file system.
+//! `holdfast fs import`: brings a tree that exists into a writable file system.
 
 pub mod args;
 mod engine;
@@ -49,7 +49,7 @@ struct Done {
     report: Report,
 }
 
-/// `holdfast import`
+/// `holdfast fs import`
 pub fn run(arguments: &Import, directories: &Directories, format: Format) -> Outcome {
     limits::raise_open_files();
     let no_input =

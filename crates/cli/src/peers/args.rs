@@ -1,4 +1,4 @@
-//! `holdfast peers` and the options of mounts that concern peers, as clap sees them.
+//! `holdfast evidence peers` and the options of mounts that concern peers, as clap sees them.
 
 use crate::control::PeersOrder;
 use clap::{Args, Subcommand};
@@ -6,14 +6,14 @@ use holdfast_client::WhenPeerLost;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// `holdfast peers`
+/// `holdfast evidence peers`
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "Examples:
-  holdfast peers ~/shared
-  holdfast peers ~/shared --json
-  holdfast peers go-on ~/shared
+  holdfast evidence peers ~/shared
+  holdfast evidence peers ~/shared --json
+  holdfast evidence peers go-on ~/shared
 
 A mount with --peers meets other mounts of the file system directly and tells them its latest operation, with the
 server's receipt. Two that were shown different histories notice within seconds, and keep a file that convicts the
@@ -48,7 +48,7 @@ pub struct Which {
 pub enum Lost {
     /// Say so, and go on.
     Warn,
-    /// Refuse everything (ETIMEDOUT) until it is back, has logged out, or `holdfast peers go-on`.
+    /// Refuse everything (ETIMEDOUT) until it is back, has logged out, or `holdfast evidence peers go-on`.
     Pause,
 }
 

@@ -1,4 +1,4 @@
-//! `holdfast peers`: the devices that a mount meets directly.
+//! `holdfast evidence peers`: the devices that a mount meets directly.
 
 pub mod args;
 
@@ -14,7 +14,7 @@ use holdfast_client::{PeerStanding, PeerStatus, PeersStatus, WhenPeerLost};
 use serde::Serialize;
 use std::path::Path;
 
-/// `holdfast peers`
+/// `holdfast evidence peers`
 pub fn run(arguments: &Peers, directories: &Directories, format: Format) -> Outcome {
     match (&arguments.command, &arguments.which) {
         (Some(PeersCommand::GoOn(which)), _) => go_on(&which.which, directories, format),

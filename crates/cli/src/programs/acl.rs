@@ -1,5 +1,5 @@
-//! `holdfast acl`: shows and changes a file's rules, through the process of its mount: programs that rules keep out
-//! must not be able to end them through the mount itself.
+//! `holdfast program acl`: shows and changes a file's rules, through the process of its mount: programs that rules keep
+//! out must not be able to end them through the mount itself.
 
 use super::session::Session;
 use super::whom::rule;
@@ -27,7 +27,7 @@ struct ShownRule {
     program: String,
 }
 
-/// `holdfast acl`
+/// `holdfast program acl`
 pub fn run(arguments: &args::Acl, directories: &Directories, format: Format) -> Outcome {
     let (AclCommand::Get(args::AclGet { file })
     | AclCommand::Set(args::AclSet { file, .. })
@@ -72,8 +72,7 @@ pub fn run(arguments: &args::Acl, directories: &Directories, format: Format) -> 
             let change = |rules: Option<RuleSet>| {
                 let mut all = rules;
                 for who in &gone {
-                    let last =
-                        "that is the last rule: set others first, or end all rules with `holdfast acl clear`";
+                    let last = "that is the last rule: set others first, or end all rules with `holdfast program acl clear`";
                     let rest =
                         all.map(|rules| rules.without(who).ok_or_else(|| Failure::new(Exit::Usage, last)));
                     all = rest.transpose()?;

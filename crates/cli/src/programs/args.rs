@@ -3,10 +3,10 @@
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
-/// `holdfast acl`
+/// `holdfast program acl`
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  holdfast acl set /mnt/team/id_ed25519 prog:/usr/bin/ssh=r")]
+  holdfast program acl set /mnt/team/id_ed25519 prog:/usr/bin/ssh=r")]
 pub struct Acl {
     /// What to do.
     #[command(subcommand)]
@@ -27,27 +27,27 @@ pub enum AclCommand {
     Clear(AclClear),
 }
 
-/// `holdfast acl set`
+/// `holdfast program acl set`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  holdfast acl set /mnt/team/id_ed25519 prog:/usr/bin/ssh=r      # for: holdfast run -- /usr/bin/ssh -i ...
-  holdfast acl set /mnt/team/ledger prog:/usr/bin/ledger=rw pkg:/etc/holdfast/packager.pub/accounting=rw
-  holdfast acl set --recursive /mnt/team/keys prog:/usr/bin/ssh=r
-  holdfast acl set /mnt/alice/plans.txt user:bob=r group:staff=rw
+  holdfast program acl set /mnt/team/id_ed25519 prog:/usr/bin/ssh=r    # for: holdfast program run -- /usr/bin/ssh ...
+  holdfast program acl set /mnt/team/ledger prog:/usr/bin/ledger=rw pkg:/etc/holdfast/packager.pub/accounting=rw
+  holdfast program acl set --recursive /mnt/team/keys prog:/usr/bin/ssh=r
+  holdfast program acl set /mnt/alice/plans.txt user:bob=r group:staff=rw
 
 In a shared file system (`holdfast mount`) rules bind programs: from then on only these programs open the file on this machine, and on others that honour rules; everybody else gets
 EACCES. WHO is prog:PATH (the program that is there now, by the hash of its file), hash:HEX, pkg:KEY/NAME (whatever a
 manifest lists that this key signed, see `holdfast program sign`; KEY is a public key file) or any. Rights are r or rw.
 Behind them, +interpreter lets in a program that runs what it is given (python, sh), +jit one that makes code while it
-runs, +plain one that `holdfast run` did not start: other processes of its user can take what it has opened (docs/programs.md).
-What is made in a directory with rules begins with the same; what is there already gets them with --recursive.
+runs, +plain one that `holdfast program run` did not start: other processes of its user can take what it has opened
+(docs/programs.md). What is made in a directory with rules begins with the same; what is there already gets them with --recursive.
 
 On a volume (`holdfast volume mount`) a file has an owner and an ACL, and nobody uses it who is not on it: WHO may also be
 user:NAME, group:NAME, key:KEY, or such:φ (processes by what they run, docs/programs.md). Its owner changes it, through a mount
 of their own, with effect for files that others have open. Programs use it through a session of theirs (`holdfast volume mount
 --session prog:/usr/bin/ssh=DIR`); take yourself off the list to keep your other programs out.
 
-The helper `holdfast callers` must run as root: without it, files with rules are refused to everybody.
+The helper `holdfast program callers` must run as root: without it, files with rules are refused to everybody.
 Rules bind programs of this machine, not people: the server and other members read the file as before, and so does
 whoever can read the mount's key, its cache or its memory. Mount as another user, with --allow-other, to keep those
 from your own programs. docs/programs.md tells what rules withstand.")]
@@ -63,36 +63,36 @@ pub struct AclSet {
     pub recursive: bool,
 }
 
-/// `holdfast acl get`
+/// `holdfast program acl get`
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  holdfast acl get /mnt/team/id_ed25519")]
+  holdfast program acl get /mnt/team/id_ed25519")]
 pub struct AclGet {
     /// File or directory in a mount.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 }
 
-/// `holdfast acl remove`
+/// `holdfast program acl remove`
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  holdfast acl remove /mnt/team/id_ed25519 prog:/usr/bin/ssh
+  holdfast program acl remove /mnt/team/id_ed25519 prog:/usr/bin/ssh
 
 The last rule cannot be removed so, as nobody could use the file any more or everybody could: set others first, or
-`holdfast acl clear` it. On a volume it can: then only its owner can change who may use it.")]
+`holdfast program acl clear` it. On a volume it can: then only its owner can change who may use it.")]
 pub struct AclRemove {
     /// File or directory in a mount.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Programs, as in `acl set` but without rights.
+    /// Programs, as in `holdfast program acl set` but without rights.
     #[arg(value_name = "WHO", required = true)]
     pub who: Vec<String>,
 }
 
-/// `holdfast acl clear`
+/// `holdfast program acl clear`
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  holdfast acl clear --recursive /mnt/team/keys
+  holdfast program acl clear --recursive /mnt/team/keys
 
 On a volume, only the owner is on the file's ACL after it.")]
 pub struct AclClear {
@@ -104,13 +104,13 @@ pub struct AclClear {
     pub recursive: bool,
 }
 
-/// `holdfast callers`
+/// `holdfast program callers`
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  holdfast callers
+  holdfast program callers
 
 Runs as root, in the foreground; the package's unit holdfast-callers.service does it. It identifies the programs that
-open files with rules (`holdfast acl`), for the mounts of all users of this machine, and decides nothing itself.
+open files with rules (`holdfast program acl`), for the mounts of all users of this machine, and decides nothing itself.
 While it does not run, those files are refused.")]
 pub struct Callers {
     /// Where mounts find it.
@@ -118,18 +118,18 @@ pub struct Callers {
     pub socket: PathBuf,
 }
 
-/// `holdfast run`
+/// `holdfast program run`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  holdfast run -- /usr/bin/ssh host
-  holdfast run --as pkg:/etc/holdfast/packager.pub/accounting -- /usr/bin/ledger
+  holdfast program run -- /usr/bin/ssh host
+  holdfast program run --as pkg:/etc/holdfast/packager.pub/accounting -- /usr/bin/ledger
 
 The program begins without the caller's environment (but for a few variables such as HOME and LANG) and descriptors,
 can gain no privileges, and cannot be traced or looked into by other processes of its user. It runs from a private copy
 in memory, so programs that look for files beside their own do not find them. What it is is said on standard error.
 
-The helper (`holdfast callers`) sees that it begins so. Only then rules without +plain let it in; its children, and what it
-becomes, are not started clean.")]
+The helper (`holdfast program callers`) sees that it begins so. Only then rules without +plain let it in; its children,
+and what it becomes, are not started clean.")]
 pub struct Run {
     /// Socket of the helper.
     #[arg(long, value_name = "PATH", default_value = holdfast_callers::SOCKET)]
@@ -142,16 +142,16 @@ pub struct Run {
     pub program: Vec<std::ffi::OsString>,
 }
 
-/// `holdfast why`
+/// `holdfast program why`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  holdfast why /mnt/team/id_ed25519
-  holdfast why /mnt/team/id_ed25519 /usr/bin/cat
-  holdfast why /mnt/team/id_ed25519 4711
-  holdfast why /mnt/alice/plans.txt user:bob
+  holdfast program why /mnt/team/id_ed25519
+  holdfast program why /mnt/team/id_ed25519 /usr/bin/cat
+  holdfast program why /mnt/team/id_ed25519 4711
+  holdfast program why /mnt/alice/plans.txt user:bob
 
 Without PROGRAM, who was refused lately. A running process (by number) is judged as it is now, which takes root; a
-program as it would be if it were started clean (`holdfast run`).")]
+program as it would be if it were started clean (`holdfast program run`).")]
 pub struct Why {
     /// File in a mount.
     #[arg(value_name = "FILE")]
@@ -163,15 +163,29 @@ pub struct Why {
 
 /// `holdfast program`
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  holdfast program acl set /mnt/team/id_ed25519 prog:/usr/bin/ssh=r
+  holdfast program run -- /usr/bin/ssh -i /mnt/team/id_ed25519 host
+  holdfast program why /mnt/team/id_ed25519 /usr/bin/cat
+
+docs/programs.md tells what rules for programs withstand.")]
 pub struct Program {
     /// What to do.
     #[command(subcommand)]
     pub command: ProgramCommand,
 }
 
-/// Programs and manifests.
+/// Rules for programs, and programs under them.
 #[derive(Debug, Subcommand)]
 pub enum ProgramCommand {
+    /// Say which programs of this machine may open a file; on volumes, also which users.
+    Acl(Acl),
+    /// Say why a program is let in to a file or refused, and who was.
+    Why(Why),
+    /// Start a program clean, so that files with rules can tell it from others.
+    Run(Run),
+    /// Run the helper that identifies programs (as root).
+    Callers(Callers),
     /// Sign a list of a package's programs, for rules of the form pkg:KEY/NAME.
     Sign(ProgramSign),
     /// Print the hash of programs, as rules name them, and whether they count as interpreters.
@@ -210,10 +224,10 @@ pub struct ProgramShow {
     pub programs: Vec<PathBuf>,
 }
 
-/// `holdfast owner`
+/// `holdfast volume owner`
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  holdfast owner give /mnt/alice/plans.txt --to bob")]
+  holdfast volume owner give /mnt/alice/plans.txt --to bob")]
 pub struct Owner {
     /// What to do.
     #[command(subcommand)]
@@ -231,11 +245,11 @@ pub enum OwnerCommand {
     Accept(OwnerFile),
 }
 
-/// `holdfast owner show`, `accept`
+/// `holdfast volume owner show`, `accept`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  holdfast owner show /mnt/alice/plans.txt
-  holdfast owner accept /mnt/bob/plans.txt
+  holdfast volume owner show /mnt/alice/plans.txt
+  holdfast volume owner accept /mnt/bob/plans.txt
 
 Nobody becomes an owner without accepting it; the file's ACL is the new owner's then. What was given is forgotten when the
 volume is unmounted: it is given anew.")]
@@ -245,10 +259,10 @@ pub struct OwnerFile {
     pub file: PathBuf,
 }
 
-/// `holdfast owner give`
+/// `holdfast volume owner give`
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  holdfast owner give /mnt/alice/plans.txt --to bob")]
+  holdfast volume owner give /mnt/alice/plans.txt --to bob")]
 pub struct OwnerGive {
     /// File on a volume, through a mount of your own.
     #[arg(value_name = "FILE")]
@@ -258,10 +272,11 @@ pub struct OwnerGive {
     pub to: String,
 }
 
-/// `holdfast credential`
+/// `holdfast volume credential`
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  holdfast credential issue --key alice.key --to user:bob --may read --file /mnt/alice/src.tar --out build.cred")]
+  holdfast volume credential issue --key alice.key --to user:bob --may read --file /mnt/alice/src.tar \
+    --out build.cred")]
 pub struct Credential {
     /// What to do.
     #[command(subcommand)]
@@ -298,17 +313,19 @@ pub enum May {
     Chown,
 }
 
-/// `holdfast credential issue`
+/// `holdfast volume credential issue`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  holdfast credential issue --key alice.key --to user:bob --may read --file /mnt/alice/src.tar --out build.cred
-  holdfast credential issue --key alice.key --to key:job.pub --may read,write --volume /mnt/alice --days 30 --out job.cred
-  holdfast credential issue --key alice.key --to session:alice --volume 0123456789abcdef0123456789abcdef --out alice.cred
+  holdfast volume credential issue --key alice.key --to user:bob --may read --file /mnt/alice/src.tar \
+    --out build.cred
+  holdfast volume credential issue --key alice.key --to key:job.pub --may read,write --volume /mnt/alice --days 30 \
+    --out job.cred
+  holdfast volume credential issue --key alice.key --to session:alice --volume 0123456789abcdef0123456789abcdef \
+    --out alice.cred
 
-The volume must be mounted with your public key (`holdfast volume mount --user-key alice=alice.pub`). WHO is as in `holdfast
-acl set`, or session:WHO: the session that is started for this user (or key:KEY), which speaks for you only by this
-credential. With
---file it holds for the blocks that the files have now: what they grow by later is not part of it.")]
+The volume must be mounted with your public key (`holdfast volume mount --user-key alice=alice.pub`). WHO is as in
+`holdfast program acl set`, or session:WHO: the session that is started for this user (or key:KEY), which speaks for you
+only by this credential. With --file it holds for the blocks that the files have now: what they grow by later is not part of it.")]
 pub struct CredentialIssue {
     /// Your key.
     #[arg(long, value_name = "KEY")]
@@ -333,10 +350,10 @@ pub struct CredentialIssue {
     pub out: PathBuf,
 }
 
-/// `holdfast credential delegate`
+/// `holdfast volume credential delegate`
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  holdfast credential delegate --key job.key --from job.cred --to user:carol --may read --out carol.cred")]
+  holdfast volume credential delegate --key job.key --from job.cred --to user:carol --may read --out carol.cred")]
 pub struct CredentialDelegate {
     /// The key of who was delegated to.
     #[arg(long, value_name = "KEY")]
@@ -361,14 +378,15 @@ pub struct CredentialDelegate {
     pub out: PathBuf,
 }
 
-/// `holdfast credential revoke`
+/// `holdfast volume credential revoke`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  holdfast credential revoke --key alice.key --credential build.cred --mount /mnt/alice
-  holdfast credential revoke --key alice.key --all --out lost.revoked
+  holdfast volume credential revoke --key alice.key --credential build.cred --mount /mnt/alice
+  holdfast volume credential revoke --key alice.key --all --out lost.revoked
 
 A revocation is kept in the policy table of the volume that it was presented to, before this command ends, and holds from
-then on, after restarts too. Volumes that have not heard of it go on; give them the file (`holdfast credential present`).")]
+then on, after restarts too. Volumes that have not heard of it go on; give them the file (`holdfast volume credential
+present`).")]
 pub struct CredentialRevoke {
     /// The key that signed what is to end.
     #[arg(long, value_name = "KEY")]
@@ -393,20 +411,20 @@ pub struct CredentialRevoke {
     pub out: Option<PathBuf>,
 }
 
-/// `holdfast credential show`
+/// `holdfast volume credential show`
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  holdfast credential show build.cred")]
+  holdfast volume credential show build.cred")]
 pub struct CredentialShow {
     /// The file.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 }
 
-/// `holdfast credential present`
+/// `holdfast volume credential present`
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  holdfast credential present /mnt/bob build.cred")]
+  holdfast volume credential present /mnt/bob build.cred")]
 pub struct CredentialPresent {
     /// A mount of the volume, of the session that is to use them.
     #[arg(value_name = "DIR")]

@@ -1,4 +1,4 @@
-//! `holdfast credential`: what a key's owner lets others do, on paper.
+//! `holdfast volume credential`: what a key's owner lets others do, on paper.
 //!
 //! A file of credentials is a chain: each link is signed by whoever hands on. It is no secret and no password: it names who may
 //! use it, and whoever else brings it can do nothing with it.
@@ -69,7 +69,7 @@ fn said(bytes: &[u8]) -> Outcome<Credential> {
     Ok(heard.credential().clone())
 }
 
-/// `holdfast credential`
+/// `holdfast volume credential`
 pub fn run(arguments: &args::Credential, format: Format) -> Outcome {
     match &arguments.command {
         CredentialCommand::Issue(issue) => self::issue(issue, format),

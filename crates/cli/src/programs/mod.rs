@@ -1,4 +1,4 @@
-//! Who may use what, on the command line: `acl`, `owner`, `credential`, `why`, `run`, `program` and the helper `callers`.
+//! Who may use what, on the command line: `holdfast program`, and `holdfast volume owner` and `credential`.
 
 pub mod acl;
 pub mod args;
@@ -167,7 +167,7 @@ fn is_meant(who: &Who, digest: &Digest) -> bool {
     }
 }
 
-/// `holdfast callers`
+/// `holdfast program callers`
 pub fn callers(arguments: &args::Callers) -> Outcome {
     crate::logging::to_stderr();
     if let Some(folder) = arguments.socket.parent().filter(|folder| !folder.as_os_str().is_empty()) {
@@ -184,7 +184,7 @@ pub fn callers(arguments: &args::Callers) -> Outcome {
     })
 }
 
-/// `holdfast run`
+/// `holdfast program run`
 pub fn run(arguments: &args::Run) -> Outcome {
     let path = Path::new(&arguments.program[0]);
     let failed = |error: std::io::Error| Failure::new(Exit::NoInput, format!("{}: {error}", path.display()));
@@ -222,8 +222,12 @@ struct Shown {
 }
 
 /// `holdfast program`
-pub fn program(arguments: &args::Program, format: Format) -> Outcome {
+pub fn program(arguments: &args::Program, directories: &Directories, format: Format) -> Outcome {
     match &arguments.command {
+        args::ProgramCommand::Acl(arguments) => acl::run(arguments, directories, format),
+        args::ProgramCommand::Why(arguments) => why::run(arguments, directories, format),
+        args::ProgramCommand::Run(arguments) => run(arguments),
+        args::ProgramCommand::Callers(arguments) => callers(arguments),
         args::ProgramCommand::Sign(sign) => sign_manifest(sign, format),
         args::ProgramCommand::Show(show) => {
             let mut shown = Vec::new();

@@ -1,4 +1,5 @@
-//! `holdfast acl` on volumes, and `holdfast owner`: through the session of the mount, in its user's name.
+//! `holdfast program acl` on volumes, and `holdfast volume owner`: through the session of the mount, in its user's
+//! name.
 
 use super::args::{AclCommand, OwnerCommand};
 use super::session::Session;
@@ -62,7 +63,7 @@ fn files(file: &Path, recursive: bool) -> Outcome<Vec<Place>> {
     Ok(found)
 }
 
-/// `holdfast acl` on a volume.
+/// `holdfast program acl` on a volume.
 pub fn acl(session: &Session, command: &AclCommand, format: Format) -> Outcome {
     let (file, recursive, changes) = match command {
         AclCommand::Get(get) => return show(session, &place(&get.file)?, format, acl_text),
@@ -112,7 +113,7 @@ fn change(session: &Session, place: &Place, changes: Vec<(Principal, Option<Acce
     session.order_about(place, &Order::Change { file: place.inode, changes }).map(drop)
 }
 
-/// `holdfast owner`
+/// `holdfast volume owner`
 pub fn owner(arguments: &args::Owner, format: Format) -> Outcome {
     let (OwnerCommand::Show(args::OwnerFile { file })
     | OwnerCommand::Accept(args::OwnerFile { file })
@@ -136,7 +137,7 @@ pub fn owner(arguments: &args::Owner, format: Format) -> Outcome {
         OwnerCommand::Accept(_) => {
             session.order_about(&place, &Order::Take(place.inode)).map_err(|failure| {
                 failure.hint(
-                    "its owner gives it with `holdfast owner give`, anew after each start of the volume",
+                    "its owner gives it with `holdfast volume owner give`, anew after each start of the volume",
                 )
             })?;
         }

@@ -1,4 +1,4 @@
-//! `holdfast why` on volumes: whom a file's ACL lets do what, and who was refused in a session for a program.
+//! `holdfast program why` on volumes: whom a file's ACL lets do what, and who was refused in a session for a program.
 
 use super::session::Session;
 use super::whom::{flagged, on_volume, shown, shown_entry};
@@ -39,7 +39,7 @@ struct Refused {
     reason: String,
 }
 
-/// `holdfast why` on a volume.
+/// `holdfast program why` on a volume.
 pub fn run(session: &Session, place: &Place, who: Option<&str>, format: Format) -> Outcome {
     let mut notes = Vec::new();
     let facts = &session.facts;
@@ -123,7 +123,8 @@ fn judge(
         }
         notes.push("a program uses a volume through a session for it (`holdfast volume mount --session prog:PATH=DIR`)".to_owned());
         notes.push(
-            "an ordinary user starts it with `holdfast run`, or entry and session say +plain".to_owned(),
+            "an ordinary user starts it with `holdfast program run`, or entry and session say +plain"
+                .to_owned(),
         );
         format!("{who} (hash:{})", hashed.digest)
     };

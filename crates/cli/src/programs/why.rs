@@ -1,4 +1,4 @@
-//! `holdfast why`: whether a program would be let in to a file, why, and who was refused lately.
+//! `holdfast program why`: whether a program would be let in to a file, why, and who was refused lately.
 
 use super::session::Session;
 use super::{Report, args, ask, hash, owned_why, place};
@@ -38,7 +38,7 @@ struct Judged {
     reason: String,
 }
 
-/// `holdfast why`
+/// `holdfast program why`
 pub fn run(arguments: &args::Why, directories: &Directories, format: Format) -> Outcome {
     let place = place(&arguments.file)?;
     if let Some(session) = Session::of(&place.mount)? {
@@ -119,7 +119,7 @@ fn judge(identity: &Identity, rules: &RuleSet, helper_missing: Option<&str>) -> 
 
 /// How a program must be started that a rule lets in.
 fn start(rule: &Rule) -> &'static str {
-    if rule.plain { "" } else { ", if `holdfast run` starts it" }
+    if rule.plain { "" } else { ", if `holdfast program run` starts it" }
 }
 
 /// `Ok(true)`: it may write too.

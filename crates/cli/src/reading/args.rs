@@ -4,14 +4,14 @@ use crate::paths::DirectoryList;
 use clap::{Args, value_parser};
 use std::path::PathBuf;
 
-/// `holdfast publish`
+/// `holdfast release publish`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  holdfast publish ./site --key ~/.config/holdfast/key --to ./release
-  holdfast publish ./site --key a.key --key b.key --to ./release --note 'Version 2.1' --expires 90d
-  holdfast publish ./tree --key k --to ./release --exclude '*.o' --exclude /build --opaque names
-  holdfast publish hf://HOST/FSID/docs --as device.key --key k --to ./release
-  holdfast publish ./site --key k --to 's3://BUCKET/PREFIX?endpoint=https://s3.example.org'
+  holdfast release publish ./site --key ~/.config/holdfast/key --to ./release
+  holdfast release publish ./site --key a.key --key b.key --to ./release --note 'Version 2.1' --expires 90d
+  holdfast release publish ./tree --key k --to ./release --exclude '*.o' --exclude /build --opaque names
+  holdfast release publish hf://HOST/FSID/docs --as device.key --key k --to ./release
+  holdfast release publish ./site --key k --to 's3://BUCKET/PREFIX?endpoint=https://s3.example.org'
 
 The release directory then holds everything that a mirror needs; copy it to any web server. The first time, its keys \
 are made from those given, and an ID that people name it by; `holdfast release keys` makes keys of which fewer than all \
@@ -25,7 +25,7 @@ What walks and parses the tree is a sandboxed process of its own, without the ke
 
 A directory of a live file system is published as one verified view of it has it, without reading the data of its \
 files: the release refers to it, and the server keeps it for as long as the release is kept. Readers get it through \
-`holdfast serve RELEASEDIR --origin URL --key KEY`, or `holdfast pull` copies it.
+`holdfast release serve RELEASEDIR --origin URL --key KEY`, or `holdfast release pull` copies it.
 
 With --to s3://... the release goes into a bucket, which then serves it itself: only what it does not have is sent, and the record is replaced last, so readers see the release before or this one, also if publishing is stopped; run again, it goes on where it was. Credentials are taken from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or ~/.aws/credentials. A copy of the release stays in the cache directory, and is made again from the bucket if it is missing. Publish into one prefix from one machine at a time.
 
@@ -138,11 +138,11 @@ pub struct ReleaseMount {
     pub no_first_touch: bool,
 }
 
-/// `holdfast ls`
+/// `holdfast release ls`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  holdfast ls hf+release:4f1c...@https://mirror.example/release/ src
-  holdfast ls -l https://mirror.example/release/ --id 4f1c...")]
+  holdfast release ls hf+release:4f1c...@https://mirror.example/release/ src
+  holdfast release ls -l https://mirror.example/release/ --id 4f1c...")]
 pub struct Ls {
     /// Which release
     #[command(flatten)]
@@ -155,10 +155,10 @@ pub struct Ls {
     pub long: bool,
 }
 
-/// `holdfast cat`
+/// `holdfast release cat`
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  holdfast cat hf+release:4f1c...@https://mirror.example/release/ README
+  holdfast release cat hf+release:4f1c...@https://mirror.example/release/ README
 
 Every byte is verified before it is printed.")]
 pub struct Cat {
@@ -170,11 +170,11 @@ pub struct Cat {
     pub paths: Vec<PathBuf>,
 }
 
-/// `holdfast get`
+/// `holdfast release get`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  holdfast get hf+release:4f1c...@https://mirror.example/release/ src ./src
-  holdfast get https://mirror.example/release/ . ./everything --id 4f1c...
+  holdfast release get hf+release:4f1c...@https://mirror.example/release/ src ./src
+  holdfast release get https://mirror.example/release/ . ./everything --id 4f1c...
 
 Every byte is verified before it is written. Owners are not kept, set-user-ID bits are not set, and device nodes are \
 left out.
@@ -193,11 +193,11 @@ pub struct Get {
     pub to: PathBuf,
 }
 
-/// `holdfast verify`
+/// `holdfast release verify`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  holdfast verify hf+release:4f1c...@https://mirror.example/release/
-  holdfast verify ./release --id 4f1c... --as-of 2026-11-21 docs/price-list
+  holdfast release verify hf+release:4f1c...@https://mirror.example/release/
+  holdfast release verify ./release --id 4f1c... --as-of 2026-11-21 docs/price-list
 
 Says whether a path is there, and proves it either way; of what is there, every byte is fetched and verified. With \
 --as-of, by the record that was in force then, if this machine accepted it then: records are archived, so a publisher \
@@ -214,17 +214,17 @@ pub struct Verify {
     pub as_of: Option<String>,
 }
 
-/// `holdfast pull`
+/// `holdfast release pull`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  holdfast pull hf+release:4f1c...@https://mirror.example/release/ /srv/release
-  holdfast pull https://mirror.example/release/ /srv/release --id 4f1c... --keep 3 --quick
-  holdfast pull https://mirror.example/release/ /srv/release --id 4f1c... --from /media/stick/release
-  holdfast pull hf+release:4f1c...@./release 's3://BUCKET/PREFIX?endpoint=https://s3.example.org'
-  holdfast pull 'hf+release:4f1c...@s3://BUCKET/PREFIX?endpoint=https://s3.example.org' /srv/release
+  holdfast release pull hf+release:4f1c...@https://mirror.example/release/ /srv/release
+  holdfast release pull https://mirror.example/release/ /srv/release --id 4f1c... --keep 3 --quick
+  holdfast release pull https://mirror.example/release/ /srv/release --id 4f1c... --from /media/stick/release
+  holdfast release pull hf+release:4f1c...@./release 's3://BUCKET/PREFIX?endpoint=https://s3.example.org'
+  holdfast release pull 'hf+release:4f1c...@s3://BUCKET/PREFIX?endpoint=https://s3.example.org' /srv/release
 
-DIR can be served by any web server, or `holdfast serve`, also while it is pulled into: its record is replaced last. Only \
-what is not there is fetched; a pull that was stopped goes on where it was when it is run again. What no release that is \
+DIR can be served by any web server, or `holdfast release serve`, also while it is pulled into: its record is replaced last. \
+Only what is not there is fetched; a pull that was stopped goes on where it was when it is run again. What no release that is \
 kept needs is removed, one pull later than it could be.
 
 The data of a release that was published from a live file system is fetched too, through a mirror that reaches it or \

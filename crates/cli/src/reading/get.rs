@@ -1,4 +1,4 @@
-//! `holdfast get`: a tree of a release, whole under its name or not there.
+//! `holdfast release get`: a tree of a release, whole under its name or not there.
 //!
 //! It is made beside, under a name of its own, and renamed at the end. What an earlier run has left there is looked
 //! through and used, whatever release it was of: a file stays if its chunks have the digests that they should have.
@@ -22,7 +22,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-/// `holdfast get`
+/// `holdfast release get`
 pub fn get(arguments: &Get, directories: &Directories, format: Format) -> Outcome {
     let release = arguments.source.open(directories)?;
     let _bad = super::BadMirrors(&release);
@@ -104,7 +104,10 @@ impl Partial {
             };
             match rustix::fs::flock(&locked, FlockOperation::NonBlockingLockExclusive) {
                 Err(Errno::WOULDBLOCK) => {
-                    return Err(cannot(format!("{}: another holdfast get is making it", to.display())));
+                    return Err(cannot(format!(
+                        "{}: another holdfast release get is making it",
+                        to.display()
+                    )));
                 }
                 taken => taken.map_err(|error| failed(error.into()))?,
             }

@@ -1,5 +1,6 @@
 //! The command line of `holdfast release`.
 
+use crate::reading::args as reading;
 use clap::{Args, Subcommand};
 use holdfast_release::keys::ReleaseId;
 use holdfast_release::moment::{parse_moment, parse_span};
@@ -20,10 +21,14 @@ fn id(text: &str) -> Result<ReleaseId, String> {
 /// `holdfast release`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
+  holdfast release publish ./site --key ~/.config/holdfast/key --to ./release
+  holdfast release serve ./release
+  holdfast release pull hf+release:4f1c...@https://mirror.example/release/ /srv/release
+  holdfast release get hf+release:4f1c...@https://mirror.example/release/ src ./src
   holdfast release keys init --out site --key anna.key
   holdfast release show site
 
-See docs/internals/release-format.md for what is signed, and by whom.")]
+`holdfast mount` mounts a release. See docs/internals/release-format.md for what is signed, and by whom.")]
 pub struct Release {
     /// What to do.
     #[command(subcommand)]
@@ -33,6 +38,24 @@ pub struct Release {
 /// Signed releases.
 #[derive(Debug, Subcommand)]
 pub enum ReleaseCommand {
+    /// Publish a directory as a signed release.
+    Publish(reading::Publish),
+    /// List a directory of a release, without a mount.
+    Ls(reading::Ls),
+    /// Print files of a release, verified.
+    Cat(reading::Cat),
+    /// Copy a file or a tree out of a release, verified.
+    Get(reading::Get),
+    /// Verify a release, or one path of it, every byte.
+    Verify(reading::Verify),
+    /// Make an image of a release, which the kernel mounts by itself.
+    Export(crate::image::args::Export),
+    /// Make a directory a mirror of a release, or bring it up to date.
+    Pull(reading::Pull),
+    /// Serve a release to anybody, as a mirror.
+    Serve(crate::args::Serve),
+    /// Show a release, or a directory, to people who have only a browser.
+    Gateway(crate::gateway::Gateway),
     /// The keys of a release: begin with some, exchange some.
     Keys(Keys),
     /// Say that the record of a release still counts, with a key that can do nothing else.

@@ -4,22 +4,6 @@ use clap::{Args, Subcommand, ValueEnum};
 use holdfast_export::Address;
 use std::path::PathBuf;
 
-/// `holdfast volume`
-#[derive(Debug, Args)]
-#[command(after_help = "Example:
-  holdfast volume protect disk.img --log disk.log --key disk.key
-  holdfast volume attach disk.img --loop
-  mount /dev/loop0 /mnt
-  holdfast volume status
-  umount /mnt && holdfast volume detach disk.img
-
-docs/volumes.md says what is promised, and walks through all of it.")]
-pub struct Volume {
-    /// What to do.
-    #[command(subcommand)]
-    pub command: VolumeCommand,
-}
-
 /// What can be done with protected volumes.
 #[derive(Debug, Subcommand)]
 pub enum VolumeCommand {
@@ -218,16 +202,16 @@ fn owner(text: &str) -> Result<(Option<u32>, String, String), String> {
   umount /mnt
 
 Runs until the last of its mounts is unmounted, or until Ctrl-C. Each mount speaks for one user: files that this user
-makes are theirs, and other users of the same file system see their names and sizes only, until `holdfast acl set` says
-otherwise. A session for a program (prog:PATH, hash:HEX or pkg:KEYFILE/NAME) opens files for processes of that program only,
-which the helper `holdfast callers` identifies, and reads what ACLs give the program. Programs of ordinary users are started
-with `holdfast run`, so that no other process takes what they read; a session for prog:PATH+plain (with +plain in the ACL
-too) takes them as they are. Mounted by root, a session of a user of
-this machine obeys that user alone.
+makes are theirs, and other users of the same file system see their names and sizes only, until `holdfast program acl set`
+says otherwise. A session for a program (prog:PATH, hash:HEX or pkg:KEYFILE/NAME) opens files for processes of that program
+only, which the helper `holdfast program callers` identifies, and reads what ACLs give the program. Programs of ordinary
+users are started with `holdfast program run`, so that no other process takes what they read; a session for
+prog:PATH+plain (with +plain in the ACL too) takes them as they are. Mounted by root, a session of a user of this machine
+obeys that user alone.
 
 A user with a key (--user-key) proves who they are: their session speaks for nobody until it has a credential that the key
-signed (--credential, or `holdfast credential present`). All else that is said of users and groups is the word of whoever
-mounts.
+signed (--credential, or `holdfast volume credential present`). All else that is said of users and groups is the word of
+whoever mounts.
 
 Several partitions and cards in one command share memory for blocks; each partition has a driver of its own, and each bus.
 `holdfast components` shows the processes.")]

@@ -27,13 +27,13 @@ use crate::control::Client;
 use crate::exit::Outcome;
 use crate::output::Format;
 use crate::paths::Directories;
-use args::{Volume, VolumeCommand};
+use args::VolumeCommand;
 use places::Place;
 use std::path::PathBuf;
 
 /// Runs one of its commands.
-pub fn run(arguments: &Volume, directories: &Directories, format: Format) -> Outcome {
-    match &arguments.command {
+pub fn run(command: &VolumeCommand, directories: &Directories, format: Format) -> Outcome {
+    match command {
         VolumeCommand::Protect(arguments) => protect::run(arguments, directories, format),
         VolumeCommand::Attach(arguments) => attach::attach(arguments, directories, format),
         VolumeCommand::Format(arguments) => card::format(arguments, directories, format),
