@@ -11,9 +11,10 @@ pub use fs::*;
 use crate::paths::Directories;
 use crate::reading;
 use crate::unrepeated::Unrepeated;
-use clap::builder::FalseyValueParser;
+use clap::builder::{FalseyValueParser, OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use holdfast_client::store::TransferMode;
+use holdfast_daemon::background::REQUIRE_SANDBOX;
 use std::path::PathBuf;
 
 /// A shared, writable file system on a server that nobody has to trust.
@@ -40,7 +41,7 @@ pub struct Cli<C: Subcommand> {
     pub command: C,
     /// Where state and cache are kept.
     #[command(flatten)]
-    pub directories: Directories,
+    pub directories: DirectoryArguments,
     /// Print data (and errors) as JSON.
     #[arg(long, global = true)]
     pub json: bool,
@@ -49,8 +50,41 @@ pub struct Cli<C: Subcommand> {
     pub require_sandbox: bool,
 }
 
-/// The variable that says so for all commands.
-const REQUIRE_SANDBOX: &str = "HOLDFAST_REQUIRE_SANDBOX";
+/// Directories that the user may choose.
+#[derive(Clone, Debug, Args)]
+pub struct DirectoryArguments {
+    /// Where the signer's state, its log and evidence are kept [default: $XDG_STATE_HOME/holdfast, for root
+    /// /var/lib/holdfast/client]
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "HOLDFAST_STATE_DIR",
+        hide_env_values = true,
+        global = true,
+        value_parser = OsStringValueParser::new().map(PathBuf::from),
+        help_heading = "Directories"
+    )]
+    state: Option<PathBuf>,
+    /// Where verified blocks are cached [default: $XDG_CACHE_HOME/holdfast, for root /var/cache/holdfast]
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "HOLDFAST_CACHE_DIR",
+        hide_env_values = true,
+        global = true,
+        value_parser = OsStringValueParser::new().map(PathBuf::from),
+        help_heading = "Directories"
+    )]
+    cache: Option<PathBuf>,
+}
+
+impl DirectoryArguments {
+    /// The directories; a variable of the environment that is empty counts as none.
+    pub fn chosen(&self) -> Directories {
+        let given = |path: &Option<PathBuf>| path.clone().filter(|path| !path.as_os_str().is_empty());
+        Directories { state: given(&self.state), cache: given(&self.cache) }
+    }
+}
 
 impl<C: Subcommand> Cli<C> {
     /// Has this process heed what was said for all commands. Before it starts anything.
@@ -59,11 +93,6 @@ impl<C: Subcommand> Cli<C> {
             holdfast_components::require_all_walls();
         }
     }
-}
-
-/// What a command has in its environment that this one starts, besides what this one has.
-pub fn handed_on() -> Option<(&'static str, &'static str)> {
-    holdfast_components::all_walls_are_required().then_some((REQUIRE_SANDBOX, "1"))
 }
 
 /// The commands. `manual::READERS` groups most of them by who uses them.
@@ -235,7 +264,7 @@ pub struct Server {
 }
 
 /// What carries a conversation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Carrier {
     /// TCP, and QUIC where the link is far and loses packets.
     Auto,

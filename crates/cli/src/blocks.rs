@@ -7,7 +7,7 @@ use crate::{keys, limits, logging, server};
 use clap::{Args, Subcommand};
 use holdfast_rpc::BLOCKS_PORT;
 use holdfast_server::{
-    BlockServer, BlockServerConfig, BlockServerError, BucketAddress, Candidate, StateAddress, bucket_address,
+    BlockServer, BlockServerConfig, BucketAddress, Candidate, StateAddress, bucket_address,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -129,18 +129,5 @@ fn serve(arguments: &Blocks, data: &Path) -> Outcome {
             let plan = server.front_end()?;
             Ok(server.run_apart(program, plan, |_| (), server::announced(serves))?)
         }
-    }
-}
-
-impl From<BlockServerError> for Failure {
-    fn from(error: BlockServerError) -> Failure {
-        let code = match error {
-            BlockServerError::Open(error) => return error.into(),
-            BlockServerError::InUse(_) => Exit::InUse,
-            BlockServerError::Election(_) => Exit::Unavailable,
-            BlockServerError::Store { .. } => Exit::Data,
-            BlockServerError::Bucket(_) | BlockServerError::InBucket { .. } => Exit::Unavailable,
-        };
-        Failure::new(code, error)
     }
 }

@@ -20,7 +20,7 @@ use holdfast_release::open::{Options, now_s};
 use holdfast_release::publish::compose::lock;
 use holdfast_release::pull::{self, pull};
 use holdfast_release::release_dir::{ReleaseDir, ReleaseDirError};
-use holdfast_release::send::{Belief, First, Progress, Report, SendError, Standing, Terms, send};
+use holdfast_release::send::{Belief, First, Progress, Report, Standing, Terms, send};
 use holdfast_release::trust::Trust;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -231,24 +231,4 @@ pub fn describe(report: &Report) -> String {
         },
         report.requests,
     )
-}
-
-impl From<SendError> for Failure {
-    fn from(error: SendError) -> Failure {
-        let text = error.to_string();
-        match error {
-            SendError::Disk(error) => error.into(),
-            SendError::Directory(error) => error.into(),
-            SendError::Bucket(_) => Failure::new(Exit::Unavailable, text),
-            SendError::Away { .. } => Failure::new(Exit::Unavailable, text)
-                .hint("what was sent is not sent again: run the same once more when it is back"),
-            SendError::Nothing(_) => {
-                Failure::new(Exit::NoInput, text).hint("`holdfast release publish` puts one there")
-            }
-            SendError::Foreign { .. } => Failure::new(Exit::CannotCreate, text),
-            SendError::Behind { .. } => Failure::new(Exit::Protocol, text)
-                .hint("`holdfast release pull` brings the directory up to date; then publish or send again"),
-            SendError::Stopped => Failure::new(Exit::Failed, text),
-        }
-    }
 }

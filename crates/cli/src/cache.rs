@@ -1,25 +1,23 @@
 //! `holdfast cache`: what is kept on this machine of file systems and releases.
 
-use crate::control::{Client, Order};
+use crate::control::Client;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::mount::pinning::PinState;
 use crate::output::{Format, bytes_bar, clean, progress, table};
 use crate::paths::Directories;
-use crate::status::ProcessStatus;
 use clap::{Args, Subcommand};
 use holdfast_client::store::pins::{self, Pin};
-use holdfast_client::store::{BYTES_MAX_DEFAULT, Checked, DiskCache};
+use holdfast_client::store::{Checked, DiskCache};
 use holdfast_crypto::{Digest, DigestKey};
+use holdfast_daemon::cache::{ABOUT_FILE, About, SIZE_FILE, size_given};
+use holdfast_daemon::mounts::pinning::PinState;
+use holdfast_daemon::mounts::requests::{self, ListPins, Status};
+use holdfast_daemon::mounts::status::MountDaemonStatus;
 use holdfast_fuse::mountpoint;
 use indicatif::HumanBytes;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// File with the size that was chosen for all caches, below the base of them.
-const SIZE_FILE: &str = "size";
-/// File that says whose cache a folder is.
-const ABOUT_FILE: &str = "about.json";
 /// Folder of the caches of releases.
 const RELEASES: &str = "releases";
 /// How often it is looked how far a pin is.
@@ -116,47 +114,6 @@ pub fn bytes_of(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << unit).filter(|bytes| *bytes > 0).ok_or_else(|| "out of range".to_owned())
 }
 
-/// Whose cache a folder is: for people, and to check it by. Not trusted.
-#[derive(Serialize, Deserialize)]
-struct About {
-    address: String,
-    /// The key of its digests, in hexadecimal.
-    digest_key: String,
-}
-
-/// Takes note of whose cache a folder is.
-pub fn remember(folder: &Path, address: &str, key: &DigestKey) {
-    let about = About { address: address.to_owned(), digest_key: Digest(key.0).to_string() };
-    let path = folder.join(ABOUT_FILE);
-    let written = serde_json::to_vec(&about).map_err(std::io::Error::from).and_then(|bytes| {
-        if std::fs::read(&path).is_ok_and(|there| there == bytes) {
-            return Ok(());
-        }
-        let temporary = folder.join(format!("tmp-about-{}", std::process::id()));
-        std::fs::write(&temporary, bytes).and_then(|()| std::fs::rename(&temporary, &path))
-    });
-    if let Err(error) = written {
-        tracing::debug!(%error, "whose cache it is was not noted");
-    }
-}
-
-/// The bound on each cache that was chosen for all, or the usual one.
-///
-/// # Errors
-/// No home directory is known.
-pub fn size_given(directories: &Directories) -> Outcome<u64> {
-    Ok(size_chosen(directories)?.unwrap_or(BYTES_MAX_DEFAULT))
-}
-
-/// The bound on each cache that was chosen for all.
-///
-/// # Errors
-/// No home directory is known.
-pub fn size_chosen(directories: &Directories) -> Outcome<Option<u64>> {
-    let text = std::fs::read_to_string(directories.cache_base()?.join(SIZE_FILE));
-    Ok(text.ok().and_then(|text| text.trim().parse().ok()))
-}
-
 /// The cache of one file system or release.
 struct Folder {
     path: PathBuf,
@@ -233,7 +190,7 @@ pub fn run(arguments: &Cache, directories: &Directories, format: Format) -> Outc
         Some(CacheCommand::Pin { path }) => pin(path, directories, format),
         Some(CacheCommand::Unpin { path }) => {
             let place = Place::of(path, directories)?;
-            place.process()?.call::<()>(&Order::Unpin { path: place.path.clone() })?;
+            place.process()?.call(&requests::Unpin { path: place.path.clone() })?;
             let said = serde_json::json!({ "unpinned": path });
             format.print(&said, |_| format!("{} is not pinned any more", path.display()))
         }
@@ -246,11 +203,11 @@ pub fn run(arguments: &Cache, directories: &Directories, format: Format) -> Outc
 }
 
 /// Processes that serve mounts, with what they say.
-fn processes(directories: &Directories) -> Outcome<Vec<(PathBuf, ProcessStatus)>> {
+fn processes(directories: &Directories) -> Outcome<Vec<(PathBuf, MountDaemonStatus)>> {
     let mut found = Vec::new();
     for state_dir in directories.all_states()? {
         let Some(client) = Client::connect(&state_dir)? else { continue };
-        match client.call(&Order::Status) {
+        match client.call(&Status) {
             Ok(status) => found.push((state_dir, status)),
             // It ended just now.
             Err(failure) if failure.code == Exit::Unavailable => {}
@@ -280,7 +237,7 @@ fn list(directories: &Directories, format: Format) -> Outcome {
             sum.disk += number("disk_hits");
             sum.fetched += number("blocks_fetched");
             if let Some(process) = Client::connect(state_dir)? {
-                pins = process.call(&Order::Pins)?;
+                pins = process.call(&ListPins)?;
             }
         }
         all.push(Shown {
@@ -377,11 +334,11 @@ impl Place {
 
 fn pin(path: &Path, directories: &Directories, format: Format) -> Outcome {
     let place = Place::of(path, directories)?;
-    let mut state: PinState = place.process()?.call(&Order::Pin { path: place.path.clone() })?;
+    let mut state = place.process()?.call(&requests::Pin { path: place.path.clone() })?;
     let bar = progress("fetching");
     while state.under_way {
         std::thread::sleep(LOOK_EVERY);
-        let all: Vec<PinState> = place.process()?.call(&Order::Pins)?;
+        let all = place.process()?.call(&ListPins)?;
         let unpinned =
             || Failure::new(Exit::Failed, format!("{}: it was unpinned meanwhile", path.display()));
         state = all.into_iter().find(|one| one.pin.id == state.pin.id).ok_or_else(unpinned)?;

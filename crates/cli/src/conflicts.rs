@@ -3,20 +3,19 @@
 //! They are kept in the file system itself; the process that serves a mount of it finds, reads and verifies them.
 
 use crate::args::{Conflicts, ConflictsCommand};
-use crate::control::Order;
+use crate::control::Bytes;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, bytes_bar, clean};
 use crate::paths::Directories;
 use crate::serving::{Process, processes};
 use crate::time::moment;
-use holdfast_client::files::{KeptPart, KeptVersion};
-use serde::{Deserialize, Serialize};
+use holdfast_client::files::KeptVersion;
+use holdfast_daemon::mounts::conflicts::position;
+use holdfast_daemon::mounts::requests::{DropConflicts, ListConflicts, ReadConflict};
+use serde::Serialize;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-
-/// Versions listed at once: paths are long at worst, and what is no text in them longer.
-const PAGE: usize = 100;
 
 /// One version, as it is printed.
 #[derive(Clone, Debug, Serialize)]
@@ -24,47 +23,6 @@ struct Conflict {
     file_system: String,
     #[serde(flatten)]
     version: KeptVersion,
-}
-
-/// Some bytes of a version, on their way through the control socket.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Part {
-    content: String,
-    size: u64,
-    offset: u64,
-    bytes_hex: String,
-}
-
-impl From<KeptPart> for Part {
-    fn from(part: KeptPart) -> Part {
-        let KeptPart { content, size, offset, bytes } = part;
-        let digits = |byte: u8| {
-            [byte >> 4, byte & 15].map(|nibble| char::from(b"0123456789abcdef"[usize::from(nibble)]))
-        };
-        Part { content, size, offset, bytes_hex: bytes.into_iter().flat_map(digits).collect() }
-    }
-}
-
-impl Part {
-    fn bytes(&self) -> Option<Vec<u8>> {
-        let digit = |byte: u8| char::from(byte).to_digit(16);
-        let (pairs, rest) = self.bytes_hex.as_bytes().as_chunks::<2>();
-        let byte = |&[high, low]: &[u8; 2]| Some((digit(high)? << 4 | digit(low)?) as u8);
-        if rest.is_empty() { pairs.iter().map(byte).collect() } else { None }
-    }
-}
-
-/// Where a version stands in the list.
-fn place(version: &KeptVersion) -> (i64, String) {
-    (version.overwritten_ns, version.id.clone())
-}
-
-/// As many versions after `after` as surely fit into one message.
-pub fn page(mut versions: Vec<KeptVersion>, after: Option<(i64, String)>) -> Vec<KeptVersion> {
-    versions.sort_by_key(place);
-    let later =
-        versions.into_iter().filter(|version| after.as_ref().is_none_or(|after| place(version) > *after));
-    later.take(PAGE).collect()
 }
 
 /// `holdfast conflicts`
@@ -92,7 +50,7 @@ pub fn run(arguments: &Conflicts, directories: &Directories, format: Format) -> 
                 }
             }
             for (process, ids) in &by_process {
-                process.call::<()>(&Order::DropConflicts { ids: ids.clone() })?;
+                process.call(&DropConflicts { ids: ids.clone() })?;
             }
             format.print(&ids, |ids| format!("Removed: {}", ids.join(", ")))
         }
@@ -133,8 +91,8 @@ impl Keeping for Process {
     fn conflicts(&self) -> Outcome<Vec<Conflict>> {
         let mut found: Vec<Conflict> = Vec::new();
         loop {
-            let after = found.last().map(|last| place(&last.version));
-            let versions: Vec<KeptVersion> = self.call(&Order::Conflicts { after })?;
+            let after = found.last().map(|last| position(&last.version));
+            let versions = self.call(&ListConflicts { after })?;
             if versions.is_empty() {
                 return Ok(found);
             }
@@ -168,12 +126,11 @@ impl Keeping for Process {
         let mut content: Option<String> = None;
         let mut offset = 0;
         loop {
-            let part: Part = self.call(&Order::ReadConflict { id: id.to_owned(), offset })?;
+            let part = self.call(&ReadConflict { id: id.to_owned(), offset })?;
             if content.get_or_insert_with(|| part.content.clone()) != &part.content {
                 return Err(Failure::new(Exit::Failed, format!("{id}: somebody changed it meanwhile")));
             }
-            let garbled = || Failure::new(Exit::Protocol, format!("{id}: the mount's answer is garbled"));
-            let bytes = part.bytes().ok_or_else(garbled)?;
+            let Bytes(bytes) = part.bytes;
             bar.set_length(part.size);
             bar.set_position(part.offset);
             if bytes.is_empty() {
@@ -218,52 +175,4 @@ fn describe(found: &[Conflict]) -> String {
             .to_owned(),
     );
     lines.join("\n")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Proves: pages follow each other without a gap, also where several versions were overwritten at one time.
-    #[test]
-    fn pages_are_complete() {
-        let version = |number: i64| KeptVersion {
-            id: format!("u1-{number:04x}"),
-            path: "f".into(),
-            ino: 1,
-            owner: "anna".into(),
-            bytes: 0,
-            modified_ns: 0,
-            written_by: "ben".into(),
-            overwritten_ns: number / 7,
-            overwritten_by: "anna".into(),
-        };
-        let all: Vec<KeptVersion> = (0..250).map(version).collect();
-        let mut found: Vec<KeptVersion> = Vec::new();
-        loop {
-            let mut reversed = all.clone();
-            reversed.reverse();
-            let next = page(reversed, found.last().map(place));
-            if next.is_empty() {
-                break;
-            }
-            assert!(next.len() <= PAGE);
-            found.extend(next);
-        }
-        assert_eq!(found, all);
-    }
-
-    /// Proves: bytes come through the control socket as they are, and garbage is noticed.
-    #[test]
-    fn parts_survive_their_way() {
-        let bytes: Vec<u8> = (0..=255).collect();
-        let part = KeptPart { content: "x".into(), size: 300, offset: 44, bytes: bytes.clone() };
-        let mut part: Part =
-            serde_json::from_str(&serde_json::to_string(&Part::from(part)).unwrap()).unwrap();
-        assert_eq!((part.bytes(), part.size, part.offset), (Some(bytes), 300, 44));
-        part.bytes_hex.push('0');
-        assert_eq!(part.bytes(), None);
-        part.bytes_hex.push('x');
-        assert_eq!(part.bytes(), None);
-    }
 }

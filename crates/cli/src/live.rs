@@ -1,7 +1,7 @@
 //! Live file systems as sources of releases: a directory of one, read by one verified view, and its server, from which
 //! mirrors may have the blocks.
 
-use crate::control::{Client, Order};
+use crate::control::Client;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys::{self, Key, started};
 use crate::paths::{Directories, make_private};
@@ -9,6 +9,8 @@ use holdfast_client::reader::{self, VerifiedView};
 use holdfast_client::remote::Remote;
 use holdfast_client::tree::Base;
 use holdfast_client::{Engine, EngineConfig};
+use holdfast_daemon::mounts::requests::FetchView;
+use holdfast_daemon::mounts::service::view_of;
 use holdfast_release::origin::Origin;
 use holdfast_rpc::Address;
 use std::os::unix::ffi::OsStrExt;
@@ -49,31 +51,6 @@ pub fn parse(text: &Path) -> Outcome<Option<LiveDirectory>> {
     Ok(Some(LiveDirectory { address, path }))
 }
 
-/// A view of a running engine.
-///
-/// # Errors
-/// The server cannot be reached, or others write without a pause.
-pub fn view_of(engine: &Engine) -> Outcome<VerifiedView> {
-    engine.flush_commits()?;
-    let base = engine.at_rest()?.ok_or_else(|| {
-        Failure::new(Exit::InUse, "there is always some operation of others under way").hint("try again")
-    })?;
-    Ok(VerifiedView::of(&base))
-}
-
-/// A view, or what else is encoded, as it travels over the control socket.
-pub fn encode(value: &impl borsh::BorshSerialize) -> String {
-    holdfast_crypto::encode(value).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// The reverse of [`encode`].
-pub fn decode<T: borsh::BorshDeserialize>(text: &str) -> Option<T> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).map(|digit| digit as u8);
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    let bytes: Option<Vec<u8>> = pairs.iter().map(|[a, b]| Some(digit(*a)? << 4 | digit(*b)?)).collect();
-    bytes.filter(|_| rest.is_empty()).and_then(|bytes| holdfast_crypto::decode(&bytes).ok())
-}
-
 /// A live directory, opened for publishing.
 pub struct Opened {
     /// The view.
@@ -99,7 +76,7 @@ pub fn open(address: &Address, key: &Path, directories: &Directories) -> Outcome
     let folder = directories.cache_of(&address.file_system)?;
     let evidence = directories.state_base()?.join("evidence");
     make_private(&folder)?;
-    let cache = Some((folder, crate::cache::size_given(directories)?));
+    let cache = Some((folder, holdfast_daemon::cache::size_given(directories)?));
     let store = reader::blocks(address, server.clone(), evidence, cache, MEMORY_BYTES, DEADLINE);
     Ok(Opened { base: view.read_from(&store), server })
 }
@@ -131,11 +108,7 @@ fn view(address: &Address, key: Key, directories: &Directories) -> Outcome<Verif
     let (mut key, mut processes) = (Some(key), None);
     loop {
         if let Some(process) = Client::connect(&state_dir)? {
-            let text: String = process.call(&Order::View)?;
-            return decode(&text).ok_or_else(|| {
-                Failure::new(Exit::Protocol, "the process that serves the mount is of another version")
-                    .hint("unmount and mount again")
-            });
+            return process.call(&FetchView)?.decode();
         }
         let processes = started(&mut key, &mut processes)?;
         let mut config = EngineConfig::with_processes(address.clone(), processes, state_dir.clone());

@@ -11,22 +11,16 @@ mod bucket;
 mod cache;
 mod components;
 mod conflicts;
-mod control;
 mod evidence;
-mod exit;
 mod gateway;
 mod history;
 mod image;
 mod import;
 mod keygen;
-mod keys;
-mod limits;
 mod live;
-mod logging;
 mod manual;
 mod mount;
 mod output;
-mod paths;
 mod peers;
 mod programs;
 mod publish;
@@ -44,17 +38,16 @@ mod serving;
 mod state;
 mod stats;
 mod status;
-mod time;
 mod unrepeated;
 mod volume;
-mod watch;
 mod which;
 mod witness;
 
 use args::{AnyCommand, Cli, Command, VolumeCommand};
 use clap::Parser;
 use clap::error::ErrorKind;
-use exit::{Exit, Failure, Outcome};
+use holdfast_daemon::{control, keys, limits, logging, paths, time, watch};
+use holdfast_failure::{self as exit, Exit, Failure, Outcome};
 use output::Format;
 use std::process::ExitCode;
 
@@ -102,7 +95,7 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli<AnyCommand>, format: Format) -> Outcome {
-    let directories = &cli.directories.without_empty();
+    let directories = &cli.directories.chosen();
     let command = match cli.command {
         AnyCommand::Watch => return watch::watch(),
         AnyCommand::Command(command) => *command,

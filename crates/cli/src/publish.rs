@@ -1,7 +1,7 @@
 //! `holdfast release publish`: a directory becomes a signed release.
 
 use crate::bucket::{self, Target};
-use crate::exit::{Exit, Failure, Outcome, without_sandbox};
+use crate::exit::{Exit, Failure, Outcome};
 use crate::keys;
 use crate::live::{self, LiveDirectory};
 use crate::output::{Format, bytes_bar};
@@ -51,25 +51,6 @@ struct Done {
     /// What lacks signatures, and where it waits for them.
     draft: Option<PathBuf>,
     lacking: Vec<String>,
-}
-
-impl From<PublishError> for Failure {
-    fn from(error: PublishError) -> Failure {
-        let code = match &error {
-            PublishError::Local { .. } => Exit::Io,
-            PublishError::Damaged { .. } => Exit::Data,
-            PublishError::Changing { .. } => Exit::InUse,
-            PublishError::Live { .. } | PublishError::NotHeld(_) => Exit::Unavailable,
-            PublishError::Misbehaved(_) => Exit::Data,
-            PublishError::Sandbox(_) => {
-                return Failure::new(Exit::System, error.to_string()).hint(without_sandbox(
-                    "`holdfast release publish --one-process` parses the tree in the process that has the keys",
-                ));
-            }
-            PublishError::Unfit { .. } | PublishError::Ended(_) | PublishError::Stopped => Exit::Failed,
-        };
-        Failure::new(code, error.to_string())
-    }
 }
 
 /// `holdfast release publish`

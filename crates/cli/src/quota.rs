@@ -1,15 +1,14 @@
 //! `holdfast fs quota`: how much users have stored at the server, and may store.
 
-use crate::admin::{self, Change};
+use crate::admin;
 use crate::args::{Administer, Read};
 use crate::cache::bytes_of;
-use crate::exit::{Exit, Failure, Outcome};
+use crate::exit::Outcome;
 use crate::output::{Format, clean, table};
 use crate::paths::Directories;
 use clap::{Args, Subcommand};
-use holdfast_client::Engine;
+use holdfast_daemon::membership::{Change, QuotaUsage, ShowUsage};
 use indicatif::HumanBytes;
-use serde::{Deserialize, Serialize};
 
 /// `holdfast fs quota`
 #[derive(Debug, Args)]
@@ -54,30 +53,20 @@ fn limit_of(text: &str) -> Result<Limit, String> {
     if text == "none" { Ok(Limit(None)) } else { bytes_of(text).map(|bytes| Limit(Some(bytes))) }
 }
 
-/// What a user has stored, as it is printed.
-#[derive(Serialize, Deserialize)]
-struct Stored {
-    user: String,
-    blocks: u64,
-    bytes: u64,
-    /// `null`: no limit.
-    limit: Option<u64>,
-}
-
 pub fn run(arguments: &Quota, directories: &Directories, format: Format) -> Outcome {
     match &arguments.command {
         QuotaCommand::List(read) => {
-            let stored: Vec<Stored> = admin::ask(&read.url, &read.key, Change::Usage, directories)?;
+            let stored = admin::ask(&read.url, &read.key, &ShowUsage, directories)?;
             format.print(&stored, |stored| clean(&listed(stored)))
         }
         QuotaCommand::Set { administer, user, limit } => {
             let change = Change::SetQuota { user: user.clone(), bytes: limit.0 };
-            admin::apply(administer, change, directories, format)
+            admin::apply_saying(administer, change, directories, format, |_| limit_set(user, limit.0))
         }
     }
 }
 
-fn listed(stored: &[Stored]) -> String {
+fn listed(stored: &[QuotaUsage]) -> String {
     let rows: Vec<Vec<String>> = stored
         .iter()
         .map(|stored| {
@@ -92,25 +81,8 @@ fn listed(stored: &[Stored]) -> String {
     table(&rows)
 }
 
-/// Asks the server, through an engine that runs.
-pub fn usage(engine: &Engine) -> Outcome<serde_json::Value> {
-    let members = engine.fetch()?.membership();
-    let name = |user| members.users.get(user).map_or("?", |user| user.name.as_str()).to_owned();
-    let usage = engine.usage()?;
-    let stored: Vec<Stored> = usage
-        .iter()
-        .map(|usage| Stored {
-            user: name(&usage.user),
-            blocks: usage.blocks,
-            bytes: usage.bytes,
-            limit: usage.limit,
-        })
-        .collect();
-    serde_json::to_value(stored).map_err(|error| Failure::new(Exit::Internal, error))
-}
-
 /// What was done, in words.
-pub fn was_set(user: &str, bytes: Option<u64>) -> String {
+fn limit_set(user: &str, bytes: Option<u64>) -> String {
     match bytes {
         Some(bytes) => {
             format!("user {user} may store {} at the server; what is there already stays", HumanBytes(bytes))

@@ -114,7 +114,7 @@ impl ReleaseSource {
         let folder = directories.cache_base()?.join("releases").join(id.to_string());
         make_private(&folder)?;
         // Nothing is kept for who wants that, whatever was chosen.
-        let bytes_max = match (self.cache_mib, crate::cache::size_chosen(directories)?) {
+        let bytes_max = match (self.cache_mib, holdfast_daemon::cache::size_chosen(directories)?) {
             (0, _) => 0,
             (_, Some(chosen)) => chosen,
             (mib, None) => mib.saturating_mul(1 << 20),
@@ -134,7 +134,7 @@ impl ReleaseSource {
             .map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
         let release = Release::open(options, mirrors).map_err(open_failure)?;
         warnings(&release).for_each(|text| tell(&format!("warning: {text}")));
-        crate::cache::remember(
+        holdfast_daemon::cache::remember(
             &folder,
             &format!("{SCHEME}{id}"),
             &release.current().accepted.record.digest_key,

@@ -1,12 +1,12 @@
 //! `holdfast fs reclaim`: removing files that no directory names any more.
 
 use crate::args::Reclaim;
-use crate::control::Order;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, progress};
 use crate::paths::Directories;
 use crate::serving::processes;
 use holdfast_client::Reclaimed;
+use holdfast_daemon::mounts::requests;
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -22,7 +22,7 @@ pub fn run(arguments: &Reclaim, directories: &Directories, format: Format) -> Ou
     let mut all = Vec::new();
     for process in processes(arguments.which.as_deref(), directories)? {
         let bar = progress("looking at every file");
-        let answer: Option<Reclaimed> = process.call(&Order::Reclaim { dry_run: arguments.dry_run })?;
+        let answer = process.call(&requests::Reclaim { dry_run: arguments.dry_run })?;
         bar.finish_and_clear();
         let reclaimed = answer.ok_or_else(|| {
             Failure::new(Exit::InUse, format!("{}: it is changed all the time; try again", process.address))

@@ -220,34 +220,3 @@ fn not_there(path: &Path) -> Outcome {
 fn io(path: &Path, error: std::io::Error) -> Failure {
     Failure::new(Exit::Io, format!("{}: {error}", path.display()))
 }
-
-impl From<ReleaseDirError> for Failure {
-    fn from(error: ReleaseDirError) -> Failure {
-        let code = match &error {
-            ReleaseDirError::Missing(_) => Exit::NoInput,
-            ReleaseDirError::Malformed { .. }
-            | ReleaseDirError::Keys { .. }
-            | ReleaseDirError::Record { .. }
-            | ReleaseDirError::Revocation { .. } => Exit::Data,
-            ReleaseDirError::Newer { .. } => Exit::CannotCreate,
-            ReleaseDirError::Io { .. } => Exit::Io,
-        };
-        Failure::new(code, error)
-    }
-}
-
-impl From<DraftError> for Failure {
-    fn from(error: DraftError) -> Failure {
-        let code = match &error {
-            DraftError::NotASigner(_) => Exit::NotAllowed,
-            DraftError::NotSigned(_) => Exit::Unavailable,
-            DraftError::Unfinished(_) | DraftError::Different => Exit::Failed,
-            DraftError::Keys(_)
-            | DraftError::Record(_)
-            | DraftError::Revocation(_)
-            | DraftError::Signature(_)
-            | DraftError::Unfit(_) => Exit::Data,
-        };
-        Failure::new(code, error)
-    }
-}

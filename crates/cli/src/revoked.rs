@@ -1,80 +1,17 @@
-//! Writable file systems that were revoked: `holdfast fs revoke` makes the certificate, mounts look for it. One that was
-//! found once is kept, so that the file system stays revoked.
+//! `holdfast fs revoke`: ends a writable file system for good.
 
 use crate::args::FsRevoke;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys;
 use crate::output::Format;
-use crate::paths::{Directories, make_private};
-use holdfast_crypto::{Digest, KeyHolder};
-use holdfast_release::admit::Unreadable;
-use holdfast_release::file_system::{Revocation, Statement, revoked};
+use holdfast_crypto::KeyHolder;
+use holdfast_release::file_system::{Revocation, Statement};
 use holdfast_release::form::{self, Kind};
-use holdfast_release::{files, signing::Signed};
+use holdfast_release::signing::Signed;
 use holdfast_rpc::Address;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Why a file system must not be used, as far as directories of certificates tell.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Checked {
-    /// Its superuser has said that it is over.
-    Revoked(String),
-    /// A directory cannot be read, so nobody knows.
-    Unknown(String),
-}
-
-/// Looks for a certificate where those that were found are kept, and in `revocations`. What people should be told of false
-/// ones goes to `tell`.
-///
-/// # Errors
-/// [`Checked`].
-pub fn check(
-    id: &Digest,
-    revocations: &[PathBuf],
-    directories: &Directories,
-    tell: &dyn Fn(&str),
-) -> Result<(), Checked> {
-    let kept = directories.state_base().map_err(|failure| Checked::Unknown(failure.message))?.join("revoked");
-    let places: Vec<PathBuf> =
-        kept.is_dir().then(|| kept.clone()).into_iter().chain(revocations.to_vec()).collect();
-    match revoked(*id, &places) {
-        Ok(Err(notices)) => {
-            notices.iter().for_each(|notice| tell(notice));
-            Ok(())
-        }
-        Ok(Ok(found)) => {
-            if !found.found.starts_with(&kept)
-                && let Err(why) = keep(&kept, id, &found.certificate)
-            {
-                tell(&format!("the revocation cannot be kept: {why}"));
-            }
-            Err(Checked::Revoked(found.to_string()))
-        }
-        Err(Unreadable { path, error }) => Err(Checked::Unknown(format!(
-            "{}: {error}; revocations are looked for here, so nothing is used until it can be read. Make it readable, or \
-             take it off the list of revocation directories",
-            path.display()
-        ))),
-    }
-}
-
-fn keep(folder: &Path, id: &Digest, certificate: &[u8]) -> Result<(), String> {
-    make_private(folder).map_err(|failure| failure.message)?;
-    files::replace(&folder.join(id.to_string()), certificate, 0o600).map_err(|error| error.to_string())
-}
-
-impl From<Checked> for Failure {
-    fn from(checked: Checked) -> Failure {
-        match checked {
-            Checked::Revoked(why) => Failure::new(Exit::NotAllowed, why)
-                .hint("ask its superuser where its successor is; nothing of it is to be trusted"),
-            Checked::Unknown(why) => Failure::new(Exit::Data, why),
-        }
-    }
-}
 
 /// `holdfast fs revoke`: makes a certificate. It ends nothing before somebody finds it.
 pub fn revoke(arguments: &FsRevoke, format: Format) -> Outcome {

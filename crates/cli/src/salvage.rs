@@ -4,11 +4,12 @@
 //! it into a folder of its own below the state directory, with a list. Here those folders are shown and copied.
 
 use crate::args;
-use crate::control::{Client, Order};
+use crate::control::Client;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, clean};
 use crate::paths::Directories;
 use crate::which::states;
+use holdfast_daemon::mounts::requests;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
@@ -49,7 +50,7 @@ pub fn run(arguments: &args::Salvage, directories: &Directories, format: Format)
     for state_dir in states(&arguments.which, directories)? {
         // A living mount is asked to save what is unsaved right now.
         if let Some(process) = Client::connect(&state_dir)? {
-            process.call::<usize>(&Order::Salvage)?;
+            process.call(&requests::Salvage)?;
         }
         for folder in folders_in(&state_dir) {
             let mut saved = read(&folder)?;

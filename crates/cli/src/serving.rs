@@ -1,9 +1,10 @@
 //! The processes of this user that serve mounts: finding the one to ask.
 
-use crate::control::{Client, Order};
+use crate::control::{Client, Request};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::paths::Directories;
-use crate::status::ProcessStatus;
+use holdfast_daemon::mounts::requests::{MountRequest, Status};
+use holdfast_daemon::mounts::status::MountDaemonStatus;
 use holdfast_fuse::mountpoint;
 use holdfast_rpc::Address;
 use std::path::{Path, PathBuf};
@@ -17,13 +18,13 @@ pub struct Process {
 }
 
 impl Process {
-    /// Gives an order.
+    /// Sends a request and waits for the reply.
     ///
     /// # Errors
-    /// The answer's, or that it has ended.
-    pub fn call<T: serde::de::DeserializeOwned>(&self, order: &Order) -> Outcome<T> {
+    /// What the daemon answers, or that it has ended.
+    pub fn call<R: Request<Any = MountRequest>>(&self, request: &R) -> Outcome<R::Reply> {
         match Client::connect(&self.state_dir)? {
-            Some(client) => client.call(order),
+            Some(client) => client.call(request),
             None => Err(Failure::new(Exit::Unavailable, format!("{}: it was just unmounted", self.address))),
         }
     }
@@ -38,7 +39,7 @@ pub fn processes(which: Option<&str>, directories: &Directories) -> Outcome<Vec<
     let mut found: Vec<Process> = Vec::new();
     for state_dir in directories.all_states()? {
         let Some(client) = Client::connect(&state_dir)? else { continue };
-        let status: ProcessStatus = match client.call(&Order::Status) {
+        let status = match client.call(&Status) {
             Ok(status) => status,
             // It ended just now.
             Err(failure) if failure.code == Exit::Unavailable => continue,
@@ -71,7 +72,7 @@ impl Wanted {
         }
     }
 
-    fn is(&self, status: &ProcessStatus) -> bool {
+    fn is(&self, status: &MountDaemonStatus) -> bool {
         match self {
             Wanted::FileSystem(wanted) => {
                 let served: Result<Address, _> = status.address.parse();

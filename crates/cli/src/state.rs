@@ -1,16 +1,16 @@
 //! `holdfast fs state`: carries what a device has signed and seen to another machine, so that one of the two goes on.
 
-use crate::control::{Client, Order};
-use crate::exit::{Exit, Failure, Outcome};
+use crate::control::Client;
+use crate::exit::{Failure, Outcome};
 use crate::keys;
 use crate::output::Format;
 use crate::paths::{Directories, make_private};
-use crate::status::ProcessStatus;
 use crate::time::now_ns;
 use clap::{Args, Subcommand};
 use holdfast_client::state::StateError;
 use holdfast_client::state::carry::{self, Carriage, CarryError};
 use holdfast_crypto::PublicKey;
+use holdfast_daemon::mounts::requests::Status;
 use holdfast_rpc::Address;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -147,7 +147,7 @@ fn patiently(
 /// Whether a process serves mounts with it, and will for a while.
 fn is_mounted(state_dir: &Path) -> Outcome<bool> {
     let Some(process) = Client::connect(state_dir)? else { return Ok(false) };
-    let status = process.call::<ProcessStatus>(&Order::Status);
+    let status = process.call(&Status);
     Ok(status.is_ok_and(|status| !status.mounts.is_empty()))
 }
 
@@ -156,33 +156,5 @@ fn public(key: &Path) -> Outcome<PublicKey> {
     match keys::read_public(&key.to_string_lossy()) {
         Ok(public) => Ok(public),
         Err(_) => Ok(keys::read(key)?.public()),
-    }
-}
-
-impl From<CarryError> for Failure {
-    fn from(error: CarryError) -> Failure {
-        let (code, hint) = match &error {
-            CarryError::State(StateError::InUse) => {
-                (Exit::InUse, "unmount first: `holdfast status` shows what is mounted with this key")
-            }
-            CarryError::State(StateError::Full | StateError::Failed(_)) => (Exit::Io, ""),
-            CarryError::State(_) => (Exit::Data, ""),
-            CarryError::Nothing(_) => {
-                (Exit::NoInput, "is it the right address, the right key, and the right user of this machine?")
-            }
-            CarryError::Unsent(_) => (Exit::Failed, ""),
-            CarryError::Older { .. } => {
-                (Exit::NotAllowed, "use the newest file; if it is lost, enrol a new key for this machine")
-            }
-            CarryError::NoState(_) => (Exit::Data, ""),
-            CarryError::OtherKey { .. } => (Exit::NoInput, ""),
-            CarryError::Io { source, .. } => match source.kind() {
-                std::io::ErrorKind::AlreadyExists => (Exit::CannotCreate, "files are never overwritten"),
-                std::io::ErrorKind::NotFound => (Exit::NoInput, ""),
-                _ => (Exit::Io, ""),
-            },
-        };
-        let failure = Failure::new(code, &error);
-        if hint.is_empty() { failure } else { failure.hint(hint) }
     }
 }

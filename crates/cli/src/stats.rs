@@ -3,8 +3,9 @@
 use crate::exit::Outcome;
 use crate::output::{Format, clean, line, table};
 use crate::paths::Directories;
-use crate::status::{self, FileTraffic, ProcessStatus, Report};
+use crate::status::{self, Report};
 use clap::Args;
+use holdfast_daemon::mounts::status::{FileTraffic, MountDaemonStatus};
 use indicatif::HumanBytes;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
@@ -83,7 +84,7 @@ fn show(
     });
     let releases: Vec<(String, Value)> = releases.collect();
     if format == Format::Json {
-        let of_process = |status: &ProcessStatus| {
+        let of_process = |status: &MountDaemonStatus| {
             let mounts: Vec<&PathBuf> = status.mounts.iter().map(|mount| &mount.directory).collect();
             let mut figures = status.engine.clone();
             if let Value::Object(fields) = &mut figures {
@@ -123,7 +124,11 @@ fn show(
     line(&sections.join("\n\n"))
 }
 
-fn describe(status: &ProcessStatus, earlier: Option<(&ProcessStatus, Duration)>, files: usize) -> String {
+fn describe(
+    status: &MountDaemonStatus,
+    earlier: Option<(&MountDaemonStatus, Duration)>,
+    files: usize,
+) -> String {
     let number = |path: &[&str]| figure(&status.engine, path);
     let bytes = |path: &[&str]| HumanBytes(number(path)).to_string();
     let rate = |path: &[&str]| match earlier {

@@ -1,8 +1,6 @@
 //! `holdfast status`: what the mounts of this user do, with alarms in words.
 
 use crate::args;
-use crate::automount::{self, AutomountStatus};
-use crate::control::{Client, Order};
 use crate::evidence;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, clean, table};
@@ -10,63 +8,15 @@ use crate::paths::Directories;
 use crate::peers;
 use crate::time::moment;
 use holdfast_client::WriteBackStatus;
-use holdfast_client::store::account::Traffic;
+use holdfast_daemon::automount::{self, AutomountStatus};
+use holdfast_daemon::mounts::status::{DaemonState, MountDaemonStatus, REPLY_WAIT, ask, is_stopped};
 use holdfast_fuse::mountpoint::{self, Condition, MountError};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 /// Most alarms that are shown in full.
 const ALARMS_SHOWN: usize = 5;
-
-/// One process that serves the mounts of one key.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct ProcessStatus {
-    /// Address.
-    pub address: String,
-    /// Process id.
-    pub process: u32,
-    /// When it began, nanoseconds since the epoch.
-    pub started_ns: i64,
-    /// What it has mounted.
-    pub mounts: Vec<MountStatus>,
-    /// What waits to be sent, if changes are sent in the background.
-    #[serde(default)]
-    pub write_back: Option<WriteBackStatus>,
-    /// Where it keeps its state, its log and evidence.
-    pub state_dir: PathBuf,
-    /// The signer and its connection, as the engine describes itself.
-    pub engine: Value,
-    /// The files that caused most to cross the link.
-    #[serde(default)]
-    pub files: Vec<FileTraffic>,
-}
-
-/// What one file caused to cross the link.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct FileTraffic {
-    /// Its path, or what else it was for.
-    pub path: String,
-    /// Bytes.
-    #[serde(flatten)]
-    pub traffic: Traffic,
-}
-
-/// One mount.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct MountStatus {
-    /// Where.
-    pub directory: PathBuf,
-    /// Whether it refuses writes.
-    pub read_only: bool,
-    /// Whether other users may use it.
-    pub allow_other: bool,
-    /// Files with changes that are not at the server yet.
-    pub unsaved: Vec<String>,
-}
 
 /// What there is.
 #[derive(Serialize)]
@@ -105,52 +55,6 @@ struct Stuck {
     says: String,
 }
 
-/// What became of asking the process that uses a state directory how things stand.
-pub enum Answer {
-    /// There is none.
-    Nobody,
-    /// It said.
-    Says(Box<ProcessStatus>),
-    /// It is there, but does not answer.
-    Silent(u32),
-}
-
-/// How long a process may take to say how things stand: more than a busy machine needs, and less than [`Client::call`]
-/// waits, after which it would be taken for one that has ended.
-const ANSWER_WAIT: Duration = Duration::from_secs(12);
-
-/// Asks the process that uses a state directory, for a while.
-///
-/// # Errors
-/// The socket belongs to somebody else, or what answers is of another version.
-pub fn ask(state_dir: &Path) -> Outcome<Answer> {
-    let (state_dir, found) = (state_dir.to_owned(), Arc::new(AtomicU32::new(0)));
-    let process = Arc::clone(&found);
-    let asked = move || -> Outcome<Answer> {
-        let Some(client) = Client::connect(&state_dir)? else { return Ok(Answer::Nobody) };
-        let number = client.process().unwrap_or(0);
-        process.store(number, Ordering::SeqCst);
-        if is_stopped(number) {
-            return Ok(Answer::Silent(number));
-        }
-        match client.call(&Order::Status) {
-            Ok(status) => Ok(Answer::Says(Box::new(status))),
-            // It ended just now.
-            Err(failure) if failure.code == Exit::Unavailable => Ok(Answer::Nobody),
-            Err(failure) => Err(failure),
-        }
-    };
-    mountpoint::within(ANSWER_WAIT, asked).unwrap_or_else(|| Ok(Answer::Silent(found.load(Ordering::SeqCst))))
-}
-
-/// Whether a process is stopped (SIGSTOP, Ctrl-Z, a debugger).
-pub fn is_stopped(process: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
-    status.lines().any(|line| {
-        line.strip_prefix("State:").is_some_and(|state| state.trim_start().starts_with(['T', 't']))
-    })
-}
-
 /// A mounted release.
 #[derive(Serialize)]
 pub struct ReleaseMount {
@@ -167,7 +71,7 @@ pub struct ReleaseMount {
 pub struct Process {
     /// What it says of itself.
     #[serde(flatten)]
-    pub status: ProcessStatus,
+    pub status: MountDaemonStatus,
     /// What the server did wrong since the process began, in words; the newest first.
     alarms: Vec<String>,
     /// Pieces of evidence kept, also from earlier.
@@ -218,19 +122,19 @@ pub fn gather(wanted: Option<&Path>, directories: &Directories) -> Outcome<Repor
         })
         .collect();
     for (path, asked) in asked {
-        let says = match asked.join().unwrap_or(Ok(Answer::Nobody)) {
-            Ok(Answer::Says(mut status)) => {
+        let says = match asked.join().unwrap_or(Ok(DaemonState::Nobody)) {
+            Ok(DaemonState::Says(mut status)) => {
                 status.mounts.retain(|mount| is_wanted(&mount.directory));
                 if !status.mounts.is_empty() || wanted.is_none() {
                     report.processes.push(examine(*status));
                 }
                 continue;
             }
-            Ok(Answer::Nobody) => continue,
-            Ok(Answer::Silent(process)) if is_stopped(process) => {
+            Ok(DaemonState::Nobody) => continue,
+            Ok(DaemonState::Silent(process)) if is_stopped(process) => {
                 format!("process {process} is stopped; `kill -CONT {process}` lets it go on")
             }
-            Ok(Answer::Silent(process)) => {
+            Ok(DaemonState::Silent(process)) => {
                 format!("process {process} does not answer; its log is in this directory")
             }
             // One that cannot be asked is no reason to say nothing of the others.
@@ -293,7 +197,7 @@ fn look_at(mount: mountpoint::Mounted, directories: &Directories) -> Outcome<Loo
             Look::Release(ReleaseMount { directory: mount.directory, address: mount.source, says })
         }))
     };
-    mountpoint::within(ANSWER_WAIT, look).unwrap_or(Ok(Look::Stuck(directory)))
+    mountpoint::within(REPLY_WAIT, look).unwrap_or(Ok(Look::Stuck(directory)))
 }
 
 /// The status attribute of a mount's root; `None` if this user may not look at it.
@@ -315,7 +219,7 @@ pub fn attribute(directory: &Path, name: &str) -> Option<Vec<u8>> {
     mountpoint::within(mountpoint::LOOK_WAIT, read)?
 }
 
-fn examine(status: ProcessStatus) -> Process {
+fn examine(status: MountDaemonStatus) -> Process {
     let pieces = evidence::kept_in(&status.state_dir);
     let mut alarms = Vec::new();
     if let Some(frozen) = status.engine.get("frozen").filter(|frozen| !frozen.is_null()) {

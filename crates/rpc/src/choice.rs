@@ -9,13 +9,14 @@ use crate::address::ServerAddress;
 use crate::estimate::LinkEstimate;
 use crate::socket;
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::LazyLock;
 use std::time::Duration;
 use tokio::time::Instant;
 
 /// What carries a conversation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Transport {
     /// TCP, and QUIC where that turns out to be better.
     #[default]

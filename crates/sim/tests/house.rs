@@ -16,6 +16,8 @@ const LAYERS: &[&[&str]] = &[
     &["stack"],
     &["fuse"],
     &["release"],
+    &["failure"],
+    &["daemon"],
     &["cli"],
     &["sim", "link", "model"],
     &["bench", "exercise", "fuzz"],

@@ -1,29 +1,20 @@
 //! Changes of the membership with a superuser's key that is kept off line: `--prepare`, `holdfast fs sign`, `holdfast fs
 //! submit`.
 
-use super::{Change, ask, belonging, check};
+use super::ask;
 use crate::args::{FsSign, FsSubmit};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys;
 use crate::output::{Format, clean, line};
 use crate::paths::{Directories, make_private};
-use crate::time::now_ns;
-use holdfast_client::admin::changes;
-use holdfast_client::admin::off_line::{self, FILE_BYTES_MAX, SigningRequest, Unusable};
-use holdfast_client::{Engine, FsError};
-use holdfast_content::{Membership, PrincipalId};
-use holdfast_crypto::{NotSigned, PublicKey};
-use serde::{Deserialize, Serialize};
+use holdfast_client::admin::off_line::{FILE_BYTES_MAX, SigningRequest};
+use holdfast_crypto::NotSigned;
+use holdfast_daemon::control::Bytes;
+use holdfast_daemon::membership::{Change, PrepareChange, SubmitChange, unusable_request};
+use serde::Serialize;
 use std::io::{BufRead, IsTerminal, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::Arc;
-
-/// A prepared change, as the process that has the signer gives it.
-#[derive(Serialize, Deserialize)]
-struct Prepared {
-    request: Vec<u8>,
-}
 
 /// What is printed about a change in a file.
 #[derive(Serialize)]
@@ -72,8 +63,7 @@ pub fn prepare(
     directories: &Directories,
     format: Format,
 ) -> Outcome {
-    let order = Change::Prepare { url: url.to_owned(), change: Box::new(change) };
-    let Prepared { request } = ask(url, key, order, directories)?;
+    let Bytes(request) = ask(url, key, &PrepareChange { url: url.to_owned(), change }, directories)?;
     let parsed = SigningRequest::from_bytes(&request).map_err(|why| Failure::new(Exit::Internal, why))?;
     let changes = parsed.words();
     if changes.is_empty() {
@@ -137,78 +127,9 @@ pub fn submit(arguments: &FsSubmit, directories: &Directories, format: Format) -
             .hint("`holdfast fs sign` does, on the machine that has the superuser's key"));
     }
     let bytes = request.to_bytes().map_err(|why| Failure::new(Exit::Internal, why))?;
-    let done: String = ask(&request.url, &arguments.key, Change::Submit { signed: bytes }, directories)?;
+    let request_to_submit = SubmitChange { signed: Bytes(bytes) };
+    let done = ask(&request.url, &arguments.key, &request_to_submit, directories)?;
     format.print(&serde_json::json!({ "done": done }), |_| clean(&done))
-}
-
-/// What [`prepare`] asks for, where the signer is.
-pub fn prepared(engine: &Arc<Engine>, url: &str, change: &Change) -> Outcome<serde_json::Value> {
-    let members = engine.fetch()?.membership();
-    check(engine, &members, change)?;
-    if let Change::Leave { group, users } = change
-        && belonging(&members, group, users, true).is_empty()
-    {
-        return Err(Failure::new(Exit::Failed, format!("{} not in group {group}", users.join(", "))));
-    }
-    let change = change.clone();
-    let request = off_line::prepare(engine, url.to_owned(), move |members| apply(&change, members))?;
-    let request = request.to_bytes().map_err(|why| Failure::new(Exit::Internal, why))?;
-    serde_json::to_value(Prepared { request }).map_err(|error| Failure::new(Exit::Internal, error))
-}
-
-/// What [`submit`] asks for, where the signer is.
-pub fn submitted(engine: &Arc<Engine>, signed: &[u8]) -> Outcome<serde_json::Value> {
-    let request = SigningRequest::from_bytes(signed).map_err(unusable)?;
-    let submitted = off_line::submit(engine, &request, now_ns())?;
-    let mut done = format!("in force: {}", request.words().join("; "));
-    if submitted.adopted > 0 {
-        done += &format!("; {} files of groups were taken over", submitted.adopted);
-    }
-    match (&request.home, submitted.no_home) {
-        (Some((_, name)), None) => done += &format!("; /{name} is theirs"),
-        (Some((_, name)), Some(why)) => {
-            done += &format!(
-                "; /{name} was not made ({why}): the superuser makes directories under the root, or one of the \
-                 superuser's devices submits the same file"
-            );
-        }
-        (None, _) => {}
-    }
-    Ok(serde_json::Value::String(done))
-}
-
-/// What a change makes of a membership, and whose directory is to be made.
-fn apply(change: &Change, members: &mut Membership) -> Result<Option<(PrincipalId, String)>, FsError> {
-    match change {
-        Change::AddUser { name, device, key, directory } => {
-            let id = changes::add_user(members, name, Some((device, PublicKey(*key))))?;
-            return Ok(directory.then(|| (PrincipalId::User(id), name.clone())));
-        }
-        Change::AddGroup { name, users, directory } => {
-            let id = changes::add_group(members, name, users)?;
-            return Ok(directory.then(|| (PrincipalId::Group(id), name.clone())));
-        }
-        Change::RemoveUser { name } => changes::remove_user(members, name)?,
-        Change::RemoveGroup { name } => changes::remove_group(members, name)?,
-        Change::Join { group, users } => {
-            let new = belonging(members, group, users, false);
-            new.into_iter().try_for_each(|user| changes::add_member(members, group, user))?;
-        }
-        Change::Leave { group, users } => {
-            let gone = belonging(members, group, users, true);
-            gone.into_iter().try_for_each(|user| changes::remove_member(members, group, user))?;
-        }
-        Change::AddDevice { user, name, key } => {
-            changes::add_device(members, user, name, PublicKey(*key))?;
-        }
-        Change::RotateDevice { user, name, key } => {
-            changes::rotate_device(members, user, name, PublicKey(*key))?;
-        }
-        Change::RemoveDevice { user, name } => changes::remove_device(members, user, name)?,
-        Change::SetQuota { user, bytes } => changes::set_quota(members, user, *bytes)?,
-        Change::Show | Change::Usage | Change::Prepare { .. } | Change::Submit { .. } => {}
-    }
-    Ok(None)
 }
 
 fn read(path: &Path) -> Outcome<SigningRequest> {
@@ -217,18 +138,9 @@ fn read(path: &Path) -> Outcome<SigningRequest> {
     let mut bytes = Vec::new();
     file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(failed)?;
     SigningRequest::from_bytes(&bytes).map_err(|why| {
-        let failure = unusable(why);
+        let failure = unusable_request(why);
         Failure { message: format!("{}: {}", path.display(), failure.message), ..failure }
     })
-}
-
-fn unusable(why: Unusable) -> Failure {
-    let code = match why {
-        Unusable::Newer(_) => Exit::Newer,
-        Unusable::NotSigned => Exit::NotAllowed,
-        Unusable::Malformed(_) => Exit::Data,
-    };
-    Failure::new(code, why)
 }
 
 fn write_new(path: &Path, bytes: &[u8]) -> Outcome {

@@ -168,7 +168,7 @@ fn source(
     let server = live::connect(&address, keys::read(key)?)?;
     let folder = directories.cache_of(&file_system)?;
     make_private(&folder)?;
-    let cache = Some((folder, crate::cache::size_given(directories)?));
+    let cache = Some((folder, holdfast_daemon::cache::size_given(directories)?));
     let evidence = directories.state_base()?.join("evidence");
     Ok(Arc::new(sources.and(Arc::new(reader::blocks(
         &address,

@@ -2,9 +2,8 @@
 
 use super::kept;
 use crate::args::Which;
-use crate::control::{Client, Order};
+use crate::control::{Client, Encoded, Request};
 use crate::exit::{Exit, Failure, Outcome};
-use crate::live;
 use crate::output::Format;
 use crate::paths::Directories;
 use crate::serving::processes;
@@ -14,6 +13,7 @@ use holdfast_client::state::{StateError, StateLog};
 use holdfast_client::statement::{CacheOnly, Sources, Statement};
 use holdfast_content::BlockSource;
 use holdfast_crypto::Digest;
+use holdfast_daemon::mounts::requests::{FetchFloor, FetchFloorNow, MountRequest};
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::signer::Signer;
 use serde::Serialize;
@@ -50,23 +50,28 @@ pub fn run(which: &str, key: Option<&Path>, to: &Path, directories: &Directories
 /// What this machine has accepted of a file system: asked of the process that serves it (`which` is a mount or an
 /// address), or read from the state (`which` is an address, with `key`). Without blocks but the membership.
 pub fn of(which: &str, key: Option<&Path>, directories: &Directories) -> Outcome<Statement> {
-    ordered(which, key, directories, &Order::Floor)
+    stated(which, key, directories, &FetchFloor)
 }
 
-/// The same as it stands at this moment: nothing that is under way is waited for, as its server may be lost.
+/// What it has accepted at this moment: nothing that is under way is waited for, as its server may be lost.
 pub fn accepted(which: &str, key: Option<&Path>, directories: &Directories) -> Outcome<Statement> {
-    ordered(which, key, directories, &Order::Accepted)
+    stated(which, key, directories, &FetchFloorNow)
 }
 
-fn ordered(which: &str, key: Option<&Path>, directories: &Directories, order: &Order) -> Outcome<Statement> {
+fn stated(
+    which: &str,
+    key: Option<&Path>,
+    directories: &Directories,
+    request: &impl Request<Any = MountRequest, Reply = Encoded<Floor>>,
+) -> Outcome<Statement> {
     let floor = match key {
         Some(key) => {
             let which = Which { url: Some(which.to_owned()), key: Some(key.to_owned()) };
-            of_state(&states(&which, directories)?.remove(0), order)?
+            of_state(&states(&which, directories)?.remove(0), request)?
         }
         None => {
             let mut found = processes(Some(which), directories)?;
-            asked(&found.remove(0).call::<String>(order)?)?
+            found.remove(0).call(request)?.decode()?
         }
     };
     let cache = cache(&floor.file_system(), directories)?;
@@ -87,7 +92,7 @@ pub fn cache(file_system: &Digest, directories: &Directories) -> Outcome<Arc<dyn
     if !folder.is_dir() {
         return Ok(Arc::new(Sources::of(&[])));
     }
-    let bytes_max = crate::cache::size_given(directories)?;
+    let bytes_max = holdfast_daemon::cache::size_given(directories)?;
     let evidence = directories.state_base()?.join("evidence");
     Ok(Arc::new(CacheOnly::open(*file_system, folder, bytes_max, evidence)))
 }
@@ -119,19 +124,15 @@ pub fn write(file: EvidenceFile, to: &Path, format: Format) -> Outcome {
     })
 }
 
-fn asked(text: &str) -> Outcome<Floor> {
-    live::decode(text).ok_or_else(|| {
-        Failure::new(Exit::Protocol, "the process that serves the mount is of another version")
-            .hint("unmount and mount again")
-    })
-}
-
 /// From whoever uses the state, or from the state itself. A mount that was just ended may still hold it.
-fn of_state(state_dir: &Path, order: &Order) -> Outcome<Floor> {
+fn of_state(
+    state_dir: &Path,
+    request: &impl Request<Any = MountRequest, Reply = Encoded<Floor>>,
+) -> Outcome<Floor> {
     let mut attempt = 0;
     loop {
         if let Some(process) = Client::connect(state_dir)? {
-            return asked(&process.call::<String>(order)?);
+            return process.call(request)?.decode();
         }
         match read(state_dir) {
             Err(failure) if failure.code == Exit::InUse && attempt < ATTEMPTS => {

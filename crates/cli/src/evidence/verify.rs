@@ -5,7 +5,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, clean};
 use crate::time::moment;
 use holdfast_client::evidence::Proof;
-use holdfast_client::statement::{Conclusion, Limits, Statement, Testimony, Unusable, verify};
+use holdfast_client::statement::{Conclusion, Limits, Statement, Testimony, verify};
 use std::path::{Path, PathBuf};
 
 /// Paths compared, and differences listed.
@@ -86,16 +86,4 @@ fn by_itself(file: &Path, format: Format) -> Outcome<Option<Outcome>> {
         )
     })?;
     Ok(Some(Err(Failure::new(Exit::Failed, "not proven: it rests on somebody's word"))))
-}
-
-impl From<Unusable> for Failure {
-    fn from(error: Unusable) -> Failure {
-        let failure = Failure::new(Exit::Data, &error);
-        match error {
-            Unusable::NoMembership { .. } => failure.hint(
-                "have it made again where it was kept, with `holdfast evidence export`: that takes along what is needed",
-            ),
-            _ => failure,
-        }
-    }
 }

@@ -6,76 +6,25 @@
 pub mod args;
 pub mod restore;
 
-use crate::control::Order;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, clean, progress};
 use crate::paths::Directories;
 use crate::programs::ask;
 use crate::time::moment;
 use args::{History, Snapshot, SnapshotCommand};
-use holdfast_client::PastState;
-use holdfast_client::files::{FileSystem, PastVersion};
-use holdfast_content::{Membership, PrincipalId};
+use holdfast_client::files::PastVersion;
+use holdfast_daemon::mounts::past::{PAGE, PastState};
+use holdfast_daemon::mounts::requests::{EndSnapshot, ListPastStates, ListVersions, TakeSnapshot};
 use holdfast_fuse::mountpoint;
-use serde::{Deserialize, Serialize};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-/// States told of at once.
-const PAGE: usize = 10_000;
-
-/// A kept state, as it is listed.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Listed {
-    /// Its name in `.snapshots`.
-    pub name: String,
-    /// Operations before it.
-    pub log_size: u64,
-    /// When its last operation was declared, nanoseconds since 1970.
-    pub time_ns: i64,
-    /// Who named it, and when; `None`: it is a state without a name.
-    pub named_by: Option<String>,
-    /// When.
-    pub named_ns: Option<i64>,
-}
-
-impl Listed {
-    /// A state under a name.
-    pub fn of(name: String, state: &PastState, members: &Membership) -> Listed {
-        let author = |device| {
-            let device = members.devices.get(&device)?;
-            Some(members.users.get(&device.user)?.name.clone())
-        };
-        let snapshot = state.name.as_ref().map(|signed| &signed.value);
-        Listed {
-            name,
-            log_size: state.point.log_size,
-            time_ns: state.point.time_ns,
-            named_by: snapshot.map(|snapshot| {
-                author(snapshot.device).unwrap_or_else(|| PrincipalId::Device(snapshot.device).to_string())
-            }),
-            named_ns: snapshot.map(|snapshot| snapshot.time_ns),
-        }
-    }
-}
-
-/// Kept states from the `from`-th on, as many as surely fit into one message.
-///
-/// # Errors
-/// See `Engine::past_states`.
-pub fn page(files: &FileSystem, from: usize) -> Outcome<Vec<Listed>> {
-    let members = files.past_members();
-    let entries = files.past_entries()?;
-    let some = entries.into_iter().skip(from).take(PAGE);
-    Ok(some.map(|entry| Listed::of(entry.name, &entry.state, &members)).collect())
-}
-
 /// All kept states of a mount.
-fn states(mount: &Path, directories: &Directories) -> Outcome<Vec<Listed>> {
-    let mut all: Vec<Listed> = Vec::new();
+fn states(mount: &Path, directories: &Directories) -> Outcome<Vec<PastState>> {
+    let mut all: Vec<PastState> = Vec::new();
     loop {
-        let order = Order::Past { directory: mount.to_owned(), from: all.len() };
-        let some: Vec<Listed> = ask(mount, directories, &order)?;
+        let request = ListPastStates { directory: mount.to_owned(), from: all.len() };
+        let some = ask(mount, directories, &request)?;
         let is_last = some.len() < PAGE;
         all.extend(some);
         if is_last {
@@ -140,9 +89,8 @@ pub fn snapshot(arguments: &Snapshot, directories: &Directories, format: Format)
     match &arguments.command {
         SnapshotCommand::Create { mount, name } => {
             let mount = mountpoint::absolute(mount)?;
-            let order = Order::Snapshot { directory: mount.clone(), name: name.clone() };
-            let made: Listed =
-                ask(&mount, directories, &order).map_err(|failure: Failure| about(name, failure))?;
+            let request = TakeSnapshot { directory: mount.clone(), name: name.clone() };
+            let made = ask(&mount, directories, &request).map_err(|failure: Failure| about(name, failure))?;
             format.print(&made, |made| {
                 let (mount, time) = (mount.display(), moment(made.time_ns));
                 format!("{mount}/.snapshots/{}: the state of {time}", clean(&made.name))
@@ -150,8 +98,8 @@ pub fn snapshot(arguments: &Snapshot, directories: &Directories, format: Format)
         }
         SnapshotCommand::Remove { mount, name } => {
             let mount = mountpoint::absolute(mount)?;
-            let order = Order::EndSnapshot { directory: mount.clone(), name: name.clone() };
-            ask::<()>(&mount, directories, &order).map_err(|failure| about(name, failure))?;
+            let request = EndSnapshot { directory: mount.clone(), name: name.clone() };
+            ask(&mount, directories, &request).map_err(|failure| about(name, failure))?;
             format.print(&serde_json::json!({ "removed": name }), |_| format!("Removed: {}", clean(name)))
         }
         SnapshotCommand::List { mount, all } => {
@@ -169,7 +117,7 @@ pub fn snapshot(arguments: &Snapshot, directories: &Directories, format: Format)
     }
 }
 
-fn line_of(state: &Listed) -> String {
+fn line_of(state: &PastState) -> String {
     let name = clean(&state.name);
     match &state.named_by {
         Some(author) => format!("{name}  the state of {}, named by {}", moment(state.time_ns), clean(author)),
@@ -186,8 +134,8 @@ fn about(name: &str, failure: Failure) -> Failure {
 pub fn versions(arguments: &History, directories: &Directories, format: Format) -> Outcome {
     let Place { mount, path } = place(&arguments.file)?;
     let bar = progress("reading past states");
-    let order = Order::Versions { directory: mount.clone(), path: path.as_os_str().as_bytes().to_vec() };
-    let versions: Outcome<Vec<PastVersion>> = ask(&mount, directories, &order);
+    let request = ListVersions { directory: mount.clone(), path: path.as_os_str().as_bytes().to_vec() };
+    let versions: Outcome<Vec<PastVersion>> = ask(&mount, directories, &request);
     bar.finish_and_clear();
     let versions = versions.map_err(|failure| about(&arguments.file.display().to_string(), failure))?;
     format.print(&versions, |versions| versions.iter().map(describe).collect::<Vec<_>>().join("\n"))

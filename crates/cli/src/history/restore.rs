@@ -6,12 +6,13 @@
 //! - the mount copies ranges of past files by reference, so no content crosses the network.
 
 use super::args::Restore;
-use super::{Listed, Place, place, states};
+use super::{Place, place, states};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, clean, progress};
 use crate::paths::Directories;
 use crate::time::{moment, now_ns};
 use holdfast_client::files::time_name;
+use holdfast_daemon::mounts::past::PastState;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, RenameFlags, Timespec, Timestamps, XattrFlags};
 use serde::Serialize;
 use std::fs;
@@ -107,7 +108,7 @@ pub fn run(arguments: &Restore, directories: &Directories, format: Format) -> Ou
 }
 
 /// The kept state that is meant.
-fn find(at: &str, states: &[Listed]) -> Outcome<Listed> {
+fn find(at: &str, states: &[PastState]) -> Outcome<PastState> {
     if let Some(state) = states.iter().find(|state| state.name == at) {
         return Ok(state.clone());
     }
@@ -254,7 +255,7 @@ mod tests {
     /// Proves: a name is taken as it is, a time means the last state not after it, and what is not kept is said so.
     #[test]
     fn the_state_meant_is_found() {
-        let state = |name: &str, log_size, second: i64| Listed {
+        let state = |name: &str, log_size, second: i64| PastState {
             name: name.to_owned(),
             log_size,
             time_ns: second * SECOND_NS,

@@ -7,17 +7,17 @@ mod source;
 mod target;
 mod walk;
 
-use crate::control::{Client, Order};
+use crate::control::Client;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys::{self, Key, started};
 use crate::output::{Format, clean, progress};
 use crate::paths::{Directories, make_private};
-use crate::status::ProcessStatus;
-use crate::{cache, limits, live};
+use crate::{limits, live};
 use args::Import;
 use engine::EngineTarget;
 use holdfast_client::files::OwnerMap;
 use holdfast_client::{Engine, EngineConfig, FileSystem, MountOptions};
+use holdfast_daemon::mounts::requests::Status;
 use holdfast_fuse::mountpoint;
 use indicatif::HumanBytes;
 use mounted::MountedTarget;
@@ -126,7 +126,7 @@ fn into_file_system(
     for attempt in 0.. {
         // Only one process may sign with a key; if one does, the way leads through its mount.
         if let Some(process) = Client::connect(&state_dir)? {
-            let status: ProcessStatus = process.call(&Order::Status)?;
+            let status = process.call(&Status)?;
             let mount = status.mounts.iter().find(|mount| !mount.read_only).ok_or_else(|| {
                 Failure::new(Exit::InUse, "this key serves a read-only mount on this machine")
                     .hint("unmount it, or import with another device's key")
@@ -136,7 +136,7 @@ fn into_file_system(
         }
         let processes = started(&mut key, &mut processes)?;
         let mut config = EngineConfig::with_processes(to.address.clone(), processes, state_dir.clone());
-        config.cache_bytes = cache::size_given(directories)?;
+        config.cache_bytes = holdfast_daemon::cache::size_given(directories)?;
         config.cache_dir = Some(cache_dir.clone());
         config.deadline = DEADLINE;
         match Engine::start(config).map_err(Failure::from) {

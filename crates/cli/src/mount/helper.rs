@@ -146,7 +146,7 @@ fn run(arguments: &[OsString]) -> Outcome {
     if super::release::is_meant(mount) {
         return by_command(&wish);
     }
-    let done = super::establish(mount, &cli.directories)?;
+    let done = super::establish(mount, &cli.directories.chosen())?;
     match done.filter(|_| wish.verbose) {
         Some((done, _)) => Format::Text
             .print(&done, |done| format!("{} is mounted on {}", done.address, done.directory.display())),

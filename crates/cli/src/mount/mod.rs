@@ -4,28 +4,23 @@
 //! that process if it runs and becomes (or starts) it if not; `umount` asks it to publish what is unsaved and
 //! to unmount.
 
-mod behind;
-pub mod daemon;
-pub mod ending;
-mod gate;
 pub mod helper;
-mod host;
-mod owners;
-pub mod pinning;
 mod release;
-mod telling;
-mod tidying;
 
 use crate::args::{Mount, Umount, UnmappedChown};
-use crate::control::{Client, MountOrder, Order, WitnessOrder};
+use crate::control::Client;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, progress};
 use crate::paths::{Directories, DirectoryList, make_private};
-use crate::status::{self, Answer, ProcessStatus};
 use crate::witness::args::MountWitnesses;
-use crate::{automount, cache, keys, logging, revoked};
-use daemon::Job;
+use crate::{keys, logging};
 use holdfast_components::{Listing, Wall, all_walls_are_required, listings, weaker};
+use holdfast_daemon::background::{self, Job};
+use holdfast_daemon::mounts::requests::{self, Status, Unmount};
+use holdfast_daemon::mounts::service;
+use holdfast_daemon::mounts::settings::{MountSettings, WitnessSettings};
+use holdfast_daemon::mounts::status::{self, DaemonState};
+use holdfast_daemon::{automount, cache, revoked};
 use holdfast_fuse::mountpoint::{self, Condition, Manner};
 use holdfast_rpc::Address;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -76,8 +71,8 @@ pub fn mount(arguments: &Mount, directories: &Directories, format: Format) -> Ou
         };
     }
     if arguments.background_process {
-        let job = daemon::receive()?;
-        return host::run_in_background(job);
+        let job = background::receive()?;
+        return service::run_in_background(job);
     }
     if let Some((done, state_dir)) = establish(arguments, directories)? {
         format.print(&done, |done| format!("{} is mounted on {}", done.address, done.directory.display()))?;
@@ -98,7 +93,7 @@ fn note_walls(state_dir: &Path) {
 /// Walls that the processes of the mounts of a key were started without; `None` if they are not listed.
 fn lacking_walls(state_dir: &Path) -> Outcome<Option<Vec<Wall>>> {
     let Some(process) = Client::connect(state_dir)? else { return Ok(None) };
-    let ProcessStatus { process, .. } = process.call(&Order::Status)?;
+    let process = process.call(&Status)?.process;
     let listed = listings().map_err(|error| Failure::new(Exit::System, error))?;
     Ok(listed.iter().find(|listing| listing.pid == process).map(Listing::lacking))
 }
@@ -116,13 +111,13 @@ fn demand_walls(state_dir: &Path) -> Outcome {
 
 /// Says so if there is no server, so that what is mounted is what is known here.
 fn note_if_away(state_dir: &Path) {
-    let status = Client::connect(state_dir).ok().flatten().map(|process| process.call(&Order::Status));
-    let Some(Ok(ProcessStatus { write_back, engine, .. })) = status else { return };
-    if engine.pointer("/head/is_stale") == Some(&serde_json::Value::Bool(true)) {
+    let status = Client::connect(state_dir).ok().flatten().map(|process| process.call(&Status));
+    let Some(Ok(status)) = status else { return };
+    if status.engine.pointer("/head/is_stale") == Some(&serde_json::Value::Bool(true)) {
         let what = "no head that is new enough is vouched for by witnesses yet; `holdfast status` says more";
         let _ = writeln!(std::io::stderr(), "holdfast: note: {what}");
     }
-    let Some(back) = write_back else { return };
+    let Some(back) = status.write_back else { return };
     if back.away && !back.gathers {
         let what = "no server answers: the files are as they were known here last, and changes are kept";
         let _ = writeln!(std::io::stderr(), "holdfast: note: {what}");
@@ -146,7 +141,7 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<(Mo
     let key = keys::read(key_name)?;
     let job = Job {
         url: address.to_string(),
-        order: MountOrder {
+        settings: MountSettings {
             directory: directory.clone(),
             allow_other: arguments.allow_other,
             read_only: arguments.read_only,
@@ -162,14 +157,14 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<(Mo
                 None => arguments.map_user.is_empty() && arguments.map_group.is_empty(),
             },
             witnesses: witnesses(&arguments.witnesses)?,
-            peers: arguments.peers.order(),
+            peers: arguments.peers.settings(),
         },
         state_dir: directories.state_of(&address.file_system, &key.public())?,
         cache_dir: directories.cache_of(&address.file_system)?,
         cache_bytes: cache::size_chosen(directories)?.unwrap_or(arguments.cache_mib << 20),
         timeout: arguments.timeout,
         hard: arguments.hard,
-        transport: arguments.transport,
+        transport: arguments.transport.into(),
         leases: !arguments.no_leases,
         sends_again: !arguments.no_send_again,
         acknowledge_alarm: arguments.acknowledge_alarm,
@@ -184,7 +179,7 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<(Mo
     loop {
         if let Some(process) = Client::connect(&job.state_dir)? {
             let asked = demand_walls(&job.state_dir);
-            match asked.and_then(|()| process.call::<()>(&Order::Mount(job.order.clone()))) {
+            match asked.and_then(|()| process.call(&requests::Mount(job.settings.clone()))) {
                 Ok(()) => return Ok(Some((done, job.state_dir))),
                 // It goes with the mount before this one, and the next process serves this one.
                 Err(failure) if is_ending(&failure, &job.state_dir) && Instant::now() < end => {
@@ -196,14 +191,14 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<(Mo
         }
         if arguments.foreground {
             logging::to_stderr();
-            return host::run_in_foreground(job).map(|()| None);
+            return service::run_in_foreground(job).map(|()| None);
         }
         let bar = progress("mounting");
         let tell = |why: &str| {
             let text = format!("holdfast: {why}; going on to try for {} s (Ctrl-C ends it)", job.timeout);
             bar.suspend(|| drop(writeln!(std::io::stderr(), "{text}")));
         };
-        let started = daemon::start(&job, &process_arguments(key_name, &job), &tell);
+        let started = background::start(&job, &process_arguments(key_name, &job), &tell);
         bar.finish_and_clear();
         match started {
             // Another process is about to serve this key, or about to end: see what it becomes.
@@ -222,31 +217,31 @@ fn establish(arguments: &Mount, directories: &Directories) -> Outcome<Option<(Mo
 fn is_ending(failure: &Failure, state_dir: &Path) -> bool {
     let is_gone = || Client::connect(state_dir).is_ok_and(|process| process.is_none());
     match failure.code {
-        Exit::InUse => failure.message == host::ENDING,
+        Exit::InUse => failure.message == service::ENDING,
         Exit::Unavailable => is_gone(),
         _ => false,
     }
 }
 
 /// What is asked of witnesses, if any are named.
-fn witnesses(asked: &MountWitnesses) -> Outcome<Option<WitnessOrder>> {
+fn witnesses(asked: &MountWitnesses) -> Outcome<Option<WitnessSettings>> {
     if asked.witness.is_empty() {
         return Ok(None);
     }
-    let order = WitnessOrder {
+    let settings = WitnessSettings {
         keys: asked.witness.iter().map(ToString::to_string).collect(),
         quorum: asked.witness_quorum,
         stale_after: asked.stale_after,
         when_stale: asked.when_stale.into(),
     };
-    order.policy()?;
-    Ok(Some(order))
+    settings.policy()?;
+    Ok(Some(settings))
 }
 
 /// What the background process shows of itself in `ps`.
 fn process_arguments(key: &Path, job: &Job) -> Vec<OsString> {
     let mut shown: Vec<OsString> = vec!["mount".into(), job.url.clone().into()];
-    shown.push(job.order.directory.clone().into());
+    shown.push(job.settings.directory.clone().into());
     shown.push("--key".into());
     shown.push(match keys::in_agent(key) {
         Some(_) => key.into(),
@@ -314,7 +309,7 @@ fn open_process(process: u32) -> Option<OwnedFd> {
 /// which whoever unmounts may be about to remove or to copy.
 fn wait_for_end(process: Option<OwnedFd>, state_dir: &Path) {
     let Some(process) = process else { return };
-    if matches!(status::ask(state_dir), Ok(Answer::Says(says)) if !says.mounts.is_empty()) {
+    if matches!(status::ask(state_dir), Ok(DaemonState::Says(says)) if !says.mounts.is_empty()) {
         return;
     }
     let mut ended = [PollFd::new(&process, PollFlags::IN)];
@@ -334,20 +329,20 @@ fn unmount(mount: &mountpoint::Mounted, lazy: bool, directories: &Directories) -
         for state_dir in directories.all_states()?.iter().filter(|state_dir| may_serve(state_dir)) {
             match status::ask(state_dir) {
                 // It holds what is unsaved.
-                Ok(Answer::Silent(silent)) if condition == Condition::Stuck => {
+                Ok(DaemonState::Silent(silent)) if condition == Condition::Stuck => {
                     if !lazy {
                         return Err(stuck(directory, Some(silent)));
                     }
                     break;
                 }
-                Ok(Answer::Silent(_) | Answer::Nobody) => continue,
+                Ok(DaemonState::Silent(_) | DaemonState::Nobody) => continue,
                 // One of another version may not be understood, and can be told to unmount all the same.
-                Ok(Answer::Says(_)) | Err(_) => {}
+                Ok(DaemonState::Says(_)) | Err(_) => {}
             }
             let Ok(Some(process)) = Client::connect(state_dir) else { continue };
             let served_by = process.process().and_then(open_process);
-            let order = Order::Umount { directory: directory.to_owned(), lazy };
-            match process.call(&order) {
+            let request = Unmount { directory: directory.to_owned(), lazy };
+            match process.call(&request) {
                 Err(failure) if failure.code == Exit::MountPoint => {}
                 // It went away with its last mount before it could answer.
                 Err(failure) if failure.code == Exit::Unavailable => {

@@ -1,8 +1,8 @@
 //! `holdfast evidence peers` and the options of mounts that concern peers, as clap sees them.
 
-use crate::control::PeersOrder;
 use clap::{Args, Subcommand};
 use holdfast_client::WhenPeerLost;
+use holdfast_daemon::mounts::settings::PeerSettings;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -76,12 +76,12 @@ pub struct MountPeers {
 
 impl MountPeers {
     /// What is asked for, if anything.
-    pub fn order(&self) -> Option<PeersOrder> {
+    pub fn settings(&self) -> Option<PeerSettings> {
         let when_lost = match self.when_peer_lost {
             Lost::Warn => WhenPeerLost::Warn,
             Lost::Pause => WhenPeerLost::Pause,
         };
         let (listen, beacon, timeout) = (self.peers_listen, !self.no_beacon, self.peer_timeout);
-        self.peers.then_some(PeersOrder { listen, beacon, timeout, when_lost })
+        self.peers.then_some(PeerSettings { listen, beacon, timeout, when_lost })
     }
 }

@@ -2,15 +2,15 @@
 
 pub mod args;
 
-use crate::control::Order;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, clean, table};
 use crate::paths::Directories;
 use crate::serving::{Process, processes};
-use crate::status::ProcessStatus;
 use crate::time::moment;
 use args::{Peers, PeersCommand};
 use holdfast_client::{PeerStanding, PeerStatus, PeersStatus, WhenPeerLost};
+use holdfast_daemon::mounts::requests::{GiveUpLostPeers, Status};
+use holdfast_daemon::mounts::status::MountDaemonStatus;
 use serde::Serialize;
 use std::path::Path;
 
@@ -28,7 +28,7 @@ fn process(which: &Path, directories: &Directories) -> Outcome<Process> {
 }
 
 fn show(which: &Path, directories: &Directories, format: Format) -> Outcome {
-    let status: ProcessStatus = process(which, directories)?.call(&Order::Status)?;
+    let status = process(which, directories)?.call(&Status)?;
     let peers = of(&status).ok_or_else(|| {
         Failure::new(Exit::Usage, format!("{}: this mount does not meet peers", which.display()))
             .hint("mount it with --peers")
@@ -43,7 +43,7 @@ struct GivenUp {
 }
 
 fn go_on(which: &Path, directories: &Directories, format: Format) -> Outcome {
-    let done = GivenUp { devices: process(which, directories)?.call(&Order::GoOn)? };
+    let done = GivenUp { devices: process(which, directories)?.call(&GiveUpLostPeers)? };
     format.print(&done, |done| match &done.devices[..] {
         [] => "no peer is lost".to_owned(),
         devices => {
@@ -54,7 +54,7 @@ fn go_on(which: &Path, directories: &Directories, format: Format) -> Outcome {
 }
 
 /// What a process says of its peers; `None`: it meets none.
-pub fn of(status: &ProcessStatus) -> Option<PeersStatus> {
+pub fn of(status: &MountDaemonStatus) -> Option<PeersStatus> {
     serde_json::from_value(status.engine.get("peers")?.clone()).ok()
 }
 

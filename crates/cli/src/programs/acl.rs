@@ -3,13 +3,13 @@
 
 use super::session::Session;
 use super::whom::rule;
-use super::{Place, Report, args, ask, owned, place, who};
-use crate::control::Order;
+use super::{Place, args, ask, owned, place, who};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Format;
 use crate::paths::Directories;
 use args::AclCommand;
 use holdfast_callers::rules::RuleSet;
+use holdfast_daemon::mounts::requests::{SetRules, ShowRules};
 use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -100,19 +100,19 @@ fn malformed(error: impl std::fmt::Display) -> Failure {
 }
 
 fn read(place: &Place, directories: &Directories) -> Outcome<Option<RuleSet>> {
-    let order = Order::Rules { directory: place.mount.clone(), inode: place.inode };
-    let report: Report = ask(&place.mount, directories, &order)?;
+    let request = ShowRules { directory: place.mount.clone(), inode: place.inode };
+    let report = ask(&place.mount, directories, &request)?;
     let decoded = report.rules.map(|rules| RuleSet::decode(&rules)).transpose();
     decoded.map_err(|error| Failure::new(Exit::Data, format!("{}: {error}", place.path.display())))
 }
 
 fn write(place: &Place, rules: Option<RuleSet>, directories: &Directories) -> Outcome {
-    let order = Order::SetRules {
+    let request = SetRules {
         directory: place.mount.clone(),
         inode: place.inode,
         rules: rules.map(|rules| rules.encode()),
     };
-    ask(&place.mount, directories, &order).map_err(|failure: Failure| Failure {
+    ask(&place.mount, directories, &request).map_err(|failure: Failure| Failure {
         message: format!("{}: {}", place.path.display(), failure.message),
         ..failure
     })
@@ -154,8 +154,8 @@ pub(super) fn children(path: &Path) -> Outcome<Vec<Place>> {
 }
 
 fn note_helper(place: &Place, directories: &Directories) -> Outcome {
-    let order = Order::Rules { directory: place.mount.clone(), inode: place.inode };
-    let report: Report = ask(&place.mount, directories, &order)?;
+    let request = ShowRules { directory: place.mount.clone(), inode: place.inode };
+    let report = ask(&place.mount, directories, &request)?;
     if let Some(why) = report.helper_missing {
         let _ = writeln!(std::io::stderr(), "holdfast: warning: nobody can open it now: {why}");
     }

@@ -9,19 +9,19 @@ mod session;
 pub mod whom;
 pub mod why;
 
-use crate::control::{Client, Order};
+use crate::control::{Client, Request};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys::{self, Key};
 use crate::output::Format;
 use crate::paths::{Directories, make_shared};
-use holdfast_callers::door::Denial;
 use holdfast_callers::hashes::{self, Hashed};
 use holdfast_callers::manifest::{self, Manifest};
 use holdfast_callers::rules::Who;
 use holdfast_callers::{helper, launch};
 use holdfast_crypto::{Digest, PublicKey};
+use holdfast_daemon::mounts::requests::MountRequest;
 use holdfast_fuse::mountpoint;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -35,44 +35,6 @@ pub struct Place {
     pub inode: u64,
     /// Where it is mounted.
     pub mount: PathBuf,
-}
-
-/// What a mount's process says of a file's rules and of who was refused.
-#[derive(Serialize, Deserialize)]
-pub struct Report {
-    /// The rules as stored.
-    pub rules: Option<Vec<u8>>,
-    /// Why programs cannot be identified now.
-    pub helper_missing: Option<String>,
-    /// Who serves the mount.
-    pub served_by: u32,
-    /// Opens refused lately.
-    pub denials: Vec<Refused>,
-}
-
-/// An open that was refused.
-#[derive(Serialize, Deserialize)]
-pub struct Refused {
-    /// When, nanoseconds since the epoch.
-    pub at_ns: i64,
-    /// The process.
-    pub process: u32,
-    /// Its program, if it was identified.
-    pub program: String,
-    /// Why.
-    pub reason: String,
-}
-
-impl From<Denial> for Refused {
-    fn from(denial: Denial) -> Refused {
-        let since = denial.at.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        Refused {
-            at_ns: i64::try_from(since.as_nanos()).unwrap_or(i64::MAX),
-            process: denial.process,
-            program: denial.program,
-            reason: denial.reason,
-        }
-    }
 }
 
 /// Finds a file's mount.
@@ -91,18 +53,18 @@ pub fn place(file: &Path) -> Outcome<Place> {
     }
 }
 
-/// Has the process of a mount carry out an order about it.
+/// Asks the daemon of a mount.
 ///
 /// # Errors
 /// What it answers, or that no process of this user serves it.
-pub fn ask<T: serde::de::DeserializeOwned>(
+pub fn ask<R: Request<Any = MountRequest>>(
     mount: &Path,
     directories: &Directories,
-    order: &Order,
-) -> Outcome<T> {
+    request: &R,
+) -> Outcome<R::Reply> {
     for state_dir in directories.all_states()? {
         let Ok(Some(process)) = Client::connect(&state_dir) else { continue };
-        match process.call(order) {
+        match process.call(request) {
             Err(failure) if failure.code == Exit::MountPoint => {}
             other => return other,
         }

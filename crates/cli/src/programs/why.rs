@@ -1,8 +1,7 @@
 //! `holdfast program why`: whether a program would be let in to a file, why, and who was refused lately.
 
 use super::session::Session;
-use super::{Report, args, ask, hash, owned_why, place};
-use crate::control::Order;
+use super::{args, ask, hash, owned_why, place};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, clean};
 use crate::paths::Directories;
@@ -13,6 +12,7 @@ use holdfast_callers::identity::Identity;
 use holdfast_callers::manifest;
 use holdfast_callers::rules::{Rights, Rule, RuleSet};
 use holdfast_callers::starts::{self, Starts};
+use holdfast_daemon::mounts::requests::ShowRules;
 use rustix::process::geteuid;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ struct Explained {
     program: Option<Judged>,
     helper_missing: Option<String>,
     note: Option<String>,
-    refused: Vec<super::Refused>,
+    refused: Vec<holdfast_daemon::mounts::rules::RefusedOpen>,
 }
 
 #[derive(Serialize)]
@@ -44,8 +44,8 @@ pub fn run(arguments: &args::Why, directories: &Directories, format: Format) -> 
     if let Some(session) = Session::of(&place.mount)? {
         return owned_why::run(&session, &place, arguments.program.as_deref(), format);
     }
-    let order = Order::Rules { directory: place.mount.clone(), inode: place.inode };
-    let report: Report = ask(&place.mount, directories, &order)?;
+    let request = ShowRules { directory: place.mount.clone(), inode: place.inode };
+    let report = ask(&place.mount, directories, &request)?;
     let decoded = report.rules.as_deref().map(RuleSet::decode);
     let rules = match &decoded {
         None => vec!["no rules: every program may use it".to_owned()],

@@ -6,7 +6,7 @@ use crate::evidence;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, progress};
 use crate::paths::Directories;
-use holdfast_client::rebuild::bundle::{BundleError, BundleWriter};
+use holdfast_client::rebuild::bundle::BundleWriter;
 use holdfast_client::rebuild::leaves::{self, LeafFile};
 use holdfast_client::statement::Statement;
 use holdfast_client::store::DiskCache;
@@ -131,22 +131,4 @@ fn write_leaves(state_dir: &Path, size: u64, writer: &mut BundleWriter) -> Outco
 
 fn failed(path: &Path, error: &std::io::Error) -> Failure {
     Failure::new(Exit::Io, format!("{}: {error}", path.display()))
-}
-
-impl From<BundleError> for Failure {
-    fn from(error: BundleError) -> Failure {
-        let code = match &error {
-            BundleError::Io { source, .. } => match source.kind() {
-                std::io::ErrorKind::AlreadyExists => Exit::CannotCreate,
-                std::io::ErrorKind::NotFound => Exit::NoInput,
-                _ => Exit::Io,
-            },
-            BundleError::Damaged { .. } => Exit::Data,
-        };
-        let hint = match &error {
-            BundleError::Damaged { .. } => "have it made again (`holdfast fs bundle`), and copied as a whole",
-            _ => return Failure::new(code, error),
-        };
-        Failure::new(code, error).hint(hint)
-    }
 }

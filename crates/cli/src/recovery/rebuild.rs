@@ -26,7 +26,7 @@ use holdfast_protocol::rebuild::{Combined, KnownNodes, LogEnd, Nodes, Source, St
 use holdfast_protocol::sequencer::Sequencer;
 use holdfast_protocol::signed::Signed;
 use holdfast_server::ServerConfig;
-use holdfast_server::rebuild::{Present, RebuildError, Site};
+use holdfast_server::rebuild::{Present, Site};
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -416,15 +416,4 @@ fn server_keys(
         keys: vec![server_key],
     };
     Signed::by(list, &*key_holder).map_err(|error| Failure::new(Exit::Unavailable, error))
-}
-
-impl From<RebuildError> for Failure {
-    fn from(error: RebuildError) -> Failure {
-        match error {
-            RebuildError::Open(error) => error.into(),
-            RebuildError::Damaged(_) => Failure::new(Exit::Data, error),
-            RebuildError::OrderElsewhere { .. } => Failure::new(Exit::Usage, error),
-            RebuildError::NoSpace | RebuildError::Storage(_) => Failure::new(Exit::Io, error),
-        }
-    }
 }

@@ -6,7 +6,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::keys;
 use crate::output::{Format, clean};
 use crate::paths::{Directories, make_private};
-use holdfast_client::admin::{DeclareConfig, DeclareError, Prospect, declare_restore};
+use holdfast_client::admin::{DeclareConfig, Prospect, declare_restore};
 use holdfast_rpc::Address;
 use std::io::{BufRead, IsTerminal};
 
@@ -57,21 +57,5 @@ fn confirmed(prospect: Prospect) -> Outcome {
     match answer.trim() {
         "yes" | "y" => Ok(()),
         _ => Err(Failure::new(Exit::Failed, "not declared")),
-    }
-}
-
-impl From<DeclareError> for Failure {
-    fn from(error: DeclareError) -> Failure {
-        match &error {
-            DeclareError::InUse => {
-                Failure::new(Exit::InUse, error).hint("unmount what is mounted with it: `holdfast status`")
-            }
-            DeclareError::State(..) => Failure::new(Exit::Data, error)
-                .hint("declare it on the machine where the superuser's key was used last"),
-            DeclareError::Key(_) | DeclareError::Unreachable(_) => Failure::new(Exit::Unavailable, error),
-            DeclareError::Refused(_) => Failure::new(Exit::Failed, error)
-                .hint("start the server with --restored, once, after its data directory was put back"),
-            DeclareError::NoRestore(_) => Failure::new(Exit::Alarm, error),
-        }
     }
 }

@@ -65,6 +65,14 @@ pub struct Opening {
     pub freshness_unknown: bool,
 }
 
+impl Opening {
+    /// What is said of the volume to be opened.
+    pub fn opening(&self) -> holdfast_daemon::volumes::opening::Opening {
+        let Opening { device, log, key, anchor, tpm, .. } = self.clone();
+        holdfast_daemon::volumes::opening::Opening { device, log, key, anchor, tpm }
+    }
+}
+
 /// `holdfast volume protect`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -83,7 +91,7 @@ pub struct Protect {
     /// The disk or image.
     #[arg(value_name = "DEVICE")]
     pub device: PathBuf,
-    /// File or device for its log. About a hundredth of the volume, and a MiB to 256 MiB more.
+    /// File or device for its log. VolumeRecord a hundredth of the volume, and a MiB to 256 MiB more.
     #[arg(long, value_name = "LOG")]
     pub log: PathBuf,
     /// Key file; made when it does not exist.
@@ -378,6 +386,17 @@ pub enum SectorSize {
     /// 4096 bytes: no block is read to write a part of it.
     #[value(name = "4096")]
     Large,
+}
+
+impl SectorSize {
+    /// Bytes of a sector; `None`: what is on the volume decides.
+    pub fn bytes(self) -> Option<u32> {
+        match self {
+            SectorSize::Auto => None,
+            SectorSize::Small => Some(512),
+            SectorSize::Large => Some(4096),
+        }
+    }
 }
 
 /// A volume that this machine knows.

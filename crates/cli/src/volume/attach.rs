@@ -1,16 +1,17 @@
 //! `holdfast volume attach` and `detach`.
 
-use super::args::{Attach, Detach};
-use super::export::{Export, Shown};
-use super::host::{self, Job, Order};
-use super::places::{About, Place, Places};
-use super::status::{self, VolumeStatus};
+use super::args::{Attach, Detach as DetachArguments};
+use super::folders::{VolumeFolder, VolumeFolders, VolumeRecord};
 use super::{attached_at, opening};
 use crate::control::Client;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::mount::daemon;
 use crate::output::{Format, progress};
 use crate::paths::{Directories, RUN_DIRECTORY, make_private, make_shared};
+use holdfast_daemon::background;
+use holdfast_daemon::volumes::export::{Export, ExportReport};
+use holdfast_daemon::volumes::requests::{Detach, Status};
+use holdfast_daemon::volumes::service::{self, Job};
+use holdfast_daemon::volumes::status::{self, VolumeStatus};
 use holdfast_fuse::mountpoint;
 use serde::Serialize;
 use std::ffi::OsString;
@@ -28,25 +29,25 @@ pub const READ_MEANWHILE: &str =
 struct Done {
     volume: String,
     device: PathBuf,
-    export: Shown,
+    export: ExportReport,
 }
 
 /// `holdfast volume attach`
 pub fn attach(arguments: &Attach, directories: &Directories, format: Format) -> Outcome {
     if arguments.background_process {
-        return host::run_in_background();
+        return service::run_in_background();
     }
-    let meant = opening::meant(&arguments.opening, directories)?;
-    if meant.about.tpm && arguments.anchor_every_flush {
+    let meant = opening::meant(&arguments.opening.opening(), directories)?;
+    if meant.record.tpm && arguments.anchor_every_flush {
         let message = "a TPM is too slow to count every flush, and would wear out";
         return Err(Failure::new(Exit::Usage, message).hint("leave out --anchor-every-flush, or --tpm"));
     }
     // Said at once, rather than by a process in the background.
-    opening::known_anchor(&meant.place, &meant.anchor, arguments.opening.freshness_unknown)?;
-    meant.place.make()?;
-    if let Some(status) = running(&meant.place)? {
+    opening::known_anchor(&meant.folder, &meant.anchor, arguments.opening.freshness_unknown)?;
+    meant.folder.make()?;
+    if let Some(status) = running(&meant.folder)? {
         let at = status.attached.map_or(PathBuf::new(), |attached| attached.export.path);
-        let message = format!("{}: is attached already, at {}", meant.about.disk.display(), at.display());
+        let message = format!("{}: is attached already, at {}", meant.record.disk.display(), at.display());
         return Err(Failure::new(Exit::InUse, message).hint("`holdfast volume detach` ends that"));
     }
     let export = match (&arguments.nbd, arguments.ublk) {
@@ -55,9 +56,9 @@ pub fn attach(arguments: &Attach, directories: &Directories, format: Format) -> 
         (None, false) => {
             let directory = match &arguments.directory {
                 Some(directory) => mountpoint::prepare(directory)?,
-                None => default_directory(&meant.place)?,
+                None => default_directory(&meant.folder)?,
             };
-            Export::new(directory, arguments.loop_device, arguments.sector_size)
+            Export::file(directory, arguments.loop_device, arguments.sector_size.bytes())
         }
     };
     let job = Job {
@@ -69,17 +70,17 @@ pub fn attach(arguments: &Attach, directories: &Directories, format: Format) -> 
         export,
         is_default_directory: arguments.directory.is_none(),
         watchdog_seconds: arguments.watchdog,
-        place: meant.place.clone(),
-        about: meant.about.clone(),
+        folder: meant.folder.clone(),
+        record: meant.record.clone(),
     };
     if arguments.foreground {
-        return host::run_in_foreground(job);
+        return service::run_in_foreground(job);
     }
-    let log = daemon::log_path(&meant.place.directory);
+    let log = background::log_path(&meant.folder.directory);
     let bar = progress("attaching");
-    let mut child = daemon::spawn(&process_arguments(&meant.about, arguments), &log, &daemon::KEEP)?;
+    let mut child = background::spawn(&process_arguments(&meant.record, arguments), &log, &background::KEEP)?;
     let started =
-        daemon::hand_over(&mut child, &job).and_then(|()| daemon::await_report(child, &log, &|_| {}));
+        background::hand_over(&mut child, &job).and_then(|()| background::await_report(child, &log, &|_| {}));
     bar.finish_and_clear();
     started.map_err(|failure| match failure.code {
         Exit::Io if failure.hint.is_none() && !arguments.read_only => {
@@ -87,21 +88,21 @@ pub fn attach(arguments: &Attach, directories: &Directories, format: Format) -> 
         }
         _ => failure,
     })?;
-    let status = running(&meant.place)?;
+    let status = running(&meant.folder)?;
     let export = status.and_then(|status| status.attached).map(|attached| attached.export);
     let gone = || Failure::new(Exit::Unavailable, "it was detached again at once");
     let done = Done {
-        volume: meant.place.name(),
-        device: meant.about.disk.clone(),
+        volume: meant.folder.name(),
+        device: meant.record.disk.clone(),
         export: export.ok_or_else(gone)?,
     };
     format.print(&done, |done| done.export.path.display().to_string())
 }
 
 /// How the process is that has it attached, if one has.
-fn running(place: &Place) -> Outcome<Option<VolumeStatus>> {
+fn running(place: &VolumeFolder) -> Outcome<Option<VolumeStatus>> {
     match Client::connect(&place.directory) {
-        Ok(Some(process)) => match process.call(&Order::Status) {
+        Ok(Some(process)) => match process.call(&Status) {
             Err(failure) if failure.code == Exit::Unavailable => Ok(None),
             other => other.map(Some),
         },
@@ -112,7 +113,7 @@ fn running(place: &Place) -> Outcome<Option<VolumeStatus>> {
 }
 
 /// A directory of its own.
-fn default_directory(place: &Place) -> Outcome<PathBuf> {
+fn default_directory(place: &VolumeFolder) -> Outcome<PathBuf> {
     let base = match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
         Some(path) if !rustix::process::geteuid().is_root() && path.is_absolute() => path.join("holdfast"),
         _ => {
@@ -132,7 +133,7 @@ fn default_directory(place: &Place) -> Outcome<PathBuf> {
 }
 
 /// What the background process shows of itself in `ps`.
-fn process_arguments(about: &About, arguments: &Attach) -> Vec<OsString> {
+fn process_arguments(about: &VolumeRecord, arguments: &Attach) -> Vec<OsString> {
     let mut shown: Vec<OsString> = vec!["volume".into(), "attach".into(), about.disk.clone().into()];
     shown.extend(["--log".into(), about.log.clone().into()]);
     shown.extend(["--key".into(), about.key.clone().into()]);
@@ -152,14 +153,14 @@ fn process_arguments(about: &About, arguments: &Attach) -> Vec<OsString> {
 }
 
 /// `holdfast volume detach`
-pub fn detach(arguments: &Detach, directories: &Directories, format: Format) -> Outcome {
-    let places = Places::new(directories)?;
+pub fn detach(arguments: &DetachArguments, directories: &Directories, format: Format) -> Outcome {
+    let places = VolumeFolders::new(directories)?;
     let (place, about) = places.find(&arguments.which.volume, attached_at)?;
     let Some(process) = Client::connect(&place.directory)? else {
         return Err(not_attached(&about.disk));
     };
     let bar = progress("writing everything, and detaching");
-    let result = match process.call::<Option<Failure>>(&Order::Detach) {
+    let result = match process.call(&Detach) {
         // It went away before it could answer.
         Err(failure) if failure.code == Exit::Unavailable => Ok(None),
         other => other,

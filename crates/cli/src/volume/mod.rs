@@ -1,34 +1,25 @@
 //! `holdfast volume`: disks and images whose every block is verified.
 
-mod anchor;
+mod anchors;
 pub mod args;
 mod attach;
 mod card;
-mod devices;
-mod export;
-mod host;
-mod media;
-mod memory;
 mod moving;
-mod opening;
-mod places;
 mod plain;
 mod protect;
 mod repair;
 mod scrub;
-mod secret;
-mod served;
 mod sessions;
 mod status;
-mod tpm;
-mod watchdog;
 
 use crate::control::Client;
 use crate::exit::Outcome;
 use crate::output::Format;
 use crate::paths::Directories;
 use args::VolumeCommand;
-use places::Place;
+use holdfast_daemon::volumes::folders::VolumeFolder;
+use holdfast_daemon::volumes::requests::Status;
+use holdfast_daemon::volumes::{anchor, folders, media, opening, secret, tpm};
 use std::path::PathBuf;
 
 /// Runs one of its commands.
@@ -48,15 +39,15 @@ pub fn run(command: &VolumeCommand, directories: &Directories, format: Format) -
         VolumeCommand::Rekey(arguments) => moving::rekey(arguments, directories, format),
         VolumeCommand::Resize(arguments) => moving::resize(arguments, directories, format),
         VolumeCommand::Unprotect(arguments) => plain::unprotect(arguments, directories, format),
-        VolumeCommand::Anchor(arguments) => anchor::run(&arguments.command, directories, format),
+        VolumeCommand::Anchor(arguments) => anchors::run(&arguments.command, directories, format),
         VolumeCommand::Forget(arguments) => plain::forget(arguments, directories, format),
     }
 }
 
 /// Where a volume is attached: the directory, the file and the device of it.
-fn attached_at(place: &Place) -> Vec<PathBuf> {
-    let Ok(Some(process)) = Client::connect(&place.directory) else { return Vec::new() };
-    let status: Outcome<status::VolumeStatus> = process.call(&host::Order::Status);
-    let export = status.ok().and_then(|status| status.attached).map(|attached| attached.export);
+fn attached_at(folder: &VolumeFolder) -> Vec<PathBuf> {
+    let Ok(Some(process)) = Client::connect(&folder.directory) else { return Vec::new() };
+    let export =
+        process.call(&Status).ok().and_then(|status| status.attached).map(|attached| attached.export);
     export.map_or(Vec::new(), |export| vec![export.directory, export.path])
 }

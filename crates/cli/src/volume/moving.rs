@@ -6,9 +6,9 @@
 
 use super::anchor;
 use super::args::{Opening, Rekey, Resize};
+use super::folders::{self, VolumeFolder, VolumeFolders, VolumeRecord, absolute, sync_parent};
 use super::media::{Medium, Part};
 use super::opening::{self, Meant, Opened};
-use super::places::{self, About, Place, Places, absolute, sync_parent};
 use super::protect::{Interrupt, is_blank, make_log};
 use super::secret::Secret;
 use crate::exit::{Exit, Failure, Outcome};
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-const FILE: &str = places::MOVING;
+const FILE: &str = folders::MOVING;
 
 /// A move that is under way.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -58,8 +58,8 @@ struct Moved {
 
 /// `holdfast volume rekey`
 pub fn rekey(arguments: &Rekey, directories: &Directories, format: Format) -> Outcome {
-    let meant = opening::meant(&arguments.opening, directories)?;
-    if absolute(&arguments.new_key) == meant.about.key {
+    let meant = opening::meant(&arguments.opening.opening(), directories)?;
+    if absolute(&arguments.new_key) == meant.record.key {
         return Err(Failure::new(
             Exit::Usage,
             "the volume is under this key already; to move it to another, name a file that is not there yet",
@@ -90,10 +90,10 @@ pub fn rekey(arguments: &Rekey, directories: &Directories, format: Format) -> Ou
 
 /// `holdfast volume resize`
 pub fn resize(arguments: &Resize, directories: &Directories, format: Format) -> Outcome {
-    let meant = opening::meant(&arguments.opening, directories)?;
+    let meant = opening::meant(&arguments.opening.opening(), directories)?;
     let wanted = Wanted {
         secret: &meant.secret,
-        key: meant.about.key.clone(),
+        key: meant.record.key.clone(),
         log: arguments.new_log.as_deref(),
         size_bytes: arguments.size,
         ring_mib: arguments.ring_mib,
@@ -113,7 +113,7 @@ pub fn resize(arguments: &Resize, directories: &Directories, format: Format) -> 
 /// Fills the new log and puts it in the place of the old one.
 fn relocate(meant: &Meant, directories: &Directories, wanted: &Wanted<'_>, ready: Ready) -> Outcome<Moved> {
     let Ready { opened, moving, log } = ready;
-    let place = Places::new(directories)?.of(&moving.volume);
+    let place = VolumeFolders::new(directories)?.of(&moving.volume);
     let disk: Arc<dyn Device> =
         Arc::new(Part { whole: opened.disk.device.clone(), size_bytes: moving.size_bytes });
     let key = wanted.secret.of(&moving.volume);
@@ -123,8 +123,8 @@ fn relocate(meant: &Meant, directories: &Directories, wanted: &Wanted<'_>, ready
     let step = |done: u64, of: u64| {
         // At the first step the old log has got its last record.
         let note = Moving { old_end: anchor::format(&opened.volume.anchor()), ..moving.clone() };
-        let is_noted = meant.place.read::<Moving>(FILE).as_ref() == Some(&note);
-        if !is_noted && let Err(failure) = meant.place.write(FILE, &note) {
+        let is_noted = meant.folder.read::<Moving>(FILE).as_ref() == Some(&note);
+        if !is_noted && let Err(failure) = meant.folder.write(FILE, &note) {
             *failed.borrow_mut() = Some(failure);
             return false;
         }
@@ -142,13 +142,13 @@ fn relocate(meant: &Meant, directories: &Directories, wanted: &Wanted<'_>, ready
     let end = Volume::look(log.device.clone(), &key, None)?.end;
     let takes_place = log.path == beside(&opened.log.path);
     let final_log = if takes_place { opened.log.path.clone() } else { log.path.clone() };
-    let about = About {
+    let about = VolumeRecord {
         disk: opened.disk.path.clone(),
         log: final_log.clone(),
         key: wanted.key.clone(),
         size_bytes: moving.size_bytes,
         protected: true,
-        anchor: meant.about.anchor.clone(),
+        anchor: meant.record.anchor.clone(),
         // It has a name of its own, and no counter yet.
         tpm: false,
     };
@@ -160,8 +160,8 @@ fn relocate(meant: &Meant, directories: &Directories, wanted: &Wanted<'_>, ready
 
 fn finish(
     meant: &Meant,
-    place: &Place,
-    about: &About,
+    place: &VolumeFolder,
+    about: &VolumeRecord,
     end: &holdfast_log::ring::Anchor,
     rename: Option<(&PathBuf, &PathBuf)>,
 ) -> Outcome {
@@ -177,7 +177,7 @@ fn finish(
         opening::keep_one_anchor(place, file);
     }
     meant.anchor.release();
-    meant.place.forget()
+    meant.folder.forget()
 }
 
 /// The default place of a new log.
@@ -197,10 +197,10 @@ struct Ready {
 fn look_and_open(meant: &Meant, arguments: &Opening, wanted: &Wanted<'_>) -> Outcome<Ready> {
     // Where it ends before we write to it.
     let old_end = {
-        let _lock = meant.place.lock()?;
-        let log = Medium::open(&meant.about.log)?;
-        let known = opening::known_anchor(&meant.place, &meant.anchor, arguments.freshness_unknown)?;
-        let key = meant.secret.of(&meant.place.volume);
+        let _lock = meant.folder.lock()?;
+        let log = Medium::open(&meant.record.log)?;
+        let known = opening::known_anchor(&meant.folder, &meant.anchor, arguments.freshness_unknown)?;
+        let key = meant.secret.of(&meant.folder.volume);
         anchor::format(&Volume::look(log.device.clone(), &key, known.as_ref())?.end)
     };
     let opened = meant.open(arguments.freshness_unknown)?;
@@ -224,7 +224,7 @@ fn look_and_open(meant: &Meant, arguments: &Opening, wanted: &Wanted<'_>) -> Out
         }
         None => beside(&opened.log.path),
     };
-    let begun: Option<Moving> = meant.place.read(FILE);
+    let begun: Option<Moving> = meant.folder.read(FILE);
     let fits = |begun: &Moving| {
         begun.log == log_path
             && begun.size_bytes == size_bytes
@@ -250,7 +250,7 @@ fn begin(
     log_path: PathBuf,
     size_bytes: u64,
 ) -> Outcome<Ready> {
-    let earlier: Option<Moving> = meant.place.read(FILE);
+    let earlier: Option<Moving> = meant.folder.read(FILE);
     let is_ours = earlier.is_some_and(|earlier| earlier.log == log_path);
     let mut volume = [0; 16];
     keys::random(&mut volume)?;
@@ -264,11 +264,11 @@ fn begin(
     let disk = Part { whole: opened.disk.device.clone(), size_bytes };
     let ring_bytes = wanted.ring_mib.map(|mib| mib << 20);
     // Before it is made, so that it is known as ours if we do not get further.
-    meant.place.write(FILE, &moving)?;
+    meant.folder.write(FILE, &moving)?;
     let is_device = log_path.exists() && !log_path.is_file();
     if !is_device {
         if log_path.exists() && !is_ours {
-            meant.place.remove(FILE);
+            meant.folder.remove(FILE);
             let message = format!("{}: exists already and is not overwritten", log_path.display());
             return Err(Failure::new(Exit::CannotCreate, message).hint("name another place with --new-log"));
         }
@@ -276,12 +276,12 @@ fn begin(
     }
     let log = Medium::open(&log_path)?;
     if log.is_same(&opened.disk) || log.is_same(&opened.log) {
-        meant.place.remove(FILE);
+        meant.folder.remove(FILE);
         return Err(Failure::new(Exit::Usage, format!("{}: is the disk or its log", log_path.display())));
     }
     if is_device {
         if !is_ours && !is_blank(&*log.device)? {
-            meant.place.remove(FILE);
+            meant.folder.remove(FILE);
             let message = format!("{}: holds something, which would be lost", log_path.display());
             return Err(
                 Failure::new(Exit::CannotCreate, message).hint("clear its first MiB if nobody needs it")

@@ -1,15 +1,15 @@
 //! `holdfast volume recover`, `unprotect` and `forget`.
 
 use super::args::{Forget, Recover, Unprotect};
+use super::folders::{VolumeFolders, sync_parent};
 use super::media::Medium;
-use super::places::{Places, sync_parent};
 use super::protect::Interrupt;
-use super::status::Recovery;
 use super::tpm::Counter;
 use super::{attached_at, opening};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, bytes_bar};
 use crate::paths::Directories;
+use holdfast_daemon::volumes::status::Recovery;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -27,12 +27,12 @@ struct Recovered {
 
 /// `holdfast volume recover`
 pub fn recover(arguments: &Recover, directories: &Directories, format: Format) -> Outcome {
-    let meant = opening::meant(&arguments.opening, directories)?;
+    let meant = opening::meant(&arguments.opening.opening(), directories)?;
     let opened = meant.open(arguments.opening.freshness_unknown)?;
     opened.volume.close()?;
     meant.anchor.write(&opened.volume.anchor())?;
     let done = Recovered {
-        volume: meant.place.name(),
+        volume: meant.folder.name(),
         device: opened.disk.path,
         recovery: (&opened.report).into(),
         torn_blocks: opened.report.refused.iter().map(|bad| bad.number).collect(),
@@ -56,7 +56,7 @@ struct Released {
 
 /// `holdfast volume unprotect`
 pub fn unprotect(arguments: &Unprotect, directories: &Directories, format: Format) -> Outcome {
-    let meant = opening::meant(&arguments.opening, directories)?;
+    let meant = opening::meant(&arguments.opening.opening(), directories)?;
     let opened = meant.open(arguments.opening.freshness_unknown)?;
     let interrupt = Interrupt::listen()?;
     let bar = bytes_bar("giving back");
@@ -72,8 +72,8 @@ pub fn unprotect(arguments: &Unprotect, directories: &Directories, format: Forma
         remove_log(&opened.log)?;
     }
     meant.anchor.release();
-    meant.place.forget()?;
-    if meant.anchor.path != meant.place.anchor {
+    meant.folder.forget()?;
+    if meant.anchor.path != meant.folder.anchor {
         let _ = std::fs::remove_file(&meant.anchor.path);
     }
     let done = Released { device: opened.disk.path.clone(), log, log_removed: arguments.remove_log };
@@ -104,7 +104,7 @@ struct Forgotten {
 
 /// `holdfast volume forget`
 pub fn forget(arguments: &Forget, directories: &Directories, format: Format) -> Outcome {
-    let places = Places::new(directories)?;
+    let places = VolumeFolders::new(directories)?;
     let (place, about) = places.find(&arguments.which.volume, attached_at)?;
     {
         let _lock = place.lock()?;

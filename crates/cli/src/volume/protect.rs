@@ -1,15 +1,15 @@
 //! `holdfast volume protect`: takes a disk over with what is on it.
 
 use super::args::Protect;
+use super::folders::{VolumeFolder, VolumeFolders, VolumeRecord, absolute, sync_parent};
 use super::media::Medium;
-use super::places::{About, Place, Places, absolute, sync_parent};
 use super::secret::Secret;
 use super::{anchor, opening};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys;
-use crate::mount::ending;
 use crate::output::{Format, bytes_bar};
 use crate::paths::Directories;
+use holdfast_daemon::signals;
 use holdfast_log::device::Device;
 use holdfast_volume::{BLOCK_BYTES, Header, Plan, Volume};
 use serde::Serialize;
@@ -35,7 +35,7 @@ struct Protected {
 
 /// `holdfast volume protect`
 pub fn run(arguments: &Protect, directories: &Directories, format: Format) -> Outcome {
-    let places = Places::new(directories)?;
+    let places = VolumeFolders::new(directories)?;
     let disk = Medium::open(&arguments.device)?;
     has_whole_blocks(&disk)?;
     for (_, about) in places.on_disk(&disk.path) {
@@ -62,7 +62,7 @@ pub fn run(arguments: &Protect, directories: &Directories, format: Format) -> Ou
         None => Medium::open(&arguments.log)?,
     };
     let size_bytes = disk.device.size_bytes();
-    let mut about = About {
+    let mut about = VolumeRecord {
         disk: disk.path.clone(),
         log: log.path.clone(),
         key: absolute(&arguments.key),
@@ -139,7 +139,7 @@ fn has_whole_blocks(disk: &Medium) -> Outcome {
     Err(Failure::new(Exit::NoInput, message).hint(hint))
 }
 
-fn protected_already(about: &About) -> Failure {
+fn protected_already(about: &VolumeRecord) -> Failure {
     Failure::new(
         Exit::CannotCreate,
         format!("{}: is protected already, with the log {}", about.disk.display(), about.log.display()),
@@ -163,7 +163,7 @@ struct Log {
     volume: Option<[u8; 16]>,
 }
 
-fn make_or_open(arguments: &Protect, places: &Places, disk: &Medium) -> Outcome<Log> {
+fn make_or_open(arguments: &Protect, places: &VolumeFolders, disk: &Medium) -> Outcome<Log> {
     if !arguments.log.exists() {
         return Ok(Log { medium: None, volume: None });
     }
@@ -210,11 +210,11 @@ pub fn is_blank(device: &dyn Device) -> Outcome<bool> {
 /// Has a log that can be gone on with; the place of its volume.
 fn format_log(
     arguments: &Protect,
-    places: &Places,
+    places: &VolumeFolders,
     disk: &Medium,
     log: &Log,
     secret: &Secret,
-) -> Outcome<Place> {
+) -> Outcome<VolumeFolder> {
     let mut volume = [0; 16];
     keys::random(&mut volume)?;
     let ring_bytes = arguments.ring_mib.map(|mib| mib << 20);
@@ -281,7 +281,13 @@ pub fn make_log(
 }
 
 /// Goes on with a log that is there.
-fn go_on(arguments: &Protect, place: Place, disk: &Medium, log: &Medium, secret: &Secret) -> Outcome<Place> {
+fn go_on(
+    arguments: &Protect,
+    place: VolumeFolder,
+    disk: &Medium,
+    log: &Medium,
+    secret: &Secret,
+) -> Outcome<VolumeFolder> {
     let look = must_be_unfinished(arguments, &place, log, secret)?;
     let blocks = disk.device.size_bytes() / BLOCK_BYTES as u64;
     if look.header.blocks != blocks {
@@ -301,15 +307,15 @@ fn go_on(arguments: &Protect, place: Place, disk: &Medium, log: &Medium, secret:
 /// A volume that was taken over whole is not taken over again: that would take an attacker's blocks for good.
 fn must_be_unfinished(
     arguments: &Protect,
-    place: &Place,
+    place: &VolumeFolder,
     log: &Medium,
     secret: &Secret,
 ) -> Outcome<holdfast_volume::Look> {
     let known = anchor::read(&place.anchor)?;
     let look = Volume::look(log.device.clone(), &secret.of(&place.volume), known.as_ref())?;
-    let is_registered = place.about().is_some_and(|about| !about.protected);
+    let is_registered = place.record().is_some_and(|about| !about.protected);
     if known.is_some() || (look.adopted == look.header.blocks && !is_registered) {
-        return Err(protected_already(&About {
+        return Err(protected_already(&VolumeRecord {
             disk: absolute(&arguments.device),
             log: log.path.clone(),
             key: absolute(&arguments.key),
@@ -333,7 +339,7 @@ impl Interrupt {
     pub fn listen() -> Outcome<Interrupt> {
         let asked = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&asked);
-        ending::on_signal(move || told.store(true, SeqCst))?;
+        signals::on_end(move || told.store(true, SeqCst))?;
         Ok(Interrupt(asked))
     }
 

@@ -1,215 +1,44 @@
-//! `holdfast volume scrub`: reads every block of a volume in use and verifies it, at a pace that leaves others room.
+//! `holdfast volume scrub`.
 
 use super::args;
-use super::host::Order;
-use super::places::{Place, Places};
-use super::status::{VolumeStatus, bad_blocks};
+use super::status::bad_blocks;
 use super::{attach, attached_at};
 use crate::control::Client;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, bytes_bar};
 use crate::paths::Directories;
-use crate::time;
-use holdfast_volume::{BLOCK_BYTES, Volume};
-use parking_lot::{Condvar, Mutex};
-use serde::{Deserialize, Serialize};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use holdfast_daemon::volumes::folders::VolumeFolders;
+use holdfast_daemon::volumes::requests::{Scrub, Status, StopScrub};
+use std::time::Duration;
 
-/// Blocks read at once.
-const RUN_BLOCKS: u64 = 256;
-/// Runs after which the place is remembered.
-const REMEMBER_RUNS: u64 = 256;
-/// How often a waiting command looks.
+/// How often a waiting command looks how far the scrub is.
 const LOOK: Duration = Duration::from_millis(300);
-const FILE: &str = "scrub.json";
-
-/// How far a scrub is.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Progress {
-    /// Whether it is under way.
-    pub running: bool,
-    /// Blocks before this one are done.
-    pub next_block: u64,
-    /// Blocks of the volume.
-    pub blocks: u64,
-    /// Bad blocks found.
-    pub bad: u64,
-    /// When it began, in nanoseconds since 1970.
-    pub begun_ns: i64,
-    /// When it came to the end.
-    pub ended_ns: Option<i64>,
-    /// Why it could not go on.
-    pub failed: Option<String>,
-}
-
-impl Progress {
-    /// The last one of a volume that is not attached.
-    pub fn remembered(place: &Place) -> Option<Progress> {
-        place.read(FILE).map(|progress: Progress| Progress { running: false, ..progress })
-    }
-}
-
-struct State {
-    progress: Option<Progress>,
-    stopping: bool,
-}
-
-/// Scrubs one volume, one scrub at a time.
-pub struct Scrubber {
-    volume: Arc<Volume>,
-    place: Place,
-    state: Mutex<State>,
-    changed: Condvar,
-}
-
-impl Scrubber {
-    /// For a volume that is in use.
-    pub fn new(volume: Arc<Volume>, place: Place) -> Arc<Scrubber> {
-        let state = State { progress: Progress::remembered(&place), stopping: false };
-        Arc::new(Scrubber { volume, place, state: Mutex::new(state), changed: Condvar::new() })
-    }
-
-    /// How far it is.
-    pub fn progress(&self) -> Option<Progress> {
-        self.state.lock().progress.clone()
-    }
-
-    /// Begins one, or goes on with one that was stopped; if one is under way, that is it.
-    ///
-    /// # Errors
-    /// No thread can be had.
-    pub fn start(self: &Arc<Scrubber>, rate_mib: u64, from_start: bool) -> Outcome<Progress> {
-        let mut state = self.state.lock();
-        if let Some(running) = state.progress.as_ref().filter(|progress| progress.running) {
-            return Ok(running.clone());
-        }
-        let blocks = self.volume.size_bytes() / BLOCK_BYTES as u64;
-        let fresh = || Progress {
-            running: true,
-            next_block: 0,
-            blocks,
-            bad: 0,
-            begun_ns: time::now_ns(),
-            ended_ns: None,
-            failed: None,
-        };
-        let goes_on = |before: &Progress| !from_start && before.ended_ns.is_none() && before.blocks == blocks;
-        let progress = match state.progress.take().filter(goes_on) {
-            Some(before) => Progress { running: true, failed: None, ..before },
-            None => fresh(),
-        };
-        state.progress = Some(progress.clone());
-        state.stopping = false;
-        drop(state);
-        let scrubber = Arc::clone(self);
-        let work = move || scrubber.work(rate_mib);
-        if let Err(error) = std::thread::Builder::new().name("scrub".to_owned()).spawn(work) {
-            self.update(|progress| progress.running = false);
-            return Err(Failure::new(Exit::System, format!("no thread for the scrub: {error}")));
-        }
-        Ok(progress)
-    }
-
-    /// Stops one that is under way, and waits until it has.
-    pub fn stop(&self) {
-        let mut state = self.state.lock();
-        state.stopping = true;
-        self.changed.notify_all();
-        while state.progress.as_ref().is_some_and(|progress| progress.running) {
-            self.changed.wait(&mut state);
-        }
-    }
-
-    fn update(&self, change: impl FnOnce(&mut Progress)) {
-        if let Some(progress) = &mut self.state.lock().progress {
-            change(progress);
-        }
-        self.changed.notify_all();
-    }
-
-    fn work(&self, rate_mib: u64) {
-        let blocks = self.volume.size_bytes() / BLOCK_BYTES as u64;
-        let start = Instant::now();
-        let mut done = 0;
-        loop {
-            let next = match self.progress() {
-                Some(progress) if progress.next_block < blocks => progress.next_block,
-                _ => {
-                    self.update(|progress| progress.ended_ns = Some(time::now_ns()));
-                    break;
-                }
-            };
-            let end = blocks.min(next + RUN_BLOCKS);
-            match self.volume.scrub(next..end) {
-                Ok(bad) => self.update(|progress| {
-                    progress.next_block = end;
-                    progress.bad += bad.len() as u64;
-                }),
-                Err(error) => {
-                    tracing::error!(%error, "the scrub cannot go on");
-                    self.update(|progress| progress.failed = Some(error.to_string()));
-                    break;
-                }
-            }
-            done += end - next;
-            if done.is_multiple_of(REMEMBER_RUNS * RUN_BLOCKS) {
-                self.remember();
-            }
-            if self.rest(start, done, rate_mib) {
-                break;
-            }
-        }
-        self.update(|progress| progress.running = false);
-        self.remember();
-    }
-
-    /// Waits as the pace asks; whether to stop.
-    fn rest(&self, start: Instant, done: u64, rate_mib: u64) -> bool {
-        let mut state = self.state.lock();
-        if rate_mib > 0 {
-            let due = Duration::from_secs_f64(done as f64 * BLOCK_BYTES as f64 / (rate_mib << 20) as f64);
-            while !state.stopping && start.elapsed() < due {
-                self.changed.wait_for(&mut state, due.saturating_sub(start.elapsed()));
-            }
-        }
-        state.stopping
-    }
-
-    fn remember(&self) {
-        if let Some(progress) = self.progress()
-            && let Err(failure) = self.place.write(FILE, &progress)
-        {
-            tracing::warn!(error = failure.message, "how far the scrub is cannot be remembered");
-        }
-    }
-}
 
 /// `holdfast volume scrub`
 pub fn run(arguments: &args::Scrub, directories: &Directories, format: Format) -> Outcome {
-    let places = Places::new(directories)?;
+    let places = VolumeFolders::new(directories)?;
     let (place, about) = places.find(&arguments.which.volume, attached_at)?;
     let process = || Client::connect(&place.directory)?.ok_or_else(|| attach::not_attached(&about.disk));
     if arguments.stop {
-        process()?.call::<()>(&Order::StopScrub)?;
+        process()?.call(&StopScrub)?;
         return Ok(());
     }
     let interrupt = super::protect::Interrupt::listen()?;
-    let order = Order::Scrub { rate_mib: arguments.rate, from_start: arguments.from_start };
-    let mut progress: Progress = process()?.call(&order)?;
+    let request = Scrub { rate_mib: arguments.rate, from_start: arguments.from_start };
+    let mut progress = process()?.call(&request)?;
     if arguments.background {
         return format.print(&progress, |_| format!("{} is being scrubbed", about.disk.display()));
     }
     let bar = bytes_bar("scrubbing");
     let status = loop {
-        let status: VolumeStatus = process()?.call(&Order::Status)?;
+        let status = process()?.call(&Status)?;
         progress = status.scrub.clone().unwrap_or(progress);
         let goes_on = interrupt.step(&bar, progress.next_block, progress.blocks);
         if !progress.running {
             break status;
         }
         if !goes_on {
-            process()?.call::<()>(&Order::StopScrub)?;
+            process()?.call(&StopScrub)?;
         }
         std::thread::sleep(LOOK);
     };

@@ -2,193 +2,15 @@
 
 use super::args;
 use super::attach::READ_MEANWHILE;
-use super::export::Shown;
-use super::host::Order;
-use super::memory::Memory;
-use super::places::{About, Place, Places};
-use super::scrub;
-use super::{anchor, attached_at};
-use crate::control::Client;
+use super::attached_at;
+use super::folders::VolumeFolders;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, line, table};
 use crate::paths::Directories;
 use crate::time::moment;
-use serde::{Deserialize, Serialize};
+use holdfast_daemon::volumes::status::{Attached, VolumeStatus, of};
+use serde::Serialize;
 use std::path::PathBuf;
-
-/// How a volume is.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct VolumeStatus {
-    /// Its ID.
-    pub volume: String,
-    /// Its disk.
-    pub disk: PathBuf,
-    /// Its log.
-    pub log: PathBuf,
-    /// Its key file.
-    pub key: PathBuf,
-    /// Its size.
-    pub size_bytes: u64,
-    /// Whether all of the disk is taken over.
-    pub protected: bool,
-    /// How it is on offer.
-    pub attached: Option<Attached>,
-    /// How new it is known to be.
-    pub anchor: Anchored,
-    /// Its last scrub, or the one under way.
-    pub scrub: Option<scrub::Progress>,
-}
-
-/// A volume in use.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Attached {
-    /// How it is on offer.
-    pub export: Shown,
-    /// The process.
-    pub process: u32,
-    /// Since when, in nanoseconds since 1970.
-    pub since_ns: i64,
-    /// Why nothing more is accepted, if so.
-    pub stopped: Option<String>,
-    /// Whether nothing is changed.
-    #[serde(default)]
-    pub read_only: bool,
-    /// Bytes of the log's circular part.
-    pub log_bytes: u64,
-    /// Those of them in use.
-    pub log_used_bytes: u64,
-    /// What opening did.
-    pub recovery: Recovery,
-    /// What was done since.
-    pub activity: Activity,
-    /// Blocks that are refused; at most 1000.
-    pub bad_blocks: Vec<Bad>,
-    /// Whether the process is safe from a shortage of memory.
-    pub memory: Memory,
-}
-
-/// What opening did.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Recovery {
-    /// Records of the log that were read.
-    pub records: u64,
-    /// Blocks that had several possible hashes.
-    pub examined: u64,
-    /// Blocks written again from the log.
-    pub replayed: u64,
-    /// Blocks of writes that were never acknowledged, torn by the crash.
-    pub torn: u64,
-}
-
-impl From<&holdfast_volume::Report> for Recovery {
-    fn from(report: &holdfast_volume::Report) -> Recovery {
-        Recovery {
-            records: report.records,
-            examined: report.examined,
-            replayed: report.replayed,
-            torn: report.refused.len() as u64,
-        }
-    }
-}
-
-/// What was done since it was attached.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Activity {
-    /// Bytes read.
-    pub read_bytes: u64,
-    /// Bytes written.
-    pub written_bytes: u64,
-    /// Blocks verified.
-    pub verified: u64,
-    /// Blocks hashed.
-    pub hashed: u64,
-    /// Blocks refused.
-    pub refused: u64,
-    /// Flushes asked for.
-    pub flushes: u64,
-    /// Flushes of the disk.
-    pub disk_flushes: u64,
-    /// Flushes of the log.
-    pub log_flushes: u64,
-    /// Bytes written to the log.
-    pub log_bytes: u64,
-    /// Checkpoints.
-    pub checkpoints: u64,
-}
-
-/// A bad block.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Bad {
-    /// Which, counted in 4 KiB.
-    pub block: u64,
-    /// Where it begins.
-    pub byte: u64,
-    /// The tag of what was written, if it is known.
-    pub expected: Option<String>,
-    /// The tag of what is there.
-    pub found: String,
-}
-
-impl From<&holdfast_volume::BadBlock> for Bad {
-    fn from(bad: &holdfast_volume::BadBlock) -> Bad {
-        Bad {
-            block: bad.number,
-            byte: bad.number * holdfast_volume::BLOCK_BYTES as u64,
-            expected: bad.expected.as_ref().map(|tag| super::secret::hex(tag)),
-            found: super::secret::hex(&bad.found),
-        }
-    }
-}
-
-/// How new a volume is known to be.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Anchored {
-    /// The file.
-    pub file: PathBuf,
-    /// Whether a counter of the TPM says that it is the newest.
-    pub tpm: bool,
-    /// The log block that it names; `None`: there is none.
-    pub log_block: Option<u64>,
-    /// Log blocks made durable since; `None`: not attached.
-    pub blocks_behind: Option<u64>,
-    /// Whether it is written at every flush.
-    pub every_flush: bool,
-    /// Why it could not be written, if so.
-    pub failed: Option<String>,
-}
-
-/// How a volume is, attached or not.
-pub fn of(place: &Place, about: &About) -> Outcome<VolumeStatus> {
-    if let Some(process) = Client::connect(&place.directory)? {
-        match process.call(&Order::Status) {
-            // It is just ending.
-            Err(failure) if failure.code == Exit::Unavailable => {}
-            other => return other,
-        }
-    }
-    let (log_block, failed) = match anchor::read(&place.anchor_of(about)) {
-        Ok(found) => (found.map(|anchor| anchor.number), None),
-        Err(failure) => (None, Some(failure.message)),
-    };
-    Ok(VolumeStatus {
-        volume: place.name(),
-        disk: about.disk.clone(),
-        log: about.log.clone(),
-        key: about.key.clone(),
-        size_bytes: about.size_bytes,
-        protected: about.protected,
-        attached: None,
-        anchor: Anchored {
-            file: place.anchor_of(about),
-            tpm: about.tpm,
-            log_block,
-            blocks_behind: None,
-            every_flush: false,
-            failed,
-        },
-        scrub: scrub::Progress::remembered(place),
-    })
-}
 
 /// For people.
 fn words(status: &VolumeStatus) -> String {
@@ -279,7 +101,7 @@ fn attached_words(attached: &Attached, row: &mut dyn FnMut(&str, String)) {
 
 /// `holdfast volume status`
 pub fn run(arguments: &args::Status, directories: &Directories, format: Format) -> Outcome {
-    let places = Places::new(directories)?;
+    let places = VolumeFolders::new(directories)?;
     let wanted = match &arguments.volume {
         Some(wanted) => vec![places.find(wanted, attached_at)?],
         None => places.all(),
@@ -340,7 +162,7 @@ struct Listed {
 /// `holdfast volume list`
 pub fn list(directories: &Directories, format: Format) -> Outcome {
     let mut all = Vec::new();
-    for (place, about) in Places::new(directories)?.all() {
+    for (place, about) in VolumeFolders::new(directories)?.all() {
         let status = of(&place, &about)?;
         let state = match (&status.attached, status.protected) {
             (Some(_), _) => "attached",

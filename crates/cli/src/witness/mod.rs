@@ -9,33 +9,9 @@ use args::{Compare, Init, State, Witness, WitnessCommand};
 use holdfast_checkpoint::checkpoint::Checkpoint;
 use holdfast_checkpoint::note::{KeyKind, Note, VerifierKey};
 use holdfast_crypto::SigningKey;
-use holdfast_witness::{Book, BookError, Service, ServiceError};
+use holdfast_witness::{Book, Service};
 use serde::Serialize;
 use std::path::Path;
-
-impl From<BookError> for Failure {
-    fn from(error: BookError) -> Failure {
-        let code = match &error {
-            BookError::Io { .. } => Exit::Io,
-            BookError::Exists(_) => Exit::CannotCreate,
-            BookError::Missing(_) => Exit::NoInput,
-            BookError::InUse(_) => Exit::InUse,
-            BookError::KeyReadable(_) => Exit::NotAllowed,
-            BookError::Key { .. } | BookError::Damaged { .. } => Exit::Data,
-            BookError::Name(_) => Exit::Usage,
-        };
-        Failure::new(code, error)
-    }
-}
-
-impl From<ServiceError> for Failure {
-    fn from(error: ServiceError) -> Failure {
-        match error {
-            ServiceError::Book(error) => error.into(),
-            error => Failure::new(Exit::System, error),
-        }
-    }
-}
 
 /// `holdfast witness`
 pub fn run(arguments: &Witness, format: Format) -> Outcome {

@@ -17,8 +17,8 @@ use crate::keys;
 use crate::output::{self, bytes_bar};
 use crate::paths::Directories;
 use crate::volume::args::Adopt;
+use crate::volume::folders::{VolumeFolder as Remembered, VolumeFolders, VolumeRecord, absolute};
 use crate::volume::media::Medium;
-use crate::volume::places::{About, Place as Remembered, Places, absolute};
 use crate::volume::protect::{Interrupt, make_log};
 use crate::volume::secret::Secret;
 use crate::volume::{anchor, opening};
@@ -51,7 +51,7 @@ struct Done {
 
 /// `holdfast volume adopt`
 pub fn adopt(arguments: &Adopt, directories: &Directories, format: output::Format) -> Outcome {
-    let places = Places::new(directories)?;
+    let places = VolumeFolders::new(directories)?;
     let disk = Medium::open(&arguments.device)?;
     let sidecar = Sidecar::new(&arguments.sidecar);
     let mut owners = Owners::new(arguments)?;
@@ -88,12 +88,12 @@ pub fn adopt(arguments: &Adopt, directories: &Directories, format: output::Forma
     let key = secret.of(&claimed);
     let remembered = places.of(&claimed);
     let _lock = remembered.lock()?;
-    let mut about = About {
+    let mut about = VolumeRecord {
         disk: disk.path.clone(),
         log: log.path.clone(),
         key: absolute(&sidecar.key),
         size_bytes: disk_bytes,
-        protected: remembered.about().is_some_and(|about| about.protected),
+        protected: remembered.record().is_some_and(|about| about.protected),
         anchor: None,
         tpm: false,
     };
@@ -175,7 +175,7 @@ fn say(text: &str) {
 }
 
 /// That the disk is not a card or a volume already, or is to be one anew.
-fn not_known(arguments: &Adopt, places: &Places, disk: &Medium, sidecar: &Sidecar) -> Outcome {
+fn not_known(arguments: &Adopt, places: &VolumeFolders, disk: &Medium, sidecar: &Sidecar) -> Outcome {
     let log = absolute(&sidecar.log);
     for (_, about) in places.on_disk(&disk.path) {
         if about.protected && about.log == log {
@@ -327,7 +327,7 @@ fn judge(path: &Path, partition: &Partition, survey: &Survey, speech: Speech) ->
 }
 
 /// What was known of the disk before is given up: an earlier attempt, or an old sidecar.
-fn forget_others(places: &Places, own: &Remembered, about: &About) -> Outcome {
+fn forget_others(places: &VolumeFolders, own: &Remembered, about: &VolumeRecord) -> Outcome {
     let others = places.on_disk(&about.disk).into_iter().filter(|(place, _)| place.volume != own.volume);
     others.into_iter().try_for_each(|(place, _)| {
         let _lock = place.lock()?;

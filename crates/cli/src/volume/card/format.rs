@@ -8,8 +8,8 @@ use crate::keys;
 use crate::output::{self, bytes_bar};
 use crate::paths::Directories;
 use crate::volume::args::Format;
+use crate::volume::folders::{VolumeFolders, VolumeRecord, absolute};
 use crate::volume::media::Medium;
-use crate::volume::places::{About, Places, absolute};
 use crate::volume::protect::{Interrupt, is_blank, make_log};
 use crate::volume::secret::{Secret, hex};
 use crate::volume::{anchor, opening};
@@ -33,7 +33,7 @@ struct Done {
 
 /// `holdfast volume format`
 pub fn format(arguments: &Format, directories: &Directories, format: output::Format) -> Outcome {
-    let places = Places::new(directories)?;
+    let places = VolumeFolders::new(directories)?;
     let disk = Medium::open(&arguments.device)?;
     let sidecar = Sidecar::new(&arguments.sidecar);
     if sidecar.log.exists() || sidecar.policy.exists() {
@@ -104,7 +104,7 @@ pub fn format(arguments: &Format, directories: &Directories, format: output::For
     volume.write(0, &laid.mbr)?;
     write_record(&volume, &place)?;
     volume.start()?;
-    let about = About {
+    let about = VolumeRecord {
         disk: disk.path.clone(),
         log: log.path.clone(),
         key: absolute(&sidecar.key),

@@ -7,7 +7,7 @@ use crate::output;
 use crate::paths::Directories;
 use crate::volume::anchor;
 use crate::volume::args::{Also, Mount};
-use crate::volume::places::{Places, absolute};
+use crate::volume::folders::{VolumeFolders, absolute};
 use crate::volume::protect::Interrupt;
 use crate::volume::sessions;
 use holdfast_components::weaker;
@@ -40,7 +40,7 @@ struct Wanted {
 pub fn mount(arguments: &Mount, directories: &Directories, format: output::Format) -> Outcome {
     let own =
         arguments.user.clone().or_else(|| std::env::var("USER").ok()).unwrap_or_else(|| "root".to_owned());
-    let (cards, wanted) = wanted(arguments, &own, &Places::new(directories)?)?;
+    let (cards, wanted) = wanted(arguments, &own, &VolumeFolders::new(directories)?)?;
     let mut checked = Vec::new();
     for (at, card) in cards.into_iter().enumerate() {
         let used: Vec<u32> = wanted.iter().filter(|one| one.card == at).map(|one| one.partition).collect();
@@ -95,7 +95,7 @@ pub fn mount(arguments: &Mount, directories: &Directories, format: output::Forma
 }
 
 /// Opens the cards that are named, each once, and says what is to be mounted where.
-fn wanted(arguments: &Mount, own: &str, places: &Places) -> Outcome<(Vec<Card>, Vec<Wanted>)> {
+fn wanted(arguments: &Mount, own: &str, places: &VolumeFolders) -> Outcome<(Vec<Card>, Vec<Wanted>)> {
     let first = open(&arguments.device, &arguments.sidecar, places, arguments.freshness_unknown)?;
     let partition = first.partition(arguments.partition)?;
     let mut cards = vec![first];

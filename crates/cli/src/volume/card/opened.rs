@@ -3,8 +3,8 @@
 use super::sidecar::{Sidecar, read_record, usable};
 use super::{bad, bus, failed};
 use crate::exit::{Exit, Failure, Outcome};
+use crate::volume::folders::{VolumeFolder as Remembered, VolumeFolders};
 use crate::volume::media::Medium;
-use crate::volume::places::{Place as Remembered, Places};
 use crate::volume::secret::Secret;
 use crate::volume::{anchor, opening};
 use holdfast_log::FileLock;
@@ -76,7 +76,7 @@ pub(super) struct Card {
 pub(super) fn open(
     device: &std::path::Path,
     sidecar: &std::path::Path,
-    places: &Places,
+    places: &VolumeFolders,
     freshness_unknown: bool,
 ) -> Outcome<Card> {
     let files = Sidecar::new(sidecar);

@@ -5,8 +5,8 @@ use super::sidecar::{Sidecar, read_record};
 use super::{bad, user};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::volume::args::Adopt;
+use crate::volume::folders::VolumeFolders;
 use crate::volume::media::{Medium, Untouched};
-use crate::volume::places::Places;
 use crate::volume::secret::Secret;
 use crate::volume::{anchor, opening};
 use holdfast_access::Principal;
@@ -86,7 +86,7 @@ pub(super) struct Before {
 ///
 /// # Errors
 /// The sidecar is not whole, older than what is known here, or another card's.
-pub(super) fn before(old: &Path, disk: &Medium, disk_bytes: u64, places: &Places) -> Outcome<Before> {
+pub(super) fn before(old: &Path, disk: &Medium, disk_bytes: u64, places: &VolumeFolders) -> Outcome<Before> {
     let files = Sidecar::new(old);
     let (policy, log) = (Medium::open(&files.policy)?, Medium::open(&files.log)?);
     let secret = Secret::read(&files.key)?;

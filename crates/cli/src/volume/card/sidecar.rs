@@ -3,8 +3,8 @@
 use super::bad;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::paths::make_private;
+use crate::volume::folders::sync_parent;
 use crate::volume::media::Medium;
-use crate::volume::places::sync_parent;
 use crate::volume::protect::is_blank;
 use holdfast_stack::{Geometry, Place};
 use holdfast_volume::{BLOCK_BYTES, Volume, VolumeError};

@@ -1,0 +1,85 @@
+//! Conflict copies, as a daemon lists and reads them.
+
+use crate::control::Bytes;
+use holdfast_client::files::{KeptPart, KeptVersion};
+use serde::{Deserialize, Serialize};
+
+/// Versions listed at once: paths are long at worst, and what is no text in them longer.
+pub const PAGE: usize = 100;
+
+/// Some bytes of a conflict copy.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ConflictPart {
+    /// Names the content, so that parts of one copy can be told from those of another.
+    pub content: String,
+    /// Size of the copy in bytes.
+    pub size: u64,
+    /// Where the bytes begin: before it is a hole. The size if there are no more.
+    pub offset: u64,
+    /// The bytes.
+    pub bytes: Bytes,
+}
+
+impl From<KeptPart> for ConflictPart {
+    fn from(part: KeptPart) -> ConflictPart {
+        let KeptPart { content, size, offset, bytes } = part;
+        ConflictPart { content, size, offset, bytes: Bytes(bytes) }
+    }
+}
+
+/// Where a version stands in the list.
+pub fn position(version: &KeptVersion) -> (i64, String) {
+    (version.overwritten_ns, version.id.clone())
+}
+
+/// As many versions after `after` as surely fit into one message.
+pub fn page(mut versions: Vec<KeptVersion>, after: Option<&(i64, String)>) -> Vec<KeptVersion> {
+    versions.sort_by_key(position);
+    let later = versions.into_iter().filter(|version| after.is_none_or(|after| position(version) > *after));
+    later.take(PAGE).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Proves: pages follow each other without a gap, also where several versions were overwritten at one time.
+    #[test]
+    fn pages_are_complete() {
+        let version = |number: i64| KeptVersion {
+            id: format!("u1-{number:04x}"),
+            path: "f".into(),
+            ino: 1,
+            owner: "anna".into(),
+            bytes: 0,
+            modified_ns: 0,
+            written_by: "ben".into(),
+            overwritten_ns: number / 7,
+            overwritten_by: "anna".into(),
+        };
+        let all: Vec<KeptVersion> = (0..250).map(version).collect();
+        let mut found: Vec<KeptVersion> = Vec::new();
+        loop {
+            let mut reversed = all.clone();
+            reversed.reverse();
+            let next = page(reversed, found.last().map(position).as_ref());
+            if next.is_empty() {
+                break;
+            }
+            assert!(next.len() <= PAGE);
+            found.extend(next);
+        }
+        assert_eq!(found, all);
+    }
+
+    /// Proves: the bytes of a part come through a message as they are, and what is no such message is refused.
+    #[test]
+    fn parts_survive_their_way() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        let part = KeptPart { content: "x".into(), size: 300, offset: 44, bytes: bytes.clone() };
+        let text = serde_json::to_string(&ConflictPart::from(part)).unwrap();
+        let part: ConflictPart = serde_json::from_str(&text).unwrap();
+        assert_eq!((part.bytes, part.size, part.offset), (Bytes(bytes), 300, 44));
+        assert!(serde_json::from_str::<ConflictPart>(&text.replace("\"AAEC", "\"AAE!")).is_err());
+    }
+}

@@ -1,0 +1,19 @@
+//! The daemon that serves the mounts of one key in one file system.
+//!
+//! One process serves all of them, because only one may sign with the key: whoever wants another mount asks that process
+//! ([`requests`]), and it ends with its last mount.
+
+pub mod conflicts;
+mod ending;
+mod guard;
+mod notify;
+mod owners;
+pub mod past;
+pub mod pinning;
+mod reclaim;
+pub mod requests;
+pub mod rules;
+pub mod service;
+pub mod settings;
+pub mod status;
+mod write_back;

@@ -1,0 +1,78 @@
+//! The map of owners, from names to those that the membership has.
+
+use crate::mounts::settings::MountSettings;
+use holdfast_client::files::{OwnerMap, Unmapped};
+use holdfast_content::Membership;
+use holdfast_failure::{Exit, Failure, Outcome};
+use std::collections::BTreeMap;
+
+/// The owners that a mount is to show.
+///
+/// # Errors
+/// A name that nobody has, or one local user or group for two: a change of owner to it would be ambiguous.
+pub fn of(membership: &Membership, settings: &MountSettings) -> Outcome<OwnerMap> {
+    let users =
+        membership.users.iter().filter(|(_, user)| !user.removed).map(|(id, user)| (&*user.name, *id));
+    let groups =
+        membership.groups.iter().filter(|(_, group)| !group.removed).map(|(id, group)| (&*group.name, *id));
+    Ok(OwnerMap {
+        users: map("user", &users.collect(), &settings.map_user)?,
+        groups: map("group", &groups.collect(), &settings.map_group)?,
+        unmapped: if settings.ignore_unmapped { Unmapped::Ignore } else { Unmapped::Refuse },
+    })
+}
+
+fn map<Id: Copy + Ord>(
+    what: &str,
+    known: &BTreeMap<&str, Id>,
+    wanted: &[(String, u32)],
+) -> Outcome<BTreeMap<Id, u32>> {
+    let mut map = BTreeMap::new();
+    for (name, local) in wanted {
+        let Some(id) = known.get(&**name) else {
+            let names: Vec<&str> = known.keys().copied().collect();
+            let message = format!("--map-{what} {name}={local}: the file system has no {what} of that name");
+            return Err(Failure::new(Exit::Usage, message).hint(format!("it has: {}", names.join(", "))));
+        };
+        if map.values().any(|other| other == local) {
+            let message = format!("--map-{what} {name}={local}: {local} stands for another {what} already");
+            return Err(Failure::new(Exit::Usage, message));
+        }
+        map.insert(*id, *local);
+    }
+    Ok(map)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use holdfast_content::UserId;
+    use holdfast_crypto::SigningKey;
+
+    /// Proves: names are found, and what cannot be is refused with the names that there are.
+    #[test]
+    fn names_are_found() {
+        let membership = Membership::founding("fs", "root", SigningKey::from_seed(&[1; 32]).public());
+        let settings = |map_user: &[(&str, u32)], map_group: &[(&str, u32)]| MountSettings {
+            directory: "/x".into(),
+            allow_other: false,
+            read_only: false,
+            no_exec: false,
+            callers: None,
+            local_locks: false,
+            write_back_bytes: None,
+            gather: false,
+            map_user: map_user.iter().map(|(name, id)| ((*name).to_owned(), *id)).collect(),
+            map_group: map_group.iter().map(|(name, id)| ((*name).to_owned(), *id)).collect(),
+            ignore_unmapped: true,
+            witnesses: None,
+            peers: None,
+        };
+        let map = of(&membership, &settings(&[("root", 5)], &[])).unwrap();
+        assert_eq!((map.users, map.unmapped), ([(UserId::SUPERUSER, 5)].into(), Unmapped::Ignore));
+        let failure = of(&membership, &settings(&[("rot", 5)], &[])).unwrap_err();
+        assert!(failure.message.contains("rot=5") && failure.hint.unwrap().contains("root"));
+        assert!(of(&membership, &settings(&[], &[("root", 5)])).is_err());
+        assert!(of(&membership, &settings(&[("root", 5), ("root", 5)], &[])).is_err());
+    }
+}

@@ -1,0 +1,100 @@
+//! Volumes offered otherwise than as a file: to NBD's clients, and as a ublk device.
+
+use super::export::ExportReport;
+use super::served::Served;
+use holdfast_export::{Address, Export, Limits, Server, StartError};
+use holdfast_failure::{Exit, Failure, Outcome};
+use holdfast_fuse::mountpoint::Manner;
+use holdfast_ublk::{Device, UblkError};
+use parking_lot::Mutex;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long it takes at most until it is noticed that a client has just gone, or that what was just unmounted is let go of.
+const GOING: Duration = Duration::from_secs(2);
+
+/// A server of NBD.
+pub struct Nbd {
+    server: Mutex<Option<Server>>,
+    address: Address,
+}
+
+impl Nbd {
+    /// Begins to listen.
+    pub fn begin(address: &Address, disk: Arc<Served>, source: &str) -> Outcome<Nbd> {
+        let (name, description) = ("volume".to_owned(), source.to_owned());
+        let is_read_only = disk.is_read_only();
+        let export = Export { name, description, disk, is_read_only };
+        let server = Server::start(address, export, Limits::default()).map_err(|error| match error {
+            StartError::Listen { .. } => Failure::new(Exit::System, error.to_string())
+                .hint("is the address in use, or its directory missing? Choose another one"),
+            StartError::NotLocal(_) => Failure::new(Exit::Usage, error.to_string()),
+        })?;
+        let address = server.address().clone();
+        Ok(Nbd { server: Mutex::new(Some(server)), address })
+    }
+
+    /// What there is.
+    pub fn report(&self) -> ExportReport {
+        ExportReport { kind: "nbd".to_owned(), directory: PathBuf::new(), path: self.address.uri().into() }
+    }
+
+    /// Hangs up on everybody, or refuses to.
+    pub fn end(&self, manner: Manner) -> Outcome {
+        let mut server = self.server.lock();
+        let connections = || server.as_ref().map_or(0, Server::connections);
+        let end = Instant::now() + GOING;
+        while connections() > 0 && manner == Manner::Gently && Instant::now() < end {
+            std::thread::sleep(GOING / 40);
+        }
+        let clients = connections();
+        if clients > 0 && manner == Manner::Gently {
+            let message = format!("{}: {clients} client connections are open", self.address);
+            return Err(Failure::new(Exit::InUse, message)
+                .hint("unmount what is on it and disconnect the clients first (nbd-client -d)"));
+        }
+        *server = None;
+        Ok(())
+    }
+}
+
+/// A ublk device.
+pub struct Ublk {
+    device: Mutex<Option<Box<Device>>>,
+    path: PathBuf,
+}
+
+impl Ublk {
+    /// Makes it.
+    pub fn begin(disk: Arc<Served>) -> Outcome<Ublk> {
+        let is_read_only = disk.is_read_only();
+        let device = Device::start(disk, is_read_only).map_err(|error| match error {
+            UblkError::Absent(_) | UblkError::Old => Failure::new(Exit::Unavailable, error.to_string()),
+            UblkError::Refused { .. } => Failure::new(Exit::System, error.to_string()),
+        })?;
+        let path = device.path();
+        Ok(Ublk { device: Mutex::new(Some(Box::new(device))), path })
+    }
+
+    /// What there is.
+    pub fn report(&self) -> ExportReport {
+        ExportReport { kind: "ublk".to_owned(), directory: PathBuf::new(), path: self.path.clone() }
+    }
+
+    /// Takes it away, or refuses to.
+    pub fn end(&self, manner: Manner) -> Outcome {
+        let mut device = self.device.lock();
+        let is_busy = || manner == Manner::Gently && device.as_ref().is_some_and(|device| device.is_busy());
+        let end = Instant::now() + GOING;
+        while is_busy() && Instant::now() < end {
+            std::thread::sleep(GOING / 40);
+        }
+        if is_busy() {
+            return Err(Failure::new(Exit::InUse, format!("{}: is in use", self.path.display()))
+                .hint("unmount what is on it first"));
+        }
+        *device = None;
+        Ok(())
+    }
+}

@@ -1,0 +1,48 @@
+//! What the daemon that has a volume attached can be asked, and what it replies.
+
+use super::repair::Repaired;
+use super::scrub::Progress;
+use super::status::VolumeStatus;
+use crate::control::requests;
+use holdfast_failure::Failure;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+
+/// Say how things are.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Status;
+
+/// Write everything and end. The reply is what failed at that, if it ended nevertheless.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Detach;
+
+/// Read and verify every block, in the background.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Scrub {
+    /// MiB a second; 0: as fast as it goes.
+    pub rate_mib: u64,
+    /// Whether to begin at the first block, rather than where the last scrub was stopped.
+    pub from_start: bool,
+}
+
+/// Stop the scrub.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct StopScrub;
+
+/// Mend bad blocks from a copy of the disk.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Repair {
+    /// The copy.
+    pub from: PathBuf,
+}
+
+requests! {
+    /// What the daemon that has a volume attached can be asked.
+    VolumeRequest {
+        Status => VolumeStatus, QUICK;
+        Detach => Option<Failure>;
+        Scrub => Progress;
+        StopScrub => ();
+        Repair => Repaired;
+    }
+}

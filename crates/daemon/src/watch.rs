@@ -1,0 +1,160 @@
+//! Unmounting on death.
+//!
+//! A FUSE mount outlives the process that served it and then answers nothing but errors. So the process that
+//! mounts starts a small one beside it, which does nothing but wait for the end of a pipe. When that comes, and
+//! mounts are left, it takes them away.
+//!
+//! A process that is killed may be unable to end: while one of its threads tells the kernel to forget a name, the kernel
+//! may wait for an answer of this very process, and so hold everybody who comes near that directory. So the process
+//! beside it looks now and then whether the watched one is dying, and if that takes long, ends the connections of its
+//! mounts.
+
+use holdfast_failure::{Exit, Failure, Outcome};
+use holdfast_fuse::mountpoint;
+use holdfast_log::is_ending;
+use serde::{Deserialize, Serialize};
+use std::io::{self, BufRead, Write};
+use std::os::unix::process::{CommandExt, parent_id};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+/// How often it is looked whether the watched process is dying; one that is dying twice in a row is helped.
+const LOOK: Duration = Duration::from_secs(1);
+
+#[derive(Serialize, Deserialize)]
+enum Note {
+    Mounted(PathBuf),
+    Unmounted(PathBuf),
+}
+
+/// The watched side: tells the watching process what is mounted.
+pub struct Watcher(Mutex<Option<ChildStdin>>);
+
+impl Watcher {
+    /// Starts the watching process. Without it everything works, but dead mounts stay until the next mount.
+    pub fn start() -> Watcher {
+        let child = Command::new("/proc/self/exe")
+            .arg0("holdfast")
+            .arg("watch")
+            .current_dir("/")
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        match child {
+            Ok(mut child) => {
+                let pipe = child.stdin.take();
+                // Reaps it, should it ever end before us.
+                let _ = std::thread::Builder::new().name("watched".to_owned()).spawn(move || child.wait());
+                Watcher(Mutex::new(pipe))
+            }
+            Err(error) => {
+                tracing::warn!(%error, "no process to clean up after a crash");
+                Watcher(Mutex::new(None))
+            }
+        }
+    }
+
+    /// Notes that something was mounted.
+    pub fn mounted(&self, directory: &Path) {
+        self.note(&Note::Mounted(directory.to_owned()));
+    }
+
+    /// Notes that it is no longer.
+    pub fn unmounted(&self, directory: &Path) {
+        self.note(&Note::Unmounted(directory.to_owned()));
+    }
+
+    fn note(&self, note: &Note) {
+        let mut pipe = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let Some(stream) = pipe.as_mut() else { return };
+        let Ok(mut line) = serde_json::to_vec(note) else { return };
+        line.push(b'\n');
+        if stream.write_all(&line).is_err() {
+            tracing::warn!("the process that cleans up after a crash is gone");
+            *pipe = None;
+        }
+    }
+}
+
+/// The watching side: `holdfast watch`.
+///
+/// # Errors
+/// Its input is not what a mounting process writes.
+pub fn watch() -> Outcome {
+    let malformed = |error: io::Error| Failure::new(Exit::Usage, format!("not for people to use: {error}"));
+    let watched = parent_id();
+    let (send, notes) = mpsc::channel();
+    let read = move || {
+        for line in io::stdin().lock().lines() {
+            let note = line.and_then(|line| serde_json::from_str::<Note>(&line).map_err(io::Error::from));
+            let is_last = note.is_err();
+            if send.send(note).is_err() || is_last {
+                return;
+            }
+        }
+    };
+    std::thread::Builder::new().name("notes".to_owned()).spawn(read).map_err(malformed)?;
+    let mut mounted: Vec<Seen> = Vec::new();
+    let mut was_dying = false;
+    loop {
+        match notes.recv_timeout(LOOK) {
+            Ok(note) => match note.map_err(malformed)? {
+                Note::Mounted(directory) => mounted.push(Seen::now(directory)),
+                // One may be mounted again before the end of the one before is noted, which is the older one.
+                Note::Unmounted(directory) => {
+                    let ended = mounted.iter().position(|seen| seen.directory == directory);
+                    ended.map(|at| mounted.remove(at));
+                }
+            },
+            Err(RecvTimeoutError::Timeout) => {
+                let is_dying = is_ending(watched);
+                if is_dying && was_dying {
+                    mounted.iter().for_each(Seen::abort);
+                }
+                was_dying = is_dying;
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
+    for Seen { directory, .. } in mounted {
+        let ours = mountpoint::mounted_at(&directory)?.is_some_and(|mount| mount.is_holdfast());
+        if ours && mountpoint::is_dead(&directory) {
+            mountpoint::unmount(&directory, mountpoint::Manner::Lazily)?;
+        }
+    }
+    Ok(())
+}
+
+/// A mount of the watched process.
+struct Seen {
+    directory: PathBuf,
+    /// Number of its FUSE connection, if it is one.
+    connection: Option<u32>,
+}
+
+impl Seen {
+    /// As the kernel's table of mounts has it.
+    fn now(directory: PathBuf) -> Seen {
+        let mount = mountpoint::mounted_at(&directory).ok().flatten();
+        let connection =
+            mount.filter(|mount| mount.kind == mountpoint::KIND).and_then(|mount| mount.connection);
+        Seen { directory, connection }
+    }
+
+    /// Ends the connection, unless its number has become another file system's.
+    fn abort(&self) {
+        let Some(connection) = self.connection else { return };
+        let table = mountpoint::mounted().unwrap_or_default();
+        let is_anothers = |mount: &mountpoint::Mounted| {
+            mount.connection == Some(connection) && mount.kind != mountpoint::KIND
+        };
+        if !table.iter().any(is_anothers) {
+            let _ = mountpoint::abort(&self.directory, connection);
+        }
+    }
+}
