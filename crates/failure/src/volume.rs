@@ -15,6 +15,7 @@ impl From<holdfast_volume::VolumeError> for Failure {
             VolumeError::Ring(RingError::NewerFormat { .. }) => (Exit::Newer, ""),
             VolumeError::Io { .. }
             | VolumeError::Stopped(_)
+            | VolumeError::Anchor(_)
             | VolumeError::Ring(RingError::Io { .. } | RingError::Poisoned(_)) => (Exit::Io, ""),
             VolumeError::Size(_) => (Exit::NoInput, ""),
             VolumeError::NotOurs { .. } => (Exit::Data, "is it the right log, and the right key?"),

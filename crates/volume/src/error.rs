@@ -51,6 +51,9 @@ pub enum VolumeError {
         "the volume stopped after a failure ({0}); once that is mended, attach it again, which recovers what is durable"
     )]
     Stopped(String),
+    /// What was flushed is durable, and its anchor cannot be written, so the flush is not acknowledged.
+    #[error("the anchor cannot be written: {0}")]
+    Anchor(String),
     /// The log.
     #[error(transparent)]
     Ring(#[from] RingError),

@@ -50,4 +50,4 @@ pub use key::VolumeKey;
 pub use layout::{BLOCK_BYTES, Header, Plan};
 pub use look::Look;
 pub use recover::Report;
-pub use volume::{Options, Statistics, Volume};
+pub use volume::{AnchorKeeper, Options, Statistics, Volume};

@@ -620,3 +620,54 @@ fn threads() {
         assert_eq!(part, [143; 1024]);
     }
 }
+
+/// What a keeper was given, and whether it fails.
+#[derive(Default)]
+struct Kept {
+    anchors: parking_lot::Mutex<Vec<Anchor>>,
+    fails: std::sync::atomic::AtomicBool,
+}
+
+impl crate::AnchorKeeper for Kept {
+    fn keep(&self, anchor: &Anchor) -> Result<(), String> {
+        if self.fails.load(std::sync::atomic::Ordering::SeqCst) {
+            return Err("no room".to_owned());
+        }
+        self.anchors.lock().push(*anchor);
+        Ok(())
+    }
+}
+
+/// Proves: with a keeper, a flush is acknowledged only once an anchor is kept under which no state of disk and log without
+/// what was flushed can be opened; if it cannot be kept, the flush fails, the volume goes on, and the next flush may succeed.
+#[test]
+fn the_anchor_comes_before_the_acknowledgement() {
+    let devices = protected();
+    let (volume, _) = open(&devices, None).expect("opened");
+    let kept = std::sync::Arc::new(Kept::default());
+    volume.keep_anchor_at_every_flush(kept.clone());
+    volume.write(0, &content(1)).expect("written");
+    volume.flush().expect("flushed");
+    let first = *kept.anchors.lock().last().expect("kept before the flush returned");
+    let before = [devices.bytes(DISK), devices.bytes(LOG)];
+    volume.write(0, &content(2)).expect("written");
+    kept.fails.store(true, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(volume.flush(), Err(VolumeError::Anchor("no room".to_owned())));
+    assert_eq!(volume.failure(), None);
+    kept.fails.store(false, std::sync::atomic::Ordering::SeqCst);
+    volume.flush().expect("flushed");
+    let second = *kept.anchors.lock().last().expect("kept");
+    assert!(second.number > first.number);
+    drop(volume);
+    let put_back = || {
+        for (device, bytes) in before.iter().enumerate() {
+            devices.tamper(device, |present| present.copy_from_slice(bytes));
+        }
+    };
+    // The state of the first flush is accepted under the first anchor and refused under the second.
+    put_back();
+    assert!(open(&devices, Some(&first)).is_ok());
+    put_back();
+    let refused = open(&devices, Some(&second)).err().expect("an older state");
+    assert!(matches!(refused, VolumeError::Ring(RingError::RolledBack { .. })), "{refused}");
+}

@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -117,6 +117,17 @@ pub(crate) struct Inner {
     bad: Mutex<BTreeMap<u64, BadBlock>>,
     failed: Mutex<Option<String>>,
     stopping: AtomicBool,
+    /// Makes the anchor durable before a flush is acknowledged.
+    anchor_keeper: OnceLock<Arc<dyn AnchorKeeper>>,
+}
+
+/// Keeps the anchor of a volume where whoever has its disk and log does not reach.
+pub trait AnchorKeeper: Send + Sync {
+    /// Makes `anchor` durable, or one that is newer. May be called from several threads at once, and out of order.
+    ///
+    /// # Errors
+    /// Why it cannot be written.
+    fn keep(&self, anchor: &Anchor) -> Result<(), String>;
 }
 
 /// A volume in use. Thread-safe; calls block.
@@ -155,6 +166,7 @@ impl Volume {
             processors: std::thread::available_parallelism().map_or(1, |count| count.get().min(4)),
             flushing: Mutex::default(),
             flushed: Condvar::new(),
+            anchor_keeper: OnceLock::new(),
             partial: Mutex::new(()),
             bad: Mutex::new(refused.into_iter().map(|bad| (bad.number, bad)).collect()),
             failed: Mutex::default(),
@@ -267,11 +279,28 @@ impl Volume {
         self.write(last, &zeroes[..(end - last) as usize])
     }
 
+    /// From now on no flush is acknowledged before `keeper` has made the anchor durable that covers it: then nothing that
+    /// was flushed can be taken back unnoticed by whoever puts back older copies of disk and log. A second keeper is
+    /// ignored.
+    pub fn keep_anchor_at_every_flush(&self, keeper: Arc<dyn AnchorKeeper>) {
+        let _ = self.inner.anchor_keeper.set(keeper);
+    }
+
     /// Makes everything whose write has returned durable and authentic. Callers at the same time share one.
     ///
     /// # Errors
-    /// [`VolumeError::Stopped`], [`VolumeError::Io`], [`VolumeError::Ring`].
+    /// [`VolumeError::Stopped`], [`VolumeError::Io`], [`VolumeError::Ring`]; [`VolumeError::Anchor`]: everything is durable,
+    /// and only its anchor is not: this flush is not acknowledged, and the next one may be.
     pub fn flush(&self) -> Result<(), VolumeError> {
+        self.flush_data()?;
+        match self.inner.anchor_keeper.get() {
+            // Taken after the flush, it covers all that the flush made durable.
+            Some(keeper) => keeper.keep(&self.anchor()).map_err(VolumeError::Anchor),
+            None => Ok(()),
+        }
+    }
+
+    fn flush_data(&self) -> Result<(), VolumeError> {
         let inner = &*self.inner;
         inner.counters.flushes.fetch_add(1, Relaxed);
         let mut state = inner.flushing.lock();

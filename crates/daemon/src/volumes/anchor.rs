@@ -14,7 +14,7 @@ use super::tpm::Counter;
 use crate::paths::make_private;
 use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_log::ring::Anchor;
-use holdfast_volume::{Volume, VolumeKey};
+use holdfast_volume::{AnchorKeeper, Volume, VolumeKey};
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 
@@ -213,21 +213,24 @@ impl Keeper {
         Keeper { kept, written: Mutex::new(known), failed: Mutex::new(None) }
     }
 
-    /// Writes it, if the log has got on.
+    /// Writes the volume's anchor, if the log has got on.
     ///
     /// # Errors
     /// It cannot be written.
-    pub fn keep(&self, volume: &Volume) -> Outcome {
+    pub fn keep_of(&self, volume: &Volume) -> Outcome {
+        self.keep_newest(&volume.anchor())
+    }
+
+    fn keep_newest(&self, anchor: &Anchor) -> Outcome {
         // Under the lock, so that an older one never comes after a newer one.
         let mut written = self.written.lock();
-        let now = volume.anchor();
-        if written.is_some_and(|written| written.number >= now.number) {
+        if written.is_some_and(|written| written.number >= anchor.number) {
             return Ok(());
         }
-        let result = self.kept.write(&now);
+        let result = self.kept.write(anchor);
         *self.failed.lock() = result.as_ref().err().map(|failure| failure.message.clone());
         if result.is_ok() {
-            *written = Some(now);
+            *written = Some(*anchor);
         }
         result
     }
@@ -243,6 +246,12 @@ impl Keeper {
             every_flush,
             failed: self.failed.lock().clone(),
         }
+    }
+}
+
+impl AnchorKeeper for Keeper {
+    fn keep(&self, anchor: &Anchor) -> Result<(), String> {
+        self.keep_newest(anchor).map_err(|failure| failure.message)
     }
 }
 

@@ -1,6 +1,5 @@
 //! A volume as a disk for whoever it is offered to.
 
-use super::anchor::Keeper;
 use holdfast_fuse::device_file::Disk;
 use holdfast_volume::{Volume, VolumeError};
 use std::io;
@@ -10,12 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 /// Failures of the medium that are logged one by one; a disk that is gone would fill the log.
 const TOLD_MAX: u64 = 100;
 
-/// See the module.
+/// A volume with what is known of the requests that it serves.
 pub struct Served {
     volume: Arc<Volume>,
     changes: Changes,
-    /// Written before a flush is acknowledged.
-    anchor: Option<Arc<Keeper>>,
     begun: AtomicU64,
     ended: AtomicU64,
     told: AtomicU64,
@@ -38,15 +35,15 @@ impl Drop for Request<'_> {
 }
 
 impl Served {
-    /// Offers `volume`; with `anchor`, that is written at every flush.
-    pub fn new(volume: Arc<Volume>, anchor: Option<Arc<Keeper>>) -> Served {
+    /// Offers `volume`.
+    pub fn new(volume: Arc<Volume>) -> Served {
         let (begun, ended, told) = Default::default();
-        Served { volume, changes: Changes::Taken, anchor, begun, ended, told }
+        Served { volume, changes: Changes::Taken, begun, ended, told }
     }
 
     /// Offers `volume` to be read.
     pub fn read_only(volume: Arc<Volume>) -> Served {
-        Served { changes: Changes::Refused, ..Served::new(volume, None) }
+        Served { changes: Changes::Refused, ..Served::new(volume) }
     }
 
     /// Whether it can only be read.
@@ -109,14 +106,7 @@ impl Disk for Served {
         if self.is_read_only() {
             return Ok(());
         }
-        self.volume.flush().map_err(|error| self.errno(&error))?;
-        match &self.anchor {
-            Some(keeper) => keeper.keep(&self.volume).map_err(|failure| {
-                tracing::error!(error = failure.message, "a flush is refused: its anchor cannot be written");
-                rustix::io::Errno::IO.into()
-            }),
-            None => Ok(()),
-        }
+        self.volume.flush().map_err(|error| self.errno(&error))
     }
 
     fn write_zeroes(&self, offset: u64, length: u64) -> io::Result<()> {

@@ -20,7 +20,7 @@ use crate::{limits, logging, time};
 use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_fuse::mountpoint::Manner;
 use holdfast_log::FileLock;
-use holdfast_volume::{Report, Volume};
+use holdfast_volume::{AnchorKeeper, Report, Volume};
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -170,12 +170,14 @@ impl Service {
             (Arc::new(Keeper::unchanging(kept, known)), Served::read_only(Arc::clone(&volume)))
         } else {
             let keeper = Arc::new(Keeper::new(kept));
-            keeper.keep(&volume)?;
+            keeper.keep_of(&volume)?;
             opening::keep_one_anchor(&job.folder, &job.anchor);
             job.folder.remember(&about)?;
             volume.start()?;
-            let every_flush = job.anchor_every_flush.then(|| Arc::clone(&keeper));
-            (keeper, Served::new(Arc::clone(&volume), every_flush))
+            if job.anchor_every_flush {
+                volume.keep_anchor_at_every_flush(Arc::clone(&keeper) as Arc<dyn AnchorKeeper>);
+            }
+            (keeper, Served::new(Arc::clone(&volume)))
         };
         let served = Arc::new(served);
         let state: Arc<(Mutex<State>, Condvar)> = Arc::default();
@@ -250,7 +252,7 @@ impl Service {
             let now = self.volume.statistics().checkpoints;
             if now != checkpoints {
                 checkpoints = now;
-                if let Err(failure) = self.keeper.keep(&self.volume) {
+                if let Err(failure) = self.keeper.keep_of(&self.volume) {
                     tracing::error!(error = failure.message, "the anchor stays behind");
                 }
             }
@@ -288,7 +290,7 @@ impl Service {
         self.scrubber.stop();
         let closed = match self.job.read_only {
             true => Ok(()),
-            false => self.volume.close().map_err(Failure::from).and_then(|()| self.keeper.keep(&self.volume)),
+            false => self.volume.close().map_err(Failure::from).and_then(|()| self.keeper.keep_of(&self.volume)),
         };
         if let Some(directory) = self.exported.directory().filter(|_| self.job.is_default_directory) {
             let _ = std::fs::remove_dir(directory);
