@@ -290,7 +290,9 @@ impl Service {
         self.scrubber.stop();
         let closed = match self.job.read_only {
             true => Ok(()),
-            false => self.volume.close().map_err(Failure::from).and_then(|()| self.keeper.keep_of(&self.volume)),
+            false => {
+                self.volume.close().map_err(Failure::from).and_then(|()| self.keeper.keep_of(&self.volume))
+            }
         };
         if let Some(directory) = self.exported.directory().filter(|_| self.job.is_default_directory) {
             let _ = std::fs::remove_dir(directory);
