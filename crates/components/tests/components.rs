@@ -738,7 +738,7 @@ fn channels_want_sealed_pages() {
     assert!(holdfast_components::Channel::pair("x", bounds, &reader, &other).is_err());
 }
 
-/// Who waits in vain may wait again, and gets the answer then.
+/// Who waits in vain may wait again, and gets the answer then; a request that is given up takes no place.
 #[test]
 fn deadlines() {
     let mut plan = asked("late", "echo");
@@ -754,6 +754,12 @@ fn deadlines() {
     let ticket = late.start(0, &Question::Echo(vec![3]), &[], soon()).expect("sent");
     let early = late.finish(ticket, Patience::of(Duration::from_millis(20)));
     assert!(matches!(early, Err(ComponentError::TimedOut(_))), "{early:?}");
+    // Nor does asking in vain, again and again, use up what may be in flight.
+    for _ in 0..100 {
+        let vain = late.ask(0, &Question::WhoAmI, Patience::of(Duration::from_millis(1)));
+        assert!(matches!(vain, Err(ComponentError::TimedOut(_))), "{vain:?}");
+    }
+    assert_eq!(late.in_flight(), 1);
     rustix::process::kill_process(process, rustix::process::Signal::CONT).expect("it goes on");
     assert_eq!(late.finish(ticket, soon()).expect("an answer").body, [3]);
 }

@@ -92,13 +92,16 @@ impl<Q: BorshSerialize, A: BorshDeserialize> Asker<Q, A> {
         }
     }
 
-    /// Asks and waits for the answer.
+    /// Asks and waits for the answer. One that comes too late is dropped.
     ///
     /// # Errors
     /// As of [`Asker::start`] and [`Asker::finish`].
     pub fn ask(&self, alias: u16, question: &Q, patience: Patience) -> Result<A> {
         let ticket = self.start(alias, question, &[], patience)?;
-        Ok(self.finish(ticket, patience)?.body)
+        let reply = self.finish(ticket, patience);
+        // Nobody has the ticket any more: whoever never answers does not take up places for good.
+        self.forget(ticket);
+        Ok(reply?.body)
     }
 
     /// Asks. If the channel is down, waits for a new one.

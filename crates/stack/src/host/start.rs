@@ -14,7 +14,8 @@ use crate::place::Place;
 use crate::protocol::{AskCache, AskFiles, CacheSays, FilesSay, STAGE_PAGES};
 use holdfast_access::{Acl, KeyName, Principal, ProcessName};
 use holdfast_components::{
-    Asker, ComponentListing, Event, Patience, Plan, Ports, Program, Regions, Supervisor,
+    Asker, ComponentError, ComponentListing, Event, Patience, Plan, Ports, Program, Regions, Supervisor,
+    Ticket,
 };
 use holdfast_crypto::Digest;
 use holdfast_log::ring::Anchor;
@@ -209,10 +210,22 @@ impl Stack {
     /// A driver does not come up; in words of the driver, if it said any.
     pub fn wait_until_ready(&self, patience: Duration) -> Result<(), StackError> {
         let started = Instant::now();
+        let look = || Patience::of(Duration::from_secs(1));
         for (name, (asker, what)) in &self.drivers {
+            // One request, however long its answer takes; another if the driver was started again.
+            let mut asked: Option<Ticket> = None;
             loop {
-                let asked = asker.ask(0, &AskFiles::Sizes, Patience::of(Duration::from_secs(1)));
-                let Err(error) = asked else { break };
+                let answer = match asked {
+                    None => asker.start(0, &AskFiles::Sizes, &[], look()).map(|ticket| asked = Some(ticket)),
+                    Some(ticket) => match asker.finish(ticket, look()) {
+                        Ok(_) => break,
+                        Err(error) => {
+                            asked = asked.filter(|_| matches!(error, ComponentError::TimedOut(_)));
+                            Err(error)
+                        }
+                    },
+                };
+                let Err(error) = answer else { continue };
                 // Whoever is down keeps the others waiting.
                 let is_late = started.elapsed() > patience;
                 let Some(Runtime::Apart(supervisor)) = &self.runtime else { return Err(error.into()) };
