@@ -13,9 +13,9 @@ pub const ENTRIES_MAX: usize = 64;
 /// A privilege; as a request, what is asked for. The order is part of the stored format: more comes later.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub enum Access {
-    /// To read.
+    /// Reading.
     Read,
-    /// To read and to write.
+    /// Reading and writing.
     ReadWrite,
 }
 
@@ -64,7 +64,7 @@ impl Acl {
         self.0.iter().map(|(principal, access)| (principal, *access))
     }
 
-    /// What the list grants to exactly this principal.
+    /// The access that the list grants to exactly this principal.
     pub fn granted_to(&self, principal: &Principal) -> Option<Access> {
         self.0.get(principal).copied()
     }

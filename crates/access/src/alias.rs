@@ -4,7 +4,7 @@
 //! answers only while every premise stands, so a revocation takes effect at the next look-up. While nothing has
 //! ended since, that costs one comparison of generations.
 
-use crate::{AccessError, Premise, Principal, ProcessName, Proven, Scope, Standing};
+use crate::{AccessError, Premise, Principal, ProcessName, Proven, Revocations, Scope};
 use holdfast_crypto::{Digest, DigestKey, Domain, encode};
 
 /// The most entries in a table, the process itself included.
@@ -23,17 +23,17 @@ impl Alias {
         Alias { principal, scope }
     }
 
-    /// In whose name.
+    /// The principal in whose name the alias speaks.
     pub fn principal(&self) -> &Principal {
         &self.principal
     }
 
-    /// On what.
+    /// The restriction of the alias.
     pub fn scope(&self) -> &Scope {
         &self.scope
     }
 
-    /// What messages are stamped with. Without restriction it is the principal's digest; with one it is another,
+    /// The digest that messages are stamped with. Without restriction it is the principal's digest; with one it is another,
     /// so a guard that knows only principals never takes a restricted alias for the whole.
     pub fn digest(&self) -> Digest {
         if self.scope == Scope::EVERYTHING {
@@ -66,12 +66,12 @@ impl AliasTable {
     ///
     /// # Errors
     /// [`AccessError::Ended`] if the process does not live.
-    pub fn new(process: ProcessName, standing: &Standing) -> Result<AliasTable, AccessError> {
-        if !standing.lives(process) {
+    pub fn new(process: ProcessName, revocations: &Revocations) -> Result<AliasTable, AccessError> {
+        if !revocations.lives(process) {
             return Err(AccessError::Ended);
         }
         let alias = Alias::attested(Principal::Process(process), Scope::EVERYTHING);
-        let generation = standing.generation();
+        let generation = revocations.generation();
         let itself = Entry { alias, premises: Vec::new(), expires_s: None, generation };
         Ok(AliasTable { process, entries: vec![Some(itself)] })
     }
@@ -121,11 +121,16 @@ impl AliasTable {
     ///
     /// # Errors
     /// [`AccessError::NoSuchAlias`], [`AccessError::Revoked`], [`AccessError::Expired`], [`AccessError::Ended`].
-    pub fn look_up(&mut self, index: u16, standing: &Standing, now_s: u64) -> Result<&Alias, AccessError> {
+    pub fn look_up(
+        &mut self,
+        index: u16,
+        revocations: &Revocations,
+        now_s: u64,
+    ) -> Result<&Alias, AccessError> {
         let place = usize::from(index);
         let entry =
             self.entries.get_mut(place).and_then(Option::as_mut).ok_or(AccessError::NoSuchAlias(index))?;
-        if let Err(why) = entry.renew(self.process, standing, now_s) {
+        if let Err(why) = entry.renew(self.process, revocations, now_s) {
             self.entries[place] = None;
             return Err(why);
         }
@@ -138,29 +143,34 @@ impl AliasTable {
     }
 
     /// Removes all that no longer stands, and says which it was, for whoever keeps copies.
-    pub fn sweep(&mut self, standing: &Standing, now_s: u64) -> Vec<u16> {
+    pub fn sweep(&mut self, revocations: &Revocations, now_s: u64) -> Vec<u16> {
         let indices: Vec<u16> = self.entries().map(|(index, _)| index).collect();
-        indices.into_iter().filter(|index| self.look_up(*index, standing, now_s).is_err()).collect()
+        indices.into_iter().filter(|index| self.look_up(*index, revocations, now_s).is_err()).collect()
     }
 }
 
 impl Entry {
-    fn renew(&mut self, process: ProcessName, standing: &Standing, now_s: u64) -> Result<(), AccessError> {
+    fn renew(
+        &mut self,
+        process: ProcessName,
+        revocations: &Revocations,
+        now_s: u64,
+    ) -> Result<(), AccessError> {
         if self.expires_s.is_some_and(|last| last < now_s) {
             let over = |premise: &&Premise| premise.expires_s == self.expires_s;
             let premise = self.premises.iter().find(over).expect("it is the least of theirs");
             return Err(AccessError::Expired { issuer: premise.issuer.clone(), serial: premise.serial });
         }
-        if self.generation == standing.generation() {
+        if self.generation == revocations.generation() {
             return Ok(());
         }
-        if !standing.lives(process) {
+        if !revocations.lives(process) {
             return Err(AccessError::Ended);
         }
-        if let Some(premise) = self.premises.iter().find(|p| !standing.stands(&p.issuer, p.serial)) {
+        if let Some(premise) = self.premises.iter().find(|p| !revocations.is_valid(&p.issuer, p.serial)) {
             return Err(AccessError::Revoked { issuer: premise.issuer.clone(), serial: premise.serial });
         }
-        self.generation = standing.generation();
+        self.generation = revocations.generation();
         Ok(())
     }
 }

@@ -1,8 +1,8 @@
 //! What principals say, and the proof that they said it.
 //!
-//! Invariant: a [`Heard`] credential really is its issuer's. Only [`Heard::signed`], which verifies, and
-//! [`Heard::spoken`], which the runtime calls for the channel it read from, make one; so nothing that takes a
-//! `Heard` can forget to ask.
+//! Invariant: a [`VerifiedCredential`] credential really is its issuer's. Only [`VerifiedCredential::signed`], which verifies, and
+//! [`VerifiedCredential::spoken`], which the runtime calls for the channel it read from, make one; so nothing that takes a
+//! `VerifiedCredential` can forget to ask.
 
 use crate::{AccessError, Manifest, Principal, ProcessName, Scope};
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -13,32 +13,32 @@ use std::fmt;
 /// The longest signed credential, in bytes.
 pub const CREDENTIAL_BYTES_MAX: usize = 64 << 10;
 /// The most credentials held for one process.
-pub const HEARD_MAX: usize = 256;
+pub const CREDENTIALS_MAX: usize = 256;
 
-/// What is said. The order of the variants is part of the signed format.
+/// A statement of a credential. The order of the variants is part of the signed format.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub enum Statement {
     /// `delegate` speaksfor `principal` within `scope`.
     SpeaksFor {
-        /// Who may speak.
+        /// The principal that may speak.
         delegate: Principal,
-        /// For whom.
+        /// The principal for which it may speak.
         principal: Principal,
-        /// On what.
+        /// The restriction.
         scope: Scope,
     },
     /// The process runs what the manifest describes. Counts only if the machine says it.
     Runs {
         /// The process.
         process: ProcessName,
-        /// What it runs.
+        /// The manifest of the program that it runs.
         manifest: Manifest,
     },
     /// Earlier credentials of the same issuer end.
     Ends(Ending),
 }
 
-/// Which credentials of an issuer end.
+/// The credentials of an issuer that end.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub enum Ending {
     /// The one with this serial.
@@ -52,13 +52,13 @@ pub enum Ending {
 /// `issuer says statement`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Credential {
-    /// Who says it.
+    /// The principal that makes the statement.
     pub issuer: Principal,
     /// The issuer's number for it, by which it can be revoked. Issuers count upwards.
     pub serial: u64,
     /// When it stops counting, in seconds since 1970; the last second still counts.
     pub expires_s: Option<u64>,
-    /// What is said.
+    /// The statement.
     pub statement: Statement,
 }
 
@@ -79,12 +79,12 @@ enum Signed {
 }
 
 impl Credential {
-    /// Its name in proofs.
+    /// The name of the credential in proofs.
     pub fn id(&self) -> CredentialId {
         CredentialId(DigestKey::WELL_KNOWN.digest(Domain::Credential, &encode(self)))
     }
 
-    /// Signs it, for [`Heard::signed`]. `issuer` should be the key's principal: else nobody will hear it.
+    /// Signs it, for [`VerifiedCredential::signed`]. `issuer` should be the key's principal: else nobody will hear it.
     pub fn sign(self, key: &SigningKey) -> Vec<u8> {
         let signature = key.sign(Domain::Credential, &encode(&self));
         encode(&Signed::V1(self, signature))
@@ -93,14 +93,14 @@ impl Credential {
 
 /// A credential whose issuer really said it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Heard(Credential);
+pub struct VerifiedCredential(Credential);
 
-impl Heard {
+impl VerifiedCredential {
     /// Reads and verifies a signed credential.
     ///
     /// # Errors
     /// [`AccessError::Malformed`], [`AccessError::NotTheirs`], [`AccessError::BadSignature`].
-    pub fn signed(bytes: &[u8]) -> Result<Heard, AccessError> {
+    pub fn signed(bytes: &[u8]) -> Result<VerifiedCredential, AccessError> {
         let what = "signed credential";
         if bytes.len() > CREDENTIAL_BYTES_MAX {
             return Err(AccessError::Malformed { what, why: "longer than 64 KiB".to_owned() });
@@ -113,18 +113,18 @@ impl Heard {
         if !key.verify(Domain::Credential, &encode(&credential), &signature) {
             return Err(AccessError::BadSignature(credential.issuer));
         }
-        Ok(Heard(credential))
+        Ok(VerifiedCredential(credential))
     }
 
-    /// Takes what `speaker`, a process or the machine, said over its own channel. The caller vouches for the
+    /// Accepts a credential that `speaker`, a process or the machine, sent over its own channel. The caller vouches for the
     /// channel. Nobody speaks under an alias: what a process says dies with it, and its chain with the alias.
     ///
     /// # Errors
     /// [`AccessError::NotTheirs`].
-    pub fn spoken(speaker: &Principal, credential: Credential) -> Result<Heard, AccessError> {
+    pub fn spoken(speaker: &Principal, credential: Credential) -> Result<VerifiedCredential, AccessError> {
         let speaks = matches!(speaker, Principal::Process(_) | Principal::Machine);
         if speaks && credential.issuer == *speaker {
-            Ok(Heard(credential))
+            Ok(VerifiedCredential(credential))
         } else {
             Err(AccessError::NotTheirs { issuer: credential.issuer })
         }
@@ -138,19 +138,19 @@ impl Heard {
 
 /// The credentials held for one process, by name.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Credentials(BTreeMap<CredentialId, Heard>);
+pub struct Credentials(BTreeMap<CredentialId, VerifiedCredential>);
 
 impl Credentials {
     /// Keeps a credential for the proofs to come.
     ///
     /// # Errors
     /// [`AccessError::TooManyCredentials`].
-    pub fn keep(&mut self, heard: Heard) -> Result<CredentialId, AccessError> {
-        let id = heard.credential().id();
-        if self.0.len() >= HEARD_MAX && !self.0.contains_key(&id) {
+    pub fn keep(&mut self, verified: VerifiedCredential) -> Result<CredentialId, AccessError> {
+        let id = verified.credential().id();
+        if self.0.len() >= CREDENTIALS_MAX && !self.0.contains_key(&id) {
             return Err(AccessError::TooManyCredentials);
         }
-        self.0.insert(id, heard);
+        self.0.insert(id, verified);
         Ok(id)
     }
 
@@ -162,8 +162,8 @@ impl Credentials {
     /// A credential by name.
     ///
     /// # Errors
-    /// [`AccessError::NotHeard`].
+    /// [`AccessError::UnknownCredential`].
     pub fn get(&self, id: CredentialId) -> Result<&Credential, AccessError> {
-        self.0.get(&id).map(Heard::credential).ok_or(AccessError::NotHeard(id))
+        self.0.get(&id).map(VerifiedCredential::credential).ok_or(AccessError::UnknownCredential(id))
     }
 }

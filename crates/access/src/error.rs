@@ -1,4 +1,4 @@
-//! What can go wrong, in words that say to which thing and what to do.
+//! The errors, with messages that say what is affected and what to do.
 
 use crate::Principal;
 use crate::credential::CredentialId;
@@ -18,27 +18,27 @@ pub enum AccessError {
     /// The ranges of a restriction are not canonical.
     #[error("the objects of a restriction must be at most 64 ranges in order that neither overlap nor touch")]
     BadScope,
-    /// A restriction to nothing.
+    /// A scope restricts to nothing.
     #[error("the restrictions leave nothing that could be done")]
     EmptyScope,
     /// A principal that must not outlive the machine's run.
     #[error("{0} cannot be an owner or stand in an ACL: name the user, key or program behind it")]
     NotStorable(Principal),
-    /// Too long an ACL.
+    /// The ACL would be too long.
     #[error("the ACL has 64 entries already: put the principals into a group and list that")]
     AclFull,
     /// Bytes that are no credential, or a text that is no principal.
     #[error("malformed {what}: {why}")]
     Malformed {
-        /// What was expected.
+        /// The kind of value that was expected.
         what: &'static str,
-        /// What was found wrong.
+        /// What is wrong with it.
         why: String,
     },
     /// The issuer of a signed credential is not a key, or of a spoken one not the speaker.
     #[error("the credential is issued by {issuer}, who did not say it")]
     NotTheirs {
-        /// Whom the credential names.
+        /// The issuer that the credential names.
         issuer: Principal,
     },
     /// The signature does not match.
@@ -51,30 +51,30 @@ pub enum AccessError {
     #[error("too many revocations: end all serials before a number (Before) instead of one by one")]
     TooManyIssuers,
     /// The proof uses a credential that was not brought.
-    #[error("the proof uses credential {0}, which was not heard")]
-    NotHeard(CredentialId),
+    #[error("the proof uses credential {0}, which was not verified")]
+    UnknownCredential(CredentialId),
     /// The credential was ended by its issuer, or its issuer was a process that is gone.
     #[error("credential {serial} of {issuer} was revoked: ask them for a new one")]
     Revoked {
-        /// Who issued it.
+        /// The issuer of the credential.
         issuer: Principal,
-        /// Its serial.
+        /// The serial of the credential.
         serial: u64,
     },
     /// The credential's time is over.
     #[error("credential {serial} of {issuer} has expired: ask them for a new one")]
     Expired {
-        /// Who issued it.
+        /// The issuer of the credential.
         issuer: Principal,
-        /// Its serial.
+        /// The serial of the credential.
         serial: u64,
     },
     /// The proof is no proof.
     #[error("step {step} of the proof does not follow: {why}")]
     DoesNotFollow {
-        /// Which step, from 0.
+        /// The step of the proof, from 0.
         step: usize,
-        /// Which rule's premise failed.
+        /// The premise of its rule that failed.
         why: &'static str,
     },
     /// The proof has no step, or more than [`crate::STEPS_MAX`].
@@ -86,10 +86,10 @@ pub enum AccessError {
     /// The alias table is full.
     #[error("the alias table has 64 entries already: remove one that is no longer needed")]
     TooManyAliases,
-    /// No such entry.
+    /// The table has no such entry.
     #[error("there is no alias at index {0}")]
     NoSuchAlias(u16),
-    /// The process is gone.
+    /// The process of the table has ended.
     #[error("the process has ended")]
     Ended,
 }

@@ -2,10 +2,10 @@
 //! Filesystem paper, 3.1). The inference rules and the text forms are in `docs/internals/access.md`.
 //!
 //! How a request is decided. A principal says things: a process over its channel to the runtime, a key by signing
-//! ([`Heard`]). Whoever wants to act as another brings a [`Proof`] made of such credentials; [`check`] follows it
+//! ([`VerifiedCredential`]). Whoever wants to act as another brings a [`Proof`] made of such credentials; [`check`] follows it
 //! step by step and searches for nothing. What was proved goes into the process's [`AliasTable`], and from then on
 //! each message names an entry of it; a guard compares that [`Alias`] with an owner or an [`Acl`]. When somebody
-//! takes back a credential ([`Standing::end`]), the aliases that rest on it fail at the next look-up.
+//! takes back a credential ([`Revocations::end`]), the aliases that rest on it fail at the next look-up.
 //!
 //! Invariants:
 //! - nothing speaks for anything unless a rule of `docs/internals/access.md` says so (the tests hold [`check`] to a model);
@@ -26,14 +26,15 @@ mod predicate;
 mod principal;
 mod proof;
 pub mod prove;
+mod revocations;
 mod scope;
-mod standing;
 pub mod text;
 
 pub use acl::{Access, Acl, ENTRIES_MAX};
 pub use alias::{ALIASES_MAX, Alias, AliasTable};
 pub use credential::{
-    CREDENTIAL_BYTES_MAX, Credential, CredentialId, Credentials, Ending, HEARD_MAX, Heard, Statement,
+    CREDENTIAL_BYTES_MAX, CREDENTIALS_MAX, Credential, CredentialId, Credentials, Ending, Statement,
+    VerifiedCredential,
 };
 pub use error::AccessError;
 pub use manifest::{Condition, Conditions, Manifest};
@@ -41,10 +42,10 @@ pub use name::{NAME_BYTES_MAX, Name, ProcessName, TEXT_BYTES_MAX, Text};
 pub use predicate::{Predicate, TERMS_MAX, Term};
 pub use principal::{KeyName, Principal, ProgramHash};
 pub use proof::{Premise, Proof, Proven, STEPS_MAX, Step, check};
+pub use revocations::{ISSUERS_MAX, Revocations, SERIALS_MAX};
 pub use scope::{Limit, Objects, Operation, RANGES_MAX, Scope};
-pub use standing::{ISSUERS_MAX, SERIALS_MAX, Standing};
 
-/// A decoder's complaint.
+/// An error of decoding.
 fn malformed(why: impl ToString) -> borsh::io::Error {
     borsh::io::Error::new(borsh::io::ErrorKind::InvalidData, why.to_string())
 }

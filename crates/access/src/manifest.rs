@@ -9,15 +9,15 @@ use borsh::{BorshDeserialize, BorshSerialize, io};
 use holdfast_crypto::{Digest, DigestKey, Domain, encode};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What makes the hash of the code say less than it seems to.
+/// A condition that makes the hash of a program's code say less than it seems to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Condition {
     /// Another process may read or change its memory.
     Traceable = 1,
-    /// It runs code that comes as data, as shells and scripting languages do.
+    /// The program runs code that comes as data, as shells and scripting languages do.
     Interpreter = 2,
-    /// It has executable memory that no file backs, or that can be written.
+    /// The process has executable memory that no file backs, or that can be written.
     LooseCode = 4,
     /// Libraries were put into it from outside (`LD_PRELOAD` and its kin).
     Preloaded = 8,
@@ -34,10 +34,10 @@ impl Condition {
 pub struct Conditions(u8);
 
 impl Conditions {
-    /// None of them.
+    /// No condition.
     pub const CLEAN: Conditions = Conditions(0);
 
-    /// These and one more.
+    /// With one more condition.
     #[must_use]
     pub fn with(self, condition: Condition) -> Conditions {
         Conditions(self.0 | condition as u8)
@@ -48,7 +48,7 @@ impl Conditions {
         self.0 & condition as u8 != 0
     }
 
-    /// Whether there is none.
+    /// Whether there is no condition.
     pub fn is_clean(self) -> bool {
         self == Conditions::CLEAN
     }
@@ -69,7 +69,7 @@ impl BorshDeserialize for Conditions {
     }
 }
 
-/// What a process runs. Only the runtime's word about it counts ([`crate::Statement::Runs`]).
+/// The program that a process runs. Only the runtime's statement about it counts ([`crate::Statement::Runs`]).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Manifest {
     /// Digest of the executable file.
@@ -77,7 +77,7 @@ pub struct Manifest {
     /// Digests of other files mapped executable, where the runtime fixes them; empty where it only forbids what it
     /// does not know (then it says so by [`Condition::Preloaded`]).
     pub code: BTreeSet<Digest>,
-    /// Which component of Holdfast it is.
+    /// The component of Holdfast that it is.
     pub component: Option<Name>,
     /// Its configuration, such as the blocks of the partition that a driver manages.
     pub settings: BTreeMap<Name, Text>,
@@ -85,7 +85,7 @@ pub struct Manifest {
     pub packages: BTreeSet<KeyName>,
     /// The user id it runs under.
     pub uid: u32,
-    /// What weakens all of this.
+    /// Conditions that weaken all of this.
     pub conditions: Conditions,
 }
 

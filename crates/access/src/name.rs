@@ -58,7 +58,7 @@ impl Text {
         }
     }
 
-    /// The text.
+    /// The text as a string.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -76,6 +76,6 @@ impl BorshDeserialize for Text {
 pub struct ProcessName {
     /// Drawn by the runtime at its start.
     pub boot: [u8; 16],
-    /// Counted by the runtime.
+    /// A number that the runtime never gives twice.
     pub number: u64,
 }

@@ -26,16 +26,16 @@ pub enum Term {
     Executable(Digest),
     /// The package is among those whose key signed for the executable.
     Package(KeyName),
-    /// It is this component.
+    /// The program is this component.
     Component(Name),
-    /// The configuration says so.
+    /// The configuration has this setting.
     Setting(Name, Text),
-    /// It runs under this user id.
+    /// The program runs under this user id.
     Uid(u32),
 }
 
 impl Term {
-    /// How many operands follow.
+    /// The number of operands that follow.
     fn operands(&self) -> usize {
         match self {
             Term::All(count) | Term::Any(count) => usize::from(*count),

@@ -23,7 +23,7 @@ pub enum Principal {
     Key(PublicKey),
     /// A name that a key hands out, such as a user of a shared file system under its superuser's key.
     Named(KeyName),
-    /// One running process. Never stored.
+    /// A running process. Never stored.
     Process(ProcessName),
     /// The paper's `HashGroup(h)`: processes that run exactly this code in this configuration.
     Program(ProgramHash),
@@ -36,9 +36,9 @@ pub enum Principal {
 /// A name in the name space of a key.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct KeyName {
-    /// Whose name space.
+    /// The key whose name space it is.
     pub key: PublicKey,
-    /// The name.
+    /// The name in that name space.
     pub name: Name,
 }
 

@@ -16,7 +16,7 @@
 //! The attack answered: a delegate who hands on more than it has. *Handoff* asks that the issuer speak for A without
 //! any restriction; a delegate with a restriction speaks for itself, and *chain* intersects.
 
-use crate::{AccessError, CredentialId, Credentials, Principal, Scope, Standing, Statement};
+use crate::{AccessError, CredentialId, Credentials, Principal, Revocations, Scope, Statement};
 use borsh::{BorshDeserialize, BorshSerialize};
 
 /// The most steps in a proof.
@@ -27,15 +27,15 @@ pub const STEPS_MAX: usize = 64;
 pub enum Step {
     /// The principal speaks for itself.
     Itself(Principal),
-    /// Who hands out this name speaks for it.
+    /// The principal that hands out this name speaks for it.
     Namer(Principal),
     /// The process of this manifest credential is a constituent of the group.
     Constituent(CredentialId, Principal),
-    /// What the credential says holds, since (step) its issuer speaks for the principal without restriction.
+    /// The statement of the credential holds, since (step) its issuer speaks for the principal without restriction.
     Handoff(CredentialId, u8),
     /// The first step's delegate speaks for the second step's principal.
     Chain(u8, u8),
-    /// The step, within less.
+    /// The step, restricted to a smaller scope.
     Narrow(u8, Scope),
 }
 
@@ -46,11 +46,11 @@ pub struct Proof(pub Vec<Step>);
 /// A credential that a proof rests on.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Premise {
-    /// Who issued it.
+    /// The issuer.
     pub issuer: Principal,
-    /// Its serial.
+    /// The serial.
     pub serial: u64,
-    /// When it stops counting.
+    /// The last second at which it counts, since 1970.
     pub expires_s: Option<u64>,
 }
 
@@ -64,17 +64,17 @@ pub struct Proven {
 }
 
 impl Proven {
-    /// Who speaks.
+    /// The principal that may speak.
     pub fn delegate(&self) -> &Principal {
         &self.delegate
     }
 
-    /// For whom.
+    /// The principal for which it may speak.
     pub fn principal(&self) -> &Principal {
         &self.principal
     }
 
-    /// On what.
+    /// The restriction.
     pub fn scope(&self) -> &Scope {
         &self.scope
     }
@@ -85,32 +85,32 @@ impl Proven {
     }
 }
 
-struct Judgement {
+struct Conclusion {
     delegate: Principal,
     principal: Principal,
     scope: Scope,
 }
 
-fn everything(delegate: Principal, principal: Principal) -> Judgement {
-    Judgement { delegate, principal, scope: Scope::EVERYTHING }
+fn everything(delegate: Principal, principal: Principal) -> Conclusion {
+    Conclusion { delegate, principal, scope: Scope::EVERYTHING }
 }
 
 /// Checks a proof. Every credential in it must stand at `now_s` (seconds since 1970).
 ///
 /// # Errors
 /// [`AccessError::DoesNotFollow`] with the step and the premise that failed; [`AccessError::BadLength`];
-/// [`AccessError::NotHeard`], [`AccessError::Revoked`], [`AccessError::Expired`] for a credential;
+/// [`AccessError::UnknownCredential`], [`AccessError::Revoked`], [`AccessError::Expired`] for a credential;
 /// [`AccessError::EmptyScope`] when restrictions leave nothing.
 pub fn check(
     proof: &Proof,
     credentials: &Credentials,
-    standing: &Standing,
+    revocations: &Revocations,
     now_s: u64,
 ) -> Result<Proven, AccessError> {
     if proof.0.len() > STEPS_MAX {
         return Err(AccessError::BadLength);
     }
-    let mut judged: Vec<Judgement> = Vec::with_capacity(proof.0.len());
+    let mut judged: Vec<Conclusion> = Vec::with_capacity(proof.0.len());
     let mut premises: Vec<Premise> = Vec::new();
     for (step, rule) in proof.0.iter().enumerate() {
         let refuse = |why| AccessError::DoesNotFollow { step, why };
@@ -119,7 +119,7 @@ pub fn check(
         };
         let mut statement = |id| -> Result<_, AccessError> {
             let credential = credentials.get(id)?;
-            standing.counts(credential, now_s)?;
+            revocations.check(credential, now_s)?;
             let (issuer, serial) = (credential.issuer.clone(), credential.serial);
             premises.push(Premise { issuer, serial, expires_s: credential.expires_s });
             Ok(credential)
@@ -158,14 +158,14 @@ pub fn check(
                 if authority.scope != Scope::EVERYTHING {
                     return Err(refuse("the issuer speaks for the principal only with restrictions"));
                 }
-                Judgement { delegate: delegate.clone(), principal: principal.clone(), scope: scope.clone() }
+                Conclusion { delegate: delegate.clone(), principal: principal.clone(), scope: scope.clone() }
             }
             Step::Chain(first, second) => {
                 let (first, second) = (earlier(*first)?, earlier(*second)?);
                 if first.principal != second.delegate {
                     return Err(refuse("the first step's principal is not the second step's delegate"));
                 }
-                Judgement {
+                Conclusion {
                     delegate: first.delegate.clone(),
                     principal: second.principal.clone(),
                     scope: first.scope.intersect(&second.scope)?,
@@ -176,7 +176,7 @@ pub fn check(
                 if !wide.scope.contains(scope) {
                     return Err(refuse("the narrower scope is not within the wider one"));
                 }
-                Judgement {
+                Conclusion {
                     delegate: wide.delegate.clone(),
                     principal: wide.principal.clone(),
                     scope: scope.clone(),
@@ -185,7 +185,7 @@ pub fn check(
         };
         judged.push(judgement);
     }
-    let Judgement { delegate, principal, scope } = judged.pop().ok_or(AccessError::BadLength)?;
+    let Conclusion { delegate, principal, scope } = judged.pop().ok_or(AccessError::BadLength)?;
     premises.sort();
     premises.dedup();
     Ok(Proven { delegate, principal, scope, premises })

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub struct Prover(Vec<Step>);
 
 impl Prover {
-    /// No steps yet.
+    /// A proof without steps.
     pub fn new() -> Prover {
         Prover::default()
     }
@@ -36,12 +36,12 @@ impl Prover {
         self.step(Step::Constituent(manifest, group))
     }
 
-    /// One after the other.
+    /// Adds a step: the first, then the second.
     pub fn chain(&mut self, first: u8, second: u8) -> u8 {
         self.step(Step::Chain(first, second))
     }
 
-    /// The same within less.
+    /// Adds a step: an earlier one, restricted to a smaller scope.
     pub fn narrow(&mut self, wide: u8, scope: Scope) -> u8 {
         self.step(Step::Narrow(wide, scope))
     }
@@ -52,13 +52,17 @@ impl Prover {
     }
 }
 
-/// For whom these credentials show that `who` speaks, each with a proof, nearest first. `groups` are intensional groups that
+/// The principals for which `who` speaks by these credentials, each with a proof, nearest first. `groups` are intensional groups that
 /// are looked at beside those that the credentials name.
 ///
 /// This is where proofs are searched for: outside of the trusted base, and by whoever wants something. What is found may
 /// still be refused: credentials that ended, or restrictions that leave nothing.
-pub fn reachable(who: &Principal, said: &[Credential], groups: &[Principal]) -> Vec<(Principal, Proof)> {
-    let delegates = said.iter().filter_map(|credential| match &credential.statement {
+pub fn reachable(
+    who: &Principal,
+    credentials: &[Credential],
+    groups: &[Principal],
+) -> Vec<(Principal, Proof)> {
+    let delegates = credentials.iter().filter_map(|credential| match &credential.statement {
         Statement::SpeaksFor { delegate, .. } => Some(delegate),
         _ => None,
     });
@@ -67,9 +71,9 @@ pub fn reachable(who: &Principal, said: &[Credential], groups: &[Principal]) -> 
     let mut seen = BTreeSet::from([who.clone()]);
     // For each principal on the way, the steps that show that `who` speaks for it; none are needed for itself.
     let mut open: VecDeque<(Principal, Prover)> = VecDeque::from([(who.clone(), Prover::new())]);
-    while let Some((at, shown)) = open.pop_front() {
-        for (next, edge) in edges(&at, said, &groups) {
-            let mut prover = shown.clone();
+    while let Some((at, prover_so_far)) = open.pop_front() {
+        for (next, edge) in edges(&at, credentials, &groups) {
+            let mut prover = prover_so_far.clone();
             let before = prover.0.len().checked_sub(1);
             let shift = prover.0.len() as u8;
             let mut last = 0;
@@ -92,10 +96,14 @@ pub fn reachable(who: &Principal, said: &[Credential], groups: &[Principal]) -> 
     found
 }
 
-/// Whom `at` speaks for by one credential, and the steps that show it.
-fn edges(at: &Principal, said: &[Credential], groups: &BTreeSet<&Principal>) -> Vec<(Principal, Vec<Step>)> {
+/// The principals for which `at` speaks by one credential, and the steps that show it.
+fn edges(
+    at: &Principal,
+    credentials: &[Credential],
+    groups: &BTreeSet<&Principal>,
+) -> Vec<(Principal, Vec<Step>)> {
     let mut edges: BTreeMap<Principal, Vec<Step>> = BTreeMap::new();
-    for credential in said {
+    for credential in credentials {
         match &credential.statement {
             Statement::SpeaksFor { delegate, principal, .. } if delegate == at => {
                 let authority = match principal {

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 /// The most ranges in a restriction.
 pub const RANGES_MAX: usize = 64;
 
-/// What can be asked for. The order of the variants is part of the stored format.
+/// An operation on an object. The order of the variants is part of the stored format.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub enum Operation {
     /// Read the object.
@@ -21,7 +21,7 @@ pub enum Operation {
     Write,
     /// See its owner and ACL.
     Look,
-    /// Change its ACL.
+    /// Change the object's ACL.
     ChangeAcls,
     /// Give it away, or take it over.
     Chown,
@@ -32,9 +32,9 @@ pub enum Operation {
 /// Objects from `first` to `last`, both included. An object is a number; the constructors keep the kinds apart.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Objects {
-    /// The first.
+    /// The first object.
     pub first: u128,
-    /// The last.
+    /// The last object.
     pub last: u128,
 }
 
@@ -72,12 +72,12 @@ impl Objects {
     }
 }
 
-/// Everything, or only these.
+/// Everything, or a set.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub enum Limit<T> {
     /// No limit, whatever may be added later.
     Every,
-    /// These and nothing else.
+    /// Only these.
     Only(T),
 }
 
@@ -115,12 +115,12 @@ impl Scope {
         Ok(Scope { operations, objects })
     }
 
-    /// The operations.
+    /// The operations that are allowed.
     pub fn operations(&self) -> &Limit<BTreeSet<Operation>> {
         &self.operations
     }
 
-    /// The objects.
+    /// The objects on which they are allowed.
     pub fn objects(&self) -> &Limit<Vec<Objects>> {
         &self.objects
     }

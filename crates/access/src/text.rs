@@ -314,7 +314,7 @@ fn terms(mut rest: &str) -> Result<Vec<Term>, AccessError> {
 impl FromStr for Predicate {
     type Err = AccessError;
 
-    /// Reads what follows `such`.
+    /// Parses what follows `such`.
     fn from_str(text: &str) -> Result<Predicate, AccessError> {
         let (conditions, expression) =
             text.split_once(':').ok_or_else(|| wrong("predicate", "want such:…"))?;

@@ -63,10 +63,10 @@ fn lists_scopes_and_endings_are_stored_so() {
 /// Digests that are stored or signed: a change of any of them is a change of format.
 #[test]
 fn digests_stay() {
-    let mut standing = Standing::new();
-    standing.end(&key(1), Ending::Before(7)).expect("room");
-    standing.end(&key(1), Ending::Serial(9)).expect("room");
-    standing.end(&key(2), Ending::Everything).expect("room");
+    let mut revocations = Revocations::new();
+    revocations.end(&key(1), Ending::Before(7)).expect("room");
+    revocations.end(&key(1), Ending::Serial(9)).expect("room");
+    revocations.end(&key(2), Ending::Everything).expect("room");
     let credential = Credential {
         expires_s: Some(1_000),
         ..within(key(1), 3, process(1), key(1), scope(&[Operation::Read], &[blocks(5, 6)]))
@@ -89,7 +89,7 @@ fn digests_stay() {
         ("manifest", runs(1, 1, manifest()).id().to_string()),
         ("signed", digest_of(&credential.clone().sign(&signing_key(1)))),
         ("proof", digest_of(&encode(&proof))),
-        ("standing", digest_of(&standing.encode())),
+        ("revocations", digest_of(&revocations.encode())),
     ];
     let golden = [
         ("principal", "02923ec9a03c"),
@@ -100,7 +100,7 @@ fn digests_stay() {
         ("manifest", "3b71e39cf24f"),
         ("signed", "8945b40c1844"),
         ("proof", "0e5c9726da4e"),
-        ("standing", "8ffab00dc8d6"),
+        ("revocations", "8ffab00dc8d6"),
     ];
     let golden: Vec<(&str, String)> = golden.map(|(what, digest)| (what, digest.to_owned())).to_vec();
     assert_eq!(found.to_vec(), golden);
@@ -111,17 +111,20 @@ fn digests_stay() {
 fn a_signature_covers_every_bit() {
     let credential = within(key(1), 3, process(1), key(1), scope(&[Operation::Read], &[blocks(5, 6)]));
     let bytes = credential.clone().sign(&signing_key(1));
-    assert_eq!(Heard::signed(&bytes).map(|heard| heard.credential().clone()), Ok(credential.clone()));
+    assert_eq!(
+        VerifiedCredential::signed(&bytes).map(|verified| verified.credential().clone()),
+        Ok(credential.clone())
+    );
     for bit in 0..bytes.len() * 8 {
         let mut changed = bytes.clone();
         changed[bit / 8] ^= 1 << (bit % 8);
-        assert!(Heard::signed(&changed).is_err(), "bit {bit}");
+        assert!(VerifiedCredential::signed(&changed).is_err(), "bit {bit}");
     }
     for length in 0..bytes.len() {
-        assert!(Heard::signed(&bytes[..length]).is_err(), "cut to {length}");
+        assert!(VerifiedCredential::signed(&bytes[..length]).is_err(), "cut to {length}");
     }
-    assert!(Heard::signed(&[&bytes[..], &[0]].concat()).is_err());
-    assert!(Heard::signed(&vec![0; CREDENTIAL_BYTES_MAX + 1]).is_err());
+    assert!(VerifiedCredential::signed(&[&bytes[..], &[0]].concat()).is_err());
+    assert!(VerifiedCredential::signed(&vec![0; CREDENTIAL_BYTES_MAX + 1]).is_err());
 }
 
 /// A key signs for itself only; others speak for themselves only.
@@ -129,14 +132,14 @@ fn a_signature_covers_every_bit() {
 fn words_are_put_into_nobodys_mouth() {
     for issuer in [key(2), user("alice"), Principal::Machine, process(1), named(1, "bob")] {
         let credential = speaks_for(issuer.clone(), 1, process(2), issuer);
-        assert!(Heard::signed(&credential.sign(&signing_key(1))).is_err());
+        assert!(VerifiedCredential::signed(&credential.sign(&signing_key(1))).is_err());
     }
     let of = |issuer: &Principal| speaks_for(issuer.clone(), 1, process(2), issuer.clone());
     for speaker in [process(1), Principal::Machine, user("alice"), key(1)] {
         for issuer in [process(1), process(2), Principal::Machine, user("alice"), key(1)] {
             let speaks = matches!(speaker, Principal::Process(_) | Principal::Machine);
-            let heard = Heard::spoken(&speaker, of(&issuer));
-            assert_eq!(heard.is_ok(), speaks && speaker == issuer, "{speaker} {issuer}");
+            let verified = VerifiedCredential::spoken(&speaker, of(&issuer));
+            assert_eq!(verified.is_ok(), speaks && speaker == issuer, "{speaker} {issuer}");
         }
     }
 }
@@ -144,9 +147,9 @@ fn words_are_put_into_nobodys_mouth() {
 #[test]
 fn credentials_and_proofs_are_bounded() {
     let mut credentials = Credentials::default();
-    let word = |serial| heard(speaks_for(process(1), serial, process(2), process(1)));
+    let word = |serial| verified(speaks_for(process(1), serial, process(2), process(1)));
     let mut ids = Vec::new();
-    for serial in 0..HEARD_MAX as u64 {
+    for serial in 0..CREDENTIALS_MAX as u64 {
         ids.push(credentials.keep(word(serial)).expect("room"));
     }
     assert_eq!(credentials.keep(word(999)), Err(AccessError::TooManyCredentials));
@@ -155,7 +158,7 @@ fn credentials_and_proofs_are_bounded() {
     credentials.keep(word(999)).expect("room again");
     let judge = |count| {
         let steps = vec![Step::Itself(process(1)); count];
-        check(&Proof(steps), &credentials, &standing(), 0).map(|_| ())
+        check(&Proof(steps), &credentials, &revocations(), 0).map(|_| ())
     };
     assert_eq!(judge(0), Err(AccessError::BadLength));
     assert_eq!(judge(1), Ok(()));
@@ -171,15 +174,15 @@ fn the_largest_proof_is_judged() {
     let (credentials, ids) = keep([within(process(1), 1, process(1), process(1), wide.clone())]);
     let mut steps = vec![Step::Itself(process(1)), Step::Handoff(ids[0], 0)];
     steps.extend((2..STEPS_MAX).map(|step| Step::Chain(step as u8 - 1, 1)));
-    let proven = check(&Proof(steps), &credentials, &standing(), 0).expect("a proof");
+    let proven = check(&Proof(steps), &credentials, &revocations(), 0).expect("a proof");
     assert_eq!((proven.scope(), proven.premises().len()), (&wide, 1));
 }
 
 /// Bytes changed at random: every format is refused or reads as a value that writes the same bytes.
 #[test]
 fn hostile_bytes_never_panic() {
-    let mut standing = Standing::new();
-    standing.end(&key(1), Ending::Serial(9)).expect("room");
+    let mut revocations = Revocations::new();
+    revocations.end(&key(1), Ending::Serial(9)).expect("room");
     let such = Predicate::new(vec![Term::Not, Term::Component(name("fat"))], Conditions::CLEAN);
     let such = Principal::Such(such.expect("a tree"));
     let proof =
@@ -189,7 +192,7 @@ fn hostile_bytes_never_panic() {
         encode(&proof),
         encode(&runs(1, 1, manifest())),
         runs(1, 1, manifest()).sign(&signing_key(1)),
-        standing.encode(),
+        revocations.encode(),
     ];
     let mut numbers = Numbers(3);
     let mut read = 0;
@@ -210,18 +213,18 @@ fn hostile_bytes_never_panic() {
         }
         if let Ok(proof) = decode::<Proof>(&bytes) {
             assert_eq!(encode(&proof), bytes);
-            let _ = check(&proof, &Credentials::default(), &standing, 0);
+            let _ = check(&proof, &Credentials::default(), &revocations, 0);
             read += 1;
         }
         if let Ok(credential) = decode::<Credential>(&bytes) {
             assert_eq!(encode(&credential), bytes);
             read += 1;
         }
-        if let Ok(standing) = Standing::decode(&bytes) {
-            assert_eq!(standing.encode(), bytes);
+        if let Ok(revocations) = Revocations::decode(&bytes) {
+            assert_eq!(revocations.encode(), bytes);
             read += 1;
         }
-        let _ = Heard::signed(&bytes);
+        let _ = VerifiedCredential::signed(&bytes);
     }
     assert!(read > 1_000, "some changes still read: {read}");
 }
@@ -234,5 +237,5 @@ fn huge_lengths_are_refused() {
     assert!(decode::<Proof>(&huge).is_err());
     assert!(decode::<Name>(&huge).is_err());
     assert!(decode::<Predicate>(&huge).is_err());
-    assert!(Standing::decode(&[0, 0xFF, 0xFF, 0xFF, 0xFF]).is_err());
+    assert!(Revocations::decode(&[0, 0xFF, 0xFF, 0xFF, 0xFF]).is_err());
 }

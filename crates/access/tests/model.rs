@@ -134,12 +134,12 @@ fn joined(one: &[Step], two: &[Step]) -> Vec<Step> {
 /// Everything that can be proved, each judgement with its first proof: all rules applied until nothing is new.
 fn provable(universe: &Universe) -> Vec<(Proven, Vec<Step>)> {
     let (credentials, ids) = keep(universe.credentials.clone());
-    let standing = standing();
+    let revocations = revocations();
     let mut seen = BTreeSet::new();
     let mut found: Vec<(Proven, Vec<Step>)> = Vec::new();
     let mut take = |steps: Vec<Step>, found: &mut Vec<(Proven, Vec<Step>)>| {
         let proof = Proof(steps);
-        let Ok(proven) = check(&proof, &credentials, &standing, 0) else { return };
+        let Ok(proven) = check(&proof, &credentials, &revocations, 0) else { return };
         if seen.insert((proven.delegate().clone(), proven.principal().clone(), proven.scope().clone())) {
             found.push((proven, proof.0));
         }
@@ -204,7 +204,7 @@ fn no_short_proof_is_unsound() {
         ],
     };
     let (credentials, ids) = keep(universe.credentials.clone());
-    let (model, standing) = (universe.model(), standing());
+    let (model, revocations) = (universe.model(), revocations());
     let mut alphabet = Vec::new();
     for principal in &universe.principals {
         alphabet.push(Step::Itself(principal.clone()));
@@ -218,7 +218,7 @@ fn no_short_proof_is_unsound() {
     }
     let mut accepted = 0;
     let mut judge = |steps: Vec<Step>| {
-        if let Ok(proven) = check(&Proof(steps.clone()), &credentials, &standing, 0) {
+        if let Ok(proven) = check(&Proof(steps.clone()), &credentials, &revocations, 0) {
             accepted += 1;
             assert!(holds(&model, &proven), "{steps:?} proves {proven:?}");
         }
@@ -243,7 +243,7 @@ fn mutated_proofs_prove_nothing_false() {
         let universe = Universe::random(&mut numbers);
         let model = universe.model();
         let (credentials, ids) = keep(universe.credentials.clone());
-        let standing = standing();
+        let revocations = revocations();
         let proofs = provable(&universe);
         for _ in 0..20_000 {
             let mut steps = numbers.pick(&proofs).1.clone();
@@ -258,7 +258,7 @@ fn mutated_proofs_prove_nothing_false() {
                 4 => steps.push(Step::Chain(number, place as u8)),
                 _ => steps[place] = Step::Itself(numbers.pick(&universe.principals).clone()),
             }
-            if let Ok(proven) = check(&Proof(steps.clone()), &credentials, &standing, 0) {
+            if let Ok(proven) = check(&Proof(steps.clone()), &credentials, &revocations, 0) {
                 assert!(holds(&model, &proven), "seed {seed}: {steps:?} proves {proven:?}");
             }
         }

@@ -63,9 +63,9 @@ fn found_is_proved_and_all_is_found() {
             groups[0].clone(),
             groups[1].clone(),
         ];
-        let mut standing = Standing::new();
-        standing.started(process_name(1)).expect("room");
-        standing.started(process_name(2)).expect("room");
+        let mut revocations = Revocations::new();
+        revocations.started(process_name(1)).expect("room");
+        revocations.started(process_name(2)).expect("room");
         let (mut credentials, mut said) = (Credentials::default(), Vec::new());
         for serial in 0..12 {
             let principal = numbers.pick(&people).clone();
@@ -84,17 +84,19 @@ fn found_is_proved_and_all_is_found() {
             let issuer =
                 if matches!(statement, Statement::Runs { .. }) { Principal::Machine } else { issuer };
             let credential = Credential { issuer: issuer.clone(), serial, expires_s: None, statement };
-            let heard = match &issuer {
-                Principal::Machine | Principal::Process(_) => Heard::spoken(&issuer, credential.clone()),
+            let verified = match &issuer {
+                Principal::Machine | Principal::Process(_) => {
+                    VerifiedCredential::spoken(&issuer, credential.clone())
+                }
                 Principal::Key(_) => {
                     let keys = [signing_key(1), signing_key(2)];
                     let signer = keys.iter().find(|one| Principal::Key(one.public()) == issuer);
-                    Heard::signed(&credential.clone().sign(signer.expect("one of them")))
+                    VerifiedCredential::signed(&credential.clone().sign(signer.expect("one of them")))
                 }
                 // Groups say nothing.
                 _ => continue,
             };
-            credentials.keep(heard.expect("theirs")).expect("room");
+            credentials.keep(verified.expect("theirs")).expect("room");
             said.push(credential);
         }
         let delegates = said.iter().filter_map(|credential| match &credential.statement {
@@ -105,7 +107,7 @@ fn found_is_proved_and_all_is_found() {
         let expected = fixpoint(&said, &known).remove(&me).unwrap_or_default();
         let found = reachable(&me, &said, &groups);
         for (principal, proof) in &found {
-            let proven = check(proof, &credentials, &standing, 0);
+            let proven = check(proof, &credentials, &revocations, 0);
             let proven = proven.unwrap_or_else(|error| panic!("seed {seed}, {principal}: {error}"));
             assert_eq!((proven.delegate(), proven.principal()), (&me, principal), "seed {seed}");
         }
@@ -120,15 +122,15 @@ fn found_is_proved_and_all_is_found() {
 /// Proves: taking over endings of another store ends the same, and brings nothing back.
 #[test]
 fn endings_are_taken_over() {
-    let mut kept = Standing::new();
+    let mut kept = Revocations::new();
     kept.end(&key(1), Ending::Before(5)).expect("room");
     kept.end(&key(1), Ending::Serial(9)).expect("room");
     kept.end(&key(2), Ending::Everything).expect("room");
-    let mut standing = Standing::new();
-    standing.end(&key(1), Ending::Serial(7)).expect("room");
-    let before = standing.generation();
-    standing.merge(&Standing::decode(&kept.encode()).expect("stored so")).expect("room");
-    assert!(standing.generation() > before);
+    let mut revocations = Revocations::new();
+    revocations.end(&key(1), Ending::Serial(7)).expect("room");
+    let before = revocations.generation();
+    revocations.merge(&Revocations::decode(&kept.encode()).expect("stored so")).expect("room");
+    assert!(revocations.generation() > before);
     for (issuer, serial, stands) in [
         (1, 4, false),
         (1, 5, true),
@@ -138,6 +140,6 @@ fn endings_are_taken_over() {
         (2, 99, false),
         (3, 0, true),
     ] {
-        assert_eq!(standing.stands(&key(issuer), serial), stands, "{issuer} {serial}");
+        assert_eq!(revocations.is_valid(&key(issuer), serial), stands, "{issuer} {serial}");
     }
 }

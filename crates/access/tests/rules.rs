@@ -9,7 +9,7 @@ use holdfast_access::*;
 const NOW: u64 = 1_000;
 
 fn verdict(steps: Vec<Step>, credentials: &Credentials) -> Result<Proven, AccessError> {
-    check(&Proof(steps), credentials, &standing(), NOW)
+    check(&Proof(steps), credentials, &revocations(), NOW)
 }
 
 fn refused_because(steps: Vec<Step>, credentials: &Credentials, why: &str) {
@@ -138,13 +138,13 @@ fn handoff() {
     let alice_for_staff = prover.namers_word(ids[2], group("staff"));
     let process_for_alice = prover.chain(process_for_key, key_for_alice);
     prover.chain(process_for_alice, alice_for_staff);
-    let proven = check(&prover.proof(), &credentials, &standing(), NOW).expect("a proof");
+    let proven = check(&prover.proof(), &credentials, &revocations(), NOW).expect("a proof");
     concludes(&proven, &process(1), &group("staff"), &Scope::EVERYTHING);
     assert_eq!(proven.premises().len(), 3);
 
     let mut prover = Prover::new();
     prover.namers_word(ids[3], named(3, "bob"));
-    let proven = check(&prover.proof(), &credentials, &standing(), NOW).expect("a proof");
+    let proven = check(&prover.proof(), &credentials, &revocations(), NOW).expect("a proof");
     concludes(&proven, &key(4), &named(3, "bob"), &Scope::EVERYTHING);
 }
 
@@ -195,7 +195,7 @@ fn a_restricted_delegate_hands_on_no_more_than_it_has() {
     refused_because(forged.proof().0, &credentials, "only with restrictions");
     let in_its_own_name = prover.own_word(ids[2], process(1));
     prover.chain(in_its_own_name, restricted);
-    let proven = check(&prover.proof(), &credentials, &standing(), NOW).expect("a proof");
+    let proven = check(&prover.proof(), &credentials, &revocations(), NOW).expect("a proof");
     concludes(&proven, &process(2), &key(1), &scope(&[Operation::Read], &[blocks(15, 5)]));
 }
 
@@ -215,7 +215,7 @@ fn chain() {
     backwards.chain(second, first);
     refused_because(backwards.proof().0, &credentials, "not the second step's delegate");
     prover.chain(first, second);
-    assert_eq!(check(&prover.proof(), &credentials, &standing(), NOW), Err(AccessError::EmptyScope));
+    assert_eq!(check(&prover.proof(), &credentials, &revocations(), NOW), Err(AccessError::EmptyScope));
 }
 
 /// *Narrow*: to less, never to more.
@@ -275,14 +275,20 @@ fn premises_must_stand() {
     let mut prover = Prover::new();
     prover.own_word(ids[0], key(1));
     let proof = prover.proof();
-    let mut standing = standing();
-    check(&proof, &credentials, &standing, NOW).expect("a proof");
+    let mut revocations = revocations();
+    check(&proof, &credentials, &revocations, NOW).expect("a proof");
     let issuer = key(1);
     let expired = AccessError::Expired { issuer: issuer.clone(), serial: 5 };
-    assert_eq!(check(&proof, &credentials, &standing, NOW + 1), Err(expired));
-    assert_eq!(check(&proof, &Credentials::default(), &standing, NOW), Err(AccessError::NotHeard(ids[0])));
-    standing.end(&issuer, Ending::Serial(5)).expect("room");
-    assert_eq!(check(&proof, &credentials, &standing, NOW), Err(AccessError::Revoked { issuer, serial: 5 }));
+    assert_eq!(check(&proof, &credentials, &revocations, NOW + 1), Err(expired));
+    assert_eq!(
+        check(&proof, &Credentials::default(), &revocations, NOW),
+        Err(AccessError::UnknownCredential(ids[0]))
+    );
+    revocations.end(&issuer, Ending::Serial(5)).expect("room");
+    assert_eq!(
+        check(&proof, &credentials, &revocations, NOW),
+        Err(AccessError::Revoked { issuer, serial: 5 })
+    );
 }
 
 /// The paper's 4.9: client P speaks for user A by A's delegation, VFS_P for P, so VFS_P for A; and P is a driver by
@@ -297,6 +303,6 @@ fn the_papers_example() {
     let client = prover.namers_word(ids[0], user("alice"));
     let file_system = prover.own_word(ids[1], process(1));
     prover.chain(file_system, client);
-    let proven = check(&prover.proof(), &credentials, &standing(), NOW).expect("a proof");
+    let proven = check(&prover.proof(), &credentials, &revocations(), NOW).expect("a proof");
     concludes(&proven, &process(2), &user("alice"), &Scope::EVERYTHING);
 }

@@ -12,7 +12,7 @@ use crate::reading::{release_failure, span_of};
 use holdfast_crypto::{DigestKey, Domain, KeyHolder};
 use holdfast_log::FileLock;
 use holdfast_objects::{BucketAddress, S3};
-use holdfast_release::accept::Stale;
+use holdfast_release::accept::ExpiredPolicy;
 use holdfast_release::admit::admit;
 use holdfast_release::keys::{KeyChain, ReleaseId};
 use holdfast_release::mirror::{Http, Mirror};
@@ -20,7 +20,7 @@ use holdfast_release::open::{Options, now_s};
 use holdfast_release::publish::compose::lock;
 use holdfast_release::pull::{self, pull};
 use holdfast_release::release_dir::{ReleaseDir, ReleaseDirError};
-use holdfast_release::send::{Belief, First, Progress, Report, Standing, Terms, send};
+use holdfast_release::send::{BucketContents, BucketTrust, FirstKeySet, Progress, Report, SendOptions, send};
 use holdfast_release::trust::Trust;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -81,7 +81,7 @@ impl Target {
     /// # Errors
     /// It does, or cannot be asked.
     pub fn no_other(&self, id: ReleaseId) -> Outcome {
-        Ok(Standing::look(&self.bucket)?.no_other(&self.bucket, id)?)
+        Ok(BucketContents::look(&self.bucket)?.no_other(&self.bucket, id)?)
     }
 
     /// Brings the copy up to date where the bucket has more, for somebody who signs with `holders`. Returns what people
@@ -94,27 +94,33 @@ impl Target {
         holders: &[Arc<dyn KeyHolder>],
         directories: &Directories,
     ) -> Outcome<Option<String>> {
-        let there = Standing::look(&self.bucket)?;
+        let contents = BucketContents::look(&self.bucket)?;
         let own = self.own()?;
-        let First::Release(id) = there.first else {
+        let FirstKeySet::Release(id) = contents.first else {
             let had_one = own.is_some_and(|(_, sequence)| sequence.is_some());
-            let is_lost = had_one && there.first == First::Nothing;
+            let is_lost = had_one && contents.first == FirstKeySet::Nothing;
             return Ok(
                 is_lost.then(|| format!("{} had nothing of the release: all of it was sent", self.name()))
             );
         };
         if let Some((chain, sequence)) = &own {
-            there.no_other(&self.bucket, chain.id())?;
+            contents.no_other(&self.bucket, chain.id())?;
             let next = holdfast_release::layout::keys(chain.current().number + 1);
-            if there.sequence() <= *sequence && !there.names.contains_key(&next) {
+            if contents.sequence() <= *sequence && !contents.names.contains_key(&next) {
                 return Ok(None);
             }
         }
         let trust = directories.releases_base()?;
         make_private(&trust)?;
         // One that has expired is what is published anew.
-        let options =
-            Options { id, trust, revocations: Vec::new(), stale: Stale::Allow, cache: None, memory_bytes: 0 };
+        let options = Options {
+            id,
+            trust,
+            revocations: Vec::new(),
+            stale: ExpiredPolicy::Allow,
+            cache: None,
+            memory_bytes: 0,
+        };
         let memory = Trust::open(&options.trust, id).map_err(release_failure)?;
         let admitted = admit(&memory, &*self.mirror, &[], now_s(), options.stale)
             .map_err(|error| Failure::new(Exit::Protocol, error.to_string()))
@@ -133,8 +139,13 @@ impl Target {
             bar.set_position(progress.bytes.0);
             true
         };
-        let terms =
-            pull::Terms { target: &copy, keep: usize::MAX, from: &[], quick: own.is_some(), connections: 4 };
+        let terms = pull::PullOptions {
+            target: &copy,
+            keep: usize::MAX,
+            from: &[],
+            quick: own.is_some(),
+            connections: 4,
+        };
         let report =
             pull(&options, vec![self.mirror.clone()], &terms, &shown).map_err(crate::pull::failure)?;
         bar.finish_and_clear();
@@ -170,7 +181,9 @@ impl Target {
             let trust = directories.releases_base()?;
             make_private(&trust)?;
             let memory = Trust::open(&trust, id).map_err(release_failure)?;
-            admit(&memory, &*self.mirror, &[], now_s(), Stale::Allow).map_err(release_failure).map(drop)
+            admit(&memory, &*self.mirror, &[], now_s(), ExpiredPolicy::Allow)
+                .map_err(release_failure)
+                .map(drop)
         };
         look()
             .err()
@@ -183,7 +196,7 @@ impl Target {
     /// The bucket has the release that it had.
     pub fn send(&self, folder: &Path, sending: &Sending, connections: usize) -> Outcome<Report> {
         let memory = self.base.join("unneeded");
-        let terms = Terms {
+        let terms = SendOptions {
             folder,
             memory: &memory,
             window_s: match sending.prune_after.as_str() {
@@ -191,7 +204,7 @@ impl Target {
                 span => span_of("--prune-after", span)?,
             },
             now_s: now_s(),
-            belief: if sending.recheck { Belief::Content } else { Belief::Listing },
+            belief: if sending.recheck { BucketTrust::Content } else { BucketTrust::Listing },
             connections,
         };
         let bar = bytes_bar("sending");

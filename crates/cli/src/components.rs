@@ -102,10 +102,14 @@ fn words(listing: &Listing) -> String {
         if let Some(reason) = &component.last_end {
             out += &format!("    last: {}\n", clean(reason));
         }
-        let doors: Vec<_> =
-            component.profile.doors.iter().map(|door| format!("{door:?}").to_lowercase()).collect();
-        let doors = if doors.is_empty() { "none".to_owned() } else { doors.join(", ") };
-        out += &format!("    doors: {doors}; {} system calls\n", component.calls.len());
+        let permissions: Vec<_> = component
+            .profile
+            .permissions
+            .iter()
+            .map(|permission| format!("{permission:?}").to_lowercase())
+            .collect();
+        let permissions = if permissions.is_empty() { "none".to_owned() } else { permissions.join(", ") };
+        out += &format!("    permissions: {permissions}; {} system calls\n", component.calls.len());
         if !component.lacking.is_empty() {
             let walls: Vec<_> = component.lacking.iter().map(|wall| format!("{wall:?}")).collect();
             out += &format!("    LACKS walls: {}\n", walls.join(", "));

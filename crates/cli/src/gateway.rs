@@ -6,7 +6,7 @@ use crate::reading::SCHEME;
 use crate::reading::args::ReleaseSource;
 use crate::{limits, logging, server};
 use clap::{Args, value_parser};
-use holdfast_release::gateway::{Gateway as Server, GatewayConfig, Shown};
+use holdfast_release::gateway::{Gateway as Server, GatewayConfig, GatewaySource};
 use holdfast_release::layout;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -61,8 +61,11 @@ pub fn run(arguments: &Gateway, directories: &Directories) -> Outcome {
     };
     let source = &arguments.source;
     let shown = match directory(source)? {
-        Some(directory) => Shown::Directory(directory),
-        None => Shown::Release(Box::new(source.open(directories)?), Duration::from_secs(arguments.refresh)),
+        Some(directory) => GatewaySource::Directory(directory),
+        None => GatewaySource::Release(
+            Box::new(source.open(directories)?),
+            Duration::from_secs(arguments.refresh),
+        ),
     };
     let server = Server::open(shown, config)?;
     let says = format!("holdfast shows {} on http://{}/", source.release, server.local_address());

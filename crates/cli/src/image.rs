@@ -11,7 +11,7 @@ use crate::reading::{Named, open_failure, release_failure};
 use args::Export;
 use holdfast_fuse::mountpoint;
 use holdfast_release::image::attach::{AttachError, Reads, SOURCE, attach};
-use holdfast_release::image::{self, Checked, ImageError, ImageOf, Report, Terms};
+use holdfast_release::image::{self, Checked, ExportOptions, ImageError, ImageOf, Report};
 use holdfast_release::moment::moment;
 use holdfast_release::record::Record;
 use serde::Serialize;
@@ -28,7 +28,7 @@ pub fn export(arguments: &Export, directories: &Directories, format: Format) -> 
     let Named { mirrors, .. } = arguments.source.named()?;
     let release = arguments.source.open(directories)?;
     let current = release.current();
-    let terms = Terms {
+    let terms = ExportOptions {
         directory: &arguments.to,
         tree: &current.tree,
         record: &current.accepted.record,

@@ -16,9 +16,9 @@ use holdfast_release::form;
 use holdfast_release::keys::{KeySet, Origin, ReleaseId};
 use holdfast_release::moment::moment;
 use holdfast_release::open::now_s;
-use holdfast_release::publish::compose::{Report, Terms, compose, compose_apart, lock, tidy};
+use holdfast_release::publish::compose::{ReleaseOptions, Report, compose, compose_apart, lock, tidy};
 use holdfast_release::publish::hold;
-use holdfast_release::publish::live::{Live, find_directory};
+use holdfast_release::publish::live::{LiveSource, find_directory};
 use holdfast_release::publish::rules::Rules;
 use holdfast_release::publish::{Progress, PublishError};
 use holdfast_release::release_dir::{ReleaseDir, ReleaseDirError};
@@ -112,7 +112,7 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
     if arguments.private_digests {
         keys::random(&mut first_key.0)?;
     }
-    let terms = Terms {
+    let terms = ReleaseOptions {
         source: &source,
         target: &target,
         now_s: now_s(),
@@ -125,7 +125,7 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
         level: arguments.level.into(),
         threads: std::thread::available_parallelism().map_or(1, Into::into),
         memory: memory.as_deref(),
-        live: opened.as_ref().map(|(opened, directory)| Live {
+        live: opened.as_ref().map(|(opened, directory)| LiveSource {
             base: &opened.base,
             directory: *directory,
             server: &*opened.server,
@@ -190,7 +190,7 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
         }
         // The release is in force; what could not be let go is tried again the next time.
         if let Some((opened, _)) = &opened
-            && let Err(error) = hold::let_go(&*opened.server, &target)
+            && let Err(error) = hold::release_holds(&*opened.server, &target)
         {
             done.report.notes.push(format!("older releases are still held at the server: {error}"));
         }

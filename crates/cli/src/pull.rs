@@ -7,13 +7,13 @@ use crate::output::{Format, bytes_bar};
 use crate::paths::{Directories, DirectoryList, make_private};
 use crate::reading::args::{Pull, ReleaseSource};
 use crate::reading::{Named, open_failure};
-use holdfast_release::accept::Stale;
+use holdfast_release::accept::ExpiredPolicy;
 use holdfast_release::mirror;
 use holdfast_release::moment::moment;
 use holdfast_release::open::Options;
 use holdfast_release::origin::OriginMirror;
 use holdfast_release::publish::compose::lock;
-use holdfast_release::pull::{Progress, PullError, Report, Terms, Whole, check, pull};
+use holdfast_release::pull::{CheckedRelease, Progress, PullError, PullOptions, Report, check, pull};
 use serde::Serialize;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -78,11 +78,11 @@ pub fn run(arguments: &Pull, directories: &Directories, format: Format) -> Outco
         id,
         trust,
         revocations: DirectoryList::all(&arguments.demands.revocations),
-        stale: if arguments.demands.allow_stale { Stale::Allow } else { Stale::Refuse },
+        stale: if arguments.demands.allow_stale { ExpiredPolicy::Allow } else { ExpiredPolicy::Refuse },
         cache: None,
         memory_bytes: 0,
     };
-    let terms = Terms {
+    let terms = PullOptions {
         target: &target,
         keep: arguments.keep.map_or(usize::MAX, usize::from),
         from: &from,
@@ -108,7 +108,7 @@ pub fn run(arguments: &Pull, directories: &Directories, format: Format) -> Outco
     bar.finish_and_clear();
     if let Some(bucket) = &bucket {
         let Report { valid_until_s, blocks_verified, notices, .. } = report;
-        let whole = Whole { valid_until_s, blocks_verified, notices };
+        let whole = CheckedRelease { valid_until_s, blocks_verified, notices };
         return send(arguments, bucket, &target, &options, &whole, format);
     }
     tell(&report.notices);
@@ -133,7 +133,7 @@ fn send(
     bucket: &Target,
     folder: &Path,
     options: &Options,
-    whole: &Whole,
+    whole: &CheckedRelease,
     format: Format,
 ) -> Outcome {
     tell(&whole.notices);
@@ -193,7 +193,7 @@ pub fn failure(error: PullError) -> Failure {
     match error {
         PullError::Open(error) => open_failure(error),
         PullError::Disk(error) => error.into(),
-        PullError::NotHad(..) => {
+        PullError::Unavailable(..) => {
             Failure::new(Exit::Unavailable, text).hint("try again, or name another mirror with --mirror")
         }
         PullError::Torn { .. } | PullError::Behind { .. } => Failure::new(Exit::Protocol, text),

@@ -10,13 +10,13 @@ use crate::output::{Format, bytes_bar};
 use crate::paths::{Directories, DirectoryList, make_private};
 use args::{Cat, Ls, ReleaseSource, Verify};
 use holdfast_content::{Content, ContentError, Inode, InodeKind, SourceError};
-use holdfast_release::accept::Stale;
+use holdfast_release::accept::ExpiredPolicy;
 use holdfast_release::admit::AdmitError;
 use holdfast_release::keys::ReleaseId;
 use holdfast_release::mirror;
 use holdfast_release::moment::{moment, parse_moment, parse_span};
 use holdfast_release::open::{OpenError, Options, Release};
-use holdfast_release::tree::{Found, Node, Tree};
+use holdfast_release::tree::{Node, PathLookup, Tree};
 use serde::Serialize;
 use std::fmt::Display;
 use std::io::Write;
@@ -123,7 +123,7 @@ impl ReleaseSource {
             id,
             trust,
             revocations: DirectoryList::all(&self.demands.revocations),
-            stale: if self.demands.allow_stale { Stale::Allow } else { Stale::Refuse },
+            stale: if self.demands.allow_stale { ExpiredPolicy::Allow } else { ExpiredPolicy::Refuse },
             cache: Some((folder.clone(), bytes_max)),
             memory_bytes: 64 << 20,
         };
@@ -218,9 +218,11 @@ fn look_ahead(release: &Release, paths: &[&[u8]]) {
 fn find(tree: &Tree, path: &[u8], follow: bool) -> Outcome<Node> {
     let shown = String::from_utf8_lossy(path).into_owned();
     match tree.resolve(path, follow).map_err(|error| content_failure(path, &error))? {
-        Found::Node(node) => Ok(node),
-        Found::Nothing => Err(Failure::new(Exit::NoInput, format!("{shown}: provably not in the release"))),
-        Found::Outside => Err(Failure::new(Exit::NoInput, format!("{shown}: leads out of the release"))),
+        PathLookup::Node(node) => Ok(node),
+        PathLookup::Nothing => {
+            Err(Failure::new(Exit::NoInput, format!("{shown}: provably not in the release")))
+        }
+        PathLookup::Outside => Err(Failure::new(Exit::NoInput, format!("{shown}: leads out of the release"))),
     }
 }
 
@@ -405,11 +407,11 @@ pub fn verify(arguments: &Verify, directories: &Directories, format: Format) -> 
         valid_until: moment(valid_until_s),
         note: record.note.clone(),
         path: if path == b"." { String::new() } else { String::from_utf8_lossy(path).into_owned() },
-        present: matches!(found, Found::Node(_)),
+        present: matches!(found, PathLookup::Node(_)),
         names: 0,
         bytes: 0,
     };
-    if let Found::Node(node) = found {
+    if let PathLookup::Node(node) = found {
         let bar = bytes_bar("verifying");
         check_all(&tree, &node, inside(&arguments.path), &mut verified, &bar)?;
         bar.finish_and_clear();

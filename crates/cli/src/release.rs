@@ -16,8 +16,8 @@ use crate::paths::Directories;
 use crate::{gateway, image, publish, pull, reading, serve};
 use args::{KeysCommand, Release, ReleaseCommand};
 use holdfast_crypto::KeyHolder;
-use holdfast_release::accept::{Seen, Stale, accept};
-use holdfast_release::draft::{Draft, DraftError, Finished, Part};
+use holdfast_release::accept::{ExpiredPolicy, HighestRecord, accept};
+use holdfast_release::draft::{Draft, DraftError, DraftPart, FinishedDraft};
 use holdfast_release::keys::KeyChain;
 use holdfast_release::record::{RootFile, authenticate};
 use holdfast_release::release_dir::{ReleaseDir, ReleaseDirError};
@@ -149,7 +149,7 @@ fn settle(mut draft: Draft, keys: &[Arc<dyn KeyHolder>], place: &Place, kind: &s
 }
 
 /// Puts what is signed in its place, unless people who know what is there now would refuse it.
-fn install(finished: &Finished, place: &Place) -> Outcome {
+fn install(finished: &FinishedDraft, place: &Place) -> Outcome {
     match (place, &finished.revocation) {
         (Place::Certificate(path), Some(revocation)) => {
             not_there(path)?;
@@ -167,12 +167,14 @@ fn install(finished: &Finished, place: &Place) -> Outcome {
                     Err(ReleaseDirError::Missing(_)) => None,
                     Err(error) => return Err(error.into()),
                 };
-                accept(&finished.chain, root, seen.as_ref(), now_s(), Stale::Refuse).map_err(|refusal| {
-                    Failure::new(
-                        Exit::Failed,
-                        format!("people would refuse it, so nothing was changed: {refusal}"),
-                    )
-                })?;
+                accept(&finished.chain, root, seen.as_ref(), now_s(), ExpiredPolicy::Refuse).map_err(
+                    |refusal| {
+                        Failure::new(
+                            Exit::Failed,
+                            format!("people would refuse it, so nothing was changed: {refusal}"),
+                        )
+                    },
+                )?;
             }
             Ok(directory.install(finished)?)
         }
@@ -180,10 +182,10 @@ fn install(finished: &Finished, place: &Place) -> Outcome {
 }
 
 /// What somebody knows who has seen what a directory holds.
-fn seen(chain: &KeyChain, root: &RootFile) -> Option<Seen> {
+fn seen(chain: &KeyChain, root: &RootFile) -> Option<HighestRecord> {
     let authentic = authenticate(chain, root).ok()?;
     let record = authentic.record();
-    Some(Seen {
+    Some(HighestRecord {
         sequence: record.sequence,
         record: record.digest(),
         issued_s: record.issued_s,
@@ -200,7 +202,7 @@ fn signers(arguments: &[PathBuf]) -> Outcome<Vec<Arc<dyn KeyHolder>>> {
         .collect()
 }
 
-fn words(parts: &[Part]) -> Vec<String> {
+fn words(parts: &[DraftPart]) -> Vec<String> {
     parts.iter().map(ToString::to_string).collect()
 }
 

@@ -1,4 +1,4 @@
-//! The red team at the door of programs: who speaks with the helper that identifies callers and means ill, and a helper
+//! The red team at the guard of programs: who speaks with the helper that identifies callers and means ill, and a helper
 //! that means ill, try for what they must not reach. The table of who tried what and what came of it is in
 //! `docs/proof.md`. The helper is the real one, and so is the mount that others are after. As root.
 
@@ -6,13 +6,13 @@ use crate::common::PATIENCE;
 use crate::program_rules::{Site, plain, reaching_into};
 
 use borsh::BorshSerialize;
-use holdfast_callers::door::{Answer, Asked, Door, Settings};
-use holdfast_callers::identity::Identity;
-use holdfast_callers::message::{FromDoor, FromHelper, PACKET_BYTES_MAX, VERSION};
-use holdfast_callers::process;
-use holdfast_callers::rules::{Rights, Rule, RuleSet, Who};
-use holdfast_callers::seqpacket::{self, Conversation};
 use holdfast_crypto::Digest;
+use holdfast_program_identity::guard::{Decision, Guard, OpenRequest, Settings};
+use holdfast_program_identity::identity::Identity;
+use holdfast_program_identity::message::{FromGuard, FromHelper, PACKET_BYTES_MAX, VERSION};
+use holdfast_program_identity::process;
+use holdfast_program_identity::rules::{Rights, Rule, RuleSet, Subject};
+use holdfast_program_identity::seqpacket::{self, Conversation};
 use holdfast_sim::random::Random;
 use rustix::fs::{Gid, Uid};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const MARK: &str =
-    "<!-- the door of programs: HOLDFAST_BLESS=1 scripts/test only cli::callers_red_team:: -->\n";
+    "<!-- the guard of programs: HOLDFAST_BLESS=1 scripts/test only cli::callers_red_team:: -->\n";
 const DOCUMENT: &str = "../../docs/proof.md";
 /// An ordinary user.
 const STRANGER: u32 = 1000;
@@ -109,8 +109,8 @@ fn as_stranger<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> 
     thread.join().expect("no panic")
 }
 
-fn hello(mountpoint: &Path) -> FromDoor {
-    FromDoor::Hello { version: VERSION, mountpoint: mountpoint.as_os_str().as_bytes().to_vec() }
+fn hello(mountpoint: &Path) -> FromGuard {
+    FromGuard::Hello { version: VERSION, mountpoint: mountpoint.as_os_str().as_bytes().to_vec() }
 }
 
 /// Connects as a stranger who does not wait for ever.
@@ -214,7 +214,7 @@ fn stranger(site: &Site, table: &mut Table) {
         let mut bytes: Vec<u8> = (0..length).map(|_| random.number() as u8).collect();
         // Every other one begins as a message does.
         if round % 2 == 1 {
-            let known = [hello(&anna), FromDoor::Mark { id: 1, inode: 2, children: true }];
+            let known = [hello(&anna), FromGuard::Mark { id: 1, inode: 2, children: true }];
             let message = borsh::to_vec(random.pick(&known)).expect("bytes");
             let kept = random.below(message.len() as u64 + 1) as usize;
             bytes.splice(0..kept.min(bytes.len()), message[..kept].iter().copied());
@@ -230,10 +230,10 @@ fn stranger(site: &Site, table: &mut Table) {
 
     let inode = fs::metadata(site.file()).expect("there").ino();
     for (first, then) in [
-        (FromDoor::Mark { id: 1, inode, children: false }, None),
-        (FromDoor::Taken { id: 1, goes_on: true }, None),
-        (FromDoor::Hello { version: VERSION + 1, mountpoint: anna.as_os_str().as_bytes().to_vec() }, None),
-        (hello(&anna), Some(FromDoor::Mark { id: 1, inode, children: false })),
+        (FromGuard::Mark { id: 1, inode, children: false }, None),
+        (FromGuard::TicketReceived { id: 1, goes_on: true }, None),
+        (FromGuard::Hello { version: VERSION + 1, mountpoint: anna.as_os_str().as_bytes().to_vec() }, None),
+        (hello(&anna), Some(FromGuard::Mark { id: 1, inode, children: false })),
     ] {
         let conversation = connect(&socket);
         conversation.send(&first).expect("sent");
@@ -307,7 +307,7 @@ fn mount_process(site: &Site, table: &mut Table) {
         [file.ino(), team.ino(), 2, u64::MAX, 1 << 32, fs::metadata("/etc/passwd").expect("there").ino()];
     for (id, inode) in (0..).zip(numbers) {
         for children in [false, true] {
-            conversation.send(&FromDoor::Mark { id, inode, children }).expect("sent");
+            conversation.send(&FromGuard::Mark { id, inode, children }).expect("sent");
             let answer = conversation.receive::<FromHelper>().expect("an answer");
             assert!(matches!(answer, FromHelper::Marked { done: Err(_), .. }), "{inode}: {answer:?}");
         }
@@ -318,7 +318,7 @@ fn mount_process(site: &Site, table: &mut Table) {
     // Another mount at the place that was named.
     let anna = site.team.parent().expect("the mount");
     rustix::mount::mount_bind(anna, &own.at).expect("root binds it over");
-    conversation.send(&FromDoor::Mark { id: 90, inode: file.ino(), children: false }).expect("sent");
+    conversation.send(&FromGuard::Mark { id: 90, inode: file.ino(), children: false }).expect("sent");
     let answer = conversation.receive::<FromHelper>().expect("an answer");
     assert!(
         matches!(&answer, FromHelper::Marked { done: Err(why), .. } if why.contains("no FUSE mount")),
@@ -330,7 +330,7 @@ fn mount_process(site: &Site, table: &mut Table) {
 
     // Answers to what others were asked: theirs are told apart by the conversation.
     for id in 0..5000 {
-        conversation.send(&FromDoor::Taken { id, goes_on: true }).expect("sent");
+        conversation.send(&FromGuard::TicketReceived { id, goes_on: true }).expect("sent");
     }
     all_is_well(site);
     table.no(ENEMY, 0, "says of five thousand tickets that they were taken, before and while others open");
@@ -338,7 +338,7 @@ fn mount_process(site: &Site, table: &mut Table) {
     // Does not read what it is told.
     let mut sent = 0_u32;
     while sent < 200_000 {
-        let mark = FromDoor::Mark { id: u64::from(sent), inode: 1 << 40, children: false };
+        let mark = FromGuard::Mark { id: u64::from(sent), inode: 1 << 40, children: false };
         match conversation.send(&mark) {
             Ok(()) => sent += 1,
             Err(_) => break,
@@ -377,9 +377,9 @@ fn mount_process(site: &Site, table: &mut Table) {
     table.no(ENEMY, 4, "all of this, and goes");
 }
 
-/// A door with a helper that means ill, whose word counts.
+/// A guard with a helper that means ill, whose word counts.
 struct Deceived {
-    door: Arc<Door>,
+    guard: Arc<Guard>,
     helper: Conversation,
     _folder: tempfile::TempDir,
 }
@@ -387,7 +387,7 @@ struct Deceived {
 const INODE: u64 = 5;
 
 fn rules() -> Vec<u8> {
-    let who = Who::Program(Digest([1; 32]));
+    let who = Subject::Program(Digest([1; 32]));
     let rule = Rule {
         who,
         rights: Rights::Read,
@@ -403,8 +403,14 @@ fn thread() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get() as u32
 }
 
-fn open(door: &Door, rules: &[u8]) -> Answer {
-    door.open(&Asked { inode: INODE, thread: thread(), wanted: Rights::Read, rules, path: "/f".into() })
+fn open(guard: &Guard, rules: &[u8]) -> Decision {
+    guard.open(&OpenRequest {
+        inode: INODE,
+        thread: thread(),
+        wanted: Rights::Read,
+        rules,
+        path: "/f".into(),
+    })
 }
 
 impl Deceived {
@@ -413,21 +419,21 @@ impl Deceived {
         let socket = folder.path().join("socket");
         let listening = seqpacket::listener(&socket).expect("it listens");
         let settings = Settings { socket, helper_uid: 0, mountpoint: "/m".into(), manifests: Vec::new() };
-        let door = Door::new(settings);
-        let theirs = Arc::clone(&door);
+        let guard = Guard::new(settings);
+        let theirs = Arc::clone(&guard);
         let asking = std::thread::spawn(move || theirs.check_helper());
         let helper = seqpacket::accept(&listening).expect("it comes");
         helper.set_patience(PATIENCE, Some(PATIENCE)).expect("set");
-        assert!(matches!(helper.receive().expect("a word"), FromDoor::Hello { .. }));
+        assert!(matches!(helper.receive().expect("a word"), FromGuard::Hello { .. }));
         helper.send(&FromHelper::Welcome { thread: 1 }).expect("sent");
         asking.join().expect("no panic").expect("it is there");
-        Deceived { door, helper, _folder: folder }
+        Deceived { guard, helper, _folder: folder }
     }
 
     fn ticket(&self, id: u64, inode: u64, process: u32, found: Result<Identity, String>) {
         self.helper.send(&FromHelper::Ticket { id, inode, process, found }).expect("sent");
-        let answer = self.helper.receive::<FromDoor>().expect("a word");
-        assert!(matches!(answer, FromDoor::Taken { .. }), "{answer:?}");
+        let answer = self.helper.receive::<FromGuard>().expect("a word");
+        assert!(matches!(answer, FromGuard::TicketReceived { .. }), "{answer:?}");
     }
 }
 
@@ -442,13 +448,15 @@ fn helper(table: &mut Table) {
     const ENEMY: &str = "the helper";
     let rules = rules();
     let mine = posing();
-    let is_refused = |answer: &Answer| matches!(answer, Answer::Refused(_));
+    let is_refused = |answer: &Decision| matches!(answer, Decision::Refused(_));
 
     // Of another file, of another process, of one with this number that began at another time; used twice; taken back.
     let deceived = Deceived::new();
     let marked = |deceived: &Deceived| {
         // Whoever opens without a ticket has the inode watched.
-        let FromDoor::Mark { id, .. } = deceived.helper.receive().expect("a word") else { panic!("no mark") };
+        let FromGuard::Mark { id, .. } = deceived.helper.receive().expect("a word") else {
+            panic!("no mark")
+        };
         deceived.helper.send(&FromHelper::Marked { id, done: Ok(()) }).expect("sent");
     };
     deceived.ticket(1, INODE + 1, mine.process, Ok(mine.clone()));
@@ -460,23 +468,28 @@ fn helper(table: &mut Table) {
     deceived.ticket(40, INODE + 1, mine.process, Ok(mine.clone()));
     std::thread::scope(|scope| {
         scope.spawn(|| marked(&deceived));
-        assert_eq!(open(&deceived.door, &rules), Answer::Again, "no ticket was for it");
+        assert_eq!(open(&deceived.guard, &rules), Decision::Retry, "no ticket was for it");
     });
     deceived.ticket(50, INODE, mine.process, Ok(mine.clone()));
-    assert_eq!(open(&deceived.door, &rules), Answer::GoesOn);
+    assert_eq!(open(&deceived.guard, &rules), Decision::Admitted);
     std::thread::scope(|scope| {
         scope.spawn(|| marked(&deceived));
-        assert_eq!(open(&deceived.door, &rules), Answer::Again, "it serves once");
+        assert_eq!(open(&deceived.guard, &rules), Decision::Retry, "it serves once");
     });
     table.no(ENEMY, 0, "tickets of another file, process or beginning, taken back, or used twice");
 
     // Rules are the mount's own business.
-    let writing =
-        Asked { inode: INODE, thread: thread(), wanted: Rights::ReadWrite, rules: &rules, path: "/f".into() };
+    let writing = OpenRequest {
+        inode: INODE,
+        thread: thread(),
+        wanted: Rights::ReadWrite,
+        rules: &rules,
+        path: "/f".into(),
+    };
     deceived.ticket(60, INODE, mine.process, Ok(mine.clone()));
-    assert!(is_refused(&deceived.door.open(&writing)), "the rule is for reading");
+    assert!(is_refused(&deceived.guard.open(&writing)), "the rule is for reading");
     deceived.ticket(70, INODE, mine.process, Ok(Identity { digest: Digest([2; 32]), ..mine.clone() }));
-    assert!(is_refused(&open(&deceived.door, &rules)), "no rule names that program");
+    assert!(is_refused(&open(&deceived.guard, &rules)), "no rule names that program");
     table.no(
         ENEMY,
         0,
@@ -485,7 +498,7 @@ fn helper(table: &mut Table) {
 
     // It says of whoever opens what it likes.
     deceived.ticket(80, INODE, mine.process, Ok(mine.clone()));
-    assert_eq!(open(&deceived.door, &rules), Answer::GoesOn);
+    assert_eq!(open(&deceived.guard, &rules), Decision::Admitted);
     let words = Verdict::Known("whom it calls the named program is let in: that is its work");
     table.0.push((ENEMY, 0, "says of a process that opens that it is the named program", words));
 
@@ -498,22 +511,22 @@ fn helper(table: &mut Table) {
     }
     std::thread::scope(|scope| {
         scope.spawn(|| marked(&deceived));
-        assert_eq!(open(&deceived.door, &rules), Answer::Again);
+        assert_eq!(open(&deceived.guard, &rules), Decision::Retry);
     });
     deceived.helper.send(&Raw(vec![9; 40])).expect("sent");
-    crate::common::eventually("the door ends it", || !deceived.helper.is_alive());
-    assert!(is_refused(&open(&deceived.door, &rules)), "without a helper nobody is let in");
+    crate::common::eventually("the guard ends it", || !deceived.helper.is_alive());
+    assert!(is_refused(&open(&deceived.guard, &rules)), "without a helper nobody is let in");
     let deceived = Deceived::new();
     deceived.ticket(1, INODE, mine.process, Ok(mine.clone()));
     deceived.helper.send(&FromHelper::Welcome { thread: 2 }).expect("sent");
-    crate::common::eventually("the door ends it", || !deceived.helper.is_alive());
-    assert!(is_refused(&open(&deceived.door, &rules)), "its tickets went with it");
+    crate::common::eventually("the guard ends it", || !deceived.helper.is_alive());
+    assert!(is_refused(&open(&deceived.guard, &rules)), "its tickets went with it");
     table.no(ENEMY, 0, "thousands of tickets, then bytes of no grammar, or a second welcome");
 
     // It says nothing.
     let deceived = Deceived::new();
-    let answer = open(&deceived.door, &rules);
-    assert!(matches!(&answer, Answer::Refused(why) if why.contains("does not answer")), "{answer:?}");
+    let answer = open(&deceived.guard, &rules);
+    assert!(matches!(&answer, Decision::Refused(why) if why.contains("does not answer")), "{answer:?}");
     let words = Verdict::Known("nobody is let in to files with rules until it is ended; others are");
     table.0.push((ENEMY, 3, "answers nothing", words));
 }
@@ -553,9 +566,9 @@ fn confined(site: &Site, table: &mut Table) {
     table.0.push((ENEMY, 2, "runs code of its own", words));
 }
 
-/// Proves: what `docs/proof.md` says of the door of programs.
+/// Proves: what `docs/proof.md` says of the guard of programs.
 #[test]
-fn the_door_of_programs() {
+fn the_guard_of_programs() {
     let Some(site) = Site::new() else { return };
     all_is_well(&site);
     let mut table = Table::default();

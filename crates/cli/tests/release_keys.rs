@@ -3,7 +3,7 @@
 
 use holdfast_content::{Algorithm, Reference};
 use holdfast_crypto::{Digest, DigestKey, KeyHolder, keyfile};
-use holdfast_release::accept::{Stale, accept};
+use holdfast_release::accept::{ExpiredPolicy, accept};
 use holdfast_release::record::{Location, Record, RootFile};
 use holdfast_release::release_dir::ReleaseDir;
 use holdfast_release::signing::Signed;
@@ -97,7 +97,7 @@ impl Desk {
     fn sequence_accepted(&self) -> u64 {
         let chain = self.release().chain().expect("key sets");
         let root = self.release().root(&chain).expect("a record").expect("published");
-        accept(&chain, &root, None, now_s(), Stale::Refuse).expect("it counts").record.sequence
+        accept(&chain, &root, None, now_s(), ExpiredPolicy::Refuse).expect("it counts").record.sequence
     }
 }
 

@@ -6,7 +6,7 @@ use crate::common;
 use crate::volume_adopt::{Desk, content, read};
 
 use common::{eventually, run, setting, text};
-use holdfast_fuse::{Manner, Options as MountOptions, mount_disk};
+use holdfast_fuse::{Options as MountOptions, UnmountMode, mount_disk};
 use holdfast_log::device::Device;
 use holdfast_log::simulated_device::{Devices, Event, Trace};
 use holdfast_sim::random::Random;
@@ -155,7 +155,7 @@ fn recorded(desk: &Desk, images: &Images) -> (Trace, usize) {
     let acknowledged = devices.mark();
     drop(attached);
     for session in sessions {
-        eventually("the disk is given back", || session.unmount(Manner::Gently).is_ok());
+        eventually("the disk is given back", || session.unmount(UnmountMode::Gently).is_ok());
         session.wait();
     }
     (devices.trace(), acknowledged)

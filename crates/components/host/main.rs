@@ -2,7 +2,7 @@
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_components::{
-    Answer, ComponentPlan, Context, Ended, Main, Patience, Plan, Profile, Program, Refusal, Request,
+    ComponentPlan, Context, Ended, Main, Patience, Plan, Profile, Program, Refusal, Reply, Request,
     Supervisor, Wall, require_all_walls, run_if_component, selfcheck,
 };
 use std::fs::File;
@@ -134,7 +134,7 @@ fn crash_by(how: u8) -> ! {
     }
 }
 
-fn answer(request: &Request, context: &Context, mapped: &mut Option<holdfast_components::Mapped>) -> Answer {
+fn answer(request: &Request, context: &Context, mapped: &mut Option<holdfast_components::Mapped>) -> Reply {
     let failed = |error: holdfast_components::ComponentError| Refusal::Failed(error.to_string());
     let outcome: Result<Vec<u8>, Refusal> = request.question().and_then(|question| match question {
         Question::Echo(bytes) => Ok(bytes),
@@ -162,7 +162,7 @@ fn answer(request: &Request, context: &Context, mapped: &mut Option<holdfast_com
             Ok(byte.to_vec())
         }
     });
-    Answer::from(outcome)
+    Reply::from(outcome)
 }
 
 /// Answers what it is asked.
@@ -229,7 +229,7 @@ fn relay(context: Context) -> ExitCode {
     let patience = || Patience::of(Duration::from_secs(120));
     let served = context.ports.serve(|request| {
         let asked = next.ask(0, &Raw(request.body.to_vec()), patience());
-        Answer::from(asked.map_err(|error| Refusal::Failed(error.to_string())))
+        Reply::from(asked.map_err(|error| Refusal::Failed(error.to_string())))
     });
     if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

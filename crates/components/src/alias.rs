@@ -34,9 +34,9 @@ const _: () = assert!(PAGE_BYTES == 4096);
 /// A principal that a message was sent on behalf of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Alias {
-    /// Its place in the sender's table.
+    /// The index in the sender's table.
     pub index: u16,
-    /// Who it is.
+    /// The digest of the principal.
     pub principal: PrincipalDigest,
     /// Changes whenever the entry does.
     pub generation: u64,
@@ -46,7 +46,7 @@ pub struct Alias {
 pub struct AliasPage {
     words: Mapping,
     reader: OwnedFd,
-    /// One writer at a time.
+    /// Locked while an entry is written.
     writing: Mutex<()>,
 }
 
@@ -75,7 +75,7 @@ impl AliasPage {
         self.reader.try_clone().during("handing out a page of aliases")
     }
 
-    /// Makes an entry stand for a principal.
+    /// Sets the principal of an entry.
     ///
     /// # Errors
     /// There is no such entry.
@@ -90,7 +90,7 @@ impl AliasPage {
         Ok(())
     }
 
-    /// Makes an entry stand for nobody, from this moment.
+    /// Revokes an entry, from this moment on.
     ///
     /// # Errors
     /// There is no such entry.
@@ -100,7 +100,7 @@ impl AliasPage {
         Ok(())
     }
 
-    /// Makes all entries stand for nobody: the process is dead, and what it left in queues is nobody's word.
+    /// Revokes all entries: the process is dead, and messages that it left in queues have no sender.
     pub fn revoke_all(&self) {
         let _alone = self.writing.lock();
         for index in 0..usize::from(ALIASES) {
@@ -149,7 +149,7 @@ impl AliasView {
         Ok(AliasView(Mapping::new(file, PAGE_BYTES, false).during("mapping a page of aliases")?))
     }
 
-    /// Who an entry stands for at this moment; nobody if it is not valid, is being changed, or does not exist.
+    /// The principal of an entry at this moment; nobody if the entry is not valid, is being changed, or does not exist.
     pub fn resolve(&self, index: u16) -> Option<Alias> {
         let base = place(index).ok()?;
         let generation = self.0.load(base);

@@ -3,7 +3,7 @@
 use crate::channel::packet::{self, Patience};
 use crate::error::{ComponentError, During, Result};
 use crate::kernel;
-use crate::ports::{Ports, Word};
+use crate::ports::{ComponentMessage, Ports};
 use crate::sandbox::{self, Orders, Wall};
 use crate::selfcheck;
 use crate::spawn::{ARGUMENT, REGIONS};
@@ -20,13 +20,13 @@ use std::time::Duration;
 /// How long a component waits for its supervisor to take its first word.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a component finds.
+/// What a component has when it begins.
 pub struct Context {
     /// The name it was started under.
     pub name: String,
     /// Its ports, regions and files.
     pub ports: Arc<Ports>,
-    /// What its plan says to it.
+    /// The configuration from the plan.
     pub configuration: Vec<u8>,
     /// Which run of the supervisor's components this is: no other had this number.
     pub run: u64,
@@ -73,7 +73,7 @@ pub fn run_if_component(table: &[(&str, Main)]) -> Option<ExitCode> {
 }
 
 fn begin(name: String, argument: &str, control: OwnedFd, main: Option<Main>) -> Result<(Context, Main)> {
-    let say = |word: &Word, files: &[OwnedFd]| {
+    let say = |word: &ComponentMessage, files: &[OwnedFd]| {
         let bytes = borsh::to_vec(word).expect("a vector takes everything");
         packet::send(control.as_fd(), &[&bytes], &packet::borrowed(files), Patience::of(PATIENCE))
             .map_err(|_| ComponentError::Disconnected("control".to_owned()))
@@ -88,12 +88,12 @@ fn begin(name: String, argument: &str, control: OwnedFd, main: Option<Main>) -> 
     let (listener, lacking, main) = match prepared() {
         Ok(prepared) => prepared,
         Err(error) => {
-            say(&Word::Failed(error.to_string()), &[])?;
+            say(&ComponentMessage::Failed(error.to_string()), &[])?;
             return Err(error);
         }
     };
     // The listener goes, and no copy stays: nobody answers for its own violations.
-    say(&Word::Guarded { lacking }, std::slice::from_ref(&listener))?;
+    say(&ComponentMessage::Guarded { lacking }, std::slice::from_ref(&listener))?;
     drop(listener);
     let ports = Ports::new(Some(control));
     let (configuration, run) = ports.wait_for_begin()?;

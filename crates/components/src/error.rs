@@ -1,4 +1,4 @@
-//! What can go wrong, by who is to blame: the system, the other end of a channel, or the caller.
+//! The errors, by who is to blame: the system, the other end of a channel, or the caller.
 
 use std::io;
 
@@ -8,9 +8,9 @@ pub enum ComponentError {
     /// The system refused something that a sandbox or the runtime needs.
     #[error("{what}: {source}")]
     System {
-        /// What was being done.
+        /// The action that failed.
         what: &'static str,
-        /// What the system said.
+        /// What the system reported.
         source: io::Error,
     },
     /// The sandbox would lack a wall that was asked for.
@@ -18,9 +18,9 @@ pub enum ComponentError {
         "the sandbox lacks {what} here ({reason}): allow it to be weaker explicitly, or run on a system that has it"
     )]
     SandboxLacks {
-        /// Which wall.
+        /// The wall that the system lacks.
         what: &'static str,
-        /// Why.
+        /// Why it cannot be put up.
         reason: String,
     },
     /// The sandbox was set up and does not hold.
@@ -29,17 +29,17 @@ pub enum ComponentError {
     /// A component could not be started.
     #[error("component {component} did not start: {reason}")]
     NotStarted {
-        /// Which.
+        /// The component's name.
         component: String,
-        /// Why.
+        /// Why it could not be started.
         reason: String,
     },
     /// A component is down and stays down.
     #[error("component {component} is down and stays down: {reason}")]
     Down {
-        /// Which.
+        /// The component's name.
         component: String,
-        /// Why.
+        /// Why it is down.
         reason: String,
     },
     /// No component of this name is in the program's table.
@@ -62,7 +62,7 @@ pub enum ComponentError {
         "the other end of channel {port} went away: it is unknown whether request {request} was carried out; ask again with the same number"
     )]
     UnknownWhetherDone {
-        /// Which channel.
+        /// The port of the channel.
         port: String,
         /// The request's number.
         request: u64,
@@ -70,27 +70,27 @@ pub enum ComponentError {
     /// The other end does not read, and its queue is full.
     #[error("the other end of channel {0} does not read what is sent to it")]
     PeerDoesNotRead(String),
-    /// Nothing came in time.
+    /// The deadline passed.
     #[error("nothing came over channel {0} in time")]
     TimedOut(String),
     /// A message is larger than the channel carries.
     #[error("a message of {bytes} bytes is larger than channel {port} carries ({bytes_max})")]
     TooLarge {
-        /// Which channel.
+        /// The port of the channel.
         port: String,
-        /// Its size.
+        /// The size of the message, in bytes.
         bytes: usize,
-        /// The most.
+        /// The largest size that the channel carries.
         bytes_max: usize,
     },
     /// More files are passed with one message than the channel allows.
     #[error("{count} files with one message are more than channel {port} carries ({count_max})")]
     TooManyFiles {
-        /// Which channel.
+        /// The port of the channel.
         port: String,
-        /// How many.
+        /// The number of files.
         count: usize,
-        /// The most.
+        /// The most that the channel carries.
         count_max: usize,
     },
     /// Too many requests wait for their answers.
@@ -99,35 +99,35 @@ pub enum ComponentError {
     /// The other end broke the rules of the channel.
     #[error("the other end of channel {port} broke its rules: {offence}")]
     PeerMisbehaved {
-        /// Which channel.
+        /// The port of the channel.
         port: String,
-        /// How.
+        /// How the peer broke the protocol.
         offence: &'static str,
     },
     /// The other end refused a request.
     #[error("channel {port}: refused: {refusal}")]
     Refused {
-        /// Which channel.
+        /// The port of the channel.
         port: String,
-        /// Why.
+        /// The peer's reason.
         refusal: crate::channel::Refusal,
     },
     /// Regions would take more memory than they may together.
     #[error("a region of {bytes} bytes does not fit: {bytes_used} of {bytes_max} bytes are taken")]
     RegionsFull {
-        /// Asked for.
+        /// Bytes that were asked for.
         bytes: u64,
-        /// Taken.
+        /// Bytes that regions take already.
         bytes_used: u64,
-        /// The most.
+        /// The most that regions may take.
         bytes_max: u64,
     },
-    /// A place outside a region.
+    /// A range outside of a region.
     #[error("{offset}+{length} is outside a region of {bytes} bytes, or the region was revoked")]
     OutsideRegion {
-        /// Where it begins.
+        /// Where the range begins, in bytes.
         offset: u64,
-        /// How much.
+        /// The length of the range.
         length: u64,
         /// The size of the region.
         bytes: u64,
@@ -135,14 +135,14 @@ pub enum ComponentError {
     /// An alias with an index that its table does not have.
     #[error("alias {index} is outside a table of {count} aliases")]
     NoSuchAlias {
-        /// Which.
+        /// The index that was used.
         index: u16,
-        /// How many there are.
+        /// The number of entries.
         count: u16,
     },
 }
 
-/// What functions here return.
+/// The result of this crate's functions.
 pub type Result<T> = std::result::Result<T, ComponentError>;
 
 /// Says what was being done when the system refused.

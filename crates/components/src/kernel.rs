@@ -14,9 +14,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Where a component finds its control channel.
+/// The descriptor of a component's control channel.
 pub(crate) const CONTROL: RawFd = 3;
-/// Where the program's file is while the child executes it.
+/// The descriptor of the program's file while the child executes it.
 const PROGRAM: RawFd = 4;
 
 /// libc's constant of this name overflows its type.
@@ -40,9 +40,9 @@ pub(crate) struct Recipe<'a> {
     pub control: BorrowedFd<'a>,
     /// A byte comes here when the identity may be taken on.
     pub go: BorrowedFd<'a>,
-    /// Where it comes from, which the child inherits and closes.
+    /// The writing end of the pipe, which the child inherits and closes.
     pub go_writer: BorrowedFd<'a>,
-    /// A failure is told here: a [`Step`] and an error number.
+    /// A failure is written here: a [`Step`] and an error number.
     pub report: BorrowedFd<'a>,
     /// The user and group to become.
     pub identity: u32,
@@ -52,7 +52,7 @@ pub(crate) struct Recipe<'a> {
     pub drop_groups: bool,
 }
 
-/// What the child was doing when it failed.
+/// The steps of the child, by the number that it reports when one fails.
 pub(crate) const STEPS: [&str; 6] = [
     "waiting for its identity",
     "giving up supplementary groups",
@@ -178,7 +178,7 @@ pub(crate) fn make_mount_read_only(mount: BorrowedFd) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Installs a filter of system calls in this thread, for good. What it decides by `SECCOMP_RET_USER_NOTIF` is told to
+/// Installs a filter of system calls in this thread, for good. What it decides by `SECCOMP_RET_USER_NOTIF` goes to
 /// the descriptor returned.
 pub(crate) fn install_filter(program: &[sock_filter]) -> io::Result<OwnedFd> {
     let filter = libc::sock_fprog {

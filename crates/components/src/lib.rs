@@ -35,19 +35,19 @@ mod supervisor;
 
 pub use alias::{ALIASES, Alias, AliasPage, AliasView, PrincipalDigest};
 pub use channel::{
-    Answer, Asker, BODY_BYTES_MAX, Bounds, Channel, Ended, FILES_MAX, HEADER_BYTES, Header, Kind, Packet,
-    Patience, Refusal, Reply, Request, Ticket,
+    Asker, BODY_BYTES_MAX, Bounds, Channel, Ended, FILES_MAX, HEADER_BYTES, Header, Kind, Packet, Patience,
+    ReceivedReply, Refusal, Reply, Request, Ticket,
 };
 pub use component::{Context, Main, run_if_component};
 pub use error::{ComponentError, Result};
 pub use listing::{ComponentListing, Listing, listings, runtime_directory, trusted_lines};
 pub use merged::Merged;
 pub use plan::{ChannelPlan, ComponentPlan, End, Plan, RegionGrant, Restart};
-pub use ports::{Order, Ports, Role, Word};
+pub use ports::{ComponentMessage, Ports, Role, SupervisorMessage};
 pub use region::{Access, Mapped, PAGE_BYTES, Region, Regions, View};
 pub use sandbox::{
-    Door, Profile, Wall, all_walls_are_required, call_name, permitted_calls, require_all_walls, weaker,
+    Permission, Profile, Wall, all_walls_are_required, call_name, permitted_calls, require_all_walls, weaker,
 };
-pub use selfcheck::{Checked, Expected, Verdict, attempt_names, selfcheck};
+pub use selfcheck::{Checked, ExpectedOutcome, Verdict, attempt_names, selfcheck};
 pub use spawn::{ARGUMENT, Program, USER_BASE};
 pub use supervisor::{Event, ProcessName, Supervisor};

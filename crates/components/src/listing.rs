@@ -1,10 +1,10 @@
-//! What runs, who may do what, and behind which walls: told to whoever asks, as JSON, over a socket of the same user.
+//! The listing of running components, their permissions and their walls: sent to whoever connects, as JSON, over a socket of the same user.
 
 use crate::error::{ComponentError, During, Result};
 use crate::ports::Role;
 use crate::region::Access;
 use crate::sandbox::{Profile, Wall, permitted_calls};
-use crate::supervisor::State;
+use crate::supervisor::SupervisorState;
 use rustix::event::{PollFd, PollFlags};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
@@ -25,7 +25,7 @@ const WAIT: Duration = Duration::from_secs(3);
 /// Lines of code by set of sources, made by `scripts/trusted-lines`.
 const TRUSTED_LINES: &str = include_str!("../trusted-lines.json");
 
-/// What one supervisor runs.
+/// The components of one supervisor.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Listing {
     /// The name of its plan.
@@ -49,13 +49,13 @@ pub struct ComponentListing {
     pub restarts: u32,
     /// The name of its process, never used again.
     pub process: Option<String>,
-    /// Its number on this system.
+    /// The process's number on this system.
     pub pid: Option<i32>,
-    /// Its user on this system.
+    /// The user on this system that it runs as.
     pub uid: Option<u32>,
-    /// What it may ask of the kernel.
+    /// The permissions and limits.
     pub profile: Profile,
-    /// The same, as system calls.
+    /// The permitted system calls, by name.
     pub calls: Vec<String>,
     /// Walls that it was started without.
     pub lacking: Vec<Wall>,
@@ -65,31 +65,31 @@ pub struct ComponentListing {
     pub regions: Vec<RegionListing>,
     /// Open files it was handed.
     pub files: Vec<String>,
-    /// What it checks.
+    /// What the component checks, for people.
     pub guards: Vec<String>,
-    /// Its lines of code, if its sources are a set that is counted.
+    /// The lines of code, if its sources are a set that is counted.
     pub lines: Option<u64>,
 }
 
 /// One end of a channel.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ChannelListing {
-    /// What its holder calls it.
+    /// The name of the port.
     pub port: String,
-    /// What its holder may do.
+    /// Whether its holder asks or serves.
     pub role: Role,
-    /// Who is at the other end; none: the supervising process.
+    /// The component at the other end; `None`: the supervising process.
     pub peer: Option<String>,
 }
 
 /// A region as one component holds it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct RegionListing {
-    /// What its holder calls it.
+    /// The name that its holder has for it.
     pub name: String,
-    /// What its holder may do.
+    /// The access that its holder has.
     pub access: Access,
-    /// Its size.
+    /// The size in bytes.
     pub bytes: u64,
 }
 
@@ -101,7 +101,7 @@ impl Listing {
         walls.into_iter().collect()
     }
 
-    pub(crate) fn of(state: &State) -> Listing {
+    pub(crate) fn of(state: &SupervisorState) -> Listing {
         let lines = trusted_lines();
         let components = state.slots.iter().map(|slot| {
             let plan = &slot.plan;
@@ -157,7 +157,7 @@ pub fn trusted_lines() -> BTreeMap<String, u64> {
     serde_json::from_str(TRUSTED_LINES).expect("scripts/trusted-lines writes a map")
 }
 
-/// Where supervisors of this user can be asked.
+/// The directory with the sockets of this user's supervisors.
 pub fn runtime_directory() -> PathBuf {
     let named = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_absolute());
     match named {
@@ -182,7 +182,7 @@ impl Socket {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory).during(what)?;
         let owner = geteuid().as_raw();
         let about = std::fs::symlink_metadata(&directory).during(what)?;
-        // In /tmp somebody else may have been first.
+        // In /tmp somebody else may have made the directory first.
         let above = directory.parent().unwrap_or(&directory);
         let is_safe = std::fs::symlink_metadata(above)
             .is_ok_and(|above| above.is_dir() && [owner, 0].contains(&above.uid()));
@@ -214,7 +214,7 @@ impl Socket {
                     socket_peercred(&stream).is_ok_and(|peer| peer.uid == geteuid() || peer.uid.is_root());
                 let in_time = stream.set_write_timeout(Some(WAIT)).is_ok();
                 if let (true, true, Ok(bytes)) = (trusted, in_time, serde_json::to_vec(&listing())) {
-                    // Who went away does not want it.
+                    // The reader may have gone away.
                     let _ = stream.write_all(&bytes);
                 }
             }
@@ -231,7 +231,7 @@ impl Drop for Socket {
     }
 }
 
-/// What all supervisors of this user run. Sockets that nobody answers at are left by dead ones, and are removed.
+/// The listings of all supervisors of this user. Sockets that nobody answers at are left by dead ones, and are removed.
 ///
 /// # Errors
 /// The directory cannot be read.

@@ -6,7 +6,7 @@
 //! component's own thread starts it and then waits; its answers are worked out on the thread of who asks.
 
 use crate::alias::{AliasPage, AliasView};
-use crate::channel::{Answer, Bounds, Patience, Raw, Refusal, Request};
+use crate::channel::{Bounds, Patience, Raw, Refusal, Reply, Request};
 use crate::component::{Context, Main};
 use crate::error::{ComponentError, During, Result};
 use crate::plan::{ComponentPlan, Plan};
@@ -18,13 +18,13 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// What answers when a component is called.
-pub(crate) type Handler = Arc<dyn Fn(Request) -> Answer + Send + Sync>;
+/// Handles calls to a component.
+pub(crate) type Handler = Arc<dyn Fn(Request) -> Reply + Send + Sync>;
 
 /// A channel that is a call.
 pub(crate) struct Call {
     to: Arc<Ports>,
-    /// What who answers calls the channel.
+    /// The name of the port at the component that is called.
     port: String,
     asks: AliasView,
     serves: AliasView,
@@ -76,7 +76,7 @@ impl Merged {
     ///
     /// # Errors
     /// The plan does not hold together, or the system has no memory or threads left.
-    pub fn start(table: &[(&str, Main)], plan: Plan, told: impl Fn(Event)) -> Result<Merged> {
+    pub fn start(table: &[(&str, Main)], plan: Plan, listener: impl Fn(Event)) -> Result<Merged> {
         plan.check()?;
         let mut realm = [0; 16];
         getrandom::fill(&mut realm).map_err(|error| ComponentError::System {
@@ -102,7 +102,7 @@ impl Merged {
                 views.insert(grant.name, Arc::new(view));
             }
             let ports = Ports::merged(run, views, files);
-            told(Event::Starting {
+            listener(Event::Starting {
                 component: &name,
                 process,
                 pid: rustix::process::getpid().as_raw_nonzero().get(),
@@ -210,9 +210,9 @@ mod tests {
         if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
-    type Said = (Vec<u8>, [u8; 32]);
+    type EchoReply = (Vec<u8>, [u8; 32]);
 
-    fn start() -> (Merged, Asker<Vec<u8>, Said>) {
+    fn start() -> (Merged, Asker<Vec<u8>, EchoReply>) {
         let plan = Plan {
             name: "merged".to_owned(),
             components: ["front", "back"].map(|name| ComponentPlan::new(name, Profile::default())).into(),

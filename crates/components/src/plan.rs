@@ -1,10 +1,10 @@
-//! What is to run, and who may speak with whom: said before anything is started, and checked as a whole.
+//! The plan: what is to run, and over which channels; made before anything is started, and checked as a whole.
 
 use crate::channel::Bounds;
 use crate::error::{ComponentError, Result};
 use crate::ports::Role;
 use crate::region::{Access, Region};
-use crate::sandbox::{Door, Profile};
+use crate::sandbox::{Permission, Profile};
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use std::time::Duration;
 /// A set of components and the channels between them.
 #[derive(Default)]
 pub struct Plan {
-    /// What it is called in listings.
+    /// The name of the plan in listings.
     pub name: String,
-    /// In the order in which they begin.
+    /// The components, in the order in which they begin.
     pub components: Vec<ComponentPlan>,
     /// All channels there will be. What is not here cannot be said.
     pub channels: Vec<ChannelPlan>,
@@ -23,23 +23,23 @@ pub struct Plan {
 
 /// One component.
 pub struct ComponentPlan {
-    /// What it is called; unique in its plan.
+    /// The name of the component, unique in its plan.
     pub name: String,
     /// Its name in the program's table.
     pub program: String,
-    /// What it may ask of the kernel.
+    /// The permissions and limits.
     pub profile: Profile,
-    /// What it is told when it begins. Not secret from who may read its memory: host root.
+    /// Its configuration, which it gets when it begins. Not secret from root of the host, who can read its memory.
     pub configuration: Vec<u8>,
     /// Regions it holds from the beginning.
     pub regions: Vec<RegionGrant>,
     /// Open files that it holds, by name: a session with FUSE, a device, a socket.
     pub files: Vec<(String, OwnedFd)>,
-    /// What it checks before it acts, in words, for listings.
+    /// What the component checks before it acts, in words, for listings.
     pub guards: Vec<String>,
-    /// Its entry in the table of lines of code, for listings.
+    /// The name of its set of sources in the table of lines of code, for listings.
     pub source: Option<String>,
-    /// What happens when it crashes.
+    /// Whether and how often it is restarted after a crash.
     pub restart: Restart,
 }
 
@@ -63,22 +63,22 @@ impl ComponentPlan {
 /// A region, as one component may use it.
 #[derive(Clone)]
 pub struct RegionGrant {
-    /// What the component calls it.
+    /// The name that the component has for it.
     pub name: String,
-    /// Which.
+    /// The region.
     pub region: Arc<Region>,
-    /// How.
+    /// The access that the component gets.
     pub access: Access,
 }
 
 /// A channel: the privilege of one end to ask the other.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChannelPlan {
-    /// Who asks.
+    /// The end that sends requests.
     pub asks: End,
-    /// Who answers.
+    /// The end that serves them.
     pub serves: End,
-    /// What it carries at most.
+    /// The bounds of its messages.
     pub bounds: Bounds,
 }
 
@@ -96,9 +96,9 @@ impl ChannelPlan {
 /// One end of a channel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct End {
-    /// Whose; `None`: the process that supervises.
+    /// The component; `None`: the process that supervises.
     pub component: Option<String>,
-    /// What that one calls it.
+    /// The name of the port at that component.
     pub port: String,
 }
 
@@ -114,12 +114,12 @@ impl End {
     }
 }
 
-/// What happens when a component crashes. One that ends by itself, with success, is done and is not started anew.
+/// How often a component is restarted after crashes. One that ends by itself, with success, is not restarted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Restart {
     /// How often it is started anew within `window`; once more, and it stays down.
     pub times_max: u32,
-    /// The window.
+    /// The time in which so many restarts are allowed.
     pub window: Duration,
     /// How long the first new start waits. Each further one within the window waits twice as long.
     pub wait: Duration,
@@ -132,7 +132,7 @@ impl Default for Restart {
 }
 
 impl Restart {
-    /// A crash is the end.
+    /// A component that crashes stays down.
     pub const NEVER: Restart = Restart { times_max: 0, window: Duration::ZERO, wait: Duration::ZERO };
 
     /// How long start number `times` within the window waits, counted from zero.
@@ -154,8 +154,11 @@ impl Plan {
             if !names.insert(&component.name) {
                 return wrong(format!("two components are called {}", component.name));
             }
-            if component.profile.threads_max > 1 && !component.profile.has(Door::Threads) {
-                return wrong(format!("{} may have threads but lacks the door for them", component.name));
+            if component.profile.threads_max > 1 && !component.profile.has(Permission::Threads) {
+                return wrong(format!(
+                    "{} may have threads but lacks the permission for them",
+                    component.name
+                ));
             }
         }
         let mut ports = BTreeSet::new();

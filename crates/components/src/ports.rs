@@ -1,11 +1,11 @@
-//! What a process holds: its ports, regions and files by name, as the runtime hands them out.
+//! The ports, regions and files of a process by name, as the runtime hands them out.
 //!
 //! A component gets them over its control channel, which is also how a new end of a channel arrives when the component
 //! at the other end was started anew. The supervisor's own process may hold ends as well; it gets them directly. Only
 //! the supervisor holds the other end of a control channel, so what comes over it is believed.
 
 use crate::channel::packet::{self, PacketError};
-use crate::channel::{Answer, Asker, Bounds, Channel, Ended, Patience, Request};
+use crate::channel::{Asker, Bounds, Channel, Ended, Patience, Reply, Request};
 use crate::error::{ComponentError, Result};
 use crate::merged::{Call, Handler};
 use crate::region::{Access, View};
@@ -22,22 +22,22 @@ pub(crate) const CONTROL_BYTES_MAX: usize = 32 << 10;
 /// How long one thread waits for control messages before it lets another look.
 const SLICE: Duration = Duration::from_millis(20);
 
-/// What one may do with an end of a channel.
+/// Which side of a channel an end is.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize, serde::Serialize, serde::Deserialize,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
-    /// It asks.
+    /// This end sends requests.
     Asks,
-    /// It answers.
+    /// This end serves requests.
     Serves,
 }
 
-/// From the supervisor to a component. Public, as [`Word`], so that tests can speak it as an enemy.
+/// From the supervisor to a component. Public, as [`ComponentMessage`], so that tests can speak it as an enemy.
 #[allow(missing_docs, reason = "what a field is, the sentence of its message says")]
 #[derive(Debug, BorshSerialize, BorshDeserialize)]
-pub enum Order {
+pub enum SupervisorMessage {
     /// A port that the component has, before or without a channel.
     Port { port: String, role: Role },
     /// An end of a channel, and the page of the other's aliases: two files.
@@ -48,46 +48,46 @@ pub enum Order {
     Region { name: String, access: Access, bytes: u64 },
     /// A view that is no longer the component's.
     Withdraw { name: String },
-    /// Something open: one file.
+    /// An open file: one descriptor.
     File { name: String },
     /// Everything was handed out: begin. The component's configuration, and a number no run before has used.
     Begin { configuration: Vec<u8>, run: u64 },
-    /// End.
+    /// The component is to end.
     Stop,
 }
 
 /// From a component to the supervisor.
 #[derive(Debug, BorshSerialize, BorshDeserialize)]
-pub enum Word {
-    /// It is in its sandbox: one file, the listener for violations.
+pub enum ComponentMessage {
+    /// The component is in its sandbox: one file, the listener for violations.
     Guarded {
-        /// Walls that it is without.
+        /// Walls that the sandbox lacks.
         lacking: Vec<Wall>,
     },
-    /// It could not shut itself in, and runs nothing.
+    /// The component could not shut itself in, and runs nothing.
     Failed(String),
 }
 
 struct Port {
     role: Role,
     generation: u64,
-    /// None while the component at the other end is not up for the first time.
+    /// `None` until the component at the other end has come up for the first time.
     channel: Option<Arc<Channel>>,
-    /// Nobody will be at the other end any more: there is nothing to wait for.
+    /// Set if nobody will be at the other end any more, so that there is nothing to wait for.
     is_gone: bool,
 }
 
 #[derive(Default)]
-struct Held {
+struct PortTable {
     ports: BTreeMap<String, Port>,
     regions: BTreeMap<String, Arc<View>>,
     files: BTreeMap<String, OwnedFd>,
-    /// Of a component without a process of its own: whom it asks by calling, and what answers when it is called.
+    /// For a component without a process of its own: the components that it calls, by port.
     calls: BTreeMap<String, Arc<Call>>,
     handler: Option<Handler>,
     begun: Option<(Vec<u8>, u64)>,
     stopping: bool,
-    /// Grows with every change.
+    /// Grows with every change of the table, so that threads that wait notice it.
     version: u64,
 }
 
@@ -95,74 +95,75 @@ struct Held {
 pub struct Ports {
     control: Option<OwnedFd>,
     is_merged: bool,
-    /// Held while receiving from `control`.
+    /// Locked while receiving from `control`.
     receiving: Mutex<Vec<u8>>,
-    held: Mutex<Held>,
+    table: Mutex<PortTable>,
     changed: Condvar,
 }
 
 impl Ports {
     pub(crate) fn new(control: Option<OwnedFd>) -> Arc<Ports> {
         let receiving = Mutex::new(vec![0; if control.is_some() { CONTROL_BYTES_MAX } else { 0 }]);
-        let (held, changed) = (Mutex::default(), Condvar::new());
-        Arc::new(Ports { control, is_merged: false, receiving, held, changed })
+        let (table, changed) = (Mutex::default(), Condvar::new());
+        Arc::new(Ports { control, is_merged: false, receiving, table, changed })
     }
 
-    /// Of a component that has no process of its own ([`crate::Merged`]).
+    /// The ports of a component that has no process of its own ([`crate::Merged`]).
     pub(crate) fn merged(
         run: u64,
         regions: BTreeMap<String, Arc<View>>,
         files: Vec<(String, OwnedFd)>,
     ) -> Arc<Ports> {
         let files = files.into_iter().collect();
-        let held = Mutex::new(Held { begun: Some((Vec::new(), run)), regions, files, ..Held::default() });
+        let table =
+            Mutex::new(PortTable { begun: Some((Vec::new(), run)), regions, files, ..PortTable::default() });
         let (receiving, changed) = (Mutex::default(), Condvar::new());
-        Arc::new(Ports { control: None, is_merged: true, receiving, held, changed })
+        Arc::new(Ports { control: None, is_merged: true, receiving, table, changed })
     }
 
     pub(crate) fn connect(&self, port: &str, call: Call) {
-        self.held.lock().calls.insert(port.to_owned(), Arc::new(call));
+        self.table.lock().calls.insert(port.to_owned(), Arc::new(call));
     }
 
-    /// What answers when this component is called; waits until there is something.
+    /// The handler of calls to this component; waits until there is one.
     pub(crate) fn handler(&self, port: &str, patience: Patience) -> Result<Handler> {
-        let mut held = self.held.lock();
+        let mut table = self.table.lock();
         loop {
             let left = patience.left();
-            match &held.handler {
+            match &table.handler {
                 Some(handler) => return Ok(Arc::clone(handler)),
-                None if held.stopping || left.is_some_and(|left| left.is_zero()) => {
+                None if table.stopping || left.is_some_and(|left| left.is_zero()) => {
                     return Err(ComponentError::Disconnected(port.to_owned()));
                 }
-                None => self.changed.wait_for(&mut held, left.map_or(SLICE, |left| left.min(SLICE))),
+                None => self.changed.wait_for(&mut table, left.map_or(SLICE, |left| left.min(SLICE))),
             };
         }
     }
 
-    /// Answers calls until the end.
+    /// Serves calls until the component is stopped.
     fn serve_calls(&self, handler: Handler) -> Ended {
-        let mut held = self.held.lock();
-        held.handler = Some(handler);
+        let mut table = self.table.lock();
+        table.handler = Some(handler);
         self.changed.notify_all();
-        while !held.stopping {
-            self.changed.wait(&mut held);
+        while !table.stopping {
+            self.changed.wait(&mut table);
         }
-        // What it holds goes with it: others' ports among them.
-        let gone = (held.handler.take(), std::mem::take(&mut held.calls));
-        drop(held);
+        // What the component holds goes with it, others' ports among them.
+        let gone = (table.handler.take(), std::mem::take(&mut table.calls));
+        drop(table);
         drop(gone);
         Ended::Stopped
     }
 
     /// Answers requests with so many threads, by something that needs nothing else of the caller's: so it can also be
-    /// called where several components share a process. More than one thread needs [`crate::Door::Threads`].
+    /// called where several components share a process. More than one thread needs [`crate::Permission::Threads`].
     ///
     /// # Errors
     /// The system fails; never something a peer does.
     pub fn serve_owned(
         &self,
         threads: usize,
-        answer: impl Fn(Request) -> Answer + Send + Sync + 'static,
+        answer: impl Fn(Request) -> Reply + Send + Sync + 'static,
     ) -> Result<Ended> {
         match self.is_merged {
             true => Ok(self.serve_calls(Arc::new(answer))),
@@ -170,7 +171,7 @@ impl Ports {
         }
     }
 
-    /// Ends this component by its own wish, from any of its threads: its process, where it has one of its own.
+    /// Ends this component on its own account, from any of its threads: its process, where it has one of its own.
     pub fn end(&self, code: i32) {
         match self.is_merged {
             true => self.stop(),
@@ -190,13 +191,13 @@ impl Ports {
         self: &Arc<Ports>,
         port: &str,
     ) -> Result<Asker<Q, A>> {
-        let held = self.held.lock();
+        let table = self.table.lock();
         // Numbers of different runs differ, so that the asked does not take a new request for a repetition.
-        let first = held.begun.as_ref().map_or(0, |(_, run)| *run) << 40;
-        if let Some(call) = held.calls.get(port) {
+        let first = table.begun.as_ref().map_or(0, |(_, run)| *run) << 40;
+        if let Some(call) = table.calls.get(port) {
             return Ok(Asker::new(port, Arc::clone(self), Some(Arc::clone(call)), first));
         }
-        match held.ports.get(port) {
+        match table.ports.get(port) {
             Some(known) if known.role == Role::Asks => Ok(Asker::new(port, Arc::clone(self), None, first)),
             _ => Err(ComponentError::NoSuchPort(port.to_owned())),
         }
@@ -204,8 +205,8 @@ impl Ports {
 
     /// The names of the ports with a role.
     pub fn names(&self, role: Role) -> Vec<String> {
-        let held = self.held.lock();
-        held.ports.iter().filter(|(_, port)| port.role == role).map(|(name, _)| name.clone()).collect()
+        let table = self.table.lock();
+        table.ports.iter().filter(|(_, port)| port.role == role).map(|(name, _)| name.clone()).collect()
     }
 
     /// A region that was handed out.
@@ -213,13 +214,13 @@ impl Ports {
     /// # Errors
     /// There is none of this name.
     pub fn region(&self, name: &str) -> Result<Arc<View>> {
-        let held = self.held.lock();
-        held.regions.get(name).cloned().ok_or_else(|| ComponentError::NoSuchRegion(name.to_owned()))
+        let table = self.table.lock();
+        table.regions.get(name).cloned().ok_or_else(|| ComponentError::NoSuchRegion(name.to_owned()))
     }
 
     /// Takes a file that was handed out.
     pub fn take_file(&self, name: &str) -> Option<OwnedFd> {
-        self.held.lock().files.remove(name)
+        self.table.lock().files.remove(name)
     }
 
     /// The channel of a port as it is now, for a process with a loop of its own.
@@ -230,7 +231,7 @@ impl Ports {
         self.channel_after(port, 0, Patience::Never).map(|(_, channel)| channel)
     }
 
-    /// What becomes readable when there are orders, for a process with a loop of its own; none in the supervisor's.
+    /// The descriptor that becomes readable when the supervisor sent a message, for a process with a loop of its own; `None` in the supervisor's.
     pub fn orders(&self) -> Option<BorrowedFd<'_>> {
         self.control()
     }
@@ -250,17 +251,17 @@ impl Ports {
 
     /// Whether the supervisor asked for the end.
     pub fn is_stopping(&self) -> bool {
-        self.held.lock().stopping
+        self.table.lock().stopping
     }
 
     /// Grows with every port that is handed out.
     pub(crate) fn version(&self) -> u64 {
-        self.held.lock().version
+        self.table.lock().version
     }
 
     pub(crate) fn serving(&self) -> Vec<(String, u64, Arc<Channel>)> {
-        let held = self.held.lock();
-        let served = held.ports.iter().filter(|(_, port)| port.role == Role::Serves);
+        let table = self.table.lock();
+        let served = table.ports.iter().filter(|(_, port)| port.role == Role::Serves);
         served
             .filter_map(|(name, port)| Some((name.clone(), port.generation, port.channel.clone()?)))
             .collect()
@@ -274,12 +275,12 @@ impl Ports {
         patience: Patience,
     ) -> Result<(u64, Arc<Channel>)> {
         loop {
-            let mut held = self.held.lock();
-            match held.ports.get(port) {
+            let mut table = self.table.lock();
+            match table.ports.get(port) {
                 Some(Port { channel: Some(channel), generation: newer, .. }) if *newer > generation => {
                     return Ok((*newer, Arc::clone(channel)));
                 }
-                Some(port) if !held.stopping && !port.is_gone => {}
+                Some(port) if !table.stopping && !port.is_gone => {}
                 Some(_) => return Err(ComponentError::Disconnected(port.to_owned())),
                 None => return Err(ComponentError::NoSuchPort(port.to_owned())),
             }
@@ -289,10 +290,10 @@ impl Ports {
             }
             let slice = left.map_or(SLICE, |left| left.min(SLICE));
             if self.control.is_none() {
-                self.changed.wait_for(&mut held, slice);
+                self.changed.wait_for(&mut table, slice);
                 continue;
             }
-            drop(held);
+            drop(table);
             self.take_orders(Patience::of(slice))?;
         }
     }
@@ -300,7 +301,7 @@ impl Ports {
     /// Waits until everything was handed out; returns the configuration and the number of the run.
     pub(crate) fn wait_for_begin(&self) -> Result<(Vec<u8>, u64)> {
         loop {
-            if let Some(begun) = self.held.lock().begun.clone() {
+            if let Some(begun) = self.table.lock().begun.clone() {
                 return Ok(begun);
             }
             self.take_orders(Patience::Forever)?;
@@ -322,7 +323,7 @@ impl Ports {
         let mut patience = patience;
         loop {
             match packet::receive(control, &mut buffer, packet::FILES_MAX, patience) {
-                Ok((bytes, files)) => self.obey(&buffer[..bytes], files)?,
+                Ok((bytes, files)) => self.apply(&buffer[..bytes], files)?,
                 Err(PacketError::Late) => return Ok(()),
                 Err(PacketError::Gone) => return Err(ComponentError::Disconnected("control".to_owned())),
                 Err(PacketError::System(source)) => {
@@ -334,62 +335,64 @@ impl Ports {
         }
     }
 
-    fn obey(&self, bytes: &[u8], files: Vec<OwnedFd>) -> Result<()> {
-        let order: Order = borsh::from_slice(bytes).map_err(|_| misunderstood())?;
+    fn apply(&self, bytes: &[u8], files: Vec<OwnedFd>) -> Result<()> {
+        let order: SupervisorMessage = borsh::from_slice(bytes).map_err(|_| misunderstood())?;
         let mut files = files.into_iter();
         let mut file = || files.next().ok_or_else(misunderstood);
         match order {
-            Order::Port { port, role } => self.declare(&port, role),
-            Order::Attach { port, role, generation, bounds } => {
+            SupervisorMessage::Port { port, role } => self.declare(&port, role),
+            SupervisorMessage::Attach { port, role, generation, bounds } => {
                 let (socket, page) = (file()?, file()?);
                 self.attach(role, generation, Channel::new(&port, socket, &page, bounds)?);
             }
-            Order::Gone { port } => self.gone(&port),
-            Order::Region { name, access, bytes } => {
+            SupervisorMessage::Gone { port } => self.mark_gone(&port),
+            SupervisorMessage::Region { name, access, bytes } => {
                 let view = View::new(file()?, access, bytes);
-                self.held.lock().regions.insert(name, Arc::new(view));
+                self.table.lock().regions.insert(name, Arc::new(view));
             }
-            Order::Withdraw { name } => {
-                self.held.lock().regions.remove(&name);
+            SupervisorMessage::Withdraw { name } => {
+                self.table.lock().regions.remove(&name);
             }
-            Order::File { name } => {
+            SupervisorMessage::File { name } => {
                 let file = file()?;
-                self.held.lock().files.insert(name, file);
+                self.table.lock().files.insert(name, file);
             }
-            Order::Begin { configuration, run } => self.held.lock().begun = Some((configuration, run)),
-            Order::Stop => {
-                self.held.lock().stopping = true;
+            SupervisorMessage::Begin { configuration, run } => {
+                self.table.lock().begun = Some((configuration, run))
+            }
+            SupervisorMessage::Stop => {
+                self.table.lock().stopping = true;
                 self.changed.notify_all();
             }
         }
         Ok(())
     }
 
-    /// Makes a port known that has no channel yet.
+    /// Adds a port that has no channel yet.
     pub(crate) fn declare(&self, port: &str, role: Role) {
         let port_of = || Port { role, generation: 0, channel: None, is_gone: false };
-        self.held.lock().ports.entry(port.to_owned()).or_insert_with(port_of);
+        self.table.lock().ports.entry(port.to_owned()).or_insert_with(port_of);
     }
 
     /// Puts a channel in the place of the one of the same name.
     pub(crate) fn attach(&self, role: Role, generation: u64, channel: Channel) {
-        let mut held = self.held.lock();
+        let mut table = self.table.lock();
         let name = channel.port().to_owned();
-        held.ports.insert(name, Port { role, generation, channel: Some(Arc::new(channel)), is_gone: false });
-        held.version += 1;
+        table.ports.insert(name, Port { role, generation, channel: Some(Arc::new(channel)), is_gone: false });
+        table.version += 1;
         self.changed.notify_all();
     }
 
-    /// Whoever waits for the other end of a port waits no longer.
-    pub(crate) fn gone(&self, port: &str) {
-        if let Some(port) = self.held.lock().ports.get_mut(port) {
+    /// Marks that the other end of a port will not come back, so that nobody waits for it.
+    pub(crate) fn mark_gone(&self, port: &str) {
+        if let Some(port) = self.table.lock().ports.get_mut(port) {
             port.is_gone = true;
         }
         self.changed.notify_all();
     }
 
     pub(crate) fn stop(&self) {
-        self.held.lock().stopping = true;
+        self.table.lock().stopping = true;
         self.changed.notify_all();
     }
 }

@@ -33,17 +33,17 @@ pub const PAGE_BYTES: u64 = 4096;
 /// Most revoked files that are watched for being filled again by who still holds them.
 const REVOKED_MAX: usize = 1024;
 
-/// What a view lets its holder do.
+/// The access that a view gives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Access {
-    /// Read.
+    /// Reading only.
     ReadOnly,
-    /// Read and write.
+    /// Reading and writing.
     ReadWrite,
 }
 
-/// Where regions are made, and how much they take together.
+/// Makes regions, and bounds the bytes that they take together.
 pub struct Regions {
     writable: OwnedFd,
     readable: OwnedFd,
@@ -87,7 +87,9 @@ impl Regions {
             }
         }
         match self.file(rounded) {
-            Ok(place) => Ok(Region { regions: Arc::clone(self), bytes: rounded, place: Mutex::new(place) }),
+            Ok(current) => {
+                Ok(Region { regions: Arc::clone(self), bytes: rounded, current: Mutex::new(current) })
+            }
             Err(error) => {
                 *self.bytes_used.lock() -= rounded;
                 Err(error)
@@ -100,33 +102,33 @@ impl Regions {
         *self.bytes_used.lock()
     }
 
-    fn file(&self, bytes: u64) -> Result<Place> {
+    fn file(&self, bytes: u64) -> Result<RegionFile> {
         let what = "making a region";
         let name = self.next.fetch_add(1, Ordering::Relaxed).to_string();
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = openat(&self.writable, &name, flags, Mode::RUSR | Mode::WUSR).during(what)?;
-        let place = Place { name, file, was_writable: false };
-        if let Err(error) = ftruncate(&place.file, bytes) {
-            self.remove(place);
+        let current = RegionFile { name, file, was_writable: false };
+        if let Err(error) = ftruncate(&current.file, bytes) {
+            self.remove(current);
             return Err(error).during(what);
         }
-        Ok(place)
+        Ok(current)
     }
 
-    /// Takes a file away from everybody who has it.
-    fn remove(&self, place: Place) {
+    /// Empties and removes a file, so that everybody who has it open loses its content.
+    fn remove(&self, current: RegionFile) {
         // Neither can fail for a file and a name of ours; if one did, the bound on the tmpfs still holds.
-        let _ = ftruncate(&place.file, 0);
-        let _ = unlinkat(&self.writable, &place.name, AtFlags::empty());
-        // What nobody can fill again needs no watching, and no descriptor.
-        if !place.was_writable {
+        let _ = ftruncate(&current.file, 0);
+        let _ = unlinkat(&self.writable, &current.name, AtFlags::empty());
+        // A file that nobody can fill again needs no watching, and no descriptor.
+        if !current.was_writable {
             return;
         }
         let mut revoked = self.revoked.lock();
         if revoked.len() == REVOKED_MAX {
             revoked.pop_front();
         }
-        revoked.push_back(place.file);
+        revoked.push_back(current.file);
     }
 
     /// Empties revoked files that somebody who still holds a writable view has filled again.
@@ -140,10 +142,10 @@ impl Regions {
 }
 
 /// The file that holds a region at present.
-struct Place {
+struct RegionFile {
     name: String,
     file: OwnedFd,
-    /// Somebody was given a view that writes.
+    /// Whether a writable view was handed out.
     was_writable: bool,
 }
 
@@ -151,7 +153,7 @@ struct Place {
 pub struct Region {
     regions: Arc<Regions>,
     bytes: u64,
-    place: Mutex<Place>,
+    current: Mutex<RegionFile>,
 }
 
 impl Region {
@@ -165,13 +167,13 @@ impl Region {
     /// # Errors
     /// No descriptor is left.
     pub fn view(&self, access: Access) -> Result<OwnedFd> {
-        let mut place = self.place.lock();
-        place.was_writable |= access == Access::ReadWrite;
+        let mut current = self.current.lock();
+        current.was_writable |= access == Access::ReadWrite;
         let (mount, flags) = match access {
             Access::ReadOnly => (&self.regions.readable, OFlags::RDONLY),
             Access::ReadWrite => (&self.regions.writable, OFlags::RDWR),
         };
-        openat(mount, &place.name, flags | OFlags::CLOEXEC, Mode::empty())
+        openat(mount, &current.name, flags | OFlags::CLOEXEC, Mode::empty())
             .during("opening a view of a region")
     }
 
@@ -180,7 +182,7 @@ impl Region {
     /// # Errors
     /// It is outside.
     pub fn read_at(&self, offset: u64, target: &mut [u8]) -> Result<()> {
-        read_at(&self.place.lock().file, self.bytes, offset, target)
+        read_at(&self.current.lock().file, self.bytes, offset, target)
     }
 
     /// Writes a part.
@@ -188,7 +190,7 @@ impl Region {
     /// # Errors
     /// It is outside.
     pub fn write_at(&self, offset: u64, source: &[u8]) -> Result<()> {
-        write_at(&self.place.lock().file, self.bytes, offset, source)
+        write_at(&self.current.lock().file, self.bytes, offset, source)
     }
 
     /// Gives the memory of a page back; it reads as zeros for everybody.
@@ -200,23 +202,23 @@ impl Region {
         let outside =
             ComponentError::OutsideRegion { offset: u64::MAX, length: PAGE_BYTES, bytes: self.bytes };
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        fallocate(&self.place.lock().file, flags, offset.ok_or(outside)?, PAGE_BYTES)
+        fallocate(&self.current.lock().file, flags, offset.ok_or(outside)?, PAGE_BYTES)
             .during("emptying a page")
     }
 
-    /// Takes the region away from everybody who has a view of it. What it holds stays, for new views.
+    /// Revokes all views of the region. Its content stays, for new views.
     ///
     /// # Errors
     /// There is no memory for a copy. Nothing is changed then.
     pub fn revoke(&self) -> Result<()> {
         self.regions.sweep();
         let fresh = self.regions.file(self.bytes)?;
-        let mut place = self.place.lock();
-        if let Err(error) = copy(&place.file, &fresh.file, self.bytes) {
+        let mut current = self.current.lock();
+        if let Err(error) = copy(&current.file, &fresh.file, self.bytes) {
             self.regions.remove(fresh);
             return Err(error);
         }
-        let old = std::mem::replace(&mut *place, fresh);
+        let old = std::mem::replace(&mut *current, fresh);
         self.regions.remove(old);
         Ok(())
     }
@@ -224,12 +226,12 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        let place = self.place.get_mut();
-        let (name, was_writable) = (std::mem::take(&mut place.name), place.was_writable);
-        if let Ok(file) = place.file.try_clone() {
-            self.regions.remove(Place { name, file, was_writable });
+        let current = self.current.get_mut();
+        let (name, was_writable) = (std::mem::take(&mut current.name), current.was_writable);
+        if let Ok(file) = current.file.try_clone() {
+            self.regions.remove(RegionFile { name, file, was_writable });
         } else {
-            let _ = ftruncate(&self.place.get_mut().file, 0);
+            let _ = ftruncate(&self.current.get_mut().file, 0);
             let _ = unlinkat(&self.regions.writable, &name, AtFlags::empty());
         }
         *self.regions.bytes_used.lock() -= self.bytes;
@@ -276,7 +278,7 @@ fn read_at(file: &OwnedFd, bytes: u64, offset: u64, target: &mut [u8]) -> Result
     let mut done = 0;
     while done < target.len() {
         match rustix::io::pread(file, &mut target[done..], offset + done as u64) {
-            // It was truncated: revoked.
+            // The file was truncated: the region is revoked.
             Ok(0) => return Err(outside(bytes, offset, target.len())),
             Ok(read) => done += read,
             Err(Errno::INTR) => {}
@@ -314,7 +316,7 @@ impl View {
         View { file, access, bytes }
     }
 
-    /// What it lets one do.
+    /// The access that this view gives.
     pub fn access(&self) -> Access {
         self.access
     }
@@ -360,8 +362,8 @@ impl Mapped {
     /// # Errors
     /// It is outside.
     pub fn read_at(&self, offset: u64, target: &mut [u8]) -> Result<()> {
-        let place = usize::try_from(offset).unwrap_or(usize::MAX);
-        match self.0.copy_out(place, target) {
+        let at = usize::try_from(offset).unwrap_or(usize::MAX);
+        match self.0.copy_out(at, target) {
             true => Ok(()),
             false => Err(outside(self.0.len() as u64, offset, target.len())),
         }
@@ -372,8 +374,8 @@ impl Mapped {
     /// # Errors
     /// It is outside, or the view is read-only.
     pub fn write_at(&self, offset: u64, source: &[u8]) -> Result<()> {
-        let place = usize::try_from(offset).unwrap_or(usize::MAX);
-        match self.0.copy_in(place, source) {
+        let at = usize::try_from(offset).unwrap_or(usize::MAX);
+        match self.0.copy_in(at, source) {
             true => Ok(()),
             false => Err(outside(self.0.len() as u64, offset, source.len())),
         }

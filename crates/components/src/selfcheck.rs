@@ -1,4 +1,4 @@
-//! Is the sandbox really there? What a component must not do, tried from inside, each in a process of its own, on the
+//! Checks that the sandbox holds: what a component must not do is tried from inside, each in a process of its own, on the
 //! system at hand: `holdfast components --check` for whoever wants to know, and the same table in the tests.
 //!
 //! An attempt ends in one of three ways: the process is stopped at a system call that its profile does not have; the
@@ -10,7 +10,7 @@ use crate::error::{ComponentError, Result};
 use crate::kernel::raw_call;
 use crate::plan::{ComponentPlan, Plan, RegionGrant, Restart};
 use crate::region::{Access, Regions};
-use crate::sandbox::{Door, Profile, Wall, call_name};
+use crate::sandbox::{Permission, Profile, Wall, call_name};
 use crate::spawn::Program;
 use crate::supervisor::{Event, Supervisor};
 use libc::*;
@@ -31,7 +31,7 @@ const WAIT: Duration = Duration::from_secs(120);
 /// How an attempt must end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Expected {
+pub enum ExpectedOutcome {
     /// The process is stopped at a system call.
     Stopped,
     /// The attempt is made, and refused.
@@ -43,10 +43,10 @@ pub enum Expected {
 /// How one attempt ended.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Verdict {
-    /// What was tried.
+    /// The name of the attempt.
     pub attempt: String,
     /// How it must end.
-    pub expected: Expected,
+    pub expected: ExpectedOutcome,
     /// How it ended, in words.
     pub outcome: String,
     /// Whether that is as it must be.
@@ -54,7 +54,7 @@ pub struct Verdict {
 }
 
 /// What is tried.
-enum Try {
+enum Action {
     /// A system call with plain numbers as arguments.
     Call(c_long, [usize; 6]),
     /// Something longer. Whether it was refused.
@@ -63,9 +63,9 @@ enum Try {
 
 struct Attempt {
     name: &'static str,
-    expected: Expected,
-    door: Option<Door>,
-    action: Try,
+    expected: ExpectedOutcome,
+    permission: Option<Permission>,
+    action: Action,
 }
 
 const NOWHERE: usize = AT_FDCWD as isize as usize;
@@ -77,15 +77,15 @@ const ANONYMOUS: usize = (MAP_PRIVATE | MAP_ANONYMOUS) as usize;
 fn stopped(name: &'static str, call: c_long, arguments: &[usize]) -> Attempt {
     let mut all = [0; 6];
     all[..arguments.len()].copy_from_slice(arguments);
-    Attempt { name, expected: Expected::Stopped, door: None, action: Try::Call(call, all) }
+    Attempt { name, expected: ExpectedOutcome::Stopped, permission: None, action: Action::Call(call, all) }
 }
 
 fn refused(name: &'static str, code: fn(&Context) -> bool) -> Attempt {
-    Attempt { name, expected: Expected::Refused, door: None, action: Try::Code(code) }
+    Attempt { name, expected: ExpectedOutcome::Refused, permission: None, action: Action::Code(code) }
 }
 
-fn through(door: Door, attempt: Attempt) -> Attempt {
-    Attempt { door: Some(door), ..attempt }
+fn through(permission: Permission, attempt: Attempt) -> Attempt {
+    Attempt { permission: Some(permission), ..attempt }
 }
 
 fn attempts() -> Vec<Attempt> {
@@ -103,7 +103,7 @@ fn attempts() -> Vec<Attempt> {
         stopped("make a pair of sockets", SYS_socketpair, &[AF_UNIX as usize, SOCK_STREAM as usize]),
         stopped("fork", SYS_clone, &[SIGCHLD as usize]),
         stopped("fork, the newer way", SYS_clone3, &[0, 0]),
-        stopped("make a thread without the door for it", SYS_clone, &[0x003d_0f00]),
+        stopped("make a thread without the permission for it", SYS_clone, &[0x003d_0f00]),
         stopped("run a program", SYS_execve, &[path, 0, 0]),
         stopped("run an open program", SYS_execveat, &[0, path, 0, 0, AT_EMPTY_PATH as usize]),
         stopped("trace a process", SYS_ptrace, &[PTRACE_ATTACH as usize, 1]),
@@ -153,24 +153,36 @@ fn attempts() -> Vec<Attempt> {
         stopped("make a message queue", SYS_mq_open, &[path, 0, 0, 0]),
         stopped("watch files", SYS_inotify_init1, &[0]),
         stopped("a call that no kernel has", 100_000, &[]),
-        through(Door::Threads, stopped("fork, with the door for threads", SYS_clone, &[SIGCHLD as usize])),
         through(
-            Door::Threads,
+            Permission::Threads,
+            stopped("fork, with the permission for threads", SYS_clone, &[SIGCHLD as usize]),
+        ),
+        through(
+            Permission::Threads,
             stopped("a thread in a new namespace", SYS_clone, &[0x003d_0f00 | CLONE_NEWUSER as usize]),
         ),
-        through(Door::Threads, refused("threads without end", thread_bomb)),
-        through(Door::Fuse, stopped("open a file, with the door for FUSE", SYS_openat, &[NOWHERE, path, 0])),
+        through(Permission::Threads, refused("threads without end", thread_bomb)),
         through(
-            Door::Device,
-            stopped("any ioctl, with the door for devices", SYS_ioctl, &[0, TIOCSTI as usize, 0]),
+            Permission::Fuse,
+            stopped("open a file, with the permission for FUSE", SYS_openat, &[NOWHERE, path, 0]),
         ),
         through(
-            Door::Network,
-            stopped("make a socket, with the door for handed ones", SYS_socket, &[2, 1, 0]),
+            Permission::Device,
+            stopped("any ioctl, with the permission for devices", SYS_ioctl, &[0, TIOCSTI as usize, 0]),
         ),
-        through(Door::Connect, stopped("make a raw socket, with the door for TCP", SYS_socket, &[2, 3, 1])),
-        through(Door::Connect, stopped("take a port, with the door for TCP", SYS_bind, &[3, path, 16])),
-        through(Door::Connect, stopped("listen, with the door for TCP", SYS_listen, &[3, 1])),
+        through(
+            Permission::Network,
+            stopped("make a socket, with the permission for handed ones", SYS_socket, &[2, 1, 0]),
+        ),
+        through(
+            Permission::Connect,
+            stopped("make a raw socket, with the permission for TCP", SYS_socket, &[2, 3, 1]),
+        ),
+        through(
+            Permission::Connect,
+            stopped("take a port, with the permission for TCP", SYS_bind, &[3, path, 16]),
+        ),
+        through(Permission::Connect, stopped("listen, with the permission for TCP", SYS_listen, &[3, 1])),
         refused("memory without end", memory_bomb),
         refused("droppable memory without end", droppable_memory_bomb),
         refused("descriptors without end", file_bomb),
@@ -193,9 +205,9 @@ fn attempts() -> Vec<Attempt> {
         };
         list.push(Attempt {
             name: "a call of the 32-bit interface",
-            expected: Expected::Killed,
-            door: None,
-            action: Try::Code(code),
+            expected: ExpectedOutcome::Killed,
+            permission: None,
+            action: Action::Code(code),
         });
     }
     list
@@ -213,8 +225,8 @@ pub(crate) fn probe(context: Context) -> ExitCode {
     let refused = match attempt.action {
         // SAFETY: pointers among the arguments are null or to a constant string, so what a call could read is harmless,
         // and none writes.
-        Try::Call(call, arguments) => unsafe { raw_call(call, arguments) }.is_err(),
-        Try::Code(code) => code(&context),
+        Action::Call(call, arguments) => unsafe { raw_call(call, arguments) }.is_err(),
+        Action::Code(code) => code(&context),
     };
     ExitCode::from(if refused { REFUSED } else { SUCCEEDED })
 }
@@ -253,7 +265,7 @@ fn droppable_memory_bomb(_: &Context) -> bool {
 }
 
 fn thread_bomb(_: &Context) -> bool {
-    let most = Profile::with_doors(&[Door::Threads]).threads_max as usize;
+    let most = Profile::with_permissions(&[Permission::Threads]).threads_max as usize;
     let mut threads = 0;
     while threads <= 2 * most {
         let forever = || loop {
@@ -329,7 +341,7 @@ fn protect_region(_: &Context) -> bool {
     }
 }
 
-/// What was found.
+/// The result of a self-check.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Checked {
     /// Walls that this system does not have.
@@ -349,8 +361,9 @@ pub fn selfcheck(program: impl Fn() -> Result<Program>) -> Result<Checked> {
     let mut lacking = BTreeSet::new();
     let mut verdicts = Vec::new();
     for (index, attempt) in attempts().into_iter().enumerate() {
-        let doors: Vec<Door> = attempt.door.into_iter().collect();
-        let profile = Profile { memory_bytes_max: MEMORY_BYTES_MAX, ..Profile::with_doors(&doors) };
+        let permissions: Vec<Permission> = attempt.permission.into_iter().collect();
+        let profile =
+            Profile { memory_bytes_max: MEMORY_BYTES_MAX, ..Profile::with_permissions(&permissions) };
         let mut component = ComponentPlan::new(PROBE, profile);
         component.configuration = (index as u32).to_le_bytes().to_vec();
         component.restart = Restart::NEVER;
@@ -371,12 +384,14 @@ pub fn selfcheck(program: impl Fn() -> Result<Program>) -> Result<Checked> {
         let outcome = end.recv_timeout(WAIT).unwrap_or_else(|_| "it did not end".to_owned());
         drop(supervisor);
         let holds = match attempt.expected {
-            Expected::Stopped => match attempt.action {
-                Try::Call(call, _) => outcome.contains(&format!("{}; it was stopped", call_name(call))),
-                Try::Code(_) => false,
+            ExpectedOutcome::Stopped => match attempt.action {
+                Action::Call(call, _) => outcome.contains(&format!("{}; it was stopped", call_name(call))),
+                Action::Code(_) => false,
             },
-            Expected::Refused => outcome == format!("it ended with code {REFUSED}"),
-            Expected::Killed => outcome.contains("another architecture") || outcome.contains("SIGSEGV"),
+            ExpectedOutcome::Refused => outcome == format!("it ended with code {REFUSED}"),
+            ExpectedOutcome::Killed => {
+                outcome.contains("another architecture") || outcome.contains("SIGSEGV")
+            }
         };
         verdicts.push(Verdict {
             attempt: attempt.name.to_owned(),

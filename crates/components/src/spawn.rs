@@ -10,7 +10,7 @@
 use crate::channel::packet::{self, PacketError, Patience};
 use crate::error::{ComponentError, During, Result};
 use crate::kernel::{self, Recipe, STEPS};
-use crate::sandbox::{Door, Orders, Profile, Wall};
+use crate::sandbox::{Orders, Permission, Profile, Wall};
 use rustix::fs::{CWD, Mode, OFlags, fcntl_setfl, openat};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -58,7 +58,7 @@ pub(crate) struct Child {
     pub pid: i32,
     pub pidfd: OwnedFd,
     pub control: OwnedFd,
-    /// What it says on its output and errors; never blocks.
+    /// Reads what the process writes to its output and errors; never blocks.
     pub words: OwnedFd,
     pub uid: u32,
 }
@@ -78,7 +78,7 @@ pub(crate) fn component(program: &Program, name: &str, profile: &Profile) -> Res
         | libc::CLONE_NEWIPC
         | libc::CLONE_NEWUTS
         | libc::CLONE_NEWCGROUP;
-    if !profile.has(Door::Connect) {
+    if !profile.has(Permission::Connect) {
         namespaces |= libc::CLONE_NEWNET;
     }
     let start = |namespaces, lacking: Vec<Wall>| {
@@ -94,7 +94,7 @@ pub(crate) fn component(program: &Program, name: &str, profile: &Profile) -> Res
     }
 }
 
-/// Has a process of its own make the two mounts of regions: writable and read-only.
+/// Makes the two mounts of regions, writable and read-only, in a process of its own.
 pub(crate) fn make_mounts(program: &Program, bytes_max: u64) -> Result<[OwnedFd; 2]> {
     let namespaces = libc::CLONE_NEWUSER | libc::CLONE_NEWNS;
     let child = start(program, REGIONS, &bytes_max.to_string(), namespaces, false)?;
@@ -112,15 +112,15 @@ pub(crate) fn make_mounts(program: &Program, bytes_max: u64) -> Result<[OwnedFd;
                 Err(ComponentError::SandboxLacks { what: "regions", reason })
             }
         },
-        // It sends two files and no more: this process could not take them.
+        // The process sends two files and no more: this one could not take them.
         Err(PacketError::Files) => {
             let source = Errno::MFILE.into();
             Err(ComponentError::System { what: "receiving the mounts of regions", source })
         }
         Err(_) => {
             let mut words = [0; 512];
-            let said = rustix::io::read(&child.words, &mut words).unwrap_or(0);
-            let reason = format!("{exit:?}: {}", printable(&words[..said]));
+            let length = rustix::io::read(&child.words, &mut words).unwrap_or(0);
+            let reason = format!("{exit:?}: {}", printable(&words[..length]));
             Err(ComponentError::SandboxLacks { what: "regions", reason })
         }
     }
@@ -200,13 +200,13 @@ fn start(program: &Program, name: &str, argument: &str, namespaces: i32, own_use
         return Err(error).during("letting a component begin");
     }
     let mut failure = [0; 2];
-    let told = loop {
+    let report = loop {
         match rustix::io::read(&report, &mut failure) {
             Err(Errno::INTR) => {}
             read => break read,
         }
     };
-    match told {
+    match report {
         Ok(0) => Ok(Child { uid, ..child }),
         _ => {
             abandon(&child.pidfd);
@@ -240,7 +240,7 @@ fn abandon(pidfd: &OwnedFd) {
 
 /// Ends a process for good.
 pub(crate) fn kill(pidfd: &OwnedFd) {
-    // It fails only for a process that has ended.
+    // This fails only for a process that has ended.
     let _ = pidfd_send_signal(pidfd, Signal::KILL);
 }
 

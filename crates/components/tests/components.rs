@@ -3,9 +3,9 @@
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_components::{
-    Access, AliasPage, Asker, ChannelPlan, Checked, ComponentError, ComponentPlan, Door, End, Event, Listing,
-    Patience, Plan, ProcessName, Profile, Program, Refusal, Region, RegionGrant, Regions, Restart,
-    Supervisor, Verdict, Wall, attempt_names, listings,
+    Access, AliasPage, Asker, ChannelPlan, Checked, ComponentError, ComponentPlan, End, Event, Listing,
+    Patience, Permission, Plan, ProcessName, Profile, Program, Refusal, Region, RegionGrant, Regions,
+    Restart, Supervisor, Verdict, Wall, attempt_names, listings,
 };
 use holdfast_testing::{PATIENCE, eventually};
 use parking_lot::Mutex;
@@ -37,8 +37,11 @@ fn soon() -> Patience {
 }
 
 fn component(name: &str, program: &str) -> ComponentPlan {
-    let doors: &[Door] = if program == "threads" { &[Door::Threads] } else { &[] };
-    ComponentPlan { program: program.to_owned(), ..ComponentPlan::new(name, Profile::with_doors(doors)) }
+    let permissions: &[Permission] = if program == "threads" { &[Permission::Threads] } else { &[] };
+    ComponentPlan {
+        program: program.to_owned(),
+        ..ComponentPlan::new(name, Profile::with_permissions(permissions))
+    }
 }
 
 /// One component that the host asks over the port of its name.
@@ -400,13 +403,16 @@ fn crashes_and_restarts() {
     assert_eq!(supervisor.listing().components[0].restarts, 6);
 }
 
-/// A profile's doors lead where they should: what was handed out can be used, with them and not without.
+/// A profile's permissions are enough: what was handed out can be used, with them and not without.
 #[test]
-fn doors_open() {
+fn permissions_open() {
     use std::io::Read;
     use std::net::{TcpListener, TcpStream};
-    let run = |name: &str, doors: &[Door], file: Option<std::os::fd::OwnedFd>, configuration: Vec<u8>| {
-        let mut one = ComponentPlan::new(name, Profile::with_doors(doors));
+    let run = |name: &str,
+               permissions: &[Permission],
+               file: Option<std::os::fd::OwnedFd>,
+               configuration: Vec<u8>| {
+        let mut one = ComponentPlan::new(name, Profile::with_permissions(permissions));
         one.files = file
             .into_iter()
             .map(|file| (if name == "device" { "disk" } else { "listener" }.to_owned(), file))
@@ -424,7 +430,7 @@ fn doors_open() {
 
     let listener = listen();
     let address = listener.local_addr().expect("an address");
-    let (_running, ends) = run("network", &[Door::Network], Some(listener.into()), Vec::new());
+    let (_running, ends) = run("network", &[Permission::Network], Some(listener.into()), Vec::new());
     assert_eq!(greeting(TcpStream::connect(address).expect("it listens")), "hello");
     assert_eq!(next_end(&ends).1, "it is done");
     let (_running, ends) = run("network", &[], Some(listen().into()), Vec::new());
@@ -432,14 +438,14 @@ fn doors_open() {
 
     let listener = listen();
     let port = listener.local_addr().expect("an address").port().to_le_bytes().to_vec();
-    let (_running, ends) = run("connect", &[Door::Connect], None, port.clone());
+    let (_running, ends) = run("connect", &[Permission::Connect], None, port.clone());
     assert_eq!(greeting(listener.accept().expect("it connects").0), "hello");
     assert_eq!(next_end(&ends).1, "it is done");
     let (_running, ends) = run("connect", &[], None, port);
     assert!(next_end(&ends).1.contains("system call, socket"));
 
     let disk = || Some(std::os::fd::OwnedFd::from(tempfile::tempfile().expect("a file")));
-    let (_running, ends) = run("device", &[Door::Device], disk(), Vec::new());
+    let (_running, ends) = run("device", &[Permission::Device], disk(), Vec::new());
     assert_eq!(next_end(&ends).1, "it is done");
     let (_running, ends) = run("device", &[], disk(), Vec::new());
     assert!(next_end(&ends).1.contains("fsync"));

@@ -4,7 +4,7 @@ use crate::background;
 use crate::watch::Watcher;
 use crate::{limits, logging, signals};
 use holdfast_failure::{Exit, Failure, Outcome};
-use holdfast_fuse::mountpoint::Manner;
+use holdfast_fuse::mountpoint::UnmountMode;
 use holdfast_fuse::{Options, Session, mount_fixed};
 use holdfast_release::mount::first_touch::FirstTouches;
 use holdfast_release::mount::{MountedRelease, Owner};
@@ -108,7 +108,7 @@ impl ReleaseMount {
         let weak = Arc::downgrade(&session);
         signals::on_end(move || {
             if let Some(session) = weak.upgrade() {
-                let _ = session.unmount(Manner::Lazily);
+                let _ = session.unmount(UnmountMode::Lazily);
             }
         })?;
         let first_touch = settings.first_touch;
@@ -130,7 +130,7 @@ impl ReleaseMount {
     }
 
     fn stop(&self) {
-        let _ = self.session.unmount(Manner::Lazily);
+        let _ = self.session.unmount(UnmountMode::Lazily);
     }
 
     /// Looks for a new release. Mirrors may take long, and an unmount does not wait for them: then it is `None`.

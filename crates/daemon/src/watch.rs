@@ -124,7 +124,7 @@ pub fn watch() -> Outcome {
     for Seen { directory, .. } in mounted {
         let ours = mountpoint::mounted_at(&directory)?.is_some_and(|mount| mount.is_holdfast());
         if ours && mountpoint::is_dead(&directory) {
-            mountpoint::unmount(&directory, mountpoint::Manner::Lazily)?;
+            mountpoint::unmount(&directory, mountpoint::UnmountMode::Lazily)?;
         }
     }
     Ok(())

@@ -13,11 +13,11 @@ const PORT: u16 = 10809;
 pub enum Address {
     /// A socket in the file system, which only its owner may connect to.
     Unix(PathBuf),
-    /// A port.
+    /// A TCP address.
     Tcp(SocketAddr),
 }
 
-/// What was given is no address.
+/// The text is not an address.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0:?} is no address to listen on: give unix:PATH, IP:PORT, or :PORT for this machine only")]
 pub struct BadAddress(String);
@@ -31,7 +31,7 @@ impl Address {
         }
     }
 
-    /// How clients of libnbd and qemu call it.
+    /// The URI by which clients of libnbd and qemu name the address.
     pub fn uri(&self) -> String {
         match self {
             Address::Unix(path) => format!("nbd+unix:///?socket={}", path.display()),

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 /// # Errors
 /// The connection failed, or the client does not speak the protocol.
 pub fn serve(socket: &Socket, export: &Export, limits: &Limits) -> io::Result<()> {
-    let mut hurried = Hurried { socket, until: Instant::now() + limits.handshake };
+    let mut hurried = SocketWithDeadline { socket, until: Instant::now() + limits.handshake };
     let Some(agreed) = negotiate(&mut hurried, export)? else { return Ok(()) };
     socket.set_patience(limits.patience)?;
     let replies = Mutex::new(socket);
@@ -82,7 +82,7 @@ fn next(stream: &mut impl Read) -> io::Result<Option<Request>> {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => got += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // Idle is not stuck.
+            // No request has begun: an idle client may take its time.
             Err(error) if got == 0 && error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
@@ -123,12 +123,12 @@ fn write<W: Write>(
 }
 
 /// A socket that is given up at a certain time, however many bytes it still brings one by one.
-struct Hurried<'a> {
+struct SocketWithDeadline<'a> {
     socket: &'a Socket,
     until: Instant,
 }
 
-impl Hurried<'_> {
+impl SocketWithDeadline<'_> {
     fn hurry(&self) -> io::Result<()> {
         let left = self.until.saturating_duration_since(Instant::now());
         if left < Duration::from_millis(1) {
@@ -141,14 +141,14 @@ impl Hurried<'_> {
     }
 }
 
-impl Read for Hurried<'_> {
+impl Read for SocketWithDeadline<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.hurry()?;
         self.socket.read(buffer)
     }
 }
 
-impl Write for Hurried<'_> {
+impl Write for SocketWithDeadline<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.hurry()?;
         self.socket.write(bytes)

@@ -1,4 +1,4 @@
-//! The handshake: what the client asks to know, and which way they will talk.
+//! The handshake: what the client asks to know, and which way they will negotiation.
 
 use crate::server::Export;
 use crate::wire::{self, can, info, option, option_reply};
@@ -8,23 +8,23 @@ use std::io::{self, Read, Write};
 const OPTIONS_MAX: u32 = 64;
 /// Longest data of an option: a name of 4096 bytes and what belongs to it.
 const OPTION_BYTES_MAX: u32 = 16 << 10;
-/// What requests are aligned to, what is best, and the longest, in bytes.
+/// The alignment of requests, the best size, and the longest, in bytes.
 const SECTOR_BYTES: u32 = 512;
 const PREFERRED_BYTES: u32 = 4096;
 /// Longest read or write.
 pub const REQUEST_BYTES_MAX: u32 = 32 << 20;
 
-/// What was agreed.
+/// The outcome of the negotiation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Agreed {
     /// Replies to reads come in pieces, with errors that say where.
     pub is_structured: bool,
-    /// The size that the client was told.
+    /// The size that the client got.
     pub size_bytes: u64,
 }
 
-/// What an option came to.
-enum Next {
+/// What follows after an option.
+enum OptionOutcome {
     Option,
     Serve,
     Leave,
@@ -44,31 +44,31 @@ pub fn negotiate<S: Read + Write>(stream: &mut S, export: &Export) -> io::Result
     if flags & !u32::from(wire::FIXED_NEWSTYLE | wire::NO_ZEROES) != 0 {
         return Err(nonsense("flags that are not known"));
     }
-    let mut talk = Talk {
+    let mut negotiation = Negotiation {
         stream,
         export,
         has_zeroes: flags & u32::from(wire::NO_ZEROES) == 0,
         agreed: Agreed { is_structured: false, size_bytes: export.disk.size_bytes() },
     };
     for _ in 0..OPTIONS_MAX {
-        match talk.option()? {
-            Next::Option => {}
-            Next::Serve => return Ok(Some(talk.agreed)),
-            Next::Leave => return Ok(None),
+        match negotiation.option()? {
+            OptionOutcome::Option => {}
+            OptionOutcome::Serve => return Ok(Some(negotiation.agreed)),
+            OptionOutcome::Leave => return Ok(None),
         }
     }
     Err(nonsense("more options than anybody needs"))
 }
 
-struct Talk<'a, S> {
+struct Negotiation<'a, S> {
     stream: &'a mut S,
     export: &'a Export,
     has_zeroes: bool,
     agreed: Agreed,
 }
 
-impl<S: Read + Write> Talk<'_, S> {
-    fn option(&mut self) -> io::Result<Next> {
+impl<S: Read + Write> Negotiation<'_, S> {
+    fn option(&mut self) -> io::Result<OptionOutcome> {
         let mut magic = [0; 8];
         self.stream.read_exact(&mut magic)?;
         if u64::from_be_bytes(magic) != wire::OPTION {
@@ -85,7 +85,7 @@ impl<S: Read + Write> Talk<'_, S> {
             option::EXPORT_NAME => return self.export_name(&data),
             option::ABORT => {
                 self.reply(option, option_reply::ACK, &[])?;
-                return Ok(Next::Leave);
+                return Ok(OptionOutcome::Leave);
             }
             option::LIST if data.is_empty() => {
                 let name = self.export.name.as_bytes();
@@ -103,11 +103,11 @@ impl<S: Read + Write> Talk<'_, S> {
             }
             _ => self.reply(option, option_reply::UNSUPPORTED, &[])?,
         }
-        Ok(Next::Option)
+        Ok(OptionOutcome::Option)
     }
 
     /// The oldest way to begin, which has no way to say no.
-    fn export_name(&mut self, name: &[u8]) -> io::Result<Next> {
+    fn export_name(&mut self, name: &[u8]) -> io::Result<OptionOutcome> {
         if !self.export.is_called(name) {
             return Err(nonsense("an export that is not here"));
         }
@@ -118,18 +118,18 @@ impl<S: Read + Write> Talk<'_, S> {
             reply.resize(reply.len() + 124, 0);
         }
         self.stream.write_all(&reply)?;
-        Ok(Next::Serve)
+        Ok(OptionOutcome::Serve)
     }
 
-    fn info(&mut self, option: u32, data: &[u8]) -> io::Result<Next> {
+    fn info(&mut self, option: u32, data: &[u8]) -> io::Result<OptionOutcome> {
         let Some((name, wanted)) = parse_info(data) else {
             self.reply(option, option_reply::INVALID, b"lengths that do not fit")?;
-            return Ok(Next::Option);
+            return Ok(OptionOutcome::Option);
         };
         if !self.export.is_called(name) {
             let words = format!("there is no such export; this one is called {:?}", self.export.name);
             self.reply(option, option_reply::UNKNOWN, words.as_bytes())?;
-            return Ok(Next::Option);
+            return Ok(OptionOutcome::Option);
         }
         let kind = |kind: u16| kind.to_be_bytes();
         let size = self.agreed.size_bytes.to_be_bytes();
@@ -145,7 +145,7 @@ impl<S: Read + Write> Talk<'_, S> {
             }
         }
         self.reply(option, option_reply::ACK, &[])?;
-        Ok(if option == option::GO { Next::Serve } else { Next::Option })
+        Ok(if option == option::GO { OptionOutcome::Serve } else { OptionOutcome::Option })
     }
 
     fn can(&self) -> u16 {
@@ -167,7 +167,7 @@ impl<S: Read + Write> Talk<'_, S> {
     }
 }
 
-/// A name and the numbers of what is to be told.
+/// A name, and the numbers of the information that is asked for.
 fn parse_info(data: &[u8]) -> Option<(&[u8], &[[u8; 2]])> {
     let (length, rest) = data.split_first_chunk()?;
     let (name, rest) = rest.split_at_checked(u32::from_be_bytes(*length) as usize)?;

@@ -1,4 +1,4 @@
-//! What a request does to the disk, and what is answered.
+//! Carries out a request on the disk, and makes the reply.
 
 use crate::negotiation::{Agreed, REQUEST_BYTES_MAX};
 use crate::server::Export;
@@ -41,7 +41,7 @@ impl From<io::Error> for Refusal {
     }
 }
 
-/// What a request may do here, before anything is done.
+/// Checks whether a request is allowed, before anything is done.
 pub fn check(request: &Request, export: &Export, agreed: &Agreed) -> Result<(), Refusal> {
     let is_change = matches!(request.kind, Kind::Write | Kind::Trim | Kind::WriteZeroes);
     let has_range = is_change || request.kind == Kind::Read;

@@ -11,16 +11,16 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// What is offered. Clients get it by its name, or by none.
+/// A disk that is exported. Clients ask for it by its name, or by none.
 #[derive(Clone)]
 pub struct Export {
-    /// Its name.
+    /// The name of the export.
     pub name: String,
-    /// What people are told of it.
+    /// The description that clients show to people.
     pub description: String,
-    /// The disk.
+    /// The disk that is exported.
     pub disk: Arc<dyn Disk>,
-    /// Nobody may write.
+    /// Whether clients may not write.
     pub is_read_only: bool,
 }
 
@@ -30,7 +30,7 @@ impl Export {
     }
 }
 
-/// What clients may cost.
+/// Limits on what clients may use.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Connections at the same time; more are hung up on.
@@ -63,9 +63,9 @@ pub enum StartError {
     /// The address cannot be had.
     #[error("listening on {address}: {error}")]
     Listen {
-        /// Which.
+        /// The address.
         address: Address,
-        /// What the system said.
+        /// What the system reported.
         error: io::Error,
     },
     /// Other machines could connect, and nothing would keep anyone out.
@@ -79,7 +79,7 @@ struct Inner {
     export: Export,
     limits: Limits,
     clients: Mutex<Clients>,
-    /// A client has left.
+    /// Signals that a client has left.
     left: Condvar,
     is_stopping: AtomicBool,
 }
@@ -130,7 +130,7 @@ impl Server {
         &self.address
     }
 
-    /// Clients that are connected.
+    /// The number of connected clients.
     pub fn connections(&self) -> usize {
         self.inner.clients.lock().connected.len()
     }
@@ -187,7 +187,7 @@ fn admit(inner: &Arc<Inner>, socket: Socket) -> io::Result<()> {
         clients.connected.insert(number, ours);
         number
     };
-    let guest = Guest { inner: Arc::clone(inner), number, socket };
+    let guest = ConnectedClient { inner: Arc::clone(inner), number, socket };
     let serve = move || {
         let Inner { export, limits, .. } = &*guest.inner;
         if let Err(error) = connection::serve(&guest.socket, export, limits) {
@@ -199,13 +199,13 @@ fn admit(inner: &Arc<Inner>, socket: Socket) -> io::Result<()> {
 }
 
 /// A client on its thread. Whatever happens there, it is known when it is over.
-struct Guest {
+struct ConnectedClient {
     inner: Arc<Inner>,
     number: u64,
     socket: Socket,
 }
 
-impl Drop for Guest {
+impl Drop for ConnectedClient {
     fn drop(&mut self) {
         self.socket.shut_down();
         self.inner.clients.lock().connected.remove(&self.number);

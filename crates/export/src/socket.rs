@@ -72,7 +72,7 @@ impl Write for &Socket {
     }
 }
 
-/// What accepts connections.
+/// Accepts connections.
 #[derive(Debug)]
 pub enum Listener {
     Tcp(TcpListener),

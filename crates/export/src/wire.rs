@@ -1,4 +1,4 @@
-//! What NBD looks like on the wire: numbers, requests, replies. Pure. Everything is big-endian.
+//! NBD on the wire: numbers, requests, replies. Pure. Everything is big-endian.
 
 /// "NBDMAGIC".
 pub const HELLO: u64 = 0x4e42_444d_4147_4943;
@@ -6,14 +6,14 @@ pub const HELLO: u64 = 0x4e42_444d_4147_4943;
 pub const OPTION: u64 = 0x4948_4156_454f_5054;
 /// Begins a reply to an option.
 pub const OPTION_REPLY: u64 = 0x0003_e889_0455_65a9;
-/// How a request begins.
+/// The magic number of a request.
 pub const REQUEST: u32 = 0x2560_9513;
 const SIMPLE_REPLY: u32 = 0x6744_6698;
 const STRUCTURED_REPLY: u32 = 0x668e_33ef;
 
 /// What either side can do, in the handshake: fixed newstyle, and no 124 zeroes.
 pub const FIXED_NEWSTYLE: u16 = 1;
-/// See [`FIXED_NEWSTYLE`].
+/// A flag of both sides, as [`FIXED_NEWSTYLE`].
 pub const NO_ZEROES: u16 = 2;
 
 /// Options.
@@ -37,7 +37,7 @@ pub mod option_reply {
     pub const UNKNOWN: u32 = ERROR | 6;
 }
 
-/// What is told of an export.
+/// Kinds of information about an export.
 pub mod info {
     pub const EXPORT: u16 = 0;
     pub const NAME: u16 = 1;
@@ -45,7 +45,7 @@ pub mod info {
     pub const BLOCK_SIZE: u16 = 3;
 }
 
-/// What an export can do.
+/// Flags: what an export can do.
 pub mod can {
     pub const HAS_FLAGS: u16 = 1;
     pub const READ_ONLY: u16 = 1 << 1;
@@ -69,27 +69,27 @@ pub mod errno {
 pub const REQUEST_BYTES: usize = 28;
 /// Bytes before the data of the reply to a read.
 pub const SIMPLE_HEADER_BYTES: usize = 16;
-/// The same for a piece of a structured one.
+/// Bytes of the header of a piece of a structured reply.
 pub const CHUNK_HEADER_BYTES: usize = 28;
 
 /// The request counts as done only when it is durable.
 pub const FUA: u16 = 1;
 const NO_HOLE: u16 = 2;
 
-/// What is asked for.
+/// The kind of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// Bytes.
+    /// Read bytes.
     Read,
-    /// To write bytes.
+    /// Write bytes.
     Write,
-    /// To end the connection.
+    /// End the connection.
     Disconnect,
-    /// To make durable what was answered.
+    /// Make durable what was answered.
     Flush,
-    /// To forget a range.
+    /// Discard a range.
     Trim,
-    /// To make a range zeroes.
+    /// Write zeroes.
     WriteZeroes,
     /// A number that is not ours, or with flags that are not its.
     Other,
@@ -98,15 +98,15 @@ pub enum Kind {
 /// A request. `cookie` comes back with the reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// What.
+    /// The kind of the request.
     pub kind: Kind,
-    /// It is to be durable when it is answered.
+    /// Whether the data must be durable before the reply.
     pub is_durable: bool,
     /// The client's name for it.
     pub cookie: u64,
-    /// From which byte on.
+    /// The first byte.
     pub offset: u64,
-    /// How many bytes.
+    /// The number of bytes.
     pub length: u32,
     /// Data follows, also if the request is refused.
     pub has_data: bool,
@@ -170,7 +170,7 @@ pub fn nothing(cookie: u64) -> Vec<u8> {
     chunk(0, true, cookie, 0)
 }
 
-/// What comes before a piece of what was read.
+/// The header of a piece of data that was read.
 pub fn piece(cookie: u64, offset: u64, length: u32, is_last: bool) -> [u8; CHUNK_HEADER_BYTES] {
     let mut bytes = chunk(1, is_last, cookie, length + 8);
     bytes.extend_from_slice(&offset.to_be_bytes());

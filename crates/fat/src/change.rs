@@ -4,16 +4,16 @@
 //! (`limbo`), and only a directory's own clusters, which the driver itself owns, are freed here.
 
 use crate::check::DEPTH_MAX;
-use crate::directory::{Directory, Found};
+use crate::directory::{Directory, FoundEntry};
 use crate::draft::{Draft, Effect, Metadata};
 use crate::entry::{self, Attributes, DOT, DOT_DOT, Entry};
 use crate::fs::{Change, Fat, Kind};
 use crate::layout::{ENTRIES_MAX, Run};
 use crate::names::{Name, short_sum};
-use crate::nodes::{Fate, FileId, Place, ROOT};
+use crate::nodes::{EntryLocation, FileId, NodeChange, ROOT};
 use crate::problem::Problem;
-use crate::space::Near;
-use crate::state::State;
+use crate::space::Placement;
+use crate::state::DriverState;
 use crate::summary;
 use crate::table::{Link, append, last, link_run};
 use crate::time::{Moment, Stored};
@@ -22,13 +22,13 @@ use crate::{FatError, LimboId, Result};
 /// Whether a rename may take the place of a file that is there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Replace {
-    /// It may; a directory only of an empty one.
+    /// An existing file is replaced; a directory only if it is empty.
     Yes,
-    /// It may not.
+    /// The rename fails if the name exists.
     No,
 }
 
-/// What to change of what an entry says; what is `None` stays.
+/// Changes of an entry; what is `None` stays.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Facts {
     /// The attributes.
@@ -59,9 +59,9 @@ impl<M: Metadata> Fat<M> {
             let entry = new_entry(state, kind, first, now);
             let slot = add(state, draft, &mut directory, &name, entry)?;
             touch(state, draft, parent, now)?;
-            let place = Place { directory: directory.first, slot };
+            let location = EntryLocation { directory: directory.first, slot };
             let start = (kind == Kind::Directory).then_some(first);
-            draft.effects.push(Effect::Node(id, Fate::Made(place, start)));
+            draft.effects.push(Effect::Node(id, NodeChange::Made(location, start)));
             Ok(id)
         })
     }
@@ -137,9 +137,9 @@ impl<M: Metadata> Fat<M> {
             if !same {
                 touch(state, draft, to, now)?;
             }
-            if let Some(id) = state.nodes.at(Place { directory: source.first, slot: found.slot }) {
-                let place = Place { directory: target.first, slot };
-                draft.effects.push(Effect::Node(id, Fate::Moved(place)));
+            if let Some(id) = state.nodes.at(EntryLocation { directory: source.first, slot: found.slot }) {
+                let location = EntryLocation { directory: target.first, slot };
+                draft.effects.push(Effect::Node(id, NodeChange::Moved(location)));
             }
             Ok(limbo)
         })
@@ -151,7 +151,7 @@ impl<M: Metadata> Fat<M> {
             if id == ROOT {
                 return Ok(());
             }
-            let (directory, place, mut entry) = state.entry(draft, id)?;
+            let (directory, location, mut entry) = state.entry(draft, id)?;
             if let Some(attributes) = facts.attributes {
                 entry.attributes = attributes.in_bits(entry.attributes);
             }
@@ -164,7 +164,7 @@ impl<M: Metadata> Fat<M> {
             if let Some(accessed) = facts.accessed {
                 entry.accessed = state.stored(accessed).date;
             }
-            directory.write(draft, place.slot, &entry.to_bytes())
+            directory.write(draft, location.slot, &entry.to_bytes())
         })
     }
 
@@ -216,13 +216,13 @@ impl<M: Metadata> Fat<M> {
 /// Whether somebody uses the file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InUse {
-    /// Mounted.
+    /// The file system is in use.
     Yes,
-    /// Unmounted.
+    /// The file system is not in use.
     No,
 }
 
-fn find_label(draft: &Draft, root: &Directory) -> Result<Option<Found>> {
+fn find_label(draft: &Draft, root: &Directory) -> Result<Option<FoundEntry>> {
     let mut scan = crate::directory::Scan::new(root, 0);
     while let Some(found) = scan.next(draft)? {
         if found.entry.is_label() && !found.entry.is_directory() {
@@ -232,7 +232,12 @@ fn find_label(draft: &Draft, root: &Directory) -> Result<Option<Found>> {
     Ok(None)
 }
 
-fn existing(state: &mut State, draft: &Draft, parent: FileId, name: &str) -> Result<(Directory, Found)> {
+fn existing(
+    state: &mut DriverState,
+    draft: &Draft,
+    parent: FileId,
+    name: &str,
+) -> Result<(Directory, FoundEntry)> {
     let directory = state.directory(draft, parent)?;
     let not_found = || FatError::NotFound(name.into());
     let wanted = Name::new(name).map_err(|_| not_found())?;
@@ -243,7 +248,7 @@ fn existing(state: &mut State, draft: &Draft, parent: FileId, name: &str) -> Res
     }
 }
 
-pub(crate) fn new_entry(state: &State, kind: Kind, first: u32, now: Moment) -> Entry {
+pub(crate) fn new_entry(state: &DriverState, kind: Kind, first: u32, now: Moment) -> Entry {
     let stored = state.stored(now);
     Entry {
         short: [b' '; 11],
@@ -258,9 +263,14 @@ pub(crate) fn new_entry(state: &State, kind: Kind, first: u32, now: Moment) -> E
 }
 
 /// Makes an empty directory below the one that starts at `parent`, and gives its cluster.
-pub(crate) fn new_directory(state: &mut State, draft: &mut Draft, parent: u32, now: Moment) -> Result<u32> {
+pub(crate) fn new_directory(
+    state: &mut DriverState,
+    draft: &mut Draft,
+    parent: u32,
+    now: Moment,
+) -> Result<u32> {
     state.space.require(draft, 1)?;
-    let run = one(state, draft, Near::Cluster(parent))?;
+    let run = one(state, draft, Placement::Cluster(parent))?;
     link_run(draft, None, run)?;
     draft.zero(run);
     draft.directories.push(draft.layout.blocks(run));
@@ -274,14 +284,14 @@ pub(crate) fn new_directory(state: &mut State, draft: &mut Draft, parent: u32, n
 }
 
 /// A free cluster, near another where possible.
-fn one(state: &mut State, draft: &Draft, near: Near) -> Result<Run> {
+fn one(state: &mut DriverState, draft: &Draft, near: Placement) -> Result<Run> {
     let chosen = state.space.choose(draft, near, 1)?;
     chosen.first().copied().ok_or(FatError::Full { needed: 1, free: 0 })
 }
 
 /// Adds an entry under a name, with the short name that is free there, and gives its slot.
 fn add(
-    state: &mut State,
+    state: &mut DriverState,
     draft: &mut Draft,
     directory: &mut Directory,
     name: &Name,
@@ -297,7 +307,7 @@ fn add(
 
 /// Adds slots in a row, with clusters where the directory is too short, and gives the first.
 pub(crate) fn add_slots(
-    state: &mut State,
+    state: &mut DriverState,
     draft: &mut Draft,
     directory: &mut Directory,
     slots: &[[u8; entry::SIZE]],
@@ -320,10 +330,10 @@ pub(crate) fn add_slots(
 }
 
 /// Adds a cluster to a directory.
-fn grow(state: &mut State, draft: &mut Draft, directory: &mut Directory) -> Result<()> {
+fn grow(state: &mut DriverState, draft: &mut Draft, directory: &mut Directory) -> Result<()> {
     state.space.require(draft, 1)?;
     let end = last(&directory.runs);
-    let run = one(state, draft, end.map_or(Near::Anywhere, Near::Cluster))?;
+    let run = one(state, draft, end.map_or(Placement::Anywhere, Placement::Cluster))?;
     link_run(draft, end, run)?;
     draft.zero(run);
     draft.directories.push(draft.layout.blocks(run));
@@ -336,28 +346,33 @@ fn grow(state: &mut State, draft: &mut Draft, directory: &mut Directory) -> Resu
 
 /// Moves a file's entry into the limbo, if it holds blocks or is in use. Its name is removed by the caller.
 fn drop_file(
-    state: &mut State,
+    state: &mut DriverState,
     draft: &mut Draft,
     directory: &Directory,
-    found: &Found,
+    found: &FoundEntry,
     now: Moment,
 ) -> Result<Option<LimboId>> {
-    let place = Place { directory: directory.first, slot: found.slot };
+    let location = EntryLocation { directory: directory.first, slot: found.slot };
     // Nothing of an unsound file is touched.
-    state.file_runs(draft, &found.entry, place)?;
-    let id = state.nodes.at(place);
+    state.file_runs(draft, &found.entry, location)?;
+    let id = state.nodes.at(location);
     if found.entry.size == 0 && id.is_none() {
         return Ok(None);
     }
     let waits = crate::limbo::add(state, draft, found.entry, now)?;
     if let Some(id) = id {
-        draft.effects.push(Effect::Node(id, Fate::Unlinked(waits)));
+        draft.effects.push(Effect::Node(id, NodeChange::Unlinked(waits)));
     }
     Ok(Some(LimboId(waits.slot)))
 }
 
 /// Frees the clusters of an empty directory. Its name is removed by the caller.
-fn drop_directory(state: &mut State, draft: &mut Draft, parent: &Directory, found: &Found) -> Result<()> {
+fn drop_directory(
+    state: &mut DriverState,
+    draft: &mut Draft,
+    parent: &Directory,
+    found: &FoundEntry,
+) -> Result<()> {
     if !found.entry.is_directory() {
         return Err(FatError::NotADirectory(found.name.clone()));
     }
@@ -370,8 +385,8 @@ fn drop_directory(state: &mut State, draft: &mut Draft, parent: &Directory, foun
     for run in removed.runs.iter() {
         draft.freed.push(draft.layout.blocks(*run));
     }
-    if let Some(id) = state.nodes.at(Place { directory: parent.first, slot: found.slot }) {
-        draft.effects.push(Effect::Node(id, Fate::Gone));
+    if let Some(id) = state.nodes.at(EntryLocation { directory: parent.first, slot: found.slot }) {
+        draft.effects.push(Effect::Node(id, NodeChange::Gone));
     }
     Ok(())
 }
@@ -389,8 +404,8 @@ pub(crate) fn free_runs(draft: &mut Draft, first: u32, runs: &[Run]) -> Result<(
     Ok(())
 }
 
-/// That a directory is not the one that starts at `moved`, nor below it.
-fn not_below(state: &mut State, draft: &Draft, moved: u32, mut directory: u32) -> Result<()> {
+/// Checks that a directory is not the one that starts at `moved`, nor below it.
+fn not_below(state: &mut DriverState, draft: &Draft, moved: u32, mut directory: u32) -> Result<()> {
     for _ in 0..DEPTH_MAX {
         if directory == moved {
             return Err(FatError::IntoItself);
@@ -411,7 +426,7 @@ fn not_below(state: &mut State, draft: &Draft, moved: u32, mut directory: u32) -
 }
 
 /// Says in a directory that another is above it now.
-fn set_dot_dot(state: &mut State, draft: &mut Draft, directory: u32, parent: u32) -> Result<()> {
+fn set_dot_dot(state: &mut DriverState, draft: &mut Draft, directory: u32, parent: u32) -> Result<()> {
     let directory = state.directory_at(draft, directory)?;
     let mut entry = directory.entry(draft, 1)?;
     if entry.short != DOT_DOT {
@@ -425,11 +440,11 @@ fn set_dot_dot(state: &mut State, draft: &mut Draft, directory: u32, parent: u32
 }
 
 /// A directory was changed now.
-fn touch(state: &mut State, draft: &mut Draft, id: FileId, now: Moment) -> Result<()> {
+fn touch(state: &mut DriverState, draft: &mut Draft, id: FileId, now: Moment) -> Result<()> {
     if id == ROOT {
         return Ok(());
     }
-    let (directory, place, mut entry) = state.entry(draft, id)?;
+    let (directory, location, mut entry) = state.entry(draft, id)?;
     entry.modified = Stored { hundredths: 0, ..state.stored(now) };
-    directory.write(draft, place.slot, &entry.to_bytes())
+    directory.write(draft, location.slot, &entry.to_bytes())
 }

@@ -8,15 +8,15 @@
 //! Neither ends up in a loop: a directory is entered only if its clusters were not marked, and no chain is followed
 //! beyond what its entry allows.
 
-use crate::directory::{Directory, Found, Scan};
+use crate::directory::{Directory, FoundEntry, Scan};
 use crate::draft::{Draft, Metadata};
 use crate::entry::{DELETED, DOT, DOT_DOT};
 use crate::fs::{Fat, Kind};
 use crate::layout::{BlockRange, FIRST_CLUSTER, Layout, Mirroring, Run};
 use crate::problem::Problem;
-use crate::state::State;
+use crate::state::DriverState;
 use crate::summary;
-use crate::table::{Broken, Length, Link};
+use crate::table::{ChainError, Length, Link};
 use crate::{FatError, Result};
 use std::collections::BTreeSet;
 
@@ -38,7 +38,7 @@ pub struct Finding {
     pub problem: Problem,
 }
 
-/// That somebody vouches for a whole file system: made by a check of it, or by who knows that it is as left.
+/// Proof that a whole file system is sound: made by a check of it, or by a caller who knows that it is as it was left.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Checked {
     pub(crate) suspects: BTreeSet<u32>,
@@ -54,28 +54,28 @@ impl Checked {
     }
 }
 
-/// What a walk comes by.
+/// A file or directory that a walk reaches.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Walked {
+pub enum WalkedFile {
     /// A sound file or directory.
     Sound {
-        /// Its path; what waits in the limbo is below `/HOLDFAST.LBO`.
+        /// The path; orphans in the limbo are below `/HOLDFAST.LBO`.
         path: String,
-        /// What it is.
+        /// File or directory.
         kind: Kind,
         /// Bytes of a file, 0 of a directory.
         bytes: u64,
-        /// Its blocks: of a file, to be given to its owner; of a directory, the driver's.
+        /// The blocks: those of a file belong to its owner, those of a directory to the driver.
         blocks: Vec<BlockRange>,
     },
-    /// One that is refused.
+    /// A file or directory that is refused.
     Refused(Finding),
 }
 
-/// What a traversal does next.
-enum Step<'a> {
+/// An event of a traversal.
+enum TraversalEvent<'a> {
     /// An entry. What comes back is entered.
-    Entry { path: &'a str, parent: &'a Directory, found: &'a Found },
+    Entry { path: &'a str, parent: &'a Directory, found: &'a FoundEntry },
     /// A directory came to its end; pieces of long names were passed over or not.
     End { path: &'a str, broken: bool },
     /// A directory too deep to be entered.
@@ -93,7 +93,7 @@ struct Frame {
 fn traverse(
     draft: &Draft,
     root: Directory,
-    visit: &mut dyn FnMut(Step) -> Result<Option<Directory>>,
+    visit: &mut dyn FnMut(TraversalEvent) -> Result<Option<Directory>>,
 ) -> Result<()> {
     let mut path = String::new();
     let mut frames = vec![Frame { directory: root, slot: 0, broken: false, path_bytes: 0 }];
@@ -105,7 +105,7 @@ fn traverse(
         frame.broken |= broken;
         path.truncate(frame.path_bytes);
         let Some(found) = found else {
-            visit(Step::End { path: &path, broken: frame.broken })?;
+            visit(TraversalEvent::End { path: &path, broken: frame.broken })?;
             frames.pop();
             continue;
         };
@@ -118,10 +118,10 @@ fn traverse(
         } else if !path.ends_with('…') {
             path.push_str("/…");
         }
-        let entered = visit(Step::Entry { path: &path, parent: &frame.directory, found: &found })?;
+        let entered = visit(TraversalEvent::Entry { path: &path, parent: &frame.directory, found: &found })?;
         match entered {
             Some(_) if frames.len() >= DEPTH_MAX => {
-                visit(Step::TooDeep { path: &path })?;
+                visit(TraversalEvent::TooDeep { path: &path })?;
             }
             Some(directory) => {
                 frames.push(Frame { directory, slot: 0, broken: false, path_bytes: path.len() });
@@ -150,7 +150,12 @@ impl Check<'_> {
     }
 
     /// Follows a chain and marks its clusters, up to the first that was marked before.
-    fn claim(&mut self, draft: &Draft, first: u32, length: Length) -> std::result::Result<Vec<Run>, Broken> {
+    fn claim(
+        &mut self,
+        draft: &Draft,
+        first: u32,
+        length: Length,
+    ) -> std::result::Result<Vec<Run>, ChainError> {
         let Check { claimed, checked, .. } = self;
         draft.chain(first, length, |cluster| {
             let index = cluster - FIRST_CLUSTER;
@@ -178,7 +183,7 @@ impl Check<'_> {
         draft: &Draft,
         path: &str,
         parent: &Directory,
-        found: &Found,
+        found: &FoundEntry,
     ) -> Result<Option<Directory>> {
         let entry = &found.entry;
         if !crate::names::short_is_sound(&entry.short) {
@@ -190,7 +195,7 @@ impl Check<'_> {
         };
         let runs = match self.claim(draft, entry.first, length) {
             Ok(runs) => runs,
-            Err(Broken::Problem(problem)) => {
+            Err(ChainError::Problem(problem)) => {
                 self.find(path, problem);
                 return Ok(None);
             }
@@ -214,7 +219,7 @@ impl Check<'_> {
         Ok(Some(directory))
     }
 
-    /// What is wrong with a directory by itself: names that are there twice, entries after the end.
+    /// Finds faults of a directory by itself: names that are there twice, entries after the end.
     fn names(&mut self, draft: &Draft, path: &str, directory: &Directory) -> Result<()> {
         let mut seen = BTreeSet::new();
         let mut scan = Scan::new(directory, 0);
@@ -270,8 +275,8 @@ impl Check<'_> {
             self.find(place, Problem::Lost { clusters: lost, first: first_lost });
         }
         match summary::read(draft)? {
-            Some((said, _)) if said != free && said != summary::UNKNOWN => {
-                self.find("FSInfo", Problem::Summary { said, found: free });
+            Some((stated, _)) if stated != free && stated != summary::UNKNOWN => {
+                self.find("FSInfo", Problem::Summary { stated, found: free });
             }
             None if layout.info_sector.is_some() => self.find("FSInfo", Problem::BadFsInfo),
             _ => {}
@@ -309,14 +314,14 @@ pub fn check(layout: &Layout, metadata: &dyn Metadata, report: &mut dyn FnMut(Fi
     let root = Directory { first: layout.root_cluster, runs: runs.into() };
     check.names(&draft, "", &root)?;
     traverse(&draft, root, &mut |step| match step {
-        Step::Entry { path, parent, found } => check.entry(&draft, path, parent, found),
-        Step::End { path, broken } => {
+        TraversalEvent::Entry { path, parent, found } => check.entry(&draft, path, parent, found),
+        TraversalEvent::End { path, broken } => {
             if broken {
                 check.find(path, Problem::BrokenLongName);
             }
             Ok(None)
         }
-        Step::TooDeep { path } => {
+        TraversalEvent::TooDeep { path } => {
             check.find(path, Problem::TooDeep);
             Ok(None)
         }
@@ -328,18 +333,18 @@ pub fn check(layout: &Layout, metadata: &dyn Metadata, report: &mut dyn FnMut(Fi
 impl<M: Metadata> Fat<M> {
     /// Names the blocks of every file and directory, one after another. What was found to share clusters is refused,
     /// as is what cannot be followed. This vouches for the file system with what the check said.
-    pub fn walk(&mut self, checked: &Checked, visit: &mut dyn FnMut(Walked)) -> Result<()> {
+    pub fn walk(&mut self, checked: &Checked, visit: &mut dyn FnMut(WalkedFile)) -> Result<()> {
         self.vouch(checked);
         self.read(|state, draft| {
             let root = state.directory_at(draft, draft.layout.root_cluster)?;
             let blocks = root.runs.iter().map(|run| draft.layout.blocks(*run)).collect();
-            visit(Walked::Sound { path: "/".into(), kind: Kind::Directory, bytes: 0, blocks });
+            visit(WalkedFile::Sound { path: "/".into(), kind: Kind::Directory, bytes: 0, blocks });
             traverse(draft, root, &mut |step| {
                 let (path, found) = match step {
-                    Step::Entry { path, found, .. } => (path, found),
-                    Step::End { .. } => return Ok(None),
-                    Step::TooDeep { path } => {
-                        visit(Walked::Refused(Finding { place: path.into(), problem: Problem::TooDeep }));
+                    TraversalEvent::Entry { path, found, .. } => (path, found),
+                    TraversalEvent::End { .. } => return Ok(None),
+                    TraversalEvent::TooDeep { path } => {
+                        visit(WalkedFile::Refused(Finding { place: path.into(), problem: Problem::TooDeep }));
                         return Ok(None);
                     }
                 };
@@ -350,11 +355,11 @@ impl<M: Metadata> Fat<M> {
 }
 
 fn walk_entry(
-    state: &mut State,
+    state: &mut DriverState,
     draft: &Draft,
     path: &str,
-    found: &Found,
-    visit: &mut dyn FnMut(Walked),
+    found: &FoundEntry,
+    visit: &mut dyn FnMut(WalkedFile),
 ) -> Result<Option<Directory>> {
     let entry = &found.entry;
     let (length, kind, bytes) = match entry.is_directory() {
@@ -367,11 +372,11 @@ fn walk_entry(
     match state.runs(draft, entry.first, length) {
         Ok(runs) => {
             let blocks = runs.iter().map(|run| draft.layout.blocks(*run)).collect();
-            visit(Walked::Sound { path: path.into(), kind, bytes, blocks });
+            visit(WalkedFile::Sound { path: path.into(), kind, bytes, blocks });
             Ok(entry.is_directory().then_some(Directory { first: entry.first, runs }))
         }
-        Err(Broken::Problem(problem)) => {
-            visit(Walked::Refused(Finding { place: path.into(), problem }));
+        Err(ChainError::Problem(problem)) => {
+            visit(WalkedFile::Refused(Finding { place: path.into(), problem }));
             Ok(None)
         }
         Err(broken) => Err(broken.at(|| path.into())),

@@ -8,7 +8,7 @@ use crate::Result;
 use crate::draft::Draft;
 use crate::entry::{self, DELETED, DOT, DOT_DOT, Entry, Pieces};
 use crate::layout::{Area, BlockId, ENTRIES_MAX, Layout, Run};
-use crate::names::{self, Name, Short};
+use crate::names::{self, Name, ShortName};
 use crate::table::{cluster_at, total};
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -16,38 +16,38 @@ use std::sync::Arc;
 /// A directory whose chain was followed to its end.
 #[derive(Clone, Debug)]
 pub(crate) struct Directory {
-    /// Its first cluster, which is its identity: it never changes.
+    /// The first cluster, which identifies the directory: it never changes.
     pub(crate) first: u32,
     pub(crate) runs: Arc<[Run]>,
 }
 
 /// A file found in a directory.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
+pub(crate) struct FoundEntry {
     /// The first slot of its name.
     pub(crate) first_slot: u32,
     /// The slot of its entry.
     pub(crate) slot: u32,
-    /// Its name as shown.
+    /// The name as it is shown.
     pub(crate) name: String,
     pub(crate) entry: Entry,
 }
 
-impl Found {
-    fn of(entry: Entry, slot: u32, pieces: &Pieces) -> (Found, bool) {
+impl FoundEntry {
+    fn of(entry: Entry, slot: u32, pieces: &Pieces) -> (FoundEntry, bool) {
         let long = (!entry.is_label()).then(|| pieces.finish(&entry.short)).flatten();
         match long.and_then(|(units, first_slot)| names::shown_long(units).map(|name| (name, first_slot))) {
-            Some((name, first_slot)) => (Found { first_slot, slot, name, entry }, true),
+            Some((name, first_slot)) => (FoundEntry { first_slot, slot, name, entry }, true),
             None => {
                 let name = names::shown_short(&entry.short, entry.case_bits);
-                (Found { first_slot: slot, slot, name, entry }, false)
+                (FoundEntry { first_slot: slot, slot, name, entry }, false)
             }
         }
     }
 }
 
-/// Room for an entry.
-pub(crate) struct Room {
+/// Free slots for an entry.
+pub(crate) struct FreeSlots {
     pub(crate) slot: u32,
     /// Whether the end mark lies in it, so that it must be written anew after it.
     moves_end: bool,
@@ -113,7 +113,7 @@ impl Directory {
     }
 
     /// Finds a name. This is `Scan`, without putting together the names that are not it.
-    pub(crate) fn find(&self, draft: &Draft, name: &Name) -> Result<Option<Found>> {
+    pub(crate) fn find(&self, draft: &Draft, name: &Name) -> Result<Option<FoundEntry>> {
         let mut pieces = Pieces::none();
         let mut found = None;
         self.each(draft, 0, |slot, bytes| {
@@ -125,7 +125,7 @@ impl Directory {
                     let is = |(units, _): (&[u16], u32)| name.is_long(units);
                     let this = pieces.finish(&entry.short).is_some_and(is) || name.is_short(&entry.short);
                     if this && !entry.is_label() && !is_dots(&entry) {
-                        found = Some(Found::of(entry, slot, &pieces).0);
+                        found = Some(FoundEntry::of(entry, slot, &pieces).0);
                         return ControlFlow::Break(());
                     }
                     pieces.drop();
@@ -147,9 +147,9 @@ impl Directory {
     }
 
     /// The short name that a name gets here.
-    pub(crate) fn short_for(&self, draft: &Draft, name: &Name) -> Result<Option<Short>> {
+    pub(crate) fn short_for(&self, draft: &Draft, name: &Name) -> Result<Option<ShortName>> {
         let mut taken = std::collections::BTreeSet::new();
-        let Some(wished) = Short::choose(name, |_| false) else { return Ok(None) };
+        let Some(wished) = ShortName::choose(name, |_| false) else { return Ok(None) };
         self.each(draft, 0, |_, bytes| {
             match Slot::of(bytes) {
                 Slot::End => return ControlFlow::Break(()),
@@ -161,11 +161,11 @@ impl Directory {
             }
             ControlFlow::Continue(())
         })?;
-        Ok(Short::choose(name, |short| taken.contains(short)))
+        Ok(ShortName::choose(name, |short| taken.contains(short)))
     }
 
     /// Slots in a row for an entry of so many, or how many must be added at the end.
-    pub(crate) fn room(&self, draft: &Draft, count: u32) -> Result<std::result::Result<Room, u32>> {
+    pub(crate) fn room(&self, draft: &Draft, count: u32) -> Result<std::result::Result<FreeSlots, u32>> {
         let slots = self.slots(draft.layout);
         let (mut row, mut end, mut enough) = (0, None, None);
         self.each(draft, 0, |slot, bytes| {
@@ -184,19 +184,24 @@ impl Directory {
             ControlFlow::Continue(())
         })?;
         if let Some(slot) = enough {
-            return Ok(Ok(Room { slot, moves_end: false }));
+            return Ok(Ok(FreeSlots { slot, moves_end: false }));
         }
         // From the end mark on, all is free.
         let end = end.unwrap_or(slots);
         let slot = end - row;
         Ok(match slots - slot >= count {
-            true => Ok(Room { slot, moves_end: slot + count > end }),
+            true => Ok(FreeSlots { slot, moves_end: slot + count > end }),
             false => Err(count - (slots - slot)),
         })
     }
 
     /// Writes entries in a row.
-    pub(crate) fn fill(&self, draft: &mut Draft, room: &Room, entries: &[[u8; entry::SIZE]]) -> Result<()> {
+    pub(crate) fn fill(
+        &self,
+        draft: &mut Draft,
+        room: &FreeSlots,
+        entries: &[[u8; entry::SIZE]],
+    ) -> Result<()> {
         for (slot, bytes) in (room.slot..).zip(entries) {
             self.write(draft, slot, bytes)?;
         }
@@ -218,7 +223,7 @@ impl Directory {
     }
 }
 
-/// What a slot holds.
+/// The content of a slot.
 enum Slot {
     End,
     Deleted,
@@ -241,7 +246,7 @@ fn is_dots(entry: &Entry) -> bool {
     entry.short == DOT || entry.short == DOT_DOT
 }
 
-/// Goes through a directory.
+/// Reads the entries of a directory one after the other.
 pub(crate) struct Scan<'d> {
     directory: &'d Directory,
     slot: u32,
@@ -261,7 +266,7 @@ impl<'d> Scan<'d> {
     }
 
     /// The next entry, which may be a label. `.` and `..` are passed over.
-    pub(crate) fn next(&mut self, draft: &Draft) -> Result<Option<Found>> {
+    pub(crate) fn next(&mut self, draft: &Draft) -> Result<Option<FoundEntry>> {
         let (mut pieces, mut broken) = (Pieces::none(), false);
         let (mut found, mut ended) = (None, false);
         let after = self.directory.each(draft, self.slot, |slot, bytes| {
@@ -274,7 +279,7 @@ impl<'d> Scan<'d> {
                 Slot::Piece => broken |= pieces.take(bytes, slot),
                 Slot::Entry(entry) if is_dots(&entry) => broken |= pieces.drop(),
                 Slot::Entry(entry) => {
-                    let (this, long) = Found::of(entry, slot, &pieces);
+                    let (this, long) = FoundEntry::of(entry, slot, &pieces);
                     broken |= pieces.drop() && !long;
                     found = Some(this);
                     return ControlFlow::Break(());

@@ -26,17 +26,17 @@ impl<M: Metadata + ?Sized> Metadata for &M {
     }
 }
 
-/// What a transaction changes in the driver's memory once it is applied.
+/// A change of the driver's memory once a transaction is applied.
 #[derive(Clone, Debug)]
 pub(crate) enum Effect {
     /// Clusters are in use now.
     Used(Run),
-    /// Clusters are free now.
+    /// Clusters become free.
     Freed(Run),
     /// The chain that starts there has these runs now; none if it is no more.
     Chain(u32, Option<Arc<[Run]>>),
     /// A file is known now, or elsewhere, or nowhere.
-    Node(crate::FileId, crate::nodes::Fate),
+    Node(crate::FileId, crate::nodes::NodeChange),
     /// The directory of blocks to be given back is known.
     Limbo(u32),
 }

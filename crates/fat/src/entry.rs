@@ -23,14 +23,14 @@ const LAST_PIECE: u8 = 0x40;
 pub(crate) const DOT: [u8; 11] = *b".          ";
 pub(crate) const DOT_DOT: [u8; 11] = *b"..         ";
 
-/// What a directory entry says about a file beside its size and place.
+/// The attributes of a directory entry.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Attributes {
-    /// Not to be written. The driver keeps the mark; whether it binds anybody is decided above.
+    /// The read-only attribute. The driver stores it; whether it is enforced is decided above.
     pub read_only: bool,
-    /// Not to be listed, by those who care.
+    /// The hidden attribute.
     pub hidden: bool,
-    /// Part of a system.
+    /// The system attribute.
     pub system: bool,
     /// Changed since the last backup.
     pub archive: bool,
@@ -48,7 +48,7 @@ impl Attributes {
         }
     }
 
-    /// These attributes in the place of the old ones.
+    /// Replaces these attributes in the bits of an entry.
     pub(crate) fn in_bits(self, bits: u8) -> u8 {
         bits & !Attributes::BITS
             | u8::from(self.read_only)
@@ -147,7 +147,7 @@ pub(crate) fn pieces(name: &Name, sum: u8) -> Vec<[u8; SIZE]> {
         .collect()
 }
 
-/// Where in a piece a unit is.
+/// The offset of a unit in a piece of a long name.
 fn unit_at(unit: usize) -> usize {
     match unit {
         0..5 => 1 + 2 * unit,

@@ -20,12 +20,12 @@ pub enum FatError {
     /// A block of metadata could not be read.
     #[error("reading {block}: {reason}")]
     Medium {
-        /// Which.
+        /// The block that cannot be read.
         block: crate::BlockId,
-        /// What the caller's reader said.
+        /// The error of the caller's reader.
         reason: String,
     },
-    /// What is stored contradicts itself. The thing named is refused; the rest can be read, and nothing is written.
+    /// The stored data contradict themselves. The thing named is refused; the rest can be read, and nothing is written.
     #[error(
         "{place}: {problem}; it is refused, the rest can be read, and nothing is written to this file system until it was checked and repaired (fsck.fat, chkdsk)"
     )]
@@ -38,7 +38,7 @@ pub enum FatError {
     /// Changes are refused because something unsound was seen before.
     #[error("the file system is read-only: {0}")]
     ReadOnly(String),
-    /// Nobody vouched for the file system, so two files might share a block.
+    /// The file system was not checked, so two files might share a block.
     #[error(
         "the file system was not checked, so no block of a file can be named and nothing changed; check it first"
     )]
@@ -48,9 +48,9 @@ pub enum FatError {
         "the file system is full: {needed} more clusters are needed and {free} are free; delete something, and have the blocks of deleted files returned"
     )]
     Full {
-        /// Clusters wanted.
+        /// The number of clusters needed.
         needed: u64,
-        /// Clusters free.
+        /// The number of free clusters.
         free: u64,
     },
     /// A directory has no room for another entry.
@@ -65,9 +65,9 @@ pub enum FatError {
     /// The name cannot be stored.
     #[error("the name {name:?} cannot be stored: {reason}")]
     BadName {
-        /// What was asked for.
+        /// The name that was asked for.
         name: String,
-        /// Why not.
+        /// Why it is refused.
         reason: &'static str,
     },
     /// There is no such name in the directory.
@@ -76,10 +76,10 @@ pub enum FatError {
     /// The name is taken, perhaps in other case or as another's short name.
     #[error("{0:?} exists (names that differ only in case are the same)")]
     Exists(String),
-    /// It should have been a directory.
+    /// The file is not a directory.
     #[error("{0:?} is not a directory")]
     NotADirectory(String),
-    /// It should have been a file.
+    /// The file is a directory.
     #[error("{0:?} is a directory")]
     IsADirectory(String),
     /// Only empty directories can be removed.
@@ -113,5 +113,5 @@ pub enum FatError {
     BadOption(String),
 }
 
-/// What the operations give.
+/// The result of this crate's operations.
 pub type Result<T> = std::result::Result<T, FatError>;

@@ -15,7 +15,7 @@ const INFO_SECTOR: u32 = 1;
 const BACKUP_SECTOR: u32 = 6;
 const MEDIA: u8 = 0xf8;
 
-/// What the file system shall be.
+/// Options of a new file system.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FormatOptions {
     /// Bytes of a sector: 512, or 4096 on disks that have no smaller.
@@ -24,11 +24,11 @@ pub struct FormatOptions {
     pub cluster_bytes: Option<u32>,
     /// The label; may be empty.
     pub label: String,
-    /// The serial number.
+    /// The serial number of the volume.
     pub volume_id: u32,
     /// Sectors before the partition, which the boot sector states.
     pub hidden_sectors: u32,
-    /// When.
+    /// The time that the root directory gets.
     pub now: Moment,
     /// How far local time is ahead of UTC.
     pub utc_offset_minutes: i16,
@@ -36,8 +36,8 @@ pub struct FormatOptions {
 
 /// A file system to be written.
 #[derive(Clone, Debug)]
-pub struct Formatted {
-    /// Where everything is.
+pub struct FormattedFileSystem {
+    /// The layout of the file system.
     pub layout: Layout,
     boot: Vec<u8>,
     root: Vec<u8>,
@@ -45,7 +45,7 @@ pub struct Formatted {
 }
 
 /// Plans a file system on a partition of so many bytes.
-pub fn format(partition_bytes: u64, options: &FormatOptions) -> Result<Formatted> {
+pub fn format(partition_bytes: u64, options: &FormatOptions) -> Result<FormattedFileSystem> {
     let sector_bytes = options.sector_bytes;
     if !matches!(sector_bytes, 512 | 1024 | 2048 | 4096) {
         return Err(FatError::BadOption(format!("sectors of {sector_bytes} bytes cannot be")));
@@ -111,7 +111,7 @@ pub fn format(partition_bytes: u64, options: &FormatOptions) -> Result<Formatted
     boot[67..71].copy_from_slice(&options.volume_id.to_le_bytes());
     boot[summary::LABEL].copy_from_slice(&label.unwrap_or(*b"NO NAME    "));
     boot[82..90].copy_from_slice(b"FAT32   ");
-    // What runs if somebody boots from it: an interrupt that says there is nothing to boot, then a loop.
+    // The code that runs if a machine boots from it: an interrupt that says there is nothing to boot, then a loop.
     boot[90..94].copy_from_slice(&[0xcd, 0x18, 0xeb, 0xfe]);
     boot[510..512].copy_from_slice(&[0x55, 0xaa]);
     let layout = Layout::from_boot_sector(&boot, partition_bytes)?;
@@ -137,10 +137,10 @@ pub fn format(partition_bytes: u64, options: &FormatOptions) -> Result<Formatted
     root.extend(entry(LIMBO, limbo_bits, limbo_cluster));
     let mut limbo = entry(entry::DOT, entry::Entry::DIRECTORY, limbo_cluster).to_vec();
     limbo.extend(entry(entry::DOT_DOT, entry::Entry::DIRECTORY, 0));
-    Ok(Formatted { layout, boot, root, limbo })
+    Ok(FormattedFileSystem { layout, boot, root, limbo })
 }
 
-impl Formatted {
+impl FormattedFileSystem {
     /// The blocks, in order: the whole metadata area and the directories. Every other block of the data area may hold
     /// anything.
     pub fn blocks(&self) -> impl Iterator<Item = (BlockId, Vec<u8>)> + '_ {

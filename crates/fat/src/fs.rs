@@ -9,13 +9,13 @@
 //!   before a block of it is named to anybody.
 
 use crate::check::Checked;
-use crate::directory::{Directory, Found, Scan};
+use crate::directory::{Directory, FoundEntry, Scan};
 use crate::draft::{Draft, Effect, Metadata, Transaction};
 use crate::entry::{Attributes, Entry};
 use crate::layout::{Area, BlockId, BlockRange, Layout, Run};
 use crate::names::Name;
-use crate::nodes::{FileId, Node, Place};
-use crate::state::State;
+use crate::nodes::{EntryLocation, FileId, Node};
+use crate::state::DriverState;
 use crate::summary;
 use crate::table::{Length, cluster_at, total};
 use crate::time::{Moment, Stored};
@@ -24,7 +24,7 @@ use crate::{FatError, Result};
 /// Runs of blocks that one question gets at most.
 pub const EXTENTS_MAX: usize = 1024;
 
-/// How to see a file system.
+/// Options for using a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Options {
     /// How far the local time that is stored is ahead of UTC.
@@ -40,7 +40,7 @@ pub enum Kind {
     Directory,
 }
 
-/// What is known about a file.
+/// What is known of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stat {
     /// File or directory.
@@ -59,24 +59,24 @@ pub struct Stat {
 
 /// A name in a directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Listed {
+pub struct DirectoryEntry {
     /// The name.
     pub name: String,
     /// File or directory.
     pub kind: Kind,
-    /// Its size, of a file.
+    /// The size of a file in bytes.
     pub size: u64,
     /// A number that no other file has now: of its place. It changes when the file is renamed.
     pub place_number: u64,
-    /// Where to go on after it.
+    /// The cookie with which the listing goes on after this entry.
     pub cookie: u64,
 }
 
 /// A name in a directory, with its file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ListedFile {
-    /// The name.
-    pub name: Listed,
+    /// The entry of the directory.
+    pub name: DirectoryEntry,
     /// The file, to which there is a reference more, and what is known of it; none of a directory that is unsound.
     pub file: Option<(FileId, Stat)>,
     /// The first block, of a directory.
@@ -92,14 +92,14 @@ pub struct Extent {
     pub blocks: BlockRange,
 }
 
-/// How large the file system is.
+/// The size of the file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sizes {
     /// Bytes of a cluster.
     pub cluster_bytes: u32,
-    /// Clusters.
+    /// The number of clusters.
     pub clusters: u64,
-    /// Clusters that are free.
+    /// The number of free clusters.
     pub free: u64,
 }
 
@@ -107,9 +107,9 @@ pub struct Sizes {
 #[derive(Debug)]
 #[must_use = "commit its transaction and give that to `applied`, or give it to `abandoned`"]
 pub struct Change<T> {
-    /// What to commit.
+    /// The blocks to write.
     pub transaction: Transaction,
-    /// What the operation says.
+    /// The result of the operation.
     pub value: T,
 }
 
@@ -117,13 +117,13 @@ pub struct Change<T> {
 pub struct Fat<M> {
     metadata: M,
     layout: Layout,
-    state: State,
+    state: DriverState,
 }
 
 impl<M: Metadata> Fat<M> {
     /// Takes a file system into use, for reading names; see `vouch` for more. The root directory must be sound.
     pub fn mount(layout: Layout, metadata: M, options: Options) -> Result<Fat<M>> {
-        let state = State::new(&layout, options);
+        let state = DriverState::new(&layout, options);
         let mut fat = Fat { metadata, layout, state };
         let draft = Draft::new(&fat.layout, &fat.metadata);
         let root = fat.state.directory_at(&draft, fat.layout.root_cluster)?;
@@ -146,7 +146,7 @@ impl<M: Metadata> Fat<M> {
         }
     }
 
-    /// Where everything is.
+    /// The layout of the file system.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -162,7 +162,7 @@ impl<M: Metadata> Fat<M> {
     }
 
     /// Runs an operation that reads.
-    pub(crate) fn read<T>(&mut self, run: impl FnOnce(&mut State, &Draft) -> Result<T>) -> Result<T> {
+    pub(crate) fn read<T>(&mut self, run: impl FnOnce(&mut DriverState, &Draft) -> Result<T>) -> Result<T> {
         self.state.nothing_outstanding()?;
         let draft = Draft::new(&self.layout, &self.metadata);
         let result = run(&mut self.state, &draft);
@@ -172,7 +172,7 @@ impl<M: Metadata> Fat<M> {
     /// Runs an operation that changes.
     pub(crate) fn change<T>(
         &mut self,
-        run: impl FnOnce(&mut State, &mut Draft) -> Result<T>,
+        run: impl FnOnce(&mut DriverState, &mut Draft) -> Result<T>,
     ) -> Result<Change<T>> {
         self.state.may_change()?;
         let mut draft = Draft::new(&self.layout, &self.metadata);
@@ -195,7 +195,7 @@ impl<M: Metadata> Fat<M> {
                 Effect::Freed(run) => self.state.space.mark(run, true),
                 Effect::Chain(first, Some(runs)) => self.state.keep_chain(first, runs),
                 Effect::Chain(first, None) => self.state.forget_chain(first),
-                Effect::Node(id, fate) => self.state.nodes.become_of(id, fate),
+                Effect::Node(id, fate) => self.state.nodes.apply_change(id, fate),
                 Effect::Limbo(first) => self.state.limbo = Some(first),
             }
         }
@@ -219,8 +219,8 @@ impl<M: Metadata> Fat<M> {
                 return Err(not_found());
             }
             let (size, first) = sizes(state, draft, &found)?;
-            let place = Place { directory: directory.first, slot: found.slot };
-            let id = state.nodes.refer(place, first)?;
+            let location = EntryLocation { directory: directory.first, slot: found.slot };
+            let id = state.nodes.refer(location, first)?;
             Ok((id, state.stat(&found.entry, size)))
         })
     }
@@ -228,11 +228,11 @@ impl<M: Metadata> Fat<M> {
     /// Takes references away that `lookup` and `create` gave. If that was the last use of a file whose name is gone,
     /// its blocks can be given back now: its place in the limbo comes back.
     pub fn forget(&mut self, id: FileId, count: u64) -> Option<crate::LimboId> {
-        let place = self.state.nodes.forget(id, count)?;
-        (self.state.limbo == Some(place.directory)).then_some(crate::LimboId(place.slot))
+        let location = self.state.nodes.forget(id, count)?;
+        (self.state.limbo == Some(location.directory)).then_some(crate::LimboId(location.slot))
     }
 
-    /// What is known about a file.
+    /// What is known of a file.
     pub fn stat(&mut self, id: FileId) -> Result<Stat> {
         self.read(|state, draft| {
             let Node { directory, .. } = *state.nodes.get(id)?;
@@ -261,18 +261,19 @@ impl<M: Metadata> Fat<M> {
 
     /// Names in a directory, from a cookie on (0 is the beginning), at most `count`. A cookie stays good however the
     /// directory changes: what is there all along is listed once.
-    pub fn list(&mut self, parent: FileId, cookie: u64, count: usize) -> Result<Vec<Listed>> {
+    pub fn list(&mut self, parent: FileId, cookie: u64, count: usize) -> Result<Vec<DirectoryEntry>> {
         self.each(parent, cookie, count, |_, _, _, listed| Ok(listed))
     }
 
-    /// The same with what `lookup` says of each.
+    /// As `list`, with what `lookup` returns for each.
     pub fn list_files(&mut self, parent: FileId, cookie: u64, count: usize) -> Result<Vec<ListedFile>> {
         self.each(parent, cookie, count, |state, draft, (directory, found), name| {
             let Ok((size, first)) = sizes(state, draft, found) else {
                 return Ok(ListedFile { name, file: None, first: None });
             };
             let stat = state.stat(&found.entry, size);
-            let id = state.nodes.refer(Place { directory: directory.first, slot: found.slot }, first)?;
+            let id =
+                state.nodes.refer(EntryLocation { directory: directory.first, slot: found.slot }, first)?;
             let block = |start| draft.layout.blocks(Run { start, count: 1 }).start;
             let first = first.map(|first| BlockId { area: Area::Data, index: block(first) });
             Ok(ListedFile { name, file: Some((id, stat)), first })
@@ -284,7 +285,7 @@ impl<M: Metadata> Fat<M> {
         parent: FileId,
         cookie: u64,
         count: usize,
-        mut tell: impl FnMut(&mut State, &Draft, (&Directory, &Found), Listed) -> Result<T>,
+        mut tell: impl FnMut(&mut DriverState, &Draft, (&Directory, &FoundEntry), DirectoryEntry) -> Result<T>,
     ) -> Result<Vec<T>> {
         self.read(|state, draft| {
             let directory = state.directory(draft, parent)?;
@@ -297,7 +298,7 @@ impl<M: Metadata> Fat<M> {
                     continue;
                 }
                 let is_directory = found.entry.is_directory();
-                let name = Listed {
+                let name = DirectoryEntry {
                     name: found.name.clone(),
                     kind: if is_directory { Kind::Directory } else { Kind::File },
                     size: if is_directory { 0 } else { u64::from(found.entry.size) },
@@ -320,8 +321,8 @@ impl<M: Metadata> Fat<M> {
             if state.nodes.get(id)?.directory.is_some() {
                 return Err(FatError::IsADirectory(format!("file {}", id.0)));
             }
-            let (_, place, entry) = state.entry(draft, id)?;
-            let runs = state.file_runs(draft, &entry, place)?;
+            let (_, location, entry) = state.entry(draft, id)?;
+            let runs = state.file_runs(draft, &entry, location)?;
             let layout = draft.layout;
             let end = offset.saturating_add(length).min(u64::from(entry.size));
             let block = u64::from(layout.block_bytes);
@@ -351,7 +352,7 @@ impl<M: Metadata> Fat<M> {
 }
 
 /// The size of what was found, and where it starts if it is a directory.
-fn sizes(state: &mut State, draft: &Draft, found: &Found) -> Result<(u64, Option<u32>)> {
+fn sizes(state: &mut DriverState, draft: &Draft, found: &FoundEntry) -> Result<(u64, Option<u32>)> {
     if !found.entry.is_directory() {
         return Ok((u64::from(found.entry.size), None));
     }

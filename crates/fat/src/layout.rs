@@ -33,9 +33,9 @@ pub enum Area {
 /// A block.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BlockId {
-    /// In which area.
+    /// The area of the block.
     pub area: Area,
-    /// Which, counted from the area's start in `Layout::block_bytes`.
+    /// The index, counted from the area's start in `Layout::block_bytes`.
     pub index: u64,
 }
 
@@ -51,31 +51,31 @@ impl fmt::Display for BlockId {
 /// Blocks in a row of the data area.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BlockRange {
-    /// The first.
+    /// The first block.
     pub start: u64,
-    /// How many.
+    /// The number of blocks.
     pub count: u64,
 }
 
-/// Clusters in a row.
+/// Consecutive clusters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Run {
-    /// The first.
+    /// The first cluster.
     pub start: u32,
-    /// How many.
+    /// The number of clusters.
     pub count: u32,
 }
 
-/// Which copies of the FAT are kept.
+/// Which copies of the FAT are kept current.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mirroring {
     /// All, the first is read.
     All,
-    /// One only, the others are stale by intention.
+    /// Only this copy; the others are stale by intention.
     Only(u8),
 }
 
-/// What the boot sector says, checked.
+/// The content of the boot sector, checked.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Layout {
     /// Bytes of a sector: 512, 1024, 2048 or 4096.
@@ -88,17 +88,17 @@ pub struct Layout {
     pub reserved_sectors: u32,
     /// Copies of the FAT.
     pub fats: u8,
-    /// Sectors of one.
+    /// Sectors of one copy of the FAT.
     pub fat_sectors: u32,
-    /// Which of them are kept.
+    /// Which copies of the FAT are kept current.
     pub mirroring: Mirroring,
     /// The first sector of the data area.
     pub data_sector: u64,
-    /// Sectors of everything.
+    /// Sectors of the whole file system.
     pub sectors: u64,
     /// Clusters, numbered from 2.
     pub clusters: u32,
-    /// Where the root directory starts.
+    /// The first cluster of the root directory.
     pub root_cluster: u32,
     /// The sector of FSInfo, if there is one.
     pub info_sector: Option<u32>,
@@ -228,7 +228,7 @@ impl Layout {
         })
     }
 
-    /// Where an area starts, in bytes from the partition's start.
+    /// The first byte of an area, from the partition's start.
     pub fn area_start(&self, area: Area) -> u64 {
         match area {
             Area::Metadata => 0,
@@ -236,7 +236,7 @@ impl Layout {
         }
     }
 
-    /// Blocks of an area.
+    /// The number of blocks of an area.
     pub fn area_blocks(&self, area: Area) -> u64 {
         match area {
             Area::Metadata => self.area_start(Area::Data).div_ceil(u64::from(self.block_bytes)),
@@ -255,7 +255,7 @@ impl Layout {
         (start, bytes as usize)
     }
 
-    /// Blocks of a cluster.
+    /// The number of blocks of a cluster.
     pub fn blocks_each(&self) -> u32 {
         self.cluster_bytes / self.block_bytes
     }
@@ -288,7 +288,7 @@ impl Layout {
         self.metadata_block(fat * u64::from(self.sector_bytes) + u64::from(cluster) * 4)
     }
 
-    /// Which copy of the FAT is read.
+    /// The copy of the FAT that is read.
     pub(crate) fn read_copy(&self) -> u8 {
         match self.mirroring {
             Mirroring::All => 0,
@@ -296,7 +296,7 @@ impl Layout {
         }
     }
 
-    /// Which copies are written.
+    /// The copies of the FAT that are written.
     pub(crate) fn written_copies(&self) -> std::ops::Range<u8> {
         match self.mirroring {
             Mirroring::All => 0..self.fats,

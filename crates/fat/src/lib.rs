@@ -34,11 +34,11 @@ mod table;
 mod time;
 
 pub use change::{Facts, InUse, Replace};
-pub use check::{Checked, Finding, Walked, check};
+pub use check::{Checked, Finding, WalkedFile, check};
 pub use draft::{Metadata, Transaction};
 pub use entry::Attributes;
 pub use error::{FatError, Result};
-pub use fs::{Change, EXTENTS_MAX, Extent, Fat, Kind, Listed, ListedFile, Options, Sizes, Stat};
+pub use fs::{Change, DirectoryEntry, EXTENTS_MAX, Extent, Fat, Kind, ListedFile, Options, Sizes, Stat};
 pub use layout::{Area, BLOCK_BYTES_MAX, BlockId, BlockRange, FIRST_CLUSTER, Layout, Mirroring, Run};
 pub use limbo::{LimboId, LimboItem, Returning};
 pub use names::{NAME_UNITS_MAX, Name};

@@ -24,8 +24,8 @@ use crate::entry::Entry;
 use crate::fs::{Change, Fat, Kind};
 use crate::layout::{BlockRange, Layout, Run};
 use crate::names::Name;
-use crate::nodes::Place;
-use crate::state::State;
+use crate::nodes::EntryLocation;
+use crate::state::DriverState;
 use crate::table::{cluster_at, runs_from, total};
 use crate::time::Moment;
 use crate::{FatError, Result};
@@ -43,9 +43,9 @@ pub struct LimboId(pub u32);
 /// Something that waits in the limbo.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LimboItem {
-    /// Where.
+    /// The slot of the entry in the limbo.
     pub id: LimboId,
-    /// Bytes it holds.
+    /// The size of the file in bytes.
     pub bytes: u64,
     /// Whether the file is still in use, so that its blocks cannot be given back yet.
     pub in_use: bool,
@@ -58,7 +58,7 @@ pub struct Returning {
     pub blocks: Vec<BlockRange>,
     /// How many clusters that is, for `free`.
     pub clusters: u32,
-    /// Whether it is the last.
+    /// Whether this is the last part.
     pub last: bool,
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn find(draft: &Draft, root: &Directory) -> Result<Option<u32>> {
     Ok(None)
 }
 
-/// That a name in a directory is not the limbo's: nobody may take that.
+/// Checks that a name in a directory is not the limbo's, which is reserved.
 pub(crate) fn not_reserved(draft: &Draft, directory: &Directory, name: &Name) -> Result<()> {
     match directory.first == draft.layout.root_cluster && name.is(&crate::names::shown_short(&LIMBO, 0)) {
         true => Err(FatError::BadName {
@@ -87,7 +87,7 @@ pub(crate) fn not_reserved(draft: &Draft, directory: &Directory, name: &Name) ->
 }
 
 /// The limbo, made if there is none.
-fn directory(state: &mut State, draft: &mut Draft, now: Moment) -> Result<Directory> {
+fn directory(state: &mut DriverState, draft: &mut Draft, now: Moment) -> Result<Directory> {
     if let Some(first) = state.limbo {
         return state.directory_at(draft, first);
     }
@@ -105,7 +105,12 @@ fn directory(state: &mut State, draft: &mut Draft, now: Moment) -> Result<Direct
 }
 
 /// Puts an entry into the limbo, under a name made of its slot.
-pub(crate) fn add(state: &mut State, draft: &mut Draft, entry: Entry, now: Moment) -> Result<Place> {
+pub(crate) fn add(
+    state: &mut DriverState,
+    draft: &mut Draft,
+    entry: Entry,
+    now: Moment,
+) -> Result<EntryLocation> {
     let mut limbo = directory(state, draft, now)?;
     let entry = Entry { case_bits: 0, ..entry };
     let slot = match add_slots(state, draft, &mut limbo, &[entry.to_bytes()]) {
@@ -117,7 +122,7 @@ pub(crate) fn add(state: &mut State, draft: &mut Draft, entry: Entry, now: Momen
     let mut short = LIMBO;
     short[..8].copy_from_slice(format!("{slot:08X}").as_bytes());
     limbo.write(draft, slot, &Entry { short, ..entry }.to_bytes())?;
-    Ok(Place { directory: limbo.first, slot })
+    Ok(EntryLocation { directory: limbo.first, slot })
 }
 
 /// The front of a chain that is given back at once.
@@ -161,7 +166,7 @@ impl<M: Metadata> Fat<M> {
         self.read(|state, _| Ok(state.limbo.is_some())).unwrap_or(false)
     }
 
-    /// What waits in the limbo, after a place (none: from the beginning), at most `count`.
+    /// The items of the limbo after one of them (`None`: from the beginning), at most `count`.
     pub fn limbo(&mut self, after: Option<LimboId>, count: usize) -> Result<Vec<LimboItem>> {
         self.read(|state, draft| {
             let Some(first) = state.limbo else { return Ok(Vec::new()) };
@@ -174,7 +179,7 @@ impl<M: Metadata> Fat<M> {
                 if found.entry.is_label() || found.entry.is_directory() {
                     continue;
                 }
-                let in_use = state.nodes.at(Place { directory: first, slot: found.slot }).is_some();
+                let in_use = state.nodes.at(EntryLocation { directory: first, slot: found.slot }).is_some();
                 items.push(LimboItem { id: LimboId(found.slot), bytes: u64::from(found.entry.size), in_use });
             }
             Ok(items)
@@ -185,8 +190,8 @@ impl<M: Metadata> Fat<M> {
     pub fn returning(&mut self, id: LimboId) -> Result<Returning> {
         self.read(|state, draft| {
             let (limbo, entry) = waiting(state, draft, id)?;
-            let place = Place { directory: limbo.first, slot: id.0 };
-            let runs = state.file_runs(draft, &entry, place)?;
+            let location = EntryLocation { directory: limbo.first, slot: id.0 };
+            let runs = state.file_runs(draft, &entry, location)?;
             let front = front(draft.layout, &runs, u32::MAX);
             let clusters = total(&front) as u32;
             Ok(Returning {
@@ -202,7 +207,8 @@ impl<M: Metadata> Fat<M> {
     pub fn free(&mut self, id: LimboId, clusters: u32) -> Result<Change<bool>> {
         self.change(|state, draft| {
             let (limbo, mut entry) = waiting(state, draft, id)?;
-            let runs = state.file_runs(draft, &entry, Place { directory: limbo.first, slot: id.0 })?;
+            let runs =
+                state.file_runs(draft, &entry, EntryLocation { directory: limbo.first, slot: id.0 })?;
             let front = front(draft.layout, &runs, clusters);
             if total(&front) < u64::from(clusters) {
                 return Err(FatError::NothingToFree("so many clusters are not freed at once"));
@@ -226,8 +232,8 @@ impl<M: Metadata> Fat<M> {
     }
 }
 
-/// What waits at a place and is in nobody's use.
-fn waiting(state: &mut State, draft: &Draft, id: LimboId) -> Result<(Directory, Entry)> {
+/// Finds an item of the limbo that is not in use.
+fn waiting(state: &mut DriverState, draft: &Draft, id: LimboId) -> Result<(Directory, Entry)> {
     let nothing = || FatError::NothingToFree("nothing waits at that place");
     let limbo = state.directory_at(draft, state.limbo.ok_or_else(nothing)?)?;
     if id.0 < 2 || id.0 >= limbo.slots(draft.layout) {
@@ -238,7 +244,7 @@ fn waiting(state: &mut State, draft: &Draft, id: LimboId) -> Result<(Directory, 
     if entry.is_directory() || entry.is_label() {
         return Err(nothing());
     }
-    if state.nodes.at(Place { directory: limbo.first, slot: id.0 }).is_some() {
+    if state.nodes.at(EntryLocation { directory: limbo.first, slot: id.0 }).is_some() {
         return Err(FatError::NothingToFree("the file is still in use"));
     }
     Ok((limbo, entry))

@@ -10,7 +10,7 @@ use crate::{FatError, Result};
 
 /// Units of the longest name.
 pub const NAME_UNITS_MAX: usize = 255;
-/// What stands for a character that cannot be shown.
+/// Shown for a character that cannot be shown.
 const REPLACED: char = '\u{fffd}';
 /// Bits of a directory entry: base or extension are shown in lower case.
 pub(crate) const LOWER_BASE: u8 = 0x08;
@@ -110,7 +110,7 @@ fn decoded(units: &[u16]) -> impl Iterator<Item = char> + '_ {
     char::decode_utf16(units.iter().copied()).map(|c| c.ok().filter(|c| !forbidden(*c)).unwrap_or(REPLACED))
 }
 
-/// What is shown of a long name found on the medium, or nothing if it is none.
+/// A long name on the medium as it is shown, or `None` if it is none.
 pub(crate) fn shown_long(units: &[u16]) -> Option<String> {
     let text: String = decoded(units).collect();
     (!text.trim_end_matches('.').is_empty()).then_some(text)
@@ -124,7 +124,7 @@ fn shown_byte(byte: u8) -> char {
     }
 }
 
-/// What is shown of a short name.
+/// A short name as it is shown.
 pub(crate) fn shown_short(short: &[u8; 11], case_bits: u8) -> String {
     let mut short = *short;
     if short[0] == 0x05 {
@@ -143,7 +143,7 @@ pub(crate) fn shown_short(short: &[u8; 11], case_bits: u8) -> String {
     if extension.is_empty() { base } else { format!("{base}.{extension}") }
 }
 
-/// What is shown of a label.
+/// A label as it is shown.
 pub(crate) fn shown_label(short: &[u8; 11]) -> String {
     let shown: String = short.iter().map(|byte| shown_byte(*byte)).collect();
     shown.trim_end_matches(' ').into()
@@ -188,7 +188,7 @@ pub(crate) fn short_sum(short: &[u8]) -> u8 {
 
 /// The short name that a name gets.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Short {
+pub(crate) struct ShortName {
     pub(crate) bytes: [u8; 11],
     /// Bits that say which parts are shown in lower case.
     pub(crate) case_bits: u8,
@@ -196,17 +196,17 @@ pub(crate) struct Short {
     pub(crate) alone: bool,
 }
 
-/// What became of a part of a name when it was made short.
+/// How a part of a name was changed when it was made short.
 #[derive(Clone, Copy)]
-struct Part {
+struct NameTraits {
     /// No character was left out or replaced.
     whole: bool,
     upper: bool,
     lower: bool,
 }
 
-fn shorten(text: &str, room: usize, out: &mut Vec<u8>) -> Part {
-    let mut part = Part { whole: true, upper: false, lower: false };
+fn shorten(text: &str, room: usize, out: &mut Vec<u8>) -> NameTraits {
+    let mut part = NameTraits { whole: true, upper: false, lower: false };
     for c in text.chars() {
         let byte = match c {
             '.' | ' ' => {
@@ -235,10 +235,10 @@ fn shorten(text: &str, room: usize, out: &mut Vec<u8>) -> Part {
     part
 }
 
-impl Short {
+impl ShortName {
     /// Chooses a short name that is not taken: the name itself where it fits, else with a number as Windows does,
     /// else with a number and four digits made of the long name.
-    pub(crate) fn choose(name: &Name, taken: impl Fn(&[u8; 11]) -> bool) -> Option<Short> {
+    pub(crate) fn choose(name: &Name, taken: impl Fn(&[u8; 11]) -> bool) -> Option<ShortName> {
         let text = name.text();
         let lead = text.len() - text.trim_start_matches(['.', ' ']).len();
         // A dot that only such characters precede divides nothing.
@@ -261,11 +261,11 @@ impl Short {
         if of_base.whole && of_extension.whole {
             let mixed = of_base.upper && of_base.lower || of_extension.upper && of_extension.lower;
             let bytes = compose(&base);
-            let lower = |part: Part, bit| if part.lower { bit } else { 0 };
+            let lower = |part: NameTraits, bit| if part.lower { bit } else { 0 };
             let bits = lower(of_base, LOWER_BASE) | lower(of_extension, LOWER_EXTENSION);
             // Taken by another's short name only, since the caller found no file of this name.
             if !taken(&bytes) {
-                return Some(Short { bytes, case_bits: if mixed { 0 } else { bits }, alone: !mixed });
+                return Some(ShortName { bytes, case_bits: if mixed { 0 } else { bits }, alone: !mixed });
             }
         }
         let numbered = |stem: &[u8], number: u32| {
@@ -278,7 +278,7 @@ impl Short {
         let simple = (1..10).map(|number| numbered(&base, number));
         let others = (1..100_000).map(|number| numbered(&hashed, number));
         let bytes = simple.chain(others).find(|bytes| !taken(bytes))?;
-        Some(Short { bytes, case_bits: 0, alone: false })
+        Some(ShortName { bytes, case_bits: 0, alone: false })
     }
 }
 
@@ -292,7 +292,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn short(text: &str) -> (String, u8, bool) {
-        let short = Short::choose(&Name::new(text).expect(text), |_| false).expect(text);
+        let short = ShortName::choose(&Name::new(text).expect(text), |_| false).expect(text);
         (String::from_utf8_lossy(&short.bytes).into_owned(), short.case_bits, short.alone)
     }
 
@@ -320,7 +320,7 @@ mod tests {
         let name = Name::new("a long name.txt").unwrap();
         let mut taken = std::collections::BTreeSet::new();
         for _ in 0..2000 {
-            let short = Short::choose(&name, |bytes| taken.contains(bytes)).expect("a free one");
+            let short = ShortName::choose(&name, |bytes| taken.contains(bytes)).expect("a free one");
             assert!(short_is_sound(&short.bytes));
             taken.insert(short.bytes);
         }
@@ -368,7 +368,7 @@ mod tests {
         #[test]
         fn any_name_has_a_sound_short_one(text in "\\PC{1,40}") {
             if let Ok(name) = Name::new(&text) {
-                let short = Short::choose(&name, |_| false).expect("one");
+                let short = ShortName::choose(&name, |_| false).expect("one");
                 prop_assert!(short_is_sound(&short.bytes), "{:?}", short.bytes);
                 if short.alone {
                     prop_assert_eq!(shown_short(&short.bytes, short.case_bits), name.text());

@@ -17,24 +17,24 @@ pub struct FileId(pub u64);
 /// The root directory.
 pub const ROOT: FileId = FileId(1);
 
-/// Where an entry is.
+/// The location of a directory entry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Place {
+pub(crate) struct EntryLocation {
     /// The first cluster of the directory.
     pub(crate) directory: u32,
     pub(crate) slot: u32,
 }
 
-/// What became of a file.
+/// A change of a known file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Fate {
-    /// It was made: there, and a directory that starts at that cluster if it is one.
-    Made(Place, Option<u32>),
-    /// Its entry is elsewhere.
-    Moved(Place),
-    /// Its name is gone and its entry waits there.
-    Unlinked(Place),
-    /// Nothing is left of it.
+pub(crate) enum NodeChange {
+    /// The file was made at this location; a directory starts at this cluster.
+    Made(EntryLocation, Option<u32>),
+    /// The entry has moved.
+    Moved(EntryLocation),
+    /// The name is removed, and the entry waits there.
+    Unlinked(EntryLocation),
+    /// Nothing is left of the file.
     Gone,
 }
 
@@ -42,7 +42,7 @@ pub(crate) enum Fate {
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     /// Where its entry is; the root has none, what is gone has none.
-    pub(crate) place: Option<Place>,
+    pub(crate) location: Option<EntryLocation>,
     /// The first cluster, of a directory.
     pub(crate) directory: Option<u32>,
     pub(crate) unlinked: bool,
@@ -51,22 +51,22 @@ pub(crate) struct Node {
 
 pub(crate) struct Nodes {
     by_id: BTreeMap<FileId, Node>,
-    by_place: BTreeMap<Place, FileId>,
+    by_location: BTreeMap<EntryLocation, FileId>,
     next: u64,
 }
 
 impl Nodes {
     pub(crate) fn new(root_cluster: u32) -> Nodes {
-        let root = Node { place: None, directory: Some(root_cluster), unlinked: false, references: 1 };
-        Nodes { by_id: BTreeMap::from([(ROOT, root)]), by_place: BTreeMap::new(), next: ROOT.0 + 1 }
+        let root = Node { location: None, directory: Some(root_cluster), unlinked: false, references: 1 };
+        Nodes { by_id: BTreeMap::from([(ROOT, root)]), by_location: BTreeMap::new(), next: ROOT.0 + 1 }
     }
 
     pub(crate) fn get(&self, id: FileId) -> Result<&Node> {
         self.by_id.get(&id).ok_or(FatError::Gone)
     }
 
-    pub(crate) fn at(&self, place: Place) -> Option<FileId> {
-        self.by_place.get(&place).copied()
+    pub(crate) fn at(&self, location: EntryLocation) -> Option<FileId> {
+        self.by_location.get(&location).copied()
     }
 
     /// A number for a file that will be made.
@@ -79,12 +79,12 @@ impl Nodes {
     }
 
     /// The file there gets one more reference, and a number if it has none.
-    pub(crate) fn refer(&mut self, place: Place, directory: Option<u32>) -> Result<FileId> {
-        let id = match self.at(place) {
+    pub(crate) fn refer(&mut self, location: EntryLocation, directory: Option<u32>) -> Result<FileId> {
+        let id = match self.at(location) {
             Some(id) => id,
             None => {
                 let id = self.new_id()?;
-                self.become_of(id, Fate::Made(place, directory));
+                self.apply_change(id, NodeChange::Made(location, directory));
                 self.by_id.get_mut(&id).expect("just made").references = 0;
                 id
             }
@@ -94,8 +94,8 @@ impl Nodes {
         Ok(id)
     }
 
-    /// Takes references away. Gives where the entry of a file waits if its name is gone and this was the last.
-    pub(crate) fn forget(&mut self, id: FileId, count: u64) -> Option<Place> {
+    /// Takes references away. Returns the location of the entry if the name is gone and this was the last reference.
+    pub(crate) fn forget(&mut self, id: FileId, count: u64) -> Option<EntryLocation> {
         if id == ROOT {
             return None;
         }
@@ -105,31 +105,31 @@ impl Nodes {
             return None;
         }
         let node = self.by_id.remove(&id)?;
-        let place = node.place?;
-        self.by_place.remove(&place);
-        node.unlinked.then_some(place)
+        let location = node.location?;
+        self.by_location.remove(&location);
+        node.unlinked.then_some(location)
     }
 
-    pub(crate) fn become_of(&mut self, id: FileId, fate: Fate) {
-        if let Some(place) = self.by_id.get(&id).and_then(|node| node.place) {
-            self.by_place.remove(&place);
+    pub(crate) fn apply_change(&mut self, id: FileId, change: NodeChange) {
+        if let Some(location) = self.by_id.get(&id).and_then(|node| node.location) {
+            self.by_location.remove(&location);
         }
-        match fate {
-            Fate::Made(place, directory) => {
-                let node = Node { place: Some(place), directory, unlinked: false, references: 1 };
+        match change {
+            NodeChange::Made(location, directory) => {
+                let node = Node { location: Some(location), directory, unlinked: false, references: 1 };
                 self.by_id.insert(id, node);
-                self.by_place.insert(place, id);
+                self.by_location.insert(location, id);
             }
-            Fate::Moved(place) | Fate::Unlinked(place) => {
+            NodeChange::Moved(location) | NodeChange::Unlinked(location) => {
                 if let Some(node) = self.by_id.get_mut(&id) {
-                    node.place = Some(place);
-                    node.unlinked |= matches!(fate, Fate::Unlinked(_));
-                    self.by_place.insert(place, id);
+                    node.location = Some(location);
+                    node.unlinked |= matches!(change, NodeChange::Unlinked(_));
+                    self.by_location.insert(location, id);
                 }
             }
-            Fate::Gone => {
+            NodeChange::Gone => {
                 if let Some(node) = self.by_id.get_mut(&id) {
-                    node.place = None;
+                    node.location = None;
                     node.unlinked = true;
                 }
             }

@@ -10,32 +10,32 @@ use crate::{FatError, Result};
 pub trait Sectors {
     /// Bytes of a sector.
     fn sector_bytes(&self) -> u32;
-    /// How many there are.
+    /// The number of sectors.
     fn sectors(&self) -> u64;
     /// Fills `into` (whole sectors) from a sector on, or says in words why not.
     fn read(&self, sector: u64, into: &mut [u8]) -> std::result::Result<(), String>;
 }
 
-/// What a partition is said to hold.
+/// What the partition table says that a partition holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Holds {
+pub enum PartitionContent {
     /// FAT32, by its type in an MBR, or as a basic data partition of a GPT, which may be another file system too.
     PerhapsFat32,
     /// Something else; the type of an MBR, or 0 of a GPT.
     Other(u8),
 }
 
-/// A partition.
+/// A partition of a disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Partition {
     /// Its place in the table, from 1; 0 if there is no table and it is the whole disk.
     pub number: u32,
-    /// Its first sector.
+    /// The first sector.
     pub start: u64,
     /// How many sectors it has.
     pub sectors: u64,
-    /// What it is said to hold.
-    pub holds: Holds,
+    /// What the table says that it holds.
+    pub holds: PartitionContent,
 }
 
 /// Types of the MBR: FAT32, by cylinders and by sectors.
@@ -51,7 +51,7 @@ const BASIC_DATA: [u8; 16] =
 const GPT_ENTRIES_MAX: u32 = 1024;
 const GPT_ENTRY_BYTES: std::ops::RangeInclusive<u32> = 128..=512;
 
-/// What other file systems begin with: where, which bytes, and what it is.
+/// Signatures of other file systems: the offset, the bytes, and the name.
 const OTHERS: [(u64, &[u8], &str); 11] = [
     (3, b"NTFS    ", "NTFS"),
     (3, b"-FVE-FS-", "a disk encrypted by BitLocker"),
@@ -115,7 +115,8 @@ pub fn read(disk: &dyn Sectors) -> Result<Vec<Partition>> {
     let mut sector = vec![0; sector_bytes as usize];
     fetch(disk, 0, &mut sector)?;
     if looks_like_boot_sector(&sector) || &sector[3..11] == b"EXFAT   " {
-        let whole = Partition { number: 0, start: 0, sectors: disk.sectors(), holds: Holds::PerhapsFat32 };
+        let whole =
+            Partition { number: 0, start: 0, sectors: disk.sectors(), holds: PartitionContent::PerhapsFat32 };
         return Ok(vec![whole]);
     }
     if !looks_like_table(&sector) {
@@ -140,8 +141,8 @@ pub fn read(disk: &dyn Sectors) -> Result<Vec<Partition>> {
             ));
         }
         let holds = match kind {
-            FAT32 | FAT32_BY_SECTOR => Holds::PerhapsFat32,
-            other => Holds::Other(other),
+            FAT32 | FAT32_BY_SECTOR => PartitionContent::PerhapsFat32,
+            other => PartitionContent::Other(other),
         };
         partitions.push(Partition { number, start, sectors, holds });
     }
@@ -154,7 +155,7 @@ fn fetch(disk: &dyn Sectors, sector: u64, into: &mut [u8]) -> Result<()> {
         .map_err(|reason| FatError::BadPartitionTable(format!("reading sector {sector}: {reason}")))
 }
 
-/// That every partition is on the disk, behind its table, and none upon another.
+/// Checks that every partition is on the disk, behind its table, and that none overlaps another.
 fn sound(disk: &dyn Sectors, partitions: &[Partition]) -> Result<()> {
     let bad = |what: String| Err(FatError::BadPartitionTable(what));
     let mut ends: Vec<(u64, u64, u32)> = Vec::new();
@@ -221,7 +222,11 @@ fn read_gpt_at(disk: &dyn Sectors, at: u64) -> Result<Vec<Partition>> {
         let Some(sectors) = last.checked_sub(start).and_then(|sectors| sectors.checked_add(1)) else {
             return bad("a partition ends before it starts");
         };
-        let holds = if entry[..16] == BASIC_DATA { Holds::PerhapsFat32 } else { Holds::Other(0) };
+        let holds = if entry[..16] == BASIC_DATA {
+            PartitionContent::PerhapsFat32
+        } else {
+            PartitionContent::Other(0)
+        };
         partitions.push(Partition { number, start, sectors, holds });
     }
     sound(disk, &partitions)?;
@@ -305,7 +310,8 @@ mod tests {
 
     #[test]
     fn a_gpt_is_read_by_either_header() {
-        let expected = vec![Partition { number: 1, start: 40, sectors: 160, holds: Holds::PerhapsFat32 }];
+        let expected =
+            vec![Partition { number: 1, start: 40, sectors: 160, holds: PartitionContent::PerhapsFat32 }];
         assert_eq!(read(&gpt()).unwrap(), expected);
         let mut disk = gpt();
         disk.0[512 + 40] ^= 1;
@@ -319,7 +325,7 @@ mod tests {
         let sector = mbr(7, &[(2048, 1000), (4096, 2000)], 8192).unwrap();
         let mut disk = Disk(vec![0; 8192 * 512]);
         disk.0[..512].copy_from_slice(&sector);
-        let holds = Holds::PerhapsFat32;
+        let holds = PartitionContent::PerhapsFat32;
         assert_eq!(
             read(&disk).unwrap(),
             [

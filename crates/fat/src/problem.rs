@@ -1,4 +1,4 @@
-//! What can be wrong with what is stored, each kind with its words.
+//! The kinds of faults in a stored file system, with their messages.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ pub enum Problem {
     OutOfRange {
         /// The cluster whose entry says so; 0 if the directory entry does.
         after: u32,
-        /// The number.
+        /// The number in the table.
         next: u32,
     },
     /// A chain runs through a cluster that is marked free.
@@ -19,7 +19,7 @@ pub enum Problem {
     BadInChain(u32),
     /// A chain ends before the file does.
     ChainTooShort {
-        /// Clusters there.
+        /// The number of clusters of the chain.
         clusters: u64,
         /// Clusters that the size needs.
         needed: u64,
@@ -53,16 +53,16 @@ pub enum Problem {
     AfterEnd,
     /// Clusters in use that belong to no file.
     Lost {
-        /// How many.
+        /// The number of clusters.
         clusters: u64,
-        /// The first.
+        /// The first cluster.
         first: u32,
     },
     /// The summary in FSInfo is wrong.
     Summary {
-        /// Free clusters it says.
-        said: u32,
-        /// Free clusters there are.
+        /// The number of free clusters that the summary states.
+        stated: u32,
+        /// The number of free clusters that were found.
         found: u32,
     },
     /// FSInfo is not what it should be.
@@ -131,8 +131,8 @@ impl fmt::Display for Problem {
             Problem::Lost { clusters, first } => {
                 write!(f, "{clusters} clusters in use belong to no file, the first is {first}")
             }
-            Problem::Summary { said, found } => {
-                write!(f, "the summary says {said} free clusters and there are {found}")
+            Problem::Summary { stated, found } => {
+                write!(f, "the summary says {stated} free clusters and there are {found}")
             }
             Problem::BadFsInfo => f.write_str("the sector with the summary is not one"),
             Problem::BackupDiffers => f.write_str("the copy of the boot sector differs from it"),

@@ -9,7 +9,7 @@ use crate::entry::Entry;
 use crate::fs::{Change, Fat};
 use crate::layout::Run;
 use crate::nodes::FileId;
-use crate::space::Near;
+use crate::space::Placement;
 use crate::table::{Link, append, cluster_at, last, link_run, runs_to, total};
 use crate::time::{Moment, Stored};
 use crate::{FatError, LimboId, Result};
@@ -17,10 +17,10 @@ use std::ops::Range;
 
 /// The largest file, in bytes.
 pub const FILE_BYTES_MAX: u64 = u32::MAX as u64;
-/// Clusters added at once.
+/// Most clusters added in one transaction.
 const CLUSTERS_MAX: u64 = 65_536;
 
-/// What became of a file's size.
+/// The result of changing a file's size.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Resized {
     /// The size after this transaction. Less than what was asked for if that takes several: ask again. That there is
@@ -43,8 +43,8 @@ impl<M: Metadata> Fat<M> {
             if state.nodes.get(id)?.directory.is_some() {
                 return Err(FatError::IsADirectory(format!("file {}", id.0)));
             }
-            let (directory, place, mut entry) = state.entry(draft, id)?;
-            let runs = state.file_runs(draft, &entry, place)?;
+            let (directory, location, mut entry) = state.entry(draft, id)?;
+            let runs = state.file_runs(draft, &entry, location)?;
             let old_size = u64::from(entry.size);
             let has = total(&runs);
             let needs = draft.layout.clusters_for(size);
@@ -68,8 +68,11 @@ impl<M: Metadata> Fat<M> {
                 state.space.require(draft, needs - has)?;
                 let mut end = last(&runs);
                 let wanted = (needs - has).min(CLUSTERS_MAX) as u32;
-                let added: Vec<Run> =
-                    state.space.choose(draft, end.map_or(Near::Anywhere, Near::EndOfFile), wanted)?;
+                let added: Vec<Run> = state.space.choose(
+                    draft,
+                    end.map_or(Placement::Anywhere, Placement::EndOfFile),
+                    wanted,
+                )?;
                 for run in &added {
                     link_run(draft, end, *run)?;
                     end = Some(run.start + run.count - 1);
@@ -91,7 +94,7 @@ impl<M: Metadata> Fat<M> {
             entry.size = reached as u32;
             entry.attributes |= Entry::ARCHIVE;
             entry.modified = Stored { hundredths: 0, ..state.stored(now) };
-            directory.write(draft, place.slot, &entry.to_bytes())?;
+            directory.write(draft, location.slot, &entry.to_bytes())?;
             Ok(Resized { size: reached, fill, limbo })
         })
     }

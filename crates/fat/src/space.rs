@@ -13,13 +13,13 @@ const GROUP: u32 = 4096;
 const WORDS: usize = (GROUP / 64) as usize;
 /// A new piece of a file is looked for that is at least so long, before shorter ones are taken.
 const RUN_WISHED: u32 = 64;
-/// Pieces chosen at once.
+/// Most runs of clusters chosen at once.
 const RUNS_MAX: usize = 256;
 
-/// Where clusters are wished.
+/// Where new clusters should be.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Near {
-    /// Wherever there is room.
+pub(crate) enum Placement {
+    /// Anywhere.
     Anywhere,
     /// After a cluster, where possible.
     Cluster(u32),
@@ -34,7 +34,7 @@ pub(crate) struct Space {
     groups: Vec<Option<Box<[u64; WORDS]>>>,
     unread: usize,
     free: u64,
-    /// Where the next new piece is looked for.
+    /// The cluster from which the next search begins.
     hint: u32,
 }
 
@@ -74,7 +74,7 @@ impl Space {
         Ok(self.is_free(draft, index)? && draft.link(index + FIRST_CLUSTER)? == Link::Free)
     }
 
-    /// Free clusters, of all.
+    /// The number of free clusters.
     pub(crate) fn free(&mut self, draft: &Draft) -> Result<u64> {
         for group in 0..self.groups.len() {
             self.read(draft, group)?;
@@ -87,7 +87,7 @@ impl Space {
         (self.unread == 0).then_some(self.free)
     }
 
-    /// That so many clusters are free.
+    /// Checks that so many clusters are free.
     pub(crate) fn require(&mut self, draft: &Draft, needed: u64) -> Result<()> {
         for group in 0..self.groups.len() {
             if self.free >= needed {
@@ -121,7 +121,7 @@ impl Space {
         let mut step = 0;
         while step < self.clusters {
             if step > 4 * GROUP && any.is_some() {
-                break; // Far enough for a wish.
+                break; // Far enough for a preference.
             }
             let index = (self.hint + step) % self.clusters;
             if index == 0 {
@@ -154,13 +154,13 @@ impl Space {
     ///
     /// A file that grows where another is in its way gets a new piece with room behind it, so that files that grow by
     /// turns do not interleave cluster by cluster.
-    pub(crate) fn choose(&mut self, draft: &Draft, near: Near, wanted: u32) -> Result<Vec<Run>> {
+    pub(crate) fn choose(&mut self, draft: &Draft, near: Placement, wanted: u32) -> Result<Vec<Run>> {
         let mut runs: Vec<Run> = Vec::new();
         let mut left = wanted;
         let (near, room) = match near {
-            Near::Anywhere => (None, 0),
-            Near::Cluster(cluster) => (Some(cluster), 0),
-            Near::EndOfFile(cluster) => (Some(cluster), RUN_WISHED),
+            Placement::Anywhere => (None, 0),
+            Placement::Cluster(cluster) => (Some(cluster), 0),
+            Placement::EndOfFile(cluster) => (Some(cluster), RUN_WISHED),
         };
         let mut next = near.map(|cluster| cluster + 1 - FIRST_CLUSTER).filter(|index| *index < self.clusters);
         while left > 0 {

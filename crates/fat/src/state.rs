@@ -1,4 +1,4 @@
-//! What is known of a mounted file system, beside its blocks.
+//! The state of a mounted file system in memory.
 
 use crate::check::Checked;
 use crate::directory::Directory;
@@ -6,10 +6,10 @@ use crate::draft::{Draft, Effect};
 use crate::entry::{Attributes, Entry};
 use crate::fs::{Kind, Options, Stat};
 use crate::layout::{Layout, Run};
-use crate::nodes::{FileId, Nodes, Place};
+use crate::nodes::{EntryLocation, FileId, Nodes};
 use crate::problem::Problem;
 use crate::space::Space;
-use crate::table::{Broken, Length, total};
+use crate::table::{ChainError, Length, total};
 use crate::time::{Moment, Stored};
 use crate::{FatError, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// Pieces of chains that are kept in memory together.
 const CACHED_RUNS_MAX: usize = 1 << 18;
 /// The state of a driver. It changes when a transaction is applied, and when something is read for the first time.
-pub(crate) struct State {
+pub(crate) struct DriverState {
     pub(crate) options: Options,
     pub(crate) space: Space,
     pub(crate) nodes: Nodes,
@@ -30,15 +30,15 @@ pub(crate) struct State {
     suspects: BTreeSet<u32>,
     /// Whether somebody vouched for the file system, so that blocks of files can be named.
     pub(crate) vouched: bool,
-    /// What was seen that forbids changes.
+    /// Why changes are refused: something unsound was seen.
     pub(crate) refusal: Option<String>,
     outstanding: Option<u64>,
     transactions: u64,
 }
 
-impl State {
-    pub(crate) fn new(layout: &Layout, options: Options) -> State {
-        State {
+impl DriverState {
+    pub(crate) fn new(layout: &Layout, options: Options) -> DriverState {
+        DriverState {
             options,
             space: Space::new(layout),
             nodes: Nodes::new(layout.root_cluster),
@@ -64,7 +64,7 @@ impl State {
         }
     }
 
-    /// That a change may begin now, or why not.
+    /// Checks that a change may begin now.
     pub(crate) fn may_change(&self) -> Result<()> {
         if !self.vouched {
             return Err(FatError::NotChecked);
@@ -75,7 +75,7 @@ impl State {
         }
     }
 
-    /// That no transaction is neither applied nor abandoned.
+    /// Checks that every transaction was applied or abandoned.
     pub(crate) fn nothing_outstanding(&self) -> Result<()> {
         match self.outstanding {
             Some(_) => Err(FatError::Outstanding),
@@ -90,7 +90,7 @@ impl State {
         self.transactions
     }
 
-    /// That a transaction was the one outstanding; it no longer is.
+    /// Checks that a transaction is the outstanding one, and ends it.
     pub(crate) fn settle(&mut self, number: u64) -> Result<()> {
         if self.outstanding != Some(number) {
             return Err(FatError::WrongTransaction);
@@ -105,7 +105,7 @@ impl State {
         draft: &Draft,
         first: u32,
         length: Length,
-    ) -> std::result::Result<Arc<[Run]>, Broken> {
+    ) -> std::result::Result<Arc<[Run]>, ChainError> {
         let fits = |runs: &Arc<[Run]>| match length {
             Length::Exactly(clusters) => total(runs) == clusters,
             Length::Directory => true,
@@ -167,30 +167,35 @@ impl State {
     pub(crate) fn directory(&mut self, draft: &Draft, id: FileId) -> Result<Directory> {
         let node = self.nodes.get(id)?;
         let first = node.directory.ok_or_else(|| FatError::NotADirectory(format!("file {}", id.0)))?;
-        if node.place.is_none() && id != crate::ROOT {
+        if node.location.is_none() && id != crate::ROOT {
             return Err(FatError::Gone);
         }
         self.directory_at(draft, first)
     }
 
     /// A file's entry, with the directory that holds it.
-    pub(crate) fn entry(&mut self, draft: &Draft, id: FileId) -> Result<(Directory, Place, Entry)> {
-        let place = self.nodes.get(id)?.place.ok_or(FatError::Gone)?;
-        let directory = self.directory_at(draft, place.directory)?;
-        if place.slot >= directory.slots(draft.layout) {
+    pub(crate) fn entry(&mut self, draft: &Draft, id: FileId) -> Result<(Directory, EntryLocation, Entry)> {
+        let location = self.nodes.get(id)?.location.ok_or(FatError::Gone)?;
+        let directory = self.directory_at(draft, location.directory)?;
+        if location.slot >= directory.slots(draft.layout) {
             return Err(FatError::Gone);
         }
-        let entry = directory.entry(draft, place.slot)?;
-        Ok((directory, place, entry))
+        let entry = directory.entry(draft, location.slot)?;
+        Ok((directory, location, entry))
     }
 
     /// The clusters of a file.
-    pub(crate) fn file_runs(&mut self, draft: &Draft, entry: &Entry, place: Place) -> Result<Arc<[Run]>> {
+    pub(crate) fn file_runs(
+        &mut self,
+        draft: &Draft,
+        entry: &Entry,
+        location: EntryLocation,
+    ) -> Result<Arc<[Run]>> {
         let clusters = draft.layout.clusters_for(u64::from(entry.size));
         self.runs(draft, entry.first, Length::Exactly(clusters)).map_err(|broken| {
             broken.at(|| {
                 let name = crate::names::shown_short(&entry.short, entry.case_bits);
-                format!("{name} (entry {} of the directory at cluster {})", place.slot, place.directory)
+                format!("{name} (entry {} of the directory at cluster {})", location.slot, location.directory)
             })
         })
     }

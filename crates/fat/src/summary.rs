@@ -1,4 +1,4 @@
-//! What is written for others: the summary in FSInfo, the marks of an unmounted file system, the label in the boot
+//! Data that are written for other implementations: the summary in FSInfo, the marks of an unmounted file system, the label in the boot
 //! sector. Nothing of it is ever believed.
 
 use crate::Result;
@@ -59,9 +59,9 @@ pub(crate) fn update(draft: &mut Draft, space: &Space) -> Result<()> {
     if used == 0 && freed == 0 {
         return Ok(());
     }
-    let Some((said, _)) = read(draft)? else { return Ok(()) };
-    let said = (said <= draft.layout.clusters).then_some(u64::from(said));
-    let free = match space.free_known().or(said) {
+    let Some((stated, _)) = read(draft)? else { return Ok(()) };
+    let stated = (stated <= draft.layout.clusters).then_some(u64::from(stated));
+    let free = match space.free_known().or(stated) {
         Some(before) => (before + freed).saturating_sub(used).min(u64::from(draft.layout.clusters)) as u32,
         None => UNKNOWN,
     };

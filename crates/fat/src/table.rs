@@ -18,7 +18,7 @@ const END: u32 = 0x0fff_ffff;
 /// A cluster that cannot be used.
 const BAD: u32 = 0x0fff_fff7;
 
-/// What the table says of a cluster.
+/// The entry of a cluster in the FAT.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Link {
     Free,
@@ -61,43 +61,43 @@ pub(crate) enum Length {
 
 /// A chain that cannot be followed, or a block that cannot be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Broken {
+pub(crate) enum ChainError {
     Problem(Problem),
     Fragmented,
     Error(FatError),
 }
 
-impl From<Problem> for Broken {
-    fn from(problem: Problem) -> Broken {
-        Broken::Problem(problem)
+impl From<Problem> for ChainError {
+    fn from(problem: Problem) -> ChainError {
+        ChainError::Problem(problem)
     }
 }
 
-impl From<FatError> for Broken {
-    fn from(error: FatError) -> Broken {
-        Broken::Error(error)
+impl From<FatError> for ChainError {
+    fn from(error: FatError) -> ChainError {
+        ChainError::Error(error)
     }
 }
 
-impl Broken {
+impl ChainError {
     /// As an error about a file or directory.
     pub(crate) fn at(self, place: impl FnOnce() -> String) -> FatError {
         match self {
-            Broken::Problem(problem) => FatError::Unsound { place: place(), problem },
-            Broken::Fragmented => FatError::TooFragmented(place()),
-            Broken::Error(error) => error,
+            ChainError::Problem(problem) => FatError::Unsound { place: place(), problem },
+            ChainError::Fragmented => FatError::TooFragmented(place()),
+            ChainError::Error(error) => error,
         }
     }
 }
 
 impl Draft<'_> {
-    /// What one copy says of a cluster, with the bits that do not count.
+    /// The entry of a cluster in one copy, with the bits that do not count.
     pub(crate) fn raw_link(&self, copy: u8, cluster: u32) -> Result<u32> {
         let (block, at) = self.layout.entry_place(copy, cluster);
         self.look(block, |bytes| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]))
     }
 
-    /// What the table says of a cluster.
+    /// Reads the entry of a cluster.
     pub(crate) fn link(&self, cluster: u32) -> Result<Link> {
         Ok(Link::of(self.raw_link(self.layout.read_copy(), cluster)?, self.layout))
     }
@@ -128,8 +128,8 @@ impl Draft<'_> {
         &self,
         first: u32,
         length: Length,
-        mut pass: impl FnMut(u32) -> std::result::Result<(), Broken>,
-    ) -> std::result::Result<Vec<Run>, Broken> {
+        mut pass: impl FnMut(u32) -> std::result::Result<(), ChainError>,
+    ) -> std::result::Result<Vec<Run>, ChainError> {
         let needed = match length {
             Length::Exactly(clusters) => clusters,
             Length::Directory => u64::from(self.layout.directory_clusters_max()),
@@ -164,7 +164,7 @@ impl Draft<'_> {
                     pass(cluster)?;
                     append(&mut runs, Run { start: cluster, count: 1 });
                     if runs.len() > RUNS_MAX {
-                        return Err(Broken::Fragmented);
+                        return Err(ChainError::Fragmented);
                     }
                     after = cluster;
                     link = self.link(cluster)?;

@@ -1,5 +1,5 @@
 //! Times as FAT keeps them: local time, in steps of two seconds (ten milliseconds for the creation), from 1980 to
-//! 2107. There is no clock here: every operation is told the time, and the file system is told how far local time is
+//! 2107. There is no clock here: every operation gets the time, and the file system gets how far local time is
 //! from UTC.
 
 /// A moment, as Unix counts.
@@ -7,7 +7,7 @@
 pub struct Moment {
     /// Seconds since 1970-01-01 00:00 UTC.
     pub seconds: i64,
-    /// And nanoseconds, below 1,000,000,000.
+    /// Nanoseconds, below 1,000,000,000.
     pub nanoseconds: u32,
 }
 
@@ -22,7 +22,7 @@ pub(crate) struct Stored {
 const DAY: i64 = 86_400;
 /// 1980-01-01, in days since 1970-01-01.
 const FIRST_DAY: i64 = 3652;
-/// 2107-12-31.
+/// The last day that FAT can store, 2107-12-31, in days since 1970.
 const LAST_DAY: i64 = 50_402;
 
 /// Days since 1970-01-01 of a date of the Gregorian calendar.
@@ -49,7 +49,7 @@ fn date(days: i64) -> (i64, i64, i64) {
 }
 
 impl Stored {
-    /// What is stored of a moment. What lies outside the years that FAT knows becomes the nearest it knows.
+    /// A moment in the stored form. One outside of the years that FAT knows becomes the nearest that it knows.
     pub(crate) fn from_moment(moment: Moment, utc_offset_minutes: i16) -> Stored {
         let local = moment.seconds.saturating_add(i64::from(utc_offset_minutes) * 60);
         let day = local.div_euclid(DAY);

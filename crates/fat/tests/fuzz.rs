@@ -4,7 +4,7 @@
 use crate::support;
 
 use holdfast_fat::{
-    Area, BlockId, Change, Checked, Fat, FatError, Kind, Layout, Options, ROOT, Replace, Walked,
+    Area, BlockId, Change, Checked, Fat, FatError, Kind, Layout, Options, ROOT, Replace, WalkedFile,
 };
 use std::collections::BTreeSet;
 use support::memory::{Memory, findings, harm, settle, sound};
@@ -101,7 +101,7 @@ fn fuzz(seeds: std::ops::Range<u64>) {
             // Whose each block is can be said of one file only.
             let mut blocks = BTreeSet::new();
             let _ = fat.walk(&checked, &mut |walked| {
-                if let Walked::Sound { blocks: ranges, path, .. } = walked {
+                if let WalkedFile::Sound { blocks: ranges, path, .. } = walked {
                     for index in ranges.iter().flat_map(|range| range.start..range.start + range.count) {
                         assert!(blocks.insert(index), "seed {seed}: {path}: block {index} is named twice");
                     }

@@ -3,7 +3,7 @@
 
 use crate::support;
 
-use holdfast_fat::{Checked, Fat, FatError, Kind, Options, Problem, ROOT, Walked};
+use holdfast_fat::{Checked, Fat, FatError, Kind, Options, Problem, ROOT, WalkedFile};
 use std::collections::BTreeSet;
 use support::NOW;
 use support::memory::{
@@ -107,13 +107,13 @@ fn every_harm_has_its_name() {
         }
         let (mut sound, mut refused, mut blocks) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         let walked = fat.walk(&checked, &mut |walked| match walked {
-            Walked::Sound { path, blocks: ranges, .. } => {
+            WalkedFile::Sound { path, blocks: ranges, .. } => {
                 sound.insert(path);
                 for index in ranges.iter().flat_map(|range| range.start..range.start + range.count) {
                     assert!(blocks.insert(index), "{}: block {index} is named twice", case.name);
                 }
             }
-            Walked::Refused(finding) => {
+            WalkedFile::Refused(finding) => {
                 refused.insert(finding.place);
             }
         });
@@ -231,7 +231,7 @@ fn many_files_of_one_chain() {
     let mut fat = Fat::mount(memory.layout.clone(), memory, Options::default()).expect("sound");
     let mut refused = 0;
     fat.walk(&checked.expect("sound"), &mut |walked| {
-        refused += usize::from(matches!(walked, Walked::Refused(_)))
+        refused += usize::from(matches!(walked, WalkedFile::Refused(_)))
     })
     .expect("walked");
     assert_eq!(refused, 14, "whichever came first");

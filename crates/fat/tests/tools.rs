@@ -3,8 +3,8 @@
 use crate::support;
 
 use holdfast_fat::format::{FormatOptions, format};
-use holdfast_fat::partitions::{self, Holds, Sectors};
-use holdfast_fat::{Attributes, Facts, Fat, InUse, Kind, Moment, Options, ROOT, Walked};
+use holdfast_fat::partitions::{self, PartitionContent, Sectors};
+use holdfast_fat::{Attributes, Facts, Fat, InUse, Kind, Moment, Options, ROOT, WalkedFile};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -295,7 +295,7 @@ fn a_card_with_a_partition_table() {
         found.iter().map(|found| (found.number, found.start, found.sectors)).collect::<Vec<_>>(),
         [(1, 2048, 90_000), (2, 100_000, 80_000)]
     );
-    assert!(found.iter().all(|found| found.holds == Holds::PerhapsFat32));
+    assert!(found.iter().all(|found| found.holds == PartitionContent::PerhapsFat32));
     for partition in found {
         let mut fat = mount(Image::open(&path, partition.start * 512).expect("FAT32"));
         let name = format!("In partition {}.txt", partition.number);
@@ -343,10 +343,10 @@ fn a_walk_names_every_block() {
     let mut fat = Fat::mount(image.layout.clone(), image, Options::default()).expect("mounted");
     let mut seen = Vec::new();
     fat.walk(&checked, &mut |walked| match walked {
-        Walked::Sound { path, bytes, blocks, .. } => {
+        WalkedFile::Sound { path, bytes, blocks, .. } => {
             seen.push((path, bytes, blocks.iter().map(|range| range.count).sum::<u64>()));
         }
-        Walked::Refused(finding) => panic!("{finding:?}"),
+        WalkedFile::Refused(finding) => panic!("{finding:?}"),
     })
     .expect("walked");
     seen.sort();
@@ -367,7 +367,10 @@ fn a_gpt_made_by_sfdisk() {
     let found = partitions::read(&Disk(File::open(&path).expect("opens"))).expect("a table");
     let told: Vec<_> =
         found.iter().map(|found| (found.number, found.start, found.sectors, found.holds)).collect();
-    assert_eq!(told, [(1, 2048, 90_000, Holds::PerhapsFat32), (2, 100_000, 80_000, Holds::Other(0))]);
+    assert_eq!(
+        told,
+        [(1, 2048, 90_000, PartitionContent::PerhapsFat32), (2, 100_000, 80_000, PartitionContent::Other(0))]
+    );
 }
 
 /// Proves that other systems may come between: what they delete, the limbo too, is free, and what they make is there.

@@ -1,6 +1,6 @@
 //! Which thread answers a request.
 
-use crate::outstanding::{Outstanding, Yields};
+use crate::outstanding::{Cancellation, Outstanding};
 use crate::pool::{Pool, THREADS_MAX, contain};
 use fuser::Request;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,7 +27,7 @@ impl Answering {
     /// Answers on this thread, unless it is the last that reads requests. Whoever waits for the answer may give
     /// up.
     pub(crate) fn answer(&self, request: &Request, job: impl FnOnce() + Send + 'static) {
-        let call = self.outstanding.begin(request.unique().0, Yields::ToDeath(request.pid()));
+        let call = self.outstanding.begin(request.unique().0, Cancellation::ToDeath(request.pid()));
         match self.reader() {
             Some(_busy) => contain(|| call.run(job)),
             None => self.pool.submit(Box::new(move || call.run(job))),
@@ -36,7 +36,7 @@ impl Answering {
 
     /// Answers on another thread, as it will take a while. Whoever waits for the answer may give up.
     pub(crate) fn wait(&self, request: &Request, job: impl FnOnce() + Send + 'static) {
-        let call = self.outstanding.begin(request.unique().0, Yields::ToDeath(request.pid()));
+        let call = self.outstanding.begin(request.unique().0, Cancellation::ToDeath(request.pid()));
         self.pool.submit(Box::new(move || call.run(job)));
     }
 

@@ -16,10 +16,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// What a mount is to be.
+/// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What the table of mounts shows as its source: the address.
+    /// The source in the table of mounts: the address.
     pub source: String,
     /// Whether other users of this machine may use it; default only the mounting user (not even root).
     pub allow_other: bool,
@@ -31,12 +31,12 @@ pub struct Options {
     pub local_locks: bool,
 }
 
-/// Who decides what may be done in a mount.
+/// Who checks permissions in a mount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Permissions {
     /// The kernel, by owner and mode.
     ByMode,
-    /// Whoever serves the mount, who is asked when a directory is entered.
+    /// The process that serves the mount, which is asked when a directory is entered.
     Asked,
 }
 
@@ -141,10 +141,10 @@ fn attach_by_helper(
         _ => format!("{HELPER} cannot be run: {error}"),
     })?;
     let channel = receive(&ours);
-    let said = end(&mut helper);
+    let message = end(&mut helper);
     match channel {
         Ok(Some(channel)) => Ok(channel),
-        Ok(None) => Err(explain(&said, options)),
+        Ok(None) => Err(explain(&message, options)),
         Err(error) => Err(format!("{HELPER}: {error}")),
     }
 }
@@ -171,34 +171,34 @@ fn receive(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
     descriptors.next().map(Some).ok_or_else(|| io::Error::other("it sent no descriptor"))
 }
 
-/// What the helper had to say.
+/// The error messages of the helper.
 fn end(helper: &mut Child) -> String {
-    let mut said = String::new();
+    let mut message = String::new();
     if let Some(errors) = helper.stderr.take() {
         // Bounded, though the helper is trusted; a broken pipe loses nothing but words.
-        let _ = errors.take(4096).read_to_string(&mut said);
+        let _ = errors.take(4096).read_to_string(&mut message);
     }
     if let Err(error) = helper.wait() {
         tracing::warn!(%error, "waiting for {HELPER}");
     }
-    said.trim().trim_start_matches("fusermount3: ").to_owned()
+    message.trim().trim_start_matches("fusermount3: ").to_owned()
 }
 
-fn explain(said: &str, options: &Options) -> String {
-    if options.allow_other && said.contains("user_allow_other") {
+fn explain(message: &str, options: &Options) -> String {
+    if options.allow_other && message.contains("user_allow_other") {
         return "--allow-other needs the line 'user_allow_other' in /etc/fuse.conf, which only root can add"
             .to_owned();
     }
-    if said.contains("/dev/fuse") && said.contains("ermission denied") {
-        return format!("{said}. Root has to let users open it, as most systems do: chmod 666 /dev/fuse");
+    if message.contains("/dev/fuse") && message.contains("ermission denied") {
+        return format!("{message}. Root has to let users open it, as most systems do: chmod 666 /dev/fuse");
     }
-    if said.is_empty() { format!("{HELPER} refused without a word") } else { said.to_owned() }
+    if message.is_empty() { format!("{HELPER} refused without a word") } else { message.to_owned() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mountpoint::{self, Manner};
+    use crate::mountpoint::{self, UnmountMode};
     use fuser::{Config, Filesystem, Session, SessionACL};
 
     struct Nothing;
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(mount.source, "hf://a_b_c:1/d");
         assert!(!mountpoint::is_dead(&path));
         assert!(matches!(mountpoint::prepare(&path), Err(MountError::AlreadyMounted { .. })));
-        mountpoint::unmount(&path, Manner::Gently).expect("nobody uses it");
+        mountpoint::unmount(&path, UnmountMode::Gently).expect("nobody uses it");
         served.join().expect("no panic").expect("no error");
 
         let channel = attach(&path, &options, Permissions::ByMode).expect("mounting is possible here");

@@ -10,7 +10,7 @@
 //! Looking at a place from outside (stat, as `ls` does with what links lead to) mounts nothing, as with autofs.
 //!
 //! Who mounts has to touch the place as well, and must not wait for himself: [`Automounter`] is told which thread asks, and
-//! answers [`Entered::Empty`] to those that it knows.
+//! answers [`EnterOutcome::Empty`] to those that it knows.
 //!
 //! All this needs somebody who may mount on such a directory. fusermount3 may not, as it is root's and what users mount is
 //! closed to others. Where it has to do it, names are symbolic links to directories elsewhere, and reading a link waits.
@@ -40,19 +40,19 @@ const NO_NAME_LIVES: Duration = Duration::from_secs(5);
 /// How long it keeps attributes, which do not change.
 const ATTRIBUTES_LIVE: Duration = Duration::from_secs(3600);
 
-/// What a name leads to. Numbers are from 2 on, and a name keeps its number while the kernel knows it: the kernel takes
+/// The target of a name. Numbers are from 2 on, and a name keeps its number while the kernel knows it: the kernel takes
 /// away what is mounted on a name that got another one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Named {
+pub enum NameTarget {
     /// A directory to be mounted on.
-    Place(u64),
+    Directory(u64),
     /// A symbolic link.
     Link(u64),
 }
 
-/// What to do with who wants to get into a place.
+/// The reply to a process that enters a directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Entered {
+pub enum EnterOutcome {
     /// He is to walk the path again: something is mounted there, or will be when he comes by.
     Again,
     /// He is who mounts there, and finds an empty directory.
@@ -64,13 +64,13 @@ pub enum Entered {
 pub enum Trouble {
     /// The name is none: ENOENT.
     NoName,
-    /// Nobody answers: EHOSTUNREACH.
+    /// No server answers: EHOSTUNREACH.
     Unreachable,
-    /// Who answers is not who the name stands for: EKEYREJECTED.
+    /// The server that answers is not the one the name stands for: EKEYREJECTED.
     Wrong,
-    /// It was revoked: EKEYREVOKED.
+    /// The file system was revoked: EKEYREVOKED.
     Revoked,
-    /// It has expired: EKEYEXPIRED.
+    /// The release has expired: EKEYEXPIRED.
     Expired,
     /// A key is needed, and there is none: ENOKEY.
     NoKey,
@@ -78,9 +78,9 @@ pub enum Trouble {
     NotAllowed,
     /// As many are mounted, and in use, as may be: EMFILE.
     TooMany,
-    /// Who asked was told to end: EINTR.
+    /// The caller received a signal to end: EINTR.
     Interrupted,
-    /// Anything else: EIO.
+    /// Another error: EIO.
     Failed,
 }
 
@@ -101,16 +101,16 @@ fn errno(trouble: Trouble) -> Errno {
 
 /// Decides what names mean, and mounts.
 pub trait Automounter: Send + Sync + 'static {
-    /// What a name leads to, for a thread (its number as the kernel shows it, 0 if it has none here). Counts one look-up,
+    /// The target of a name, for a thread (its number as the kernel shows it, 0 if it has none here). Counts one look-up,
     /// which [`Automounter::forget`] takes back. `None` if that takes a while to tell, as something is being mounted there.
-    /// A name that the kernel does not know yet is told without waiting, if it is that of a place.
-    fn find(&self, name: &[u8], thread: u32) -> Option<Result<Named, Trouble>>;
+    /// A new name of a directory to be mounted on is reported without waiting.
+    fn find(&self, name: &[u8], thread: u32) -> Option<Result<NameTarget, Trouble>>;
 
-    /// The same, and waits. An error for something that is mounted would take the mount away.
+    /// As [`Automounter::find`], and waits. An error for something that is mounted would take the mount away.
     ///
     /// # Errors
     /// [`Trouble::NoName`], or why nothing is mounted there.
-    fn await_name(&self, name: &[u8], thread: u32) -> Result<Named, Trouble>;
+    fn await_name(&self, name: &[u8], thread: u32) -> Result<NameTarget, Trouble>;
 
     /// The kernel drops `count` look-ups.
     fn forget(&self, number: u64, count: u64);
@@ -122,7 +122,7 @@ pub trait Automounter: Send + Sync + 'static {
     ///
     /// # Errors
     /// Why nothing can be mounted there.
-    fn enter(&self, number: u64, thread: u32) -> Result<Entered, Trouble>;
+    fn enter(&self, number: u64, thread: u32) -> Result<EnterOutcome, Trouble>;
 
     /// Where a link leads. Waits until something is mounted there, if it leads to a place.
     ///
@@ -131,7 +131,7 @@ pub trait Automounter: Send + Sync + 'static {
     fn target(&self, number: u64) -> Result<Vec<u8>, Trouble>;
 
     /// The names that are shown.
-    fn names(&self) -> Vec<(Vec<u8>, Named)>;
+    fn names(&self) -> Vec<(Vec<u8>, NameTarget)>;
 }
 
 /// Serves the directory.
@@ -145,14 +145,14 @@ impl AutomountHandler {
         AutomountHandler { automounter, answering: Answering::new(readers) }
     }
 
-    /// What who wants to get into a directory is to be told: to go on if it is empty, or an error.
+    /// The reply to a caller who enters a directory: success if it is empty, or an error.
     fn enter(&self, request: &Request, place: INodeNo) -> Result<(), Errno> {
         if place == INodeNo::ROOT {
             return Ok(());
         }
         match self.automounter.enter(place.0, request.pid()) {
-            Ok(Entered::Empty) => Ok(()),
-            Ok(Entered::Again) => Err(Errno::ESTALE),
+            Ok(EnterOutcome::Empty) => Ok(()),
+            Ok(EnterOutcome::Again) => Err(Errno::ESTALE),
             Err(trouble) => Err(errno(trouble)),
         }
     }
@@ -167,7 +167,7 @@ fn name_lives(thread: u32) -> Duration {
     }
 }
 
-fn tell(reply: ReplyEntry, found: Result<Named, Trouble>, lives: Duration) {
+fn reply_entry(reply: ReplyEntry, found: Result<NameTarget, Trouble>, lives: Duration) {
     match found {
         Ok(found) => {
             let (ino, kind) = named(found);
@@ -200,10 +200,10 @@ fn attributes(ino: u64, kind: InodeKind) -> Attributes {
     }
 }
 
-fn named(named: Named) -> (u64, InodeKind) {
+fn named(named: NameTarget) -> (u64, InodeKind) {
     match named {
-        Named::Place(number) => (number, InodeKind::Directory),
-        Named::Link(number) => (number, InodeKind::Symlink),
+        NameTarget::Directory(number) => (number, InodeKind::Directory),
+        NameTarget::Link(number) => (number, InodeKind::Symlink),
     }
 }
 
@@ -229,11 +229,11 @@ impl Filesystem for AutomountHandler {
         }
         let thread = request.pid();
         if let Some(found) = self.automounter.find(name.as_bytes(), thread) {
-            return tell(reply, found, name_lives(thread));
+            return reply_entry(reply, found, name_lives(thread));
         }
         let (automounter, name) = (Arc::clone(&self.automounter), name.to_owned());
         self.answering.wait(request, move || {
-            tell(reply, automounter.await_name(name.as_bytes(), thread), name_lives(thread));
+            reply_entry(reply, automounter.await_name(name.as_bytes(), thread), name_lives(thread));
         });
     }
 

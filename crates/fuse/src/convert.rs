@@ -85,7 +85,7 @@ pub(crate) fn file_type(kind: InodeKind) -> FileType {
     }
 }
 
-/// What mknod(2) is to make; `None` for what it cannot.
+/// The kind of file that mknod(2) is to make; `None` if it cannot be made.
 pub(crate) fn kind_of_mode(mode: u32) -> Option<InodeKind> {
     match mode & libc::S_IFMT {
         0 | libc::S_IFREG => Some(InodeKind::File),
@@ -185,7 +185,7 @@ mod tests {
         }
     }
 
-    /// Every way to allocate that is offered is told apart; others are refused, not guessed.
+    /// Every way to allocate that is offered is recognised; others are refused, not guessed.
     #[test]
     fn ways_to_allocate() {
         assert_eq!(allocate(0), Some(Allocate::Extend));

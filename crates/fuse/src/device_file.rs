@@ -20,7 +20,7 @@ use std::time::Duration;
 
 /// How long the kernel keeps attributes; the size may grow.
 const LIVES: Duration = Duration::from_secs(1);
-/// The file.
+/// The inode number of the file.
 const FILE: INodeNo = INodeNo(2);
 /// Largest request.
 const REQUEST_BYTES: u32 = 1 << 20;
@@ -30,7 +30,7 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Serves it.
+/// Serves the kernel's requests for the file.
 pub(crate) struct DeviceHandler {
     disk: Arc<dyn Disk>,
     name: String,
@@ -64,14 +64,14 @@ impl DeviceHandler {
     }
 }
 
-fn told(error: &io::Error) -> Errno {
+fn errno_of(error: &io::Error) -> Errno {
     Errno::from_i32(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
 fn end(reply: ReplyEmpty, result: io::Result<()>) {
     match result {
         Ok(()) => reply.ok(),
-        Err(error) => reply.error(told(&error)),
+        Err(error) => reply.error(errno_of(&error)),
     }
 }
 
@@ -129,7 +129,7 @@ impl Filesystem for DeviceHandler {
                 Ok(()) => {
                     reply.data(&buffer[(wanted.start - start) as usize..(wanted.end - start) as usize]);
                 }
-                Err(error) => reply.error(told(&error)),
+                Err(error) => reply.error(errno_of(&error)),
             }
         });
     }
@@ -152,7 +152,7 @@ impl Filesystem for DeviceHandler {
         }
         match self.disk.write(offset, data) {
             Ok(()) => reply.written(data.len() as u32),
-            Err(error) => reply.error(told(&error)),
+            Err(error) => reply.error(errno_of(&error)),
         }
     }
 

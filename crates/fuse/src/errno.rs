@@ -10,7 +10,7 @@ use fuser::Errno;
 use holdfast_client::FsError;
 use std::io::ErrorKind;
 
-/// What programs see of an error.
+/// The error number that programs get.
 pub(crate) fn errno(error: &FsError) -> Errno {
     match error {
         FsError::NotFound => Errno::ENOENT,

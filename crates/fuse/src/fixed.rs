@@ -47,9 +47,9 @@ const NOTHING: Attributes = Attributes {
 /// Something that the kernel is to forget.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Forget {
-    /// That a name in a directory leads to what it led to; what is in use by it stays in use.
+    /// Forget the target of a name in a directory; what is in use by it stays in use.
     Name(Ino, Vec<u8>),
-    /// Attributes and pages.
+    /// Forget the attributes and pages of an inode.
     Inode(Ino),
 }
 
@@ -57,10 +57,10 @@ pub enum Forget {
 pub type ForgetSink = Box<dyn Fn(Forget) + Send + Sync>;
 
 /// A name of a listing, perhaps with its attributes.
-pub struct Listed<'a> {
+pub struct ListingEntry<'a> {
     /// The name.
     pub item: DirectoryItem<'a>,
-    /// Its attributes, if they were asked for and are at hand.
+    /// The attributes, if they were asked for and are at hand.
     pub attributes: Option<Attributes>,
 }
 
@@ -115,7 +115,7 @@ pub trait FixedTree: Send + Sync + 'static {
         handle: FileHandleId,
         offset: u64,
         with_attributes: bool,
-        sink: &mut dyn FnMut(Listed<'_>) -> bool,
+        sink: &mut dyn FnMut(ListingEntry<'_>) -> bool,
     ) -> Result<(), FsError>;
 
     /// Closes a directory.
@@ -133,13 +133,13 @@ pub trait FixedTree: Send + Sync + 'static {
     /// [`FsError`].
     fn attribute_names(&self, ino: Ino) -> Result<Vec<Vec<u8>>, FsError>;
 
-    /// Space and files.
+    /// Space and number of files of the file system.
     fn statistics(&self) -> Statistics;
 
-    /// How long the kernel may keep what it is told.
+    /// How long the kernel may keep names and attributes.
     fn lives(&self) -> Duration;
 
-    /// Where to say what the kernel is to forget.
+    /// Sets the sink for what the kernel is to forget.
     fn on_forget(&self, sink: ForgetSink);
 }
 
@@ -152,21 +152,21 @@ impl Forgetter {
         let (sender, waiting) = channel::<Option<Forget>>();
         std::thread::Builder::new().name("forget".to_owned()).spawn(move || {
             while let Ok(Some(forget)) = waiting.recv() {
-                let told = match &forget {
+                let result = match &forget {
                     Forget::Name(parent, name) => {
                         notifier.expire_entry(INodeNo(parent.0), OsStr::from_bytes(name))
                     }
                     Forget::Inode(ino) => notifier.inval_inode(INodeNo(ino.0), 0, 0),
                 };
                 // ENOENT: it did not know it any more.
-                if let Err(error) = told {
+                if let Err(error) = result {
                     tracing::trace!(%error, ?forget, "the kernel did not forget");
                 }
             }
         })?;
-        let told = sender.clone();
+        let result = sender.clone();
         tree.on_forget(Box::new(move |forget| {
-            let _ = told.send(Some(forget));
+            let _ = result.send(Some(forget));
         }));
         Ok(Forgetter(sender))
     }
@@ -308,7 +308,7 @@ impl Filesystem for FixedHandler {
         mut reply: ReplyDirectory,
     ) {
         self.answer(request, move |tree| {
-            let mut take = |listed: Listed<'_>| {
+            let mut take = |listed: ListingEntry<'_>| {
                 let item = listed.item;
                 let kind = convert::file_type(item.kind);
                 !reply.add(INodeNo(item.ino.0), item.next_offset, kind, OsStr::from_bytes(item.name))
@@ -330,7 +330,7 @@ impl Filesystem for FixedHandler {
     ) {
         self.answer(request, move |tree| {
             let lives = tree.lives();
-            let mut take = |listed: Listed<'_>| {
+            let mut take = |listed: ListingEntry<'_>| {
                 let Some(attributes) = listed.attributes else { return false };
                 !reply.add(
                     INodeNo(listed.item.ino.0),

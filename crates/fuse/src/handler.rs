@@ -7,7 +7,7 @@
 use crate::answering::Answering;
 use crate::convert;
 use crate::errno::errno;
-use crate::outstanding::Yields;
+use crate::outstanding::Cancellation;
 use crate::pool::contain;
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
@@ -67,7 +67,7 @@ impl Handler {
         waiting: LockWait,
         job: impl FnOnce(&FileSystem) + Send + 'static,
     ) {
-        let call = self.answering.outstanding.begin(request.unique().0, Yields::ToAnySignal);
+        let call = self.answering.outstanding.begin(request.unique().0, Cancellation::ToAnySignal);
         let fs = Arc::clone(&self.fs);
         let answer = move || {
             let _waiting = waiting;
@@ -84,7 +84,7 @@ impl Handler {
 struct LockWait(Arc<AtomicUsize>);
 
 impl LockWait {
-    /// `None`: too many wait.
+    /// Counts a request that waits for a lock; `None` if too many do.
     fn begin(waiting: &Arc<AtomicUsize>) -> Option<LockWait> {
         let one = LockWait(Arc::clone(waiting));
         (waiting.fetch_add(1, Ordering::SeqCst) < LOCK_WAITS_MAX).then_some(one)

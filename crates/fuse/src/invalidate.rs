@@ -51,15 +51,15 @@ impl Invalidator {
         };
         spawn("invalidate", Waiting::drop_pages)?;
         spawn("forget", Waiting::forget_names)?;
-        let asked = Arc::clone(&waiting);
+        let shared = Arc::clone(&waiting);
         fs.on_invalidate(Box::new(move |ino, done| {
-            let mut list = asked.list.lock();
+            let mut list = shared.list.lock();
             if !list.ended {
                 list.inodes.entry(ino.0).or_default().extend(done);
             }
-            asked.changed.notify_all();
+            shared.changed.notify_all();
         }));
-        let asked = Arc::clone(&waiting);
+        let shared = Arc::clone(&waiting);
         fs.on_forget(Box::new(move |names, inos, done| {
             for ino in inos {
                 // A negative offset: the attributes only.
@@ -67,7 +67,7 @@ impl Invalidator {
                     tracing::debug!(%error, ino = ino.0, "attributes were not forgotten");
                 }
             }
-            let mut list = asked.list.lock();
+            let mut list = shared.list.lock();
             if list.names.len() >= BATCHES_MAX {
                 // The kernel is slow about an earlier one; what waits longest does not live any more.
                 list.names.pop_front();
@@ -75,7 +75,7 @@ impl Invalidator {
             if !list.ended && !names.is_empty() {
                 list.names.push_back(Forgotten { names, done });
             }
-            asked.changed.notify_all();
+            shared.changed.notify_all();
         }));
         Ok(Invalidator(waiting))
     }
@@ -85,7 +85,7 @@ impl Drop for Invalidator {
     fn drop(&mut self) {
         let mut list = self.0.list.lock();
         list.ended = true;
-        // Whoever waits is told by the end of its channel.
+        // A thread that waits notices the end of its channel.
         list.inodes.clear();
         list.names.clear();
         drop(list);
@@ -106,7 +106,7 @@ impl Waiting {
                 tracing::debug!(%error, ino, "pages were not dropped");
             }
             for done in waiting {
-                // Who gave up waiting need not be told.
+                // The thread may have given up waiting.
                 let _ = done.send(());
             }
             list = self.list.lock();

@@ -25,5 +25,5 @@ mod pool;
 mod session;
 
 pub use attach::Options;
-pub use mountpoint::{Manner, MountError};
+pub use mountpoint::{MountError, UnmountMode};
 pub use session::{Session, mount, mount_automount, mount_disk, mount_fixed, open_session};

@@ -27,16 +27,16 @@ pub struct Mounted {
     /// Kernel's number of the file system that is mounted, if it has no device of its own: then it is also the number of
     /// its FUSE connection.
     pub connection: Option<u32>,
-    /// Where.
+    /// The mount point.
     pub directory: PathBuf,
     /// File system type, such as [`KIND`].
     pub kind: String,
-    /// What: for ours, the address.
+    /// The source; for our mounts, the address.
     pub source: String,
 }
 
 impl Mounted {
-    /// Whether it is a mount of ours.
+    /// Whether it is a mount of Holdfast.
     pub fn is_holdfast(&self) -> bool {
         self.kind == KIND || (self.kind == "overlay" && self.source.starts_with(IMAGE_SOURCE))
     }
@@ -45,13 +45,13 @@ impl Mounted {
 /// Why a directory cannot be mounted on or unmounted.
 #[derive(Debug, thiserror::Error)]
 pub enum MountError {
-    /// No such directory.
+    /// The directory does not exist.
     #[error("{0}: there is no such directory; make it first (mkdir -p)")]
     Missing(PathBuf),
-    /// Not a directory.
+    /// The path is not a directory.
     #[error("{0}: is not a directory, so nothing can be mounted on it")]
     NotDirectory(PathBuf),
-    /// It holds files, which the mount would hide.
+    /// The directory holds files, which the mount would hide.
     #[error("{0}: is not empty; its files would be hidden by the mount. Mount on an empty directory")]
     NotEmpty(PathBuf),
     /// A holdfast file system is mounted there.
@@ -59,40 +59,40 @@ pub enum MountError {
         "{directory}: {source_name} is mounted there already; `holdfast umount {directory}` ends that mount"
     )]
     AlreadyMounted {
-        /// Where.
+        /// The mount point.
         directory: PathBuf,
-        /// What.
+        /// What is mounted there.
         source_name: String,
     },
     /// Something else is mounted there.
     #[error("{directory}: is in use as a mount point ({kind}, {source_name}); choose another directory")]
     InUse {
-        /// Where.
+        /// The mount point.
         directory: PathBuf,
         /// File system type.
         kind: String,
-        /// What.
+        /// What is mounted there.
         source_name: String,
     },
-    /// Not a mount of ours.
+    /// No mount of Holdfast is there.
     #[error("{0}: no holdfast file system is mounted there")]
     NotMounted(PathBuf),
-    /// Programs use it.
+    /// Programs use the mount.
     #[error("{directory}: is busy{holders}. End them or leave the directory, or use --lazy")]
     Busy {
-        /// Where.
+        /// The mount point.
         directory: PathBuf,
-        /// Who, in words; may be empty.
+        /// The programs that use it, in words; may be empty.
         holders: String,
     },
     /// The kernel or fusermount3 refused.
     #[error("{directory}: cannot be {verb}: {reason}")]
     Refused {
-        /// Where.
+        /// The mount point.
         directory: PathBuf,
         /// "mounted" or "unmounted".
         verb: &'static str,
-        /// What was said.
+        /// What the kernel or the helper reported.
         reason: String,
     },
     /// The kernel's table of mounts could not be read.
@@ -102,7 +102,7 @@ pub enum MountError {
 
 /// How to unmount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Manner {
+pub enum UnmountMode {
     /// Refuse when programs use it.
     Gently,
     /// Take it out of sight at once; it ends when the last program lets go.
@@ -159,7 +159,7 @@ pub fn prepare(directory: &Path) -> Result<PathBuf, MountError> {
     while let Some(mount) = mounted_at(&path)? {
         if mount.is_holdfast() && is_dead(&path) {
             tracing::info!(directory = %path.display(), "removing a mount whose process is gone");
-            unmount(&path, Manner::Lazily)?;
+            unmount(&path, UnmountMode::Lazily)?;
             continue;
         }
         return Err(if mount.is_holdfast() {
@@ -186,9 +186,9 @@ pub fn prepare(directory: &Path) -> Result<PathBuf, MountError> {
 /// How a mount takes a question that its process must answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Condition {
-    /// It answers, or refuses to answer this user.
+    /// The mount answers, or refuses to answer this user.
     Answers,
-    /// Its process is gone.
+    /// The process that served it is gone.
     Dead,
     /// No answer within [`LOOK_WAIT`]: its process is stopped, or waits for something itself.
     Stuck,
@@ -201,9 +201,9 @@ const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 /// Asks the mount at `path`, for a while.
 pub fn condition(path: &Path) -> Condition {
-    let asked = path.to_owned();
-    let asked = within(LOOK_WAIT, move || rustix::fs::statfs(&asked));
-    match asked {
+    let statfs = path.to_owned();
+    let statfs = within(LOOK_WAIT, move || rustix::fs::statfs(&statfs));
+    match statfs {
         Some(Err(Errno::NOTCONN | Errno::CONNABORTED)) => Condition::Dead,
         Some(_) => Condition::Answers,
         None => Condition::Stuck,
@@ -249,7 +249,7 @@ pub fn abort(path: &Path, connection: u32) -> io::Result<()> {
 ///
 /// # Errors
 /// As [`unmount`]; [`MountError::NotMounted`] also if another is mounted there.
-pub fn unmount_only(path: &Path, id: u64, manner: Manner) -> Result<(), MountError> {
+pub fn unmount_only(path: &Path, id: u64, manner: UnmountMode) -> Result<(), MountError> {
     match mounted_at(path)? {
         Some(mount) if mount.id == id => unmount(path, manner),
         _ => Err(MountError::NotMounted(path.to_owned())),
@@ -262,7 +262,7 @@ pub fn unmount_only(path: &Path, id: u64, manner: Manner) -> Result<(), MountErr
 /// # Errors
 /// [`MountError::Busy`] when `Gently` and programs use it; [`MountError::NotMounted`];
 /// [`MountError::Refused`].
-pub fn unmount(path: &Path, manner: Manner) -> Result<(), MountError> {
+pub fn unmount(path: &Path, manner: UnmountMode) -> Result<(), MountError> {
     let end = Instant::now() + LOOK_WAIT;
     loop {
         match unmount_now(path, manner) {
@@ -281,10 +281,10 @@ fn has_mounts_below(path: &Path) -> bool {
     mounted().is_ok_and(|mounts| mounts.iter().any(below))
 }
 
-fn unmount_now(path: &Path, manner: Manner) -> Result<(), MountError> {
+fn unmount_now(path: &Path, manner: UnmountMode) -> Result<(), MountError> {
     let flags = match manner {
-        Manner::Gently => UnmountFlags::NOFOLLOW,
-        Manner::Lazily => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+        UnmountMode::Gently => UnmountFlags::NOFOLLOW,
+        UnmountMode::Lazily => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
     };
     match rustix::mount::unmount(path, flags) {
         Ok(()) => Ok(()),
@@ -295,10 +295,10 @@ fn unmount_now(path: &Path, manner: Manner) -> Result<(), MountError> {
     }
 }
 
-fn unmount_by_helper(path: &Path, manner: Manner) -> Result<(), MountError> {
+fn unmount_by_helper(path: &Path, manner: UnmountMode) -> Result<(), MountError> {
     let mut command = Command::new(HELPER);
     command.arg("-u");
-    if manner == Manner::Lazily {
+    if manner == UnmountMode::Lazily {
         command.arg("-z");
     }
     command.arg("--").arg(path).stdin(Stdio::null()).env("LC_ALL", "C");
@@ -308,14 +308,14 @@ fn unmount_by_helper(path: &Path, manner: Manner) -> Result<(), MountError> {
     if output.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    if said.contains("busy") {
+    let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    if message.contains("busy") {
         return Err(busy(path));
     }
-    if said.contains("not found") {
+    if message.contains("not found") {
         return Err(MountError::NotMounted(path.to_owned()));
     }
-    Err(refused(path, "unmounted", said))
+    Err(refused(path, "unmounted", message))
 }
 
 fn refused(directory: &Path, verb: &'static str, reason: String) -> MountError {
@@ -427,7 +427,7 @@ mod tests {
         assert!(matches!(prepare(Path::new("/proc")), Err(MountError::InUse { .. })));
         assert_eq!(prepare(&empty).expect("it is empty"), empty.canonicalize().expect("it is there"));
         assert!(matches!(
-            unmount(&empty, Manner::Gently),
+            unmount(&empty, UnmountMode::Gently),
             Err(MountError::NotMounted(_) | MountError::Refused { .. })
         ));
     }

@@ -10,11 +10,11 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-type Calls = Arc<Mutex<HashMap<u64, (Interrupt, Yields)>>>;
+type Calls = Arc<Mutex<HashMap<u64, (Interrupt, Cancellation)>>>;
 
-/// What calls a request off.
+/// What cancels a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Yields {
+pub(crate) enum Cancellation {
     /// A signal that ends the program, of which this is a thread.
     ToDeath(u32),
     /// Any signal.
@@ -29,19 +29,19 @@ pub(crate) struct Outstanding {
 
 impl Outstanding {
     /// Notes a request until the result is dropped.
-    pub(crate) fn begin(&self, unique: u64, yields: Yields) -> Call {
+    pub(crate) fn begin(&self, unique: u64, yields: Cancellation) -> Call {
         let interrupt = Interrupt::default();
         self.calls.lock().insert(unique, (interrupt.clone(), yields));
         Call { calls: Arc::clone(&self.calls), unique, interrupt }
     }
 
-    /// Whoever made a request has got a signal; `false` if there is no request of this number.
+    /// Cancels a request whose caller has got a signal; `false` if there is no request of this number.
     pub(crate) fn interrupt(&self, unique: u64) -> bool {
         let Some((call, yields)) = self.calls.lock().get(&unique).cloned() else { return false };
         match yields {
             // A program whose threads have no numbers here cannot be looked at.
-            Yields::ToAnySignal | Yields::ToDeath(0) => call.raise(),
-            Yields::ToDeath(thread) => call.watch(move || is_dying(thread)),
+            Cancellation::ToAnySignal | Cancellation::ToDeath(0) => call.raise(),
+            Cancellation::ToDeath(thread) => call.watch(move || is_dying(thread)),
         }
         true
     }
@@ -71,7 +71,7 @@ fn is_dying(thread: u32) -> bool {
     (set("SigPnd") | set("ShdPnd")) & deadly != 0
 }
 
-/// One request on its way.
+/// A request that has not been answered.
 pub(crate) struct Call {
     calls: Calls,
     unique: u64,
@@ -79,7 +79,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Answers it.
+    /// Runs the answer to the request.
     pub(crate) fn run(self, answer: impl FnOnce()) {
         self.interrupt.during(answer);
     }
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn requests_are_called_off() {
         let outstanding = Outstanding::default();
-        let begin = |unique| outstanding.begin(unique, Yields::ToAnySignal);
+        let begin = |unique| outstanding.begin(unique, Cancellation::ToAnySignal);
         let (early, other) = (begin(1), begin(2));
         assert!(outstanding.interrupt(1));
         early.run(|| assert!(is_raised()));
@@ -118,7 +118,7 @@ mod tests {
     fn only_death_calls_off() {
         let mut program = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep runs");
         let outstanding = Outstanding::default();
-        let call = outstanding.begin(1, Yields::ToDeath(program.id()));
+        let call = outstanding.begin(1, Cancellation::ToDeath(program.id()));
         assert!(outstanding.interrupt(1));
         call.run(|| {
             assert!(!is_raised());

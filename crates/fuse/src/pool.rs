@@ -28,13 +28,13 @@ pub(crate) struct Pool {
 
 struct Shared {
     threads_max: usize,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     work: Condvar,
     room: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     queue: VecDeque<Job>,
     threads: usize,
     idle: usize,
@@ -53,7 +53,7 @@ impl Pool {
     pub(crate) fn new(threads_max: usize) -> Pool {
         let shared = Shared {
             threads_max: threads_max.max(1),
-            state: Mutex::new(State::default()),
+            state: Mutex::new(PoolState::default()),
             work: Condvar::new(),
             room: Condvar::new(),
         };

@@ -6,7 +6,7 @@ use crate::device_file::{DeviceHandler, Disk};
 use crate::fixed::{FixedHandler, FixedTree, Forgetter};
 use crate::handler::Handler;
 use crate::invalidate::Invalidator;
-use crate::mountpoint::{self, Manner, MountError};
+use crate::mountpoint::{self, MountError, UnmountMode};
 use fuser::{Config, SessionACL};
 use holdfast_client::files::FileSystem;
 use parking_lot::{Condvar, Mutex};
@@ -21,13 +21,13 @@ const READERS: usize = 8;
 /// A mount that is served. It goes on when this is dropped; it ends by [`Session::unmount`] or by umount(8).
 pub struct Session {
     directory: PathBuf,
-    /// Kernel's number of the mount, by which it is told from one that takes its place.
+    /// Kernel's number of the mount, which distinguishes it from one that takes its place.
     id: Option<u64>,
-    end: Arc<End>,
+    end: Arc<EndSignal>,
 }
 
 #[derive(Default)]
-struct End {
+struct EndSignal {
     reached: Mutex<bool>,
     changed: Condvar,
 }
@@ -53,7 +53,7 @@ pub fn mount(
     serve(directory, options, Permissions::ByMode, start, ended)
 }
 
-/// The same for a tree that is for reading only.
+/// As [`mount`], for a tree that is for reading only.
 ///
 /// # Errors
 /// As [`mount`].
@@ -72,7 +72,7 @@ pub fn mount_fixed(
     serve(directory, &options, Permissions::ByMode, start, ended)
 }
 
-/// The same for a directory in which names are mounted when they are used.
+/// As [`mount`], for a directory in which names are mounted when they are used.
 ///
 /// # Errors
 /// As [`mount`].
@@ -89,7 +89,7 @@ pub fn mount_automount(
     serve(directory, &options, Permissions::Asked, start, ended)
 }
 
-/// The same for a directory with one file, called `name`, which is a disk.
+/// As [`mount`], for a directory with one file, called `name`, which is a disk.
 ///
 /// # Errors
 /// As [`mount`].
@@ -133,12 +133,12 @@ fn serve<H: fuser::Filesystem + Send + Sync + 'static, G: Send + 'static>(
     let (session, guard) = match start(channel) {
         Ok(started) => started,
         Err(error) => {
-            let _ = mountpoint::unmount(&directory, Manner::Lazily);
+            let _ = mountpoint::unmount(&directory, UnmountMode::Lazily);
             return Err(refused(error));
         }
     };
     let id = mountpoint::mounted_at(&directory)?.map(|mount| mount.id);
-    let end = Arc::new(End::default());
+    let end = Arc::new(EndSignal::default());
     let signal = Arc::clone(&end);
     let name = directory.clone();
     let serve = move || {
@@ -152,7 +152,7 @@ fn serve<H: fuser::Filesystem + Send + Sync + 'static, G: Send + 'static>(
         signal.changed.notify_all();
     };
     if let Err(error) = std::thread::Builder::new().name("mount".to_owned()).spawn(serve) {
-        let _ = mountpoint::unmount(&directory, Manner::Lazily);
+        let _ = mountpoint::unmount(&directory, UnmountMode::Lazily);
         return Err(refused(error));
     }
     Ok(Session { directory, id, end })
@@ -164,7 +164,7 @@ fn remove_if_dead(directory: &Path, id: Option<u64>) {
     let ours = mountpoint::mounted_at(directory).is_ok_and(|mount| mount.is_some_and(|mount| mount.id == id));
     if ours
         && mountpoint::is_dead(directory)
-        && let Err(error) = mountpoint::unmount_only(directory, id, Manner::Lazily)
+        && let Err(error) = mountpoint::unmount_only(directory, id, UnmountMode::Lazily)
     {
         tracing::warn!(directory = %directory.display(), %error, "the dead mount stays");
     }
@@ -185,18 +185,18 @@ impl Session {
         &self.directory
     }
 
-    /// Takes the mount out of the table of mounts. With [`Manner::Lazily`] programs that use it may go on until
+    /// Takes the mount out of the table of mounts. With [`UnmountMode::Lazily`] programs that use it may go on until
     /// they let go of it; [`Session::wait`] waits for that.
     ///
     /// # Errors
     /// [`MountError::Busy`], or the kernel or fusermount3 refuses.
-    pub fn unmount(&self, manner: Manner) -> Result<(), MountError> {
+    pub fn unmount(&self, manner: UnmountMode) -> Result<(), MountError> {
         if self.is_ended() {
             return Ok(());
         }
         let Some(id) = self.id else { return Ok(()) };
         match mountpoint::unmount_only(&self.directory, id, manner) {
-            // Somebody was faster.
+            // Somebody else unmounted it meanwhile.
             Err(MountError::NotMounted(_)) => Ok(()),
             other => other,
         }

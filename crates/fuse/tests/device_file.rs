@@ -1,7 +1,7 @@
 //! A disk as a file: ordinary calls on it, and a protected volume under a real ext4 on a loop device.
 
 use holdfast_fuse::device_file::Disk;
-use holdfast_fuse::{Manner, Options, Session, mount_disk};
+use holdfast_fuse::{Options, Session, UnmountMode, mount_disk};
 use holdfast_log::device::{Device, FileDevice};
 use holdfast_testing::eventually;
 use holdfast_volume::{Plan, Volume, VolumeKey};
@@ -89,7 +89,7 @@ fn a_file_that_is_a_disk() {
     assert!(Command::new("fallocate").args(hole).arg(&path).status().expect("runs").success());
     assert_eq!(disk.bytes.lock().expect("unbroken")[..4096], [0; 4096]);
     drop(file);
-    eventually("nobody uses it", || session.unmount(Manner::Gently).is_ok());
+    eventually("nobody uses it", || session.unmount(UnmountMode::Gently).is_ok());
     session.wait();
 }
 
@@ -111,7 +111,7 @@ impl Attached {
     }
 
     fn detach(self) {
-        eventually("nobody uses it", || self.session.unmount(Manner::Gently).is_ok());
+        eventually("nobody uses it", || self.session.unmount(UnmountMode::Gently).is_ok());
         self.session.wait();
         self.volume.close().expect("closed");
     }

@@ -4,12 +4,14 @@
 
 use crate::{Grammar, Target, encode, kind, message};
 use holdfast_access::{Access, Acl, Name, Principal};
-use holdfast_callers::exchange;
-use holdfast_callers::message::{FromDoor, FromHelper};
 use holdfast_client::processes::words::*;
-use holdfast_components::{Bounds, HEADER_BYTES, Header, Kind, Order, Role, Wall, Word};
+use holdfast_components::{
+    Bounds, ComponentMessage, HEADER_BYTES, Header, Kind, Role, SupervisorMessage, Wall,
+};
 use holdfast_content::{Block, BlockKind, DeviceId, MemoryBlocks, Value};
 use holdfast_crypto::{Digest, DigestKey, NotSigned, Signature, SigningKey};
+use holdfast_program_identity::exchange;
+use holdfast_program_identity::message::{FromGuard, FromHelper};
 use holdfast_protocol::block_server::{
     BlockAnswer, BlockCall, BlockFault, BlockReply, BlockRequest, ListedBlock, PinShown, StoreAllowance,
 };
@@ -25,21 +27,25 @@ use holdfast_server::apart::grammar as front;
 use holdfast_server::control;
 use holdfast_sim::order::{found, server_keys};
 use holdfast_stack::Geometry;
-use holdfast_stack::card_protocol::{AskCard, CardSays, FileBlocks, TableEntry};
-use holdfast_stack::orders::{self, SessionFacts};
-use holdfast_stack::protocol::{self as stack, AskSession, SessionSays};
+use holdfast_stack::card_protocol::{CardReply, CardRequest, FileBlocks, TableEntry};
+use holdfast_stack::protocol::{self as stack, VfsReply, VfsRequest};
+use holdfast_stack::session_requests::{self, SessionFacts};
 use std::time::Instant;
 
 pub(crate) const TARGETS: &[Target] = &[
     Target { name: "channel-header", samples: headers, run: header },
-    Target { name: "component-order", samples: component_orders, run: message::<Order> },
-    Target { name: "component-word", samples: component_words, run: message::<Word> },
-    Target { name: "ask-session", samples: || vec![encode(&AskSession::Forget)], run: message::<AskSession> },
-    Target { name: "session-says", samples: || vec![encode(&SessionSays)], run: message::<SessionSays> },
-    Target { name: "ask-card", samples: ask_card, run: message::<AskCard> },
-    Target { name: "card-says", samples: card_says, run: message::<CardSays> },
-    Target { name: "session-order", samples: session_orders, run: message::<orders::Order> },
-    Target { name: "session-said", samples: session_said, run: message::<orders::Said> },
+    Target { name: "component-order", samples: supervisor_messages, run: message::<SupervisorMessage> },
+    Target { name: "component-word", samples: component_words, run: message::<ComponentMessage> },
+    Target { name: "ask-session", samples: || vec![encode(&VfsRequest::Forget)], run: message::<VfsRequest> },
+    Target { name: "session-says", samples: || vec![encode(&VfsReply)], run: message::<VfsReply> },
+    Target { name: "ask-card", samples: ask_card, run: message::<CardRequest> },
+    Target { name: "card-says", samples: card_says, run: message::<CardReply> },
+    Target {
+        name: "session-order",
+        samples: session_request_samples,
+        run: message::<session_requests::SessionRequest>,
+    },
+    Target { name: "session-said", samples: session_replies, run: message::<session_requests::SessionReply> },
     Target { name: "exchange", samples: exchanges, run: exchanged },
     Target { name: "to-signer", samples: to_signer, run: message::<ToSigner> },
     Target { name: "things-to-sign", samples: things, run: message::<Vec<Thing>> },
@@ -54,9 +60,9 @@ pub(crate) const TARGETS: &[Target] = &[
     Target { name: "desk-says", samples: desk_says, run: message::<front::Told> },
     Target { name: "front-note", samples: notes, run: message::<Note> },
     Target { name: "transcript", samples: transcripts, run: transcript },
-    Target { name: "walker-packet", samples: walker_packets, run: message::<walker::Ask> },
-    Target { name: "walker-told", samples: walker_told, run: message::<walker::Told> },
-    Target { name: "walker-question", samples: walker_questions, run: message::<walker::Question> },
+    Target { name: "walker-packet", samples: walker_packets, run: message::<walker::RequestPacket> },
+    Target { name: "walker-told", samples: walker_replies, run: message::<walker::ReplyPacket> },
+    Target { name: "walker-question", samples: walker_requests, run: message::<walker::Request> },
     Target { name: "block-request", samples: block_requests, run: message::<BlockRequest> },
     Target { name: "block-reply", samples: block_replies, run: message::<BlockReply> },
     Target { name: "server-task", samples: server_tasks, run: message::<control::Task> },
@@ -65,13 +71,13 @@ pub(crate) const TARGETS: &[Target] = &[
 
 /// Enumerations that are grammars: whether a first byte begins one of its kinds.
 pub(crate) const GRAMMARS: &[Grammar] = &[
-    Grammar { target: "component-order", has: kind::<Order> },
-    Grammar { target: "component-word", has: kind::<Word> },
-    Grammar { target: "ask-session", has: kind::<AskSession> },
-    Grammar { target: "ask-card", has: kind::<AskCard> },
-    Grammar { target: "card-says", has: kind::<CardSays> },
-    Grammar { target: "session-order", has: kind::<orders::Order> },
-    Grammar { target: "session-said", has: kind::<orders::Said> },
+    Grammar { target: "component-order", has: kind::<SupervisorMessage> },
+    Grammar { target: "component-word", has: kind::<ComponentMessage> },
+    Grammar { target: "ask-session", has: kind::<VfsRequest> },
+    Grammar { target: "ask-card", has: kind::<CardRequest> },
+    Grammar { target: "card-says", has: kind::<CardReply> },
+    Grammar { target: "session-order", has: kind::<session_requests::SessionRequest> },
+    Grammar { target: "session-said", has: kind::<session_requests::SessionReply> },
     Grammar { target: "to-signer", has: kind::<ToSigner> },
     Grammar { target: "from-signer", has: kind::<FromSigner> },
     Grammar { target: "to-network", has: kind::<ToNetwork> },
@@ -80,22 +86,22 @@ pub(crate) const GRAMMARS: &[Grammar] = &[
     Grammar { target: "ask-desk", has: kind::<front::Ask> },
     Grammar { target: "desk-says", has: kind::<front::Told> },
     Grammar { target: "front-note", has: kind::<Note> },
-    Grammar { target: "walker-packet", has: kind::<walker::Ask> },
-    Grammar { target: "walker-told", has: kind::<walker::Told> },
-    Grammar { target: "walker-question", has: kind::<walker::Question> },
+    Grammar { target: "walker-packet", has: kind::<walker::RequestPacket> },
+    Grammar { target: "walker-told", has: kind::<walker::ReplyPacket> },
+    Grammar { target: "walker-question", has: kind::<walker::Request> },
     Grammar { target: "server-task", has: kind::<control::Task> },
     Grammar { target: "server-outcome", has: kind::<control::Outcome> },
-    Grammar { target: "from-door", has: kind::<FromDoor> },
+    Grammar { target: "from-door", has: kind::<FromGuard> },
     Grammar { target: "from-helper", has: kind::<FromHelper> },
-    Grammar { target: "ask-monitor", has: kind::<stack::AskMonitor> },
-    Grammar { target: "monitor-says", has: kind::<stack::MonitorSays> },
-    Grammar { target: "ask-policy", has: kind::<stack::AskPolicy> },
-    Grammar { target: "policy-says", has: kind::<stack::PolicySays> },
-    Grammar { target: "ask-cache", has: kind::<stack::AskCache> },
-    Grammar { target: "cache-says", has: kind::<stack::CacheSays> },
-    Grammar { target: "ask-driver", has: kind::<stack::AskDriver> },
-    Grammar { target: "ask-files", has: kind::<stack::AskFiles> },
-    Grammar { target: "files-say", has: kind::<stack::FilesSay> },
+    Grammar { target: "ask-monitor", has: kind::<stack::MonitorRequest> },
+    Grammar { target: "monitor-says", has: kind::<stack::MonitorReply> },
+    Grammar { target: "ask-policy", has: kind::<stack::PolicyRequest> },
+    Grammar { target: "policy-says", has: kind::<stack::PolicyReply> },
+    Grammar { target: "ask-cache", has: kind::<stack::CacheRequest> },
+    Grammar { target: "cache-says", has: kind::<stack::CacheReply> },
+    Grammar { target: "ask-driver", has: kind::<stack::DriverRequest> },
+    Grammar { target: "ask-files", has: kind::<stack::FilesRequest> },
+    Grammar { target: "files-say", has: kind::<stack::FilesReply> },
     Grammar { target: "refusal", has: kind::<holdfast_components::Refusal> },
 ];
 
@@ -124,63 +130,71 @@ fn header(bytes: &[u8]) -> bool {
     true
 }
 
-fn component_orders() -> Vec<Vec<u8>> {
+fn supervisor_messages() -> Vec<Vec<u8>> {
     let port = || "policy".to_owned();
     all(&[
-        Order::Port { port: port(), role: Role::Asks },
-        Order::Attach { port: port(), role: Role::Serves, generation: 2, bounds: Bounds::default() },
-        Order::Gone { port: port() },
-        Order::Region {
+        SupervisorMessage::Port { port: port(), role: Role::Asks },
+        SupervisorMessage::Attach {
+            port: port(),
+            role: Role::Serves,
+            generation: 2,
+            bounds: Bounds::default(),
+        },
+        SupervisorMessage::Gone { port: port() },
+        SupervisorMessage::Region {
             name: "stage".to_owned(),
             access: holdfast_components::Access::ReadWrite,
             bytes: 4096,
         },
-        Order::Withdraw { name: "stage".to_owned() },
-        Order::File { name: "fuse".to_owned() },
-        Order::Begin { configuration: vec![1, 2, 3], run: 7 },
-        Order::Stop,
+        SupervisorMessage::Withdraw { name: "stage".to_owned() },
+        SupervisorMessage::File { name: "fuse".to_owned() },
+        SupervisorMessage::Begin { configuration: vec![1, 2, 3], run: 7 },
+        SupervisorMessage::Stop,
     ])
 }
 
 fn component_words() -> Vec<Vec<u8>> {
-    all(&[Word::Guarded { lacking: vec![Wall::LandlockPorts] }, Word::Failed("no namespaces".to_owned())])
+    all(&[
+        ComponentMessage::Guarded { lacking: vec![Wall::LandlockPorts] },
+        ComponentMessage::Failed("no namespaces".to_owned()),
+    ])
 }
 
 fn ask_card() -> Vec<Vec<u8>> {
     let geometry = Geometry { metadata_bytes: 8192, block_bytes: 512, data_blocks: 9 };
     all(&[
-        AskCard::Read { offset: 512, length: 512 },
-        AskCard::Table(vec![TableEntry { number: 1, start: 1 << 20, bytes: 40 << 20 }]),
-        AskCard::Partition { number: 1, holds: Ok(geometry) },
-        AskCard::Partition { number: 2, holds: Err("exFAT".to_owned()) },
-        AskCard::Laid { mbr: vec![0; 512], geometries: vec![geometry] },
-        AskCard::Problem { place: "/a".to_owned(), problem: "crossed".to_owned(), forbids: true },
-        AskCard::Files(vec![FileBlocks { path: "/a/b".to_owned(), runs: vec![(9, 3), (20, 1)] }]),
-        AskCard::End(Ok(())),
-        AskCard::End(Err("it cannot be read".to_owned())),
+        CardRequest::Read { offset: 512, length: 512 },
+        CardRequest::Table(vec![TableEntry { number: 1, start: 1 << 20, bytes: 40 << 20 }]),
+        CardRequest::Partition { number: 1, holds: Ok(geometry) },
+        CardRequest::Partition { number: 2, holds: Err("exFAT".to_owned()) },
+        CardRequest::DiskFormat { mbr: vec![0; 512], geometries: vec![geometry] },
+        CardRequest::Problem { place: "/a".to_owned(), problem: "crossed".to_owned(), forbids: true },
+        CardRequest::Files(vec![FileBlocks { path: "/a/b".to_owned(), runs: vec![(9, 3), (20, 1)] }]),
+        CardRequest::End(Ok(())),
+        CardRequest::End(Err("it cannot be read".to_owned())),
     ])
 }
 
 fn card_says() -> Vec<Vec<u8>> {
-    all(&[CardSays::Bytes(vec![7; 512]), CardSays::Go])
+    all(&[CardReply::Bytes(vec![7; 512]), CardReply::Go])
 }
 
-fn session_orders() -> Vec<Vec<u8>> {
+fn session_request_samples() -> Vec<Vec<u8>> {
     all(&[
-        orders::Order::Session,
-        orders::Order::Label(5),
-        orders::Order::Change {
+        session_requests::SessionRequest::Session,
+        session_requests::SessionRequest::Label(5),
+        session_requests::SessionRequest::Change {
             file: 5,
             changes: vec![(user("bob"), Some(Access::Read)), (user("eve"), None)],
         },
-        orders::Order::Give { file: 5, to: user("bob") },
-        orders::Order::Take(5),
-        orders::Order::Blocks(5),
-        orders::Order::Present(vec![vec![1; 40], vec![]]),
+        session_requests::SessionRequest::Give { file: 5, to: user("bob") },
+        session_requests::SessionRequest::Take(5),
+        session_requests::SessionRequest::Blocks(5),
+        session_requests::SessionRequest::Present(vec![vec![1; 40], vec![]]),
     ])
 }
 
-fn session_said() -> Vec<Vec<u8>> {
+fn session_replies() -> Vec<Vec<u8>> {
     let facts = SessionFacts {
         user: user("alice"),
         volume: [7; 16],
@@ -191,23 +205,23 @@ fn session_said() -> Vec<Vec<u8>> {
     };
     let acl = Acl::of(user("bob"), Access::ReadWrite).expect("storable");
     all(&[
-        orders::Said::Done,
-        orders::Said::Session(facts),
-        orders::Said::Label { owner: user("alice"), acl, is_mixed: false },
-        orders::Said::Blocks(vec![(9, 3)]),
-        orders::Said::Speaks(vec![(user("alice"), "read".to_owned())]),
-        orders::Said::Refused("it is not yours".to_owned()),
+        session_requests::SessionReply::Done,
+        session_requests::SessionReply::Session(facts),
+        session_requests::SessionReply::Label { owner: user("alice"), acl, is_mixed: false },
+        session_requests::SessionReply::Blocks(vec![(9, 3)]),
+        session_requests::SessionReply::Speaks(vec![(user("alice"), "read".to_owned())]),
+        session_requests::SessionReply::Refused("it is not yours".to_owned()),
     ])
 }
 
 fn exchanges() -> Vec<Vec<u8>> {
-    session_orders().iter().filter_map(|order| exchange::pack(order)).collect()
+    session_request_samples().iter().filter_map(|order| exchange::pack(order)).collect()
 }
 
 fn exchanged(bytes: &[u8]) -> bool {
     let Some(order) = exchange::unpack(bytes) else { return false };
     assert!(order.len() + 4 <= bytes.len(), "more than is there");
-    message::<orders::Order>(order)
+    message::<session_requests::SessionRequest>(order)
 }
 
 fn to_signer() -> Vec<Vec<u8>> {
@@ -370,17 +384,24 @@ fn transcript(bytes: &[u8]) -> bool {
 }
 
 fn walker_packets() -> Vec<Vec<u8>> {
-    all(&[walker::Ask::Part(vec![1; 30]), walker::Ask::Last(vec![2; 9]), walker::Ask::More])
+    all(&[
+        walker::RequestPacket::Part(vec![1; 30]),
+        walker::RequestPacket::Last(vec![2; 9]),
+        walker::RequestPacket::More,
+    ])
 }
 
-fn walker_told() -> Vec<Vec<u8>> {
-    all(&[walker::Told::Taken, walker::Told::Part(vec![1; 30]), walker::Told::Last(vec![2; 9])])
+fn walker_replies() -> Vec<Vec<u8>> {
+    all(&[
+        walker::ReplyPacket::Received,
+        walker::ReplyPacket::Part(vec![1; 30]),
+        walker::ReplyPacket::Last(vec![2; 9]),
+    ])
 }
 
-fn walker_questions() -> Vec<Vec<u8>> {
-    use walker::Question;
+fn walker_requests() -> Vec<Vec<u8>> {
     let name = || b"a name".to_vec();
-    let looked = walker::Looked {
+    let status = walker::FileStatus {
         device: 1,
         number: 2,
         mode: 0o100_644,
@@ -391,28 +412,28 @@ fn walker_questions() -> Vec<Vec<u8>> {
         modified_ns: 4,
         changed_ns: 5,
     };
-    let signs = || walker::Signs::of(&looked, 1, 0);
+    let signs = || walker::FileSigns::of(&status, 1, 0);
     let root = Block::new(&DigestKey::WELL_KNOWN, BlockKind::Chunk, vec![], vec![7; 9]).reference();
     let value = Value { bytes: vec![7; 9], references: vec![root] };
     let walked =
-        walker::Walked { root, names: 1, bytes: 2, read: 1, notes: vec!["a socket".into()], hints: None };
+        walker::WalkResult { root, names: 1, bytes: 2, read: 1, notes: vec!["a socket".into()], hints: None };
     all(&[
-        Question::Terms,
-        Question::Enter(0, None),
-        Question::Enter(1, Some(name())),
-        Question::Leave(1),
-        Question::Entries(0),
-        Question::Open(vec![name()]),
-        Question::Link(name()),
-        Question::There(9),
-        Question::Put(vec![(true, vec![1; 50])]),
-        Question::Fetch(Digest([1; 32])),
-        Question::Known(vec![(name(), signs())]),
-        Question::Remember(vec![(name(), signs(), value)]),
-        Question::Progress(walker::Progress { names: (1, 2), bytes: (3, 4) }),
-        Question::Hints(vec![1, 2]),
-        Question::Done(walked),
-        Question::Failed(walker::Fault::Changing(name())),
+        walker::Request::Options,
+        walker::Request::Enter(0, None),
+        walker::Request::Enter(1, Some(name())),
+        walker::Request::Leave(1),
+        walker::Request::Entries(0),
+        walker::Request::Open(vec![name()]),
+        walker::Request::Link(name()),
+        walker::Request::KnownBlocks(9),
+        walker::Request::Put(vec![(true, vec![1; 50])]),
+        walker::Request::Fetch(Digest([1; 32])),
+        walker::Request::Known(vec![(name(), signs())]),
+        walker::Request::Remember(vec![(name(), signs(), value)]),
+        walker::Request::Progress(walker::Progress { names: (1, 2), bytes: (3, 4) }),
+        walker::Request::Hints(vec![1, 2]),
+        walker::Request::Done(walked),
+        walker::Request::Failed(walker::Fault::Changing(name())),
     ])
 }
 

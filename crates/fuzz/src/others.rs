@@ -2,9 +2,6 @@
 //! volumes.
 
 use crate::{Target, encode, message, text, texts};
-use holdfast_callers::manifest::Manifest;
-use holdfast_callers::message::{FromDoor, FromHelper};
-use holdfast_callers::rules::{self, Rights, Rule, RuleSet, Who};
 use holdfast_checkpoint::checkpoint::Checkpoint;
 use holdfast_checkpoint::note::{KeyKind, Note, NoteSignature, VerifierKey};
 use holdfast_checkpoint::submission::Submission;
@@ -12,6 +9,9 @@ use holdfast_checkpoint::{checkpoint, cosignature, judge};
 use holdfast_crypto::{Digest, SigningKey, keyfile};
 use holdfast_export::{REQUEST, Request};
 use holdfast_fat::Name;
+use holdfast_program_identity::manifest::Manifest;
+use holdfast_program_identity::message::{FromGuard, FromHelper};
+use holdfast_program_identity::rules::{self, Rights, Rule, RuleSet, Subject};
 use holdfast_protocol::structure::LogHead;
 
 pub(crate) const TARGETS: &[Target] = &[
@@ -22,7 +22,7 @@ pub(crate) const TARGETS: &[Target] = &[
     Target { name: "submission", samples: submissions, run: submission },
     Target { name: "private-key", samples: private_keys, run: private_key },
     Target { name: "public-key", samples: public_keys, run: public_key },
-    Target { name: "from-door", samples: from_door, run: message::<FromDoor> },
+    Target { name: "from-door", samples: from_guard, run: message::<FromGuard> },
     Target { name: "from-helper", samples: from_helper, run: message::<FromHelper> },
     Target { name: "program-rules", samples: program_rules, run: rule_set },
     Target {
@@ -112,12 +112,12 @@ fn public_key(bytes: &[u8]) -> bool {
     std::str::from_utf8(bytes).is_ok_and(|words| keyfile::parse_public(words).is_ok())
 }
 
-fn from_door() -> Vec<Vec<u8>> {
+fn from_guard() -> Vec<Vec<u8>> {
     [
-        FromDoor::Hello { version: 1, mountpoint: b"/home/alice/team".to_vec() },
-        FromDoor::Start { version: 2, descriptor: 3 },
-        FromDoor::Mark { id: 1, inode: 2, children: true },
-        FromDoor::Taken { id: 3, goes_on: false },
+        FromGuard::Hello { version: 1, mountpoint: b"/home/alice/team".to_vec() },
+        FromGuard::Start { version: 2, descriptor: 3 },
+        FromGuard::Mark { id: 1, inode: 2, children: true },
+        FromGuard::TicketReceived { id: 3, goes_on: false },
     ]
     .iter()
     .map(encode)
@@ -148,8 +148,8 @@ fn program_rules() -> Vec<Vec<u8>> {
         hint: "/usr/bin/ssh".to_owned(),
     };
     let rules = vec![
-        rule(Who::Program(Digest([1; 32])), Rights::Read),
-        rule(Who::Package { key: [2; 32], name: "ssh".to_owned() }, Rights::ReadWrite),
+        rule(Subject::Program(Digest([1; 32])), Rights::Read),
+        rule(Subject::Package { key: [2; 32], name: "ssh".to_owned() }, Rights::ReadWrite),
     ];
     let plain = rules.iter().map(|rule| Rule { plain: true, ..rule.clone() }).collect();
     [plain, rules].map(|rules| RuleSet::new(rules).expect("a set").encode()).to_vec()

@@ -5,7 +5,7 @@ use holdfast_content::{Block, BlockKind};
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_release::draft::Draft;
 use holdfast_release::form::{self, Kind};
-use holdfast_release::index::{self, Index, PackName, Place};
+use holdfast_release::index::{self, BlockLocation, Index, PackName};
 use holdfast_release::keys::SignedKeySet;
 use holdfast_release::record::RootFile;
 use holdfast_release::{file_system, hints, moment, pack, revocation};
@@ -60,8 +60,8 @@ fn file<T: Kind>(bytes: &[u8]) -> bool {
 
 fn indexes() -> Vec<Vec<u8>> {
     let entry = |byte: u8| {
-        let place = Place { pack: u32::from(byte % 2), offset: u32::from(byte) * 40, bytes: 40 };
-        (index::key_of(&Digest([byte; 32])), place)
+        let location = BlockLocation { pack: u32::from(byte % 2), offset: u32::from(byte) * 40, bytes: 40 };
+        (index::key_of(&Digest([byte; 32])), location)
     };
     let packs = vec![PackName { digest: Digest([1; 32]), bytes: 50_000 }; 2];
     vec![Index { packs, entries: (0..9).map(entry).collect() }.encode(), Index::default().encode()]

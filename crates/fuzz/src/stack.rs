@@ -2,7 +2,8 @@
 
 use crate::{Target, encode, message, samples, text};
 use holdfast_access::{
-    Access, Acl, Credential, Heard, Manifest, Name, Principal, Proof, Scope, Standing, Statement,
+    Access, Acl, Credential, Manifest, Name, Principal, Proof, Revocations, Scope, Statement,
+    VerifiedCredential,
 };
 use holdfast_crypto::{Digest, SigningKey};
 use holdfast_fat::Moment;
@@ -14,21 +15,25 @@ use std::collections::BTreeMap;
 const BLOCK: u64 = 1000;
 
 pub(crate) const TARGETS: &[Target] = &[
-    Target { name: "ask-monitor", samples: || samples::ask_monitor(BLOCK), run: message::<AskMonitor> },
-    Target { name: "monitor-says", samples: || samples::monitor_says(BLOCK), run: message::<MonitorSays> },
-    Target { name: "ask-policy", samples: || samples::ask_policy(BLOCK), run: message::<AskPolicy> },
-    Target { name: "policy-says", samples: || samples::policy_says(BLOCK), run: message::<PolicySays> },
-    Target { name: "ask-cache", samples: || samples::ask_cache(BLOCK), run: message::<AskCache> },
-    Target { name: "cache-says", samples: || samples::cache_says(BLOCK), run: message::<CacheSays> },
-    Target { name: "ask-driver", samples: || samples::ask_driver(BLOCK), run: message::<AskDriver> },
-    Target { name: "driver-says", samples: samples::driver_says, run: message::<DriverSays> },
-    Target { name: "ask-files", samples: samples::ask_files, run: message::<AskFiles> },
-    Target { name: "files-say", samples: || samples::files_say(BLOCK), run: message::<FilesSay> },
+    Target { name: "ask-monitor", samples: || samples::ask_monitor(BLOCK), run: message::<MonitorRequest> },
+    Target { name: "monitor-says", samples: || samples::monitor_says(BLOCK), run: message::<MonitorReply> },
+    Target { name: "ask-policy", samples: || samples::ask_policy(BLOCK), run: message::<PolicyRequest> },
+    Target { name: "policy-says", samples: || samples::policy_says(BLOCK), run: message::<PolicyReply> },
+    Target { name: "ask-cache", samples: || samples::ask_cache(BLOCK), run: message::<CacheRequest> },
+    Target { name: "cache-says", samples: || samples::cache_says(BLOCK), run: message::<CacheReply> },
+    Target { name: "ask-driver", samples: || samples::ask_driver(BLOCK), run: message::<DriverRequest> },
+    Target { name: "driver-says", samples: samples::driver_says, run: message::<DriverReply> },
+    Target { name: "ask-files", samples: samples::ask_files, run: message::<FilesRequest> },
+    Target { name: "files-say", samples: || samples::files_say(BLOCK), run: message::<FilesReply> },
     Target { name: "refusal", samples: refusals, run: message::<holdfast_components::Refusal> },
-    Target { name: "credential", samples: credentials, run: |bytes| Heard::signed(bytes).is_ok() },
+    Target {
+        name: "credential",
+        samples: credentials,
+        run: |bytes| VerifiedCredential::signed(bytes).is_ok(),
+    },
     Target { name: "proof", samples: proofs, run: message::<Proof> },
     Target { name: "manifest", samples: || vec![encode(&manifest())], run: message::<Manifest> },
-    Target { name: "revocations", samples: revocations, run: standing },
+    Target { name: "revocations", samples: revocations, run: check_revocations },
     Target { name: "principal-text", samples: principals, run: text::<Principal> },
     Target { name: "acl-text", samples: acls, run: text::<Acl> },
     Target { name: "policy-table", samples: tables, run: table },
@@ -72,19 +77,19 @@ fn proofs() -> Vec<Vec<u8>> {
 }
 
 fn revocations() -> Vec<Vec<u8>> {
-    let mut standing = Standing::new();
+    let mut revocations = Revocations::new();
     let key = SigningKey::from_seed(&[4; 32]);
     let issuer = Principal::Key(key.public());
-    standing.end(&issuer, holdfast_access::Ending::Serial(4)).expect("room");
-    standing.end(&issuer, holdfast_access::Ending::Before(2)).expect("room");
-    vec![Standing::new().encode(), standing.encode()]
+    revocations.end(&issuer, holdfast_access::Ending::Serial(4)).expect("room");
+    revocations.end(&issuer, holdfast_access::Ending::Before(2)).expect("room");
+    vec![Revocations::new().encode(), revocations.encode()]
 }
 
-fn standing(bytes: &[u8]) -> bool {
-    let Ok(standing) = Standing::decode(bytes) else { return false };
+fn check_revocations(bytes: &[u8]) -> bool {
+    let Ok(revocations) = Revocations::decode(bytes) else { return false };
     // Of others than keys nothing lasts, so they may be missing; what is there is read back as it was.
-    let lasting = standing.encode();
-    assert!(Standing::decode(&lasting).is_ok_and(|again| again.encode() == lasting));
+    let lasting = revocations.encode();
+    assert!(Revocations::decode(&lasting).is_ok_and(|again| again.encode() == lasting));
     true
 }
 

@@ -26,7 +26,7 @@ pub enum MonitorError {
     Cached {
         /// The block.
         block: BlockId,
-        /// Where it is.
+        /// The page that caches it.
         page: PageId,
     },
     /// There is no such block.
@@ -37,9 +37,9 @@ pub enum MonitorError {
     WrongBlock {
         /// The page.
         page: PageId,
-        /// Whose it is.
+        /// The block that was expected in it.
         expected: BlockId,
-        /// Whose the request takes it for.
+        /// The block that the request takes it for.
         found: BlockId,
     },
     /// The page's state does not allow this.
@@ -47,9 +47,9 @@ pub enum MonitorError {
     WrongStatus {
         /// The page.
         page: PageId,
-        /// What it had to be.
+        /// The status that is needed.
         expected: Status,
-        /// What it is.
+        /// The status of the page.
         found: Status,
     },
     /// A transfer of this page is under way.
@@ -61,23 +61,23 @@ pub enum MonitorError {
     /// A region, or a request, of more pages than there may be.
     #[error("{found} pages at once; at most {pages_max}")]
     TooLong {
-        /// As asked for.
+        /// The number that was asked for.
         found: usize,
-        /// At most.
+        /// The most that are allowed.
         pages_max: usize,
     },
-    /// All pages are taken.
+    /// All pages are in use.
     #[error("all {pages_max} pages of the cache are taken; free some first")]
     NoMemory {
-        /// How many there are.
+        /// The number of all pages.
         pages_max: usize,
     },
     /// Content of the wrong length.
     #[error("{found} bytes for a block of {expected}")]
     WrongLength {
-        /// The block's.
+        /// Bytes of the block.
         expected: usize,
-        /// The request's.
+        /// Bytes of the request.
         found: usize,
     },
     /// The volume refused the block, or failed.
@@ -88,7 +88,7 @@ pub enum MonitorError {
     Memory {
         /// The region.
         region: RegionId,
-        /// What the system said.
+        /// What the system reported.
         error: String,
     },
 }

@@ -6,14 +6,14 @@
 
 use crate::PAGE_BYTES;
 
-/// A stretch of blocks.
+/// Consecutive blocks of one size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub struct Extent {
     /// Where it begins on the volume, in bytes; a multiple of 512.
     pub offset: u64,
     /// Bytes of each block: a multiple of 512, at most 4096.
     pub block_bytes: u16,
-    /// How many there are.
+    /// The number of blocks.
     pub blocks: u64,
 }
 

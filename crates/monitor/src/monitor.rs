@@ -1,6 +1,6 @@
 //! Requests, their guards, and what they do.
 
-use crate::regions::{Lose, Regions};
+use crate::regions::{Discard, Regions};
 use crate::{BlockId, Layout, MonitorError, PageId, REGION_PAGES_MAX, Reference, RegionId, Status};
 use holdfast_access::{Access, Acl, Alias, Limit, Objects, Principal};
 use holdfast_volume::Volume;
@@ -10,7 +10,7 @@ use std::ops::Range;
 /// Bytes of a page, and of the largest block.
 pub const PAGE_BYTES: usize = 4096;
 
-/// Places in one answer.
+/// Most blocks in one reply to [`Monitor::places`].
 const PLACES_MAX: usize = 1024;
 
 /// A page's content.
@@ -18,7 +18,7 @@ pub type Page = [u8; PAGE_BYTES];
 
 /// The memory of regions, which holds bytes and decides nothing.
 pub trait Memory {
-    /// What lets a process read a region by itself, and its words, which say what pages have.
+    /// A view by which a process reads a region, and its words with the status of pages.
     type View;
 
     /// Says in a region's words what a page has ([`words`]). It is seen before what is done next, and after what was done
@@ -55,7 +55,7 @@ pub trait Memory {
     /// What the system said.
     fn view(&self, region: RegionId) -> Result<Self::View, String>;
 
-    /// Takes all views of a region from whoever has them. The content stays.
+    /// Revokes all views of a region. The content stays.
     ///
     /// # Errors
     /// What the system said.
@@ -68,25 +68,25 @@ pub trait Memory {
     fn remove(&self, region: RegionId) -> Result<(), String>;
 }
 
-/// A disk.
+/// A disk of the monitor.
 pub struct Disk {
-    /// What verifies it.
+    /// The volume that verifies it.
     pub volume: Volume,
-    /// Where its blocks are.
+    /// The layout of its blocks.
     pub layout: Layout,
-    /// Who transfers: the DiskDriver of its bus.
+    /// The principal that may transfer: the DiskDriver of its bus.
     pub driver: Principal,
 }
 
 /// Components that the monitor knows by what they run, whatever their process is called.
 pub struct Names {
-    /// Makes regions.
+    /// The principal that may make regions and assign blocks to them.
     pub policy_manager: Principal,
-    /// Sees what pages have.
+    /// The principal that may see the status of all pages.
     pub cache_manager: Principal,
 }
 
-/// Where a transfer goes.
+/// The direction of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub enum Direction {
     /// From the disk to memory.
@@ -98,13 +98,13 @@ pub enum Direction {
 /// A block's new content, for [`Monitor::write_together`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Write {
-    /// Where it is cached.
+    /// The page where the block is cached.
     pub at: Reference,
-    /// All of it.
+    /// The bytes of the whole block.
     pub bytes: Vec<u8>,
 }
 
-/// What a region's words say of a page.
+/// The words that a region has for a page.
 pub type Words = [u64; 2];
 
 /// What a region's words say of a page: its reference, and whether it is filled. Who reads a page by a view looks here
@@ -123,12 +123,12 @@ pub struct Monitor<M> {
     memory: M,
     disks: Vec<Disk>,
     names: Names,
-    /// One change at a time, so that memory and disk agree on which was last.
+    /// Locked during a change, so that memory and disk agree on which was last.
     writing: Mutex<()>,
 }
 
 fn named(by: &Alias, principal: &Principal, what: &'static str) -> Result<(), MonitorError> {
-    // Somebody who speaks for a component on some things only is not it.
+    // A caller who speaks for a component with restrictions is not the component.
     let is_it = by.principal() == principal && *by.scope() == holdfast_access::Scope::EVERYTHING;
     if is_it { Ok(()) } else { Err(MonitorError::Denied(what)) }
 }
@@ -208,7 +208,7 @@ impl<M: Memory> Monitor<M> {
     /// [`MonitorError::Memory`].
     pub fn free(&self, by: &Alias, region: RegionId, pages: Range<u32>) -> Result<(), MonitorError> {
         named(by, &self.names.policy_manager, "freeing pages")?;
-        self.drop_pages(&mut self.regions.lock(), region, pages, Lose::Nothing)
+        self.drop_pages(&mut self.regions.lock(), region, pages, Discard::Nothing)
     }
 
     fn drop_pages(
@@ -216,11 +216,11 @@ impl<M: Memory> Monitor<M> {
         regions: &mut Regions,
         region: RegionId,
         pages: Range<u32>,
-        lose: Lose,
+        lose: Discard,
     ) -> Result<(), MonitorError> {
         for index in regions.free(region, pages, lose)? {
             let page = PageId { region, index };
-            // Nobody takes what comes next for what was there.
+            // The next content must not be taken for the former.
             self.memory.note(page, NOTHING);
             self.memory.clear(page).map_err(|error| MonitorError::Memory { region, error })?;
         }
@@ -254,7 +254,7 @@ impl<M: Memory> Monitor<M> {
         {
             let mut regions = self.regions.lock();
             for page in regions.places_of(first, count) {
-                self.drop_pages(&mut regions, page.region, page.index..page.index + 1, Lose::Content)?;
+                self.drop_pages(&mut regions, page.region, page.index..page.index + 1, Discard::Content)?;
             }
         }
         let mut number = first.number;
@@ -345,7 +345,7 @@ impl<M: Memory> Monitor<M> {
         Ok(())
     }
 
-    /// What is written is what was copied first: nobody changes it between its hash and the disk.
+    /// A copy is written, so that nobody changes the content between its hash and the disk.
     fn drain(
         &self,
         disk: &Disk,
@@ -517,7 +517,7 @@ impl<M: Memory> Monitor<M> {
         Ok(self.place(block)?.2)
     }
 
-    /// How new the volume of a disk is.
+    /// The anchor of a disk's volume, which says how new it is.
     pub fn anchor(&self, disk: u16) -> Option<holdfast_log::ring::Anchor> {
         Some(self.disks.get(usize::from(disk))?.volume.anchor())
     }
@@ -542,7 +542,7 @@ impl<M: Memory> Monitor<M> {
         outcome
     }
 
-    /// What pages have, nothing for outdated references: for CacheMgr, and for who may read them.
+    /// The status of pages, `None` for outdated references: for CacheMgr, and for whoever may read them.
     ///
     /// # Errors
     /// [`MonitorError::Denied`], [`MonitorError::NoRegion`].

@@ -35,11 +35,11 @@ pub struct RegionId(pub u64);
 pub struct PageId {
     /// The region.
     pub region: RegionId,
-    /// Which of its pages.
+    /// The index of the page in its region.
     pub index: u32,
 }
 
-/// A cache reference: a page as long as it is this block's. Who has an old one is told so, and never sees or changes the
+/// A cache reference: a page as long as it is this block's. A holder of an old one is refused, and never sees or changes the
 /// block that the page was given to since. It names the block, so that whoever hands references on cannot make one
 /// block pass for another.
 #[derive(
@@ -56,21 +56,21 @@ pub struct Reference {
 
 /// Whether changes may go that the disk was not given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Lose {
-    /// No.
+pub enum Discard {
+    /// Changes that the disk does not have are kept: the page is not given up.
     Nothing,
-    /// Yes: the block is erased.
+    /// Changes may be lost: the block is erased.
     Content,
 }
 
-/// What a page has.
+/// The status of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub enum Status {
-    /// It has no block, or the block was not read yet.
+    /// The page has no block, or the block was not read yet.
     Empty,
-    /// What the disk has.
+    /// The page has the same content as the disk.
     Clean,
-    /// What the disk is still to be given.
+    /// The page has changes that the disk does not have.
     Dirty,
 }
 
@@ -85,11 +85,11 @@ struct Page {
 struct Region {
     acl: Acl,
     pages: Vec<Option<Page>>,
-    /// Of the block that each page was given to last.
+    /// For each page, the generation of the block that it was assigned to last.
     generations: Vec<u32>,
 }
 
-/// All regions. See the module.
+/// All regions, with the pages in them.
 pub struct Regions {
     regions: HashMap<RegionId, Region>,
     places: BTreeMap<BlockId, PageId>,
@@ -98,7 +98,7 @@ pub struct Regions {
 }
 
 impl Regions {
-    /// None yet, with room for `pages_max` pages.
+    /// No regions, with room for `pages_max` pages.
     pub fn new(pages_max: usize) -> Regions {
         Regions { regions: HashMap::new(), places: BTreeMap::new(), next: 1, pages_max }
     }
@@ -136,7 +136,7 @@ impl Regions {
         Ok(id)
     }
 
-    /// Gives pages to blocks, all of them or none; they are empty.
+    /// Assigns empty pages to blocks: to all of them or to none.
     ///
     /// # Errors
     /// [`MonitorError::NoRegion`], [`MonitorError::Cached`], [`MonitorError::NoMemory`].
@@ -170,7 +170,7 @@ impl Regions {
         let mut references = Vec::with_capacity(blocks.len());
         for (index, block) in range.zip(blocks) {
             region.pages[index] = Some(Page { block: *block, status: Status::Empty, is_moving: false });
-            // What a wrap would make true again is older than four thousand million blocks.
+            // A reference that a wrap would make valid again is older than four thousand million blocks.
             region.generations[index] = region.generations[index].wrapping_add(1);
             let page = PageId { region: id, index: index as u32 };
             references.push(Reference { page, generation: region.generations[index], block: *block });
@@ -216,7 +216,7 @@ impl Regions {
         Ok(())
     }
 
-    /// All regions.
+    /// The ids of all regions.
     pub fn ids(&self) -> impl Iterator<Item = RegionId> {
         self.regions.keys().copied()
     }
@@ -227,7 +227,7 @@ impl Regions {
         self.places.iter().filter(|(_, page)| is_dirty(page)).map(|(block, page)| (*page, *block)).collect()
     }
 
-    /// Pages of blocks.
+    /// The pages that cache these blocks.
     pub fn places_of(&self, first: BlockId, count: u64) -> Vec<PageId> {
         let end = BlockId { number: first.number.saturating_add(count), ..first };
         self.places.range(first..end).map(|(_, page)| *page).collect()
@@ -325,7 +325,7 @@ impl Regions {
     ///
     /// # Errors
     /// [`MonitorError::NoRegion`], [`MonitorError::Busy`], [`MonitorError::WrongStatus`].
-    pub fn free(&mut self, id: RegionId, pages: Range<u32>, lose: Lose) -> Result<Vec<u32>, MonitorError> {
+    pub fn free(&mut self, id: RegionId, pages: Range<u32>, lose: Discard) -> Result<Vec<u32>, MonitorError> {
         let end = pages.end.min(self.region(id)?.pages.len() as u32);
         let mut taken = Vec::new();
         for index in pages.start.min(end)..end {
@@ -334,7 +334,7 @@ impl Regions {
             if found.is_moving {
                 return Err(MonitorError::Busy(page));
             }
-            if found.status == Status::Dirty && lose == Lose::Nothing {
+            if found.status == Status::Dirty && lose == Discard::Nothing {
                 return Err(MonitorError::WrongStatus { page, expected: Status::Clean, found: found.status });
             }
             taken.push((index, found.block));

@@ -5,7 +5,7 @@
 use crate::table::Table;
 use crate::{BlockRange, Disk, Image, Label, Refused};
 
-/// Blocks of one owner.
+/// Consecutive blocks with one owner and ACL.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Owned {
     /// The blocks.

@@ -14,10 +14,10 @@ pub enum Refused {
     /// Blocks of a region would have different owners or ACLs.
     #[error("from block {0} on the owner or the ACL differs: such blocks cannot share a region")]
     MixedAcls(u64),
-    /// No such blocks.
+    /// The disk has no such blocks.
     #[error("the disk has only {0} blocks")]
     BeyondDisk(u64),
-    /// The table's own blocks.
+    /// The blocks are the table's own.
     #[error("these blocks hold the policy table")]
     Reserved,
     /// A principal that must not be stored.
@@ -43,7 +43,7 @@ pub enum Refused {
     /// An earlier change was not carried out.
     #[error("an earlier change is not yet carried out: wait for it, or open the table anew")]
     Unfinished,
-    /// Not the administrator.
+    /// The caller is not the administrator.
     #[error("only the administrator may do this")]
     NotAdministrator,
 }
@@ -54,17 +54,17 @@ pub enum Damage {
     /// A block could not be read.
     #[error("block {block} of the policy table cannot be read: {why}")]
     Unreadable {
-        /// Which, from the table's first.
+        /// The block, counted from the table's first.
         block: u64,
-        /// The reader's words.
+        /// The reader's message.
         why: String,
     },
     /// A block is not what was written there.
     #[error("block {block} of the policy table is damaged: {why}; recover the volume, or format the disk")]
     Malformed {
-        /// Which, from the table's first.
+        /// The block, counted from the table's first.
         block: u64,
-        /// What is wrong.
+        /// What is wrong with the block.
         why: &'static str,
     },
     /// A table of a later format.

@@ -25,7 +25,7 @@ pub type Block = [u8; BLOCK_BYTES];
 
 const MAGIC: &[u8; 8] = b"hfpolicy";
 const BODY_AT: usize = MAGIC.len() + 32;
-/// What a list can take: the body less its kind and its length.
+/// Bytes that a list can take: the body less its kind and its length.
 pub(crate) const LIST_BYTES: usize = BLOCK_BYTES - BODY_AT - 1 - 4;
 /// The most extents in a page.
 pub const EXTENTS_PER_PAGE_MAX: usize = LIST_BYTES / 12;
@@ -41,9 +41,9 @@ pub(crate) const PIECE_BYTES_MAX: usize = LIST_BYTES - 4;
 /// A block to be written, and where, counted from the table's first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Image {
-    /// The place.
+    /// The number of the block.
     pub block: u64,
-    /// The bytes.
+    /// The bytes of the block.
     pub bytes: Box<Block>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Header {
     pub page_slots: u32,
 }
 
-/// What a block holds. The order of the variants is part of the stored format.
+/// The content of a block. The order of the variants is part of the stored format.
 #[derive(BorshSerialize, BorshDeserialize)]
 pub(crate) enum Body {
     Header(Header),

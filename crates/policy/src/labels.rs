@@ -14,9 +14,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The owner and the ACL of blocks.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Label {
-    /// Who may change the ACL and give the blocks away.
+    /// The owner, who may change the ACL and give the blocks away.
     pub owner: Principal,
-    /// Who may use the blocks.
+    /// The principals that may use the blocks.
     pub acl: Acl,
 }
 
@@ -32,7 +32,7 @@ struct Interned {
 pub(crate) struct Labels {
     by_number: BTreeMap<u32, Interned>,
     by_digest: BTreeMap<Digest, u32>,
-    /// Which labels each label block holds.
+    /// For each label block, the labels that it stores.
     blocks: Vec<BTreeSet<u32>>,
     blocks_max: u64,
     /// Blocks that differ from what is stored.
@@ -115,12 +115,12 @@ impl Labels {
         self.by_number.insert(number, interned);
     }
 
-    /// One extent more uses the label. Whether there is such a label.
+    /// Counts one more extent that uses the label; `false` if there is no such label.
     pub fn add_use(&mut self, number: u32) -> bool {
         self.by_number.get_mut(&number).map(|interned| interned.uses += 1).is_some()
     }
 
-    /// One extent less uses the label.
+    /// Counts one extent less that uses the label.
     pub fn drop_use(&mut self, number: u32) {
         self.by_number.get_mut(&number).expect("extents use labels that are there").uses -= 1;
     }

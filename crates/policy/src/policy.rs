@@ -13,18 +13,18 @@ pub const NOMINATIONS_MAX: usize = 8_192;
 /// The most of them by one owner.
 pub const NOMINATIONS_PER_OWNER_MAX: usize = 512;
 
-/// How an ACL changes.
+/// A change of an ACL.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AclChange {
     /// The principal gets exactly this access.
     Set(Principal, Access),
-    /// The principal gets none.
+    /// The principal loses its access.
     Remove(Principal),
-    /// This list instead.
+    /// The ACL is replaced.
     Replace(Acl),
 }
 
-/// What the driver does, each before the next.
+/// A step for the driver; steps are carried out one after the other.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// Take the regions that show these blocks from everybody who holds them, and do so with their dirty pages.
@@ -35,10 +35,10 @@ pub enum Effect {
     Store(Vec<Image>),
 }
 
-/// What becomes of pages that were changed in memory.
+/// What is done with pages that were changed in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DirtyPages {
-    /// They are written: the blocks keep their owner.
+    /// Their content is written first: the blocks keep their owner.
     Write,
     /// They are dropped: nothing of the old owner may reach the new one.
     Drop,
@@ -54,7 +54,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// What to do, in order.
+    /// The steps, in order.
     pub fn effects(&self) -> &[Effect] {
         &self.effects
     }
@@ -77,17 +77,17 @@ struct Nomination {
     range: BlockRange,
     by: Principal,
     to: Principal,
-    /// Counts nominations.
+    /// The number of this nomination, in the order in which they were made.
     number: u64,
     content: Content,
 }
 
-/// What becomes of what blocks hold when they change hands.
+/// What is done with the content of blocks when they change hands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Content {
-    /// It is erased before the new owner has them.
+    /// The content is erased before the new owner gets the blocks.
     Erased,
-    /// It is given away with them.
+    /// The new owner gets the content too.
     Given,
 }
 
@@ -95,7 +95,7 @@ enum Content {
 pub struct Policy {
     table: Table,
     administrator: Principal,
-    /// By first block; none overlaps another.
+    /// Nominations by their first block; none overlaps another.
     nominations: BTreeMap<u64, Nomination>,
     nominated: u64,
     unfinished: bool,
@@ -174,7 +174,7 @@ impl Policy {
         self.nominate(by, range, to, Content::Erased)
     }
 
-    /// The same, and what the blocks hold goes with them: as if the new owner had been put on their ACL, so it takes the
+    /// As [`Policy::nominate`], and the content of the blocks goes with them: as if the new owner had been put on their ACL, so it takes the
     /// right to that as well.
     ///
     /// # Errors
@@ -266,8 +266,8 @@ impl Policy {
     }
 
     /// Bytes that the table keeps beside owners and ACLs: which credentials were revoked. None: nothing was kept.
-    pub fn kept(&self) -> &[u8] {
-        self.table.kept()
+    pub fn extra(&self) -> &[u8] {
+        self.table.extra()
     }
 
     /// Keeps other bytes. They are stored by the same atomic sets as everything else, and survive what owners do; a
@@ -275,9 +275,9 @@ impl Policy {
     ///
     /// # Errors
     /// [`Refused::Full`], [`Refused::Unfinished`].
-    pub fn keep(&mut self, bytes: Vec<u8>) -> Result<Change, Refused> {
+    pub fn set_extra(&mut self, bytes: Vec<u8>) -> Result<Change, Refused> {
         self.ready()?;
-        let images = self.table.keep(bytes)?;
+        let images = self.table.set_extra(bytes)?;
         Ok(self.change(&[], DirtyPages::Write, images))
     }
 

@@ -29,12 +29,12 @@ impl BlockRange {
         self.end
     }
 
-    /// How many blocks.
+    /// The number of blocks.
     pub fn count(&self) -> u64 {
         self.end - self.first
     }
 
-    /// Whether they have a block in common.
+    /// Whether the two have a block in common.
     pub fn overlaps(&self, other: &BlockRange) -> bool {
         self.first < other.end && other.first < self.end
     }
@@ -43,7 +43,7 @@ impl BlockRange {
 /// A disk, and where its policy table is.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Disk {
-    /// Its number on this machine: part of block IDs in restrictions, not stored.
+    /// The number of the disk on this machine: part of block ids in restrictions, not stored.
     #[borsh(skip)]
     pub number: u16,
     /// Drawn when it was first formatted; a table of another disk is refused.

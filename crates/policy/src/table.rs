@@ -25,21 +25,21 @@ struct Page {
 pub(crate) struct Table {
     disk: Disk,
     generation: u64,
-    /// By first block.
+    /// The pages, by the first block that each describes.
     pages: BTreeMap<u64, Page>,
     /// Slots that were used and hold no page now.
     free: BTreeSet<u32>,
     /// How many slots were ever used.
     slots: u32,
     labels: Labels,
-    /// What is kept beside, and the slots that hold it, piece by piece.
-    kept: Vec<u8>,
-    kept_slots: Vec<u32>,
+    /// Bytes that are stored beside the labels, and the slots of their pieces.
+    extra: Vec<u8>,
+    extra_slots: Vec<u32>,
 }
 
-/// What a slot holds.
+/// The content of a slot.
 #[derive(Clone, Copy)]
-enum Held {
+enum SlotContent {
     /// The page that begins at this block.
     Page(u64),
     /// A piece of what is kept beside.
@@ -56,9 +56,9 @@ impl Table {
         let page = Page { slot: 0, extents: vec![(0, number)] };
         let pages = BTreeMap::from([(0, page)]);
         let free = BTreeSet::new();
-        let (kept, kept_slots) = (Vec::new(), Vec::new());
-        let mut table = Table { disk, generation, pages, free, slots: 1, labels, kept, kept_slots };
-        let images = table.images(&[(0, Held::Page(0))]);
+        let (extra, extra_slots) = (Vec::new(), Vec::new());
+        let mut table = Table { disk, generation, pages, free, slots: 1, labels, extra, extra_slots };
+        let images = table.images(&[(0, SlotContent::Page(0))]);
         Ok((table, images))
     }
 
@@ -95,11 +95,11 @@ impl Table {
             .zip(numbered.chunks(per_page))
             .map(|(slot, extents)| (extents[0].0, Page { slot, extents: extents.to_vec() }))
             .collect();
-        let stored: Vec<(u32, Held)> =
-            pages.iter().map(|(first, page)| (page.slot, Held::Page(*first))).collect();
+        let stored: Vec<(u32, SlotContent)> =
+            pages.iter().map(|(first, page)| (page.slot, SlotContent::Page(*first))).collect();
         let slots = stored.len() as u32;
-        let (free, kept, kept_slots) = (BTreeSet::new(), Vec::new(), Vec::new());
-        let mut table = Table { disk, generation: 1, pages, free, slots, labels, kept, kept_slots };
+        let (free, extra, extra_slots) = (BTreeSet::new(), Vec::new(), Vec::new());
+        let mut table = Table { disk, generation: 1, pages, free, slots, labels, extra, extra_slots };
         let images = table.images(&stored);
         Ok((table, images))
     }
@@ -167,48 +167,50 @@ impl Table {
         if !labels.all_used() {
             return Err(malformed(0, "a label is used by no extent"));
         }
-        let (mut kept, mut kept_slots) = (Vec::new(), Vec::new());
+        let (mut extra, mut extra_slots) = (Vec::new(), Vec::new());
         for (expected, (number, (slot, bytes))) in (0..).zip(pieces) {
             // All but the last are whole.
-            if number != expected || bytes.is_empty() || kept.len() % PIECE_BYTES_MAX != 0 {
+            if number != expected || bytes.is_empty() || extra.len() % PIECE_BYTES_MAX != 0 {
                 return Err(malformed(0, "a piece of what is kept beside is missing"));
             }
             if bytes.len() > PIECE_BYTES_MAX {
                 return Err(malformed(0, "a piece of what is kept beside is too long"));
             }
-            kept.extend(bytes);
-            kept_slots.push(slot);
+            extra.extend(bytes);
+            extra_slots.push(slot);
         }
-        if kept.is_empty() != (header.format == FORMAT_PLAIN) {
+        if extra.is_empty() != (header.format == FORMAT_PLAIN) {
             return Err(malformed(0, "its format is not that of what it keeps"));
         }
         let (generation, slots) = (header.generation, header.page_slots);
-        Ok(Table { disk, generation, pages, free, slots, labels, kept, kept_slots })
+        Ok(Table { disk, generation, pages, free, slots, labels, extra, extra_slots })
     }
 
-    /// What is kept beside.
-    pub fn kept(&self) -> &[u8] {
-        &self.kept
+    /// The bytes that are stored beside the labels.
+    pub fn extra(&self) -> &[u8] {
+        &self.extra
     }
 
     /// Keeps other bytes beside. Answers the blocks to be stored, as one set.
-    pub fn keep(&mut self, bytes: Vec<u8>) -> Result<Vec<Image>, Refused> {
+    pub fn set_extra(&mut self, bytes: Vec<u8>) -> Result<Vec<Image>, Refused> {
         let needed = bytes.len().div_ceil(PIECE_BYTES_MAX);
-        if needed as u64 > self.kept_slots.len() as u64 + self.free_slots() {
+        if needed as u64 > self.extra_slots.len() as u64 + self.free_slots() {
             return Err(Refused::Full);
         }
         let mut stored = Vec::new();
-        while self.kept_slots.len() > needed {
-            let slot = self.kept_slots.pop().expect("it has more than are needed");
+        while self.extra_slots.len() > needed {
+            let slot = self.extra_slots.pop().expect("it has more than are needed");
             self.free.insert(slot);
-            stored.push((slot, Held::Nothing));
+            stored.push((slot, SlotContent::Nothing));
         }
-        while self.kept_slots.len() < needed {
+        while self.extra_slots.len() < needed {
             let slot = self.take_slot();
-            self.kept_slots.push(slot);
+            self.extra_slots.push(slot);
         }
-        self.kept = bytes;
-        stored.extend(self.kept_slots.iter().enumerate().map(|(piece, slot)| (*slot, Held::Piece(piece))));
+        self.extra = bytes;
+        stored.extend(
+            self.extra_slots.iter().enumerate().map(|(piece, slot)| (*slot, SlotContent::Piece(piece))),
+        );
         self.generation += 1;
         Ok(self.images(&stored))
     }
@@ -262,7 +264,7 @@ impl Table {
         *self.pages.range(..=block).next_back().expect("the first page begins at block 0").0
     }
 
-    /// Where the page that begins here ends.
+    /// The first block after the page that begins at this one.
     fn end_of(&self, first: u64) -> u64 {
         self.pages.range(first + 1..).next().map_or(self.disk.blocks, |(next, _)| *next)
     }
@@ -311,11 +313,11 @@ impl Table {
         for part in extents.chunks(per_page) {
             let slot = slots.pop().unwrap_or_else(|| self.take_slot());
             self.pages.insert(part[0].0, Page { slot, extents: part.to_vec() });
-            stored.push((slot, Held::Page(part[0].0)));
+            stored.push((slot, SlotContent::Page(part[0].0)));
         }
         for slot in slots {
             self.free.insert(slot);
-            stored.push((slot, Held::Nothing));
+            stored.push((slot, SlotContent::Nothing));
         }
         self.generation += 1;
         Ok(self.images(&stored))
@@ -338,9 +340,9 @@ impl Table {
 
     /// The header, the label blocks that changed, and these slots: each with the page that it holds, by its first
     /// block, or with none.
-    fn images(&mut self, slots: &[(u32, Held)]) -> Vec<Image> {
+    fn images(&mut self, slots: &[(u32, SlotContent)]) -> Vec<Image> {
         let header = Header {
-            format: if self.kept.is_empty() { FORMAT_PLAIN } else { FORMAT },
+            format: if self.extra.is_empty() { FORMAT_PLAIN } else { FORMAT },
             disk: self.disk.clone(),
             generation: self.generation,
             label_blocks: self.labels.blocks_used() as u32,
@@ -352,12 +354,12 @@ impl Table {
         }
         for (slot, held) in slots {
             let body = match held {
-                Held::Page(first) => Body::Page(self.pages[first].extents.clone()),
-                Held::Piece(piece) => {
-                    let bytes = self.kept.chunks(PIECE_BYTES_MAX).nth(*piece).expect("it has that piece");
+                SlotContent::Page(first) => Body::Page(self.pages[first].extents.clone()),
+                SlotContent::Piece(piece) => {
+                    let bytes = self.extra.chunks(PIECE_BYTES_MAX).nth(*piece).expect("it has that piece");
                     Body::Kept(*piece as u32, bytes.to_vec())
                 }
-                Held::Nothing => Body::Page(Vec::new()),
+                SlotContent::Nothing => Body::Page(Vec::new()),
             };
             let block = 1 + format::label_blocks(&self.disk) + u64::from(*slot);
             images.push(image(&self.disk, block, &body));
@@ -367,7 +369,7 @@ impl Table {
 }
 
 impl Page {
-    /// Where its last extent begins.
+    /// The first block of the page's last extent.
     fn last(&self) -> u64 {
         self.extents.last().expect("pages are not empty").0
     }

@@ -1,7 +1,7 @@
 //! All integration tests of this crate, linked once: `scripts/test only policy::MODULE::`.
 
 mod common;
+mod extra;
 mod guard;
-mod kept;
 mod papers_story;
 mod table;

@@ -20,12 +20,12 @@ pub const AHEAD_MAX_S: u64 = 600;
 
 /// What a client has seen of a release: its highest record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub struct Seen {
-    /// Its number.
+pub struct HighestRecord {
+    /// The number of the record.
     pub sequence: u64,
-    /// Its digest.
+    /// The digest of the record.
     pub record: Digest,
-    /// When it was signed.
+    /// When it was signed, in seconds since 1970.
     pub issued_s: u64,
     /// How long it counts by the renewal that lasts longest.
     pub validity: Validity,
@@ -36,30 +36,30 @@ pub struct Seen {
 
 /// What to do with a record that has expired.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Stale {
+pub enum ExpiredPolicy {
     /// Refuse it.
     Refuse,
     /// Accept it with a loud warning; still not if it is a certificate directory's.
     Allow,
 }
 
-/// A record that counts.
+/// A record that was accepted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Accepted {
     /// The record.
     pub record: Record,
-    /// Its digest.
+    /// The digest of the record.
     pub digest: Digest,
     /// The last second at which it counts.
     pub valid_until_s: u64,
-    /// What people should be told.
+    /// Warnings for people.
     pub warnings: Vec<Warning>,
-    /// What is to be remembered now.
-    pub seen: Seen,
+    /// What the client must remember now.
+    pub seen: HighestRecord,
 }
 
-/// What people should be told about a record that was accepted.
+/// A warning about a record that was accepted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Warning {
     /// More than half of its life is over.
@@ -69,8 +69,8 @@ pub enum Warning {
         /// Seconds left.
         left_s: u64,
     },
-    /// It has expired, and was accepted because that was asked for.
-    Stale {
+    /// The record has expired, and was accepted because the caller allows that.
+    ExpiredPolicy {
         /// The last second at which it counted.
         until_s: u64,
         /// How long ago that was, in seconds.
@@ -78,23 +78,23 @@ pub enum Warning {
     },
     /// The mirror shows an older renewal than was seen before.
     OlderRenewal {
-        /// When the one shown ends.
+        /// When the record that is shown expires, in seconds since 1970.
         shown_until_s: u64,
-        /// When the one seen before ends.
+        /// When the record that was accepted before expires, in seconds since 1970.
         known_until_s: u64,
     },
     /// The record follows another one than was seen before under that number. Somebody was shown that other one.
     OtherHistory {
         /// The number of the record seen before.
         sequence: u64,
-        /// Its digest.
+        /// The digest of the record that was accepted before.
         seen: Digest,
-        /// What the new record names in its place.
+        /// The digest that the new record names for it.
         named: Digest,
     },
     /// The clock here is behind what is known.
     ClockBehind {
-        /// What it says.
+        /// The time by this machine's clock, in seconds since 1970.
         clock_s: u64,
         /// The time at which something was signed that was seen before.
         latest_s: u64,
@@ -110,7 +110,7 @@ impl std::fmt::Display for Warning {
                 span(*left_s),
                 moment(*until_s)
             ),
-            Warning::Stale { until_s, ago_s } => write!(
+            Warning::ExpiredPolicy { until_s, ago_s } => write!(
                 f,
                 "STALE: the release expired {} ago, at {}; what is shown may be OLD, with faults that the publisher \
                  has corrected since. It is used only because that was asked for",
@@ -143,10 +143,10 @@ impl std::fmt::Display for Warning {
 /// Why a record is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It is not the release's.
+    /// The record does not belong to the release.
     #[error(transparent)]
     NotAuthentic(#[from] NotAuthentic),
-    /// It is signed by keys that were replaced.
+    /// The record is signed by keys that were replaced.
     #[error(
         "the record is signed by key set {found}, which key set {current} has replaced; the mirror is behind, or \
          somebody has the old keys"
@@ -154,7 +154,7 @@ pub enum Refusal {
     OlderKeySet {
         /// The key set it names.
         found: u64,
-        /// The current one.
+        /// The number of the current key set.
         current: u64,
     },
     /// An older record than was seen before.
@@ -162,9 +162,9 @@ pub enum Refusal {
         "the mirror shows release {shown}, and this machine has seen release {seen} of it: it is behind, or rolls back"
     )]
     Rollback {
-        /// The number it shows.
+        /// The number of the key set that the mirror shows.
         shown: u64,
-        /// The number seen before.
+        /// The number of the key set that was accepted before.
         seen: u64,
     },
     /// Another record than was seen before, under the same number. Both are signed.
@@ -174,7 +174,7 @@ pub enum Refusal {
         seen.short(), shown.short()
     )]
     Equivocation {
-        /// The number.
+        /// The number of the record.
         sequence: u64,
         /// Digest of the record seen before.
         seen: Digest,
@@ -188,28 +188,28 @@ pub enum Refusal {
         moment(*issued_s), moment(*seen_s)
     )]
     Backwards {
-        /// Its number.
+        /// The number of the record.
         sequence: u64,
-        /// When it says it was signed.
+        /// When it was signed, by its own word, in seconds since 1970.
         issued_s: u64,
-        /// The number seen before.
+        /// The number of the record that was accepted before.
         seen_sequence: u64,
-        /// When that was signed.
+        /// When that record was signed, in seconds since 1970.
         seen_s: u64,
     },
-    /// It was signed in the future, as far as is known here.
+    /// The record was signed in the future, by this machine's clock.
     #[error(
         "this machine's clock says {}, but the release was signed at {}. Set this machine's clock; if it is right, \
          the publisher's was wrong, and the release counts from then on",
         moment(*clock_s), moment(*issued_s)
     )]
     Future {
-        /// What the clock says.
+        /// The time by this machine's clock, in seconds since 1970.
         clock_s: u64,
-        /// When it says it was signed.
+        /// When it was signed, by its own word, in seconds since 1970.
         issued_s: u64,
     },
-    /// It has expired.
+    /// The record has expired.
     #[error(
         "the release expired at {}, and it is {} now{}: the publisher has not renewed it, or the mirror holds the \
          renewal back. Try another mirror{}",
@@ -227,9 +227,9 @@ pub enum Refusal {
         until_s: u64,
         /// The time that counts here.
         time_s: u64,
-        /// What the clock says.
+        /// The time by this machine's clock, in seconds since 1970.
         clock_s: u64,
-        /// Whether it is a certificate directory.
+        /// Whether the release is a certificate directory.
         certificates: bool,
     },
 }
@@ -241,9 +241,9 @@ pub enum Refusal {
 pub fn accept(
     chain: &KeyChain,
     file: &RootFile,
-    seen: Option<&Seen>,
+    seen: Option<&HighestRecord>,
     now_s: u64,
-    stale: Stale,
+    stale: ExpiredPolicy,
 ) -> Result<Accepted, Refusal> {
     let authentic = authenticate(chain, file)?;
     let record = authentic.record();
@@ -285,15 +285,15 @@ pub fn accept(
     }
     let until_s = validity.until_s;
     if time_s > until_s {
-        if stale == Stale::Refuse || current.certificates {
+        if stale == ExpiredPolicy::Refuse || current.certificates {
             let certificates = current.certificates;
             return Err(Refusal::Expired { until_s, time_s, clock_s: now_s, certificates });
         }
-        warnings.push(Warning::Stale { until_s, ago_s: time_s - until_s });
+        warnings.push(Warning::ExpiredPolicy { until_s, ago_s: time_s - until_s });
     } else if time_s >= validity.half_life_s() {
         warnings.push(Warning::HalfLife { until_s, left_s: until_s - time_s });
     }
-    let seen = Seen {
+    let seen = HighestRecord {
         sequence: record.sequence,
         record: digest,
         issued_s: record.issued_s,
@@ -304,7 +304,7 @@ pub fn accept(
 }
 
 /// Compares with what was seen before.
-fn not_older(record: &Record, digest: Digest, seen: &Seen) -> Result<(), Refusal> {
+fn not_older(record: &Record, digest: Digest, seen: &HighestRecord) -> Result<(), Refusal> {
     let sequence = record.sequence;
     if sequence < seen.sequence {
         return Err(Refusal::Rollback { shown: sequence, seen: seen.sequence });

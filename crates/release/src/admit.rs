@@ -1,6 +1,6 @@
 //! What a client does before it believes a mirror: it looks for revocations, follows the keys, and judges the record.
 
-use crate::accept::{Accepted, Refusal, Stale};
+use crate::accept::{Accepted, ExpiredPolicy, Refusal};
 use crate::files;
 use crate::form::{self, Kind, Malformed};
 use crate::keys::{KeyChain, KeysError, ReleaseId, SETS_MAX, SignedKeySet};
@@ -16,13 +16,13 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Admitted {
-    /// The record, until when it counts, and what people should be told about it.
+    /// The record, until when it counts, and warnings about it.
     pub accepted: Accepted,
     /// The file it came in; where blocks lie is in it, and is a hint.
     pub file: RootFile,
-    /// The keys that count.
+    /// The key sets, followed to the newest.
     pub chain: KeyChain,
-    /// What else people should be told: revocations that were found and are false, proofs against other mirrors' records.
+    /// Further warnings: revocations that were found and are false, proofs against other mirrors' records.
     pub notices: Vec<String>,
 }
 
@@ -32,17 +32,17 @@ pub enum AdmitError {
     /// The mirror does not give a file that is needed.
     #[error(transparent)]
     Mirror(#[from] MirrorError),
-    /// What it gives is not the release's, or not the newest, or expired. Another mirror may be better.
+    /// The record is not the release's, or not the newest, or expired. Another mirror may have a better one.
     #[error("{mirror}: {file}: {error}")]
     Refused {
         /// The mirror.
         mirror: String,
         /// The file.
         file: String,
-        /// Why.
+        /// Why it is refused.
         error: Box<TrustError>,
     },
-    /// What it gives is no such file.
+    /// The mirror gives something that is not such a file.
     #[error("{mirror}: {file}: {error}")]
     Malformed {
         /// The mirror.
@@ -57,7 +57,7 @@ pub enum AdmitError {
     Revoked {
         /// What the certificate says.
         revoked: Revoked,
-        /// Where it was found.
+        /// Where the certificate was found.
         found: String,
     },
     /// What this machine remembers cannot be read or written.
@@ -72,7 +72,7 @@ pub enum AdmitError {
     RevocationsUnreadable {
         /// The directory or file.
         path: PathBuf,
-        /// Why.
+        /// What the system reports.
         error: io::Error,
     },
 }
@@ -99,7 +99,7 @@ pub fn admit(
     mirror: &dyn Mirror,
     revocations: &[PathBuf],
     now_s: u64,
-    stale: Stale,
+    stale: ExpiredPolicy,
 ) -> Result<Admitted, AdmitError> {
     let mut notices = not_revoked(trust, revocations)?;
     notices.extend(not_revoked_at(trust, mirror)?);
@@ -111,7 +111,7 @@ pub fn admit(
 }
 
 /// Looks for a revocation in what this machine remembers and in directories of certificates: `ID` and `ID.revoked`.
-/// A directory may be anything, also a mounted release. Returns what people should be told of false ones.
+/// A directory may be anything, also a mounted release. Returns warnings about false ones.
 ///
 /// # Errors
 /// [`AdmitError::Revoked`], [`AdmitError::RevocationsUnreadable`], [`AdmitError::Trust`].
@@ -124,7 +124,7 @@ pub fn not_revoked(trust: &Trust, directories: &[PathBuf]) -> Result<Vec<String>
         let found = certificates(directory, trust.id())
             .map_err(|Unreadable { path, error }| AdmitError::RevocationsUnreadable { path, error })?;
         for (path, certificate) in found {
-            notices.extend(honour(trust, &certificate, path.display().to_string())?);
+            notices.extend(apply_certificate(trust, &certificate, path.display().to_string())?);
         }
     }
     Ok(notices)
@@ -136,7 +136,9 @@ pub fn not_revoked(trust: &Trust, directories: &[PathBuf]) -> Result<Vec<String>
 /// [`AdmitError::Revoked`], [`AdmitError::Mirror`] if it cannot be reached, [`AdmitError::Trust`].
 pub fn not_revoked_at(trust: &Trust, mirror: &dyn Mirror) -> Result<Option<String>, AdmitError> {
     match mirror.get(layout::REVOKED, None, Revocation::BYTES_MAX) {
-        Ok(certificate) => honour(trust, &certificate, format!("{}: {}", mirror.name(), layout::REVOKED)),
+        Ok(certificate) => {
+            apply_certificate(trust, &certificate, format!("{}: {}", mirror.name(), layout::REVOKED))
+        }
         Err(MirrorError::Missing { .. }) => Ok(None),
         Err(error @ MirrorError::Wrong { .. }) => Ok(Some(error.to_string())),
         Err(error @ MirrorError::Unreachable { .. }) => Err(error.into()),
@@ -168,7 +170,7 @@ pub fn follow_keys(trust: &Trust, mirror: &dyn Mirror) -> Result<KeyChain, Admit
     while number <= SETS_MAX {
         let set = match fetch(number) {
             Ok(set) => set,
-            // One that lacks what is known already is merely behind, which its record will show.
+            // A mirror that lacks a known key set is merely behind, which its record will show.
             Err(AdmitError::Mirror(MirrorError::Missing { .. })) => break,
             Err(error) => return Err(error),
         };
@@ -182,8 +184,8 @@ pub fn follow_keys(trust: &Trust, mirror: &dyn Mirror) -> Result<KeyChain, Admit
     trust.learn(&chain).map_err(blame(mirror, "keys"))
 }
 
-/// A false certificate is told about, and that is all.
-fn honour(trust: &Trust, certificate: &[u8], found: String) -> Result<Option<String>, AdmitError> {
+/// A false certificate only leads to a warning.
+fn apply_certificate(trust: &Trust, certificate: &[u8], found: String) -> Result<Option<String>, AdmitError> {
     match trust.revoke(certificate).map_err(AdmitError::Trust)? {
         Ok(revoked) => Err(AdmitError::Revoked { revoked, found }),
         Err(error) => Ok(Some(format!("{found}: a false revocation, which is ignored: {error}"))),
@@ -195,17 +197,17 @@ fn honour(trust: &Trust, certificate: &[u8], found: String) -> Result<Option<Str
 pub struct Unreadable {
     /// The directory or file.
     pub path: PathBuf,
-    /// Why.
+    /// What the system reports.
     pub error: io::Error,
 }
 
-/// What lies in a directory under the name of an id. That none does says something only if the directory is readable.
+/// The certificates in a directory that are named by an id. Finding none means something only if the directory is readable.
 pub(crate) fn certificates(directory: &Path, id: ReleaseId) -> Result<Vec<(PathBuf, Vec<u8>)>, Unreadable> {
     let unreadable = |path: &Path| {
         let path = path.to_owned();
         move |error| Unreadable { path, error }
     };
-    // That a file is not there says nothing if the directory is not.
+    // The absence of a file means nothing if the directory is absent.
     if !std::fs::metadata(directory).map_err(unreadable(directory))?.is_dir() {
         return Err(unreadable(directory)(io::Error::other("this is not a directory")));
     }
@@ -228,7 +230,7 @@ fn malformed(mirror: &dyn Mirror, file: &str) -> impl FnOnce(Malformed) -> Admit
     move |error| AdmitError::Malformed { mirror, file, error }
 }
 
-/// What a mirror is to be blamed for, and what the disk here.
+/// Tells errors of a mirror from those of the local disk.
 fn blame(mirror: &dyn Mirror, file: &str) -> impl FnOnce(TrustError) -> AdmitError {
     let (mirror, file) = (mirror.name().to_owned(), file.to_owned());
     move |error| match error {

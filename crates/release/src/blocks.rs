@@ -4,11 +4,11 @@
 //! wait. Mirrors take the place that the server has in a writable file system, and answer one request of its protocol,
 //! RETRIEVE.
 //!
-//! Where blocks lie is told by an index, which a mirror names and nobody signs. One that does not know a block proves
+//! An index says where blocks lie; a mirror names it, and nobody signs it. One that does not know a block proves
 //! nothing; then the indexes that other mirrors name are asked, before the block counts as missing.
 
-use crate::index::{self, FIXED_BYTES, Head, Key, Place, Sizes, key_of};
-use crate::mirror::{Mirrors, NotHad, OBJECTS, OBJECTS_MAX};
+use crate::index::{self, BlockLocation, FIXED_BYTES, Head, Key, Sizes, key_of};
+use crate::mirror::{Mirrors, OBJECTS, OBJECTS_MAX, Unavailable};
 use crate::{layout, pack};
 use holdfast_client::remote::Remote;
 use holdfast_client::store::{VerifiedStore, WeakStore};
@@ -33,32 +33,32 @@ const PAGES_KEPT: usize = 4096;
 const HEAD_BYTES_MAX: u64 = 32 << 20;
 /// Blocks of one pack with less than this between them are fetched at once.
 const GAP_BYTES: u64 = 64 << 10;
-/// What is fetched at once is never larger.
+/// Most bytes that are fetched at once.
 const RANGE_BYTES_MAX: u64 = 4 << 20;
 /// A small block is fetched with what follows it in its pack, which is what lies beside it in the tree.
 const WINDOW_BYTES: u64 = 128 << 10;
 /// Blocks of which it is remembered which mirror gave them.
 const GIVERS_KEPT: usize = 4096;
 
-/// Where an index is, as a mirror names it.
+/// An index, as a mirror names it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct IndexName {
     /// Digest of the file.
     pub digest: Digest,
-    /// Its size.
+    /// The size in bytes.
     pub bytes: u64,
 }
 
 /// Mirrors as the server of blocks.
 pub struct MirroredBlocks {
     mirrors: Arc<Mirrors>,
-    /// Indexes, the likeliest first.
+    /// Indexes that are asked, the likeliest first.
     indexes: Mutex<Vec<Arc<RemoteIndex>>>,
     /// Names the indexes that mirrors have now, when a block is in none that is known.
     more: Box<dyn Fn() -> Vec<IndexName> + Send + Sync>,
     /// Takes what was fetched beside what was asked for.
     beside: OnceLock<WeakStore>,
-    /// Which mirror gave a block, until it is verified.
+    /// The mirror that gave a block, until the block is verified.
     givers: Mutex<LruCache<Digest, String>>,
     received: AtomicU64,
 }
@@ -86,7 +86,7 @@ impl MirroredBlocks {
         }
     }
 
-    /// Where blocks go that were fetched beside others.
+    /// Sets the store for blocks that were fetched beside others.
     pub fn set_beside(&self, store: &VerifiedStore) {
         let _ = self.beside.set(store.downgrade());
     }
@@ -94,8 +94,8 @@ impl MirroredBlocks {
     /// Uses another index first, as that of a newer release.
     ///
     /// # Errors
-    /// [`NotHad`]: no mirror has it.
-    pub fn use_index(&self, name: IndexName) -> Result<(), NotHad> {
+    /// [`Unavailable`]: no mirror has it.
+    pub fn use_index(&self, name: IndexName) -> Result<(), Unavailable> {
         if self.indexes.lock().first().is_some_and(|known| known.name == name) {
             return Ok(());
         }
@@ -113,12 +113,12 @@ impl MirroredBlocks {
         self.mirrors.report_bad(&mirror, &format!("it gave something else as block {}", address.short()))
     }
 
-    fn retrieve(&self, addresses: &[Digest]) -> Result<Vec<Option<StoredBlock>>, NotHad> {
+    fn retrieve(&self, addresses: &[Digest]) -> Result<Vec<Option<StoredBlock>>, Unavailable> {
         let mut found: HashMap<Digest, StoredBlock> = HashMap::new();
         let mut known = self.indexes.lock().clone();
         let mut asked_for_more = false;
-        // What one index says cannot be had another may know elsewhere.
-        let mut not_had = None;
+        // A block that one index does not lead to may be in another.
+        let mut unavailable = None;
         loop {
             for index in &known {
                 let missing: Vec<Digest> =
@@ -126,7 +126,7 @@ impl MirroredBlocks {
                 if missing.is_empty() {
                     break;
                 }
-                self.retrieve_by(index, &missing, &mut found, &mut not_had)?;
+                self.retrieve_by(index, &missing, &mut found, &mut unavailable)?;
             }
             let complete = addresses.iter().all(|address| found.contains_key(address));
             if complete || std::mem::replace(&mut asked_for_more, true) {
@@ -142,8 +142,8 @@ impl MirroredBlocks {
             known =
                 self.indexes.lock().iter().filter(|index| !before.contains(&index.name)).cloned().collect();
         }
-        match not_had {
-            // That one block is missing is no reason to do without the others.
+        match unavailable {
+            // A missing block is no reason to do without the others.
             Some(error)
                 if (found.is_empty() || !error.missing())
                     && addresses.iter().any(|address| !found.contains_key(address)) =>
@@ -159,7 +159,7 @@ impl MirroredBlocks {
         &self,
         mut rest: Vec<Digest>,
         found: &mut HashMap<Digest, StoredBlock>,
-    ) -> Result<(), NotHad> {
+    ) -> Result<(), Unavailable> {
         let mut lacking = None;
         while !rest.is_empty() {
             let batch = rest[..rest.len().min(OBJECTS_MAX)].to_vec();
@@ -188,30 +188,31 @@ impl MirroredBlocks {
         index: &RemoteIndex,
         addresses: &[Digest],
         found: &mut HashMap<Digest, StoredBlock>,
-        not_had: &mut Option<NotHad>,
-    ) -> Result<(), NotHad> {
-        let mut places = Vec::new();
+        unavailable: &mut Option<Unavailable>,
+    ) -> Result<(), Unavailable> {
+        let mut locations = Vec::new();
         let mut at_origin = Vec::new();
         for address in addresses {
             match index.find(&self.mirrors, &key_of(address))? {
-                Some(place) if place.is_at_origin() => at_origin.push(*address),
-                Some(place) => places.push((place, *address)),
+                Some(location) if location.is_at_origin() => at_origin.push(*address),
+                Some(location) => locations.push((location, *address)),
                 None => {}
             }
         }
         if let Err(error) = self.retrieve_from_origin(at_origin, found) {
-            not_had.get_or_insert(error);
+            unavailable.get_or_insert(error);
         }
-        places.sort_unstable();
-        let mut rest = &places[..];
+        locations.sort_unstable();
+        let mut rest = &locations[..];
         while let Some((first, _)) = rest.first() {
             let mut end = u64::from(first.offset) + u64::from(first.bytes);
             let start = u64::from(first.offset);
             let mut count = 1;
-            for (place, _) in &rest[1..] {
-                let begin = u64::from(place.offset);
-                let longer = begin + u64::from(place.bytes);
-                if place.pack != first.pack || begin > end + GAP_BYTES || longer - start > RANGE_BYTES_MAX {
+            for (location, _) in &rest[1..] {
+                let begin = u64::from(location.offset);
+                let longer = begin + u64::from(location.bytes);
+                if location.pack != first.pack || begin > end + GAP_BYTES || longer - start > RANGE_BYTES_MAX
+                {
                     break;
                 }
                 end = end.max(longer);
@@ -226,7 +227,7 @@ impl MirroredBlocks {
             match self.fetch(&layout::pack(&pack.digest), start..end, group, found) {
                 Ok(()) => {}
                 // The index is of another time than the mirror's packs; another index may know better.
-                Err(error) if error.disputed() => drop(not_had.get_or_insert(error)),
+                Err(error) if error.disputed() => drop(unavailable.get_or_insert(error)),
                 Err(error) if error.missing_somewhere() => {}
                 Err(error) => return Err(error),
             }
@@ -239,13 +240,13 @@ impl MirroredBlocks {
         &self,
         file: &str,
         range: Range<u64>,
-        wanted: &[(Place, Digest)],
+        wanted: &[(BlockLocation, Digest)],
         found: &mut HashMap<Digest, StoredBlock>,
-    ) -> Result<(), NotHad> {
+    ) -> Result<(), Unavailable> {
         let start = range.start;
         let check = |bytes: Vec<u8>| {
-            for (place, address) in wanted {
-                let at = (u64::from(place.offset) - start) as usize;
+            for (location, address) in wanted {
+                let at = (u64::from(location.offset) - start) as usize;
                 let frame = bytes.get(at..).and_then(pack::Frame::first);
                 if frame.is_none_or(|(frame, _)| frame.address != *address) {
                     return Err(format!("block {} is not where it should be", address.short()));
@@ -313,7 +314,7 @@ impl Remote for MirroredBlocks {
 }
 
 impl RemoteIndex {
-    fn open(mirrors: &Mirrors, name: IndexName) -> Result<RemoteIndex, NotHad> {
+    fn open(mirrors: &Mirrors, name: IndexName) -> Result<RemoteIndex, Unavailable> {
         let file = layout::index(&name.digest);
         let pages = Mutex::new(LruCache::new(NonZeroUsize::new(PAGES_KEPT).expect("not zero")));
         if name.bytes <= WHOLE_INDEX_BYTES {
@@ -343,7 +344,7 @@ impl RemoteIndex {
         Ok(RemoteIndex { name, head, whole: None, pages })
     }
 
-    fn find(&self, mirrors: &Mirrors, key: &Key) -> Result<Option<Place>, NotHad> {
+    fn find(&self, mirrors: &Mirrors, key: &Key) -> Result<Option<BlockLocation>, Unavailable> {
         if let Some(entries) = &self.whole {
             return Ok(self.head.find(entries, key));
         }

@@ -16,7 +16,7 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{KeyHolder, NotSigned, PublicKey, keyfile};
 use std::collections::BTreeSet;
 
-/// See the module.
+/// Something to be signed: it travels between signers until enough have signed.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Draft {
     /// The key sets so far, first to last, signed. None for the first key set of a release.
@@ -47,10 +47,10 @@ impl Kind for Draft {
     }
 }
 
-/// What is signed when all of a draft is.
+/// The signed values of a finished draft.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Finished {
+pub struct FinishedDraft {
     /// All key sets, the new one included.
     pub chain: KeyChain,
     /// Whether the last key set is new.
@@ -61,59 +61,59 @@ pub struct Finished {
     pub revocation: Option<Revocation>,
 }
 
-/// One thing to be signed, and by whom.
+/// A value to be signed, and the keys that must sign it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Part {
-    /// What it is.
+pub struct DraftPart {
+    /// The name of the part, for people.
     pub what: String,
-    /// Whose signatures are needed. For a revocation, of any of them; else of all.
-    pub needs: Vec<Need>,
+    /// The sets of keys whose signatures are needed: all of them, for a revocation any of them.
+    pub needs: Vec<RequiredSignatures>,
     /// Whether one of `needs` is enough.
     pub any: bool,
 }
 
 /// Signatures that are needed of one set of keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Need {
-    /// What the set of keys is called.
+pub struct RequiredSignatures {
+    /// The name of the set of keys.
     pub whose: String,
-    /// How many must sign.
+    /// The number of keys that must sign.
     pub threshold: u16,
-    /// Who has signed.
+    /// The keys that have signed.
     pub signed: Vec<PublicKey>,
-    /// Who has not.
+    /// The keys that have not signed.
     pub lacking: Vec<PublicKey>,
 }
 
-impl Need {
-    fn new(whose: String, role: &Role, signers: &BTreeSet<PublicKey>) -> Need {
+impl RequiredSignatures {
+    fn new(whose: String, role: &Role, signers: &BTreeSet<PublicKey>) -> RequiredSignatures {
         let (signed, lacking) = role.keys.iter().partition(|key| signers.contains(key));
-        Need { whose, threshold: role.threshold, signed, lacking }
+        RequiredSignatures { whose, threshold: role.threshold, signed, lacking }
     }
 
     /// Whether enough have signed.
-    pub fn is_met(&self) -> bool {
+    pub fn is_satisfied(&self) -> bool {
         self.signed.len() >= usize::from(self.threshold)
     }
 }
 
-impl Part {
-    /// Whether it is signed.
+impl DraftPart {
+    /// Whether enough keys have signed all that is needed.
     pub fn is_signed(&self) -> bool {
         match self.any {
-            true => self.needs.iter().any(Need::is_met),
-            false => self.needs.iter().all(Need::is_met),
+            true => self.needs.iter().any(RequiredSignatures::is_satisfied),
+            false => self.needs.iter().all(RequiredSignatures::is_satisfied),
         }
     }
 }
 
-impl std::fmt::Display for Part {
+impl std::fmt::Display for DraftPart {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.is_signed() {
             return write!(f, "{}: signed", self.what);
         }
         write!(f, "{}: needs ", self.what)?;
-        let unmet = self.needs.iter().filter(|need| !need.is_met());
+        let unmet = self.needs.iter().filter(|need| !need.is_satisfied());
         for (index, need) in unmet.enumerate() {
             match (index, self.any) {
                 (0, _) => {}
@@ -131,33 +131,33 @@ impl std::fmt::Display for Part {
 /// Why a draft is of no use, or cannot be signed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DraftError {
-    /// Its key sets.
+    /// The draft's key sets are refused.
     #[error(transparent)]
     Keys(#[from] KeysError),
-    /// Its record or renewal.
+    /// The draft's record or renewal is refused.
     #[error(transparent)]
     Record(#[from] NotAuthentic),
-    /// Its revocation.
+    /// The draft's revocation is refused.
     #[error(transparent)]
     Revocation(#[from] RevocationError),
-    /// A signature in it.
+    /// A signature in the draft is wrong.
     #[error(transparent)]
     Signature(#[from] SignatureError),
-    /// Its parts do not fit together.
+    /// The parts of the draft do not fit together.
     #[error("the draft makes no sense: {0}")]
     Unfit(String),
     /// The key may sign nothing in it.
     #[error("the key {} may sign nothing in this draft", keyfile::fingerprint(.0))]
     NotASigner(PublicKey),
-    /// Whoever keeps the key does not sign.
+    /// The holder of the key does not sign.
     #[error(transparent)]
     NotSigned(#[from] NotSigned),
     /// Two drafts of different things.
     #[error("the two drafts differ in what is to be signed, not only in signatures")]
     Different,
-    /// Signatures are lacking.
+    /// Not enough keys have signed these parts.
     #[error("not signed by enough people yet; {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Unfinished(Vec<Part>),
+    Unfinished(Vec<DraftPart>),
 }
 
 impl From<Malformed> for DraftError {
@@ -177,11 +177,11 @@ impl Draft {
         Ok(ReleaseId(first.value.digest()))
     }
 
-    /// What is to be signed, and who has; checks everything on the way that can be checked.
+    /// The parts to be signed, and who has signed them. Checks everything that can be checked.
     ///
     /// # Errors
     /// [`DraftError`]: something in it is false.
-    pub fn parts(&self) -> Result<Vec<Part>, DraftError> {
+    pub fn parts(&self) -> Result<Vec<DraftPart>, DraftError> {
         let id = self.id()?;
         let chain = match self.sets.as_slice() {
             [] => None,
@@ -210,14 +210,14 @@ impl Draft {
     pub fn sign(&mut self, key: &dyn KeyHolder) -> Result<Vec<String>, DraftError> {
         let public = key.public();
         let parts = self.parts()?;
-        let may = |part: &Part| {
+        let may = |part: &DraftPart| {
             part.needs.iter().any(|need| need.signed.contains(&public) || need.lacking.contains(&public))
         };
         if !parts.iter().any(may) {
             return Err(DraftError::NotASigner(public));
         }
         let to_sign = |what: &str| {
-            let waits = |part: &Part| part.needs.iter().any(|need| need.lacking.contains(&public));
+            let waits = |part: &DraftPart| part.needs.iter().any(|need| need.lacking.contains(&public));
             parts.iter().any(|part| part.what == what && waits(part))
         };
         let mut signed = Vec::new();
@@ -280,8 +280,8 @@ impl Draft {
     ///
     /// # Errors
     /// [`DraftError::Unfinished`], or something in it is false.
-    pub fn finish(&self) -> Result<Finished, DraftError> {
-        let lacking: Vec<Part> = self.parts()?.into_iter().filter(|part| !part.is_signed()).collect();
+    pub fn finish(&self) -> Result<FinishedDraft, DraftError> {
+        let lacking: Vec<DraftPart> = self.parts()?.into_iter().filter(|part| !part.is_signed()).collect();
         if !lacking.is_empty() {
             return Err(DraftError::Unfinished(lacking));
         }
@@ -296,10 +296,10 @@ impl Draft {
         if let Some(revocation) = &revocation {
             revocation.clone().verify(id)?;
         }
-        Ok(Finished { chain, keys_are_new: self.keys.is_some(), root: self.root.clone(), revocation })
+        Ok(FinishedDraft { chain, keys_are_new: self.keys.is_some(), root: self.root.clone(), revocation })
     }
 
-    /// Without the signatures that are being gathered.
+    /// The draft without signatures that are being gathered.
     fn bare(&self) -> Draft {
         let mut bare = self.clone();
         bare.keys.iter_mut().for_each(|keys| keys.signatures.clear());
@@ -311,7 +311,7 @@ impl Draft {
         bare
     }
 
-    fn parts_of_root(&self, id: ReleaseId, root: &RootFile) -> Result<Vec<Part>, DraftError> {
+    fn parts_of_root(&self, id: ReleaseId, root: &RootFile) -> Result<Vec<DraftPart>, DraftError> {
         let record = &root.record.value;
         let last = self.keys.as_ref().or(self.sets.last());
         let set = &last.ok_or_else(|| DraftError::Unfit("it has no key set".to_owned()))?.value;
@@ -354,18 +354,19 @@ fn name_of_renewal(root: &RootFile) -> String {
     format!("the renewal of record {}", root.record.value.sequence)
 }
 
-/// Who has signed `signed`, of those who may.
+/// A part, with those of the allowed keys that have signed `signed`.
 fn part<T: Signable>(
     what: String,
     signed: &Signed<T>,
     roles: Vec<(String, &Role)>,
-) -> Result<Part, SignatureError> {
+) -> Result<DraftPart, SignatureError> {
     let signers = signed.signers(|key| roles.iter().any(|(_, role)| role.keys.contains(key)))?;
-    let needs = roles.into_iter().map(|(whose, role)| Need::new(whose, role, &signers)).collect();
-    Ok(Part { what, needs, any: false })
+    let needs =
+        roles.into_iter().map(|(whose, role)| RequiredSignatures::new(whose, role, &signers)).collect();
+    Ok(DraftPart { what, needs, any: false })
 }
 
-fn part_of_keys(chain: Option<&KeyChain>, keys: &SignedKeySet) -> Result<Part, DraftError> {
+fn part_of_keys(chain: Option<&KeyChain>, keys: &SignedKeySet) -> Result<DraftPart, DraftError> {
     let KeySet { number, origin, role, certificates, .. } = &keys.value;
     let own = (whose(*number), role);
     let Some(chain) = chain else {
@@ -390,12 +391,12 @@ fn part_of_keys(chain: Option<&KeyChain>, keys: &SignedKeySet) -> Result<Part, D
     Ok(part(name_of_keys(keys), keys, vec![(whose(before.number), &before.role), own])?)
 }
 
-fn part_of_revocation(chain: &KeyChain, statement: &Signed<Statement>) -> Result<Part, DraftError> {
+fn part_of_revocation(chain: &KeyChain, statement: &Signed<Statement>) -> Result<DraftPart, DraftError> {
     let id = chain.id();
     if statement.value.release != id {
         return Err(RevocationError::WrongRelease { expected: id, found: statement.value.release }.into());
     }
     let roles = chain.sets().iter().rev().map(|set| (whose(set.value.number), &set.value.role)).collect();
     let part = part(NAME_OF_REVOCATION.to_owned(), statement, roles)?;
-    Ok(Part { any: true, ..part })
+    Ok(DraftPart { any: true, ..part })
 }

@@ -12,10 +12,10 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{Digest, Domain, PublicKey};
 use std::path::PathBuf;
 
-/// That a file system is over.
+/// The statement that a file system is revoked.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Statement {
-    /// Which.
+    /// The id of the file system.
     pub file_system: Digest,
     /// Why, for people: at most [`REASON_BYTES_MAX`] bytes, no control characters but line ends.
     pub reason: String,
@@ -55,18 +55,18 @@ impl Kind for Revocation {
 /// Why a certificate is not honoured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RevocationError {
-    /// Not a certificate at all.
+    /// The bytes are not a certificate.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// It is of another file system, or not by its superuser.
+    /// The certificate is of another file system, or not by its superuser.
     #[error("the certificate is of the file system {found}, not of {expected}")]
     WrongFileSystem {
-        /// What was asked for.
+        /// The file system that was asked for.
         expected: Digest,
-        /// What it is of.
+        /// The file system that the certificate names.
         found: Digest,
     },
-    /// It is not signed, or falsely.
+    /// The certificate is not signed, or the signature is wrong.
     #[error(transparent)]
     Signatures(#[from] SignatureError),
 }
@@ -75,9 +75,9 @@ pub enum RevocationError {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Revoked {
-    /// Which.
+    /// The id of the file system.
     pub file_system: Digest,
-    /// Why.
+    /// The superuser's reason.
     pub reason: String,
     /// Where the certificate was found.
     pub found: PathBuf,

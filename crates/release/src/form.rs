@@ -9,11 +9,11 @@ use holdfast_crypto::{decode, encode};
 /// The only format so far, of files and of what is signed.
 pub const FORMAT: u8 = 1;
 
-/// A kind of file.
+/// A kind of signed file: its magic bytes, its name for people and its bounds.
 pub trait Kind: BorshSerialize + BorshDeserialize {
     /// The first seven bytes; the eighth is the format.
     const MAGIC: &'static [u8; 7];
-    /// What it is called in messages.
+    /// The name of the kind in messages.
     const WHAT: &'static str;
     /// More bytes than any such file has.
     const BYTES_MAX: u64;
@@ -29,7 +29,7 @@ pub trait Kind: BorshSerialize + BorshDeserialize {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a {what}: {why}")]
 pub struct Malformed {
-    /// What was wanted.
+    /// The kind of file that was expected.
     pub what: &'static str,
     /// What is wrong, in words.
     pub why: String,

@@ -24,8 +24,8 @@ mod view;
 use crate::open::Release;
 use crate::serve::connection::{Activity, Stream, Watch};
 use crate::serve::{HEAD_BYTES_MAX, SHORTAGE, STOPPING_MAX, possible};
-use answer::{Asked, Site};
-use body::Sent;
+use answer::{GatewayState, PageRequest};
+use body::ReplyBody;
 use folder_view::FolderView;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -47,18 +47,18 @@ use view::View;
 /// Threads that make pages and read files.
 const WORKERS_MAX: usize = 16;
 
-/// What to show.
-pub enum Shown {
+/// What the gateway shows.
+pub enum GatewaySource {
     /// A release; mirrors are asked for a newer one every so often.
     Release(Box<Release>, Duration),
     /// A directory.
     Directory(PathBuf),
 }
 
-/// Where, and within what bounds.
+/// The address and limits of a gateway.
 #[derive(Clone, Debug)]
 pub struct GatewayConfig {
-    /// Where to listen.
+    /// The address where to listen.
     pub listen: SocketAddr,
     /// Names by which it may be asked for, besides addresses and `localhost`.
     pub hosts: Vec<String>,
@@ -76,7 +76,7 @@ pub enum GatewayError {
     Directory {
         /// The directory.
         directory: PathBuf,
-        /// Why.
+        /// What the system reports.
         error: io::Error,
     },
     /// The address cannot be listened on.
@@ -84,7 +84,7 @@ pub enum GatewayError {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// What the system reports.
         error: io::Error,
     },
     /// The system refuses threads or sockets.
@@ -94,7 +94,7 @@ pub enum GatewayError {
 
 /// A gateway that listens already.
 pub struct Gateway {
-    site: Arc<Site>,
+    site: Arc<GatewayState>,
     listener: TcpListener,
     local_address: SocketAddr,
     config: GatewayConfig,
@@ -105,21 +105,23 @@ impl Gateway {
     ///
     /// # Errors
     /// [`GatewayError`].
-    pub fn open(shown: Shown, config: GatewayConfig) -> Result<Gateway, GatewayError> {
+    pub fn open(source: GatewaySource, config: GatewayConfig) -> Result<Gateway, GatewayError> {
         let address = config.listen;
         let cannot_listen = |error| GatewayError::Listen { address, error };
         let listener = TcpListener::bind(address).map_err(cannot_listen)?;
         listener.set_nonblocking(true).map_err(cannot_listen)?;
         let local_address = listener.local_addr().map_err(cannot_listen)?;
-        let view: Arc<dyn View> = match shown {
-            Shown::Directory(directory) => Arc::new(folder(&directory)?),
-            Shown::Release(release, refresh) => watched(*release, refresh).map_err(GatewayError::System)?,
+        let view: Arc<dyn View> = match source {
+            GatewaySource::Directory(directory) => Arc::new(folder(&directory)?),
+            GatewaySource::Release(release, refresh) => {
+                watched(*release, refresh).map_err(GatewayError::System)?
+            }
         };
-        let site = Arc::new(Site { view, hosts: config.hosts.clone() });
+        let site = Arc::new(GatewayState { view, hosts: config.hosts.clone() });
         Ok(Gateway { site, listener, local_address, config })
     }
 
-    /// Where it listens.
+    /// The address where it listens.
     pub fn local_address(&self) -> SocketAddr {
         self.local_address
     }
@@ -196,7 +198,7 @@ fn watched(release: Release, refresh: Duration) -> io::Result<Arc<ReleaseView>> 
 
 /// Serves one connection.
 async fn connection(
-    site: Arc<Site>,
+    site: Arc<GatewayState>,
     stream: TcpStream,
     idle_s: u64,
     mut stopping: watch::Receiver<bool>,
@@ -210,7 +212,7 @@ async fn connection(
     let mut look = tokio::time::interval(Duration::from_secs(idle_s));
     look.tick().await;
     let mut watch = Watch::default();
-    let mut told = false;
+    let mut is_told = false;
     loop {
         tokio::select! {
             result = connection.as_mut() => {
@@ -224,8 +226,8 @@ async fn connection(
                     return;
                 }
             }
-            _ = stopping.wait_for(|stop| *stop), if !told => {
-                told = true;
+            _ = stopping.wait_for(|stop| *stop), if !is_told => {
+                is_told = true;
                 connection.as_mut().graceful_shutdown();
             }
         }
@@ -234,24 +236,24 @@ async fn connection(
 
 /// Answers the requests of one connection.
 struct Answerer {
-    site: Arc<Site>,
+    site: Arc<GatewayState>,
     activity: Arc<Activity>,
 }
 
 impl Service<Request<Incoming>> for Answerer {
-    type Response = Response<Sent>;
+    type Response = Response<ReplyBody>;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<Sent>, Infallible>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<ReplyBody>, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
         self.activity.request();
-        let (site, asked) = (self.site.clone(), Asked::new(&request));
+        let (site, page_request) = (self.site.clone(), PageRequest::new(&request));
         Box::pin(async move {
-            let answer = tokio::task::spawn_blocking(move || site.answer(&asked)).await;
+            let answer = tokio::task::spawn_blocking(move || site.answer(&page_request)).await;
             // It panicked, or the gateway ends.
             Ok(answer.unwrap_or_else(|error| {
                 tracing::error!(%error, "no answer was made");
-                let mut answer = Response::new(Sent::bytes("This cannot be shown.\n"));
+                let mut answer = Response::new(ReplyBody::bytes("This cannot be shown.\n"));
                 *answer.status_mut() = hyper::StatusCode::INTERNAL_SERVER_ERROR;
                 answer
             }))

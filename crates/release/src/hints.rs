@@ -23,7 +23,7 @@ use holdfast_content::catalog::{self, CatalogEntry};
 use holdfast_content::{BlockSource, ContentError, Inode, InodeKind, InodeSlot, MerkleMap, Reference};
 use holdfast_crypto::{DigestKey, Domain};
 
-/// How hints begin.
+/// The magic bytes of a hints file.
 pub const MAGIC: &[u8; 8] = b"HFHINTS1";
 /// Bytes before the first directory.
 pub const FIXED_BYTES: usize = 8 + 4 + 4;
@@ -31,9 +31,9 @@ pub const FIXED_BYTES: usize = 8 + 4 + 4;
 pub const DIRECTORY_BYTES: usize = 16 + 4 + 4 + 1;
 /// Bytes of a node.
 pub const NODE_BYTES: usize = 1 + END_BYTES + 16;
-/// How much of a node's last name is kept.
+/// Bytes of a node's last name that are kept.
 const END_BYTES: usize = 23;
-/// Where the names of a directory end.
+/// The end of a directory's last node: after all names.
 const LAST: [u8; END_BYTES] = [0xff; END_BYTES];
 /// A directory's own inode, and 16 levels of its map.
 const DEPTH_MAX: u8 = 17;
@@ -52,7 +52,7 @@ fn path_key(path: &[u8]) -> Key {
     key_of(&DigestKey::WELL_KNOWN.digest(Domain::ReleasePath, path))
 }
 
-/// What is kept of a name, filled up with zeroes.
+/// The kept part of a name, filled up with zeroes.
 fn end_of(name: &[u8], skip: u8) -> [u8; END_BYTES] {
     let mut end = [0; END_BYTES];
     let name = name.get(usize::from(skip)..).unwrap_or_default();
@@ -128,12 +128,12 @@ pub fn make(source: &dyn BlockSource, root: &Reference) -> Result<Vec<u8>, Conte
     Ok(bytes)
 }
 
-/// How much there is.
+/// The numbers of directories and nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sizes {
-    /// Directories.
+    /// The number of directories.
     pub directories: u32,
-    /// Nodes of all directories.
+    /// The number of nodes of all directories.
     pub nodes: u32,
 }
 
@@ -151,7 +151,7 @@ impl Sizes {
         Ok(Sizes { directories: u32::from_le_bytes([a, b, c, d]), nodes: u32::from_le_bytes([e, f, g, h]) })
     }
 
-    /// Where the nodes begin.
+    /// The offset of the first node.
     pub fn nodes_at(&self) -> u64 {
         FIXED_BYTES as u64 + u64::from(self.directories) * DIRECTORY_BYTES as u64
     }
@@ -171,7 +171,7 @@ struct Directory {
 
 /// Hints, read from a file in pieces. `E` is how reading can fail.
 pub struct Hints<'a, E> {
-    /// How much there is.
+    /// The numbers of directories and nodes.
     pub sizes: Sizes,
     /// The directories: what lies between the first [`FIXED_BYTES`] and [`Sizes::nodes_at`].
     pub directories: &'a [u8],

@@ -15,7 +15,7 @@
 use crate::pack::FRAME_BYTES_MAX;
 use holdfast_crypto::Digest;
 
-/// How every index begins.
+/// The magic bytes of an index.
 pub const MAGIC: &[u8; 8] = b"HFINDEX1";
 /// Entries of a page.
 pub const PAGE_ENTRIES: usize = 128;
@@ -38,14 +38,14 @@ pub fn key_of(address: &Digest) -> Key {
     *address.0.first_chunk().expect("32 bytes")
 }
 
-/// Where a block lies.
+/// Where a block lies: in which pack, and where in it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Place {
+pub struct BlockLocation {
     /// Number of its pack in the index.
     pub pack: u32,
-    /// Where its frame begins.
+    /// The offset of its frame in the pack.
     pub offset: u32,
-    /// Bytes of its frame.
+    /// The length of its frame in bytes.
     pub bytes: u32,
 }
 
@@ -54,13 +54,13 @@ pub struct Place {
 pub struct PackName {
     /// Digest of the file.
     pub digest: Digest,
-    /// Its size.
+    /// The size in bytes.
     pub bytes: u64,
 }
 
 impl PackName {
     /// Stands for no file: blocks "in" it lie at the release's origin, the server of the live file system that the
-    /// release was made of. Their places are empty.
+    /// release was made of. Their locations are empty.
     pub const ORIGIN: PackName = PackName { digest: Digest::ZERO, bytes: 0 };
 
     /// Whether it is [`PackName::ORIGIN`].
@@ -69,10 +69,10 @@ impl PackName {
     }
 }
 
-impl Place {
-    /// The place of a block at the origin, which has this number among the packs.
-    pub fn at_origin(pack: u32) -> Place {
-        Place { pack, offset: 0, bytes: 0 }
+impl BlockLocation {
+    /// The location of a block at the origin, which has this number among the packs.
+    pub fn at_origin(pack: u32) -> BlockLocation {
+        BlockLocation { pack, offset: 0, bytes: 0 }
     }
 
     /// Whether the block lies at the origin and in no pack. A frame is never empty.
@@ -86,12 +86,12 @@ impl Place {
 #[error("it is no index of a release: {0}")]
 pub struct BadIndex(pub &'static str);
 
-/// What an index says of itself: the numbers of entries and packs.
+/// The numbers of entries and packs of an index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sizes {
-    /// Blocks.
+    /// The number of blocks.
     pub entries: u64,
-    /// Packs.
+    /// The number of packs.
     pub packs: u32,
 }
 
@@ -113,7 +113,7 @@ impl Sizes {
         }
     }
 
-    /// Pages.
+    /// The number of pages.
     pub fn pages(&self) -> u64 {
         self.entries.div_ceil(PAGE_ENTRIES as u64)
     }
@@ -132,7 +132,7 @@ impl Sizes {
 /// The head of an index: everything but the entries.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Head {
-    /// How much there is.
+    /// The numbers of entries and packs.
     pub sizes: Sizes,
     /// The packs, by number.
     pub packs: Vec<PackName>,
@@ -171,19 +171,19 @@ impl Head {
         head + first * page..(head + end * page).min(self.sizes.bytes())
     }
 
-    /// The place of `key` among `entries`, which are some of the file's. One that cannot be counts as none.
-    pub fn find(&self, entries: &[u8], key: &Key) -> Option<Place> {
+    /// The location of `key` among `entries`, which are some of the file's. One that cannot be counts as none.
+    pub fn find(&self, entries: &[u8], key: &Key) -> Option<BlockLocation> {
         let (entries, _) = entries.as_chunks::<ENTRY_BYTES>();
         let at = entries.partition_point(|entry| entry[..16] < key[..]);
         let entry = entries.get(at).filter(|entry| entry[..16] == key[..])?;
-        self.check(place_of(entry))
+        self.check(location_of(entry))
     }
 
-    /// A place that can be.
-    fn check(&self, place: Place) -> Option<Place> {
-        let pack = self.packs.get(place.pack as usize)?;
-        let end = u64::from(place.offset) + u64::from(place.bytes);
-        (end <= pack.bytes && place.bytes as usize <= FRAME_BYTES_MAX).then_some(place)
+    /// The location, if it is one that can be.
+    fn check(&self, location: BlockLocation) -> Option<BlockLocation> {
+        let pack = self.packs.get(location.pack as usize)?;
+        let end = u64::from(location.offset) + u64::from(location.bytes);
+        (end <= pack.bytes && location.bytes as usize <= FRAME_BYTES_MAX).then_some(location)
     }
 }
 
@@ -192,9 +192,9 @@ fn fence_of(key: &Key) -> u64 {
     u64::from_be_bytes(*key.first_chunk().expect("16 bytes"))
 }
 
-fn place_of(entry: &[u8; ENTRY_BYTES]) -> Place {
+fn location_of(entry: &[u8; ENTRY_BYTES]) -> BlockLocation {
     let number = |at: usize| u32::from_le_bytes(entry[at..at + 4].try_into().expect("4 bytes"));
-    Place { pack: number(16), offset: number(20), bytes: number(24) }
+    BlockLocation { pack: number(16), offset: number(20), bytes: number(24) }
 }
 
 /// Everything of an index, for who makes one.
@@ -203,7 +203,7 @@ pub struct Index {
     /// The packs, by number.
     pub packs: Vec<PackName>,
     /// The blocks, in order of key.
-    pub entries: Vec<(Key, Place)>,
+    pub entries: Vec<(Key, BlockLocation)>,
 }
 
 impl Index {
@@ -217,10 +217,10 @@ impl Index {
             self.packs.push(PackName::ORIGIN);
             self.packs.len() - 1
         });
-        self.entries.extend(keys.map(|key| (key, Place::at_origin(number as u32))));
+        self.entries.extend(keys.map(|key| (key, BlockLocation::at_origin(number as u32))));
     }
 
-    /// The whole file. `entries` may be in any order; of several with one key the first in order of place stays.
+    /// The whole file. `entries` may be in any order; of several with one key the first in order of location stays.
     pub fn encode(mut self) -> Vec<u8> {
         self.entries.sort_unstable();
         self.entries.dedup_by_key(|(key, _)| *key);
@@ -236,9 +236,9 @@ impl Index {
         for page in self.entries.chunks(PAGE_ENTRIES) {
             bytes.extend_from_slice(&page[0].0[..8]);
         }
-        for (key, place) in &self.entries {
+        for (key, location) in &self.entries {
             bytes.extend_from_slice(key);
-            for number in [place.pack, place.offset, place.bytes] {
+            for number in [location.pack, location.offset, location.bytes] {
                 bytes.extend_from_slice(&number.to_le_bytes());
             }
         }
@@ -258,9 +258,9 @@ impl Index {
         let entries = entries
             .iter()
             .map(|entry| {
-                let place =
-                    head.check(place_of(entry)).ok_or(BadIndex("a block lies outside of its pack"))?;
-                Ok((*entry.first_chunk().expect("16 bytes"), place))
+                let location =
+                    head.check(location_of(entry)).ok_or(BadIndex("a block lies outside of its pack"))?;
+                Ok((*entry.first_chunk().expect("16 bytes"), location))
             })
             .collect::<Result<Vec<_>, _>>()?;
         if !entries.is_sorted_by(|a, b| a.0 < b.0) {
@@ -283,7 +283,7 @@ mod tests {
         let entry = |key: &u64| {
             let mut bytes = [7; 16];
             bytes[..8].copy_from_slice(&key.to_be_bytes());
-            (bytes, Place { pack: (key % 3) as u32, offset: (key % 1000) as u32, bytes: 40 })
+            (bytes, BlockLocation { pack: (key % 3) as u32, offset: (key % 1000) as u32, bytes: 40 })
         };
         let pack = |byte| PackName { digest: Digest([byte; 32]), bytes: 5000 };
         Index { packs: vec![pack(1), pack(2), pack(3)], entries: keys.iter().map(entry).collect() }
@@ -302,7 +302,7 @@ mod tests {
             for (key, _) in &made.entries {
                 let range = head.range_of(key);
                 let found = head.find(&bytes[range.start as usize..range.end as usize], key);
-                let expected = whole.entries.iter().find(|(known, _)| known == key).map(|(_, place)| *place);
+                let expected = whole.entries.iter().find(|(known, _)| known == key).map(|(_, location)| *location);
                 prop_assert_eq!(found, expected);
                 prop_assert!(found.is_some());
                 let mut other = *key;
@@ -328,7 +328,7 @@ mod tests {
 
     /// Proves: a block outside of its pack is refused.
     #[test]
-    fn places_are_checked() {
+    fn locations_are_checked() {
         let mut made = index(&[1, 2, 3]);
         made.entries[1].1.offset = 4990;
         let bytes = made.encode();

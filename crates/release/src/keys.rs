@@ -46,7 +46,7 @@ impl fmt::Debug for ReleaseId {
     }
 }
 
-/// What a key set follows.
+/// The predecessor of a key set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum Origin {
     /// Nothing: it is the first of a release. The salt is random, so that two releases with the same keys have two
@@ -57,7 +57,7 @@ pub enum Origin {
     },
     /// The key set before it.
     After {
-        /// Its digest.
+        /// The digest of that key set.
         previous: Digest,
     },
 }
@@ -66,24 +66,24 @@ pub enum Origin {
 /// is on line.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct FreshnessRole {
-    /// The keys.
+    /// The keys that may sign renewals.
     pub role: Role,
     /// Seconds that one renewal may last, at most [`TERM_MAX_S`].
     pub term_max_s: u64,
-    /// No renewal lasts beyond this time.
+    /// The latest time at which a renewal may end, in seconds since 1970.
     pub until_s: u64,
 }
 
-/// The keys that count.
+/// A key set: the keys that may sign for a release.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct KeySet {
-    /// 1 to [`SETS_MAX`].
+    /// The number of the set, from 1 to [`SETS_MAX`].
     pub number: u64,
-    /// What it follows.
+    /// The set that it follows, or what makes it the first.
     pub origin: Origin,
-    /// Who signs records, the next key set and a revocation.
+    /// The keys that sign records, the next key set and a revocation.
     pub role: Role,
-    /// Who renews, if anybody does.
+    /// The keys that may sign renewals, if there are any.
     pub freshness: Option<FreshnessRole>,
     /// Whether this is a certificate directory: nobody may ever use it after it has expired. The same in all key
     /// sets of a release.
@@ -133,10 +133,10 @@ impl Kind for SignedKeySet {
 /// Why a key set is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeysError {
-    /// Not a key set at all.
+    /// The bytes are not a key set.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// It is another release's.
+    /// The key set belongs to another release.
     #[error("the key set is of the release {found}, not of {expected}")]
     WrongId {
         /// The id that was asked for.
@@ -144,15 +144,15 @@ pub enum KeysError {
         /// The id that it makes.
         found: ReleaseId,
     },
-    /// One was left out, or they are mixed up.
+    /// A key set was left out, or they are out of order.
     #[error("this is key set {found}, and key set {expected} comes next; none may be left out")]
     Skipped {
         /// The number that comes next.
         expected: u64,
-        /// The number it has.
+        /// The number that was found.
         found: u64,
     },
-    /// It is signed as it should be, but follows another key set than the one known, or differs from the one known
+    /// The key set is signed as it should be, but follows another key set than the one known, or differs from the one known
     /// by this number: whoever holds the keys has signed two successions. The first that was seen stands.
     #[error(
         "there are two key sets {number} of the release: {} is the one seen first, and stands; {} is refused. Ask \
@@ -160,23 +160,23 @@ pub enum KeysError {
         known.short(), found.short()
     )]
     Forked {
-        /// Which.
+        /// The number of the key set.
         number: u64,
         /// Digest of the one seen first.
         known: Digest,
-        /// Digest of the other.
+        /// The digest of the other set with that number.
         found: Digest,
     },
     /// A certificate directory became something else, or the other way.
     #[error("key set {number} changes whether the release is a certificate directory, which no key set may")]
     Purpose {
-        /// Which.
+        /// The number of the key set.
         number: u64,
     },
-    /// Signatures.
+    /// The signatures of a key set are not sufficient.
     #[error("key set {number}: {error}")]
     Signatures {
-        /// Which.
+        /// The number of the key set.
         number: u64,
         /// What is wrong with them.
         error: SignatureError,
@@ -208,7 +208,7 @@ impl KeyChain {
         Ok(KeyChain { sets: vec![first] })
     }
 
-    /// The same from the bytes of `keys/1`.
+    /// As [`KeyChain::begin`], from the bytes of `keys/1`.
     ///
     /// # Errors
     /// [`KeysError`].
@@ -230,7 +230,7 @@ impl KeyChain {
         Ok(chain)
     }
 
-    /// Takes in a key set: the next, or one that is known already.
+    /// Adds a key set: the next, or one that is known already.
     ///
     /// # Errors
     /// [`KeysError`]; the chain is unchanged then.
@@ -252,7 +252,7 @@ impl KeyChain {
         }
     }
 
-    /// The same from the bytes of `keys/N`.
+    /// As [`KeyChain::extend`], from the bytes of `keys/N`.
     ///
     /// # Errors
     /// [`KeysError`].
@@ -260,7 +260,7 @@ impl KeyChain {
         self.extend(form::read(bytes)?)
     }
 
-    /// Takes in another chain of the same release, which may be longer or shorter.
+    /// Merges another chain of the same release, which may be longer or shorter.
     ///
     /// # Errors
     /// [`KeysError::Forked`], [`KeysError::WrongId`]; the chain is unchanged then.
@@ -280,7 +280,7 @@ impl KeyChain {
         Ok(())
     }
 
-    /// Which release.
+    /// The id of the release.
     pub fn id(&self) -> ReleaseId {
         ReleaseId(self.sets[0].value.digest())
     }
@@ -309,7 +309,7 @@ impl KeyChain {
     }
 }
 
-/// What a key set is called in messages.
+/// The name of a key set in messages.
 pub(crate) fn whose(number: u64) -> String {
     format!("key set {number}")
 }

@@ -14,12 +14,12 @@
 
 use holdfast_crypto::Digest;
 
-/// The signed record.
+/// The name of the file with the signed record.
 pub const ROOT: &str = "root";
-/// The revocation certificate.
+/// The name of the file with the revocation certificate.
 pub const REVOKED: &str = "revoked";
 
-/// Key set number `number`.
+/// The name of the file with a key set.
 pub fn keys(number: u64) -> String {
     format!("keys/{number}")
 }
@@ -29,17 +29,17 @@ pub fn record(sequence: u64) -> String {
     format!("records/{sequence}")
 }
 
-/// A pack.
+/// The name of a pack.
 pub fn pack(digest: &Digest) -> String {
     format!("packs/{digest}")
 }
 
-/// An index.
+/// The name of an index.
 pub fn index(digest: &Digest) -> String {
     format!("index/{digest}")
 }
 
-/// Hints for paths.
+/// The name of a hints file.
 pub fn hints(digest: &Digest) -> String {
     format!("hints/{digest}")
 }

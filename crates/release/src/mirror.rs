@@ -19,7 +19,7 @@ mod speed;
 pub use address::{AddressError, parse};
 pub use directory::Directory;
 pub use http::{Http, Patience};
-pub use many::{Answer, Mirrors, NotHad, Standing, State};
+pub use many::{MirrorFailure, MirrorState, MirrorStatus, Mirrors, Unavailable};
 
 use holdfast_crypto::Digest;
 use std::ops::Range;
@@ -27,7 +27,7 @@ use std::time::Duration;
 
 /// A place that has the files of a release. Untrusted: whatever it answers is checked by whoever asked.
 pub trait Mirror: Send + Sync {
-    /// What to call it in messages: its URL or directory.
+    /// The name for messages: its URL or directory.
     fn name(&self) -> &str;
 
     /// A file, or so much of `range` as the file has. Answers that would be longer than `bytes_max` are given up
@@ -46,7 +46,7 @@ pub trait Mirror: Send + Sync {
         Err(Fault::Missing.of(self.name(), PATHS))
     }
 
-    /// What its operator should mend, if it showed that: it works, but badly.
+    /// What the operator of the mirror should mend, if anything: it works, but badly.
     fn notice(&self) -> Option<String> {
         None
     }
@@ -61,19 +61,19 @@ pub trait Mirror: Send + Sync {
     }
 }
 
-/// What paths are looked up by, in place of a file.
+/// The name by which paths are looked up, in place of a file's.
 pub const PATHS: &str = "paths";
 /// How long paths may be together, with a byte between each two.
 pub const PATHS_BYTES_MAX: usize = 16 << 10;
 
-/// What blocks are asked for by, in place of a file.
+/// The name by which blocks are requested, in place of a file's.
 pub const OBJECTS: &str = "objects";
 /// How many blocks are asked for at once.
 pub const OBJECTS_MAX: usize = 64;
 /// How long an answer is, unless its only block is longer.
 pub const OBJECTS_ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// That a mirror does not have a file.
+/// The error of a mirror that does not have a file.
 pub(crate) fn missing(mirror: &str, file: &str) -> MirrorError {
     Fault::Missing.of(mirror, file)
 }
@@ -81,7 +81,7 @@ pub(crate) fn missing(mirror: &str, file: &str) -> MirrorError {
 /// Why a mirror did not give a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MirrorError {
-    /// It says that it does not have it. It may be lying.
+    /// The mirror says that it does not have the file. It may be lying.
     #[error("{mirror} does not have {file}")]
     Missing {
         /// The mirror.
@@ -89,7 +89,7 @@ pub enum MirrorError {
         /// The file.
         file: String,
     },
-    /// Its answer is of no use: too long, not what was asked for, a redirection somewhere else.
+    /// The reply is useless: too long, not what was asked for, or a redirection elsewhere.
     #[error("{mirror} answered wrongly when asked for {file}: {why}")]
     Wrong {
         /// The mirror.
@@ -99,14 +99,14 @@ pub enum MirrorError {
         /// What is wrong.
         why: String,
     },
-    /// It does not answer, or not in time.
+    /// The mirror does not answer, or not in time.
     #[error("{mirror} cannot be reached: {why}")]
     Unreachable {
         /// The mirror.
         mirror: String,
         /// The file.
         file: String,
-        /// Why.
+        /// The reason, in words.
         why: String,
         /// How long it wants to be left alone, if it says so.
         retry_after: Option<Duration>,
@@ -155,7 +155,7 @@ fn is_name(file: &str) -> bool {
 }
 
 /// Text of a mirror, fit for a message: short, on one line, without control characters.
-fn shown(text: &str) -> String {
+fn printable(text: &str) -> String {
     const CHARACTERS_MAX: usize = 200;
     let mut out: String =
         text.chars().take(CHARACTERS_MAX).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
@@ -198,8 +198,8 @@ mod tests {
     /// What a mirror says cannot garble a terminal or a log.
     #[test]
     fn text_of_mirrors() {
-        assert_eq!(shown("fine"), "fine");
-        assert_eq!(shown("a\r\n\u{1b}[31mb"), "a\u{fffd}\u{fffd}\u{fffd}[31mb");
-        assert_eq!(shown(&"x".repeat(300)).len(), 203);
+        assert_eq!(printable("fine"), "fine");
+        assert_eq!(printable("a\r\n\u{1b}[31mb"), "a\u{fffd}\u{fffd}\u{fffd}[31mb");
+        assert_eq!(printable(&"x".repeat(300)).len(), 203);
     }
 }

@@ -11,10 +11,10 @@
 pub mod first_touch;
 mod names;
 
-use crate::accept::Stale;
+use crate::accept::ExpiredPolicy;
 use crate::open::{Current, Release, now_s};
 use crate::tree::{Node, Tree};
-use first_touch::{Fetched, FirstTouches, Recorder, Waiting};
+use first_touch::{FetchSummary, FirstTouches, Recorder, WaitingReaders};
 use holdfast_client::FsError;
 use holdfast_client::files::{
     Attributes, DirectoryItem, FileHandleId, Ino, SeekTo, Statistics, allocated, seek_in,
@@ -25,7 +25,7 @@ use holdfast_content::{
     Chunker, Content, ContentError, Extents, Inode, InodeKind, InodeSlot, NAME_BYTES_MAX, SourceError,
 };
 use holdfast_crypto::{Digest, DigestKey, Domain};
-use holdfast_fuse::fixed::{FixedTree, Forget, ForgetSink, Listed};
+use holdfast_fuse::fixed::{FixedTree, Forget, ForgetSink, ListingEntry};
 use lru::LruCache;
 use names::{Lookup, Names};
 use parking_lot::{Mutex, RwLock};
@@ -35,11 +35,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Inodes kept.
+/// Most inodes that are cached.
 const INODES_KEPT: usize = 16_384;
-/// How long the kernel may keep names: until it is told otherwise, and in case it missed that, a day.
+/// How long the kernel may keep names unless they are invalidated: a day, in case it missed that.
 const LIVES: Duration = Duration::from_secs(24 * 3600);
-/// Names read at once.
+/// Names of a directory read at once.
 const PAGE: usize = 256;
 /// How far a sequential reader is fetched ahead of, in bytes.
 const AHEAD_BYTES: u64 = 8 << 20;
@@ -55,21 +55,21 @@ const ABSENT_KEPT: usize = 65_536;
 const EXTENTS_COUNTED: u64 = 16_384;
 /// Stands for the path of the root.
 const ROOT_PATH: u64 = 0;
-/// On the root: how the release stands, in words.
+/// The attribute of the root with the status of the release, in words.
 const STATUS: &[u8] = b"user.holdfast.status";
-/// On the root: figures of the mount, as JSON.
+/// The attribute of the root with statistics of the mount, as JSON.
 const STATISTICS: &[u8] = b"user.holdfast.stats";
 
-/// Who owns what is shown.
+/// The owner of all files in a mount.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner {
-    /// User.
+    /// The user id of all files.
     pub uid: u32,
-    /// Group.
+    /// The group id of all files.
     pub gid: u32,
 }
 
-/// A release, mounted.
+/// A mounted release.
 pub struct MountedRelease {
     release: Arc<Release>,
     owner: Owner,
@@ -78,18 +78,18 @@ pub struct MountedRelease {
     inodes: Mutex<LruCache<Ino, Node>>,
     directories: Mutex<HashMap<FileHandleId, Arc<Mutex<OpenDirectory>>>>,
     next_handle: AtomicU64,
-    /// By file: where the reader that was seen last ended, and how far was fetched ahead.
+    /// For each file the end of the last read, and how far was fetched ahead.
     readers: Mutex<LruCache<Ino, (u64, u64)>>,
-    /// By path.
+    /// Names to which the kernel refers, by the digest of their directory's path.
     referred: Mutex<HashMap<u64, BTreeSet<Vec<u8>>>>,
     touched: Recorder,
-    waiting: Waiting,
-    /// Names that the kernel was told are not there.
+    waiting: WaitingReaders,
+    /// Names that the kernel knows not to be there.
     absent: Mutex<LruCache<(Ino, Vec<u8>), ()>>,
     /// Look-ups are refused: the release counts no more.
     over: AtomicBool,
     over_because: Mutex<Option<FsError>>,
-    /// The kernel was told attributes of the root that are not its own.
+    /// The kernel has attributes of the root that are not its own.
     root_is_assumed: AtomicBool,
     sink: Mutex<Option<ForgetSink>>,
 }
@@ -104,7 +104,7 @@ struct OpenDirectory {
     first: u64,
 }
 
-/// What programs see of content that cannot be had.
+/// The error that programs get for content that cannot be read.
 fn failure(error: ContentError, path: &str) -> FsError {
     match error {
         ContentError::Source(SourceError::Unreachable(_, why)) => {
@@ -188,7 +188,7 @@ impl MountedRelease {
             readers: Mutex::new(LruCache::new(bound(READERS_KEPT))),
             referred: Mutex::default(),
             touched: Recorder::default(),
-            waiting: Waiting::default(),
+            waiting: WaitingReaders::default(),
             absent: Mutex::new(LruCache::new(bound(ABSENT_KEPT))),
             over: AtomicBool::new(false),
             over_because: Mutex::default(),
@@ -200,47 +200,47 @@ impl MountedRelease {
     /// Looks whether the release still counts and shows what counts now. Meant to be called now and then. Returns what
     /// is worth telling, if anything.
     pub fn refresh(&self) -> Vec<String> {
-        let mut told = Vec::new();
+        let mut notices = Vec::new();
         match self.release.refresh() {
             Ok(_) => {
                 let current = self.release.current();
-                told.extend(current.accepted.warnings.iter().map(ToString::to_string));
-                told.extend(current.notices.iter().cloned());
+                notices.extend(current.accepted.warnings.iter().map(ToString::to_string));
+                notices.extend(current.notices.iter().cloned());
                 self.show(&current);
                 self.end_because(None);
             }
             Err(crate::open::OpenError::Final(error @ crate::admit::AdmitError::Revoked { .. })) => {
-                told.push(error.to_string());
+                notices.push(error.to_string());
                 self.end_because(Some(FsError::Revoked(error.to_string())));
             }
-            Err(error) => told.push(error.to_string()),
+            Err(error) => notices.push(error.to_string()),
         }
-        self.check_expiry(&mut told);
-        told
+        self.check_expiry(&mut notices);
+        notices
     }
 
-    /// What counts by its dates: the clock goes on also while no mirror answers.
-    fn check_expiry(&self, told: &mut Vec<String>) {
+    /// Checks whether the release has expired: the clock goes on also while no mirror answers.
+    fn check_expiry(&self, notices: &mut Vec<String>) {
         let current = self.release.current();
         let until_s = current.accepted.valid_until_s;
-        if self.release.stale() == Stale::Refuse && now_s() > until_s {
+        if self.release.stale() == ExpiredPolicy::Refuse && now_s() > until_s {
             let text = format!(
                 "the release expired at {} and was not renewed: open files can be read on, nothing else; mount it \
                  with --allow-stale to use it nevertheless",
                 crate::moment::moment(until_s)
             );
-            told.push(text.clone());
+            notices.push(text.clone());
             self.end_because(Some(FsError::Expired(text)));
         }
     }
 
-    /// What was read first since it was mounted, and in which order.
+    /// The first reads since the release was mounted, in their order.
     pub fn first_touches(&self) -> FirstTouches {
         self.touched.list()
     }
 
     /// Fetches what a list names, while others use the mount.
-    pub fn fetch_ahead(&self, list: &FirstTouches) -> Fetched {
+    pub fn fetch_ahead(&self, list: &FirstTouches) -> FetchSummary {
         let tree = self.tree.read().clone();
         first_touch::fetch(&self.release, &tree, list, &self.waiting)
     }
@@ -248,7 +248,7 @@ impl MountedRelease {
     fn touch(&self, ino: Ino, path: u64, offset: u64, bytes: usize) {
         self.touched.note(path, offset, u32::try_from(bytes).unwrap_or(u32::MAX), || match ino {
             Ino::ROOT => Some(Vec::new()),
-            _ => Some(self.known.lock().way(ino).ok()?.0.join(&b'/')),
+            _ => Some(self.known.lock().path(ino).ok()?.0.join(&b'/')),
         });
     }
 
@@ -260,7 +260,7 @@ impl MountedRelease {
 
     fn end_because(&self, why: Option<FsError>) {
         let mut because = self.over_because.lock();
-        // Revoked is for good.
+        // A revoked release stays revoked.
         if matches!(&*because, Some(FsError::Revoked(_))) {
             return;
         }
@@ -276,14 +276,14 @@ impl MountedRelease {
     fn forget_names(&self, in_these: impl Fn(Ino) -> bool) {
         let known = self.known.lock();
         let names = known.all().filter(|(parent, _)| in_these(*parent));
-        names.for_each(|(parent, name)| self.tell(Forget::Name(parent, name.to_vec())));
+        names.for_each(|(parent, name)| self.invalidate(Forget::Name(parent, name.to_vec())));
         drop(known);
         let mut absent = self.absent.lock();
         let gone: Vec<_> =
             absent.iter().map(|(key, ())| key.clone()).filter(|(parent, _)| in_these(*parent)).collect();
         for (parent, name) in gone {
             absent.pop(&(parent, name.clone()));
-            self.tell(Forget::Name(parent, name));
+            self.invalidate(Forget::Name(parent, name));
         }
     }
 
@@ -294,7 +294,7 @@ impl MountedRelease {
         }
     }
 
-    fn tell(&self, forget: Forget) {
+    fn invalidate(&self, forget: Forget) {
         if let Some(sink) = &*self.sink.lock() {
             sink(forget);
         }
@@ -302,38 +302,38 @@ impl MountedRelease {
 
     /// Shows another tree. What is not the same in it has other numbers, so only the names in the root can lead wrong.
     fn show(&self, current: &Current) {
-        if self.is_shown(&current.tree) {
+        if self.is_current(&current.tree) {
             return;
         }
         *self.tree.write() = Arc::new(current.tree.clone());
-        self.tell(Forget::Inode(Ino::ROOT));
+        self.invalidate(Forget::Inode(Ino::ROOT));
         self.forget_names(|parent| parent == Ino::ROOT);
         tracing::info!(sequence = current.accepted.record.sequence, "a new release is shown");
     }
 
-    fn is_shown(&self, tree: &Tree) -> bool {
+    fn is_current(&self, tree: &Tree) -> bool {
         self.tree.read().reference() == tree.reference()
     }
 
     /// Of a name in the root that was found while another tree came to be shown: the kernel asks again.
     fn settle(&self, tree: &Tree, parent: Ino, name: &[u8]) {
-        if parent == Ino::ROOT && !self.is_shown(tree) {
-            self.tell(Forget::Name(parent, name.to_vec()));
+        if parent == Ino::ROOT && !self.is_current(tree) {
+            self.invalidate(Forget::Name(parent, name.to_vec()));
         }
     }
 
     fn path(&self, ino: Ino) -> String {
-        match self.known.lock().way(ino) {
+        match self.known.lock().path(ino) {
             Ok((way, _)) => way.iter().map(|name| format!("/{}", String::from_utf8_lossy(name))).collect(),
             Err(_) if ino == Ino::ROOT => "/".to_owned(),
             Err(_) => format!("inode {}", ino.0),
         }
     }
 
-    /// What programs see of content that cannot be had. Of a release that is not shown any more mirrors need not have it.
+    /// The error for content that cannot be fetched. Mirrors need not have that of a release that is not current any more.
     fn failed(&self, tree: &Tree, ino: Ino, error: ContentError) -> FsError {
         match error {
-            ContentError::Source(SourceError::Missing(_)) if !self.is_shown(tree) => FsError::Stale,
+            ContentError::Source(SourceError::Missing(_)) if !self.is_current(tree) => FsError::Stale,
             error => failure(error, &self.path(ino)),
         }
     }
@@ -342,7 +342,7 @@ impl MountedRelease {
         self.found(ino).map(|(_, node)| node)
     }
 
-    /// What an inode is, from the cache or by its path, and how it was found.
+    /// An inode, from the cache or by its path, and how it was found.
     fn found(&self, ino: Ino) -> Result<(Lookup, Node), FsError> {
         let (found, cached) = match ino {
             Ino::ROOT => {
@@ -357,7 +357,7 @@ impl MountedRelease {
         }
         let (way, tree) = match ino {
             Ino::ROOT => (Vec::new(), found.tree.clone()),
-            _ => self.known.lock().way(ino)?,
+            _ => self.known.lock().path(ino)?,
         };
         let failed = |error| self.failed(&tree, ino, error);
         let mut node = tree.root().map_err(failed)?;
@@ -378,7 +378,7 @@ impl MountedRelease {
         Ok((ino, found))
     }
 
-    fn shown(&self, ino: Ino, tree: &Tree, node: &Node) -> Attributes {
+    fn attributes_of(&self, ino: Ino, tree: &Tree, node: &Node) -> Attributes {
         let inode = &node.inode;
         Attributes {
             ino,
@@ -396,7 +396,7 @@ impl MountedRelease {
         }
     }
 
-    /// What the root is taken for while its own attributes cannot be had.
+    /// The attributes of the root while its own cannot be read.
     fn assumed_root(&self) -> Attributes {
         Attributes {
             ino: Ino::ROOT,
@@ -418,7 +418,7 @@ impl MountedRelease {
         node.inode.xattrs.contains_key(catalog::OPAQUE)
     }
 
-    /// What was had from caches, what from mirrors, and how each mirror stands.
+    /// Statistics of caches and mirrors, and the status of each mirror.
     fn figures(&self) -> serde_json::Value {
         let (store, received) = self.release.status();
         serde_json::json!({
@@ -430,7 +430,7 @@ impl MountedRelease {
             "corrupt_cache_entries": store.corrupt_cache_entries,
             "bytes_in_memory": store.memory_bytes,
             "bytes_on_disk": store.disk_bytes,
-            "mirrors": self.release.mirrors().standings(),
+            "mirrors": self.release.mirrors().statuses(),
         })
     }
 
@@ -448,7 +448,7 @@ impl MountedRelease {
             lines.push(why.to_string());
         }
         lines.extend(current.accepted.warnings.iter().map(ToString::to_string));
-        for mirror in self.release.mirrors().standings() {
+        for mirror in self.release.mirrors().statuses() {
             let why = mirror.why.map(|why| format!(" ({why})")).unwrap_or_default();
             let again =
                 mirror.asked_again_s.map(|left| format!(", asked again in {left} s")).unwrap_or_default();
@@ -475,7 +475,7 @@ impl FixedTree for MountedRelease {
         let Some(node) = child else {
             let dropped = self.absent.lock().push((parent, name.to_vec()), ());
             if let Some(((of, other), ())) = dropped.filter(|(known, ())| *known != (parent, name.to_vec())) {
-                self.tell(Forget::Name(of, other));
+                self.invalidate(Forget::Name(of, other));
             }
             self.settle(&at.tree, parent, name);
             return Err(FsError::NotFound);
@@ -490,7 +490,7 @@ impl FixedTree for MountedRelease {
                 names.insert(name.to_vec());
             }
         }
-        Ok(self.shown(ino, &at.tree, &node))
+        Ok(self.attributes_of(ino, &at.tree, &node))
     }
 
     fn forget(&self, ino: Ino, count: u64) {
@@ -501,9 +501,9 @@ impl FixedTree for MountedRelease {
         match self.found(ino) {
             Ok((found, node)) => {
                 if ino == Ino::ROOT && self.root_is_assumed.swap(false, Ordering::SeqCst) {
-                    self.tell(Forget::Inode(Ino::ROOT));
+                    self.invalidate(Forget::Inode(Ino::ROOT));
                 }
-                Ok(self.shown(ino, &found.tree, &node))
+                Ok(self.attributes_of(ino, &found.tree, &node))
             }
             // Without them nobody could even ask the mount what is the matter.
             Err(error) if ino == Ino::ROOT => {
@@ -592,7 +592,7 @@ impl FixedTree for MountedRelease {
         handle: FileHandleId,
         offset: u64,
         with_attributes: bool,
-        sink: &mut dyn FnMut(Listed<'_>) -> bool,
+        sink: &mut dyn FnMut(ListingEntry<'_>) -> bool,
     ) -> Result<(), FsError> {
         let open = self.directories.lock().get(&handle).cloned();
         let open = open.ok_or_else(|| FsError::Invalid("the directory is not open".into()))?;
@@ -604,7 +604,7 @@ impl FixedTree for MountedRelease {
             let item =
                 DirectoryItem { ino: at, kind: InodeKind::Directory, name, next_offset: number as u64 + 1 };
             let attributes = if with_attributes { Some(self.attributes(at)?) } else { None };
-            if !sink(Listed { item, attributes }) {
+            if !sink(ListingEntry { item, attributes }) {
                 return Ok(());
             }
         }
@@ -625,7 +625,7 @@ impl FixedTree for MountedRelease {
                         // Before the kernel can ask for it.
                         self.known.lock().looked_up(child, ino, &name, found);
                         self.settle(&open.found.tree, ino, &name);
-                        (child, Some(self.shown(child, &open.found.tree, &node)))
+                        (child, Some(self.attributes_of(child, &open.found.tree, &node)))
                     }
                     false => {
                         let address = match &entry.slot {
@@ -637,7 +637,7 @@ impl FixedTree for MountedRelease {
                     }
                 };
                 let item = DirectoryItem { ino: child, kind, name: &name, next_offset: number + 2 };
-                if !sink(Listed { item, attributes }) {
+                if !sink(ListingEntry { item, attributes }) {
                     if with_attributes {
                         self.forget(child, 1);
                     }
@@ -717,7 +717,7 @@ impl MountedRelease {
         }
     }
 
-    /// Of an opaque directory: the names that were referred to.
+    /// A page of an opaque directory: names that were referred to.
     fn referred_page(
         &self,
         open: &OpenDirectory,

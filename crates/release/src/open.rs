@@ -1,6 +1,6 @@
 //! A release as a client has it: its mirrors, what is believed of them, and the tree that counts now.
 
-use crate::accept::{Accepted, Stale};
+use crate::accept::{Accepted, ExpiredPolicy};
 use crate::admit::{AdmitError, Admitted, admit};
 use crate::blocks::{IndexName, MirroredBlocks};
 use crate::form::{self, Kind};
@@ -27,16 +27,16 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// How much a mirror may send when it looks up paths.
 const LOOK_AHEAD_BYTES_MAX: u64 = 1 << 20;
 
-/// How a release is opened.
+/// Options for opening a release.
 pub struct Options {
-    /// Which.
+    /// The release.
     pub id: ReleaseId,
-    /// Where this machine remembers releases.
+    /// The directory where this machine remembers releases.
     pub trust: PathBuf,
     /// Folders with revocation certificates.
     pub revocations: Vec<PathBuf>,
     /// What to do when it has expired.
-    pub stale: Stale,
+    pub stale: ExpiredPolicy,
     /// Folder and bound in bytes of the persistent cache.
     pub cache: Option<(PathBuf, u64)>,
     /// Bound of the cache in memory, in bytes.
@@ -46,12 +46,12 @@ pub struct Options {
 /// Why a release cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// No mirror has it as it should be.
+    /// No mirror has the release as it should be.
     #[error("no mirror has the release {id} as it should be:{}", lines(.why))]
     NoMirror {
-        /// Which release.
+        /// The release that is revoked, damaged or missing.
         id: ReleaseId,
-        /// What is wrong with each.
+        /// The error of each mirror.
         why: Vec<AdmitError>,
     },
     /// Something that no other mirror can mend: it is revoked, or what this machine remembers is damaged.
@@ -69,13 +69,13 @@ fn lines(errors: &[AdmitError]) -> String {
     errors.iter().map(|error| format!("\n  {error}")).collect()
 }
 
-/// What counts now.
+/// The release as it is now.
 pub struct Current {
-    /// The record, and what people should be told.
+    /// The record, and warnings for people.
     pub accepted: Accepted,
-    /// What mirrors said that people should be told.
+    /// Messages for people about mirrors.
     pub notices: Vec<String>,
-    /// Its tree.
+    /// The tree of the release.
     pub tree: Tree,
 }
 
@@ -85,7 +85,7 @@ pub struct Release {
     trust: Trust,
     single: Vec<Arc<dyn Mirror>>,
     mirrors: Arc<Mirrors>,
-    /// Of one digest key; a release changes that hardly ever.
+    /// Stores of blocks by digest key, which hardly ever changes for a release.
     stores: Mutex<Option<Store>>,
     current: RwLock<Arc<Current>>,
 }
@@ -116,7 +116,7 @@ impl Release {
         Ok(Release { options, trust, single: mirrors, mirrors: all, stores, current: RwLock::new(current) })
     }
 
-    /// What counts, as it was looked at last.
+    /// The release as it was at the last look.
     pub fn current(&self) -> Arc<Current> {
         self.current.read().clone()
     }
@@ -134,12 +134,12 @@ impl Release {
         Ok(changed)
     }
 
-    /// Which release.
+    /// The id of the release.
     pub fn id(&self) -> ReleaseId {
         self.options.id
     }
 
-    /// What this machine remembers of it.
+    /// What this machine remembers of the release.
     pub fn trust(&self) -> &Trust {
         &self.trust
     }
@@ -154,13 +154,13 @@ impl Release {
         store.store.accept_hints(Frame::all(&frames).filter_map(block).collect());
     }
 
-    /// Its mirrors.
+    /// The mirrors of the release.
     pub fn mirrors(&self) -> &Arc<Mirrors> {
         &self.mirrors
     }
 
     /// What to do when it has expired.
-    pub fn stale(&self) -> Stale {
+    pub fn stale(&self) -> ExpiredPolicy {
         self.options.stale
     }
 
@@ -197,8 +197,8 @@ pub(crate) fn best(
         Ok(admitted)
     };
     let answers: Vec<_> = std::thread::scope(|scope| {
-        let asked: Vec<_> = mirrors.iter().map(|mirror| scope.spawn(|| ask(mirror))).collect();
-        asked
+        let threads: Vec<_> = mirrors.iter().map(|mirror| scope.spawn(|| ask(mirror))).collect();
+        threads
             .into_iter()
             .map(|answer| answer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .collect()

@@ -35,10 +35,10 @@ struct Cache {
 /// Why the origin gave nothing.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum OriginError {
-    /// It cannot be reached, or does not answer in time.
+    /// The origin cannot be reached, or does not answer in time.
     #[error("the live file system at {0} cannot be reached: {1}")]
     Unreachable(String, String),
-    /// It gives something else than was asked for.
+    /// The origin gives something else than was asked for.
     #[error("the live file system at {0} gave something false: {1}")]
     False(String, String),
 }

@@ -12,7 +12,7 @@ use borsh::BorshDeserialize;
 use holdfast_content::{BODY_BYTES_MAX, REFERENCES_MAX, StoredBlock};
 use holdfast_crypto::Digest;
 
-/// How every pack begins.
+/// The magic bytes of a pack.
 pub const MAGIC: &[u8; 8] = b"HFPACK1\n";
 /// Bytes of a frame before the stored block.
 pub const HEADER_BYTES: usize = 4 + 32;

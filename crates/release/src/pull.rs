@@ -15,8 +15,8 @@ mod records;
 mod requests;
 
 use crate::admit::{self, AdmitError};
-use crate::index::{Index, PACK_BYTES_MAX, PackName, Place};
-use crate::mirror::{Directory, Mirror, Mirrors, NotHad};
+use crate::index::{BlockLocation, Index, PACK_BYTES_MAX, PackName};
+use crate::mirror::{Directory, Mirror, Mirrors, Unavailable};
 use crate::open::{self, OpenError, Options};
 use crate::publish::PublishError;
 use crate::publish::compose::{lock, tidy_beside, write_named};
@@ -24,12 +24,12 @@ use crate::publish::store::{read_index, sync_directory};
 use crate::record::{Location, RootFile};
 use crate::trust::Trust;
 use crate::{files, layout};
-use check::{Bad, Check};
-use fetch::{Fetcher, Wanted, is_as_named};
+use check::{Check, CheckError};
+use fetch::{Fetcher, WantedFile, is_as_named};
 use holdfast_crypto::{Digest, DigestKey};
 use local::Local;
-use records::Here;
-use requests::Counted;
+use records::LocalRelease;
+use requests::CountedMirror;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,55 +39,55 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Larger indexes are refused: they are held in memory, and nobody has signed how large they may be.
 const INDEX_BYTES_MAX: u64 = 1 << 30;
 
-/// What is to be pulled where.
-pub struct Terms<'a> {
+/// Options of a pull.
+pub struct PullOptions<'a> {
     /// The directory that becomes a mirror.
     pub target: &'a Path,
     /// How many releases stay, this one included, if the source has so many.
     pub keep: usize,
     /// Other directories with releases on this machine, of which blocks can be had.
     pub from: &'a [PathBuf],
-    /// Not to read again what was checked when it was pulled.
+    /// Whether to skip reading again what was checked when it was pulled.
     pub quick: bool,
     /// How many files are fetched at once.
     pub connections: usize,
 }
 
-/// How far a pull has come.
+/// The progress of a pull.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Progress {
     /// Bytes of files that are there, and in all.
     pub bytes: (u64, u64),
-    /// Blocks that were checked.
+    /// The number of blocks that were checked.
     pub blocks: u64,
 }
 
-/// What was done, for people.
+/// The report of a pull, for people.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct Report {
     /// Number of the release that is there now.
     pub sequence: u64,
-    /// Until when it counts, in seconds since 1970.
+    /// The last second at which the release counts, since 1970.
     pub valid_until_s: u64,
     /// Whether another was there before, or none.
     pub changed: bool,
-    /// Releases that are there.
+    /// The number of releases in the directory.
     pub releases: u64,
     /// Bytes that came from mirrors.
     pub bytes_fetched: u64,
     /// Bytes of new files that were on this machine already.
     pub bytes_reused: u64,
-    /// Requests to mirrors.
+    /// The number of requests to mirrors.
     pub requests: u64,
     /// Packs that are new here.
     pub packs_added: u64,
-    /// Packs that were here.
+    /// The number of packs that were there already.
     pub packs_kept: u64,
     /// Blocks whose content was checked.
     pub blocks_verified: u64,
     /// Blocks that were checked by an earlier pull, and whose references alone were followed.
     pub blocks_known: u64,
-    /// What people should be told.
+    /// Notices for people.
     pub notices: Vec<String>,
 }
 
@@ -102,17 +102,17 @@ pub enum PullError {
     Disk(#[from] PublishError),
     /// No mirror gives a file that the release needs.
     #[error("{0}; {there} is as it was, and what was fetched is used next time", there = .1.display())]
-    NotHad(NotHad, PathBuf),
+    Unavailable(Unavailable, PathBuf),
     /// The mirrors' files do not make a whole release.
     #[error("release {sequence} is not whole: {why}; {} is as it was. {way_out}", target.display())]
     Torn {
-        /// Which release.
+        /// The number of the release.
         sequence: u64,
         /// What is wrong.
         why: String,
         /// The directory.
         target: PathBuf,
-        /// What can be done.
+        /// What the user can do about it.
         way_out: &'static str,
     },
     /// The directory has more than the mirrors.
@@ -120,7 +120,7 @@ pub enum PullError {
     Behind {
         /// The directory.
         target: PathBuf,
-        /// What is there.
+        /// What the directory has.
         why: String,
     },
     /// The directory holds something else.
@@ -128,7 +128,7 @@ pub enum PullError {
     Foreign {
         /// The directory.
         target: PathBuf,
-        /// What is there.
+        /// What is in the directory.
         why: String,
     },
     /// The disk is too small.
@@ -139,12 +139,12 @@ pub enum PullError {
     NoRoom {
         /// The directory.
         target: PathBuf,
-        /// What is missing.
+        /// Bytes that are needed.
         needed: u64,
-        /// What the disk has.
+        /// Bytes that the disk has free.
         free: u64,
     },
-    /// Somebody wants to stop.
+    /// The caller asked to stop.
     #[error("stopped; the release that was there is as it was, and what was fetched is used next time")]
     Stopped,
 }
@@ -167,7 +167,7 @@ impl Steps<'_> {
     }
 }
 
-/// Brings a directory up to date. `progress` is told before each change on the disk and now and then, from several
+/// Brings a directory up to date. `progress` is called before each change on the disk and now and then, from several
 /// threads, and says whether to go on.
 ///
 /// # Errors
@@ -175,22 +175,22 @@ impl Steps<'_> {
 pub fn pull(
     options: &Options,
     mirrors: Vec<Arc<dyn Mirror>>,
-    terms: &Terms<'_>,
+    pull_options: &PullOptions<'_>,
     progress: &(dyn Fn(Progress) -> bool + Sync),
 ) -> Result<Report, PullError> {
-    let target = terms.target;
-    let (mirrors, requests) = Counted::all(mirrors);
+    let target = pull_options.target;
+    let (mirrors, requests) = CountedMirror::all(mirrors);
     let trust = Trust::open(&options.trust, options.id).map_err(OpenError::from)?;
     make(target)?;
     let _lock = lock(target)?;
     records::no_other(target, options.id)?;
     let admitted = look(options, &trust, &mirrors, target)?;
     let (chain, record) = (&admitted.chain, &admitted.accepted.record);
-    let here = Here::read(target, chain);
+    let here = LocalRelease::read(target, chain);
     let root = here.not_older(target, &admitted.file)?;
     let all = Mirrors::new(mirrors);
-    let older = records::older(&all, chain, record.sequence, terms.keep)
-        .map_err(|error| PullError::NotHad(error, target.to_owned()))?;
+    let older = records::older(&all, chain, record.sequence, pull_options.keep)
+        .map_err(|error| PullError::Unavailable(error, target.to_owned()))?;
     let steps =
         Steps { progress, bytes: AtomicU64::new(0), bytes_all: AtomicU64::new(0), blocks: AtomicU64::new(0) };
     steps.step()?;
@@ -200,22 +200,23 @@ pub fn pull(
     let known = here.index(target);
     let is_good = |pack: &PackName| {
         let location = Location { digest: pack.digest, bytes: pack.bytes };
-        let wanted = Wanted::new(layout::pack(&pack.digest), location);
-        wanted.is_there(target) && (terms.quick || is_as_named(&target.join(&wanted.name), &pack.digest))
+        let wanted = WantedFile::new(layout::pack(&pack.digest), location);
+        wanted.is_there(target)
+            && (pull_options.quick || is_as_named(&target.join(&wanted.name), &pack.digest))
     };
     let (index, missing) = origin::with_own(&source, known.as_ref(), &is_good);
     let mut locals = Vec::new();
     if let Some(known) = &known {
         locals.push(Local::new(target, known.clone())?);
     }
-    for from in terms.from {
+    for from in pull_options.from {
         locals.push(Local::open(from)?);
     }
-    let (mut added, kept) = fetch_packs(&fetcher, terms, &index, &root, &locals)?;
+    let (mut added, kept) = fetch_packs(&fetcher, pull_options, &index, &root, &locals)?;
     let records: Vec<&RootFile> = [&root].into_iter().chain(&older).collect();
     let (index, made) = match missing.is_empty() {
         true => (index, HashSet::new()),
-        false => origin::fetch(&fetcher, &index, &missing, &records, &locals, terms.connections)?,
+        false => origin::fetch(&fetcher, &index, &missing, &records, &locals, pull_options.connections)?,
     };
     added.extend(made);
     drop(locals);
@@ -233,10 +234,12 @@ pub fn pull(
     let is_as_before = here.location() == Some(root.index)
         && here.sequence() == Some(record.sequence)
         && added.is_empty()
-        && records::are_here(target, chain, &older);
-    let counts = match terms.quick && is_as_before {
+        && records::are_installed(target, chain, &older);
+    let counts = match pull_options.quick && is_as_before {
         true => Counts::default(),
-        false => check_trees(&fetcher, &index, known.as_ref().filter(|_| terms.quick), &records, &added)?,
+        false => {
+            check_trees(&fetcher, &index, known.as_ref().filter(|_| pull_options.quick), &records, &added)?
+        }
     };
     for folder in ["packs", "index", "hints"] {
         if target.join(folder).is_dir() {
@@ -269,14 +272,14 @@ pub fn pull(
     })
 }
 
-/// What was found of a directory that holds a whole release.
+/// The result of checking a directory that holds a whole release.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Whole {
-    /// Until when it counts, in seconds since 1970.
+pub struct CheckedRelease {
+    /// The last second at which the release counts, since 1970.
     pub valid_until_s: u64,
     /// Blocks whose content was checked.
     pub blocks_verified: u64,
-    /// What people should be told.
+    /// Notices for people.
     pub notices: Vec<String>,
 }
 
@@ -288,14 +291,14 @@ pub fn check(
     options: &Options,
     folder: &Path,
     progress: &(dyn Fn(Progress) -> bool + Sync),
-) -> Result<Whole, PullError> {
+) -> Result<CheckedRelease, PullError> {
     let trust = Trust::open(&options.trust, options.id).map_err(OpenError::from)?;
     let mirrors: Vec<Arc<dyn Mirror>> = vec![Arc::new(Directory::new(folder))];
     let admitted = open::best(&trust, &mirrors, options)?;
     let root = &admitted.file;
     let all = Mirrors::new(mirrors);
     let older = records::older(&all, &admitted.chain, root.record.value.sequence, usize::MAX)
-        .map_err(|error| PullError::NotHad(error, folder.to_owned()))?;
+        .map_err(|error| PullError::Unavailable(error, folder.to_owned()))?;
     let steps =
         Steps { progress, bytes: AtomicU64::new(0), bytes_all: AtomicU64::new(0), blocks: AtomicU64::new(0) };
     let fetcher = Fetcher::new(&all, folder, &steps);
@@ -304,14 +307,14 @@ pub fn check(
     let counts =
         check_trees(&fetcher, &index, None, &records, &HashSet::new()).map_err(|error| match error {
             // It was looked for where it is damaged, and nowhere else.
-            PullError::NotHad(error, _) => PullError::Disk(PublishError::Damaged {
+            PullError::Unavailable(error, _) => PullError::Disk(PublishError::Damaged {
                 path: folder.join(error.file),
                 why: "its content is not what its name says".into(),
             }),
             other => other,
         })?;
     let warnings = admitted.accepted.warnings.iter().map(ToString::to_string);
-    Ok(Whole {
+    Ok(CheckedRelease {
         valid_until_s: admitted.accepted.valid_until_s,
         blocks_verified: counts.verified,
         notices: warnings.chain(admitted.notices.iter().cloned()).collect(),
@@ -346,7 +349,7 @@ fn fetch_index(fetcher: &Fetcher<'_>, root: &RootFile) -> Result<Index, PullErro
     if location.bytes > INDEX_BYTES_MAX {
         return Err(torn(format!("its index is said to have {} bytes", location.bytes)));
     }
-    let wanted = Wanted::new(layout::index(&location.digest), location);
+    let wanted = WantedFile::new(layout::index(&location.digest), location);
     if !wanted.is_there(target) || read_index(target, &location.digest).is_err() {
         fetcher.room_for(std::slice::from_ref(&wanted))?;
         fetcher.fetch(&wanted, &[], &[])?;
@@ -359,7 +362,7 @@ fn fetch_index(fetcher: &Fetcher<'_>, root: &RootFile) -> Result<Index, PullErro
     }
 }
 
-/// That the record of `file` is not whole at mirrors that have `newest`.
+/// The error that the release of `file` is not whole at mirrors that have `newest`.
 fn torn(target: &Path, newest: &RootFile, file: &RootFile, why: String) -> PullError {
     let sequence = file.record.value.sequence;
     let way_out = match sequence == newest.record.value.sequence {
@@ -372,26 +375,27 @@ fn torn(target: &Path, newest: &RootFile, file: &RootFile, why: String) -> PullE
 /// Fetches packs and hints that are not there. Returns the packs that were fetched, and the number of the others.
 fn fetch_packs(
     fetcher: &Fetcher<'_>,
-    terms: &Terms<'_>,
+    pull_options: &PullOptions<'_>,
     index: &Index,
     root: &RootFile,
     locals: &[Local],
 ) -> Result<(HashSet<Digest>, u64), PullError> {
     let names: BTreeMap<Digest, u64> = index.packs.iter().map(|pack| (pack.digest, pack.bytes)).collect();
     let packs = names.iter().map(|(digest, bytes)| {
-        Wanted::new(layout::pack(digest), Location { digest: *digest, bytes: *bytes })
+        WantedFile::new(layout::pack(digest), Location { digest: *digest, bytes: *bytes })
     });
-    let (there, missing): (Vec<Wanted>, Vec<Wanted>) = packs.partition(|pack| pack.is_there(terms.target));
+    let (there, missing): (Vec<WantedFile>, Vec<WantedFile>) =
+        packs.partition(|pack| pack.is_there(pull_options.target));
     let mut wanted = missing;
     let added: HashSet<Digest> = wanted.iter().map(|pack| pack.digest).collect();
-    let hints = root.hints.map(|hints| Wanted::new(layout::hints(&hints.digest), hints));
-    wanted.extend(hints.filter(|hints| match terms.quick {
-        true => !hints.is_there(terms.target),
-        false => !is_as_named(&terms.target.join(&hints.name), &hints.digest),
+    let hints = root.hints.map(|hints| WantedFile::new(layout::hints(&hints.digest), hints));
+    wanted.extend(hints.filter(|hints| match pull_options.quick {
+        true => !hints.is_there(pull_options.target),
+        false => !is_as_named(&pull_options.target.join(&hints.name), &hints.digest),
     }));
     fetcher.room_for(&wanted)?;
     let pieces = local::pieces(index, &added, locals);
-    fetcher.fetch_all(&wanted, &pieces, locals, terms.connections)?;
+    fetcher.fetch_all(&wanted, &pieces, locals, pull_options.connections)?;
     Ok((added, there.len() as u64))
 }
 
@@ -415,10 +419,11 @@ fn check_trees(
         .iter()
         .flat_map(|index| index.packs.iter().enumerate().map(|(number, pack)| (pack.digest, number as u32)))
         .collect();
-    let is_known = |place: &Place, address: &Digest| {
-        let pack = index.packs[place.pack as usize].digest;
+    let is_known = |location: &BlockLocation, address: &Digest| {
+        let pack = index.packs[location.pack as usize].digest;
         let (Some(known), Some(number)) = (known, packs_known.get(&pack)) else { return false };
-        !added.contains(&pack) && local::place(known, address) == Some(Place { pack: *number, ..*place })
+        !added.contains(&pack)
+            && local::location(known, address) == Some(BlockLocation { pack: *number, ..*location })
     };
     let mut by_key: BTreeMap<[u8; 32], Vec<&RootFile>> = BTreeMap::new();
     for file in records {
@@ -434,9 +439,9 @@ fn check_trees(
                     rest = after;
                     continue;
                 }
-                Err(Bad::Stopped(error)) => return Err(error),
-                Err(Bad::Missing(why)) => (None, why),
-                Err(Bad::Block { pack, why }) => (Some(index.packs[pack as usize]), why),
+                Err(CheckError::Stopped(error)) => return Err(error),
+                Err(CheckError::Missing(why)) => (None, why),
+                Err(CheckError::Block { pack, why }) => (Some(index.packs[pack as usize]), why),
             };
             let damaged = pack.filter(|pack| !added.contains(&pack.digest) && repaired.insert(pack.digest));
             match damaged {

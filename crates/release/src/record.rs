@@ -18,10 +18,10 @@ use holdfast_crypto::{Digest, DigestKey, Domain};
 /// Most bytes of a note.
 pub const NOTE_BYTES_MAX: usize = 256;
 
-/// What a release is.
+/// The signed description of a release.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Record {
-    /// Of which release.
+    /// The release.
     pub release: ReleaseId,
     /// Number of the key set that signs it.
     pub key_set: u64,
@@ -49,9 +49,9 @@ impl Signable for Record {
 /// A statement that a record is still the current one.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Freshness {
-    /// Of which release.
+    /// The release.
     pub release: ReleaseId,
-    /// Digest of the record.
+    /// The digest of the record that is renewed.
     pub record: Digest,
     /// When it was signed, in seconds since 1970.
     pub issued_s: u64,
@@ -67,7 +67,7 @@ impl Signable for Freshness {
 /// Where a file lies that is named by its digest. Not signed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Location {
-    /// Digest of its bytes.
+    /// The digest of the file's bytes.
     pub digest: Digest,
     /// How many bytes it has.
     pub bytes: u64,
@@ -80,9 +80,9 @@ pub struct RootFile {
     pub record: Signed<Record>,
     /// The last renewal of it.
     pub freshness: Option<Signed<Freshness>>,
-    /// Which block is where. A hint.
+    /// The index, which says where blocks are. A hint.
     pub index: Location,
-    /// Which blocks a path needs. A hint.
+    /// The hints file, which says which blocks a path needs. A hint.
     pub hints: Option<Location>,
 }
 
@@ -123,9 +123,9 @@ fn lasts(what: &str, issued_s: u64, expires_s: u64) -> Result<(), String> {
 /// From when to when a record counts by what was signed last.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Validity {
-    /// When that was signed.
+    /// When the renewal was signed, in seconds since 1970.
     pub from_s: u64,
-    /// The last second.
+    /// The last second at which it counts, since 1970.
     pub until_s: u64,
 }
 
@@ -144,35 +144,35 @@ impl Validity {
 /// Why a file is not the release's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotAuthentic {
-    /// It is another release's.
+    /// The record belongs to another release.
     #[error("the record is of the release {found}, not of {expected}")]
     WrongRelease {
-        /// What was asked for.
+        /// The release that was asked for.
         expected: ReleaseId,
-        /// What it is of.
+        /// The release that the record names.
         found: ReleaseId,
     },
-    /// It names a key set that is not known (yet).
+    /// The record names a key set that is not known (yet).
     #[error(
         "the record is signed by key set {found}, and only key sets up to {last} are known; the mirror may not have \
          all of `keys` yet"
     )]
     UnknownKeySet {
-        /// What it names.
+        /// The number of the key set that it names.
         found: u64,
-        /// The last one known.
+        /// The number of the last known key set.
         last: u64,
     },
     /// Signatures of the record or its renewal.
     #[error(transparent)]
     Signatures(#[from] SignatureError),
-    /// It carries a renewal, and the key set allows none.
+    /// The record carries a renewal, and the key set allows none.
     #[error("the record carries a renewal, and key set {0} allows none")]
     NoRenewals(u64),
     /// The renewal is of another record or release.
     #[error("the renewal is of another record: {found:?}, not {expected:?}")]
     OtherRecord {
-        /// The record's digest.
+        /// The digest of the record.
         expected: Digest,
         /// The digest in the renewal, or the other release's id.
         found: Digest,
@@ -180,11 +180,11 @@ pub enum NotAuthentic {
     /// The renewal lasts longer than the key set allows.
     #[error("the renewal ends at {}, and key set {key_set} allows {} at most", moment(*found_s), moment(*allowed_s))]
     TermTooLong {
-        /// Which key set.
+        /// The number of the key set.
         key_set: u64,
-        /// When it ends.
+        /// When the renewal ends, in seconds since 1970.
         found_s: u64,
-        /// When it may end.
+        /// When it may end at the latest, in seconds since 1970.
         allowed_s: u64,
     },
 }
@@ -203,7 +203,7 @@ impl Authentic<'_> {
         &self.file.record.value
     }
 
-    /// From when to when it counts, renewal included.
+    /// From when to when the record counts, renewal included.
     pub fn validity(&self) -> Validity {
         self.validity
     }

@@ -4,7 +4,7 @@
 //! them; a record that is kept before `root`; nothing newer is ever replaced by something older, also when a timer
 //! renews while somebody publishes.
 
-use crate::draft::Finished;
+use crate::draft::FinishedDraft;
 use crate::files;
 use crate::form::{self, Kind, Malformed};
 use crate::keys::{KeyChain, KeysError, ReleaseId, SETS_MAX, SignedKeySet};
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 /// Mode of files that everybody may read.
 const PUBLIC: u32 = 0o644;
 
-/// See the module.
+/// The directory that a publisher signs in and mirrors copy: keys, records and `root`.
 #[derive(Clone, Debug)]
 pub struct ReleaseDir {
     path: PathBuf,
@@ -72,15 +72,15 @@ pub enum ReleaseDirError {
     Newer {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason, in words.
         why: String,
     },
-    /// The disk.
+    /// Reading or writing a file failed.
     #[error("{}: {error}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What happened.
+        /// What the system reports.
         error: io::Error,
     },
 }
@@ -91,12 +91,12 @@ impl ReleaseDir {
         ReleaseDir { path: path.to_owned() }
     }
 
-    /// Where a file of the layout lies.
+    /// The path of a file of the layout.
     pub fn file(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 
-    /// Its key sets, all of them, checked; their id is the release's.
+    /// All key sets, checked; their id is the release's.
     ///
     /// # Errors
     /// [`ReleaseDirError`].
@@ -116,7 +116,7 @@ impl ReleaseDir {
         Ok(chain)
     }
 
-    /// Its record, checked but for time; `None` before the first is published.
+    /// The record, checked but for time; `None` before the first is published.
     ///
     /// # Errors
     /// [`ReleaseDirError`].
@@ -141,7 +141,7 @@ impl ReleaseDir {
     ///
     /// # Errors
     /// [`ReleaseDirError`]: something newer is there, or the disk failed. What was there is whole in any case.
-    pub fn install(&self, finished: &Finished) -> Result<(), ReleaseDirError> {
+    pub fn install(&self, finished: &FinishedDraft) -> Result<(), ReleaseDirError> {
         let _lock = self.lock()?;
         let first = finished.keys_are_new && finished.chain.sets().len() == 1;
         let known = match first {

@@ -14,14 +14,14 @@ use holdfast_crypto::Domain;
 /// Most bytes of a reason.
 pub const REASON_BYTES_MAX: usize = 1024;
 
-/// That a release is over.
+/// The statement that a release is revoked.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Statement {
-    /// Which release.
+    /// The release that is revoked.
     pub release: ReleaseId,
     /// Why, for people: at most [`REASON_BYTES_MAX`] bytes, no control characters but line ends.
     pub reason: String,
-    /// The release that takes its place. People are told; nobody is led there unasked.
+    /// The release that takes its place: shown to people, never followed by itself.
     pub successor: Option<ReleaseId>,
 }
 
@@ -75,11 +75,11 @@ impl Kind for Revocation {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Revoked {
-    /// Which.
+    /// The release that is revoked.
     pub release: ReleaseId,
-    /// Why.
+    /// The reason that its keys' owners give.
     pub reason: String,
-    /// What takes its place.
+    /// The release to use instead.
     pub successor: Option<ReleaseId>,
 }
 
@@ -100,18 +100,18 @@ impl std::fmt::Display for Revoked {
 /// Why a certificate is not honoured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RevocationError {
-    /// Not a certificate at all.
+    /// The bytes are not a certificate.
     #[error(transparent)]
     Malformed(#[from] Malformed),
-    /// Its key sets are not the release's.
+    /// The certificate's key sets are not the release's.
     #[error(transparent)]
     Keys(#[from] KeysError),
-    /// It is of another release.
+    /// The certificate is of another release.
     #[error("the certificate revokes the release {found}, not {expected}")]
     WrongRelease {
-        /// What was asked for.
+        /// The release that was asked for.
         expected: ReleaseId,
-        /// What it revokes.
+        /// The release that the certificate revokes.
         found: ReleaseId,
     },
     /// Too few signatures, or false ones.

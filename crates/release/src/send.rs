@@ -8,11 +8,11 @@
 //! something older; nothing is removed that the directory has, that has not been unneeded for a while, or that is no file
 //! of a release.
 
+mod contents;
 mod patient;
-mod standing;
 mod unneeded;
 
-pub use standing::{First, Standing};
+pub use contents::{BucketContents, FirstKeySet};
 
 use crate::form::{self, Kind};
 use crate::keys::{KeyChain, ReleaseId};
@@ -30,15 +30,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// What files are that are named by their digest: the same for ever.
+/// Headers of files that are named by their digest, which never change.
 const FOR_EVER: [(&str, &str); 2] =
     [("cache-control", "public, max-age=31536000, immutable"), ("content-type", "application/octet-stream")];
-/// What files are that are replaced.
+/// Headers of files that are replaced.
 const FOR_SECONDS: [(&str, &str); 2] =
     [("cache-control", "public, max-age=10"), ("content-type", "application/octet-stream")];
 
-/// What is to be sent.
-pub struct Terms<'a> {
+/// What is sent, and from where.
+pub struct SendOptions<'a> {
     /// The directory with the release. Nobody may change it meanwhile.
     pub folder: &'a Path,
     /// File of this machine in which it is remembered what nobody needs any more, and since when.
@@ -47,22 +47,22 @@ pub struct Terms<'a> {
     pub window_s: u64,
     /// Now, in seconds since 1970.
     pub now_s: u64,
-    /// What is believed of the bucket.
-    pub belief: Belief,
+    /// How far the bucket's listing is trusted.
+    pub belief: BucketTrust,
     /// How many files are sent at once.
     pub connections: usize,
 }
 
-/// What is believed of what the bucket says to have.
+/// How far a bucket's listing is trusted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Belief {
+pub enum BucketTrust {
     /// Names and lengths, as it lists them.
     Listing,
-    /// Nothing: every file is read, and what is not as it should be is sent anew.
+    /// The listing is not trusted: every file is read, and a damaged one is sent again.
     Content,
 }
 
-/// How far it has come.
+/// The progress of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Progress {
     /// Bytes that are sent, and in all.
@@ -71,14 +71,14 @@ pub struct Progress {
     pub is_away: bool,
 }
 
-/// What was done, for people.
+/// The report of a transfer, for people.
 #[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize)]
 pub struct Report {
     /// Number of the release that is there now.
     pub sequence: u64,
     /// Files that were sent.
     pub files_sent: u64,
-    /// Their bytes.
+    /// The bytes of those files.
     pub bytes_sent: u64,
     /// Files that were there.
     pub files_there: u64,
@@ -90,37 +90,37 @@ pub struct Report {
     pub files_unneeded: u64,
     /// Requests to the bucket.
     pub requests: u64,
-    /// What people should be told.
+    /// Notes for people.
     pub notes: Vec<String>,
 }
 
 /// Why the bucket has the release that it had.
 #[derive(Debug, thiserror::Error)]
 pub enum SendError {
-    /// It refuses, or fails.
+    /// The bucket refuses or fails.
     #[error(transparent)]
     Bucket(BucketError),
-    /// Nobody answers, or it is overloaded.
+    /// The bucket does not answer, or is overloaded.
     #[error("{bucket} cannot be reached: {why}")]
     Away {
-        /// Which.
+        /// The bucket.
         bucket: String,
         /// What is wrong.
         why: String,
     },
-    /// This machine's disk.
+    /// Reading the release directory failed.
     #[error(transparent)]
     Disk(#[from] PublishError),
     /// The directory is none of a release.
     #[error(transparent)]
     Directory(#[from] ReleaseDirError),
-    /// Nothing was published there yet.
+    /// Nothing was published in the directory yet.
     #[error("{}: no release is in force there, so there is nothing to send", .0.display())]
     Nothing(PathBuf),
     /// The bucket holds something else.
     #[error("{bucket}: {why}; name a prefix with nothing below it, or one with this release")]
     Foreign {
-        /// Which.
+        /// The bucket.
         bucket: String,
         /// What is there.
         why: String,
@@ -128,12 +128,12 @@ pub enum SendError {
     /// The bucket has more than the directory.
     #[error("{bucket}: {why}; it is left as it is")]
     Behind {
-        /// Which.
+        /// The bucket.
         bucket: String,
         /// What is there.
         why: String,
     },
-    /// Somebody wants to stop.
+    /// The caller asked to stop.
     #[error("stopped; readers see the release that was there, and what was sent is not sent again")]
     Stopped,
 }
@@ -148,50 +148,50 @@ impl From<BucketError> for SendError {
 }
 
 /// A file named by its digest.
-struct Named {
+struct NamedFile {
     name: String,
     digest: Digest,
     bytes: u64,
 }
 
-/// A directory's release.
-struct Own {
+/// The release of the directory that is sent.
+struct LocalRelease {
     chain: KeyChain,
     root: RootFile,
-    named: Vec<Named>,
+    named: Vec<NamedFile>,
     /// Records by number, as they lie there.
     records: BTreeMap<u64, Vec<u8>>,
     revoked: Option<Vec<u8>>,
 }
 
-/// Makes the bucket what the directory is. `progress` is told before each request, from several threads, and says whether
+/// Makes the bucket what the directory is. `progress` is called before each request, from several threads, and says whether
 /// to go on.
 ///
 /// # Errors
 /// [`SendError`]. Readers see the release that was there.
 pub fn send(
     bucket: &S3,
-    terms: &Terms<'_>,
+    options: &SendOptions<'_>,
     progress: &(dyn Fn(Progress) -> bool + Sync),
 ) -> Result<Report, SendError> {
-    let own = Own::read(terms.folder)?;
+    let own = LocalRelease::read(options.folder)?;
     let steps = Steps::new(progress, own.named.iter().map(|file| file.bytes).sum());
-    let there = steps.ask(|| Standing::look(bucket))?;
-    let known = there.known(bucket, &own.chain)?;
-    let root = not_older(bucket, terms.folder, &own.root, known.as_ref())?;
+    let contents = steps.ask(|| BucketContents::look(bucket))?;
+    let known = contents.known(bucket, &own.chain)?;
+    let root = not_older(bucket, options.folder, &own.root, known.as_ref())?;
     let mut report = Report { sequence: root.record.value.sequence, ..Report::default() };
 
-    let expected = known.as_ref().map(|known| needed(terms.folder, known)).unwrap_or_default();
-    let lacking = lacking(bucket, terms, &own, &there, &steps)?;
+    let expected = known.as_ref().map(|known| needed(options.folder, known)).unwrap_or_default();
+    let lacking = lacking(bucket, options, &own, &contents, &steps)?;
     report.mended =
         lacking.iter().map(|file| &file.name).filter(|name| expected.contains(*name)).cloned().collect();
     report.files_there = (own.named.len() - lacking.len()) as u64;
-    several(terms.connections, &lacking, &|file| send_named(bucket, terms.folder, file, &steps))?;
+    several(options.connections, &lacking, &|file| send_named(bucket, options.folder, file, &steps))?;
     report.files_sent = lacking.len() as u64;
     report.bytes_sent = lacking.iter().map(|file| file.bytes).sum();
 
     let mut put = |name: &str, bytes: &[u8]| -> Result<(), SendError> {
-        if there.names.contains_key(name) && steps.ask(|| found(bucket, name))?.as_deref() == Some(bytes) {
+        if contents.names.contains_key(name) && steps.ask(|| found(bucket, name))?.as_deref() == Some(bytes) {
             report.files_there += 1;
             return Ok(());
         }
@@ -212,14 +212,14 @@ pub fn send(
     }
     let bytes = form::write(&root);
     put(&layout::record(newest), &bytes)?;
-    if steps.ask(|| found(bucket, layout::ROOT))? != there.root {
+    if steps.ask(|| found(bucket, layout::ROOT))? != contents.root {
         let why = "somebody else has published there meanwhile".to_owned();
         return Err(SendError::Behind { bucket: bucket.describe(), why });
     }
     put(layout::ROOT, &bytes)?;
 
     // The release is in force; what is not removed now is removed the next time.
-    if let Err(error) = remove(bucket, terms, &own, &there, &steps, &mut report) {
+    if let Err(error) = remove(bucket, options, &own, &contents, &steps, &mut report) {
         report.notes.push(format!("files that nobody needs any more are still there: {error}"));
     }
     let counts = bucket.counts();
@@ -227,8 +227,8 @@ pub fn send(
     Ok(report)
 }
 
-impl Own {
-    fn read(folder: &Path) -> Result<Own, SendError> {
+impl LocalRelease {
+    fn read(folder: &Path) -> Result<LocalRelease, SendError> {
         let dir = ReleaseDir::new(folder);
         let chain = dir.chain()?;
         let root = dir.root(&chain)?.ok_or_else(|| SendError::Nothing(folder.to_owned()))?;
@@ -241,7 +241,7 @@ impl Own {
                     let path = folder.join(kind).join(&name);
                     let bytes =
                         fs::metadata(&path).map_err(|error| PublishError::local(&path, &error))?.len();
-                    named.push(Named { name: format!("{kind}/{name}"), digest, bytes });
+                    named.push(NamedFile { name: format!("{kind}/{name}"), digest, bytes });
                 }
             }
         }
@@ -251,7 +251,7 @@ impl Own {
                 records.insert(sequence, read(&folder.join("records").join(name))?);
             }
         }
-        Ok(Own { chain, root, named, records, revoked })
+        Ok(LocalRelease { chain, root, named, records, revoked })
     }
 
     /// All files that are there, but for keys and the like, which always stay.
@@ -292,17 +292,17 @@ fn not_older(
     known: Option<&RootFile>,
 ) -> Result<RootFile, SendError> {
     let Some(known) = known else { return Ok(own.clone()) };
-    let (there, new) = (&known.record.value, &own.record.value);
+    let (present, new) = (&known.record.value, &own.record.value);
     let behind = |why: String| Err(SendError::Behind { bucket: bucket.describe(), why });
-    if there.sequence > new.sequence {
+    if present.sequence > new.sequence {
         let folder = folder.display();
-        return behind(format!("release {} is there, and {folder} has {}", there.sequence, new.sequence));
+        return behind(format!("release {} is there, and {folder} has {}", present.sequence, new.sequence));
     }
-    if there.sequence == new.sequence && there != new {
-        return behind(format!("another release {} is there", there.sequence));
+    if present.sequence == new.sequence && present != new {
+        return behind(format!("another release {} is there", present.sequence));
     }
     let end = |file: &RootFile| file.freshness.as_ref().map_or(0, |renewal| renewal.value.expires_s);
-    match there == new && end(known) > end(own) {
+    match present == new && end(known) > end(own) {
         true => Ok(RootFile { freshness: known.freshness.clone(), ..own.clone() }),
         false => Ok(own.clone()),
     }
@@ -317,22 +317,22 @@ fn needed(folder: &Path, root: &RootFile) -> BTreeSet<String> {
     packs.chain(hints).chain([layout::index(&root.index.digest)]).collect()
 }
 
-/// What the bucket does not have as it should be.
+/// The files to send: those that the bucket lacks or has in another length, or damaged if its content is checked.
 fn lacking<'a>(
     bucket: &S3,
-    terms: &Terms<'_>,
-    own: &'a Own,
-    there: &Standing,
+    options: &SendOptions<'_>,
+    own: &'a LocalRelease,
+    contents: &BucketContents,
     steps: &Steps<'_>,
-) -> Result<Vec<&'a Named>, SendError> {
-    let is_listed = |file: &&Named| there.names.get(&file.name) == Some(&file.bytes);
+) -> Result<Vec<&'a NamedFile>, SendError> {
+    let is_listed = |file: &&NamedFile| contents.names.get(&file.name) == Some(&file.bytes);
     let (listed, mut lacking): (Vec<_>, Vec<_>) = own.named.iter().partition(is_listed);
-    let is_good = |file: &Named, bytes: &[u8]| digest_of(bytes) == file.digest;
+    let is_good = |file: &NamedFile, bytes: &[u8]| digest_of(bytes) == file.digest;
     let altered = Mutex::new(Vec::new());
-    several(terms.connections, &listed, &|file| {
-        let is_there = match terms.belief {
-            Belief::Listing => true,
-            Belief::Content => {
+    several(options.connections, &listed, &|file| {
+        let is_there = match options.belief {
+            BucketTrust::Listing => true,
+            BucketTrust::Content => {
                 steps.ask(|| found(bucket, &file.name))?.is_some_and(|bytes| is_good(file, &bytes))
             }
         };
@@ -351,7 +351,7 @@ fn digest_of(bytes: &[u8]) -> Digest {
     DigestKey::WELL_KNOWN.digest(Domain::ReleaseFile, bytes)
 }
 
-fn send_named(bucket: &S3, folder: &Path, file: &Named, steps: &Steps<'_>) -> Result<(), SendError> {
+fn send_named(bucket: &S3, folder: &Path, file: &NamedFile, steps: &Steps<'_>) -> Result<(), SendError> {
     let path = folder.join(&file.name);
     let bytes = read(&path)?;
     if digest_of(&bytes) != file.digest {
@@ -391,26 +391,26 @@ fn several<T: Sync>(
 /// nobody has needed them for a while.
 fn remove(
     bucket: &S3,
-    terms: &Terms<'_>,
-    own: &Own,
-    there: &Standing,
+    options: &SendOptions<'_>,
+    own: &LocalRelease,
+    contents: &BucketContents,
     steps: &Steps<'_>,
     report: &mut Report,
 ) -> Result<(), SendError> {
     let is_file =
         |name: &&String| ["packs/", "index/", "hints/", "records/"].iter().any(|kind| name.starts_with(kind));
     let stays = own.names();
-    let gone = there.names.keys().filter(is_file).filter(|name| !stays.contains(*name));
+    let gone = contents.names.keys().filter(is_file).filter(|name| !stays.contains(*name));
     let (records, files): (Vec<&String>, Vec<&String>) = gone.partition(|name| name.starts_with("records/"));
     for name in records {
         steps.ask(|| bucket.delete(name))?;
         report.files_removed += 1;
     }
-    let mut memory = unneeded::Memory::read(terms.memory);
-    memory.note(files.iter().map(|name| name.as_str()), terms.now_s);
-    memory.write(terms.memory)?;
+    let mut memory = unneeded::Memory::read(options.memory);
+    memory.note(files.iter().map(|name| name.as_str()), options.now_s);
+    memory.write(options.memory)?;
     for name in files {
-        if memory.is_over(name, terms.now_s, terms.window_s) {
+        if memory.is_over(name, options.now_s, options.window_s) {
             steps.ask(|| bucket.delete(name))?;
             memory.forget(name);
             report.files_removed += 1;
@@ -418,7 +418,7 @@ fn remove(
             report.files_unneeded += 1;
         }
     }
-    memory.write(terms.memory).map_err(SendError::from)
+    memory.write(options.memory).map_err(SendError::from)
 }
 
 /// A signed file that is well formed.

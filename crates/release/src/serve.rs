@@ -23,9 +23,9 @@ mod part;
 pub(crate) mod range;
 
 use crate::origin::Origin;
-use answer::{Answerer, Site};
+use answer::{RequestHandler, ServeState};
 use connection::{Activity, Stream, Watch};
-use files::{Files, Trouble, Wait};
+use files::{Files, ReadError, Wait};
 use hyper::server::conn::http1;
 use rustix::process::{Resource, getrlimit};
 use std::future::{Future, poll_fn};
@@ -45,7 +45,7 @@ pub(crate) const HEAD_BYTES_MAX: usize = 16 << 10;
 const DISK_THREADS_MAX: usize = 16;
 /// Requests to the origin at once: fewer than threads that wait for the disk.
 const ORIGIN_REQUESTS_MAX: usize = 8;
-/// How long answers under way may take when the server is told to stop.
+/// How long replies under way may take when the server is stopped.
 pub(crate) const STOPPING_MAX: Duration = Duration::from_secs(10);
 /// Connections that the system keeps waiting until they are let in.
 const BACKLOG: i32 = 4096;
@@ -54,20 +54,20 @@ const FILES_BESIDES: usize = 1024;
 /// How long nobody is let in when the system has no more files or memory for connections.
 pub(crate) const SHORTAGE: Duration = Duration::from_millis(100);
 
-/// What to serve, and within what bounds.
+/// The directory and limits of a server.
 #[derive(Clone)]
 pub struct ServeConfig {
     /// The directory of the release.
     pub directory: PathBuf,
-    /// Where to listen.
+    /// The address where to listen.
     pub listen: SocketAddr,
-    /// How many threads answer.
+    /// The number of threads that serve connections.
     pub threads: usize,
     /// How many connections there may be at once. Others wait.
     pub connections_max: usize,
     /// Seconds after which a connection without requests is closed (at most twice as many).
     pub idle_s: u64,
-    /// How long answers under way may take when the server is told to stop.
+    /// How long replies under way may take when the server is stopped.
     pub stopping_max: Duration,
     /// How much memory is used for small files and blocks, half of it for each.
     pub cache_bytes_max: u64,
@@ -99,7 +99,7 @@ pub enum ServeError {
     Directory {
         /// The directory.
         directory: PathBuf,
-        /// Why.
+        /// What the system reports.
         error: io::Error,
     },
     /// There is no `root` in it.
@@ -113,7 +113,7 @@ pub enum ServeError {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// What the system reports.
         error: io::Error,
     },
     /// The system refuses threads or sockets.
@@ -123,7 +123,7 @@ pub enum ServeError {
 
 /// A server that listens already.
 pub struct Server {
-    site: Arc<Site>,
+    site: Arc<ServeState>,
     listener: TcpListener,
     local_address: SocketAddr,
     config: ServeConfig,
@@ -142,8 +142,8 @@ impl Server {
         match files.get(crate::layout::ROOT, Wait::Yes) {
             Ok(Some(_)) => {}
             Ok(None) => return Err(ServeError::NoRelease { directory }),
-            Err(Trouble::Failed(error)) => return Err(failed(error)),
-            Err(Trouble::WouldWait) => return Err(failed(io::ErrorKind::WouldBlock.into())),
+            Err(ReadError::Failed(error)) => return Err(failed(error)),
+            Err(ReadError::WouldWait) => return Err(failed(io::ErrorKind::WouldBlock.into())),
         }
         let address = config.listen;
         let cannot_listen = |error| ServeError::Listen { address, error };
@@ -156,7 +156,7 @@ impl Server {
         listener.set_nonblocking(true).map_err(cannot_listen)?;
         let local_address = listener.local_addr().map_err(cannot_listen)?;
         let connections_max = possible(config.connections_max);
-        let site = Arc::new(Site {
+        let site = Arc::new(ServeState {
             files,
             objects: objects::Objects::new(memory),
             connections: Arc::new(Semaphore::new(connections_max)),
@@ -167,7 +167,7 @@ impl Server {
         Ok(Server { site, listener, local_address, config })
     }
 
-    /// Where it listens.
+    /// The address where it listens.
     pub fn local_address(&self) -> SocketAddr {
         self.local_address
     }
@@ -224,16 +224,16 @@ pub(crate) fn possible(connections_max: usize) -> usize {
     connections_max.clamp(1, room.max(1))
 }
 
-/// One thread's share.
+/// One thread, with its listener.
 struct Worker {
     listener: TcpListener,
     shared: Shared,
     stopping_max: Duration,
 }
 
-/// What its connections need.
+/// What all connections share.
 struct Shared {
-    site: Arc<Site>,
+    site: Arc<ServeState>,
     http: http1::Builder,
     idle_s: u64,
     stopping: watch::Receiver<bool>,
@@ -290,7 +290,7 @@ impl Shared {
         alive: tokio::sync::mpsc::Sender<()>,
     ) -> impl Future<Output = ()> + Send + 'static {
         let activity = Arc::new(Activity::default());
-        let answerer = Answerer::new(self.site.clone(), peer, activity.clone());
+        let answerer = RequestHandler::new(self.site.clone(), peer, activity.clone());
         let connection = self.http.serve_connection(Stream::new(stream, activity.clone()), answerer);
         let mut stopping = self.stopping.clone();
         let idle_s = self.idle_s;
@@ -298,7 +298,7 @@ impl Shared {
             let mut connection = pin!(connection);
             let mut look = pin!(tokio::time::sleep(Duration::from_secs(idle_s)));
             let mut stop = pin!(stopping.wait_for(|stop| *stop));
-            let mut told = false;
+            let mut is_told = false;
             let mut watch = Watch::default();
             poll_fn(|cx| {
                 if let Poll::Ready(result) = connection.as_mut().poll(cx) {
@@ -307,8 +307,8 @@ impl Shared {
                     }
                     return Poll::Ready(());
                 }
-                if !told && stop.as_mut().poll(cx).is_ready() {
-                    told = true;
+                if !is_told && stop.as_mut().poll(cx).is_ready() {
+                    is_told = true;
                     connection.as_mut().graceful_shutdown();
                     cx.waker().wake_by_ref();
                 }

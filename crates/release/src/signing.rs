@@ -18,10 +18,10 @@ pub const KEYS_MAX: usize = 16;
 pub trait Signable: BorshSerialize {
     /// Sets its signatures apart from all others.
     const DOMAIN: Domain;
-    /// What it is called in messages.
+    /// The name of the kind in messages.
     const WHAT: &'static str;
 
-    /// What signatures cover: the format, then the value.
+    /// The bytes that signatures cover: the format, then the value.
     fn signed_bytes(&self) -> Vec<u8> {
         let mut bytes = vec![FORMAT];
         bytes.extend(encode(self));
@@ -37,7 +37,7 @@ pub trait Signable: BorshSerialize {
 /// Keys, and how many of them must sign.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Role {
-    /// Who may sign: 1 to [`KEYS_MAX`] keys.
+    /// The keys that may sign: 1 to [`KEYS_MAX`].
     pub keys: BTreeSet<PublicKey>,
     /// How many must, at least 1.
     pub threshold: u16,
@@ -71,9 +71,9 @@ pub enum SignatureError {
     /// A key signed that may not.
     #[error("the {what} is signed by a key that may not sign it: {}", keyfile::fingerprint(signer))]
     Stranger {
-        /// What is signed.
+        /// The kind of value that is signed.
         what: &'static str,
-        /// Whose signature it claims to be.
+        /// The key that is said to have signed.
         signer: PublicKey,
     },
     /// A signature is false: the value or the signature was altered, or forged.
@@ -82,9 +82,9 @@ pub enum SignatureError {
         keyfile::fingerprint(signer)
     )]
     False {
-        /// What is signed.
+        /// The kind of value that is signed.
         what: &'static str,
-        /// Whose signature it claims to be.
+        /// The key that is said to have signed.
         signer: PublicKey,
     },
     /// Too few signatures.
@@ -93,13 +93,13 @@ pub enum SignatureError {
         signed_by.len(), named(signed_by)
     )]
     TooFew {
-        /// What is signed.
+        /// The kind of value that is signed.
         what: &'static str,
-        /// Whose signatures are needed.
+        /// The name of the set of keys whose signatures are needed.
         whose: String,
-        /// How many are needed.
+        /// The number of signatures that are needed.
         needed: u16,
-        /// Who has signed.
+        /// The keys that have signed.
         signed_by: Vec<PublicKey>,
     },
 }
@@ -115,7 +115,7 @@ fn named(keys: &[PublicKey]) -> String {
 /// A value with signatures that nobody has checked.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Signed<T> {
-    /// The value.
+    /// The signed value.
     pub value: T,
     /// Signatures by key.
     pub signatures: BTreeMap<PublicKey, Signature>,

@@ -7,14 +7,14 @@ use std::sync::Arc;
 /// Longest chain of symbolic links that is followed.
 const LINKS_MAX: usize = 40;
 
-/// A tree.
+/// The tree of a release, read from verified blocks.
 #[derive(Clone)]
 pub struct Tree {
     source: Arc<dyn BlockSource + Send + Sync>,
     root: Reference,
 }
 
-/// Something in a tree.
+/// A file or directory in a tree.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Node {
     /// Its attributes and content.
@@ -23,10 +23,10 @@ pub struct Node {
     pub link: Option<u64>,
 }
 
-/// Where a path leads.
+/// What a path leads to.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Found {
-    /// To something.
+pub enum PathLookup {
+    /// The path leads to a file or directory.
     Node(Node),
     /// To nothing: the directory that should have the name provably has not, or is none.
     Nothing,
@@ -45,7 +45,7 @@ impl Tree {
         self.root
     }
 
-    /// Its blocks.
+    /// The source of the tree's blocks.
     pub fn source(&self) -> &Arc<dyn BlockSource + Send + Sync> {
         &self.source
     }
@@ -105,7 +105,7 @@ impl Tree {
     ///
     /// # Errors
     /// [`ContentError`]; a circle of links is [`Misuse`].
-    pub fn resolve(&self, path: &[u8], follow: bool) -> Result<Found, ContentError> {
+    pub fn resolve(&self, path: &[u8], follow: bool) -> Result<PathLookup, ContentError> {
         let mut rest: Vec<Vec<u8>> = components(path);
         rest.reverse();
         let mut way = vec![self.root()?];
@@ -114,15 +114,15 @@ impl Tree {
             if name == b".." {
                 way.pop();
                 if way.is_empty() {
-                    return Ok(Found::Outside);
+                    return Ok(PathLookup::Outside);
                 }
                 continue;
             }
             let here = way.last().expect("the root is never left");
             if here.inode.kind != InodeKind::Directory {
-                return Ok(Found::Nothing);
+                return Ok(PathLookup::Nothing);
             }
-            let Some(found) = self.child(here, &name)? else { return Ok(Found::Nothing) };
+            let Some(found) = self.child(here, &name)? else { return Ok(PathLookup::Nothing) };
             match &found.inode.content {
                 Content::Target(target) if follow || !rest.is_empty() => {
                     links += 1;
@@ -130,14 +130,14 @@ impl Tree {
                         return Err(Misuse::Rule("too many symbolic links in a row".into()).into());
                     }
                     if target.starts_with(b"/") {
-                        return Ok(Found::Outside);
+                        return Ok(PathLookup::Outside);
                     }
                     rest.extend(components(target).into_iter().rev());
                 }
                 _ => way.push(found),
             }
         }
-        Ok(Found::Node(way.pop().expect("the root is never left")))
+        Ok(PathLookup::Node(way.pop().expect("the root is never left")))
     }
 }
 

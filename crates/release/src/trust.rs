@@ -16,7 +16,7 @@
 //!
 //! Attack answered: a mirror that shows a client less than it, or another mirror, has shown it before.
 
-use crate::accept::{Accepted, Refusal, Seen, Stale, Warning, accept};
+use crate::accept::{Accepted, ExpiredPolicy, HighestRecord, Refusal, Warning, accept};
 use crate::files;
 use crate::form::{self, Kind};
 use crate::keys::{KeyChain, KeysError, ReleaseId, SETS_MAX, SignedKeySet};
@@ -38,13 +38,13 @@ const EVIDENCE_MAX: usize = 100;
 const DIGEST_BYTES: usize = 32;
 
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-struct State {
+struct TrustState {
     release: ReleaseId,
     sets: Vec<SignedKeySet>,
-    seen: Option<Seen>,
+    seen: Option<HighestRecord>,
 }
 
-impl Kind for State {
+impl Kind for TrustState {
     const MAGIC: &'static [u8; 7] = b"HF-seen";
     const WHAT: &'static str = "memory of a release";
     const BYTES_MAX: u64 = SETS_MAX * SignedKeySet::BYTES_MAX + 8 * 1024;
@@ -60,7 +60,7 @@ pub enum TrustError {
     /// The record does not count.
     #[error("{refusal}{}", kept(evidence))]
     Refused {
-        /// Why.
+        /// The reason.
         refusal: Refusal,
         /// Where proof of it is kept for others, if it proves something.
         evidence: Option<PathBuf>,
@@ -68,15 +68,15 @@ pub enum TrustError {
     /// The key sets are refused.
     #[error("{error}{}", kept(evidence))]
     Keys {
-        /// Why.
+        /// The reason.
         error: KeysError,
         /// Where proof of it is kept for others, if it proves something.
         evidence: Option<PathBuf>,
     },
-    /// The release is over.
+    /// The release was revoked.
     #[error("{0}")]
     Revoked(Revoked),
-    /// What was remembered is damaged.
+    /// The file that this machine remembers the release by is damaged.
     #[error(
         "{}: what this machine remembers of the release is damaged: {why}. Restore the file from a backup; or remove \
          it, if you accept that {price}",
@@ -85,17 +85,17 @@ pub enum TrustError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// What is wrong with the file.
         why: String,
-        /// What removing it means.
+        /// What is lost if the file is removed.
         price: &'static str,
     },
-    /// The disk.
+    /// Reading or writing a file failed.
     #[error("{}: {error}", path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What happened.
+        /// What the system reports.
         error: io::Error,
     },
 }
@@ -115,7 +115,7 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> TrustError {
 /// The record that was in force at some time, as far as this machine has seen.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct InForce {
+pub struct RecordInForce {
     /// The file as it was accepted. Its record is the release's.
     pub file: RootFile,
     /// From when to when its last renewal counted. The time asked for may be after it.
@@ -147,7 +147,7 @@ impl Trust {
         self.id
     }
 
-    /// The folder.
+    /// The directory where it is remembered.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -165,7 +165,7 @@ impl Trust {
     ///
     /// # Errors
     /// [`TrustError::Damaged`], [`TrustError::Io`].
-    pub fn seen(&self) -> Result<Option<Seen>, TrustError> {
+    pub fn seen(&self) -> Result<Option<HighestRecord>, TrustError> {
         let _lock = self.lock()?;
         Ok(self.load()?.and_then(|(_, seen)| seen))
     }
@@ -193,7 +193,7 @@ impl Trust {
         chain: &KeyChain,
         file: &RootFile,
         now_s: u64,
-        stale: Stale,
+        stale: ExpiredPolicy,
     ) -> Result<Accepted, TrustError> {
         let _lock = self.lock()?;
         if let Some(revoked) = self.load_revoked()? {
@@ -231,7 +231,7 @@ impl Trust {
     ///
     /// # Errors
     /// [`TrustError::Damaged`], [`TrustError::Io`].
-    pub fn as_of(&self, time_s: u64) -> Result<Option<InForce>, TrustError> {
+    pub fn as_of(&self, time_s: u64) -> Result<Option<RecordInForce>, TrustError> {
         self.latest(|record| record.issued_s <= time_s)
     }
 
@@ -239,7 +239,7 @@ impl Trust {
     ///
     /// # Errors
     /// [`TrustError::Damaged`], [`TrustError::Io`].
-    pub fn latest(&self, is_meant: impl Fn(&Record) -> bool) -> Result<Option<InForce>, TrustError> {
+    pub fn latest(&self, is_meant: impl Fn(&Record) -> bool) -> Result<Option<RecordInForce>, TrustError> {
         let _lock = self.lock()?;
         let Some((chain, _)) = self.load()? else { return Ok(None) };
         let mut archived = self.archived()?;
@@ -254,7 +254,7 @@ impl Trust {
             let validity =
                 authenticate(&chain, &file).map_err(|error| damaged(error.to_string()))?.validity();
             if is_meant(&file.record.value) {
-                return Ok(Some(InForce { file, validity }));
+                return Ok(Some(RecordInForce { file, validity }));
             }
         }
         Ok(None)
@@ -410,7 +410,7 @@ impl Trust {
     }
 
     /// What is remembered, with these key sets taken in; and whether they were more than what was known.
-    fn load_with(&self, chain: &KeyChain) -> Result<(KeyChain, Option<Seen>, bool), TrustError> {
+    fn load_with(&self, chain: &KeyChain) -> Result<(KeyChain, Option<HighestRecord>, bool), TrustError> {
         let Some((mut known, seen)) = self.load()? else { return Ok((chain.clone(), None, true)) };
         let before = known.sets().len();
         known.merge(chain).map_err(|error| TrustError::Keys { error, evidence: None })?;
@@ -418,9 +418,9 @@ impl Trust {
         Ok((known, seen, more))
     }
 
-    fn load(&self) -> Result<Option<(KeyChain, Option<Seen>)>, TrustError> {
+    fn load(&self) -> Result<Option<(KeyChain, Option<HighestRecord>)>, TrustError> {
         let path = self.directory.join("state");
-        let bytes_max = State::BYTES_MAX + DIGEST_BYTES as u64;
+        let bytes_max = TrustState::BYTES_MAX + DIGEST_BYTES as u64;
         let Some(bytes) = files::read(&path, bytes_max).map_err(io_error(&path))? else { return Ok(None) };
         let price = "a mirror may once show an older release than was seen here";
         let damaged = |why: String| TrustError::Damaged { path: path.clone(), why, price };
@@ -430,7 +430,7 @@ impl Trust {
         if checksum(body).0 != *digest {
             return Err(damaged("its checksum is wrong".to_owned()));
         }
-        let state: State = form::read(body).map_err(|error| damaged(error.to_string()))?;
+        let state: TrustState = form::read(body).map_err(|error| damaged(error.to_string()))?;
         if state.release != self.id {
             return Err(damaged(format!("it is of the release {}", state.release)));
         }
@@ -438,8 +438,8 @@ impl Trust {
         Ok(Some((chain, state.seen)))
     }
 
-    fn store(&self, chain: &KeyChain, seen: Option<Seen>) -> Result<(), TrustError> {
-        let state = State { release: self.id, sets: chain.sets().to_vec(), seen };
+    fn store(&self, chain: &KeyChain, seen: Option<HighestRecord>) -> Result<(), TrustError> {
+        let state = TrustState { release: self.id, sets: chain.sets().to_vec(), seen };
         let mut bytes = form::write(&state);
         let digest = checksum(&bytes);
         bytes.extend(digest.0);

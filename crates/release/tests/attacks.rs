@@ -3,7 +3,7 @@
 use crate::publisher;
 
 use holdfast_crypto::Digest;
-use holdfast_release::accept::{Accepted, Refusal, Seen, Stale, Warning, accept};
+use holdfast_release::accept::{Accepted, ExpiredPolicy, HighestRecord, Refusal, Warning, accept};
 use holdfast_release::form;
 use holdfast_release::keys::{KeyChain, KeysError, Origin, ReleaseId, SignedKeySet};
 use holdfast_release::record::{NotAuthentic, RootFile};
@@ -12,7 +12,7 @@ use holdfast_release::signing::{Signable, SignatureError, Signed};
 use publisher::*;
 
 /// What a client knows that has accepted release 5 a day after it was signed.
-fn seen() -> Seen {
+fn seen() -> HighestRecord {
     judge(&chain(), &published(&chain(), 5), None, at(5) + DAY_S).expect("it counts").seen
 }
 
@@ -21,10 +21,15 @@ fn at(sequence: u64) -> u64 {
     START_S + (sequence - 1) * DAY_S
 }
 
-fn judge(chain: &KeyChain, file: &RootFile, seen: Option<&Seen>, now_s: u64) -> Result<Accepted, Refusal> {
+fn judge(
+    chain: &KeyChain,
+    file: &RootFile,
+    seen: Option<&HighestRecord>,
+    now_s: u64,
+) -> Result<Accepted, Refusal> {
     // Through bytes, as from a mirror.
     let file: RootFile = form::read(&form::write(file)).expect("it is well formed");
-    accept(chain, &file, seen, now_s, Stale::Refuse)
+    accept(chain, &file, seen, now_s, ExpiredPolicy::Refuse)
 }
 
 /// One row: what is shown to a client, and what must come of it.
@@ -32,9 +37,9 @@ struct Attack {
     name: &'static str,
     chain: KeyChain,
     file: RootFile,
-    seen: Option<Seen>,
+    seen: Option<HighestRecord>,
     now_s: u64,
-    stale: Stale,
+    stale: ExpiredPolicy,
     verdict: fn(&Refusal) -> bool,
 }
 
@@ -48,7 +53,7 @@ impl Attack {
             chain,
             seen: Some(seen()),
             now_s: at(5) + DAY_S,
-            stale: Stale::Refuse,
+            stale: ExpiredPolicy::Refuse,
             verdict,
         }
     }
@@ -66,7 +71,7 @@ impl Attack {
     }
 
     fn allow_stale(self) -> Attack {
-        Attack { stale: Stale::Allow, ..self }
+        Attack { stale: ExpiredPolicy::Allow, ..self }
     }
 
     fn chain(self, chain: KeyChain) -> Attack {
@@ -294,11 +299,11 @@ fn a_doubled_signature_is_refused() {
 fn stale_is_allowed_loudly() {
     let file = published(&chain(), 5);
     let now_s = at(5) + LIFE_S + 10 * DAY_S;
-    let accepted = accept(&chain(), &file, None, now_s, Stale::Allow).expect("it was asked for");
-    assert_eq!(accepted.warnings, [Warning::Stale { until_s: at(5) + LIFE_S, ago_s: 10 * DAY_S }]);
+    let accepted = accept(&chain(), &file, None, now_s, ExpiredPolicy::Allow).expect("it was asked for");
+    assert_eq!(accepted.warnings, [Warning::ExpiredPolicy { until_s: at(5) + LIFE_S, ago_s: 10 * DAY_S }]);
     assert!(accepted.warnings[0].to_string().starts_with("STALE"));
     let last_s = at(5) + LIFE_S;
-    assert!(accept(&chain(), &file, None, last_s, Stale::Refuse).is_ok(), "the last second counts");
+    assert!(accept(&chain(), &file, None, last_s, ExpiredPolicy::Refuse).is_ok(), "the last second counts");
 }
 
 /// From half of its life on people are warned; a renewal starts a new life.

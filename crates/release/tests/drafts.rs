@@ -4,7 +4,7 @@
 use crate::publisher;
 
 use holdfast_crypto::Digest;
-use holdfast_release::accept::{Stale, accept};
+use holdfast_release::accept::{ExpiredPolicy, accept};
 use holdfast_release::draft::{Draft, DraftError};
 use holdfast_release::form;
 use holdfast_release::keys::KeysError;
@@ -63,7 +63,7 @@ fn a_rotation_on_three_machines() {
     }
     let finished = all.finish().unwrap();
     let root = finished.root.unwrap();
-    accept(&finished.chain, &root, None, START_S + DAY_S, Stale::Refuse).expect("clients believe it");
+    accept(&finished.chain, &root, None, START_S + DAY_S, ExpiredPolicy::Refuse).expect("clients believe it");
 }
 
 /// A renewal needs its own key only; a revocation needs any one key set.

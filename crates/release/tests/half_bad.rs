@@ -2,13 +2,13 @@
 
 use crate::publisher;
 
-use holdfast_release::accept::Stale;
+use holdfast_release::accept::ExpiredPolicy;
 use holdfast_release::draft::Draft;
-use holdfast_release::mirror::{Http, Mirror, Patience, State};
+use holdfast_release::mirror::{Http, Mirror, MirrorState, Patience};
 use holdfast_release::open::{Options, Release};
 use holdfast_release::release_dir::ReleaseDir;
 use holdfast_release::signing::Signed;
-use holdfast_release::tree::{Found, Node, Tree};
+use holdfast_release::tree::{Node, PathLookup, Tree};
 use holdfast_sim::mirror::{HostileMirror, Misdeed};
 use holdfast_testing::{PATIENCE, eventually, eventually_some, noise};
 use publisher::{chain, first_set, install, publish};
@@ -55,7 +55,7 @@ fn open(trust: &Path, mirrors: &[(&HostileMirror, Misdeed)]) -> Release {
         id: chain().id(),
         trust: trust.to_owned(),
         revocations: Vec::new(),
-        stale: Stale::Refuse,
+        stale: ExpiredPolicy::Refuse,
         cache: None,
         memory_bytes: 64 << 10,
     };
@@ -66,7 +66,7 @@ fn open(trust: &Path, mirrors: &[(&HostileMirror, Misdeed)]) -> Release {
 /// Every file, looked up but not read.
 fn nodes(tree: &Tree) -> Vec<Node> {
     let find = |number: u64| match tree.resolve(number.to_string().as_bytes(), false) {
-        Ok(Found::Node(node)) => Some(node),
+        Ok(PathLookup::Node(node)) => Some(node),
         _ => None,
     };
     eventually_some("they are all there", || (0..FILES).map(find).collect())
@@ -115,14 +115,14 @@ fn the_only_mirror() {
                 release.refresh().expect("its record is good");
                 walk(&tree, &nodes);
                 let asked = mirror.requests() - before;
-                let is_away = release.mirrors().standings()[0].asked_again_s.is_some()
-                    && release.mirrors().standings()[0].state == State::Paused;
+                let is_away = release.mirrors().statuses()[0].asked_again_s.is_some()
+                    && release.mirrors().statuses()[0].state == MirrorState::Paused;
                 let most = if is_away { FILES } else { FILES * 8 };
-                assert!(asked <= most, "{misdeed:?}: {asked} requests, {:?}", release.mirrors().standings());
+                assert!(asked <= most, "{misdeed:?}: {asked} requests, {:?}", release.mirrors().statuses());
                 mirror.set_honest(true);
                 eventually("it is found out that it is mended", || walk(&tree, &nodes) == 0);
-                let standing = &release.mirrors().standings()[0];
-                assert_eq!(standing.state, State::Good, "{misdeed:?}: {standing:?}");
+                let status = &release.mirrors().statuses()[0];
+                assert_eq!(status.state, MirrorState::Good, "{misdeed:?}: {status:?}");
             });
         }
     });
@@ -146,8 +146,8 @@ fn one_of_two() {
                 if good.requests() > bad.requests() {
                     return;
                 }
-                let standings = release.mirrors().standings();
-                assert!(standings[0].answers > FILES / 2, "{misdeed:?}: {standings:?}");
+                let statuses = release.mirrors().statuses();
+                assert!(statuses[0].answers > FILES / 2, "{misdeed:?}: {statuses:?}");
             });
         }
     });

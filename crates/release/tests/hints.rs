@@ -6,7 +6,7 @@ use holdfast_release::hints::{self, FIXED_BYTES, Hints, NODE_BYTES, Sizes};
 use holdfast_release::index::{Index, Key, key_of};
 use holdfast_release::publish::folder::FolderBlocks;
 use holdfast_release::publish::rules::Rules;
-use holdfast_release::publish::{Options, Published, publish};
+use holdfast_release::publish::{Options, PublishedTree, publish};
 use holdfast_release::tree::Tree;
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -31,7 +31,7 @@ impl BlockSource for Recorder {
     }
 }
 
-fn published(source: &Path, target: &Path) -> Published {
+fn published(source: &Path, target: &Path) -> PublishedTree {
     let rules = Rules::default();
     let options = Options {
         source,

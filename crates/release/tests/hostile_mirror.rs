@@ -4,7 +4,7 @@
 use holdfast_crypto::{Digest, DigestKey, Domain};
 use holdfast_release::layout;
 use holdfast_release::mirror::{
-    Answer, Directory, Http, Mirror, MirrorError, Mirrors, NotHad, Patience, State, parse,
+    Directory, Http, Mirror, MirrorError, MirrorFailure, MirrorState, Mirrors, Patience, Unavailable, parse,
 };
 use holdfast_sim::mirror::{HostileMirror, Misdeed};
 use holdfast_testing::{PATIENCE, eventually, eventually_some, free_port, noise};
@@ -75,7 +75,7 @@ impl Release {
     }
 
     /// The pack, or a part of it, checked as a client would.
-    fn get(&self, mirrors: &Mirrors, part: Option<Range<u64>>) -> Result<Vec<u8>, NotHad> {
+    fn get(&self, mirrors: &Mirrors, part: Option<Range<u64>>) -> Result<Vec<u8>, Unavailable> {
         let wanted = match &part {
             None => self.digest,
             Some(part) => digest(&self.files[&self.pack][part.start as usize..part.end as usize]),
@@ -147,18 +147,18 @@ fn verdicts(misdeed: Misdeed) -> (Verdict, Verdict) {
     }
 }
 
-fn judged(answer: &Result<Vec<u8>, NotHad>) -> (Verdict, String) {
+fn judged(answer: &Result<Vec<u8>, Unavailable>) -> (Verdict, String) {
     let error = match answer {
         Ok(_) => return (Given, String::new()),
         Err(error) => error,
     };
-    let [said] = &error.said[..] else { panic!("one mirror, one answer: {error}") };
-    let verdict = match said {
-        Answer::Failed(MirrorError::Missing { .. }) => Missing,
-        Answer::Failed(MirrorError::Wrong { .. }) => Wrong(""),
-        Answer::Failed(MirrorError::Unreachable { .. }) => Unreachable(""),
-        Answer::Bad { .. } => Bad,
-        Answer::NotAsked { .. } => panic!("the only mirror must be asked"),
+    let [failure] = &error.failures[..] else { panic!("one mirror, one answer: {error}") };
+    let verdict = match failure {
+        MirrorFailure::Failed(MirrorError::Missing { .. }) => Missing,
+        MirrorFailure::Failed(MirrorError::Wrong { .. }) => Wrong(""),
+        MirrorFailure::Failed(MirrorError::Unreachable { .. }) => Unreachable(""),
+        MirrorFailure::Bad { .. } => Bad,
+        MirrorFailure::NotAsked { .. } => panic!("the only mirror must be asked"),
     };
     (verdict, error.to_string())
 }
@@ -216,18 +216,18 @@ fn one_of_two() {
                         .get(&mirrors, part.clone())
                         .unwrap_or_else(|error| panic!("{misdeed:?}: {error}"));
                     let state = match expected {
-                        Given => State::Good,
-                        Bad => State::Dropped,
-                        Missing | Wrong(_) | Unreachable(_) => State::Paused,
+                        Given => MirrorState::Good,
+                        Bad => MirrorState::Dropped,
+                        Missing | Wrong(_) | Unreachable(_) => MirrorState::Paused,
                     };
-                    let [standing, other] = &mirrors.standings()[..] else { panic!("two mirrors") };
+                    let [status, other] = &mirrors.statuses()[..] else { panic!("two mirrors") };
                     // A pause may be over before we look.
-                    let over = state == State::Paused && standing.state == State::Good;
-                    assert!(standing.state == state || over, "{misdeed:?} {part:?}: {standing:?}");
-                    assert_eq!(standing.mirror, bad.url());
-                    assert_eq!(other.state, State::Good);
+                    let over = state == MirrorState::Paused && status.state == MirrorState::Good;
+                    assert!(status.state == state || over, "{misdeed:?} {part:?}: {status:?}");
+                    assert_eq!(status.mirror, bad.url());
+                    assert_eq!(other.state, MirrorState::Good);
                     if expected != Given {
-                        assert!(standing.failures > 0 && standing.why.is_some(), "{standing:?}");
+                        assert!(status.failures > 0 && status.why.is_some(), "{status:?}");
                         assert_eq!(other.answers, 1);
                     }
                     if expected == Bad {
@@ -316,12 +316,12 @@ fn missing_files() {
     let error = both.get_checked("keys/2", None, 100, &|_| Ok::<_, String>(())).expect_err("none has it");
     assert!(error.missing() && error.missing_somewhere(), "{error}");
     assert!(error.to_string().contains(&empty.url()) && error.to_string().contains(&full.url()), "{error}");
-    assert!(both.standings().iter().all(|standing| standing.state == State::Good && standing.failures == 0));
+    assert!(both.statuses().iter().all(|status| status.state == MirrorState::Good && status.failures == 0));
     assert!(matches!(MirrorError::from(error), MirrorError::Missing { .. }));
     let (_, from) =
         both.get_checked(&release.pack, None, BYTES_MAX, &Ok::<_, String>).expect("the other has it");
     assert_eq!(from, full.url());
-    assert_eq!(both.standings()[0].failures, 1);
+    assert_eq!(both.statuses()[0].failures, 1);
     // With one that cannot be reached, it is not certain.
     let dead: Arc<dyn Mirror> = parse(&format!("http://127.0.0.1:{}/", free_port())).expect("a mirror");
     let empty: Arc<dyn Mirror> = parse(&empty.url()).expect("a mirror");
@@ -349,7 +349,7 @@ fn an_old_record() {
     assert!(matches!(roots[1].1, Err(MirrorError::Unreachable { .. })));
     assert_eq!(roots[2].1.as_deref(), Ok(&b"the record"[..]));
     // Its pause may be over by now.
-    let was_paused: Vec<bool> = mirrors.standings().iter().map(|standing| standing.why.is_some()).collect();
+    let was_paused: Vec<bool> = mirrors.statuses().iter().map(|status| status.why.is_some()).collect();
     assert_eq!(was_paused, [false, true, false]);
 }
 
@@ -403,7 +403,7 @@ fn the_fastest_first() {
         for _ in 0..20 {
             mirrors.get_checked(layout::ROOT, None, 10, &Ok::<_, String>).expect("given");
         }
-        let answers: Vec<u64> = mirrors.standings().iter().map(|standing| standing.answers).collect();
+        let answers: Vec<u64> = mirrors.statuses().iter().map(|status| status.answers).collect();
         answers == [1, 19]
     });
 }
@@ -432,7 +432,7 @@ fn who_is_to_blame() {
             mirrors.get_fitting(layout::ROOT, 0..1, &block(3), &fits(3)).expect_err("nobody has that");
         assert!(error.disputed() && !error.missing_somewhere());
         assert!(mirrors.dropped().is_empty());
-        let [one, two] = &mirrors.standings()[..] else { panic!("two mirrors") };
+        let [one, two] = &mirrors.statuses()[..] else { panic!("two mirrors") };
         (one.latency_ms < two.latency_ms).then_some(mirrors)
     });
     let (_, giver) = mirrors.get_fitting(layout::ROOT, 0..1, &block(2), &fits(2)).expect("the second has it");
@@ -440,7 +440,7 @@ fn who_is_to_blame() {
     let dropped: Vec<String> = mirrors.dropped().into_iter().map(|(mirror, _)| mirror).collect();
     assert_eq!(dropped, ["one"]);
     let error = mirrors.get_fitting(layout::ROOT, 0..1, &block(4), &fits(4)).expect_err("nobody has that");
-    assert_eq!(error.said.len(), 1, "there is one mirror left, which named the index too");
+    assert_eq!(error.failures.len(), 1, "there is one mirror left, which named the index too");
     assert_eq!(mirrors.dropped().len(), 2);
 }
 

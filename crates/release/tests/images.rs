@@ -7,7 +7,7 @@ use holdfast_testing::noise;
 use holdfast_content::{Block, BlockKind, BlockSource, Reference, SourceError};
 use holdfast_crypto::DigestKey;
 use holdfast_release::image::objects::OBJECTS;
-use holdfast_release::image::{Checked, IMAGE, ImageError, Report, Terms, check, export};
+use holdfast_release::image::{Checked, ExportOptions, IMAGE, ImageError, Report, check, export};
 use holdfast_release::index::Index;
 use holdfast_release::publish::folder::FolderBlocks;
 use holdfast_release::publish::rules::Rules;
@@ -39,15 +39,15 @@ impl BlockSource for Failing {
     }
 }
 
-struct Desk {
+struct Workspace {
     folder: tempfile::TempDir,
 }
 
-impl Desk {
-    fn new() -> Desk {
-        let desk = Desk { folder: tempfile::tempdir().expect("a folder") };
-        fs::create_dir(desk.path("tree")).expect("made");
-        desk
+impl Workspace {
+    fn new() -> Workspace {
+        let workspace = Workspace { folder: tempfile::tempdir().expect("a folder") };
+        fs::create_dir(workspace.path("tree")).expect("made");
+        workspace
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -82,7 +82,8 @@ impl Desk {
     fn export(&self, tree: &Tree, prune: bool) -> Result<Report, ImageError> {
         let record = publisher::record(&publisher::chain(), 1);
         let directory = self.path("image");
-        let terms = Terms { directory: &directory, tree, record: &record, mirrors: Vec::new(), prune };
+        let terms =
+            ExportOptions { directory: &directory, tree, record: &record, mirrors: Vec::new(), prune };
         export(&terms, &|_, _| {})
     }
 
@@ -107,37 +108,37 @@ impl Desk {
 /// until it is to go, and then goes; equal files share an object; holes stay holes.
 #[test]
 fn grows_by_what_is_new() {
-    let desk = Desk::new();
-    desk.write("small", b"kept in the image");
-    desk.write("one", &noise(1, 100_000));
-    desk.write("same/one", &noise(1, 100_000));
-    desk.write("two", &noise(2, 300_000));
-    let sparse = fs::File::create(desk.path("tree/sparse")).expect("made");
+    let workspace = Workspace::new();
+    workspace.write("small", b"kept in the image");
+    workspace.write("one", &noise(1, 100_000));
+    workspace.write("same/one", &noise(1, 100_000));
+    workspace.write("two", &noise(2, 300_000));
+    let sparse = fs::File::create(workspace.path("tree/sparse")).expect("made");
     sparse.write_all_at(b"in the middle", 300 << 20).expect("written");
     sparse.set_len(600 << 20).expect("set");
-    let first = desk.published(i64::MAX);
-    let report = desk.export(&first, false).expect("exported");
-    assert_eq!((report.objects_added, report.objects_kept, desk.objects().len()), (3, 1, 3));
+    let first = workspace.published(i64::MAX);
+    let report = workspace.export(&first, false).expect("exported");
+    assert_eq!((report.objects_added, report.objects_kept, workspace.objects().len()), (3, 1, 3));
     let used = |path: &PathBuf| std::os::unix::fs::MetadataExt::blocks(&path.metadata().expect("there"));
-    assert!(desk.objects().iter().map(used).sum::<u64>() < 2048, "the hole is stored");
-    let image = desk.image();
-    assert_eq!(desk.check(&first).wrong, Vec::<String>::new());
+    assert!(workspace.objects().iter().map(used).sum::<u64>() < 2048, "the hole is stored");
+    let image = workspace.image();
+    assert_eq!(workspace.check(&first).wrong, Vec::<String>::new());
 
-    desk.write("two", &noise(3, 300_000));
-    desk.write("three", &noise(4, 5000));
-    let second = desk.published(i64::MAX);
-    let report = desk.export(&second, false).expect("exported");
+    workspace.write("two", &noise(3, 300_000));
+    workspace.write("three", &noise(4, 5000));
+    let second = workspace.published(i64::MAX);
+    let report = workspace.export(&second, false).expect("exported");
     assert_eq!((report.objects_added, report.objects_kept, report.objects_deleted), (2, 3, 0));
-    assert_ne!(desk.image(), image);
+    assert_ne!(workspace.image(), image);
     // Nothing of what is there is fetched again: no chunk can be had.
-    let report = desk.export(&desk.published(0), true).expect("exported");
-    assert_eq!((report.objects_added, report.objects_deleted, desk.objects().len()), (0, 1, 4));
-    assert_eq!(desk.check(&desk.published(0)).wrong, Vec::<String>::new());
-    assert_eq!(desk.check(&first).wrong.len(), 1, "of the first, one object is gone");
+    let report = workspace.export(&workspace.published(0), true).expect("exported");
+    assert_eq!((report.objects_added, report.objects_deleted, workspace.objects().len()), (0, 1, 4));
+    assert_eq!(workspace.check(&workspace.published(0)).wrong, Vec::<String>::new());
+    assert_eq!(workspace.check(&first).wrong.len(), 1, "of the first, one object is gone");
 
-    let other = Desk::new();
+    let other = Workspace::new();
     for name in ["small", "one", "same/one"] {
-        other.write(name, &fs::read(desk.path("tree").join(name)).expect("read"));
+        other.write(name, &fs::read(workspace.path("tree").join(name)).expect("read"));
     }
     other.write("two", &noise(2, 300_000));
     let sparse = fs::File::create(other.path("tree/sparse")).expect("made");
@@ -151,82 +152,82 @@ fn grows_by_what_is_new() {
 /// is known of objects was lost.
 #[test]
 fn stopped_anywhere() {
-    let desk = Desk::new();
-    (0..20).for_each(|n| desk.write(&format!("file {n}"), &noise(n, 3000 + n as usize)));
-    let first = desk.published(i64::MAX);
-    desk.export(&first, false).expect("exported");
-    let image = desk.image();
-    (0..20).for_each(|n| desk.write(&format!("file {n}"), &noise(100 + n, 4000)));
+    let workspace = Workspace::new();
+    (0..20).for_each(|n| workspace.write(&format!("file {n}"), &noise(n, 3000 + n as usize)));
+    let first = workspace.published(i64::MAX);
+    workspace.export(&first, false).expect("exported");
+    let image = workspace.image();
+    (0..20).for_each(|n| workspace.write(&format!("file {n}"), &noise(100 + n, 4000)));
     for chunks in [0, 1, 7, 19] {
-        let error = desk.export(&desk.published(chunks), true).expect_err("a chunk is missing");
+        let error = workspace.export(&workspace.published(chunks), true).expect_err("a chunk is missing");
         assert!(error.to_string().starts_with("file "), "{error}");
-        assert_eq!(desk.image(), image);
-        assert_eq!(desk.check(&first).wrong, Vec::<String>::new());
+        assert_eq!(workspace.image(), image);
+        assert_eq!(workspace.check(&first).wrong, Vec::<String>::new());
     }
-    fs::write(desk.path("image/known"), b"no database").expect("written");
-    let second = desk.published(i64::MAX);
-    let report = desk.export(&second, true).expect("exported");
+    fs::write(workspace.path("image/known"), b"no database").expect("written");
+    let second = workspace.published(i64::MAX);
+    let report = workspace.export(&second, true).expect("exported");
     assert_eq!((report.objects_added, report.objects_deleted), (20, 20));
-    assert_eq!(desk.check(&second).wrong, Vec::<String>::new());
+    assert_eq!(workspace.check(&second).wrong, Vec::<String>::new());
 }
 
 /// Proves: whatever is altered in an image's directory is found and named: content, what should be hole, a size, a
 /// missing object, the image, and objects that were exchanged together with what is known of them.
 #[test]
 fn what_was_altered_is_found() {
-    let desk = Desk::new();
-    desk.write("alpha", &noise(1, 50_000));
-    let sparse = fs::File::create(desk.path("tree/beta")).expect("made");
+    let workspace = Workspace::new();
+    workspace.write("alpha", &noise(1, 50_000));
+    let sparse = fs::File::create(workspace.path("tree/beta")).expect("made");
     sparse.write_all_at(&noise(2, 9000), 1 << 20).expect("written");
-    let tree = desk.published(i64::MAX);
-    desk.export(&tree, false).expect("exported");
+    let tree = workspace.published(i64::MAX);
+    workspace.export(&tree, false).expect("exported");
     let find = |length: u64| {
         let is = |path: &PathBuf| path.metadata().expect("there").len() == length;
-        desk.objects().into_iter().find(is).expect("an object")
+        workspace.objects().into_iter().find(is).expect("an object")
     };
     let (alpha, beta) = (find(50_000), find((1 << 20) + 9000));
     let spoil = |path: &Path, at: u64, what: &str| {
         let before = fs::read(path).expect("read");
         let file = fs::File::options().write(true).open(path).expect("opened");
         file.write_all_at(b"?", at).expect("written");
-        let wrong = desk.check(&tree).wrong;
+        let wrong = workspace.check(&tree).wrong;
         assert!(wrong.len() == 1 && wrong[0].starts_with(what), "{wrong:?}");
         fs::write(path, before).expect("written");
     };
     spoil(&alpha, 49_999, "alpha: objects/");
     spoil(&beta, 500_000, "beta: objects/");
     spoil(&beta, (1 << 20) + 10, "beta: objects/");
-    let image = desk.path("image").join(IMAGE);
+    let image = workspace.path("image").join(IMAGE);
     let length = image.metadata().expect("there").len();
     for at in [0, 1024, 1024 + 64, 4096 + 40, length - 1] {
         spoil(&image, at, "tree.erofs is not what was signed");
     }
     let content = fs::read(&alpha).expect("read");
     fs::write(&alpha, &content[..49_999]).expect("written");
-    assert!(desk.check(&tree).wrong[0].contains("another size"));
+    assert!(workspace.check(&tree).wrong[0].contains("another size"));
     fs::remove_file(&alpha).expect("removed");
     // Nobody ever writes into this pipe.
     let node =
         rustix::fs::mknodat(rustix::fs::CWD, &alpha, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0);
     node.expect("made");
-    assert!(desk.check(&tree).wrong[0].contains("is no regular file"));
+    assert!(workspace.check(&tree).wrong[0].contains("is no regular file"));
     fs::remove_file(&alpha).expect("removed");
-    assert!(desk.check(&tree).wrong[0].contains("No such file"));
+    assert!(workspace.check(&tree).wrong[0].contains("No such file"));
     // An object in the place of another, of its size.
     fs::write(&alpha, noise(9, 50_000)).expect("written");
-    assert!(desk.check(&tree).wrong[0].contains("is not what was signed"));
+    assert!(workspace.check(&tree).wrong[0].contains("is not what was signed"));
     fs::write(&alpha, content).expect("written");
-    assert_eq!(desk.check(&tree).wrong, Vec::<String>::new());
+    assert_eq!(workspace.check(&tree).wrong, Vec::<String>::new());
 }
 
 /// Proves: nothing is written into a directory that holds something else.
 #[test]
 fn other_directories_are_left_alone() {
-    let desk = Desk::new();
-    desk.write("file", b"content");
-    fs::create_dir(desk.path("image")).expect("made");
-    fs::write(desk.path("image/letter"), b"mine").expect("written");
-    let error = desk.export(&desk.published(i64::MAX), false).expect_err("refused");
+    let workspace = Workspace::new();
+    workspace.write("file", b"content");
+    fs::create_dir(workspace.path("image")).expect("made");
+    fs::write(workspace.path("image/letter"), b"mine").expect("written");
+    let error = workspace.export(&workspace.published(i64::MAX), false).expect_err("refused");
     assert!(matches!(error, ImageError::Foreign(_)), "{error}");
 }
 
@@ -234,20 +235,21 @@ fn other_directories_are_left_alone() {
 /// lengths, targets and attributes of all lengths, and inodes at all places of a block.
 #[test]
 fn is_sound_to_erofs_itself() {
-    let desk = Desk::new();
-    let tree = desk.path("tree");
+    let workspace = Workspace::new();
+    let tree = workspace.path("tree");
     fs::create_dir(tree.join("empty")).expect("made");
     for count in [1, 113, 114, 115, 300, 5000] {
         for n in 0..count {
-            desk.write(&format!("with {count}/{n:0width$}", width = 1 + n % 250), &noise(n as u64, n % 300));
+            workspace
+                .write(&format!("with {count}/{n:0width$}", width = 1 + n % 250), &noise(n as u64, n % 300));
         }
     }
     for length in (1..4096).step_by(61) {
         std::os::unix::fs::symlink("t".repeat(length), tree.join(format!("link {length}"))).expect("linked");
     }
-    let report = desk.export(&desk.published(i64::MAX), false).expect("exported");
+    let report = workspace.export(&workspace.published(i64::MAX), false).expect("exported");
     assert!(report.names > 5600, "{report:?}");
-    let image = desk.path("image").join(IMAGE);
+    let image = workspace.path("image").join(IMAGE);
     let output = Command::new("fsck.erofs").arg("--extract").arg(&image).output();
     let output = output.expect("fsck.erofs runs (Debian's package erofs-utils)");
     let text = [output.stdout, output.stderr].concat();

@@ -15,10 +15,10 @@ use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::{Forecast, HandleVersion, LogHead, Outcome, Structure, View};
 use holdfast_release::index::{Index, key_of};
 use holdfast_release::publish::folder::FolderBlocks;
-use holdfast_release::publish::live::{Live, find_directory, publish};
+use holdfast_release::publish::live::{LiveSource, find_directory, publish};
 use holdfast_release::publish::rules::Rules;
-use holdfast_release::publish::{Options, PublishError, Published};
-use holdfast_release::tree::{Found, Tree};
+use holdfast_release::publish::{Options, PublishError, PublishedTree};
+use holdfast_release::tree::{PathLookup, Tree};
 use holdfast_rpc::RpcError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -104,7 +104,7 @@ fn base(blocks: Arc<MemoryBlocks>, inodes: &BTreeMap<u64, Inode>) -> Base {
     Base::new(Arc::new(view), membership, DeviceId(0), blocks, Arc::new(TableCache::default()))
 }
 
-fn published(base: &Base, target: &Path, newest: Option<i64>) -> Result<Published, PublishError> {
+fn published(base: &Base, target: &Path, newest: Option<i64>) -> Result<PublishedTree, PublishError> {
     let rules = Rules::new(&["*.o".into()], &[]).unwrap();
     let options = Options {
         source: Path::new("hf://x"),
@@ -116,7 +116,7 @@ fn published(base: &Base, target: &Path, newest: Option<i64>) -> Result<Publishe
         threads: 1,
         memory: None,
     };
-    let live = Live { base, directory: find_directory(base, b"")?, server: &NoServer };
+    let live = LiveSource { base, directory: find_directory(base, b"")?, server: &NoServer };
     publish(&options, &live, &Index::default(), &mut |_| true)
 }
 
@@ -231,7 +231,7 @@ fn what_is_kept() {
     let source = Arc::new(FolderBlocks::new(target.path(), KEY, made.index));
     let tree = Tree::new(source, made.root);
     let node = |path: &str| match tree.resolve(path.as_bytes(), false).unwrap() {
-        Found::Node(node) => node,
+        PathLookup::Node(node) => node,
         other => panic!("{path}: {other:?}"),
     };
     let marked = node("marked");
@@ -246,6 +246,6 @@ fn what_is_kept() {
     assert_eq!(node("few").inode.content, Content::Extents(few));
     assert_eq!(node("many").inode.content, Content::Extents(many));
     assert_eq!(node("link").inode.content, Content::Target(b"few".to_vec()));
-    assert_eq!(tree.resolve(b"left.o", false).unwrap(), Found::Nothing);
+    assert_eq!(tree.resolve(b"left.o", false).unwrap(), PathLookup::Nothing);
     assert!(tree.read(&node("few"), 0, 10).is_err(), "it lies elsewhere");
 }

@@ -3,14 +3,14 @@
 
 use crate::publisher;
 
-use holdfast_release::accept::Stale;
+use holdfast_release::accept::ExpiredPolicy;
 use holdfast_release::draft::Draft;
 use holdfast_release::mirror::{Http, Mirror, MirrorError};
 use holdfast_release::open::{Options, Release};
 use holdfast_release::release_dir::ReleaseDir;
 use holdfast_release::serve::{ServeConfig, Server};
 use holdfast_release::signing::Signed;
-use holdfast_release::tree::Found;
+use holdfast_release::tree::PathLookup;
 use publisher::{chain, first_set, install, publish};
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -85,7 +85,7 @@ fn one_round_trip() {
             id: chain().id(),
             trust: trust.path().to_owned(),
             revocations: Vec::new(),
-            stale: Stale::Refuse,
+            stale: ExpiredPolicy::Refuse,
             cache: None,
             memory_bytes: 64 << 20,
         };
@@ -94,8 +94,8 @@ fn one_round_trip() {
         let paths: [&[u8]; 2] = [b"a/b/c/d/new", b"a/b/c/d/nothing"];
         release.look_ahead(&paths);
         let tree = &release.current().tree;
-        assert!(matches!(tree.resolve(paths[0], false).expect("resolved"), Found::Node(_)));
-        assert!(matches!(tree.resolve(paths[1], false).expect("resolved"), Found::Nothing));
+        assert!(matches!(tree.resolve(paths[0], false).expect("resolved"), PathLookup::Node(_)));
+        assert!(matches!(tree.resolve(paths[1], false).expect("resolved"), PathLookup::Nothing));
         (mirror.paths.load(SeqCst), mirror.files.load(SeqCst) - before)
     };
     assert_eq!(cost(true), (1, 0), "one request, and none for packs");

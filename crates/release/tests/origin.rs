@@ -34,9 +34,9 @@ const KEY: DigestKey = DigestKey::WELL_KNOWN;
 type Answering = dyn Fn(Request) -> Result<Response, RpcError> + Send + Sync;
 
 /// A server that answers as it is told to.
-struct Fake(Box<Answering>);
+struct FakeOrigin(Box<Answering>);
 
-impl Remote for Fake {
+impl Remote for FakeOrigin {
     fn call(&self, request: Request, _deadline: Duration) -> Result<Response, RpcError> {
         (self.0)(request)
     }
@@ -67,7 +67,7 @@ fn found(address: Digest, block: StoredBlock) -> Option<(StoreHeader, AddressedB
 }
 
 fn origin(answer: impl Fn(Vec<Digest>) -> Result<Response, RpcError> + Send + Sync + 'static) -> Origin {
-    let fake = Fake(Box::new(move |request| match request {
+    let fake = FakeOrigin(Box::new(move |request| match request {
         Request::Retrieve(addresses) => answer(addresses),
         other => panic!("an origin is only asked for blocks: {other:?}"),
     }));
@@ -286,11 +286,11 @@ type Keeping = (BTreeSet<Digest>, Vec<String>);
 fn keeper(
     has: &[Digest],
     lies: impl Fn(&Request) -> Option<Response> + Send + Sync + 'static,
-) -> (Fake, Arc<Mutex<Keeping>>) {
+) -> (FakeOrigin, Arc<Mutex<Keeping>>) {
     let state = Arc::new(Mutex::new((has.iter().copied().collect::<BTreeSet<_>>(), Vec::new())));
     let shared = state.clone();
     let references: Mutex<BTreeMap<Digest, Vec<Digest>>> = Mutex::default();
-    let fake = Fake(Box::new(move |request| {
+    let fake = FakeOrigin(Box::new(move |request| {
         if let Some(lie) = lies(&request) {
             return Ok(lie);
         }
@@ -340,7 +340,7 @@ fn held_or_not_published() {
     let (root, chunk, blocks) = tree(folder.path());
     let id = ReleaseId(Digest([9; 32]));
     let none = Index::default();
-    let try_with = |server: &Fake, before: &Index| hold(server, &blocks, before, id, 7, root);
+    let try_with = |server: &FakeOrigin, before: &Index| hold(server, &blocks, before, id, 7, root);
 
     let (server, state) = keeper(&[chunk], |_| None);
     try_with(&server, &none).unwrap();
@@ -350,7 +350,7 @@ fn held_or_not_published() {
     try_with(&server, blocks.index()).unwrap();
     assert_eq!(state.lock().1.len(), 1);
 
-    let refused = |server: &Fake| match try_with(server, &none) {
+    let refused = |server: &FakeOrigin| match try_with(server, &none) {
         Err(PublishError::NotHeld(why)) => why,
         other => panic!("{other:?}"),
     };

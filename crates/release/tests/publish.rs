@@ -5,8 +5,8 @@ use holdfast_crypto::{Digest, DigestKey};
 use holdfast_release::index::Index;
 use holdfast_release::publish::folder::FolderBlocks;
 use holdfast_release::publish::rules::Rules;
-use holdfast_release::publish::{Memory, Options, Progress, PublishError, Published, publish};
-use holdfast_release::tree::{Found, Node, Tree};
+use holdfast_release::publish::{Memory, Options, Progress, PublishError, PublishedTree, publish};
+use holdfast_release::tree::{Node, PathLookup, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -19,7 +19,7 @@ const KEY: DigestKey = DigestKey::WELL_KNOWN;
 
 struct Release {
     folder: tempfile::TempDir,
-    published: Published,
+    published: PublishedTree,
 }
 
 fn options<'a>(source: &'a Path, target: &'a Path, rules: &'a Rules) -> Options<'a> {
@@ -40,7 +40,7 @@ fn publish_all(source: &Path) -> Release {
     Release { folder, published }
 }
 
-fn tree(folder: &Path, published: &Published) -> Tree {
+fn tree(folder: &Path, published: &PublishedTree) -> Tree {
     Tree::new(Arc::new(FolderBlocks::new(folder, KEY, published.index.clone())), published.root)
 }
 
@@ -191,16 +191,16 @@ fn paths() {
     let release = publish_all(source.path());
     let tree = release.tree();
     let node = |path: &str, follow| match tree.resolve(path.as_bytes(), follow).unwrap() {
-        Found::Node(node) => Some(node),
+        PathLookup::Node(node) => Some(node),
         _ => None,
     };
     assert_eq!(node("src/link", true), node("many/001", true));
     assert_eq!(node("src/link", false).unwrap().inode.kind, InodeKind::Symlink);
     assert_eq!(node("/src/./deep/../link", true), node("many/001", false));
-    assert_eq!(tree.resolve(b"src/away", true).unwrap(), Found::Outside);
-    assert_eq!(tree.resolve(b"..", true).unwrap(), Found::Outside);
-    assert_eq!(tree.resolve(b"src/none", true).unwrap(), Found::Nothing);
-    assert_eq!(tree.resolve(b"src/1/none", true).unwrap(), Found::Nothing);
+    assert_eq!(tree.resolve(b"src/away", true).unwrap(), PathLookup::Outside);
+    assert_eq!(tree.resolve(b"..", true).unwrap(), PathLookup::Outside);
+    assert_eq!(tree.resolve(b"src/none", true).unwrap(), PathLookup::Nothing);
+    assert_eq!(tree.resolve(b"src/1/none", true).unwrap(), PathLookup::Nothing);
 }
 
 /// Proves: publishing again reads what has changed and nothing else, adds only what is new, and comes to the same tree
@@ -257,9 +257,9 @@ fn rules_and_times() {
     let options = Options { newest: Some(1_000_000_001), ..options(source.path(), folder.path(), &rules) };
     let published = publish(&options, &Index::default(), &mut |_| true).unwrap();
     let tree = tree(folder.path(), &published);
-    assert_eq!(tree.resolve(b"many", true).unwrap(), Found::Nothing);
+    assert_eq!(tree.resolve(b"many", true).unwrap(), PathLookup::Nothing);
     let found = |path: &str| match tree.resolve(path.as_bytes(), false).unwrap() {
-        Found::Node(node) => node,
+        PathLookup::Node(node) => node,
         other => panic!("{path}: {other:?}"),
     };
     assert!(found("src/deep").inode.xattrs.contains_key(catalog::OPAQUE));

@@ -2,7 +2,7 @@
 
 use holdfast_content::InodeKind;
 use holdfast_crypto::{DigestKey, Domain, SigningKey};
-use holdfast_release::accept::Stale;
+use holdfast_release::accept::ExpiredPolicy;
 use holdfast_release::draft::Draft;
 use holdfast_release::index::Index;
 use holdfast_release::keys::{KeySet, Origin, ReleaseId};
@@ -10,7 +10,7 @@ use holdfast_release::mirror::{Directory, Mirror, MirrorError};
 use holdfast_release::open::{Options, Release, now_s};
 use holdfast_release::publish::compose::{self, compose, tidy};
 use holdfast_release::publish::rules::Rules;
-use holdfast_release::pull::{Progress, PullError, Report, Terms, pull};
+use holdfast_release::pull::{Progress, PullError, PullOptions, Report, pull};
 use holdfast_release::record::RootFile;
 use holdfast_release::release_dir::ReleaseDir;
 use holdfast_release::revocation::Statement;
@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 type Files = BTreeMap<String, Vec<u8>>;
 
 /// A publisher, and what it has published.
-struct World {
+struct Fixture {
     folder: tempfile::TempDir,
     id: ReleaseId,
     /// What each release holds.
@@ -40,8 +40,8 @@ fn key() -> SigningKey {
     SigningKey::from_seed(&[1; 32])
 }
 
-impl World {
-    fn new() -> World {
+impl Fixture {
+    fn new() -> Fixture {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir_all(folder.path().join("tree/deep/er")).unwrap();
         let dir = ReleaseDir::new(&folder.path().join("release"));
@@ -57,7 +57,7 @@ impl World {
         draft.sign(&key()).unwrap();
         let finished = draft.finish().unwrap();
         dir.install(&finished).unwrap();
-        let mut world = World { id: finished.chain.id(), folder, published: BTreeMap::new() };
+        let mut world = Fixture { id: finished.chain.id(), folder, published: BTreeMap::new() };
         for number in 0..40 {
             world.write(&format!("deep/{number}"), &noise(number, 20_000));
         }
@@ -78,7 +78,7 @@ impl World {
     fn publish(&mut self, keep: usize) -> u64 {
         let (source, target) = (self.path("tree"), self.path("release"));
         let rules = Rules::default();
-        let terms = compose::Terms {
+        let terms = compose::ReleaseOptions {
             source: &source,
             target: &target,
             now_s: now_s(),
@@ -115,7 +115,7 @@ impl World {
             id: self.id,
             trust: self.path(trust),
             revocations: vec![],
-            stale: Stale::Refuse,
+            stale: ExpiredPolicy::Refuse,
             cache: None,
             memory_bytes: 1 << 20,
         }
@@ -126,11 +126,11 @@ impl World {
         &self,
         mirrors: Vec<Arc<dyn Mirror>>,
         target: &str,
-        how: &How<'_>,
+        how: &PullSettings<'_>,
     ) -> Result<Report, PullError> {
         let target = self.path(target);
         let from: Vec<PathBuf> = how.from.iter().map(|name| self.path(name)).collect();
-        let terms = Terms {
+        let terms = PullOptions {
             target: &target,
             keep: how.keep,
             from: &from,
@@ -141,8 +141,12 @@ impl World {
     }
 
     fn pull(&self, target: &str) -> Report {
-        self.pull_from(vec![Arc::new(Directory::new(&self.path("release")))], target, &How::default())
-            .unwrap()
+        self.pull_from(
+            vec![Arc::new(Directory::new(&self.path("release")))],
+            target,
+            &PullSettings::default(),
+        )
+        .unwrap()
     }
 
     /// Proves that a directory is a valid mirror: a stranger who trusts the id alone reads each of its releases to the
@@ -184,8 +188,8 @@ fn read_all(tree: &Tree, node: &Node, path: &str, files: &mut Files) {
     }
 }
 
-/// How something is pulled.
-struct How<'a> {
+/// How a test pulls.
+struct PullSettings<'a> {
     keep: usize,
     from: &'a [&'a str],
     quick: bool,
@@ -194,13 +198,20 @@ struct How<'a> {
     progress: &'a (dyn Fn(Progress) -> bool + Sync),
 }
 
-impl Default for How<'_> {
+impl Default for PullSettings<'_> {
     fn default() -> Self {
-        How { keep: usize::MAX, from: &[], quick: false, connections: 3, trust: "trust", progress: &|_| true }
+        PullSettings {
+            keep: usize::MAX,
+            from: &[],
+            quick: false,
+            connections: 3,
+            trust: "trust",
+            progress: &|_| true,
+        }
     }
 }
 
-type Twist = dyn Fn(&str, Vec<u8>) -> Option<Vec<u8>> + Send + Sync;
+type Tampering = dyn Fn(&str, Vec<u8>) -> Option<Vec<u8>> + Send + Sync;
 
 /// A mirror that remembers what it was asked for, and may lie.
 struct Source {
@@ -208,7 +219,7 @@ struct Source {
     directory: Directory,
     asked: Mutex<Vec<(String, u64)>>,
     /// Makes something else of a whole file; nothing means that it is not there.
-    twist: Box<Twist>,
+    twist: Box<Tampering>,
 }
 
 impl Source {
@@ -291,17 +302,17 @@ fn flip(mut bytes: Vec<u8>) -> Vec<u8> {
 /// the signed files only and changes nothing; and what no release needs goes, one pull later.
 #[test]
 fn from_nothing_and_again_and_again() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     world.publish(3);
     let first = world.pull("copy");
     assert!(first.changed && first.bytes_fetched > 3_500_000 && first.blocks_verified > 40, "{first:?}");
     assert_eq!(world.releases_of("copy"), [1]);
 
     let source = Source::honest(&world.path("release"));
-    let again = |how: &How<'_>| world.pull_from(vec![source.clone()], "copy", how).unwrap();
+    let again = |how: &PullSettings<'_>| world.pull_from(vec![source.clone()], "copy", how).unwrap();
     for quick in [false, true] {
         let before = snapshot(&world.path("copy"));
-        let same = again(&How { quick, ..How::default() });
+        let same = again(&PullSettings { quick, ..PullSettings::default() });
         assert!(!same.changed);
         assert_eq!(same.blocks_verified, if quick { 0 } else { first.blocks_verified });
         let asked: Vec<String> = source.asked().into_iter().map(|(name, _)| name).collect();
@@ -312,8 +323,9 @@ fn from_nothing_and_again_and_again() {
     world.write("deep/7", &noise(1007, 20_000));
     world.publish(3);
     let source = Source::honest(&world.path("release"));
-    let changed =
-        world.pull_from(vec![source.clone()], "copy", &How { quick: true, ..How::default() }).unwrap();
+    let changed = world
+        .pull_from(vec![source.clone()], "copy", &PullSettings { quick: true, ..PullSettings::default() })
+        .unwrap();
     assert!(changed.changed && changed.bytes_fetched < 60_000, "{changed:?}");
     assert!(changed.requests <= 8 && changed.packs_added == 1, "{changed:?} {:?}", source.asked());
     assert!(changed.blocks_verified <= 8 && changed.blocks_known > 40, "{changed:?}");
@@ -333,7 +345,7 @@ fn from_nothing_and_again_and_again() {
             "{folder}"
         );
     }
-    world.pull_from(vec![source], "copy", &How { keep: 1, ..How::default() }).unwrap();
+    world.pull_from(vec![source], "copy", &PullSettings { keep: 1, ..PullSettings::default() }).unwrap();
     assert_eq!(world.releases_of("copy"), [7]);
 }
 
@@ -341,14 +353,15 @@ fn from_nothing_and_again_and_again() {
 /// the next pull completes it, with what was fetched already.
 #[test]
 fn stopped_everywhere() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     world.publish(2);
     world.pull("old");
     world.write("deep/7", &noise(1007, 20_000));
     world.write("large", &noise(100, 3_000_000));
     world.publish(2);
-    let whole =
-        world.pull_from(vec![Source::honest(&world.path("release"))], "whole", &How::default()).unwrap();
+    let whole = world
+        .pull_from(vec![Source::honest(&world.path("release"))], "whole", &PullSettings::default())
+        .unwrap();
 
     for from in ["old", "nothing"] {
         for stop in 0.. {
@@ -358,7 +371,7 @@ fn stopped_everywhere() {
             }
             let steps = AtomicU64::new(0);
             let progress = |_| steps.fetch_add(1, Relaxed) < stop;
-            let how = How { connections: 1, progress: &progress, ..How::default() };
+            let how = PullSettings { connections: 1, progress: &progress, ..PullSettings::default() };
             let mirrors = || -> Vec<Arc<dyn Mirror>> { vec![Source::honest(&world.path("release"))] };
             let pulled = world.pull_from(mirrors(), &target, &how);
             let completed = pulled.is_ok();
@@ -371,7 +384,7 @@ fn stopped_everywhere() {
                 }
                 false => assert_eq!(from, "nothing"),
             }
-            let next = world.pull_from(mirrors(), &target, &How::default()).unwrap();
+            let next = world.pull_from(mirrors(), &target, &PullSettings::default()).unwrap();
             assert!(next.bytes_fetched <= whole.bytes_fetched, "{next:?}");
             assert_eq!(world.releases_of(&target), [2, 1]);
             let left = snapshot(&world.path(&target));
@@ -389,14 +402,14 @@ fn stopped_everywhere() {
 /// says which file; and does no harm when another mirror is good.
 #[test]
 fn liars() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     world.publish(3);
     world.pull("old");
     world.write("large", &noise(100, 3_000_000));
     world.publish(3);
     let release = world.path("release");
-    type Lie = (&'static str, fn(Vec<u8>) -> Option<Vec<u8>>);
-    let lies: [Lie; 10] = [
+    type NamedTampering = (&'static str, fn(Vec<u8>) -> Option<Vec<u8>>);
+    let lies: [NamedTampering; 10] = [
         ("root", |bytes| Some(flip(bytes))),
         ("root", |_| None),
         ("keys/1", |bytes| Some(flip(bytes))),
@@ -421,7 +434,7 @@ fn liars() {
         copy(&world.path("old"), &world.path(&target));
         let before = snapshot(&world.path(&target));
         let trust = format!("trust-{number}");
-        let how = How { trust: &trust, ..How::default() };
+        let how = PullSettings { trust: &trust, ..PullSettings::default() };
         let error = world.pull_from(vec![liar()], &target, &how).expect_err(name);
         assert!(error.to_string().contains(name), "{name}: {error}");
         let after = snapshot(&world.path(&target));
@@ -438,7 +451,7 @@ fn liars() {
 /// Proves: an index that is what its name says, and false, is found out before anything changes.
 #[test]
 fn a_false_index() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     world.publish(3);
     world.pull("old");
     world.write("large", &noise(100, 3_000_000));
@@ -470,7 +483,7 @@ fn a_false_index() {
             _ => Some(honest),
         });
         let before = snapshot(&world.path("old"));
-        let error = world.pull_from(vec![liar], "old", &How::default()).expect_err("it lies");
+        let error = world.pull_from(vec![liar], "old", &PullSettings::default()).expect_err("it lies");
         let PullError::Torn { sequence, .. } = error else { panic!("{number}: {error}") };
         // The block that is lacking may be of the older release too.
         assert!(sequence == 2 || number == 2 && sequence == 1, "{number}: {sequence}");
@@ -483,7 +496,8 @@ fn a_false_index() {
         &release,
         move |file, bytes| if file == "root" { Some(form::write(&vast)) } else { Some(bytes) },
     );
-    let error = world.pull_from(vec![liar], "old", &How::default()).expect_err("nothing is so large");
+    let error =
+        world.pull_from(vec![liar], "old", &PullSettings::default()).expect_err("nothing is so large");
     assert!(matches!(error, PullError::Torn { .. }), "{error}");
     assert_eq!(world.releases_of("old"), [1]);
     world.pull("old");
@@ -493,16 +507,17 @@ fn a_false_index() {
 /// Proves: an older source does not take a newer release away, also from who knows nothing of it.
 #[test]
 fn a_source_that_is_behind() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     world.publish(3);
     copy(&world.path("release"), &world.path("behind"));
     world.write("deep/1", b"new");
     world.publish(3);
     world.pull("copy");
     let behind = || -> Vec<Arc<dyn Mirror>> { vec![Source::honest(&world.path("behind"))] };
-    let error = world.pull_from(behind(), "copy", &How::default()).expect_err("it is behind");
+    let error = world.pull_from(behind(), "copy", &PullSettings::default()).expect_err("it is behind");
     assert!(matches!(error, PullError::Open(_)), "{error}");
-    let error = world.pull_from(behind(), "copy", &How { trust: "stranger", ..How::default() });
+    let error =
+        world.pull_from(behind(), "copy", &PullSettings { trust: "stranger", ..PullSettings::default() });
     assert!(matches!(error, Err(PullError::Behind { .. })), "{error:?}");
     assert_eq!(world.releases_of("copy"), [2, 1]);
 }
@@ -510,7 +525,7 @@ fn a_source_that_is_behind() {
 /// Proves: a large pack is fetched on from where it was left, and what was left is not believed.
 #[test]
 fn partial_packs() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     world.write("large", &noise(5, 14_000_000));
     world.publish(1);
     let source = Source::honest(&world.path("release"));
@@ -521,7 +536,7 @@ fn partial_packs() {
     for damaged in [false, true] {
         let target = format!("copy-{damaged}");
         let stop = |progress: Progress| progress.bytes.0 < 8 << 20;
-        let how = How { connections: 1, progress: &stop, ..How::default() };
+        let how = PullSettings { connections: 1, progress: &stop, ..PullSettings::default() };
         let stopped = world.pull_from(vec![source.clone()], &target, &how);
         assert!(matches!(stopped, Err(PullError::Stopped)), "{stopped:?}");
         let packs = world.path(&target).join("packs");
@@ -532,7 +547,7 @@ fn partial_packs() {
             let bytes = fs::read(packs.join(&partial)).unwrap();
             fs::write(packs.join(&partial), flip(bytes)).unwrap();
         }
-        let next = world.pull_from(vec![source.clone()], &target, &How::default()).unwrap();
+        let next = world.pull_from(vec![source.clone()], &target, &PullSettings::default()).unwrap();
         match damaged {
             false => {
                 assert!(next.bytes_reused == there && next.bytes_fetched < all - there + 100_000, "{next:?}")
@@ -546,7 +561,7 @@ fn partial_packs() {
 /// Proves: when a publisher packs anew what was there, or when another directory has it, it is copied and not fetched.
 #[test]
 fn blocks_that_are_here() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     for number in 0..40 {
         world.write(&format!("deep/{number}"), &noise(number, 120_000));
     }
@@ -564,7 +579,7 @@ fn blocks_that_are_here() {
     assert_eq!(world.releases_of("copy"), [2]);
 
     let mirrors = || -> Vec<Arc<dyn Mirror>> { vec![Source::honest(&world.path("release"))] };
-    let how = How { from: &["elsewhere"], ..How::default() };
+    let how = PullSettings { from: &["elsewhere"], ..PullSettings::default() };
     let fresh = world.pull_from(mirrors(), "fresh", &how).unwrap();
     assert!(fresh.bytes_fetched < 100_000 && fresh.bytes_reused > 4_000_000, "{fresh:?}");
     assert_eq!(world.releases_of("fresh"), [2]);
@@ -577,7 +592,7 @@ fn blocks_that_are_here() {
     }
     world.pull_from(mirrors(), "careful", &how).unwrap();
     assert_eq!(world.releases_of("careful"), [2]);
-    let none = How { from: &["tree"], ..How::default() };
+    let none = PullSettings { from: &["tree"], ..PullSettings::default() };
     let error = world.pull_from(mirrors(), "none", &none).expect_err("it is no release");
     assert!(error.to_string().contains("tree/root"), "{error}");
 }
@@ -585,7 +600,7 @@ fn blocks_that_are_here() {
 /// Proves: a pack that was damaged on the disk is fetched anew, and signed files too.
 #[test]
 fn damage_is_repaired() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     world.publish(1);
     world.pull("copy");
     for folder in ["packs", "index", "hints", "records", "keys", ""] {
@@ -603,7 +618,7 @@ fn damage_is_repaired() {
 /// Proves: a disk without room is told before anything is fetched, one that becomes full meanwhile is survived.
 #[test]
 fn a_full_disk() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     world.publish(1);
     let disk = world.path("disk");
     fs::create_dir(&disk).unwrap();
@@ -620,7 +635,7 @@ fn a_full_disk() {
         return;
     }
     let mirrors = || -> Vec<Arc<dyn Mirror>> { vec![Source::honest(&world.path("release"))] };
-    let small = world.pull_from(mirrors(), "disk/copy", &How::default());
+    let small = world.pull_from(mirrors(), "disk/copy", &PullSettings::default());
     unmount();
     assert!(matches!(small, Err(PullError::NoRoom { .. })), "{small:?}");
 
@@ -633,11 +648,11 @@ fn a_full_disk() {
         }
         true
     };
-    let how = How { progress: &fill, connections: 1, ..How::default() };
+    let how = PullSettings { progress: &fill, connections: 1, ..PullSettings::default() };
     let full = world.pull_from(mirrors(), "disk/copy", &how);
     let has_root = disk.join("copy/root").exists();
     fs::remove_file(&filler).unwrap();
-    let next = world.pull_from(mirrors(), "disk/copy", &How::default());
+    let next = world.pull_from(mirrors(), "disk/copy", &PullSettings::default());
     let releases = next.is_ok().then(|| world.releases_of("disk/copy"));
     unmount();
     assert!(matches!(full, Err(PullError::Disk(_))), "{full:?}");
@@ -648,7 +663,7 @@ fn a_full_disk() {
 /// Proves: new keys come along with the record under them, and what was signed under the old ones stays.
 #[test]
 fn new_keys() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     world.publish(3);
     world.pull("copy");
     let dir = ReleaseDir::new(&world.path("release"));
@@ -669,18 +684,18 @@ fn new_keys() {
 /// Proves: directories with something else are left alone; and a revocation is handed on to a mirror's readers.
 #[test]
 fn other_directories_and_revocations() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     world.publish(1);
     world.pull("copy");
     let mirrors = || -> Vec<Arc<dyn Mirror>> { vec![Source::honest(&world.path("release"))] };
-    let error = world.pull_from(mirrors(), "tree", &How::default()).expect_err("it is no mirror");
+    let error = world.pull_from(mirrors(), "tree", &PullSettings::default()).expect_err("it is no mirror");
     assert!(matches!(error, PullError::Foreign { .. }), "{error}");
     fs::create_dir_all(world.path("other/keys")).unwrap();
     let bytes = fs::read(world.path("release/keys/1")).unwrap();
     let mut set: holdfast_release::keys::SignedKeySet = form::read(&bytes).unwrap();
     set.value.origin = Origin::First { salt: [8; 16] };
     fs::write(world.path("other/keys/1"), form::write(&set)).unwrap();
-    let error = world.pull_from(mirrors(), "other", &How::default()).expect_err("it is another's");
+    let error = world.pull_from(mirrors(), "other", &PullSettings::default()).expect_err("it is another's");
     assert!(error.to_string().contains("another release"), "{error}");
 
     let statement = Statement { release: world.id, reason: "stolen".into(), successor: None };
@@ -689,7 +704,7 @@ fn other_directories_and_revocations() {
     let mut draft = Draft { sets, keys: None, root: None, statement: Some(Signed::unsigned(statement)) };
     draft.sign(&key()).unwrap();
     dir.install(&draft.finish().unwrap()).unwrap();
-    let error = world.pull_from(mirrors(), "copy", &How::default()).expect_err("it is revoked");
+    let error = world.pull_from(mirrors(), "copy", &PullSettings::default()).expect_err("it is revoked");
     assert!(error.to_string().contains("stolen"), "{error}");
     assert_eq!(
         fs::read(world.path("copy/revoked")).unwrap(),

@@ -4,14 +4,14 @@ use crate::publisher;
 
 use holdfast_content::{Block, BlockKind, BlockSource, Reference, SourceError, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey, Domain};
-use holdfast_release::index::{Index, PackName, Place, key_of};
+use holdfast_release::index::{BlockLocation, Index, PackName, key_of};
 use holdfast_release::mirror::{MirrorError, Mirrors, parse};
 use holdfast_release::publish::folder::FolderBlocks;
 use holdfast_release::publish::rules::Rules;
 use holdfast_release::publish::{self as release, Options};
 use holdfast_release::record::Location;
 use holdfast_release::serve::{ServeConfig, ServeError, Server};
-use holdfast_release::tree::{Found, Tree};
+use holdfast_release::tree::{PathLookup, Tree};
 use holdfast_release::{form, hints, layout, pack};
 use holdfast_testing::{PATIENCE, eventually, noise};
 use std::collections::BTreeMap;
@@ -82,21 +82,21 @@ impl Serving {
     }
 
     /// Sends a request as it is, on a connection of its own, and reads to the end.
-    fn raw(&self, request: &[u8]) -> Answer {
+    fn raw(&self, request: &[u8]) -> HttpReply {
         let mut stream = self.connect();
         stream.write_all(request).expect("sent");
         let mut bytes = Vec::new();
         stream.read_to_end(&mut bytes).expect("read");
-        Answer::parse(&bytes)
+        HttpReply::parse(&bytes)
     }
 
-    fn request(&self, method: &str, target: &str, headers: &str) -> Answer {
+    fn request(&self, method: &str, target: &str, headers: &str) -> HttpReply {
         self.raw(
             format!("{method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n").as_bytes(),
         )
     }
 
-    fn get(&self, target: &str) -> Answer {
+    fn get(&self, target: &str) -> HttpReply {
         self.request("GET", target, "")
     }
 
@@ -115,18 +115,18 @@ impl Drop for Serving {
 }
 
 #[derive(Debug)]
-struct Answer {
+struct HttpReply {
     status: u16,
     head: String,
     body: Vec<u8>,
 }
 
-impl Answer {
-    fn parse(bytes: &[u8]) -> Answer {
+impl HttpReply {
+    fn parse(bytes: &[u8]) -> HttpReply {
         let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").expect("a head");
         let head = String::from_utf8(bytes[..end].to_vec()).expect("text");
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
-        Answer { status, head, body: bytes[end + 4..].to_vec() }
+        HttpReply { status, head, body: bytes[end + 4..].to_vec() }
     }
 
     fn header(&self, name: &str) -> Option<&str> {
@@ -274,17 +274,17 @@ fn nothing_else() {
 /// Puts a release of these blocks into the directory, without looking like one in any other way.
 fn publish(folder: &Path, sequence: u64, blocks: &[Block]) {
     let mut bytes = pack::MAGIC.to_vec();
-    let mut places = Vec::new();
+    let mut locations = Vec::new();
     for block in blocks {
         let frame = pack::frame(&block.reference().address, &block.to_stored());
-        let place = Place { pack: 0, offset: bytes.len() as u32, bytes: frame.len() as u32 };
-        places.push((key_of(&block.reference().address), place));
+        let location = BlockLocation { pack: 0, offset: bytes.len() as u32, bytes: frame.len() as u32 };
+        locations.push((key_of(&block.reference().address), location));
         bytes.extend(frame);
     }
     let named = |bytes: &[u8]| DigestKey::WELL_KNOWN.digest(Domain::ReleaseFile, bytes);
     let name = PackName { digest: named(&bytes), bytes: bytes.len() as u64 };
     write(folder, &layout::pack(&name.digest), &bytes);
-    let index = Index { packs: vec![name], entries: places }.encode();
+    let index = Index { packs: vec![name], entries: locations }.encode();
     let location = Location { digest: named(&index), bytes: index.len() as u64 };
     write(folder, &layout::index(&location.digest), &index);
     let mut root = publisher::published(&publisher::chain(), sequence);
@@ -443,16 +443,16 @@ fn paths() {
         assert_eq!(blocks.len(), frames.len(), "each once");
         let tree = Tree::new(Arc::new(Frames(blocks)), root);
         let resolve = |path: &str| tree.resolve(path.as_bytes(), false).expect("all blocks are there");
-        assert!(matches!(resolve(deep), Found::Node(_)));
-        assert!(matches!(resolve("many/name 04321"), Found::Node(_)));
-        assert!(matches!(resolve("many/nothing"), Found::Nothing));
-        assert!(matches!(resolve("no/thing"), Found::Nothing));
+        assert!(matches!(resolve(deep), PathLookup::Node(_)));
+        assert!(matches!(resolve("many/name 04321"), PathLookup::Node(_)));
+        assert!(matches!(resolve("many/nothing"), PathLookup::Nothing));
+        assert!(matches!(resolve("no/thing"), PathLookup::Nothing));
         tree.resolve(b"many/name 00001", false).expect_err("not asked for");
     }
     let mirrors = Mirrors::parse(&[format!("http://{}/", serving.address)]).expect("a mirror");
     let frames = mirrors.paths(&[deep.as_bytes(), b"many/name 04321"], 1 << 20).expect("it can");
     assert!(pack::Frame::all(&frames).count() > 5);
-    assert_eq!(mirrors.standings()[0].answers, 1);
+    assert_eq!(mirrors.statuses()[0].answers, 1);
     let many: Vec<String> = (0..6000).step_by(20).map(|n| format!("many/name {n:05}")).collect();
     let answer = ask(many.join("\0").as_bytes());
     assert!(answer.status == 200 && answer.body.len() <= 128 << 10, "{}", answer.body.len());
@@ -620,12 +620,12 @@ fn a_thousand_connections() {
             assert!(read > 0, "it ended after {} bytes", received.len());
             received.extend_from_slice(&answer[..read]);
         }
-        let answer = Answer::parse(&received);
+        let answer = HttpReply::parse(&received);
         assert!(whole.starts_with(&answer.body));
     }
     let mut answer = Vec::new();
     late.read_to_end(&mut answer).expect("its turn comes");
-    assert_eq!(Answer::parse(&answer).body, b"the record");
+    assert_eq!(HttpReply::parse(&answer).body, b"the record");
 }
 
 /// Told to stop, it finishes what it is sending, lets nobody in any more, and ends.

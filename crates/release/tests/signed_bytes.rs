@@ -2,7 +2,7 @@
 
 use crate::publisher;
 
-use holdfast_release::accept::{Stale, accept};
+use holdfast_release::accept::{ExpiredPolicy, accept};
 use holdfast_release::draft::Draft;
 use holdfast_release::form::{self, Kind};
 use holdfast_release::keys::{KeyChain, SignedKeySet};
@@ -16,7 +16,7 @@ const HINT_BYTES: usize = 32 + 8 + 1;
 
 fn is_accepted(bytes: &[u8]) -> bool {
     let Ok(file) = form::read::<RootFile>(bytes) else { return false };
-    accept(&chain(), &file, None, START_S + DAY_S, Stale::Refuse).is_ok()
+    accept(&chain(), &file, None, START_S + DAY_S, ExpiredPolicy::Refuse).is_ok()
 }
 
 fn extends(bytes: &[u8]) -> bool {
@@ -71,7 +71,7 @@ fn hints_decide_nothing() {
         altered[at] ^= 0x01;
         if let Ok(altered) = form::read::<RootFile>(&altered) {
             let accepted =
-                accept(&chain(), &altered, None, START_S, Stale::Refuse).expect("the record is good");
+                accept(&chain(), &altered, None, START_S, ExpiredPolicy::Refuse).expect("the record is good");
             assert_eq!(accepted.record, file.record.value);
         }
     }
@@ -96,7 +96,7 @@ proptest! {
         let chain = KeyChain::begin(id, signed(first, &members)).unwrap();
         let file = file(signed(record(&chain, 1), &signers));
         let enough = signers.len() >= usize::from(threshold) && signers.iter().all(|s| members.contains(s));
-        prop_assert_eq!(accept(&chain, &file, None, START_S, Stale::Refuse).is_ok(), enough);
+        prop_assert_eq!(accept(&chain, &file, None, START_S, ExpiredPolicy::Refuse).is_ok(), enough);
     }
 
     /// A rotation counts exactly if enough of both sets and nobody else signed.

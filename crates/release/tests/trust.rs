@@ -4,7 +4,7 @@
 use crate::publisher;
 
 use holdfast_crypto::Digest;
-use holdfast_release::accept::{Refusal, Stale, Warning};
+use holdfast_release::accept::{ExpiredPolicy, Refusal, Warning};
 use holdfast_release::admit::{AdmitError, admit, not_revoked};
 use holdfast_release::form;
 use holdfast_release::keys::{KeyChain, KeysError};
@@ -43,19 +43,19 @@ fn refusal(error: TrustError) -> (Refusal, Option<PathBuf>) {
 fn what_was_seen_stays_seen() {
     let base = folder();
     let accepted =
-        trust(base.path()).accept(&chain(), &published(&chain(), 5), at(5), Stale::Refuse).unwrap();
+        trust(base.path()).accept(&chain(), &published(&chain(), 5), at(5), ExpiredPolicy::Refuse).unwrap();
     let again = trust(base.path());
     assert_eq!(again.seen().unwrap(), Some(accepted.seen));
     assert_eq!(again.chain().unwrap(), Some(chain()));
     let (older, evidence) =
-        refusal(again.accept(&chain(), &published(&chain(), 4), at(5), Stale::Refuse).unwrap_err());
+        refusal(again.accept(&chain(), &published(&chain(), 4), at(5), ExpiredPolicy::Refuse).unwrap_err());
     assert_eq!((older, evidence), (Refusal::Rollback { shown: 4, seen: 5 }, None));
 
     let newer = published(&rotated(), 6);
-    again.accept(&rotated(), &newer, at(6), Stale::Refuse).expect("rotated");
+    again.accept(&rotated(), &newer, at(6), ExpiredPolicy::Refuse).expect("rotated");
     // A chain that is behind does not bring the old keys back.
     let (old_keys, _) =
-        refusal(again.accept(&chain(), &published(&chain(), 7), at(7), Stale::Refuse).unwrap_err());
+        refusal(again.accept(&chain(), &published(&chain(), 7), at(7), ExpiredPolicy::Refuse).unwrap_err());
     assert_eq!(old_keys, Refusal::OlderKeySet { found: 1, current: 2 });
     assert_eq!(again.chain().unwrap(), Some(rotated()));
 
@@ -83,12 +83,13 @@ fn walk(folder: &Path) -> Vec<PathBuf> {
 fn damaged_memory_is_never_begun_anew() {
     let base = folder();
     let trust = trust(base.path());
-    trust.accept(&chain(), &published(&chain(), 5), at(5), Stale::Refuse).unwrap();
+    trust.accept(&chain(), &published(&chain(), 5), at(5), ExpiredPolicy::Refuse).unwrap();
     let path = trust.directory().join("state");
     let good = std::fs::read(&path).unwrap();
     let refused = |bytes: &[u8]| {
         std::fs::write(&path, bytes).unwrap();
-        let error = trust.accept(&chain(), &published(&chain(), 6), at(6), Stale::Refuse).unwrap_err();
+        let error =
+            trust.accept(&chain(), &published(&chain(), 6), at(6), ExpiredPolicy::Refuse).unwrap_err();
         let words = error.to_string();
         assert!(matches!(error, TrustError::Damaged { .. }), "{words}");
         assert!(words.contains(path.to_str().unwrap()) && words.contains("or remove it"), "{words}");
@@ -103,9 +104,9 @@ fn damaged_memory_is_never_begun_anew() {
         refused(&good[..length]);
     }
     std::fs::write(&path, &good).unwrap();
-    trust.accept(&chain(), &published(&chain(), 6), at(6), Stale::Refuse).expect("whole again");
+    trust.accept(&chain(), &published(&chain(), 6), at(6), ExpiredPolicy::Refuse).expect("whole again");
     std::fs::remove_file(&path).unwrap();
-    trust.accept(&chain(), &published(&chain(), 4), at(6), Stale::Refuse).expect("a first contact");
+    trust.accept(&chain(), &published(&chain(), 4), at(6), ExpiredPolicy::Refuse).expect("a first contact");
 }
 
 /// The memory of one release is none of another's.
@@ -113,7 +114,7 @@ fn damaged_memory_is_never_begun_anew() {
 fn memory_of_another_release() {
     let base = folder();
     let ours = trust(base.path());
-    ours.accept(&chain(), &published(&chain(), 5), at(5), Stale::Refuse).unwrap();
+    ours.accept(&chain(), &published(&chain(), 5), at(5), ExpiredPolicy::Refuse).unwrap();
     let other = begin(first_set_of_certificates());
     let theirs = Trust::open(base.path(), other.id()).unwrap();
     assert_eq!(theirs.seen().unwrap(), None);
@@ -127,11 +128,11 @@ fn equivocation_is_proven() {
     let base = folder();
     let trust = trust(base.path());
     let first = published(&chain(), 5);
-    trust.accept(&chain(), &first, at(5), Stale::Refuse).unwrap();
+    trust.accept(&chain(), &first, at(5), ExpiredPolicy::Refuse).unwrap();
     let mut other = record(&chain(), 5);
     other.root_dir = reference(0xee);
     let other = file(signed(other, &[1, 2]));
-    let error = trust.accept(&chain(), &other, at(5), Stale::Refuse).unwrap_err();
+    let error = trust.accept(&chain(), &other, at(5), ExpiredPolicy::Refuse).unwrap_err();
     assert!(error.to_string().contains("evidence"), "{error}");
     let (refusal, evidence) = refusal(error);
     assert!(matches!(refusal, Refusal::Equivocation { sequence: 5, .. }));
@@ -149,13 +150,13 @@ fn equivocation_is_proven() {
 fn another_history_is_told() {
     let base = folder();
     let trust = trust(base.path());
-    trust.accept(&chain(), &published(&chain(), 5), at(5), Stale::Refuse).unwrap();
-    let next = trust.accept(&chain(), &published(&chain(), 6), at(6), Stale::Refuse).unwrap();
+    trust.accept(&chain(), &published(&chain(), 5), at(5), ExpiredPolicy::Refuse).unwrap();
+    let next = trust.accept(&chain(), &published(&chain(), 6), at(6), ExpiredPolicy::Refuse).unwrap();
     assert_eq!(next.warnings, []);
     let mut other = record(&chain(), 7);
     other.previous = Some(Digest([6; 32]));
     let other = file(signed(other, &[1, 2]));
-    let accepted = trust.accept(&chain(), &other, at(7), Stale::Refuse).unwrap();
+    let accepted = trust.accept(&chain(), &other, at(7), ExpiredPolicy::Refuse).unwrap();
     let (sequence, seen, named) = (6, next.digest, Digest([6; 32]));
     assert_eq!(accepted.warnings, [Warning::OtherHistory { sequence, seen, named }]);
     let mut kept: Vec<RootFile> = walk(&trust.directory().join("evidence"))
@@ -174,12 +175,12 @@ fn the_record_of_a_day() {
     let trust = trust(base.path());
     assert_eq!(trust.as_of(at(1)).unwrap(), None);
     for sequence in [2, 3, 5] {
-        trust.accept(&chain(), &published(&chain(), sequence), at(sequence), Stale::Refuse).unwrap();
+        trust.accept(&chain(), &published(&chain(), sequence), at(sequence), ExpiredPolicy::Refuse).unwrap();
     }
     let five = renewed(&published(&chain(), 5), at(5) + LIFE_S);
-    trust.accept(&chain(), &five, at(5) + LIFE_S, Stale::Refuse).unwrap();
-    trust.accept(&chain(), &published(&chain(), 5), at(5) + LIFE_S, Stale::Refuse).unwrap();
-    trust.accept(&rotated(), &published(&rotated(), 60), at(60), Stale::Refuse).unwrap();
+    trust.accept(&chain(), &five, at(5) + LIFE_S, ExpiredPolicy::Refuse).unwrap();
+    trust.accept(&chain(), &published(&chain(), 5), at(5) + LIFE_S, ExpiredPolicy::Refuse).unwrap();
+    trust.accept(&rotated(), &published(&rotated(), 60), at(60), ExpiredPolicy::Refuse).unwrap();
 
     let on = |time_s| trust.as_of(time_s).unwrap().map(|found| found.file.record.value.sequence);
     assert_eq!(on(at(2) - 1), None);
@@ -209,7 +210,7 @@ fn the_archive_is_bounded() {
     std::fs::write(folder.join("999-0123456789ab.partial"), b"").unwrap();
     let mut record = record(&chain(), 200);
     record.sequence = 5000;
-    trust.accept(&chain(), &file(signed(record, &[1, 2])), at(200), Stale::Refuse).unwrap();
+    trust.accept(&chain(), &file(signed(record, &[1, 2])), at(200), ExpiredPolicy::Refuse).unwrap();
     let names: Vec<String> =
         walk(&folder).iter().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect();
     assert_eq!(names.len(), ARCHIVE_MAX + 1);
@@ -230,7 +231,7 @@ fn several_at_once() {
                 let trust = trust(path);
                 for sequence in (first..=40).step_by(4) {
                     let outcome =
-                        trust.accept(&chain(), &published(&chain(), sequence), at(40), Stale::Allow);
+                        trust.accept(&chain(), &published(&chain(), sequence), at(40), ExpiredPolicy::Allow);
                     match outcome {
                         Ok(_) | Err(TrustError::Refused { refusal: Refusal::Rollback { .. }, .. }) => {}
                         other => panic!("{sequence}: {other:?}"),
@@ -244,14 +245,14 @@ fn several_at_once() {
 
 /// A mirror in memory.
 #[derive(Default)]
-struct Shelf {
+struct MemoryMirror {
     files: BTreeMap<String, Vec<u8>>,
     asked: Mutex<Vec<String>>,
 }
 
-impl Shelf {
-    fn of(chain: &KeyChain, root: &RootFile) -> Shelf {
-        let mut shelf = Shelf::default();
+impl MemoryMirror {
+    fn of(chain: &KeyChain, root: &RootFile) -> MemoryMirror {
+        let mut shelf = MemoryMirror::default();
         for set in chain.sets() {
             shelf.files.insert(layout::keys(set.value.number), form::write(set));
         }
@@ -259,13 +260,13 @@ impl Shelf {
         shelf
     }
 
-    fn with(mut self, name: &str, bytes: Vec<u8>) -> Shelf {
+    fn with(mut self, name: &str, bytes: Vec<u8>) -> MemoryMirror {
         self.files.insert(name.to_owned(), bytes);
         self
     }
 }
 
-impl Mirror for Shelf {
+impl Mirror for MemoryMirror {
     fn name(&self) -> &str {
         "shelf"
     }
@@ -283,13 +284,13 @@ impl Mirror for Shelf {
 fn an_honest_mirror_is_believed() {
     let base = folder();
     let trust = trust(base.path());
-    let shelf = Shelf::of(&rotated(), &published(&rotated(), 6));
-    let admitted = admit(&trust, &shelf, &[], at(6), Stale::Refuse).unwrap();
+    let shelf = MemoryMirror::of(&rotated(), &published(&rotated(), 6));
+    let admitted = admit(&trust, &shelf, &[], at(6), ExpiredPolicy::Refuse).unwrap();
     assert_eq!((admitted.accepted.record.sequence, admitted.chain), (6, rotated()));
     assert_eq!(admitted.notices, Vec::<String>::new());
     assert_eq!(*shelf.asked.lock().unwrap(), ["revoked", "keys/1", "keys/2", "keys/3", "root"]);
     shelf.asked.lock().unwrap().clear();
-    admit(&trust, &shelf, &[], at(6), Stale::Refuse).unwrap();
+    admit(&trust, &shelf, &[], at(6), ExpiredPolicy::Refuse).unwrap();
     assert_eq!(*shelf.asked.lock().unwrap(), ["revoked", "keys/2", "keys/3", "root"]);
 }
 
@@ -299,12 +300,12 @@ fn an_honest_mirror_is_believed() {
 fn keys_are_learnt_whatever_becomes_of_the_record() {
     let base = folder();
     let trust = trust(base.path());
-    let torn = Shelf::of(&rotated(), &published(&chain(), 5));
-    let error = admit(&trust, &torn, &[], at(5), Stale::Refuse).unwrap_err();
+    let torn = MemoryMirror::of(&rotated(), &published(&chain(), 5));
+    let error = admit(&trust, &torn, &[], at(5), ExpiredPolicy::Refuse).unwrap_err();
     assert!(error.to_string().contains("key set 2 has replaced"), "{error}");
     assert_eq!(trust.chain().unwrap(), Some(rotated()));
-    let behind = Shelf::of(&chain(), &published(&chain(), 5));
-    let error = admit(&trust, &behind, &[], at(5), Stale::Refuse).unwrap_err();
+    let behind = MemoryMirror::of(&chain(), &published(&chain(), 5));
+    let error = admit(&trust, &behind, &[], at(5), ExpiredPolicy::Refuse).unwrap_err();
     assert!(matches!(error, AdmitError::Refused { .. }), "{error}");
 }
 
@@ -313,25 +314,27 @@ fn keys_are_learnt_whatever_becomes_of_the_record() {
 fn keys_out_of_place() {
     let base = folder();
     let trust = trust(base.path());
-    let good = Shelf::of(&rotated(), &published(&rotated(), 6));
+    let good = MemoryMirror::of(&rotated(), &published(&rotated(), 6));
     let second = good.files["keys/2"].clone();
-    let mixed = Shelf::of(&chain(), &published(&chain(), 6)).with("keys/1", second.clone());
-    let error = admit(&trust, &mixed, &[], at(6), Stale::Refuse).unwrap_err();
+    let mixed = MemoryMirror::of(&chain(), &published(&chain(), 6)).with("keys/1", second.clone());
+    let error = admit(&trust, &mixed, &[], at(6), ExpiredPolicy::Refuse).unwrap_err();
     assert!(error.to_string().starts_with("shelf: keys/1: "), "{error}");
-    let skipped = Shelf::of(&rotated(), &published(&rotated(), 6)).with("keys/3", second);
-    let error = admit(&trust, &skipped, &[], at(6), Stale::Refuse).unwrap_err();
+    let skipped = MemoryMirror::of(&rotated(), &published(&rotated(), 6)).with("keys/3", second);
+    let error = admit(&trust, &skipped, &[], at(6), ExpiredPolicy::Refuse).unwrap_err();
     assert!(error.to_string().contains("this is key set 2, and key set 3 comes next"), "{error}");
-    let junk = Shelf::of(&rotated(), &published(&rotated(), 6)).with("root", b"<html>404</html>".to_vec());
-    let error = admit(&trust, &junk, &[], at(6), Stale::Refuse).unwrap_err();
+    let junk =
+        MemoryMirror::of(&rotated(), &published(&rotated(), 6)).with("root", b"<html>404</html>".to_vec());
+    let error = admit(&trust, &junk, &[], at(6), ExpiredPolicy::Refuse).unwrap_err();
     assert!(matches!(error, AdmitError::Malformed { .. }), "{error}");
     // A certificate that was damaged here is not taken for none.
     std::fs::write(trust.directory().join("revoked"), b"damaged").unwrap();
-    let error = trust.accept(&rotated(), &published(&rotated(), 6), at(6), Stale::Refuse).unwrap_err();
+    let error =
+        trust.accept(&rotated(), &published(&rotated(), 6), at(6), ExpiredPolicy::Refuse).unwrap_err();
     assert!(error.to_string().contains("may be used until"), "{error}");
     std::fs::remove_file(trust.directory().join("revoked")).unwrap();
     let mut none = good;
     none.files.clear();
-    assert!(matches!(admit(&trust, &none, &[], at(6), Stale::Refuse), Err(AdmitError::Mirror(_))));
+    assert!(matches!(admit(&trust, &none, &[], at(6), ExpiredPolicy::Refuse), Err(AdmitError::Mirror(_))));
 }
 
 /// A forked succession: the keys seen first stand, the others are refused with both kept as proof.
@@ -339,11 +342,18 @@ fn keys_out_of_place() {
 fn forked_keys_are_kept_as_proof() {
     let base = folder();
     let trust = trust(base.path());
-    admit(&trust, &Shelf::of(&rotated(), &published(&rotated(), 6)), &[], at(6), Stale::Refuse).unwrap();
+    admit(
+        &trust,
+        &MemoryMirror::of(&rotated(), &published(&rotated(), 6)),
+        &[],
+        at(6),
+        ExpiredPolicy::Refuse,
+    )
+    .unwrap();
     let mut fork = chain();
     fork.extend(signed(next_set(&first_set(), &[2, 3, 5], 2), &[2, 3])).unwrap();
-    let shelf = Shelf::of(&fork, &published(&fork, 7));
-    let error = admit(&trust, &shelf, &[], at(7), Stale::Refuse).unwrap_err();
+    let shelf = MemoryMirror::of(&fork, &published(&fork, 7));
+    let error = admit(&trust, &shelf, &[], at(7), ExpiredPolicy::Refuse).unwrap_err();
     let AdmitError::Refused { error, .. } = error else { panic!("{error}") };
     let TrustError::Keys { error: KeysError::Forked { number: 2, .. }, evidence: Some(evidence) } = *error
     else {
@@ -367,9 +377,9 @@ fn revocations_are_honoured_for_good() {
         let trust = trust(base.path());
         let directory = folder();
         std::fs::write(directory.path().join(&name), &certificate).unwrap();
-        let shelf = Shelf::of(&chain(), &root);
+        let shelf = MemoryMirror::of(&chain(), &root);
         let directories = [folder().keep(), directory.path().to_owned()];
-        let error = admit(&trust, &shelf, &directories, at(5), Stale::Refuse).unwrap_err();
+        let error = admit(&trust, &shelf, &directories, at(5), ExpiredPolicy::Refuse).unwrap_err();
         assert!(matches!(&error, AdmitError::Revoked { .. }), "{error}");
         assert!(
             error.to_string().contains("the keys were stolen") && error.to_string().contains(&name),
@@ -377,16 +387,22 @@ fn revocations_are_honoured_for_good() {
         );
         assert!(shelf.asked.lock().unwrap().is_empty());
         std::fs::remove_dir(&directories[0]).unwrap();
-        assert!(matches!(admit(&trust, &shelf, &[], at(5), Stale::Allow), Err(AdmitError::Revoked { .. })));
         assert!(matches!(
-            trust.accept(&chain(), &root, at(5), Stale::Allow),
+            admit(&trust, &shelf, &[], at(5), ExpiredPolicy::Allow),
+            Err(AdmitError::Revoked { .. })
+        ));
+        assert!(matches!(
+            trust.accept(&chain(), &root, at(5), ExpiredPolicy::Allow),
             Err(TrustError::Revoked(revoked)) if revoked.release == id
         ));
     }
     let base = folder();
     let trust = trust(base.path());
-    let shelf = Shelf::of(&chain(), &root).with(layout::REVOKED, certificate);
-    assert!(matches!(admit(&trust, &shelf, &[], at(5), Stale::Refuse), Err(AdmitError::Revoked { .. })));
+    let shelf = MemoryMirror::of(&chain(), &root).with(layout::REVOKED, certificate);
+    assert!(matches!(
+        admit(&trust, &shelf, &[], at(5), ExpiredPolicy::Refuse),
+        Err(AdmitError::Revoked { .. })
+    ));
 }
 
 /// False revocations are ignored, with a notice that names them; so is what is no file at all. A directory that
@@ -400,9 +416,10 @@ fn false_revocations_are_told_and_ignored() {
     std::fs::write(directory.path().join(id.to_string()), b"revoked, believe me").unwrap();
     std::fs::create_dir(directory.path().join(format!("{id}.revoked"))).unwrap();
     let one_signature = form::write(&revocation(&chain(), &[1]));
-    let shelf = Shelf::of(&chain(), &published(&chain(), 5)).with(layout::REVOKED, one_signature);
+    let shelf = MemoryMirror::of(&chain(), &published(&chain(), 5)).with(layout::REVOKED, one_signature);
     let directories = [directory.path().to_owned()];
-    let admitted = admit(&trust, &shelf, &directories, at(5), Stale::Refuse).expect("nothing true is there");
+    let admitted =
+        admit(&trust, &shelf, &directories, at(5), ExpiredPolicy::Refuse).expect("nothing true is there");
     assert_eq!(admitted.notices.len(), 3, "{:?}", admitted.notices);
     assert!(admitted.notices.iter().all(|notice| notice.contains("a false revocation")));
     assert!(admitted.notices[2].starts_with("shelf: revoked"), "{}", admitted.notices[2]);

@@ -7,7 +7,7 @@ use holdfast_components::Program;
 use holdfast_crypto::DigestKey;
 use holdfast_release::layout;
 use holdfast_release::publish::PublishError;
-use holdfast_release::publish::compose::{Composed, Terms, compose, compose_apart, tidy};
+use holdfast_release::publish::compose::{Composed, ReleaseOptions, compose, compose_apart, tidy};
 use holdfast_release::publish::folder::FolderBlocks;
 use holdfast_release::publish::rules::Rules;
 use holdfast_release::publish::store::read_index;
@@ -28,16 +28,16 @@ const HOST: &str = env!("CARGO_BIN_EXE_holdfast-release-host");
 const YOUNG: std::time::Duration = std::time::Duration::from_millis(2_100);
 
 /// A publisher's folder: the tree, what lies beside it, the release directory, and the memory of the last time.
-struct Desk(tempfile::TempDir);
+struct Workspace(tempfile::TempDir);
 
-impl Desk {
+impl Workspace {
     /// With a tree of that name.
-    fn new(name: &str) -> Desk {
-        let desk = Desk(tempfile::tempdir().expect("a folder"));
-        let tree = desk.tree(name);
+    fn new(name: &str) -> Workspace {
+        let workspace = Workspace(tempfile::tempdir().expect("a folder"));
+        let tree = workspace.tree(name);
         fs::create_dir_all(tree.join("inside")).expect("made");
         fs::create_dir_all(tree.join("empty/directories")).expect("made");
-        fs::write(desk.at("secret"), "what is beside it").expect("written");
+        fs::write(workspace.at("secret"), "what is beside it").expect("written");
         fs::write(tree.join("file"), "text").expect("written");
         fs::write(tree.join("left-out.o"), "not to be published").expect("written");
         fs::write(tree.join("inside/file"), "more\n".repeat(40_000)).expect("written");
@@ -50,7 +50,7 @@ impl Desk {
         symlink("../secret", tree.join("to-secret")).expect("linked");
         symlink("..", tree.join("to-parent")).expect("linked");
         rustix::fs::mkfifoat(rustix::fs::CWD, tree.join("fifo"), rustix::fs::Mode::RUSR).expect("made");
-        desk
+        workspace
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -75,7 +75,7 @@ impl Desk {
             draft.sign(&key(3)).expect("signed");
             dir.install(&draft.finish().expect("a key set")).expect("installed");
         }
-        let terms = Terms {
+        let terms = ReleaseOptions {
             source: &source,
             target: &target,
             now_s: START_S,
@@ -149,23 +149,23 @@ impl Desk {
 /// only what has changed is read.
 #[test]
 fn the_same_release() {
-    let desk = Desk::new("tree");
+    let workspace = Workspace::new("tree");
     std::thread::sleep(YOUNG);
-    let one = desk.publish("tree", "one", false);
-    fs::remove_file(desk.at("memory")).expect("it is there");
-    let two = desk.publish("tree", "two", true);
+    let one = workspace.publish("tree", "one", false);
+    fs::remove_file(workspace.at("memory")).expect("it is there");
+    let two = workspace.publish("tree", "two", true);
     assert_eq!(two.record.value.root_dir, one.record.value.root_dir);
     assert_eq!(two.hints, one.hints);
-    assert_eq!(desk.files("two"), desk.files("one"));
-    assert_eq!(desk.read("two", &two, "large"), noise(7, 3_000_000));
+    assert_eq!(workspace.files("two"), workspace.files("one"));
+    assert_eq!(workspace.read("two", &two, "large"), noise(7, 3_000_000));
 
-    fs::write(desk.tree("tree").join("inside/file"), "changed").expect("written");
-    let composed = desk.compose("tree", "two", true).expect("composed");
+    fs::write(workspace.tree("tree").join("inside/file"), "changed").expect("written");
+    let composed = workspace.compose("tree", "two", true).expect("composed");
     assert_eq!((composed.report.files_read, composed.report.unchanged), (1, false));
-    let again = desk.install(composed, "two");
+    let again = workspace.install(composed, "two");
     assert_eq!(again.record.value.sequence, 2);
-    assert_eq!(desk.read("two", &again, "inside/file"), b"changed");
-    assert_eq!(desk.read("two", &again, "large"), noise(7, 3_000_000));
+    assert_eq!(workspace.read("two", &again, "inside/file"), b"changed");
+    assert_eq!(workspace.read("two", &again, "large"), noise(7, 3_000_000));
 }
 
 /// What comes of a walker that was taken over.
@@ -205,15 +205,16 @@ fn walkers_that_were_taken_over() {
         ("words", Says("a [2Jb cannot be published")),
         ("memory", Ended("code 4")),
     ];
-    let desk = Desk::new("tree");
+    let workspace = Workspace::new("tree");
     for (name, _) in &table {
-        symlink("tree", desk.tree(name)).expect("linked");
+        symlink("tree", workspace.tree(name)).expect("linked");
     }
     std::thread::sleep(YOUNG);
-    let mut before = desk.publish("tree", "release", true);
+    let mut before = workspace.publish("tree", "release", true);
     for (name, verdict) in table {
-        let files = desk.files("release");
-        let error = desk.compose(name, "release", true).err().unwrap_or_else(|| panic!("{name} published"));
+        let files = workspace.files("release");
+        let error =
+            workspace.compose(name, "release", true).err().unwrap_or_else(|| panic!("{name} published"));
         let is_as_told = match (&verdict, &error) {
             (Misbehaved(words), PublishError::Misbehaved(why)) => why.contains(words),
             (Ended(words), PublishError::Ended(why)) => why.contains(words),
@@ -223,48 +224,51 @@ fn walkers_that_were_taken_over() {
         let shown = error.to_string();
         assert!(is_as_told, "{name}: {verdict:?}, not: {shown}");
         assert!(!shown.contains(|c: char| c.is_control()), "{name}: {shown:?}");
-        assert!(!leftovers(&desk), "{name}: something unfinished was left");
-        let mut after = desk.files("release");
+        assert!(!leftovers(&workspace), "{name}: something unfinished was left");
+        let mut after = workspace.files("release");
         after.retain(|path, _| !path.starts_with("packs") || files.contains_key(path));
         assert!(after == files, "{name}: the release is not as it was");
 
-        let composed = desk.compose("tree", "release", true).expect("composed");
+        let composed = workspace.compose("tree", "release", true).expect("composed");
         assert_eq!(composed.report.files_read, 0, "{name}: what is remembered is what it was");
-        let next = desk.install(composed, "release");
+        let next = workspace.install(composed, "release");
         assert_eq!(next.record.value.sequence, before.record.value.sequence + 1, "{name}");
         assert_eq!(next.record.value.root_dir, before.record.value.root_dir, "{name}");
         before = next;
     }
-    assert_eq!(desk.read("release", &before, "file"), b"text");
-    let index = read_index(&desk.at("release"), &before.index.digest).expect("an index");
+    assert_eq!(workspace.read("release", &before, "file"), b"text");
+    let index = read_index(&workspace.at("release"), &before.index.digest).expect("an index");
     let named: Vec<PathBuf> = index.packs.iter().map(|pack| layout::pack(&pack.digest).into()).collect();
-    let packs = desk.files("release").into_keys().filter(|path| path.starts_with("packs"));
+    let packs = workspace.files("release").into_keys().filter(|path| path.starts_with("packs"));
     assert!(packs.into_iter().all(|path| named.contains(&path)), "what was half made is gone");
 }
 
 /// Whether something that was begun lies in the release directory or beside the memory.
-fn leftovers(desk: &Desk) -> bool {
+fn leftovers(workspace: &Workspace) -> bool {
     let is_new =
         |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().contains("new-"));
-    let beside = fs::read_dir(desk.at("")).expect("read").map(|entry| entry.expect("an entry").path());
-    desk.files("release").into_keys().chain(beside).any(|path| is_new(&path))
+    let beside = fs::read_dir(workspace.at("")).expect("read").map(|entry| entry.expect("an entry").path());
+    workspace.files("release").into_keys().chain(beside).any(|path| is_new(&path))
 }
 
 /// Proves what is said in docs/internals/processes.md: a walker that was taken over chooses the content, and nothing else of a
 /// release. Hints that are none are nobody's harm.
 #[test]
 fn it_chooses_the_content_and_nothing_else() {
-    let desk = Desk::new("tree");
-    symlink("tree", desk.tree("another tree")).expect("linked");
-    let first = desk.publish("tree", "release", true);
-    let second = desk.publish("another tree", "release", true);
+    let workspace = Workspace::new("tree");
+    symlink("tree", workspace.tree("another tree")).expect("linked");
+    let first = workspace.publish("tree", "release", true);
+    let second = workspace.publish("another tree", "release", true);
     let (before, after) = (&first.record.value, &second.record.value);
     assert_ne!(after.root_dir, before.root_dir);
     assert_eq!((after.release, after.sequence, after.key_set), (chain().id(), 2, 1));
     assert_eq!((after.issued_s, after.expires_s), (START_S, START_S + LIFE_S));
     assert_eq!((after.digest_key, after.note.as_str()), (before.digest_key, "a note"));
     let hints = second.hints.expect("it sent some");
-    assert_eq!(fs::read(desk.at("release").join(layout::hints(&hints.digest))).expect("read"), b"not hints");
-    let third = desk.publish("tree", "release", true);
+    assert_eq!(
+        fs::read(workspace.at("release").join(layout::hints(&hints.digest))).expect("read"),
+        b"not hints"
+    );
+    let third = workspace.publish("tree", "release", true);
     assert_eq!(third.record.value.root_dir, before.root_dir);
 }

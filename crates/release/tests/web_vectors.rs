@@ -10,7 +10,7 @@ use holdfast_content::{
     LiveMap, MapRoot, MemoryBlocks, MerkleMap, Reference, StoredBlock, Value,
 };
 use holdfast_crypto::{Digest, DigestKey, Domain, PublicKey, Signature, decode, encode};
-use holdfast_release::accept::{Refusal, Seen, Stale, Warning, accept};
+use holdfast_release::accept::{ExpiredPolicy, HighestRecord, Refusal, Warning, accept};
 use holdfast_release::form;
 use holdfast_release::index::Index;
 use holdfast_release::keys::{KeyChain, KeySet, KeysError, ReleaseId, SignedKeySet};
@@ -185,7 +185,7 @@ fn name_of_refusal(refusal: &Refusal) -> &'static str {
 fn name_of_warning(warning: &Warning) -> &'static str {
     match warning {
         Warning::HalfLife { .. } => "HalfLife",
-        Warning::Stale { .. } => "Stale",
+        Warning::ExpiredPolicy { .. } => "ExpiredPolicy",
         Warning::OlderRenewal { .. } => "OlderRenewal",
         Warning::OtherHistory { .. } => "OtherHistory",
         Warning::ClockBehind { .. } => "ClockBehind",
@@ -253,15 +253,15 @@ struct Case {
     name: &'static str,
     chain: KeyChain,
     file: RootFile,
-    seen: Option<Seen>,
+    seen: Option<HighestRecord>,
     now_s: u64,
-    stale: Stale,
+    stale: ExpiredPolicy,
 }
 
 #[test]
 fn records() {
     let at = |sequence: u64| START_S + (sequence - 1) * DAY_S;
-    let seen = Seen {
+    let seen = HighestRecord {
         sequence: 5,
         record: record(&chain(), 5).digest(),
         issued_s: at(5),
@@ -274,7 +274,7 @@ fn records() {
         file,
         seen: Some(seen),
         now_s: at(5) + DAY_S,
-        stale: Stale::Refuse,
+        stale: ExpiredPolicy::Refuse,
     };
     let changed = |sequence, change: fn(&mut Record)| {
         let mut record = record(&chain(), sequence);
@@ -301,7 +301,7 @@ fn records() {
         case("follows another", changed(6, |record| record.previous = Some(Digest([1; 32])))),
         Case { now_s: end_s, ..case("in its last second", five()) },
         Case { now_s: end_s + 1, ..case("expired", five()) },
-        Case { now_s: end_s + 1, stale: Stale::Allow, ..case("expired, and allowed", five()) },
+        Case { now_s: end_s + 1, stale: ExpiredPolicy::Allow, ..case("expired, and allowed", five()) },
         Case { now_s: end_s + 1, ..case("renewed in time", renewed(&five(), end_s - DAY_S)) },
         Case { now_s: end_s + 7 * DAY_S, ..case("the renewal expired", renewed(&five(), end_s - DAY_S)) },
         Case {
@@ -309,7 +309,7 @@ fn records() {
             file: published(&certificates, 5),
             seen: None,
             now_s: end_s + 1,
-            stale: Stale::Allow,
+            stale: ExpiredPolicy::Allow,
             ..case("certificates, expired, and allowed", five())
         },
         Case { now_s: at(5) + LIFE_S / 2, ..case("at half of its life", five()) },
@@ -318,7 +318,10 @@ fn records() {
         Case { now_s: 0, ..case("known, by a clock far behind", five()) },
         Case { now_s: 0, ..case("from the future of a clock far behind", published(&chain(), 6)) },
         Case {
-            seen: Some(Seen { validity: Validity { from_s: at(6), until_s: end_s + DAY_S }, ..seen }),
+            seen: Some(HighestRecord {
+                validity: Validity { from_s: at(6), until_s: end_s + DAY_S },
+                ..seen
+            }),
             now_s: end_s + 1,
             ..case("an older renewal than was seen", five())
         },
@@ -367,7 +370,7 @@ fn records() {
         },
     ];
     let validity = |validity: &Validity| json!([validity.from_s, validity.until_s]);
-    let remembered = |seen: &Seen| {
+    let remembered = |seen: &HighestRecord| {
         json!({
             "sequence": seen.sequence, "record": seen.record.to_string(), "issued": seen.issued_s,
             "validity": validity(&seen.validity), "latest": seen.latest_s,
@@ -387,7 +390,7 @@ fn records() {
             };
             json!({
                 "name": case.name, "id": case.chain.id().to_string(), "keys": files, "file": hex(&form::write(&case.file)),
-                "seen": case.seen.as_ref().map(remembered), "now": case.now_s, "stale": case.stale == Stale::Allow,
+                "seen": case.seen.as_ref().map(remembered), "now": case.now_s, "stale": case.stale == ExpiredPolicy::Allow,
                 "verdict": verdict, "warnings": warnings, "after": after,
             })
         })
@@ -396,7 +399,8 @@ fn records() {
     whole.hints = Some(Location { digest: Digest([0xbb; 32]), bytes: 77 });
     let bytes = form::write(&whole);
     let taken = |bytes: &[u8]| {
-        form::read(bytes).is_ok_and(|file| accept(&chain(), &file, None, at(5), Stale::Refuse).is_ok())
+        form::read(bytes)
+            .is_ok_and(|file| accept(&chain(), &file, None, at(5), ExpiredPolicy::Refuse).is_ok())
     };
     vectors(
         "records",

@@ -3,7 +3,7 @@
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_components::{
-    Answer, Asker, ComponentError, Context, Main, Patience, Refusal, Reply, Request, run_if_component,
+    Asker, ComponentError, Context, Main, Patience, ReceivedReply, Refusal, Reply, Request, run_if_component,
 };
 use holdfast_crypto::{PublicKey, Signature};
 use holdfast_rpc::Listeners;
@@ -70,7 +70,7 @@ struct Bad {
 }
 
 impl Bad {
-    fn say(&self, bytes: Vec<u8>, files: &[OwnedFd]) -> Result<Reply<Raw>, ComponentError> {
+    fn say(&self, bytes: Vec<u8>, files: &[OwnedFd]) -> Result<ReceivedReply<Raw>, ComponentError> {
         let patience = Patience::of(PATIENCE);
         let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
         let ticket = self.desk.start(0, &Raw(bytes), &files, patience)?;
@@ -141,19 +141,19 @@ fn taken_over(context: Context) -> ExitCode {
     if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn misuse(bad: &Bad, request: &Request) -> Answer {
-    let refuse = |words: String| Answer::refuse(Refusal::Failed(words));
+fn misuse(bad: &Bad, request: &Request) -> Reply {
+    let refuse = |words: String| Reply::refuse(Refusal::Failed(words));
     match request.question::<Misuse>() {
-        Err(refusal) => Answer::refuse(refusal),
+        Err(refusal) => Reply::refuse(refusal),
         Ok(Misuse::Show) => {
             let seen = bad.seen.lock().expect("not poisoned");
             let parts = [&seen.signed, &seen.introduced, &seen.signature].map(Clone::clone);
-            Answer::of(&borsh::to_vec(&parts).expect("a vector takes everything"))
+            Reply::of(&borsh::to_vec(&parts).expect("a vector takes everything"))
         }
         Ok(Misuse::KeepNext) => {
             let mut seen = bad.seen.lock().expect("not poisoned");
             (seen.keep_next, seen.kept) = (true, None);
-            Answer::of(&Vec::<u8>::new())
+            Reply::of(&Vec::<u8>::new())
         }
         Ok(Misuse::Say { bytes, file }) => {
             let files: Vec<OwnedFd> = match (file, UnixStream::pair()) {
@@ -161,7 +161,7 @@ fn misuse(bad: &Bad, request: &Request) -> Answer {
                 _ => Vec::new(),
             };
             match bad.say(bytes, &files) {
-                Ok(reply) => Answer::of(&reply.body.0),
+                Ok(reply) => Reply::of(&reply.body.0),
                 Err(error) => refuse(error.to_string()),
             }
         }
@@ -171,8 +171,8 @@ fn misuse(bad: &Bad, request: &Request) -> Answer {
 }
 
 /// Writes, and reads until it is closed or what came is enough.
-fn write(bad: &Bad, bytes: &[u8], is_enough: impl Fn(&[u8]) -> bool) -> Answer {
-    let refuse = |words: String| Answer::refuse(Refusal::Failed(words));
+fn write(bad: &Bad, bytes: &[u8], is_enough: impl Fn(&[u8]) -> bool) -> Reply {
+    let refuse = |words: String| Reply::refuse(Refusal::Failed(words));
     let seen = bad.seen.lock().expect("not poisoned");
     let Some(mut stream) = seen.kept.as_ref() else { return refuse("nothing was kept".to_owned()) };
     // It does not block: what is asked is looked at again and again for a while.
@@ -193,7 +193,7 @@ fn write(bad: &Bad, bytes: &[u8], is_enough: impl Fn(&[u8]) -> bool) -> Answer {
             }
         }
     }
-    Answer::of(&came)
+    Reply::of(&came)
 }
 
 /// Whether a whole frame came that is no note.

@@ -6,7 +6,7 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use common::load::{Load, insist};
 use common::*;
 use holdfast_components::{
-    Asker, ChannelPlan, ComponentError, Door, End, Listing, Patience, Program, Supervisor,
+    Asker, ChannelPlan, ComponentError, End, Listing, Patience, Permission, Program, Supervisor,
 };
 use holdfast_content::BlockKind;
 use holdfast_crypto::{PublicKey, decode, encode, keyfile};
@@ -62,7 +62,7 @@ impl Running {
         if front == Front::TakenOver {
             plan.components[0].program = "taken-over".to_owned();
             // For the thread that listens to the test.
-            plan.components[0].profile.doors.push(Door::Threads);
+            plan.components[0].profile.permissions.push(Permission::Threads);
             plan.components[0].profile.threads_max = 4;
             plan.channels.push(ChannelPlan::new(End::host("puppet"), End::of(FRONT, "puppet")));
         }

@@ -10,7 +10,7 @@ const LAYERS: &[&[&str]] = &[
     &["crypto", "answers", "web", "testing"],
     &["content", "access", "fat"],
     &["protocol", "log", "policy"],
-    &["store", "objects", "rpc", "volume", "components", "callers", "checkpoint", "etcd"],
+    &["store", "objects", "rpc", "volume", "components", "program-identity", "checkpoint", "etcd"],
     &["witness"],
     &["server", "client", "export", "ublk", "monitor"],
     &["stack"],

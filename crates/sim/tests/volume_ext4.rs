@@ -1,7 +1,7 @@
 //! A real ext4 on a protected volume, crashed at any write below the volume: the file system is whole after its journal is
 //! replayed, and files that were synced have what was synced.
 
-use holdfast_fuse::{Manner, Options as MountOptions, mount_disk};
+use holdfast_fuse::{Options as MountOptions, UnmountMode, mount_disk};
 use holdfast_log::simulated_device::Devices;
 use holdfast_sim::random::Random;
 use holdfast_sim::volume::crash::Moment;
@@ -115,7 +115,7 @@ fn ext4_crashes() {
     // Loop devices let go of files late.
     eventually("umount", || try_run("umount", &tree).0);
     eventually("losetup -d", || try_run("losetup -d", &device).0);
-    eventually("nobody uses it", || session.unmount(Manner::Gently).is_ok());
+    eventually("nobody uses it", || session.unmount(UnmountMode::Gently).is_ok());
     session.wait();
     volume.close().expect("closed");
 

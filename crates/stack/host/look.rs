@@ -3,7 +3,7 @@
 
 use holdfast_components::run_if_component;
 use holdfast_log::device::{Device, FileDevice};
-use holdfast_stack::{COMPONENTS, Found, Partition, Source, check_partitions, find_partitions};
+use holdfast_stack::{COMPONENTS, FoundPartition, Partition, Source, check_partitions, find_partitions};
 use std::io::stdin;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ fn look(path: &str) -> Result<String, String> {
     });
     let found = find_partitions(source.clone(), bytes, &|| true).map_err(|error| error.to_string())?;
     let mut partitions = Vec::new();
-    for Found { number, start, bytes: length, holds } in found {
+    for FoundPartition { number, start, bytes: length, holds } in found {
         let geometry = holds?;
         let partition = Partition { number, start, bytes: length, geometry };
         partition.check(bytes).map_err(|error| error.to_string())?;

@@ -8,7 +8,8 @@ use holdfast_components::{Program, run_if_component};
 use holdfast_crypto::Digest;
 use holdfast_log::device::{Device, FileDevice};
 use holdfast_stack::{
-    COMPONENTS, Configuration, DiskPlan, NewFileSystem, Partition, Place, Session, Stack, Wanted, lay_out,
+    COMPONENTS, Configuration, DiskLayout, DiskPlan, FormatRequest, NewFileSystem, Partition, Session, Stack,
+    lay_out,
 };
 use holdfast_volume::{Options, Volume, VolumeKey};
 use rustix::fs::{Mode, OFlags};
@@ -77,7 +78,7 @@ pub fn main() -> ExitCode {
     let (volume, _) = Volume::open(disk, log, &key, Options::default(), None, salt).expect("opens");
     volume.start().expect("starts");
     // The file system begins with the disk, as cards without a partition table have it.
-    let wanted = Wanted {
+    let wanted = FormatRequest {
         disk_bytes: bytes + MIB,
         partitions: vec![(MIB, bytes)],
         cluster_bytes: Some(cluster),
@@ -86,7 +87,7 @@ pub fn main() -> ExitCode {
     };
     let geometry = lay_out(wanted).expect("it can be").geometries[0];
     let partition = Partition { number: 0, start: 0, bytes, geometry };
-    let place = Place {
+    let layout = DiskLayout {
         identity: [4; 16],
         partitions: vec![partition],
         table: (bytes, TABLE_BLOCKS),
@@ -99,7 +100,7 @@ pub fn main() -> ExitCode {
         program: Program::current().expect("itself"),
         digest: Digest([3; 32]),
         packages: Default::default(),
-        disks: vec![DiskPlan { volume, place, bus: "files".to_owned(), format }],
+        disks: vec![DiskPlan { volume, layout, bus: "files".to_owned(), format }],
         administrator: user("admin"),
         sessions: vec![session("alice", alice), session("bob", bob)],
         people: Default::default(),

@@ -1,7 +1,9 @@
 //! What every enemy tries of the monitor and of PolicyMgr, whatever it is.
 
 use crate::enemy::*;
-use holdfast_access::{Access, Acl, Credential, Ending, Heard, Principal, Proof, Scope, Statement, Step};
+use holdfast_access::{
+    Access, Acl, Credential, Ending, Principal, Proof, Scope, Statement, Step, VerifiedCredential,
+};
 use holdfast_crypto::SigningKey;
 use holdfast_monitor::{BlockId, Direction, PageId, Reference, RegionId};
 use holdfast_stack::protocol::*;
@@ -13,17 +15,17 @@ pub fn of_monitor(enemy: &Enemy, monitor: &Monitor) {
     let victim = BlockId { disk: 0, number: enemy.orders.victim };
     let everyone = Acl::of(user("bob"), Access::ReadWrite).expect("storable");
     let mut own = vec![
-        ("create-region", AskMonitor::CreateRegion { acl: everyone.clone(), pages: 8 }),
-        ("erase", AskMonitor::Erase { first: victim, count: 8 }),
-        ("erase-all", AskMonitor::Erase { first: BlockId { disk: 0, number: 0 }, count: u64::MAX }),
-        ("places", AskMonitor::Places { first: BlockId { disk: 0, number: 0 }, count: u64::MAX }),
+        ("create-region", MonitorRequest::CreateRegion { acl: everyone.clone(), pages: 8 }),
+        ("erase", MonitorRequest::Erase { first: victim, count: 8 }),
+        ("erase-all", MonitorRequest::Erase { first: BlockId { disk: 0, number: 0 }, count: u64::MAX }),
+        ("places", MonitorRequest::Places { first: BlockId { disk: 0, number: 0 }, count: u64::MAX }),
     ];
     for region in REGIONS.map(RegionId) {
-        own.push(("assign", AskMonitor::Assign { region, first: 250, blocks: vec![victim] }));
-        own.push(("set-acl", AskMonitor::SetAcl { region, acl: everyone.clone() }));
-        own.push(("remove", AskMonitor::RemoveRegion(region)));
+        own.push(("assign", MonitorRequest::Assign { region, first: 250, blocks: vec![victim] }));
+        own.push(("set-acl", MonitorRequest::SetAcl { region, acl: everyone.clone() }));
+        own.push(("remove", MonitorRequest::RemoveRegion(region)));
         for index in [0, 1, 255, u32::MAX] {
-            own.push(("free", AskMonitor::Free { page: PageId { region, index } }));
+            own.push(("free", MonitorRequest::Free { page: PageId { region, index } }));
         }
     }
     let mut granted: std::collections::BTreeMap<&str, usize> = std::collections::BTreeMap::new();
@@ -42,7 +44,9 @@ pub fn views(monitor: &Monitor) {
     let mut secrets = 0;
     for region in REGIONS.map(RegionId) {
         for alias in ALIASES {
-            let Ok(ticket) = monitor.start(alias, &AskMonitor::View(region), &[], soon()) else { continue };
+            let Ok(ticket) = monitor.start(alias, &MonitorRequest::View(region), &[], soon()) else {
+                continue;
+            };
             if let Ok(reply) = monitor.finish(ticket, soon()) {
                 secrets += secrets_in(&reply.files);
             }
@@ -62,7 +66,7 @@ fn writes(monitor: &Monitor, victim: BlockId) {
                     let at = Reference { page: PageId { region, index }, generation, block };
                     for alias in [1, 2] {
                         let bytes = b"OVERWRITTEN".to_vec();
-                        let write = AskMonitor::Write { at, skipped: 0, bytes };
+                        let write = MonitorRequest::Write { at, skipped: 0, bytes };
                         done += usize::from(outcome(&monitor.ask(alias, &write, soon())) == Outcome::Done);
                     }
                 }
@@ -71,7 +75,7 @@ fn writes(monitor: &Monitor, victim: BlockId) {
     }
     report("writes", done);
     let at = |index| Reference { page: PageId { region: RegionId(1), index }, generation: 1, block: victim };
-    let together = AskMonitor::WriteTogether { disk: 0, writes: (0..4).map(at).collect() };
+    let together = MonitorRequest::WriteTogether { disk: 0, writes: (0..4).map(at).collect() };
     report("writes-together", Enemy::under_any(monitor, &together));
 }
 
@@ -83,7 +87,7 @@ fn transfers(monitor: &Monitor, victim: BlockId) {
             for direction in [Direction::Fill, Direction::Drain] {
                 for first in [victim, BlockId { disk: 0, number: 1 }, BlockId { disk: 1, number: 0 }] {
                     let pages = vec![PageId { region, index }];
-                    let question = AskMonitor::Transfer { direction, first, pages };
+                    let question = MonitorRequest::Transfer { direction, first, pages };
                     done += usize::from(outcome(&monitor.ask(1, &question, soon())) == Outcome::Done);
                 }
             }
@@ -107,13 +111,13 @@ fn impersonate(monitor: &Monitor) {
         let said = Credential { issuer: mallory.clone(), serial: 1, expires_s: None, statement };
         let id = said.id();
         let signed = said.clone().sign(&key);
-        names += usize::from(Heard::signed(&signed).is_err());
-        let _ = monitor.ask(1, &AskMonitor::Present(signed.clone()), soon());
+        names += usize::from(VerifiedCredential::signed(&signed).is_err());
+        let _ = monitor.ask(1, &MonitorRequest::Present(signed.clone()), soon());
         // The same, as if the machine had said it.
         let mut forged = said;
         forged.issuer = Principal::Machine;
         names += usize::from(
-            outcome(&monitor.ask(1, &AskMonitor::Present(forged.sign(&key)), soon())) == Outcome::Done,
+            outcome(&monitor.ask(1, &MonitorRequest::Present(forged.sign(&key)), soon())) == Outcome::Done,
         );
         for steps in [
             vec![Step::Itself(principal.clone())],
@@ -125,7 +129,7 @@ fn impersonate(monitor: &Monitor) {
             vec![Step::Chain(255, 255); 64],
             vec![],
         ] {
-            names += Enemy::under_any(monitor, &AskMonitor::AddAlias(Proof(steps)));
+            names += Enemy::under_any(monitor, &MonitorRequest::AddAlias(Proof(steps)));
         }
     }
     report("names", names);
@@ -138,7 +142,7 @@ fn impersonate(monitor: &Monitor) {
         let statement = Statement::Ends(Ending::Everything);
         let signed = Credential { issuer, serial: 1, expires_s: None, statement }.sign(&key);
         endings +=
-            usize::from(outcome(&monitor.ask(0, &AskMonitor::Present(signed), soon())) == Outcome::Done);
+            usize::from(outcome(&monitor.ask(0, &MonitorRequest::Present(signed), soon())) == Outcome::Done);
     }
     // Its own keys' words it may end, but not so many that nobody else can.
     report("endings-over", endings.saturating_sub(256));
@@ -153,16 +157,18 @@ pub fn of_policy(enemy: &Enemy, policy: &Policy, is_cache: bool) {
     for disk in [0, 1, u16::MAX] {
         for blocks in all {
             for to in [user("bob"), Principal::Machine] {
-                owners += Enemy::under_any(policy, &AskPolicy::Nominate { disk, blocks, to });
+                owners += Enemy::under_any(policy, &PolicyRequest::Nominate { disk, blocks, to });
             }
-            owners += Enemy::under_any(policy, &AskPolicy::Accept { disk, blocks, acl: everyone.clone() });
+            owners +=
+                Enemy::under_any(policy, &PolicyRequest::Accept { disk, blocks, acl: everyone.clone() });
             for access in [None, Some(Access::Read), Some(Access::ReadWrite)] {
                 let principal = user("bob");
-                acls += Enemy::under_any(policy, &AskPolicy::ChangeAcls { disk, blocks, principal, access });
+                acls +=
+                    Enemy::under_any(policy, &PolicyRequest::ChangeAcls { disk, blocks, principal, access });
             }
         }
         for block in [first, first + 1, u64::MAX] {
-            looks += Enemy::under_any(policy, &AskPolicy::Look { disk, block });
+            looks += Enemy::under_any(policy, &PolicyRequest::Look { disk, block });
         }
     }
     report("owners", owners);
@@ -170,12 +176,12 @@ pub fn of_policy(enemy: &Enemy, policy: &Policy, is_cache: bool) {
     report("looks", looks);
     let blocks = Blocks { first, count: 1 };
     let owner = user("alice").digest().0;
-    report("owns", Enemy::under_any(policy, &AskPolicy::Owns { disk: 0, blocks, owner }));
-    report("format", Enemy::under_any(policy, &AskPolicy::Format { disk: 0 }));
-    report("sizes", Enemy::under_any(policy, &AskPolicy::Sizes { disk: 0 }));
-    let cache = Enemy::under_any(policy, &AskPolicy::Cached { disk: 0, from: 0 })
-        + Enemy::under_any(policy, &AskPolicy::Evict { disk: 0, blocks: vec![first] })
-        + Enemy::under_any(policy, &AskPolicy::Cache { disk: 0, blocks: vec![first] });
+    report("owns", Enemy::under_any(policy, &PolicyRequest::Owns { disk: 0, blocks, owner }));
+    report("format", Enemy::under_any(policy, &PolicyRequest::Format { disk: 0 }));
+    report("sizes", Enemy::under_any(policy, &PolicyRequest::Sizes { disk: 0 }));
+    let cache = Enemy::under_any(policy, &PolicyRequest::Cached { disk: 0, from: 0 })
+        + Enemy::under_any(policy, &PolicyRequest::Evict { disk: 0, blocks: vec![first] })
+        + Enemy::under_any(policy, &PolicyRequest::Cache { disk: 0, blocks: vec![first] });
     if !is_cache {
         report("cache", cache);
     }

@@ -111,6 +111,6 @@ pub fn has_secret(bytes: &[u8]) -> bool {
 }
 
 /// The port to the monitor, which everybody has but the formatter.
-pub type Monitor = Asker<AskMonitor, MonitorSays>;
+pub type Monitor = Asker<MonitorRequest, MonitorReply>;
 /// The port to PolicyMgr.
-pub type Policy = Asker<AskPolicy, PolicySays>;
+pub type Policy = Asker<PolicyRequest, PolicyReply>;

@@ -5,7 +5,7 @@ use crate::enemy::*;
 use crate::mutate::{Random, mutated};
 use crate::{samples, serving, stage};
 use holdfast_access::{Access, Acl, Conditions, Predicate, Principal, Term, Text};
-use holdfast_components::{Answer, Asker};
+use holdfast_components::{Asker, Reply};
 use holdfast_monitor::{Direction, Reference};
 use holdfast_stack::protocol::*;
 use holdfast_stack::{DriverConfiguration, FormatterConfiguration};
@@ -49,14 +49,14 @@ fn by_reference(monitor: &Monitor, references: &[Reference]) {
     let mut done = 0;
     for at in references {
         for alias in ALIASES {
-            let view = monitor.start(alias, &AskMonitor::View(at.page.region), &[], soon());
+            let view = monitor.start(alias, &MonitorRequest::View(at.page.region), &[], soon());
             if let Ok(reply) = view.and_then(|ticket| monitor.finish(ticket, soon())) {
                 done += secrets_in(&reply.files);
             }
         }
-        let write = AskMonitor::Write { at: *at, skipped: 0, bytes: b"OVERWRITTEN".to_vec() };
+        let write = MonitorRequest::Write { at: *at, skipped: 0, bytes: b"OVERWRITTEN".to_vec() };
         done += Enemy::under_any(monitor, &write);
-        done += Enemy::under_any(monitor, &AskMonitor::WriteTogether { disk: 0, writes: vec![*at] });
+        done += Enemy::under_any(monitor, &MonitorRequest::WriteTogether { disk: 0, writes: vec![*at] });
     }
     report("references", references.len());
     report("by-reference", done);
@@ -78,15 +78,18 @@ fn escape(attack: &str) -> bool {
 pub fn cache_manager(enemy: Enemy) {
     let monitor: Monitor = enemy.asker("monitor").expect("it has one");
     let policy: Policy = enemy.asker("policy").expect("it has one");
-    let driver: Asker<AskDriver, DriverSays> = enemy.asker("driver-0").expect("it has one");
+    let driver: Asker<DriverRequest, DriverReply> = enemy.asker("driver-0").expect("it has one");
     let victim = enemy.orders.victim;
     let bring = |blocks: Vec<u64>| -> Vec<Reference> {
-        let question = AskPolicy::Cache { disk: 0, blocks };
-        let Ok(PolicySays::References(at)) = policy.ask(1, &question, soon()) else { return Vec::new() };
+        let question = PolicyRequest::Cache { disk: 0, blocks };
+        let Ok(PolicyReply::References(at)) = policy.ask(1, &question, soon()) else { return Vec::new() };
         for at in &at {
             let blocks = vec![(at.block.number, at.page)];
-            let _ =
-                driver.ask(1, &AskDriver::Transfer { direction: Direction::Fill, disk: 0, blocks }, soon());
+            let _ = driver.ask(
+                1,
+                &DriverRequest::Transfer { direction: Direction::Fill, disk: 0, blocks },
+                soon(),
+            );
         }
         at
     };
@@ -97,13 +100,13 @@ pub fn cache_manager(enemy: Enemy) {
             let at = bring((victim..victim + 4).collect());
             by_reference(&monitor, &at);
             // One block into another's page, which is empty.
-            let question = AskPolicy::Evict { disk: 0, blocks: vec![victim] };
+            let question = PolicyRequest::Evict { disk: 0, blocks: vec![victim] };
             let _ = policy.ask(1, &question, soon());
             let mut done = 0;
             for other in &at[1..] {
                 for direction in [Direction::Fill, Direction::Drain] {
                     let blocks = vec![(victim, other.page)];
-                    let question = AskDriver::Transfer { direction, disk: 0, blocks };
+                    let question = DriverRequest::Transfer { direction, disk: 0, blocks };
                     done += usize::from(outcome(&driver.ask(1, &question, soon())) == Outcome::Done);
                 }
             }
@@ -116,7 +119,7 @@ pub fn cache_manager(enemy: Enemy) {
             let mut seen: Vec<Reference> = Vec::new();
             let mut turn = 0;
             serving::serve(&enemy, |request| match request.question() {
-                Ok(AskCache::Want { blocks, .. }) => {
+                Ok(CacheRequest::Want { blocks, .. }) => {
                     let at = bring(blocks);
                     turn += 1;
                     let swapped = at.iter().map(|at| {
@@ -134,18 +137,18 @@ pub fn cache_manager(enemy: Enemy) {
                     seen.extend(at);
                     let kept = seen.len().saturating_sub(4096);
                     seen.drain(..kept);
-                    Answer::of(&CacheSays::References(swapped))
+                    Reply::of(&CacheReply::References(swapped))
                 }
-                _ => Answer::of(&CacheSays::Done),
+                _ => Reply::of(&CacheReply::Done),
             });
         }
         "hoard" => {
             let mut random = Random(77);
             for _ in 0..400 {
                 let blocks: Vec<u64> = (0..64).map(|_| random.draw() % 70_000).collect();
-                let _ = policy.ask(1, &AskPolicy::Cache { disk: 0, blocks: blocks.clone() }, soon());
+                let _ = policy.ask(1, &PolicyRequest::Cache { disk: 0, blocks: blocks.clone() }, soon());
                 if random.below(3) == 0 {
-                    let _ = policy.ask(1, &AskPolicy::Evict { disk: 0, blocks }, soon());
+                    let _ = policy.ask(1, &PolicyRequest::Evict { disk: 0, blocks }, soon());
                 }
             }
         }
@@ -172,8 +175,10 @@ pub fn disk_driver(enemy: Enemy) {
         }
         // It says that it did, and does nothing.
         "lie" => serving::serve(&enemy, |request| match request.question() {
-            Ok(AskDriver::Transfer { blocks, .. }) => Answer::of(&DriverSays { moved: blocks.len() as u32 }),
-            Err(refusal) => Answer::refuse(refusal),
+            Ok(DriverRequest::Transfer { blocks, .. }) => {
+                Reply::of(&DriverReply { moved: blocks.len() as u32 })
+            }
+            Err(refusal) => Reply::refuse(refusal),
         }),
         attack => serve_ill(&enemy, attack, &samples::driver_says()),
     }
@@ -182,7 +187,7 @@ pub fn disk_driver(enemy: Enemy) {
 pub fn fs_driver(enemy: Enemy) {
     let monitor: Monitor = enemy.asker("monitor").expect("it has one");
     let policy: Policy = enemy.asker("policy").expect("it has one");
-    let cache: Asker<AskCache, CacheSays> = enemy.asker("cache").expect("it has one");
+    let cache: Asker<CacheRequest, CacheReply> = enemy.asker("cache").expect("it has one");
     let victim = enemy.orders.victim;
     let told: DriverConfiguration =
         borsh::from_slice(&enemy.context.configuration).expect("its configuration");
@@ -192,38 +197,42 @@ pub fn fs_driver(enemy: Enemy) {
         let acl = Acl::of(own.clone(), Access::ReadWrite).expect("storable");
         let (mut asked, mut has_returned) = (0, false);
         serving::serve(&enemy, |request| match request.question() {
-            Ok(AskFiles::Returning) if !has_returned => {
+            Ok(FilesRequest::Returning) if !has_returned => {
                 asked += 1;
                 report("asked", asked);
                 let (blocks, to) = (vec![blocks], Some(to.clone()));
-                Answer::of(&FilesSay::Return { item: 2, blocks, clusters: 4, to })
+                Reply::of(&FilesReply::Return { item: 2, blocks, clusters: 4, to })
             }
-            Ok(AskFiles::Returned { .. }) => {
+            Ok(FilesRequest::Returned { .. }) => {
                 has_returned = true;
                 report("returned", 1);
-                let question = AskPolicy::Accept { disk: 0, blocks, acl: acl.clone() };
+                let question = PolicyRequest::Accept { disk: 0, blocks, acl: acl.clone() };
                 let _ = policy.ask(1, &question, soon());
-                Answer::of(&FilesSay::Done)
+                Reply::of(&FilesReply::Done)
             }
-            Ok(AskFiles::Unlink { .. }) => Answer::of(&FilesSay::Done),
+            Ok(FilesRequest::Unlink { .. }) => Reply::of(&FilesReply::Done),
             // Whatever is looked for is there, so that it can be removed.
-            Ok(AskFiles::LookUp { .. }) => Answer::of(&FilesSay::File(File {
+            Ok(FilesRequest::LookUp { .. }) => Reply::of(&FilesReply::File(File {
                 id: 77,
                 is_directory: false,
                 size: 700,
                 times: [(1, 0); 3],
                 is_read_only: false,
             })),
-            _ => Answer::refuse(holdfast_components::Refusal::Code(code::MEDIUM)),
+            _ => Reply::refuse(holdfast_components::Refusal::Code(code::MEDIUM)),
         });
     };
     match &*enemy.orders.attack {
         "messages" => {
             of_monitor(&enemy, &monitor);
             of_policy(&enemy, &policy, false);
-            let want =
-                AskCache::Want { disk: 0, blocks: (victim..victim + 4).collect(), fill: true, ahead: vec![] };
-            if let Ok(CacheSays::References(at)) = cache.ask(1, &want, soon()) {
+            let want = CacheRequest::Want {
+                disk: 0,
+                blocks: (victim..victim + 4).collect(),
+                fill: true,
+                ahead: vec![],
+            };
+            if let Ok(CacheReply::References(at)) = cache.ask(1, &want, soon()) {
                 by_reference(&monitor, &at);
             }
             views(&monitor);
@@ -242,17 +251,17 @@ pub fn fs_driver(enemy: Enemy) {
 
 /// A file of bob with so many bytes: its first block.
 fn own_file(enemy: &Enemy, name: &str, accepts: bool) -> Option<u64> {
-    let files: Asker<AskFiles, FilesSay> = enemy.asker("files")?;
+    let files: Asker<FilesRequest, FilesReply> = enemy.asker("files")?;
     let policy: Policy = enemy.asker("policy")?;
     let now = (1, 0);
-    let question = AskFiles::Create { parent: 1, name: name.to_owned(), is_directory: false, now };
-    let Ok(FilesSay::File(file)) = files.ask(2, &question, soon()) else { return None };
-    let question = AskFiles::Resize { file: file.id, size: 512, owner: user("bob"), now };
-    let Ok(FilesSay::Resized { nominated, .. }) = files.ask(2, &question, soon()) else { return None };
+    let question = FilesRequest::Create { parent: 1, name: name.to_owned(), is_directory: false, now };
+    let Ok(FilesReply::File(file)) = files.ask(2, &question, soon()) else { return None };
+    let question = FilesRequest::Resize { file: file.id, size: 512, owner: user("bob"), now };
+    let Ok(FilesReply::Resized { nominated, .. }) = files.ask(2, &question, soon()) else { return None };
     let blocks = *nominated.first()?;
     if accepts {
         let acl = Acl::of(user("bob"), Access::ReadWrite).expect("storable");
-        policy.ask(2, &AskPolicy::Accept { disk: 0, blocks, acl }, soon()).ok()?;
+        policy.ask(2, &PolicyRequest::Accept { disk: 0, blocks, acl }, soon()).ok()?;
     }
     Some(blocks.first)
 }
@@ -268,16 +277,20 @@ fn large_name(number: usize) -> Principal {
 pub fn session(enemy: Enemy) {
     let monitor: Monitor = enemy.asker("monitor").expect("it has one");
     let policy: Policy = enemy.asker("policy").expect("it has one");
-    let cache: Asker<AskCache, CacheSays> = enemy.asker("cache").expect("it has one");
-    let files: Asker<AskFiles, FilesSay> = enemy.asker("files").expect("it has one");
+    let cache: Asker<CacheRequest, CacheReply> = enemy.asker("cache").expect("it has one");
+    let files: Asker<FilesRequest, FilesReply> = enemy.asker("files").expect("it has one");
     let victim = enemy.orders.victim;
     match &*enemy.orders.attack {
         "messages" => {
             of_monitor(&enemy, &monitor);
             of_policy(&enemy, &policy, false);
-            let want =
-                AskCache::Want { disk: 0, blocks: (victim..victim + 4).collect(), fill: true, ahead: vec![] };
-            if let Ok(CacheSays::References(at)) = cache.ask(2, &want, soon()) {
+            let want = CacheRequest::Want {
+                disk: 0,
+                blocks: (victim..victim + 4).collect(),
+                fill: true,
+                ahead: vec![],
+            };
+            if let Ok(CacheReply::References(at)) = cache.ask(2, &want, soon()) {
                 by_reference(&monitor, &at);
             }
             of_files(&files);
@@ -287,7 +300,7 @@ pub fn session(enemy: Enemy) {
             let block = own_file(&enemy, "names", true).expect("made");
             let blocks = Blocks { first: block, count: 1 };
             for number in 0..6000 {
-                let question = AskPolicy::Nominate { disk: 0, blocks, to: large_name(number) };
+                let question = PolicyRequest::Nominate { disk: 0, blocks, to: large_name(number) };
                 let _ = policy.ask(2, &question, soon());
             }
         }
@@ -298,9 +311,9 @@ pub fn session(enemy: Enemy) {
                 let Some(block) = own_file(&enemy, &name, true) else { continue };
                 let blocks = Blocks { first: block, count: 1 };
                 let (principal, access) = (user(&name), Some(Access::Read));
-                let question = AskPolicy::ChangeAcls { disk: 0, blocks, principal, access };
+                let question = PolicyRequest::ChangeAcls { disk: 0, blocks, principal, access };
                 changed += usize::from(policy.ask(2, &question, soon()).is_ok());
-                let want = AskCache::Want { disk: 0, blocks: vec![block], fill: true, ahead: vec![] };
+                let want = CacheRequest::Want { disk: 0, blocks: vec![block], fill: true, ahead: vec![] };
                 let _ = cache.ask(2, &want, soon());
             }
             report("changed", changed);
@@ -315,10 +328,10 @@ pub fn session(enemy: Enemy) {
 }
 
 /// Alice's file, by its name and by numbers that are guessed.
-fn of_files(files: &Asker<AskFiles, FilesSay>) {
+fn of_files(files: &Asker<FilesRequest, FilesReply>) {
     let (now, secret) = ((1, 0), "SECRET".to_owned());
-    let question = AskFiles::LookUp { parent: 1, name: secret.clone() };
-    let Ok(FilesSay::File(file)) = files.ask(2, &question, soon()) else {
+    let question = FilesRequest::LookUp { parent: 1, name: secret.clone() };
+    let Ok(FilesReply::File(file)) = files.ask(2, &question, soon()) else {
         report("no-file", 1);
         return;
     };
@@ -326,15 +339,16 @@ fn of_files(files: &Asker<AskFiles, FilesSay>) {
     let mut done = 0;
     for owner in [user("alice"), user("bob")] {
         for size in [0, 1, 4 << 20, u64::MAX] {
-            done += Enemy::under_any(files, &AskFiles::Resize { file: id, size, owner: owner.clone(), now });
+            done +=
+                Enemy::under_any(files, &FilesRequest::Resize { file: id, size, owner: owner.clone(), now });
         }
-        let claim = AskFiles::Claim { file: id, offset: 0, length: u64::MAX, owner };
+        let claim = FilesRequest::Claim { file: id, offset: 0, length: u64::MAX, owner };
         done += Enemy::under_any(files, &claim);
     }
     let other = "bob's".to_owned();
     for question in [
-        AskFiles::Unlink { parent: 1, name: secret.clone(), now },
-        AskFiles::Rename {
+        FilesRequest::Unlink { parent: 1, name: secret.clone(), now },
+        FilesRequest::Rename {
             from: 1,
             name: secret.clone(),
             to: 1,
@@ -342,16 +356,17 @@ fn of_files(files: &Asker<AskFiles, FilesSay>) {
             replace: true,
             now,
         },
-        AskFiles::Rename { from: 1, name: other, to: 1, new_name: secret, replace: true, now },
-        AskFiles::SetTimes { file: id, times: [Some(now); 3], is_read_only: Some(true) },
-        AskFiles::Returned { item: 2, blocks: vec![], clusters: 1, now },
+        FilesRequest::Rename { from: 1, name: other, to: 1, new_name: secret, replace: true, now },
+        FilesRequest::SetTimes { file: id, times: [Some(now); 3], is_read_only: Some(true) },
+        FilesRequest::Returned { item: 2, blocks: vec![], clusters: 1, now },
     ] {
         done += Enemy::under_any(files, &question);
     }
     report("files", done);
     // References that others hold.
     for low in 0..64 {
-        let _ = files.ask(2, &AskFiles::Forget { file: id & !0xffff_ffff | low, count: u64::MAX }, soon());
+        let _ =
+            files.ask(2, &FilesRequest::Forget { file: id & !0xffff_ffff | low, count: u64::MAX }, soon());
     }
 }
 
@@ -363,7 +378,7 @@ pub fn formatter(enemy: Enemy) {
         borsh::from_slice(&enemy.context.configuration).expect("its configuration");
     let long = holdfast_components::Patience::of(std::time::Duration::from_secs(100));
     for (disk, blocks, to) in told.partitions {
-        let question = AskPolicy::Nominate { disk, blocks, to };
+        let question = PolicyRequest::Nominate { disk, blocks, to };
         policy.ask(ADMINISTRATOR, &question, long).expect("the administrator may");
     }
     if escape(&enemy.orders.attack) {
@@ -372,8 +387,8 @@ pub fn formatter(enemy: Enemy) {
     // Alice and bob have files when there are as many owners as that.
     let mut labels = 0;
     for _ in 0..2400 {
-        if let Ok(PolicySays::Sizes { labels: now, .. }) =
-            policy.ask(ADMINISTRATOR, &AskPolicy::Sizes { disk: 0 }, soon())
+        if let Ok(PolicyReply::Sizes { labels: now, .. }) =
+            policy.ask(ADMINISTRATOR, &PolicyRequest::Sizes { disk: 0 }, soon())
         {
             labels = now;
         }
@@ -390,7 +405,7 @@ pub fn formatter(enemy: Enemy) {
 fn of_policy_as_administrator(policy: &Policy) {
     let (mut done, mut told) = (0, 0);
     let bob = Acl::of(user("bob"), Access::ReadWrite).expect("storable");
-    let mut ask = |question: &AskPolicy| {
+    let mut ask = |question: &PolicyRequest| {
         for alias in [0, 1, 2, 3] {
             let answer = policy.ask(alias, question, soon());
             done += usize::from(outcome(&answer) == Outcome::Done);
@@ -400,18 +415,18 @@ fn of_policy_as_administrator(policy: &Policy) {
     };
     for block in (0..3000).chain([u64::MAX]) {
         let blocks = Blocks { first: block, count: 1 };
-        ask(&AskPolicy::Look { disk: 0, block });
+        ask(&PolicyRequest::Look { disk: 0, block });
         if block % 16 == 0 {
-            ask(&AskPolicy::ChangeAcls {
+            ask(&PolicyRequest::ChangeAcls {
                 disk: 0,
                 blocks,
                 principal: user("bob"),
                 access: Some(Access::Read),
             });
-            ask(&AskPolicy::Nominate { disk: 0, blocks, to: user("bob") });
-            ask(&AskPolicy::Accept { disk: 0, blocks, acl: bob.clone() });
-            ask(&AskPolicy::Owns { disk: 0, blocks, owner: user("alice").digest().0 });
-            ask(&AskPolicy::Cache { disk: 0, blocks: vec![block] });
+            ask(&PolicyRequest::Nominate { disk: 0, blocks, to: user("bob") });
+            ask(&PolicyRequest::Accept { disk: 0, blocks, acl: bob.clone() });
+            ask(&PolicyRequest::Owns { disk: 0, blocks, owner: user("alice").digest().0 });
+            ask(&PolicyRequest::Cache { disk: 0, blocks: vec![block] });
         }
     }
     report("done", done);

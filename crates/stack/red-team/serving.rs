@@ -2,7 +2,7 @@
 
 use crate::enemy::Enemy;
 use crate::mutate::{Random, mutated};
-use holdfast_components::{Answer, Refusal, Request};
+use holdfast_components::{Refusal, Reply, Request};
 use std::cell::RefCell;
 use std::io::IoSlice;
 use std::os::fd::AsFd;
@@ -15,7 +15,7 @@ pub fn silence() -> ! {
 }
 
 /// Answers, until it is killed.
-pub fn serve(enemy: &Enemy, answer: impl FnMut(Request) -> Answer) {
+pub fn serve(enemy: &Enemy, answer: impl FnMut(Request) -> Reply) {
     let _ = enemy.context.ports.serve(answer);
 }
 
@@ -28,13 +28,11 @@ pub fn nonsense(enemy: &Enemy, samples: &[Vec<u8>], seed: u64) {
         unasked(enemy, request.port, random);
         let body = mutated(samples, random);
         match random.below(9) {
-            0 => Answer::refuse(Refusal::Code(random.draw() as u32 % 200)),
-            1 => Answer::refuse(Refusal::Failed("x".repeat(random.below(4000)))),
-            2 => {
-                Answer { alias: [1, 2, 63, 64, 9999][random.below(5)], outcome: Ok(body), files: Vec::new() }
-            }
-            3 => Answer { alias: 0, outcome: Ok(vec![1; 70 << 10]), files: Vec::new() },
-            _ => Answer { alias: 0, outcome: Ok(body), files: Vec::new() },
+            0 => Reply::refuse(Refusal::Code(random.draw() as u32 % 200)),
+            1 => Reply::refuse(Refusal::Failed("x".repeat(random.below(4000)))),
+            2 => Reply { alias: [1, 2, 63, 64, 9999][random.below(5)], outcome: Ok(body), files: Vec::new() },
+            3 => Reply { alias: 0, outcome: Ok(vec![1; 70 << 10]), files: Vec::new() },
+            _ => Reply { alias: 0, outcome: Ok(body), files: Vec::new() },
         }
     });
 }

@@ -26,7 +26,7 @@ where
     ask_as(asker, ITSELF, question).map(|(answer, _)| answer)
 }
 
-/// The same in another name; with files that come back.
+/// As [`ask`], under another alias; also returns the files that come with the reply.
 pub(crate) fn ask_as<Q, A>(
     asker: &Asker<Q, A>,
     alias: u16,
@@ -58,13 +58,13 @@ where
 {
     let ticket = asker.start(alias, question, &[], Patience::of(WAIT)).map_err(refusal)?;
     let reply = asker.finish(ticket, Patience::of(WAIT));
-    // Whoever never answers does not take up places for good.
+    // A component that never answers must not take up room for good.
     asker.forget(ticket);
     let reply = reply.map_err(refusal)?;
     Ok((reply.body, reply.files))
 }
 
-/// What is told to whoever asked us: refusals of others as they are, everything else in words.
+/// The refusal for our own caller: refusals of others as they are, everything else in words.
 pub(crate) fn refusal(error: ComponentError) -> Refusal {
     match error {
         ComponentError::Refused { refusal, .. } => refusal,
@@ -78,7 +78,7 @@ pub(crate) fn nonsense(from: &str) -> Refusal {
     Refusal::Failed(format!("{from} gave an answer to another question"))
 }
 
-/// A refusal, for people.
+/// A refusal in words, for people.
 pub(crate) fn words(refusal: Refusal) -> String {
     match refusal {
         Refusal::Code(crate::host::BAD_BLOCK) => {

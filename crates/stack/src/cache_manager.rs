@@ -3,9 +3,10 @@
 
 use crate::asking::{ask, nonsense};
 use crate::protocol::{
-    AskCache, AskDriver, AskMonitor, AskPolicy, BLOCKS_MAX, CacheSays, DriverSays, MonitorSays, PolicySays,
+    BLOCKS_MAX, CacheReply, CacheRequest, DriverReply, DriverRequest, MonitorReply, MonitorRequest,
+    PolicyReply, PolicyRequest,
 };
-use holdfast_components::{Answer, Asker, Context, Refusal, Request};
+use holdfast_components::{Asker, Context, Refusal, Reply, Request};
 use holdfast_monitor::{Direction, PageId, Reference, Status};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -15,7 +16,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 
 /// Threads that answer: who waits for a disk does not hold up the others.
 const THREADS: usize = 4;
-/// Pages given up at once.
+/// How many pages are given up at once.
 const EVICTED: usize = 64;
 /// How often a block is brought in again when its page was taken away meanwhile.
 const ATTEMPTS: usize = 8;
@@ -25,10 +26,10 @@ const AHEAD_MAX: usize = 16;
 /// The channel of who may have everything given up: the host, where it measures.
 const FROM_HOST: &str = "from-host";
 
-/// How much memory there is.
+/// The configuration of the component.
 #[derive(Clone, PartialEq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub struct Configuration {
-    /// Pages to be filled.
+    /// Most pages that may hold blocks.
     pub pages_max: u32,
     /// The bus of each disk.
     pub buses: Vec<u16>,
@@ -36,19 +37,19 @@ pub struct Configuration {
 
 type Block = (u16, u64);
 
-/// A block in memory.
-struct Known {
+/// A cached block.
+struct CachedBlock {
     at: Reference,
-    /// When it was wanted last.
+    /// The tick at which it was requested last.
     tick: u64,
     /// Whether it was seen filled. It stays so as long as the reference is good.
     is_filled: bool,
 }
 
-/// What is in memory, by when it was wanted last.
+/// The cached blocks, and the order in which they were requested last.
 #[derive(Default)]
 struct Recent {
-    places: HashMap<Block, Known>,
+    blocks: HashMap<Block, CachedBlock>,
     order: BTreeMap<u64, Block>,
     tick: u64,
 }
@@ -56,23 +57,23 @@ struct Recent {
 impl Recent {
     fn touch(&mut self, block: Block, at: Reference) {
         self.tick += 1;
-        let before = self.places.remove(&block);
+        let before = self.blocks.remove(&block);
         let is_filled = before.as_ref().is_some_and(|before| before.at == at && before.is_filled);
         if let Some(before) = before {
             self.order.remove(&before.tick);
         }
-        self.places.insert(block, Known { at, tick: self.tick, is_filled });
+        self.blocks.insert(block, CachedBlock { at, tick: self.tick, is_filled });
         self.order.insert(self.tick, block);
     }
 
     fn filled(&mut self, block: Block, at: Reference) {
-        if let Some(known) = self.places.get_mut(&block).filter(|known| known.at == at) {
+        if let Some(known) = self.blocks.get_mut(&block).filter(|known| known.at == at) {
             known.is_filled = true;
         }
     }
 
     fn forget(&mut self, block: Block) {
-        if let Some(known) = self.places.remove(&block) {
+        if let Some(known) = self.blocks.remove(&block) {
             self.order.remove(&known.tick);
         }
     }
@@ -80,14 +81,14 @@ impl Recent {
 
 struct Cache {
     pages_max: usize,
-    monitor: Asker<AskMonitor, MonitorSays>,
-    policy: Asker<AskPolicy, PolicySays>,
-    /// By disk.
+    monitor: Asker<MonitorRequest, MonitorReply>,
+    policy: Asker<PolicyRequest, PolicyReply>,
+    /// The bus of each disk, by the disk's number.
     buses: Vec<u16>,
-    /// By bus.
-    drivers: Vec<Asker<AskDriver, DriverSays>>,
+    /// The DiskDrivers, by bus.
+    drivers: Vec<Asker<DriverRequest, DriverReply>>,
     recent: Mutex<Recent>,
-    /// By disk: one brings its blocks in at a time; others find them.
+    /// For each disk a lock: one thread brings in its blocks at a time, and others find them.
     bringing: Vec<Mutex<()>>,
 }
 
@@ -109,7 +110,7 @@ pub fn main(context: Context) -> ExitCode {
             buses,
         });
         cache.learn()?;
-        // Nobody waits for what is only likely to be wanted; nor is a failure of it told. One thread for each disk, so that
+        // Nobody waits for what is only likely to be wanted; nor is a failure of it reported. One thread for each disk, so that
         // one that is slow does not keep the others'.
         let mut likely = Vec::new();
         for disk in 0..disks as u16 {
@@ -131,15 +132,15 @@ pub fn main(context: Context) -> ExitCode {
 }
 
 impl Cache {
-    /// What is in memory already, from before an earlier process of this component ended.
+    /// Adopts the blocks that an earlier process of this component had cached.
     fn learn(&self) -> Result<(), crate::StackError> {
         for disk in 0..self.buses.len() as u16 {
             let mut from = 0;
             loop {
-                let cached = match ask(&self.policy, &AskPolicy::Cached { disk, from }) {
-                    Ok(PolicySays::Cached(cached)) => cached,
+                let cached = match ask(&self.policy, &PolicyRequest::Cached { disk, from }) {
+                    Ok(PolicyReply::Cached(cached)) => cached,
                     Ok(_) => return Err(nonsense("PolicyMgr").into()),
-                    // Its table cannot be used, so it has no pages.
+                    // The disk's table cannot be used, so it has no pages.
                     Err(Refusal::Failed(_)) => break,
                     Err(refusal) => return Err(refusal.into()),
                 };
@@ -154,44 +155,44 @@ impl Cache {
         Ok(())
     }
 
-    /// Who transfers for a disk.
-    fn driver(&self, disk: u16) -> Result<&Asker<AskDriver, DriverSays>, Refusal> {
+    /// The DiskDriver that transfers for a disk.
+    fn driver(&self, disk: u16) -> Result<&Asker<DriverRequest, DriverReply>, Refusal> {
         let bus = self.buses.get(usize::from(disk)).ok_or(Refusal::Malformed)?;
         self.drivers.get(usize::from(*bus)).ok_or(Refusal::Malformed)
     }
 
-    fn answer(&self, request: &Request, likely: &[SyncSender<Vec<u64>>]) -> Answer {
+    fn answer(&self, request: &Request, likely: &[SyncSender<Vec<u64>>]) -> Reply {
         let done = request.question().and_then(|question| match question {
-            AskCache::Want { blocks, ahead, .. } if blocks.len() + ahead.len() > BLOCKS_MAX => {
+            CacheRequest::Want { blocks, ahead, .. } if blocks.len() + ahead.len() > BLOCKS_MAX => {
                 Err(Refusal::Malformed)
             }
-            AskCache::Clean { blocks, .. } if blocks.len() > BLOCKS_MAX => Err(Refusal::Malformed),
-            AskCache::Want { disk, blocks, fill, ahead } => {
+            CacheRequest::Clean { blocks, .. } if blocks.len() > BLOCKS_MAX => Err(Refusal::Malformed),
+            CacheRequest::Want { disk, blocks, fill, ahead } => {
                 let references = self.bring(disk, &blocks, fill)?;
                 // Others wait: more of it is passed over.
                 if let Some(likely) = likely.get(usize::from(disk)).filter(|_| !ahead.is_empty()) {
                     let _ = likely.try_send(ahead);
                 }
-                Ok(CacheSays::References(references))
+                Ok(CacheReply::References(references))
             }
-            AskCache::Clean { disk, blocks } => {
+            CacheRequest::Clean { disk, blocks } => {
                 self.clean(disk, &blocks)?;
-                Ok(CacheSays::Done)
+                Ok(CacheReply::Done)
             }
-            AskCache::Empty if request.port != FROM_HOST => Err(Refusal::NotPermitted),
-            AskCache::Empty => {
+            CacheRequest::Empty if request.port != FROM_HOST => Err(Refusal::NotPermitted),
+            CacheRequest::Empty => {
                 let _all: Vec<_> = self.bringing.iter().map(Mutex::lock).collect();
                 self.make_room(self.pages_max)?;
-                Ok(CacheSays::Done)
+                Ok(CacheReply::Done)
             }
         });
         done.into()
     }
 
-    /// What pages have, by their references: nothing for outdated ones.
+    /// The status of pages, by their references; `None` for outdated ones.
     fn look(&self, references: &[Reference]) -> Result<Vec<Option<Status>>, Refusal> {
-        match ask(&self.monitor, &AskMonitor::Look(references.to_vec()))? {
-            MonitorSays::Look(statuses) if statuses.len() == references.len() => Ok(statuses),
+        match ask(&self.monitor, &MonitorRequest::Look(references.to_vec()))? {
+            MonitorReply::Look(statuses) if statuses.len() == references.len() => Ok(statuses),
             _ => Err(nonsense("the monitor")),
         }
     }
@@ -209,8 +210,8 @@ impl Cache {
         let distinct: HashSet<u64> = blocks.iter().copied().collect();
         let _one = self.bringing.get(usize::from(disk)).ok_or(Refusal::Malformed)?.lock();
         self.make_room(distinct.len())?;
-        let question = AskPolicy::Cache { disk, blocks: blocks.to_vec() };
-        let PolicySays::References(references) = ask(&self.policy, &question)? else {
+        let question = PolicyRequest::Cache { disk, blocks: blocks.to_vec() };
+        let PolicyReply::References(references) = ask(&self.policy, &question)? else {
             return Err(nonsense("PolicyMgr"));
         };
         if references.len() != blocks.len() {
@@ -221,7 +222,7 @@ impl Cache {
             let mut recent = self.recent.lock();
             for (block, at) in blocks.iter().zip(&references) {
                 let place = (disk, *block);
-                match recent.places.get(&place).filter(|known| known.at == *at) {
+                match recent.blocks.get(&place).filter(|known| known.at == *at) {
                     None => new.push((*block, *at)),
                     Some(known) if !known.is_filled => unsure.push((*block, *at)),
                     Some(_) => {}
@@ -232,7 +233,7 @@ impl Cache {
         if !fill || new.is_empty() && unsure.is_empty() {
             return Ok(Some(references));
         }
-        // What was given a page just now is empty, unless somebody writes all of it meanwhile.
+        // A block that got its page just now is empty, unless somebody writes all of it meanwhile.
         // That it was filled is the DiskDriver's word, so it is looked at when it is wanted again.
         if unsure.is_empty() && self.fill(disk, &new).is_ok() {
             return Ok(Some(references));
@@ -256,13 +257,13 @@ impl Cache {
             && let Err(refusal) = self.fill(disk, &empty)
         {
             if blocks.len() == 1 {
-                // Somebody else may have filled it, or taken it away: another look tells.
+                // Another thread may have filled it, or taken it away: the next look shows.
                 return match self.look(&references)?[0] {
                     Some(Status::Empty) => Err(refusal),
                     status => Ok(status.map(|_| references)),
                 };
             }
-            // One that cannot be read does not keep the others; who wants it learns why when it asks for it alone.
+            // A block that cannot be read does not hold up the others; a caller who requests it alone gets the reason.
             for one in empty {
                 let _ = self.fill(disk, &[one]);
             }
@@ -270,20 +271,20 @@ impl Cache {
         Ok(Some(references))
     }
 
-    /// Has empty pages filled.
-    fn fill(&self, disk: u16, places: &[(u64, Reference)]) -> Result<DriverSays, Refusal> {
+    /// Has empty pages filled from the disk.
+    fn fill(&self, disk: u16, places: &[(u64, Reference)]) -> Result<DriverReply, Refusal> {
         let mut blocks: Vec<(u64, PageId)> = places.iter().map(|(block, at)| (*block, at.page)).collect();
         blocks.sort_unstable();
         blocks.dedup();
-        ask(self.driver(disk)?, &AskDriver::Transfer { direction: Direction::Fill, disk, blocks })
+        ask(self.driver(disk)?, &DriverRequest::Transfer { direction: Direction::Fill, disk, blocks })
     }
 
-    /// Gives up what was not wanted for longest, where there is no room for more.
+    /// Evicts the blocks that were not requested for longest, where there is no room for more.
     fn make_room(&self, wanted: usize) -> Result<(), Refusal> {
         loop {
             let oldest: Vec<Block> = {
                 let recent = self.recent.lock();
-                let excess = (recent.places.len() + wanted).saturating_sub(self.pages_max);
+                let excess = (recent.blocks.len() + wanted).saturating_sub(self.pages_max);
                 recent
                     .order
                     .values()
@@ -298,7 +299,7 @@ impl Cache {
             oldest.iter().for_each(|(disk, block)| by_disk.entry(*disk).or_default().push(*block));
             for (disk, blocks) in by_disk {
                 for blocks in blocks.chunks(BLOCKS_MAX) {
-                    ask(&self.policy, &AskPolicy::Evict { disk, blocks: blocks.to_vec() })?;
+                    ask(&self.policy, &PolicyRequest::Evict { disk, blocks: blocks.to_vec() })?;
                     let mut recent = self.recent.lock();
                     blocks.iter().for_each(|block| recent.forget((disk, *block)));
                 }
@@ -311,7 +312,7 @@ impl Cache {
         for _ in 0..ATTEMPTS {
             let known: Vec<(u64, Reference)> = {
                 let recent = self.recent.lock();
-                let place = |block: &u64| Some((*block, recent.places.get(&(disk, *block))?.at));
+                let place = |block: &u64| Some((*block, recent.blocks.get(&(disk, *block))?.at));
                 blocks.iter().filter_map(place).collect()
             };
             let references: Vec<Reference> = known.iter().map(|(_, at)| *at).collect();
@@ -323,7 +324,7 @@ impl Cache {
             if dirty.is_empty() {
                 return Ok(());
             }
-            let question = AskDriver::Transfer { direction: Direction::Drain, disk, blocks: dirty };
+            let question = DriverRequest::Transfer { direction: Direction::Drain, disk, blocks: dirty };
             if ask(self.driver(disk)?, &question).is_ok() {
                 return Ok(());
             }

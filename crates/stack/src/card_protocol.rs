@@ -1,64 +1,64 @@
-//! What FSLoader and FSChecker may say to the host. They ask for parts of the disk and tell what they found; the host
+//! The messages of FSLoader and FSChecker to the host. They ask for parts of the disk and report what they found; the host
 //! tells them nothing but bytes.
 
 #![allow(missing_docs, reason = "what a field is, the sentence of its message says")]
 
-use crate::place::Geometry;
+use crate::disk_layout::Geometry;
 use borsh::{BorshDeserialize, BorshSerialize};
 
 /// Most bytes of the disk in one answer.
 pub const READ_MAX: u32 = 32 << 10;
 /// Most partitions of a table.
 pub const ENTRIES_MAX: usize = 1024;
-/// Most bytes of a path that is told; what is longer is told in part.
+/// Most bytes of a path in a message; a longer path is cut.
 pub const PATH_BYTES_MAX: usize = 4096;
-/// Most runs of blocks that are told of a file at once; more come in further pieces.
+/// Most runs of a file's blocks in one message; more come in further pieces.
 pub const RUNS_MAX: usize = 1024;
 
 /// A partition that the table names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct TableEntry {
-    /// Its place in the table, from 1; 0 where there is no table.
+    /// The number in the table, from 1; 0 where there is no table.
     pub number: u32,
-    /// Where it begins, in bytes.
+    /// The first byte.
     pub start: u64,
-    /// Its bytes.
+    /// The size in bytes.
     pub bytes: u64,
 }
 
 /// A file, or a piece of one.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct FileBlocks {
-    /// Its path.
+    /// The path of the file.
     pub path: String,
     /// Runs of its blocks, as the partition numbers them: the first, and how many.
     pub runs: Vec<(u64, u64)>,
 }
 
-/// To the host.
+/// From FSLoader and FSChecker to the host.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
-pub enum AskCard {
-    /// A part of the disk.
+pub enum CardRequest {
+    /// Read a part of the disk.
     Read { offset: u64, length: u32 },
     /// FSLoader: the partitions. From now on it may read their first sectors.
     Table(Vec<TableEntry>),
     /// FSLoader: what one of them holds.
     Partition { number: u32, holds: Result<Geometry, String> },
     /// FSLoader: the table of a disk that is to be formatted, and its file systems.
-    Laid { mbr: Vec<u8>, geometries: Vec<Geometry> },
+    DiskFormat { mbr: Vec<u8>, geometries: Vec<Geometry> },
     /// FSChecker: something wrong; whether it forbids changes.
     Problem { place: String, problem: String, forbids: bool },
-    /// FSChecker: whose blocks are whose.
+    /// FSChecker: the blocks of some files.
     Files(Vec<FileBlocks>),
-    /// That was all; or why it came no further, in words.
+    /// The end of the report; or why the component came no further, in words.
     End(Result<(), String>),
 }
 
 /// From the host.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
-pub enum CardSays {
-    /// The bytes.
+pub enum CardReply {
+    /// The bytes that were read.
     Bytes(Vec<u8>),
-    /// Go on.
+    /// The component may go on.
     Go,
 }

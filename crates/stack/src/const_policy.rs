@@ -5,28 +5,30 @@
 //! still erased, so that file systems get the zeroes they count on.
 
 use crate::asking::{ask, nonsense};
-use crate::protocol::{AskDriver, AskMonitor, AskPolicy, BLOCKS_MAX, DriverSays, MonitorSays, PolicySays};
-use holdfast_access::{Access, Acl, Principal, Standing};
-use holdfast_components::{Answer, Asker, Context, Refusal, Request};
+use crate::protocol::{
+    BLOCKS_MAX, DriverReply, DriverRequest, MonitorReply, MonitorRequest, PolicyReply, PolicyRequest,
+};
+use holdfast_access::{Access, Acl, Principal, Revocations};
+use holdfast_components::{Asker, Context, Refusal, Reply, Request};
 use holdfast_monitor::{BlockId, Direction, PageId, REGION_PAGES_MAX, Reference, RegionId, Status};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-/// Everybody.
+/// The principals of all components.
 #[derive(Clone, PartialEq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub struct Configuration {
-    /// Who may read and write every block.
+    /// The principals that may read and write every block.
     pub principals: Vec<Principal>,
-    /// Whose every block is said to be.
+    /// The principal that is named as the owner of every block.
     pub owner: Principal,
 }
 
 type Block = (u16, u64);
 
 struct Manager {
-    monitor: Asker<AskMonitor, MonitorSays>,
-    driver: Asker<AskDriver, DriverSays>,
+    monitor: Asker<MonitorRequest, MonitorReply>,
+    driver: Asker<DriverRequest, DriverReply>,
     acl: Acl,
     owner: Principal,
     places: BTreeMap<Block, Reference>,
@@ -40,9 +42,9 @@ pub fn main(context: Context) -> ExitCode {
         let mut all = configuration.principals.into_iter();
         let mut acl = Acl::of(all.next().unwrap_or(configuration.owner.clone()), Access::ReadWrite)?;
         all.try_for_each(|principal| acl.set(principal, Access::ReadWrite))?;
-        let monitor: Asker<AskMonitor, MonitorSays> = context.ports.asker("monitor")?;
-        // Nothing was ever revoked. Until it is told so, the monitor judges no name.
-        ask(&monitor, &AskMonitor::Ended(Standing::default().encode()))?;
+        let monitor: Asker<MonitorRequest, MonitorReply> = context.ports.asker("monitor")?;
+        // Nothing was ever revoked. The monitor judges no name before it has been told that.
+        ask(&monitor, &MonitorRequest::Ended(Revocations::default().encode()))?;
         let manager = Mutex::new(Manager {
             monitor,
             driver: context.ports.asker(&crate::host::bus_port(0))?,
@@ -56,43 +58,43 @@ pub fn main(context: Context) -> ExitCode {
 }
 
 impl Manager {
-    fn answer(&mut self, request: &Request) -> Answer {
+    fn answer(&mut self, request: &Request) -> Reply {
         request.question().and_then(|question| self.decide(question)).into()
     }
 
-    fn decide(&mut self, question: AskPolicy) -> Result<PolicySays, Refusal> {
+    fn decide(&mut self, question: PolicyRequest) -> Result<PolicyReply, Refusal> {
         match question {
-            AskPolicy::Cache { disk, blocks } if blocks.len() <= BLOCKS_MAX => {
-                Ok(PolicySays::References(self.cache(disk, &blocks)?))
+            PolicyRequest::Cache { disk, blocks } if blocks.len() <= BLOCKS_MAX => {
+                Ok(PolicyReply::References(self.cache(disk, &blocks)?))
             }
-            AskPolicy::Evict { disk, blocks } if blocks.len() <= BLOCKS_MAX => {
+            PolicyRequest::Evict { disk, blocks } if blocks.len() <= BLOCKS_MAX => {
                 blocks.iter().try_for_each(|block| self.evict((disk, *block)))?;
-                Ok(PolicySays::Done)
+                Ok(PolicyReply::Done)
             }
-            AskPolicy::Cache { .. } | AskPolicy::Evict { .. } => Err(Refusal::Malformed),
-            // Nothing is in memory when it begins, and it is never started anew.
-            AskPolicy::Cached { .. } => Ok(PolicySays::Cached(Vec::new())),
-            AskPolicy::Accept { disk, blocks, .. } => {
+            PolicyRequest::Cache { .. } | PolicyRequest::Evict { .. } => Err(Refusal::Malformed),
+            // No block is cached when the component begins, and it is never restarted.
+            PolicyRequest::Cached { .. } => Ok(PolicyReply::Cached(Vec::new())),
+            PolicyRequest::Accept { disk, blocks, .. } => {
                 let range = (disk, blocks.first)..(disk, blocks.first.saturating_add(blocks.count));
                 let cached: Vec<Block> = self.places.range(range).map(|(block, _)| *block).collect();
                 let first = BlockId { disk, number: blocks.first };
-                ask(&self.monitor, &AskMonitor::Erase { first, count: blocks.count })?;
+                ask(&self.monitor, &MonitorRequest::Erase { first, count: blocks.count })?;
                 cached.into_iter().for_each(|block| self.vacate(block));
-                Ok(PolicySays::Done)
+                Ok(PolicyReply::Done)
             }
-            AskPolicy::ChangeAcls { .. }
-            | AskPolicy::Nominate { .. }
-            | AskPolicy::Give { .. }
-            | AskPolicy::Introduce { .. }
-            | AskPolicy::End(_)
-            | AskPolicy::Format { .. } => Ok(PolicySays::Done),
-            AskPolicy::Look { block, .. } => {
+            PolicyRequest::ChangeAcls { .. }
+            | PolicyRequest::Nominate { .. }
+            | PolicyRequest::Give { .. }
+            | PolicyRequest::Introduce { .. }
+            | PolicyRequest::End(_)
+            | PolicyRequest::Format { .. } => Ok(PolicyReply::Done),
+            PolicyRequest::Look { block, .. } => {
                 let blocks = crate::protocol::Blocks { first: block, count: 1 };
-                Ok(PolicySays::Label { blocks, owner: self.owner.clone(), acl: self.acl.clone() })
+                Ok(PolicyReply::Label { blocks, owner: self.owner.clone(), acl: self.acl.clone() })
             }
-            AskPolicy::Owns { .. } => Ok(PolicySays::Owns(true)),
-            AskPolicy::Sizes { .. } => {
-                Ok(PolicySays::Sizes { blocks: u64::MAX, extents: 1, labels: 1, free: 0 })
+            PolicyRequest::Owns { .. } => Ok(PolicyReply::Owns(true)),
+            PolicyRequest::Sizes { .. } => {
+                Ok(PolicyReply::Sizes { blocks: u64::MAX, extents: 1, labels: 1, free: 0 })
             }
         }
     }
@@ -106,8 +108,8 @@ impl Manager {
         while !rest.is_empty() {
             if self.free.is_empty() {
                 let pages = REGION_PAGES_MAX as u32;
-                let question = AskMonitor::CreateRegion { acl: self.acl.clone(), pages };
-                let MonitorSays::Region(region) = ask(&self.monitor, &question)? else {
+                let question = MonitorRequest::CreateRegion { acl: self.acl.clone(), pages };
+                let MonitorReply::Region(region) = ask(&self.monitor, &question)? else {
                     return Err(nonsense("the monitor"));
                 };
                 self.free.extend((0..pages).rev().map(|page| (region, page)));
@@ -120,8 +122,8 @@ impl Manager {
             let count = (1..rest.len()).find(|count| !is_next(*count)).unwrap_or(rest.len());
             let (now, after) = rest.split_at(count);
             let ids = now.iter().map(|number| BlockId { disk, number: *number }).collect();
-            let question = AskMonitor::Assign { region, first, blocks: ids };
-            let MonitorSays::References(references) = ask(&self.monitor, &question)? else {
+            let question = MonitorRequest::Assign { region, first, blocks: ids };
+            let MonitorReply::References(references) = ask(&self.monitor, &question)? else {
                 return Err(nonsense("the monitor"));
             };
             self.free.truncate(self.free.len() - count);
@@ -140,10 +142,10 @@ impl Manager {
         }
     }
 
-    /// Gives up a page, its changes written first. One that is being moved stays.
+    /// Gives up a page, after its changes are written. A page that is being transferred stays.
     fn evict(&mut self, block: Block) -> Result<(), Refusal> {
         let Some(page) = self.places.get(&block).map(|at| at.page) else { return Ok(()) };
-        let free = AskMonitor::Free { page };
+        let free = MonitorRequest::Free { page };
         let freed = match ask(&self.monitor, &free) {
             Err(Refusal::Code(crate::host::STATE)) => {
                 self.clean(block, page)?;
@@ -165,12 +167,13 @@ impl Manager {
 
     fn clean(&self, (disk, number): Block, page: PageId) -> Result<(), Refusal> {
         let first = BlockId { disk, number };
-        let MonitorSays::Places(found) = ask(&self.monitor, &AskMonitor::Places { first, count: 1 })? else {
+        let MonitorReply::Places(found) = ask(&self.monitor, &MonitorRequest::Places { first, count: 1 })?
+        else {
             return Err(nonsense("the monitor"));
         };
         if found.iter().any(|(at, _, status)| at.page == page && *status == Status::Dirty) {
             let blocks = vec![(number, page)];
-            ask(&self.driver, &AskDriver::Transfer { direction: Direction::Drain, disk, blocks })?;
+            ask(&self.driver, &DriverRequest::Transfer { direction: Direction::Drain, disk, blocks })?;
         }
         Ok(())
     }

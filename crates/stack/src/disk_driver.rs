@@ -8,27 +8,27 @@
 //! answer to what nobody asked is dropped.
 
 use crate::asking::{ask, nonsense};
-use crate::protocol::{AskDriver, AskMonitor, BLOCKS_MAX, DriverSays, MonitorSays};
-use holdfast_components::{Answer, Asker, Context, Refusal, Request};
+use crate::protocol::{BLOCKS_MAX, DriverReply, DriverRequest, MonitorReply, MonitorRequest};
+use holdfast_components::{Asker, Context, Refusal, Reply, Request};
 use holdfast_monitor::{BlockId, Direction, PageId};
 use std::process::ExitCode;
 
 /// Threads that transfer: what one waits for does not hold up the others.
 const THREADS: usize = 4;
 
-/// Who may have blocks moved, by the digests of their programs; and the disks of the bus.
+/// The configuration of the component: who may request transfers, by digests of programs, and the disks of the bus.
 #[derive(Clone, PartialEq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub struct Configuration {
-    /// PolicyMgr and CacheMgr.
+    /// The principals that may send requests: PolicyMgr and CacheMgr.
     pub may_ask: Vec<[u8; 32]>,
-    /// Disks.
+    /// The numbers of the disks on its bus.
     pub disks: Vec<u16>,
 }
 
 /// Runs the component.
 pub fn main(context: Context) -> ExitCode {
     crate::component(&context, |configuration: Configuration| {
-        let monitor = context.ports.asker::<AskMonitor, MonitorSays>("monitor")?;
+        let monitor = context.ports.asker::<MonitorRequest, MonitorReply>("monitor")?;
         Ok(context.ports.serve_owned(THREADS, move |request| answer(&configuration, &monitor, &request))?)
     })
 }
@@ -40,12 +40,12 @@ struct Entry {
     runs: Vec<(BlockId, Vec<PageId>)>,
 }
 
-/// Who may add which entry.
-fn admit(configuration: &Configuration, by: [u8; 32], question: AskDriver) -> Result<Entry, Refusal> {
+/// Checks a request, and makes runs of its blocks.
+fn admit(configuration: &Configuration, by: [u8; 32], question: DriverRequest) -> Result<Entry, Refusal> {
     if !configuration.may_ask.contains(&by) {
         return Err(Refusal::NotPermitted);
     }
-    let AskDriver::Transfer { direction, disk, mut blocks } = question;
+    let DriverRequest::Transfer { direction, disk, mut blocks } = question;
     if !configuration.disks.contains(&disk) || blocks.len() > BLOCKS_MAX {
         return Err(Refusal::Malformed);
     }
@@ -60,9 +60,9 @@ fn admit(configuration: &Configuration, by: [u8; 32], question: AskDriver) -> Re
 
 fn answer(
     configuration: &Configuration,
-    monitor: &Asker<AskMonitor, MonitorSays>,
+    monitor: &Asker<MonitorRequest, MonitorReply>,
     request: &Request,
-) -> Answer {
+) -> Reply {
     let admitted =
         request.question().and_then(|question| admit(configuration, request.alias.principal, question));
     let done = admitted.and_then(|Entry { direction, runs }| {
@@ -71,21 +71,21 @@ fn answer(
             transfer(monitor, direction, first, &pages)?;
             moved += pages.len() as u32;
         }
-        Ok(DriverSays { moved })
+        Ok(DriverReply { moved })
     });
     done.into()
 }
 
 /// A run that goes over the edge of a stretch is moved in halves.
 fn transfer(
-    monitor: &Asker<AskMonitor, MonitorSays>,
+    monitor: &Asker<MonitorRequest, MonitorReply>,
     direction: Direction,
     first: BlockId,
     pages: &[PageId],
 ) -> Result<(), Refusal> {
-    let question = AskMonitor::Transfer { direction, first, pages: pages.to_vec() };
+    let question = MonitorRequest::Transfer { direction, first, pages: pages.to_vec() };
     match ask(monitor, &question) {
-        Ok(MonitorSays::Done) => Ok(()),
+        Ok(MonitorReply::Done) => Ok(()),
         Ok(_) => Err(nonsense("the monitor")),
         Err(Refusal::Code(crate::host::EDGE)) if pages.len() > 1 => {
             let (left, right) = pages.split_at(pages.len() / 2);
@@ -114,7 +114,7 @@ mod tests {
         let configuration = Configuration { may_ask: vec![cache], disks: vec![0, 2] };
         let transfer = |disk, blocks: &[u64]| {
             let blocks = blocks.iter().zip(0..).map(|(block, at)| (*block, page(at))).collect();
-            AskDriver::Transfer { direction: Direction::Fill, disk, blocks }
+            DriverRequest::Transfer { direction: Direction::Fill, disk, blocks }
         };
         let cases = [
             ("an FSDriver's", other, transfer(0, &[1]), Err(Refusal::NotPermitted)),

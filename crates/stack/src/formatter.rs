@@ -3,18 +3,18 @@
 
 use crate::StackError;
 use crate::asking::nonsense;
-use crate::protocol::{AskPolicy, Blocks, PolicySays};
+use crate::protocol::{Blocks, PolicyReply, PolicyRequest};
 use holdfast_access::Principal;
 use holdfast_components::{Asker, Context, Patience};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// In whose name: the administrator's.
+/// The alias of the administrator, in whose name it nominates.
 const ADMINISTRATOR: u16 = 2;
 /// How long PolicyMgr may take to erase the disk.
 const WAIT: Duration = Duration::from_secs(600);
 
-/// Which blocks, and to whom.
+/// The blocks to hand over, and their new owner.
 #[derive(Clone, PartialEq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub struct Configuration {
     /// Partitions by disk and blocks, and the FSDriver of each.
@@ -24,11 +24,11 @@ pub struct Configuration {
 /// Runs the component.
 pub fn main(context: Context) -> ExitCode {
     crate::component(&context, |configuration: Configuration| {
-        let policy: Asker<AskPolicy, PolicySays> = context.ports.asker("policy")?;
+        let policy: Asker<PolicyRequest, PolicyReply> = context.ports.asker("policy")?;
         for (disk, blocks, to) in configuration.partitions {
-            let question = AskPolicy::Nominate { disk, blocks, to };
+            let question = PolicyRequest::Nominate { disk, blocks, to };
             match policy.ask(ADMINISTRATOR, &question, Patience::of(WAIT))? {
-                PolicySays::Done => {}
+                PolicyReply::Done => {}
                 _ => return Err(StackError::Component(nonsense("PolicyMgr").to_string())),
             }
         }

@@ -6,11 +6,11 @@
 //! which blocks, so whoever takes it over can have a block given to the wrong one of the users that the operator named.
 
 use crate::StackError;
-use crate::card_protocol::{AskCard, CardSays, FileBlocks, PATH_BYTES_MAX, RUNS_MAX};
-use crate::fs_loader::{read, tell};
-use crate::place::{Geometry, Partition};
+use crate::card_protocol::{CardReply, CardRequest, FileBlocks, PATH_BYTES_MAX, RUNS_MAX};
+use crate::disk_layout::{Geometry, Partition};
+use crate::fs_loader::{read, send_report};
 use holdfast_components::{Asker, Context};
-use holdfast_fat::{Area, BlockId, Fat, Finding, Kind, Layout, Metadata, Options, Walked, check};
+use holdfast_fat::{Area, BlockId, Fat, Finding, Kind, Layout, Metadata, Options, WalkedFile, check};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ use std::process::ExitCode;
 /// Metadata that is read at once, and how many such pieces are kept.
 const PIECE_BYTES: u64 = 32 << 10;
 const PIECES_MAX: usize = 256;
-/// Findings that are told, and one more if none of them forbids changes and it does.
+/// Findings that are reported, and one more if none of them forbids changes and it does.
 const FINDINGS_MAX: u64 = 1 << 16;
 /// Bytes of one message with files, of the 64 KiB that a channel carries.
 const MESSAGE_BYTES: usize = 48 << 10;
@@ -26,21 +26,21 @@ const MESSAGE_BYTES: usize = 48 << 10;
 /// Runs the component.
 pub fn main(context: Context) -> ExitCode {
     crate::component(&context, |partition: Partition| {
-        let card: Asker<AskCard, CardSays> = context.ports.asker("card")?;
+        let card: Asker<CardRequest, CardReply> = context.ports.asker("card")?;
         let end = look(&card, &partition).map_err(|error| error.to_string());
-        tell(&card, &AskCard::End(end))
+        send_report(&card, &CardRequest::End(end))
     })
 }
 
 /// Blocks of the partition, by asking the host. The metadata area comes in larger pieces.
-struct Blocked<'a> {
-    card: &'a Asker<AskCard, CardSays>,
+struct PartitionBlocks<'a> {
+    card: &'a Asker<CardRequest, CardReply>,
     partition: Partition,
     layout: Layout,
     pieces: RefCell<BTreeMap<u64, Vec<u8>>>,
 }
 
-impl Metadata for Blocked<'_> {
+impl Metadata for PartitionBlocks<'_> {
     fn read(&self, block: BlockId, into: &mut [u8]) -> Result<(), String> {
         let (offset, _) = self.layout.place(block);
         if block.area == Area::Data {
@@ -67,71 +67,72 @@ impl Metadata for Blocked<'_> {
 }
 
 /// Says what is wrong as it is found; the first that cannot be said ends it.
-struct Teller<'a> {
-    card: &'a Asker<AskCard, CardSays>,
-    told: u64,
+struct ProblemReporter<'a> {
+    card: &'a Asker<CardRequest, CardReply>,
+    reported: u64,
     has_forbidden: bool,
     failed: Result<(), StackError>,
 }
 
-impl Teller<'_> {
+impl ProblemReporter<'_> {
     fn problem(&mut self, finding: &Finding) {
         let forbids = finding.problem.forbids_changes();
-        self.told += 1;
-        // That something forbids changes is told in any case: the host must know.
+        self.reported += 1;
+        // A finding that forbids changes is reported in any case: the host must know.
         let is_new = forbids && !self.has_forbidden;
         self.has_forbidden |= forbids;
-        if self.failed.is_ok() && (self.told <= FINDINGS_MAX || is_new) {
+        if self.failed.is_ok() && (self.reported <= FINDINGS_MAX || is_new) {
             let place = finding.place.chars().take(200).collect();
-            let problem = AskCard::Problem { place, problem: finding.problem.to_string(), forbids };
-            self.failed = tell(self.card, &problem);
+            let problem = CardRequest::Problem { place, problem: finding.problem.to_string(), forbids };
+            self.failed = send_report(self.card, &problem);
         }
     }
 }
 
-fn look(card: &Asker<AskCard, CardSays>, partition: &Partition) -> Result<(), StackError> {
+fn look(card: &Asker<CardRequest, CardReply>, partition: &Partition) -> Result<(), StackError> {
     let mut boot = [0; 512];
     read(card, partition.start, &mut boot).map_err(StackError::Component)?;
     let layout = Layout::from_boot_sector(&boot, partition.bytes)?;
     if Geometry::of(&layout) != partition.geometry {
         return Err(StackError::Component("the boot sector has changed since it was read first".to_owned()));
     }
-    let blocked = Blocked { card, partition: *partition, layout: layout.clone(), pieces: RefCell::default() };
-    let mut teller = Teller { card, told: 0, has_forbidden: false, failed: Ok(()) };
+    let blocked =
+        PartitionBlocks { card, partition: *partition, layout: layout.clone(), pieces: RefCell::default() };
+    let mut teller = ProblemReporter { card, reported: 0, has_forbidden: false, failed: Ok(()) };
     let checked = check(&layout, &blocked, &mut |finding| teller.problem(&finding))?;
     teller.failed?;
     if checked.refusal.is_some() {
-        // Its problems were told; whose its blocks are does not matter.
+        // The problems were reported; the owner of its blocks does not matter.
         return Ok(());
     }
     let mut fat = Fat::mount(layout, blocked, Options::default())?;
     let first = partition.geometry.metadata_blocks();
-    let mut told = Ok(());
+    let mut reported = Ok(());
     let mut batch = Batch { card, files: Vec::new(), bytes: 0 };
     fat.walk(&checked, &mut |walked| {
-        if told.is_err() {
+        if reported.is_err() {
             return;
         }
-        told = match walked {
-            Walked::Sound { kind: Kind::File, path, blocks, .. } => {
+        reported = match walked {
+            WalkedFile::Sound { kind: Kind::File, path, blocks, .. } => {
                 let runs: Vec<(u64, u64)> =
                     blocks.iter().map(|range| (first + range.start, range.count)).collect();
                 runs.chunks(RUNS_MAX).try_for_each(|runs| batch.add(&path, runs))
             }
-            Walked::Sound { .. } => Ok(()),
-            Walked::Refused(finding) => {
+            WalkedFile::Sound { .. } => Ok(()),
+            WalkedFile::Refused(finding) => {
                 let problem = finding.problem.to_string();
-                tell(card, &AskCard::Problem { place: finding.place, problem, forbids: true })
+                send_report(card, &CardRequest::Problem { place: finding.place, problem, forbids: true })
             }
         };
     })?;
-    told?;
+    reported?;
     batch.send()
 }
 
-/// Files that are told together.
+/// Files that are sent to the host together.
 struct Batch<'a> {
-    card: &'a Asker<AskCard, CardSays>,
+    card: &'a Asker<CardRequest, CardReply>,
     files: Vec<FileBlocks>,
     bytes: usize,
 }
@@ -151,7 +152,7 @@ impl Batch<'_> {
         self.bytes = 0;
         match self.files.is_empty() {
             true => Ok(()),
-            false => tell(self.card, &AskCard::Files(std::mem::take(&mut self.files))),
+            false => send_report(self.card, &CardRequest::Files(std::mem::take(&mut self.files))),
         }
     }
 }

@@ -8,11 +8,11 @@
 
 use crate::StackError;
 use crate::asking::{nonsense, words};
-use crate::card_protocol::{AskCard, CardSays, ENTRIES_MAX, READ_MAX, TableEntry};
-use crate::place::{Geometry, PARTITIONS_MAX};
+use crate::card_protocol::{CardReply, CardRequest, ENTRIES_MAX, READ_MAX, TableEntry};
+use crate::disk_layout::{Geometry, PARTITIONS_MAX};
 use holdfast_components::{Asker, Context, Patience};
 use holdfast_fat::format::{FormatOptions, format};
-use holdfast_fat::partitions::{self, Holds, Sectors};
+use holdfast_fat::partitions::{self, PartitionContent, Sectors};
 use holdfast_fat::{FatError, Layout, Moment};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -22,24 +22,24 @@ const WAIT: Duration = Duration::from_secs(120);
 /// Bytes of a sector of partition tables.
 const SECTOR_BYTES: u64 = 512;
 
-/// What to do.
+/// The task of the component.
 #[derive(Clone, PartialEq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub enum Configuration {
     /// Say what is on a disk of so many bytes.
     Find {
-        /// Its bytes.
+        /// The size of the disk in bytes.
         disk_bytes: u64,
     },
     /// Draw up a table and file systems.
-    Lay(Wanted),
+    Lay(FormatRequest),
 }
 
 /// A disk that is to be formatted.
 #[derive(Clone, PartialEq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
-pub struct Wanted {
-    /// Bytes of the disk.
+pub struct FormatRequest {
+    /// The size of the disk in bytes.
     pub disk_bytes: u64,
-    /// Where each partition begins, and its bytes.
+    /// The first byte and the size of each partition.
     pub partitions: Vec<(u64, u64)>,
     /// Bytes of a cluster, or as suits the size.
     pub cluster_bytes: Option<u32>,
@@ -52,7 +52,7 @@ pub struct Wanted {
 /// Runs the component.
 pub fn main(context: Context) -> ExitCode {
     crate::component(&context, |configuration: Configuration| {
-        let card: Asker<AskCard, CardSays> = context.ports.asker("card")?;
+        let card: Asker<CardRequest, CardReply> = context.ports.asker("card")?;
         let said = match configuration {
             Configuration::Find { disk_bytes } => find(&card, disk_bytes),
             Configuration::Lay(wanted) => lay(&card, &wanted),
@@ -62,25 +62,28 @@ pub fn main(context: Context) -> ExitCode {
             StackError::Component(words) => words,
             error => error.to_string(),
         });
-        tell(&card, &AskCard::End(end))
+        send_report(&card, &CardRequest::End(end))
     })
 }
 
-/// Tells the host something.
-pub(crate) fn tell(card: &Asker<AskCard, CardSays>, what: &AskCard) -> Result<(), StackError> {
+/// Sends something to the host.
+pub(crate) fn send_report(
+    card: &Asker<CardRequest, CardReply>,
+    what: &CardRequest,
+) -> Result<(), StackError> {
     match card.ask(0, what, Patience::of(WAIT))? {
-        CardSays::Go => Ok(()),
-        CardSays::Bytes(_) => Err(StackError::Component(nonsense("the host").to_string())),
+        CardReply::Go => Ok(()),
+        CardReply::Bytes(_) => Err(StackError::Component(nonsense("the host").to_string())),
     }
 }
 
 /// Reads a part of the disk.
-pub(crate) fn read(card: &Asker<AskCard, CardSays>, offset: u64, into: &mut [u8]) -> Result<(), String> {
+pub(crate) fn read(card: &Asker<CardRequest, CardReply>, offset: u64, into: &mut [u8]) -> Result<(), String> {
     for (part, at) in into.chunks_mut(READ_MAX as usize).zip((offset..).step_by(READ_MAX as usize)) {
-        let question = AskCard::Read { offset: at, length: part.len() as u32 };
+        let question = CardRequest::Read { offset: at, length: part.len() as u32 };
         let answer = card.ask(0, &question, Patience::of(WAIT));
         match answer.map_err(|error| words(crate::asking::refusal(error)))? {
-            CardSays::Bytes(bytes) if bytes.len() == part.len() => part.copy_from_slice(&bytes),
+            CardReply::Bytes(bytes) if bytes.len() == part.len() => part.copy_from_slice(&bytes),
             _ => return Err(nonsense("the host").to_string()),
         }
     }
@@ -88,7 +91,7 @@ pub(crate) fn read(card: &Asker<AskCard, CardSays>, offset: u64, into: &mut [u8]
 }
 
 struct Disk<'a> {
-    card: &'a Asker<AskCard, CardSays>,
+    card: &'a Asker<CardRequest, CardReply>,
     bytes: u64,
 }
 
@@ -107,7 +110,7 @@ impl Sectors for Disk<'_> {
     }
 }
 
-fn find(card: &Asker<AskCard, CardSays>, disk_bytes: u64) -> Result<(), StackError> {
+fn find(card: &Asker<CardRequest, CardReply>, disk_bytes: u64) -> Result<(), StackError> {
     let found = partitions::read(&Disk { card, bytes: disk_bytes })?;
     let entry = |partition: &partitions::Partition| TableEntry {
         number: partition.number,
@@ -117,11 +120,11 @@ fn find(card: &Asker<AskCard, CardSays>, disk_bytes: u64) -> Result<(), StackErr
     if found.len() > ENTRIES_MAX {
         return Err(StackError::Component(format!("the table has {} partitions", found.len())));
     }
-    tell(card, &AskCard::Table(found.iter().map(entry).collect()))?;
+    send_report(card, &CardRequest::Table(found.iter().map(entry).collect()))?;
     for partition in &found {
         let entry = entry(partition);
         let holds = boot(card, &entry, partition.holds).map_err(|words| shortened(&words));
-        tell(card, &AskCard::Partition { number: entry.number, holds })?;
+        send_report(card, &CardRequest::Partition { number: entry.number, holds })?;
     }
     Ok(())
 }
@@ -130,30 +133,36 @@ fn shortened(words: &str) -> String {
     words.chars().take(300).collect()
 }
 
-/// What a partition holds, by its boot sector; if that is FAT32 and the table says so too, its geometry.
-fn boot(card: &Asker<AskCard, CardSays>, entry: &TableEntry, holds: Holds) -> Result<Geometry, String> {
+/// The content of a partition by its boot sector; if that is FAT32 and the table says so too, its geometry.
+fn boot(
+    card: &Asker<CardRequest, CardReply>,
+    entry: &TableEntry,
+    holds: PartitionContent,
+) -> Result<Geometry, String> {
     let mut sector = vec![0; SECTOR_BYTES.min(entry.bytes) as usize];
     read(card, entry.start, &mut sector)?;
     let layout = Layout::from_boot_sector(&sector, entry.bytes);
     match (layout, holds) {
-        (Ok(layout), Holds::PerhapsFat32) => Ok(Geometry::of(&layout)),
-        (Ok(_), Holds::Other(kind)) => Err(format!(
+        (Ok(layout), PartitionContent::PerhapsFat32) => Ok(Geometry::of(&layout)),
+        (Ok(_), PartitionContent::Other(kind)) => Err(format!(
             "its boot sector is one of FAT32, but the partition table gives it type {kind:#04x}; if it is FAT32, give it type \
              0x0c (in a GPT, basic data) first"
         )),
-        (Err(FatError::NotFat32(words)), Holds::PerhapsFat32) => Err(words),
-        (Err(error), Holds::PerhapsFat32) => Err(error.to_string()),
-        // What a type says is better than that there is no FAT32.
-        (Err(FatError::NotFat32(words)), Holds::Other(kind)) => {
+        (Err(FatError::NotFat32(words)), PartitionContent::PerhapsFat32) => Err(words),
+        (Err(error), PartitionContent::PerhapsFat32) => Err(error.to_string()),
+        // The type says more than that there is no FAT32.
+        (Err(FatError::NotFat32(words)), PartitionContent::Other(kind)) => {
             let named = words.split(';').next().filter(|words| words.starts_with("it is "));
             let named = named.map_or(String::new(), |named| format!(" ({named})"));
             Err(format!("not FAT32: type {kind:#04x} in the partition table{named}"))
         }
-        (Err(_), Holds::Other(kind)) => Err(format!("not FAT32: type {kind:#04x} in the partition table")),
+        (Err(_), PartitionContent::Other(kind)) => {
+            Err(format!("not FAT32: type {kind:#04x} in the partition table"))
+        }
     }
 }
 
-fn lay(card: &Asker<AskCard, CardSays>, wanted: &Wanted) -> Result<(), StackError> {
+fn lay(card: &Asker<CardRequest, CardReply>, wanted: &FormatRequest) -> Result<(), StackError> {
     let bad = |what: &str| StackError::Component(what.to_owned());
     if wanted.partitions.is_empty() || wanted.partitions.len() > PARTITIONS_MAX {
         return Err(bad("no partitions, or too many"));
@@ -170,7 +179,7 @@ fn lay(card: &Asker<AskCard, CardSays>, wanted: &Wanted) -> Result<(), StackErro
         table.push((sectors(*start)?, sectors(*bytes)?));
     }
     let mbr = partitions::mbr(wanted.id, &table, wanted.disk_bytes / SECTOR_BYTES)?;
-    tell(card, &AskCard::Laid { mbr, geometries })
+    send_report(card, &CardRequest::DiskFormat { mbr, geometries })
 }
 
 /// How a partition of a new disk is formatted: the same for who draws it up and who writes it.

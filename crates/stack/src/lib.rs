@@ -20,29 +20,29 @@ mod cache_manager;
 pub mod card_protocol;
 mod const_policy;
 mod disk_driver;
+mod disk_layout;
 mod formatter;
 mod fs_checker;
 mod fs_driver;
 mod fs_loader;
 mod host;
 mod names;
-pub mod orders;
-mod place;
 mod policy_manager;
 pub mod protocol;
 mod reader;
+pub mod session_requests;
 mod vfs;
 mod views;
 
+pub use disk_layout::{DiskLayout, FoundPartition, Geometry, PARTITIONS_MAX, Partition};
 pub use formatter::Configuration as FormatterConfiguration;
 pub use fs_driver::Configuration as DriverConfiguration;
-pub use fs_loader::Wanted;
+pub use fs_loader::FormatRequest;
 pub use host::{
-    Configuration, DiskPlan, Laid, NewFileSystem, OwnerOf, PEOPLE_MAX, People, ProgramGate, Session, Source,
-    Stack, Survey, TO_CLIENT, Variant, adopt, check_partitions, driver_of, find_partitions, lay_out,
+    Configuration, DiskFormat, DiskPlan, NewFileSystem, OwnerOf, PEOPLE_MAX, People, ProgramGate, Session,
+    Source, Stack, Survey, TO_CLIENT, Variant, adopt, check_partitions, driver_of, find_partitions, lay_out,
     variant_components,
 };
-pub use place::{Found, Geometry, PARTITIONS_MAX, Partition, Place};
 pub use vfs::Client;
 pub use views::Views;
 
@@ -64,28 +64,28 @@ pub const COMPONENTS: &[(&str, Main)] = &[
 /// Why a stack, or a part of it, cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum StackError {
-    /// The runtime.
+    /// The component runtime failed.
     #[error(transparent)]
     Runtime(#[from] ComponentError),
-    /// Names and proofs.
+    /// A name or a proof was refused.
     #[error(transparent)]
     Access(#[from] holdfast_access::AccessError),
-    /// The volume.
+    /// The volume failed.
     #[error(transparent)]
     Volume(#[from] holdfast_volume::VolumeError),
-    /// The file system.
+    /// The file system failed.
     #[error(transparent)]
     Fat(#[from] holdfast_fat::FatError),
-    /// The monitor.
+    /// The monitor refused or failed.
     #[error(transparent)]
     Monitor(#[from] holdfast_monitor::MonitorError),
-    /// Owners and ACLs.
+    /// The policy refused.
     #[error(transparent)]
     Policy(#[from] holdfast_policy::Refused),
-    /// Whoever asked for it wanted it no more.
+    /// The caller asked to stop.
     #[error("it was stopped")]
     Interrupted,
-    /// In words.
+    /// A component failed, in words.
     #[error("{0}")]
     Component(String),
 }

@@ -4,41 +4,41 @@
 use parking_lot::RwLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// A name to be tried.
+/// A name under which a request may be tried.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Tried {
-    /// Its index among the aliases.
+pub(crate) struct NameCandidate {
+    /// The index of its alias.
     pub alias: u16,
-    /// It holds for some blocks only, so it gets copies of them, no views.
+    /// Whether the name holds for some blocks only, so that it gets copies of them, no views.
     pub is_partial: bool,
 }
 
-/// See the module.
+/// The names of a session.
 pub(crate) struct Names {
     own: AtomicU16,
-    others: RwLock<Vec<Tried>>,
+    others: RwLock<Vec<NameCandidate>>,
 }
 
 impl Names {
-    /// One name.
+    /// A session with one name.
     pub fn of(alias: u16) -> Names {
         Names { own: AtomicU16::new(alias), others: RwLock::default() }
     }
 
-    /// Under which most is asked.
+    /// The name under which most requests are sent.
     pub fn own(&self) -> u16 {
         self.own.load(Ordering::Relaxed)
     }
 
-    /// Other names from now on.
-    pub fn set(&self, own: u16, others: Vec<Tried>) {
+    /// Replaces the names.
+    pub fn set(&self, own: u16, others: Vec<NameCandidate>) {
         self.own.store(own, Ordering::Relaxed);
         *self.others.write() = others;
     }
 
     /// All of them, the own one first.
-    pub fn all(&self) -> Vec<Tried> {
-        let own = Tried { alias: self.own(), is_partial: false };
+    pub fn all(&self) -> Vec<NameCandidate> {
+        let own = NameCandidate { alias: self.own(), is_partial: false };
         let others = self.others.read();
         std::iter::once(own).chain(others.iter().copied()).collect()
     }

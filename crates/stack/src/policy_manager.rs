@@ -9,11 +9,12 @@
 
 use crate::asking::{ITSELF, ask, nonsense};
 use crate::protocol::{
-    AskDriver, AskMonitor, AskPolicy, BLOCKS_MAX, Blocks, DriverSays, MonitorSays, PolicySays, STAGE_PAGES,
+    BLOCKS_MAX, Blocks, DriverReply, DriverRequest, MonitorReply, MonitorRequest, PolicyReply, PolicyRequest,
+    STAGE_PAGES,
 };
 use crate::views::RegionView;
-use holdfast_access::{Acl, Alias, Credential, Heard, Principal, Scope, Standing, Statement};
-use holdfast_components::{Answer, Asker, Context, Refusal, Request, View};
+use holdfast_access::{Acl, Alias, Credential, Principal, Revocations, Scope, Statement, VerifiedCredential};
+use holdfast_components::{Asker, Context, Refusal, Reply, Request, View};
 use holdfast_monitor::{
     BlockId, Direction, PAGE_BYTES, PageId, REGION_PAGES_MAX, Reference, RegionId, Status,
 };
@@ -39,13 +40,13 @@ pub struct Configuration {
     pub disks: Vec<(Disk, bool)>,
     /// The bus of each disk.
     pub buses: Vec<u16>,
-    /// Who may format.
+    /// The principal that may format disks.
     pub administrator: Principal,
-    /// Who decides what is in memory.
+    /// The principal that decides which blocks are cached.
     pub cache_manager: Principal,
-    /// Who may ask whether somebody owns blocks: the FSDriver of these blocks.
+    /// Principals that may ask who owns blocks: the FSDriver of these blocks.
     pub drivers: Vec<(u16, Blocks, Principal)>,
-    /// Everybody by whom requests may be stamped, so that their digests can be told.
+    /// All principals by whom requests may be stamped, so that their digests can be resolved.
     pub principals: Vec<Principal>,
     /// Empty regions of a disk that are kept for what comes next.
     pub spare_regions: u32,
@@ -53,42 +54,42 @@ pub struct Configuration {
 
 /// How often a page is written that is dirty again afterwards, before the DiskDriver is not believed any longer.
 const WRITES_MAX: usize = 1000;
-/// The same before something is decided.
+/// How often that is done before a change of the policy is decided.
 const SETTLING_MAX: usize = 16;
 
-/// Blocks in one answer.
+/// Most blocks in one reply to [`PolicyRequest::Cached`].
 pub(crate) const CACHED_MAX: usize = 1024;
 
 /// A region that blocks of one ACL go to.
-struct Room {
+struct RegionPages {
     region: RegionId,
-    /// Pages without a block.
+    /// Indexes of pages without a block.
     free: Vec<u32>,
 }
 
-struct Served {
+struct ServedDisk {
     policy: Policy,
-    /// Where the table is.
+    /// The pages that hold the policy table.
     table: Vec<Reference>,
-    /// Regions by their ACL.
-    rooms: HashMap<Acl, Vec<Room>>,
-    /// Where blocks are, and the ACL of their region.
-    places: BTreeMap<u64, (Reference, Acl)>,
+    /// Regions with room, by their ACL.
+    rooms: HashMap<Acl, Vec<RegionPages>>,
+    /// The page of each cached block, and the ACL of its region.
+    pages: BTreeMap<u64, (Reference, Acl)>,
 }
 
 struct Manager {
-    monitor: Arc<Asker<AskMonitor, MonitorSays>>,
-    /// By bus.
-    buses: Vec<Asker<AskDriver, DriverSays>>,
+    monitor: Arc<Asker<MonitorRequest, MonitorReply>>,
+    /// The DiskDrivers, by bus.
+    buses: Vec<Asker<DriverRequest, DriverReply>>,
     stage: Arc<View>,
     configuration: Configuration,
-    /// Who is meant by the digests that requests are stamped with: by the configuration, or since they were introduced.
+    /// The principals of the digests that requests are stamped with: from the configuration, or introduced since.
     principals: HashMap<[u8; 32], Alias>,
     introduced: HashMap<[u8; 32], Alias>,
-    /// By number. A disk whose table cannot be read is not there, and does not keep the others.
-    served: BTreeMap<u16, Served>,
-    /// What was revoked, of all disks.
-    standing: Standing,
+    /// The disks, by number. One whose table cannot be read is absent, and does not hold up the others.
+    served: BTreeMap<u16, ServedDisk>,
+    /// The revocations on all disks.
+    revocations: Revocations,
     /// How many revocations each asker brought.
     endings: HashMap<[u8; 32], usize>,
 }
@@ -109,7 +110,7 @@ pub fn main(context: Context) -> ExitCode {
             principals: known.map(whole).collect(),
             introduced: HashMap::new(),
             served: BTreeMap::new(),
-            standing: Standing::new(),
+            revocations: Revocations::new(),
             endings: HashMap::new(),
             configuration,
         };
@@ -117,7 +118,7 @@ pub fn main(context: Context) -> ExitCode {
             manager.open_again(number);
         }
         manager.tell_endings().map_err(|refusal| crate::StackError::Component(refusal.to_string()))?;
-        // One after the other: what was decided is carried out before anything else is decided.
+        // One request after the other: a decision is carried out before the next is made.
         let manager = Mutex::new(manager);
         Ok(ports.serve_owned(1, move |request| manager.lock().answer(&request))?)
     })
@@ -134,7 +135,7 @@ fn explained(refusal: &Refusal, disk: u16) -> String {
     }
 }
 
-fn served_has(served: &Served, region: RegionId) -> bool {
+fn served_has(served: &ServedDisk, region: RegionId) -> bool {
     served.rooms.values().flatten().any(|room| room.region == region)
 }
 
@@ -166,8 +167,8 @@ impl Manager {
         }
     }
 
-    /// Who transfers for a disk.
-    fn driver(&self, disk: u16) -> Result<&Asker<AskDriver, DriverSays>, Refusal> {
+    /// The DiskDriver that transfers for a disk.
+    fn driver(&self, disk: u16) -> Result<&Asker<DriverRequest, DriverReply>, Refusal> {
         let bus = self.configuration.buses.get(usize::from(disk)).ok_or(Refusal::Malformed)?;
         self.buses.get(usize::from(*bus)).ok_or(Refusal::Malformed)
     }
@@ -183,15 +184,15 @@ impl Manager {
             let region = self.region(acl.clone())?;
             let blocks =
                 numbers.iter().map(|number| BlockId { disk: disk.number, number: *number }).collect();
-            let MonitorSays::References(references) =
-                ask(&self.monitor, &AskMonitor::Assign { region, first: 0, blocks })?
+            let MonitorReply::References(references) =
+                ask(&self.monitor, &MonitorRequest::Assign { region, first: 0, blocks })?
             else {
                 return Err(nonsense("the monitor"));
             };
             let pages: Vec<(u64, PageId)> =
                 numbers.iter().zip(&references).map(|(number, at)| (*number, at.page)).collect();
             let disk = disk.number;
-            let question = AskDriver::Transfer { direction: Direction::Fill, disk, blocks: pages };
+            let question = DriverRequest::Transfer { direction: Direction::Fill, disk, blocks: pages };
             ask(self.driver(disk)?, &question)?;
             table.extend(references);
         }
@@ -218,7 +219,7 @@ impl Manager {
             }
             policy => (policy.map_err(failed)?, None),
         };
-        let served = Served { policy, table, rooms: HashMap::new(), places: BTreeMap::new() };
+        let served = ServedDisk { policy, table, rooms: HashMap::new(), pages: BTreeMap::new() };
         self.served.insert(number, served);
         if let Some(change) = change {
             self.carry_out(number, change)?;
@@ -226,14 +227,14 @@ impl Manager {
         self.take_endings(number)
     }
 
-    /// Gives up the pages that an earlier process of this component had made, after what they have is on the disk.
+    /// Gives up the pages that an earlier process of this component had made, after their content is on the disk.
     fn clear(&mut self, disk: u16) -> Result<(), Refusal> {
         let mut regions = std::collections::BTreeSet::new();
         let mut looks_without_progress = 0;
         loop {
             let first = BlockId { disk, number: 0 };
-            let question = AskMonitor::Places { first, count: u64::MAX };
-            let MonitorSays::Places(found) = ask(&self.monitor, &question)? else {
+            let question = MonitorRequest::Places { first, count: u64::MAX };
+            let MonitorReply::Places(found) = ask(&self.monitor, &question)? else {
                 return Err(nonsense("the monitor"));
             };
             if found.is_empty() {
@@ -243,10 +244,10 @@ impl Manager {
             for (at, block, status) in found {
                 if status == Status::Dirty {
                     let blocks = vec![(block.number, at.page)];
-                    let question = AskDriver::Transfer { direction: Direction::Drain, disk, blocks };
+                    let question = DriverRequest::Transfer { direction: Direction::Drain, disk, blocks };
                     ask(self.driver(disk)?, &question)?;
                 }
-                match ask(&self.monitor, &AskMonitor::Free { page: at.page }) {
+                match ask(&self.monitor, &MonitorRequest::Free { page: at.page }) {
                     Ok(_) => freed += 1,
                     // Being moved: the next look finds it again.
                     Err(Refusal::Code(_)) => {}
@@ -260,7 +261,7 @@ impl Manager {
             }
         }
         for region in regions {
-            ask(&self.monitor, &AskMonitor::RemoveRegion(region))?;
+            ask(&self.monitor, &MonitorRequest::RemoveRegion(region))?;
         }
         Ok(())
     }
@@ -271,32 +272,32 @@ impl Manager {
     }
 
     fn region(&self, acl: Acl) -> Result<RegionId, Refusal> {
-        match ask(&self.monitor, &AskMonitor::CreateRegion { acl, pages: REGION_PAGES_MAX as u32 })? {
-            MonitorSays::Region(region) => Ok(region),
+        match ask(&self.monitor, &MonitorRequest::CreateRegion { acl, pages: REGION_PAGES_MAX as u32 })? {
+            MonitorReply::Region(region) => Ok(region),
             _ => Err(nonsense("the monitor")),
         }
     }
 
-    fn answer(&mut self, request: &Request) -> Answer {
+    fn answer(&mut self, request: &Request) -> Reply {
         let stamp = &request.alias.principal;
         let known = self.principals.get(stamp).or_else(|| self.introduced.get(stamp)).cloned();
         let question = match request.question() {
             Ok(question) => question,
-            Err(refusal) => return Answer::refuse(refusal),
+            Err(refusal) => return Reply::refuse(refusal),
         };
         let answer = match (question, known) {
-            (AskPolicy::Introduce { principal, scope }, _) => {
+            (PolicyRequest::Introduce { principal, scope }, _) => {
                 self.introduce(stamp, Alias::attested(principal, scope))
             }
-            (AskPolicy::End(bytes), _) => self.end(stamp, &bytes),
+            (PolicyRequest::End(bytes), _) => self.end(stamp, &bytes),
             (question, Some(by)) => self.decide(&by, question),
             (_, None) => Err(Refusal::NotPermitted),
         };
         answer.into()
     }
 
-    /// Somebody says who they are, and it is what the request was stamped with: only the digest was missing.
-    fn introduce(&mut self, stamp: &[u8; 32], alias: Alias) -> Result<PolicySays, Refusal> {
+    /// Learns the principal of a digest from a caller whose request is stamped with that digest.
+    fn introduce(&mut self, stamp: &[u8; 32], alias: Alias) -> Result<PolicyReply, Refusal> {
         if alias.digest().0 != *stamp {
             return Err(Refusal::NotPermitted);
         }
@@ -304,19 +305,19 @@ impl Manager {
             self.introduced.clear();
         }
         self.introduced.insert(*stamp, alias);
-        Ok(PolicySays::Done)
+        Ok(PolicyReply::Done)
     }
 
     /// Carries out a revocation: verified, durable, and told to the monitor, before it is acknowledged. Whoever brings it is
     /// only counted: it is its issuer's word.
-    fn end(&mut self, stamp: &[u8; 32], bytes: &[u8]) -> Result<PolicySays, Refusal> {
-        let heard = Heard::signed(bytes).map_err(failed)?;
-        let Credential { statement: Statement::Ends(_), .. } = heard.credential() else {
+    fn end(&mut self, stamp: &[u8; 32], bytes: &[u8]) -> Result<PolicyReply, Refusal> {
+        let verified = VerifiedCredential::signed(bytes).map_err(failed)?;
+        let Credential { statement: Statement::Ends(_), .. } = verified.credential() else {
             return Err(failed("this credential ends no others; it is for the session that is to use it"));
         };
-        let mut standing = self.standing.clone();
-        standing.hear(&heard).map_err(failed)?;
-        if standing.encode() != self.standing.encode() {
+        let mut revocations = self.revocations.clone();
+        revocations.end_by(&verified).map_err(failed)?;
+        if revocations.encode() != self.revocations.encode() {
             if self.endings.len() >= KNOWN_MAX && !self.endings.contains_key(stamp) {
                 return Err(failed("too many sessions revoked something: mount anew"));
             }
@@ -326,89 +327,91 @@ impl Manager {
                     "this session revoked much already: mount anew, or end all before a number",
                 ));
             }
-            if standing.encode().len() > ENDINGS_BYTES_MAX {
+            if revocations.encode().len() > ENDINGS_BYTES_MAX {
                 return Err(failed("too much is revoked one by one: end all before a number instead"));
             }
             *count += 1;
             let disks: Vec<u16> = self.served.keys().copied().collect();
             for disk in disks {
-                let change = self.served(disk)?.policy.keep(standing.encode()).map_err(failed)?;
+                let change = self.served(disk)?.policy.set_extra(revocations.encode()).map_err(failed)?;
                 self.must_carry_out(disk, change)?;
-                ask(&self.monitor, &AskMonitor::Flush { disk })?;
+                ask(&self.monitor, &MonitorRequest::Flush { disk })?;
             }
-            self.standing = standing;
+            self.revocations = revocations;
         }
         // Told again also if nothing changed: the answer before may have been lost.
         self.tell_endings()?;
-        Ok(PolicySays::Done)
+        Ok(PolicyReply::Done)
     }
 
     fn tell_endings(&self) -> Result<(), Refusal> {
-        ask(&self.monitor, &AskMonitor::Ended(self.standing.encode())).map(|_| ())
+        ask(&self.monitor, &MonitorRequest::Ended(self.revocations.encode())).map(|_| ())
     }
 
-    /// Takes what a disk keeps as revoked.
+    /// Takes over the revocations that a disk stores.
     fn take_endings(&mut self, disk: u16) -> Result<(), Refusal> {
-        let kept = self.served(disk)?.policy.kept().to_vec();
+        let kept = self.served(disk)?.policy.extra().to_vec();
         if !kept.is_empty() {
-            self.standing.merge(&Standing::decode(&kept).map_err(failed)?).map_err(failed)?;
+            self.revocations.merge(&Revocations::decode(&kept).map_err(failed)?).map_err(failed)?;
         }
         Ok(())
     }
 
-    /// Somebody lost the right to blocks; what kernels keep of them is to go. The monitor tells the sessions.
+    /// Has kernels forget blocks to which somebody lost the right. The monitor notifies the sessions.
     fn withdrawn(&self) {
-        if let Err(refusal) = ask(&self.monitor, &AskMonitor::Withdrawn) {
+        if let Err(refusal) = ask(&self.monitor, &MonitorRequest::Withdrawn) {
             tracing::warn!(%refusal, "kernels may keep what they have of files for a while");
         }
     }
 
-    fn served(&mut self, disk: u16) -> Result<&mut Served, Refusal> {
+    fn served(&mut self, disk: u16) -> Result<&mut ServedDisk, Refusal> {
         let none = || Refusal::Failed(format!("the policy table of disk {disk} cannot be used"));
         self.served.get_mut(&disk).ok_or_else(none)
     }
 
-    fn decide(&mut self, by: &Alias, question: AskPolicy) -> Result<PolicySays, Refusal> {
+    fn decide(&mut self, by: &Alias, question: PolicyRequest) -> Result<PolicyReply, Refusal> {
         let is_cache = *by.principal() == self.configuration.cache_manager;
         match question {
-            AskPolicy::Cache { .. } | AskPolicy::Evict { .. } | AskPolicy::Cached { .. } if !is_cache => {
+            PolicyRequest::Cache { .. } | PolicyRequest::Evict { .. } | PolicyRequest::Cached { .. }
+                if !is_cache =>
+            {
                 Err(Refusal::NotPermitted)
             }
-            AskPolicy::Cache { disk, blocks } if blocks.len() <= BLOCKS_MAX => {
-                Ok(PolicySays::References(self.cache(disk, &blocks)?))
+            PolicyRequest::Cache { disk, blocks } if blocks.len() <= BLOCKS_MAX => {
+                Ok(PolicyReply::References(self.cache(disk, &blocks)?))
             }
-            AskPolicy::Evict { disk, blocks } if blocks.len() <= BLOCKS_MAX => {
+            PolicyRequest::Evict { disk, blocks } if blocks.len() <= BLOCKS_MAX => {
                 self.evict(disk, &blocks)?;
-                Ok(PolicySays::Done)
+                Ok(PolicyReply::Done)
             }
-            AskPolicy::Cache { .. } | AskPolicy::Evict { .. } => Err(Refusal::Malformed),
-            AskPolicy::Cached { disk, from } => {
-                let cached = self.served(disk)?.places.range(from..).take(CACHED_MAX);
-                Ok(PolicySays::Cached(cached.map(|(block, (at, _))| (*block, *at)).collect()))
+            PolicyRequest::Cache { .. } | PolicyRequest::Evict { .. } => Err(Refusal::Malformed),
+            PolicyRequest::Cached { disk, from } => {
+                let cached = self.served(disk)?.pages.range(from..).take(CACHED_MAX);
+                Ok(PolicyReply::Cached(cached.map(|(block, (at, _))| (*block, *at)).collect()))
             }
-            AskPolicy::ChangeAcls { disk, blocks, principal, access } => {
+            PolicyRequest::ChangeAcls { disk, blocks, principal, access } => {
                 let change = match access {
                     Some(access) => AclChange::Set(principal, access),
                     None => AclChange::Remove(principal),
                 };
                 let range = range(blocks)?;
-                // Whoever may not look may not change, and has nothing written.
+                // A caller who may not look may not change, and causes no writing.
                 self.served(disk)?.policy.look(by, range.first()).map_err(failed)?;
                 self.settle(disk, range)?;
                 let change = self.served(disk)?.policy.change_acls(by, range, &change).map_err(failed)?;
                 self.must_carry_out(disk, change)?;
                 self.withdrawn();
-                Ok(PolicySays::Done)
+                Ok(PolicyReply::Done)
             }
-            AskPolicy::Nominate { disk, blocks, to } => {
+            PolicyRequest::Nominate { disk, blocks, to } => {
                 self.served(disk)?.policy.chown_nominate(by, range(blocks)?, to).map_err(failed)?;
-                Ok(PolicySays::Done)
+                Ok(PolicyReply::Done)
             }
-            AskPolicy::Give { disk, blocks, to } => {
+            PolicyRequest::Give { disk, blocks, to } => {
                 self.served(disk)?.policy.chown_give(by, range(blocks)?, to).map_err(failed)?;
-                Ok(PolicySays::Done)
+                Ok(PolicyReply::Done)
             }
-            AskPolicy::Accept { disk, blocks, acl } => {
+            PolicyRequest::Accept { disk, blocks, acl } => {
                 let change =
                     self.served(disk)?.policy.chown_accept(by, range(blocks)?, acl).map_err(failed)?;
                 let is_given = !change.effects().iter().any(|effect| matches!(effect, Effect::Erase(_)));
@@ -416,16 +419,16 @@ impl Manager {
                 if is_given {
                     self.withdrawn();
                 }
-                Ok(PolicySays::Done)
+                Ok(PolicyReply::Done)
             }
-            AskPolicy::Introduce { .. } | AskPolicy::End(_) => Err(Refusal::Malformed),
-            AskPolicy::Look { disk, block } => {
+            PolicyRequest::Introduce { .. } | PolicyRequest::End(_) => Err(Refusal::Malformed),
+            PolicyRequest::Look { disk, block } => {
                 let (blocks, Label { owner, acl }) =
                     self.served(disk)?.policy.look(by, block).map_err(failed)?;
                 let blocks = Blocks { first: blocks.first(), count: blocks.count() };
-                Ok(PolicySays::Label { blocks, owner: owner.clone(), acl: acl.clone() })
+                Ok(PolicyReply::Label { blocks, owner: owner.clone(), acl: acl.clone() })
             }
-            AskPolicy::Owns { disk, blocks, owner } => {
+            PolicyRequest::Owns { disk, blocks, owner } => {
                 let is_within = |(of, all, driver): &(u16, Blocks, Principal)| {
                     let end = blocks.first.checked_add(blocks.count);
                     *of == disk
@@ -438,31 +441,31 @@ impl Manager {
                 }
                 let range = range(blocks)?;
                 let label = self.served(disk)?.policy.region_policy(&[range]);
-                Ok(PolicySays::Owns(label.is_ok_and(|label| label.owner.digest().0 == owner)))
+                Ok(PolicyReply::Owns(label.is_ok_and(|label| label.owner.digest().0 == owner)))
             }
-            AskPolicy::Format { disk } => {
+            PolicyRequest::Format { disk } => {
                 let change = self.served(disk)?.policy.format(by).map_err(failed)?;
                 self.must_carry_out(disk, change)?;
-                Ok(PolicySays::Done)
+                Ok(PolicyReply::Done)
             }
-            AskPolicy::Sizes { disk } => {
+            PolicyRequest::Sizes { disk } => {
                 let sizes = self.served(disk)?.policy.sizes(by).map_err(failed)?;
                 let (blocks, extents) = (sizes.disk_blocks, sizes.extents);
-                Ok(PolicySays::Sizes { blocks, extents, labels: sizes.labels, free: sizes.free_pages })
+                Ok(PolicyReply::Sizes { blocks, extents, labels: sizes.labels, free: sizes.free_pages })
             }
         }
     }
 
-    /// Has these blocks' changes written before something is decided that takes their pages: a DiskDriver that does not
+    /// Writes these blocks' changes before a decision that takes their pages: a DiskDriver that does not
     /// write spoils the request, and not this process.
     fn settle(&mut self, disk: u16, range: BlockRange) -> Result<(), Refusal> {
-        let cached = self.served(disk)?.places.range(range.first()..range.end());
+        let cached = self.served(disk)?.pages.range(range.first()..range.end());
         let cached: Vec<u64> = cached.map(|(block, _)| *block).collect();
         for block in cached {
             let first = BlockId { disk, number: block };
             let mut writes = 0;
-            while let MonitorSays::Places(found) =
-                ask(&self.monitor, &AskMonitor::Places { first, count: 1 })?
+            while let MonitorReply::Places(found) =
+                ask(&self.monitor, &MonitorRequest::Places { first, count: 1 })?
             {
                 match found.first() {
                     Some((_, _, Status::Dirty)) if writes < SETTLING_MAX => self.clean(disk, block)?,
@@ -480,7 +483,7 @@ impl Manager {
         let served = self.served(disk)?;
         let mut wanted: BTreeMap<Acl, Vec<u64>> = BTreeMap::new();
         for block in blocks {
-            if served.places.contains_key(block) {
+            if served.pages.contains_key(block) {
                 continue;
             }
             let range = BlockRange::new(*block, 1).ok_or(Refusal::Malformed)?;
@@ -494,11 +497,11 @@ impl Manager {
             self.place(disk, &acl, &blocks)?;
         }
         let served = self.served(disk)?;
-        let place = |block: &u64| Ok(served.places.get(block).ok_or(Refusal::Malformed)?.0);
+        let place = |block: &u64| Ok(served.pages.get(block).ok_or(Refusal::Malformed)?.0);
         blocks.iter().map(place).collect()
     }
 
-    /// Gives blocks of one ACL pages, neighbouring ones where there are.
+    /// Assigns pages to blocks of one ACL, consecutive ones where possible.
     fn place(&mut self, disk: u16, acl: &Acl, blocks: &[u64]) -> Result<(), Refusal> {
         let mut rest = blocks;
         while !rest.is_empty() {
@@ -507,7 +510,7 @@ impl Manager {
                 Some(place) => place,
                 None => {
                     let region = match self.region(acl.clone()) {
-                        // Those who use many ACLs with little in each make room for the others.
+                        // Users of many ACLs with few blocks in each make room for the others.
                         Err(Refusal::Failed(_)) if self.give_up_smallest(disk)? => {
                             self.region(acl.clone())?
                         }
@@ -515,7 +518,7 @@ impl Manager {
                     };
                     let free = (0..REGION_PAGES_MAX as u32).rev().collect();
                     let rooms = self.served(disk)?.rooms.entry(acl.clone()).or_default();
-                    rooms.push(Room { region, free });
+                    rooms.push(RegionPages { region, free });
                     rooms.len() - 1
                 }
             };
@@ -529,24 +532,24 @@ impl Manager {
             }
             let (now, after) = rest.split_at(count);
             let ids = now.iter().map(|number| BlockId { disk, number: *number }).collect();
-            let assigned = ask(&self.monitor, &AskMonitor::Assign { region, first, blocks: ids });
-            let Ok(MonitorSays::References(references)) = assigned else {
+            let assigned = ask(&self.monitor, &MonitorRequest::Assign { region, first, blocks: ids });
+            let Ok(MonitorReply::References(references)) = assigned else {
                 let room = &mut self.served(disk)?.rooms.get_mut(acl).expect("it is there")[place];
                 room.free.extend((first..first + count as u32).rev());
                 return Err(assigned.err().unwrap_or_else(|| nonsense("the monitor")));
             };
             let served = self.served(disk)?;
-            served.places.extend(now.iter().zip(references).map(|(block, at)| (*block, (at, acl.clone()))));
+            served.pages.extend(now.iter().zip(references).map(|(block, at)| (*block, (at, acl.clone()))));
             rest = after;
         }
         Ok(())
     }
 
-    /// Gives up pages, their changes written first. Blocks that are being moved stay.
+    /// Gives up pages, after their changes are written. Blocks that are being transferred stay.
     fn evict(&mut self, disk: u16, blocks: &[u64]) -> Result<(), Refusal> {
         for block in blocks {
-            let Some((at, _)) = self.served(disk)?.places.get(block).cloned() else { continue };
-            let free = AskMonitor::Free { page: at.page };
+            let Some((at, _)) = self.served(disk)?.pages.get(block).cloned() else { continue };
+            let free = MonitorRequest::Free { page: at.page };
             let freed = match ask(&self.monitor, &free) {
                 Err(Refusal::Code(crate::host::STATE)) => {
                     self.clean(disk, *block)?;
@@ -567,7 +570,7 @@ impl Manager {
     /// The page of a block is free again.
     fn vacate(&mut self, disk: u16, block: u64) -> Result<(), Refusal> {
         let served = self.served(disk)?;
-        if let Some((at, acl)) = served.places.remove(&block) {
+        if let Some((at, acl)) = served.pages.remove(&block) {
             let rooms = served.rooms.entry(acl).or_default();
             if let Some(place) = rooms.iter().position(|room| room.region == at.page.region) {
                 rooms[place].free.push(at.page.index);
@@ -580,7 +583,7 @@ impl Manager {
     fn give_up_empty(&mut self, disk: u16) -> Result<(), Refusal> {
         let spare = self.configuration.spare_regions as usize;
         let served = self.served(disk)?;
-        let is_empty = |room: &Room| room.free.len() == REGION_PAGES_MAX;
+        let is_empty = |room: &RegionPages| room.free.len() == REGION_PAGES_MAX;
         let mut surplus = served.rooms.values().flatten().filter(|room| is_empty(room)).count();
         let mut given_up = Vec::new();
         if surplus > spare {
@@ -597,49 +600,50 @@ impl Manager {
             served.rooms.retain(|_, rooms| !rooms.is_empty());
         }
         for region in given_up {
-            ask(&self.monitor, &AskMonitor::RemoveRegion(region))?;
+            ask(&self.monitor, &MonitorRequest::RemoveRegion(region))?;
         }
         Ok(())
     }
 
-    /// Takes what is in the region with the fewest blocks from memory, and gives the region up. Whether there was one.
+    /// Evicts the blocks of the region that has the fewest, and gives the region up; returns whether there was one.
     fn give_up_smallest(&mut self, disk: u16) -> Result<bool, Refusal> {
         let served = self.served(disk)?;
         let smallest = served.rooms.values().flatten().max_by_key(|room| room.free.len());
         let Some(region) = smallest.map(|room| room.region) else { return Ok(false) };
         let is_there = |(_, (at, _)): &(&u64, &(Reference, Acl))| at.page.region == region;
-        let blocks: Vec<u64> = served.places.iter().filter(is_there).map(|(block, _)| *block).collect();
+        let blocks: Vec<u64> = served.pages.iter().filter(is_there).map(|(block, _)| *block).collect();
         self.evict(disk, &blocks)?;
         let served = self.served(disk)?;
         let mut is_gone = false;
         for rooms in served.rooms.values_mut() {
-            let is_it = |room: &Room| room.region == region && room.free.len() == REGION_PAGES_MAX;
+            let is_it = |room: &RegionPages| room.region == region && room.free.len() == REGION_PAGES_MAX;
             if let Some(place) = rooms.iter().position(is_it) {
                 rooms.swap_remove(place);
                 is_gone = true;
             }
         }
         if is_gone {
-            ask(&self.monitor, &AskMonitor::RemoveRegion(region))?;
+            ask(&self.monitor, &MonitorRequest::RemoveRegion(region))?;
         }
-        // It may have gone with the empty ones.
+        // The region may have gone with the empty ones.
         Ok(is_gone || !served_has(self.served(disk)?, region))
     }
 
     /// Writes what a block's page has and its disk does not.
     fn clean(&mut self, disk: u16, block: u64) -> Result<(), Refusal> {
         let first = BlockId { disk, number: block };
-        let MonitorSays::Places(found) = ask(&self.monitor, &AskMonitor::Places { first, count: 1 })? else {
+        let MonitorReply::Places(found) = ask(&self.monitor, &MonitorRequest::Places { first, count: 1 })?
+        else {
             return Err(nonsense("the monitor"));
         };
         if let Some((at, _, Status::Dirty)) = found.first() {
             let blocks = vec![(block, at.page)];
-            ask(self.driver(disk)?, &AskDriver::Transfer { direction: Direction::Drain, disk, blocks })?;
+            ask(self.driver(disk)?, &DriverRequest::Transfer { direction: Direction::Drain, disk, blocks })?;
         }
         Ok(())
     }
 
-    /// What cannot be carried out must not be built upon, and nobody may learn that it was decided.
+    /// A decision that cannot be carried out must not be built upon, and nobody may learn of it.
     fn must_carry_out(&mut self, disk: u16, change: Change) -> Result<(), Refusal> {
         self.carry_out(disk, change).inspect_err(|refusal| {
             tracing::error!(%refusal, disk, "a change of the policy could not be carried out; its table is read anew");
@@ -653,7 +657,7 @@ impl Manager {
                 Effect::Withdraw(range, pages) => self.withdraw(disk, *range, *pages)?,
                 Effect::Erase(range) => {
                     let first = BlockId { disk, number: range.first() };
-                    let erase = AskMonitor::Erase { first, count: range.count() };
+                    let erase = MonitorRequest::Erase { first, count: range.count() };
                     // Being moved, for somebody who has changes written: it is over in a moment.
                     let mut attempts = 0;
                     while let Err(refusal) = ask(&self.monitor, &erase) {
@@ -675,7 +679,7 @@ impl Manager {
                         let table = &self.served(disk)?.table;
                         writes.push(*table.get(image.block as usize).ok_or(Refusal::Malformed)?);
                     }
-                    ask(&self.monitor, &AskMonitor::WriteTogether { disk, writes })?;
+                    ask(&self.monitor, &MonitorRequest::WriteTogether { disk, writes })?;
                 }
             }
         }
@@ -683,23 +687,23 @@ impl Manager {
         Ok(())
     }
 
-    /// Takes the pages of these blocks from all who see them.
+    /// Takes the pages of these blocks away from everybody who has views of them.
     fn withdraw(&mut self, disk: u16, range: BlockRange, pages: DirtyPages) -> Result<(), Refusal> {
         let mut number = range.first();
         while number < range.end() {
-            let cached = self.served(disk)?.places.range(number..range.end()).take(PLACES as usize);
+            let cached = self.served(disk)?.pages.range(number..range.end()).take(PLACES as usize);
             let cached: Vec<u64> = cached.map(|(block, _)| *block).collect();
             let Some(last) = cached.last() else { return Ok(()) };
             number = last + 1;
             for block in cached {
                 match pages {
                     DirtyPages::Write => {
-                        // Whoever changes it meanwhile does so under the old ACL: until it is free.
-                        let page = self.served(disk)?.places[&block].0.page;
+                        // A caller who changes it meanwhile does so under the old ACL, until the page is free.
+                        let page = self.served(disk)?.pages[&block].0.page;
                         let mut writes = 0;
                         loop {
                             self.clean(disk, block)?;
-                            match ask(&self.monitor, &AskMonitor::Free { page }) {
+                            match ask(&self.monitor, &MonitorRequest::Free { page }) {
                                 Ok(_) => break,
                                 Err(Refusal::Code(_)) if writes < WRITES_MAX => std::thread::yield_now(),
                                 Err(Refusal::Code(_)) => return Err(unwritten()),

@@ -1,4 +1,4 @@
-//! What components may say to each other. A channel carries one of these pairs of questions and answers, and nothing
+//! The messages between components. A channel carries one of these pairs of requests and replies, and nothing
 //! else; who asks is known by the alias that the message was stamped with.
 
 #![allow(missing_docs, reason = "what a field is, the sentence of its message says")]
@@ -7,7 +7,7 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_access::{Access, Acl, Credential, Principal, ProcessName, Scope};
 use holdfast_monitor::{BlockId, Direction, PageId, Reference, RegionId, Status};
 
-/// Most blocks in one question.
+/// Most blocks in one request.
 pub const BLOCKS_MAX: usize = 256;
 /// Pages of the area through which contents reach the monitor.
 pub const STAGE_PAGES: usize = 2304;
@@ -17,38 +17,38 @@ pub const STAGE_PAGES: usize = 2304;
 pub struct Blocks {
     /// The first.
     pub first: u64,
-    /// How many.
+    /// The number of blocks.
     pub count: u64,
 }
 
-/// To the monitor.
+/// Requests to the monitor.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
-pub enum AskMonitor {
+pub enum MonitorRequest {
     /// A region of pages without blocks.
     CreateRegion { acl: Acl, pages: u32 },
-    /// Pages for blocks.
+    /// Assigns blocks to pages of a region.
     Assign { region: RegionId, first: u32, blocks: Vec<BlockId> },
-    /// Another ACL for a region.
+    /// Replaces the ACL of a region.
     SetAcl { region: RegionId, acl: Acl },
-    /// Pages given up.
+    /// Gives up a page.
     Free { page: PageId },
-    /// A region given up.
+    /// Gives up a region.
     RemoveRegion(RegionId),
-    /// Blocks erased.
+    /// Erases blocks.
     Erase { first: BlockId, count: u64 },
-    /// Where blocks are cached.
+    /// Returns where blocks are cached.
     Places { first: BlockId, count: u64 },
     /// Blocks moved between the disk and their pages.
     Transfer { direction: Direction, first: BlockId, pages: Vec<PageId> },
     /// Everything of a disk made durable. Anybody may ask.
     Flush { disk: u16 },
-    /// A view of a region.
+    /// Returns a view of a region.
     View(RegionId),
     /// A part of a block changed in memory.
     Write { at: Reference, skipped: u32, bytes: Vec<u8> },
     /// Whole blocks of one disk, from the first pages of the caller's stage in this order, all or none.
     WriteTogether { disk: u16, writes: Vec<Reference> },
-    /// What pages have.
+    /// Returns the status of pages.
     Look(Vec<Reference>),
     /// A credential, signed by a key, that the caller wants to use.
     Present(Vec<u8>),
@@ -60,7 +60,7 @@ pub enum AskMonitor {
     Names,
     /// Whether an open may go on, in a session for a program: the helper identifies who opens.
     Enter(Entering),
-    /// Who was refused lately in a session for a program, and why nobody can be identified.
+    /// Returns the opens refused lately in a session for a program, and why nobody can be identified.
     Refusals,
     /// From PolicyMgr: what was revoked, of this run and of earlier ones, as stored.
     Ended(Vec<u8>),
@@ -75,89 +75,89 @@ pub struct Entering {
     pub inode: u64,
     /// The thread that opens.
     pub thread: u32,
-    /// Whether to write.
+    /// Whether it opens for writing.
     pub writes: bool,
 }
 
-/// What becomes of an open.
+/// What is decided about an open.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum Entry {
-    /// It goes on.
+    /// The open may go on.
     GoesOn,
     /// The kernel is to begin it again: whoever opens will be identified then.
     Again,
-    /// It is the helper's own look at the file, and to be of no use.
+    /// It is the helper's own open: its descriptor is to be of no use.
     Blind,
-    /// It is refused.
+    /// The open is refused.
     Refused,
 }
 
-/// A name of the caller.
+/// An alias of the caller, and the principal that it names.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
-pub struct Called {
-    /// Its index.
+pub struct NamedAlias {
+    /// The index of the alias.
     pub alias: u16,
-    /// Who.
+    /// The principal in whose name it speaks.
     pub principal: Principal,
-    /// On what.
+    /// The restriction of the alias.
     pub scope: Scope,
 }
 
-/// From the monitor.
+/// Replies of the monitor.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
-pub enum MonitorSays {
-    /// It is done; a view comes as two files.
+pub enum MonitorReply {
+    /// The request was carried out; a view comes as two files.
     Done,
-    /// The region.
+    /// The id of a new region.
     Region(RegionId),
-    /// The references.
+    /// The references, in the order of the request.
     References(Vec<Reference>),
-    /// Where blocks are, and what their pages have.
+    /// The pages of blocks, and their status.
     Places(Vec<(Reference, BlockId, Status)>),
-    /// What each page has; nothing for outdated references.
+    /// The status of each page; `None` for outdated references.
     Look(Vec<Option<Status>>),
     /// The index of the new alias.
     Alias(u16),
-    /// A block's bytes.
+    /// The bytes of a block.
     Page(Vec<u8>),
-    /// The caller's names, and what it was told.
+    /// The caller's names, and the credentials that it was given.
     Names {
-        /// What its process is called.
+        /// The name of the caller's process.
         process: ProcessName,
-        /// Its names.
-        names: Vec<Called>,
-        /// What it may prove more with.
-        said: Vec<Credential>,
+        /// The caller's aliases.
+        names: Vec<NamedAlias>,
+        /// Credentials with which it may prove more.
+        credentials: Vec<Credential>,
     },
-    /// What becomes of an open.
+    /// What is decided about an open.
     Entry(Entry),
     /// Opens refused: inode, process, program, reason; and why nobody can be identified.
     Refusals(Vec<(u64, u32, String, String)>, Option<String>),
 }
 
-/// To a VFS, from the host.
+/// Requests of the host to a VFS.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
-pub enum AskSession {
+pub enum VfsRequest {
     /// Have the kernel forget what it keeps of files.
     Forget,
 }
 
-/// From a VFS: it is done.
+/// The reply of a VFS: the request was carried out.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
-pub struct SessionSays;
+pub struct VfsReply;
 
-/// To PolicyMgr.
+/// Requests to PolicyMgr.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
-pub enum AskPolicy {
+pub enum PolicyRequest {
     /// Pages for these blocks of a disk, in regions of their ACL.
     Cache { disk: u16, blocks: Vec<u64> },
     /// Pages given up, their changes written first.
     Evict { disk: u16, blocks: Vec<u64> },
     /// Which blocks have pages, from one on: for a CacheMgr that begins.
     Cached { disk: u16, from: u64 },
-    /// An ACL changed.
+    /// Changes the ACL of blocks.
     ChangeAcls { disk: u16, blocks: Blocks, principal: Principal, access: Option<Access> },
-    /// A new owner proposed.
+    /// Proposes a new owner.
     Nominate { disk: u16, blocks: Blocks, to: Principal },
     /// A nomination accepted, with the ACL that the blocks get.
     Accept { disk: u16, blocks: Blocks, acl: Acl },
@@ -167,20 +167,20 @@ pub enum AskPolicy {
     Owns { disk: u16, blocks: Blocks, owner: [u8; 32] },
     /// The whole disk erased; the administrator owns it.
     Format { disk: u16 },
-    /// How large things are, for the administrator.
+    /// Returns the sizes of the policy table, for the administrator.
     Sizes { disk: u16 },
     /// A new owner proposed, who gets what is in the blocks too.
     Give { disk: u16, blocks: Blocks, to: Principal },
-    /// Whom requests are from that are stamped as this one is: PolicyMgr knows digests only.
+    /// Introduces the principal by whom this request is stamped: PolicyMgr knows digests only.
     Introduce { principal: Principal, scope: Scope },
     /// A credential that ends others, signed by their issuer.
     End(Vec<u8>),
 }
 
-/// From PolicyMgr.
+/// Replies of PolicyMgr.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
-pub enum PolicySays {
-    /// It is done.
+pub enum PolicyReply {
+    /// The request was carried out.
     Done,
     /// The pages, in the order of the question.
     References(Vec<Reference>),
@@ -188,15 +188,15 @@ pub enum PolicySays {
     Cached(Vec<(u64, Reference)>),
     /// Owner and ACL, and the blocks around that have the same.
     Label { blocks: Blocks, owner: Principal, acl: Acl },
-    /// Whether it does.
+    /// Whether the principal owns the blocks.
     Owns(bool),
     /// Blocks of the disk, extents, different labels, and free pages of the table.
     Sizes { blocks: u64, extents: u64, labels: u64, free: u64 },
 }
 
-/// To CacheMgr.
+/// Requests to CacheMgr.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
-pub enum AskCache {
+pub enum CacheRequest {
     /// These blocks in memory: filled unless all of them is about to be replaced. Those ahead are likely to come next.
     Want { disk: u16, blocks: Vec<u64>, fill: bool, ahead: Vec<u64> },
     /// These blocks' changes on the disk. Whoever relies on that asks the monitor whether it is so.
@@ -205,26 +205,26 @@ pub enum AskCache {
     Empty,
 }
 
-/// From CacheMgr.
+/// Replies of CacheMgr.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
-pub enum CacheSays {
-    /// It is done.
+pub enum CacheReply {
+    /// The request was carried out.
     Done,
     /// The pages, in the order of the question.
     References(Vec<Reference>),
 }
 
-/// To a DiskDriver.
+/// Requests to a DiskDriver.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
-pub enum AskDriver {
+pub enum DriverRequest {
     /// Blocks of a disk moved between it and their pages, in any order.
     Transfer { direction: Direction, disk: u16, blocks: Vec<(u64, PageId)> },
 }
 
-/// From a DiskDriver: how many blocks were moved.
+/// The reply of a DiskDriver.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
-pub struct DriverSays {
-    /// How many.
+pub struct DriverReply {
+    /// The number of blocks that were moved.
     pub moved: u32,
 }
 
@@ -234,81 +234,81 @@ pub type Time = (i64, u32);
 /// A file, as clients see it.
 #[derive(Clone, PartialEq, Eq, Default, Debug, BorshSerialize, BorshDeserialize)]
 pub struct File {
-    /// Its number.
+    /// The number of the file.
     pub id: u64,
     /// Whether it is a directory.
     pub is_directory: bool,
-    /// Bytes.
+    /// The size in bytes.
     pub size: u64,
-    /// Made, changed, read.
+    /// When it was made, changed and read.
     pub times: [Time; 3],
-    /// Whether it may not be changed.
+    /// Whether the file is read-only.
     pub is_read_only: bool,
 }
 
-/// To an FSDriver.
+/// Requests to an FSDriver.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
-pub enum AskFiles {
+pub enum FilesRequest {
     /// A name in a directory; a reference is taken.
     LookUp { parent: u64, name: String },
-    /// References given up.
+    /// Gives up references to a file.
     Forget { file: u64, count: u64 },
-    /// What is known of a file.
+    /// Returns what is known of a file.
     Stat(u64),
-    /// Names in a directory.
+    /// Lists names in a directory.
     List { directory: u64, cookie: u64, count: u32 },
-    /// The same with what is known of each; a reference is taken to each.
+    /// Lists names with what is known of each file; a reference is taken to each.
     ListFiles { directory: u64, cookie: u64, count: u32 },
     /// The blocks of a part of a file.
     Map { file: u64, offset: u64, length: u64 },
     /// A file or directory made; a reference is taken.
     Create { parent: u64, name: String, is_directory: bool, now: Time },
-    /// A name removed.
+    /// Removes the name of a file.
     Unlink { parent: u64, name: String, now: Time },
-    /// An empty directory removed.
+    /// Removes an empty directory.
     RemoveDirectory { parent: u64, name: String, now: Time },
-    /// A file or directory renamed.
+    /// Renames a file or directory.
     Rename { from: u64, name: String, to: u64, new_name: String, replace: bool, now: Time },
-    /// Another size. New blocks are nominated to the asker.
+    /// Changes the size. New blocks are nominated to the caller.
     Resize { file: u64, size: u64, owner: Principal, now: Time },
     /// Blocks of a file, nominated to the asker again.
     Claim { file: u64, offset: u64, length: u64, owner: Principal },
-    /// Times changed: made, changed, read.
+    /// Sets the times: made, changed, read.
     SetTimes { file: u64, times: [Option<Time>; 3], is_read_only: Option<bool> },
-    /// What waits to be given back by the asker: blocks to be nominated.
+    /// Returns blocks that the caller is to nominate back to the driver.
     Returning,
-    /// They were nominated.
+    /// Reports that the blocks were nominated.
     Returned { item: u32, blocks: Vec<Blocks>, clusters: u32, now: Time },
-    /// How large the file system is.
+    /// Returns the size of the file system.
     Sizes,
     /// The host alone, for the administrator: a session is no more, and what it had is given up.
     Ended { session: String },
 }
 
-/// A name in a directory.
+/// An entry of a directory.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub struct Listed {
+pub struct DirectoryEntry {
     /// The name.
     pub name: String,
     /// Whether it is a directory.
     pub is_directory: bool,
-    /// A number of its place.
+    /// A number that no other file has now; it changes when the file is renamed.
     pub number: u64,
-    /// Where to go on after it.
+    /// The cookie with which the listing goes on after this entry.
     pub cookie: u64,
 }
 
-/// From an FSDriver.
+/// Replies of an FSDriver.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
-pub enum FilesSay {
-    /// It is done.
+pub enum FilesReply {
+    /// The request was carried out.
     Done,
     /// A file.
     File(File),
-    /// Names.
-    Names(Vec<Listed>),
+    /// Entries of a directory.
+    Names(Vec<DirectoryEntry>),
     /// Names, and what is known of their files; nothing of what is unsound. Fewer than were asked for means that there are no more.
-    Files(Vec<(Listed, Option<File>)>),
+    Files(Vec<(DirectoryEntry, Option<File>)>),
     /// Blocks, each run with the byte of the file where it begins, and bytes of a block.
     Map { runs: Vec<(u64, Blocks)>, block_bytes: u32 },
     /// The size after this step, the blocks that were nominated, and bytes below the size that are to be made zero.
@@ -319,30 +319,30 @@ pub enum FilesSay {
     Sizes { cluster_bytes: u32, clusters: u64, free: u64 },
 }
 
-/// What an FSDriver's refusals mean, as errno has them.
+/// The codes in refusals of an FSDriver, which are those of errno.
 pub mod code {
     /// No such file.
     pub const NOT_FOUND: u32 = 2;
     /// The medium failed, or is unsound.
     pub const MEDIUM: u32 = 5;
-    /// It is another's.
+    /// The file belongs to somebody else.
     pub const NOT_YOURS: u32 = 13;
-    /// The name is taken.
+    /// The name exists already.
     pub const EXISTS: u32 = 17;
-    /// Not a directory.
+    /// It is not a directory.
     pub const NOT_A_DIRECTORY: u32 = 20;
-    /// A directory.
+    /// It is a directory.
     pub const IS_A_DIRECTORY: u32 = 21;
-    /// It cannot be.
+    /// The request makes no sense.
     pub const INVALID: u32 = 22;
-    /// Too large.
+    /// The file would be too large.
     pub const TOO_LARGE: u32 = 27;
-    /// Full.
+    /// The file system is full.
     pub const FULL: u32 = 28;
-    /// Nothing may be changed.
+    /// The file system is read-only.
     pub const READ_ONLY: u32 = 30;
     /// The number of the file means nothing: it is of an earlier run, or was forgotten.
     pub const GONE: u32 = 116;
-    /// Not empty.
+    /// The directory is not empty.
     pub const NOT_EMPTY: u32 = 39;
 }

@@ -7,7 +7,7 @@
 use crate::asking::{ITSELF, ask, ask_as, nonsense};
 use crate::host::{BUSY, OUTDATED, STATE};
 use crate::names::Names;
-use crate::protocol::{AskCache, AskMonitor, BLOCKS_MAX, CacheSays, MonitorSays};
+use crate::protocol::{BLOCKS_MAX, CacheReply, CacheRequest, MonitorReply, MonitorRequest};
 use crate::views::{RegionView, Views};
 use holdfast_components::{Asker, Patience, Refusal};
 use holdfast_monitor::{BlockId, PAGE_BYTES, Page, Reference, RegionId};
@@ -23,19 +23,19 @@ const VIEWS_MAX: usize = 64;
 const ATTEMPTS: usize = 16;
 
 #[derive(Default)]
-struct Known {
+struct ReaderCache {
     references: HashMap<u64, Reference>,
     views: HashMap<RegionId, Arc<RegionView>>,
 }
 
 /// Reads blocks of one disk, in one name or in several.
 pub(crate) struct Reader {
-    monitor: Arc<Asker<AskMonitor, MonitorSays>>,
-    cache: Arc<Asker<AskCache, CacheSays>>,
+    monitor: Arc<Asker<MonitorRequest, MonitorReply>>,
+    cache: Arc<Asker<CacheRequest, CacheReply>>,
     names: Arc<Names>,
     disk: u16,
     views: Views,
-    known: Mutex<Known>,
+    known: Mutex<ReaderCache>,
 }
 
 /// Blocks that are asked for at once by who reads in order, however little at a time.
@@ -50,8 +50,8 @@ pub(crate) fn is_denied(refusal: &Refusal) -> bool {
 
 impl Reader {
     pub(crate) fn new(
-        monitor: Arc<Asker<AskMonitor, MonitorSays>>,
-        cache: Arc<Asker<AskCache, CacheSays>>,
+        monitor: Arc<Asker<MonitorRequest, MonitorReply>>,
+        cache: Arc<Asker<CacheRequest, CacheReply>>,
         alias: u16,
         disk: u16,
     ) -> Reader {
@@ -59,20 +59,20 @@ impl Reader {
     }
 
     pub(crate) fn with_names(
-        monitor: Arc<Asker<AskMonitor, MonitorSays>>,
-        cache: Arc<Asker<AskCache, CacheSays>>,
+        monitor: Arc<Asker<MonitorRequest, MonitorReply>>,
+        cache: Arc<Asker<CacheRequest, CacheReply>>,
         names: Arc<Names>,
         disk: u16,
     ) -> Reader {
         Reader { monitor, cache, names, disk, views: Views::Read, known: Mutex::default() }
     }
 
-    /// The same, looking at views in another way.
+    /// Reads memory of regions in this way from now on.
     pub(crate) fn with(self, views: Views) -> Reader {
         Reader { views, ..self }
     }
 
-    /// Has blocks brought into memory that are likely to be wanted soon. Nobody waits for that.
+    /// Requests blocks that are likely to be needed soon, without waiting for them.
     pub(crate) fn expect(&self, blocks: Vec<u64>) {
         let ahead: Vec<u64> = {
             let known = self.known.lock();
@@ -80,7 +80,7 @@ impl Reader {
             blocks.into_iter().filter(is_new).take(BLOCKS_MAX).collect()
         };
         if !ahead.is_empty() {
-            let question = AskCache::Want { disk: self.disk, blocks: Vec::new(), fill: true, ahead };
+            let question = CacheRequest::Want { disk: self.disk, blocks: Vec::new(), fill: true, ahead };
             if let Ok(ticket) = self.cache.start(ITSELF, &question, &[], EXPECTED) {
                 self.cache.forget(ticket);
             }
@@ -97,7 +97,7 @@ impl Reader {
         self.read_ahead(blocks, || ahead.to_vec(), found)
     }
 
-    /// The same; what comes next is worked out only if something is not known to be in memory.
+    /// As [`Reader::read`]; the blocks ahead are worked out only if some block is not known to be in memory.
     pub(crate) fn read_ahead(
         &self,
         blocks: &[u64],
@@ -146,8 +146,8 @@ impl Reader {
         ahead: &[u64],
     ) -> Result<Vec<Reference>, Refusal> {
         let (disk, blocks, ahead) = (self.disk, blocks.to_vec(), ahead.to_vec());
-        let question = AskCache::Want { disk, blocks: blocks.clone(), fill, ahead };
-        let CacheSays::References(references) = ask(&self.cache, &question)? else {
+        let question = CacheRequest::Want { disk, blocks: blocks.clone(), fill, ahead };
+        let CacheReply::References(references) = ask(&self.cache, &question)? else {
             return Err(nonsense("the cache"));
         };
         // A reference to another block, even of ours, is none to this one.
@@ -168,7 +168,7 @@ impl Reader {
         self.known.lock().references.get(&block).copied()
     }
 
-    /// Forgets where blocks were.
+    /// Forgets the references to blocks.
     pub(crate) fn forget(&self, blocks: impl Iterator<Item = u64>) {
         let mut known = self.known.lock();
         for block in blocks {
@@ -203,7 +203,7 @@ impl Reader {
         }
         let mut known = self.known.lock();
         known.references.remove(&block);
-        // It may have been taken away, with the region or after a change of its ACL.
+        // The view may have been taken away, with the region or after a change of its ACL.
         known.views.remove(&at.page.region);
         Ok(false)
     }
@@ -232,8 +232,8 @@ impl Reader {
     /// Reads a part of a block under a name that holds for some blocks only; whether it is there.
     fn copy(&self, at: Reference, skipped: usize, into: &mut [u8]) -> Result<bool, Refusal> {
         for name in self.names.all().iter().filter(|name| name.is_partial) {
-            match ask_as(&self.monitor, name.alias, &AskMonitor::Read(at)) {
-                Ok((MonitorSays::Page(bytes), _)) if bytes.len() == PAGE_BYTES => {
+            match ask_as(&self.monitor, name.alias, &MonitorRequest::Read(at)) {
+                Ok((MonitorReply::Page(bytes), _)) if bytes.len() == PAGE_BYTES => {
                     into.copy_from_slice(&bytes[skipped..skipped + into.len()]);
                     return Ok(true);
                 }

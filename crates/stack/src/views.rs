@@ -3,7 +3,7 @@
 //! nothing, whoever gave the reference.
 
 use crate::asking::{ask_as, nonsense};
-use crate::protocol::{AskMonitor, MonitorSays};
+use crate::protocol::{MonitorReply, MonitorRequest};
 use holdfast_components::{Access, Asker, Mapped, Refusal, View};
 use holdfast_monitor::{PAGE_BYTES, Page, REGION_PAGES_MAX, Reference, RegionId, Words, words};
 
@@ -15,12 +15,12 @@ pub(crate) fn to_bytes([first, second]: Words) -> [u8; WORDS_BYTES] {
     (u128::from(first) | u128::from(second) << 64).to_le_bytes()
 }
 
-/// How views are looked at.
+/// How a component reads and writes memory of regions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Views {
-    /// By system calls: a view that was taken away gives an error.
+    /// With system calls: a view that was taken away gives an error.
     Read,
-    /// In memory: faster, and a view that was taken away ends the process that touches it. For measuring.
+    /// Mapped: faster, but touching a view that was taken away ends the process. For measurements.
     Mapped,
 }
 
@@ -57,7 +57,7 @@ pub(crate) struct RegionView {
 impl RegionView {
     /// Asks the monitor for it, under an alias.
     pub(crate) fn open(
-        monitor: &Asker<AskMonitor, MonitorSays>,
+        monitor: &Asker<MonitorRequest, MonitorReply>,
         alias: u16,
         region: RegionId,
     ) -> Result<RegionView, Refusal> {
@@ -66,14 +66,14 @@ impl RegionView {
 
     pub(crate) fn open_as(
         views: Views,
-        monitor: &Asker<AskMonitor, MonitorSays>,
+        monitor: &Asker<MonitorRequest, MonitorReply>,
         alias: u16,
         region: RegionId,
     ) -> Result<RegionView, Refusal> {
         let source = |file, bytes: usize| Source::new(views, View::new(file, Access::ReadOnly, bytes as u64));
-        let (answer, files) = ask_as(monitor, alias, &AskMonitor::View(region))?;
+        let (answer, files) = ask_as(monitor, alias, &MonitorRequest::View(region))?;
         match (answer, <[_; 2]>::try_from(files)) {
-            (MonitorSays::Done, Ok([bytes, words])) => Ok(RegionView {
+            (MonitorReply::Done, Ok([bytes, words])) => Ok(RegionView {
                 bytes: source(bytes, REGION_PAGES_MAX * PAGE_BYTES)?,
                 words: source(words, REGION_PAGES_MAX * WORDS_BYTES)?,
             }),

@@ -1,7 +1,7 @@
 //! Malformed disks through the real processes that look at them: FSLoader and FSChecker, in their sandboxes.
 
-use holdfast_fat::partitions::{self, Holds, Sectors};
-use holdfast_fat::{BlockId, Fat, Kind, Layout, Metadata, Options, Walked, check};
+use holdfast_fat::partitions::{self, PartitionContent, Sectors};
+use holdfast_fat::{BlockId, Fat, Kind, Layout, Metadata, Options, WalkedFile, check};
 use holdfast_testing::eventually;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -90,7 +90,7 @@ fn expected(image: &Image) -> Option<String> {
         let (start, bytes) = (found.start as usize * 512, found.sectors as usize * 512);
         let bytes = &image.0[start..start + bytes];
         let layout = Layout::from_boot_sector(&bytes[..512], bytes.len() as u64).ok()?;
-        (found.holds == Holds::PerhapsFat32).then_some(())?;
+        (found.holds == PartitionContent::PerhapsFat32).then_some(())?;
         parts.push(Part { bytes, layout });
     }
     for part in parts {
@@ -101,7 +101,7 @@ fn expected(image: &Image) -> Option<String> {
             let layout = part.layout.clone();
             let mut fat = Fat::mount(layout, part, Options::default()).ok()?;
             let walked = fat.walk(&checked, &mut |walked| {
-                if let Walked::Sound { kind: Kind::File, blocks: runs, .. } = walked {
+                if let WalkedFile::Sound { kind: Kind::File, blocks: runs, .. } = walked {
                     blocks += runs.iter().map(|run| run.count).sum::<u64>();
                 }
             });

@@ -28,12 +28,12 @@ const START: u32 = number(BOTH, 0x06);
 const STOP: u32 = number(BOTH, 0x07);
 const SET_PARAMETERS: u32 = number(BOTH, 0x08);
 
-/// What is told of a device that is made.
+/// Parameters of a new device.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
-    /// Its size.
+pub struct DeviceParameters {
+    /// The size in bytes.
     pub size_bytes: u64,
-    /// Nobody may write.
+    /// Whether the device is read-only.
     pub is_read_only: bool,
 }
 
@@ -49,31 +49,31 @@ impl Control {
     /// Whether the kernel has what is needed here; before 6.5 it has not.
     pub fn can_serve(&mut self) -> bool {
         let mut features = [0; BESIDE_BYTES];
-        let asked = self.0.send(FEATURES, u32::MAX, &mut features, 8, 0);
+        let sent = self.0.send(FEATURES, u32::MAX, &mut features, 8, 0);
         let features = u64::from_ne_bytes(*features.first_chunk().expect("8 bytes"));
         let needed = IOCTL_NUMBERS | USER_COPY;
-        asked.is_ok() && features & needed == needed
+        sent.is_ok() && features & needed == needed
     }
 
     /// Makes a device that does not work yet. Its number.
     pub fn add(&mut self) -> io::Result<u32> {
-        let mut told = [0; BESIDE_BYTES];
-        told[..2].copy_from_slice(&1u16.to_ne_bytes());
-        told[2..4].copy_from_slice(&DEPTH.to_ne_bytes());
-        told[8..12].copy_from_slice(&REQUEST_BYTES_MAX.to_ne_bytes());
-        told[12..16].copy_from_slice(&u32::MAX.to_ne_bytes());
-        told[24..32].copy_from_slice(&(IOCTL_NUMBERS | USER_COPY).to_ne_bytes());
-        self.0.send(ADD, u32::MAX, &mut told, BESIDE_BYTES as u16, 0)?;
-        let number = told[12..16].try_into().expect("4 bytes");
+        let mut parameters = [0; BESIDE_BYTES];
+        parameters[..2].copy_from_slice(&1u16.to_ne_bytes());
+        parameters[2..4].copy_from_slice(&DEPTH.to_ne_bytes());
+        parameters[8..12].copy_from_slice(&REQUEST_BYTES_MAX.to_ne_bytes());
+        parameters[12..16].copy_from_slice(&u32::MAX.to_ne_bytes());
+        parameters[24..32].copy_from_slice(&(IOCTL_NUMBERS | USER_COPY).to_ne_bytes());
+        self.0.send(ADD, u32::MAX, &mut parameters, BESIDE_BYTES as u16, 0)?;
+        let number = parameters[12..16].try_into().expect("4 bytes");
         Ok(u32::from_ne_bytes(number))
     }
 
     /// Says what it is like.
-    pub fn shape(&mut self, device: u32, shape: &Shape) -> io::Result<()> {
+    pub fn shape(&mut self, device: u32, shape: &DeviceParameters) -> io::Result<()> {
         let (read_only, volatile_cache, fua) = (1u32, 1 << 2, 1 << 3);
         let attributes = volatile_cache | fua | if shape.is_read_only { read_only } else { 0 };
-        let mut told = [0; BESIDE_BYTES];
-        let mut put = |at: usize, bytes: &[u8]| told[at..at + bytes.len()].copy_from_slice(bytes);
+        let mut parameters = [0; BESIDE_BYTES];
+        let mut put = |at: usize, bytes: &[u8]| parameters[at..at + bytes.len()].copy_from_slice(bytes);
         put(0, &60u32.to_ne_bytes());
         // What follows are basic things, and how blocks are discarded.
         put(4, &3u32.to_ne_bytes());
@@ -87,7 +87,7 @@ impl Control {
         put(48, &sectors_max.to_ne_bytes());
         put(52, &sectors_max.to_ne_bytes());
         put(56, &1u16.to_ne_bytes());
-        self.0.send(SET_PARAMETERS, device, &mut told, 60, 0)
+        self.0.send(SET_PARAMETERS, device, &mut parameters, 60, 0)
     }
 
     /// Begins: the kernel reads the device's first blocks at once, so its queue must be served. `process` is the one
@@ -101,7 +101,7 @@ impl Control {
         self.plain(STOP, device, 0)
     }
 
-    /// Takes it away.
+    /// Removes the device.
     pub fn delete(&mut self, device: u32) -> io::Result<()> {
         self.plain(DELETE, device, 0)
     }

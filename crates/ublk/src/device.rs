@@ -1,6 +1,6 @@
 //! A device, from making it to taking it away.
 
-use crate::control::{CONTROL, Control, Shape};
+use crate::control::{CONTROL, Control, DeviceParameters};
 use crate::queue;
 use holdfast_volume::Disk;
 use std::fs::File;
@@ -27,12 +27,12 @@ pub enum UblkError {
         "this kernel's ublk lacks what is needed, which came with Linux 6.5; attach without --ublk, or with --nbd, instead"
     )]
     Old,
-    /// It refused.
+    /// The kernel refused.
     #[error("{action} a ublk device: {error}")]
     Refused {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// What the kernel said.
+        /// What the kernel reported.
         error: io::Error,
     },
 }
@@ -63,7 +63,7 @@ impl Device {
         let number = control.add().map_err(refused("making"))?;
         // From here on it is taken away again, whatever goes wrong.
         let mut device = Device { number, control, serving: None };
-        let shape = Shape { size_bytes: disk.size_bytes(), is_read_only };
+        let shape = DeviceParameters { size_bytes: disk.size_bytes(), is_read_only };
         device.control.shape(number, &shape).map_err(refused("shaping"))?;
         let character = open(&PathBuf::from(format!("/dev/ublkc{number}"))).map_err(refused("opening"))?;
         let (ready, answer) = channel();
@@ -76,7 +76,7 @@ impl Device {
         Ok(device)
     }
 
-    /// Its path.
+    /// The path of the block device.
     pub fn path(&self) -> PathBuf {
         PathBuf::from(format!("/dev/ublkb{}", self.number))
     }

@@ -1,4 +1,4 @@
-//! What needs unsafe code: rings with commands for the driver, and the requests that the kernel shows us.
+//! The unsafe code: rings with commands for the driver, and the memory in which the kernel describes requests.
 
 #![allow(unsafe_code, reason = "rings take raw entries; the requests are memory that the kernel writes")]
 
@@ -77,12 +77,12 @@ impl ControlRing {
     }
 }
 
-/// What ended on a [`QueueRing`].
+/// A completion of a [`QueueRing`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Ended {
+pub enum Completion {
     /// A request has come, or (not zero) the device goes away.
     Fetch { tag: u16, result: i32 },
-    /// The event has happened.
+    /// The event was signalled.
     Event,
 }
 
@@ -121,7 +121,7 @@ impl QueueRing {
         self.push(&entry)
     }
 
-    /// Asks to be told of the event once.
+    /// Asks for one completion when the event happens.
     pub fn await_event(&mut self) -> io::Result<()> {
         let readable = rustix::event::PollFlags::IN.bits().into();
         let entry =
@@ -137,19 +137,19 @@ impl QueueRing {
         }
     }
 
-    /// What has ended.
-    pub fn ended(&mut self) -> Vec<Ended> {
-        let told = |entry: io_uring::cqueue::Entry| match entry.user_data() {
-            EVENT => Ended::Event,
-            tag => Ended::Fetch { tag: tag as u16, result: entry.result() },
+    /// All completions that have arrived.
+    pub fn ended(&mut self) -> Vec<Completion> {
+        let completion = |entry: io_uring::cqueue::Entry| match entry.user_data() {
+            EVENT => Completion::Event,
+            tag => Completion::Fetch { tag: tag as u16, result: entry.result() },
         };
-        self.ring.completion().map(told).collect()
+        self.ring.completion().map(completion).collect()
     }
 }
 
 /// A request as the kernel shows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Shown {
+pub struct IoDescriptor {
     pub kind_and_flags: u32,
     pub sectors: u32,
     pub first_sector: u64,
@@ -175,13 +175,13 @@ impl Requests {
     }
 
     /// The request of a tag. Call it between its fetch and its commit only: then the kernel does not change it.
-    pub fn get(&self, tag: u16) -> Shown {
+    pub fn get(&self, tag: u16) -> IoDescriptor {
         assert!(tag < self.depth, "the kernel names only tags that were fetched");
         // SAFETY: within the mapping, which is a multiple of a page long and so aligned; any bytes are integers.
         // Volatile, since the kernel writes there while other tags are read.
         unsafe {
             let place = self.address.cast::<u8>().add(usize::from(tag) * REQUEST_BYTES);
-            Shown {
+            IoDescriptor {
                 kind_and_flags: place.cast::<u32>().read_volatile(),
                 sectors: place.add(4).cast::<u32>().read_volatile(),
                 first_sector: place.add(8).cast::<u64>().read_volatile(),

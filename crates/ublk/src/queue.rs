@@ -1,7 +1,7 @@
 //! The queue of a device: a thread that talks to the kernel, and workers that talk to the disk.
 
 use crate::control::{DEPTH, REQUEST_BYTES_MAX};
-use crate::kernel::{Ended, QueueRing, Requests, Shown};
+use crate::kernel::{Completion, IoDescriptor, QueueRing, Requests};
 use holdfast_volume::Disk;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
@@ -32,7 +32,7 @@ const WRITE: u32 = 1;
 const FLUSH: u32 = 2;
 const DISCARD: u32 = 3;
 const WRITE_ZEROES: u32 = 5;
-/// Of the flags, which begin at bit 8.
+/// The flag FUA; flags begin at bit 8.
 const FUA: u32 = 1 << 13;
 
 const EIO: i32 = 5;
@@ -46,7 +46,7 @@ struct Shared {
     event: Arc<OwnedFd>,
 }
 
-/// Serves requests until the device goes away. `ready` is told when it is safe to start the device, or why it is not.
+/// Serves requests until the device goes away. `ready` is called when it is safe to start the device, or why it is not.
 pub fn serve(disk: Arc<dyn Disk>, character: File, ready: &Sender<io::Result<()>>) {
     let character = Arc::new(character);
     let set_up = || -> io::Result<(QueueRing, Requests, Arc<OwnedFd>)> {
@@ -91,25 +91,25 @@ fn run(mut ring: QueueRing, requests: &Requests, shared: &Shared) -> io::Result<
             ring.submit(1)?;
             for ended in ring.ended() {
                 match ended {
-                    Ended::Event => {
+                    Completion::Event => {
                         let mut count = [0; 8];
                         // It may have been read already.
                         let _ = rustix::io::read(&*shared.event, &mut count);
                         ring.await_event()?;
                     }
-                    Ended::Fetch { tag, result: 0 } => {
-                        let shown = requests.get(tag);
-                        if shown.kind_and_flags & 0xff == WRITE {
-                            let result = answer(shared, tag, shown, &mut buffer);
+                    Completion::Fetch { tag, result: 0 } => {
+                        let descriptor = requests.get(tag);
+                        if descriptor.kind_and_flags & 0xff == WRITE {
+                            let result = answer(shared, tag, descriptor, &mut buffer);
                             ring.command(COMMIT_AND_FETCH, tag, result)?;
                             continue;
                         }
                         fetching -= 1;
                         working += 1;
-                        jobs.send((tag, shown)).map_err(io::Error::other)?;
+                        jobs.send((tag, descriptor)).map_err(io::Error::other)?;
                     }
-                    // The device goes away.
-                    Ended::Fetch { .. } => fetching -= 1,
+                    // The device is being removed.
+                    Completion::Fetch { .. } => fetching -= 1,
                 }
             }
             for (tag, result) in std::mem::take(&mut *shared.done.lock()) {
@@ -122,12 +122,12 @@ fn run(mut ring: QueueRing, requests: &Requests, shared: &Shared) -> io::Result<
     })
 }
 
-fn work(waiting: &Mutex<Receiver<(u16, Shown)>>, shared: &Shared) {
+fn work(waiting: &Mutex<Receiver<(u16, IoDescriptor)>>, shared: &Shared) {
     let mut buffer = Vec::new();
     loop {
         let next = waiting.lock().recv();
-        let Ok((tag, shown)) = next else { return };
-        let result = answer(shared, tag, shown, &mut buffer);
+        let Ok((tag, descriptor)) = next else { return };
+        let result = answer(shared, tag, descriptor, &mut buffer);
         shared.done.lock().push((tag, result));
         // Full only after 2^64 events that nobody took.
         let _ = rustix::io::write(&*shared.event, &1u64.to_ne_bytes());
@@ -135,20 +135,20 @@ fn work(waiting: &Mutex<Receiver<(u16, Shown)>>, shared: &Shared) {
 }
 
 /// Does what is asked for: how many bytes, or which error.
-fn answer(shared: &Shared, tag: u16, shown: Shown, buffer: &mut Vec<u8>) -> i32 {
-    match perform(shared, tag, shown, buffer) {
+fn answer(shared: &Shared, tag: u16, descriptor: IoDescriptor, buffer: &mut Vec<u8>) -> i32 {
+    match perform(shared, tag, descriptor, buffer) {
         Ok(count) => count,
         Err(error) => -error.raw_os_error().unwrap_or(EIO),
     }
 }
 
-fn perform(shared: &Shared, tag: u16, shown: Shown, buffer: &mut Vec<u8>) -> io::Result<i32> {
+fn perform(shared: &Shared, tag: u16, descriptor: IoDescriptor, buffer: &mut Vec<u8>) -> io::Result<i32> {
     let Shared { disk, character, .. } = shared;
     // A flush has no place: its sector is the largest number there is.
-    let offset = shown.first_sector.saturating_mul(SECTOR_BYTES);
-    let length = u64::from(shown.sectors) * SECTOR_BYTES;
+    let offset = descriptor.first_sector.saturating_mul(SECTOR_BYTES);
+    let length = u64::from(descriptor.sectors) * SECTOR_BYTES;
     let data = DATA + (u64::from(tag) << TAG_BITS);
-    let kind = shown.kind_and_flags & 0xff;
+    let kind = descriptor.kind_and_flags & 0xff;
     if matches!(kind, READ | WRITE) {
         if length > REQUEST_BYTES_MAX.into() {
             return Err(io::Error::from_raw_os_error(EIO));
@@ -172,7 +172,7 @@ fn perform(shared: &Shared, tag: u16, shown: Shown, buffer: &mut Vec<u8>) -> io:
         WRITE_ZEROES => disk.write_zeroes(offset, length)?,
         _ => return Err(io::Error::from_raw_os_error(EOPNOTSUPP)),
     }
-    if shown.kind_and_flags & FUA != 0 {
+    if descriptor.kind_and_flags & FUA != 0 {
         disk.flush()?;
     }
     Ok(if kind == FLUSH { 0 } else { length as i32 })

@@ -1,4 +1,4 @@
-//! What is written and not yet stable: dirty buffers, and the async map of hashes since the last flush. Pure.
+//! Writes that are not yet stable: dirty buffers, and the async map of hashes since the last flush. Pure.
 
 use crate::layout::BLOCK_BYTES;
 use crate::map::Value;
@@ -13,20 +13,20 @@ pub type Bytes = Arc<[u8; BLOCK_BYTES]>;
 /// A block that the disk does not have yet.
 struct Buffer {
     bytes: Bytes,
-    /// Grows with every write.
+    /// Grows with every write to the block.
     version: u64,
     /// The first version since the newest record: it was asked for, though it may be overwritten already.
     unlogged: Option<u64>,
-    logged: Option<Logged>,
+    logged: Option<LoggedVersion>,
     /// Only a part of it is new: a crash must not cost the others, so the log is to have all of it.
     is_part: bool,
 }
 
 /// The newest record of a buffer.
 #[derive(Clone)]
-struct Logged {
+struct LoggedVersion {
     version: u64,
-    /// What the record describes: somebody may have been promised that it is durable, whatever is written after.
+    /// The content that the record describes: it may have been acknowledged as durable, whatever is written after.
     bytes: Bytes,
     start: Lsn,
     end: Lsn,
@@ -37,21 +37,21 @@ struct Logged {
 pub struct Candidate {
     /// Where the record begins.
     pub start: Lsn,
-    /// What it says.
+    /// The value that the record gives the block.
     pub value: Value,
     /// The log has the content too, or needs none.
     pub is_whole: bool,
 }
 
 #[derive(Default)]
-struct Pending {
+struct UnsettledRecords {
     /// Since the last stable one, oldest first.
     candidates: VecDeque<Candidate>,
     /// The last one whose content was written to the disk.
     written: Option<Lsn>,
 }
 
-impl Pending {
+impl UnsettledRecords {
     /// Whether the newest record leaves the content to the disk.
     fn lacks(&self) -> bool {
         self.candidates.back().is_some_and(|newest| !newest.is_whole)
@@ -64,13 +64,13 @@ impl Pending {
     }
 }
 
-/// What a reader finds here.
-pub enum Here {
-    /// The block itself.
+/// What is known of a block without disk and map.
+pub enum BufferContent {
+    /// The block's bytes.
     Bytes(Bytes),
     /// The disk's block must have this value.
     Value(Value),
-    /// Nothing: the map knows.
+    /// No buffer and no record: the map has the block's value.
     Nothing,
 }
 
@@ -93,11 +93,11 @@ pub struct Task {
     pub end: Lsn,
 }
 
-/// See the module.
+/// Written blocks that the disk may not have yet, and the records that describe them.
 #[derive(Default)]
 pub struct Buffers {
     dirty: BTreeMap<u64, Buffer>,
-    pending: HashMap<u64, Pending>,
+    pending: HashMap<u64, UnsettledRecords>,
     /// Blocks that are being written; one write of a block at a time.
     writing: BTreeSet<u64>,
     /// Dirty blocks that no record describes as they are.
@@ -111,7 +111,7 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// Dirty blocks.
+    /// The number of dirty blocks.
     pub fn dirty(&self) -> usize {
         self.dirty.len()
     }
@@ -121,14 +121,14 @@ impl Buffers {
         self.pending.len()
     }
 
-    /// What there is of a block.
-    pub fn here(&self, block: u64) -> Here {
+    /// What is known of a block without disk and map.
+    pub fn content(&self, block: u64) -> BufferContent {
         if let Some(buffer) = self.dirty.get(&block) {
-            return Here::Bytes(buffer.bytes.clone());
+            return BufferContent::Bytes(buffer.bytes.clone());
         }
         match self.pending.get(&block).and_then(|pending| pending.candidates.back()) {
-            Some(newest) => Here::Value(newest.value),
-            None => Here::Nothing,
+            Some(newest) => BufferContent::Value(newest.value),
+            None => BufferContent::Nothing,
         }
     }
 
@@ -178,7 +178,7 @@ impl Buffers {
         self.appending = Some(end);
     }
 
-    /// What the record says is known here.
+    /// Marks that the buffers have what the record says.
     pub fn end_append(&mut self) {
         self.appending = None;
     }
@@ -229,7 +229,7 @@ impl Buffers {
     pub fn logged(&mut self, task: &Task, place: &Range<Lsn>, candidate: Candidate) {
         if let Some(buffer) = self.dirty.get_mut(&task.block) {
             let (version, bytes) = (task.version, task.bytes.clone());
-            buffer.logged = Some(Logged { version, bytes, start: place.start, end: place.end });
+            buffer.logged = Some(LoggedVersion { version, bytes, start: place.start, end: place.end });
             buffer.unlogged = (buffer.version != task.version).then_some(task.version + 1);
             if buffer.unlogged.is_none() {
                 self.unlogged.remove(&task.block);

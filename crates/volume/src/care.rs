@@ -1,7 +1,7 @@
 //! Looking after a volume: scrubbing, and repairing from a replica.
 
 use crate::VolumeError;
-use crate::buffers::Here;
+use crate::buffers::BufferContent;
 use crate::layout::BLOCK_BYTES;
 use crate::map::{Value, same_tag};
 use crate::volume::Volume;
@@ -35,7 +35,7 @@ impl Volume {
         if inner.read_blocks(blocks.clone(), &mut bytes).is_ok() {
             return Ok(bad);
         }
-        // One at a time, to tell which.
+        // One block at a time, to find which it is.
         for block in blocks {
             match inner.read_blocks(block..block + 1, &mut bytes[..BLOCK_BYTES]) {
                 Ok(()) => {}
@@ -59,12 +59,12 @@ impl Volume {
         loop {
             let (stamp, here) = {
                 let buffers = inner.buffers.lock();
-                (buffers.stamp(block), buffers.here(block))
+                (buffers.stamp(block), buffers.content(block))
             };
             let value = match here {
-                Here::Bytes(newest) => return Ok(*newest == *bytes),
-                Here::Value(value) => value,
-                Here::Nothing => inner.map.get(block)?,
+                BufferContent::Bytes(newest) => return Ok(*newest == *bytes),
+                BufferContent::Value(value) => value,
+                BufferContent::Nothing => inner.map.get(block)?,
             };
             if !matches!(value, Value::Known(tag) if same_tag(&tag, &found)) {
                 return Ok(false);

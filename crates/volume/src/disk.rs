@@ -1,4 +1,4 @@
-//! What is exported as a disk: to the kernel, or to programs of this and other machines.
+//! The interface of a disk that is exported: to the kernel, or to programs of this and other machines.
 
 use crate::{Volume, VolumeError};
 use std::io;

@@ -6,7 +6,7 @@ use std::fmt;
 /// A block that is not what was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadBlock {
-    /// Which, counted in 4 KiB.
+    /// The number of the block, in units of 4 KiB.
     pub number: u64,
     /// The tag of what was written, if it is known.
     pub expected: Option<Tag>,
@@ -31,19 +31,19 @@ pub enum VolumeError {
     /// The block on the disk is not what was written. It is refused until it is written anew.
     #[error("{device}: {bad}")]
     BadBlock {
-        /// The disk.
+        /// The name of the disk.
         device: String,
-        /// The block.
+        /// The block, and what is wrong with it.
         bad: BadBlock,
     },
-    /// The medium failed.
+    /// A device failed.
     #[error("{action} {device}: {error}")]
     Io {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// To what.
+        /// The device.
         device: String,
-        /// What the system said.
+        /// What the system reported.
         error: String,
     },
     /// An earlier write or flush failed, so nothing more is accepted.
@@ -62,38 +62,38 @@ pub enum VolumeError {
         "{device}: the block map is damaged or was tampered with (level {level}, node {index}); nothing was changed"
     )]
     BadMap {
-        /// The log device.
+        /// The name of the log device.
         device: String,
         /// The level, 0 for leaves.
         level: u8,
-        /// The node in it.
+        /// The number of the damaged node.
         index: u64,
     },
     /// The header of the log device is not this volume's, or the key is wrong.
     #[error("{device} is not the log of this volume, or the key is wrong, or its header was damaged")]
     NotOurs {
-        /// The log device.
+        /// The name of the log device.
         device: String,
     },
-    /// Sizes do not fit.
+    /// The sizes of disk and log do not fit.
     #[error("{0}")]
     Size(String),
     /// The caller asked for what lies beyond the end or is not aligned to 512 bytes.
     #[error("bytes {offset} to {end} are not in the volume or not in whole sectors of 512 bytes")]
     Range {
-        /// From.
+        /// The first byte.
         offset: u64,
-        /// To.
+        /// The end.
         end: u64,
     },
-    /// Its data was not taken over whole.
+    /// The data of the disk has not been taken over completely.
     #[error(
         "the volume's data is taken over up to block {done} of {blocks} only; go on with `holdfast volume protect`"
     )]
     NotAdopted {
-        /// Blocks taken over.
+        /// Blocks that were taken over.
         done: u64,
-        /// Of how many.
+        /// All blocks of the volume.
         blocks: u64,
     },
 }

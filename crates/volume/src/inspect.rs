@@ -1,4 +1,4 @@
-//! What a log says of the disk, without opening or changing anything: for tools, and for checking the order of writes.
+//! Reads what a log says of the disk, without opening or changing anything: for tools, and for checking the order of writes.
 
 use crate::layout::{BLOCK_BYTES, Header};
 use crate::records::{CLIENT, Record};
@@ -8,7 +8,7 @@ use holdfast_log::device::Device;
 use holdfast_log::ring::{Lsn, Recovered, Tag};
 use std::sync::Arc;
 
-/// What one record says of one block.
+/// What one record of the log says of one block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Claim {
     /// The block.
@@ -23,7 +23,7 @@ pub struct Claim {
     pub is_stable: bool,
 }
 
-/// What the log says of blocks since its last checkpoint, in its order.
+/// The claims of the log since its last checkpoint, in its order.
 ///
 /// # Errors
 /// As [`Volume::open`](crate::Volume::open).
@@ -58,7 +58,7 @@ pub fn claims(log: Arc<dyn Device>, key: &VolumeKey) -> Result<Vec<Claim>, Volum
                     .iter()
                     .for_each(|(block, bytes)| claim(*block, Some(key.block(*block, &bytes[..])), true));
             }
-            Record::Stable { .. } | Record::Checkpoint { .. } | Record::Opened => {}
+            Record::Stable { .. } | Record::Checkpoint { .. } | Record::OpenOutcome => {}
         }
     }
     Ok(claims)

@@ -1,4 +1,4 @@
-//! What is where on the log device.
+//! The layout of the log device.
 //!
 //! ```text
 //! 0        header, 4096    its copy
@@ -24,10 +24,10 @@ const HEADERS: u64 = 2;
 const RING_BYTES_MIN: u64 = 1 << 20;
 const RING_BYTES: u64 = 256 << 20;
 
-/// What the header says.
+/// The content of the header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// The volume's name.
+    /// The name of the volume.
     pub volume: [u8; 16],
     /// Blocks of the volume.
     pub blocks: u64,
@@ -35,7 +35,7 @@ pub struct Header {
     pub ring_bytes: u64,
 }
 
-/// How a log device is used.
+/// How the space of a log device is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Plan {
     /// Bytes of the ring.
@@ -56,13 +56,13 @@ impl Plan {
 }
 
 impl Header {
-    /// Where the ring is.
+    /// The byte range of the ring on the log device.
     pub fn ring(&self) -> Range<u64> {
         let start = HEADERS * BLOCK_BYTES as u64;
         start..start + self.ring_bytes
     }
 
-    /// Where the block map is.
+    /// The byte at which the block map begins.
     pub fn map(&self) -> u64 {
         self.ring().end
     }
@@ -90,14 +90,14 @@ impl Header {
         ours.then(|| Header { volume, blocks: number(32), ring_bytes: number(40) })
     }
 
-    /// Makes sure that what was there before is not taken for a volume's log while it is made anew.
+    /// Makes sure that the former content is not taken for a volume's log while a new one is made.
     pub(crate) fn erase(device: &dyn Device) -> Result<(), VolumeError> {
         let zeroes = [0; HEADERS as usize * BLOCK_BYTES];
         io(device, "writing the header on", device.write_at(0, &zeroes))?;
         io(device, "flushing", device.flush())
     }
 
-    /// Writes both copies.
+    /// Writes both copies of the header.
     pub(crate) fn write(&self, device: &dyn Device, key: &VolumeKey) -> Result<(), VolumeError> {
         let bytes = self.encode(key);
         for copy in 0..HEADERS {

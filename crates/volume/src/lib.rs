@@ -48,6 +48,6 @@ pub use error::{BadBlock, VolumeError};
 pub use inspect::{Claim, claims};
 pub use key::VolumeKey;
 pub use layout::{BLOCK_BYTES, Header, Plan};
-pub use look::Look;
+pub use look::LogSummary;
 pub use recover::Report;
 pub use volume::{AnchorKeeper, Options, Statistics, Volume};

@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 /// What a log says of its volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Look {
-    /// Its header.
+pub struct LogSummary {
+    /// The header of the log.
     pub header: Header,
     /// Blocks that were taken over.
     pub adopted: u64,
-    /// Its end: what an anchor is to say of it.
+    /// The anchor that fits the end of the log.
     pub end: Anchor,
 }
 
@@ -24,10 +24,14 @@ impl Volume {
     ///
     /// # Errors
     /// As [`Volume::open`], but never [`VolumeError::NotAdopted`].
-    pub fn look(log: Arc<dyn Device>, key: &VolumeKey, anchor: Option<&Anchor>) -> Result<Look, VolumeError> {
+    pub fn look(
+        log: Arc<dyn Device>,
+        key: &VolumeKey,
+        anchor: Option<&Anchor>,
+    ) -> Result<LogSummary, VolumeError> {
         let header = Header::read(&*log, key)?;
         let found = Recovered::open(log, header.ring(), key.ring(), key.volume(), anchor)?;
         let adopted = survey(&found)?.adopted;
-        Ok(Look { header, adopted, end: found.anchor() })
+        Ok(LogSummary { header, adopted, end: found.anchor() })
     }
 }

@@ -24,13 +24,13 @@ const REFUSED: Tag = [0xfe; 16];
 /// one in 2^126.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Value {
-    /// Not taken over yet.
+    /// The block has not been taken over yet.
     NotAdopted,
     /// Its content has this tag.
     Known(Tag),
-    /// It was discarded: it reads as zeroes, whatever is there.
+    /// It was discarded: it reads as zeroes, whatever the disk has.
     Discarded,
-    /// It was found torn: it cannot be read until it is written.
+    /// The block was found torn: it cannot be read until it is written.
     Refused,
 }
 
@@ -127,7 +127,7 @@ struct Nodes {
     clock: u64,
 }
 
-/// The map.
+/// The map from blocks to the tags of their content.
 pub struct Map {
     device: Arc<dyn Device>,
     base: u64,
@@ -211,7 +211,7 @@ impl Map {
         self.nodes.lock().dirty.first().map(|(lsn, _)| *lsn)
     }
 
-    /// Makes room in memory.
+    /// Evicts nodes until the bound on memory holds.
     fn evict(&self, nodes: &mut Nodes) {
         let clean = |node: &Node| node.dirty.is_none() && node.written.is_none();
         let mut idle: Vec<(u64, (u8, u64))> =

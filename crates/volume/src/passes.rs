@@ -1,4 +1,4 @@
-//! What happens to buffers: the hash pass (the paper's hashd), write-back, flushes, checkpoints.
+//! The passes over buffers: the hash pass (the paper's hashd), write-back, flushes, checkpoints.
 
 use crate::VolumeError;
 use crate::buffers::{Candidate, Task};
@@ -37,7 +37,7 @@ impl Inner {
         (bytes / 16).min((BATCH_BLOCKS * BLOCK_BYTES) as u64)
     }
 
-    /// Makes sure that a batch fits into the log; who appends holds the lock of `hashing`, so that nobody else takes it.
+    /// Makes sure that a batch fits into the log; the caller holds the lock of `hashing`, so that nobody else takes the room.
     pub fn have_room(&self) -> Result<(), VolumeError> {
         let (bytes, used) = self.ring.room();
         if used + 2 * self.batch_bytes() > bytes / 2 {
@@ -49,7 +49,7 @@ impl Inner {
 
     /// Makes a record for every buffer that has none.
     pub fn hash_pass(&self) -> Result<(), VolumeError> {
-        // Those who go on writing meanwhile do not hold it up.
+        // Writers do not hold it up meanwhile.
         let newest = self.buffers.lock().newest();
         loop {
             let _one = self.hashing.lock();
@@ -148,7 +148,7 @@ impl Inner {
         loop {
             let tasks = self.buffers.lock().begin_writing(BATCH_BLOCKS, before);
             let Some(end) = tasks.iter().map(|task| task.end).max() else { return Ok(()) };
-            // The write-ahead rule.
+            // Write-ahead: the record is durable before the block is written.
             let written =
                 self.ring.force(end).map_err(VolumeError::from).and_then(|()| self.write_tasks(&tasks));
             let mut buffers = self.buffers.lock();
@@ -248,10 +248,10 @@ impl Inner {
         Ok(())
     }
 
-    /// One look of the background.
+    /// One round of the background thread's work.
     pub fn work(&self) -> Result<(), VolumeError> {
         self.hash_pass()?;
-        // What is logged meanwhile waits for the next look, so that this one ends.
+        // Records that are logged meanwhile wait for the next round, so that this one ends.
         self.write_back(self.ring.end())?;
         self.keep_bounded()?;
         self.have_room()
@@ -268,7 +268,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes the log unnecessary.
+    /// Writes everything to disk and map, so that nothing needs the log any more.
     pub fn checkpoint_all(&self) -> Result<(), VolumeError> {
         self.hash_pass()?;
         let end = self.ring.end();
@@ -292,7 +292,7 @@ impl Inner {
 
     /// Writes the map's old leaves and the record of it.
     pub fn write_checkpoint(&self, wanted: Lsn, adopted: u64) -> Result<Lsn, VolumeError> {
-        // What the map says must be in the log before it is on the device.
+        // The map's changes must be in the log before they are on the device.
         self.ring.force(self.ring.end())?;
         let root = self.map.write(wanted)?;
         io(&*self.log, "flushing", self.log.flush())?;
@@ -300,7 +300,7 @@ impl Inner {
             let buffers = self.buffers.lock();
             buffers.oldest().unwrap_or(self.ring.end())
         };
-        // In this order: what becomes stable between the two looks is found by the second.
+        // In this order: records that become stable in between are found by the second.
         let from = self.map.oldest().map_or(pending, |oldest| oldest.min(pending));
         let body = [&root[..], &adopted.to_le_bytes(), &from.0.to_le_bytes()].concat();
         let place = self.ring.append_reserved(CLIENT, CHECKPOINT, &[&body])?;

@@ -1,4 +1,4 @@
-//! What the volume writes to the log.
+//! The records that the volume writes to the log.
 
 use crate::layout::BLOCK_BYTES;
 use holdfast_log::ring::{ClientId, Lsn, Tag};
@@ -17,22 +17,22 @@ pub const TOGETHER: u8 = 7;
 /// A block as records carry it.
 pub type Block = Box<[u8; BLOCK_BYTES]>;
 
-/// A record.
+/// A record of the log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Record {
     /// The blocks from `first` are about to have these tags.
     Hashes { first: u64, tags: Vec<Tag> },
     /// The blocks from `first` are about to have this content, which is safe here.
     Inline { first: u64, bytes: Vec<u8> },
-    /// These blocks were discarded.
+    /// Blocks that were discarded.
     Discard { first: u64, count: u64 },
-    /// Of the records before it, the last one of each block is true of the disk.
+    /// The last record of each block before this position is true of the disk.
     Stable { before: Lsn },
     /// The block map as of this root holds all records before `from`, which say nothing any more: recovery may have found
     /// something else to be true than the last of them. This takes effect at once, and not when the log is given up.
     Checkpoint { root: Tag, adopted: u64, from: Lsn },
     /// A process begins to use the volume.
-    Opened,
+    OpenOutcome,
     /// These blocks are about to have this content, which is safe here: all of them, or, without the record, none.
     Together { blocks: Vec<(u64, Block)> },
 }
@@ -70,7 +70,7 @@ impl Record {
                 let root = body.get(..16)?.try_into().ok()?;
                 Record::Checkpoint { root, adopted: number(body, 16)?, from: Lsn(number(body, 24)?) }
             }
-            OPENED => Record::Opened,
+            OPENED => Record::OpenOutcome,
             TOGETHER => Record::Together { blocks: together(body)? },
             _ => return None,
         })

@@ -21,7 +21,7 @@ const ADOPTED_BLOCKS: u64 = 1 << 18;
 const FIRST_BLOCKS: u64 = 64;
 const SAMPLES: u64 = 1024;
 
-/// What opening found.
+/// The report of opening a volume.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Report {
     /// Records read from the log.
@@ -34,10 +34,10 @@ pub struct Report {
     pub refused: Vec<BadBlock>,
 }
 
-/// What the log's first look tells.
+/// What the first pass over the log finds.
 pub(crate) struct Survey {
     root: Tag,
-    /// Blocks taken over.
+    /// The number of blocks that were taken over.
     pub adopted: u64,
     /// Records before this say nothing any more.
     pub from: Lsn,
@@ -47,7 +47,7 @@ pub(crate) struct Survey {
 
 /// A block that the disk may have in several versions.
 struct Candidates {
-    /// Of the newest record whose content is in the log, and of those after it.
+    /// The tags of the newest record whose content is in the log, and of those after it.
     tags: Vec<Tag>,
     newest: (Value, bool),
     /// The newest whose content is in the log, and its value.
@@ -116,7 +116,7 @@ impl Volume {
     }
 
     /// Takes over what is on the disk, or goes on with it: from then on each block must be as it is now. With `before`,
-    /// which has the disk under another key or was smaller, what it protects is verified. `progress` is told how many
+    /// which has the disk under another key or was smaller, what it protects is verified. `progress` gets how many
     /// blocks of how many are done, and says whether to go on. Whether all is taken over. Nobody else may write to the
     /// disk meanwhile.
     ///
@@ -239,11 +239,11 @@ impl Volume {
 /// Where a new volume's content comes from.
 #[derive(Clone, Copy)]
 enum Source<'a> {
-    /// It is what the disk has.
+    /// The disk's present content.
     Disk,
-    /// It is what another volume on the same disk has.
+    /// The content according to another volume on the same disk.
     Volume(&'a Volume),
-    /// There is none.
+    /// No version of the block is acceptable.
     Nothing,
 }
 
@@ -258,7 +258,7 @@ impl Inner {
         }
         io(&*self.disk, "reading", self.disk.read_at((at + verified) * BLOCK_BYTES as u64, beyond))?;
         for (block, bytes) in (at..).zip(buffer.chunks_exact(BLOCK_BYTES)) {
-            // What a discarded block reads as is not what is there.
+            // A discarded block reads as zeroes, whatever the disk has.
             let is_discarded = match before {
                 Some(before) if block < at + verified => before.inner.map.get(block)? == Value::Discarded,
                 _ => false,
@@ -292,8 +292,8 @@ impl Inner {
     }
 }
 
-/// What [`open_unchecked`] found.
-struct Opened {
+/// What [`open_unchecked`] read and counted.
+struct OpenOutcome {
     adopted: u64,
     blocks: u64,
     report: Report,
@@ -306,7 +306,7 @@ fn open_unchecked(
     options: Options,
     anchor: Option<&Anchor>,
     salt: [u8; 16],
-) -> Result<(Volume, Opened), VolumeError> {
+) -> Result<(Volume, OpenOutcome), VolumeError> {
     // A failed write or flush is the last one.
     let (disk, log) = (FailStop::over(disk), FailStop::over(log));
     let header = Header::read(&*log, key)?;
@@ -341,7 +341,7 @@ fn open_unchecked(
     // This alone says what was found, all at once: until it is durable, whoever opens the volume finds the same.
     let oldest = inner.write_checkpoint(Lsn(u64::MAX), survey.adopted)?;
     inner.ring.advance(oldest)?;
-    Ok((volume, Opened { adopted: survey.adopted, blocks, report }))
+    Ok((volume, OpenOutcome { adopted: survey.adopted, blocks, report }))
 }
 
 /// Reads the records: what is stable goes into the map, what may be true of the disk is collected.
@@ -374,7 +374,7 @@ fn collect(
                 whole: value,
             });
             if is_whole {
-                // It may have been acknowledged without the disk: nothing older will do.
+                // The content may have been acknowledged without the disk: nothing older will do.
                 known.tags.clear();
             }
             if let Value::Known(tag) = value {
@@ -407,7 +407,7 @@ fn collect(
                     note(block, Value::Known(key.block(block, &bytes[..])), true)?;
                 }
             }
-            Record::Stable { .. } | Record::Checkpoint { .. } | Record::Opened => {}
+            Record::Stable { .. } | Record::Checkpoint { .. } | Record::OpenOutcome => {}
         }
     }
     Ok(candidates)
@@ -449,7 +449,7 @@ fn resolve(
             // Torn or not written, but what may have been acknowledged before is in the log: it is put back.
             chosen.push((block, known.whole));
         } else if stable == Value::Discarded {
-            // Nothing was promised of what is there.
+            // Nothing was acknowledged of that content.
             chosen.push((block, Value::Discarded));
         } else {
             chosen.push((block, Value::Refused));

@@ -5,12 +5,12 @@ use crate::layout::{BLOCK_BYTES, io};
 use crate::map::Value;
 use crate::volume::Volume;
 
-/// Blocks read at once.
+/// Most blocks read at once.
 const RUN_BLOCKS: u64 = 256;
 
 impl Volume {
     /// Closes the volume and makes the disk by itself be what the volume was: everything is written to it, and what was
-    /// discarded and reads as zeroes becomes zeroes. `progress` is told how many blocks of how many are done, and says
+    /// discarded and reads as zeroes becomes zeroes. `progress` gets how many blocks of how many are done, and says
     /// whether to go on. Whether all is done; until then, and afterwards, the volume can be opened as before.
     ///
     /// # Errors

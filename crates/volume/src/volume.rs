@@ -1,6 +1,6 @@
 //! A volume in use: reading, writing, flushing, discarding.
 
-use crate::buffers::{Buffers, Bytes, Here};
+use crate::buffers::{BufferContent, Buffers, Bytes};
 use crate::key::VolumeKey;
 use crate::layout::{BLOCK_BYTES, Header, io};
 use crate::map::{Map, Value};
@@ -24,7 +24,7 @@ pub(crate) const WAIT: Duration = Duration::from_millis(10);
 /// Bad blocks remembered for people.
 const BAD_MAX: usize = 1000;
 
-/// How a volume behaves.
+/// Options of an open volume.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Dirty blocks beyond which writers wait.
@@ -51,7 +51,7 @@ impl Default for Options {
     }
 }
 
-/// What a volume did since it was opened.
+/// Counters since the volume was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Statistics {
     /// Bytes that callers read and wrote.
@@ -60,7 +60,7 @@ pub struct Statistics {
     pub written_bytes: u64,
     /// Blocks verified against their tags.
     pub verified: u64,
-    /// Blocks hashed.
+    /// Blocks that were hashed.
     pub hashed: u64,
     /// Flushes that callers asked for.
     pub flushes: u64,
@@ -68,7 +68,7 @@ pub struct Statistics {
     pub disk_flushes: u64,
     /// Checkpoints of the map.
     pub checkpoints: u64,
-    /// Blocks refused.
+    /// Blocks that did not match their tag.
     pub refused: u64,
 }
 
@@ -102,17 +102,17 @@ pub(crate) struct Inner {
     pub buffers: Mutex<Buffers>,
     /// Buffers became fewer, or there is work.
     pub changed: Condvar,
-    /// One hash pass at a time, so that a block's records are in the order of its versions.
+    /// Locked by a hash pass, so that a block's records are in the order of its versions.
     pub hashing: Mutex<()>,
     pub checkpointing: Mutex<()>,
-    /// Who finds nothing to be made stable must find the record of it in the log.
+    /// Locked until the record is in the log: a thread that finds nothing to make stable must find that record.
     pub stabilising: Mutex<()>,
     pub counters: Counters,
     /// Threads that may hash at once.
     pub processors: usize,
     flushing: Mutex<Flushing>,
     flushed: Condvar,
-    /// One change of parts of blocks at a time.
+    /// Locked while parts of blocks are changed.
     pub partial: Mutex<()>,
     bad: Mutex<BTreeMap<u64, BadBlock>>,
     failed: Mutex<Option<String>>,
@@ -304,7 +304,7 @@ impl Volume {
         let inner = &*self.inner;
         inner.counters.flushes.fetch_add(1, Relaxed);
         let mut state = inner.flushing.lock();
-        // One that is running may have begun before our last write.
+        // A flush that is running may have begun before our last write.
         let wanted = state.started + 1;
         loop {
             inner.must_run()?;
@@ -346,7 +346,7 @@ impl Volume {
         self.inner.checkpoint_all().map_err(|error| self.inner.stop_with(error))
     }
 
-    /// One look of the background that [`Volume::start`] has, for callers who decide when.
+    /// One round of the background work of [`Volume::start`], for callers who decide when.
     ///
     /// # Errors
     /// As [`Volume::flush`].
@@ -355,7 +355,7 @@ impl Volume {
         self.inner.work().map_err(|error| self.inner.stop_with(error))
     }
 
-    /// Makes everything that was written true of the disk, and the log unnecessary.
+    /// Writes everything to the disk, so that the log is not needed.
     ///
     /// # Errors
     /// As [`Volume::flush`].
@@ -364,7 +364,7 @@ impl Volume {
         self.inner.checkpoint_all().map_err(|error| self.inner.stop_with(error))
     }
 
-    /// What an anchor is to say.
+    /// An anchor for the present state.
     pub fn anchor(&self) -> Anchor {
         self.inner.ring.anchor()
     }
@@ -374,7 +374,7 @@ impl Volume {
         self.inner.failed.lock().clone()
     }
 
-    /// What the log's header says.
+    /// The header of the log.
     pub fn header(&self) -> Header {
         self.inner.header
     }
@@ -389,12 +389,12 @@ impl Volume {
         self.inner.ring.room()
     }
 
-    /// What the log did.
+    /// Statistics of the log.
     pub fn log_statistics(&self) -> RingStatistics {
         self.inner.ring.statistics()
     }
 
-    /// What it did.
+    /// Statistics of the volume.
     pub fn statistics(&self) -> Statistics {
         let counters = &self.inner.counters;
         Statistics {
@@ -471,13 +471,13 @@ impl Inner {
         while buffers.dirty() >= self.options.dirty_max {
             drop(buffers);
             self.must_run()?;
-            // Whoever is too fast does the work.
+            // A writer that is too fast does the work.
             self.hash_pass()
                 .and_then(|()| self.write_back(self.ring.end()))
                 .map_err(|error| self.stop_with(error))?;
             buffers = self.buffers.lock();
             if buffers.dirty() >= self.options.dirty_max {
-                // Others are writing them.
+                // Other threads are writing the blocks.
                 self.changed.wait_for(&mut buffers, WAIT);
             }
         }
@@ -519,15 +519,15 @@ impl Inner {
                 let buffers = self.buffers.lock();
                 while at + (run.len() as u64) < blocks.end {
                     let block = at + run.len() as u64;
-                    match buffers.here(block) {
-                        Here::Bytes(bytes) if run.is_empty() => {
+                    match buffers.content(block) {
+                        BufferContent::Bytes(bytes) if run.is_empty() => {
                             let place = (at - blocks.start) as usize * BLOCK_BYTES;
                             buffer[place..place + BLOCK_BYTES].copy_from_slice(&*bytes);
                             at += 1;
                         }
-                        Here::Bytes(_) => break,
-                        Here::Value(value) => run.push(Some(value)),
-                        Here::Nothing => run.push(None),
+                        BufferContent::Bytes(_) => break,
+                        BufferContent::Value(value) => run.push(Some(value)),
+                        BufferContent::Nothing => run.push(None),
                     }
                 }
             }
@@ -577,15 +577,15 @@ impl Inner {
         for _ in 0..ATTEMPTS {
             let (stamp, here) = {
                 let buffers = self.buffers.lock();
-                (buffers.stamp(block), buffers.here(block))
+                (buffers.stamp(block), buffers.content(block))
             };
             let value = match here {
-                Here::Bytes(found) => {
+                BufferContent::Bytes(found) => {
                     bytes.copy_from_slice(&*found);
                     return Ok(());
                 }
-                Here::Value(value) => value,
-                Here::Nothing => self.map.get(block)?,
+                BufferContent::Value(value) => value,
+                BufferContent::Nothing => self.map.get(block)?,
             };
             let offset = block * BLOCK_BYTES as u64;
             io(&*self.disk, "reading", self.disk.read_at(offset, bytes))?;

@@ -96,30 +96,31 @@ pub fn runs(serial: u64, number: u64, manifest: Manifest) -> Credential {
 }
 
 /// Has the credential heard, by the way that its issuer speaks.
-pub fn heard(credential: Credential) -> Heard {
+pub fn verified(credential: Credential) -> VerifiedCredential {
     for seed in 0..16 {
         if credential.issuer == key(seed) {
-            return Heard::signed(&credential.sign(&signing_key(seed))).expect("a good signature");
+            return VerifiedCredential::signed(&credential.sign(&signing_key(seed)))
+                .expect("a good signature");
         }
     }
     let issuer = credential.issuer.clone();
-    Heard::spoken(&issuer, credential).expect("processes and the machine speak for themselves")
+    VerifiedCredential::spoken(&issuer, credential).expect("processes and the machine speak for themselves")
 }
 
 /// Keeps the credentials; with their names, in the same order.
 pub fn keep(all: impl IntoIterator<Item = Credential>) -> (Credentials, Vec<CredentialId>) {
     let mut credentials = Credentials::default();
-    let ids = all.into_iter().map(|one| credentials.keep(heard(one)).expect("room")).collect();
+    let ids = all.into_iter().map(|one| credentials.keep(verified(one)).expect("room")).collect();
     (credentials, ids)
 }
 
 /// A run in which processes 1 to 9 live.
-pub fn standing() -> Standing {
-    let mut standing = Standing::new();
+pub fn revocations() -> Revocations {
+    let mut revocations = Revocations::new();
     for number in 1..10 {
-        standing.started(process_name(number)).expect("room");
+        revocations.started(process_name(number)).expect("room");
     }
-    standing
+    revocations
 }
 
 pub fn operations(list: &[Operation]) -> Limit<BTreeSet<Operation>> {

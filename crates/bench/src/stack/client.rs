@@ -3,7 +3,7 @@
 
 use anyhow::anyhow;
 use borsh::{BorshDeserialize, BorshSerialize};
-use holdfast_components::{Answer, Context, Main, Refusal, Request};
+use holdfast_components::{Context, Main, Refusal, Reply, Request};
 use holdfast_stack::protocol::File;
 use holdfast_stack::{Client, Views};
 use parking_lot::Mutex;
@@ -57,7 +57,7 @@ fn run(context: Context, views: Views) -> ExitCode {
         }
     };
     let held = Mutex::new(None);
-    let answer = move |request: Request| -> Answer {
+    let answer = move |request: Request| -> Reply {
         let done = request.question().and_then(|order: Order| {
             carry_out(&client, &mut held.lock(), order).map_err(|error| Refusal::Failed(format!("{error:#}")))
         });

@@ -8,8 +8,8 @@ use holdfast_components::{Asker, Patience, Program};
 use holdfast_crypto::Digest;
 use holdfast_log::device::Device;
 use holdfast_stack::{
-    Configuration, DiskPlan, NewFileSystem, Partition, Place, Session, Stack, TO_CLIENT, Variant, Wanted,
-    lay_out,
+    Configuration, DiskLayout, DiskPlan, FormatRequest, NewFileSystem, Partition, Session, Stack, TO_CLIENT,
+    Variant, lay_out,
 };
 use holdfast_volume::Volume;
 use rustix::fs::{Mode, OFlags};
@@ -134,7 +134,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     volume.start()?;
     // The file system begins with the disk, as cards without a partition table have it; what is drawn up has one.
     let new = NewFileSystem { label: "MEASURED".to_owned(), cluster_bytes: Some(4096), id: 7 };
-    let wanted = Wanted {
+    let wanted = FormatRequest {
         disk_bytes: BYTES + (1 << 20),
         partitions: vec![(1 << 20, BYTES)],
         cluster_bytes: new.cluster_bytes,
@@ -143,7 +143,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     };
     let geometry = lay_out(wanted)?.geometries[0];
     let partition = Partition { number: 0, start: 0, bytes: BYTES, geometry };
-    let place = Place {
+    let layout = DiskLayout {
         identity: [4; 16],
         partitions: vec![partition],
         table: (BYTES, TABLE_BLOCKS),
@@ -155,7 +155,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         program: Program::current()?,
         digest: Digest([3; 32]),
         packages: Default::default(),
-        disks: vec![DiskPlan { volume, place, bus: "files".to_owned(), format }],
+        disks: vec![DiskPlan { volume, layout, bus: "files".to_owned(), format }],
         administrator: user("admin")?,
         sessions: vec![session(options.arrangement, &options.at)?],
         people: Default::default(),

@@ -6,8 +6,8 @@
 use crate::report::median;
 use anyhow::Context as _;
 use holdfast_components::{
-    Access, Answer, Asker, Bounds, ChannelPlan, ComponentPlan, Context, Door, End, Main, Merged, Patience,
-    Plan, Profile, Program, Regions, Supervisor, View,
+    Access, Asker, Bounds, ChannelPlan, ComponentPlan, Context, End, Main, Merged, Patience, Permission,
+    Plan, Profile, Program, Regions, Reply, Supervisor, View,
 };
 use serde::Serialize;
 use std::fs::File;
@@ -58,7 +58,7 @@ fn two(context: Context) -> ExitCode {
 /// Answers with as many bytes as there are in a short question, and with none to a long one.
 fn echo(context: Context, threads: usize) -> ExitCode {
     let answer = |body: &[u8]| if body.len() > PAGE { Vec::new() } else { body.to_vec() };
-    let served = context.ports.serve_owned(threads, move |request| Answer {
+    let served = context.ports.serve_owned(threads, move |request| Reply {
         alias: 0,
         outcome: Ok(answer(request.body)),
         files: Vec::new(),
@@ -67,7 +67,7 @@ fn echo(context: Context, threads: usize) -> ExitCode {
 }
 
 fn plan(program: &str) -> Plan {
-    let profile = Profile::with_doors(&[Door::Threads]);
+    let profile = Profile::with_permissions(&[Permission::Threads]);
     Plan {
         name: "micro-benchmark".to_owned(),
         components: vec![ComponentPlan {

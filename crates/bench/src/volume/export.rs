@@ -3,7 +3,7 @@
 
 use anyhow::{Context, ensure};
 use holdfast_fuse::device_file::Disk;
-use holdfast_fuse::{Manner, mount_disk};
+use holdfast_fuse::{UnmountMode, mount_disk};
 use holdfast_log::device::{Device, FileDevice};
 use holdfast_volume::{Plan, Volume, VolumeKey};
 use serde::{Deserialize, Serialize};
@@ -155,7 +155,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
                 break;
             }
         }
-        let _ = served.unmount(Manner::Lazily);
+        let _ = served.unmount(UnmountMode::Lazily);
     });
     session.wait();
     if let Some(volume) = volume {

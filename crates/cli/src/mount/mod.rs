@@ -21,7 +21,7 @@ use holdfast_daemon::mounts::service;
 use holdfast_daemon::mounts::settings::{MountSettings, WitnessSettings};
 use holdfast_daemon::mounts::status::{self, DaemonState};
 use holdfast_daemon::{automount, cache, revoked};
-use holdfast_fuse::mountpoint::{self, Condition, Manner};
+use holdfast_fuse::mountpoint::{self, Condition, UnmountMode};
 use holdfast_rpc::Address;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -280,7 +280,7 @@ fn end_automount(directory: &Path, id: u64, lazy: bool, directories: &Directorie
         Condition::Stuck if !lazy => return Err(stuck(directory, None)),
         condition => condition == Condition::Dead,
     };
-    let manner = if lazy || is_dead { Manner::Lazily } else { Manner::Gently };
+    let manner = if lazy || is_dead { UnmountMode::Lazily } else { UnmountMode::Gently };
     Ok(mountpoint::unmount_only(directory, id, manner)?)
 }
 
@@ -365,7 +365,7 @@ fn unmount(mount: &mountpoint::Mounted, lazy: bool, directories: &Directories) -
     if condition == Condition::Stuck && !lazy {
         return Err(stuck(directory, None));
     }
-    let manner = if lazy || condition == Condition::Dead { Manner::Lazily } else { Manner::Gently };
+    let manner = if lazy || condition == Condition::Dead { UnmountMode::Lazily } else { UnmountMode::Gently };
     match mountpoint::unmount_only(directory, id, manner) {
         // It has just gone by itself.
         Err(mountpoint::MountError::NotMounted(_)) => Ok(None),

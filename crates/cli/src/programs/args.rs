@@ -114,7 +114,7 @@ open files with rules (`holdfast program acl`), for the mounts of all users of t
 While it does not run, those files are refused.")]
 pub struct Callers {
     /// Where mounts find it.
-    #[arg(long, value_name = "PATH", default_value = holdfast_callers::SOCKET)]
+    #[arg(long, value_name = "PATH", default_value = holdfast_program_identity::SOCKET)]
     pub socket: PathBuf,
 }
 
@@ -132,7 +132,7 @@ The helper (`holdfast program callers`) sees that it begins so. Only then rules 
 and what it becomes, are not started clean.")]
 pub struct Run {
     /// Socket of the helper.
-    #[arg(long, value_name = "PATH", default_value = holdfast_callers::SOCKET)]
+    #[arg(long, value_name = "PATH", default_value = holdfast_program_identity::SOCKET)]
     pub callers: PathBuf,
     /// Who it must be: prog:PATH, hash:HEX or pkg:KEY/NAME; if it is not, it is not started.
     #[arg(long = "as", value_name = "WHO")]

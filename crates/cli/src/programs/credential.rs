@@ -15,11 +15,11 @@ use crate::keys::{self, Key};
 use crate::output::Format;
 use crate::time;
 use holdfast_access::{
-    Conditions, Credential, Ending, Heard, KeyName, Limit, Name, Objects, Operation, Predicate, Principal,
-    Scope, Statement, Term, Text,
+    Conditions, Credential, Ending, KeyName, Limit, Name, Objects, Operation, Predicate, Principal, Scope,
+    Statement, Term, Text, VerifiedCredential,
 };
 use holdfast_crypto::SigningKey;
-use holdfast_stack::orders::{CREDENTIALS_MAX, Order, Said};
+use holdfast_stack::session_requests::{CREDENTIALS_MAX, SessionReply, SessionRequest};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -52,7 +52,7 @@ pub fn read(path: &Path) -> Outcome<Vec<Vec<u8>>> {
         return Err(bad("has no credential, or too many"));
     }
     for one in &list {
-        Heard::signed(one).map_err(|error| bad(&error.to_string()))?;
+        VerifiedCredential::signed(one).map_err(|error| bad(&error.to_string()))?;
     }
     Ok(list)
 }
@@ -65,7 +65,7 @@ fn write(path: &Path, list: &[Vec<u8>]) -> Outcome {
 }
 
 fn said(bytes: &[u8]) -> Outcome<Credential> {
-    let heard = Heard::signed(bytes).map_err(|error| Failure::new(Exit::Data, error))?;
+    let heard = VerifiedCredential::signed(bytes).map_err(|error| Failure::new(Exit::Data, error))?;
     Ok(heard.credential().clone())
 }
 
@@ -214,8 +214,8 @@ fn objects(files: &[PathBuf]) -> Outcome<Meant> {
             return Err(Failure::new(Exit::Usage, format!("{}: is on another volume", file.display())));
         }
         volume = Some(session.facts.volume);
-        match session.order_about(&place, &Order::Blocks(place.inode))? {
-            Said::Blocks(found) => runs.extend(found),
+        match session.request_about(&place, &SessionRequest::Blocks(place.inode))? {
+            SessionReply::Blocks(found) => runs.extend(found),
             _ => {
                 return Err(Failure::new(
                     Exit::Protocol,
@@ -370,7 +370,7 @@ fn revoke(arguments: &CredentialRevoke, format: Format) -> Outcome {
     }
     for mount in &arguments.mounts {
         let session = Session::at(&place(mount)?.mount)?;
-        session.order(&Order::Present(vec![signed.clone()]))?;
+        session.request(&SessionRequest::Present(vec![signed.clone()]))?;
     }
     format.print(&told, |shown| shown.says.clone())
 }
@@ -382,8 +382,8 @@ fn present(arguments: &CredentialPresent, format: Format) -> Outcome {
     if total > CREDENTIAL_BYTES_MAX {
         return Err(Failure::new(Exit::Usage, "the chain is too long for one message"));
     }
-    let speaks = match session.order(&Order::Present(list))? {
-        Said::Speaks(speaks) => speaks,
+    let speaks = match session.request(&SessionRequest::Present(list))? {
+        SessionReply::Speaks(speaks) => speaks,
         _ => return Err(Failure::new(Exit::Protocol, "the mount is served by another version of holdfast")),
     };
     let user = whom::shown(&session.facts.user);

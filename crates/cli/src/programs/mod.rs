@@ -14,13 +14,13 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::keys::{self, Key};
 use crate::output::Format;
 use crate::paths::{Directories, make_shared};
-use holdfast_callers::hashes::{self, Hashed};
-use holdfast_callers::manifest::{self, Manifest};
-use holdfast_callers::rules::Who;
-use holdfast_callers::{helper, launch};
 use holdfast_crypto::{Digest, PublicKey};
 use holdfast_daemon::mounts::requests::MountRequest;
 use holdfast_fuse::mountpoint;
+use holdfast_program_identity::hashes::{self, Hashed};
+use holdfast_program_identity::manifest::{self, Manifest};
+use holdfast_program_identity::rules::Subject;
+use holdfast_program_identity::{helper, launch};
 use serde::Serialize;
 use std::fs::File;
 use std::io::Write;
@@ -90,42 +90,44 @@ pub fn hash(path: &Path) -> Outcome<Hashed> {
 ///
 /// # Errors
 /// It names nobody, or what cannot be read.
-pub fn who(text: &str) -> Outcome<(Who, Option<Hashed>, String)> {
+pub fn who(text: &str) -> Outcome<(Subject, Option<Hashed>, String)> {
     let wrong = |what: &str| {
         Failure::new(Exit::Usage, format!("'{text}' {what}"))
             .hint("name programs as prog:PATH, hash:HEX, pkg:KEYFILE/NAME or any")
     };
     if text == "any" {
-        return Ok((Who::Anybody, None, String::new()));
+        return Ok((Subject::Anybody, None, String::new()));
     }
     match text.split_once(':') {
         Some(("prog", path)) => {
             let path = Path::new(path);
             let hashed = hash(path)?;
             let real = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-            let most = holdfast_callers::rules::TEXT_BYTES_MAX / char::MAX.len_utf8();
+            let most = holdfast_program_identity::rules::TEXT_BYTES_MAX / char::MAX.len_utf8();
             let hint = real.to_string_lossy().chars().take(most).collect();
-            Ok((Who::Program(hashed.digest), Some(hashed), hint))
+            Ok((Subject::Program(hashed.digest), Some(hashed), hint))
         }
         Some(("hash", hex)) => {
             let digest = Digest::from_hex(hex).ok_or_else(|| wrong("is no hash: 64 hexadecimal digits"))?;
-            Ok((Who::Program(digest), None, String::new()))
+            Ok((Subject::Program(digest), None, String::new()))
         }
         Some(("pkg", package)) => {
             let (key, name) = package.rsplit_once('/').ok_or_else(|| wrong("names no package"))?;
             let key = keys::read_public(key)?.0;
-            Ok((Who::Package { key, name: name.to_owned() }, None, String::new()))
+            Ok((Subject::Package { key, name: name.to_owned() }, None, String::new()))
         }
         _ => Err(wrong("names nobody")),
     }
 }
 
 /// Whether an executable is the one that a text names.
-fn is_meant(who: &Who, digest: &Digest) -> bool {
+fn is_meant(who: &Subject, digest: &Digest) -> bool {
     match who {
-        Who::Program(wanted) => wanted == digest,
-        Who::Package { key, name } => manifest::lists(&manifest::places(), &PublicKey(*key), name, digest),
-        Who::Anybody => true,
+        Subject::Program(wanted) => wanted == digest,
+        Subject::Package { key, name } => {
+            manifest::lists(&manifest::directories(), &PublicKey(*key), name, digest)
+        }
+        Subject::Anybody => true,
     }
 }
 

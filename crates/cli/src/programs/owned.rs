@@ -8,7 +8,7 @@ use super::{Place, args, place};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Format;
 use holdfast_access::{Access, Acl, Principal};
-use holdfast_stack::orders::{Order, Said};
+use holdfast_stack::session_requests::{SessionReply, SessionRequest};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -23,8 +23,8 @@ struct Shown {
 }
 
 fn about(session: &Session, place: &Place) -> Outcome<(Principal, Acl, bool)> {
-    match session.order_about(place, &Order::Label(place.inode))? {
-        Said::Label { owner, acl, is_mixed } => Ok((owner, acl, is_mixed)),
+    match session.request_about(place, &SessionRequest::Label(place.inode))? {
+        SessionReply::Label { owner, acl, is_mixed } => Ok((owner, acl, is_mixed)),
         _ => Err(Failure::new(Exit::Protocol, "the mount is served by another version of holdfast")),
     }
 }
@@ -110,7 +110,7 @@ pub fn acl(session: &Session, command: &AclCommand, format: Format) -> Outcome {
 }
 
 fn change(session: &Session, place: &Place, changes: Vec<(Principal, Option<Access>)>) -> Outcome {
-    session.order_about(place, &Order::Change { file: place.inode, changes }).map(drop)
+    session.request_about(place, &SessionRequest::Change { file: place.inode, changes }).map(drop)
 }
 
 /// `holdfast volume owner`
@@ -128,14 +128,14 @@ pub fn owner(arguments: &args::Owner, format: Format) -> Outcome {
                 false => flagged(&format!("user:{}", give.to))?,
             };
             let to = on_volume(to, &session.facts.volume);
-            session.order_about(&place, &Order::Give { file: place.inode, to: to.clone() })?;
+            session.request_about(&place, &SessionRequest::Give { file: place.inode, to: to.clone() })?;
             let shown = shown(&to);
             return format.print(&shown, |to| {
                 format!("{}: is {to}'s as soon as they accept it, with what is in it", place.path.display())
             });
         }
         OwnerCommand::Accept(_) => {
-            session.order_about(&place, &Order::Take(place.inode)).map_err(|failure| {
+            session.request_about(&place, &SessionRequest::Take(place.inode)).map_err(|failure| {
                 failure.hint(
                     "its owner gives it with `holdfast volume owner give`, anew after each start of the volume",
                 )

@@ -6,7 +6,7 @@ use super::{Place, hash};
 use crate::exit::Outcome;
 use crate::output::{Format, clean};
 use holdfast_access::{Access, Acl, Conditions, Manifest, Principal};
-use holdfast_stack::orders::{Order, Said};
+use holdfast_stack::session_requests::{SessionReply, SessionRequest};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -43,8 +43,8 @@ struct Refused {
 pub fn run(session: &Session, place: &Place, who: Option<&str>, format: Format) -> Outcome {
     let mut notes = Vec::new();
     let facts = &session.facts;
-    let label = match session.order_about(place, &Order::Label(place.inode)) {
-        Ok(Said::Label { owner, acl, .. }) => Some((owner, acl)),
+    let label = match session.request_about(place, &SessionRequest::Label(place.inode)) {
+        Ok(SessionReply::Label { owner, acl, .. }) => Some((owner, acl)),
         Ok(_) => None,
         Err(failure) => {
             notes.push(failure.message);
@@ -108,12 +108,12 @@ fn judge(
             ..clean.clone()
         };
         let manifest = if hashed.interpreter.is_some() { loose } else { clean };
-        let places = holdfast_callers::manifest::places();
+        let places = holdfast_program_identity::manifest::directories();
         for (one, access) in acl.entries() {
             let is_listed = match one {
                 Principal::Package(package) if hashed.interpreter.is_none() => {
                     let name = package.name.as_str();
-                    holdfast_callers::manifest::lists(&places, &package.key, name, &hashed.digest)
+                    holdfast_program_identity::manifest::lists(&places, &package.key, name, &hashed.digest)
                 }
                 _ => false,
             };

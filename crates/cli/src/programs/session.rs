@@ -2,8 +2,8 @@
 
 use super::Place;
 use crate::exit::{Exit, Failure, Outcome};
-use holdfast_callers::exchange::{exchange, is_unheard};
-use holdfast_stack::orders::{Order, Said, SessionFacts};
+use holdfast_program_identity::exchange::{exchange, is_unheard};
+use holdfast_stack::session_requests::{SessionFacts, SessionReply, SessionRequest};
 use rustix::fs::{Mode, OFlags};
 use std::fs::File;
 use std::path::Path;
@@ -24,13 +24,13 @@ impl Session {
         let failed =
             |error: std::io::Error| Failure::new(Exit::MountPoint, format!("{}: {error}", mount.display()));
         let directory = File::open(mount).map_err(failed)?;
-        let hello = borsh::to_vec(&Order::Session).expect("a vector takes everything");
+        let hello = borsh::to_vec(&SessionRequest::Session).expect("a vector takes everything");
         let answer = match exchange(&directory, &hello) {
             Err(error) if is_unheard(&error) => return Ok(None),
             answer => answer.map_err(failed)?,
         };
-        match said(&answer)? {
-            Said::Session(facts) => Ok(Some(Session { directory, facts })),
+        match decode_reply(&answer)? {
+            SessionReply::Session(facts) => Ok(Some(Session { directory, facts })),
             _ => Err(other_version()),
         }
     }
@@ -46,24 +46,24 @@ impl Session {
         })
     }
 
-    /// Gives an order.
+    /// Sends a request to the VFS of the session.
     ///
     /// # Errors
-    /// What it answers, if it refuses.
-    pub fn order(&self, order: &Order) -> Outcome<Said> {
+    /// Why the session refuses it.
+    pub fn request(&self, request: &SessionRequest) -> Outcome<SessionReply> {
         let failed = |error: std::io::Error| Failure::new(Exit::MountPoint, error);
-        let order = borsh::to_vec(order).expect("a vector takes everything");
-        said(&exchange(&self.directory, &order).map_err(failed)?)
+        let bytes = borsh::to_vec(request).expect("a vector takes everything");
+        decode_reply(&exchange(&self.directory, &bytes).map_err(failed)?)
     }
 
-    /// Gives an order about a file, with its path before what is refused. The kernel keeps the file's number meanwhile.
+    /// Sends a request about a file, with its path before what is refused. The kernel keeps the file's number meanwhile.
     ///
     /// # Errors
-    /// As [`Session::order`].
-    pub fn order_about(&self, place: &Place, order: &Order) -> Outcome<Said> {
+    /// As [`Session::request`].
+    pub fn request_about(&self, place: &Place, request: &SessionRequest) -> Outcome<SessionReply> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let _known = rustix::fs::open(&place.path, flags, Mode::empty());
-        self.order(order).map_err(|failure| Failure {
+        self.request(request).map_err(|failure| Failure {
             message: format!("{}: {}", place.path.display(), failure.message),
             ..failure
         })
@@ -74,9 +74,9 @@ fn other_version() -> Failure {
     Failure::new(Exit::Protocol, "the mount is served by another version of holdfast")
 }
 
-fn said(bytes: &[u8]) -> Outcome<Said> {
+fn decode_reply(bytes: &[u8]) -> Outcome<SessionReply> {
     match borsh::from_slice(bytes).map_err(|_| other_version())? {
-        Said::Refused(words) => Err(Failure::new(Exit::NotAllowed, words)),
-        said => Ok(said),
+        SessionReply::Refused(words) => Err(Failure::new(Exit::NotAllowed, words)),
+        reply => Ok(reply),
     }
 }

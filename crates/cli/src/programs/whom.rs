@@ -10,9 +10,9 @@ use crate::keys;
 use holdfast_access::{
     Access, Condition, Conditions, KeyName, Name, Predicate, Principal, ProgramHash, Term,
 };
-use holdfast_callers::rules::{Rights, Rule, RuleSet, RuleText, Who, parse};
 use holdfast_crypto::Digest;
-use holdfast_stack::orders::volume_name;
+use holdfast_program_identity::rules::{Rights, Rule, RuleSet, RuleText, Subject, parse};
+use holdfast_stack::session_requests::volume_name;
 use std::path::Path;
 
 fn usage(why: impl std::fmt::Display) -> Failure {
@@ -174,9 +174,9 @@ pub fn rules_for(principal: &Principal) -> Outcome<(RuleSet, Option<KeyName>)> {
         _ => return Err(none()),
     };
     let (who, package) = match term {
-        Term::Executable(digest) => (Who::Program(digest), None),
+        Term::Executable(digest) => (Subject::Program(digest), None),
         Term::Package(package) => {
-            let who = Who::Package { key: package.key.0, name: package.name.as_str().to_owned() };
+            let who = Subject::Package { key: package.key.0, name: package.name.as_str().to_owned() };
             (who, Some(package))
         }
         _ => return Err(none()),

@@ -6,13 +6,13 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, clean};
 use crate::paths::Directories;
 use crate::time;
-use holdfast_callers::hashes::Hashes;
-use holdfast_callers::identify::identify;
-use holdfast_callers::identity::Identity;
-use holdfast_callers::manifest;
-use holdfast_callers::rules::{Rights, Rule, RuleSet};
-use holdfast_callers::starts::{self, Starts};
 use holdfast_daemon::mounts::requests::ShowRules;
+use holdfast_program_identity::hashes::Hashes;
+use holdfast_program_identity::identify::identify;
+use holdfast_program_identity::identity::Identity;
+use holdfast_program_identity::manifest;
+use holdfast_program_identity::rules::{Rights, Rule, RuleSet};
+use holdfast_program_identity::starts::{self, CleanStarts};
 use rustix::process::geteuid;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -89,7 +89,7 @@ fn identity(named: &str) -> Outcome<Identity> {
                 .hint("name the program by its path instead"));
         }
         let nobody = None::<std::os::fd::OwnedFd>;
-        let found = identify(process, nobody, &Hashes::default(), &Starts::default())
+        let found = identify(process, nobody, &Hashes::default(), &CleanStarts::default())
             .map_err(|why| Failure::new(Exit::NoInput, format!("process {process}: {why}")))?;
         // The helper knows; from here it is seen that it runs a file that its user cannot read.
         let is_shut = starts::is_shut(process).unwrap_or(false);
@@ -103,7 +103,7 @@ fn identity(named: &str) -> Outcome<Identity> {
 }
 
 fn judge(identity: &Identity, rules: &RuleSet, helper_missing: Option<&str>) -> Judged {
-    let places = manifest::places();
+    let places = manifest::directories();
     let decide = |wanted| {
         rules.decide(identity, wanted, &|key, name, digest| manifest::lists(&places, key, name, digest))
     };

@@ -5,7 +5,7 @@ use super::{now_s, words};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, clean};
 use holdfast_crypto::keyfile;
-use holdfast_release::accept::{Stale, accept};
+use holdfast_release::accept::{ExpiredPolicy, accept};
 use holdfast_release::draft::Draft;
 use holdfast_release::form::{self, Kind};
 use holdfast_release::keys::{KeyChain, KeySet, KeysError, SignedKeySet};
@@ -199,7 +199,7 @@ fn of_draft(draft: Draft) -> Outcome<Shown> {
         reason: clean(&statement.value.reason),
         successor: statement.value.successor.map(|id| id.to_string()),
     });
-    shown.refuse(match parts.iter().all(holdfast_release::draft::Part::is_signed) {
+    shown.refuse(match parts.iter().all(holdfast_release::draft::DraftPart::is_signed) {
         true => "it is signed by enough people, but still a draft; `holdfast release sign DRAFT --to PATH` puts it \
                  in its place"
             .to_owned(),
@@ -257,7 +257,7 @@ impl Shown {
             Some(chain) => {
                 let validity = authenticate(chain, file).map(|authentic| authentic.validity());
                 record.valid_until_s = validity.ok().map(|validity| validity.until_s);
-                match accept(chain, file, None, now_s(), Stale::Refuse) {
+                match accept(chain, file, None, now_s(), ExpiredPolicy::Refuse) {
                     Ok(accepted) => self.warnings.extend(accepted.warnings.iter().map(ToString::to_string)),
                     Err(refusal) => self.refuse(refusal.to_string()),
                 }

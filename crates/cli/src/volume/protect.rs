@@ -310,7 +310,7 @@ fn must_be_unfinished(
     place: &VolumeFolder,
     log: &Medium,
     secret: &Secret,
-) -> Outcome<holdfast_volume::Look> {
+) -> Outcome<holdfast_volume::LogSummary> {
     let known = anchor::read(&place.anchor)?;
     let look = Volume::look(log.device.clone(), &secret.of(&place.volume), known.as_ref())?;
     let is_registered = place.record().is_some_and(|about| !about.protected);

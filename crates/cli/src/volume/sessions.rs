@@ -6,9 +6,9 @@ use crate::keys;
 use crate::programs::credential;
 use crate::programs::whom;
 use holdfast_access::{Access, Acl, Name, Principal};
-use holdfast_callers::door::{Door, Settings};
-use holdfast_callers::manifest;
 use holdfast_fuse::{Options, open_session};
+use holdfast_program_identity::guard::{Guard, Settings};
+use holdfast_program_identity::manifest;
 use holdfast_stack::{PEOPLE_MAX, People, ProgramGate, Session};
 use std::path::{Path, PathBuf};
 
@@ -109,13 +109,13 @@ pub fn open(
     }
     let (directory, fuse) = open_session(directory, &options)?;
     let gate = rules.map(|(rules, package)| {
-        let door = Door::new(Settings {
-            socket: arguments.callers.clone().unwrap_or_else(|| holdfast_callers::SOCKET.into()),
+        let guard = Guard::new(Settings {
+            socket: arguments.callers.clone().unwrap_or_else(|| holdfast_program_identity::SOCKET.into()),
             helper_uid: 0,
             mountpoint: directory.clone(),
-            manifests: manifest::places(),
+            manifests: manifest::directories(),
         });
-        ProgramGate::new(door, rules.encode(), package)
+        ProgramGate::new(guard, rules.encode(), package)
     });
     let (disk, partition) = on;
     Ok((directory.clone(), Session { disk, partition, user, acl, fuse, uid, gid, credentials, gate }))

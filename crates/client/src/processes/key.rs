@@ -8,8 +8,8 @@ use super::words::{
 };
 use crate::remote::Remote;
 use holdfast_components::{
-    Asker, Bounds, ChannelPlan, ComponentError, ComponentPlan, Door, End, Patience, Plan, Profile, Program,
-    Restart, Supervisor,
+    Asker, Bounds, ChannelPlan, ComponentError, ComponentPlan, End, Patience, Permission, Plan, Profile,
+    Program, Restart, Supervisor,
 };
 use holdfast_content::Restore;
 use holdfast_crypto::{Ask, Digest, KeyHolder, NotSigned, PublicKey, Signature, SigningKey, keyfile};
@@ -342,7 +342,7 @@ fn strange() -> NotSigned {
 
 fn plan(public: &PublicKey) -> Plan {
     let files_and_more = Bounds { files_max: 2, ..Bounds::default() };
-    let mut signer = ComponentPlan::new(SIGNER, Profile::with_doors(&[Door::Sync]));
+    let mut signer = ComponentPlan::new(SIGNER, Profile::with_permissions(&[Permission::Sync]));
     signer.profile.memory_bytes_max = 128 << 20;
     signer.profile.mapped_bytes_max = 0;
     signer.profile.files_max = 32;
@@ -353,8 +353,8 @@ fn plan(public: &PublicKey) -> Plan {
         "in plain form, handshakes of TLS only: a client's, and a server's where clients meet".to_owned(),
     ];
     // The one of networks for the options and addresses of streams; it is handed nothing that listens.
-    let doors = [Door::Threads, Door::Reactor, Door::Network, Door::Datagrams];
-    let mut network = ComponentPlan::new(NETWORK, Profile::with_doors(&doors));
+    let permissions = [Permission::Threads, Permission::Reactor, Permission::Network, Permission::Datagrams];
+    let mut network = ComponentPlan::new(NETWORK, Profile::with_permissions(&permissions));
     // Requests and answers under way, up to 64 MiB each, on their way in and out.
     network.profile.memory_bytes_max = 1 << 30;
     network.profile.mapped_bytes_max = 1 << 30;

@@ -10,7 +10,7 @@
 use super::frames::{self, HEADER_BYTES, Header};
 use super::meetings;
 use super::words::{GivenSocket, HANDSHAKE, Open, SOCKETS, Standing, ToNetwork, WantedSocket};
-use holdfast_components::{Answer, Asker, ComponentError, Context, Patience, Refusal, Request};
+use holdfast_components::{Asker, ComponentError, Context, Patience, Refusal, Reply, Request};
 use holdfast_crypto::{KeyHolder, NotSigned, PublicKey, Signature, encode};
 use holdfast_protocol::message::Welcome;
 use holdfast_rpc::{
@@ -58,13 +58,13 @@ pub(super) fn main(context: Context) -> ExitCode {
 type Handshakes = Arc<Asker<Vec<u8>, Result<Signature, NotSigned>>>;
 type SocketSource = Arc<Asker<WantedSocket, GivenSocket>>;
 
-fn obey(request: Request, handshakes: &Handshakes, sockets: &SocketSource) -> Answer {
+fn obey(request: Request, handshakes: &Handshakes, sockets: &SocketSource) -> Reply {
     let order: ToNetwork = match request.question() {
         Ok(order) => order,
-        Err(refusal) => return Answer::refuse(refusal),
+        Err(refusal) => return Reply::refuse(refusal),
     };
     let mut files = request.files.into_iter();
-    let Some(stream) = files.next() else { return Answer::refuse(Refusal::Malformed) };
+    let Some(stream) = files.next() else { return Reply::refuse(Refusal::Malformed) };
     match (order, files.next()) {
         (ToNetwork::Open(order), lent) => open(order, stream, lent, handshakes, sockets),
         (ToNetwork::Meet(order), Some(socket)) => {
@@ -74,14 +74,14 @@ fn obey(request: Request, handshakes: &Handshakes, sockets: &SocketSource) -> An
         (ToNetwork::HearBeacons { file_system }, Some(socket)) => {
             done(meetings::hear_beacons(file_system, stream, socket))
         }
-        _ => Answer::refuse(Refusal::Malformed),
+        _ => Reply::refuse(Refusal::Malformed),
     }
 }
 
-fn done(outcome: io::Result<()>) -> Answer {
+fn done(outcome: io::Result<()>) -> Reply {
     match outcome {
-        Ok(()) => Answer::of(&()),
-        Err(error) => Answer::refuse(Refusal::Failed(error.to_string())),
+        Ok(()) => Reply::of(&()),
+        Err(error) => Reply::refuse(Refusal::Failed(error.to_string())),
     }
 }
 
@@ -91,8 +91,8 @@ fn open(
     lent: Option<OwnedFd>,
     handshakes: &Handshakes,
     sockets: &SocketSource,
-) -> Answer {
-    let failed = |why: &dyn fmt::Display| Answer::refuse(Refusal::Failed(why.to_string()));
+) -> Reply {
+    let failed = |why: &dyn fmt::Display| Reply::refuse(Refusal::Failed(why.to_string()));
     static LENT: Once = Once::new();
     LENT.call_once(|| ask_over(lent));
     let (places, addresses): (Vec<u16>, Vec<ServerAddress>) =
@@ -120,7 +120,7 @@ fn open(
             tracing::debug!(%error, "a stream ended");
         }
     });
-    Answer::of(&())
+    Reply::of(&())
 }
 
 type Outgoing = (u8, u64, Vec<u8>);

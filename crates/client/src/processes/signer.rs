@@ -11,7 +11,7 @@ use super::keep::Keep;
 use super::words::{
     AGENT, FromSigner, HANDSHAKE, HANDSHAKE_BYTES_MAX, KeyPlace, SIGN, Thing, ToSigner, WHOLE_BYTES_MAX,
 };
-use holdfast_components::{Answer, Asker, Context, Patience, Refusal, Request};
+use holdfast_components::{Asker, Context, Patience, Refusal, Reply, Request};
 use holdfast_content::Restore;
 use holdfast_crypto::{Ask, Digest, KeyHolder, NotSigned, PublicKey, Signature, SigningKey, agent, decode};
 use holdfast_protocol::mandate::{Mandate, is_tls_handshake, is_tls_server_handshake};
@@ -57,17 +57,17 @@ struct State {
 }
 
 impl State {
-    fn answer(&mut self, request: Request) -> Answer {
+    fn answer(&mut self, request: Request) -> Reply {
         match request.port {
             SIGN => match request.question::<ToSigner>() {
-                Ok(question) => Answer::of(&self.main_asks(question, request.files)),
-                Err(refusal) => Answer::refuse(refusal),
+                Ok(question) => Reply::of(&self.main_asks(question, request.files)),
+                Err(refusal) => Reply::refuse(refusal),
             },
             HANDSHAKE => match request.question::<Vec<u8>>() {
-                Ok(message) => Answer::of(&self.network_asks(&message)),
-                Err(refusal) => Answer::refuse(refusal),
+                Ok(message) => Reply::of(&self.network_asks(&message)),
+                Err(refusal) => Reply::refuse(refusal),
             },
-            _ => Answer::refuse(Refusal::NotPermitted),
+            _ => Reply::refuse(Refusal::NotPermitted),
         }
     }
 

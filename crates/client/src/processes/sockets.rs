@@ -3,7 +3,7 @@
 
 use super::agent::connect_to_agent;
 use super::words::{AGENT, GivenSocket, SOCKETS, WantedSocket};
-use holdfast_components::{Answer, Ports, Refusal, Request};
+use holdfast_components::{Ports, Refusal, Reply, Request};
 use holdfast_rpc::{OwnSockets, ServerAddress, Sockets, Transport, prepare};
 use parking_lot::Mutex;
 use std::io;
@@ -51,9 +51,9 @@ pub(super) fn serve(
         AGENT => to_agent(agent.as_deref()),
         SOCKETS => match request.question::<WantedSocket>() {
             Ok(wanted) => socket(&servers, &wanted),
-            Err(refusal) => Answer::refuse(refusal),
+            Err(refusal) => Reply::refuse(refusal),
         },
-        _ => Answer::refuse(Refusal::NotPermitted),
+        _ => Reply::refuse(Refusal::NotPermitted),
     };
     std::thread::Builder::new()
         .name("holdfast-sockets".to_owned())
@@ -61,20 +61,20 @@ pub(super) fn serve(
         .map(drop)
 }
 
-fn to_agent(agent: Option<&std::path::Path>) -> Answer {
+fn to_agent(agent: Option<&std::path::Path>) -> Reply {
     let connected = match agent {
         Some(socket) => connect_to_agent(socket).map_err(|error| error.to_string()),
         None => Err("no agent keeps this key".to_owned()),
     };
     match connected {
         Ok(connection) => {
-            Answer { files: vec![OwnedFd::from(connection)], ..Answer::of(&Ok::<(), String>(())) }
+            Reply { files: vec![OwnedFd::from(connection)], ..Reply::of(&Ok::<(), String>(())) }
         }
-        Err(why) => Answer::of(&Err::<(), String>(why)),
+        Err(why) => Reply::of(&Err::<(), String>(why)),
     }
 }
 
-fn socket(servers: &Mutex<Servers>, wanted: &WantedSocket) -> Answer {
+fn socket(servers: &Mutex<Servers>, wanted: &WantedSocket) -> Reply {
     let server =
         |place: &u16| servers.lock().known.get(usize::from(*place)).cloned().ok_or(io::ErrorKind::NotFound);
     let made = match wanted {
@@ -89,8 +89,8 @@ fn socket(servers: &Mutex<Servers>, wanted: &WantedSocket) -> Answer {
         }
     };
     match made {
-        Ok((given, file)) => Answer { files: file.into_iter().collect(), ..Answer::of(&given) },
-        Err(error) => Answer::of(&GivenSocket::None(error.to_string())),
+        Ok((given, file)) => Reply { files: file.into_iter().collect(), ..Reply::of(&given) },
+        Err(error) => Reply::of(&GivenSocket::None(error.to_string())),
     }
 }
 

@@ -28,18 +28,18 @@ impl Ticket {
     }
 }
 
-/// An answer.
+/// A reply, as it was received.
 #[derive(Debug)]
-pub struct Reply<A> {
-    /// On whose behalf it was given.
+pub struct ReceivedReply<A> {
+    /// The principal on whose behalf the reply was given.
     pub alias: Alias,
-    /// What it says.
+    /// The content of the reply.
     pub body: A,
-    /// What came with it. Untrusted.
+    /// Files that came with the reply. Untrusted.
     pub files: Vec<OwnedFd>,
 }
 
-/// What came back, before it is decoded.
+/// A reply before it is decoded.
 pub(crate) type Raw = Result<(Alias, Vec<u8>, Vec<OwnedFd>)>;
 
 enum Waiting {
@@ -61,7 +61,7 @@ struct Inner {
 pub struct Asker<Q, A> {
     port: String,
     ports: Arc<Ports>,
-    /// In one process with who answers: asking is calling ([`crate::Merged`]).
+    /// Set if the serving component is in the same process: then a request is a call ([`crate::Merged`]).
     call: Option<Arc<Call>>,
     inner: Mutex<Inner>,
     changed: Condvar,
@@ -182,7 +182,7 @@ impl<Q: BorshSerialize, A: BorshDeserialize> Asker<Q, A> {
     ///
     /// # Errors
     /// It was refused; it is unknown whether it was carried out; nothing came in time; the other end broke the rules.
-    pub fn finish(&self, ticket: Ticket, patience: Patience) -> Result<Reply<A>> {
+    pub fn finish(&self, ticket: Ticket, patience: Patience) -> Result<ReceivedReply<A>> {
         let mut inner = self.inner.lock();
         let mut tried = false;
         let (alias, body, files) = loop {
@@ -191,7 +191,7 @@ impl<Q: BorshSerialize, A: BorshDeserialize> Asker<Q, A> {
                 Some(Waiting::Open(generation))
                     if *generation < inner.generation || inner.channel.is_none() =>
                 {
-                    // Its channel was lost between sending and waiting.
+                    // The channel was lost between sending and waiting.
                     inner.waiting.remove(&ticket.0);
                     return Err(self.unknown(ticket.0));
                 }
@@ -226,7 +226,7 @@ impl<Q: BorshSerialize, A: BorshDeserialize> Asker<Q, A> {
                     let received = self.receive(&channel, &mut buffer, patience);
                     inner = self.inner.lock();
                     inner.buffer = Some(buffer);
-                    let outcome = self.put_down(&mut inner, &channel, received);
+                    let outcome = self.store_reply(&mut inner, &channel, received);
                     self.changed.notify_all();
                     outcome?;
                 }
@@ -236,7 +236,7 @@ impl<Q: BorshSerialize, A: BorshDeserialize> Asker<Q, A> {
             port: self.port.clone(),
             offence: "an answer that does not follow the protocol",
         })?;
-        Ok(Reply { alias, body, files })
+        Ok(ReceivedReply { alias, body, files })
     }
 
     /// How many requests wait for their answers.
@@ -266,7 +266,7 @@ impl<Q: BorshSerialize, A: BorshDeserialize> Asker<Q, A> {
         Ok((packet.number, answer))
     }
 
-    fn put_down(
+    fn store_reply(
         &self,
         inner: &mut Inner,
         channel: &Arc<Channel>,
@@ -284,7 +284,7 @@ impl<Q: BorshSerialize, A: BorshDeserialize> Asker<Q, A> {
                 self.lose(inner, channel);
                 Ok(())
             }
-            // One bad packet costs its sender a packet. Whoever waits goes on waiting.
+            // A bad packet is dropped. Threads that wait go on waiting.
             Err(ComponentError::PeerMisbehaved { port, offence }) => {
                 tracing::debug!(port, offence, "a packet was dropped");
                 Ok(())
@@ -321,7 +321,7 @@ impl<Q: BorshSerialize, A: BorshDeserialize> Asker<Q, A> {
         let (newer, channel) = self.ports.channel_after(&self.port, generation, patience)?;
         let mut inner = self.inner.lock();
         if newer > inner.generation {
-            // One buffer, ever: who has it receives for all.
+            // There is one buffer: the thread that has it receives for all.
             if inner.generation == 0 {
                 inner.buffer = Some(channel.buffer());
             }

@@ -18,9 +18,9 @@ mod serve;
 mod tests;
 
 pub(crate) use ask::Raw;
-pub use ask::{Asker, Reply, Ticket};
+pub use ask::{Asker, ReceivedReply, Ticket};
 pub use packet::{FILES_MAX, Patience};
-pub use serve::{Answer, Ended, Request};
+pub use serve::{Ended, Reply, Request};
 
 use crate::alias::{Alias, AliasView};
 use crate::error::{ComponentError, During, Result};

@@ -33,11 +33,11 @@ pub(crate) enum PacketError {
     Gone,
     /// The deadline passed.
     Late,
-    /// It is larger than the socket or the buffer takes.
+    /// The packet is larger than the socket or the buffer takes.
     Large,
-    /// It came with more files than agreed.
+    /// The packet came with more files than the bounds allow.
     Files,
-    /// Anything else.
+    /// Another error of the system.
     System(io::Error),
 }
 
@@ -62,24 +62,24 @@ pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok((a, b))
 }
 
-/// How long one may wait.
+/// How long to wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Patience {
-    /// Not at all.
+    /// Do not wait.
     Never,
-    /// Until a moment.
+    /// Wait until this moment.
     Until(Instant),
-    /// For ever.
+    /// Wait without end.
     Forever,
 }
 
 impl Patience {
-    /// From now on for some time.
+    /// Wait for this time from now on.
     pub fn of(time: Duration) -> Patience {
         Instant::now().checked_add(time).map_or(Patience::Forever, Patience::Until)
     }
 
-    /// What is left of it; `None` for ever.
+    /// The time that is left; `None`: without end.
     pub(crate) fn left(self) -> Option<Duration> {
         match self {
             Patience::Never => Some(Duration::ZERO),
@@ -113,7 +113,7 @@ pub(crate) fn wait(fds: &mut [PollFd], time: Option<Duration>) -> Result<bool, P
     }
 }
 
-/// The same by one who expects something soon: looks for a while before it sleeps.
+/// Waits as [`wait`] does, but polls for a while before it sleeps, for a caller who expects something soon.
 pub(crate) fn wait_watchfully(fds: &mut [PollFd], time: Option<Duration>) -> Result<bool, PacketError> {
     let began = Instant::now();
     while began.elapsed() < WATCH {

@@ -24,15 +24,15 @@ const TURN: Duration = Duration::from_millis(200);
 
 /// A request, from whom it is proven to be.
 pub struct Request<'a> {
-    /// The port it came over.
+    /// The port over which it came.
     pub port: &'a str,
-    /// Who asks: resolved in the sender's page at the moment of receipt.
+    /// The caller, resolved in the sender's page at the moment of receipt.
     pub alias: Alias,
-    /// Its number: the same when it is asked again.
+    /// The number of the request: the same when the caller repeats it.
     pub number: u64,
-    /// Untrusted.
+    /// The encoded request. Untrusted.
     pub body: &'a [u8],
-    /// What came with it. Untrusted: a file of the sender's choice.
+    /// Files that came with it. Untrusted: each may be any file of the sender's choice.
     pub files: Vec<OwnedFd>,
 }
 
@@ -46,43 +46,43 @@ impl Request<'_> {
     }
 }
 
-/// The answer to a request.
+/// The reply to a request.
 #[derive(Debug)]
-pub struct Answer {
+pub struct Reply {
     /// The alias it is given under.
     pub alias: u16,
-    /// What it says.
+    /// The encoded reply, or why the request is refused.
     pub outcome: std::result::Result<Vec<u8>, Refusal>,
-    /// What goes with it.
+    /// Files that are sent with the reply.
     pub files: Vec<OwnedFd>,
 }
 
-impl Answer {
+impl Reply {
     /// A plain answer, under the answering process's own name.
-    pub fn of<A: BorshSerialize>(answer: &A) -> Answer {
+    pub fn of<A: BorshSerialize>(answer: &A) -> Reply {
         let body = borsh::to_vec(answer).expect("a vector takes everything");
-        Answer { alias: 0, outcome: Ok(body), files: Vec::new() }
+        Reply { alias: 0, outcome: Ok(body), files: Vec::new() }
     }
 
-    /// A refusal.
-    pub fn refuse(refusal: Refusal) -> Answer {
-        Answer { alias: 0, outcome: Err(refusal), files: Vec::new() }
+    /// A reply that refuses the request.
+    pub fn refuse(refusal: Refusal) -> Reply {
+        Reply { alias: 0, outcome: Err(refusal), files: Vec::new() }
     }
 }
 
-impl<A: BorshSerialize> From<std::result::Result<A, Refusal>> for Answer {
-    fn from(outcome: std::result::Result<A, Refusal>) -> Answer {
+impl<A: BorshSerialize> From<std::result::Result<A, Refusal>> for Reply {
+    fn from(outcome: std::result::Result<A, Refusal>) -> Reply {
         match outcome {
-            Ok(answer) => Answer::of(&answer),
-            Err(refusal) => Answer::refuse(refusal),
+            Ok(answer) => Reply::of(&answer),
+            Err(refusal) => Reply::refuse(refusal),
         }
     }
 }
 
-/// Why a loop ended.
+/// Why a loop that serves requests ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ended {
-    /// The supervisor asked for it.
+    /// The supervisor stopped the component.
     Stopped,
     /// The supervisor is gone.
     Orphaned,
@@ -94,7 +94,7 @@ struct Line {
     generation: u64,
     channel: Arc<Channel>,
     /// Answers that did not fit yet; while there are any, nothing is read.
-    unsent: Mutex<VecDeque<(u64, Answer)>>,
+    unsent: Mutex<VecDeque<(u64, Reply)>>,
     gone: AtomicBool,
 }
 
@@ -103,19 +103,19 @@ impl Ports {
     ///
     /// # Errors
     /// The system fails; never something a peer does.
-    pub fn serve(&self, mut answer: impl FnMut(Request) -> Answer) -> Result<Ended> {
+    pub fn serve(&self, mut answer: impl FnMut(Request) -> Reply) -> Result<Ended> {
         let lines = Mutex::new((0, Vec::new()));
         self.turns(&lines, &mut answer)
     }
 
-    /// Answers requests with several threads. A process with [`crate::Door::Threads`] may.
+    /// Answers requests with several threads. A process with [`crate::Permission::Threads`] may.
     ///
     /// # Errors
     /// The system fails; never something a peer does.
     pub fn serve_with_threads(
         &self,
         threads: usize,
-        answer: impl Fn(Request) -> Answer + Sync,
+        answer: impl Fn(Request) -> Reply + Sync,
     ) -> Result<Ended> {
         let lines = Mutex::new((0, Vec::new()));
         std::thread::scope(|scope| {
@@ -138,10 +138,10 @@ impl Ports {
     fn turns(
         &self,
         shared: &Mutex<(u64, Vec<Arc<Line>>)>,
-        answer: &mut dyn FnMut(Request) -> Answer,
+        answer: &mut dyn FnMut(Request) -> Reply,
     ) -> Result<Ended> {
         let mut buffer = Vec::new();
-        // Who was just asked something is likely to be asked something else.
+        // After a request another is likely to follow soon.
         let mut is_asked = false;
         loop {
             if self.is_stopping() {
@@ -208,14 +208,14 @@ impl Ports {
 
 impl Line {
     /// Sends what waits, or takes one packet.
-    fn turn(&self, buffer: &mut Vec<u8>, answer: &mut dyn FnMut(Request) -> Answer) {
+    fn turn(&self, buffer: &mut Vec<u8>, answer: &mut dyn FnMut(Request) -> Reply) {
         let result = match self.drain() {
             Ok(true) => self.take_one(buffer, answer),
             Ok(false) => Ok(()),
             Err(error) => Err(error),
         };
         match result {
-            // Another thread took it.
+            // Another thread took the packet.
             Ok(()) | Err(ComponentError::TimedOut(_)) => {}
             Err(ComponentError::PeerMisbehaved { port, offence }) => {
                 tracing::debug!(port, offence, "a packet was dropped");
@@ -224,7 +224,7 @@ impl Line {
         }
     }
 
-    fn take_one(&self, buffer: &mut Vec<u8>, answer: &mut dyn FnMut(Request) -> Answer) -> Result<()> {
+    fn take_one(&self, buffer: &mut Vec<u8>, answer: &mut dyn FnMut(Request) -> Reply) -> Result<()> {
         let bytes = self.channel.buffer_bytes();
         if buffer.len() < bytes {
             buffer.resize(bytes, 0);
@@ -238,7 +238,7 @@ impl Line {
             });
         }
         let given = match alias {
-            None => Answer::refuse(Refusal::AliasInvalid),
+            None => Reply::refuse(Refusal::AliasInvalid),
             Some(alias) => answer(Request { port: &self.port, alias, number, body, files }),
         };
         let mut unsent = self.unsent.lock();
@@ -251,7 +251,7 @@ impl Line {
         self.send_all(&mut self.unsent.lock())
     }
 
-    fn send_all(&self, unsent: &mut VecDeque<(u64, Answer)>) -> Result<bool> {
+    fn send_all(&self, unsent: &mut VecDeque<(u64, Reply)>) -> Result<bool> {
         while let Some((number, answer)) = unsent.front() {
             let files = super::packet::borrowed(&answer.files);
             let refusal;
@@ -271,7 +271,7 @@ impl Line {
                     // Our own answer is too large for this channel: whoever asked learns that it failed.
                     let words = "the answer is larger than the channel carries".to_owned();
                     let number = *number;
-                    unsent[0] = (number, Answer::refuse(Refusal::Failed(words)));
+                    unsent[0] = (number, Reply::refuse(Refusal::Failed(words)));
                 }
                 Err(error) => return Err(error),
             }

@@ -2,7 +2,7 @@
 //!
 //! The filter of system calls is not tried here: trying it is dying. `crate::probe` does that, in processes of its own.
 
-use super::{Door, Profile, Wall};
+use super::{Permission, Profile, Wall};
 use crate::error::{ComponentError, During, Result};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
@@ -43,7 +43,7 @@ pub(crate) fn holds(profile: &Profile, lacking: &[Wall]) -> Result<()> {
             return leak("it can make files");
         }
     }
-    if contained && !profile.has(Door::Connect) {
+    if contained && !profile.has(Permission::Connect) {
         let nowhere = std::net::SocketAddr::from(([192, 0, 2, 1], 9));
         match socket(AddressFamily::INET, SocketType::DGRAM, None) {
             Ok(outward) if rustix::net::connect(&outward, &nowhere) != Err(Errno::NETUNREACH) => {

@@ -6,7 +6,7 @@
 //! a look whether all that holds; the filter of system calls.
 
 use super::filter::{filter, threads_filter};
-use super::{Door, Orders, Profile, Wall, check};
+use super::{Orders, Permission, Profile, Wall, check};
 use crate::error::{ComponentError, During, Result};
 use crate::kernel;
 use landlock::{
@@ -30,7 +30,7 @@ use std::os::fd::OwnedFd;
 
 /// The newest Landlock that this code was tested with.
 const LANDLOCK_KNOWN: ABI = ABI::V7;
-/// From which Landlock on there are its walls. (What the others added opens doors, or forbids nothing that is not
+/// From which Landlock on there are its walls. (What the others added opens permissions, or forbids nothing that is not
 /// forbidden with the opening of files.)
 const LANDLOCK_SINCE: [(Wall, ABI); 4] = [
     (Wall::Landlock, ABI::V1),
@@ -94,13 +94,13 @@ fn empty_root() -> rustix::io::Result<()> {
 }
 
 fn limit(profile: &Profile) -> rustix::io::Result<()> {
-    let threads = if profile.has(Door::Threads) { profile.threads_max } else { 1 };
+    let threads = if profile.has(Permission::Threads) { profile.threads_max } else { 1 };
     // Code, read-only data, stacks' guards and the like take addresses beside memory and regions.
     let overhead = 1 << 30;
     let addresses =
         profile.memory_bytes_max.saturating_add(profile.mapped_bytes_max).saturating_add(overhead);
     // A device may be a file; what it may write of that is for the device's size to say.
-    let region = if profile.has(Door::Device) { u64::MAX } else { profile.region_bytes_max };
+    let region = if profile.has(Permission::Device) { u64::MAX } else { profile.region_bytes_max };
     for (resource, most) in [
         (Resource::Data, profile.memory_bytes_max),
         (Resource::As, addresses),
@@ -148,7 +148,7 @@ fn drop_capabilities() -> rustix::io::Result<()> {
 /// Landlock with all rights handled that the kernel's has, and none granted. Returns which of its walls are lacking.
 fn landlock(profile: &Profile) -> Result<Vec<Wall>> {
     let restricted = || -> std::result::Result<RestrictionStatus, RulesetError> {
-        let net = match profile.has(Door::Connect) {
+        let net = match profile.has(Permission::Connect) {
             true => AccessNet::BindTcp.into(),
             false => AccessNet::from_all(LANDLOCK_KNOWN),
         };
@@ -169,7 +169,7 @@ fn landlock(profile: &Profile) -> Result<Vec<Wall>> {
         Err(error) => (ABI::Unsupported, Some(error.to_string())),
     };
     let lacking = match version {
-        // What the others would forbid is said with it.
+        // The exceptions are given with it.
         ABI::Unsupported => vec![Wall::Landlock],
         _ => LANDLOCK_SINCE.iter().filter(|(_, since)| version < *since).map(|(wall, _)| *wall).collect(),
     };

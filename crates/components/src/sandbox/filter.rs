@@ -1,15 +1,15 @@
 //! Which system calls a component may make, and with which arguments: a list of what is allowed, compiled to the
 //! kernel's filter.
 //!
-//! What is not listed is not carried out. The kernel holds the calling thread at the door and tells the supervisor
+//! What is not listed is not carried out. The kernel holds the calling thread at the permission and tells the supervisor
 //! which call it was (`SECCOMP_RET_USER_NOTIF`); the supervisor never lets it through: it kills the process and says
 //! why. Were it to die in that moment, the call fails, and the component dies with it. So a violation is never silent,
 //! which a plain kill would be about the one thing worth knowing. Calls of another architecture kill at once.
 //!
-//! Never allowed, with any door: executable memory, programs, processes, files by name, new descriptors of the kernel's
+//! Never allowed, with any permission: executable memory, programs, processes, files by name, new descriptors of the kernel's
 //! other machinery, mounts, namespaces, tracing, keys, BPF, io_uring.
 
-use super::{Door, Profile};
+use super::{Permission, Profile};
 use crate::error::{ComponentError, Result};
 use libc::*;
 use seccompiler::{
@@ -18,7 +18,7 @@ use seccompiler::{
 };
 use std::collections::BTreeMap;
 
-/// What `SECCOMP_RET_TRAP` is replaced by: the compiler does not know of listeners.
+/// The action that replaces `SECCOMP_RET_TRAP`: the compiler does not know of listeners.
 const NOTIFY: u32 = libc::SECCOMP_RET_USER_NOTIF;
 const TRAP: u32 = libc::SECCOMP_RET_TRAP;
 /// `BPF_RET | BPF_K`.
@@ -40,19 +40,19 @@ const THREAD_FLAGS: u64 = (CLONE_VM
     | CLONE_CHILD_CLEARTID) as u64;
 
 /// One allowed way to make a call: conditions that must all hold. The mask picks the bits of the argument.
-struct When {
+struct ArgumentCondition {
     argument: u8,
     mask: u64,
     equals: u64,
 }
 
-const fn when(argument: u8, mask: u64, equals: u64) -> When {
-    When { argument, mask, equals }
+const fn condition(argument: u8, mask: u64, equals: u64) -> ArgumentCondition {
+    ArgumentCondition { argument, mask, equals }
 }
 
 /// An option of a socket.
-fn option(level: c_int, name: c_int) -> Vec<When> {
-    vec![when(1, LOW, level as u64), when(2, LOW, name as u64)]
+fn option(level: c_int, name: c_int) -> Vec<ArgumentCondition> {
+    vec![condition(1, LOW, level as u64), condition(2, LOW, name as u64)]
 }
 
 const ALL: u64 = u64::MAX;
@@ -61,11 +61,11 @@ const LOW: u64 = u32::MAX as u64;
 struct Call {
     name: &'static str,
     number: c_long,
-    /// Empty: with any arguments.
-    ways: Vec<Vec<When>>,
+    /// Alternative conditions on the arguments; empty: any arguments.
+    ways: Vec<Vec<ArgumentCondition>>,
 }
 
-/// With any arguments, for everybody.
+/// Calls that every component may make, with any arguments.
 const BASE: &[(&str, c_long)] = &[
     ("read", SYS_read),
     ("write", SYS_write),
@@ -144,59 +144,59 @@ fn list(profile: &Profile, pid: u32) -> Vec<Call> {
         calls.extend(list.iter().map(|&(name, number)| Call { name, number, ways: Vec::new() }));
     };
     plain(BASE);
-    for (door, list) in [
-        (Door::Threads, THREADS),
-        (Door::Device, DEVICE),
-        (Door::Network, NETWORK),
-        (Door::Connect, CONNECT),
-        (Door::Reactor, REACTOR),
-        (Door::Sync, SYNC),
-        (Door::Datagrams, DATAGRAMS),
+    for (permission, list) in [
+        (Permission::Threads, THREADS),
+        (Permission::Device, DEVICE),
+        (Permission::Network, NETWORK),
+        (Permission::Connect, CONNECT),
+        (Permission::Reactor, REACTOR),
+        (Permission::Sync, SYNC),
+        (Permission::Datagrams, DATAGRAMS),
     ] {
-        if profile.has(door) {
+        if profile.has(permission) {
             plain(list);
         }
     }
-    let mut some = |name, number, ways: Vec<Vec<When>>| calls.push(Call { name, number, ways });
-    let no_exec = || when(2, PROT_EXEC as u64, 0);
+    let mut some = |name, number, ways: Vec<Vec<ArgumentCondition>>| calls.push(Call { name, number, ways });
+    let no_exec = || condition(2, PROT_EXEC as u64, 0);
     // Private memory, or a shared view of a file; shared memory without a file would escape the bound on memory. Droppable
     // memory is private: glibc 2.41 and newer keep the state of getrandom there.
     some(
         "mmap (not executable; shared only of a file)",
         SYS_mmap,
         vec![
-            vec![no_exec(), when(3, MAP_TYPE as u64, MAP_PRIVATE as u64)],
+            vec![no_exec(), condition(3, MAP_TYPE as u64, MAP_PRIVATE as u64)],
             vec![
                 no_exec(),
-                when(3, (MAP_TYPE | MAP_ANONYMOUS) as u64, (MAP_DROPPABLE | MAP_ANONYMOUS) as u64),
+                condition(3, (MAP_TYPE | MAP_ANONYMOUS) as u64, (MAP_DROPPABLE | MAP_ANONYMOUS) as u64),
             ],
-            vec![no_exec(), when(3, (MAP_TYPE | MAP_ANONYMOUS) as u64, MAP_SHARED as u64)],
+            vec![no_exec(), condition(3, (MAP_TYPE | MAP_ANONYMOUS) as u64, MAP_SHARED as u64)],
         ],
     );
     some("mprotect (not executable)", SYS_mprotect, vec![vec![no_exec()]]);
-    some("mremap (no fixed place)", SYS_mremap, vec![vec![when(3, ALL ^ MREMAP_MAYMOVE as u64, 0)]]);
+    some("mremap (no fixed place)", SYS_mremap, vec![vec![condition(3, ALL ^ MREMAP_MAYMOVE as u64, 0)]]);
     some(
         "madvise (need, do not need, free, guard)",
         SYS_madvise,
         [MADV_DONTNEED, MADV_FREE, MADV_WILLNEED, MADV_GUARD_INSTALL, MADV_GUARD_REMOVE]
-            .map(|advice| vec![when(2, LOW, advice as u64)])
+            .map(|advice| vec![condition(2, LOW, advice as u64)])
             .into(),
     );
     some(
         "fcntl (look at flags and seals, duplicate)",
         SYS_fcntl,
         [F_GETFD, F_GETFL, F_GET_SEALS, F_DUPFD_CLOEXEC]
-            .map(|command| vec![when(1, LOW, command as u64)])
+            .map(|command| vec![condition(1, LOW, command as u64)])
             .into(),
     );
-    some("prctl (names a thread)", SYS_prctl, vec![vec![when(0, LOW, PR_SET_NAME as u64)]]);
-    some("tgkill (itself)", SYS_tgkill, vec![vec![when(0, LOW, u64::from(pid))]]);
+    some("prctl (names a thread)", SYS_prctl, vec![vec![condition(0, LOW, PR_SET_NAME as u64)]]);
+    some("tgkill (itself)", SYS_tgkill, vec![vec![condition(0, LOW, u64::from(pid))]]);
     #[cfg(target_arch = "x86_64")]
     some("poll", SYS_poll, Vec::new());
-    if profile.has(Door::Threads) {
-        some("clone (a thread)", SYS_clone, vec![vec![when(0, ALL, THREAD_FLAGS)]]);
+    if profile.has(Permission::Threads) {
+        some("clone (a thread)", SYS_clone, vec![vec![condition(0, ALL, THREAD_FLAGS)]]);
     }
-    if profile.has(Door::Device) {
+    if profile.has(Permission::Device) {
         const BLKDISCARD: u64 = 0x1277;
         const BLKGETSIZE64: u64 = 0x8008_1272;
         const BLKSSZGET: u64 = 0x1268;
@@ -205,18 +205,18 @@ fn list(profile: &Profile, pid: u32) -> Vec<Call> {
             "ioctl (sizes of a device, discard, zero)",
             SYS_ioctl,
             [BLKGETSIZE64, BLKSSZGET, BLKDISCARD, BLKZEROOUT]
-                .map(|command| vec![when(1, LOW, command)])
+                .map(|command| vec![condition(1, LOW, command)])
                 .into(),
         );
         some(
             "fallocate (punch, zero; keeps the size)",
             SYS_fallocate,
             [FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE]
-                .map(|mode| vec![when(1, LOW, (mode | FALLOC_FL_KEEP_SIZE) as u64)])
+                .map(|mode| vec![condition(1, LOW, (mode | FALLOC_FL_KEEP_SIZE) as u64)])
                 .into(),
         );
     }
-    if profile.has(Door::Network) || profile.has(Door::Connect) {
+    if profile.has(Permission::Network) || profile.has(Permission::Connect) {
         some(
             "setsockopt (TCP_NODELAY, SO_KEEPALIVE, TCP_USER_TIMEOUT, TCP_CONGESTION)",
             SYS_setsockopt,
@@ -228,23 +228,24 @@ fn list(profile: &Profile, pid: u32) -> Vec<Call> {
             ],
         );
     }
-    if profile.has(Door::Reactor) {
-        some("ioctl (does not block)", SYS_ioctl, vec![vec![when(1, LOW, FIONBIO)]]);
+    if profile.has(Permission::Reactor) {
+        some("ioctl (does not block)", SYS_ioctl, vec![vec![condition(1, LOW, FIONBIO)]]);
         #[cfg(target_arch = "x86_64")]
         some("epoll_wait", SYS_epoll_wait, Vec::new());
         let kind = SOCK_STREAM as u64;
         some(
             "socketpair (of itself)",
             SYS_socketpair,
-            vec![vec![when(0, LOW, AF_UNIX as u64), when(1, 0xf, kind)]],
+            vec![vec![condition(0, LOW, AF_UNIX as u64), condition(1, 0xf, kind)]],
         );
     }
-    if profile.has(Door::Datagrams) && !profile.has(Door::Connect) {
+    if profile.has(Permission::Datagrams) && !profile.has(Permission::Connect) {
         let kind = SOCK_DGRAM as u64;
-        let ways = [AF_INET, AF_INET6].map(|family| vec![when(0, LOW, family as u64), when(1, 0xf, kind)]);
+        let ways =
+            [AF_INET, AF_INET6].map(|family| vec![condition(0, LOW, family as u64), condition(1, 0xf, kind)]);
         some("socket (UDP, in an empty network)", SYS_socket, ways.into());
     }
-    if profile.has(Door::Datagrams) {
+    if profile.has(Permission::Datagrams) {
         let options = [
             (IPPROTO_IP, IP_RECVTOS),
             (IPPROTO_IP, IP_MTU_DISCOVER),
@@ -262,15 +263,16 @@ fn list(profile: &Profile, pid: u32) -> Vec<Call> {
             options.map(|(level, name)| option(level, name)).into(),
         );
     }
-    if profile.has(Door::Connect) {
+    if profile.has(Permission::Connect) {
         let kind = SOCK_STREAM as u64;
-        let ways = [AF_INET, AF_INET6].map(|family| vec![when(0, LOW, family as u64), when(1, 0xf, kind)]);
+        let ways =
+            [AF_INET, AF_INET6].map(|family| vec![condition(0, LOW, family as u64), condition(1, 0xf, kind)]);
         some("socket (TCP over IPv4 and IPv6)", SYS_socket, ways.into());
     }
     calls
 }
 
-/// What the profile permits, in words, as it is listed.
+/// The system calls that the profile permits, in words, for listings.
 pub fn permitted_calls(profile: &Profile) -> Vec<&'static str> {
     let mut names: Vec<_> = list(profile, 1).iter().map(|call| call.name).collect();
     names.sort_unstable();
@@ -315,9 +317,9 @@ pub(crate) fn filter(profile: &Profile, pid: u32) -> Result<BpfProgram> {
 }
 
 /// A filter put before the other: `clone3` does not exist, so glibc makes threads by `clone`, whose flags can be
-/// looked at. Without the door of threads it is a violation like any other.
+/// looked at. Without the permission of threads it is a violation like any other.
 pub(crate) fn threads_filter(profile: &Profile) -> Result<Option<BpfProgram>> {
-    if !profile.has(Door::Threads) {
+    if !profile.has(Permission::Threads) {
         return Ok(None);
     }
     let rules = BTreeMap::from([(SYS_clone3, Vec::new())]);
@@ -409,22 +411,28 @@ mod tests {
     /// at most 4096 instructions.
     #[test]
     fn profiles_compile() {
-        let doors = Door::ALL.map(|door| vec![door]).into_iter().chain([vec![], Door::ALL.to_vec()]);
-        for doors in doors {
-            let profile = Profile::with_doors(&doors);
+        let permissions = Permission::ALL
+            .map(|permission| vec![permission])
+            .into_iter()
+            .chain([vec![], Permission::ALL.to_vec()]);
+        for permissions in permissions {
+            let profile = Profile::with_permissions(&permissions);
             let program = filter(&profile, 1).expect("it compiles");
             assert!(program.len() < 4096);
             assert!(program.iter().any(|instruction| instruction.k == NOTIFY));
             assert!(!program.iter().any(|instruction| instruction.code == RETURN && instruction.k == TRAP));
-            assert_eq!(threads_filter(&profile).expect("it compiles").is_some(), profile.has(Door::Threads));
+            assert_eq!(
+                threads_filter(&profile).expect("it compiles").is_some(),
+                profile.has(Permission::Threads)
+            );
         }
     }
 
-    /// What no door opens is in no list.
+    /// What no permission opens is in no list.
     #[test]
     fn never_allowed() {
         let numbers: Vec<_> =
-            list(&Profile::with_doors(&Door::ALL), 1).iter().map(|call| call.number).collect();
+            list(&Profile::with_permissions(&Permission::ALL), 1).iter().map(|call| call.number).collect();
         for never in [
             SYS_openat,
             SYS_execve,
@@ -455,13 +463,13 @@ mod tests {
         }
     }
 
-    /// A door adds to the base and takes nothing away.
+    /// A permission adds to the base and takes nothing away.
     #[test]
-    fn doors_add() {
+    fn permissions_add() {
         let base = permitted_calls(&Profile::default());
-        for door in Door::ALL {
-            let with = permitted_calls(&Profile::with_doors(&[door]));
-            assert!(base.iter().all(|call| with.contains(call)), "{door:?}");
+        for permission in Permission::ALL {
+            let with = permitted_calls(&Profile::with_permissions(&[permission]));
+            assert!(base.iter().all(|call| with.contains(call)), "{permission:?}");
         }
         assert!(!base.iter().any(|call| call.starts_with("clone ") || call.starts_with("ioctl")));
     }

@@ -1,4 +1,4 @@
-//! The walls around a component, and which of its own doors it has.
+//! The walls around a component, and which of its own permissions it has.
 //!
 //! Everything not listed is refused: the profile of a component is the whole of what it may ask of the kernel, and its
 //! channels and regions are the whole of what it may ask of others. The walls overlap on purpose: a hole in one (a
@@ -15,7 +15,7 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A door of the kernel that a component has beyond the base, which is: memory that is never executable, messages over
+/// A permission of the kernel that a component has beyond the base, which is: memory that is never executable, messages over
 /// what was handed to it, waiting, clocks, random bytes, and ending.
 #[derive(
     Clone,
@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
     Deserialize,
 )]
 #[serde(rename_all = "kebab-case")]
-pub enum Door {
+pub enum Permission {
     /// Threads of its own process.
     Threads,
     /// A session with the kernel's FUSE over a descriptor that was handed to it.
@@ -50,17 +50,17 @@ pub enum Door {
     Datagrams,
 }
 
-impl Door {
-    /// Every door.
-    pub const ALL: [Door; 8] = [
-        Door::Threads,
-        Door::Fuse,
-        Door::Device,
-        Door::Network,
-        Door::Connect,
-        Door::Reactor,
-        Door::Sync,
-        Door::Datagrams,
+impl Permission {
+    /// Every permission.
+    pub const ALL: [Permission; 8] = [
+        Permission::Threads,
+        Permission::Fuse,
+        Permission::Device,
+        Permission::Network,
+        Permission::Connect,
+        Permission::Reactor,
+        Permission::Sync,
+        Permission::Datagrams,
     ];
 }
 
@@ -93,11 +93,11 @@ pub enum Wall {
 }
 
 impl Wall {
-    /// What kernels in use do not have, or not all of it. It stands behind other walls, so a component may do without.
+    /// The walls that not all kernels have completely. They stand behind other walls, so a component may do without.
     pub const LANDLOCK: [Wall; 4] =
         [Wall::Landlock, Wall::LandlockTruncation, Wall::LandlockPorts, Wall::LandlockSignals];
 
-    /// What a component is without where this is lacking, and what has it.
+    /// What is missing where this wall is lacking, and which kernels have it.
     pub fn words(self) -> &'static str {
         match self {
             Wall::Namespaces => "no view of its own of users, processes, mounts and networks (namespaces)",
@@ -116,7 +116,7 @@ impl Wall {
     }
 }
 
-/// What people are told of walls that are lacking; nothing where none is.
+/// A warning about walls that are lacking; `None` if there is none.
 pub fn weaker(lacking: &[Wall]) -> Option<String> {
     let walls: Vec<_> = lacking.iter().map(|wall| wall.words()).collect();
     let rest = match lacking.contains(&Wall::Namespaces) {
@@ -145,20 +145,21 @@ pub fn all_walls_are_required() -> bool {
     ALL_REQUIRED.load(Ordering::SeqCst)
 }
 
-/// What a component may ask of the kernel and how much it may use.
+/// The permissions of a component, and limits on what it may use.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize, Serialize, Deserialize)]
 pub struct Profile {
-    /// Doors beyond the base.
-    pub doors: Vec<Door>,
+    /// Permissions beyond the base.
+    #[serde(rename = "doors")]
+    pub permissions: Vec<Permission>,
     /// Most bytes of memory of its own.
     pub memory_bytes_max: u64,
     /// Most bytes of regions that it maps at a time.
     pub mapped_bytes_max: u64,
     /// Most bytes that it may make a region of, which it may write: it cannot fill the memory of the others.
     pub region_bytes_max: u64,
-    /// Most descriptors.
+    /// Most open file descriptors.
     pub files_max: u32,
-    /// Most threads, counting the first; more than one needs [`Door::Threads`].
+    /// Most threads, counting the first; more than one needs [`Permission::Threads`].
     pub threads_max: u32,
     /// Walls it may be started without where the system does not have them, unless all are required
     /// ([`require_all_walls`]).
@@ -168,7 +169,7 @@ pub struct Profile {
 impl Default for Profile {
     fn default() -> Profile {
         Profile {
-            doors: Vec::new(),
+            permissions: Vec::new(),
             memory_bytes_max: 256 << 20,
             mapped_bytes_max: 4 << 30,
             region_bytes_max: 64 << 20,
@@ -180,40 +181,40 @@ impl Default for Profile {
 }
 
 impl Profile {
-    /// The base with some doors.
-    pub fn with_doors(doors: &[Door]) -> Profile {
-        let threads_max = if doors.contains(&Door::Threads) { 16 } else { 1 };
-        Profile { doors: doors.to_vec(), threads_max, ..Profile::default() }
+    /// The base profile with these permissions.
+    pub fn with_permissions(permissions: &[Permission]) -> Profile {
+        let threads_max = if permissions.contains(&Permission::Threads) { 16 } else { 1 };
+        Profile { permissions: permissions.to_vec(), threads_max, ..Profile::default() }
     }
 
-    /// Whether it has a door.
-    pub fn has(&self, door: Door) -> bool {
-        self.doors.contains(&door)
+    /// Whether the profile has this permission.
+    pub fn has(&self, permission: Permission) -> bool {
+        self.permissions.contains(&permission)
     }
 
-    /// Whether it may be started without a wall.
+    /// Whether the component may be started without this wall.
     pub fn accepts_without(&self, wall: Wall) -> bool {
         self.accept_without.contains(&wall)
     }
 }
 
-/// What is told to a child before it is in its sandbox, in its arguments. There are no secrets in it.
+/// What a child learns from its arguments, before it is in its sandbox. It has no secrets.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub(crate) struct Orders {
-    /// Its profile.
+    /// The profile of the component.
     pub profile: Profile,
     /// Walls that its parent could not put up.
     pub lacking: Vec<Wall>,
 }
 
 impl Orders {
-    /// As an argument.
+    /// Encodes it as a command-line argument.
     pub(crate) fn to_argument(&self) -> String {
         let bytes = borsh::to_vec(self).expect("a vector takes everything");
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// From an argument.
+    /// Decodes it from a command-line argument.
     pub(crate) fn from_argument(text: &str) -> Option<Orders> {
         let digits: Option<Vec<u8>> = text.chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
         let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
@@ -229,7 +230,8 @@ mod tests {
     /// Orders survive their way through an argument, and what is not orders is not taken for some.
     #[test]
     fn orders_as_an_argument() {
-        let profile = Profile { accept_without: vec![Wall::Landlock], ..Profile::with_doors(&Door::ALL) };
+        let profile =
+            Profile { accept_without: vec![Wall::Landlock], ..Profile::with_permissions(&Permission::ALL) };
         let orders = Orders { profile, lacking: vec![Wall::Landlock] };
         let text = orders.to_argument();
         assert_eq!(Orders::from_argument(&text), Some(orders));

@@ -16,7 +16,7 @@ use crate::alias::AliasPage;
 use crate::error::{ComponentError, During, Result};
 use crate::listing::{self, Listing};
 use crate::plan::{ComponentPlan, Plan, RegionGrant};
-use crate::ports::{Order, Ports};
+use crate::ports::{Ports, SupervisorMessage};
 use crate::region::{Access, Region};
 use crate::sandbox::{self, Wall};
 use crate::spawn::{self, Child, Program};
@@ -32,7 +32,7 @@ use work::{give_region, order};
 
 /// How long components have to end when asked to.
 const STOP_WAIT: Duration = Duration::from_secs(2);
-/// How much of a component's last words is kept.
+/// Bytes of a component's output that are kept, the last ones.
 const WORDS_BYTES_MAX: usize = 2 << 10;
 
 /// The name of a process. Never used again: the first half was drawn for this supervisor, the second counts.
@@ -40,7 +40,7 @@ const WORDS_BYTES_MAX: usize = 2 << 10;
 pub struct ProcessName {
     /// Drawn at random when the supervisor started.
     pub realm: [u8; 16],
-    /// Counts its components.
+    /// Counts the supervisor's processes.
     pub counter: u64,
 }
 
@@ -63,69 +63,69 @@ impl fmt::Display for ProcessName {
     }
 }
 
-/// What the supervisor tells whoever it works for, from its thread.
+/// An event that the supervisor reports, on its thread.
 pub enum Event<'a> {
     /// A component is in its sandbox and about to begin. Entry 0 of its aliases is the name of its process
     /// ([`ProcessName::to_bytes`]); the digest of a principal may take its place, and what was proven for it be entered.
     Starting {
-        /// Which.
+        /// The component's name.
         component: &'a str,
-        /// This process of it.
+        /// The process that started.
         process: ProcessName,
         /// Its number on this system.
         pid: i32,
-        /// Its user.
+        /// The user on this system that it runs as.
         uid: u32,
-        /// Its aliases, to be kept by who changes them.
+        /// The page of its aliases, for whoever changes them.
         aliases: &'a Arc<AliasPage>,
     },
     /// A component ended. Its aliases are revoked.
     Ended {
-        /// Which.
+        /// The component's name.
         component: &'a str,
-        /// This process of it.
+        /// The process that ended.
         process: ProcessName,
-        /// Why, in words.
+        /// Why it ended, in words.
         reason: &'a str,
-        /// Whether it will be started anew.
+        /// Whether it will be restarted.
         restarts: bool,
     },
 }
 
-/// Who is told.
+/// Called with every event.
 pub type Listener = Box<dyn Fn(Event) + Send + Sync>;
 
 /// A process of a component.
-pub(crate) struct Running {
+pub(crate) struct RunningProcess {
     pub(crate) child: Child,
     pub(crate) process: ProcessName,
     aliases: Arc<AliasPage>,
     violations: OwnedFd,
     words: Mutex<VecDeque<u8>>,
     /// When its words are listened to again; `None`: it has closed its output, and says nothing more.
-    hear_next: Mutex<Option<Instant>>,
+    read_next: Mutex<Option<Instant>>,
     violation: Mutex<Option<i32>>,
 }
 
 /// A component of the plan, whether it runs or not.
 pub(crate) struct Slot {
     pub(crate) plan: ComponentPlan,
-    pub(crate) running: Option<Arc<Running>>,
-    /// New starts, ever.
+    pub(crate) running: Option<Arc<RunningProcess>>,
+    /// Restarts since the supervisor began.
     pub(crate) restarts: u32,
-    /// New starts within the window.
+    /// The times of the restarts within the window.
     recent: VecDeque<Instant>,
     due: Option<Instant>,
-    /// Why it stays down.
+    /// Why it is not restarted any more.
     pub(crate) down: Option<String>,
-    /// It ended by itself, with success.
+    /// Whether it ended by itself, with success.
     pub(crate) done: bool,
     pub(crate) last_end: Option<String>,
     /// Walls that its process was started without, or the last one it had.
     pub(crate) lacking: Vec<Wall>,
 }
 
-pub(crate) struct State {
+pub(crate) struct SupervisorState {
     pub(crate) name: String,
     pub(crate) realm: [u8; 16],
     counter: u64,
@@ -136,15 +136,15 @@ pub(crate) struct State {
 }
 
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<SupervisorState>,
     program: Program,
     ports: Arc<Ports>,
     /// The page of the supervising process itself.
     host_aliases: Arc<AliasPage>,
-    told: Listener,
+    listener: Listener,
 }
 
-/// Components that run.
+/// Supervises the components of a plan.
 pub struct Supervisor {
     shared: Arc<Shared>,
     wake: OwnedFd,
@@ -156,7 +156,7 @@ pub struct Supervisor {
 impl Supervisor {
     /// Starts everything in a plan. When this returns, all components are in their sandboxes and have begun.
     ///
-    /// `told` is called on the supervisor's thread while it holds its state: it must be quick and must not call the
+    /// `listener` is called on the supervisor's thread while it holds its state: it must be quick and must not call the
     /// supervisor.
     ///
     /// # Errors
@@ -164,7 +164,7 @@ impl Supervisor {
     pub fn start(
         program: Program,
         mut plan: Plan,
-        told: impl Fn(Event) + Send + Sync + 'static,
+        listener: impl Fn(Event) + Send + Sync + 'static,
     ) -> Result<Supervisor> {
         plan.check()?;
         if sandbox::all_walls_are_required() {
@@ -188,7 +188,7 @@ impl Supervisor {
             last_end: None,
             lacking: Vec::new(),
         });
-        let state = State {
+        let state = SupervisorState {
             name: plan.name,
             realm,
             counter: 0,
@@ -204,7 +204,7 @@ impl Supervisor {
             program,
             ports: Ports::new(None),
             host_aliases,
-            told: Box::new(told),
+            listener: Box::new(listener),
         });
         let (woken, wake) =
             pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).during("starting a supervisor")?;
@@ -252,7 +252,7 @@ impl Supervisor {
         &self.shared.host_aliases
     }
 
-    /// How things are.
+    /// The present state of all components.
     pub fn listing(&self) -> Listing {
         Listing::of(&self.shared.state.lock())
     }
@@ -273,7 +273,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Has a component forget a region, and hands it to no later process of it. A component that means ill keeps its
+    /// Withdraws a region from a component, and hands it to no later process of it. A component that means ill keeps its
     /// view: [`Region::revoke`] takes that away, from everybody.
     ///
     /// # Errors
@@ -283,7 +283,7 @@ impl Supervisor {
         let slot = slot_of(&mut state, component)?;
         slot.plan.regions.retain(|known| known.name != name);
         if let Some(running) = &slot.running {
-            order(running, &Order::Withdraw { name: name.to_owned() }, &[])?;
+            order(running, &SupervisorMessage::Withdraw { name: name.to_owned() }, &[])?;
         }
         Ok(())
     }
@@ -331,7 +331,7 @@ impl Supervisor {
             let mut state = self.shared.state.lock();
             state.stopping.get_or_insert(Instant::now() + STOP_WAIT);
             for running in state.slots.iter().filter_map(|slot| slot.running.as_ref()) {
-                if order(running, &Order::Stop, &[]).is_err() {
+                if order(running, &SupervisorMessage::Stop, &[]).is_err() {
                     spawn::kill(&running.child.pidfd);
                 }
             }
@@ -352,7 +352,7 @@ impl Drop for Supervisor {
     }
 }
 
-fn slot_of<'a>(state: &'a mut State, component: &str) -> Result<&'a mut Slot> {
+fn slot_of<'a>(state: &'a mut SupervisorState, component: &str) -> Result<&'a mut Slot> {
     let found = state.slots.iter_mut().find(|slot| slot.plan.name == component);
     found.ok_or_else(|| ComponentError::NoSuchComponent(component.to_owned()))
 }

@@ -1,13 +1,13 @@
 //! The supervisor's thread: starts, connects, watches, buries, and starts anew.
 
-use super::{Event, ProcessName, Running, Shared, Slot, State, WORDS_BYTES_MAX};
+use super::{Event, ProcessName, RunningProcess, Shared, Slot, SupervisorState, WORDS_BYTES_MAX};
 use crate::alias::AliasPage;
 use crate::channel::Channel;
 use crate::channel::packet::{self, Patience, wait as wait_for};
 use crate::error::{ComponentError, During, Result};
 use crate::kernel;
 use crate::plan::{End, RegionGrant};
-use crate::ports::{Order, Role, Word};
+use crate::ports::{ComponentMessage, Role, SupervisorMessage};
 use crate::region::Access;
 use crate::sandbox::{Profile, call_name};
 use crate::spawn::{self, Exit};
@@ -24,8 +24,8 @@ const HEAR_EVERY: Duration = Duration::from_millis(20);
 /// How long components that were killed have to be gone.
 const GONE_WAIT: Duration = Duration::from_secs(2);
 
-/// Gives an order. A component that does not read its orders is stuck or means ill.
-pub(super) fn order(running: &Running, order: &Order, files: &[OwnedFd]) -> Result<()> {
+/// Sends a message. A component that does not read its messages is stuck or hostile.
+pub(super) fn order(running: &RunningProcess, order: &SupervisorMessage, files: &[OwnedFd]) -> Result<()> {
     let bytes = borsh::to_vec(order).expect("a vector takes everything");
     if bytes.len() > crate::ports::CONTROL_BYTES_MAX {
         return Err(ComponentError::Plan("a component's configuration is too large".to_owned()));
@@ -34,13 +34,17 @@ pub(super) fn order(running: &Running, order: &Order, files: &[OwnedFd]) -> Resu
         .map_err(|_| ComponentError::PeerDoesNotRead("control".to_owned()))
 }
 
-pub(super) fn give_region(running: &Running, profile: &Profile, grant: &RegionGrant) -> Result<()> {
+pub(super) fn give_region(running: &RunningProcess, profile: &Profile, grant: &RegionGrant) -> Result<()> {
     if grant.access == Access::ReadWrite && grant.region.bytes() > profile.region_bytes_max {
         let words = format!("region {} is larger than its profile lets it write", grant.name);
         return Err(ComponentError::Plan(words));
     }
-    let said = Order::Region { name: grant.name.clone(), access: grant.access, bytes: grant.region.bytes() };
-    order(running, &said, &[grant.region.view(grant.access)?])
+    let message = SupervisorMessage::Region {
+        name: grant.name.clone(),
+        access: grant.access,
+        bytes: grant.region.bytes(),
+    };
+    order(running, &message, &[grant.region.view(grant.access)?])
 }
 
 impl Shared {
@@ -66,7 +70,7 @@ impl Shared {
     }
 
     /// Starts a process of a component and waits until it is in its sandbox.
-    fn guard(&self, state: &mut State, index: usize) -> Result<()> {
+    fn guard(&self, state: &mut SupervisorState, index: usize) -> Result<()> {
         state.counter += 1;
         let process = ProcessName { realm: state.realm, counter: state.counter };
         let slot = &mut state.slots[index];
@@ -74,44 +78,48 @@ impl Shared {
         aliases.set(0, &process.to_bytes())?;
         let child = spawn::component(&self.program, &slot.plan.program, &slot.plan.profile)?;
         let mut buffer = [0; 4096];
-        let word = packet::receive(child.control.as_fd(), &mut buffer, 1, Patience::of(GUARDED_WAIT))
-            .ok()
-            .and_then(|(bytes, files)| Some((borsh::from_slice::<Word>(&buffer[..bytes]).ok()?, files)));
+        let word =
+            packet::receive(child.control.as_fd(), &mut buffer, 1, Patience::of(GUARDED_WAIT)).ok().and_then(
+                |(bytes, files)| Some((borsh::from_slice::<ComponentMessage>(&buffer[..bytes]).ok()?, files)),
+            );
         let violations = match word {
-            Some((Word::Guarded { lacking }, mut files)) if files.len() == 1 => {
+            Some((ComponentMessage::Guarded { lacking }, mut files)) if files.len() == 1 => {
                 slot.lacking = lacking;
                 files.remove(0)
             }
             other => {
                 spawn::kill(&child.pidfd);
                 let exit = spawn::wait(&child.pidfd);
-                let mut said = [0; 1024];
-                let bytes = rustix::io::read(&child.words, &mut said).unwrap_or(0);
+                let mut message = [0; 1024];
+                let bytes = rustix::io::read(&child.words, &mut message).unwrap_or(0);
                 let reason = match other {
-                    Some((Word::Failed(words), _)) => spawn::printable(words.as_bytes()),
-                    _ => format!("it did not shut itself in ({exit:?}) {}", spawn::printable(&said[..bytes])),
+                    Some((ComponentMessage::Failed(words), _)) => spawn::printable(words.as_bytes()),
+                    _ => format!(
+                        "it did not shut itself in ({exit:?}) {}",
+                        spawn::printable(&message[..bytes])
+                    ),
                 };
                 return Err(ComponentError::NotStarted { component: slot.plan.name.clone(), reason });
             }
         };
         let (pid, uid) = (child.pid, child.uid);
-        slot.running = Some(Arc::new(Running {
+        slot.running = Some(Arc::new(RunningProcess {
             child,
             process,
             aliases: Arc::clone(&aliases),
             violations,
             words: Mutex::default(),
-            hear_next: Mutex::new(Some(Instant::now())),
+            read_next: Mutex::new(Some(Instant::now())),
             violation: Mutex::new(None),
         }));
-        (self.told)(Event::Starting { component: &slot.plan.name, process, pid, uid, aliases: &aliases });
+        (self.listener)(Event::Starting { component: &slot.plan.name, process, pid, uid, aliases: &aliases });
         Ok(())
     }
 
     /// Makes a channel if both ends are up.
-    fn connect(&self, state: &mut State, index: usize) -> Result<()> {
+    fn connect(&self, state: &mut SupervisorState, index: usize) -> Result<()> {
         let plan = state.channels[index].clone();
-        let holder = |end: &End| -> Option<(Option<Arc<Running>>, Arc<AliasPage>)> {
+        let holder = |end: &End| -> Option<(Option<Arc<RunningProcess>>, Arc<AliasPage>)> {
             let Some(name) = &end.component else { return Some((None, Arc::clone(&self.host_aliases))) };
             let slot = state.slots.iter().find(|slot| slot.plan.name == *name)?;
             let running = slot.running.clone()?;
@@ -122,33 +130,39 @@ impl Shared {
         state.generations[index] += 1;
         let generation = state.generations[index];
         let (a, b) = packet::pair().during("making a channel")?;
-        let give = |end: &End, role: Role, to: Option<Arc<Running>>, socket: OwnedFd, peer: OwnedFd| match to
-        {
-            None => {
-                self.ports.attach(role, generation, Channel::new(&end.port, socket, &peer, plan.bounds)?);
-                Ok(())
-            }
-            Some(running) => {
-                let said = Order::Attach { port: end.port.clone(), role, generation, bounds: plan.bounds };
-                // One that cannot be told is dead or stuck; its end is noticed, or made.
-                if order(&running, &said, &[socket, peer]).is_err() {
-                    spawn::kill(&running.child.pidfd);
+        let give =
+            |end: &End, role: Role, to: Option<Arc<RunningProcess>>, socket: OwnedFd, peer: OwnedFd| match to
+            {
+                None => {
+                    self.ports.attach(role, generation, Channel::new(&end.port, socket, &peer, plan.bounds)?);
+                    Ok(())
                 }
-                Ok(())
-            }
-        };
+                Some(running) => {
+                    let message = SupervisorMessage::Attach {
+                        port: end.port.clone(),
+                        role,
+                        generation,
+                        bounds: plan.bounds,
+                    };
+                    // A process that does not take the message is dead or stuck; its end is noticed, or forced.
+                    if order(&running, &message, &[socket, peer]).is_err() {
+                        spawn::kill(&running.child.pidfd);
+                    }
+                    Ok(())
+                }
+            };
         give(&plan.asks, Role::Asks, asks.0, a, serves.1.reader()?)?;
         give(&plan.serves, Role::Serves, serves.0, b, asks.1.reader()?)
     }
 
     /// Hands a component what else it has, and has it begin.
-    fn begin(&self, state: &mut State, index: usize) -> Result<()> {
+    fn begin(&self, state: &mut SupervisorState, index: usize) -> Result<()> {
         let slot = &state.slots[index];
         let Some(running) = &slot.running else { return Ok(()) };
         for channel in &state.channels {
             for (end, role) in channel.ends() {
                 if end.component.as_deref() == Some(&slot.plan.name) {
-                    order(running, &Order::Port { port: end.port.clone(), role }, &[])?;
+                    order(running, &SupervisorMessage::Port { port: end.port.clone(), role }, &[])?;
                 }
             }
         }
@@ -157,21 +171,23 @@ impl Shared {
         }
         for (name, file) in &slot.plan.files {
             let copy = file.try_clone().during("handing out a file")?;
-            order(running, &Order::File { name: name.clone() }, &[copy])?;
+            order(running, &SupervisorMessage::File { name: name.clone() }, &[copy])?;
         }
         for (port, other) in peers(state, &slot.plan.name) {
             let is_gone = |slot: &&Slot| slot.plan.name == other && (slot.down.is_some() || slot.done);
             if state.slots.iter().any(|slot| is_gone(&slot)) {
-                order(running, &Order::Gone { port }, &[])?;
+                order(running, &SupervisorMessage::Gone { port }, &[])?;
             }
         }
-        let begin =
-            Order::Begin { configuration: slot.plan.configuration.clone(), run: running.process.counter };
+        let begin = SupervisorMessage::Begin {
+            configuration: slot.plan.configuration.clone(),
+            run: running.process.counter,
+        };
         order(running, &begin, &[])
     }
 
     /// Tells everybody at the other ends of a component's channels that it will not be there any more.
-    fn tell_gone(&self, state: &State, name: &str) {
+    fn send_gone(&self, state: &SupervisorState, name: &str) {
         for channel in &state.channels {
             let [(asks, _), (serves, _)] = channel.ends();
             for (end, other) in [(asks, serves), (serves, asks)] {
@@ -179,13 +195,13 @@ impl Shared {
                     continue;
                 }
                 let Some(component) = &end.component else {
-                    self.ports.gone(&end.port);
+                    self.ports.mark_gone(&end.port);
                     continue;
                 };
                 let slot = state.slots.iter().find(|slot| slot.plan.name == *component);
                 if let Some(running) = slot.and_then(|slot| slot.running.as_ref()) {
-                    // One that does not read its orders waits as long as it likes.
-                    let _ = order(running, &Order::Gone { port: end.port.clone() }, &[]);
+                    // A component that does not read its messages does not learn of it.
+                    let _ = order(running, &SupervisorMessage::Gone { port: end.port.clone() }, &[]);
                 }
             }
         }
@@ -201,7 +217,7 @@ impl Shared {
         }
     }
 
-    /// The thread's life.
+    /// The main loop of the supervisor's thread.
     pub(super) fn run(&self, woken: &OwnedFd) {
         loop {
             let (running, time) = {
@@ -211,7 +227,7 @@ impl Shared {
                     return;
                 }
                 let due = state.slots.iter().filter_map(|slot| slot.due);
-                let mute = running.iter().flatten().filter_map(|running| *running.hear_next.lock());
+                let mute = running.iter().flatten().filter_map(|running| *running.read_next.lock());
                 let mute = mute.filter(|moment| *moment > Instant::now());
                 let next = due.chain(state.stopping).chain(mute).min();
                 (running, next.map(|moment| moment.saturating_duration_since(Instant::now())))
@@ -240,7 +256,7 @@ impl Shared {
             for (place, (index, running)) in present.enumerate() {
                 let place = 1 + 3 * place;
                 if is_ready(place + 2) && running.is_heard() {
-                    running.hear();
+                    running.read_output();
                 }
                 if events[place + 1].revents().contains(PollFlags::IN) {
                     running.judge();
@@ -253,7 +269,7 @@ impl Shared {
             drop(running);
             let mut state = self.state.lock();
             for (index, running) in ended {
-                self.bury(&mut state, index, &running);
+                self.clean_up(&mut state, index, &running);
             }
             if state.stopping.is_some_and(|moment| moment <= Instant::now()) {
                 for running in state.slots.iter().filter_map(|slot| slot.running.as_ref()) {
@@ -267,10 +283,10 @@ impl Shared {
     }
 
     /// A process has ended: says why, and decides whether there will be another.
-    fn bury(&self, state: &mut State, index: usize, running: &Running) {
+    fn clean_up(&self, state: &mut SupervisorState, index: usize, running: &RunningProcess) {
         running.aliases.revoke_all();
         let exit = spawn::wait(&running.child.pidfd);
-        running.hear();
+        running.read_output();
         let reason = running.reason(exit.as_ref().ok());
         let stopping = state.stopping.is_some();
         let slot = &mut state.slots[index];
@@ -282,7 +298,7 @@ impl Shared {
         }
         tracing::info!(component = slot.plan.name, reason, "a component ended");
         let restarts = slot.due.is_some();
-        (self.told)(Event::Ended {
+        (self.listener)(Event::Ended {
             component: &slot.plan.name,
             process: running.process,
             reason: &reason,
@@ -290,10 +306,10 @@ impl Shared {
         });
         if !restarts {
             let slot = &mut state.slots[index];
-            slot.let_go();
+            slot.release();
             let name = slot.plan.name.clone();
             if !stopping {
-                self.tell_gone(state, &name);
+                self.send_gone(state, &name);
             }
         }
     }
@@ -319,7 +335,7 @@ impl Shared {
         slot.due = Some(now + policy.wait_before(times));
     }
 
-    fn start_due(&self, state: &mut State) {
+    fn start_due(&self, state: &mut SupervisorState) {
         for index in 0..state.slots.len() {
             let stopping = state.stopping.is_some();
             let slot = &mut state.slots[index];
@@ -341,14 +357,14 @@ impl Shared {
                 }
                 self.schedule(slot, &reason);
                 if slot.down.is_some() {
-                    slot.let_go();
-                    self.tell_gone(state, &name);
+                    slot.release();
+                    self.send_gone(state, &name);
                 }
             }
         }
     }
 
-    fn start_again(&self, state: &mut State, index: usize, name: &str) -> Result<()> {
+    fn start_again(&self, state: &mut SupervisorState, index: usize, name: &str) -> Result<()> {
         self.guard(state, index)?;
         for channel in 0..state.channels.len() {
             let is_its = |(end, _): (&End, Role)| end.component.as_deref() == Some(name);
@@ -363,14 +379,14 @@ impl Shared {
 impl Slot {
     /// There will be no other process of it: what only that would have used must not stay open here. (The kernel ends a
     /// mount, with whoever waits for it, when nobody has its session open any more.)
-    fn let_go(&mut self) {
+    fn release(&mut self) {
         self.plan.files.clear();
         self.plan.regions.clear();
     }
 }
 
 /// The ports of a component, each with the component at the other end.
-fn peers(state: &State, name: &str) -> Vec<(String, String)> {
+fn peers(state: &SupervisorState, name: &str) -> Vec<(String, String)> {
     let mut peers = Vec::new();
     for channel in &state.channels {
         let [(asks, _), (serves, _)] = channel.ends();
@@ -385,24 +401,24 @@ fn peers(state: &State, name: &str) -> Vec<(String, String)> {
     peers
 }
 
-impl Running {
+impl RunningProcess {
     /// Whether its output is listened to at the moment.
     fn is_heard(&self) -> bool {
-        self.hear_next.lock().is_some_and(|moment| moment <= Instant::now())
+        self.read_next.lock().is_some_and(|moment| moment <= Instant::now())
     }
 
     /// Keeps the last of what it says on its output. Then not for a moment: one that shouts, or closes its output, must
     /// not keep the supervisor busy.
-    fn hear(&self) {
-        let mut hear_next = self.hear_next.lock();
-        *hear_next = Some(Instant::now() + HEAR_EVERY);
+    fn read_output(&self) {
+        let mut read_next = self.read_next.lock();
+        *read_next = Some(Instant::now() + HEAR_EVERY);
         let mut words = self.words.lock();
         let mut buffer = [0; 1024];
         // As much as the pipe holds, and not for ever: a component may talk faster than it is listened to.
         for _ in 0..64 {
             match rustix::io::read(&self.child.words, &mut buffer) {
                 Ok(0) => {
-                    *hear_next = None;
+                    *read_next = None;
                     return;
                 }
                 Err(_) => return,
@@ -413,7 +429,7 @@ impl Running {
         }
     }
 
-    /// It made a system call that its profile does not have. The call is not carried out, and the process ends.
+    /// The process made a system call that its profile does not permit. The call is not carried out, and the process ends.
     fn judge(&self) {
         if let Ok(Some(number)) = kernel::next_violation(self.violations.as_fd()) {
             self.violation.lock().get_or_insert(number);
@@ -421,29 +437,29 @@ impl Running {
         }
     }
 
-    /// Why it ended, in words.
+    /// Why a process ended, in words.
     fn reason(&self, exit: Option<&Exit>) -> String {
         if let Some(number) = *self.violation.lock() {
             return format!("it used a forbidden system call, {}; it was stopped", call_name(number.into()));
         }
         let mut words = self.words.lock();
-        let said = spawn::printable(words.make_contiguous());
-        let said = if said.is_empty() { said } else { format!("; its last words: {said}") };
+        let message = spawn::printable(words.make_contiguous());
+        let message = if message.is_empty() { message } else { format!("; its last words: {message}") };
         match exit {
             Some(Exit::Code(0)) => "it is done".to_owned(),
-            Some(Exit::Code(101)) => format!("it panicked{said}"),
-            Some(Exit::Code(code)) => format!("it ended with code {code}{said}"),
+            Some(Exit::Code(101)) => format!("it panicked{message}"),
+            Some(Exit::Code(code)) => format!("it ended with code {code}{message}"),
             // Process 1 of a namespace cannot be ended by its own SIGABRT, so glibc's abort ends in SIGSEGV.
             Some(Exit::Signal(libc::SIGSEGV)) => {
-                format!("it crashed (SIGSEGV: bad memory access, or abort){said}")
+                format!("it crashed (SIGSEGV: bad memory access, or abort){message}")
             }
             Some(Exit::Signal(libc::SIGBUS)) => {
-                format!("it crashed (SIGBUS: it touched a region that was revoked){said}")
+                format!("it crashed (SIGBUS: it touched a region that was revoked){message}")
             }
-            Some(Exit::Signal(libc::SIGKILL)) => format!("it was killed{said}"),
+            Some(Exit::Signal(libc::SIGKILL)) => format!("it was killed{message}"),
             Some(Exit::Signal(libc::SIGSYS)) => "it used a system call of another architecture".to_owned(),
-            Some(Exit::Signal(signal)) => format!("it was ended by signal {signal}{said}"),
-            None => format!("it is gone{said}"),
+            Some(Exit::Signal(signal)) => format!("it was ended by signal {signal}{message}"),
+            None => format!("it is gone{message}"),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::{background, keys, limits, logging};
 use authority::Authorities;
 use holdfast_crypto::{DigestKey, Domain};
 use holdfast_failure::{Exit, Failure, Outcome};
-use holdfast_fuse::mountpoint::{self, Manner};
+use holdfast_fuse::mountpoint::{self, UnmountMode};
 use holdfast_fuse::{Options, Session, mount_automount};
 use mounting::Settings;
 use places::Places;
@@ -213,7 +213,7 @@ fn beside(chosen: Option<PathBuf>, state_dir: &Path) -> Outcome<Option<PathBuf>>
         .map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", folder.display())))?;
     for left in mountpoint::mounted()? {
         if left.is_holdfast() && left.directory.parent() == Some(&folder) {
-            mountpoint::unmount(&left.directory, Manner::Lazily)?;
+            mountpoint::unmount(&left.directory, UnmountMode::Lazily)?;
         }
     }
     Ok(Some(folder))
@@ -238,7 +238,7 @@ pub fn run_in_background(plan: impl FnOnce() -> Outcome<Plan>) -> Outcome {
     // Not to keep another file system from being unmounted.
     let _ = std::env::set_current_dir("/");
     if !heard {
-        let _ = automounter.session.unmount(Manner::Lazily);
+        let _ = automounter.session.unmount(UnmountMode::Lazily);
     }
     automounter.serve();
     Ok(())
@@ -311,7 +311,11 @@ impl Automounter {
                             Failure::new(Exit::InUse, why)
                         })?;
                         if let Some(session) = session.upgrade() {
-                            session.unmount(if request.lazy { Manner::Lazily } else { Manner::Gently })?;
+                            session.unmount(if request.lazy {
+                                UnmountMode::Lazily
+                            } else {
+                                UnmountMode::Gently
+                            })?;
                         }
                         Ok(())
                     };
@@ -320,7 +324,7 @@ impl Automounter {
             })
         };
         if let Err(error) = listening {
-            let _ = session.unmount(Manner::Lazily);
+            let _ = session.unmount(UnmountMode::Lazily);
             return Err(Failure::new(Exit::System, format!("the control socket cannot be made: {error}")));
         }
         let (signalled, of) = (Arc::downgrade(&session), Arc::clone(&places));
@@ -330,7 +334,7 @@ impl Automounter {
                 let _ = of.end(true);
             }
             if let Some(session) = signalled.upgrade() {
-                let _ = session.unmount(Manner::Lazily);
+                let _ = session.unmount(UnmountMode::Lazily);
             }
         })?;
         Ok(Automounter { session, places, watcher, state_dir, idle, refresh, ended })

@@ -11,7 +11,7 @@ use super::probe::{self, Found};
 use crate::control::Client;
 use crate::keys;
 use holdfast_client::interrupt::{GLANCE, is_raised};
-use holdfast_fuse::automount::{Automounter, Entered, Named, Trouble};
+use holdfast_fuse::automount::{Automounter, EnterOutcome, NameTarget, Trouble};
 use holdfast_fuse::mountpoint;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
@@ -263,8 +263,8 @@ impl Places {
         Client::connect(&state).ok()??.process()
     }
 
-    fn shown(&self, number: u64) -> Named {
-        if self.beside.is_some() { Named::Link(number) } else { Named::Place(number) }
+    fn shown(&self, number: u64) -> NameTarget {
+        if self.beside.is_some() { NameTarget::Link(number) } else { NameTarget::Directory(number) }
     }
 
     fn is_mounted(&self, place: &Path) -> Result<bool, Refusal> {
@@ -588,7 +588,7 @@ impl Inner {
 }
 
 impl Automounter for Places {
-    fn find(&self, name: &[u8], thread: u32) -> Option<Result<Named, Trouble>> {
+    fn find(&self, name: &[u8], thread: u32) -> Option<Result<NameTarget, Trouble>> {
         if !name.starts_with(b"@") {
             return self.authorities.certpath.is_empty().then_some(Err(Trouble::NoName));
         }
@@ -618,7 +618,7 @@ impl Automounter for Places {
         }))
     }
 
-    fn await_name(&self, name: &[u8], thread: u32) -> Result<Named, Trouble> {
+    fn await_name(&self, name: &[u8], thread: u32) -> Result<NameTarget, Trouble> {
         if name.starts_with(b"@") {
             loop {
                 if let Some(found) = self.find(name, thread) {
@@ -643,7 +643,7 @@ impl Automounter for Places {
             }
             refusal.trouble
         })?;
-        Ok(Named::Link(self.inner.lock().know(name, Is::Link(found))))
+        Ok(NameTarget::Link(self.inner.lock().know(name, Is::Link(found))))
     }
 
     fn forget(&self, number: u64, count: u64) {
@@ -662,13 +662,13 @@ impl Automounter for Places {
         }
     }
 
-    fn enter(&self, number: u64, thread: u32) -> Result<Entered, Trouble> {
+    fn enter(&self, number: u64, thread: u32) -> Result<EnterOutcome, Trouble> {
         if self.mounts(number, thread) {
-            return Ok(Entered::Empty);
+            return Ok(EnterOutcome::Empty);
         }
         match self.want(&mut self.inner.lock(), number) {
             Some(Err(trouble)) => Err(trouble),
-            Some(Ok(())) | None => Ok(Entered::Again),
+            Some(Ok(())) | None => Ok(EnterOutcome::Again),
         }
     }
 
@@ -694,7 +694,7 @@ impl Automounter for Places {
         }
     }
 
-    fn names(&self) -> Vec<(Vec<u8>, Named)> {
+    fn names(&self) -> Vec<(Vec<u8>, NameTarget)> {
         let inner = self.inner.lock();
         let mounted = inner.numbers_in(|state| matches!(state, State::Mounted(_)));
         let mut names: Vec<_> = mounted

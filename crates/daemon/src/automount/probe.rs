@@ -5,7 +5,7 @@ use super::name::Name;
 use super::places::Refusal;
 use crate::keys;
 use holdfast_fuse::automount::Trouble;
-use holdfast_release::accept::{Refusal as Unaccepted, Stale};
+use holdfast_release::accept::{ExpiredPolicy, Refusal as Unaccepted};
 use holdfast_release::admit::{AdmitError, admit};
 use holdfast_release::form::Kind;
 use holdfast_release::keys::{KeyChain, KeysError, ReleaseId, SignedKeySet};
@@ -130,7 +130,7 @@ fn may_be_used(
     revocations: &[PathBuf],
 ) -> Result<(), Refusal> {
     let trust = Trust::open(trust, id).map_err(|error| Refusal::new(Trouble::Failed, error))?;
-    match admit(&trust, mirror, revocations, now_s(), Stale::Refuse) {
+    match admit(&trust, mirror, revocations, now_s(), ExpiredPolicy::Refuse) {
         Ok(_) => Ok(()),
         Err(error) => Err(Refusal::new(trouble(&error), error)),
     }

@@ -1,37 +1,37 @@
-//! The gate of a mount: rules for programs as files ask for them, answered by the door of `callers`.
+//! The guard of a mount as the inode API wants it: asked for each open of a file with rules for programs.
 
 use crate::mounts::settings::MountSettings;
-use holdfast_callers::door::{Admission, Answer, Asked, Door, Settings};
-use holdfast_callers::manifest;
-use holdfast_callers::rules::Rights;
 use holdfast_client::FsError;
 use holdfast_client::files::{Admitted, Entering, Gate, Ino};
+use holdfast_program_identity::guard::{Admission, Decision, Guard, OpenRequest, Settings};
+use holdfast_program_identity::manifest;
+use holdfast_program_identity::rules::Rights;
 use std::sync::Arc;
 
-/// Makes the door of a mount. The helper that identifies programs must run as root.
-pub fn door(settings: &MountSettings) -> Arc<Door> {
-    Door::new(Settings {
-        socket: settings.callers.clone().unwrap_or_else(|| holdfast_callers::SOCKET.into()),
+/// Makes the guard of a mount. The helper that identifies programs must run as root.
+pub fn new(settings: &MountSettings) -> Arc<Guard> {
+    Guard::new(Settings {
+        socket: settings.callers.clone().unwrap_or_else(|| holdfast_program_identity::SOCKET.into()),
         helper_uid: 0,
         mountpoint: settings.directory.clone(),
-        manifests: manifest::places(),
+        manifests: manifest::directories(),
     })
 }
 
-/// The door as a gate.
-pub struct DoorGate(pub Arc<Door>);
+/// The guard, as the inode API asks it.
+pub struct ProgramGuard(pub Arc<Guard>);
 
-struct Given(Arc<Admission>);
+struct NewFileAdmission(Arc<Admission>);
 
-impl Admitted for Given {
+impl Admitted for NewFileAdmission {
     fn is_given(&self) -> bool {
         self.0.is_given()
     }
 }
 
-fn asked<'a>(entering: &'a Entering<'_>) -> Asked<'a> {
+fn open_request<'a>(entering: &'a Entering<'_>) -> OpenRequest<'a> {
     let writes = entering.flags.write || entering.flags.truncate || entering.flags.append;
-    Asked {
+    OpenRequest {
         inode: entering.ino.0,
         thread: entering.caller.thread,
         wanted: if writes { Rights::ReadWrite } else { Rights::Read },
@@ -40,12 +40,12 @@ fn asked<'a>(entering: &'a Entering<'_>) -> Asked<'a> {
     }
 }
 
-impl Gate for DoorGate {
+impl Gate for ProgramGuard {
     fn enter(&self, entering: &Entering<'_>) -> Result<(), FsError> {
-        match self.0.open(&asked(entering)) {
-            Answer::GoesOn => Ok(()),
-            Answer::Again => Err(FsError::Stale),
-            Answer::Refused(why) => Err(FsError::Access(why)),
+        match self.0.open(&open_request(entering)) {
+            Decision::Admitted => Ok(()),
+            Decision::Retry => Err(FsError::Stale),
+            Decision::Refused(why) => Err(FsError::Access(why)),
         }
     }
 
@@ -54,11 +54,11 @@ impl Gate for DoorGate {
     }
 
     fn created(&self, entering: &Entering<'_>) -> Arc<dyn Admitted> {
-        Arc::new(Given(self.0.created(&asked(entering))))
+        Arc::new(NewFileAdmission(self.0.created(&open_request(entering))))
     }
 
     fn refused(&self, entering: &Entering<'_>, reason: &str) {
-        self.0.refused(&asked(entering), reason);
+        self.0.refused(&open_request(entering), reason);
     }
 
     fn is_blind(&self, thread: u32) -> bool {

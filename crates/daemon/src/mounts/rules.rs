@@ -1,6 +1,6 @@
 //! Rules for programs, as a daemon tells them.
 
-use holdfast_callers::door::Denial;
+use holdfast_program_identity::guard::Denial;
 use serde::{Deserialize, Serialize};
 
 /// What a mount's process says of a file's rules and of who was refused.

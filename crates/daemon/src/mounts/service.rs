@@ -2,7 +2,7 @@
 //! control socket, and ends with its last mount or when it is told to.
 
 use super::conflicts;
-use super::guard::{self, DoorGate};
+use super::guard::{self, ProgramGuard};
 use super::past::{self, PastState};
 use super::pinning::Pinner;
 use super::requests::MountRequest;
@@ -17,8 +17,6 @@ use crate::keys::Key;
 use crate::membership::MembershipRequest;
 use crate::watch::Watcher;
 use crate::{cache, limits, logging, time};
-use holdfast_callers::door::Door;
-use holdfast_callers::rules::RuleSet;
 use holdfast_client::files::{Ino, OwnerMap};
 use holdfast_client::reader::VerifiedView;
 use holdfast_client::store::account::{self, Traffic};
@@ -26,7 +24,9 @@ use holdfast_client::{Engine, EngineConfig, FileSystem, FsError, MountOptions, R
 use holdfast_content::Handle;
 use holdfast_crypto::DigestKey;
 use holdfast_failure::{Exit, Failure, Outcome};
-use holdfast_fuse::{Manner, Session};
+use holdfast_fuse::{Session, UnmountMode};
+use holdfast_program_identity::guard::Guard;
+use holdfast_program_identity::rules::RuleSet;
 use holdfast_rpc::Address;
 use rustix::process::{getegid, geteuid};
 use std::collections::BTreeMap;
@@ -91,7 +91,7 @@ struct Active {
     session: Arc<Session>,
     files: Arc<FileSystem>,
     settings: MountSettings,
-    door: Arc<Door>,
+    guard: Arc<Guard>,
     spool: u32,
 }
 
@@ -307,10 +307,10 @@ impl Service {
     }
 
     /// A mount of this process, by where it is.
-    fn mount_at(&self, directory: &Path) -> Outcome<(Arc<FileSystem>, Arc<Door>)> {
+    fn mount_at(&self, directory: &Path) -> Outcome<(Arc<FileSystem>, Arc<Guard>)> {
         let state = self.lock();
         let found = state.at(directory).and_then(|number| state.mounts.get(&number));
-        found.map(|active| (Arc::clone(&active.files), Arc::clone(&active.door))).ok_or_else(|| {
+        found.map(|active| (Arc::clone(&active.files), Arc::clone(&active.guard))).ok_or_else(|| {
             Failure::new(Exit::MountPoint, format!("{}: not mounted by this process", directory.display()))
         })
     }
@@ -326,12 +326,12 @@ impl Service {
 
     /// A file's rules for programs, and who was refused lately.
     fn rules(&self, directory: &Path, inode: u64) -> Outcome<RulesReport> {
-        let (files, door) = self.mount_at(directory)?;
+        let (files, guard) = self.mount_at(directory)?;
         Ok(RulesReport {
             rules: files.rules(Ino(inode))?,
-            helper_missing: door.check_helper().err(),
+            helper_missing: guard.check_helper().err(),
             served_by: geteuid().as_raw(),
-            denials: door.denials(Some(inode)).into_iter().map(Into::into).collect(),
+            denials: guard.denials(Some(inode)).into_iter().map(Into::into).collect(),
         })
     }
 
@@ -413,8 +413,8 @@ impl Service {
             Some(back) => FileSystem::behind(&self.engine, Arc::clone(back), options)?,
             None => FileSystem::new(Arc::clone(&self.engine), options)?,
         };
-        let door = guard::door(settings);
-        files.set_gate(Arc::new(DoorGate(Arc::clone(&door))));
+        let guard = guard::new(settings);
+        files.set_gate(Arc::new(ProgramGuard(Arc::clone(&guard))));
         let number = state.begun;
         state.begun += 1;
         let service = Arc::downgrade(self);
@@ -434,7 +434,7 @@ impl Service {
         let session = holdfast_fuse::mount(Arc::clone(&files), &settings.directory, &options, ended)
             .inspect_err(|_| self.watcher.unmounted(&settings.directory))?;
         tracing::info!(directory = %settings.directory.display(), address = %self.address, "mounted");
-        let active = Active { session: Arc::new(session), files, settings: settings.clone(), door, spool };
+        let active = Active { session: Arc::new(session), files, settings: settings.clone(), guard, spool };
         state.mounts.insert(number, active);
         Ok(())
     }
@@ -452,7 +452,7 @@ impl Service {
             return Err(Failure::new(Exit::MountPoint, message));
         };
         if lazy {
-            session.unmount(Manner::Lazily)?;
+            session.unmount(UnmountMode::Lazily)?;
             return Ok(write_back::left(self.back.as_deref()));
         }
         if let Some((path, error)) = files.publish_all().into_iter().next() {
@@ -465,7 +465,7 @@ impl Service {
             files.save_unsaved(why)?;
         }
         write_back::send_for_a_while(&self.engine, self.back.as_deref(), write_back::UNMOUNT_WAIT);
-        session.unmount(Manner::Gently)?;
+        session.unmount(UnmountMode::Gently)?;
         session.wait();
         Ok(write_back::left(self.back.as_deref()))
     }
@@ -506,7 +506,7 @@ impl Service {
         let sessions: Vec<_> =
             self.lock().mounts.values().map(|active| Arc::clone(&active.session)).collect();
         for session in sessions {
-            if let Err(error) = session.unmount(Manner::Lazily) {
+            if let Err(error) = session.unmount(UnmountMode::Lazily) {
                 tracing::warn!(%error, "unmounting");
             }
         }

@@ -4,7 +4,7 @@ use super::export::ExportReport;
 use super::served::Served;
 use holdfast_export::{Address, Export, Limits, Server, StartError};
 use holdfast_failure::{Exit, Failure, Outcome};
-use holdfast_fuse::mountpoint::Manner;
+use holdfast_fuse::mountpoint::UnmountMode;
 use holdfast_ublk::{Device, UblkError};
 use parking_lot::Mutex;
 use std::path::PathBuf;
@@ -41,15 +41,15 @@ impl Nbd {
     }
 
     /// Hangs up on everybody, or refuses to.
-    pub fn end(&self, manner: Manner) -> Outcome {
+    pub fn end(&self, manner: UnmountMode) -> Outcome {
         let mut server = self.server.lock();
         let connections = || server.as_ref().map_or(0, Server::connections);
         let end = Instant::now() + GOING;
-        while connections() > 0 && manner == Manner::Gently && Instant::now() < end {
+        while connections() > 0 && manner == UnmountMode::Gently && Instant::now() < end {
             std::thread::sleep(GOING / 40);
         }
         let clients = connections();
-        if clients > 0 && manner == Manner::Gently {
+        if clients > 0 && manner == UnmountMode::Gently {
             let message = format!("{}: {clients} client connections are open", self.address);
             return Err(Failure::new(Exit::InUse, message)
                 .hint("unmount what is on it and disconnect the clients first (nbd-client -d)"));
@@ -83,9 +83,10 @@ impl Ublk {
     }
 
     /// Takes it away, or refuses to.
-    pub fn end(&self, manner: Manner) -> Outcome {
+    pub fn end(&self, manner: UnmountMode) -> Outcome {
         let mut device = self.device.lock();
-        let is_busy = || manner == Manner::Gently && device.as_ref().is_some_and(|device| device.is_busy());
+        let is_busy =
+            || manner == UnmountMode::Gently && device.as_ref().is_some_and(|device| device.is_busy());
         let end = Instant::now() + GOING;
         while is_busy() && Instant::now() < end {
             std::thread::sleep(GOING / 40);

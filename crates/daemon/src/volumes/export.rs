@@ -6,7 +6,7 @@ use super::served::Served;
 use crate::watch::Watcher;
 use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_fuse::device_file::Disk;
-use holdfast_fuse::mountpoint::{self, Manner};
+use holdfast_fuse::mountpoint::{self, UnmountMode};
 use holdfast_fuse::{MountError, Options, Session};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -86,11 +86,11 @@ impl Exported {
         }
     }
 
-    /// Ends it and waits for the last request. [`Manner::Lazily`]: although programs use it.
+    /// Ends it and waits for the last request. [`UnmountMode::Lazily`]: although programs use it.
     ///
     /// # Errors
     /// [`Exit::InUse`]: nothing was changed.
-    pub fn end(&self, manner: Manner) -> Outcome {
+    pub fn end(&self, manner: UnmountMode) -> Outcome {
         match self {
             Exported::File(file) => file.end(manner),
             Exported::Nbd(nbd) => nbd.end(manner),
@@ -158,7 +158,7 @@ impl Export {
             match make_loop_device(&exported.file(), bytes, more) {
                 Ok(device) => exported.loop_device = Some(device),
                 Err(failure) => {
-                    let _ = exported.end(Manner::Lazily);
+                    let _ = exported.end(UnmountMode::Lazily);
                     return Err(failure);
                 }
             }
@@ -180,7 +180,7 @@ impl ExportedFile {
         ExportReport { kind: kind.to_owned(), directory: self.session.directory().to_owned(), path }
     }
 
-    fn end(&self, manner: Manner) -> Outcome {
+    fn end(&self, manner: UnmountMode) -> Outcome {
         if let Some(device) = &self.loop_device {
             end_loop_device(device, &self.file(), manner)?;
         }
@@ -194,7 +194,7 @@ impl ExportedFile {
             }
         }
         self.watcher.unmounted(self.session.directory());
-        if manner == Manner::Gently {
+        if manner == UnmountMode::Gently {
             self.session.wait();
         }
         Ok(())
@@ -214,7 +214,7 @@ fn remove_left_over(directory: &Path) {
             let _ = losetup(&["-d".as_ref(), device.as_path()]);
         }
     }
-    if let Err(error) = mountpoint::unmount(directory, Manner::Lazily) {
+    if let Err(error) = mountpoint::unmount(directory, UnmountMode::Lazily) {
         tracing::warn!(directory = %directory.display(), %error, "the dead mount stays");
     }
 }
@@ -246,13 +246,13 @@ fn make_loop_device(file: &Path, sector_bytes: u32, more: &[&Path]) -> Outcome<P
     losetup(&[&words, more, &["--".as_ref(), file]].concat()).map(PathBuf::from)
 }
 
-fn end_loop_device(device: &Path, file: &Path, manner: Manner) -> Outcome {
+fn end_loop_device(device: &Path, file: &Path, manner: UnmountMode) -> Outcome {
     let is_there = || loop_devices().iter().any(|(known, behind)| known == device && behind == file);
     if !is_there() {
         return Ok(());
     }
     let start = Instant::now();
-    while manner == Manner::Gently && is_used_exclusively(device) {
+    while manner == UnmountMode::Gently && is_used_exclusively(device) {
         // A process that is just starting in a mount namespace of its own has a copy of what was unmounted here, for a moment.
         let place = mounted_on(device);
         if !place.is_empty() || start.elapsed() > PATIENCE {
@@ -263,7 +263,7 @@ fn end_loop_device(device: &Path, file: &Path, manner: Manner) -> Outcome {
     }
     losetup(&["-d".as_ref(), device])?;
     let start = Instant::now();
-    while manner == Manner::Gently && is_there() {
+    while manner == UnmountMode::Gently && is_there() {
         if start.elapsed() > PATIENCE {
             let message = format!("{}: a program uses it; it goes when that lets go", device.display());
             return Err(Failure::new(Exit::InUse, message).hint("end that program, and detach again"));

@@ -18,7 +18,7 @@ use crate::signals;
 use crate::watch::Watcher;
 use crate::{limits, logging, time};
 use holdfast_failure::{Exit, Failure, Outcome};
-use holdfast_fuse::mountpoint::Manner;
+use holdfast_fuse::mountpoint::UnmountMode;
 use holdfast_log::FileLock;
 use holdfast_volume::{AnchorKeeper, Report, Volume};
 use parking_lot::{Condvar, Mutex};
@@ -218,7 +218,7 @@ impl Service {
                 None => Reply::refusal(Failure::new(Exit::Unavailable, "the process is ending")),
             });
         if let Err(error) = listening {
-            let _ = service.end(Manner::Lazily);
+            let _ = service.end(UnmountMode::Lazily);
             return Err(Failure::new(Exit::System, format!("the control socket cannot be made: {error}")));
         }
         Ok(service)
@@ -271,17 +271,17 @@ impl Service {
     fn leave(&self) -> Outcome {
         let start = std::time::Instant::now();
         while start.elapsed() < LEAVE_WAIT {
-            match self.end(Manner::Gently) {
+            match self.end(UnmountMode::Gently) {
                 Err(failure) if failure.code == Exit::InUse => std::thread::sleep(LOOK),
                 other => return other,
             }
         }
         tracing::warn!("programs still use the volume; they lose it now");
-        self.end(Manner::Lazily)
+        self.end(UnmountMode::Lazily)
     }
 
     /// Takes it off the offer and closes it. [`Exit::InUse`]: nothing was changed.
-    fn end(&self, manner: Manner) -> Outcome {
+    fn end(&self, manner: UnmountMode) -> Outcome {
         let _one = self.ending.lock();
         if let Some(outcome) = &self.state.0.lock().closed {
             return outcome.clone();
@@ -306,7 +306,7 @@ impl Service {
         match request {
             VolumeRequest::Status(request) => Reply::to(&request, Ok(self.status())),
             VolumeRequest::Detach(request) => {
-                let ended = self.end(Manner::Gently);
+                let ended = self.end(UnmountMode::Gently);
                 let is_closed = self.state.0.lock().closed.is_some();
                 Reply::to(&request, if is_closed { Ok(ended.err()) } else { ended.map(|()| None) })
             }

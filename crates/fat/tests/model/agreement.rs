@@ -1,12 +1,12 @@
 //! Whether the model, the driver and other people's tools agree.
 
 use super::support::*;
-use super::{Known, World};
+use super::{Fixture, ModelFile};
 use holdfast_fat::FileId;
 use std::collections::BTreeMap;
 
-impl World {
-    pub(super) fn read(&mut self, id: FileId, known: &Known) -> Vec<u8> {
+impl Fixture {
+    pub(super) fn read(&mut self, id: FileId, known: &ModelFile) -> Vec<u8> {
         let size = known.content.len() as u64;
         let mut bytes = vec![0; known.content.len()];
         let mut at = 0;
@@ -81,7 +81,7 @@ impl World {
         }
     }
 
-    pub(super) fn by_own_path(&self) -> BTreeMap<String, Known> {
+    pub(super) fn by_own_path(&self) -> BTreeMap<String, ModelFile> {
         self.model.iter().map(|(path, known)| (self.own_path(path), known.clone())).collect()
     }
 }

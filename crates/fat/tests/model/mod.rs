@@ -32,7 +32,7 @@ const NAMES: &[(&str, &str)] = &[
 ];
 
 #[derive(Clone, Debug)]
-struct Known {
+struct ModelFile {
     name: String,
     parent: String,
     directory: bool,
@@ -41,14 +41,14 @@ struct Known {
     owner: u64,
 }
 
-struct World {
+struct Fixture {
     fat: holdfast_fat::Fat<Image>,
     /// By path of folded names; the root is the empty path.
-    model: BTreeMap<String, Known>,
+    model: BTreeMap<String, ModelFile>,
     random: Random,
     owners: u64,
     /// Files without a name that are still in use.
-    open: Vec<(FileId, Known)>,
+    open: Vec<(FileId, ModelFile)>,
     /// Blocks that came back and are not free yet.
     returned: BTreeSet<u64>,
     crashes: u32,
@@ -58,10 +58,10 @@ fn folded(name: &str) -> String {
     name.to_lowercase()
 }
 
-impl World {
-    fn new(path: &std::path::Path, seed: u64) -> World {
+impl Fixture {
+    fn new(path: &std::path::Path, seed: u64) -> Fixture {
         let fat = mount(Image::open(path, 0).expect("FAT32"));
-        World {
+        Fixture {
             fat,
             model: BTreeMap::new(),
             random: Random(seed),
@@ -170,7 +170,7 @@ fn play(options: &[&str], bytes: u64, seed: u64, steps: usize) {
     let path = image_file(folder.path(), bytes);
     let text = path.to_str().expect("text");
     run("mkfs.fat", &[&["-F32"], options, &[text]].concat());
-    let mut world = World::new(&path, seed);
+    let mut world = Fixture::new(&path, seed);
     if let Some(change) = world.fat.prepare(NOW).expect("there is room") {
         apply(&mut world.fat, change);
     }

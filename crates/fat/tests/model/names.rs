@@ -1,10 +1,10 @@
 //! Names: made, removed, moved.
 
 use super::support::*;
-use super::{Known, World, folded};
+use super::{Fixture, ModelFile, folded};
 use holdfast_fat::{FatError, FileId, Kind, ROOT, Replace};
 
-impl World {
+impl Fixture {
     pub(super) fn create(&mut self, kind: Kind) {
         let parent = self.directory();
         let name = self.name();
@@ -16,7 +16,7 @@ impl World {
                 let (made, _) = apply(&mut self.fat, change);
                 self.owners += 1;
                 let directory = kind == Kind::Directory;
-                let known = Known {
+                let known = ModelFile {
                     name,
                     parent: parent.clone(),
                     directory,
@@ -145,7 +145,7 @@ impl World {
                     .filter(|path| **path == from || path.starts_with(&format!("{from}/")))
                     .cloned()
                     .collect();
-                let moved: Vec<(String, Known)> =
+                let moved: Vec<(String, ModelFile)> =
                     moved.into_iter().map(|path| (path.clone(), self.model.remove(&path).unwrap())).collect();
                 for (path, mut known) in moved {
                     let rest = &path[from.len()..];

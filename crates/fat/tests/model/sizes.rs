@@ -1,12 +1,12 @@
 //! Sizes of files, blocks that come back, and crashes.
 
 use super::support::*;
-use super::{Known, World};
+use super::{Fixture, ModelFile};
 use holdfast_fat::{FatError, FileId};
 
-impl World {
+impl Fixture {
     /// Makes a file so long, and writes what is new.
-    pub(super) fn resize(&mut self, id: FileId, known: &mut Known, size: u64) {
+    pub(super) fn resize(&mut self, id: FileId, known: &mut ModelFile, size: u64) {
         let old = known.content.len() as u64;
         loop {
             let change = match self.fat.resize(id, size, NOW) {
@@ -92,7 +92,7 @@ impl World {
     }
 
     /// The machine stops after a file became longer and before its owner accepted what it got.
-    pub(super) fn crash_before_accepting(&mut self, path: &str, known: &mut Known, size: u64) {
+    pub(super) fn crash_before_accepting(&mut self, path: &str, known: &mut ModelFile, size: u64) {
         let id = self.id(path);
         let old = known.content.len() as u64;
         let Ok(change) = self.fat.resize(id, size, NOW) else {

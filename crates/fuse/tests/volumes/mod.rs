@@ -10,7 +10,7 @@ pub mod site;
 use holdfast_log::simulated_device::{Devices, Unflushed};
 use holdfast_volume::{Plan, Volume};
 use programs::{Database, Files, Repository};
-use site::{Attached, Exporter, Kind, Mounted, Site};
+use site::{Attached, Exporter, Kind, Mounted, Workspace};
 use std::fs;
 
 /// What [`Exporter`] runs in a process of its own.
@@ -26,7 +26,7 @@ fn taken_over_and_given_back(kind: Kind) {
     if !kind.is_possible() {
         return;
     }
-    let site = Site::new();
+    let site = Workspace::new();
     kind.make(&site.image());
     let plain = Mounted::new(kind, &site.image(), &site.disk());
     let before = Files::write(&site.disk().join("before"), 40);
@@ -94,7 +94,7 @@ fn killed(kind: Kind, times: u64) {
     if !kind.is_possible() {
         return;
     }
-    let site = Site::new();
+    let site = Workspace::new();
     kind.make(&site.image());
     site::protect(&site.image(), &site.log());
     for time in 0..times {
@@ -157,7 +157,7 @@ fn cut_off(kind: Kind, states: u64) {
     if !kind.is_possible() {
         return;
     }
-    let site = Site::new();
+    let site = Workspace::new();
     kind.make(&site.image());
     let devices = Devices::new();
     devices.record(false);

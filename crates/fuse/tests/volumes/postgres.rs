@@ -1,6 +1,6 @@
 //! PostgreSQL on a protected volume whose exporter is killed under it.
 
-use super::site::{self, Exporter, Kind, Mounted, Site, attempt, run};
+use super::site::{self, Exporter, Kind, Mounted, Workspace, attempt, run};
 use holdfast_testing::eventually;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -97,7 +97,7 @@ impl Server {
 #[test]
 #[ignore = "long: scripts/soak volumes"]
 fn soak_postgres() {
-    let site = Site::new();
+    let site = Workspace::new();
     let data = site.disk().join("postgres");
     let Some(server) = Server::find(&data).filter(|_| Kind::Ext4.is_possible()) else {
         eprintln!("not tested: PostgreSQL (Debian's) is not here");

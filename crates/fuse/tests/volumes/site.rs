@@ -1,7 +1,7 @@
 //! A protected image under a file system: exported by a process of its own that can be killed, or by this one, and
 //! mounted by way of a loop device. Whatever a test leaves behind is removed.
 
-use holdfast_fuse::{Manner, Options, Session, mount_disk};
+use holdfast_fuse::{Options, Session, UnmountMode, mount_disk};
 use holdfast_log::device::{Device, FileDevice};
 use holdfast_testing::{eventually, text};
 use holdfast_volume::{Plan, Volume, VolumeKey};
@@ -161,7 +161,7 @@ impl Attached {
     }
 
     pub fn detach(&self) {
-        eventually("nobody uses it", || self.session.unmount(Manner::Gently).is_ok());
+        eventually("nobody uses it", || self.session.unmount(UnmountMode::Gently).is_ok());
         self.session.wait();
         self.volume.close().expect("closed");
     }
@@ -169,7 +169,7 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        let _ = self.session.unmount(Manner::Lazily);
+        let _ = self.session.unmount(UnmountMode::Lazily);
     }
 }
 
@@ -269,12 +269,12 @@ impl Drop for Mounted {
 }
 
 /// Directories and files of a test.
-pub struct Site {
+pub struct Workspace {
     home: TempDir,
 }
 
-impl Site {
-    pub fn new() -> Site {
+impl Workspace {
+    pub fn new() -> Workspace {
         let home = tempfile::tempdir().expect("a directory");
         // Databases work as somebody else.
         let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -282,7 +282,7 @@ impl Site {
         for directory in ["at", "disk"] {
             fs::create_dir(home.path().join(directory)).expect("made");
         }
-        Site { home }
+        Workspace { home }
     }
 
     pub fn image(&self) -> PathBuf {

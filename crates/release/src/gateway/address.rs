@@ -23,7 +23,7 @@ pub fn escape(text: &str) -> String {
 
 /// A name for people, without escaping for markup. What could change how other text is shown, and what is no text, is
 /// shown by its bytes.
-pub fn shown(name: &[u8]) -> String {
+pub fn display_name(name: &[u8]) -> String {
     let mut text = String::new();
     for chunk in name.utf8_chunks() {
         for one in chunk.valid().chars() {
@@ -137,9 +137,9 @@ mod tests {
     /// Nothing that people see is markup, moves other text, or hides.
     #[test]
     fn what_is_shown_is_harmless() {
-        assert_eq!(shown(b"a\x1b[2J\xff"), "a\\x1b[2J\\xff");
-        assert_eq!(shown("a\u{202e}b\u{200b}".as_bytes()), "a\\xe2\\x80\\xaeb\\xe2\\x80\\x8b");
-        assert_eq!(shown("größe 大".as_bytes()), "größe 大");
+        assert_eq!(display_name(b"a\x1b[2J\xff"), "a\\x1b[2J\\xff");
+        assert_eq!(display_name("a\u{202e}b\u{200b}".as_bytes()), "a\\xe2\\x80\\xaeb\\xe2\\x80\\x8b");
+        assert_eq!(display_name("größe 大".as_bytes()), "größe 大");
         assert_eq!(escape("<b a='\"'>&"), "&lt;b a=&#39;&quot;&#39;&gt;&amp;");
     }
 }

@@ -1,10 +1,10 @@
 //! From requests to answers.
 
-use super::address::{encoded, encoded_path, field, is_name, names, shown};
-use super::body::Sent;
+use super::address::{display_name, encoded, encoded_path, field, is_name, names};
+use super::body::ReplyBody;
 use super::page::{self, Preview};
 use super::search::search;
-use super::view::{About, Mood, Opened, Thing, Trouble, View};
+use super::view::{BannerStyle, OpenFile, PathTarget, TreeSummary, View, ViewError};
 use crate::serve::answer::matches_any;
 use crate::serve::range::{Range, wanted};
 use hyper::body::Incoming;
@@ -17,13 +17,13 @@ use hyper::{Method, Request, Response, StatusCode};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Names on a page.
+/// Most names on a page.
 const PAGE_NAMES: usize = 200;
-/// Changes on a page.
+/// Most changes on a page.
 const CHANGES_MAX: usize = 1000;
-/// How much of a text is shown.
+/// Most bytes of a text that are shown.
 const TEXT_BYTES_MAX: usize = 256 << 10;
-/// How much tells what kind of file it is.
+/// Bytes of a file from which its kind is recognised.
 const HEAD_BYTES: usize = 512;
 
 /// What pages may do: nothing but be looked at, and ask for other pages.
@@ -35,8 +35,8 @@ const FILE_POLICY: &str = "sandbox; default-src 'none'; frame-ancestors 'none'";
 const STYLE: &str = include_str!("../../../../web/verify/page/style.css");
 const VERIFIER: &str = include_str!("../../../../web/verify/dist/index.html");
 
-/// What is shown, and to whom.
-pub struct Site {
+/// What all requests to a gateway share.
+pub struct GatewayState {
     /// The tree.
     pub view: Arc<dyn View>,
     /// Names by which browsers may ask for it, besides addresses and `localhost`. A page of another site cannot make a name
@@ -44,18 +44,18 @@ pub struct Site {
     pub hosts: Vec<String>,
 }
 
-/// What a request asks for, without its body, which is not looked at.
-pub struct Asked {
+/// A request without its body, which is ignored.
+pub struct PageRequest {
     method: Method,
     headers: HeaderMap,
     path: String,
     query: String,
 }
 
-impl Asked {
-    /// The request's.
-    pub fn new(request: &Request<Incoming>) -> Asked {
-        Asked {
+impl PageRequest {
+    /// Takes what is needed of a request.
+    pub fn new(request: &Request<Incoming>) -> PageRequest {
+        PageRequest {
             method: request.method().clone(),
             headers: request.headers().clone(),
             path: request.uri().path().to_owned(),
@@ -68,29 +68,33 @@ impl Asked {
     }
 }
 
-impl Site {
-    /// Answers. Blocking.
-    pub fn answer(&self, asked: &Asked) -> Response<Sent> {
-        let mut answer = self.answer_with_body(asked);
-        if asked.method == Method::HEAD {
+impl GatewayState {
+    /// Answers a request. Blocks while files are read.
+    pub fn answer(&self, request: &PageRequest) -> Response<ReplyBody> {
+        let mut answer = self.answer_with_body(request);
+        if request.method == Method::HEAD {
             let length = hyper::body::Body::size_hint(answer.body()).exact().unwrap_or(0);
             answer.headers_mut().entry(CONTENT_LENGTH).or_insert(length.into());
-            *answer.body_mut() = Sent::bytes("");
+            *answer.body_mut() = ReplyBody::bytes("");
         }
         answer
     }
 
-    fn answer_with_body(&self, asked: &Asked) -> Response<Sent> {
-        if !matches!(asked.method, Method::GET | Method::HEAD) {
-            let mut answer = self.told(StatusCode::METHOD_NOT_ALLOWED, Mood::Plain, "This can only be read.");
+    fn answer_with_body(&self, request: &PageRequest) -> Response<ReplyBody> {
+        if !matches!(request.method, Method::GET | Method::HEAD) {
+            let mut answer = self.message_page(
+                StatusCode::METHOD_NOT_ALLOWED,
+                BannerStyle::Plain,
+                "This can only be read.",
+            );
             answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
             return answer;
         }
-        if !self.is_ours(asked.header(HOST)) {
+        if !self.is_ours(request.header(HOST)) {
             let why = "This gateway is not known by that name; --host tells it names that it has.\n";
             return text(StatusCode::MISDIRECTED_REQUEST, "text/plain; charset=utf-8", why);
         }
-        let path = asked.path.as_str();
+        let path = request.path.as_str();
         match path {
             "/" => return redirect("/at/"),
             "/verify" => return redirect("/verify/"),
@@ -106,9 +110,9 @@ impl Site {
         let inside =
             |prefix: &str| path.strip_prefix(prefix).filter(|rest| rest.is_empty() || rest.starts_with('/'));
         match (inside("/at").map(names), inside("/raw").map(names)) {
-            (Some(Some(path)), _) => self.at(asked, &path),
-            (_, Some(Some(path))) => self.raw(asked, &path),
-            _ => self.told(StatusCode::NOT_FOUND, Mood::Plain, "There is no such page."),
+            (Some(Some(path)), _) => self.at(request, &path),
+            (_, Some(Some(path))) => self.raw(request, &path),
+            _ => self.message_page(StatusCode::NOT_FOUND, BannerStyle::Plain, "There is no such page."),
         }
     }
 
@@ -125,118 +129,126 @@ impl Site {
     }
 
     /// A page with a message in place of content.
-    fn told(&self, status: StatusCode, mood: Mood, head: &str) -> Response<Sent> {
+    fn message_page(&self, status: StatusCode, mood: BannerStyle, head: &str) -> Response<ReplyBody> {
         html(status, page::page(&self.view.about(), &[], &page::message(mood, head, &[])))
     }
 
-    fn troubled(&self, about: &About, path: &[Vec<u8>], trouble: &Trouble) -> Response<Sent> {
-        let name = path.iter().map(|name| shown(name)).collect::<Vec<_>>().join("/");
+    fn troubled(&self, about: &TreeSummary, path: &[Vec<u8>], view_error: &ViewError) -> Response<ReplyBody> {
+        let name = path.iter().map(|name| display_name(name)).collect::<Vec<_>>().join("/");
         let name = if name.is_empty() { "the top directory".to_owned() } else { name };
-        let (status, mood, head) = match trouble.is_false {
+        let (status, mood, head) = match view_error.is_false {
             true => (
                 StatusCode::BAD_GATEWAY,
-                Mood::Bad,
+                BannerStyle::Bad,
                 format!(
                     "{name}: what the mirrors sent is not what the publisher signed, so it is not shown."
                 ),
             ),
-            false => (StatusCode::SERVICE_UNAVAILABLE, Mood::Warn, format!("{name} cannot be shown.")),
+            false => (StatusCode::SERVICE_UNAVAILABLE, BannerStyle::Warn, format!("{name} cannot be shown.")),
         };
-        tracing::warn!(name, why = trouble.why, "something cannot be shown");
+        tracing::warn!(name, why = view_error.why, "something cannot be shown");
         // Nothing green above what is red.
         let mut about = about.clone();
-        about.banners.retain(|banner| banner.mood != Mood::Good || !trouble.is_false);
+        about.banners.retain(|banner| banner.mood != BannerStyle::Good || !view_error.is_false);
         html(
             status,
-            page::page(&about, path, &page::message(mood, &head, std::slice::from_ref(&trouble.why))),
+            page::page(&about, path, &page::message(mood, &head, std::slice::from_ref(&view_error.why))),
         )
     }
 
-    fn changes(&self) -> Response<Sent> {
+    fn changes(&self) -> Response<ReplyBody> {
         let about = self.view.about();
         if !about.is_release {
-            return self.told(StatusCode::NOT_FOUND, Mood::Plain, "There is no such page.");
+            return self.message_page(StatusCode::NOT_FOUND, BannerStyle::Plain, "There is no such page.");
         }
         match self.view.changes(CHANGES_MAX) {
             Ok(changes) => {
                 html(StatusCode::OK, page::page(&about, &[], &page::changes(&changes, CHANGES_MAX)))
             }
-            Err(trouble) if trouble.is_false => self.troubled(&about, &[], &trouble),
-            Err(trouble) => {
+            Err(view_error) if view_error.is_false => self.troubled(&about, &[], &view_error),
+            Err(view_error) => {
                 let head = "The releases cannot be compared.";
-                let content = page::message(Mood::Plain, head, std::slice::from_ref(&trouble.why));
+                let content = page::message(BannerStyle::Plain, head, std::slice::from_ref(&view_error.why));
                 html(StatusCode::OK, page::page(&about, &[], &content))
             }
         }
     }
 
     /// A page of a directory or file.
-    fn at(&self, asked: &Asked, path: &[Vec<u8>]) -> Response<Sent> {
+    fn at(&self, request: &PageRequest, path: &[Vec<u8>]) -> Response<ReplyBody> {
         let about = self.view.about();
         if !about.usable {
             return html(StatusCode::SERVICE_UNAVAILABLE, page::page(&about, &[], ""));
         }
         let content = match self.view.look(path) {
-            Ok(Thing::Directory) => self.directory(asked, path),
-            Ok(Thing::File(opened)) => preview(&opened).map(|preview| page::file(path, &opened, &preview)),
-            Ok(Thing::Other(what)) => Ok(page::message(Mood::Plain, &format!("This is a {what}."), &[])),
+            Ok(PathTarget::Directory) => self.directory(request, path),
+            Ok(PathTarget::File(opened)) => {
+                preview(&opened).map(|preview| page::file(path, &opened, &preview))
+            }
+            Ok(PathTarget::Other(what)) => {
+                Ok(page::message(BannerStyle::Plain, &format!("This is a {what}."), &[]))
+            }
             Ok(nothing) => return self.nothing(&about, path, &nothing),
-            Err(trouble) => Err(trouble),
+            Err(view_error) => Err(view_error),
         };
         match content {
-            Ok(content) if content.is_empty() => redirect(&exact(asked, path)),
+            Ok(content) if content.is_empty() => redirect(&exact(request, path)),
             Ok(content) => html(StatusCode::OK, page::page(&about, path, &content)),
-            Err(trouble) => self.troubled(&about, path, &trouble),
+            Err(view_error) => self.troubled(&about, path, &view_error),
         }
     }
 
     /// A listing or a search. Empty if another page is meant.
-    fn directory(&self, asked: &Asked, path: &[Vec<u8>]) -> Result<String, Trouble> {
-        if let Some(text) = field(&asked.query, "find").filter(|text| !text.is_empty()) {
-            if field(&asked.query, "how").as_deref() == Some(b"exact") {
+    fn directory(&self, request: &PageRequest, path: &[Vec<u8>]) -> Result<String, ViewError> {
+        if let Some(text) = field(&request.query, "find").filter(|text| !text.is_empty()) {
+            if field(&request.query, "how").as_deref() == Some(b"exact") {
                 return Ok(String::new());
             }
             let text = String::from_utf8_lossy(&text).into_owned();
             let hits = search(&*self.view, path, &text)?;
             return Ok(page::found(path, &text, &hits));
         }
-        let after = field(&asked.query, "after").filter(|name| is_name(name));
+        let after = field(&request.query, "after").filter(|name| is_name(name));
         let listing = self.view.list(path, after.as_deref(), PAGE_NAMES)?;
         Ok(page::directory(path, &listing, after.as_deref()))
     }
 
-    fn nothing(&self, about: &About, path: &[Vec<u8>], nothing: &Thing) -> Response<Sent> {
-        let name = path.iter().map(|name| shown(name)).collect::<Vec<_>>().join("/");
+    fn nothing(&self, about: &TreeSummary, path: &[Vec<u8>], nothing: &PathTarget) -> Response<ReplyBody> {
+        let name = path.iter().map(|name| display_name(name)).collect::<Vec<_>>().join("/");
         let head = match nothing {
-            Thing::Nothing { proven: true } => format!("{name} is provably not in this release."),
-            Thing::Outside => format!("{name} leads out of what is shown here."),
+            PathTarget::Nothing { proven: true } => format!("{name} is provably not in this release."),
+            PathTarget::Outside => format!("{name} leads out of what is shown here."),
             _ => format!("{name} is not here."),
         };
-        html(StatusCode::NOT_FOUND, page::page(about, path, &page::message(Mood::Plain, &head, &[])))
+        html(StatusCode::NOT_FOUND, page::page(about, path, &page::message(BannerStyle::Plain, &head, &[])))
     }
 
     /// Bytes of a file, or a range of them.
-    fn raw(&self, asked: &Asked, path: &[Vec<u8>]) -> Response<Sent> {
+    fn raw(&self, request: &PageRequest, path: &[Vec<u8>]) -> Response<ReplyBody> {
         let about = self.view.about();
         let opened = match self.view.look(path) {
-            Ok(Thing::File(opened)) => Arc::new(opened),
-            Ok(Thing::Directory) => return redirect(&format!("/at{}", encoded_path(path))),
-            Ok(Thing::Other(what)) => {
-                return self.told(StatusCode::NOT_FOUND, Mood::Plain, &format!("This is a {what}."));
+            Ok(PathTarget::File(opened)) => Arc::new(opened),
+            Ok(PathTarget::Directory) => return redirect(&format!("/at{}", encoded_path(path))),
+            Ok(PathTarget::Other(what)) => {
+                return self.message_page(
+                    StatusCode::NOT_FOUND,
+                    BannerStyle::Plain,
+                    &format!("This is a {what}."),
+                );
             }
             Ok(nothing) => return self.nothing(&about, path, &nothing),
-            Err(trouble) => return self.troubled(&about, path, &trouble),
+            Err(view_error) => return self.troubled(&about, path, &view_error),
         };
         let kind = match opened.content.read(0, HEAD_BYTES.min(opened.size as usize)) {
             Ok(head) => kind_of(&head, opened.size),
-            Err(trouble) => return self.troubled(&about, path, &trouble),
+            Err(view_error) => return self.troubled(&about, path, &view_error),
         };
         let etag = format!("\"{}\"", opened.tag);
-        let mut answer = Response::new(Sent::bytes(""));
+        let mut answer = Response::new(ReplyBody::bytes(""));
         let headers = answer.headers_mut();
         insert(headers, ETAG, &etag);
         insert(headers, CONTENT_TYPE, kind.unwrap_or("application/octet-stream"));
-        let inline = kind.is_some() && field(&asked.query, "download").is_none();
+        let inline = kind.is_some() && field(&request.query, "download").is_none();
         let name = path.last().map_or(&b"file"[..], |name| name);
         insert(
             headers,
@@ -247,12 +259,12 @@ impl Site {
         insert(headers, CACHE_CONTROL, "private, no-cache");
         insert(headers, ACCEPT_RANGES, "bytes");
         guard(headers);
-        if asked.header(IF_NONE_MATCH).is_some_and(|tags| matches_any(tags, etag.as_bytes())) {
+        if request.header(IF_NONE_MATCH).is_some_and(|tags| matches_any(tags, etag.as_bytes())) {
             *answer.status_mut() = StatusCode::NOT_MODIFIED;
             return answer;
         }
-        let range = match asked.header(RANGE) {
-            Some(range) if asked.header(IF_RANGE).is_none_or(|tag| tag == etag.as_bytes()) => {
+        let range = match request.header(RANGE) {
+            Some(range) if request.header(IF_RANGE).is_none_or(|tag| tag == etag.as_bytes()) => {
                 wanted(range, opened.size)
             }
             _ => Range::Whole,
@@ -272,19 +284,19 @@ impl Site {
             }
         };
         answer.headers_mut().insert(CONTENT_LENGTH, (part.end - part.start).into());
-        *answer.body_mut() = Sent::part(opened, part);
+        *answer.body_mut() = ReplyBody::part(opened, part);
         answer
     }
 }
 
 /// The address of the name that was asked for below a directory.
-fn exact(asked: &Asked, path: &[Vec<u8>]) -> String {
-    let name = field(&asked.query, "find").unwrap_or_default();
+fn exact(request: &PageRequest, path: &[Vec<u8>]) -> String {
+    let name = field(&request.query, "find").unwrap_or_default();
     let below: String = name.split(|byte| *byte == b'/').map(|name| format!("/{}", encoded(name))).collect();
     format!("/at{}{below}", encoded_path(path))
 }
 
-fn preview(opened: &Opened) -> Result<Preview, Trouble> {
+fn preview(opened: &OpenFile) -> Result<Preview, ViewError> {
     let bytes =
         opened.content.read(0, TEXT_BYTES_MAX.min(usize::try_from(opened.size).unwrap_or(usize::MAX)))?;
     let kind = kind_of(&bytes[..bytes.len().min(HEAD_BYTES)], opened.size);
@@ -337,19 +349,19 @@ fn disposition(how: &str, name: &[u8]) -> String {
             _ => '_',
         })
         .collect();
-    format!("{how}; filename=\"{plain}\"; filename*=UTF-8''{}", encoded(shown(name).as_bytes()))
+    format!("{how}; filename=\"{plain}\"; filename*=UTF-8''{}", encoded(display_name(name).as_bytes()))
 }
 
-fn redirect(to: &str) -> Response<Sent> {
-    let mut answer = Response::new(Sent::bytes(""));
+fn redirect(to: &str) -> Response<ReplyBody> {
+    let mut answer = Response::new(ReplyBody::bytes(""));
     *answer.status_mut() = StatusCode::SEE_OTHER;
     insert(answer.headers_mut(), LOCATION, to);
     guard(answer.headers_mut());
     answer
 }
 
-fn html(status: StatusCode, page: String) -> Response<Sent> {
-    let mut answer = Response::new(Sent::bytes(page));
+fn html(status: StatusCode, page: String) -> Response<ReplyBody> {
+    let mut answer = Response::new(ReplyBody::bytes(page));
     *answer.status_mut() = status;
     insert(answer.headers_mut(), CONTENT_TYPE, "text/html; charset=utf-8");
     insert(answer.headers_mut(), CONTENT_SECURITY_POLICY, PAGE_POLICY);
@@ -358,8 +370,8 @@ fn html(status: StatusCode, page: String) -> Response<Sent> {
     answer
 }
 
-fn text(status: StatusCode, kind: &'static str, text: &'static str) -> Response<Sent> {
-    let mut answer = Response::new(Sent::bytes(text));
+fn text(status: StatusCode, kind: &'static str, text: &'static str) -> Response<ReplyBody> {
+    let mut answer = Response::new(ReplyBody::bytes(text));
     *answer.status_mut() = status;
     insert(answer.headers_mut(), CONTENT_TYPE, kind);
     insert(answer.headers_mut(), CACHE_CONTROL, "no-cache");
@@ -367,7 +379,7 @@ fn text(status: StatusCode, kind: &'static str, text: &'static str) -> Response<
     answer
 }
 
-/// What is said of every answer: it is of the type that it says, and for pages of this gateway only.
+/// Headers of every reply: it has the type that it states, and is for pages of this gateway only.
 fn guard(headers: &mut HeaderMap) {
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));

@@ -1,7 +1,7 @@
-//! What is sent: a page in memory, or a file piece by piece. A piece that cannot be had ends the connection before all that
+//! The body of a reply: a page in memory, or a file piece by piece. A piece that cannot be read ends the connection before all that
 //! was announced has come, so nobody takes what is cut short for the whole.
 
-use super::view::{Opened, Trouble};
+use super::view::{OpenFile, ViewError};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use std::future::Future;
@@ -12,45 +12,45 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use tokio::task::JoinHandle;
 
-/// Bytes read at once.
+/// Bytes of a file that are read at once.
 const PIECE_BYTES: u64 = 256 << 10;
 
 /// A body of an answer.
-pub enum Sent {
+pub enum ReplyBody {
     /// Bytes in memory; `None` when they are sent.
     Memory(Option<Bytes>),
     /// Part of a file.
-    Pieces(Pieces),
+    FilePieces(FilePieces),
 }
 
 /// Part of a file.
-pub struct Pieces {
-    file: Arc<Opened>,
+pub struct FilePieces {
+    file: Arc<OpenFile>,
     left: Range<u64>,
-    reading: Option<JoinHandle<Result<Vec<u8>, Trouble>>>,
+    reading: Option<JoinHandle<Result<Vec<u8>, ViewError>>>,
 }
 
-impl Sent {
-    /// These bytes.
-    pub fn bytes(bytes: impl Into<Bytes>) -> Sent {
+impl ReplyBody {
+    /// A body of these bytes.
+    pub fn bytes(bytes: impl Into<Bytes>) -> ReplyBody {
         let bytes = bytes.into();
-        Sent::Memory((!bytes.is_empty()).then_some(bytes))
+        ReplyBody::Memory((!bytes.is_empty()).then_some(bytes))
     }
 
     /// A part of a file.
-    pub fn part(file: Arc<Opened>, part: Range<u64>) -> Sent {
-        Sent::Pieces(Pieces { file, left: part, reading: None })
+    pub fn part(file: Arc<OpenFile>, part: Range<u64>) -> ReplyBody {
+        ReplyBody::FilePieces(FilePieces { file, left: part, reading: None })
     }
 
     fn length(&self) -> u64 {
         match self {
-            Sent::Memory(bytes) => bytes.as_ref().map_or(0, |bytes| bytes.len() as u64),
-            Sent::Pieces(pieces) => pieces.left.end - pieces.left.start,
+            ReplyBody::Memory(bytes) => bytes.as_ref().map_or(0, |bytes| bytes.len() as u64),
+            ReplyBody::FilePieces(pieces) => pieces.left.end - pieces.left.start,
         }
     }
 }
 
-impl Body for Sent {
+impl Body for ReplyBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -59,8 +59,8 @@ impl Body for Sent {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         match self.get_mut() {
-            Sent::Memory(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Sent::Pieces(pieces) => {
+            ReplyBody::Memory(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            ReplyBody::FilePieces(pieces) => {
                 pieces.poll_next(cx).map(|piece| piece.map(|piece| piece.map(Frame::data)))
             }
         }
@@ -75,7 +75,7 @@ impl Body for Sent {
     }
 }
 
-impl Pieces {
+impl FilePieces {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
         if self.left.is_empty() {
             return Poll::Ready(None);
@@ -97,14 +97,14 @@ impl Pieces {
                 Poll::Ready(Some(Ok(bytes.into())))
             }
             Ok(Ok(_)) => failed("the file has become shorter".to_owned()),
-            Ok(Err(trouble)) => failed(trouble.why),
+            Ok(Err(view_error)) => failed(view_error.why),
             Err(error) => failed(error.to_string()),
         }
     }
 }
 
-impl Drop for Pieces {
-    /// Nobody waits for it any more.
+impl Drop for FilePieces {
+    /// Nobody needs the piece any more.
     fn drop(&mut self) {
         if let Some(reading) = &self.reading {
             reading.abort();

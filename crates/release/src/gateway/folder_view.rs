@@ -3,7 +3,10 @@
 //! Everything is opened beneath the directory by the kernel's own check (`openat2`), so no name and no symbolic link leads
 //! out of it, also while somebody changes it. Only regular files are opened for reading: pipes and devices are not touched.
 
-use super::view::{About, Banner, Change, Content, Kind, Listing, Mood, Opened, Row, Thing, Trouble, View};
+use super::view::{
+    Banner, BannerStyle, Change, Content, Kind, Listing, OpenFile, PathTarget, Row, TreeSummary, View,
+    ViewError,
+};
 use rustix::fs::{
     AtFlags, Dir, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, openat2, readlinkat, statat,
 };
@@ -20,7 +23,7 @@ use std::path::{Path, PathBuf};
 /// Names of a directory that are looked at.
 const NAMES_MAX: u64 = 1_000_000;
 
-/// A directory.
+/// A view of a local directory.
 pub struct FolderView {
     path: PathBuf,
     folder: OwnedFd,
@@ -45,8 +48,8 @@ impl FolderView {
     }
 }
 
-fn trouble(error: impl ToString) -> Trouble {
-    Trouble { why: error.to_string(), is_false: false }
+fn view_error(error: impl ToString) -> ViewError {
+    ViewError { why: error.to_string(), is_false: false }
 }
 
 fn kind_of(stat: &Stat) -> Kind {
@@ -60,10 +63,10 @@ fn kind_of(stat: &Stat) -> Kind {
     }
 }
 
-struct OpenFile(File);
+struct FolderFile(File);
 
-impl Content for OpenFile {
-    fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>, Trouble> {
+impl Content for FolderFile {
+    fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>, ViewError> {
         let mut bytes = vec![0; length];
         let mut done = 0;
         while done < length {
@@ -71,7 +74,7 @@ impl Content for OpenFile {
                 Ok(0) => break,
                 Ok(count) => done += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(trouble(error)),
+                Err(error) => return Err(view_error(error)),
             }
         }
         bytes.truncate(done);
@@ -80,60 +83,60 @@ impl Content for OpenFile {
 }
 
 impl View for FolderView {
-    fn about(&self) -> About {
+    fn about(&self) -> TreeSummary {
         let name = self.path.file_name().unwrap_or(self.path.as_os_str());
         let signed = "Nobody has signed what is shown here: it is as good as the machine that shows it, and the way to it.";
-        About {
-            title: super::address::shown(name.as_bytes()),
-            banners: vec![Banner { mood: Mood::Plain, head: signed.to_owned(), lines: Vec::new() }],
+        TreeSummary {
+            title: super::address::display_name(name.as_bytes()),
+            banners: vec![Banner { mood: BannerStyle::Plain, head: signed.to_owned(), lines: Vec::new() }],
             facts: Vec::new(),
             usable: true,
             is_release: false,
         }
     }
 
-    fn look(&self, path: &[Vec<u8>]) -> Result<Thing, Trouble> {
+    fn look(&self, path: &[Vec<u8>]) -> Result<PathTarget, ViewError> {
         let found = match self.beneath(path, OFlags::PATH) {
             Ok(found) => found,
-            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Thing::Nothing { proven: false }),
-            Err(Errno::XDEV) => return Ok(Thing::Outside),
-            Err(error) => return Err(trouble(error)),
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(PathTarget::Nothing { proven: false }),
+            Err(Errno::XDEV) => return Ok(PathTarget::Outside),
+            Err(error) => return Err(view_error(error)),
         };
-        match kind_of(&fstat(&found).map_err(trouble)?) {
-            Kind::Directory => return Ok(Thing::Directory),
+        match kind_of(&fstat(&found).map_err(view_error)?) {
+            Kind::Directory => return Ok(PathTarget::Directory),
             Kind::File => {}
-            Kind::Link => return Ok(Thing::Other("link")),
-            Kind::Other(what) => return Ok(Thing::Other(what)),
+            Kind::Link => return Ok(PathTarget::Other("link")),
+            Kind::Other(what) => return Ok(PathTarget::Other(what)),
         }
         // Not to wait for whoever has put a pipe there meanwhile.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let file = self.beneath(path, flags).map_err(trouble)?;
-        let stat = fstat(&file).map_err(trouble)?;
+        let file = self.beneath(path, flags).map_err(view_error)?;
+        let stat = fstat(&file).map_err(view_error)?;
         if kind_of(&stat) != Kind::File {
-            return Err(trouble("it is no longer a file"));
+            return Err(view_error("it is no longer a file"));
         }
-        Ok(Thing::File(Opened {
+        Ok(PathTarget::File(OpenFile {
             size: stat.st_size as u64,
             modified_s: stat.st_mtime,
             tag: format!("{:x}-{:x}-{:x}-{:x}", stat.st_ino, stat.st_size, stat.st_mtime, stat.st_mtime_nsec),
-            content: Box::new(OpenFile(file.into())),
+            content: Box::new(FolderFile(file.into())),
         }))
     }
 
-    fn list(&self, path: &[Vec<u8>], after: Option<&[u8]>, limit: usize) -> Result<Listing, Trouble> {
-        let folder = self.beneath(path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(trouble)?;
+    fn list(&self, path: &[Vec<u8>], after: Option<&[u8]>, limit: usize) -> Result<Listing, ViewError> {
+        let folder = self.beneath(path, OFlags::RDONLY | OFlags::DIRECTORY).map_err(view_error)?;
         // The first names after `after`, the last of them on top; all others are only counted.
         let mut first: BinaryHeap<Vec<u8>> = BinaryHeap::new();
         let (mut total, mut more) = (0, false);
-        for entry in Dir::read_from(&folder).map_err(trouble)? {
-            let entry = entry.map_err(trouble)?;
+        for entry in Dir::read_from(&folder).map_err(view_error)? {
+            let entry = entry.map_err(view_error)?;
             let name = entry.file_name().to_bytes();
             if matches!(name, b"." | b"..") {
                 continue;
             }
             total += 1;
             if total > NAMES_MAX {
-                return Err(trouble(format!("it has more than {NAMES_MAX} names")));
+                return Err(view_error(format!("it has more than {NAMES_MAX} names")));
             }
             if after.is_some_and(|after| name <= after) {
                 continue;
@@ -148,8 +151,8 @@ impl View for FolderView {
         Ok(Listing { rows, total: Some(total), more, opaque: false })
     }
 
-    fn changes(&self, _limit: usize) -> Result<Vec<Change>, Trouble> {
-        Err(trouble("this is no release"))
+    fn changes(&self, _limit: usize) -> Result<Vec<Change>, ViewError> {
+        Err(view_error("this is no release"))
     }
 }
 
@@ -173,7 +176,10 @@ mod tests {
 
     fn names(view: &FolderView, after: Option<&[u8]>, limit: usize) -> (Vec<String>, bool) {
         let listing = view.list(&[], after, limit).expect("listed");
-        (listing.rows.iter().map(|row| super::super::address::shown(&row.name)).collect(), listing.more)
+        (
+            listing.rows.iter().map(|row| super::super::address::display_name(&row.name)).collect(),
+            listing.more,
+        )
     }
 
     /// Nothing outside of the directory is shown, whatever links there are, and pipes are not waited for.
@@ -192,13 +198,15 @@ mod tests {
         let view = FolderView::open(folder.path()).expect("opened");
         let path = |text: &str| text.split('/').map(|name| name.as_bytes().to_vec()).collect::<Vec<_>>();
         let look = |text: &str| view.look(&path(text));
-        let Ok(Thing::File(file)) = look("inside") else { panic!("a link that stays inside is followed") };
+        let Ok(PathTarget::File(file)) = look("inside") else {
+            panic!("a link that stays inside is followed")
+        };
         assert_eq!(file.content.read(1, 100), Ok(b"ood".to_vec()));
-        assert!(matches!(look("inner"), Ok(Thing::Directory)));
-        assert!(matches!(look("pipe"), Ok(Thing::Other("fifo"))));
-        assert!(matches!(look("inner/gone"), Ok(Thing::Nothing { proven: false })));
+        assert!(matches!(look("inner"), Ok(PathTarget::Directory)));
+        assert!(matches!(look("pipe"), Ok(PathTarget::Other("fifo"))));
+        assert!(matches!(look("inner/gone"), Ok(PathTarget::Nothing { proven: false })));
         for name in ["absolute", "absolute/secret", "up", "up/etc"] {
-            assert!(matches!(look(name), Ok(Thing::Outside)), "{name}");
+            assert!(matches!(look(name), Ok(PathTarget::Outside)), "{name}");
             assert!(view.list(&path(name), None, 10).is_err(), "{name}");
         }
     }

@@ -1,28 +1,28 @@
 //! Pages, as text. They hold no program, so they do not need one, and none could get in.
 
-use super::address::{encoded, encoded_path, escape, shown};
-use super::search::Hits;
-use super::view::{About, Banner, Change, Kind, Listing, Mood, Opened, Row};
+use super::address::{display_name, encoded, encoded_path, escape};
+use super::search::SearchHits;
+use super::view::{Banner, BannerStyle, Change, Kind, Listing, OpenFile, Row, TreeSummary};
 use crate::moment::moment;
 
-/// What a file looks like on its page.
+/// The preview of a file on its page.
 pub enum Preview {
     /// As an image, which is loaded from its own address.
     Image,
     /// As text, and whether it is cut.
     Text(String, bool),
-    /// There is none.
+    /// There is no preview.
     None,
 }
 
 /// A whole page.
-pub fn page(about: &About, path: &[Vec<u8>], content: &str) -> String {
-    let title = told(&about.title);
+pub fn page(about: &TreeSummary, path: &[Vec<u8>], content: &str) -> String {
+    let title = escaped_line(&about.title);
     let banners: String = about.banners.iter().map(banner).collect();
     let facts: String = about
         .facts
         .iter()
-        .map(|(name, value)| format!("<dt>{name}</dt><dd>{}</dd>\n", told(value)))
+        .map(|(name, value)| format!("<dt>{name}</dt><dd>{}</dd>\n", escaped_line(value)))
         .collect();
     let release = match about.is_release {
         true => format!(
@@ -37,13 +37,13 @@ pub fn page(about: &About, path: &[Vec<u8>], content: &str) -> String {
          content=\"width=device-width, initial-scale=1\">\n<title>{here}{title}</title>\n<link rel=\"stylesheet\" \
          href=\"/style.css\">\n</head>\n<body>\n<header><h1>{title}</h1></header>\n<main>\n{banners}<section \
          class=\"card\">\n{crumbs}\n{content}</section>\n{release}</main>\n<footer>Holdfast gateway</footer>\n</body>\n</html>\n",
-        here = path.last().map_or(String::new(), |name| format!("{} - ", escape(&shown(name)))),
+        here = path.last().map_or(String::new(), |name| format!("{} - ", escape(&display_name(name)))),
         crumbs = crumbs(path),
     )
 }
 
-/// What tells the verifier the release, and those of its mirrors that a browser can reach.
-fn for_the_verifier(about: &About) -> String {
+/// The part of a page from which the verifier learns the release, and those of its mirrors that a browser can reach.
+fn for_the_verifier(about: &TreeSummary) -> String {
     let of = |wanted| about.facts.iter().filter(move |(name, _)| *name == wanted).map(|(_, value)| value);
     let mut text = of("ID").map(|id| format!("#id={id}")).collect::<String>();
     for mirror in of("Mirror").filter(|mirror| mirror.starts_with("http")) {
@@ -53,33 +53,33 @@ fn for_the_verifier(about: &About) -> String {
 }
 
 /// Words of others, in which nothing is markup or hidden.
-fn told(text: &str) -> String {
-    escape(&shown(text.replace('\n', " ").as_bytes()))
+fn escaped_line(text: &str) -> String {
+    escape(&display_name(text.replace('\n', " ").as_bytes()))
 }
 
-/// Something that is told.
+/// A banner: a message to the reader above the content.
 pub fn banner(banner: &Banner) -> String {
     let class = match banner.mood {
-        Mood::Good => "good",
-        Mood::Warn => "warn",
-        Mood::Bad => "bad",
-        Mood::Plain => "plain",
+        BannerStyle::Good => "good",
+        BannerStyle::Warn => "warn",
+        BannerStyle::Bad => "bad",
+        BannerStyle::Plain => "plain",
     };
-    let lines: String = banner.lines.iter().map(|line| format!("<li>{}</li>", told(line))).collect();
+    let lines: String = banner.lines.iter().map(|line| format!("<li>{}</li>", escaped_line(line))).collect();
     let lines = if lines.is_empty() { lines } else { format!("<ul>{lines}</ul>") };
-    let role = if banner.mood == Mood::Bad { " role=\"alert\"" } else { "" };
-    format!("<div class=\"banner {class}\"{role}><p>{}</p>{lines}</div>\n", told(&banner.head))
+    let role = if banner.mood == BannerStyle::Bad { " role=\"alert\"" } else { "" };
+    format!("<div class=\"banner {class}\"{role}><p>{}</p>{lines}</div>\n", escaped_line(&banner.head))
 }
 
 /// A message in place of content.
-pub fn message(mood: Mood, head: &str, lines: &[String]) -> String {
+pub fn message(mood: BannerStyle, head: &str, lines: &[String]) -> String {
     banner(&Banner { mood, head: head.to_owned(), lines: lines.to_vec() })
 }
 
 fn crumbs(path: &[Vec<u8>]) -> String {
     let mut text = String::from("<nav class=\"crumbs\" aria-label=\"Path\"><a href=\"/at/\">top</a>");
     for (index, name) in path.iter().enumerate() {
-        let name = escape(&shown(name));
+        let name = escape(&display_name(name));
         text += " / ";
         text += &match index + 1 == path.len() {
             true => format!("<span aria-current=\"page\">{name}</span>"),
@@ -105,7 +105,7 @@ fn slashed(path: &[Vec<u8>]) -> String {
     if path.is_empty() { "/".to_owned() } else { encoded_path(path) }
 }
 
-/// A listing.
+/// The page of a directory.
 pub fn directory(path: &[Vec<u8>], listing: &Listing, after: Option<&[u8]>) -> String {
     let mut text = find(path, "");
     let names = listing
@@ -114,7 +114,7 @@ pub fn directory(path: &[Vec<u8>], listing: &Listing, after: Option<&[u8]>) -> S
     if listing.opaque {
         return text
             + &message(
-                Mood::Plain,
+                BannerStyle::Plain,
                 "This directory does not show its names.",
                 &[format!("It has {names}. Look one up above.")],
             );
@@ -125,7 +125,7 @@ pub fn directory(path: &[Vec<u8>], listing: &Listing, after: Option<&[u8]>) -> S
     text += "<table><thead><tr><th>Name</th><th class=\"size\">Size</th><th class=\"time\">Changed</th></tr></thead><tbody>\n";
     for one in &listing.rows {
         let below = [path, std::slice::from_ref(&one.name)].concat();
-        text += &row(&below, one, &shown(&one.name));
+        text += &row(&below, one, &display_name(&one.name));
     }
     text += "</tbody></table>\n<p class=\"bar\">";
     if after.is_some() {
@@ -147,7 +147,9 @@ fn row(path: &[Vec<u8>], row: &Row, text: &str) -> String {
         Kind::Link => (
             "↪",
             "",
-            row.target.as_ref().map_or(String::new(), |target| format!(" → {}", escape(&shown(target)))),
+            row.target
+                .as_ref()
+                .map_or(String::new(), |target| format!(" → {}", escape(&display_name(target)))),
         ),
         Kind::File => ("", "", String::new()),
         Kind::Other(what) => ("∗", "", format!(" ({what})")),
@@ -162,10 +164,10 @@ fn row(path: &[Vec<u8>], row: &Row, text: &str) -> String {
     )
 }
 
-/// A file.
-pub fn file(path: &[Vec<u8>], opened: &Opened, preview: &Preview) -> String {
+/// The page of a file.
+pub fn file(path: &[Vec<u8>], opened: &OpenFile, preview: &Preview) -> String {
     let raw = format!("/raw{}", encoded_path(path));
-    let name = path.last().map_or(String::new(), |name| escape(&shown(name)));
+    let name = path.last().map_or(String::new(), |name| escape(&display_name(name)));
     let mut text = format!(
         "<p class=\"bar\"><a class=\"button\" href=\"{raw}?download=1\">Download</a><span class=\"soft\">{}, changed {}</span></p>\n",
         size(opened.size),
@@ -186,8 +188,8 @@ pub fn file(path: &[Vec<u8>], opened: &Opened, preview: &Preview) -> String {
     text
 }
 
-/// What a search has found.
-pub fn found(path: &[Vec<u8>], text: &str, hits: &Hits) -> String {
+/// The page with the result of a search.
+pub fn found(path: &[Vec<u8>], text: &str, hits: &SearchHits) -> String {
     let count = hits.rows.len();
     let why = match hits.is_whole {
         true => format!("{count} found among {} names.", hits.looked),
@@ -200,14 +202,15 @@ pub fn found(path: &[Vec<u8>], text: &str, hits: &Hits) -> String {
         .rows
         .iter()
         .map(|(below, one)| {
-            let text = below[path.len()..].iter().map(|name| shown(name)).collect::<Vec<_>>().join("/");
+            let text =
+                below[path.len()..].iter().map(|name| display_name(name)).collect::<Vec<_>>().join("/");
             row(below, one, &text)
         })
         .collect();
     format!("{}<p class=\"soft\">{why}</p>\n<table><tbody>\n{rows}</tbody></table>\n", find(path, text))
 }
 
-/// What changed since the last release.
+/// The page with the changes since the last release.
 pub fn changes(changes: &[Change], limit: usize) -> String {
     let head = match changes.len() {
         0 => "Nothing: the two trees are the same.".to_owned(),
@@ -219,7 +222,7 @@ pub fn changes(changes: &[Change], limit: usize) -> String {
         .iter()
         .map(|change| {
             let path: Vec<Vec<u8>> = change.path.split(|byte| *byte == b'/').map(<[u8]>::to_vec).collect();
-            let name = escape(&path.iter().map(|name| shown(name)).collect::<Vec<_>>().join("/"));
+            let name = escape(&path.iter().map(|name| display_name(name)).collect::<Vec<_>>().join("/"));
             let (class, name) = match change.mark {
                 '-' => ("removed", name),
                 '+' => ("added", format!("<a href=\"/at{}\">{name}</a>", encoded_path(&path))),
@@ -238,7 +241,7 @@ fn day(seconds: i64) -> String {
     u64::try_from(seconds).map_or(String::new(), |seconds| moment(seconds).chars().take(10).collect())
 }
 
-/// A size for people.
+/// A size in words.
 fn size(bytes: u64) -> String {
     if bytes < 1024 {
         return format!("{bytes} byte{}", if bytes == 1 { "" } else { "s" });

@@ -1,16 +1,19 @@
 //! A signed release: every byte is verified here before it is shown, and what no longer counts is not shown.
 
-use super::view::{About, Banner, Change, Content, Kind, Listing, Mood, Opened, Row, Thing, Trouble, View};
-use crate::accept::{Stale, Warning};
+use super::view::{
+    Banner, BannerStyle, Change, Content, Kind, Listing, OpenFile, PathTarget, Row, TreeSummary, View,
+    ViewError,
+};
+use crate::accept::{ExpiredPolicy, Warning};
 use crate::admit::AdmitError;
 use crate::form::{self, Kind as _};
 use crate::layout;
-use crate::mirror::State;
+use crate::mirror::MirrorState;
 use crate::moment::moment;
 use crate::open::{OpenError, Release, now_s};
 use crate::record::{RootFile, authenticate};
 use crate::signing::Signable;
-use crate::tree::{Found, Node, Tree};
+use crate::tree::{Node, PathLookup, Tree};
 use holdfast_content::catalog::{self, CatalogEntry};
 use holdfast_content::{
     Content as Holds, ContentError, Inode, InodeKind, MapRoot, MerkleMap, Misuse, SourceError, Value,
@@ -24,12 +27,12 @@ use std::time::{Duration, Instant};
 /// How long releases are compared for one answer.
 const COMPARING_MAX: Duration = Duration::from_secs(10);
 
-/// A release.
+/// A view of a release.
 pub struct ReleaseView {
     release: Release,
     /// Why mirrors could not tell lately what counts.
     behind: Mutex<Option<String>>,
-    /// That the release is over.
+    /// Set when the release is revoked or has expired: why.
     over: Mutex<Option<String>>,
 }
 
@@ -57,8 +60,9 @@ impl ReleaseView {
         }
         let accepted = &self.release.current().accepted;
         let until_s = accepted.valid_until_s;
-        let was_stale = accepted.warnings.iter().any(|warning| matches!(warning, Warning::Stale { .. }));
-        let allowed = was_stale || self.release.stale() == Stale::Allow && !self.has_certificates();
+        let was_stale =
+            accepted.warnings.iter().any(|warning| matches!(warning, Warning::ExpiredPolicy { .. }));
+        let allowed = was_stale || self.release.stale() == ExpiredPolicy::Allow && !self.has_certificates();
         (now_s() > until_s && !allowed).then(|| {
             format!(
                 "the release expired at {}, and no mirror has a renewal; what it held may be OLD",
@@ -72,18 +76,18 @@ impl ReleaseView {
         self.release.trust().chain().ok().flatten().is_none_or(|chain| chain.current().certificates)
     }
 
-    fn tree(&self) -> Result<Tree, Trouble> {
+    fn tree(&self) -> Result<Tree, ViewError> {
         match self.ended() {
-            Some(why) => Err(Trouble { why, is_false: false }),
+            Some(why) => Err(ViewError { why, is_false: false }),
             None => Ok(self.release.current().tree.clone()),
         }
     }
 
     /// The directory at a path.
-    fn directory(&self, tree: &Tree, path: &[Vec<u8>]) -> Result<Node, Trouble> {
-        match tree.resolve(&path.join(&b'/'), true).map_err(trouble)? {
-            Found::Node(node) if node.inode.kind == InodeKind::Directory => Ok(node),
-            _ => Err(Trouble { why: "it is no directory".to_owned(), is_false: false }),
+    fn directory(&self, tree: &Tree, path: &[Vec<u8>]) -> Result<Node, ViewError> {
+        match tree.resolve(&path.join(&b'/'), true).map_err(view_error)? {
+            PathLookup::Node(node) if node.inode.kind == InodeKind::Directory => Ok(node),
+            _ => Err(ViewError { why: "it is no directory".to_owned(), is_false: false }),
         }
     }
 
@@ -109,33 +113,31 @@ impl ReleaseView {
             let renewers = archived.file.freshness.iter().flat_map(|renewal| renewal.signatures.keys());
             facts.extend(renewers.map(|key| ("Renewed by", fingerprint(key))));
         }
-        facts.extend(
-            self.release.mirrors().standings().into_iter().map(|standing| ("Mirror", standing.mirror)),
-        );
+        facts.extend(self.release.mirrors().statuses().into_iter().map(|status| ("Mirror", status.mirror)));
         facts
     }
 }
 
 /// Blames whom it is due.
-fn trouble(error: ContentError) -> Trouble {
+fn view_error(error: ContentError) -> ViewError {
     match error {
-        ContentError::Source(SourceError::Unreachable(_, why)) => Trouble { why, is_false: false },
+        ContentError::Source(SourceError::Unreachable(_, why)) => ViewError { why, is_false: false },
         ContentError::Source(SourceError::Missing(address)) => {
-            Trouble { why: format!("no mirror has block {}", address.short()), is_false: false }
+            ViewError { why: format!("no mirror has block {}", address.short()), is_false: false }
         }
-        ContentError::Misuse(misuse) => Trouble { why: misuse.to_string(), is_false: false },
-        error => Trouble { why: error.to_string(), is_false: true },
+        ContentError::Misuse(misuse) => ViewError { why: misuse.to_string(), is_false: false },
+        error => ViewError { why: error.to_string(), is_false: true },
     }
 }
 
-struct Verified {
+struct VerifiedFile {
     tree: Tree,
     node: Node,
 }
 
-impl Content for Verified {
-    fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>, Trouble> {
-        self.tree.read(&self.node, offset, length).map_err(trouble)
+impl Content for VerifiedFile {
+    fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>, ViewError> {
+        self.tree.read(&self.node, offset, length).map_err(view_error)
     }
 }
 
@@ -164,7 +166,7 @@ fn row(name: Vec<u8>, inode: &Inode) -> Row {
 }
 
 impl View for ReleaseView {
-    fn about(&self) -> About {
+    fn about(&self) -> TreeSummary {
         let current = self.release.current();
         let accepted = &current.accepted;
         let mut banners = Vec::new();
@@ -172,7 +174,7 @@ impl View for ReleaseView {
         let usable = ended.is_none();
         if let Some(why) = ended {
             banners.push(Banner {
-                mood: Mood::Bad,
+                mood: BannerStyle::Bad,
                 head: "Nothing of this release is shown.".into(),
                 lines: vec![why],
             });
@@ -180,17 +182,17 @@ impl View for ReleaseView {
         let mut notes: Vec<String> = accepted.warnings.iter().map(ToString::to_string).collect();
         notes.extend(current.notices.iter().cloned());
         notes.extend(self.behind.lock().clone());
-        for standing in self.release.mirrors().standings() {
-            if standing.state == State::Dropped {
-                let why = standing.why.unwrap_or_default();
+        for status in self.release.mirrors().statuses() {
+            if status.state == MirrorState::Dropped {
+                let why = status.why.unwrap_or_default();
                 notes.push(format!(
                     "{} sent what the publisher did not sign, and is not asked any more: {why}",
-                    standing.mirror
+                    status.mirror
                 ));
             }
         }
         if !notes.is_empty() {
-            banners.push(Banner { mood: Mood::Warn, head: "Please note".into(), lines: notes });
+            banners.push(Banner { mood: BannerStyle::Warn, head: "Please note".into(), lines: notes });
         }
         if usable {
             let head = format!(
@@ -200,61 +202,61 @@ impl View for ReleaseView {
             );
             let line = "This gateway has verified signatures and freshness, and verifies every byte of a file before it sends it. You \
                         trust it, and the way to it; to check for yourself, use the verifier.";
-            banners.push(Banner { mood: Mood::Good, head, lines: vec![line.to_owned()] });
+            banners.push(Banner { mood: BannerStyle::Good, head, lines: vec![line.to_owned()] });
         }
         let title = match accepted.record.note.as_str() {
             "" => format!("Release {}", &self.release.id().to_string()[..16]),
             note => note.to_owned(),
         };
-        About { title, banners, facts: self.facts(), usable, is_release: true }
+        TreeSummary { title, banners, facts: self.facts(), usable, is_release: true }
     }
 
-    fn look(&self, path: &[Vec<u8>]) -> Result<Thing, Trouble> {
+    fn look(&self, path: &[Vec<u8>]) -> Result<PathTarget, ViewError> {
         let tree = self.tree()?;
-        let node = match tree.resolve(&path.join(&b'/'), true).map_err(trouble)? {
-            Found::Node(node) => node,
-            Found::Nothing => return Ok(Thing::Nothing { proven: true }),
-            Found::Outside => return Ok(Thing::Outside),
+        let node = match tree.resolve(&path.join(&b'/'), true).map_err(view_error)? {
+            PathLookup::Node(node) => node,
+            PathLookup::Nothing => return Ok(PathTarget::Nothing { proven: true }),
+            PathLookup::Outside => return Ok(PathTarget::Outside),
         };
         let tag = match node.inode.kind {
-            InodeKind::Directory => return Ok(Thing::Directory),
-            InodeKind::File => node.inode.ihash(&tree.source().digest_key()).map_err(trouble)?,
+            InodeKind::Directory => return Ok(PathTarget::Directory),
+            InodeKind::File => node.inode.ihash(&tree.source().digest_key()).map_err(view_error)?,
             other => match kind_of(other) {
-                Kind::Other(what) => return Ok(Thing::Other(what)),
-                _ => return Ok(Thing::Other("link")),
+                Kind::Other(what) => return Ok(PathTarget::Other(what)),
+                _ => return Ok(PathTarget::Other("link")),
             },
         };
-        Ok(Thing::File(Opened {
+        Ok(PathTarget::File(OpenFile {
             size: node.inode.size,
             modified_s: node.inode.modified_ns.div_euclid(1_000_000_000),
             tag: tag.to_string(),
-            content: Box::new(Verified { tree, node }),
+            content: Box::new(VerifiedFile { tree, node }),
         }))
     }
 
-    fn list(&self, path: &[Vec<u8>], after: Option<&[u8]>, limit: usize) -> Result<Listing, Trouble> {
+    fn list(&self, path: &[Vec<u8>], after: Option<&[u8]>, limit: usize) -> Result<Listing, ViewError> {
         let tree = self.tree()?;
         let node = self.directory(&tree, path)?;
-        let total = catalog::directory_root(&node.inode).map_err(trouble)?.len();
+        let total = catalog::directory_root(&node.inode).map_err(view_error)?.len();
         if node.inode.xattrs.contains_key(catalog::OPAQUE) {
             return Ok(Listing { total: Some(total), opaque: true, ..Listing::default() });
         }
-        let mut found = tree.entries(&node, after, limit + 1).map_err(trouble)?;
+        let mut found = tree.entries(&node, after, limit + 1).map_err(view_error)?;
         let more = found.len() > limit;
         found.truncate(limit);
         let rows = found
             .into_iter()
             .map(|(name, entry)| Ok(row(name, &tree.node(entry)?.inode)))
             .collect::<Result<_, ContentError>>()
-            .map_err(trouble)?;
+            .map_err(view_error)?;
         Ok(Listing { rows, total: Some(total), more, opaque: false })
     }
 
-    fn changes(&self, limit: usize) -> Result<Vec<Change>, Trouble> {
+    fn changes(&self, limit: usize) -> Result<Vec<Change>, ViewError> {
         let tree = self.tree()?;
         let current = self.release.current();
         let record = &current.accepted.record;
-        let cannot = |why: &str| Trouble { why: why.to_owned(), is_false: false };
+        let cannot = |why: &str| ViewError { why: why.to_owned(), is_false: false };
         if record.sequence < 2 {
             return Err(cannot("this is the first release; there is none before it"));
         }
@@ -279,13 +281,13 @@ impl View for ReleaseView {
             return Err(cannot("the two have digests of different keys, and cannot be compared"));
         }
         let older = Tree::new(tree.source().clone(), before.root_dir);
-        let mut changes = compare(&older, &tree, limit).map_err(trouble)?;
+        let mut changes = compare(&older, &tree, limit).map_err(view_error)?;
         changes.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(changes)
     }
 }
 
-/// What two trees do not share, at most `limit` names. Subtrees with the same digest are skipped unread.
+/// The differences of two trees, at most `limit` names. Subtrees with the same digest are skipped unread.
 fn compare(before: &Tree, after: &Tree, limit: usize) -> Result<Vec<Change>, ContentError> {
     let source = after.source();
     let until = Instant::now() + COMPARING_MAX;

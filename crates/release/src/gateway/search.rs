@@ -1,10 +1,10 @@
 //! Searching below a directory for names, within bounds.
 
-use super::address::shown;
-use super::view::{Kind, Row, Trouble, View};
+use super::address::display_name;
+use super::view::{Kind, Row, View, ViewError};
 use std::time::{Duration, Instant};
 
-/// Names that are shown.
+/// Most names that are shown.
 const FOUND_MAX: usize = 200;
 /// Names that are looked at.
 const LOOKED_MAX: usize = 50_000;
@@ -15,8 +15,8 @@ const PAGE: usize = 500;
 /// The longest path that is followed, in bytes.
 const PATH_BYTES_MAX: usize = 4096;
 
-/// What was found.
-pub struct Hits {
+/// The result of a search.
+pub struct SearchHits {
     /// Paths, and what they stand for.
     pub rows: Vec<(Vec<Vec<u8>>, Row)>,
     /// How many names were looked at.
@@ -28,18 +28,18 @@ pub struct Hits {
 /// Names below `path` that have `text` in them, whatever their case. Directories nearest to `path` first.
 ///
 /// # Errors
-/// [`Trouble`].
-pub fn search(view: &dyn View, path: &[Vec<u8>], text: &str) -> Result<Hits, Trouble> {
+/// [`ViewError`].
+pub fn search(view: &dyn View, path: &[Vec<u8>], text: &str) -> Result<SearchHits, ViewError> {
     let until = Instant::now() + TIME_MAX;
     let wanted = text.to_lowercase();
-    let mut hits = Hits { rows: Vec::new(), looked: 0, is_whole: true };
+    let mut hits = SearchHits { rows: Vec::new(), looked: 0, is_whole: true };
     let mut directories = std::collections::VecDeque::from([path.to_vec()]);
     while let Some(directory) = directories.pop_front() {
         let mut after: Option<Vec<u8>> = None;
         loop {
             let listing = match view.list(&directory, after.as_deref(), PAGE) {
-                // One that may not be looked into keeps nobody from the others; one that was altered is told.
-                Err(trouble) if !trouble.is_false && directory.len() > path.len() => {
+                // A directory that cannot be read does not end the search; one that was altered does.
+                Err(view_error) if !view_error.is_false && directory.len() > path.len() => {
                     hits.is_whole = false;
                     break;
                 }
@@ -48,7 +48,7 @@ pub fn search(view: &dyn View, path: &[Vec<u8>], text: &str) -> Result<Hits, Tro
             for row in listing.rows {
                 after = Some(row.name.clone());
                 hits.looked += 1;
-                let matches = shown(&row.name).to_lowercase().contains(&wanted);
+                let matches = display_name(&row.name).to_lowercase().contains(&wanted);
                 if hits.rows.len() >= FOUND_MAX || hits.looked > LOOKED_MAX || Instant::now() > until {
                     hits.is_whole = false;
                     return Ok(hits);

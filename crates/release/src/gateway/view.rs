@@ -1,37 +1,37 @@
-//! What a gateway shows: a tree, and what is to be said about it.
+//! A tree as a gateway shows it.
 
-/// How something is told.
+/// How a message is presented.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Mood {
+pub enum BannerStyle {
     /// All is as it should be.
     Good,
-    /// People should know.
+    /// A warning: people should know.
     Warn,
-    /// Do not use it.
+    /// An error: the content must not be used.
     Bad,
-    /// Neither good nor bad.
+    /// A plain message, neither good nor bad.
     Plain,
 }
 
-/// Something to be told.
+/// A message to the reader.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Banner {
-    /// How.
-    pub mood: Mood,
-    /// What.
+    /// The style of the message.
+    pub mood: BannerStyle,
+    /// The headline.
     pub head: String,
-    /// More of it.
+    /// Further lines.
     pub lines: Vec<String>,
 }
 
-/// What is to be said about the tree.
+/// What every page says about the tree.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct About {
-    /// What it is called.
+pub struct TreeSummary {
+    /// The title of the tree.
     pub title: String,
-    /// What to tell on every page.
+    /// The banners on every page.
     pub banners: Vec<Banner>,
-    /// Who signed it, and the like.
+    /// Facts about the tree, such as who signed it.
     pub facts: Vec<(&'static str, String)>,
     /// Whether its content may be shown.
     pub usable: bool,
@@ -48,7 +48,7 @@ pub enum Kind {
     Directory,
     /// A symbolic link.
     Link,
-    /// Something else, in words.
+    /// Another kind of file, in words.
     Other(&'static str),
 }
 
@@ -57,26 +57,26 @@ pub enum Kind {
 pub struct Row {
     /// The name.
     pub name: Vec<u8>,
-    /// What it stands for.
+    /// What the name stands for.
     pub kind: Kind,
-    /// Bytes of a file.
+    /// The size of a file in bytes.
     pub size: u64,
-    /// When it was changed, in seconds since 1970.
+    /// When it was modified, in seconds since 1970.
     pub modified_s: i64,
-    /// Where a link leads.
+    /// The target of a symbolic link.
     pub target: Option<Vec<u8>>,
 }
 
 /// A part of a directory.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Listing {
-    /// In order of name.
+    /// The entries, in order of name.
     pub rows: Vec<Row>,
     /// How many names the directory has, if that is known.
     pub total: Option<u64>,
     /// Whether there are more after these.
     pub more: bool,
-    /// Whether it shows only names that are known already.
+    /// Whether only names that are known already are shown.
     pub opaque: bool,
 }
 
@@ -85,79 +85,79 @@ pub trait Content: Send + Sync {
     /// At most `length` bytes from `offset` on; fewer only at the end.
     ///
     /// # Errors
-    /// [`Trouble`].
-    fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>, Trouble>;
+    /// [`ViewError`].
+    fn read(&self, offset: u64, length: usize) -> Result<Vec<u8>, ViewError>;
 }
 
 /// A file that can be read.
-pub struct Opened {
-    /// Its size.
+pub struct OpenFile {
+    /// The size in bytes.
     pub size: u64,
-    /// When it was changed, in seconds since 1970.
+    /// When it was modified, in seconds since 1970.
     pub modified_s: i64,
     /// Another one if its bytes are others. Letters, digits and dashes.
     pub tag: String,
-    /// Its bytes.
+    /// The content of the file.
     pub content: Box<dyn Content>,
 }
 
-/// Where a path leads.
-pub enum Thing {
-    /// To a directory.
+/// What a path leads to.
+pub enum PathTarget {
+    /// A directory.
     Directory,
-    /// To a file.
-    File(Opened),
-    /// To something that has neither names nor bytes, in words.
+    /// A file.
+    File(OpenFile),
+    /// Something that has neither names nor bytes, in words.
     Other(&'static str),
-    /// To nothing. Whether that is proven.
+    /// Nothing.
     Nothing {
-        /// By what was signed, or merely so.
+        /// Whether signed data proves that nothing is there.
         proven: bool,
     },
-    /// Out of the tree.
+    /// Something outside of the tree.
     Outside,
 }
 
 /// Why something cannot be shown.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Trouble {
-    /// In words.
+pub struct ViewError {
+    /// The reason, in words.
     pub why: String,
-    /// Whether it was altered.
+    /// Whether content was found to be altered.
     pub is_false: bool,
 }
 
-/// What is different from the release before.
+/// A difference from the release before.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Change {
     /// Names, with `/` between them.
     pub path: Vec<u8>,
-    /// `+`, `-`, `~`.
+    /// `+` added, `-` removed, `~` changed.
     pub mark: char,
-    /// In words.
+    /// What changed, in words.
     pub what: &'static str,
 }
 
 /// A tree that is shown.
 pub trait View: Send + Sync {
-    /// What is to be said about it.
-    fn about(&self) -> About;
+    /// What every page says about the tree.
+    fn about(&self) -> TreeSummary;
 
     /// Where a path leads. Every name is one that a directory may have.
     ///
     /// # Errors
-    /// [`Trouble`].
-    fn look(&self, path: &[Vec<u8>]) -> Result<Thing, Trouble>;
+    /// [`ViewError`].
+    fn look(&self, path: &[Vec<u8>]) -> Result<PathTarget, ViewError>;
 
     /// At most `limit` names of a directory after `after`, in order of bytes.
     ///
     /// # Errors
-    /// [`Trouble`].
-    fn list(&self, path: &[Vec<u8>], after: Option<&[u8]>, limit: usize) -> Result<Listing, Trouble>;
+    /// [`ViewError`].
+    fn list(&self, path: &[Vec<u8>], after: Option<&[u8]>, limit: usize) -> Result<Listing, ViewError>;
 
     /// At most `limit` differences from the release before.
     ///
     /// # Errors
-    /// [`Trouble`]; also if there is none before.
-    fn changes(&self, limit: usize) -> Result<Vec<Change>, Trouble>;
+    /// [`ViewError`]; also if there is none before.
+    fn changes(&self, limit: usize) -> Result<Vec<Change>, ViewError>;
 }

@@ -20,28 +20,28 @@ pub const SOURCE: &str = holdfast_fuse::mountpoint::IMAGE_SOURCE;
 /// Type of file system that the table shows.
 pub const KIND: &str = "overlay";
 
-/// What the kernel does about content.
+/// How the kernel checks content.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reads {
-    /// It reads objects as they are.
+    /// The kernel reads objects as they are.
     Unchecked,
-    /// It reads only objects that it checks itself, at every read (fs-verity).
+    /// The kernel checks objects at every read (fs-verity).
     Checked,
 }
 
 /// Why an image is not mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// There is none.
+    /// There is no image, or it is damaged.
     #[error(transparent)]
     Image(#[from] ImageError),
-    /// Not for this user.
+    /// The user may not mount the image.
     #[error(
         "only root may mount an image, since the kernel reads it by itself; as a user, mount the release \
          (`holdfast mount URL`), which needs no image"
     )]
     NotRoot,
-    /// Whoever could change it is not who mounts it.
+    /// Somebody else than the mounting user could change the file.
     #[error(
         "{}: others than you may change it, and whoever does says what the kernel shows, other files of this machine \
          among it; export the release yourself, to a directory of your own",
@@ -59,7 +59,7 @@ pub enum AttachError {
     Refused {
         /// The image's directory.
         directory: PathBuf,
-        /// What it says.
+        /// What the kernel reports.
         why: String,
     },
 }
@@ -73,11 +73,11 @@ pub fn attach(directory: &Path, target: &Path, reads: Reads) -> Result<(), Attac
         return Err(ImageError::None(directory.to_owned()).into());
     }
     let refused = |why: String| AttachError::Refused { directory: directory.to_owned(), why };
-    is_yours(directory)?;
+    check_owner(directory)?;
     let image = open("erofs", "erofs (CONFIG_EROFS_FS), or the module is not loaded (modprobe erofs)")?;
     let set = |context: &OwnedFd, key: &str, value: &[u8]| {
         rustix::mount::fsconfig_set_string(context.as_fd(), key, value)
-            .map_err(|error| refused(said(context, error)))
+            .map_err(|error| refused(kernel_message(context, error)))
     };
     set(&image, "source", directory.join(IMAGE).as_os_str().as_bytes())?;
     let names = mount(&image).map_err(|error| match error {
@@ -86,7 +86,7 @@ pub fn attach(directory: &Path, target: &Path, reads: Reads) -> Result<(), Attac
                   `mount -o loop,ro DIR/tree.erofs T`, and then overlay as docs/releases.md has it"
                 .into(),
         },
-        error => refused(said(&image, error)),
+        error => refused(kernel_message(&image, error)),
     })?;
     let objects = rustix::fs::open(
         directory.join(OBJECTS),
@@ -104,7 +104,7 @@ pub fn attach(directory: &Path, target: &Path, reads: Reads) -> Result<(), Attac
     }
     layer(&overlay, "lowerdir+", &names).map_err(|error| too_old(&overlay, error))?;
     layer(&overlay, "datadir+", &objects).map_err(|error| too_old(&overlay, error))?;
-    let whole = mount(&overlay).map_err(|error| refused(said(&overlay, error)))?;
+    let whole = mount(&overlay).map_err(|error| refused(kernel_message(&overlay, error)))?;
     rustix::mount::move_mount(
         whole.as_fd(),
         "",
@@ -116,7 +116,7 @@ pub fn attach(directory: &Path, target: &Path, reads: Reads) -> Result<(), Attac
 }
 
 /// Refuses what others may change: an image says which files the kernel shows, with which permissions.
-fn is_yours(directory: &Path) -> Result<(), AttachError> {
+fn check_owner(directory: &Path) -> Result<(), AttachError> {
     let me = rustix::process::geteuid().as_raw();
     for path in [directory.to_owned(), directory.join(IMAGE), directory.join(OBJECTS)] {
         let found = std::fs::symlink_metadata(&path).map_err(|error| ImageError::disk(&path, error))?;
@@ -151,7 +151,7 @@ fn layer(overlay: &OwnedFd, key: &str, directory: &OwnedFd) -> Result<(), Errno>
 fn too_old(overlay: &OwnedFd, error: Errno) -> AttachError {
     let why = format!(
         "its overlayfs does not take the layers of an image, for which Linux 6.8 is needed ({})",
-        said(overlay, error)
+        kernel_message(overlay, error)
     );
     AttachError::Kernel { why }
 }
@@ -166,8 +166,8 @@ fn mount(context: &OwnedFd) -> Result<OwnedFd, Errno> {
     rustix::mount::fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
-/// What the kernel says of its refusal, or else what its number means.
-fn said(context: &OwnedFd, error: Errno) -> String {
+/// The kernel's message about its refusal, or else the meaning of the error number.
+fn kernel_message(context: &OwnedFd, error: Errno) -> String {
     let mut lines = Vec::new();
     let mut buffer = [0; 1024];
     // One message a read; there are a few of them.

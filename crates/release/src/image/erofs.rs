@@ -45,20 +45,20 @@ const NAMESPACES: [(&[u8], u8); 2] = [(b"user.", 1), (b"trusted.", 4)];
 
 const _: () = assert!(INODE_BYTES + INLINE_BYTES_MAX + NID_BYTES as usize <= BLOCK_BYTES);
 
-/// An inode's number.
+/// The number of an inode in the image.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Nid(u64);
 
-/// What an inode says of itself.
+/// The attributes of an inode.
 #[derive(Clone, Debug)]
 pub struct Head {
-    /// What it is.
+    /// The kind of file.
     pub kind: InodeKind,
     /// Permission bits.
     pub mode: u32,
-    /// Number of names.
+    /// The number of names.
     pub links: u32,
-    /// Nanoseconds since 1970.
+    /// When it was modified, in nanoseconds since 1970.
     pub modified_ns: i64,
     /// Extended attributes, as [`Attributes`] has them.
     pub attributes: Attributes,
@@ -95,7 +95,7 @@ impl Attributes {
     }
 }
 
-/// What an inode holds.
+/// The content of an inode.
 #[derive(Clone, Copy, Debug)]
 pub enum Body<'a> {
     /// Bytes: of a small file, the target of a link.
@@ -109,9 +109,9 @@ pub enum Body<'a> {
 /// An image that is being written.
 pub struct Image {
     file: File,
-    /// Where the next block goes.
+    /// The offset of the next block.
     end: u64,
-    /// Where the next inode goes, and where its slab ends.
+    /// The offset of the next inode, and the end of its slab.
     slab: std::ops::Range<u64>,
     inodes: u64,
     root: Option<Nid>,
@@ -141,7 +141,7 @@ impl Packing {
 pub struct Directory {
     nid: Nid,
     packing: Packing,
-    /// Where its whole blocks begin, and its last one.
+    /// The first of its whole blocks, and its last, partial one.
     blocks: u64,
     last: u64,
     filled: Packing,
@@ -149,7 +149,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Its number.
+    /// The number of the inode.
     pub fn nid(&self) -> Nid {
         self.nid
     }
@@ -165,7 +165,7 @@ impl Image {
         Image { file, end: BLOCK_BYTES as u64, slab: 0..0, inodes: 0, root: None }
     }
 
-    /// The file.
+    /// The image file.
     pub fn file(&self) -> &File {
         &self.file
     }

@@ -33,30 +33,30 @@ use std::path::{Path, PathBuf};
 use tree::{NAMES_MAX, Source, Totals, write_tree};
 use verity::VerityDigest;
 
-/// The image.
+/// The name of the image file.
 pub const IMAGE: &str = "tree.erofs";
-/// Which release it is.
+/// The name of the file that says which release the image is of.
 pub const RELEASE: &str = "release";
-/// Most bytes of that.
+/// Most bytes of that file.
 const RELEASE_BYTES_MAX: u64 = 64 << 10;
 
 /// Why there is no image, or it is not as it should be.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
-    /// What the mirrors have of a file cannot be had or is not what was signed.
-    #[error("{}: {error}", shown(path))]
+    /// The content of a file cannot be fetched, or is not what was signed.
+    #[error("{}: {error}", display_path(path))]
     Content {
-        /// Which file.
+        /// The path of the file in the tree.
         path: Vec<u8>,
         /// What is wrong.
         error: Box<ContentError>,
     },
-    /// The disk.
+    /// Reading or writing a file failed.
     #[error("{}: {error}", path.display())]
     Disk {
         /// The file.
         path: PathBuf,
-        /// What happened.
+        /// What the system reports.
         error: io::Error,
     },
     /// There is no image.
@@ -70,23 +70,23 @@ pub enum ImageError {
         /// What is wrong.
         why: String,
     },
-    /// Another process works in it.
+    /// Another process works in the directory.
     #[error("{}: another export works here", .0.display())]
     InUse(PathBuf),
-    /// Nothing may be deleted.
+    /// The image is mounted, so nothing may be deleted.
     #[error("{}: the image is mounted on {}; unmount it before objects are deleted, or leave out --prune", directory.display(), mount.display())]
     Mounted {
         /// The image's directory.
         directory: PathBuf,
-        /// Where.
+        /// The mount point.
         mount: PathBuf,
     },
     /// More than an image may have.
-    #[error("{}: {why}", shown(path))]
+    #[error("{}: {why}", display_path(path))]
     TooLarge {
-        /// Where it was noticed.
+        /// The path in the tree where it was noticed.
         path: Vec<u8>,
-        /// What is too much.
+        /// The limit that is exceeded, in words.
         why: String,
     },
     /// The directory is not empty and no image's.
@@ -94,7 +94,7 @@ pub enum ImageError {
     Foreign(PathBuf),
 }
 
-fn shown(path: &[u8]) -> String {
+fn display_path(path: &[u8]) -> String {
     if path.is_empty() { "the root directory".into() } else { String::from_utf8_lossy(path).into_owned() }
 }
 
@@ -108,31 +108,31 @@ impl ImageError {
     }
 }
 
-/// Which release an image is.
+/// Identifies the release of an image.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ImageOf {
     /// The release's id.
     pub id: String,
-    /// Which of its records.
+    /// The number of the record.
     pub sequence: u64,
-    /// When that was signed, in seconds since 1970.
+    /// When the record was signed, in seconds since 1970.
     pub issued_s: u64,
-    /// Its title.
+    /// The title of the release.
     pub note: String,
     /// Address of the root directory.
     pub root: String,
-    /// Where it was exported from.
+    /// The mirrors from which the release came.
     pub mirrors: Vec<String>,
     /// The image's fs-verity digest.
     pub image: String,
 }
 
-/// What an export has done.
+/// The report of an export.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Report {
-    /// Which release it is.
+    /// The release of the image.
     pub of: ImageOf,
-    /// Names in it.
+    /// The number of names in the image.
     pub names: u64,
     /// Bytes of its files.
     pub bytes: u64,
@@ -140,65 +140,65 @@ pub struct Report {
     pub image_bytes: u64,
     /// Objects that were written, and their bytes.
     pub objects_added: u64,
-    /// Bytes of those.
+    /// Bytes of the objects that were added.
     pub bytes_added: u64,
     /// Files whose object was there already.
     pub objects_kept: u64,
     /// Objects that were deleted.
     pub objects_deleted: u64,
-    /// Bytes of those.
+    /// Bytes of the objects that were deleted.
     pub bytes_deleted: u64,
-    /// What has no way into an image: device nodes 0/0, which overlayfs takes for deletions.
+    /// Files that an image cannot have: device nodes 0/0, which overlayfs takes for deletions.
     pub left_out: u64,
 }
 
-/// What is made, and how.
-pub struct Terms<'a> {
-    /// The directory.
+/// What is exported, and how.
+pub struct ExportOptions<'a> {
+    /// The directory where the image and its objects go.
     pub directory: &'a Path,
     /// The tree of `record`.
     pub tree: &'a Tree,
-    /// What was signed.
+    /// The signed record of the release.
     pub record: &'a Record,
-    /// Where it came from, to be told.
+    /// The mirrors from which the release came, for people.
     pub mirrors: Vec<String>,
     /// Whether objects that this image does not need are deleted.
     pub prune: bool,
 }
 
-/// Makes a directory the image of a release, or brings it up to date. `progress` is told names and bytes now and then.
+/// Makes a directory the image of a release, or brings it up to date. `progress` gets names and bytes now and then.
 ///
 /// # Errors
 /// [`ImageError`]. The image is what it was, or the new one.
-pub fn export(terms: &Terms<'_>, progress: &dyn Fn(u64, u64)) -> Result<Report, ImageError> {
-    let directory = terms.directory;
+pub fn export(options: &ExportOptions<'_>, progress: &dyn Fn(u64, u64)) -> Result<Report, ImageError> {
+    let directory = options.directory;
     files::make_directory(directory, 0o700).map_err(|error| ImageError::disk(directory, error))?;
-    ours(directory)?;
+    check_own_directory(directory)?;
     let _lock = lock(directory)?;
-    if terms.prune
+    if options.prune
         && let Some(mount) = attach::mounts_of(directory).into_iter().next()
     {
         return Err(ImageError::Mounted { directory: directory.to_owned(), mount });
     }
-    let mut objects = Objects::open(directory, terms.prune)?;
+    let mut objects = Objects::open(directory, options.prune)?;
     let partial = directory.join(format!("{IMAGE}.partial"));
     let disk = |error| ImageError::disk(&partial, error);
     let _ = std::fs::remove_file(&partial);
     let file = File::options().read(true).write(true).create_new(true).mode(0o644).open(&partial);
     let file = file.map_err(disk)?;
     let mut source = Source::Write(&mut objects);
-    let (file, totals) = write_tree(terms.tree, NAMES_MAX, (file, &partial), &mut source, progress)?;
+    let (file, totals) = write_tree(options.tree, NAMES_MAX, (file, &partial), &mut source, progress)?;
     objects.keep()?;
     let image_bytes = file.metadata().map_err(disk)?.len();
     let image = objects::measure_file(&file, image_bytes).map_err(disk)?;
-    let of = image_of(terms, image);
+    let of = image_of(options, image);
     file.sync_all().map_err(disk)?;
     let to = directory.join(IMAGE);
     std::fs::rename(&partial, &to).map_err(|error| ImageError::disk(&to, error))?;
     let path = directory.join(RELEASE);
     let text = serde_json::to_vec_pretty(&of).expect("it has no maps");
     files::replace(&path, &text, 0o644).map_err(|error| ImageError::disk(&path, error))?;
-    let gone = if terms.prune { objects.prune()? } else { (0, 0) };
+    let gone = if options.prune { objects.prune()? } else { (0, 0) };
     Ok(Report {
         of,
         names: totals.names,
@@ -213,30 +213,30 @@ pub fn export(terms: &Terms<'_>, progress: &dyn Fn(u64, u64)) -> Result<Report, 
     })
 }
 
-fn image_of(terms: &Terms<'_>, image: VerityDigest) -> ImageOf {
+fn image_of(options: &ExportOptions<'_>, image: VerityDigest) -> ImageOf {
     ImageOf {
-        id: terms.record.release.to_string(),
-        sequence: terms.record.sequence,
-        issued_s: terms.record.issued_s,
-        note: terms.record.note.clone(),
-        root: terms.tree.reference().address.to_string(),
-        mirrors: terms.mirrors.clone(),
+        id: options.record.release.to_string(),
+        sequence: options.record.sequence,
+        issued_s: options.record.issued_s,
+        note: options.record.note.clone(),
+        root: options.tree.reference().address.to_string(),
+        mirrors: options.mirrors.clone(),
         image: image.to_string(),
     }
 }
 
-/// What is wrong with an image; nothing is what there should be.
+/// The result of checking an image: its faults; empty if it is right.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Checked {
     /// Names in the release.
     pub names: u64,
     /// Bytes of its files.
     pub bytes: u64,
-    /// What is wrong, in words; at most [`WRONG_MAX`], and then how many more.
+    /// The faults, in words; at most [`WRONG_MAX`], and then how many more.
     pub wrong: Vec<String>,
 }
 
-/// Most faults that are told one by one.
+/// Most faults that are listed one by one.
 pub const WRONG_MAX: usize = 100;
 
 /// Reads every object of an image and the image itself, and compares them with what was signed: `tree` is that of the
@@ -310,8 +310,8 @@ pub fn image_at(directory: &Path) -> Result<ImageOf, ImageError> {
     }
 }
 
-/// Nothing of anybody else's is overwritten.
-fn ours(directory: &Path) -> Result<(), ImageError> {
+/// Checks that the directory is empty or an image's, so that nothing of anybody else is overwritten.
+fn check_own_directory(directory: &Path) -> Result<(), ImageError> {
     let disk = |error| ImageError::disk(directory, error);
     let mut is_empty = true;
     for entry in std::fs::read_dir(directory).map_err(disk)? {

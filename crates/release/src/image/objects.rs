@@ -10,7 +10,7 @@
 //! One process at a time works in a directory.
 
 use super::ImageError;
-use super::verity::{Measure, VerityDigest};
+use super::verity::{VerityDigest, VerityHasher};
 use crate::tree::Tree;
 use holdfast_content::{
     Block, BlockKind, BlockSource, Content, ContentError, Extent, ExtentMap, Inode, Reference, file,
@@ -23,36 +23,36 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Folder of objects.
+/// The name of the folder of objects.
 pub const OBJECTS: &str = "objects";
-/// What is known of them.
+/// The name of the database of known objects.
 pub const KNOWN: &str = "known";
 /// An object that is being written.
 const PARTIAL: &str = "partial";
-/// By content: its object.
+/// The object of a content, by the digest of the content.
 const OBJECT_OF: TableDefinition<[u8; 32], ([u8; 32], u64)> = TableDefinition::new("object of");
 /// Objects of the image that is made, if others are to go.
 const USED: TableDefinition<[u8; 32], ()> = TableDefinition::new("used");
 /// New objects between two syncs, and their bytes.
 const BATCH: usize = 4096;
 const BATCH_BYTES: u64 = 512 << 20;
-/// What `known` may have in memory.
+/// Bytes of memory for the database.
 const CACHE_BYTES: usize = 32 << 20;
 /// Bytes of a file that are asked for at once.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// See the module.
+/// The store of objects: files of the image by their fs-verity digest.
 pub struct Objects {
     folder: PathBuf,
     handle: File,
     known: Database,
-    /// Whether it is noted which are used.
+    /// Whether the objects of the new image are recorded.
     marking: bool,
     /// Written, but not synced and known.
     fresh: HashMap<[u8; 32], (VerityDigest, u64)>,
     fresh_bytes: u64,
     used: Vec<VerityDigest>,
-    /// Objects and bytes written.
+    /// The number of objects and bytes that were written.
     pub added: (u64, u64),
     /// Files whose object was there.
     pub kept: u64,
@@ -62,13 +62,13 @@ fn database(path: &Path) -> impl Fn(&dyn std::fmt::Display) -> ImageError + '_ {
     |error| ImageError::disk(path, io::Error::other(error.to_string()))
 }
 
-/// Where an object lies beneath the folder of objects.
+/// The name of an object beneath the folder of objects.
 pub fn name_of(digest: &VerityDigest) -> String {
     let digits = digest.to_string();
     format!("{}/{}", &digits[..2], &digits[2..])
 }
 
-/// What names the content of a file in a release: all of equal content have it, under one digest key.
+/// Identifies the content of a file in a release: equal for equal content, under one digest key.
 fn content_of(key: &DigestKey, inode: &Inode, map: &ExtentMap) -> [u8; 32] {
     let bytes = holdfast_crypto::encode(&(b"content of an object", inode.size, map));
     let own = key.digest(Domain::ReleaseFile, &bytes);
@@ -124,7 +124,7 @@ impl Objects {
         write.commit().map_err(|error| failed(&error))
     }
 
-    /// Where an object lies.
+    /// The path of an object.
     pub fn path_of(&self, digest: &VerityDigest) -> PathBuf {
         self.folder.join(name_of(digest))
     }
@@ -188,7 +188,7 @@ impl Objects {
         let disk = |error| ImageError::disk(&partial, error);
         let _ = std::fs::remove_file(&partial);
         let file = File::create_new(&partial).map_err(disk)?;
-        let mut measure = Measure::default();
+        let mut measure = VerityHasher::default();
         let mut at = 0;
         let mut out = |offset: u64, bytes: &[u8]| {
             measure.zeroes(offset - at);
@@ -430,7 +430,7 @@ fn signed_digest(
 ) -> Result<Result<VerityDigest, String>, Failure> {
     let source = &**tree.source();
     let key = source.digest_key();
-    let mut measure = Measure::default();
+    let mut measure = VerityHasher::default();
     let mut at = 0;
     let mut wrong = None;
     let mut failed = None;
@@ -479,11 +479,11 @@ fn signed_digest(
 /// # Errors
 /// It cannot be read, or ends before.
 pub fn measure_file(file: &File, size: u64) -> io::Result<VerityDigest> {
-    let mut measure = Measure::default();
+    let mut measure = VerityHasher::default();
     let mut at = 0;
     let mut buffer = vec![0; 1 << 20];
     while at < size {
-        // Holes are not read.
+        // Holes are skipped.
         let data = match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(at)) {
             Ok(data) => data.min(size),
             Err(rustix::io::Errno::NXIO) => size,

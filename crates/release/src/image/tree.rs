@@ -20,7 +20,7 @@ use std::path::Path;
 
 /// Most names of an image.
 pub const NAMES_MAX: u64 = 1 << 24;
-/// No path that programs can use has more directories.
+/// The deepest path that programs can use.
 const DEPTH_MAX: usize = 2048;
 /// Names read at once.
 const PAGE: usize = 256;
@@ -31,11 +31,11 @@ const RIGHTS_BITS: u32 = 0o6000;
 const DOT: &[u8] = b".";
 const DOTS: &[u8] = b"..";
 
-/// What happens with content.
+/// Where the content of files goes.
 pub(super) enum Source<'a> {
-    /// It becomes objects.
+    /// It is written as objects.
     Write(&'a mut Objects),
-    /// The objects are compared with it, and it is told what is wrong.
+    /// The objects are compared with it; the function gets every fault.
     Check(&'a Objects, &'a mut Vec<String>),
 }
 
@@ -58,7 +58,7 @@ impl Source<'_> {
     }
 }
 
-/// What was gone through.
+/// The totals of a walk.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Totals {
     pub names: u64,
@@ -107,7 +107,7 @@ struct Level {
     names: Names,
     directory: Directory,
     parent: Nid,
-    /// How much of the path is its parents'.
+    /// Bytes of the path that belong to its parents.
     path_bytes: usize,
 }
 
@@ -304,9 +304,9 @@ impl Writer<'_, '_> {
                 // struct ovl_metacopy: version, length, flags, algorithm (SHA-256), digest.
                 let metacopy = [&[0, 36, 0, 1][..], &digest.0].concat();
                 let redirect = format!("/{}", name_of(&digest));
-                let said = head.attributes.add(b"trusted.overlay.metacopy", &metacopy)
+                let added = head.attributes.add(b"trusted.overlay.metacopy", &metacopy)
                     && head.attributes.add(b"trusted.overlay.redirect", redirect.as_bytes());
-                assert!(said, "these are short");
+                assert!(added, "these are short");
                 Body::Hole(inode.size)
             }
             _ => Body::Device(inode.device_number),

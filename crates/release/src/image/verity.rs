@@ -24,13 +24,13 @@ const LEVELS_MAX: usize = 8;
 
 /// Measures a file from its beginning to its end.
 #[derive(Default)]
-pub struct Measure {
+pub struct VerityHasher {
     bytes: u64,
     /// Data that does not fill a block yet.
     data: Vec<u8>,
     /// Digests by level that do not fill a block yet; 0 is that of blocks of data.
     levels: Vec<Vec<u8>>,
-    /// By level, the digest of a subtree of zeroes.
+    /// The digest of a subtree of zeroes, by level.
     of_zeroes: Vec<[u8; 32]>,
 }
 
@@ -38,7 +38,7 @@ fn sha256(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 
-impl Measure {
+impl VerityHasher {
     /// Goes on with these bytes.
     pub fn update(&mut self, mut bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     fn hex(bytes: &[u8]) -> String {
-        let mut measure = Measure::default();
+        let mut measure = VerityHasher::default();
         measure.update(bytes);
         measure.finish().to_string()
     }
@@ -190,7 +190,7 @@ mod tests {
             (4096 * 127, 4096 * 2, 4096 * 128),
         ] {
             let bytes = [vec![7; before], vec![0; zeroes], vec![9; after]].concat();
-            let mut measure = Measure::default();
+            let mut measure = VerityHasher::default();
             bytes[..before].chunks(777).for_each(|piece| measure.update(piece));
             measure.zeroes(zeroes as u64);
             measure.update(&bytes[before + zeroes..]);
@@ -201,7 +201,7 @@ mod tests {
     /// Proves: a hole of any length is measured at once.
     #[test]
     fn long_holes_cost_nothing() {
-        let mut measure = Measure::default();
+        let mut measure = VerityHasher::default();
         measure.update(b"begin");
         measure.zeroes(1 << 62);
         measure.update(b"end");

@@ -8,9 +8,9 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("'{address}' names no mirror: {why}")]
 pub struct AddressError {
-    /// What was given.
+    /// The address that was given.
     pub address: String,
-    /// What is wrong with it, and how it should be.
+    /// What is wrong with the address, and how it should be.
     pub why: String,
 }
 

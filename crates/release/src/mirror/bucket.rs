@@ -1,7 +1,7 @@
 //! What is different about a mirror in a bucket that is named `s3://`: requests are signed if there are credentials, and
 //! refusals are understood. Where there are none it is asked like any web server.
 
-use super::{Fault, shown};
+use super::{Fault, printable};
 use crate::layout;
 use holdfast_objects::{
     BucketAddress, Credentials, CredentialsError, Durability, Location, Signing, refusal_of, sha256,
@@ -11,31 +11,31 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use ureq::http::StatusCode;
 
 /// A bucket, and how it is asked.
-pub struct Asked {
+pub struct BucketMirror {
     address: BucketAddress,
     location: Location,
     region: String,
 }
 
 /// Headers of one request, and whose they are.
-pub struct Signed {
-    /// Beside what every request has.
+pub struct SignedHeaders {
+    /// Headers that are sent beside those of every request.
     pub headers: Vec<(&'static str, String)>,
-    /// In words.
+    /// Where the credentials are from, in words.
     whose: String,
 }
 
-impl Asked {
+impl BucketMirror {
     /// By an address.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn new(text: &str) -> Result<Asked, String> {
+    pub fn new(text: &str) -> Result<BucketMirror, String> {
         let address: BucketAddress = text.parse().map_err(|error| format!("{error}"))?;
         if address.durability != Durability::Local || address.cache_bytes.is_some() {
             return Err("durability and cache are for the blocks of a server".to_owned());
         }
-        Ok(Asked { location: address.location(), region: address.signing_region(), address })
+        Ok(BucketMirror { location: address.location(), region: address.signing_region(), address })
     }
 
     /// Where its objects are over HTTP, with a slash at the end.
@@ -43,17 +43,17 @@ impl Asked {
         self.address.url()
     }
 
-    /// What to call it.
+    /// The mirror's name for messages.
     pub fn name(&self) -> String {
         self.address.to_string()
     }
 
     /// Signs a request for a file. Credentials are looked for each time, so that new ones count at once.
-    pub fn sign(&self, file: &str, range: Option<&str>) -> Result<Signed, Fault> {
+    pub fn sign(&self, file: &str, range: Option<&str>) -> Result<SignedHeaders, Fault> {
         let credentials = match Credentials::find() {
             Ok(credentials) => credentials,
             Err(none @ CredentialsError::None { .. }) => {
-                return Ok(Signed { headers: Vec::new(), whose: none.to_string() });
+                return Ok(SignedHeaders { headers: Vec::new(), whose: none.to_string() });
             }
             Err(error) => return Err(Fault::Unreachable(error.to_string())),
         };
@@ -70,13 +70,19 @@ impl Asked {
             now_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
         };
         let headers = signature_headers(&signing, &credentials);
-        Ok(Signed { headers, whose: format!("the credentials are from {}", credentials.from) })
+        Ok(SignedHeaders { headers, whose: format!("the credentials are from {}", credentials.from) })
     }
 
-    /// What a refusal means, if it means more than it does of any web server.
-    pub fn refusal(&self, file: &str, status: StatusCode, said: &[u8], signed: &Signed) -> Option<Fault> {
+    /// The fault that a refusal means, if it means more than that of any web server.
+    pub fn refusal(
+        &self,
+        file: &str,
+        status: StatusCode,
+        said: &[u8],
+        signed: &SignedHeaders,
+    ) -> Option<Fault> {
         let (code, _) = refusal_of(said);
-        let code = shown(&code);
+        let code = printable(&code);
         let refuses = |why: &str| {
             Some(Fault::Unreachable(format!("it refuses ({status} {code}); {}{why}", signed.whose)))
         };

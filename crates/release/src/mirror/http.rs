@@ -1,10 +1,10 @@
 //! A mirror at a web server or in a bucket.
 
-use super::bucket::Asked;
-use super::names::Remembering;
+use super::bucket::BucketMirror;
+use super::names::CachingResolver;
 use super::pace::PaceConnector;
 use super::{
-    Fault, Mirror, MirrorError, OBJECTS, OBJECTS_ANSWER_BYTES_MAX, PATHS, PATHS_BYTES_MAX, is_name, shown,
+    Fault, Mirror, MirrorError, OBJECTS, OBJECTS_ANSWER_BYTES_MAX, PATHS, PATHS_BYTES_MAX, is_name, printable,
 };
 use crate::pack::FRAME_BYTES_MAX;
 use holdfast_crypto::Digest;
@@ -37,13 +37,13 @@ const IDLE_CONNECTIONS_MAX: usize = 16;
 /// How long a mirror is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// For its address, and as long again for a connection.
+    /// For resolving the address, and as long again for connecting.
     pub connect: Duration,
-    /// For the head of an answer, and for each next part of it.
+    /// For the head of a reply, and for each further part of it.
     pub answer: Duration,
     /// How many bytes it has to send a second, on the whole, apart from `answer`.
     pub bytes_per_s_min: u64,
-    /// For any answer, however long.
+    /// For a whole reply, however long it is.
     pub total: Duration,
 }
 
@@ -64,15 +64,15 @@ impl Default for Patience {
 /// Redirections are followed within its origin only. There are no cookies, no passwords, no compression. Proxies are
 /// taken from the environment, as usual (`ALL_PROXY`, `HTTPS_PROXY`, `NO_PROXY`; HTTP or SOCKS).
 pub struct Http {
-    /// What to call it.
+    /// The mirror's name for messages.
     name: String,
     /// The URL, with a slash at the end.
     url: String,
     origin: Origin,
     agent: Agent,
     /// The bucket that it is, if it is known to be one.
-    bucket: Option<Asked>,
-    /// It has sent a whole file where a part was asked for.
+    bucket: Option<BucketMirror>,
+    /// Whether it has sent a whole file where a part was asked for.
     ignores_ranges: AtomicBool,
 }
 
@@ -149,7 +149,7 @@ impl Http {
                 .chain(TcpConnector::default())
                 .chain(PaceConnector(patience))
                 .chain(RustlsConnector::default());
-        let agent = Agent::with_parts(config, connector, Remembering::default());
+        let agent = Agent::with_parts(config, connector, CachingResolver::default());
         let ignores_ranges = AtomicBool::new(false);
         Ok(Http { name: url.clone(), url, origin, agent, bucket: None, ignores_ranges })
     }
@@ -159,7 +159,7 @@ impl Http {
     /// # Errors
     /// What is wrong with the address.
     pub fn of_bucket(address: &str) -> Result<Http, String> {
-        let bucket = Asked::new(address)?;
+        let bucket = BucketMirror::new(address)?;
         let http = Http::new(&bucket.url())?;
         Ok(Http { name: bucket.name(), bucket: Some(bucket), ..http })
     }
@@ -227,7 +227,7 @@ impl Http {
 
     fn post(&self, what: &str, body: &[u8], bytes_max: u64) -> Result<Vec<u8>, Fault> {
         if self.bucket.is_some() {
-            // It only has files.
+            // The server has plain files only.
             return Err(Fault::Missing);
         }
         let answer = self.agent.post(format!("{}{what}", self.url)).send(body).map_err(fault)?;
@@ -247,7 +247,7 @@ impl Http {
         })
     }
 
-    /// Where a redirection leads, if that is within the origin.
+    /// The target of a redirection, if it is within the origin.
     fn follow(&self, from: &str, location: Option<&HeaderValue>) -> Result<String, Fault> {
         let location = location
             .and_then(|location| location.to_str().ok())
@@ -270,7 +270,7 @@ impl Http {
             (!named && Origin::of(&uri)? == self.origin).then_some(())
         });
         within.map(|()| target.clone()).ok_or_else(|| {
-            let target = shown(&target);
+            let target = printable(&target);
             Fault::Wrong(format!("it redirects to {target}; if that is a mirror you mean, give its address"))
         })
     }
@@ -317,7 +317,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     }
 }
 
-/// What an answer means that does not give anything.
+/// The fault that a status without content means.
 fn refused(status: StatusCode, pause: Option<Duration>) -> Fault {
     match status {
         // A bucket that does not let strangers list it says 'forbidden' for what it does not have.
@@ -338,7 +338,7 @@ fn read(answer: Response<Body>, range: Option<&Range<u64>>, bytes_max: u64) -> R
     let wrong = |why: String| Err(Fault::Wrong(why));
     let encodings = answer.headers().get_all(CONTENT_ENCODING);
     if let Some(encoding) = encodings.iter().find(|encoding| *encoding != "identity") {
-        let encoding = shown(&String::from_utf8_lossy(encoding.as_bytes()));
+        let encoding = printable(&String::from_utf8_lossy(encoding.as_bytes()));
         return wrong(format!("it is encoded ({encoding}), which was not asked for"));
     }
     let length = answer.body().content_length();
@@ -415,7 +415,7 @@ fn take(answer: Response<Body>, bytes_max: u64) -> Result<Vec<u8>, Fault> {
     }
 }
 
-/// `bytes FIRST-LAST/TOTAL`, as what is before the end, and the total if it is told.
+/// `bytes FIRST-LAST/TOTAL`, as the range, and the total if it is given.
 fn content_range(text: &str) -> Option<(Range<u64>, Option<u64>)> {
     let (range, total) = text.trim().strip_prefix("bytes")?.trim_start().split_once('/')?;
     let (first, last) = range.split_once('-')?;
@@ -428,16 +428,16 @@ fn content_range(text: &str) -> Option<(Range<u64>, Option<u64>)> {
     (first < end && total.is_none_or(|total| end <= total)).then_some((first..end, total))
 }
 
-/// Whose fault an error is, in words.
+/// The fault of an error.
 fn fault(error: Error) -> Fault {
     match error {
         Error::Timeout(ureq::Timeout::PerRead) => Fault::Unreachable("it is too slow".to_owned()),
         Error::Timeout(phase) => Fault::Unreachable(format!("it did not answer in time ({phase})")),
         Error::HostNotFound => Fault::Unreachable("there is no such host".to_owned()),
-        Error::Io(error) => Fault::Unreachable(shown(&error.to_string())),
+        Error::Io(error) => Fault::Unreachable(printable(&error.to_string())),
         Error::LargeResponseHeader(..) => Fault::Wrong("the head of its answer is too long".to_owned()),
-        Error::Protocol(error) => Fault::Wrong(shown(&format!("not HTTP: {error}"))),
-        other => Fault::Unreachable(shown(&other.to_string())),
+        Error::Protocol(error) => Fault::Wrong(printable(&format!("not HTTP: {error}"))),
+        other => Fault::Unreachable(printable(&other.to_string())),
     }
 }
 

@@ -13,7 +13,7 @@
 //! It makes no difference to what is believed in the end: every byte is checked, whoever sent it.
 
 use super::speed::Speed;
-use super::{AddressError, Mirror, MirrorError, OBJECTS, parse, shown};
+use super::{AddressError, Mirror, MirrorError, OBJECTS, parse, printable};
 use crate::pack::Frame;
 use holdfast_crypto::Digest;
 use holdfast_protocol::message::AddressedBlock;
@@ -38,47 +38,47 @@ const WAIT_MAX: Duration = Duration::from_secs(5);
 const TRIED_POLL: Duration = Duration::from_millis(50);
 /// How long a mirror is not asked that gave something false; each next time twice as long.
 const DROPPED_MIN: Duration = Duration::from_secs(600);
-/// The longest such time.
+/// The longest exclusion.
 const DROPPED_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Requests to a mirror that are remembered because the answer was of no use.
 const USELESS_KEPT: usize = 1024;
 /// A mirror that was not asked for so long is asked first once, so that a slow start is not held against it for ever.
 const ASKED_AGAIN: Duration = Duration::from_secs(60);
-/// One that cannot look up paths is asked for that again after so long: it may have got hints.
+/// How long after it could not look up paths a mirror is asked for that again: it may have got hints.
 const PATHS_ASKED_AGAIN: Duration = Duration::from_secs(600);
-/// For requests up to this long: one that comes late does no harm.
+/// Slow mirrors are tried with requests up to this long: a late reply does no harm.
 const EXPLORING_BYTES_MAX: u64 = 64 << 10;
 /// How long an answer is taken to be if the caller does not know.
 const UNKNOWN_BYTES: u64 = 16 << 10;
 /// How many mirrors are asked at once by [`Mirrors::every`].
 const MIRRORS_MAX: usize = 64;
 
-/// Mirrors of one release.
+/// The mirrors of one release.
 pub struct Mirrors {
-    mirrors: Vec<Kept>,
+    mirrors: Vec<MirrorEntry>,
     wait_max: Duration,
 }
 
-/// What a mirror is asked.
-type Asking<'a> = dyn Fn(&dyn Mirror) -> Result<Vec<u8>, MirrorError> + 'a;
+/// Sends a request to a mirror.
+type MirrorRequest<'a> = dyn Fn(&dyn Mirror) -> Result<Vec<u8>, MirrorError> + 'a;
 
-struct Kept {
+struct MirrorEntry {
     mirror: Arc<dyn Mirror>,
-    account: Mutex<Account>,
+    health: Mutex<MirrorHealth>,
 }
 
-/// What is held for and against a mirror.
-struct Account {
+/// What is known of a mirror: how fast it is, and how it failed.
+struct MirrorHealth {
     speed: Speed,
     /// Why it is not asked, or only after the others, for a while: it failed, and has given nothing good since.
-    paused: Option<Paused>,
-    /// Its content was bad.
-    dropped: Option<Dropped>,
+    paused: Option<Pause>,
+    /// Set while the mirror is excluded because its content was bad.
+    dropped: Option<Exclusion>,
     /// How often it was dropped.
     drops: u32,
     /// Requests to which its answer was of no use: they are not made again for a while.
-    useless: LruCache<Part, Useless>,
-    /// When it last could not look up paths.
+    useless: LruCache<RequestKey, UselessReply>,
+    /// When it last answered that it cannot look up paths.
     no_paths: Option<Instant>,
     /// Whether it had none of the blocks that were asked for last, of data at an origin.
     no_objects: bool,
@@ -86,58 +86,58 @@ struct Account {
     failures: u64,
 }
 
-/// What a request asks for.
+/// Identifies a request, to recognise it when it comes again.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Part {
+struct RequestKey {
     file: String,
-    /// Where in it the request begins.
+    /// The first byte of the range.
     start: u64,
-    /// What has to be there, if that is the word of somebody who may be wrong.
+    /// What must be there by an unsigned index, which may be wrong.
     expected: u64,
 }
 
-struct Paused {
-    /// When it failed first, without an answer of use since.
+struct Pause {
+    /// When it first failed, without a useful reply since.
     first: Instant,
     since: Instant,
     pause: Duration,
     why: String,
-    /// It failed to answer (no connection, time-out, 429, 5xx), so no request goes to it before the pause is over. If not,
+    /// The mirror failed to answer (no connection, time-out, 429, 5xx), so no request goes to it before the pause is over. If not,
     /// its answers were useless, and it is asked after the others.
     is_away: bool,
-    /// It failed when it was asked for content: that it has a record does not make it good again.
+    /// The mirror failed to give content: giving a record does not make it good again.
     of_content: bool,
     /// The pause is over, and somebody is trying it.
     is_tried: bool,
 }
 
-struct Useless {
+struct UselessReply {
     since: Instant,
     lasts: Duration,
-    answer: Answer,
+    answer: MirrorFailure,
 }
 
-struct Dropped {
+struct Exclusion {
     since: Instant,
     lasts: Duration,
     why: String,
 }
 
 /// Whether a mirror is asked.
-enum Turn {
-    /// With the others.
+enum Priority {
+    /// It is asked with the others.
     Ready,
-    /// After the others.
+    /// It is asked after the others.
     Late,
-    /// Only if there is no other.
+    /// It is asked only if there is no other.
     Last,
-    /// Not for so long.
+    /// It is not asked for this long.
     Away(Duration),
 }
 
-impl Default for Account {
-    fn default() -> Account {
-        Account {
+impl Default for MirrorHealth {
+    fn default() -> MirrorHealth {
+        MirrorHealth {
             speed: Speed::default(),
             paused: None,
             dropped: None,
@@ -151,12 +151,12 @@ impl Default for Account {
     }
 }
 
-/// What is left of a time that began at `since`, unless it is over.
+/// The rest of a time that began at `since`, unless it is over.
 fn left(since: Instant, lasts: Duration, now: Instant) -> Option<Duration> {
     lasts.checked_sub(now.saturating_duration_since(since)).filter(|left| !left.is_zero())
 }
 
-impl Paused {
+impl Pause {
     fn left(&self, now: Instant) -> Option<Duration> {
         left(self.since, self.pause, now)
     }
@@ -171,21 +171,21 @@ struct Failure {
     pause_min: Duration,
 }
 
-impl Account {
-    fn turn(&self, now: Instant) -> Turn {
+impl MirrorHealth {
+    fn priority(&self, now: Instant) -> Priority {
         if let Some(paused) = self.paused.as_ref().filter(|paused| paused.is_away) {
             match paused.left(now) {
-                Some(left) => return Turn::Away(left),
-                None if paused.is_tried => return Turn::Away(TRIED_POLL),
+                Some(left) => return Priority::Away(left),
+                None if paused.is_tried => return Priority::Away(TRIED_POLL),
                 None => {}
             }
         }
         if self.is_dropped(now) {
-            return Turn::Last;
+            return Priority::Last;
         }
         match self.paused.as_ref().and_then(|paused| paused.left(now)) {
-            Some(_) => Turn::Late,
-            None => Turn::Ready,
+            Some(_) => Priority::Late,
+            None => Priority::Ready,
         }
     }
 
@@ -200,110 +200,115 @@ impl Account {
         let pause = before.map_or(PAUSE_MIN, |before| (before.pause * 2).min(PAUSE_MAX)).max(pause_min);
         let first = before.map_or(now, |before| before.first);
         let of_content = of_content || before.is_some_and(|before| before.of_content);
-        self.paused = Some(Paused { first, since: now, pause, why, is_away, of_content, is_tried: false });
+        self.paused = Some(Pause { first, since: now, pause, why, is_away, of_content, is_tried: false });
     }
 
     /// Remembers an answer that was of no use.
-    fn remember_useless(&mut self, now: Instant, part: &Part, answer: Answer) {
+    fn remember_useless(&mut self, now: Instant, part: &RequestKey, answer: MirrorFailure) {
         if part.file == OBJECTS {
             return;
         }
         let lasts = self.useless.peek(part).map_or(PAUSE_MIN, |before| (before.lasts * 2).min(PAUSE_MAX));
-        self.useless.put(part.clone(), Useless { since: now, lasts, answer });
+        self.useless.put(part.clone(), UselessReply { since: now, lasts, answer });
     }
 }
 
-impl Dropped {
+impl Exclusion {
     fn left(&self, now: Instant) -> Option<Duration> {
         left(self.since, self.lasts, now)
     }
 }
 
-/// What a mirror said to a request.
+/// Why a mirror did not serve a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// That it does not have the file, or something of no use, or nothing.
+pub enum MirrorFailure {
+    /// The mirror lacks the file, or gave something useless, or nothing.
     Failed(MirrorError),
     /// Something that the caller found to be bad.
     Bad {
         /// The mirror.
         mirror: String,
-        /// What is bad about it.
+        /// What is bad about the content.
         why: String,
     },
-    /// It was not asked, because it failed just before.
+    /// The mirror was not asked, because it failed just before.
     NotAsked {
         /// The mirror.
         mirror: String,
-        /// How it failed.
+        /// How it failed before.
         why: String,
     },
 }
 
-impl Answer {
-    /// Whose it is.
+impl MirrorFailure {
+    /// The mirror's name.
     pub fn mirror(&self) -> &str {
         match self {
-            Answer::Failed(
+            MirrorFailure::Failed(
                 MirrorError::Missing { mirror, .. }
                 | MirrorError::Wrong { mirror, .. }
                 | MirrorError::Unreachable { mirror, .. },
             )
-            | Answer::Bad { mirror, .. }
-            | Answer::NotAsked { mirror, .. } => mirror,
+            | MirrorFailure::Bad { mirror, .. }
+            | MirrorFailure::NotAsked { mirror, .. } => mirror,
         }
     }
 }
 
-impl fmt::Display for Answer {
+impl fmt::Display for MirrorFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Answer::Failed(error) => error.fmt(f),
-            Answer::Bad { mirror, why } => write!(f, "{mirror} gave something false: {why}"),
-            Answer::NotAsked { mirror, why } => write!(f, "{mirror} was not asked again yet ({why})"),
+            MirrorFailure::Failed(error) => error.fmt(f),
+            MirrorFailure::Bad { mirror, why } => write!(f, "{mirror} gave something false: {why}"),
+            MirrorFailure::NotAsked { mirror, why } => write!(f, "{mirror} was not asked again yet ({why})"),
         }
     }
 }
 
 /// A file that no mirror gave.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub struct NotHad {
+pub struct Unavailable {
     /// The file.
     pub file: String,
-    /// What each mirror said, in the order in which they were asked.
-    pub said: Vec<Answer>,
+    /// The failure of each mirror, in the order in which they were asked.
+    pub failures: Vec<MirrorFailure>,
     /// The mirrors that were dropped before, and why.
     pub dropped: Vec<(String, String)>,
 }
 
-impl NotHad {
+impl Unavailable {
     /// Whether every mirror that was asked, and there was one, says that there is no such file. They may all be lying.
     pub fn missing(&self) -> bool {
-        !self.said.is_empty()
-            && self.said.iter().all(|answer| matches!(answer, Answer::Failed(MirrorError::Missing { .. })))
+        !self.failures.is_empty()
+            && self
+                .failures
+                .iter()
+                .all(|answer| matches!(answer, MirrorFailure::Failed(MirrorError::Missing { .. })))
     }
 
     /// Whether one says so, whatever is the matter with the others.
     pub fn missing_somewhere(&self) -> bool {
-        self.said.iter().any(|answer| matches!(answer, Answer::Failed(MirrorError::Missing { .. })))
+        self.failures
+            .iter()
+            .any(|answer| matches!(answer, MirrorFailure::Failed(MirrorError::Missing { .. })))
     }
 
-    /// Whether somebody has something else than was looked for: so what told where to look may be wrong.
+    /// Whether a mirror has something else than was looked for: so the index that said where to look may be wrong.
     pub fn disputed(&self) -> bool {
-        let is_other = |answer: &Answer| {
-            matches!(answer, Answer::Bad { .. } | Answer::Failed(MirrorError::Wrong { .. }))
+        let is_other = |answer: &MirrorFailure| {
+            matches!(answer, MirrorFailure::Bad { .. } | MirrorFailure::Failed(MirrorError::Wrong { .. }))
         };
-        self.said.iter().any(is_other)
+        self.failures.iter().any(is_other)
     }
 }
 
-impl From<NotHad> for MirrorError {
+impl From<Unavailable> for MirrorError {
     /// As if all were one mirror: missing only if each says so.
-    fn from(error: NotHad) -> MirrorError {
+    fn from(error: Unavailable) -> MirrorError {
         let file = error.file.clone();
         match error.missing() {
             true => {
-                let names = error.said.iter().map(Answer::mirror);
+                let names = error.failures.iter().map(MirrorFailure::mirror);
                 MirrorError::Missing { mirror: names.collect::<Vec<_>>().join(", "), file }
             }
             false => MirrorError::Unreachable {
@@ -316,11 +321,11 @@ impl From<NotHad> for MirrorError {
     }
 }
 
-impl fmt::Display for NotHad {
+impl fmt::Display for Unavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let said = self.said.iter().map(Answer::to_string);
+        let failures = self.failures.iter().map(MirrorFailure::to_string);
         let dropped = self.dropped.iter().map(|(mirror, why)| format!("{mirror} was dropped ({why})"));
-        let all: Vec<String> = said.chain(dropped).collect();
+        let all: Vec<String> = failures.chain(dropped).collect();
         match all.is_empty() {
             true => write!(f, "{} cannot be had: there is no mirror", self.file),
             false => write!(f, "{} cannot be had: {}", self.file, all.join("; ")),
@@ -328,13 +333,13 @@ impl fmt::Display for NotHad {
     }
 }
 
-/// How a mirror stands, for `status`.
+/// The status of a mirror.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Standing {
+pub struct MirrorStatus {
     /// Its URL or directory.
     pub mirror: String,
-    /// Whether it is asked.
-    pub state: State,
+    /// Whether the mirror is asked.
+    pub state: MirrorState,
     /// Why it was last put back or dropped.
     pub why: Option<String>,
     /// Milliseconds before it answers, as estimated.
@@ -343,9 +348,9 @@ pub struct Standing {
     pub bytes_per_s: Option<f64>,
     /// How many good answers it gave.
     pub answers: u64,
-    /// How often it failed.
+    /// The number of its failures.
     pub failures: u64,
-    /// In how many seconds it is asked again, if it is not asked now.
+    /// Seconds until it is asked again, if it is not asked now.
     pub asked_again_s: Option<u64>,
     /// What its operator should mend.
     pub notice: Option<String>,
@@ -354,18 +359,18 @@ pub struct Standing {
 /// Whether a mirror is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
-    /// It is.
+pub enum MirrorState {
+    /// It is asked.
     Good,
-    /// Not for a while, as it does not answer; or only after the others, as its answers are of no use.
+    /// It is not asked for a while, as it does not answer; or only after the others, as its replies are useless.
     Paused,
-    /// Not while another is left: it gave something false.
+    /// It is excluded as long as there is another: its content was bad.
     Dropped,
 }
 
 impl fmt::Display for Mirrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<&str> = self.mirrors.iter().map(|kept| kept.mirror.name()).collect();
+        let names: Vec<&str> = self.mirrors.iter().map(|entry| entry.mirror.name()).collect();
         f.write_str(&names.join(", "))
     }
 }
@@ -373,7 +378,7 @@ impl fmt::Display for Mirrors {
 impl Mirrors {
     /// `mirrors`, preferred in this order until they are measured. There may be at most 64.
     pub fn new(mirrors: Vec<Arc<dyn Mirror>>) -> Mirrors {
-        let keep = |mirror| Kept { mirror, account: Mutex::default() };
+        let keep = |mirror| MirrorEntry { mirror, health: Mutex::default() };
         Mirrors { mirrors: mirrors.into_iter().take(MIRRORS_MAX).map(keep).collect(), wait_max: WAIT_MAX }
     }
 
@@ -396,17 +401,17 @@ impl Mirrors {
     /// that mirror. One whose answer does not pass is dropped: `check` must refuse only what no honest mirror sends.
     ///
     /// # Errors
-    /// What each mirror said.
+    /// The failure of each mirror.
     pub fn get_checked<T>(
         &self,
         file: &str,
         range: Option<Range<u64>>,
         bytes_max: u64,
         check: &dyn Fn(Vec<u8>) -> Result<T, String>,
-    ) -> Result<(T, String), NotHad> {
+    ) -> Result<(T, String), Unavailable> {
         let expected = range.as_ref().map_or(UNKNOWN_BYTES, |range| range.end.saturating_sub(range.start));
         let start = range.as_ref().map_or(0, |range| range.start);
-        let part = Part { file: file.to_owned(), start, expected: 0 };
+        let part = RequestKey { file: file.to_owned(), start, expected: 0 };
         let ask = |mirror: &dyn Mirror| mirror.get(file, range.clone(), bytes_max);
         self.ask_checked(&part, expected.min(bytes_max), &ask, check, Blame::Certain)
     }
@@ -416,17 +421,17 @@ impl Mirrors {
     /// `expected` is the block that should be there.
     ///
     /// # Errors
-    /// What each mirror said.
+    /// The failure of each mirror.
     pub fn get_fitting<T>(
         &self,
         file: &str,
         range: Range<u64>,
         expected: &Digest,
         check: &dyn Fn(Vec<u8>) -> Result<T, String>,
-    ) -> Result<(T, String), NotHad> {
+    ) -> Result<(T, String), Unavailable> {
         let bytes_max = range.end.saturating_sub(range.start);
         let expected = u64::from_le_bytes(*expected.0.first_chunk().expect("32 bytes"));
-        let part = Part { file: file.to_owned(), start: range.start, expected };
+        let part = RequestKey { file: file.to_owned(), start: range.start, expected };
         let ask = |mirror: &dyn Mirror| mirror.get(file, Some(range.clone()), bytes_max);
         self.ask_checked(&part, bytes_max, &ask, check, Blame::IfOthersFit)
     }
@@ -435,8 +440,8 @@ impl Mirrors {
     /// mirror that gave them. What is in the frames is not checked.
     ///
     /// # Errors
-    /// What each mirror said.
-    pub fn objects(&self, addresses: &[Digest]) -> Result<(Vec<AddressedBlock>, String), NotHad> {
+    /// The failure of each mirror.
+    pub fn objects(&self, addresses: &[Digest]) -> Result<(Vec<AddressedBlock>, String), Unavailable> {
         let check = |bytes: Vec<u8>| {
             let mut frames = Vec::new();
             let mut rest = &bytes[..];
@@ -453,19 +458,19 @@ impl Mirrors {
         };
         let expected = (addresses.len() as u64) << 16;
         let ask = |mirror: &dyn Mirror| mirror.objects(addresses);
-        let part = Part { file: OBJECTS.to_owned(), start: 0, expected: 0 };
+        let part = RequestKey { file: OBJECTS.to_owned(), start: 0, expected: 0 };
         self.ask_checked(&part, expected, &ask, &check, Blame::Certain)
     }
 
     /// Asks one mirror after the other, and again if one has just begun to fail and may be back soon.
     fn ask_checked<T>(
         &self,
-        part: &Part,
+        part: &RequestKey,
         bytes: u64,
-        ask: &Asking<'_>,
+        ask: &MirrorRequest<'_>,
         check: &dyn Fn(Vec<u8>) -> Result<T, String>,
         blame: Blame,
-    ) -> Result<(T, String), NotHad> {
+    ) -> Result<(T, String), Unavailable> {
         let end = Instant::now() + self.wait_max;
         loop {
             let error = match self.ask_each(part, bytes, ask, check, blame) {
@@ -482,10 +487,10 @@ impl Mirrors {
 
     /// When the first of those mirrors is asked again that have just begun to fail.
     fn back_in(&self, now: Instant) -> Option<Duration> {
-        let left = |kept: &Kept| {
-            let account = kept.account.lock();
-            let Turn::Away(left) = account.turn(now) else { return None };
-            let first = account.paused.as_ref()?.first;
+        let left = |entry: &MirrorEntry| {
+            let health = entry.health.lock();
+            let Priority::Away(left) = health.priority(now) else { return None };
+            let first = health.paused.as_ref()?.first;
             (now.saturating_duration_since(first) < self.wait_max).then_some(left)
         };
         self.mirrors.iter().filter_map(left).min()
@@ -493,95 +498,97 @@ impl Mirrors {
 
     fn ask_each<T>(
         &self,
-        part: &Part,
+        part: &RequestKey,
         bytes: u64,
-        ask: &Asking<'_>,
+        ask: &MirrorRequest<'_>,
         check: &dyn Fn(Vec<u8>) -> Result<T, String>,
         blame: Blame,
-    ) -> Result<(T, String), NotHad> {
+    ) -> Result<(T, String), Unavailable> {
         let file = &part.file;
         let are_files = file != OBJECTS;
         let (mut order, away) = self.order(bytes, Instant::now());
         let blame = if order.len() == 1 { Blame::Certain } else { blame };
         if !are_files {
             // Most mirrors do not reach an origin, which is no fault of theirs; those that did not are asked last.
-            order.sort_by_key(|kept| kept.account.lock().no_objects);
+            order.sort_by_key(|entry| entry.health.lock().no_objects);
         }
-        let mut said = Vec::new();
+        let mut failures = Vec::new();
         let mut lacking = Vec::new();
-        let mut suspects: Vec<(&Kept, String)> = Vec::new();
-        for kept in order {
-            if let Some(answer) = kept.known_answer(part) {
-                said.push(answer);
+        let mut suspects: Vec<(&MirrorEntry, String)> = Vec::new();
+        for entry in order {
+            if let Some(answer) = entry.known_failure(part) {
+                failures.push(answer);
                 continue;
             }
             let asked = Instant::now();
-            match kept.ask(ask) {
+            match entry.ask(ask) {
                 Ok(bytes) => match check(bytes) {
                     Ok(good) => {
-                        kept.praise(part);
+                        entry.note_good(part);
                         for (suspect, why) in suspects {
                             suspect.discard(&why);
                         }
                         for incomplete in lacking {
-                            let why = format!("it does not have {file}, which {} has", kept.name());
-                            Kept::put_back(incomplete, Failure::useless(why));
+                            let why = format!("it does not have {file}, which {} has", entry.name());
+                            MirrorEntry::put_back(incomplete, Failure::useless(why));
                         }
-                        return Ok((good, kept.name()));
+                        return Ok((good, entry.name()));
                     }
                     Err(why) => {
                         let known = format!("{file}: {why}");
                         match blame {
-                            Blame::Certain => kept.discard(&known),
-                            Blame::IfOthersFit => suspects.push((kept, known)),
+                            Blame::Certain => entry.discard(&known),
+                            Blame::IfOthersFit => suspects.push((entry, known)),
                         }
-                        let answer = Answer::Bad { mirror: kept.name(), why };
-                        kept.account.lock().remember_useless(Instant::now(), part, answer.clone());
-                        said.push(answer);
+                        let answer = MirrorFailure::Bad { mirror: entry.name(), why };
+                        entry.health.lock().remember_useless(Instant::now(), part, answer.clone());
+                        failures.push(answer);
                     }
                 },
                 Err(error) => {
                     match &error {
-                        MirrorError::Missing { .. } if are_files => lacking.push(kept),
-                        MirrorError::Missing { .. } => kept.account.lock().no_objects = true,
+                        MirrorError::Missing { .. } if are_files => lacking.push(entry),
+                        MirrorError::Missing { .. } => entry.health.lock().no_objects = true,
                         MirrorError::Wrong { .. } => {
-                            let answer = Answer::Failed(error.clone());
-                            kept.account.lock().remember_useless(Instant::now(), part, answer);
-                            kept.put_back(Failure::useless(error.to_string()));
+                            let answer = MirrorFailure::Failed(error.clone());
+                            entry.health.lock().remember_useless(Instant::now(), part, answer);
+                            entry.put_back(Failure::useless(error.to_string()));
                         }
                         MirrorError::Unreachable { .. } => {
-                            kept.put_back(Failure::away(&error, asked, true));
+                            entry.put_back(Failure::away(&error, asked, true));
                         }
                     }
-                    said.push(Answer::Failed(error));
+                    failures.push(MirrorFailure::Failed(error));
                 }
             }
         }
-        said.extend(away.into_iter().map(|kept| Answer::NotAsked { mirror: kept.name(), why: kept.why() }));
-        Err(NotHad { file: file.clone(), said, dropped: self.dropped() })
+        failures.extend(
+            away.into_iter().map(|entry| MirrorFailure::NotAsked { mirror: entry.name(), why: entry.why() }),
+        );
+        Err(Unavailable { file: file.clone(), failures, dropped: self.dropped() })
     }
 
     /// Frames of blocks that the look-up of `paths` needs (see [`Mirror::paths`]), from the fastest mirror that can tell;
     /// `None` if none can, which costs a request now and then. Nothing of them is checked.
     pub fn paths(&self, paths: &[&[u8]], bytes_max: u64) -> Option<Vec<u8>> {
-        let can = |kept: &&Kept| {
-            let account = kept.account.lock();
-            account.paused.is_none() && account.no_paths.is_none_or(|when| when.elapsed() > PATHS_ASKED_AGAIN)
+        let can = |entry: &&MirrorEntry| {
+            let health = entry.health.lock();
+            health.paused.is_none() && health.no_paths.is_none_or(|when| when.elapsed() > PATHS_ASKED_AGAIN)
         };
         let (order, _) = self.order(bytes_max, Instant::now());
-        order.into_iter().filter(can).find_map(|kept| {
+        order.into_iter().filter(can).find_map(|entry| {
             let start = Instant::now();
-            match kept.mirror.paths(paths, bytes_max) {
+            match entry.mirror.paths(paths, bytes_max) {
                 Ok(frames) => {
-                    let mut account = kept.account.lock();
-                    account.speed.record(Instant::now(), start.elapsed(), frames.len() as u64);
-                    account.answers += 1;
+                    let mut health = entry.health.lock();
+                    health.speed.record(Instant::now(), start.elapsed(), frames.len() as u64);
+                    health.answers += 1;
                     return Some(frames);
                 }
                 Err(error @ MirrorError::Unreachable { .. }) => {
-                    kept.put_back(Failure::away(&error, start, false));
+                    entry.put_back(Failure::away(&error, start, false));
                 }
-                Err(_) => kept.account.lock().no_paths = Some(Instant::now()),
+                Err(_) => entry.health.lock().no_paths = Some(Instant::now()),
             }
             None
         })
@@ -592,29 +599,29 @@ impl Mirrors {
     /// dropped, or paused because they do not answer, are not asked.
     pub fn every(&self, file: &str, bytes_max: u64) -> Vec<(String, Result<Vec<u8>, MirrorError>)> {
         let now = Instant::now();
-        let is_asked = |kept: &&Kept| {
-            let account = kept.account.lock();
-            !account.is_dropped(now) && !matches!(account.turn(now), Turn::Away(_))
+        let is_asked = |entry: &&MirrorEntry| {
+            let health = entry.health.lock();
+            !health.is_dropped(now) && !matches!(health.priority(now), Priority::Away(_))
         };
-        let asked: Vec<&Kept> = self.mirrors.iter().filter(is_asked).collect();
-        let answer = |kept: &Kept| {
+        let asked: Vec<&MirrorEntry> = self.mirrors.iter().filter(is_asked).collect();
+        let answer = |entry: &MirrorEntry| {
             let start = Instant::now();
-            let answer = kept.ask(&|mirror: &dyn Mirror| mirror.get(file, None, bytes_max));
+            let answer = entry.ask(&|mirror: &dyn Mirror| mirror.get(file, None, bytes_max));
             match &answer {
-                Ok(_) => kept.praise_record(),
+                Ok(_) => entry.note_good_record(),
                 Err(MirrorError::Missing { .. }) => {}
-                Err(MirrorError::Wrong { why, .. }) => kept.put_back(Failure::useless(why.clone())),
-                Err(error) => kept.put_back(Failure::away(error, start, false)),
+                Err(MirrorError::Wrong { why, .. }) => entry.put_back(Failure::useless(why.clone())),
+                Err(error) => entry.put_back(Failure::away(error, start, false)),
             }
-            (kept.name(), answer)
+            (entry.name(), answer)
         };
         std::thread::scope(|scope| {
             let (first, others) = match asked.split_first() {
                 Some((first, others)) => (Some(first), others),
                 None => (None, &asked[..]),
             };
-            let others: Vec<_> = others.iter().map(|kept| scope.spawn(|| answer(kept))).collect();
-            let mut answers: Vec<_> = first.map(|kept| answer(kept)).into_iter().collect();
+            let others: Vec<_> = others.iter().map(|entry| scope.spawn(|| answer(entry))).collect();
+            let mut answers: Vec<_> = first.map(|entry| answer(entry)).into_iter().collect();
             for other in others {
                 answers.push(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
             }
@@ -622,53 +629,57 @@ impl Mirrors {
         })
     }
 
-    /// Drops a mirror whose content is bad, as the caller found out later. It is told once. Whether another mirror is
+    /// Drops a mirror whose content is bad, as the caller found out later. That is logged once. Whether another mirror is
     /// left to be asked.
     pub fn report_bad(&self, mirror: &str, why: &str) -> bool {
-        self.mirrors.iter().filter(|kept| kept.mirror.name() == mirror).for_each(|kept| kept.discard(why));
+        self.mirrors
+            .iter()
+            .filter(|entry| entry.mirror.name() == mirror)
+            .for_each(|entry| entry.discard(why));
         let now = Instant::now();
-        self.mirrors.iter().any(|kept| !kept.account.lock().is_dropped(now))
+        self.mirrors.iter().any(|entry| !entry.health.lock().is_dropped(now))
     }
 
     /// The mirrors themselves, for who has to ask one alone; without those that were dropped.
     pub fn each(&self) -> Vec<Arc<dyn Mirror>> {
         let now = Instant::now();
-        let good = |kept: &&Kept| !kept.account.lock().is_dropped(now);
-        self.mirrors.iter().filter(good).map(|kept| kept.mirror.clone()).collect()
+        let good = |entry: &&MirrorEntry| !entry.health.lock().is_dropped(now);
+        self.mirrors.iter().filter(good).map(|entry| entry.mirror.clone()).collect()
     }
 
-    /// How each mirror stands.
-    pub fn standings(&self) -> Vec<Standing> {
+    /// The status of each mirror.
+    pub fn statuses(&self) -> Vec<MirrorStatus> {
         let now = Instant::now();
-        self.mirrors.iter().map(|kept| kept.standing(now)).collect()
+        self.mirrors.iter().map(|entry| entry.status(now)).collect()
     }
 
     /// The mirrors that were dropped, and why.
     pub fn dropped(&self) -> Vec<(String, String)> {
-        let why = |kept: &Kept| kept.account.lock().dropped.as_ref().map(|dropped| dropped.why.clone());
-        self.mirrors.iter().filter_map(|kept| Some((kept.name(), why(kept)?))).collect()
+        let why =
+            |entry: &MirrorEntry| entry.health.lock().dropped.as_ref().map(|dropped| dropped.why.clone());
+        self.mirrors.iter().filter_map(|entry| Some((entry.name(), why(entry)?))).collect()
     }
 
-    /// In which order to ask for `bytes`, and who is not asked because it does not answer.
-    fn order(&self, bytes: u64, now: Instant) -> (Vec<&Kept>, Vec<&Kept>) {
+    /// The order in which to ask for `bytes`, and the mirrors that are not asked because they do not answer.
+    fn order(&self, bytes: u64, now: Instant) -> (Vec<&MirrorEntry>, Vec<&MirrorEntry>) {
         let (mut ready, mut late, mut last, mut away) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for kept in &self.mirrors {
-            let account = kept.account.lock();
-            match account.turn(now) {
-                Turn::Ready => {
-                    let asked = account.speed.asked;
+        for entry in &self.mirrors {
+            let health = entry.health.lock();
+            match health.priority(now) {
+                Priority::Ready => {
+                    let asked = health.speed.asked;
                     let is_forgotten =
                         asked.is_none_or(|asked| now.saturating_duration_since(asked) > ASKED_AGAIN);
                     let is_explored = is_forgotten && bytes <= EXPLORING_BYTES_MAX;
                     let expected_s = match is_explored {
                         true => 0.0,
-                        false => account.speed.expected_s(bytes).unwrap_or(f64::MAX),
+                        false => health.speed.expected_s(bytes).unwrap_or(f64::MAX),
                     };
-                    ready.push((expected_s, kept));
+                    ready.push((expected_s, entry));
                 }
-                Turn::Late => late.push(kept),
-                Turn::Last => last.push(kept),
-                Turn::Away(left) => away.push((left, kept)),
+                Priority::Late => late.push(entry),
+                Priority::Last => last.push(entry),
+                Priority::Away(left) => away.push((left, entry)),
             }
         }
         if ready.is_empty() && late.is_empty() {
@@ -677,36 +688,36 @@ impl Mirrors {
         // Both sorts are stable: of equals, the one that was named first.
         ready.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         away.sort_by_key(|(left, _)| *left);
-        let order = ready.into_iter().map(|(_, kept)| kept).chain(late).collect();
-        (order, away.into_iter().map(|(_, kept)| kept).collect())
+        let order = ready.into_iter().map(|(_, entry)| entry).chain(late).collect();
+        (order, away.into_iter().map(|(_, entry)| entry).collect())
     }
 }
 
-/// Whose fault it is if an answer does not pass.
+/// Who may be at fault if content does not pass its check.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Blame {
-    /// The mirror's.
+    /// Only the mirror can be at fault.
     Certain,
     /// The mirror's if another has one that passes.
     IfOthersFit,
 }
 
-impl Kept {
+impl MirrorEntry {
     fn name(&self) -> String {
         self.mirror.name().to_owned()
     }
 
-    /// Asks, and measures.
-    fn ask(&self, ask: &Asking<'_>) -> Result<Vec<u8>, MirrorError> {
-        // Asked is asked, also while the answer is awaited: others need not explore it meanwhile.
-        self.account.lock().speed.asked = Some(Instant::now());
+    /// Sends a request to the mirror, and measures how long it takes.
+    fn ask(&self, ask: &MirrorRequest<'_>) -> Result<Vec<u8>, MirrorError> {
+        // Counts as asked also while the reply is awaited: other requests need not explore the mirror meanwhile.
+        self.health.lock().speed.asked = Some(Instant::now());
         let start = Instant::now();
         let answer = ask(&*self.mirror);
-        let mut account = self.account.lock();
+        let mut health = self.health.lock();
         if let Ok(bytes) = &answer {
-            account.speed.record(Instant::now(), start.elapsed(), bytes.len() as u64);
+            health.speed.record(Instant::now(), start.elapsed(), bytes.len() as u64);
         }
-        if let Some(paused) = account.paused.as_mut() {
+        if let Some(paused) = health.paused.as_mut() {
             paused.is_tried = false;
         }
         answer
@@ -714,16 +725,16 @@ impl Kept {
 
     /// What it would say, if it is not asked now: it gave no answer of use to this just before, or it does not answer, and
     /// another request tries it.
-    fn known_answer(&self, part: &Part) -> Option<Answer> {
-        let mut account = self.account.lock();
+    fn known_failure(&self, part: &RequestKey) -> Option<MirrorFailure> {
+        let mut health = self.health.lock();
         let now = Instant::now();
-        let known = account.useless.get(part).filter(|known| left(known.since, known.lasts, now).is_some());
+        let known = health.useless.get(part).filter(|known| left(known.since, known.lasts, now).is_some());
         if let Some(known) = known {
             return Some(known.answer.clone());
         }
-        match account.paused.as_mut().filter(|paused| paused.is_away) {
+        match health.paused.as_mut().filter(|paused| paused.is_away) {
             Some(paused) if paused.is_tried || paused.left(now).is_some() => {
-                Some(Answer::NotAsked { mirror: self.name(), why: paused.why.clone() })
+                Some(MirrorFailure::NotAsked { mirror: self.name(), why: paused.why.clone() })
             }
             Some(paused) => {
                 paused.is_tried = true;
@@ -733,79 +744,79 @@ impl Kept {
         }
     }
 
-    /// Why it is paused.
+    /// Why the mirror is paused.
     fn why(&self) -> String {
-        self.account.lock().paused.as_ref().map_or_else(String::new, |paused| paused.why.clone())
+        self.health.lock().paused.as_ref().map_or_else(String::new, |paused| paused.why.clone())
     }
 
-    /// It has given content that passed.
-    fn praise(&self, part: &Part) {
-        let mut account = self.account.lock();
-        account.answers += 1;
-        account.paused = None;
-        account.dropped = None;
-        account.useless.pop(part);
+    /// Notes that the mirror gave content that passed.
+    fn note_good(&self, part: &RequestKey) {
+        let mut health = self.health.lock();
+        health.answers += 1;
+        health.paused = None;
+        health.dropped = None;
+        health.useless.pop(part);
         if part.file == OBJECTS {
-            account.no_objects = false;
+            health.no_objects = false;
         }
     }
 
-    /// It has given a record.
-    fn praise_record(&self) {
-        let mut account = self.account.lock();
-        account.answers += 1;
-        if account.paused.as_ref().is_some_and(|paused| !paused.of_content) {
-            account.paused = None;
+    /// Notes that the mirror gave a record.
+    fn note_good_record(&self) {
+        let mut health = self.health.lock();
+        health.answers += 1;
+        if health.paused.as_ref().is_some_and(|paused| !paused.of_content) {
+            health.paused = None;
         }
     }
 
     fn put_back(&self, failure: Failure) {
-        let mut account = self.account.lock();
-        if account.paused.is_none() {
+        let mut health = self.health.lock();
+        if health.paused.is_none() {
             let why = &failure.why;
             tracing::info!(mirror = self.mirror.name(), why, "a mirror fails; others are asked first");
         }
-        account.pause(Instant::now(), failure);
+        health.pause(Instant::now(), failure);
     }
 
     fn discard(&self, why: &str) {
-        let mut account = self.account.lock();
-        let why = shown(why);
-        account.failures += 1;
-        if account.dropped.is_none() {
+        let mut health = self.health.lock();
+        let why = printable(why);
+        health.failures += 1;
+        if health.dropped.is_none() {
             tracing::warn!(
                 mirror = self.mirror.name(),
                 why,
                 "a mirror gave something false; others are asked now"
             );
-            account.drops += 1;
+            health.drops += 1;
         }
-        let lasts = DROPPED_MIN.saturating_mul(1 << (account.drops - 1).min(16)).min(DROPPED_MAX);
-        let why = account.dropped.take().map_or(why, |dropped| dropped.why);
-        account.dropped = Some(Dropped { since: Instant::now(), lasts, why });
+        let lasts = DROPPED_MIN.saturating_mul(1 << (health.drops - 1).min(16)).min(DROPPED_MAX);
+        let why = health.dropped.take().map_or(why, |dropped| dropped.why);
+        health.dropped = Some(Exclusion { since: Instant::now(), lasts, why });
     }
 
-    fn standing(&self, now: Instant) -> Standing {
-        let account = self.account.lock();
-        let paused = account.paused.as_ref();
-        let (state, why) = match (&account.dropped, account.turn(now)) {
-            (Some(dropped), _) => (State::Dropped, Some(dropped.why.clone())),
-            (None, Turn::Ready) => (State::Good, paused.map(|paused| paused.why.clone())),
-            (None, _) => (State::Paused, paused.map(|paused| paused.why.clone())),
+    fn status(&self, now: Instant) -> MirrorStatus {
+        let health = self.health.lock();
+        let paused = health.paused.as_ref();
+        let (state, why) = match (&health.dropped, health.priority(now)) {
+            (Some(dropped), _) => (MirrorState::Dropped, Some(dropped.why.clone())),
+            (None, Priority::Ready) => (MirrorState::Good, paused.map(|paused| paused.why.clone())),
+            (None, _) => (MirrorState::Paused, paused.map(|paused| paused.why.clone())),
         };
-        let left = match account.turn(now) {
-            Turn::Away(left) => Some(left),
-            Turn::Last => account.dropped.as_ref().and_then(|dropped| dropped.left(now)),
-            Turn::Ready | Turn::Late => None,
+        let left = match health.priority(now) {
+            Priority::Away(left) => Some(left),
+            Priority::Last => health.dropped.as_ref().and_then(|dropped| dropped.left(now)),
+            Priority::Ready | Priority::Late => None,
         };
-        Standing {
+        MirrorStatus {
             mirror: self.name(),
             state,
             why,
-            latency_ms: account.speed.latency_s.map(|seconds| seconds * 1000.0),
-            bytes_per_s: account.speed.bytes_per_s,
-            answers: account.answers,
-            failures: account.failures,
+            latency_ms: health.speed.latency_s.map(|seconds| seconds * 1000.0),
+            bytes_per_s: health.speed.bytes_per_s,
+            answers: health.answers,
+            failures: health.failures,
             asked_again_s: left.map(|left| left.as_secs() + 1),
             notice: self.mirror.notice(),
         }
@@ -813,12 +824,12 @@ impl Kept {
 }
 
 impl Failure {
-    /// Its answer was of no use.
+    /// A failure of a mirror whose reply was useless.
     fn useless(why: String) -> Failure {
         Failure { why, is_away: false, of_content: true, pause_min: Duration::ZERO }
     }
 
-    /// It does not answer. That took as long as since `asked`.
+    /// A failure to answer, which took as long as since `asked`.
     fn away(error: &MirrorError, asked: Instant, of_content: bool) -> Failure {
         let wanted = match error {
             MirrorError::Unreachable { retry_after, .. } => *retry_after,

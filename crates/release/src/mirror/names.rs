@@ -14,19 +14,19 @@ const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// Remembers the addresses of one host: a mirror has one, and perhaps that of a proxy before it.
 #[derive(Debug, Default)]
-pub struct Remembering {
+pub struct CachingResolver {
     system: DefaultResolver,
-    last: Mutex<Option<Remembered>>,
+    last: Mutex<Option<CachedAddresses>>,
 }
 
 #[derive(Debug)]
-struct Remembered {
+struct CachedAddresses {
     host: String,
     when: Instant,
     addresses: Vec<SocketAddr>,
 }
 
-impl Resolver for Remembering {
+impl Resolver for CachingResolver {
     fn resolve(
         &self,
         uri: &Uri,
@@ -48,7 +48,7 @@ impl Resolver for Remembering {
         }
         let found = self.system.resolve(uri, config, timeout)?;
         let addresses = found.iter().copied().collect();
-        *self.last.lock() = Some(Remembered { host, when: Instant::now(), addresses });
+        *self.last.lock() = Some(CachedAddresses { host, when: Instant::now(), addresses });
         Ok(found)
     }
 }

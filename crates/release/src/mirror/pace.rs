@@ -9,26 +9,30 @@ use std::time::{Duration, Instant};
 use ureq::unversioned::transport::{Buffers, ConnectionDetails, Connector, NextTimeout, Transport};
 use ureq::{Error, Timeout};
 
-/// Puts a [`Paced`] around each connection.
+/// Puts a [`PacedTransport`] around each connection.
 #[derive(Debug)]
 pub struct PaceConnector(pub Patience);
 
 impl<In: Transport> Connector<In> for PaceConnector {
-    type Out = Paced<In>;
+    type Out = PacedTransport<In>;
 
-    fn connect(&self, _: &ConnectionDetails, chained: Option<In>) -> Result<Option<Paced<In>>, Error> {
-        Ok(chained.map(|inner| Paced { inner, pace: Pace::new(self.0, Instant::now()) }))
+    fn connect(
+        &self,
+        _: &ConnectionDetails,
+        chained: Option<In>,
+    ) -> Result<Option<PacedTransport<In>>, Error> {
+        Ok(chained.map(|inner| PacedTransport { inner, pace: Pace::new(self.0, Instant::now()) }))
     }
 }
 
 /// A connection that is given up when it is too slow.
 #[derive(Debug)]
-pub struct Paced<In> {
+pub struct PacedTransport<In> {
     inner: In,
     pace: Pace,
 }
 
-impl<In: Transport> Transport for Paced<In> {
+impl<In: Transport> Transport for PacedTransport<In> {
     fn buffers(&mut self) -> &mut dyn Buffers {
         self.inner.buffers()
     }
@@ -70,7 +74,7 @@ impl Pace {
         Pace { patience, since, bytes: 0 }
     }
 
-    /// Whether it is still fast enough.
+    /// Whether the connection is still fast enough.
     fn arrived(&mut self, bytes: u64, now: Instant) -> bool {
         self.bytes += bytes;
         let due = Duration::from_secs_f64(self.bytes as f64 / self.patience.bytes_per_s_min as f64);

@@ -4,24 +4,24 @@ use std::time::{Duration, Instant};
 
 /// Answers shorter than this say how long a mirror takes to answer at all; longer ones, how fast it sends.
 const SHORT_BYTES: u64 = 32 << 10;
-/// How much the latest answer counts.
+/// The weight of the latest reply in the estimate.
 const WEIGHT: f64 = 0.25;
-/// What is assumed of a mirror that has sent nothing long yet.
+/// The throughput assumed of a mirror that has sent nothing long yet.
 const BYTES_PER_S_ASSUMED: f64 = 10e6;
 
-/// A running estimate.
+/// A running estimate of a mirror's latency and throughput.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Speed {
     /// Seconds before the first byte.
     pub latency_s: Option<f64>,
     /// Bytes a second after that.
     pub bytes_per_s: Option<f64>,
-    /// When it was last asked.
+    /// When the mirror was last asked.
     pub asked: Option<Instant>,
 }
 
 impl Speed {
-    /// Counts an answer.
+    /// Counts a reply.
     pub fn record(&mut self, now: Instant, took: Duration, bytes: u64) {
         self.asked = Some(now);
         let took = took.as_secs_f64();

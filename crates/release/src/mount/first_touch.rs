@@ -23,7 +23,7 @@ pub const TOUCHES_MAX: usize = 4096;
 pub const TOUCH_BYTES_MAX: u32 = 128 << 10;
 /// Most bytes of all paths.
 const PATHS_BYTES_MAX: usize = 1 << 20;
-/// What is fetched ahead at most, before compression.
+/// Most bytes that are fetched ahead, before compression.
 const BYTES_MAX: u64 = 32 << 20;
 /// How many of a list are looked up before their content is asked for. Names that lie beside each other do so in packs.
 const BATCH: usize = 64;
@@ -33,9 +33,9 @@ const BLOCKS: usize = 16;
 const THREADS: usize = 4;
 /// Names of a directory that are fetched when it was listed.
 const LISTED: usize = 256;
-/// Who waits for longer has the mirrors for himself.
+/// Fetching ahead pauses while a reader has waited longer than this.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// If somebody waits for that long all the time, it is better left.
+/// If readers wait all the time for so long, fetching ahead is given up.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(10);
 
 /// One file's first read, or one directory's first listing (0 bytes).
@@ -43,7 +43,7 @@ const GIVEN_UP_AFTER: Duration = Duration::from_secs(10);
 pub struct Touch {
     /// Names from the root, with `/` between each two.
     pub path: Vec<u8>,
-    /// Where the read began.
+    /// The offset at which the read began.
     pub offset: u64,
     /// How long it was, at most [`TOUCH_BYTES_MAX`].
     pub bytes: u32,
@@ -103,12 +103,12 @@ impl FirstTouches {
     }
 }
 
-/// Notes first touches.
+/// Records the first read of each path.
 #[derive(Default)]
-pub(super) struct Recorder(Mutex<Recorded>);
+pub(super) struct Recorder(Mutex<TouchRecord>);
 
 #[derive(Default)]
-struct Recorded {
+struct TouchRecord {
     /// Digests of paths: another release has another inode by the same one.
     known: HashSet<u64>,
     list: FirstTouches,
@@ -135,26 +135,26 @@ impl Recorder {
     }
 }
 
-/// Who waits, since when.
+/// Readers that wait for the release now, by when each began to wait.
 #[derive(Default)]
-pub(super) struct Waiting(Mutex<Vec<Instant>>);
+pub(super) struct WaitingReaders(Mutex<Vec<Instant>>);
 
-/// Somebody waits, until this is dropped.
-pub(super) struct Waits<'a>(&'a Waiting, Instant);
+/// A reader that waits, until this is dropped.
+pub(super) struct WaitingReader<'a>(&'a WaitingReaders, Instant);
 
-impl Waiting {
-    pub(super) fn begin(&self) -> Waits<'_> {
+impl WaitingReaders {
+    pub(super) fn begin(&self) -> WaitingReader<'_> {
         let now = Instant::now();
         self.0.lock().push(now);
-        Waits(self, now)
+        WaitingReader(self, now)
     }
 
     fn longest(&self) -> Duration {
         self.0.lock().iter().min().map_or(Duration::ZERO, Instant::elapsed)
     }
 
-    /// Waits until nobody does for long. Whether that came.
-    fn make_way(&self) -> bool {
+    /// Waits until no reader waits for long; returns whether that came about.
+    fn wait_for_readers(&self) -> bool {
         let start = Instant::now();
         while self.longest() > PATIENCE {
             if start.elapsed() > GIVEN_UP_AFTER {
@@ -166,7 +166,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waits<'_> {
+impl Drop for WaitingReader<'_> {
     fn drop(&mut self) {
         let mut waiting = self.0.0.lock();
         if let Some(at) = waiting.iter().position(|since| *since == self.1) {
@@ -175,20 +175,25 @@ impl Drop for Waits<'_> {
     }
 }
 
-/// What was fetched ahead.
+/// What was fetched ahead, in numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Fetched {
+pub struct FetchSummary {
     /// Files and directories of the list that were gone through.
     pub touches: usize,
-    /// Bytes of their content.
+    /// The bytes of their content.
     pub bytes: u64,
 }
 
 /// Fetches what a list names into the caches of a release.
-pub(super) fn fetch(release: &Release, tree: &Tree, list: &FirstTouches, waiting: &Waiting) -> Fetched {
-    let mut fetched = Fetched::default();
+pub(super) fn fetch(
+    release: &Release,
+    tree: &Tree,
+    list: &FirstTouches,
+    waiting: &WaitingReaders,
+) -> FetchSummary {
+    let mut fetched = FetchSummary::default();
     for batch in list.0.chunks(BATCH) {
-        if fetched.bytes >= BYTES_MAX || !waiting.make_way() {
+        if fetched.bytes >= BYTES_MAX || !waiting.wait_for_readers() {
             break;
         }
         let mut batch: Vec<&Touch> = batch.iter().collect();
@@ -209,7 +214,7 @@ pub(super) fn fetch(release: &Release, tree: &Tree, list: &FirstTouches, waiting
         }
         // All of these are under way; to have them is to wait for them.
         for chunk in &chunks {
-            if waiting.make_way() && source.fetch(chunk, BlockKind::Chunk).is_ok() {
+            if waiting.wait_for_readers() && source.fetch(chunk, BlockKind::Chunk).is_ok() {
                 fetched.bytes += u64::from(chunk.length);
             }
         }
@@ -301,7 +306,7 @@ mod tests {
     /// Proves: whoever waits is seen to, and is forgotten when done.
     #[test]
     fn who_waits() {
-        let waiting = Waiting::default();
+        let waiting = WaitingReaders::default();
         let (one, two) = (waiting.begin(), waiting.begin());
         std::thread::sleep(Duration::from_millis(5));
         assert!(waiting.longest() >= Duration::from_millis(5));

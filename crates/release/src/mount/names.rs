@@ -6,15 +6,15 @@ use holdfast_client::files::Ino;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// No path is deeper.
+/// The deepest path.
 const DEPTH_MAX: usize = 2048;
 
 /// Inode numbers that the kernel knows, as names below others.
 #[derive(Default)]
-pub struct Names(HashMap<Ino, Known>);
+pub struct Names(HashMap<Ino, KnownInode>);
 
 /// Names from the root on.
-type Way = Vec<Box<[u8]>>;
+type PathComponents = Vec<Box<[u8]>>;
 
 /// Where an inode was looked up: it is found again there, whatever release is shown by then.
 #[derive(Clone)]
@@ -25,7 +25,7 @@ pub struct Lookup {
     pub path: u64,
 }
 
-struct Known {
+struct KnownInode {
     parent: Ino,
     name: Box<[u8]>,
     found: Lookup,
@@ -43,7 +43,7 @@ impl Names {
         let name = Box::from(name);
         let Some(one) = self.0.get_mut(&ino) else {
             let others = BTreeSet::new();
-            self.0.insert(ino, Known { parent, name, found, others, lookups: 1, children: 0 });
+            self.0.insert(ino, KnownInode { parent, name, found, others, lookups: 1, children: 0 });
             self.gain_child(parent);
             return;
         };
@@ -90,18 +90,18 @@ impl Names {
     ///
     /// # Errors
     /// [`FsError::Stale`]: it is not known, or the root.
-    pub fn way(&self, ino: Ino) -> Result<(Way, Arc<Tree>), FsError> {
-        let mut way = Vec::new();
+    pub fn path(&self, ino: Ino) -> Result<(PathComponents, Arc<Tree>), FsError> {
+        let mut path = Vec::new();
         let mut at = ino;
         loop {
             let one = self.0.get(&at).ok_or(FsError::Stale)?;
-            way.push(one.name.clone());
+            path.push(one.name.clone());
             at = one.parent;
             if at == Ino::ROOT {
-                way.reverse();
-                return Ok((way, one.found.tree.clone()));
+                path.reverse();
+                return Ok((path, one.found.tree.clone()));
             }
-            if way.len() > DEPTH_MAX {
+            if path.len() > DEPTH_MAX {
                 return Err(FsError::Loop);
             }
         }
@@ -133,14 +133,14 @@ impl Names {
         }
     }
 
-    /// One more is known below `ino`.
+    /// Counts one more known inode below `ino`.
     fn gain_child(&mut self, ino: Ino) {
         if let Some(above) = self.0.get_mut(&ino) {
             above.children += 1;
         }
     }
 
-    /// One fewer is known below `ino`.
+    /// Counts one fewer known inode below `ino`.
     fn lose_child(&mut self, ino: Ino) {
         if let Some(above) = self.0.get_mut(&ino) {
             above.children = above.children.saturating_sub(1);
@@ -162,10 +162,10 @@ mod tests {
         Lookup { tree: Arc::new(Tree::new(blocks, root)), path: 0 }
     }
 
-    fn way(names: &Names, ino: Ino) -> Option<(String, u32)> {
-        let (way, tree) = names.way(ino).ok()?;
-        let way: Vec<_> = way.iter().map(|name| String::from_utf8_lossy(name)).collect();
-        Some((way.join("/"), tree.reference().length))
+    fn path(names: &Names, ino: Ino) -> Option<(String, u32)> {
+        let (path, tree) = names.path(ino).ok()?;
+        let path: Vec<_> = path.iter().map(|name| String::from_utf8_lossy(name)).collect();
+        Some((path.join("/"), tree.reference().length))
     }
 
     /// Proves: the path of a file stays known while the kernel knows the file, whatever it forgets first and by
@@ -182,14 +182,14 @@ mod tests {
         let four: [(Ino, &[u8]); 4] = [(Ino::ROOT, b"a"), (Ino::ROOT, b"b"), (a, b"one"), (b, b"two")];
         assert_eq!(all, BTreeSet::from(four));
         names.forget(b, 1);
-        assert_eq!(way(&names, file), Some(("b/two".into(), 1)));
+        assert_eq!(path(&names, file), Some(("b/two".into(), 1)));
         assert_eq!(names.parent(file), b);
         names.forget(a, 1);
         assert_eq!(names.0.len(), 2, "nothing needs the other directory");
         names.forget(file, 1);
-        assert!(way(&names, file).is_some(), "it was looked up twice");
+        assert!(path(&names, file).is_some(), "it was looked up twice");
         names.forget(file, 1);
-        assert_eq!(way(&names, file), None);
+        assert_eq!(path(&names, file), None);
         assert_eq!(names.all().count(), 0);
         names.forget(file, 5);
     }
@@ -203,13 +203,13 @@ mod tests {
         names.looked_up(old, Ino::ROOT, b"a", found(1));
         names.looked_up(same, old, b"same", found(1));
         names.looked_up(inside, same, b"inside", found(1));
-        assert_eq!(way(&names, inside), Some(("a/same/inside".into(), 1)));
+        assert_eq!(path(&names, inside), Some(("a/same/inside".into(), 1)));
         names.looked_up(new, Ino::ROOT, b"a", found(2));
         names.forget(old, 1);
-        assert_eq!(way(&names, inside), Some(("a/same/inside".into(), 1)), "it is needed still");
+        assert_eq!(path(&names, inside), Some(("a/same/inside".into(), 1)), "it is needed still");
         names.looked_up(same, new, b"same", found(2));
-        assert_eq!(way(&names, inside), Some(("a/same/inside".into(), 2)));
-        assert_eq!(way(&names, old), None, "nothing needs it");
+        assert_eq!(path(&names, inside), Some(("a/same/inside".into(), 2)));
+        assert_eq!(path(&names, old), None, "nothing needs it");
         let mut before = new;
         for release in 100..300 {
             let directory = Ino(release);

@@ -6,10 +6,10 @@
 
 use super::folder::FolderBlocks;
 use super::hold;
-use super::keep::{self, Kept};
-use super::live::{self, Live};
+use super::live::{self, LiveSource};
+use super::retention::{self, RetainedRelease};
 use super::store::{read_index, sync_directory};
-use super::{Memory, Options, Progress, PublishError, Published, publish, publish_apart, rules::Rules};
+use super::{Memory, Options, Progress, PublishError, PublishedTree, publish, publish_apart, rules::Rules};
 use crate::draft::Draft;
 use crate::index::Index;
 use crate::record::{Location, Record, RootFile};
@@ -23,9 +23,9 @@ use holdfast_log::FileLock;
 use std::fs::{self, File};
 use std::path::Path;
 
-/// What a release is to be.
-pub struct Terms<'a> {
-    /// The tree.
+/// Options of a new release.
+pub struct ReleaseOptions<'a> {
+    /// The directory to publish.
     pub source: &'a Path,
     /// The release directory, which has its keys already.
     pub target: &'a Path,
@@ -39,33 +39,33 @@ pub struct Terms<'a> {
     pub keep: usize,
     /// The digest key of a first release; later ones keep to that.
     pub first_key: DigestKey,
-    /// What to leave out, and which directories are opaque.
+    /// The rules: what to leave out, and which directories are opaque.
     pub rules: &'a Rules,
     /// Times later than this become this, in seconds since 1970.
     pub newest: Option<i64>,
-    /// zstd's level.
+    /// The compression level of zstd.
     pub level: i32,
-    /// Threads that compress.
+    /// The number of threads that compress.
     pub threads: usize,
-    /// Where it is remembered what was published.
+    /// The database that remembers what was published.
     pub memory: Option<&'a Path>,
     /// The live directory that is the tree; `source` is then what to call it.
-    pub live: Option<Live<'a>>,
+    pub live: Option<LiveSource<'a>>,
 }
 
 /// A release that waits for signatures.
 pub struct Composed {
     /// The record and all that signers need.
     pub draft: Draft,
-    /// What was published.
+    /// The report for people.
     pub report: Report,
     remember: Box<dyn FnOnce(Digest) -> Result<(), PublishError>>,
 }
 
-/// What was published, for people.
+/// The report of a publishing, for people.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize)]
 pub struct Report {
-    /// Its number.
+    /// The number of the release.
     pub sequence: u64,
     /// Names in the tree.
     pub names: u64,
@@ -81,7 +81,7 @@ pub struct Report {
     pub blocks_at_origin: u64,
     /// Whether the tree is the same as the last one's.
     pub unchanged: bool,
-    /// What could not be kept.
+    /// What could not be published, for people.
     pub notes: Vec<String>,
 }
 
@@ -120,94 +120,99 @@ pub fn lock(target: &Path) -> Result<FileLock, PublishError> {
 /// # Errors
 /// [`PublishError`].
 pub fn compose(
-    terms: &Terms<'_>,
+    release_options: &ReleaseOptions<'_>,
     progress: &mut dyn FnMut(Progress) -> bool,
 ) -> Result<Composed, PublishError> {
-    compose_by(terms, progress, publish)
+    compose_by(release_options, progress, publish)
 }
 
-/// The same, where a tree on this machine is walked and parsed by a sandboxed process that `program` starts. A live
+/// As [`compose`], but a tree on this machine is walked and parsed by a sandboxed process that `program` starts. A live
 /// directory is not: its blocks are as they are, and come from processes of their own.
 ///
 /// # Errors
 /// [`PublishError`].
 pub fn compose_apart(
-    terms: &Terms<'_>,
+    release_options: &ReleaseOptions<'_>,
     program: Program,
     progress: &mut dyn FnMut(Progress) -> bool,
 ) -> Result<Composed, PublishError> {
-    compose_by(terms, progress, |options, index, progress| publish_apart(options, index, program, progress))
+    compose_by(release_options, progress, |options, index, progress| {
+        publish_apart(options, index, program, progress)
+    })
 }
 
 fn compose_by(
-    terms: &Terms<'_>,
+    release_options: &ReleaseOptions<'_>,
     progress: &mut dyn FnMut(Progress) -> bool,
     publish: impl FnOnce(
         &Options<'_>,
         &Index,
         &mut dyn FnMut(Progress) -> bool,
-    ) -> Result<Published, PublishError>,
+    ) -> Result<PublishedTree, PublishError>,
 ) -> Result<Composed, PublishError> {
-    let dir = ReleaseDir::new(terms.target);
-    let chain = dir.chain().map_err(|error| bad_directory(&error, terms.target))?;
-    let last = dir.root(&chain).map_err(|error| bad_directory(&error, terms.target))?;
+    let dir = ReleaseDir::new(release_options.target);
+    let chain = dir.chain().map_err(|error| bad_directory(&error, release_options.target))?;
+    let last = dir.root(&chain).map_err(|error| bad_directory(&error, release_options.target))?;
     let record = last.as_ref().map(|file| &file.record.value);
     let index = match &last {
-        Some(file) => read_index(terms.target, &file.index.digest)?,
+        Some(file) => read_index(release_options.target, &file.index.digest)?,
         None => Index::default(),
     };
-    let digest_key = record.map_or(terms.first_key, |record| record.digest_key);
-    let memory = terms.memory.map(|file| Memory { file, basis: record.map(Signable::digest) });
+    let digest_key = record.map_or(release_options.first_key, |record| record.digest_key);
+    let memory = release_options.memory.map(|file| Memory { file, basis: record.map(Signable::digest) });
     let options = Options {
-        source: terms.source,
-        target: terms.target,
+        source: release_options.source,
+        target: release_options.target,
         digest_key,
-        rules: terms.rules,
-        newest: terms.newest,
-        level: terms.level,
-        threads: terms.threads,
+        rules: release_options.rules,
+        newest: release_options.newest,
+        level: release_options.level,
+        threads: release_options.threads,
         memory,
     };
-    if terms.live.is_some() && digest_key != DigestKey::WELL_KNOWN {
+    if release_options.live.is_some() && digest_key != DigestKey::WELL_KNOWN {
         let why = "its digests have a secret key of their own, so the blocks of a live file system are none of its; \
                    publish into an empty directory";
-        return Err(PublishError::Unfit { path: terms.target.to_owned(), why: why.into() });
+        return Err(PublishError::Unfit { path: release_options.target.to_owned(), why: why.into() });
     }
-    let published = match &terms.live {
+    let published = match &release_options.live {
         Some(live) => live::publish(&options, live, &index, progress)?,
         None => publish(&options, &index, progress)?,
     };
     let before = index;
     let sequence = record.map_or(1, |record| record.sequence + 1);
-    let kept = keep::kept(terms.target, terms.keep.saturating_sub(1))?;
-    let roots: Vec<Reference> = kept.iter().map(Kept::root).chain([published.root]).collect();
-    let all = FolderBlocks::new(terms.target, digest_key, published.index);
-    if let Some(live) = &terms.live {
+    let retained = retention::retained(release_options.target, release_options.keep.saturating_sub(1))?;
+    let roots: Vec<Reference> = retained.iter().map(RetainedRelease::root).chain([published.root]).collect();
+    let all = FolderBlocks::new(release_options.target, digest_key, published.index);
+    if let Some(live) = &release_options.live {
         hold::hold(live.server, &all, &before, chain.id(), sequence, published.root.address)?;
     }
-    let index = match keep::is_something_dropped(terms.target, terms.keep.saturating_sub(1))? {
-        true => keep::without_garbage(terms.target, &all, &roots)?,
+    let index = match retention::is_something_dropped(
+        release_options.target,
+        release_options.keep.saturating_sub(1),
+    )? {
+        true => retention::without_garbage(release_options.target, &all, &roots)?,
         false => all.index().clone(),
     };
-    let location = write_named(terms.target, layout::index, &index.encode())?;
-    let hints = match terms.live {
+    let location = write_named(release_options.target, layout::index, &index.encode())?;
+    let hints = match release_options.live {
         Some(_) => Some(hints::make(&all, &published.root).map_err(|error| PublishError::Damaged {
-            path: terms.target.to_owned(),
+            path: release_options.target.to_owned(),
             why: error.to_string(),
         })?),
         None => published.hints,
     };
-    let hints = hints.map(|hints| write_named(terms.target, layout::hints, &hints)).transpose()?;
+    let hints = hints.map(|hints| write_named(release_options.target, layout::hints, &hints)).transpose()?;
     let record = Record {
         release: chain.id(),
         key_set: chain.current().number,
         sequence,
-        issued_s: terms.now_s,
-        expires_s: terms.now_s.saturating_add(terms.life_s),
+        issued_s: release_options.now_s,
+        expires_s: release_options.now_s.saturating_add(release_options.life_s),
         digest_key,
         root_dir: published.root,
         previous: record.map(Signable::digest),
-        note: terms.note.to_owned(),
+        note: release_options.note.to_owned(),
     };
     let report = Report {
         sequence: record.sequence,
@@ -256,7 +261,7 @@ pub fn tidy(target: &Path, keep: usize) -> Result<(), PublishError> {
     tidy_beside(target, keep, &[])
 }
 
-/// The same, where `beside` stays too, with what it names.
+/// As [`tidy`], but the files `beside` stay too, with what they name.
 ///
 /// # Errors
 /// [`PublishError`].
@@ -264,14 +269,16 @@ pub(crate) fn tidy_beside(target: &Path, keep: usize, beside: &[Location]) -> Re
     let dir = ReleaseDir::new(target);
     let chain = dir.chain().map_err(|error| bad_directory(&error, target))?;
     let Some(root) = dir.root(&chain).map_err(|error| bad_directory(&error, target))? else { return Ok(()) };
-    let mut kept = keep::kept(target, keep)?;
+    let mut retained = retention::retained(target, keep)?;
     let mut named = vec![root.index];
     let before = root.record.value.sequence.saturating_sub(1);
-    named.extend(kept.iter().filter(|kept| kept.sequence() == before).map(|kept| kept.file.index));
+    named.extend(
+        retained.iter().filter(|retained| retained.sequence() == before).map(|retained| retained.file.index),
+    );
     named.extend(root.hints);
     named.extend(beside);
     // Older records find what they need by the newest index, before theirs goes.
-    for old in &mut kept {
+    for old in &mut retained {
         if old.sequence() < before && old.file.index != root.index {
             old.file.index = root.index;
             old.file.hints = root.hints;
@@ -280,5 +287,5 @@ pub(crate) fn tidy_beside(target: &Path, keep: usize, beside: &[Location]) -> Re
                 .map_err(|error| PublishError::local(&path, &error))?;
         }
     }
-    keep::remove_all_but(target, &kept, &named)
+    retention::remove_all_but(target, &retained, &named)
 }

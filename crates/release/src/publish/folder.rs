@@ -1,6 +1,6 @@
 //! The blocks of a release directory, read where they lie.
 
-use crate::index::{Index, Place, key_of};
+use crate::index::{BlockLocation, Index, key_of};
 use crate::{layout, pack};
 use holdfast_client::store::MemoryCache;
 use holdfast_content::{Block, BlockKind, BlockSource, Reference, SourceError, StoredBlock};
@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Bytes of nodes kept.
+/// Bytes of nodes that are cached.
 const NODE_BYTES: usize = 32 << 20;
 
 /// The blocks that an index finds in the packs of a folder.
@@ -37,25 +37,25 @@ impl FolderBlocks {
         }
     }
 
-    /// The index.
+    /// The index of the release directory.
     pub fn index(&self) -> &Index {
         &self.index
     }
 
-    /// Where a block lies.
-    pub fn place(&self, address: &Digest) -> Option<Place> {
+    /// The location of a block.
+    pub fn location(&self, address: &Digest) -> Option<BlockLocation> {
         let key = key_of(address);
         let at = self.index.entries.binary_search_by_key(&key, |(key, _)| *key).ok()?;
         Some(self.index.entries[at].1)
     }
 
-    /// The frame at a place, as it lies there.
+    /// The frame at a location, as it lies there.
     ///
     /// # Errors
     /// What the system said.
-    pub fn frame(&self, place: &Place) -> io::Result<Vec<u8>> {
-        let mut frame = vec![0; place.bytes as usize];
-        self.pack(place.pack)?.read_exact_at(&mut frame, place.offset.into())?;
+    pub fn frame(&self, location: &BlockLocation) -> io::Result<Vec<u8>> {
+        let mut frame = vec![0; location.bytes as usize];
+        self.pack(location.pack)?.read_exact_at(&mut frame, location.offset.into())?;
         Ok(frame)
     }
 
@@ -64,9 +64,9 @@ impl FolderBlocks {
     /// # Errors
     /// [`SourceError`]: not there, or not readable.
     pub fn stored(&self, address: &Digest) -> Result<StoredBlock, SourceError> {
-        let place = self.place(address).filter(|place| !place.is_at_origin());
-        let place = place.ok_or(SourceError::Missing(*address))?;
-        let frame = match self.frame(&place) {
+        let location = self.location(address).filter(|location| !location.is_at_origin());
+        let location = location.ok_or(SourceError::Missing(*address))?;
+        let frame = match self.frame(&location) {
             Ok(frame) => frame,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(SourceError::Missing(*address));

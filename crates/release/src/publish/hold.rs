@@ -5,7 +5,7 @@
 
 use super::PublishError;
 use super::folder::FolderBlocks;
-use super::keep::{children, kept};
+use super::retention::{children, retained};
 use crate::index::{Index, Key, key_of};
 use crate::keys::ReleaseId;
 use crate::release_dir::ReleaseDir;
@@ -24,7 +24,7 @@ const BATCH_BYTES: usize = 2 << 20;
 /// How often the server says what is missing.
 const ROUNDS_MAX: usize = 64;
 
-/// What holds of a release are called: by its number and root, so that a draft that waits for signatures keeps its
+/// The name of a hold of a release: by its number and root, so that a draft that waits for signatures keeps its
 /// own while another is made.
 fn name(release: ReleaseId, sequence: u64, root: &Digest) -> String {
     format!("release/{release}/{sequence}/{root}")
@@ -42,7 +42,7 @@ fn not_held(why: impl ToString) -> PublishError {
 }
 
 /// Stores blocks at the server.
-struct Storing<'a> {
+struct BlockUpload<'a> {
     server: &'a dyn Remote,
     blocks: &'a FolderBlocks,
     batch: Vec<AddressedBlock>,
@@ -50,7 +50,7 @@ struct Storing<'a> {
     done: HashSet<Key>,
 }
 
-impl Storing<'_> {
+impl BlockUpload<'_> {
     /// Stores a block and all below it that is no data and that `is_known` does not know to be there.
     fn tree(&mut self, root: Digest, is_known: &dyn Fn(&Key) -> bool) -> Result<(), PublishError> {
         let mut stack = vec![root];
@@ -59,17 +59,18 @@ impl Storing<'_> {
             if is_known(&key) || self.done.contains(&key) {
                 continue;
             }
-            let Some(place) = self.blocks.place(&address).filter(|place| !place.is_at_origin()) else {
+            let Some(location) = self.blocks.location(&address).filter(|location| !location.is_at_origin())
+            else {
                 continue;
             };
-            let Some(below) = children(self.blocks, &place).map_err(not_held)? else { continue };
+            let Some(below) = children(self.blocks, &location).map_err(not_held)? else { continue };
             stack.extend(below);
             self.block(address)?;
         }
         Ok(())
     }
 
-    /// Stores a block.
+    /// Stores a block at the server.
     fn block(&mut self, address: Digest) -> Result<(), PublishError> {
         let block = self.blocks.stored(&address).map_err(not_held)?;
         self.done.insert(key_of(&address));
@@ -107,7 +108,7 @@ pub fn hold(
     sequence: u64,
     root: Digest,
 ) -> Result<(), PublishError> {
-    let mut storing = Storing { server, blocks, batch: Vec::new(), bytes: 0, done: HashSet::new() };
+    let mut storing = BlockUpload { server, blocks, batch: Vec::new(), bytes: 0, done: HashSet::new() };
     storing.tree(root, &|key| before.entries.binary_search_by_key(key, |(known, _)| *known).is_ok())?;
     let request = Request::Hold { name: name(release, sequence, &root), roots: vec![root] };
     for _ in 0..ROUNDS_MAX {
@@ -120,7 +121,7 @@ pub fn hold(
             return Ok(());
         }
         for address in missing {
-            let is_here = blocks.place(&address).is_some_and(|place| !place.is_at_origin());
+            let is_here = blocks.location(&address).is_some_and(|location| !location.is_at_origin());
             if storing.done.contains(&key_of(&address)) {
                 return Err(not_held(format!("it loses block {}, which it was given", address.short())));
             }
@@ -145,15 +146,15 @@ pub fn hold(
 ///
 /// # Errors
 /// [`PublishError`]; what could not be let go stays held until the next time.
-pub fn let_go(server: &dyn Remote, target: &Path) -> Result<usize, PublishError> {
+pub fn release_holds(server: &dyn Remote, target: &Path) -> Result<usize, PublishError> {
     let dir = ReleaseDir::new(target);
     let damaged = |why: String| PublishError::Damaged { path: target.to_owned(), why };
     let chain = dir.chain().map_err(|error| damaged(error.to_string()))?;
     let Some(root) = dir.root(&chain).map_err(|error| damaged(error.to_string()))? else { return Ok(0) };
     let newest = root.record.value.sequence;
-    let mut stays: HashSet<(u64, String)> = kept(target, usize::MAX)?
+    let mut stays: HashSet<(u64, String)> = retained(target, usize::MAX)?
         .iter()
-        .map(|kept| (kept.sequence(), kept.root().address.to_string()))
+        .map(|retained| (retained.sequence(), retained.root().address.to_string()))
         .collect();
     stays.insert((newest, root.record.value.root_dir.address.to_string()));
     let Response::Holds(holds) = ask(server, &Request::Holds)? else {

@@ -5,11 +5,11 @@
 //! local directory cannot be, and a signed one can, is refused here: a directory below itself or with two names, and
 //! one that is too deep to be walked.
 
+use super::memory::PublishMemory;
 use super::rules::Rules;
-use super::scan::{Link, shown};
-use super::seen::Seen;
+use super::scan::{HardLinks, display_path};
 use super::store::{Into, PackStore};
-use super::{Options, Progress, PublishError, Published};
+use super::{Options, Progress, PublishError, PublishedTree};
 use crate::index::Index;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_client::remote::Remote;
@@ -31,23 +31,23 @@ const BATCH_EXTENTS: usize = 16 * 1024;
 const DEPTH_MAX: usize = 400;
 /// Names between two reports.
 const REPORT_NAMES: u64 = 64;
-/// Most notes kept.
+/// Most notes that are collected.
 const NOTES_MAX: usize = 100;
 
 /// A directory of a live file system.
 #[derive(Clone, Copy)]
-pub struct Live<'a> {
+pub struct LiveSource<'a> {
     /// One verified view, in which nothing is pending.
     pub base: &'a Base,
-    /// The directory.
+    /// The directory to publish.
     pub directory: Handle,
     /// The file system's server, by which the release's blocks are kept.
     pub server: &'a dyn Remote,
 }
 
-/// What must be the same for a file to be taken as the same. The i-hash changes with everything about it.
+/// The signs by which a file counts as unchanged. The i-hash changes with everything about it.
 #[derive(PartialEq, Eq, BorshSerialize, BorshDeserialize)]
-struct LiveSigns {
+struct LiveFileSigns {
     ihash: Digest,
     link: Option<(u64, u32)>,
     newest: Option<i64>,
@@ -92,10 +92,10 @@ fn explain(error: &ReadError) -> String {
 /// [`PublishError`]; the release directory is as it was but for packs that nothing refers to.
 pub fn publish(
     options: &Options<'_>,
-    live: &Live<'_>,
+    live: &LiveSource<'_>,
     index: &Index,
     progress: &mut dyn FnMut(Progress) -> bool,
-) -> Result<Published, PublishError> {
+) -> Result<PublishedTree, PublishError> {
     let mut scanner = Scanner {
         options,
         base: live.base,
@@ -113,7 +113,7 @@ pub fn publish(
         base: live.base,
         store: &store,
         map: MerkleMap::new(options.digest_key),
-        seen: Seen::open(options.memory)?,
+        seen: PublishMemory::open(options.memory)?,
         progress,
         so_far: Progress { names: (0, names), bytes: (0, bytes) },
         links,
@@ -127,7 +127,7 @@ pub fn publish(
     let Builder { seen, read, notes, .. } = builder;
     let (index, added) = store.finish()?;
     let remember = Box::new(move |record| seen.keep(record));
-    Ok(Published { root, index, added, names, bytes, read, notes, hints: None, remember })
+    Ok(PublishedTree { root, index, added, names, bytes, read, notes, hints: None, remember })
 }
 
 /// The names of a directory, some at a time.
@@ -170,7 +170,7 @@ struct Scanner<'a> {
     base: &'a Base,
     progress: &'a mut dyn FnMut(Progress) -> bool,
     so_far: Progress,
-    links: HashMap<Handle, Link>,
+    links: HashMap<Handle, HardLinks>,
     directories: HashSet<Handle>,
 }
 
@@ -180,7 +180,7 @@ impl Scanner<'_> {
     }
 
     fn directory(&mut self, directory: Handle, path: &[u8], depth: usize) -> Result<(), PublishError> {
-        let at = shown(self.options.source, path);
+        let at = display_path(self.options.source, path);
         let unfit = |why: &str| Err(PublishError::Unfit { path: at.clone(), why: why.to_owned() });
         if depth > DEPTH_MAX {
             return unfit(&format!("it lies more than {DEPTH_MAX} directories deep"));
@@ -203,7 +203,7 @@ impl Scanner<'_> {
             return Ok(());
         }
         let failed = |error: ReadError| PublishError::Live {
-            path: shown(self.options.source, &path),
+            path: display_path(self.options.source, &path),
             why: explain(&error),
         };
         let Some(inode) = inode_of(self.base, file).map_err(failed)? else { return Ok(()) };
@@ -216,7 +216,7 @@ impl Scanner<'_> {
         }
         let mut is_first = true;
         if inode.links > 1 {
-            let link = self.links.entry(file).or_insert_with(|| Link::at(&path));
+            let link = self.links.entry(file).or_insert_with(|| HardLinks::at(&path));
             is_first = link.count == 0;
             link.add(path);
         }
@@ -233,11 +233,11 @@ struct Builder<'a> {
     base: &'a Base,
     store: &'a PackStore,
     map: MerkleMap,
-    seen: Seen,
+    seen: PublishMemory,
     progress: &'a mut dyn FnMut(Progress) -> bool,
     so_far: Progress,
-    links: HashMap<Handle, Link>,
-    /// What files with several names became.
+    links: HashMap<Handle, HardLinks>,
+    /// The values of files with several names.
     made: HashMap<Handle, Value>,
     read: u64,
     notes: Vec<String>,
@@ -245,12 +245,12 @@ struct Builder<'a> {
 
 impl Builder<'_> {
     fn live(&self, path: &[u8], error: &ReadError) -> PublishError {
-        PublishError::Live { path: shown(self.options.source, path), why: explain(error) }
+        PublishError::Live { path: display_path(self.options.source, path), why: explain(error) }
     }
 
     fn unfit(&self, path: &[u8], error: &ContentError) -> PublishError {
         self.store.check().err().unwrap_or_else(|| PublishError::Unfit {
-            path: shown(self.options.source, path),
+            path: display_path(self.options.source, path),
             why: error.to_string(),
         })
     }
@@ -262,7 +262,7 @@ impl Builder<'_> {
 
     fn note(&mut self, path: &[u8], what: &str) {
         if self.notes.len() < NOTES_MAX {
-            self.notes.push(format!("{}: {what}", shown(self.options.source, path).display()));
+            self.notes.push(format!("{}: {what}", display_path(self.options.source, path).display()));
         }
     }
 
@@ -278,7 +278,7 @@ impl Builder<'_> {
         let mut root = MapRoot(None);
         let source = self.options.source;
         let failed =
-            |error: ReadError| PublishError::Live { path: shown(source, path), why: explain(&error) };
+            |error: ReadError| PublishError::Live { path: display_path(source, path), why: explain(&error) };
         each_batch(base, directory, failed, &mut |names| {
             let edits = self.batch(path, names)?;
             root = self
@@ -327,7 +327,7 @@ impl Builder<'_> {
         Ok(edits)
     }
 
-    /// Anything but a directory.
+    /// Publishes anything but a directory.
     fn other(&mut self, path: &[u8], file: Handle) -> Result<Value, PublishError> {
         let old = self.base.inode(file).map_err(|error| self.live(path, &error))?;
         let link = self.links.get(&file).map(|link| (link.number(), link.count));
@@ -337,7 +337,7 @@ impl Builder<'_> {
             return Ok(known);
         }
         let ihash = old.ihash(&self.options.digest_key).map_err(|error| self.unfit(path, &error))?;
-        let signs = LiveSigns { ihash, link, newest: self.options.newest };
+        let signs = LiveFileSigns { ihash, link, newest: self.options.newest };
         let is_there = |value: &Value| {
             value.references.iter().all(|reference| self.store.has_or_refers(&reference.address))
         };

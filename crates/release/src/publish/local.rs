@@ -1,14 +1,14 @@
-//! The desk of a walk in the process that has the tree, the release directory and the memory.
+//! The input and output of a walk in the process that has the tree, the release directory and the memory.
 //!
 //! It opens nothing but directories and regular files below the tree, by names of one part that are no `..` and without
 //! following links, one directory after the other, and nothing that is to be left out: whoever asks it, also a walk that
 //! was taken over, gets no other file.
 
-use super::desk::{Attributes, Desk, ENTRIES_MAX, Entry, Looked, Opened};
+use super::memory::{FileSigns, PublishMemory};
 use super::rules::Rules;
 use super::scan::below;
-use super::seen::{Seen, Signs};
 use super::store::{Into, Lane, PackStore};
+use super::walk_io::{Attributes, ENTRIES_MAX, Entry, FileStatus, OpenFile, WalkIo};
 use super::{Progress, PublishError};
 use holdfast_content::{
     ATTRIBUTE_BYTES_MAX, ATTRIBUTE_NAME_BYTES_MAX, Block, BlockKind, BlockSink, BlockSource, Reference,
@@ -25,31 +25,31 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// See the module.
+/// The input and output of a walk in the publisher's process.
 pub struct Local<'a> {
     source: &'a Path,
     rules: &'a Rules,
-    /// Blocks.
+    /// The packs of the release directory.
     pub store: &'a PackStore,
-    seen: RefCell<Seen>,
+    seen: RefCell<PublishMemory>,
     progress: RefCell<&'a mut dyn FnMut(Progress) -> bool>,
     open: RefCell<Vec<Level>>,
 }
 
 struct Level {
     directory: OwnedFd,
-    /// In the tree.
+    /// The path of the directory in the tree.
     path: Vec<u8>,
     names: Option<Vec<CString>>,
 }
 
 impl<'a> Local<'a> {
-    /// For the tree `source`, but for what `rules` leave out.
+    /// A walk of the tree `source`, without what `rules` leave out.
     pub fn new(
         source: &'a Path,
         rules: &'a Rules,
         store: &'a PackStore,
-        seen: Seen,
+        seen: PublishMemory,
         progress: &'a mut dyn FnMut(Progress) -> bool,
     ) -> Local<'a> {
         let (seen, progress) = (RefCell::new(seen), RefCell::new(progress));
@@ -68,8 +68,8 @@ impl<'a> Local<'a> {
         open.truncate(left);
     }
 
-    /// What was seen.
-    pub fn into_seen(self) -> Seen {
+    /// Returns what is remembered of this walk.
+    pub fn into_seen(self) -> PublishMemory {
         self.seen.into_inner()
     }
 
@@ -90,8 +90,8 @@ impl<'a> Local<'a> {
     }
 }
 
-impl Desk for Local<'_> {
-    fn enter(&self, name: Option<&CStr>) -> Result<(Looked, Attributes), Errno> {
+impl WalkIo for Local<'_> {
+    fn enter(&self, name: Option<&CStr>) -> Result<(FileStatus, Attributes), Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = match name {
             Some(name) => self
@@ -99,7 +99,7 @@ impl Desk for Local<'_> {
             None if self.open.borrow().is_empty() => openat(CWD, self.source, flags, Mode::empty())?,
             None => return Err(Errno::INVAL),
         };
-        let looked = fstat(&directory)?.into();
+        let status = fstat(&directory)?.into();
         let attributes = attributes(directory.as_fd())?;
         let mut open = self.open.borrow_mut();
         let path = match (name, open.last()) {
@@ -107,7 +107,7 @@ impl Desk for Local<'_> {
             _ => Vec::new(),
         };
         open.push(Level { directory, path, names: None });
-        Ok((looked, attributes))
+        Ok((status, attributes))
     }
 
     fn leave(&self) {
@@ -128,13 +128,13 @@ impl Desk for Local<'_> {
         let from = usize::try_from(from).unwrap_or(usize::MAX).min(names.len());
         let some = &names[from..names.len().min(from + ENTRIES_MAX)];
         let look = |name: &CString| {
-            let looked = statat(&*directory, name, AtFlags::SYMLINK_NOFOLLOW).map(Looked::from);
-            Entry { name: name.clone(), looked }
+            let status = statat(&*directory, name, AtFlags::SYMLINK_NOFOLLOW).map(FileStatus::from);
+            Entry { name: name.clone(), status }
         };
         Ok(some.iter().map(look).collect())
     }
 
-    fn open(&self, names: &[&CStr]) -> Vec<Result<Opened, Errno>> {
+    fn open(&self, names: &[&CStr]) -> Vec<Result<OpenFile, Errno>> {
         names.iter().map(|name| self.within(name, |directory| open(directory, name))).collect()
     }
 
@@ -154,14 +154,14 @@ impl Desk for Local<'_> {
         self.store.check()
     }
 
-    fn known(&self, wanted: &[(Vec<u8>, Signs)]) -> Vec<Option<Value>> {
+    fn known(&self, wanted: &[(Vec<u8>, FileSigns)]) -> Vec<Option<Value>> {
         let is_whole =
             |known: &Value| known.references.iter().all(|reference| self.store.has(&reference.address));
         let seen = self.seen.borrow();
         wanted.iter().map(|(path, signs)| seen.find(path, signs).filter(is_whole)).collect()
     }
 
-    fn remember(&self, path: &[u8], signs: &Signs, value: &Value) -> Result<(), PublishError> {
+    fn remember(&self, path: &[u8], signs: &FileSigns, value: &Value) -> Result<(), PublishError> {
         self.seen.borrow_mut().add(path, signs, value)
     }
 
@@ -181,21 +181,21 @@ impl BlockSource for Local<'_> {
 }
 
 /// Opens a regular file for reading.
-fn open(directory: BorrowedFd<'_>, name: &CStr) -> Result<Opened, Errno> {
+fn open(directory: BorrowedFd<'_>, name: &CStr) -> Result<OpenFile, Errno> {
     // Opening may do something to what is no file: a device, a FIFO. And it may have taken a file's place between the
     // two, so do not wait for ever.
-    let looked: Looked = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?.into();
-    if looked.kind() != FileType::RegularFile {
+    let status: FileStatus = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?.into();
+    if status.kind() != FileType::RegularFile {
         return Err(Errno::INVAL);
     }
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let file = openat(directory, name, flags, Mode::empty())?;
-    let looked: Looked = fstat(&file)?.into();
-    if looked.kind() != FileType::RegularFile {
+    let status: FileStatus = fstat(&file)?.into();
+    if status.kind() != FileType::RegularFile {
         return Err(Errno::INVAL);
     }
     let attributes = attributes(file.as_fd())?;
-    Ok(Opened { file: File::from(file), looked, attributes })
+    Ok(OpenFile { file: File::from(file), status, attributes })
 }
 
 /// The names in a directory, in order of bytes.
@@ -233,7 +233,7 @@ fn attributes(file: BorrowedFd<'_>) -> Result<Attributes, Errno> {
             found.is_cut = true;
             break;
         }
-        found.kept.push((name.to_vec(), value));
+        found.entries.push((name.to_vec(), value));
     }
     Ok(found)
 }

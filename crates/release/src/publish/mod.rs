@@ -11,22 +11,21 @@
 
 pub mod apart;
 pub mod compose;
-mod desk;
 pub mod folder;
 pub mod hold;
-mod keep;
 pub mod live;
 mod local;
+mod memory;
+mod retention;
 pub mod rules;
 mod scan;
-mod seen;
 pub mod store;
 mod tree;
+mod walk_io;
 
 use crate::hints;
 use crate::index::Index;
 use borsh::{BorshDeserialize, BorshSerialize};
-use desk::{Desk, Walked};
 use holdfast_components::Program;
 use holdfast_content::Reference;
 use holdfast_crypto::DigestKey;
@@ -35,42 +34,43 @@ use rules::Rules;
 use std::io;
 use std::path::{Path, PathBuf};
 use store::{Added, PackStore};
+use walk_io::{WalkIo, WalkResult};
 
 /// Most bytes of a release's hints. A tree that needs more, of some two million directories, has none; looking up a
 /// path of it costs some round trips more.
 const HINTS_BYTES_MAX: usize = 256 << 20;
 
-/// What to publish, and how.
+/// Options of a publishing.
 pub struct Options<'a> {
-    /// The tree.
+    /// The directory to publish.
     pub source: &'a Path,
     /// The release directory; blocks go into its packs.
     pub target: &'a Path,
     /// Keys every digest of the release.
     pub digest_key: DigestKey,
-    /// What to leave out, and which directories are opaque.
+    /// The rules: what to leave out, and which directories are opaque.
     pub rules: &'a Rules,
     /// Times later than this become this, in seconds since 1970 (SOURCE_DATE_EPOCH).
     pub newest: Option<i64>,
-    /// zstd's level.
+    /// The compression level of zstd.
     pub level: i32,
-    /// Threads that compress.
+    /// The number of threads that compress.
     pub threads: usize,
     /// Where it is remembered what was published, so that only what has changed is read next time; and which
     /// state of the release directory that is good for. Trusted: keep it as safe as the tree.
     pub memory: Option<Memory<'a>>,
 }
 
-/// What is remembered between publishing and publishing again.
+/// The database that remembers what was published.
 #[derive(Clone, Copy)]
 pub struct Memory<'a> {
-    /// The file.
+    /// The path of the database.
     pub file: &'a Path,
-    /// What must not have changed since for it to count: the blocks of that release are all there.
+    /// The digest of the record for which the database counts: the blocks of that release are all there.
     pub basis: Option<holdfast_crypto::Digest>,
 }
 
-/// What there is to do, and what is done.
+/// The progress of a publishing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, BorshSerialize, BorshDeserialize)]
 pub struct Progress {
     /// Names so far, and in all.
@@ -80,12 +80,12 @@ pub struct Progress {
 }
 
 /// The tree of a release.
-pub struct Published {
+pub struct PublishedTree {
     /// The root directory's inode.
     pub root: Reference,
     /// All blocks of the release directory, old and new.
     pub index: Index,
-    /// What is new.
+    /// What was added to the release directory.
     pub added: Added,
     /// Names in the tree.
     pub names: u64,
@@ -93,11 +93,11 @@ pub struct Published {
     pub bytes: u64,
     /// Files that were read, as they were not known from the last time.
     pub read: u64,
-    /// What could not be kept, for people: sockets without a meaning elsewhere are kept, foreign attributes are not.
+    /// What could not be published, for people: attributes of other namespaces, for example.
     pub notes: Vec<String>,
     /// Hints for the tree, if who made it makes them and there are not too many.
     pub hints: Option<Vec<u8>>,
-    /// Makes what was seen count for the release whose record has this digest; call it once that is in force.
+    /// Makes the memory of this walk count for the release whose record has this digest; call it once that is in force.
     pub remember: Box<dyn FnOnce(holdfast_crypto::Digest) -> Result<(), PublishError>>,
 }
 
@@ -107,9 +107,9 @@ pub enum PublishError {
     /// A file could not be read or written.
     #[error("{path}: {why}")]
     Local {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The reason, in words.
         why: String,
     },
     /// A file of the release directory is not what it should be.
@@ -117,7 +117,7 @@ pub enum PublishError {
         "{path} is damaged: {why}; get it from a mirror with `holdfast pull`, or publish into an empty directory"
     )]
     Damaged {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
         /// What is wrong.
         why: String,
@@ -125,23 +125,23 @@ pub enum PublishError {
     /// A file changed while it was read, again and again.
     #[error("{path} changes while it is read; publish a copy or a snapshot of the tree")]
     Changing {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
     },
     /// Something about the tree cannot be published.
     #[error("{path} cannot be published: {why}")]
     Unfit {
-        /// Which.
+        /// The path of the file.
         path: PathBuf,
-        /// Why.
+        /// The reason, in words.
         why: String,
     },
     /// Something of a live file system could not be read.
     #[error("{path} cannot be read from the live file system: {why}")]
     Live {
-        /// Which.
+        /// The path in the live file system.
         path: PathBuf,
-        /// Why.
+        /// The reason, in words.
         why: String,
     },
     /// The server of the live file system does not keep the release's blocks.
@@ -164,7 +164,7 @@ pub enum PublishError {
          Something in the tree may have taken it over: find out what before you publish again"
     )]
     Misbehaved(String),
-    /// Somebody wants to stop.
+    /// The caller asked to stop.
     #[error("stopped; the release directory is as it was")]
     Stopped,
 }
@@ -185,11 +185,11 @@ pub fn publish(
     options: &Options<'_>,
     index: &Index,
     progress: &mut dyn FnMut(Progress) -> bool,
-) -> Result<Published, PublishError> {
+) -> Result<PublishedTree, PublishError> {
     publish_by(options, index, progress, |local| walk(options, local))
 }
 
-/// The same, where what walks and parses the tree is a process of its own that `program` starts ([`apart`]).
+/// As [`publish`], but a sandboxed process that `program` starts walks and parses the tree ([`apart`]).
 ///
 /// # Errors
 /// As of [`publish`]; and that process cannot be shut in, ended, or said what no honest one says.
@@ -198,7 +198,7 @@ pub fn publish_apart(
     index: &Index,
     program: Program,
     progress: &mut dyn FnMut(Progress) -> bool,
-) -> Result<Published, PublishError> {
+) -> Result<PublishedTree, PublishError> {
     publish_by(options, index, progress, |local| apart::walk(options, local, index, program))
 }
 
@@ -206,15 +206,15 @@ fn publish_by(
     options: &Options<'_>,
     index: &Index,
     progress: &mut dyn FnMut(Progress) -> bool,
-    walk: impl FnOnce(&Local<'_>) -> Result<Walked, PublishError>,
-) -> Result<Published, PublishError> {
+    walk: impl FnOnce(&Local<'_>) -> Result<WalkResult, PublishError>,
+) -> Result<PublishedTree, PublishError> {
     let store = PackStore::open(options.target, options.digest_key, index, options.level, options.threads)?;
-    let seen = seen::Seen::open(options.memory)?;
+    let seen = memory::PublishMemory::open(options.memory)?;
     let local = Local::new(options.source, options.rules, &store, seen, progress);
     let walked = walk(&local)?;
     let seen = local.into_seen();
     let (index, added) = store.finish()?;
-    Ok(Published {
+    Ok(PublishedTree {
         root: walked.root,
         index,
         added,
@@ -228,10 +228,10 @@ fn publish_by(
 }
 
 /// Both passes, and hints: all that parses the tree or what was made of it.
-fn walk(options: &Options<'_>, desk: &dyn Desk) -> Result<Walked, PublishError> {
-    let scan = scan::scan(options.source, desk)?;
-    let mut walked = tree::build(options, &scan, desk)?;
-    let hints = hints::make(desk, &walked.root)
+fn walk(options: &Options<'_>, io: &dyn WalkIo) -> Result<WalkResult, PublishError> {
+    let scan = scan::scan(options.source, io)?;
+    let mut walked = tree::build(options, &scan, io)?;
+    let hints = hints::make(io, &walked.root)
         .map_err(|error| PublishError::Damaged { path: options.target.to_owned(), why: error.to_string() })?;
     if hints.len() <= HINTS_BYTES_MAX {
         walked.hints = Some(hints);

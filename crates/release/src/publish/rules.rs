@@ -2,7 +2,7 @@
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
-/// What to do with paths of the tree.
+/// The rules for paths of the tree.
 #[derive(Clone, Debug, Default)]
 pub struct Rules {
     excluded: GlobSet,
@@ -14,7 +14,7 @@ pub struct Rules {
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{pattern:?} is no pattern: {why}")]
 pub struct BadPattern {
-    /// As given.
+    /// The pattern as it was given.
     pub pattern: String,
     /// What is wrong.
     pub why: String,

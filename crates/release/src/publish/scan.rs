@@ -1,6 +1,6 @@
 //! The first pass: counts, and finds files with several names.
 
-use super::desk::{Desk, ENTRIES_MAX, Entry, FileId, Looked};
+use super::walk_io::{ENTRIES_MAX, Entry, FileId, FileStatus, WalkIo};
 use super::{Progress, PublishError};
 use holdfast_crypto::{DigestKey, Domain};
 use rustix::fs::FileType;
@@ -13,33 +13,33 @@ use std::path::{Path, PathBuf};
 /// Names between two reports.
 const REPORT_NAMES: u64 = 256;
 
-/// What the first pass has found.
+/// The result of the first pass.
 #[derive(Debug, Default)]
 pub struct Scan {
-    /// Names.
+    /// The number of names in the tree.
     pub names: u64,
     /// Bytes of files; of one with several names, once.
     pub bytes: u64,
     /// Files with several names in the tree.
-    pub links: HashMap<FileId, Link>,
+    pub links: HashMap<FileId, HardLinks>,
 }
 
 /// A file with several names.
 #[derive(Clone, Debug)]
-pub struct Link {
+pub struct HardLinks {
     /// How many are in the tree.
     pub count: u32,
     /// The first in order of bytes.
     first: Vec<u8>,
 }
 
-impl Link {
+impl HardLinks {
     /// A file of which no name was found yet but is about to be: `path`.
-    pub fn at(path: &[u8]) -> Link {
-        Link { count: 0, first: path.to_vec() }
+    pub fn at(path: &[u8]) -> HardLinks {
+        HardLinks { count: 0, first: path.to_vec() }
     }
 
-    /// One more name.
+    /// Counts one more name of the file.
     pub fn add(&mut self, path: Vec<u8>) {
         self.count += 1;
         self.first = std::mem::take(&mut self.first).min(path);
@@ -61,13 +61,13 @@ pub fn below(path: &[u8], name: &CStr) -> Vec<u8> {
 }
 
 /// A path in the tree, for messages.
-pub fn shown(source: &Path, path: &[u8]) -> PathBuf {
+pub fn display_path(source: &Path, path: &[u8]) -> PathBuf {
     source.join(std::ffi::OsStr::from_bytes(path))
 }
 
 struct Scanner<'a> {
     source: &'a Path,
-    desk: &'a dyn Desk,
+    io: &'a dyn WalkIo,
     found: Scan,
 }
 
@@ -75,8 +75,8 @@ struct Scanner<'a> {
 ///
 /// # Errors
 /// [`PublishError`].
-pub fn scan(source: &Path, desk: &dyn Desk) -> Result<Scan, PublishError> {
-    let mut scanner = Scanner { source, desk, found: Scan::default() };
+pub fn scan(source: &Path, io: &dyn WalkIo) -> Result<Scan, PublishError> {
+    let mut scanner = Scanner { source, io, found: Scan::default() };
     scanner.directory(None, b"")?;
     let mut found = scanner.found;
     found.links.retain(|_, link| link.count > 1);
@@ -85,14 +85,14 @@ pub fn scan(source: &Path, desk: &dyn Desk) -> Result<Scan, PublishError> {
 
 impl Scanner<'_> {
     fn failed(&self, path: &[u8], error: Errno) -> PublishError {
-        PublishError::local(&shown(self.source, path), &error.into())
+        PublishError::local(&display_path(self.source, path), &error.into())
     }
 
     fn directory(&mut self, name: Option<&CStr>, path: &[u8]) -> Result<(), PublishError> {
-        self.desk.enter(name).map_err(|error| self.failed(path, error))?;
+        self.io.enter(name).map_err(|error| self.failed(path, error))?;
         let mut from = 0;
         loop {
-            let entries = self.desk.entries(from).map_err(|error| self.failed(path, error))?;
+            let entries = self.io.entries(from).map_err(|error| self.failed(path, error))?;
             let are_last = entries.len() < ENTRIES_MAX;
             from += entries.len() as u64;
             for entry in entries {
@@ -102,42 +102,42 @@ impl Scanner<'_> {
                 break;
             }
         }
-        self.desk.leave();
+        self.io.leave();
         Ok(())
     }
 
     fn entry(&mut self, entry: Entry, folder: &[u8]) -> Result<(), PublishError> {
         let path = below(folder, &entry.name);
-        let looked = match entry.looked {
-            Ok(looked) => looked,
+        let status = match entry.status {
+            Ok(status) => status,
             Err(Errno::NOENT) => return Ok(()),
             Err(error) => return Err(self.failed(&path, error)),
         };
         self.found.names += 1;
         if self.found.names.is_multiple_of(REPORT_NAMES) {
             let so_far = (0, self.found.names);
-            if !self.desk.progress(Progress { names: so_far, bytes: (0, self.found.bytes) }) {
+            if !self.io.progress(Progress { names: so_far, bytes: (0, self.found.bytes) }) {
                 return Err(PublishError::Stopped);
             }
         }
-        match looked.kind() {
+        match status.kind() {
             FileType::Directory => self.directory(Some(&entry.name), &path),
             kind => {
-                self.file(&looked, kind, path);
+                self.file(&status, kind, path);
                 Ok(())
             }
         }
     }
 
-    fn file(&mut self, looked: &Looked, kind: FileType, path: Vec<u8>) {
+    fn file(&mut self, status: &FileStatus, kind: FileType, path: Vec<u8>) {
         let mut is_first = true;
-        if looked.has_more_names {
-            let link = self.found.links.entry(looked.id()).or_insert_with(|| Link::at(&path));
+        if status.has_more_names {
+            let link = self.found.links.entry(status.id()).or_insert_with(|| HardLinks::at(&path));
             is_first = link.count == 0;
             link.add(path);
         }
         if kind == FileType::RegularFile && is_first {
-            self.found.bytes += looked.size;
+            self.found.bytes += status.size;
         }
     }
 }

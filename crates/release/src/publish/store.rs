@@ -1,7 +1,7 @@
 //! Where a publisher's blocks go: into packs, each block once.
 
 use super::PublishError;
-use crate::index::{BadIndex, Index, Key, PACK_BYTES_MAX, PackName, Place, key_of};
+use crate::index::{BadIndex, BlockLocation, Index, Key, PACK_BYTES_MAX, PackName, key_of};
 use crate::{layout, pack};
 use holdfast_client::store::MemoryCache;
 use holdfast_content::{Block, BlockKind, BlockSink, BlockSource, Reference, SourceError, StoredBlock};
@@ -32,7 +32,7 @@ const _: () = assert!(LARGE_PACK_BYTES + (pack::FRAME_BYTES_MAX as u64) < PACK_B
 pub enum Lane {
     /// Directories, inodes and small files.
     Small,
-    /// Large files.
+    /// Content of large files.
     Large,
 }
 
@@ -42,19 +42,19 @@ pub struct PackStore {
     level: i32,
     directory: PathBuf,
     lane: Cell<Lane>,
-    state: RefCell<State>,
+    state: RefCell<StoreState>,
     compressors: Compressors,
 }
 
-struct State {
+struct StoreState {
     /// Every block and where it lies; of those being compressed nothing is known but that they are there.
-    places: HashMap<Key, Option<Place>>,
+    locations: HashMap<Key, Option<BlockLocation>>,
     /// Blocks that lie at the origin, whether in a pack too or not.
     origin: HashSet<Key>,
     /// Packs by number; of those being written the digest is not known.
     packs: Vec<Option<PackName>>,
     open: [Option<OpenPack>; 2],
-    queue: VecDeque<Queued>,
+    queue: VecDeque<QueuedBlock>,
     nodes: MemoryCache,
     new_blocks: u64,
     new_bytes: u64,
@@ -63,7 +63,7 @@ struct State {
     failed: Option<PublishError>,
 }
 
-struct Queued {
+struct QueuedBlock {
     lane: Lane,
     address: Digest,
     stored: Receiver<StoredBlock>,
@@ -77,7 +77,7 @@ struct OpenPack {
     hasher: DigestHasher,
 }
 
-/// What was added.
+/// What was added to a release directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Added {
     /// Blocks that were not there before.
@@ -103,9 +103,14 @@ impl PackStore {
     ) -> Result<PackStore, PublishError> {
         let packs = directory.join("packs");
         fs::create_dir_all(&packs).map_err(|error| PublishError::local(&packs, &error))?;
-        let in_pack = |(_, place): &&(Key, Place)| !place.is_at_origin();
-        let state = State {
-            places: index.entries.iter().filter(in_pack).map(|(key, place)| (*key, Some(*place))).collect(),
+        let in_pack = |(_, location): &&(Key, BlockLocation)| !location.is_at_origin();
+        let state = StoreState {
+            locations: index
+                .entries
+                .iter()
+                .filter(in_pack)
+                .map(|(key, location)| (*key, Some(*location)))
+                .collect(),
             origin: index.entries.iter().filter(|entry| !in_pack(entry)).map(|(key, _)| *key).collect(),
             packs: index.packs.iter().copied().map(Some).collect(),
             open: [None, None],
@@ -126,7 +131,7 @@ impl PackStore {
         })
     }
 
-    /// Where blocks go from now on.
+    /// Sets the lane of the blocks that follow.
     pub fn set_lane(&self, lane: Lane) {
         self.lane.set(lane);
     }
@@ -136,7 +141,7 @@ impl PackStore {
         &self.directory
     }
 
-    /// What keys the digests.
+    /// The key of the digests.
     pub(super) fn key(&self) -> DigestKey {
         self.key
     }
@@ -148,7 +153,7 @@ impl PackStore {
 
     /// Whether a block is there.
     pub fn has(&self, address: &Digest) -> bool {
-        self.state.borrow().places.contains_key(&key_of(address))
+        self.state.borrow().locations.contains_key(&key_of(address))
     }
 
     /// Whether a block is there, or at the origin.
@@ -159,7 +164,7 @@ impl PackStore {
     /// Notes that a block lies at the origin. One that is in a pack too is had from there.
     pub fn refer(&self, address: &Digest) {
         let mut state = self.state.borrow_mut();
-        if !state.places.contains_key(&key_of(address)) && state.origin.insert(key_of(address)) {
+        if !state.locations.contains_key(&key_of(address)) && state.origin.insert(key_of(address)) {
             state.new_at_origin += 1;
         }
     }
@@ -172,13 +177,13 @@ impl PackStore {
         self.state.borrow().failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Takes a stored block as it is, of whatever codec. It must be the block of that address.
+    /// Adds a stored block as it is, of whatever codec. It must be the block of that address.
     pub fn put_stored(&self, address: Digest, stored: StoredBlock) {
         let mut state = self.state.borrow_mut();
-        if state.places.contains_key(&key_of(&address)) {
+        if state.locations.contains_key(&key_of(&address)) {
             return;
         }
-        state.places.insert(key_of(&address), None);
+        state.locations.insert(key_of(&address), None);
         self.write_queued(&mut state, 0);
         self.write(&mut state, self.lane.get(), address, &stored);
     }
@@ -197,32 +202,32 @@ impl PackStore {
             return Err(error);
         }
         sync_directory(&self.directory.join("packs"))?;
-        let places = std::mem::take(&mut state.places);
+        let locations = std::mem::take(&mut state.locations);
         let packs = std::mem::take(&mut state.packs);
         let mut origin = std::mem::take(&mut state.origin);
-        origin.retain(|key| !places.contains_key(key));
-        let entries = places.into_iter().map(|(key, place)| (key, place.expect("all are written")));
+        origin.retain(|key| !locations.contains_key(key));
+        let entries = locations.into_iter().map(|(key, location)| (key, location.expect("all are written")));
         let mut index = Index {
             entries: entries.collect(),
             packs: packs.into_iter().map(|pack| pack.expect("all are closed")).collect(),
         };
         index.refer(origin);
         index.entries.sort_unstable();
-        let State { new_blocks: blocks, new_bytes: bytes, new_at_origin: at_origin, .. } = *state;
+        let StoreState { new_blocks: blocks, new_bytes: bytes, new_at_origin: at_origin, .. } = *state;
         Ok((index, Added { blocks, bytes, at_origin }))
     }
 
     /// Writes what has been compressed, until at most `left` blocks wait.
-    fn write_queued(&self, state: &mut State, left: usize) {
+    fn write_queued(&self, state: &mut StoreState, left: usize) {
         while state.queue.len() > left
-            && let Some(Queued { lane, address, stored }) = state.queue.pop_front()
+            && let Some(QueuedBlock { lane, address, stored }) = state.queue.pop_front()
         {
             let stored = stored.recv().expect("a compressor answers");
             self.write(state, lane, address, &stored);
         }
     }
 
-    fn write(&self, state: &mut State, lane: Lane, address: Digest, stored: &StoredBlock) {
+    fn write(&self, state: &mut StoreState, lane: Lane, address: Digest, stored: &StoredBlock) {
         if state.failed.is_some() {
             return;
         }
@@ -233,7 +238,7 @@ impl PackStore {
 
     fn try_write(
         &self,
-        state: &mut State,
+        state: &mut StoreState,
         lane: Lane,
         address: Digest,
         stored: &StoredBlock,
@@ -245,10 +250,11 @@ impl PackStore {
             state.open[lane as usize] = Some(OpenPack::make(&self.directory, number)?);
         }
         let open = state.open[lane as usize].as_mut().expect("it was just made");
-        let place = Place { pack: open.number, offset: open.bytes as u32, bytes: frame.len() as u32 };
+        let location =
+            BlockLocation { pack: open.number, offset: open.bytes as u32, bytes: frame.len() as u32 };
         open.append(&frame)?;
         let bytes = open.bytes;
-        state.places.insert(key_of(&address), Some(place));
+        state.locations.insert(key_of(&address), Some(location));
         state.new_blocks += 1;
         state.new_bytes += frame.len() as u64;
         let most = match lane {
@@ -261,7 +267,7 @@ impl PackStore {
         Ok(())
     }
 
-    fn close(&self, state: &mut State, lane: Lane) {
+    fn close(&self, state: &mut StoreState, lane: Lane) {
         let Some(open) = state.open[lane as usize].take() else { return };
         let number = open.number as usize;
         match open.close(&self.directory) {
@@ -274,13 +280,13 @@ impl PackStore {
     fn read(&self, address: &Digest) -> Result<Option<StoredBlock>, String> {
         let mut state = self.state.borrow_mut();
         self.write_queued(&mut state, 0);
-        let Some(Some(place)) = state.places.get(&key_of(address)) else { return Ok(None) };
-        let mut frame = vec![0; place.bytes as usize];
-        let open = state.open.iter().flatten().find(|open| open.number == place.pack);
-        let read = match (open, &state.packs[place.pack as usize]) {
-            (Some(open), _) => open.file.read_exact_at(&mut frame, place.offset.into()),
+        let Some(Some(location)) = state.locations.get(&key_of(address)) else { return Ok(None) };
+        let mut frame = vec![0; location.bytes as usize];
+        let open = state.open.iter().flatten().find(|open| open.number == location.pack);
+        let read = match (open, &state.packs[location.pack as usize]) {
+            (Some(open), _) => open.file.read_exact_at(&mut frame, location.offset.into()),
             (None, Some(name)) => File::open(self.directory.join(layout::pack(&name.digest)))
-                .and_then(|file| file.read_exact_at(&mut frame, place.offset.into())),
+                .and_then(|file| file.read_exact_at(&mut frame, location.offset.into())),
             (None, None) => return Ok(None),
         };
         read.map_err(|error| error.to_string())?;
@@ -328,19 +334,19 @@ impl BlockSink for Into<'_> {
         let key = key_of(&reference.address);
         let mut state = self.0.state.borrow_mut();
         let is_node = block.kind() != BlockKind::Chunk;
-        if !is_node && state.places.contains_key(&key) {
+        if !is_node && state.locations.contains_key(&key) {
             return reference;
         }
         let block = Arc::new(block);
         if is_node {
             state.nodes.insert(block.clone());
         }
-        if state.places.contains_key(&key) {
+        if state.locations.contains_key(&key) {
             return reference;
         }
-        state.places.insert(key, None);
+        state.locations.insert(key, None);
         let stored = self.0.compressors.compress(block, self.0.level);
-        state.queue.push_back(Queued { lane: self.0.lane.get(), address: reference.address, stored });
+        state.queue.push_back(QueuedBlock { lane: self.0.lane.get(), address: reference.address, stored });
         self.0.write_queued(&mut state, QUEUE_BLOCKS);
         reference
     }

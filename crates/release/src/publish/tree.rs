@@ -1,11 +1,12 @@
 //! The second pass: makes the tree.
 
-use super::desk::{
-    Attributes, Desk, ENTRIES_MAX, Entry, FileId, KNOWN_MAX, Looked, OPENED_MAX, Onto, Opened, Walked,
-};
-use super::scan::{Link, Scan, below, shown};
-use super::seen::Signs;
+use super::memory::FileSigns;
+use super::scan::{HardLinks, Scan, below, display_path};
 use super::store::Lane;
+use super::walk_io::{
+    Attributes, ENTRIES_MAX, Entry, FileId, FileStatus, KNOWN_MAX, OPENED_MAX, OpenFile, WalkIo, WalkResult,
+    WalkSink,
+};
 use super::{Options, Progress, PublishError};
 use holdfast_content::catalog::{self, CatalogEntry};
 use holdfast_content::{
@@ -27,13 +28,13 @@ const LARGE_BYTES: u64 = 1 << 20;
 const TRIES: u32 = 3;
 /// Names between two reports.
 const REPORT_NAMES: u64 = 64;
-/// Most notes kept.
+/// Most notes that are collected.
 const NOTES_MAX: usize = 100;
 
 struct Builder<'a> {
     options: &'a Options<'a>,
     scan: &'a Scan,
-    desk: &'a dyn Desk,
+    io: &'a dyn WalkIo,
     map: MerkleMap,
     so_far: Progress,
     links: BTreeMap<FileId, Value>,
@@ -45,11 +46,11 @@ struct Builder<'a> {
 ///
 /// # Errors
 /// [`PublishError`].
-pub fn build(options: &Options<'_>, scan: &Scan, desk: &dyn Desk) -> Result<Walked, PublishError> {
+pub fn build(options: &Options<'_>, scan: &Scan, io: &dyn WalkIo) -> Result<WalkResult, PublishError> {
     let mut builder = Builder {
         options,
         scan,
-        desk,
+        io,
         map: MerkleMap::new(options.digest_key),
         so_far: Progress { names: (0, scan.names), bytes: (0, scan.bytes) },
         links: BTreeMap::new(),
@@ -57,54 +58,54 @@ pub fn build(options: &Options<'_>, scan: &Scan, desk: &dyn Desk) -> Result<Walk
         notes: Vec::new(),
     };
     let inode = builder.directory(None, b"")?;
-    let root = inode.store(&mut Onto(desk)).map_err(|error| builder.unfit(b"", &error))?;
+    let root = inode.store(&mut WalkSink(io)).map_err(|error| builder.unfit(b"", &error))?;
     builder.report()?;
     let Builder { read, notes, .. } = builder;
-    Ok(Walked { root, names: scan.names, bytes: scan.bytes, read, notes, hints: None })
+    Ok(WalkResult { root, names: scan.names, bytes: scan.bytes, read, notes, hints: None })
 }
 
 impl Builder<'_> {
     fn failed(&self, path: &[u8], error: Errno) -> PublishError {
-        PublishError::local(&shown(self.options.source, path), &error.into())
+        PublishError::local(&display_path(self.options.source, path), &error.into())
     }
 
     fn unfit(&self, path: &[u8], error: &ContentError) -> PublishError {
         // A block that could not be written is the cause of what cannot be read back.
-        self.desk.check().err().unwrap_or_else(|| PublishError::Unfit {
-            path: shown(self.options.source, path),
+        self.io.check().err().unwrap_or_else(|| PublishError::Unfit {
+            path: display_path(self.options.source, path),
             why: error.to_string(),
         })
     }
 
     fn report(&mut self) -> Result<(), PublishError> {
-        self.desk.check()?;
-        if self.desk.progress(self.so_far) { Ok(()) } else { Err(PublishError::Stopped) }
+        self.io.check()?;
+        if self.io.progress(self.so_far) { Ok(()) } else { Err(PublishError::Stopped) }
     }
 
     fn note(&mut self, path: &[u8], what: &str) {
         if self.notes.len() < NOTES_MAX {
-            self.notes.push(format!("{}: {what}", shown(self.options.source, path).display()));
+            self.notes.push(format!("{}: {what}", display_path(self.options.source, path).display()));
         }
     }
 
     fn directory(&mut self, name: Option<&CStr>, path: &[u8]) -> Result<Inode, PublishError> {
-        let (before, attributes) = self.desk.enter(name).map_err(|error| self.failed(path, error))?;
+        let (before, attributes) = self.io.enter(name).map_err(|error| self.failed(path, error))?;
         let mut root = MapRoot(None);
         let mut from = 0;
         loop {
-            let entries = self.desk.entries(from).map_err(|error| self.failed(path, error))?;
+            let entries = self.io.entries(from).map_err(|error| self.failed(path, error))?;
             let are_last = entries.len() < ENTRIES_MAX;
             from += entries.len() as u64;
             let edits = self.batch(path, entries)?;
             root = self
                 .map
-                .apply(self.desk, &mut Onto(self.desk), &root, edits)
+                .apply(self.io, &mut WalkSink(self.io), &root, edits)
                 .map_err(|error| self.unfit(path, &error))?;
             if are_last {
                 break;
             }
         }
-        self.desk.leave();
+        self.io.leave();
         let mut inode = self.inode(&before, InodeKind::Directory, 1);
         inode.content = Content::Directory(LiveMap::of(root));
         self.attributes(attributes, path, &mut inode);
@@ -122,20 +123,20 @@ impl Builder<'_> {
     ) -> Result<BTreeMap<Vec<u8>, Option<Value>>, PublishError> {
         let mut edits = BTreeMap::new();
         let mut others = Vec::new();
-        for Entry { name, looked } in entries {
+        for Entry { name, status } in entries {
             let path = below(path, &name);
-            let looked = match looked {
-                Ok(looked) => looked,
-                // Removed meanwhile.
+            let status = match status {
+                Ok(status) => status,
+                // The file was removed meanwhile.
                 Err(Errno::NOENT) => continue,
                 Err(error) => return Err(self.failed(&path, error)),
             };
-            if looked.kind() == FileType::Directory {
+            if status.kind() == FileType::Directory {
                 let inode = self.directory(Some(&name), &path)?;
                 edits.insert(name.to_bytes().to_vec(), Some(self.value(&path, &inode, None)?));
                 self.count(0)?;
             } else {
-                others.push((path, name, looked));
+                others.push((path, name, status));
             }
         }
         for group in others.chunks(KNOWN_MAX) {
@@ -148,27 +149,27 @@ impl Builder<'_> {
     /// question may go to another process.
     fn group(
         &mut self,
-        group: &[(Vec<u8>, CString, Looked)],
+        group: &[(Vec<u8>, CString, FileStatus)],
         edits: &mut BTreeMap<Vec<u8>, Option<Value>>,
     ) -> Result<(), PublishError> {
         let options = self.options.newest.map_or(0, |newest| newest as u64 | 1 << 63);
-        let signs_of = |(path, _, looked): &(Vec<u8>, CString, Looked)| {
-            let links = self.scan.links.get(&looked.id()).map_or(1, |link| link.count);
-            (path.clone(), Signs::of(looked, links, options))
+        let signs_of = |(path, _, status): &(Vec<u8>, CString, FileStatus)| {
+            let links = self.scan.links.get(&status.id()).map_or(1, |link| link.count);
+            (path.clone(), FileSigns::of(status, links, options))
         };
-        let wanted: Vec<(Vec<u8>, Signs)> = group.iter().map(signs_of).collect();
-        let known = self.desk.known(&wanted);
-        let mut met = HashSet::new();
-        let is_read = |(known, (_, _, looked)): &(&Option<Value>, &(Vec<u8>, CString, Looked))| {
-            let is_made = self.links.contains_key(&looked.id()) || !met.insert(looked.id());
-            known.is_none() && looked.kind() == FileType::RegularFile && !is_made
+        let wanted: Vec<(Vec<u8>, FileSigns)> = group.iter().map(signs_of).collect();
+        let known = self.io.known(&wanted);
+        let mut seen_ids = HashSet::new();
+        let is_read = |(known, (_, _, status)): &(&Option<Value>, &(Vec<u8>, CString, FileStatus))| {
+            let is_made = self.links.contains_key(&status.id()) || !seen_ids.insert(status.id());
+            known.is_none() && status.kind() == FileType::RegularFile && !is_made
         };
         let read: Vec<&CStr> =
             known.iter().zip(group).filter(is_read).map(|(_, (_, name, _))| name.as_c_str()).collect();
         let mut ahead = Ahead { names: read.into(), opened: VecDeque::new() };
-        for ((_, name, looked), (known, (path, signs))) in group.iter().zip(known.into_iter().zip(wanted)) {
-            let opened = ahead.of(self.desk, name);
-            if let Some(value) = self.other(name, &path, looked, &signs, known, opened)? {
+        for ((_, name, status), (known, (path, signs))) in group.iter().zip(known.into_iter().zip(wanted)) {
+            let opened = ahead.of(self.io, name);
+            if let Some(value) = self.other(name, &path, status, &signs, known, opened)? {
                 edits.insert(name.to_bytes().to_vec(), Some(value));
             }
         }
@@ -185,7 +186,7 @@ impl Builder<'_> {
     }
 
     fn value(&self, path: &[u8], inode: &Inode, link: Option<u64>) -> Result<Value, PublishError> {
-        CatalogEntry::value_of(&mut Onto(self.desk), inode, link).map_err(|error| self.unfit(path, &error))
+        CatalogEntry::value_of(&mut WalkSink(self.io), inode, link).map_err(|error| self.unfit(path, &error))
     }
 
     /// Anything but a directory; `opened` is it if it was opened ahead.
@@ -193,31 +194,31 @@ impl Builder<'_> {
         &mut self,
         name: &CStr,
         path: &[u8],
-        looked: &Looked,
-        signs: &Signs,
+        status: &FileStatus,
+        signs: &FileSigns,
         known: Option<Value>,
-        opened: Option<Result<Opened, Errno>>,
+        opened: Option<Result<OpenFile, Errno>>,
     ) -> Result<Option<Value>, PublishError> {
-        let link = self.scan.links.get(&looked.id());
-        if let Some(made) = self.links.get(&looked.id()).filter(|_| link.is_some()) {
+        let link = self.scan.links.get(&status.id());
+        if let Some(made) = self.links.get(&status.id()).filter(|_| link.is_some()) {
             let made = made.clone();
             self.count(0)?;
             return Ok(Some(made));
         }
         let links = link.map_or(1, |link| link.count);
-        let is_file = looked.kind() == FileType::RegularFile;
-        let size = if is_file { looked.size } else { 0 };
-        let link_number = link.map(Link::number);
+        let is_file = status.kind() == FileType::RegularFile;
+        let size = if is_file { status.size } else { 0 };
+        let link_number = link.map(HardLinks::number);
         let value = match known {
             Some(value) => value,
-            None => match self.make(name, path, looked, links, link_number, opened)? {
+            None => match self.make(name, path, status, links, link_number, opened)? {
                 Some(value) => value,
                 None => return Ok(None),
             },
         };
-        self.desk.remember(path, signs, &value)?;
+        self.io.remember(path, signs, &value)?;
         if link.is_some() {
-            self.links.insert(looked.id(), value.clone());
+            self.links.insert(status.id(), value.clone());
         }
         self.count(size)?;
         Ok(Some(value))
@@ -228,12 +229,12 @@ impl Builder<'_> {
         &mut self,
         name: &CStr,
         path: &[u8],
-        looked: &Looked,
+        status: &FileStatus,
         links: u32,
         link_number: Option<u64>,
-        opened: Option<Result<Opened, Errno>>,
+        opened: Option<Result<OpenFile, Errno>>,
     ) -> Result<Option<Value>, PublishError> {
-        let kind = match looked.kind() {
+        let kind = match status.kind() {
             FileType::RegularFile => InodeKind::File,
             FileType::Symlink => InodeKind::Symlink,
             FileType::Fifo => InodeKind::Fifo,
@@ -251,23 +252,23 @@ impl Builder<'_> {
                 None => return Ok(None),
             },
             InodeKind::Symlink => {
-                let target = match self.desk.link(name) {
+                let target = match self.io.link(name) {
                     Ok(target) => target,
                     Err(Errno::NOENT) => return Ok(None),
                     Err(error) => return Err(self.failed(path, error)),
                 };
                 if target.is_empty() || target.len() > TARGET_BYTES_MAX {
                     let why = format!("the link's target has {} bytes", target.len());
-                    return Err(PublishError::Unfit { path: shown(self.options.source, path), why });
+                    return Err(PublishError::Unfit { path: display_path(self.options.source, path), why });
                 }
-                let mut inode = self.inode(looked, kind, links);
+                let mut inode = self.inode(status, kind, links);
                 inode.size = target.len() as u64;
                 inode.content = Content::Target(target);
                 inode
             }
             InodeKind::CharDevice | InodeKind::BlockDevice => {
-                let mut inode = self.inode(looked, kind, links);
-                match u32::try_from(looked.device_number) {
+                let mut inode = self.inode(status, kind, links);
+                match u32::try_from(status.device_number) {
                     Ok(number) => inode.device_number = number,
                     Err(_) => {
                         self.note(path, "its device number is too large, left out");
@@ -276,18 +277,18 @@ impl Builder<'_> {
                 }
                 inode
             }
-            _ => self.inode(looked, kind, links),
+            _ => self.inode(status, kind, links),
         };
         self.value(path, &inode, link_number).map(Some)
     }
 
-    /// An inode with what `looked` says, but for size and content.
-    fn inode(&self, looked: &Looked, kind: InodeKind, links: u32) -> Inode {
-        let mut modified_ns = looked.modified_ns;
+    /// An inode with what `status` says, but for size and content.
+    fn inode(&self, status: &FileStatus, kind: InodeKind, links: u32) -> Inode {
+        let mut modified_ns = status.modified_ns;
         if let Some(newest) = self.options.newest {
             modified_ns = modified_ns.min(newest.saturating_mul(1_000_000_000));
         }
-        let mut inode = Inode::new(kind, looked.mode & 0o7777, DeviceId(0), modified_ns);
+        let mut inode = Inode::new(kind, status.mode & 0o7777, DeviceId(0), modified_ns);
         inode.links = links;
         inode
     }
@@ -297,11 +298,11 @@ impl Builder<'_> {
         name: &CStr,
         path: &[u8],
         links: u32,
-        mut opened: Option<Result<Opened, Errno>>,
+        mut opened: Option<Result<OpenFile, Errno>>,
     ) -> Result<Option<Inode>, PublishError> {
         for _ in 0..TRIES {
-            let opened = opened.take().unwrap_or_else(|| open_one(self.desk, name));
-            let Opened { file, looked: before, attributes } = match opened {
+            let opened = opened.take().unwrap_or_else(|| open_one(self.io, name));
+            let OpenFile { file, status: before, attributes } = match opened {
                 Ok(opened) => opened,
                 Err(Errno::NOENT) => return Ok(None),
                 Err(error) => return Err(self.failed(path, error)),
@@ -315,20 +316,20 @@ impl Builder<'_> {
                 Err(Errno::NOENT) => continue,
                 Err(error) => return Err(self.failed(path, error)),
             };
-            if Signs::of(&before, links, 0) == Signs::of(&after, links, 0) {
+            if FileSigns::of(&before, links, 0) == FileSigns::of(&after, links, 0) {
                 self.read += 1;
                 return Ok(Some(inode));
             }
         }
-        Err(PublishError::Changing { path: shown(self.options.source, path) })
+        Err(PublishError::Changing { path: display_path(self.options.source, path) })
     }
 
     /// What the system says of a file that was read. File systems of FUSE without `allow_other` say it to nobody but who
     /// mounted them, and so not to a walker: the publisher looks then, by its name.
-    fn look_again(&self, file: &File, name: &CStr) -> Result<Looked, Errno> {
+    fn look_again(&self, file: &File, name: &CStr) -> Result<FileStatus, Errno> {
         match fstat(file) {
-            Err(Errno::ACCESS) => open_one(self.desk, name).map(|opened| opened.looked),
-            said => said.map(Looked::from),
+            Err(Errno::ACCESS) => open_one(self.io, name).map(|opened| opened.status),
+            status => status.map(FileStatus::from),
         }
     }
 
@@ -342,53 +343,55 @@ impl Builder<'_> {
     ) -> Result<(), PublishError> {
         if size > FILE_BYTES_MAX {
             let why = format!("it has {size} bytes, and a file can have {FILE_BYTES_MAX}");
-            return Err(PublishError::Unfit { path: shown(self.options.source, path), why });
+            return Err(PublishError::Unfit { path: display_path(self.options.source, path), why });
         }
         inode.size = size;
-        let failed = |error: &io::Error| PublishError::local(&shown(self.options.source, path), error);
+        let failed = |error: &io::Error| PublishError::local(&display_path(self.options.source, path), error);
         if size <= INLINE_BYTES_MAX as u64 {
             let mut bytes = Vec::with_capacity(size as usize);
             file.take_at(0, size).read_to_end(&mut bytes).map_err(|error| failed(&error))?;
             inode.content = if bytes.is_empty() { Content::None } else { Content::Inline(bytes) };
             return Ok(());
         }
-        self.desk.set_lane(if size >= LARGE_BYTES { Lane::Large } else { Lane::Small });
+        self.io.set_lane(if size >= LARGE_BYTES { Lane::Large } else { Lane::Small });
         let runs = Runs { file, at: 0, size, dense: blocks.saturating_mul(512) >= size };
-        let map = cut(self.desk, runs);
-        self.desk.set_lane(Lane::Small);
+        let map = cut(self.io, runs);
+        self.io.set_lane(Lane::Small);
         let map = map.map_err(|error| match error {
-            ContentError::Input(why) => PublishError::Local { path: shown(self.options.source, path), why },
+            ContentError::Input(why) => {
+                PublishError::Local { path: display_path(self.options.source, path), why }
+            }
             other => self.unfit(path, &other),
         })?;
         inode.content = Content::Extents(map);
-        self.desk.check()
+        self.io.check()
     }
 
     fn attributes(&mut self, attributes: Attributes, path: &[u8], inode: &mut Inode) {
         if attributes.is_cut {
             self.note(path, "more extended attributes than a file can have; not all are kept");
         }
-        inode.xattrs.extend(attributes.kept);
+        inode.xattrs.extend(attributes.entries);
     }
 }
 
-fn open_one(desk: &dyn Desk, name: &CStr) -> Result<Opened, Errno> {
-    desk.open(&[name]).pop().unwrap_or(Err(Errno::IO))
+fn open_one(io: &dyn WalkIo, name: &CStr) -> Result<OpenFile, Errno> {
+    io.open(&[name]).pop().unwrap_or(Err(Errno::IO))
 }
 
 /// Files of a directory that will be read, opened some at a time.
 struct Ahead<'a> {
     /// Those that are not opened yet, in the order in which they will be read.
     names: VecDeque<&'a CStr>,
-    opened: VecDeque<(&'a CStr, Result<Opened, Errno>)>,
+    opened: VecDeque<(&'a CStr, Result<OpenFile, Errno>)>,
 }
 
 impl Ahead<'_> {
     /// A file, if it is the next of them.
-    fn of(&mut self, desk: &dyn Desk, name: &CStr) -> Option<Result<Opened, Errno>> {
+    fn of(&mut self, io: &dyn WalkIo, name: &CStr) -> Option<Result<OpenFile, Errno>> {
         if self.opened.is_empty() && self.names.front() == Some(&name) {
             let some: Vec<&CStr> = self.names.drain(..self.names.len().min(OPENED_MAX)).collect();
-            let opened = desk.open(&some);
+            let opened = io.open(&some);
             self.opened = some.into_iter().zip(opened).collect();
         }
         let is_next = self.opened.front().is_some_and(|(next, _)| *next == name);
@@ -397,10 +400,10 @@ impl Ahead<'_> {
 }
 
 fn cut<R: Read>(
-    desk: &dyn Desk,
+    io: &dyn WalkIo,
     runs: impl Iterator<Item = io::Result<(u64, R)>>,
 ) -> Result<ExtentMap, ContentError> {
-    file::from_runs(&mut Onto(desk), &ChunkerConfig::DEFAULT, runs, &mut 0)
+    file::from_runs(&mut WalkSink(io), &ChunkerConfig::DEFAULT, runs, &mut 0)
 }
 
 /// The runs of data of a file.

@@ -6,7 +6,7 @@
 use super::PullError;
 use super::fetch::Fetcher;
 use super::local;
-use crate::index::{Index, Key, Place, key_of};
+use crate::index::{BlockLocation, Index, Key, key_of};
 use crate::{layout, pack};
 use holdfast_content::{BODY_BYTES_MAX, BlockKind};
 use holdfast_crypto::{Digest, DigestKey};
@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const PART_BLOCKS_MIN: usize = 256;
 
 /// What is wrong with a tree.
-pub enum Bad {
+pub enum CheckError {
     /// A block is in no pack.
     Missing(String),
     /// A block is not what it should be.
@@ -30,7 +30,7 @@ pub enum Bad {
         /// What is wrong.
         why: String,
     },
-    /// Somebody wants to stop.
+    /// The caller asked to stop.
     Stopped(PullError),
 }
 
@@ -40,35 +40,35 @@ pub struct Check<'a> {
     index: &'a Index,
     key: DigestKey,
     reached: HashSet<Key>,
-    /// What is known to be in no pack, and of that what was reached.
+    /// Keys that may be in no pack, and those of them that were reached.
     without: Option<&'a HashSet<Key>>,
     lacking: Vec<Digest>,
     verified: AtomicU64,
     known: AtomicU64,
 }
 
-/// Whether the block of an address at a place was checked before.
-pub type IsKnown<'a> = dyn Fn(&Place, &Digest) -> bool + Sync + 'a;
+/// Whether the block of an address at a location was checked before.
+pub type IsKnown<'a> = dyn Fn(&BlockLocation, &Digest) -> bool + Sync + 'a;
 
 impl<'a> Check<'a> {
-    /// Of the blocks that `index` has in the directory.
+    /// Checks trees whose blocks `index` has in the directory.
     pub fn new(fetcher: &'a Fetcher<'a>, index: &'a Index, key: DigestKey) -> Check<'a> {
         let (verified, known) = Default::default();
         let (reached, lacking) = Default::default();
         Check { fetcher, index, key, reached, without: None, lacking, verified, known }
     }
 
-    /// That blocks of these keys are in no pack is no fault; they are noted.
+    /// Excuses blocks with these keys that are in no pack: [`Check::lacking`] returns those that were reached.
     pub fn without(self, keys: &'a HashSet<Key>) -> Check<'a> {
         Check { without: Some(keys), ..self }
     }
 
-    /// Those of them that were reached, each once.
+    /// The blocks that were reached and are excused by [`Check::without`], each once.
     pub fn lacking(self) -> Vec<Digest> {
         self.lacking
     }
 
-    /// Begins anew.
+    /// Forgets what was checked.
     pub fn forget(&mut self) {
         self.reached.clear();
         self.verified.store(0, Relaxed);
@@ -86,37 +86,42 @@ impl<'a> Check<'a> {
     }
 
     /// Checks what `root` reaches and no tree before it.
-    pub fn tree(&mut self, root: &Digest, is_known: &IsKnown<'_>) -> Result<(), Bad> {
+    pub fn tree(&mut self, root: &Digest, is_known: &IsKnown<'_>) -> Result<(), CheckError> {
         let mut level = vec![*root];
         while !level.is_empty() {
-            let mut places = Vec::new();
+            let mut locations = Vec::new();
             for address in level {
                 if self.reached.insert(key_of(&address)) {
                     if self.without.is_some_and(|keys| keys.contains(&key_of(&address))) {
                         self.lacking.push(address);
                         continue;
                     }
-                    let place = local::place(self.index, &address)
-                        .ok_or_else(|| Bad::Missing(format!("its index has no block {}", address.short())))?;
-                    places.push((place, address));
+                    let location = local::location(self.index, &address).ok_or_else(|| {
+                        CheckError::Missing(format!("its index has no block {}", address.short()))
+                    })?;
+                    locations.push((location, address));
                 }
             }
-            places.sort_unstable();
-            level = self.level(&places, is_known)?;
+            locations.sort_unstable();
+            level = self.level(&locations, is_known)?;
         }
         Ok(())
     }
 
     /// Checks some blocks; returns what they refer to.
-    fn level(&self, places: &[(Place, Digest)], is_known: &IsKnown<'_>) -> Result<Vec<Digest>, Bad> {
+    fn level(
+        &self,
+        locations: &[(BlockLocation, Digest)],
+        is_known: &IsKnown<'_>,
+    ) -> Result<Vec<Digest>, CheckError> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        let part = places.len().div_ceil(threads).max(PART_BLOCKS_MIN);
-        if places.len() <= part {
-            return self.part(places, is_known);
+        let part = locations.len().div_ceil(threads).max(PART_BLOCKS_MIN);
+        if locations.len() <= part {
+            return self.part(locations, is_known);
         }
         std::thread::scope(|scope| {
             let parts: Vec<_> =
-                places.chunks(part).map(|part| scope.spawn(move || self.part(part, is_known))).collect();
+                locations.chunks(part).map(|part| scope.spawn(move || self.part(part, is_known))).collect();
             let mut below = Vec::new();
             for part in parts {
                 below.extend(part.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
@@ -125,31 +130,38 @@ impl<'a> Check<'a> {
         })
     }
 
-    fn part(&self, places: &[(Place, Digest)], is_known: &IsKnown<'_>) -> Result<Vec<Digest>, Bad> {
+    fn part(
+        &self,
+        locations: &[(BlockLocation, Digest)],
+        is_known: &IsKnown<'_>,
+    ) -> Result<Vec<Digest>, CheckError> {
         let mut below = Vec::new();
         let mut open: Option<(u32, File)> = None;
-        for (place, address) in places {
+        for (location, address) in locations {
             let bad = |why: String| {
-                let name = layout::pack(&self.index.packs[place.pack as usize].digest);
-                Bad::Block { pack: place.pack, why: format!("block {} in {name}: {why}", address.short()) }
+                let name = layout::pack(&self.index.packs[location.pack as usize].digest);
+                CheckError::Block {
+                    pack: location.pack,
+                    why: format!("block {} in {name}: {why}", address.short()),
+                }
             };
             let unreadable = |error: io::Error| bad(error.to_string());
             let file = match &mut open {
-                Some((number, file)) if *number == place.pack => file,
+                Some((number, file)) if *number == location.pack => file,
                 other => {
-                    let name = layout::pack(&self.index.packs[place.pack as usize].digest);
+                    let name = layout::pack(&self.index.packs[location.pack as usize].digest);
                     let file = File::open(self.fetcher.target().join(name)).map_err(unreadable)?;
-                    &mut other.insert((place.pack, file)).1
+                    &mut other.insert((location.pack, file)).1
                 }
             };
-            let known = is_known(place, address);
+            let known = is_known(location, address);
             // Of a chunk that is known no more than what says that it is one.
-            if known && self.is_chunk(file, place).map_err(unreadable)? {
+            if known && self.is_chunk(file, location).map_err(unreadable)? {
                 self.count(&self.known)?;
                 continue;
             }
-            let mut bytes = vec![0; place.bytes as usize];
-            file.read_exact_at(&mut bytes, place.offset.into()).map_err(unreadable)?;
+            let mut bytes = vec![0; location.bytes as usize];
+            file.read_exact_at(&mut bytes, location.offset.into()).map_err(unreadable)?;
             let frame = pack::Frame::first(&bytes).map(|(frame, _)| frame);
             let stored = frame
                 .filter(|frame| frame.address == *address)
@@ -169,18 +181,18 @@ impl<'a> Check<'a> {
         Ok(below)
     }
 
-    fn is_chunk(&self, file: &File, place: &Place) -> io::Result<bool> {
+    fn is_chunk(&self, file: &File, location: &BlockLocation) -> io::Result<bool> {
         let mut kind = [0];
-        let at = u64::from(place.offset) + pack::HEADER_BYTES as u64;
+        let at = u64::from(location.offset) + pack::HEADER_BYTES as u64;
         file.read_exact_at(&mut kind, at)?;
-        Ok(place.bytes as usize > pack::HEADER_BYTES && kind == [BlockKind::Chunk as u8])
+        Ok(location.bytes as usize > pack::HEADER_BYTES && kind == [BlockKind::Chunk as u8])
     }
 
-    fn count(&self, counter: &AtomicU64) -> Result<(), Bad> {
+    fn count(&self, counter: &AtomicU64) -> Result<(), CheckError> {
         counter.fetch_add(1, Relaxed);
         let steps = self.fetcher.steps();
         match steps.blocks.fetch_add(1, Relaxed) % 1024 {
-            1023 => steps.step().map_err(Bad::Stopped),
+            1023 => steps.step().map_err(CheckError::Stopped),
             _ => Ok(()),
         }
     }

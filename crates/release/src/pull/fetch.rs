@@ -3,7 +3,7 @@
 use super::local::{Local, Piece, Source};
 use super::{PullError, Steps};
 use crate::index::PackName;
-use crate::mirror::{Answer, Mirrors, NotHad};
+use crate::mirror::{MirrorFailure, Mirrors, Unavailable};
 use crate::publish::PublishError;
 use crate::record::Location;
 use crate::{layout, pack};
@@ -17,24 +17,24 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
-/// What is asked for at once, and held in memory.
+/// Bytes that are fetched at once, and held in memory.
 const PIECE_BYTES: u64 = 4 << 20;
 
 /// A file to be had.
 #[derive(Clone, Debug)]
-pub struct Wanted {
-    /// Its name at a mirror.
+pub struct WantedFile {
+    /// The name of the file at a mirror.
     pub name: String,
-    /// Its digest.
+    /// The digest of the file.
     pub digest: Digest,
-    /// Its size.
+    /// The size in bytes.
     pub bytes: u64,
 }
 
-impl Wanted {
+impl WantedFile {
     /// A file, by its place.
-    pub fn new(name: String, location: Location) -> Wanted {
-        Wanted { name, digest: location.digest, bytes: location.bytes }
+    pub fn new(name: String, location: Location) -> WantedFile {
+        WantedFile { name, digest: location.digest, bytes: location.bytes }
     }
 
     /// Whether a whole file is in its place.
@@ -48,7 +48,7 @@ impl Wanted {
     }
 }
 
-/// Fetches files.
+/// Fetches files from mirrors into a directory.
 pub struct Fetcher<'a> {
     mirrors: &'a Mirrors,
     target: &'a Path,
@@ -57,37 +57,37 @@ pub struct Fetcher<'a> {
 }
 
 /// Why a file was not made.
-enum Failed {
-    /// It was, and is another.
+enum FetchError {
+    /// The file was made, and has another digest.
     Other,
     /// The mirrors do not give it.
-    NotHad(NotHad),
+    Unavailable(Unavailable),
     Pull(PullError),
 }
 
-impl From<PublishError> for Failed {
-    fn from(error: PublishError) -> Failed {
-        Failed::Pull(error.into())
+impl From<PublishError> for FetchError {
+    fn from(error: PublishError) -> FetchError {
+        FetchError::Pull(error.into())
     }
 }
 
 impl<'a> Fetcher<'a> {
-    /// From `mirrors` to `target`.
+    /// Fetches from `mirrors` into `target`.
     pub fn new(mirrors: &'a Mirrors, target: &'a Path, steps: &'a Steps<'a>) -> Fetcher<'a> {
         Fetcher { mirrors, target, steps, reused: AtomicU64::new(0) }
     }
 
-    /// The directory.
+    /// The directory that files are fetched into.
     pub fn target(&self) -> &Path {
         self.target
     }
 
-    /// Whom it asks.
+    /// The mirrors that are asked.
     pub fn mirrors(&self) -> &Mirrors {
         self.mirrors
     }
 
-    /// Who is told.
+    /// The progress of the pull, which also says whether to go on.
     pub fn steps(&self) -> &Steps<'a> {
         self.steps
     }
@@ -98,8 +98,8 @@ impl<'a> Fetcher<'a> {
     }
 
     /// Refuses to begin what the disk has no room for.
-    pub fn room_for(&self, wanted: &[Wanted]) -> Result<(), PullError> {
-        let left = |file: &Wanted| {
+    pub fn room_for(&self, wanted: &[WantedFile]) -> Result<(), PullError> {
+        let left = |file: &WantedFile| {
             let partial = fs::metadata(file.partial(self.target)).map_or(0, |partial| partial.len());
             file.bytes.saturating_sub(partial)
         };
@@ -116,7 +116,7 @@ impl<'a> Fetcher<'a> {
     /// Fetches all of these, several at once.
     pub fn fetch_all(
         &self,
-        wanted: &[Wanted],
+        wanted: &[WantedFile],
         pieces: &HashMap<Digest, Vec<Piece>>,
         locals: &[Local],
         connections: usize,
@@ -142,7 +142,7 @@ impl<'a> Fetcher<'a> {
     }
 
     /// Fetches one file, or makes it of `pieces`, and puts it in place if it is what its name says.
-    pub fn fetch(&self, wanted: &Wanted, pieces: &[Piece], locals: &[Local]) -> Result<(), PullError> {
+    pub fn fetch(&self, wanted: &WantedFile, pieces: &[Piece], locals: &[Local]) -> Result<(), PullError> {
         let whole = [Piece { range: 0..wanted.bytes, source: None }];
         let first = if pieces.is_empty() { &whole } else { pieces };
         let from_any = |range: Range<u64>| {
@@ -154,52 +154,57 @@ impl<'a> Fetcher<'a> {
             let (bytes, _) = self.mirrors.get_checked(&wanted.name, Some(range), length, &check)?;
             Ok(bytes)
         };
-        let mut said = Vec::new();
+        let mut failures = Vec::new();
         match self.make(wanted, first, locals, &from_any) {
             Ok(()) => return Ok(()),
-            Err(Failed::Pull(error)) => return Err(error),
-            Err(Failed::NotHad(error)) => return Err(PullError::NotHad(error, self.target.to_owned())),
-            Err(Failed::Other) => {}
+            Err(FetchError::Pull(error)) => return Err(error),
+            Err(FetchError::Unavailable(error)) => {
+                return Err(PullError::Unavailable(error, self.target.to_owned()));
+            }
+            Err(FetchError::Other) => {}
         }
         // Whole, from one mirror after the other, so that it is known who gives something false.
         for mirror in self.mirrors.each() {
             let from_one = |range: Range<u64>| {
                 let length = range.end - range.start;
-                let not_had =
-                    |answer| NotHad { file: wanted.name.clone(), said: vec![answer], dropped: Vec::new() };
+                let unavailable = |answer| Unavailable {
+                    file: wanted.name.clone(),
+                    failures: vec![answer],
+                    dropped: Vec::new(),
+                };
                 let bytes = mirror
                     .get(&wanted.name, Some(range), length)
-                    .map_err(|error| not_had(Answer::Failed(error)))?;
+                    .map_err(|error| unavailable(MirrorFailure::Failed(error)))?;
                 let short =
-                    || Answer::Bad { mirror: mirror.name().to_owned(), why: "it is cut short".into() };
-                if bytes.len() as u64 == length { Ok(bytes) } else { Err(not_had(short())) }
+                    || MirrorFailure::Bad { mirror: mirror.name().to_owned(), why: "it is cut short".into() };
+                if bytes.len() as u64 == length { Ok(bytes) } else { Err(unavailable(short())) }
             };
             match self.make(wanted, &whole, &[], &from_one) {
                 Ok(()) => return Ok(()),
-                Err(Failed::Pull(error)) => return Err(error),
-                Err(Failed::NotHad(error)) => said.extend(error.said),
-                Err(Failed::Other) => {
+                Err(FetchError::Pull(error)) => return Err(error),
+                Err(FetchError::Unavailable(error)) => failures.extend(error.failures),
+                Err(FetchError::Other) => {
                     let why = format!("the content of {} is not what its name says", wanted.name);
                     self.mirrors.report_bad(mirror.name(), &why);
-                    said.push(Answer::Bad { mirror: mirror.name().to_owned(), why });
+                    failures.push(MirrorFailure::Bad { mirror: mirror.name().to_owned(), why });
                 }
             }
         }
-        let error = NotHad { file: wanted.name.clone(), said, dropped: Vec::new() };
-        Err(PullError::NotHad(error, self.target.to_owned()))
+        let error = Unavailable { file: wanted.name.clone(), failures, dropped: Vec::new() };
+        Err(PullError::Unavailable(error, self.target.to_owned()))
     }
 
     /// Makes a file of pieces, from where a pull before this one ended.
     fn make(
         &self,
-        wanted: &Wanted,
+        wanted: &WantedFile,
         pieces: &[Piece],
         locals: &[Local],
-        get: &dyn Fn(Range<u64>) -> Result<Vec<u8>, NotHad>,
-    ) -> Result<(), Failed> {
+        get: &dyn Fn(Range<u64>) -> Result<Vec<u8>, Unavailable>,
+    ) -> Result<(), FetchError> {
         let partial = wanted.partial(self.target);
         let failed = |error: io::Error| PublishError::local(&partial, &error);
-        self.steps.step().map_err(Failed::Pull)?;
+        self.steps.step().map_err(FetchError::Pull)?;
         fs::create_dir_all(partial.parent().unwrap_or(self.target)).map_err(failed)?;
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create(true).truncate(false).mode(0o644).open(&partial);
@@ -225,9 +230,9 @@ impl<'a> Fetcher<'a> {
                         reused += bytes.len() as u64;
                         bytes
                     }
-                    None => get(range.clone()).map_err(Failed::NotHad)?,
+                    None => get(range.clone()).map_err(FetchError::Unavailable)?,
                 };
-                self.steps.step().map_err(Failed::Pull)?;
+                self.steps.step().map_err(FetchError::Pull)?;
                 file.write_all_at(&bytes, done).map_err(failed)?;
                 hasher = hasher.update(&bytes);
                 self.steps.bytes.fetch_add(range.end - range.start, Relaxed);
@@ -237,10 +242,10 @@ impl<'a> Fetcher<'a> {
         if hasher.finish() != wanted.digest {
             self.steps.bytes.fetch_sub(done, Relaxed);
             fs::remove_file(&partial).map_err(failed)?;
-            return Err(Failed::Other);
+            return Err(FetchError::Other);
         }
         self.reused.fetch_add(reused, Relaxed);
-        self.steps.step().map_err(Failed::Pull)?;
+        self.steps.step().map_err(FetchError::Pull)?;
         let place = file.sync_data().and_then(|()| fs::rename(&partial, self.target.join(&wanted.name)));
         Ok(place.map_err(failed)?)
     }
@@ -248,7 +253,7 @@ impl<'a> Fetcher<'a> {
     /// Fetches a pack anew if it is damaged here. Whether it was.
     pub fn repair(&self, pack: &PackName) -> Result<bool, PullError> {
         let location = Location { digest: pack.digest, bytes: pack.bytes };
-        let wanted = Wanted::new(layout::pack(&pack.digest), location);
+        let wanted = WantedFile::new(layout::pack(&pack.digest), location);
         if is_as_named(&self.target.join(&wanted.name), &pack.digest) {
             return Ok(false);
         }

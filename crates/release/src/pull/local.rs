@@ -7,7 +7,7 @@
 use super::PullError;
 use crate::folder::Folder;
 use crate::form::{self, Kind};
-use crate::index::{Index, Key, Place, key_of};
+use crate::index::{BlockLocation, Index, Key, key_of};
 use crate::publish::PublishError;
 use crate::publish::store::read_index;
 use crate::record::RootFile;
@@ -37,19 +37,19 @@ pub struct Local {
 /// A part of a file that is made.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Piece {
-    /// Where in the file.
+    /// The byte range in the file.
     pub range: Range<u64>,
-    /// Where it can be copied from; else it is fetched.
+    /// The local source; `None`: the piece is fetched.
     pub source: Option<Source>,
 }
 
-/// Where a piece can be copied from.
+/// A local source of a piece.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Source {
-    /// What every pack begins with.
+    /// The magic bytes of every pack.
     Magic,
     /// A frame of the local directory of this number.
-    Frame(usize, Place),
+    Frame(usize, BlockLocation),
 }
 
 impl Local {
@@ -72,59 +72,59 @@ impl Local {
 
     /// A block, unverified; none if it is not here.
     pub fn stored(&self, address: &Digest) -> Option<StoredBlock> {
-        let place = place(&self.index, address).filter(|place| !place.is_at_origin())?;
-        pack::Frame::first(&self.frame(&place).ok()?).and_then(|(frame, _)| frame.stored())
+        let location = location(&self.index, address).filter(|location| !location.is_at_origin())?;
+        pack::Frame::first(&self.frame(&location).ok()?).and_then(|(frame, _)| frame.stored())
     }
 
-    /// The frame at a place.
-    pub fn frame(&self, place: &Place) -> io::Result<Vec<u8>> {
+    /// The frame at a location.
+    pub fn frame(&self, location: &BlockLocation) -> io::Result<Vec<u8>> {
         let file = {
             let mut open = self.open.lock();
             match &*open {
-                Some((known, file)) if *known == place.pack => file.clone(),
+                Some((known, file)) if *known == location.pack => file.clone(),
                 _ => {
-                    let name = layout::pack(&self.index.packs[place.pack as usize].digest);
+                    let name = layout::pack(&self.index.packs[location.pack as usize].digest);
                     let (file, _) = self.folder.file(&name)?.ok_or(io::ErrorKind::NotFound)?;
                     let file = Arc::new(file);
-                    *open = Some((place.pack, file.clone()));
+                    *open = Some((location.pack, file.clone()));
                     file
                 }
             }
         };
-        let mut frame = vec![0; place.bytes as usize];
-        file.read_exact_at(&mut frame, place.offset.into())?;
+        let mut frame = vec![0; location.bytes as usize];
+        file.read_exact_at(&mut frame, location.offset.into())?;
         Ok(frame)
     }
 }
 
-/// Where an index has a block.
-pub fn place(index: &Index, address: &Digest) -> Option<Place> {
+/// The location of a block in an index.
+pub fn location(index: &Index, address: &Digest) -> Option<BlockLocation> {
     by_key(index, &key_of(address))
 }
 
-/// Where an index has the block of a key.
-pub fn by_key(index: &Index, key: &Key) -> Option<Place> {
+/// The location of the block of a key in an index.
+pub fn by_key(index: &Index, key: &Key) -> Option<BlockLocation> {
     let at = index.entries.binary_search_by_key(key, |(key, _)| *key).ok()?;
     Some(index.entries[at].1)
 }
 
 /// How those of the `wanted` packs are made of which something is here.
 pub fn pieces(index: &Index, wanted: &HashSet<Digest>, locals: &[Local]) -> HashMap<Digest, Vec<Piece>> {
-    let mut found: HashMap<u32, Vec<(Place, Source)>> = HashMap::new();
-    for (key, place) in &index.entries {
-        if locals.is_empty() || !wanted.contains(&index.packs[place.pack as usize].digest) {
+    let mut found: HashMap<u32, Vec<(BlockLocation, Source)>> = HashMap::new();
+    for (key, location) in &index.entries {
+        if locals.is_empty() || !wanted.contains(&index.packs[location.pack as usize].digest) {
             continue;
         }
         let here = locals.iter().enumerate().find_map(|(number, local)| {
             let here = by_key(&local.index, key)?;
-            (here.bytes == place.bytes).then_some(Source::Frame(number, here))
+            (here.bytes == location.bytes).then_some(Source::Frame(number, here))
         });
         if let Some(source) = here {
-            found.entry(place.pack).or_default().push((*place, source));
+            found.entry(location.pack).or_default().push((*location, source));
         }
     }
     let made = found.into_iter().map(|(number, mut frames)| {
-        frames.sort_unstable_by_key(|(place, _)| *place);
+        frames.sort_unstable_by_key(|(location, _)| *location);
         let pack = index.packs[number as usize];
         (pack.digest, together(pack.bytes, &frames))
     });
@@ -132,7 +132,7 @@ pub fn pieces(index: &Index, wanted: &HashSet<Digest>, locals: &[Local]) -> Hash
 }
 
 /// A pack of `bytes` bytes, made of frames that are here and of what is between them.
-fn together(bytes: u64, frames: &[(Place, Source)]) -> Vec<Piece> {
+fn together(bytes: u64, frames: &[(BlockLocation, Source)]) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     let mut run: Vec<Piece> = vec![Piece { range: 0..pack::MAGIC.len() as u64, source: Some(Source::Magic) }];
     let mut end = pack::MAGIC.len() as u64;
@@ -145,8 +145,8 @@ fn together(bytes: u64, frames: &[(Place, Source)]) -> Vec<Piece> {
         }
         run.clear();
     };
-    for (place, source) in frames {
-        let range = u64::from(place.offset)..u64::from(place.offset) + u64::from(place.bytes);
+    for (location, source) in frames {
+        let range = u64::from(location.offset)..u64::from(location.offset) + u64::from(location.bytes);
         if range.start < end {
             continue;
         }
@@ -186,12 +186,12 @@ mod tests {
             beyond in 0..100_000u64,
         ) {
             let frame = |(offset, bytes)| {
-                let place = Place { pack: 0, offset, bytes };
-                (place, Source::Frame(0, place))
+                let location = BlockLocation { pack: 0, offset, bytes };
+                (location, Source::Frame(0, location))
             };
             let mut frames: Vec<_> = frames.into_iter().map(frame).collect();
-            frames.sort_unstable_by_key(|(place, _)| *place);
-            let end = frames.iter().map(|(place, _)| u64::from(place.offset) + u64::from(place.bytes)).max();
+            frames.sort_unstable_by_key(|(location, _)| *location);
+            let end = frames.iter().map(|(location, _)| u64::from(location.offset) + u64::from(location.bytes)).max();
             let bytes = end.unwrap_or(0).max(8) + beyond;
             let made = together(bytes, &frames);
             prop_assert_eq!(made.first().map(|piece| piece.range.start), Some(0));
@@ -207,8 +207,8 @@ mod tests {
     #[test]
     fn short_runs_are_fetched() {
         let frame = |offset: u32, bytes: u32| {
-            let place = Place { pack: 0, offset, bytes };
-            (place, Source::Frame(0, place))
+            let location = BlockLocation { pack: 0, offset, bytes };
+            (location, Source::Frame(0, location))
         };
         let small = [frame(8, 1000)];
         assert!(together(1008, &small).iter().all(|piece| piece.source.is_some()));

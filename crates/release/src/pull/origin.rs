@@ -7,12 +7,12 @@
 use super::fetch::Fetcher;
 use super::local::{self, Local};
 use super::{PullError, Steps, check};
-use crate::index::{Index, Key, PackName, Place};
-use crate::mirror::{NotHad, OBJECTS_MAX};
+use crate::index::{BlockLocation, Index, Key, PackName};
+use crate::mirror::{OBJECTS_MAX, Unavailable};
 use crate::publish::PublishError;
 use crate::publish::store::{Lane, PackStore};
 use crate::record::RootFile;
-use check::{Bad, Check};
+use check::{Check, CheckError};
 use holdfast_content::{BODY_BYTES_MAX, BlockKind, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey};
 use parking_lot::Mutex;
@@ -34,12 +34,10 @@ pub fn with_own(
         made.packs.push(*pack);
     }
     let (at_origin, in_packs): (Vec<_>, Vec<_>) =
-        source.entries.iter().copied().partition(|(_, place)| place.is_at_origin());
-    made.entries.extend(
-        in_packs
-            .into_iter()
-            .filter_map(|(key, place)| Some((key, Place { pack: *numbers.get(&place.pack)?, ..place }))),
-    );
+        source.entries.iter().copied().partition(|(_, location)| location.is_at_origin());
+    made.entries.extend(in_packs.into_iter().filter_map(|(key, location)| {
+        Some((key, BlockLocation { pack: *numbers.get(&location.pack)?, ..location }))
+    }));
     let of_source: HashSet<&PackName> = source.packs.iter().collect();
     let good: HashSet<u32> = here
         .into_iter()
@@ -47,14 +45,15 @@ pub fn with_own(
         .filter(|(_, pack)| !pack.is_origin() && (of_source.contains(pack) || is_good(pack)))
         .map(|(number, _)| number as u32)
         .collect();
-    let (mut missing, mut own): (HashSet<Key>, Vec<(Key, Place)>) = Default::default();
+    let (mut missing, mut own): (HashSet<Key>, Vec<(Key, BlockLocation)>) = Default::default();
     for (key, _) in at_origin {
-        match here.and_then(|here| local::by_key(here, &key)).filter(|place| good.contains(&place.pack)) {
-            Some(place) => own.push((key, place)),
+        match here.and_then(|here| local::by_key(here, &key)).filter(|location| good.contains(&location.pack))
+        {
+            Some(location) => own.push((key, location)),
             None => drop(missing.insert(key)),
         }
     }
-    let used: HashSet<u32> = own.iter().map(|(_, place)| place.pack).collect();
+    let used: HashSet<u32> = own.iter().map(|(_, location)| location.pack).collect();
     let packs: &[PackName] = here.map_or(&[], |here| &here.packs);
     let mut own_numbers: HashMap<u32, u32> = HashMap::new();
     for (number, pack) in packs.iter().enumerate().filter(|(number, _)| used.contains(&(*number as u32))) {
@@ -65,8 +64,10 @@ pub fn with_own(
         }
         own_numbers.insert(number as u32, at as u32);
     }
-    made.entries
-        .extend(own.iter().map(|(key, place)| (*key, Place { pack: own_numbers[&place.pack], ..*place })));
+    made.entries.extend(
+        own.iter()
+            .map(|(key, location)| (*key, BlockLocation { pack: own_numbers[&location.pack], ..*location })),
+    );
     made.entries.sort_unstable();
     (made, missing)
 }
@@ -92,9 +93,9 @@ pub fn fetch(
         for file in &files {
             match check.tree(&file.record.value.root_dir.address, &|_, _| true) {
                 Ok(()) => {}
-                Err(Bad::Stopped(error)) => return Err(error),
-                // It is told better, and perhaps mended, by who checks everything afterwards.
-                Err(Bad::Missing(_) | Bad::Block { .. }) => {}
+                Err(CheckError::Stopped(error)) => return Err(error),
+                // The check of everything afterwards reports it better, and perhaps mends it.
+                Err(CheckError::Missing(_) | CheckError::Block { .. }) => {}
             }
         }
         let wanted = check.lacking();
@@ -115,7 +116,7 @@ fn is_good(key: &DigestKey, address: Digest, block: &StoredBlock) -> bool {
     block.kind == BlockKind::Chunk && block.clone().open_any(key, address, BODY_BYTES_MAX).is_ok()
 }
 
-/// Has these blocks from directories at hand, or from mirrors, several requests at once. Each is given to `put`.
+/// Fetches these blocks from local directories or from mirrors, several requests at once. Each is given to `put`.
 fn several(
     fetcher: &Fetcher<'_>,
     key: &DigestKey,
@@ -140,8 +141,8 @@ fn several(
         }
         while !rest.is_empty() {
             steps.step()?;
-            let not_had = |error: NotHad| PullError::NotHad(error, fetcher.target().to_owned());
-            let (blocks, mirror) = fetcher.mirrors().objects(&rest).map_err(not_had)?;
+            let unavailable = |error: Unavailable| PullError::Unavailable(error, fetcher.target().to_owned());
+            let (blocks, mirror) = fetcher.mirrors().objects(&rest).map_err(unavailable)?;
             for found in blocks {
                 if is_good(key, found.address, &found.block) {
                     rest.retain(|address| *address != found.address);
@@ -150,9 +151,10 @@ fn several(
                     let why = format!("it gave something else as block {}", found.address.short());
                     if !fetcher.mirrors().report_bad(&mirror, &why) {
                         // Nobody is left to be asked.
-                        let said = vec![crate::mirror::Answer::Bad { mirror: mirror.clone(), why }];
+                        let failures =
+                            vec![crate::mirror::MirrorFailure::Bad { mirror: mirror.clone(), why }];
                         let file = crate::mirror::OBJECTS.to_owned();
-                        return Err(not_had(NotHad { file, said, dropped: Vec::new() }));
+                        return Err(unavailable(Unavailable { file, failures, dropped: Vec::new() }));
                     }
                     break;
                 }

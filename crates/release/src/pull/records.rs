@@ -4,7 +4,7 @@ use super::{PullError, put};
 use crate::form::{self, Kind};
 use crate::index::Index;
 use crate::keys::{KeyChain, ReleaseId, SignedKeySet};
-use crate::mirror::{Mirrors, NotHad};
+use crate::mirror::{Mirrors, Unavailable};
 use crate::publish::PublishError;
 use crate::publish::store::read_index;
 use crate::record::{Location, RootFile, authenticate};
@@ -15,7 +15,7 @@ use crate::{files, layout};
 use std::fs;
 use std::path::Path;
 
-/// What a directory that is pulled into may hold.
+/// The names that a directory that is pulled into may hold.
 const NAMES: [&str; 9] =
     ["root", "root.partial", "revoked", "revoked.partial", "keys", "records", "packs", "index", "hints"];
 
@@ -49,25 +49,25 @@ fn signed(target: &Path, name: &str, chain: &KeyChain) -> Option<RootFile> {
 }
 
 /// The release that the directory has before it is brought up to date. A damaged one is none: it is replaced.
-pub struct Here(Option<RootFile>);
+pub struct LocalRelease(Option<RootFile>);
 
-impl Here {
-    /// Looks.
-    pub fn read(target: &Path, chain: &KeyChain) -> Here {
-        Here(signed(target, layout::ROOT, chain))
+impl LocalRelease {
+    /// Reads the release that the directory has.
+    pub fn read(target: &Path, chain: &KeyChain) -> LocalRelease {
+        LocalRelease(signed(target, layout::ROOT, chain))
     }
 
-    /// Its number.
+    /// The number of the release.
     pub fn sequence(&self) -> Option<u64> {
         self.0.as_ref().map(|file| file.record.value.sequence)
     }
 
-    /// Its index.
+    /// The index of the release.
     pub fn location(&self) -> Option<Location> {
         self.0.as_ref().map(|file| file.index)
     }
 
-    /// Its index, read; none if that is damaged.
+    /// The index of the release, read; `None` if that is damaged.
     pub fn index(&self, target: &Path) -> Option<Index> {
         read_index(target, &self.location()?.digest).ok()
     }
@@ -100,7 +100,12 @@ impl Here {
 
 /// The records before `newest` that the mirrors keep, newest first, `keep` with that one. They find their blocks by
 /// its index, so the older is not given here.
-pub fn older(mirrors: &Mirrors, chain: &KeyChain, newest: u64, keep: usize) -> Result<Vec<RootFile>, NotHad> {
+pub fn older(
+    mirrors: &Mirrors,
+    chain: &KeyChain,
+    newest: u64,
+    keep: usize,
+) -> Result<Vec<RootFile>, Unavailable> {
     let mut found = Vec::new();
     for sequence in (1..newest).rev().take(keep.saturating_sub(1)) {
         let check = |bytes: Vec<u8>| {
@@ -121,7 +126,7 @@ pub fn older(mirrors: &Mirrors, chain: &KeyChain, newest: u64, keep: usize) -> R
 }
 
 /// Whether these records are there. None ever is before its tree was checked.
-pub fn are_here(target: &Path, chain: &KeyChain, records: &[RootFile]) -> bool {
+pub fn are_installed(target: &Path, chain: &KeyChain, records: &[RootFile]) -> bool {
     let is_here = |file: &RootFile| {
         let name = layout::record(file.record.value.sequence);
         signed(target, &name, chain).is_some_and(|there| there.record.value == file.record.value)

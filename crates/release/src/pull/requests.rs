@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What was asked, and what came.
+/// Counts requests, and bytes that came.
 #[derive(Default)]
 pub struct Requests {
     count: AtomicU64,
@@ -14,33 +14,34 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Requests.
+    /// The number of requests.
     pub fn count(&self) -> u64 {
         self.count.load(Relaxed)
     }
 
-    /// Bytes that came.
+    /// The number of bytes that came.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)
     }
 }
 
 /// A mirror whose requests are counted.
-pub struct Counted {
+pub struct CountedMirror {
     mirror: Arc<dyn Mirror>,
     requests: Arc<Requests>,
 }
 
-impl Counted {
+impl CountedMirror {
     /// All of these, counted together.
     pub fn all(mirrors: Vec<Arc<dyn Mirror>>) -> (Vec<Arc<dyn Mirror>>, Arc<Requests>) {
         let requests = Arc::new(Requests::default());
-        let counted = |mirror| Arc::new(Counted { mirror, requests: requests.clone() }) as Arc<dyn Mirror>;
+        let counted =
+            |mirror| Arc::new(CountedMirror { mirror, requests: requests.clone() }) as Arc<dyn Mirror>;
         (mirrors.into_iter().map(counted).collect(), requests.clone())
     }
 }
 
-impl Mirror for Counted {
+impl Mirror for CountedMirror {
     fn name(&self) -> &str {
         self.mirror.name()
     }

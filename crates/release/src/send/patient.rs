@@ -11,7 +11,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(500);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(15);
 
-/// What was done, and who is told.
+/// The progress of a transfer, and who receives it.
 pub struct Steps<'a> {
     progress: &'a (dyn Fn(Progress) -> bool + Sync),
     bytes: AtomicU64,
@@ -20,7 +20,7 @@ pub struct Steps<'a> {
 }
 
 impl Steps<'_> {
-    /// Of so many bytes.
+    /// Counts steps of a transfer of so many bytes.
     pub fn new(progress: &(dyn Fn(Progress) -> bool + Sync), bytes_all: u64) -> Steps<'_> {
         Steps { progress, bytes: AtomicU64::new(0), bytes_all, is_away: AtomicBool::new(false) }
     }

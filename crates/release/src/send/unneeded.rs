@@ -5,10 +5,10 @@ use crate::publish::PublishError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Longest that is read.
+/// Most bytes of the file that are read.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// See the module.
+/// Files in the bucket that nobody needs, and since when, in seconds since 1970.
 #[derive(Default)]
 pub struct Memory(BTreeMap<String, u64>);
 
@@ -19,7 +19,7 @@ impl Memory {
         Memory(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default())
     }
 
-    /// Writes it.
+    /// Writes the file.
     pub fn write(&self, path: &Path) -> Result<(), PublishError> {
         let bytes = serde_json::to_vec(&self.0).expect("text and numbers");
         files::replace(path, &bytes, 0o600).map_err(|error| PublishError::local(path, &error))
@@ -36,12 +36,12 @@ impl Memory {
         }
     }
 
-    /// Whether it has not been needed for `window_s` seconds.
+    /// Whether the file has not been needed for `window_s` seconds.
     pub fn is_over(&self, name: &str, now_s: u64, window_s: u64) -> bool {
         self.0.get(name).is_some_and(|since| now_s.saturating_sub(*since) >= window_s)
     }
 
-    /// That it is gone.
+    /// Notes that a file was removed.
     pub fn forget(&mut self, name: &str) {
         self.0.remove(name);
     }

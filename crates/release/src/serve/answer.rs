@@ -1,10 +1,10 @@
 //! From requests to answers.
 
-use super::body::Sent;
-use super::files::{Files, Trouble, Wait};
+use super::body::ReplyBody;
+use super::files::{Files, ReadError, Wait};
 use super::names::{Lifetime, is_digest, lifetime};
-use super::objects::{Located, Objects};
-use super::part::Part;
+use super::objects::{ObjectLocation, Objects};
+use super::part::FilePart;
 use super::range::{Range, wanted};
 use crate::mirror::{OBJECTS, OBJECTS_ANSWER_BYTES_MAX, OBJECTS_MAX, PATHS, PATHS_BYTES_MAX};
 use crate::origin::{Origin, OriginError};
@@ -35,18 +35,18 @@ const PATHS_MAX: usize = 256;
 const PATHS_HERE_BYTES_MAX: usize = 1 << 10;
 /// How long a request waits for its turn with the origin.
 const ORIGIN_WAIT: Duration = Duration::from_secs(10);
-/// How often damage is told: not as often as somebody asks for what is damaged.
-const TOLD_EVERY: Duration = Duration::from_secs(10);
+/// How often damage is logged: less often than damaged files are requested.
+const DAMAGE_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Everything that answers need. One for all connections.
-pub struct Site {
-    /// The release.
+pub struct ServeState {
+    /// The files of the release.
     pub files: Files,
-    /// Where its blocks are.
+    /// The blocks of the release.
     pub objects: Objects,
     /// A permit for each connection that may still come.
     pub connections: Arc<Semaphore>,
-    /// Who has data that lies in no pack.
+    /// The origin, for data that lies in no pack.
     pub origin: Option<Arc<Origin>>,
     /// A permit for each request to it that may still be made.
     pub origin_places: Semaphore,
@@ -55,29 +55,33 @@ pub struct Site {
 }
 
 /// Answers the requests of one connection.
-pub struct Answerer {
-    site: Arc<Site>,
+pub struct RequestHandler {
+    site: Arc<ServeState>,
     peer: SocketAddr,
     activity: Arc<super::connection::Activity>,
 }
 
-impl Answerer {
-    /// For a connection from `peer`.
-    pub fn new(site: Arc<Site>, peer: SocketAddr, activity: Arc<super::connection::Activity>) -> Answerer {
-        Answerer { site, peer, activity }
+impl RequestHandler {
+    /// A handler for a connection from `peer`.
+    pub fn new(
+        site: Arc<ServeState>,
+        peer: SocketAddr,
+        activity: Arc<super::connection::Activity>,
+    ) -> RequestHandler {
+        RequestHandler { site, peer, activity }
     }
 }
 
 /// An answer, at once or after the disk.
 pub enum Answering {
-    /// At once.
-    Now(Option<Response<Sent>>),
-    /// Later.
-    Later(Pin<Box<dyn Future<Output = Response<Sent>> + Send>>),
+    /// The response is ready.
+    Now(Option<Response<ReplyBody>>),
+    /// The response comes later.
+    Later(Pin<Box<dyn Future<Output = Response<ReplyBody>> + Send>>),
 }
 
 impl Future for Answering {
-    type Output = Result<Response<Sent>, Infallible>;
+    type Output = Result<Response<ReplyBody>, Infallible>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.get_mut() {
@@ -90,39 +94,40 @@ impl Future for Answering {
     }
 }
 
-impl Service<Request<Incoming>> for Answerer {
-    type Response = Response<Sent>;
+impl Service<Request<Incoming>> for RequestHandler {
+    type Response = Response<ReplyBody>;
     type Error = Infallible;
     type Future = Answering;
 
     fn call(&self, request: Request<Incoming>) -> Answering {
         self.activity.request();
         let crowded = self.site.connections.available_permits() < self.site.connections_scarce;
-        let finish = move |mut answer: Response<Sent>| {
+        let finish = move |mut answer: Response<ReplyBody>| {
             if crowded {
                 answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
             }
             answer
         };
-        let asked = Asked::new(self.peer, &request);
-        if asked.name == PATHS && *asked.method == Method::POST {
+        let file_request = FileRequest::new(self.peer, &request);
+        if file_request.name == PATHS && *file_request.method == Method::POST {
             let (site, peer) = (self.site.clone(), self.peer);
             return Answering::Later(Box::pin(async move { finish(site.paths(peer, request).await) }));
         }
-        if asked.name == OBJECTS && *asked.method == Method::POST {
+        if file_request.name == OBJECTS && *file_request.method == Method::POST {
             let (site, peer) = (self.site.clone(), self.peer);
             return Answering::Later(Box::pin(async move { finish(site.several(peer, request).await) }));
         }
-        if !matches!(*asked.method, Method::GET | Method::HEAD) {
-            return Answering::Now(Some(finish(asked.log(not_allowed("GET, HEAD")))));
+        if !matches!(*file_request.method, Method::GET | Method::HEAD) {
+            return Answering::Now(Some(finish(file_request.log(not_allowed("GET, HEAD")))));
         }
-        let Some(wanted) = Wanted::of(asked.name) else {
-            let answer = if matches!(asked.name, PATHS | OBJECTS) { not_allowed("POST") } else { not_here() };
-            return Answering::Now(Some(finish(asked.log(answer))));
+        let Some(wanted) = RequestTarget::of(file_request.name) else {
+            let answer =
+                if matches!(file_request.name, PATHS | OBJECTS) { not_allowed("POST") } else { not_found() };
+            return Answering::Now(Some(finish(file_request.log(answer))));
         };
         match self.site.find(&wanted, Wait::No) {
-            Err(Trouble::WouldWait) | Ok(Some(Located::AtOrigin)) => {}
-            found => return Answering::Now(Some(finish(asked.log(asked.answer(found))))),
+            Err(ReadError::WouldWait) | Ok(Some(ObjectLocation::AtOrigin)) => {}
+            found => return Answering::Now(Some(finish(file_request.log(file_request.answer(found))))),
         }
         let (site, peer) = (self.site.clone(), self.peer);
         Answering::Later(Box::pin(async move {
@@ -130,57 +135,61 @@ impl Service<Request<Incoming>> for Answerer {
             let (found, wanted) =
                 match tokio::task::spawn_blocking(move || (looking.find(&wanted, Wait::Yes), wanted)).await {
                     Ok((found, wanted)) => (found, Some(wanted)),
-                    Err(error) => (Err(Trouble::Failed(std::io::Error::other(error))), None),
+                    Err(error) => (Err(ReadError::Failed(std::io::Error::other(error))), None),
                 };
-            let asked = Asked::new(peer, &request);
-            if let (Ok(Some(Located::AtOrigin)), Some(Wanted::Object(address))) = (&found, wanted) {
-                return finish(asked.log(match site.at_origin(vec![address]).await {
+            let file_request = FileRequest::new(peer, &request);
+            if let (Ok(Some(ObjectLocation::AtOrigin)), Some(RequestTarget::Object(address))) =
+                (&found, wanted)
+            {
+                return finish(file_request.log(match site.at_origin(vec![address]).await {
                     Ok(mut frames) => {
-                        match frames.pop().flatten().map(|frame| Part::of_frame(&address, frame)) {
-                            Some(Ok(part)) => asked.part(&part),
-                            _ => not_here(),
+                        match frames.pop().flatten().map(|frame| FilePart::of_frame(&address, frame)) {
+                            Some(Ok(part)) => file_request.part(&part),
+                            _ => not_found(),
                         }
                     }
                     Err(answer) => answer,
                 }));
             }
-            finish(asked.log(asked.answer(found)))
+            finish(file_request.log(file_request.answer(found)))
         }))
     }
 }
 
-/// What is asked for.
-enum Wanted {
+/// What a request names.
+enum RequestTarget {
     /// A file of the layout, by name.
     File(String),
-    /// A block.
+    /// A block, by its address.
     Object(Digest),
 }
 
-impl Wanted {
-    fn of(name: &str) -> Option<Wanted> {
+impl RequestTarget {
+    fn of(name: &str) -> Option<RequestTarget> {
         match name.strip_prefix("object/") {
-            Some(digest) => is_digest(digest).then(|| Digest::from_hex(digest)).flatten().map(Wanted::Object),
-            None => lifetime(name).map(|_| Wanted::File(name.to_owned())),
+            Some(digest) => {
+                is_digest(digest).then(|| Digest::from_hex(digest)).flatten().map(RequestTarget::Object)
+            }
+            None => lifetime(name).map(|_| RequestTarget::File(name.to_owned())),
         }
     }
 }
 
-impl Site {
-    fn find(&self, wanted: &Wanted, wait: Wait) -> Result<Option<Located>, Trouble> {
+impl ServeState {
+    fn find(&self, wanted: &RequestTarget, wait: Wait) -> Result<Option<ObjectLocation>, ReadError> {
         match wanted {
-            Wanted::File(name) => {
-                Ok(self.files.get(name, wait)?.map(|found| Located::Here(Part::whole(found))))
+            RequestTarget::File(name) => {
+                Ok(self.files.get(name, wait)?.map(|found| ObjectLocation::Here(FilePart::whole(found))))
             }
-            Wanted::Object(digest) => self.objects.find(&self.files, digest, wait),
+            RequestTarget::Object(digest) => self.objects.find(&self.files, digest, wait),
         }
     }
 
     /// Answers a request for several blocks: frames of them, as many as have room.
-    async fn several(self: Arc<Self>, peer: SocketAddr, request: Request<Incoming>) -> Response<Sent> {
+    async fn several(self: Arc<Self>, peer: SocketAddr, request: Request<Incoming>) -> Response<ReplyBody> {
         let (head, mut body) = request.into_parts();
-        let log = |answer: Response<Sent>| {
-            Asked { peer, method: &head.method, headers: &head.headers, name: OBJECTS }.log(answer)
+        let log = |answer: Response<ReplyBody>| {
+            FileRequest { peer, method: &head.method, headers: &head.headers, name: OBJECTS }.log(answer)
         };
         let Some(body) = read(&mut body, OBJECTS_MAX * 32).await else {
             return log(plain(StatusCode::PAYLOAD_TOO_LARGE, "Too many blocks for one request.\n"));
@@ -193,7 +202,7 @@ impl Site {
         let looking = self.clone();
         let find = move || looking.objects.frames(&looking.files, &addresses);
         let found = tokio::task::spawn_blocking(find).await;
-        let found = found.unwrap_or_else(|error| Err(Trouble::Failed(std::io::Error::other(error))));
+        let found = found.unwrap_or_else(|error| Err(ReadError::Failed(std::io::Error::other(error))));
         let (mut answer, elsewhere) = match found {
             Ok(found) => found,
             Err(trouble) => return log(failed(OBJECTS, trouble)),
@@ -213,9 +222,9 @@ impl Site {
             }
         }
         if answer.is_empty() {
-            return log(not_here());
+            return log(not_found());
         }
-        let mut answer = Response::new(Sent::bytes(answer.freeze()));
+        let mut answer = Response::new(ReplyBody::bytes(answer.freeze()));
         describe_bytes(answer.headers_mut());
         answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         log(answer)
@@ -223,17 +232,17 @@ impl Site {
 
     /// Frames of data of this release that lies at its origin; or what to answer instead. Never called for other blocks:
     /// strangers get nothing of the live file system but what was published.
-    async fn at_origin(&self, addresses: Vec<Digest>) -> Result<Vec<Option<Bytes>>, Response<Sent>> {
-        let Some(origin) = self.origin.clone() else { return Err(not_here()) };
+    async fn at_origin(&self, addresses: Vec<Digest>) -> Result<Vec<Option<Bytes>>, Response<ReplyBody>> {
+        let Some(origin) = self.origin.clone() else { return Err(not_found()) };
         let busy = || plain(StatusCode::SERVICE_UNAVAILABLE, "The live file system is slow to answer.\n");
         // An origin that does not answer holds up only those who want something of it.
         let place = tokio::time::timeout(ORIGIN_WAIT, self.origin_places.acquire()).await;
         let Ok(Ok(_place)) = place else { return Err(busy()) };
-        let asked = tokio::task::spawn_blocking(move || origin.frames(&addresses)).await;
-        match asked {
+        let file_request = tokio::task::spawn_blocking(move || origin.frames(&addresses)).await;
+        match file_request {
             Ok(Ok(frames)) => Ok(frames),
             Ok(Err(error)) => {
-                if is_to_be_told() {
+                if should_log_damage() {
                     tracing::error!(%error, "data of the release cannot be had");
                 }
                 Err(match error {
@@ -248,10 +257,10 @@ impl Site {
     }
 
     /// Answers a request for the blocks of paths.
-    async fn paths(self: Arc<Self>, peer: SocketAddr, request: Request<Incoming>) -> Response<Sent> {
+    async fn paths(self: Arc<Self>, peer: SocketAddr, request: Request<Incoming>) -> Response<ReplyBody> {
         let (head, mut body) = request.into_parts();
-        let log = |answer: Response<Sent>| {
-            Asked { peer, method: &head.method, headers: &head.headers, name: PATHS }.log(answer)
+        let log = |answer: Response<ReplyBody>| {
+            FileRequest { peer, method: &head.method, headers: &head.headers, name: PATHS }.log(answer)
         };
         let Some(paths) = read(&mut body, PATHS_BYTES_MAX).await else {
             return log(plain(StatusCode::PAYLOAD_TOO_LARGE, "Too many paths for one request.\n"));
@@ -264,18 +273,18 @@ impl Site {
         let here = if paths.len() <= PATHS_HERE_BYTES_MAX {
             find(&paths, Wait::No)
         } else {
-            Err(Trouble::WouldWait)
+            Err(ReadError::WouldWait)
         };
         let found = match here {
-            Err(Trouble::WouldWait) => {
+            Err(ReadError::WouldWait) => {
                 let found = tokio::task::spawn_blocking(move || find(&paths, Wait::Yes)).await;
-                found.unwrap_or_else(|error| Err(Trouble::Failed(std::io::Error::other(error))))
+                found.unwrap_or_else(|error| Err(ReadError::Failed(std::io::Error::other(error))))
             }
             found => found,
         };
         log(match found {
             Ok(Some(frames)) => {
-                let mut answer = Response::new(Sent::bytes(frames));
+                let mut answer = Response::new(ReplyBody::bytes(frames));
                 describe_bytes(answer.headers_mut());
                 answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
                 answer
@@ -302,30 +311,30 @@ async fn read(body: &mut Incoming, bytes_max: usize) -> Option<Bytes> {
     Some(bytes.into())
 }
 
-/// A request.
-struct Asked<'a> {
+/// A request for a file or a block.
+struct FileRequest<'a> {
     peer: SocketAddr,
     method: &'a Method,
     headers: &'a HeaderMap,
     name: &'a str,
 }
 
-impl<'a> Asked<'a> {
-    fn new(peer: SocketAddr, request: &'a Request<Incoming>) -> Asked<'a> {
+impl<'a> FileRequest<'a> {
+    fn new(peer: SocketAddr, request: &'a Request<Incoming>) -> FileRequest<'a> {
         let name = request.uri().path();
         let name = name.strip_prefix('/').unwrap_or(name);
-        Asked { peer, method: request.method(), headers: request.headers(), name }
+        FileRequest { peer, method: request.method(), headers: request.headers(), name }
     }
 
-    fn answer(&self, found: Result<Option<Located>, Trouble>) -> Response<Sent> {
+    fn answer(&self, found: Result<Option<ObjectLocation>, ReadError>) -> Response<ReplyBody> {
         match found {
-            Ok(Some(Located::Here(part))) => self.part(&part),
-            Ok(Some(Located::AtOrigin) | None) => not_here(),
+            Ok(Some(ObjectLocation::Here(part))) => self.part(&part),
+            Ok(Some(ObjectLocation::AtOrigin) | None) => not_found(),
             Err(trouble) => failed(self.name, trouble),
         }
     }
 
-    fn log(&self, answer: Response<Sent>) -> Response<Sent> {
+    fn log(&self, answer: Response<ReplyBody>) -> Response<ReplyBody> {
         tracing::debug!(
             peer = %self.peer,
             method = %self.method,
@@ -342,10 +351,10 @@ impl<'a> Asked<'a> {
     }
 
     /// All of it, or the range that is asked for.
-    fn part(&self, found: &Part) -> Response<Sent> {
+    fn part(&self, found: &FilePart) -> Response<ReplyBody> {
         let etag = found.etag.as_bytes();
         if self.header(IF_NONE_MATCH).is_some_and(|tags| matches_any(tags, etag)) {
-            return described(found, StatusCode::NOT_MODIFIED, Sent::nothing());
+            return described(found, StatusCode::NOT_MODIFIED, ReplyBody::nothing());
         }
         let length = found.bytes();
         let range = match self.header(RANGE) {
@@ -364,7 +373,7 @@ impl<'a> Asked<'a> {
         let bytes = part.end - part.start;
         let content_range = (status == StatusCode::PARTIAL_CONTENT)
             .then(|| format!("bytes {}-{}/{length}", part.start, part.end - 1));
-        let body = if *self.method == Method::HEAD { Sent::nothing() } else { found.sent(part) };
+        let body = if *self.method == Method::HEAD { ReplyBody::nothing() } else { found.sent(part) };
         let mut answer = described(found, status, body);
         let headers = answer.headers_mut();
         headers.insert(CONTENT_LENGTH, HeaderValue::from(bytes));
@@ -383,7 +392,7 @@ pub(crate) fn matches_any(tags: &[u8], etag: &[u8]) -> bool {
 }
 
 /// An answer with what is to be said of a file whenever it is mentioned.
-fn described(found: &Part, status: StatusCode, body: Sent) -> Response<Sent> {
+fn described(found: &FilePart, status: StatusCode, body: ReplyBody) -> Response<ReplyBody> {
     let mut answer = Response::new(body);
     *answer.status_mut() = status;
     let headers = answer.headers_mut();
@@ -410,40 +419,40 @@ fn describe_bytes(headers: &mut HeaderMap) {
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
 }
 
-fn is_to_be_told() -> bool {
-    static TOLD: Mutex<Option<Instant>> = Mutex::new(None);
-    let mut told = TOLD.lock();
-    let now = told.is_none_or(|when| when.elapsed() > TOLD_EVERY);
+fn should_log_damage() -> bool {
+    static LAST_LOGGED: Mutex<Option<Instant>> = Mutex::new(None);
+    let mut last_logged = LAST_LOGGED.lock();
+    let now = last_logged.is_none_or(|when| when.elapsed() > DAMAGE_LOG_INTERVAL);
     if now {
-        *told = Some(Instant::now());
+        *last_logged = Some(Instant::now());
     }
     now
 }
 
-fn failed(name: &str, trouble: Trouble) -> Response<Sent> {
+fn failed(name: &str, trouble: ReadError) -> Response<ReplyBody> {
     let error = match trouble {
-        Trouble::Failed(error) => error,
-        Trouble::WouldWait => std::io::ErrorKind::WouldBlock.into(),
+        ReadError::Failed(error) => error,
+        ReadError::WouldWait => std::io::ErrorKind::WouldBlock.into(),
     };
-    if is_to_be_told() {
+    if should_log_damage() {
         tracing::error!(name, %error, "something of the release cannot be read");
     }
     plain(StatusCode::INTERNAL_SERVER_ERROR, "This cannot be read at the moment.\n")
 }
 
-fn not_here() -> Response<Sent> {
+fn not_found() -> Response<ReplyBody> {
     plain(StatusCode::NOT_FOUND, "There is no such file in this release.\n")
 }
 
-fn not_allowed(methods: &'static str) -> Response<Sent> {
+fn not_allowed(methods: &'static str) -> Response<ReplyBody> {
     let mut answer = plain(StatusCode::METHOD_NOT_ALLOWED, "This can only be read.\n");
     answer.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
     answer
 }
 
 /// A few words, which are not to be kept: what is missing now may come.
-fn plain(status: StatusCode, text: &'static str) -> Response<Sent> {
-    let mut answer = Response::new(Sent::bytes(Bytes::from_static(text.as_bytes())));
+fn plain(status: StatusCode, text: &'static str) -> Response<ReplyBody> {
+    let mut answer = Response::new(ReplyBody::bytes(Bytes::from_static(text.as_bytes())));
     *answer.status_mut() = status;
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));

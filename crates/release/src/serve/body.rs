@@ -1,6 +1,6 @@
 //! What is sent: bytes in memory, or pieces of a file, one at a time.
 
-use super::files::{Content, Found, PIECE_BYTES, Trouble, Wait};
+use super::files::{Content, PIECE_BYTES, ReadError, ServedFile, Wait};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, SizeHint};
 use std::future::Future;
@@ -12,50 +12,52 @@ use std::task::{Context, Poll, ready};
 use tokio::task::JoinHandle;
 
 /// A body of an answer.
-pub enum Sent {
+pub enum ReplyBody {
     /// Bytes in memory; `None` when they are sent, or for an answer without a body.
     Memory(Option<Bytes>),
-    /// Part of an open file.
-    Pieces(Pieces),
+    /// A part of an open file.
+    FilePieces(FilePieces),
 }
 
-/// Part of an open file.
-pub struct Pieces {
-    found: Arc<Found>,
+/// A part of an open file.
+pub struct FilePieces {
+    found: Arc<ServedFile>,
     left: Range<u64>,
     /// A piece that has to be waited for.
-    reading: Option<JoinHandle<Result<Bytes, Trouble>>>,
+    reading: Option<JoinHandle<Result<Bytes, ReadError>>>,
 }
 
-impl Sent {
-    /// No body.
-    pub fn nothing() -> Sent {
-        Sent::Memory(None)
+impl ReplyBody {
+    /// An empty body.
+    pub fn nothing() -> ReplyBody {
+        ReplyBody::Memory(None)
     }
 
-    /// These bytes.
-    pub fn bytes(bytes: Bytes) -> Sent {
-        Sent::Memory((!bytes.is_empty()).then_some(bytes))
+    /// A body of these bytes.
+    pub fn bytes(bytes: Bytes) -> ReplyBody {
+        ReplyBody::Memory((!bytes.is_empty()).then_some(bytes))
     }
 
     /// A part of a file, which must lie within it.
-    pub fn part(found: &Arc<Found>, range: Range<u64>) -> Sent {
+    pub fn part(found: &Arc<ServedFile>, range: Range<u64>) -> ReplyBody {
         match &found.content {
-            Content::Memory(bytes) => Sent::bytes(bytes.slice(range.start as usize..range.end as usize)),
-            Content::Open(_) => Sent::Pieces(Pieces { found: found.clone(), left: range, reading: None }),
+            Content::Memory(bytes) => ReplyBody::bytes(bytes.slice(range.start as usize..range.end as usize)),
+            Content::Open(_) => {
+                ReplyBody::FilePieces(FilePieces { found: found.clone(), left: range, reading: None })
+            }
         }
     }
 
-    /// How much is still to be sent.
+    /// Bytes that are still to be sent.
     pub fn length(&self) -> u64 {
         match self {
-            Sent::Memory(bytes) => bytes.as_ref().map_or(0, |bytes| bytes.len() as u64),
-            Sent::Pieces(pieces) => pieces.left.end - pieces.left.start,
+            ReplyBody::Memory(bytes) => bytes.as_ref().map_or(0, |bytes| bytes.len() as u64),
+            ReplyBody::FilePieces(pieces) => pieces.left.end - pieces.left.start,
         }
     }
 }
 
-impl Body for Sent {
+impl Body for ReplyBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -64,8 +66,8 @@ impl Body for Sent {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         match self.get_mut() {
-            Sent::Memory(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Sent::Pieces(pieces) => {
+            ReplyBody::Memory(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            ReplyBody::FilePieces(pieces) => {
                 let piece = ready!(pieces.poll_next(cx));
                 Poll::Ready(piece.map(|piece| piece.map(Frame::data)))
             }
@@ -81,7 +83,7 @@ impl Body for Sent {
     }
 }
 
-impl Pieces {
+impl FilePieces {
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> {
         if self.left.is_empty() {
             return Poll::Ready(None);
@@ -91,14 +93,14 @@ impl Pieces {
             Some(reading) => {
                 let read = ready!(Pin::new(reading).poll(cx));
                 self.reading = None;
-                read.unwrap_or_else(|error| Err(Trouble::Failed(io::Error::other(error))))
+                read.unwrap_or_else(|error| Err(ReadError::Failed(io::Error::other(error))))
             }
             None => self.found.read(piece.clone(), Wait::No),
         };
         let read = match read {
             Ok(bytes) => Ok(bytes),
-            Err(Trouble::Failed(error)) => Err(error),
-            Err(Trouble::WouldWait) => {
+            Err(ReadError::Failed(error)) => Err(error),
+            Err(ReadError::WouldWait) => {
                 let found = self.found.clone();
                 self.reading = Some(tokio::task::spawn_blocking(move || found.read(piece, Wait::Yes)));
                 return self.poll_next(cx);
@@ -110,8 +112,8 @@ impl Pieces {
     }
 }
 
-impl Drop for Pieces {
-    /// Nobody waits for it any more.
+impl Drop for FilePieces {
+    /// Nobody needs the piece any more.
     fn drop(&mut self) {
         if let Some(reading) = &self.reading {
             reading.abort();

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// How much is read at a time. Requests are short.
+/// Bytes that are read at a time. Requests are short.
 const READ_BYTES: usize = 4 << 10;
 /// Whoever takes an answer more slowly than this, in bytes a second, is given up.
 const BYTES_PER_S_MIN: u64 = 1 << 10;

@@ -28,31 +28,31 @@ const IMMUTABLE_FOR: Duration = Duration::from_secs(60);
 /// Whether the disk may be waited for: not where connections are served, which would all wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// No; what has to be waited for is [`Trouble::WouldWait`].
+    /// Do not wait: [`ReadError::WouldWait`].
     No,
-    /// Yes.
+    /// Wait for it.
     Yes,
 }
 
 /// Why something is not had.
 #[derive(Debug)]
-pub enum Trouble {
-    /// It has to be waited for.
+pub enum ReadError {
+    /// Reading would have to wait.
     WouldWait,
-    /// It cannot be read.
+    /// The file cannot be read.
     Failed(io::Error),
 }
 
-impl From<io::Error> for Trouble {
-    fn from(error: io::Error) -> Trouble {
-        Trouble::Failed(error)
+impl From<io::Error> for ReadError {
+    fn from(error: io::Error) -> ReadError {
+        ReadError::Failed(error)
     }
 }
 
 /// A file of the release.
 #[derive(Debug)]
-pub struct Found {
-    /// How long it is.
+pub struct ServedFile {
+    /// The length in bytes.
     pub bytes: u64,
     /// Changes when its content does.
     pub etag: HeaderValue,
@@ -62,10 +62,10 @@ pub struct Found {
     pub content: Content,
 }
 
-/// Where bytes are.
+/// Where the bytes of a file are.
 #[derive(Debug)]
 pub enum Content {
-    /// Here.
+    /// In memory.
     Memory(Bytes),
     /// In an open file.
     Open(File),
@@ -86,7 +86,7 @@ struct Cache {
 }
 
 struct Entry {
-    found: Arc<Found>,
+    found: Arc<ServedFile>,
     looked: Instant,
     weight: u64,
 }
@@ -107,16 +107,16 @@ impl Files {
     /// A file; `None` if there is none, or the name is not of the layout.
     ///
     /// # Errors
-    /// [`Trouble`].
-    pub fn get(&self, name: &str, wait: Wait) -> Result<Option<Arc<Found>>, Trouble> {
+    /// [`ReadError`].
+    pub fn get(&self, name: &str, wait: Wait) -> Result<Option<Arc<ServedFile>>, ReadError> {
         match (self.known(name), wait) {
             (Some(found), _) => Ok(Some(found)),
-            (None, Wait::No) => Err(Trouble::WouldWait),
+            (None, Wait::No) => Err(ReadError::WouldWait),
             (None, Wait::Yes) => Ok(self.load(name)?),
         }
     }
 
-    fn known(&self, name: &str) -> Option<Arc<Found>> {
+    fn known(&self, name: &str) -> Option<Arc<ServedFile>> {
         let mut cache = self.cache.lock();
         let entry = cache.entries.get(name)?;
         let fresh_for = match entry.found.lifetime {
@@ -127,7 +127,7 @@ impl Files {
     }
 
     /// A file, from the disk.
-    fn load(&self, name: &str) -> io::Result<Option<Arc<Found>>> {
+    fn load(&self, name: &str) -> io::Result<Option<Arc<ServedFile>>> {
         let Some(lifetime) = lifetime(name) else { return Ok(None) };
         let found =
             self.folder.file(name)?.map(|(file, bytes)| read(name, lifetime, file, bytes)).transpose()?;
@@ -150,12 +150,12 @@ impl Files {
     }
 }
 
-impl Found {
+impl ServedFile {
     /// Bytes of the file, all of them.
     ///
     /// # Errors
-    /// [`Trouble`]; also if the file is shorter.
-    pub fn read(&self, range: Range<u64>, wait: Wait) -> Result<Bytes, Trouble> {
+    /// [`ReadError`]; also if the file is shorter.
+    pub fn read(&self, range: Range<u64>, wait: Wait) -> Result<Bytes, ReadError> {
         if range.start > range.end || range.end > self.bytes {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file is shorter").into());
         }
@@ -172,7 +172,7 @@ impl Found {
                     Ok(read) if read == bytes.len() => {}
                     // The rest is not in memory, or the file system cannot tell.
                     Ok(_) | Err(Errno::AGAIN | Errno::OPNOTSUPP | Errno::INTR | Errno::NOSYS) => {
-                        return Err(Trouble::WouldWait);
+                        return Err(ReadError::WouldWait);
                     }
                     Err(error) => return Err(io::Error::from(error).into()),
                 }
@@ -182,7 +182,7 @@ impl Found {
     }
 }
 
-fn read(name: &str, lifetime: Lifetime, file: File, bytes: u64) -> io::Result<Found> {
+fn read(name: &str, lifetime: Lifetime, file: File, bytes: u64) -> io::Result<ServedFile> {
     let etag = match lifetime {
         Lifetime::Immutable => format!("\"{}\"", name.rsplit('/').next().unwrap_or(name)),
         Lifetime::Changing => {
@@ -199,5 +199,5 @@ fn read(name: &str, lifetime: Lifetime, file: File, bytes: u64) -> io::Result<Fo
         }
         false => Content::Open(file),
     };
-    Ok(Found { bytes, etag, lifetime, content })
+    Ok(ServedFile { bytes, etag, lifetime, content })
 }

@@ -3,9 +3,9 @@
 //!
 //! Both are as little trusted as everything else here: wrong ones lead to wrong bytes, which the client sees.
 
-use super::files::{Content, Files, Found, Trouble, Wait};
+use super::files::{Content, Files, ReadError, ServedFile, Wait};
 use super::frames::{Frame, Frames};
-use super::part::Part;
+use super::part::FilePart;
 use crate::hints::{self, Hints, NODE_BYTES};
 use crate::index::{Head, Key, Sizes, key_of};
 use crate::mirror::OBJECTS_ANSWER_BYTES_MAX;
@@ -19,7 +19,7 @@ use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 
-/// How much is sent for the paths of one request.
+/// Most bytes that are sent for the paths of one request.
 const ANSWER_BYTES_MAX: u64 = 128 << 10;
 /// Room made at once for an answer.
 const ANSWER_BYTES_USUAL: usize = 16 << 10;
@@ -29,38 +29,38 @@ const HEAD_BYTES_MAX: u64 = 64 << 20;
 
 /// The blocks of the release that is served now.
 pub struct Objects {
-    now: Mutex<Option<Arc<Indexed>>>,
-    /// How much memory small blocks may take.
+    now: Mutex<Option<Arc<ServedIndex>>>,
+    /// Bytes of memory for small blocks.
     bytes_max: u64,
 }
 
 /// The index of one record.
-struct Indexed {
+struct ServedIndex {
     /// The tag of the `root` that names it.
     root: HeaderValue,
-    file: Arc<Found>,
+    file: Arc<ServedFile>,
     head: Head,
-    hints: Option<Hinted>,
+    hints: Option<ServedHints>,
     frames: Frames,
 }
 
 /// The hints of one record.
-struct Hinted {
-    file: Arc<Found>,
+struct ServedHints {
+    file: Arc<ServedFile>,
     sizes: hints::Sizes,
     directories: Bytes,
 }
 
 /// A block of the release.
-pub enum Located {
-    /// It is here.
-    Here(Part),
-    /// It is data that the release's origin has.
+pub enum ObjectLocation {
+    /// This server has the block.
+    Here(FilePart),
+    /// The block is data that the release's origin has.
     AtOrigin,
 }
 
-/// Where a block lies.
-enum Somewhere {
+/// Where the frame of a block lies.
+enum FrameLocation {
     Frame(Frame),
     AtOrigin,
 }
@@ -74,31 +74,36 @@ impl Objects {
     /// The stored block of `address`; `None` if the release has none.
     ///
     /// # Errors
-    /// [`Trouble`]; also if `root` or the index are damaged, or the index is not there.
-    pub fn find(&self, files: &Files, address: &Digest, wait: Wait) -> Result<Option<Located>, Trouble> {
+    /// [`ReadError`]; also if `root` or the index are damaged, or the index is not there.
+    pub fn find(
+        &self,
+        files: &Files,
+        address: &Digest,
+        wait: Wait,
+    ) -> Result<Option<ObjectLocation>, ReadError> {
         let indexed = self.indexed(files, wait)?;
         let Frame { found, range } = match indexed.frame(files, &key_of(address), wait)? {
-            Some(Somewhere::Frame(frame)) => frame,
-            Some(Somewhere::AtOrigin) => return Ok(Some(Located::AtOrigin)),
+            Some(FrameLocation::Frame(frame)) => frame,
+            Some(FrameLocation::AtOrigin) => return Ok(Some(ObjectLocation::AtOrigin)),
             None => return Ok(None),
         };
         let block = range.start + (pack::HEADER_BYTES as u64).min(range.end - range.start)..range.end;
         let etag = HeaderValue::try_from(format!("\"{address}\"")).map_err(io::Error::other)?;
-        Ok(Some(Located::Here(Part::of(found, block, etag))))
+        Ok(Some(ObjectLocation::Here(FilePart::of(found, block, etag))))
     }
 
     /// Frames of those of these blocks that are here, as many as have room, and the others that the release has at its
     /// origin. What the release does not have is left out.
     ///
     /// # Errors
-    /// [`Trouble`], as for [`Objects::find`].
-    pub fn frames(&self, files: &Files, addresses: &[Digest]) -> Result<(BytesMut, Vec<Digest>), Trouble> {
+    /// [`ReadError`], as for [`Objects::find`].
+    pub fn frames(&self, files: &Files, addresses: &[Digest]) -> Result<(BytesMut, Vec<Digest>), ReadError> {
         let indexed = self.indexed(files, Wait::Yes)?;
         let (mut here, mut at_origin) = (BytesMut::new(), Vec::new());
         for address in addresses {
             match indexed.frame(files, &key_of(address), Wait::Yes)? {
-                Some(Somewhere::AtOrigin) => at_origin.push(*address),
-                Some(Somewhere::Frame(Frame { found, range })) => {
+                Some(FrameLocation::AtOrigin) => at_origin.push(*address),
+                Some(FrameLocation::Frame(Frame { found, range })) => {
                     let length = (range.end - range.start) as usize;
                     if here.is_empty() || here.len() + length <= OBJECTS_ANSWER_BYTES_MAX {
                         here.extend_from_slice(&found.read(range, Wait::Yes)?);
@@ -114,11 +119,11 @@ impl Objects {
     /// room in [`ANSWER_BYTES_MAX`]. `None` if the release has no hints.
     ///
     /// # Errors
-    /// [`Trouble`], as for [`Objects::find`].
-    pub fn paths(&self, files: &Files, paths: &[&[u8]], wait: Wait) -> Result<Option<Bytes>, Trouble> {
+    /// [`ReadError`], as for [`Objects::find`].
+    pub fn paths(&self, files: &Files, paths: &[&[u8]], wait: Wait) -> Result<Option<Bytes>, ReadError> {
         let indexed = self.indexed(files, wait)?;
         let Some(hinted) = &indexed.hints else { return Ok(None) };
-        let node = |number: u32| -> Result<[u8; NODE_BYTES], Trouble> {
+        let node = |number: u32| -> Result<[u8; NODE_BYTES], ReadError> {
             let at = hinted.sizes.nodes_at() + u64::from(number) * NODE_BYTES as u64;
             let bytes = hinted.file.read(at..at + NODE_BYTES as u64, wait)?;
             bytes.first_chunk().copied().ok_or_else(|| broken("hints are cut short"))
@@ -132,7 +137,8 @@ impl Objects {
                     continue;
                 }
                 // What hints and index do not agree about is left out: the client asks for it.
-                let Some(Somewhere::Frame(Frame { found, range })) = indexed.frame(files, &key, wait)? else {
+                let Some(FrameLocation::Frame(Frame { found, range })) = indexed.frame(files, &key, wait)?
+                else {
                     continue;
                 };
                 if answer.len() as u64 + (range.end - range.start) > ANSWER_BYTES_MAX {
@@ -144,14 +150,14 @@ impl Objects {
         Ok(Some(answer.freeze()))
     }
 
-    fn indexed(&self, files: &Files, wait: Wait) -> Result<Arc<Indexed>, Trouble> {
+    fn indexed(&self, files: &Files, wait: Wait) -> Result<Arc<ServedIndex>, ReadError> {
         let Some(root) = files.get(layout::ROOT, wait)? else { return Err(broken("there is no root")) };
         let known = self.now.lock().clone();
         if let Some(known) = known.filter(|known| known.root == root.etag) {
             return Ok(known);
         }
         if wait == Wait::No {
-            return Err(Trouble::WouldWait);
+            return Err(ReadError::WouldWait);
         }
         let Content::Memory(bytes) = &root.content else { return Err(broken("root is too long")) };
         let named = form::read::<RootFile>(bytes).map_err(|error| broken(&error.to_string()))?;
@@ -167,58 +173,60 @@ impl Objects {
         }
         let head = Head::read(&file.read(0..sizes.head_bytes(), wait)?).map_err(bad)?;
         // Without hints paths cannot be looked up, but blocks can.
-        let hints = named.hints.and_then(|location| match Hinted::open(files, &location.digest, wait) {
+        let hints = named.hints.and_then(|location| match ServedHints::open(files, &location.digest, wait) {
             Ok(hints) => Some(hints),
-            Err(Trouble::Failed(error)) => {
+            Err(ReadError::Failed(error)) => {
                 tracing::warn!(%error, "the hints for paths are of no use");
                 None
             }
-            Err(Trouble::WouldWait) => None,
+            Err(ReadError::WouldWait) => None,
         });
         let frames = Frames::new(self.bytes_max);
-        let indexed = Arc::new(Indexed { root: root.etag.clone(), file, head, hints, frames });
+        let indexed = Arc::new(ServedIndex { root: root.etag.clone(), file, head, hints, frames });
         *self.now.lock() = Some(indexed.clone());
         Ok(indexed)
     }
 }
 
-impl Indexed {
+impl ServedIndex {
     /// The frame of a block, from memory if it can be.
-    fn frame(&self, files: &Files, key: &Key, wait: Wait) -> Result<Option<Somewhere>, Trouble> {
+    fn frame(&self, files: &Files, key: &Key, wait: Wait) -> Result<Option<FrameLocation>, ReadError> {
         if let Some(frame) = self.frames.get(key) {
-            return Ok(Some(Somewhere::Frame(frame)));
+            return Ok(Some(FrameLocation::Frame(frame)));
         }
         match self.lying(files, key, wait)? {
-            Some(Somewhere::Frame(frame)) => Ok(Some(Somewhere::Frame(self.frames.keep(*key, frame, wait)?))),
+            Some(FrameLocation::Frame(frame)) => {
+                Ok(Some(FrameLocation::Frame(self.frames.keep(*key, frame, wait)?)))
+            }
             other => Ok(other),
         }
     }
 
-    /// Where the frame of a block lies.
-    fn lying(&self, files: &Files, key: &Key, wait: Wait) -> Result<Option<Somewhere>, Trouble> {
+    /// Finds the frame of a block.
+    fn lying(&self, files: &Files, key: &Key, wait: Wait) -> Result<Option<FrameLocation>, ReadError> {
         let range = self.head.range_of(key);
         if range.is_empty() {
             return Ok(None);
         }
         let entries = self.file.read(range, wait)?;
-        let Some(place) = self.head.find(&entries, key) else { return Ok(None) };
-        if place.is_at_origin() {
-            return Ok(Some(Somewhere::AtOrigin));
+        let Some(location) = self.head.find(&entries, key) else { return Ok(None) };
+        if location.is_at_origin() {
+            return Ok(Some(FrameLocation::AtOrigin));
         }
-        let pack = &self.head.packs[place.pack as usize].digest;
+        let pack = &self.head.packs[location.pack as usize].digest;
         let Some(file) = files.get(&layout::pack(pack), wait)? else {
             return Err(broken("the index names a pack that is not there"));
         };
-        let range = u64::from(place.offset)..u64::from(place.offset) + u64::from(place.bytes);
+        let range = u64::from(location.offset)..u64::from(location.offset) + u64::from(location.bytes);
         match range.end <= file.bytes {
-            true => Ok(Some(Somewhere::Frame(Frame { found: file, range }))),
+            true => Ok(Some(FrameLocation::Frame(Frame { found: file, range }))),
             false => Err(broken("a pack is shorter than the index says")),
         }
     }
 }
 
-impl Hinted {
-    fn open(files: &Files, digest: &Digest, wait: Wait) -> Result<Hinted, Trouble> {
+impl ServedHints {
+    fn open(files: &Files, digest: &Digest, wait: Wait) -> Result<ServedHints, ReadError> {
         let Some(file) = files.get(&layout::hints(digest), wait)? else {
             return Err(broken("they are not there"));
         };
@@ -229,10 +237,10 @@ impl Hinted {
             return Err(broken("they are too long, or not as long as they say"));
         }
         let directories = file.read(fixed..sizes.nodes_at(), wait)?;
-        Ok(Hinted { file, sizes, directories })
+        Ok(ServedHints { file, sizes, directories })
     }
 }
 
-fn broken(why: &str) -> Trouble {
-    Trouble::Failed(io::Error::new(io::ErrorKind::InvalidData, why.to_owned()))
+fn broken(why: &str) -> ReadError {
+    ReadError::Failed(io::Error::new(io::ErrorKind::InvalidData, why.to_owned()))
 }

@@ -1,7 +1,7 @@
 //! What can be sent: a file, or a block in one.
 
-use super::body::Sent;
-use super::files::{Content, Found};
+use super::body::ReplyBody;
+use super::files::{Content, ServedFile};
 use super::names::Lifetime;
 use crate::pack;
 use bytes::Bytes;
@@ -12,46 +12,46 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// A part of a file that has a name of its own.
-pub struct Part {
-    /// Changes when it does.
+pub struct FilePart {
+    /// A tag that changes when the content does.
     pub etag: HeaderValue,
     /// How long it stays as it is.
     pub lifetime: Lifetime,
-    found: Arc<Found>,
+    found: Arc<ServedFile>,
     range: Range<u64>,
 }
 
-impl Part {
-    /// All of a file.
-    pub fn whole(found: Arc<Found>) -> Part {
-        Part { etag: found.etag.clone(), lifetime: found.lifetime, range: 0..found.bytes, found }
+impl FilePart {
+    /// The whole file.
+    pub fn whole(found: Arc<ServedFile>) -> FilePart {
+        FilePart { etag: found.etag.clone(), lifetime: found.lifetime, range: 0..found.bytes, found }
     }
 
     /// What lies at `range` of a file, which must be long enough, and never changes.
-    pub fn of(found: Arc<Found>, range: Range<u64>, etag: HeaderValue) -> Part {
-        Part { etag, lifetime: Lifetime::Immutable, found, range }
+    pub fn of(found: Arc<ServedFile>, range: Range<u64>, etag: HeaderValue) -> FilePart {
+        FilePart { etag, lifetime: Lifetime::Immutable, found, range }
     }
 
     /// The block in a frame of the block of this address.
     ///
     /// # Errors
     /// There is none in it.
-    pub fn of_frame(address: &Digest, frame: Bytes) -> io::Result<Part> {
+    pub fn of_frame(address: &Digest, frame: Bytes) -> io::Result<FilePart> {
         let etag = HeaderValue::try_from(format!("\"{address}\"")).map_err(io::Error::other)?;
         let bytes = frame.len() as u64;
         let lifetime = Lifetime::Immutable;
         let content = Content::Memory(frame);
-        let found = Arc::new(Found { bytes, etag: etag.clone(), lifetime, content });
-        Ok(Part::of(found, (pack::HEADER_BYTES as u64).min(bytes)..bytes, etag))
+        let found = Arc::new(ServedFile { bytes, etag: etag.clone(), lifetime, content });
+        Ok(FilePart::of(found, (pack::HEADER_BYTES as u64).min(bytes)..bytes, etag))
     }
 
-    /// How long it is.
+    /// The length in bytes.
     pub fn bytes(&self) -> u64 {
         self.range.end - self.range.start
     }
 
     /// The bytes at `range`, which must lie within it.
-    pub fn sent(&self, range: Range<u64>) -> Sent {
-        Sent::part(&self.found, self.range.start + range.start..self.range.start + range.end)
+    pub fn sent(&self, range: Range<u64>) -> ReplyBody {
+        ReplyBody::part(&self.found, self.range.start + range.start..self.range.start + range.end)
     }
 }

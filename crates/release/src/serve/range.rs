@@ -1,6 +1,6 @@
 //! The one kind of range that is served: a single one, in bytes.
 
-/// What a `Range` header asks for.
+/// The range that a `Range` header asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Range {
     /// Everything: there is no such header, or one that is not understood, which HTTP says to ignore.

@@ -7,7 +7,7 @@ use holdfast_crypto::{Digest, DigestKey, PublicKey, SigningKey};
 use holdfast_release::draft::Draft;
 use holdfast_release::keys::{FreshnessRole, KeyChain, KeySet, Origin, ReleaseId, SignedKeySet};
 use holdfast_release::open::now_s;
-use holdfast_release::publish::compose::{Terms, compose, tidy};
+use holdfast_release::publish::compose::{ReleaseOptions, compose, tidy};
 use holdfast_release::publish::rules::Rules;
 use holdfast_release::record::{Freshness, Location, Record, RootFile};
 use holdfast_release::release_dir::ReleaseDir;
@@ -153,7 +153,7 @@ pub fn install(directory: &ReleaseDir, mut draft: Draft) {
 
 /// Publishes a folder, whose keys are installed.
 pub fn publish(source: &Path, target: &Path) {
-    let terms = Terms {
+    let terms = ReleaseOptions {
         source,
         target,
         now_s: now_s(),

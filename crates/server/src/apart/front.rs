@@ -2,7 +2,7 @@
 
 use super::grammar::{Ask, DESK, Orders, Told};
 use super::words::Words;
-use holdfast_components::{Asker, ComponentError, Context, Ended, Patience, Reply};
+use holdfast_components::{Asker, ComponentError, Context, Ended, Patience, ReceivedReply};
 use holdfast_crypto::{PublicKey, Signature};
 use holdfast_rpc::Listeners;
 use holdfast_rpc::apart::{self, Desk, Refused};
@@ -74,7 +74,7 @@ async fn stopped(context: &Context, told: OwnedFd) {
 pub(super) struct AtDesk(Asker<Ask, Told>);
 
 impl AtDesk {
-    fn ask(&self, question: &Ask, files: &[OwnedFd]) -> Result<Reply<Told>, Refused> {
+    fn ask(&self, question: &Ask, files: &[OwnedFd]) -> Result<ReceivedReply<Told>, Refused> {
         let patience = Patience::of(PATIENCE);
         let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
         let ticket = self.0.start(0, question, &files, patience).map_err(refused)?;
@@ -125,7 +125,7 @@ impl Desk for AtDesk {
     ) -> Result<UnixStream, Refused> {
         let files: Vec<OwnedFd> = tcp.into_iter().collect();
         let question = Ask::Introduce { transcript, signature, address: address.into() };
-        let Reply { body, files, .. } = self.ask(&question, &files)?;
+        let ReceivedReply { body, files, .. } = self.ask(&question, &files)?;
         match (body, <[OwnedFd; 1]>::try_from(files)) {
             (Told::Introduced, Ok([stream])) => Ok(stream.into()),
             _ => strange(),

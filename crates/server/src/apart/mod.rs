@@ -16,8 +16,8 @@ use crate::error::RunError;
 use front::{COUNTERS, TCP, UDP};
 use grammar::{Ask, BOUNDS, DESK, Orders, Told, WORDS_BYTES_MAX};
 use holdfast_components::{
-    Answer, ChannelPlan, ComponentPlan, Door, End, Plan, Ports, Profile, Program, Refusal, Request, Restart,
-    Supervisor,
+    ChannelPlan, ComponentPlan, End, Permission, Plan, Ports, Profile, Program, Refusal, Reply, Request,
+    Restart, Supervisor,
 };
 use holdfast_crypto::PublicKey;
 use holdfast_rpc::apart::{Desk, Reception, lend_counters};
@@ -52,7 +52,7 @@ pub(crate) fn plan(
     let profile = Profile {
         memory_bytes_max: 1 << 30,
         files_max: descriptors.min(open_files_max()),
-        ..Profile::with_doors(&[Door::Network, Door::Reactor, Door::Datagrams])
+        ..Profile::with_permissions(&[Permission::Network, Permission::Reactor, Permission::Datagrams])
     };
     let component = ComponentPlan {
         configuration: borsh::to_vec(&Orders::new(key.0, limits)).expect("a vector takes everything"),
@@ -123,34 +123,34 @@ fn attend(ports: &Arc<Ports>, reception: &Reception) {
     }
 }
 
-fn answer(mut request: Request, reception: &Reception, throttle: &Throttle) -> Answer {
+fn answer(mut request: Request, reception: &Reception, throttle: &Throttle) -> Reply {
     let question = match request.question::<Ask>() {
         Ok(question) => question,
-        Err(refusal) => return Answer::refuse(refusal),
+        Err(refusal) => return Reply::refuse(refusal),
     };
     let file = request.files.pop();
     let answered = match question {
         _ if file.is_some() && !matches!(question, Ask::Introduce { .. }) => {
-            return Answer::refuse(Refusal::Malformed);
+            return Reply::refuse(Refusal::Malformed);
         }
-        Ask::Nonce => reception.nonce().map(|nonce| Answer::of(&Told::Nonce(nonce))),
+        Ask::Nonce => reception.nonce().map(|nonce| Reply::of(&Told::Nonce(nonce))),
         Ask::Sign { transcript } => {
-            reception.sign(transcript).map(|signature| Answer::of(&Told::Signature(signature.0)))
+            reception.sign(transcript).map(|signature| Reply::of(&Told::Signature(signature.0)))
         }
         Ask::Introduce { transcript, signature, address } => {
             let introduced = reception.introduce(transcript, signature, address.into(), file);
-            introduced.map(|stream| Answer { files: vec![stream.into()], ..Answer::of(&Told::Introduced) })
+            introduced.map(|stream| Reply { files: vec![stream.into()], ..Reply::of(&Told::Introduced) })
         }
         Ask::Words { warning, text } => {
             heed(warning, &text, throttle);
-            Ok(Answer::of(&Told::Heard))
+            Ok(Reply::of(&Told::Heard))
         }
     };
     answered.unwrap_or_else(|refused| {
         if let Some(suppressed) = throttle.allow() {
             tracing::warn!(why = refused.0, suppressed, "the front end was refused");
         }
-        Answer::refuse(Refusal::Failed(refused.0))
+        Reply::refuse(Refusal::Failed(refused.0))
     })
 }
 

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use holdfast_export::{Address, Export, Limits, Server};
-use holdfast_fuse::{Manner, Options};
+use holdfast_fuse::{Options, UnmountMode};
 use holdfast_log::device::{Device, FileDevice};
 use holdfast_sim::log_writes::{Event, Record};
 use holdfast_volume::{Volume, VolumeKey};
@@ -88,7 +88,7 @@ fn serve(disk: Arc<dyn Device>, log: Arc<dyn Device>, way: &[&str]) -> Result<()
                 holdfast_fuse::mount_disk(volume.clone(), "disk", Path::new(directory), &options, || ())?;
             say(format!("{directory}/disk"))?;
             until_told()?;
-            while session.unmount(Manner::Gently).is_err() {
+            while session.unmount(UnmountMode::Gently).is_err() {
                 thread::sleep(Duration::from_millis(50));
             }
             session.wait();

@@ -8,15 +8,15 @@ mod sessions;
 
 use crate::StackError;
 use crate::asking::{ITSELF, ask, nonsense, words};
-use crate::place::{Geometry, Partition};
+use crate::disk_layout::{Geometry, Partition};
 use crate::protocol::{
-    AskCache, AskFiles, AskMonitor, AskPolicy, BLOCKS_MAX, Blocks, CacheSays, File, FilesSay, Listed,
-    MonitorSays, PolicySays, STAGE_PAGES, Time, code,
+    BLOCKS_MAX, Blocks, CacheReply, CacheRequest, DirectoryEntry, File, FilesReply, FilesRequest,
+    MonitorReply, MonitorRequest, PolicyReply, PolicyRequest, STAGE_PAGES, Time, code,
 };
 use crate::reader::Reader;
 use crate::views::Views;
 use holdfast_access::{Access, Acl, Principal};
-use holdfast_components::{Alias, Answer, Asker, Context, Refusal, Request, View};
+use holdfast_components::{Alias, Asker, Context, Refusal, Reply, Request, View};
 use holdfast_fat::format::{FormatOptions, format};
 use holdfast_fat::{
     Area, BlockId, BlockRange, Change, Checked, Facts, Fat, FatError, FileId, Kind, Layout, LimboId,
@@ -32,7 +32,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Blocks of a new file system that are written at once.
 const FORMATTED: usize = 64;
-/// Names in one answer.
+/// Most names in one reply.
 const NAMES_MAX: u32 = 128;
 /// Names with what is known of them in one answer: what fits into a packet, however long they are.
 pub(crate) const FILES_MAX: u32 = 64;
@@ -43,29 +43,29 @@ const CLAIMED_MAX: u64 = 2048;
 /// Items of what waits that are looked at for one who may give some back.
 const WAITING_MAX: usize = 64;
 
-/// The partition.
+/// The configuration of the component.
 #[derive(Clone, PartialEq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub struct Configuration {
-    /// The disk.
+    /// The number of the disk.
     pub disk: u16,
     /// The partition, as it was when its blocks got their owners.
     pub partition: Partition,
-    /// Its blocks.
+    /// The blocks of the partition.
     pub blocks: Blocks,
-    /// Who this driver is: its program with these blocks.
+    /// The principal of this driver: its program, for these blocks.
     pub own: Principal,
     /// To be formatted, with this label; clusters of so many bytes, or as suits the size.
     pub format: Option<(String, Option<u32>, u32)>,
 }
 
 /// Blocks of metadata, by views of regions.
-struct Blocked {
+struct PartitionBlocks {
     reader: Reader,
     metadata_blocks: u64,
     first: u64,
 }
 
-impl Blocked {
+impl PartitionBlocks {
     fn number(&self, block: BlockId) -> u64 {
         match block.area {
             Area::Metadata => self.first + block.index,
@@ -74,7 +74,7 @@ impl Blocked {
     }
 }
 
-impl Metadata for Blocked {
+impl Metadata for PartitionBlocks {
     fn read(&self, block: BlockId, into: &mut [u8]) -> Result<(), String> {
         let number = self.number(block);
         let read = self.reader.read(&[number], &[], |_, page| into.copy_from_slice(&page[..into.len()]));
@@ -86,9 +86,9 @@ struct Driver {
     configuration: Configuration,
     /// Part of the numbers of files, so that those of an earlier run mean nothing.
     run: u64,
-    fat: Fat<Blocked>,
-    monitor: Arc<Asker<AskMonitor, MonitorSays>>,
-    policy: Asker<AskPolicy, PolicySays>,
+    fat: Fat<PartitionBlocks>,
+    monitor: Arc<Asker<MonitorRequest, MonitorReply>>,
+    policy: Asker<PolicyRequest, PolicyReply>,
     stage: Arc<View>,
     sessions: Sessions,
 }
@@ -109,9 +109,9 @@ pub fn main_mapped(context: Context) -> ExitCode {
 fn run(context: Context, views: Views) -> ExitCode {
     crate::component(&context, |configuration: Configuration| {
         let ports = &context.ports;
-        let monitor: Arc<Asker<AskMonitor, MonitorSays>> = Arc::new(ports.asker("monitor")?);
-        let cache: Arc<Asker<AskCache, CacheSays>> = Arc::new(ports.asker("cache")?);
-        let policy: Asker<AskPolicy, PolicySays> = ports.asker("policy")?;
+        let monitor: Arc<Asker<MonitorRequest, MonitorReply>> = Arc::new(ports.asker("monitor")?);
+        let cache: Arc<Asker<CacheRequest, CacheReply>> = Arc::new(ports.asker("cache")?);
+        let policy: Asker<PolicyRequest, PolicyReply> = ports.asker("policy")?;
         let stage = ports.region("stage")?;
         let reader = Reader::new(Arc::clone(&monitor), cache, ITSELF, configuration.disk).with(views);
         let words = |refusal: Refusal| StackError::Component(words(refusal));
@@ -121,7 +121,7 @@ fn run(context: Context, views: Views) -> ExitCode {
         let mut boot = [0; PAGE_BYTES];
         reader.read(&[configuration.blocks.first], &[], |_, page| boot = *page).map_err(words)?;
         let layout = match Layout::from_boot_sector(&boot, configuration.partition.bytes) {
-            // Its first block is written last, so what has one is whole.
+            // The first block is written last, so a file system that has one is whole.
             Err(_) if configuration.format.is_some() => make(&configuration, &reader, &monitor, &stage)?,
             layout => layout?,
         };
@@ -131,7 +131,7 @@ fn run(context: Context, views: Views) -> ExitCode {
             return Err(StackError::Component(other.to_owned()));
         }
         let metadata_blocks = layout.area_blocks(Area::Metadata);
-        let metadata = Blocked { reader, metadata_blocks, first: configuration.blocks.first };
+        let metadata = PartitionBlocks { reader, metadata_blocks, first: configuration.blocks.first };
         let mut fat = Fat::mount(layout, metadata, Options::default())?;
         // Every block of metadata is verified against what was written last, and only this program writes it.
         fat.vouch(&Checked::as_we_left_it());
@@ -141,7 +141,7 @@ fn run(context: Context, views: Views) -> ExitCode {
         if let Some(change) = driver.fat.prepare(now)? {
             driver.commit(change).map_err(words)?;
         }
-        // One after the other: a transaction is done before anything else is seen.
+        // One request after the other: a transaction is done before the next request is read.
         let driver = Mutex::new(driver);
         Ok(ports.serve_owned(1, move |request| driver.lock().answer(&request))?)
     })
@@ -153,7 +153,10 @@ fn now() -> Moment {
 }
 
 /// Accepts the blocks of a new partition, as soon as they are nominated.
-fn take_over(configuration: &Configuration, policy: &Asker<AskPolicy, PolicySays>) -> Result<(), Refusal> {
+fn take_over(
+    configuration: &Configuration,
+    policy: &Asker<PolicyRequest, PolicyReply>,
+) -> Result<(), Refusal> {
     let acl = Acl::of(configuration.own.clone(), Access::ReadWrite);
     let acl = acl.map_err(|error| Refusal::Failed(error.to_string()))?;
     let (disk, blocks) = (configuration.disk, configuration.blocks);
@@ -162,10 +165,10 @@ fn take_over(configuration: &Configuration, policy: &Asker<AskPolicy, PolicySays
     loop {
         // An earlier process of this driver may have accepted them, and part of them may be files by now.
         let first = Blocks { count: 1, ..blocks };
-        if ask(policy, &AskPolicy::Owns { disk, blocks: first, owner })? == PolicySays::Owns(true) {
+        if ask(policy, &PolicyRequest::Owns { disk, blocks: first, owner })? == PolicyReply::Owns(true) {
             return Ok(());
         }
-        match ask(policy, &AskPolicy::Accept { disk, blocks, acl: acl.clone() }) {
+        match ask(policy, &PolicyRequest::Accept { disk, blocks, acl: acl.clone() }) {
             Ok(_) => return Ok(()),
             Err(refusal) if started.elapsed() > HAND_OVER => return Err(refusal),
             Err(_) => std::thread::sleep(Duration::from_millis(20)),
@@ -177,7 +180,7 @@ fn take_over(configuration: &Configuration, policy: &Asker<AskPolicy, PolicySays
 fn make(
     configuration: &Configuration,
     reader: &Reader,
-    monitor: &Asker<AskMonitor, MonitorSays>,
+    monitor: &Asker<MonitorRequest, MonitorReply>,
     stage: &View,
 ) -> Result<Layout, StackError> {
     let (label, cluster_bytes, volume_id) = configuration.format.clone().unwrap_or_default();
@@ -212,7 +215,7 @@ fn make(
 fn write(
     disk: u16,
     reader: &Reader,
-    monitor: &Asker<AskMonitor, MonitorSays>,
+    monitor: &Asker<MonitorRequest, MonitorReply>,
     stage: &View,
     blocks: &BTreeMap<u64, Vec<u8>>,
 ) -> Result<(), Refusal> {
@@ -230,8 +233,8 @@ fn write(
         for numbers in numbers.chunks(BLOCKS_MAX) {
             references.extend(reader.reference(numbers, false, &[])?);
         }
-        match ask(monitor, &AskMonitor::WriteTogether { disk, writes: references }) {
-            Ok(MonitorSays::Done) => return Ok(()),
+        match ask(monitor, &MonitorRequest::WriteTogether { disk, writes: references }) {
+            Ok(MonitorReply::Done) => return Ok(()),
             Ok(_) => return Err(nonsense("the monitor")),
             // A page was taken away meanwhile, or is being moved.
             Err(Refusal::Code(_)) if attempts < 100 => attempts += 1,
@@ -258,9 +261,9 @@ fn file(id: u64, stat: &Stat) -> File {
     }
 }
 
-fn listed_name(name: holdfast_fat::Listed) -> Listed {
+fn listed_name(name: holdfast_fat::DirectoryEntry) -> DirectoryEntry {
     let is_directory = name.kind == Kind::Directory;
-    Listed { name: name.name, is_directory, number: name.place_number, cookie: name.cookie }
+    DirectoryEntry { name: name.name, is_directory, number: name.place_number, cookie: name.cookie }
 }
 
 fn refusal(error: FatError) -> Refusal {
@@ -298,59 +301,64 @@ impl Driver {
         if id == ROOT { 1 } else { self.run << 32 | id.0 & 0xffff_ffff }
     }
 
-    fn answer(&mut self, request: &Request) -> Answer {
+    fn answer(&mut self, request: &Request) -> Reply {
         let answer = request.question().and_then(|question| match question {
-            // Nobody but the host says who is no more.
-            AskFiles::Ended { session } if request.port == HOST => {
+            // Only the host may report the end of a session.
+            FilesRequest::Ended { session } if request.port == HOST => {
                 for (id, count) in self.sessions.end(&format!("from-{session}")) {
                     self.fat.forget(id, count);
                 }
-                Ok(FilesSay::Done)
+                Ok(FilesReply::Done)
             }
             question => self.carry_out(request.port, &request.alias, question),
         });
         answer.into()
     }
 
-    fn carry_out(&mut self, session: &str, by: &Alias, question: AskFiles) -> Result<FilesSay, Refusal> {
-        let done = FilesSay::Done;
+    fn carry_out(
+        &mut self,
+        session: &str,
+        by: &Alias,
+        question: FilesRequest,
+    ) -> Result<FilesReply, Refusal> {
+        let done = FilesReply::Done;
         match question {
-            AskFiles::LookUp { parent, name } => {
+            FilesRequest::LookUp { parent, name } => {
                 self.sessions.have_room(session)?;
                 let (id, stat) = self.fat.lookup(self.id(parent)?, &name).map_err(refusal)?;
                 self.sessions.refer(session, id);
-                Ok(FilesSay::File(file(self.number(id), &stat)))
+                Ok(FilesReply::File(file(self.number(id), &stat)))
             }
-            AskFiles::Forget { file, count } => {
+            FilesRequest::Forget { file, count } => {
                 let id = self.id(file)?;
-                // Its own references only: others have theirs.
+                // Only references of this session: others have theirs.
                 let count = self.sessions.give_up(session, id, count);
                 if count > 0 {
                     self.fat.forget(id, count);
                 }
                 Ok(done)
             }
-            AskFiles::Ended { .. } => Err(Refusal::NotPermitted),
-            AskFiles::Stat(number) => {
+            FilesRequest::Ended { .. } => Err(Refusal::NotPermitted),
+            FilesRequest::Stat(number) => {
                 let stat = self.fat.stat(self.id(number)?).map_err(refusal)?;
-                Ok(FilesSay::File(file(number, &stat)))
+                Ok(FilesReply::File(file(number, &stat)))
             }
-            AskFiles::List { directory, cookie, count } => {
+            FilesRequest::List { directory, cookie, count } => {
                 let count = count.min(NAMES_MAX) as usize;
                 let names = self.fat.list(self.id(directory)?, cookie, count).map_err(refusal)?;
-                Ok(FilesSay::Names(names.into_iter().map(listed_name).collect()))
+                Ok(FilesReply::Names(names.into_iter().map(listed_name).collect()))
             }
-            AskFiles::ListFiles { directory, cookie, count } => {
+            FilesRequest::ListFiles { directory, cookie, count } => {
                 let count = count.min(FILES_MAX) as usize;
                 let listed = self.fat.list_files(self.id(directory)?, cookie, count).map_err(refusal)?;
-                // Who lists a directory is likely to look into those in it.
+                // A session that lists a directory is likely to look into the directories in it.
                 let metadata = self.fat.metadata();
                 let below = listed.iter().filter_map(|entry| Some(metadata.number(entry.first?)));
                 metadata.reader.expect(below.collect());
-                let mut told = Vec::new();
+                let mut entries = Vec::new();
                 for ListedFile { name, file: known, .. } in listed {
                     let known = known.and_then(|(id, stat)| {
-                        // Who has too many is told the name only, as of what is unsound.
+                        // A session with too many references gets the name only, as for an unsound file.
                         if self.sessions.have_room(session).is_err() {
                             self.fat.forget(id, 1);
                             return None;
@@ -358,36 +366,36 @@ impl Driver {
                         self.sessions.refer(session, id);
                         Some(file(self.number(id), &stat))
                     });
-                    told.push((listed_name(name), known));
+                    entries.push((listed_name(name), known));
                 }
-                Ok(FilesSay::Files(told))
+                Ok(FilesReply::Files(entries))
             }
-            AskFiles::Map { file, offset, length } => {
+            FilesRequest::Map { file, offset, length } => {
                 let runs = self.fat.map(self.id(file)?, offset, length).map_err(refusal)?;
                 let runs = runs.into_iter().map(|run| (run.offset, self.blocks(run.blocks))).collect();
-                Ok(FilesSay::Map { runs, block_bytes: self.fat.layout().block_bytes })
+                Ok(FilesReply::Map { runs, block_bytes: self.fat.layout().block_bytes })
             }
-            AskFiles::Create { parent, name, is_directory, now } => {
+            FilesRequest::Create { parent, name, is_directory, now } => {
                 self.sessions.have_room(session)?;
                 let kind = if is_directory { Kind::Directory } else { Kind::File };
                 let change = self.fat.create(self.id(parent)?, &name, kind, moment(now)).map_err(refusal)?;
                 let (id, _) = self.commit(change)?;
                 self.sessions.refer(session, id);
                 let stat = self.fat.stat(id).map_err(refusal)?;
-                Ok(FilesSay::File(file(self.number(id), &stat)))
+                Ok(FilesReply::File(file(self.number(id), &stat)))
             }
-            AskFiles::Unlink { parent, name, now } => {
+            FilesRequest::Unlink { parent, name, now } => {
                 self.must_own_name(by, parent, &name)?;
                 let change = self.fat.unlink(self.id(parent)?, &name, moment(now)).map_err(refusal)?;
                 self.commit(change)?;
                 Ok(done)
             }
-            AskFiles::RemoveDirectory { parent, name, now } => {
+            FilesRequest::RemoveDirectory { parent, name, now } => {
                 let change = self.fat.rmdir(self.id(parent)?, &name, moment(now)).map_err(refusal)?;
                 self.commit(change)?;
                 Ok(done)
             }
-            AskFiles::Rename { from, name, to, new_name, replace, now } => {
+            FilesRequest::Rename { from, name, to, new_name, replace, now } => {
                 self.must_own_name(by, from, &name)?;
                 match self.must_own_name(by, to, &new_name) {
                     Err(Refusal::Code(code::NOT_FOUND)) => {}
@@ -399,7 +407,7 @@ impl Driver {
                 self.commit(change)?;
                 Ok(done)
             }
-            AskFiles::Resize { file, size, owner, now } => {
+            FilesRequest::Resize { file, size, owner, now } => {
                 let id = self.id(file)?;
                 self.must_own(by, id)?;
                 let owner = asker(by, owner)?;
@@ -407,16 +415,16 @@ impl Driver {
                 let (resized, allocated) = self.commit(change)?;
                 let nominated = self.nominate(&allocated, &owner)?;
                 let fill = resized.fill.map(|fill| (fill.start, fill.end - fill.start));
-                Ok(FilesSay::Resized { size: resized.size, nominated, fill })
+                Ok(FilesReply::Resized { size: resized.size, nominated, fill })
             }
-            AskFiles::Claim { file, offset, length, owner } => {
+            FilesRequest::Claim { file, offset, length, owner } => {
                 let id = self.id(file)?;
                 self.must_own(by, id)?;
                 let owner = asker(by, owner)?;
                 let runs = self.fat.map(self.id(file)?, offset, length).map_err(refusal)?;
                 let own = self.configuration.own.digest().0;
                 let mut mine = Vec::new();
-                // Whoever claims more asks again, for the rest.
+                // A session that claims more sends another request, for the rest.
                 if runs.iter().map(|run| run.blocks.count).sum::<u64>() > CLAIMED_MAX {
                     return Err(Refusal::Malformed);
                 }
@@ -429,9 +437,9 @@ impl Driver {
                     }
                 }
                 let nominated = self.nominate(&mine, &owner)?;
-                Ok(FilesSay::Resized { size: 0, nominated, fill: None })
+                Ok(FilesReply::Resized { size: 0, nominated, fill: None })
             }
-            AskFiles::SetTimes { file, times, is_read_only } => {
+            FilesRequest::SetTimes { file, times, is_read_only } => {
                 let id = self.id(file)?;
                 self.must_own(by, id)?;
                 let attributes = match is_read_only {
@@ -447,15 +455,15 @@ impl Driver {
                 self.commit(change)?;
                 Ok(done)
             }
-            AskFiles::Returning => self.returning(by),
-            AskFiles::Returned { item, blocks, clusters, now } => {
+            FilesRequest::Returning => self.returning(by),
+            FilesRequest::Returned { item, blocks, clusters, now } => {
                 self.take_back(LimboId(item), &blocks, clusters, moment(now))?;
                 Ok(done)
             }
-            AskFiles::Sizes => {
+            FilesRequest::Sizes => {
                 let sizes = self.fat.sizes().map_err(refusal)?;
                 let (cluster_bytes, clusters) = (sizes.cluster_bytes, sizes.clusters);
-                Ok(FilesSay::Sizes { cluster_bytes, clusters, free: sizes.free })
+                Ok(FilesReply::Sizes { cluster_bytes, clusters, free: sizes.free })
             }
         }
     }
@@ -477,7 +485,7 @@ impl Driver {
             .map(|(block, bytes)| (metadata.number(*block), bytes.clone()))
             .collect();
         let written = write(self.configuration.disk, &metadata.reader, &self.monitor, &self.stage, &blocks);
-        let settled = |settle: fn(&mut Fat<Blocked>, Transaction) -> holdfast_fat::Result<()>,
+        let settled = |settle: fn(&mut Fat<PartitionBlocks>, Transaction) -> holdfast_fat::Result<()>,
                        fat,
                        transaction| { settle(fat, transaction).map_err(refusal) };
         match written {
@@ -492,13 +500,13 @@ impl Driver {
 
     fn owns(&self, blocks: Blocks, owner: [u8; 32]) -> Result<bool, Refusal> {
         let disk = self.configuration.disk;
-        match ask(&self.policy, &AskPolicy::Owns { disk, blocks, owner })? {
-            PolicySays::Owns(owns) => Ok(owns),
+        match ask(&self.policy, &PolicyRequest::Owns { disk, blocks, owner })? {
+            PolicyReply::Owns(owns) => Ok(owns),
             _ => Err(nonsense("PolicyMgr")),
         }
     }
 
-    /// That a file is the asker's: its first block is, or is still the driver's own, or there is none.
+    /// Checks that a file belongs to the caller: its first block does, or is still the driver's own, or there is none.
     fn must_own(&mut self, by: &Alias, id: FileId) -> Result<(), Refusal> {
         if self.fat.stat(id).map_err(refusal)?.kind == Kind::Directory {
             return Ok(());
@@ -531,13 +539,13 @@ impl Driver {
         }
         for blocks in &nominated {
             let disk = self.configuration.disk;
-            ask(&self.policy, &AskPolicy::Nominate { disk, blocks: *blocks, to: owner.clone() })?;
+            ask(&self.policy, &PolicyRequest::Nominate { disk, blocks: *blocks, to: owner.clone() })?;
         }
         Ok(nominated)
     }
 
     /// Something of the asker's that waits to be given back.
-    fn returning(&mut self, by: &Alias) -> Result<FilesSay, Refusal> {
+    fn returning(&mut self, by: &Alias) -> Result<FilesReply, Refusal> {
         let own = self.configuration.own.digest().0;
         for item in self.fat.limbo(None, WAITING_MAX).map_err(refusal)? {
             if item.in_use {
@@ -549,14 +557,14 @@ impl Driver {
             let first = Blocks { count: 1, ..*first };
             let clusters = returning.clusters;
             if self.owns(first, own)? {
-                // Nobody had accepted them.
+                // Nobody had accepted the blocks.
                 self.take_back(item.id, &ranges, clusters, now())?;
             } else if self.owns(first, by.principal)? {
                 let to = Some(self.configuration.own.clone());
-                return Ok(FilesSay::Return { item: item.id.0, blocks: ranges, clusters, to });
+                return Ok(FilesReply::Return { item: item.id.0, blocks: ranges, clusters, to });
             }
         }
-        Ok(FilesSay::Return { item: 0, blocks: Vec::new(), clusters: 0, to: None })
+        Ok(FilesReply::Return { item: 0, blocks: Vec::new(), clusters: 0, to: None })
     }
 
     /// Accepts blocks that were nominated to the driver, which erases them; then they are free.
@@ -578,7 +586,7 @@ impl Driver {
         for blocks in expected {
             if !self.owns(blocks, own.digest().0)? {
                 let disk = self.configuration.disk;
-                ask(&self.policy, &AskPolicy::Accept { disk, blocks, acl: acl.clone() })?;
+                ask(&self.policy, &PolicyRequest::Accept { disk, blocks, acl: acl.clone() })?;
             }
         }
         let change = self.fat.free(id, clusters).map_err(refusal)?;

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, HashMap};
 /// Files that one session may refer to at a time, so that one does not take the numbers of all.
 const FILES_MAX: usize = 1 << 17;
 
-/// See the module. Sessions are named by the port over which they ask, which they cannot choose.
+/// The sessions of an FSDriver, named by the port over which they send requests, which they cannot choose.
 #[derive(Default)]
 pub(super) struct Sessions(HashMap<String, BTreeMap<FileId, u64>>);
 

@@ -4,7 +4,7 @@
 use super::loading::Survey;
 use super::roles::driver_of;
 use crate::StackError;
-use crate::place::Place;
+use crate::disk_layout::DiskLayout;
 use holdfast_access::{Access, Acl, Principal};
 use holdfast_monitor::PAGE_BYTES;
 use holdfast_policy::{BlockRange, Label, Owned};
@@ -27,23 +27,23 @@ fn owned(first: u64, count: u64, label: &Label) -> Result<Owned, StackError> {
 /// The table has no room for it; the volume.
 pub fn adopt(
     volume: &Volume,
-    place: &Place,
+    layout: &DiskLayout,
     surveys: &[Survey],
     owners: &[Principal],
 ) -> Result<(), StackError> {
     let owners = owners.iter().map(label).collect::<Result<Vec<_>, _>>()?;
     let (mut parts, mut files) = (Vec::new(), Vec::new());
     for (at, survey) in surveys.iter().enumerate() {
-        let blocks = place.blocks(at);
-        parts.push(owned(blocks.first, blocks.count, &label(&driver_of(place, at)?)?)?);
+        let blocks = layout.blocks(at);
+        parts.push(owned(blocks.first, blocks.count, &label(&driver_of(layout, at)?)?)?);
         for (first, count, owner) in &survey.files {
             let label = owners.get(usize::from(*owner));
             let label = label.ok_or_else(|| StackError::Component("an owner that is none".to_owned()))?;
             files.push(owned(blocks.first + first, *count, label)?);
         }
     }
-    for image in holdfast_policy::adopt(place.disk(0), &parts, &files)? {
-        volume.write(place.table.0 + image.block * PAGE_BYTES as u64, &image.bytes[..])?;
+    for image in holdfast_policy::adopt(layout.disk(0), &parts, &files)? {
+        volume.write(layout.table.0 + image.block * PAGE_BYTES as u64, &image.bytes[..])?;
     }
     Ok(())
 }

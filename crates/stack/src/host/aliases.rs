@@ -1,17 +1,17 @@
-//! In whose name each process may speak: what it runs, by the manifest that this host issues for it; the user of its
+//! The principals in whose name each process may speak: what it runs, by the manifest that this host issues for it; the user of its
 //! session; the program that uses it; and what it proved since. Every alias rests on a proof, also those that the host itself
 //! brings.
 
 use super::people::People;
 use crate::StackError;
-use crate::protocol::Called;
+use crate::protocol::NamedAlias;
 use holdfast_access::prove::Prover;
 use holdfast_access::{
-    AccessError, Alias, AliasTable, Credential, Credentials, Heard, Manifest, Principal, ProcessName, Proof,
-    Scope, Standing, Statement, check,
+    AccessError, Alias, AliasTable, Credential, Credentials, Manifest, Principal, ProcessName, Proof,
+    Revocations, Scope, Statement, VerifiedCredential, check,
 };
-use holdfast_callers::process;
 use holdfast_components::AliasPage;
+use holdfast_program_identity::process;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Most processes of a program that use one session at once.
 const CLIENTS_MAX: usize = 1024;
 
-/// A component, before it runs.
+/// What is known of a component before it runs.
 #[derive(Clone)]
 pub(super) struct Role {
-    /// What it runs.
+    /// The manifest of the program that it runs.
     pub manifest: Manifest,
-    /// Who that makes it: a group that the manifest satisfies.
+    /// The principal that the manifest proves: the program as a group.
     pub program: Principal,
     /// The user whose session it serves.
     pub user: Option<Principal>,
@@ -51,60 +51,60 @@ struct Process {
     table: AliasTable,
     page: Arc<AliasPage>,
     credentials: Credentials,
-    /// Those credentials, for whoever has to prove something with them.
-    said: Vec<Credential>,
+    /// The credentials that the process stated, for others who need them in proofs.
+    stated: Vec<Credential>,
     /// The first of them is who the session speaks for, under this name.
     clients: Vec<Client>,
     client: Option<ProcessName>,
 }
 
 impl Process {
-    fn keep(&mut self, heard: Heard) -> Result<holdfast_access::CredentialId, AccessError> {
-        let credential = heard.credential().clone();
-        let id = self.credentials.keep(heard)?;
-        if !self.said.contains(&credential) {
-            self.said.push(credential);
+    fn keep(&mut self, verified: VerifiedCredential) -> Result<holdfast_access::CredentialId, AccessError> {
+        let credential = verified.credential().clone();
+        let id = self.credentials.keep(verified)?;
+        if !self.stated.contains(&credential) {
+            self.stated.push(credential);
         }
         Ok(id)
     }
 }
 
 #[derive(Default)]
-struct State {
-    standing: Standing,
-    /// Whether it is known what was revoked in earlier runs.
-    is_told: bool,
+struct AliasState {
+    revocations: Revocations,
+    /// Whether PolicyMgr has reported the revocations of earlier runs.
+    is_ready: bool,
     processes: HashMap<String, Process>,
     serial: u64,
     clients: u64,
 }
 
-/// All processes' names.
+/// The aliases of all processes.
 pub(super) struct Aliases {
     roles: HashMap<String, Role>,
     people: People,
-    state: Mutex<State>,
+    state: Mutex<AliasState>,
 }
 
-/// Now, for credentials that end by themselves.
+/// The time in seconds since 1970, for credentials that expire.
 fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-impl State {
-    fn says(&mut self, statement: Statement) -> Result<Heard, AccessError> {
+impl AliasState {
+    fn says(&mut self, statement: Statement) -> Result<VerifiedCredential, AccessError> {
         self.serial += 1;
         let credential =
             Credential { issuer: Principal::Machine, serial: self.serial, expires_s: None, statement };
-        Heard::spoken(&Principal::Machine, credential)
+        VerifiedCredential::spoken(&Principal::Machine, credential)
     }
 
-    /// What no longer stands goes from all pages. Whether anything did.
+    /// Removes aliases that are not valid any more from all pages; returns whether there were any.
     fn sweep(&mut self) -> bool {
-        let State { standing, processes, .. } = self;
+        let AliasState { revocations, processes, .. } = self;
         let mut fell = false;
         for process in processes.values_mut() {
-            for index in process.table.sweep(standing, now_s()) {
+            for index in process.table.sweep(revocations, now_s()) {
                 let _ = process.page.revoke(index);
                 fell = true;
             }
@@ -113,12 +113,12 @@ impl State {
     }
 }
 
-fn add(state: &mut State, component: &str, proof: &Proof) -> Result<u16, AccessError> {
-    let State { standing, processes, .. } = state;
+fn add(state: &mut AliasState, component: &str, proof: &Proof) -> Result<u16, AccessError> {
+    let AliasState { revocations, processes, .. } = state;
     let process = processes.get_mut(component).ok_or(AccessError::Ended)?;
-    let proven = check(proof, &process.credentials, standing, now_s())?;
+    let proven = check(proof, &process.credentials, revocations, now_s())?;
     let index = process.table.add(proven)?;
-    let alias = process.table.look_up(index, standing, now_s())?;
+    let alias = process.table.look_up(index, revocations, now_s())?;
     // The page has as many entries as the table.
     process.page.set(index, &alias.digest().0).map_err(|_| AccessError::TooManyAliases)?;
     Ok(index)
@@ -138,15 +138,15 @@ impl Aliases {
     ) -> Result<(), StackError> {
         let role = self.roles.get(component).ok_or_else(|| StackError::Component(component.to_owned()))?;
         let state = &mut *self.state.lock();
-        state.standing.started(name)?;
-        let table = AliasTable::new(name, &state.standing)?;
+        state.revocations.started(name)?;
+        let table = AliasTable::new(name, &state.revocations)?;
         page.set(0, &Principal::Process(name).digest().0)?;
         let mut process = Process {
             name,
             table,
             page: Arc::clone(page),
             credentials: Credentials::default(),
-            said: Vec::new(),
+            stated: Vec::new(),
             clients: Vec::new(),
             client: None,
         };
@@ -158,8 +158,8 @@ impl Aliases {
         let mut speaks = None;
         if let Some(user) = &role.user {
             if self.people.takes_our_word(user) {
-                let heard = state.says(speaks_for(Principal::Process(name), user.clone()))?;
-                speaks = Some((process.keep(heard)?, user.clone()));
+                let verified = state.says(speaks_for(Principal::Process(name), user.clone()))?;
+                speaks = Some((process.keep(verified)?, user.clone()));
             }
             for (delegate, principal) in self.people.facts(&role.volume) {
                 process.keep(state.says(speaks_for(delegate, principal))?)?;
@@ -180,21 +180,21 @@ impl Aliases {
     /// A process ended, and all it said, and what its clients did.
     pub(super) fn ended(&self, component: &str, name: ProcessName) {
         let state = &mut *self.state.lock();
-        state.standing.stopped(name);
+        state.revocations.stopped(name);
         if state.processes.get(component).is_some_and(|process| process.name == name)
             && let Some(process) = state.processes.remove(component)
             && let Some(client) = process.client
         {
-            state.standing.stopped(client);
+            state.revocations.stopped(client);
         }
         state.sweep();
     }
 
-    /// In whose name a component's process speaks under an index, if that stands now.
+    /// The principal in whose name a component's process speaks under an index, if the alias is valid now.
     pub(super) fn look_up(&self, component: &str, index: u16) -> Result<Alias, AccessError> {
-        let State { standing, processes, .. } = &mut *self.state.lock();
+        let AliasState { revocations, processes, .. } = &mut *self.state.lock();
         let process = processes.get_mut(component).ok_or(AccessError::Ended)?;
-        match process.table.look_up(index, standing, now_s()) {
+        match process.table.look_up(index, revocations, now_s()) {
             Ok(alias) => Ok(alias.clone()),
             Err(error) => {
                 let _ = process.page.revoke(index);
@@ -204,57 +204,57 @@ impl Aliases {
     }
 
     /// Whether credentials can be judged: what was revoked in earlier runs is known.
-    pub(super) fn is_told(&self) -> bool {
-        self.state.lock().is_told
+    pub(super) fn is_ready(&self) -> bool {
+        self.state.lock().is_ready
     }
 
     /// A process's names, and what it may prove more with.
     pub(super) fn names(
         &self,
         component: &str,
-    ) -> Result<(ProcessName, Vec<Called>, Vec<Credential>), AccessError> {
-        let State { standing, processes, .. } = &mut *self.state.lock();
+    ) -> Result<(ProcessName, Vec<NamedAlias>, Vec<Credential>), AccessError> {
+        let AliasState { revocations, processes, .. } = &mut *self.state.lock();
         let process = processes.get_mut(component).ok_or(AccessError::Ended)?;
-        for index in process.table.sweep(standing, now_s()) {
+        for index in process.table.sweep(revocations, now_s()) {
             let _ = process.page.revoke(index);
         }
-        let names = process.table.entries().map(|(alias, name)| Called {
+        let names = process.table.entries().map(|(alias, name)| NamedAlias {
             alias,
             principal: name.principal().clone(),
             scope: name.scope().clone(),
         });
-        let counts = |credential: &&Credential| standing.counts(credential, now_s()).is_ok();
-        let said = process.said.iter().filter(counts).cloned().collect();
-        Ok((process.name, names.collect(), said))
+        let counts = |credential: &&Credential| revocations.check(credential, now_s()).is_ok();
+        let stated = process.stated.iter().filter(counts).cloned().collect();
+        Ok((process.name, names.collect(), stated))
     }
 
     /// A credential that a process presents is kept for its proofs.
     pub(super) fn present(&self, component: &str, bytes: &[u8]) -> Result<(), AccessError> {
-        let heard = Heard::signed(bytes)?;
+        let verified = VerifiedCredential::signed(bytes)?;
         let state = &mut *self.state.lock();
-        let State { standing, processes, .. } = state;
-        standing.counts(heard.credential(), now_s())?;
+        let AliasState { revocations, processes, .. } = state;
+        revocations.check(verified.credential(), now_s())?;
         let process = processes.get_mut(component).ok_or(AccessError::Ended)?;
-        process.keep(heard).map(|_| ())
+        process.keep(verified).map(|_| ())
     }
 
-    /// Another name for a process, by a proof.
+    /// Gives a process another alias, by a proof.
     pub(super) fn prove(&self, component: &str, proof: &Proof) -> Result<u16, AccessError> {
         add(&mut self.state.lock(), component, proof)
     }
 
-    /// What was revoked, by PolicyMgr's word, which keeps it. Whether anybody lost a name.
-    pub(super) fn revoked(&self, endings: &Standing) -> Result<bool, AccessError> {
+    /// Takes over the revocations that PolicyMgr stores; returns whether anybody lost an alias.
+    pub(super) fn revoked(&self, endings: &Revocations) -> Result<bool, AccessError> {
         let state = &mut *self.state.lock();
-        let done = state.standing.merge(endings);
-        state.is_told = true;
+        let done = state.revocations.merge(endings);
+        state.is_ready = true;
         let fell = state.sweep();
         done.map(|()| fell)
     }
 
     /// The helper identified a process that opens a file in a session for its program: the session speaks for it from now on,
     /// as long as it lives.
-    pub(super) fn client_came(
+    pub(super) fn client_connected(
         &self,
         component: &str,
         number: u32,
@@ -278,25 +278,25 @@ impl Aliases {
     }
 
     /// The paper's section 4.9: the client delegates to its VFS by using it.
-    fn speak_for_client(&self, state: &mut State, component: &str) -> Result<(), AccessError> {
+    fn speak_for_client(&self, state: &mut AliasState, component: &str) -> Result<(), AccessError> {
         let role = self.roles.get(component).ok_or(AccessError::Ended)?;
         let Some(user) = role.user.clone() else { return Err(AccessError::Ended) };
         state.clients += 1;
         let number = state.clients;
         let process = state.processes.get(component).ok_or(AccessError::Ended)?;
         let Some(client) = process.clients.first() else { return Ok(()) };
-        // Not of the supervisor's realm, so the name is no component's, whatever its number.
+        // The realm is not the supervisor's, so the name is no component's, whatever its number.
         let mut boot = process.name.boot;
         boot[0] = !boot[0];
         let name = ProcessName { boot, number };
         let (vfs, manifest) = (Principal::Process(process.name), client.manifest.clone());
-        state.standing.started(name)?;
+        state.revocations.started(name)?;
         let runs = state.says(Statement::Runs { process: name, manifest })?;
         let speaker = Principal::Process(name);
         let statement =
             Statement::SpeaksFor { delegate: vfs, principal: speaker.clone(), scope: Scope::EVERYTHING };
         let delegates = Credential { issuer: speaker.clone(), serial: 1, expires_s: None, statement };
-        let delegates = Heard::spoken(&speaker, delegates)?;
+        let delegates = VerifiedCredential::spoken(&speaker, delegates)?;
         let process = state.processes.get_mut(component).ok_or(AccessError::Ended)?;
         let runs = process.credentials.keep(runs)?;
         let delegates = process.credentials.keep(delegates)?;
@@ -312,7 +312,7 @@ impl Aliases {
             process.credentials.forget(delegates);
             if added.is_err() {
                 process.client = None;
-                state.standing.stopped(name);
+                state.revocations.stopped(name);
             }
         }
         added.map(|_| ())
@@ -332,7 +332,7 @@ impl Aliases {
                 continue;
             }
             process.client = None;
-            state.standing.stopped(name);
+            state.revocations.stopped(name);
             fell |= state.sweep();
             let others = state.processes.get(&component).is_some_and(|process| !process.clients.is_empty());
             if others && let Err(error) = self.speak_for_client(state, &component) {

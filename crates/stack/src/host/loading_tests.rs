@@ -1,4 +1,4 @@
-//! What the host makes of what it is told: every sentence that an FSLoader or an FSChecker may not say, named.
+//! What the host makes of reports: every sentence that an FSLoader or an FSChecker may not say, named.
 
 use super::*;
 
@@ -13,8 +13,8 @@ fn owner_of() -> OwnerOf {
     Arc::new(|number, path| if number == 3 && path == "/bob" { 1 } else { 0 })
 }
 
-fn files(runs: &[(u64, u64)]) -> AskCard {
-    AskCard::Files(vec![FileBlocks { path: "/bob".to_owned(), runs: runs.to_vec() }])
+fn files(runs: &[(u64, u64)]) -> CardRequest {
+    CardRequest::Files(vec![FileBlocks { path: "/bob".to_owned(), runs: runs.to_vec() }])
 }
 
 fn entry(number: u32, start: u64, bytes: u64) -> TableEntry {
@@ -24,7 +24,7 @@ fn entry(number: u32, start: u64, bytes: u64) -> TableEntry {
 /// Proves: an FSChecker reads its partition and nothing else, in pieces that are answered, and not for ever.
 #[test]
 fn reads_of_a_checker() {
-    let mut line = Line::new(About::Partition(partition()));
+    let mut process = LoaderProcess::new(LoaderTask::Partition(partition()));
     for (offset, length, may) in [
         (MIB, 512, true),
         (2 * MIB - 512, 512, true),
@@ -37,40 +37,44 @@ fn reads_of_a_checker() {
         (2 * MIB, 512, false),
         (u64::MAX, 512, false),
     ] {
-        assert_eq!(line.may_read(offset, length), may, "{offset} {length}");
+        assert_eq!(process.may_read(offset, length), may, "{offset} {length}");
     }
     let most = READ_BYTES_MIN / u64::from(READ_MAX) + 1;
-    assert!((0..=most).any(|_| !line.may_read(MIB, READ_MAX)), "it has to come to an end");
+    assert!((0..=most).any(|_| !process.may_read(MIB, READ_MAX)), "it has to come to an end");
 }
 
 /// Proves: an FSLoader reads where tables are, then the first sectors of what the table names, and nothing else.
 #[test]
 fn reads_of_a_loader() {
-    let mut line = Line::new(About::Disk(100 * MIB));
-    assert!(line.may_read(0, 512) && line.may_read(MIB - 512, 512) && line.may_read(100 * MIB - 512, 512));
-    assert!(!line.may_read(50 * MIB, 512));
-    line.take(AskCard::Table(vec![entry(1, 50 * MIB, MIB)]), &owner_of()).expect("a table");
-    assert!(line.may_read(50 * MIB, 512));
-    assert!(!line.may_read(50 * MIB, 1024) && !line.may_read(50 * MIB + 512, 512));
-    let mut line = Line::new(About::Laying(1));
-    assert!(!line.may_read(0, 512), "who draws up reads nothing");
+    let mut process = LoaderProcess::new(LoaderTask::Disk(100 * MIB));
+    assert!(
+        process.may_read(0, 512)
+            && process.may_read(MIB - 512, 512)
+            && process.may_read(100 * MIB - 512, 512)
+    );
+    assert!(!process.may_read(50 * MIB, 512));
+    process.take(CardRequest::Table(vec![entry(1, 50 * MIB, MIB)]), &owner_of()).expect("a table");
+    assert!(process.may_read(50 * MIB, 512));
+    assert!(!process.may_read(50 * MIB, 1024) && !process.may_read(50 * MIB + 512, 512));
+    let mut process = LoaderProcess::new(LoaderTask::Laying(1));
+    assert!(!process.may_read(0, 512), "who draws up reads nothing");
 }
 
 /// Proves: each may say what it is asked about, in its order, and what is not possible is refused.
 #[test]
 fn sentences() {
-    let disk = About::Disk(100 * MIB);
-    let part = About::Partition(partition());
-    let table = |entries: &[TableEntry]| AskCard::Table(entries.to_vec());
-    let holds = |number| AskCard::Partition { number, holds: Err("nothing".to_owned()) };
-    let laid = |bytes: usize, count: usize| AskCard::Laid {
+    let disk = LoaderTask::Disk(100 * MIB);
+    let part = LoaderTask::Partition(partition());
+    let table = |entries: &[TableEntry]| CardRequest::Table(entries.to_vec());
+    let holds = |number| CardRequest::Partition { number, holds: Err("nothing".to_owned()) };
+    let laid = |bytes: usize, count: usize| CardRequest::DiskFormat {
         mbr: vec![0; bytes],
         geometries: vec![partition().geometry; count],
     };
-    let problem = || AskCard::Problem { place: "/".to_owned(), problem: "bad".to_owned(), forbids: true };
-    let end = || AskCard::End(Ok(()));
+    let problem = || CardRequest::Problem { place: "/".to_owned(), problem: "bad".to_owned(), forbids: true };
+    let end = || CardRequest::End(Ok(()));
     let good = entry(1, MIB, MIB);
-    let cases: Vec<(&str, About, Vec<AskCard>, bool)> = vec![
+    let cases: Vec<(&str, LoaderTask, Vec<CardRequest>, bool)> = vec![
         ("a table", disk, vec![table(&[good])], true),
         ("a table beyond the disk", disk, vec![table(&[entry(1, 99 * MIB, 2 * MIB)])], false),
         ("a table beyond all numbers", disk, vec![table(&[entry(1, u64::MAX, 2)])], false),
@@ -84,9 +88,9 @@ fn sentences() {
         ("a loader that names files", disk, vec![files(&[(9, 1)])], false),
         ("a loader with problems", disk, vec![problem()], false),
         ("a loader that draws up", disk, vec![laid(512, 1)], false),
-        ("what is drawn up", About::Laying(2), vec![laid(512, 2)], true),
-        ("too few of it", About::Laying(2), vec![laid(512, 1)], false),
-        ("too long a table", About::Laying(1), vec![laid(513, 1)], false),
+        ("what is drawn up", LoaderTask::Laying(2), vec![laid(512, 2)], true),
+        ("too few of it", LoaderTask::Laying(2), vec![laid(512, 1)], false),
+        ("too long a table", LoaderTask::Laying(1), vec![laid(513, 1)], false),
         ("files", part, vec![files(&[(8, 1), (10, 98)])], true),
         ("a file in the metadata", part, vec![files(&[(7, 2)])], false),
         ("a file beyond the end", part, vec![files(&[(107, 2)])], false),
@@ -96,9 +100,9 @@ fn sentences() {
         ("a word after the end", part, vec![end(), files(&[(9, 1)])], false),
         ("two ends", part, vec![end(), end()], false),
     ];
-    for (name, about, said, is_fine) in cases {
-        let mut line = Line::new(about);
-        let taken = said.into_iter().try_for_each(|said| line.take(said, &owner_of()));
+    for (name, task, said, is_fine) in cases {
+        let mut process = LoaderProcess::new(task);
+        let taken = said.into_iter().try_for_each(|said| process.take(said, &owner_of()));
         assert_eq!(taken.is_ok(), is_fine, "{name}: {taken:?}");
     }
 }
@@ -106,17 +110,17 @@ fn sentences() {
 /// Proves: blocks that are named twice make the whole answer worth nothing; what one process said is gone with it.
 #[test]
 fn ends() {
-    let mut line = Line::new(About::Partition(partition()));
-    line.take(files(&[(20, 5), (9, 2)]), &owner_of()).expect("files");
-    line.take(AskCard::End(Ok(())), &owner_of()).expect("the end");
-    assert_eq!(line.heard.end, Some(Ok(())));
-    assert_eq!(line.heard.survey.files, [(9, 2, 1), (20, 5, 1)]);
-    line.begin();
-    assert!(line.heard.end.is_none() && line.heard.survey.files.is_empty());
-    line.take(files(&[(20, 5)]), &owner_of()).expect("a file");
-    line.take(files(&[(24, 1)]), &owner_of()).expect("another");
-    line.take(AskCard::End(Ok(())), &owner_of()).expect("the end");
-    assert!(matches!(&line.heard.end, Some(Err(words)) if words.contains("block 24")));
+    let mut process = LoaderProcess::new(LoaderTask::Partition(partition()));
+    process.take(files(&[(20, 5), (9, 2)]), &owner_of()).expect("files");
+    process.take(CardRequest::End(Ok(())), &owner_of()).expect("the end");
+    assert_eq!(process.report.end, Some(Ok(())));
+    assert_eq!(process.report.survey.files, [(9, 2, 1), (20, 5, 1)]);
+    process.begin();
+    assert!(process.report.end.is_none() && process.report.survey.files.is_empty());
+    process.take(files(&[(20, 5)]), &owner_of()).expect("a file");
+    process.take(files(&[(24, 1)]), &owner_of()).expect("another");
+    process.take(CardRequest::End(Ok(())), &owner_of()).expect("the end");
+    assert!(matches!(&process.report.end, Some(Err(words)) if words.contains("block 24")));
 }
 
 /// Proves: words that come from a disk do not steer a terminal, and are not many.
@@ -124,11 +128,12 @@ fn ends() {
 fn words() {
     assert_eq!(printable("a\u{1b}[2Jb\n"), "a\u{fffd}[2Jb\u{fffd}");
     assert_eq!(printable(&"x".repeat(10_000)).len(), 500);
-    let mut line = Line::new(About::Partition(partition()));
+    let mut process = LoaderProcess::new(LoaderTask::Partition(partition()));
     for _ in 0..500 {
-        let problem = AskCard::Problem { place: "/a".to_owned(), problem: "bad".to_owned(), forbids: false };
-        line.take(problem, &owner_of()).expect("a problem");
+        let problem =
+            CardRequest::Problem { place: "/a".to_owned(), problem: "bad".to_owned(), forbids: false };
+        process.take(problem, &owner_of()).expect("a problem");
     }
-    let survey = &line.heard.survey;
+    let survey = &process.report.survey;
     assert_eq!((survey.problems.len(), survey.problems_all, survey.is_unsound), (PROBLEMS_MAX, 500, false));
 }

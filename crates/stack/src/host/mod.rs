@@ -15,7 +15,7 @@ mod tending;
 mod variant;
 
 pub use adopt::adopt;
-pub use loading::{Laid, OwnerOf, Source, Survey, check_partitions, find_partitions, lay_out};
+pub use loading::{DiskFormat, OwnerOf, Source, Survey, check_partitions, find_partitions, lay_out};
 pub use people::{PEOPLE_MAX, People, ProgramGate};
 pub(crate) use roles::bus_port;
 pub use roles::driver_of;
@@ -36,7 +36,7 @@ pub const OUTDATED: u32 = 104;
 /// The block on the disk is not what was written.
 pub const BAD_BLOCK: u32 = 105;
 
-/// What is told to whoever asked.
+/// The refusal that the caller gets for an error of the monitor.
 fn refusal(error: MonitorError) -> Refusal {
     use holdfast_volume::VolumeError;
     match error {

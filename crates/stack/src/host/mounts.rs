@@ -1,10 +1,10 @@
 //! The mount table: which sessions use which file systems. The host makes and removes entries, for the administrator;
-//! each FSDriver has a copy of what concerns it, and is told when a session of its is no more (paper, section 4.10).
+//! each FSDriver has a copy of what concerns it, and gets a notice when one of its sessions is no more (paper, section 4.10).
 //!
 //! A VFS has its own entry as its configuration and its channels, and can change nothing about it but end. So it can
 //! neither see nor remove others'.
 
-use crate::protocol::{AskFiles, FilesSay};
+use crate::protocol::{FilesReply, FilesRequest};
 use holdfast_components::{Asker, Patience};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -24,25 +24,25 @@ impl MountTable {
         self.0.lock().insert(session.to_owned(), driver.to_owned());
     }
 
-    /// A session is no more: the FSDriver that is to be told. Once only.
+    /// Removes a session that is no more; returns the FSDriver that must get a notice of it, once.
     pub(super) fn remove(&self, session: &str) -> Option<String> {
         self.0.lock().remove(session)
     }
 
-    /// Whether a session is there.
+    /// Whether this session is mounted.
     pub(super) fn has(&self, session: &str) -> bool {
         self.0.lock().contains_key(session)
     }
 }
 
 /// Tells FSDrivers of sessions that are no more: ⟨session, FSDriver⟩ come over `ended`, until nobody can send any more.
-pub(super) fn tell(
+pub(super) fn notify(
     ended: &std::sync::mpsc::Receiver<(String, String)>,
-    drivers: &BTreeMap<String, Arc<Asker<AskFiles, FilesSay>>>,
+    drivers: &BTreeMap<String, Arc<Asker<FilesRequest, FilesReply>>>,
 ) {
     while let Ok((session, driver)) = ended.recv() {
         let Some(asker) = drivers.get(&driver) else { continue };
-        if let Err(error) = asker.ask(0, &AskFiles::Ended { session }, Patience::of(WAIT)) {
+        if let Err(error) = asker.ask(0, &FilesRequest::Ended { session }, Patience::of(WAIT)) {
             tracing::warn!(driver, %error, "an FSDriver was not told that a session is no more");
         }
     }

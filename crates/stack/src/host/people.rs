@@ -1,10 +1,10 @@
-//! What this machine's host says of people and programs: keys of users, members of groups, and who a session's program is.
+//! Facts about people and programs that this machine's host vouches for: keys of users, members of groups, and who a session's program is.
 
 use holdfast_access::{Condition, Conditions, KeyName, Manifest, Name, Principal};
-use holdfast_callers::door::{Answer, Asked, Door};
-use holdfast_callers::identity::Identity;
-use holdfast_callers::rules::Rights;
 use holdfast_crypto::PublicKey;
+use holdfast_program_identity::guard::{Decision, Guard, OpenRequest};
+use holdfast_program_identity::identity::Identity;
+use holdfast_program_identity::rules::Rights;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,7 +37,8 @@ impl People {
 
     /// The name under its key that a user has on a volume, and the user; then users and their groups.
     pub(super) fn facts(&self, volume: &[u8; 16]) -> Vec<(Principal, Principal)> {
-        let volume = Name::new(&crate::orders::volume_name(volume)).expect("hexadecimal digits are a name");
+        let volume =
+            Name::new(&crate::session_requests::volume_name(volume)).expect("hexadecimal digits are a name");
         let keys = self.keys.iter().map(|(name, key)| {
             (Principal::Named(KeyName { key: *key, name: volume.clone() }), Principal::User(name.clone()))
         });
@@ -50,25 +51,25 @@ impl People {
 
 /// The gate of a session for a program: who opens a file there is identified, and must be it.
 pub struct ProgramGate {
-    /// What the helper's tickets come to.
-    pub door: Arc<Door>,
+    /// The guard that judges opens by the helper's tickets.
+    pub guard: Arc<Guard>,
     /// A set of rules, as stored, that names the program.
     pub rules: Vec<u8>,
     /// The package that makes it the program, if that is how it is named.
     pub package: Option<KeyName>,
-    /// Opens that wait.
+    /// The number of opens that wait for the helper.
     pub(super) entering: AtomicUsize,
 }
 
 impl ProgramGate {
-    /// A gate.
-    pub fn new(door: Arc<Door>, rules: Vec<u8>, package: Option<KeyName>) -> ProgramGate {
-        ProgramGate { door, rules, package, entering: AtomicUsize::new(0) }
+    /// A gate whose opens `guard` judges by `rules`.
+    pub fn new(guard: Arc<Guard>, rules: Vec<u8>, package: Option<KeyName>) -> ProgramGate {
+        ProgramGate { guard, rules, package, entering: AtomicUsize::new(0) }
     }
 
-    /// Judges an open; `None`: another one waits, ask again. Who is let in is told.
+    /// Judges an open; `None`: another one waits, ask again. Returns who is let in.
     pub(super) fn enter(&self, entering: Entering) -> Option<Result<Identity, Entry>> {
-        if self.door.is_helper(entering.thread) {
+        if self.guard.is_helper(entering.thread) {
             return Some(Err(Entry::Blind));
         }
         if self.entering.fetch_add(1, Ordering::SeqCst) >= ENTERING_MAX {
@@ -78,15 +79,15 @@ impl ProgramGate {
         let wanted = if entering.writes { Rights::ReadWrite } else { Rights::Read };
         let path = format!("file {}", entering.inode);
         let Entering { inode, thread, .. } = entering;
-        let answer = self.door.identify(&Asked { inode, thread, wanted, rules: &self.rules, path });
+        let answer = self.guard.identify(&OpenRequest { inode, thread, wanted, rules: &self.rules, path });
         self.entering.fetch_sub(1, Ordering::SeqCst);
         Some(answer.map_err(|answer| match answer {
-            Answer::Again => Entry::Again,
-            Answer::GoesOn | Answer::Refused(_) => Entry::Refused,
+            Decision::Retry => Entry::Again,
+            Decision::Admitted | Decision::Refused(_) => Entry::Refused,
         }))
     }
 
-    /// What the host says that the process runs, by the helper's word.
+    /// The manifest of what the process runs, by the helper's identification.
     pub(super) fn manifest(&self, identity: &Identity, uid: u32) -> Manifest {
         let mut manifest = Manifest::of_executable(identity.digest, uid);
         manifest.packages.extend(self.package.clone());

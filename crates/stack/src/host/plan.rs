@@ -14,7 +14,7 @@ use crate::protocol::{Blocks, STAGE_PAGES};
 use crate::{StackError, cache_manager, disk_driver, formatter, fs_driver, policy_manager, vfs};
 use holdfast_access::Principal;
 use holdfast_components::{
-    Access, ChannelPlan, ComponentPlan, Door, End, Profile, Region, RegionGrant, Regions, Restart,
+    Access, ChannelPlan, ComponentPlan, End, Permission, Profile, Region, RegionGrant, Regions, Restart,
 };
 use holdfast_monitor::PAGE_BYTES;
 use std::collections::HashMap;
@@ -25,17 +25,17 @@ const SPARE_REGIONS: u32 = 4;
 
 /// An FSDriver.
 pub(super) struct Driver {
-    /// Its component.
+    /// The name of its component.
     pub(super) name: String,
     pub(super) disk: u16,
-    /// In its disk's list.
+    /// The position of its partition in the disk's list.
     pub(super) partition: usize,
     pub(super) principal: Principal,
     blocks: Blocks,
 }
 
-/// Who there is, by name.
-pub(super) struct Cast {
+/// The components of a stack and their principals.
+pub(super) struct ComponentSet {
     pub(super) roles: Roles,
     pub(super) policy: Principal,
     pub(super) cache: Principal,
@@ -43,12 +43,12 @@ pub(super) struct Cast {
     pub(super) buses: Vec<Principal>,
     /// The bus of each disk.
     pub(super) bus_of: Vec<u16>,
-    /// One for each partition that is used, in no other order than the disks'.
+    /// The FSDriver of each partition that is used, in the order of the disks.
     pub(super) drivers: Vec<Driver>,
 }
 
-impl Cast {
-    pub(super) fn of(configuration: &Configuration) -> Result<Cast, StackError> {
+impl ComponentSet {
+    pub(super) fn of(configuration: &Configuration) -> Result<ComponentSet, StackError> {
         let mut names: Vec<&str> = Vec::new();
         let mut bus_of = Vec::new();
         for disk in &configuration.disks {
@@ -70,17 +70,17 @@ impl Cast {
             buses.push(roles.add(&numbered(DRIVER, bus), DRIVER, &[("disks", disks.join("+"))], None)?);
         }
         let mut drivers: Vec<Driver> = Vec::new();
-        for (disk, DiskPlan { place, format, .. }) in configuration.disks.iter().enumerate() {
+        for (disk, DiskPlan { layout, format, .. }) in configuration.disks.iter().enumerate() {
             let disk = disk as u16;
-            for partition in 0..place.partitions.len() {
-                let number = place.partitions[partition].number;
+            for partition in 0..layout.partitions.len() {
+                let number = layout.partitions[partition].number;
                 let is_used = |session: &Session| session.disk == disk && session.partition == number;
                 if format.is_none() && !configuration.sessions.iter().any(is_used) {
                     continue;
                 }
                 let name = numbered(FILES, drivers.len());
-                let principal = roles.add_driver(&name, place, partition)?;
-                drivers.push(Driver { name, disk, partition, principal, blocks: place.blocks(partition) });
+                let principal = roles.add_driver(&name, layout, partition)?;
+                drivers.push(Driver { name, disk, partition, principal, blocks: layout.blocks(partition) });
             }
         }
         if configuration.disks.iter().any(|disk| disk.format.is_some()) {
@@ -88,10 +88,10 @@ impl Cast {
         }
         for (number, session) in configuration.sessions.iter().enumerate() {
             let disk = configuration.disks.get(usize::from(session.disk));
-            let volume = disk.map_or([0; 16], |disk| disk.place.identity);
+            let volume = disk.map_or([0; 16], |disk| disk.layout.identity);
             roles.add_session(&session_name(number), &session.user, volume)?;
         }
-        Ok(Cast { roles, policy, cache, buses, bus_of, drivers })
+        Ok(ComponentSet { roles, policy, cache, buses, bus_of, drivers })
     }
 
     /// The FSDriver that a session uses.
@@ -100,8 +100,8 @@ impl Cast {
             let Session { disk, partition, .. } = session;
             StackError::Component(format!("disk {disk} has no file system in partition {partition}"))
         };
-        let place = &disks.get(usize::from(session.disk)).ok_or_else(none)?.place;
-        let partition = place.find(session.partition).ok_or_else(none)?;
+        let layout = &disks.get(usize::from(session.disk)).ok_or_else(none)?.layout;
+        let partition = layout.find(session.partition).ok_or_else(none)?;
         let is_it = |driver: &&Driver| driver.disk == session.disk && driver.partition == partition;
         self.drivers.iter().find(is_it).ok_or_else(none)
     }
@@ -109,7 +109,7 @@ impl Cast {
 
 /// The areas through which PolicyMgr and each FSDriver hand over contents.
 pub(super) fn stages(
-    cast: &Cast,
+    cast: &ComponentSet,
     regions: &Arc<Regions>,
 ) -> Result<HashMap<String, Arc<Region>>, StackError> {
     let bytes = (STAGE_PAGES * PAGE_BYTES) as u64;
@@ -133,7 +133,7 @@ pub(super) type Gates = HashMap<String, (Arc<ProgramGate>, u32)>;
 
 /// Components and channels, and the gates of sessions. Takes the sessions, whose mounts go to their VFS.
 pub(super) fn plan(
-    cast: &Cast,
+    cast: &ComponentSet,
     configuration: &mut Configuration,
     stages: &HashMap<String, Arc<Region>>,
 ) -> Result<(Vec<ComponentPlan>, Vec<ChannelPlan>, Gates), StackError> {
@@ -152,7 +152,7 @@ pub(super) fn plan(
             program: DRIVER.to_owned(),
             configuration: encode(&disk_driver::Configuration { may_ask: may_ask.clone(), disks }),
             guards: vec!["transfers: only for PolicyMgr and CacheMgr, of the disks of its bus".to_owned()],
-            ..ComponentPlan::new(&name, Profile::with_doors(&[Door::Threads]))
+            ..ComponentPlan::new(&name, Profile::with_permissions(&[Permission::Threads]))
         });
         channels.extend([
             host(&name),
@@ -164,7 +164,7 @@ pub(super) fn plan(
     let drivers = cast.drivers.iter();
     components.push(ComponentPlan {
         configuration: encode(&policy_manager::Configuration {
-            disks: disks.map(|(number, disk)| (disk.place.disk(number), disk.format.is_some())).collect(),
+            disks: disks.map(|(number, disk)| (disk.layout.disk(number), disk.format.is_some())).collect(),
             buses: cast.bus_of.clone(),
             administrator: configuration.administrator.clone(),
             cache_manager: cast.cache.clone(),
@@ -182,14 +182,14 @@ pub(super) fn plan(
         source: Some("policy-manager".to_owned()),
         ..ComponentPlan::new(POLICY, Profile::default())
     });
-    let tables: u64 = configuration.disks.iter().map(|disk| disk.place.table.1).sum();
-    // What several disks bring in at once may go over it for a moment.
+    let tables: u64 = configuration.disks.iter().map(|disk| disk.layout.table.1).sum();
+    // Several disks that bring in blocks at once may exceed it for a moment.
     let spare = 64 + 256 * (configuration.disks.len() as u64 - 1);
     let pages_max = (configuration.pages_max as u64).saturating_sub(tables + spare).max(64) as u32;
     components.push(ComponentPlan {
         configuration: encode(&cache_manager::Configuration { pages_max, buses: cast.bus_of.clone() }),
         guards: vec!["pages: of any block, without its content".to_owned()],
-        ..ComponentPlan::new(CACHE, Profile::with_doors(&[Door::Threads]))
+        ..ComponentPlan::new(CACHE, Profile::with_permissions(&[Permission::Threads]))
     });
     channels.extend([host(POLICY), host(CACHE), between(CACHE, "policy", POLICY)]);
     let new: Vec<(u16, Blocks, Principal)> = cast
@@ -207,12 +207,12 @@ pub(super) fn plan(
         channels.push(between(FORMATTER, "policy", POLICY));
     }
     for Driver { name, disk, partition, principal, blocks } in &cast.drivers {
-        let DiskPlan { place, format, .. } = &configuration.disks[usize::from(*disk)];
+        let DiskPlan { layout, format, .. } = &configuration.disks[usize::from(*disk)];
         components.push(ComponentPlan {
             program: FILES.to_owned(),
             configuration: encode(&fs_driver::Configuration {
                 disk: *disk,
-                partition: place.partitions[*partition],
+                partition: layout.partitions[*partition],
                 blocks: *blocks,
                 own: principal.clone(),
                 format: format.as_ref().map(|new| (new.label.clone(), new.cluster_bytes, new.id)),
@@ -243,13 +243,13 @@ pub(super) fn plan(
                 gid: session.gid,
                 credentials: session.credentials,
                 is_program: session.gate.is_some(),
-                volume: configuration.disks[usize::from(session.disk)].place.identity,
+                volume: configuration.disks[usize::from(session.disk)].layout.identity,
             }),
             files: vec![("fuse".to_owned(), session.fuse)],
             guards: vec!["requests: only of its mount".to_owned()],
             // A session with FUSE cannot be taken up by another process yet: the kernel keeps its state.
             restart: Restart::NEVER,
-            ..ComponentPlan::new(&name, Profile::with_doors(&[Door::Threads, Door::Fuse]))
+            ..ComponentPlan::new(&name, Profile::with_permissions(&[Permission::Threads, Permission::Fuse]))
         });
         if let Some(gate) = session.gate {
             gates.insert(name.clone(), (Arc::new(gate), session.uid));

@@ -1,8 +1,8 @@
-//! What each component runs, which is who it is.
+//! The roles of components: what each runs, which is its identity.
 
 use super::aliases::Role;
 use crate::StackError;
-use crate::place::Place;
+use crate::disk_layout::DiskLayout;
 use holdfast_access::{Conditions, KeyName, Manifest, Name, Predicate, Principal, Term, Text};
 use holdfast_crypto::Digest;
 use std::collections::{BTreeSet, HashMap};
@@ -35,9 +35,9 @@ pub(super) fn session_name(number: usize) -> String {
 
 /// The setting that says which blocks an FSDriver manages: those of a disk by its identity, which is the same wherever it
 /// is plugged in.
-fn blocks_of(place: &Place, partition: usize) -> String {
-    let identity: String = place.identity.iter().map(|byte| format!("{byte:02x}")).collect();
-    let blocks = place.blocks(partition);
+fn blocks_of(layout: &DiskLayout, partition: usize) -> String {
+    let identity: String = layout.identity.iter().map(|byte| format!("{byte:02x}")).collect();
+    let blocks = layout.blocks(partition);
     format!("{identity}:{}+{}", blocks.first, blocks.count)
 }
 
@@ -48,10 +48,10 @@ fn blocks_of(place: &Place, partition: usize) -> String {
 ///
 /// # Errors
 /// [`StackError::Access`].
-pub fn driver_of(place: &Place, partition: usize) -> Result<Principal, StackError> {
+pub fn driver_of(layout: &DiskLayout, partition: usize) -> Result<Principal, StackError> {
     let component = Term::Component(Name::new(FILES)?);
-    let setting = Term::Setting(Name::new("blocks")?, Text::new(&blocks_of(place, partition))?);
-    let terms = match &place.signed_by {
+    let setting = Term::Setting(Name::new("blocks")?, Text::new(&blocks_of(layout, partition))?);
+    let terms = match &layout.signed_by {
         None => vec![Term::All(2), component, setting],
         Some(package) => vec![Term::All(3), component, setting, Term::Package(package.clone())],
     };
@@ -113,15 +113,15 @@ impl Roles {
         Ok(())
     }
 
-    /// The FSDriver of a partition.
+    /// Adds the FSDriver of a partition.
     pub(super) fn add_driver(
         &mut self,
         component: &str,
-        place: &Place,
+        layout: &DiskLayout,
         partition: usize,
     ) -> Result<Principal, StackError> {
-        let mut manifest = self.manifest(FILES, &[("blocks", blocks_of(place, partition))])?;
-        if let Some(package) = &place.signed_by {
+        let mut manifest = self.manifest(FILES, &[("blocks", blocks_of(layout, partition))])?;
+        if let Some(package) = &layout.signed_by {
             if !self.packages.contains(package) {
                 return Err(StackError::Component(format!(
                     "the blocks of this volume belong to programs that are signed for as {package}, and this one is not"
@@ -129,8 +129,8 @@ impl Roles {
             }
             manifest.packages.insert(package.clone());
         }
-        let program = driver_of(place, partition)?;
-        let role = Role { manifest, program: program.clone(), user: None, volume: place.identity };
+        let program = driver_of(layout, partition)?;
+        let role = Role { manifest, program: program.clone(), user: None, volume: layout.identity };
         self.by_name.insert(component.to_owned(), role);
         Ok(program)
     }

@@ -1,12 +1,12 @@
-//! What components ask of the monitor, answered.
+//! Serves the components' requests to the monitor.
 
 use super::aliases::Aliases;
 use super::memory::Tmpfs;
 use super::people::ProgramGate;
 use super::{BUSY, refusal};
-use crate::protocol::{AskMonitor, Entering, Entry, MonitorSays, STAGE_PAGES};
-use holdfast_access::Standing;
-use holdfast_components::{Answer, Refusal, Region, Request};
+use crate::protocol::{Entering, Entry, MonitorReply, MonitorRequest, STAGE_PAGES};
+use holdfast_access::Revocations;
+use holdfast_components::{Refusal, Region, Reply, Request};
 use holdfast_monitor::{Monitor, MonitorError, PAGE_BYTES, Reference, Write};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -34,100 +34,104 @@ pub(super) fn port(component: &str) -> String {
 }
 
 impl Service {
-    pub(super) fn answer(&self, request: &Request) -> Answer {
+    pub(super) fn answer(&self, request: &Request) -> Reply {
         let mut files = Vec::new();
         let outcome = request.question().and_then(|question| self.carry_out(request, question, &mut files));
-        Answer { files, ..Answer::from(outcome) }
+        Reply { files, ..Reply::from(outcome) }
     }
 
     fn carry_out(
         &self,
         request: &Request,
-        question: AskMonitor,
+        question: MonitorRequest,
         files: &mut Vec<OwnedFd>,
-    ) -> Result<MonitorSays, Refusal> {
+    ) -> Result<MonitorReply, Refusal> {
         let component = request.port.strip_prefix("monitor-").ok_or(Refusal::NotPermitted)?;
         let index = request.alias.index;
         let by = self.aliases.look_up(component, index).map_err(|_| Refusal::AliasInvalid)?;
         let monitor = &self.monitor;
-        let done = |done: Result<(), MonitorError>| done.map(|()| MonitorSays::Done);
+        let done = |done: Result<(), MonitorError>| done.map(|()| MonitorReply::Done);
         let failed = |error: holdfast_access::AccessError| Refusal::Failed(error.to_string());
-        let said = match question {
-            AskMonitor::CreateRegion { acl, pages } => {
-                monitor.create_region(&by, acl, pages as usize).map(MonitorSays::Region)
+        let reply = match question {
+            MonitorRequest::CreateRegion { acl, pages } => {
+                monitor.create_region(&by, acl, pages as usize).map(MonitorReply::Region)
             }
-            AskMonitor::Assign { region, first, blocks } => {
-                monitor.assign(&by, region, first, &blocks).map(MonitorSays::References)
+            MonitorRequest::Assign { region, first, blocks } => {
+                monitor.assign(&by, region, first, &blocks).map(MonitorReply::References)
             }
-            AskMonitor::SetAcl { region, acl } => done(monitor.set_acl(&by, region, acl)),
-            AskMonitor::Free { page } => {
+            MonitorRequest::SetAcl { region, acl } => done(monitor.set_acl(&by, region, acl)),
+            MonitorRequest::Free { page } => {
                 done(monitor.free(&by, page.region, page.index..page.index.saturating_add(1)))
             }
-            AskMonitor::RemoveRegion(region) => done(monitor.remove_region(&by, region)),
-            AskMonitor::Erase { first, count } => done(monitor.erase(&by, first, count)),
-            AskMonitor::Places { first, count } => monitor.places(&by, first, count).map(MonitorSays::Places),
-            AskMonitor::Transfer { direction, first, pages } => {
+            MonitorRequest::RemoveRegion(region) => done(monitor.remove_region(&by, region)),
+            MonitorRequest::Erase { first, count } => done(monitor.erase(&by, first, count)),
+            MonitorRequest::Places { first, count } => {
+                monitor.places(&by, first, count).map(MonitorReply::Places)
+            }
+            MonitorRequest::Transfer { direction, first, pages } => {
                 done(monitor.transfer(&by, direction, first, &pages))
             }
-            AskMonitor::Flush { disk } => done(monitor.flush(disk)),
-            AskMonitor::View(region) => monitor.view(&by, region).map(|view| {
+            MonitorRequest::Flush { disk } => done(monitor.flush(disk)),
+            MonitorRequest::View(region) => monitor.view(&by, region).map(|view| {
                 files.extend(view);
-                MonitorSays::Done
+                MonitorReply::Done
             }),
-            AskMonitor::Write { at, skipped, bytes } => {
+            MonitorRequest::Write { at, skipped, bytes } => {
                 done(monitor.write(&by, at, skipped as usize, &bytes))
             }
-            AskMonitor::WriteTogether { disk, writes } => {
+            MonitorRequest::WriteTogether { disk, writes } => {
                 let writes = self.staged(component, writes)?;
                 done(monitor.write_together(&by, disk, &writes))
             }
-            AskMonitor::Look(references) => monitor.look(&by, &references).map(MonitorSays::Look),
-            AskMonitor::Read(at) => {
+            MonitorRequest::Look(references) => monitor.look(&by, &references).map(MonitorReply::Look),
+            MonitorRequest::Read(at) => {
                 let mut page = [0; PAGE_BYTES];
-                monitor.read(&by, at, &mut page).map(|()| MonitorSays::Page(page.to_vec()))
+                monitor.read(&by, at, &mut page).map(|()| MonitorReply::Page(page.to_vec()))
             }
-            AskMonitor::Names => {
-                let (process, names, said) = self.judging()?.names(component).map_err(failed)?;
-                return Ok(MonitorSays::Names { process, names, said });
+            MonitorRequest::Names => {
+                let (process, names, credentials) = self.judging()?.names(component).map_err(failed)?;
+                return Ok(MonitorReply::Names { process, names, credentials });
             }
-            AskMonitor::Enter(entering) => return self.enter(component, entering).map(MonitorSays::Entry),
-            AskMonitor::Refusals => {
+            MonitorRequest::Enter(entering) => {
+                return self.enter(component, entering).map(MonitorReply::Entry);
+            }
+            MonitorRequest::Refusals => {
                 let (gate, _) = self.gates.get(component).ok_or(Refusal::NotPermitted)?;
-                let denials = gate.door.denials(None).into_iter().rev().take(32);
-                let told = denials.map(|one| (one.inode, one.process, one.program, one.reason)).collect();
-                return Ok(MonitorSays::Refusals(told, gate.door.check_helper().err()));
+                let denials = gate.guard.denials(None).into_iter().rev().take(32);
+                let refusals = denials.map(|one| (one.inode, one.process, one.program, one.reason)).collect();
+                return Ok(MonitorReply::Refusals(refusals, gate.guard.check_helper().err()));
             }
-            AskMonitor::Ended(bytes) if component == POLICY => {
-                let endings = Standing::decode(&bytes).map_err(failed)?;
+            MonitorRequest::Ended(bytes) if component == POLICY => {
+                let endings = Revocations::decode(&bytes).map_err(failed)?;
                 if self.aliases.revoked(&endings).map_err(failed)? {
                     self.lost();
                 }
-                return Ok(MonitorSays::Done);
+                return Ok(MonitorReply::Done);
             }
-            AskMonitor::Withdrawn if component == POLICY => {
-                // One that waits already is for this, too.
+            MonitorRequest::Withdrawn if component == POLICY => {
+                // A notice that waits already serves for this, too.
                 let _ = self.withdrawn.try_send(());
-                return Ok(MonitorSays::Done);
+                return Ok(MonitorReply::Done);
             }
-            AskMonitor::Ended(_) | AskMonitor::Withdrawn => return Err(Refusal::NotPermitted),
-            AskMonitor::Present(bytes) => {
+            MonitorRequest::Ended(_) | MonitorRequest::Withdrawn => return Err(Refusal::NotPermitted),
+            MonitorRequest::Present(bytes) => {
                 self.judging()?;
                 self.aliases.present(component, &bytes).map_err(failed)?;
-                return Ok(MonitorSays::Done);
+                return Ok(MonitorReply::Done);
             }
-            AskMonitor::AddAlias(proof) => {
-                return self.judging()?.prove(component, &proof).map(MonitorSays::Alias).map_err(failed);
+            MonitorRequest::AddAlias(proof) => {
+                return self.judging()?.prove(component, &proof).map(MonitorReply::Alias).map_err(failed);
             }
         };
-        said.map_err(refusal)
+        reply.map_err(refusal)
     }
 
     /// Names may be proved now; else it is to be asked again: revocations of earlier runs are not known yet.
     fn judging(&self) -> Result<&Aliases, Refusal> {
-        if self.aliases.is_told() { Ok(&self.aliases) } else { Err(Refusal::Code(BUSY)) }
+        if self.aliases.is_ready() { Ok(&self.aliases) } else { Err(Refusal::Code(BUSY)) }
     }
 
-    /// Somebody lost a name: what they see and keep by it goes, at once where it is ours.
+    /// Somebody lost an alias: views and caches that rest on it go, at once where they are ours.
     pub(super) fn lost(&self) {
         if let Err(error) = self.monitor.revoke_views() {
             tracing::error!(%error, "views could not be taken away; the stack ends");
@@ -144,7 +148,8 @@ impl Service {
             Some(Err(entry)) => Ok(entry),
             Some(Ok(identity)) => {
                 let manifest = gate.manifest(&identity, *uid);
-                let came = self.aliases.client_came(component, identity.process, identity.started, manifest);
+                let came =
+                    self.aliases.client_connected(component, identity.process, identity.started, manifest);
                 came.map_err(|error| Refusal::Failed(error.to_string()))?;
                 Ok(Entry::GoesOn)
             }

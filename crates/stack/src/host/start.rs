@@ -4,14 +4,14 @@ use super::aliases::Aliases;
 use super::memory::Tmpfs;
 use super::mounts::{self, MountTable};
 use super::people::{People, ProgramGate};
-use super::plan::{Cast, plan, stages};
+use super::plan::{ComponentSet, plan, stages};
 use super::roles::{SESSION, session_name};
 use super::service::Service;
 use super::tending::tend;
 use super::variant::{Runtime, TO_CACHE, Variant};
 use crate::StackError;
-use crate::place::Place;
-use crate::protocol::{AskCache, AskFiles, CacheSays, FilesSay, STAGE_PAGES};
+use crate::disk_layout::DiskLayout;
+use crate::protocol::{CacheReply, CacheRequest, FilesReply, FilesRequest, STAGE_PAGES};
 use holdfast_access::{Acl, KeyName, Principal, ProcessName};
 use holdfast_components::{
     Asker, ComponentError, ComponentListing, Event, Patience, Plan, Ports, Program, Regions, Supervisor,
@@ -27,81 +27,81 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-/// Somebody who uses a file system, through a mount of their own.
+/// A session: a user of a file system, with a mount of their own.
 pub struct Session {
     /// The disk, by its place in the configuration.
     pub disk: u16,
     /// The partition, by its number in the partition table.
     pub partition: u32,
-    /// In whose name.
+    /// The user in whose name the session acts.
     pub user: Principal,
-    /// What files get that they make.
+    /// The ACL of the files that the session makes.
     pub acl: Acl,
     /// The mount: an open session with FUSE that nobody has read from.
     pub fuse: OwnedFd,
     /// The numbers that files are shown to belong to.
     pub uid: u32,
-    /// And to which group.
+    /// The group that its files have in the mount.
     pub gid: u32,
     /// Signed credentials that it begins with.
     pub credentials: Vec<Vec<u8>>,
-    /// If it is for a program: its gate.
+    /// The gate, if the session is for a program.
     pub gate: Option<ProgramGate>,
 }
 
-/// How the file systems of a new disk are made.
+/// Options of the file systems on a new disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NewFileSystem {
-    /// Their name.
+    /// The label of the file systems.
     pub label: String,
     /// Bytes of a cluster, or as suits the size.
     pub cluster_bytes: Option<u32>,
-    /// Their serial number.
+    /// The serial number of the file systems.
     pub id: u32,
 }
 
-/// A disk.
+/// A disk of the stack.
 pub struct DiskPlan {
-    /// What verifies it.
+    /// The volume that verifies it.
     pub volume: Volume,
-    /// Where its blocks are.
-    pub place: Place,
+    /// The layout of the disk.
+    pub layout: DiskLayout,
     /// The bus it is on, by any name: disks with the same have one DiskDriver.
     pub bus: String,
     /// The disk has no policy table and no file systems yet: its partitions are erased and formatted.
     pub format: Option<NewFileSystem>,
 }
 
-/// What to start.
+/// The configuration of a stack.
 pub struct Configuration {
-    /// Its name in listings.
+    /// The name of the stack in listings.
     pub name: String,
     /// The program that components run: this one.
     pub program: Program,
-    /// Its digest.
+    /// The digest of the program.
     pub digest: Digest,
     /// Packages whose lists it is on, as was verified: drivers of places that belong to them may run.
     pub packages: BTreeSet<KeyName>,
     /// Disks. Their file systems that are used, or new, get a driver.
     pub disks: Vec<DiskPlan>,
-    /// Who may format.
+    /// The principal that may format disks.
     pub administrator: Principal,
-    /// Users.
+    /// The sessions to start.
     pub sessions: Vec<Session>,
-    /// Their keys and groups.
+    /// The users' keys and groups.
     pub people: People,
     /// Pages of memory for blocks, the policy tables included.
     pub pages_max: usize,
 }
 
-/// A stack that runs.
+/// A running stack.
 pub struct Stack {
     runtime: Option<Runtime>,
     serving: Option<std::thread::JoinHandle<()>>,
     service: Arc<Service>,
     mounts: Arc<MountTable>,
     /// FSDrivers by name, each with what it serves, in words.
-    drivers: BTreeMap<String, (Arc<Asker<AskFiles, FilesSay>>, String)>,
+    drivers: BTreeMap<String, (Arc<Asker<FilesRequest, FilesReply>>, String)>,
     disks: u16,
 }
 
@@ -117,17 +117,17 @@ impl Stack {
         Stack::start_as(Variant::default(), configuration)
     }
 
-    /// The same in another arrangement, for measuring.
+    /// As [`Stack::start`], in another arrangement of components, for measurements.
     ///
     /// # Errors
     /// [`StackError`].
     pub fn start_as(variant: Variant, mut configuration: Configuration) -> Result<Stack, StackError> {
-        let cast = Cast::of(&configuration)?;
+        let cast = ComponentSet::of(&configuration)?;
         let mounts = Arc::new(MountTable::default());
         for (number, session) in configuration.sessions.iter().enumerate() {
             mounts.add(&session_name(number), &cast.driver(session, &configuration.disks)?.name);
         }
-        // In the place of a VFS may be something with no kernel to be told anything.
+        // Another component in the place of a VFS may have no kernel that could be told.
         let sessions = if variant.client.is_none() { configuration.sessions.len() } else { 0 };
         // Regions are filled in part only, and each has its words.
         let memory = (configuration.pages_max * PAGE_BYTES * 4 + (256 << 20)) as u64;
@@ -140,7 +140,7 @@ impl Stack {
         variant.apply(&mut plan, &cast, everybody)?;
         let served = cast.drivers.iter().map(|driver| {
             let number =
-                configuration.disks[usize::from(driver.disk)].place.partitions[driver.partition].number;
+                configuration.disks[usize::from(driver.disk)].layout.partitions[driver.partition].number;
             (driver.name.clone(), format!("disk {}, partition {number}", driver.disk))
         });
         let served: Vec<(String, String)> = served.collect();
@@ -148,7 +148,7 @@ impl Stack {
         let names = Names { policy_manager: cast.policy.clone(), cache_manager: cast.cache.clone() };
         let mut disks = Vec::new();
         for (disk, bus) in configuration.disks.into_iter().zip(&cast.bus_of) {
-            let layout = Layout::new(disk.place.extents(), disk.volume.size_bytes());
+            let layout = Layout::new(disk.layout.extents(), disk.volume.size_bytes());
             let layout = layout.map_err(StackError::Component)?;
             let driver = cast.buses[usize::from(*bus)].clone();
             disks.push(Disk { volume: disk.volume, layout, driver });
@@ -175,18 +175,18 @@ impl Stack {
                     && !restarts
                     && let Some(driver) = table.remove(component)
                 {
-                    // Whoever listens is gone when the stack is.
+                    // The receiver may be gone when the stack is.
                     let _ = ended.send((component.to_owned(), driver));
                 }
                 tracing::warn!(component, reason, restarts, "a component ended");
             }
         })?;
         let ports = Arc::clone(runtime.ports());
+        let mut notified = BTreeMap::new();
         let mut drivers = BTreeMap::new();
-        let mut told = BTreeMap::new();
         for (name, what) in served {
-            let asker = Arc::new(ports.asker::<AskFiles, FilesSay>(&name)?);
-            told.insert(name.clone(), Arc::clone(&asker));
+            let asker = Arc::new(ports.asker::<FilesRequest, FilesReply>(&name)?);
+            notified.insert(name.clone(), Arc::clone(&asker));
             drivers.insert(name, (asker, what));
         }
         let failed = |error: std::io::Error| StackError::Component(error.to_string());
@@ -197,8 +197,8 @@ impl Stack {
             }
         });
         let serving = Some(serving.map_err(failed)?);
-        let telling = std::thread::Builder::new().name("mounts".to_owned());
-        telling.spawn(move || mounts::tell(&ends, &told)).map_err(failed)?;
+        let notifier = std::thread::Builder::new().name("mounts".to_owned());
+        notifier.spawn(move || mounts::notify(&ends, &notified)).map_err(failed)?;
         tend(runtime.ports(), sessions, &service, notices)?;
         Ok(Stack { runtime: Some(runtime), serving, service, mounts, drivers, disks: count })
     }
@@ -216,7 +216,9 @@ impl Stack {
             let mut asked: Option<Ticket> = None;
             loop {
                 let answer = match asked {
-                    None => asker.start(0, &AskFiles::Sizes, &[], look()).map(|ticket| asked = Some(ticket)),
+                    None => {
+                        asker.start(0, &FilesRequest::Sizes, &[], look()).map(|ticket| asked = Some(ticket))
+                    }
                     Some(ticket) => match asker.finish(ticket, look()) {
                         Ok(_) => break,
                         Err(error) => {
@@ -260,7 +262,7 @@ impl Stack {
         Some(found.and_then(|component| component.last_end).unwrap_or_default())
     }
 
-    /// How new the volume of each disk is.
+    /// The anchor of each disk's volume, which says how new it is.
     pub fn anchors(&self) -> Vec<Anchor> {
         let anchor = |disk| self.service.monitor.anchor(disk).expect("the disk is there");
         (0..self.disks).map(anchor).collect()
@@ -282,13 +284,13 @@ impl Stack {
         self.runtime.as_ref().expect("it runs until it is stopped").ports()
     }
 
-    /// Has CacheMgr give up every block, for measuring from a cold cache; the [`Variant`] must say that this is done.
+    /// Empties the cache, for measurements from a cold one; the [`Variant`] must allow it.
     ///
     /// # Errors
     /// It says not so, or the blocks cannot be written.
     pub fn empty_cache(&self) -> Result<(), StackError> {
-        let cache = self.ports().asker::<AskCache, CacheSays>(TO_CACHE)?;
-        cache.ask(0, &AskCache::Empty, Patience::of(Duration::from_secs(60)))?;
+        let cache = self.ports().asker::<CacheRequest, CacheReply>(TO_CACHE)?;
+        cache.ask(0, &CacheRequest::Empty, Patience::of(Duration::from_secs(60)))?;
         Ok(())
     }
 

@@ -4,7 +4,7 @@
 use super::roles::{session_name, to_session};
 use super::service::Service;
 use crate::StackError;
-use crate::protocol::{AskSession, SessionSays};
+use crate::protocol::{VfsReply, VfsRequest};
 use holdfast_components::{Asker, Patience, Ports};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -23,7 +23,7 @@ pub(super) fn tend(
     service: &Arc<Service>,
     notices: Receiver<()>,
 ) -> Result<(), StackError> {
-    let mut askers: Vec<Asker<AskSession, SessionSays>> = Vec::new();
+    let mut askers: Vec<Asker<VfsRequest, VfsReply>> = Vec::new();
     for number in 0..sessions {
         askers.push(ports.asker(&to_session(&session_name(number)))?);
     }
@@ -33,8 +33,8 @@ pub(super) fn tend(
             match notices.recv_timeout(TEND) {
                 Ok(()) => {
                     for asker in &askers {
-                        // One that does not answer holds up the others for this long; what its kernel keeps is its affair.
-                        let _ = asker.ask(0, &AskSession::Forget, Patience::of(FORGET_WAIT));
+                        // A session that does not answer holds up the others for this long; what its kernel caches is its own affair.
+                        let _ = asker.ask(0, &VfsRequest::Forget, Patience::of(FORGET_WAIT));
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {}

@@ -2,14 +2,14 @@
 //! the same, the plan is changed. No command of Holdfast asks for one.
 
 use super::encode;
-use super::plan::Cast;
+use super::plan::ComponentSet;
 use super::roles::{CACHE, FILES, POLICY, SESSION, to_session};
 use crate::{COMPONENTS, StackError, const_policy, policy_manager};
 use holdfast_access::Principal;
 use holdfast_components::{ChannelPlan, End, Event, Main, Merged, Plan, Ports, Program, Supervisor};
 use std::sync::Arc;
 
-/// What runs in the place of PolicyMgr, by the table of [`variant_components`].
+/// The component in the place of PolicyMgr, in the table of [`variant_components`].
 const CONST_POLICY: &str = "const-policy-manager";
 const MAPPED: &str = "fs-driver-mapped";
 /// The host's port to CacheMgr, where it measures.
@@ -17,7 +17,7 @@ pub(super) const TO_CACHE: &str = "cache";
 /// The host's port to the program that is in the place of a VFS.
 pub const TO_CLIENT: &str = "client";
 
-/// An arrangement.
+/// An arrangement of components, for measurements.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Variant {
     /// All components in the host's process, where asking is calling (the paper's UFS).
@@ -48,7 +48,7 @@ impl Variant {
     pub(super) fn apply(
         &self,
         plan: &mut Plan,
-        cast: &Cast,
+        cast: &ComponentSet,
         users: Vec<Principal>,
     ) -> Result<(), StackError> {
         let owner = match &cast.drivers[..] {
@@ -92,7 +92,7 @@ impl Variant {
     }
 }
 
-/// What runs a plan.
+/// What runs the plan: processes, or one process with all components.
 pub(super) enum Runtime {
     Apart(Supervisor),
     Merged(Merged),
@@ -103,14 +103,14 @@ impl Runtime {
         variant: &Variant,
         program: Program,
         plan: Plan,
-        told: impl Fn(Event) + Send + Sync + 'static,
+        listener: impl Fn(Event) + Send + Sync + 'static,
     ) -> Result<Runtime, StackError> {
         match variant.is_merged {
-            false => Ok(Runtime::Apart(Supervisor::start(program, plan, told)?)),
+            false => Ok(Runtime::Apart(Supervisor::start(program, plan, listener)?)),
             true => {
                 let mut table: Vec<(&str, Main)> = COMPONENTS.to_vec();
                 table.extend(variant_components());
-                Ok(Runtime::Merged(Merged::start(&table, plan, told)?))
+                Ok(Runtime::Merged(Merged::start(&table, plan, listener)?))
             }
         }
     }

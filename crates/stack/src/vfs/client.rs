@@ -10,11 +10,11 @@ use crate::protocol::File;
 use crate::views::Views;
 use holdfast_components::Context;
 
-/// Files of one user.
+/// Access to the files of one user, without the kernel.
 pub struct Client(Files);
 
 impl Client {
-    /// For a component that was started in the place of a VFS.
+    /// A client for a component that was started in the place of a VFS.
     ///
     /// # Errors
     /// It was not.

@@ -11,8 +11,8 @@ use crate::fs_driver::FILES_MAX;
 use crate::host::BAD_BLOCK;
 use crate::names::Names;
 use crate::protocol::{
-    AskCache, AskFiles, AskMonitor, AskPolicy, CacheSays, Called, File, FilesSay, Listed, MonitorSays,
-    PolicySays, Time, code,
+    CacheReply, CacheRequest, DirectoryEntry, File, FilesReply, FilesRequest, MonitorReply, MonitorRequest,
+    NamedAlias, PolicyReply, PolicyRequest, Time, code,
 };
 use crate::reader::Reader;
 use crate::views::Views;
@@ -31,69 +31,69 @@ const FORGOTTEN: u64 = 0;
 const FILE_BYTES_MAX: u64 = u32::MAX as u64;
 /// Places in a directory: more than FAT has.
 const PLACES_MAX: u64 = 1 << 20;
-/// How long what was told of a file is taken for true: as long as the kernel does, so that nothing is noticed later.
+/// How long a cached attribute counts: as long as the kernel caches it, so that changes are not noticed later.
 pub(super) const LIVES: Duration = Duration::from_secs(1);
-/// Files of which is remembered what was told.
-const TOLD_MAX: usize = 4096;
+/// Most files with cached attributes.
+const CACHED_FILES_MAX: usize = 4096;
 
-/// An errno.
+/// An error number (errno).
 pub(super) type Code = i32;
 
-/// What was told of files a short time ago.
+/// Sizes of files and ends of directories that the FSDriver reported a short time ago.
 #[derive(Default)]
-struct Told {
-    /// Grows when what was told of sizes no longer counts: what was asked for before is not remembered after.
+struct AttributeCache {
+    /// Grows when cached sizes no longer count: a reply to an earlier request is not cached any more.
     changes: u64,
     sizes: HashMap<u64, (u64, Instant)>,
-    /// Where directories end, by the cookie of their last name.
+    /// The ends of directories: the cookie of the last name.
     ends: HashMap<u64, (u64, Instant)>,
 }
 
-fn of_now(told: Option<&(u64, Instant)>) -> Option<u64> {
-    told.filter(|(_, at)| at.elapsed() < LIVES).map(|(value, _)| *value)
+fn of_now(cached: Option<&(u64, Instant)>) -> Option<u64> {
+    cached.filter(|(_, at)| at.elapsed() < LIVES).map(|(value, _)| *value)
 }
 
-fn tell(told: &mut HashMap<u64, (u64, Instant)>, ino: u64, value: u64) {
-    if told.len() >= TOLD_MAX {
-        told.retain(|_, (_, at)| at.elapsed() < LIVES);
-        if told.len() >= TOLD_MAX {
-            told.clear();
+fn remember(cached: &mut HashMap<u64, (u64, Instant)>, ino: u64, value: u64) {
+    if cached.len() >= CACHED_FILES_MAX {
+        cached.retain(|_, (_, at)| at.elapsed() < LIVES);
+        if cached.len() >= CACHED_FILES_MAX {
+            cached.clear();
         }
     }
-    told.insert(ino, (value, Instant::now()));
+    cached.insert(ino, (value, Instant::now()));
 }
 
-/// See the module.
+/// The files of a session, as requests of the kernel see them.
 pub(super) struct Files {
-    files: Asker<AskFiles, FilesSay>,
-    pub(super) policy: Asker<AskPolicy, PolicySays>,
-    pub(super) cache: Arc<Asker<AskCache, CacheSays>>,
-    pub(super) monitor: Arc<Asker<AskMonitor, MonitorSays>>,
+    files: Asker<FilesRequest, FilesReply>,
+    pub(super) policy: Asker<PolicyRequest, PolicyReply>,
+    pub(super) cache: Arc<Asker<CacheRequest, CacheReply>>,
+    pub(super) monitor: Arc<Asker<MonitorRequest, MonitorReply>>,
     pub(super) reader: Reader,
     pub(super) configuration: Configuration,
-    /// In whose name.
+    /// The names under which the session sends requests.
     pub(super) names: Arc<Names>,
     /// The restriction of the own name, and what else is known of names.
-    pub(super) proven: Mutex<Proven>,
-    /// Held while something is read and told to the kernel, so that it can be waited until nothing is.
+    pub(super) proven: Mutex<ProvenNames>,
+    /// Locked shared while data is read and handed to the kernel, so that one can wait until nothing is.
     pub(super) reading: RwLock<()>,
     pub(super) inodes: Mutex<Inodes>,
     maps: Mutex<HashMap<u64, Map>>,
-    told: Mutex<Told>,
+    cached: Mutex<AttributeCache>,
     /// Blocks that were changed and not written since, by file, and the pages in which they were changed.
     changed: Mutex<HashMap<u64, HashMap<u64, Reference>>>,
-    /// One change of sizes at a time.
+    /// Locked while a size is changed.
     sizing: Mutex<()>,
-    /// One gives blocks back at a time: what was given back may be a file's again in the next moment.
+    /// Locked while blocks are given back: they may belong to a file again in the next moment.
     returning: Mutex<()>,
 }
 
-/// What a session proved.
-pub(super) struct Proven {
-    /// On what its own name holds.
+/// The names that a session has proved.
+pub(super) struct ProvenNames {
+    /// The restriction of its own name.
     pub scope: Scope,
     /// Its other names.
-    pub others: Vec<Called>,
+    pub others: Vec<NamedAlias>,
     /// Proofs that were accepted, so that none is brought twice.
     pub proofs: BTreeSet<Proof>,
     /// Credentials by which it has its own name.
@@ -133,11 +133,11 @@ impl Files {
         configuration: Configuration,
         views: Views,
     ) -> Result<Files, StackError> {
-        let cache: Arc<Asker<AskCache, CacheSays>> = Arc::new(ports.asker("cache")?);
-        let monitor: Arc<Asker<AskMonitor, MonitorSays>> = Arc::new(ports.asker("monitor")?);
+        let cache: Arc<Asker<CacheRequest, CacheReply>> = Arc::new(ports.asker("cache")?);
+        let monitor: Arc<Asker<MonitorRequest, MonitorReply>> = Arc::new(ports.asker("monitor")?);
         let names = Arc::new(Names::of(ITSELF));
         let reader_names = Arc::clone(&names);
-        let proven = Proven {
+        let proven = ProvenNames {
             scope: Scope::EVERYTHING,
             others: Vec::new(),
             proofs: BTreeSet::new(),
@@ -161,20 +161,20 @@ impl Files {
             configuration,
             inodes: Mutex::default(),
             maps: Mutex::default(),
-            told: Mutex::default(),
+            cached: Mutex::default(),
             changed: Mutex::default(),
             sizing: Mutex::new(()),
             returning: Mutex::new(()),
         })
     }
 
-    pub(super) fn ask_policy(&self, question: &AskPolicy) -> Result<PolicySays, Refusal> {
+    pub(super) fn ask_policy(&self, question: &PolicyRequest) -> Result<PolicyReply, Refusal> {
         let own = self.names.own();
         match ask_as(&self.policy, own, question) {
             // It may know our digest only.
             Err(Refusal::NotPermitted) => {
                 let (principal, scope) = (self.configuration.user.clone(), self.proven.lock().scope.clone());
-                ask_as(&self.policy, own, &AskPolicy::Introduce { principal, scope })?;
+                ask_as(&self.policy, own, &PolicyRequest::Introduce { principal, scope })?;
                 ask_as(&self.policy, own, question).map(|(answer, _)| answer)
             }
             answer => answer.map(|(answer, _)| answer),
@@ -185,8 +185,8 @@ impl Files {
     fn ask<const N: usize>(
         &self,
         inos: [u64; N],
-        question: impl Fn([u64; N]) -> AskFiles,
-    ) -> Result<FilesSay, Refusal> {
+        question: impl Fn([u64; N]) -> FilesRequest,
+    ) -> Result<FilesReply, Refusal> {
         let numbers = || {
             let inodes = self.inodes.lock();
             let mut numbers = [0; N];
@@ -214,8 +214,8 @@ impl Files {
     fn ask_safely<const N: usize>(
         &self,
         inos: [u64; N],
-        question: impl Fn([u64; N]) -> AskFiles,
-    ) -> Result<FilesSay, Refusal> {
+        question: impl Fn([u64; N]) -> FilesRequest,
+    ) -> Result<FilesReply, Refusal> {
         match self.ask(inos, &question) {
             Err(Refusal::Code(UNKNOWN)) => self.ask(inos, &question),
             answer => answer,
@@ -239,10 +239,10 @@ impl Files {
         }
         for (ino, parent, name) in above.into_iter().rev() {
             let parent = self.inodes.lock().number(parent).ok_or_else(none)?;
-            match ask_as(&self.files, self.names.own(), &AskFiles::LookUp { parent, name })?.0 {
-                FilesSay::File(file) => {
+            match ask_as(&self.files, self.names.own(), &FilesRequest::LookUp { parent, name })?.0 {
+                FilesReply::File(file) => {
                     self.inodes.lock().found(ino, file.id);
-                    // Where its blocks are was told by who is gone, who may have lied.
+                    // An FSDriver that is gone said where its blocks are, and may have lied.
                     self.forget_map(ino);
                 }
                 _ => return Err(nonsense("the file system")),
@@ -255,13 +255,13 @@ impl Files {
     fn learnt(
         &self,
         seen: u64,
-        answer: Result<FilesSay, Refusal>,
+        answer: Result<FilesReply, Refusal>,
         parent: u64,
         name: &str,
     ) -> Result<File, Code> {
         match answer.map_err(errno)? {
             // The root has no name.
-            FilesSay::File(file) if file.id != ROOT && can_be(&file, file.id) => {
+            FilesReply::File(file) if file.id != ROOT && can_be(&file, file.id) => {
                 let id = self.inodes.lock().learn(parent, name, file.id);
                 self.tell_size(id, file.size, seen);
                 Ok(File { id, ..file })
@@ -270,9 +270,9 @@ impl Files {
         }
     }
 
-    fn done(answer: Result<FilesSay, Refusal>) -> Result<(), Refusal> {
+    fn done(answer: Result<FilesReply, Refusal>) -> Result<(), Refusal> {
         match answer? {
-            FilesSay::Done => Ok(()),
+            FilesReply::Done => Ok(()),
             _ => Err(nonsense("the file system")),
         }
     }
@@ -281,7 +281,7 @@ impl Files {
     fn once<const N: usize>(
         &self,
         inos: [u64; N],
-        question: impl Fn([u64; N]) -> AskFiles,
+        question: impl Fn([u64; N]) -> FilesRequest,
         is_done: u32,
     ) -> Result<(), Code> {
         let done = match Self::done(self.ask(inos, &question)) {
@@ -295,8 +295,8 @@ impl Files {
     }
 
     pub(super) fn look_up(&self, parent: u64, name: &str) -> Result<File, Code> {
-        let question = |[parent]: [u64; 1]| AskFiles::LookUp { parent, name: name.to_owned() };
-        let seen = self.told.lock().changes;
+        let question = |[parent]: [u64; 1]| FilesRequest::LookUp { parent, name: name.to_owned() };
+        let seen = self.cached.lock().changes;
         self.learnt(seen, self.ask_safely([parent], question), parent, name)
     }
 
@@ -315,8 +315,8 @@ impl Files {
                 _ => {}
             }
             drop(changed);
-            let _ = ask_once(&self.files, self.names.own(), &AskFiles::Forget { file, count });
-            // It was still in use when it was deleted; now its blocks can go back.
+            let _ = ask_once(&self.files, self.names.own(), &FilesRequest::Forget { file, count });
+            // The file was still in use when it was deleted; now its blocks can be given back.
             if is_removed {
                 self.return_blocks();
             }
@@ -324,10 +324,10 @@ impl Files {
     }
 
     pub(super) fn stat(&self, ino: u64) -> Result<File, Code> {
-        let seen = self.told.lock().changes;
-        match self.ask_safely([ino], |[file]| AskFiles::Stat(file)).map_err(errno)? {
-            FilesSay::File(file) if !can_be(&file, ino) => Err(errno(nonsense("the file system"))),
-            FilesSay::File(file) => {
+        let seen = self.cached.lock().changes;
+        match self.ask_safely([ino], |[file]| FilesRequest::Stat(file)).map_err(errno)? {
+            FilesReply::File(file) if !can_be(&file, ino) => Err(errno(nonsense("the file system"))),
+            FilesReply::File(file) => {
                 self.tell_size(ino, file.size, seen);
                 Ok(File { id: ino, ..file })
             }
@@ -337,33 +337,37 @@ impl Files {
 
     /// Remembers a size that was asked for when so many changes were seen.
     fn tell_size(&self, ino: u64, size: u64, seen: u64) {
-        let mut told = self.told.lock();
-        if told.changes == seen {
-            tell(&mut told.sizes, ino, size);
+        let mut cached = self.cached.lock();
+        if cached.changes == seen {
+            remember(&mut cached.sizes, ino, size);
         }
     }
 
-    /// The size of a file, as it was told a short time ago, or is now.
+    /// The size of a file, from the cache or as it is now.
     pub(super) fn size(&self, ino: u64) -> Result<u64, Code> {
-        let told = of_now(self.told.lock().sizes.get(&ino));
-        told.map_or_else(|| Ok(self.stat(ino)?.size), Ok)
+        let cached = of_now(self.cached.lock().sizes.get(&ino));
+        cached.map_or_else(|| Ok(self.stat(ino)?.size), Ok)
     }
 
-    /// The size of a file now; nothing that was told before is taken for true.
+    /// The size of a file now; the cache is not used.
     pub(super) fn told_anew(&self, ino: u64) -> Result<u64, Code> {
         self.forget_map(ino);
         Ok(self.stat(ino)?.size)
     }
 
     /// Names in a directory with their files, of which the kernel learns. Each is to be forgotten that it does not take.
-    pub(super) fn list_files(&self, ino: u64, cookie: u64) -> Result<Vec<(Listed, Option<File>)>, Code> {
-        if of_now(self.told.lock().ends.get(&ino)) == Some(cookie) {
+    pub(super) fn list_files(
+        &self,
+        ino: u64,
+        cookie: u64,
+    ) -> Result<Vec<(DirectoryEntry, Option<File>)>, Code> {
+        if of_now(self.cached.lock().ends.get(&ino)) == Some(cookie) {
             return Ok(Vec::new());
         }
         let count = FILES_MAX;
-        let seen = self.told.lock().changes;
-        let question = |[directory]: [u64; 1]| AskFiles::ListFiles { directory, cookie, count };
-        let FilesSay::Files(mut listed) = self.ask_safely([ino], question).map_err(errno)? else {
+        let seen = self.cached.lock().changes;
+        let question = |[directory]: [u64; 1]| FilesRequest::ListFiles { directory, cookie, count };
+        let FilesReply::Files(mut listed) = self.ask_safely([ino], question).map_err(errno)? else {
             return Err(errno(nonsense("the file system")));
         };
         // Before anything of it is remembered: a listing that is none leaves nothing behind.
@@ -381,33 +385,33 @@ impl Files {
         }
         if listed.len() < count as usize {
             let end = listed.last().map_or(cookie, |(name, _)| name.cookie);
-            tell(&mut self.told.lock().ends, ino, end);
+            remember(&mut self.cached.lock().ends, ino, end);
         }
         Ok(listed)
     }
 
     /// A directory changed: where it ends is to be asked again.
     fn changed_directory(&self, ino: u64) {
-        self.told.lock().ends.remove(&ino);
+        self.cached.lock().ends.remove(&ino);
     }
 
-    pub(super) fn list(&self, ino: u64, cookie: u64) -> Result<Vec<Listed>, Code> {
-        let question = |[directory]: [u64; 1]| AskFiles::List { directory, cookie, count: 128 };
+    pub(super) fn list(&self, ino: u64, cookie: u64) -> Result<Vec<DirectoryEntry>, Code> {
+        let question = |[directory]: [u64; 1]| FilesRequest::List { directory, cookie, count: 128 };
         match self.ask_safely([ino], question).map_err(errno)? {
-            FilesSay::Names(names) if goes_on(cookie, names.iter()) => Ok(names),
+            FilesReply::Names(names) if goes_on(cookie, names.iter()) => Ok(names),
             _ => Err(errno(nonsense("the file system"))),
         }
     }
 
     pub(super) fn create(&self, parent: u64, name: &str, is_directory: bool) -> Result<File, Code> {
         self.changed_directory(parent);
-        let seen = self.told.lock().changes;
+        let seen = self.cached.lock().changes;
         let now = now();
         let question =
-            |[parent]: [u64; 1]| AskFiles::Create { parent, name: name.to_owned(), is_directory, now };
+            |[parent]: [u64; 1]| FilesRequest::Create { parent, name: name.to_owned(), is_directory, now };
         let answer = match self.ask([parent], question) {
             Err(Refusal::Code(UNKNOWN)) => match self.ask([parent], question) {
-                // It had been made.
+                // An earlier attempt made it.
                 Err(Refusal::Code(code::EXISTS)) => return self.look_up(parent, name),
                 answer => answer,
             },
@@ -418,7 +422,7 @@ impl Files {
 
     pub(super) fn unlink(&self, parent: u64, name: &str) -> Result<(), Code> {
         let now = now();
-        let question = |[parent]: [u64; 1]| AskFiles::Unlink { parent, name: name.to_owned(), now };
+        let question = |[parent]: [u64; 1]| FilesRequest::Unlink { parent, name: name.to_owned(), now };
         self.once([parent], question, code::NOT_FOUND)?;
         self.inodes.lock().removed(parent, name);
         self.return_blocks();
@@ -427,7 +431,8 @@ impl Files {
 
     pub(super) fn remove_directory(&self, parent: u64, name: &str) -> Result<(), Code> {
         let now = now();
-        let question = |[parent]: [u64; 1]| AskFiles::RemoveDirectory { parent, name: name.to_owned(), now };
+        let question =
+            |[parent]: [u64; 1]| FilesRequest::RemoveDirectory { parent, name: name.to_owned(), now };
         self.once([parent], question, code::NOT_FOUND)?;
         self.inodes.lock().removed(parent, name);
         Ok(())
@@ -436,7 +441,7 @@ impl Files {
     pub(super) fn rename(&self, from: (u64, &str), to: (u64, &str), replace: bool) -> Result<(), Code> {
         let now = now();
         let (name, new_name) = (from.1.to_owned(), to.1.to_owned());
-        let question = |[from, to]: [u64; 2]| AskFiles::Rename {
+        let question = |[from, to]: [u64; 2]| FilesRequest::Rename {
             from,
             name: name.clone(),
             to,
@@ -457,34 +462,34 @@ impl Files {
         times: [Option<Time>; 3],
         read_only: Option<bool>,
     ) -> Result<(), Code> {
-        let question = |[file]: [u64; 1]| AskFiles::SetTimes { file, times, is_read_only: read_only };
+        let question = |[file]: [u64; 1]| FilesRequest::SetTimes { file, times, is_read_only: read_only };
         Self::done(self.ask_safely([ino], question)).map_err(errno)
     }
 
     /// Bytes of a cluster, clusters, free ones.
     pub(super) fn sizes(&self) -> Result<(u32, u64, u64), Code> {
-        match self.ask_safely([], |[]| AskFiles::Sizes).map_err(errno)? {
-            FilesSay::Sizes { cluster_bytes, clusters, free } => Ok((cluster_bytes, clusters, free)),
+        match self.ask_safely([], |[]| FilesRequest::Sizes).map_err(errno)? {
+            FilesReply::Sizes { cluster_bytes, clusters, free } => Ok((cluster_bytes, clusters, free)),
             _ => Err(errno(nonsense("the file system"))),
         }
     }
 }
 
-/// Whether the kernel can be told this of a file. It gives up an inode for good whose kind changes or whose size is none,
+/// Whether the kernel can take these attributes of a file. It gives up an inode for good whose kind changes or whose size is none,
 /// and with the root's the whole mount; so an FSDriver that lies could end it.
 fn can_be(file: &File, ino: u64) -> bool {
     file.size <= FILE_BYTES_MAX && (ino != ROOT || file.is_directory)
 }
 
 /// Whether names come in an order that ends. A directory that goes in circles, or on for ever, would keep whoever lists it.
-fn goes_on<'a>(cookie: u64, mut names: impl Iterator<Item = &'a Listed>) -> bool {
+fn goes_on<'a>(cookie: u64, mut names: impl Iterator<Item = &'a DirectoryEntry>) -> bool {
     let mut before = cookie;
     names.all(|listed| std::mem::replace(&mut before, listed.cookie) < listed.cookie) && before <= PLACES_MAX
 }
 
-/// Whether the kernel can be told this of a name and its file. It takes no reference for the two names that every
+/// Whether the kernel can take this name with its file. It takes no reference for the two names that every
 /// directory has, so nobody would ever forget what came with them.
-fn can_be_listed(name: &Listed, file: Option<&File>) -> bool {
+fn can_be_listed(name: &DirectoryEntry, file: Option<&File>) -> bool {
     let is_name = !matches!(&*name.name, "" | "." | "..") && !name.name.contains(['/', '\0']);
     let is_file =
         |file: &File| file.id != ROOT && file.is_directory == name.is_directory && can_be(file, file.id);

@@ -17,7 +17,7 @@ struct Inode {
     count: u64,
 }
 
-/// See the module.
+/// The inodes that the kernel knows.
 #[derive(Default)]
 pub(super) struct Inodes {
     by_ino: HashMap<u64, Inode>,
@@ -46,7 +46,7 @@ impl Inodes {
         self.last
     }
 
-    /// What the FSDriver calls a file.
+    /// The FSDriver's number of a file.
     pub(super) fn number(&self, ino: u64) -> Option<u64> {
         if ino == ROOT { Some(ROOT) } else { Some(self.by_ino.get(&ino)?.number) }
     }
@@ -56,7 +56,7 @@ impl Inodes {
         self.by_ino.keys().copied().collect()
     }
 
-    /// How a file is found by name.
+    /// The directory and the name by which a file is found.
     pub(super) fn path(&self, ino: u64) -> Option<(u64, String)> {
         let inode = self.by_ino.get(&ino)?;
         Some((inode.parent, inode.name.clone()))
@@ -71,9 +71,9 @@ impl Inodes {
         }
     }
 
-    /// A file has another name.
+    /// Notes that a file has another name.
     pub(super) fn renamed(&mut self, from: (u64, &str), to: (u64, &str)) {
-        // What had the new name has none now; it is not to be found by that of another.
+        // The file that had the new name has none now, and must not be found by the name of another.
         let named = |inode: &Inode, (parent, name): (u64, &str)| inode.parent == parent && inode.name == name;
         for inode in self.by_ino.values_mut() {
             if named(inode, to) {
@@ -84,7 +84,7 @@ impl Inodes {
         }
     }
 
-    /// A name is gone.
+    /// Notes that a name is gone.
     pub(super) fn removed(&mut self, parent: u64, name: &str) {
         for inode in self.by_ino.values_mut() {
             if inode.parent == parent && inode.name == name {

@@ -4,37 +4,37 @@
 mod client;
 mod files;
 mod inodes;
-mod orders;
 mod requests;
+mod session_requests;
 
 use crate::StackError;
-use crate::protocol::{AskSession, SessionSays};
+use crate::protocol::{VfsReply, VfsRequest};
 use crate::views::Views;
 pub use client::Client;
 use files::Files;
 use fuser::{Config, INodeNo, SessionACL};
 use holdfast_access::{Acl, Principal};
-use holdfast_components::{Answer, Context, Refusal};
+use holdfast_components::{Context, Refusal, Reply};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 /// Threads that answer the kernel.
 const THREADS: usize = 4;
 
-/// The session.
+/// The configuration of a session's VFS.
 #[derive(Clone, PartialEq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub struct Configuration {
-    /// The disk.
+    /// The number of the disk.
     pub disk: u16,
-    /// Whose it is.
+    /// The user or program whose session it is.
     pub user: Principal,
     /// The FSDriver of the disk: who gets back what was deleted.
     pub driver: Principal,
-    /// What new blocks get.
+    /// The ACL of new blocks.
     pub acl: Acl,
     /// The numbers that files are shown to belong to.
     pub uid: u32,
-    /// And to which group.
+    /// The group that its files have in the mount.
     pub gid: u32,
     /// Signed credentials that it begins with.
     pub credentials: Vec<Vec<u8>>,
@@ -55,7 +55,7 @@ pub fn main(context: Context) -> ExitCode {
         files.return_blocks();
         let known = Arc::clone(&files);
         let (uid, gid, is_program) = (configuration.uid, configuration.gid, configuration.is_program);
-        let served = requests::Served { files, uid, gid, is_program };
+        let served = requests::FuseHandler { files, uid, gid, is_program };
         let mut config = Config::default();
         config.n_threads = Some(THREADS);
         let failed =
@@ -74,16 +74,16 @@ pub fn main(context: Context) -> ExitCode {
         std::thread::Builder::new().name("session".to_owned()).spawn(run).map_err(failed)?;
         // Only the host's port leads here.
         Ok(context.ports.serve_owned(1, move |request| {
-            let answer = request.question().map(|question: AskSession| match question {
-                AskSession::Forget => {
+            let answer = request.question().map(|question: VfsRequest| match question {
+                VfsRequest::Forget => {
                     for ino in known.settled() {
-                        // One that the kernel does not know has nothing to forget.
+                        // The kernel has nothing to forget of an inode that it does not know.
                         let _ = notifier.inval_inode(INodeNo(ino), 0, 0);
                     }
-                    SessionSays
+                    VfsReply
                 }
             });
-            Answer::from(answer)
+            Reply::from(answer)
         })?)
     })
 }

@@ -1,15 +1,15 @@
 //! Requests of the kernel.
 
 use super::files::{Code, Files, LIVES};
-use crate::orders::Said;
 use crate::protocol::{Entering, Entry, File, Time};
+use crate::session_requests::SessionReply;
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs,
     ReplyWrite, Request, TimeOrNow, WriteFlags,
 };
-use holdfast_callers::exchange;
+use holdfast_program_identity::exchange;
 use std::ffi::OsStr;
 use std::io;
 use std::sync::Arc;
@@ -18,22 +18,22 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Bytes of the largest request.
 const REQUEST_BYTES: u32 = 1 << 20;
 
-/// See the module.
-pub(super) struct Served {
+/// Serves the kernel's FUSE requests for a session.
+pub(super) struct FuseHandler {
     pub files: Arc<Files>,
     pub uid: u32,
     pub gid: u32,
-    /// Only a program may open its files.
+    /// Whether only a program may open the files.
     pub is_program: bool,
 }
 
-/// What opens of programs get, that were identified.
+/// The handle of an open by a program that was identified.
 const IDENTIFIED: FileHandle = FileHandle(1);
-/// What the helper's own look gets, which is of no use.
+/// The handle of the helper's own open, which is of no use.
 const BLIND: FileHandle = FileHandle(2);
 
 fn system((seconds, nanoseconds): Time) -> SystemTime {
-    // Whoever says this may say anything; what is no time is the beginning of it.
+    // The sender is not trusted; an impossible time becomes 1970.
     let since = u64::try_from(seconds).map(|seconds| Duration::new(seconds, nanoseconds.min(999_999_999)));
     since.ok().and_then(|since| UNIX_EPOCH.checked_add(since)).unwrap_or(UNIX_EPOCH)
 }
@@ -67,7 +67,7 @@ fn end(reply: ReplyEmpty, done: Result<(), Code>) {
     }
 }
 
-impl Served {
+impl FuseHandler {
     fn attributes(&self, file: &File) -> FileAttr {
         let [created, modified, accessed] = file.times.map(system);
         let mode = match (file.is_directory, file.is_read_only) {
@@ -102,8 +102,8 @@ impl Served {
     }
 }
 
-impl Served {
-    /// Who opens a file in a session for a program, is identified.
+impl FuseHandler {
+    /// In a session for a program, the process that opens a file is identified.
     fn identified(&self, request: &Request, ino: INodeNo, flags: OpenFlags) -> Result<FileHandle, Code> {
         let entering = Entering { inode: ino.0, thread: request.pid(), writes: writes(flags) };
         match self.files.enter(entering)? {
@@ -125,7 +125,7 @@ impl Served {
     }
 }
 
-impl Filesystem for Served {
+impl Filesystem for FuseHandler {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         let wanted = InitFlags::FUSE_PARALLEL_DIROPS
             | InitFlags::FUSE_MAX_PAGES
@@ -173,7 +173,7 @@ impl Filesystem for Served {
         reply: ReplyAttr,
     ) {
         let run = || {
-            // Who names a file was not identified; who has it open was.
+            // A caller by name was not identified; one by an open handle was.
             if self.is_program && handle != Some(IDENTIFIED) {
                 return Err(libc::EPERM);
             }
@@ -263,7 +263,7 @@ impl Filesystem for Served {
             Ok(BLIND) => reply.opened(BLIND, FopenFlags::empty()),
             // The session is one user's, whatever else the system lets others do.
             Ok(_) if request.uid() != self.uid => reply.error(Errno::EACCES),
-            // Whoever opens a file to read may also want to be told whose it is, or to accept it; reading is judged then.
+            // An open for reading may serve only to ask who owns the file, or to accept it; reading itself is judged later.
             Ok(handle) => match if writes(flags) { self.files.may_write(ino.0) } else { Ok(()) } {
                 Ok(()) => reply.opened(handle, FopenFlags::FOPEN_KEEP_CACHE),
                 Err(code) => reply.error(errno(code)),
@@ -286,16 +286,16 @@ impl Filesystem for Served {
         if command != exchange::NUMBER {
             return reply.error(Errno::ENOTTY);
         }
-        let said = match (request.uid() == self.uid, exchange::unpack(bytes).map(borsh::from_slice)) {
-            (false, _) => Said::Refused(format!(
+        let answer = match (request.uid() == self.uid, exchange::unpack(bytes).map(borsh::from_slice)) {
+            (false, _) => SessionReply::Refused(format!(
                 "this session is {}'s; whoever starts and mounts volumes sees how large things are, not whose they are",
                 self.files.configuration.user
             )),
-            (true, Some(Ok(order))) => self.files.obey(order),
-            (true, _) => Said::Refused("the order is of another version of holdfast".to_owned()),
+            (true, Some(Ok(request))) => self.files.handle(request),
+            (true, _) => SessionReply::Refused("the order is of another version of holdfast".to_owned()),
         };
-        let too_long = || Said::Refused("the answer is too long for one message".to_owned());
-        let packed = borsh::to_vec(&said).ok().and_then(|said| exchange::pack(&said));
+        let too_long = || SessionReply::Refused("the answer is too long for one message".to_owned());
+        let packed = borsh::to_vec(&answer).ok().and_then(|bytes| exchange::pack(&bytes));
         let packed = packed.or_else(|| exchange::pack(&borsh::to_vec(&too_long()).ok()?));
         match packed {
             Some(bytes) => reply.ioctl(0, &bytes),
@@ -353,7 +353,7 @@ impl Filesystem for Served {
             if read.is_ok() {
                 return read;
             }
-            // Another session may have changed what was told of the file a moment ago.
+            // Another session may have changed the file since the last report.
             let whole = self.files.told_anew(ino.0)?;
             self.files.read(ino.0, offset, size as usize, whole)
         };
@@ -463,7 +463,7 @@ impl Filesystem for Served {
             Ok(listed) => listed,
             Err(code) => return reply.error(errno(code)),
         };
-        // Of the directory itself and of the one above the kernel takes the name only.
+        // For `.` and `..` the kernel takes the name only.
         let number = |id, is_directory| File { id, is_directory, ..File::default() };
         let mut add = |ino: u64, at, name: &str, file: &File| {
             reply.add(INodeNo(ino), at, name, &LIVES, &self.attributes(file), Generation(0))
@@ -472,16 +472,16 @@ impl Filesystem for Served {
             .into_iter()
             .any(|(at, name)| offset <= at && add(0, at + 1, name, &number(ino.0, true)));
         for (name, file) in listed {
-            let shown = number(name.number, name.is_directory);
+            let listed = number(name.number, name.is_directory);
             let at = name.cookie + 2;
             is_full = is_full
                 || add(
                     file.as_ref().map_or(0, |file| file.id),
                     at,
                     &name.name,
-                    file.as_ref().unwrap_or(&shown),
+                    file.as_ref().unwrap_or(&listed),
                 );
-            // What the kernel does not get it does not forget.
+            // The kernel does not forget what it does not get.
             if let Some(file) = file.filter(|_| is_full) {
                 self.files.forget(file.id, 1);
             }

@@ -9,7 +9,7 @@ use std::fs;
 use std::io::Result;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use trace::{Watch, When};
+use trace::{Moment, Watch};
 
 const COMPONENTS: [&str; 4] = ["fs-driver", "policy-manager", "cache-manager", "disk-driver"];
 /// As often within a minute as a component is started anew.
@@ -57,14 +57,14 @@ fn kill_at(chosen: impl Fn(u64) -> Vec<u64>) {
     let mut running = fresh();
     // How many messages there are: of the second round, when everything is warm, as in those that follow.
     work(&running.alice, 0).0.expect("nobody is killed");
-    let mut points: Vec<Vec<(u64, When)>> = Vec::new();
+    let mut points: Vec<Vec<(u64, Moment)>> = Vec::new();
     for component in COMPONENTS {
         let watch = Watch::begin(pid(&mut running, component), None);
         work(&running.alice, 1).0.expect("nobody is killed");
         let (messages, _) = watch.end();
         assert!(messages > 0, "{component} takes part");
         let _ = fs::remove_file(running.alice.join("made 1"));
-        let both = |number: u64| [(number, When::Before), (number, When::After)];
+        let both = |number: u64| [(number, Moment::Before), (number, Moment::After)];
         points.push(chosen(messages).into_iter().flat_map(both).collect());
     }
     assert_eq!(aftermath(running), Vec::<String>::new());

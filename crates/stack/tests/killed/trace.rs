@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 /// Where in a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum When {
+pub enum Moment {
     Before,
     After,
 }
@@ -44,7 +44,7 @@ fn next() -> Option<(i32, i32)> {
 
 impl Watch {
     /// Watches from now on, and ends the process at its message of this number, from one on; with none it only counts.
-    pub fn begin(pid: i32, at: Option<(u64, When)>) -> Watch {
+    pub fn begin(pid: i32, at: Option<(u64, Moment)>) -> Watch {
         let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let (ready, is_ready) = mpsc::channel();
         let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&sent));
@@ -71,7 +71,7 @@ impl Watch {
     }
 }
 
-fn watch(pid: i32, at: Option<(u64, When)>, stop: &AtomicBool, sent: &AtomicU64) -> bool {
+fn watch(pid: i32, at: Option<(u64, Moment)>, stop: &AtomicBool, sent: &AtomicU64) -> bool {
     // Threads that are in a system call.
     let mut inside: HashMap<i32, bool> = HashMap::new();
     while !stop.load(SeqCst) {
@@ -94,7 +94,7 @@ fn watch(pid: i32, at: Option<(u64, When)>, stop: &AtomicBool, sent: &AtomicU64)
                 registers(thread).is_some_and(|found| found.orig_rax == libc::SYS_sendmsg as u64);
             if is_message {
                 let number = if *is_inside { sent.fetch_add(1, SeqCst) + 1 } else { sent.load(SeqCst) };
-                let when = if *is_inside { When::Before } else { When::After };
+                let when = if *is_inside { Moment::Before } else { Moment::After };
                 if at == Some((number, when)) {
                     // SAFETY: a signal to a process that this thread traces, so its number is still its own.
                     unsafe { libc::kill(pid, libc::SIGKILL) };

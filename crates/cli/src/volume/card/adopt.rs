@@ -24,7 +24,8 @@ use crate::volume::secret::Secret;
 use crate::volume::{anchor, opening};
 use holdfast_log::device::{Device, Joined};
 use holdfast_stack::{
-    Found, PARTITIONS_MAX, Partition, Place, Source, StackError, Survey, check_partitions, find_partitions,
+    DiskLayout, FoundPartition, PARTITIONS_MAX, Partition, Source, StackError, Survey, check_partitions,
+    find_partitions,
 };
 use holdfast_volume::{Header, Options, Volume};
 use serde::Serialize;
@@ -124,7 +125,7 @@ pub fn adopt(arguments: &Adopt, directories: &Directories, format: output::Forma
             let mut identity = [0; 16];
             keys::random(&mut identity)?;
             let blocks = policy.device.size_bytes() / holdfast_volume::BLOCK_BYTES as u64 - 1;
-            let place = Place { identity, partitions, table: (disk_bytes, blocks), signed_by };
+            let place = DiskLayout { identity, partitions, table: (disk_bytes, blocks), signed_by };
             if let Some(old) = &old {
                 kept_runs = old.keep(&mut owners, &place, &mut surveys, &volume);
             }
@@ -272,10 +273,15 @@ fn look(
 }
 
 /// The partitions with FAT32, if there is one. Others are told.
-fn adoptable(path: &Path, found: &[Found], disk_bytes: u64, speech: Speech) -> Outcome<Vec<Partition>> {
+fn adoptable(
+    path: &Path,
+    found: &[FoundPartition],
+    disk_bytes: u64,
+    speech: Speech,
+) -> Outcome<Vec<Partition>> {
     let mut partitions = Vec::new();
     let mut others = Vec::new();
-    for Found { number, start, bytes, holds } in found {
+    for FoundPartition { number, start, bytes, holds } in found {
         match holds {
             Ok(geometry) => {
                 let partition =

@@ -14,7 +14,7 @@ use crate::volume::protect::{Interrupt, is_blank, make_log};
 use crate::volume::secret::{Secret, hex};
 use crate::volume::{anchor, opening};
 use holdfast_log::device::{Device, Joined};
-use holdfast_stack::{DiskPlan, NewFileSystem, Partition, People, Place, Wanted, lay_out};
+use holdfast_stack::{DiskLayout, DiskPlan, FormatRequest, NewFileSystem, Partition, People, lay_out};
 use holdfast_volume::{Options, Volume};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -61,7 +61,7 @@ pub fn format(arguments: &Format, directories: &Directories, format: output::For
         id: u32::from_le_bytes(id),
     };
     let bytes = disk_bytes - START;
-    let wanted = Wanted {
+    let wanted = FormatRequest {
         disk_bytes,
         partitions: vec![(START, bytes)],
         cluster_bytes: new.cluster_bytes,
@@ -100,7 +100,7 @@ pub fn format(arguments: &Format, directories: &Directories, format: output::For
     }
     let opened = Volume::open(joined, log.device.clone(), &key, Options::default(), None, opening::salt()?)?;
     let (volume, _) = opened;
-    let place = Place { identity, partitions: vec![partition], table: (disk_bytes, blocks), signed_by };
+    let place = DiskLayout { identity, partitions: vec![partition], table: (disk_bytes, blocks), signed_by };
     volume.write(0, &laid.mbr)?;
     write_record(&volume, &place)?;
     volume.start()?;
@@ -115,7 +115,7 @@ pub fn format(arguments: &Format, directories: &Directories, format: output::For
     };
     remembered.remember(&about)?;
     let name = format!("volume {}", hex(&identity));
-    let plan = DiskPlan { volume, place, bus: bus::of(&disk.path), format: Some(new) };
+    let plan = DiskPlan { volume, layout: place, bus: bus::of(&disk.path), format: Some(new) };
     let stack = start(name, vec![plan], Vec::new(), People::default(), TABLE_BLOCKS_MAX as usize * 2)?;
     let ready = stack.wait_until_ready(PATIENCE);
     let anchors = stack.stop().map_err(failed)?;

@@ -61,7 +61,7 @@ fn start(
     let program = Program::current().map_err(StackError::from).map_err(failed)?;
     let administrator = user("root")?;
     let digest = signed::own_digest()?;
-    let packages = signed::listing(disks.iter().filter_map(|disk| disk.place.signed_by.as_ref()), &digest)?;
+    let packages = signed::listing(disks.iter().filter_map(|disk| disk.layout.signed_by.as_ref()), &digest)?;
     let configuration =
         Configuration { name, program, digest, packages, disks, administrator, sessions, people, pages_max };
     Stack::start(configuration).map_err(failed)

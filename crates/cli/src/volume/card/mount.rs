@@ -11,7 +11,7 @@ use crate::volume::folders::{VolumeFolders, absolute};
 use crate::volume::protect::Interrupt;
 use crate::volume::sessions;
 use holdfast_components::weaker;
-use holdfast_fuse::mountpoint::{self, Manner, MountError};
+use holdfast_fuse::mountpoint::{self, MountError, UnmountMode};
 use holdfast_stack::Stack;
 use serde::Serialize;
 use std::io::Write;
@@ -58,7 +58,7 @@ pub fn mount(arguments: &Mount, directories: &Directories, format: output::Forma
     let mut opened = Vec::new();
     for one in &wanted {
         let source = &kept[one.card].path;
-        let volume = &disks[one.card].place.identity;
+        let volume = &disks[one.card].layout.identity;
         let on = (one.card as u16, one.partition);
         let (directory, session) =
             sessions::open(arguments, source, &own, &one.user, &one.directory, on, volume)?;
@@ -66,7 +66,7 @@ pub fn mount(arguments: &Mount, directories: &Directories, format: output::Forma
         opened.push(session);
     }
     let people = sessions::people(arguments)?;
-    let name = format!("volume {}", crate::volume::secret::hex(&disks[0].place.identity));
+    let name = format!("volume {}", crate::volume::secret::hex(&disks[0].layout.identity));
     let stack = start(name, disks, opened, people, pages_max)?;
     if let Err(error) = stack.wait_until_ready(PATIENCE) {
         let _ = stack.stop();
@@ -172,7 +172,7 @@ impl OneMount {
     /// Frees the directory, if that is still to be done.
     fn close(&self) {
         let Some(id) = self.id else { return };
-        match mountpoint::unmount_only(&self.directory, id, Manner::Lazily) {
+        match mountpoint::unmount_only(&self.directory, id, UnmountMode::Lazily) {
             Ok(()) | Err(MountError::NotMounted(_)) => {}
             Err(error) => tracing::warn!(directory = %self.directory.display(), %error, "the mount stays"),
         }

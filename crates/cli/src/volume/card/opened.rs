@@ -9,7 +9,7 @@ use crate::volume::secret::Secret;
 use crate::volume::{anchor, opening};
 use holdfast_log::FileLock;
 use holdfast_log::device::{Device, Joined};
-use holdfast_stack::{DiskPlan, Found, Partition, Place, Source, StackError, find_partitions};
+use holdfast_stack::{DiskLayout, DiskPlan, FoundPartition, Partition, Source, StackError, find_partitions};
 use holdfast_volume::{BLOCK_BYTES, Header, Options, Volume, VolumeError};
 use parking_lot::Mutex;
 use std::path::PathBuf;
@@ -60,7 +60,7 @@ pub(super) fn plain(device: Arc<dyn Device>) -> Source {
 pub(super) struct Card {
     pub(super) path: PathBuf,
     pub(super) sidecar: PathBuf,
-    pub(super) place: Place,
+    pub(super) place: DiskLayout,
     pub(super) remembered: Remembered,
     /// Bytes of the disk, of which the last, short of a block, are not used.
     device_bytes: u64,
@@ -194,7 +194,7 @@ impl Card {
         let lent = Lent::new(volume, place.table.0);
         let found = find_partitions(lent.source(), device_bytes, &|| true);
         let volume = lent.take();
-        let found: Vec<Found> = found.map_err(failed)?;
+        let found: Vec<FoundPartition> = found.map_err(failed)?;
         for at in used {
             place.agrees(at, &found).map_err(|error| {
                 let message = format!("{}: {error}", path.display());
@@ -209,7 +209,7 @@ impl Card {
     pub(super) fn into_plan(self) -> Outcome<(DiskPlan, Kept)> {
         self.volume.start()?;
         let Card { path, place, remembered, volume, bus, _lock, .. } = self;
-        Ok((DiskPlan { volume, place, bus, format: None }, Kept { path, remembered, _lock }))
+        Ok((DiskPlan { volume, layout: place, bus, format: None }, Kept { path, remembered, _lock }))
     }
 }
 

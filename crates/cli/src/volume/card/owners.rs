@@ -12,7 +12,7 @@ use crate::volume::{anchor, opening};
 use holdfast_access::Principal;
 use holdfast_log::device::{Device, Joined};
 use holdfast_policy::{BlockRange, Policy};
-use holdfast_stack::{OwnerOf, Place, Survey};
+use holdfast_stack::{DiskLayout, OwnerOf, Survey};
 use holdfast_volume::{BLOCK_BYTES, Header, Options, Volume, VolumeError};
 use std::path::Path;
 use std::sync::Arc;
@@ -79,7 +79,7 @@ impl Owners {
 pub(super) struct Before {
     volume: Volume,
     policy: Policy,
-    place: Place,
+    place: DiskLayout,
 }
 
 /// Opens a card as it was when it was used last, by its old sidecar. Neither the card nor the old policy table is changed.
@@ -128,7 +128,7 @@ impl Before {
     pub(super) fn keep(
         &self,
         owners: &mut Owners,
-        place: &Place,
+        place: &DiskLayout,
         surveys: &mut [Survey],
         now: &Volume,
     ) -> u64 {

@@ -6,7 +6,7 @@ use crate::paths::make_private;
 use crate::volume::folders::sync_parent;
 use crate::volume::media::Medium;
 use crate::volume::protect::is_blank;
-use holdfast_stack::{Geometry, Place};
+use holdfast_stack::{DiskLayout, Geometry};
 use holdfast_volume::{BLOCK_BYTES, Volume, VolumeError};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::File;
@@ -88,7 +88,7 @@ fn record_at(volume: &Volume) -> u64 {
 }
 
 /// Writes where everything is. From then on the card is one.
-pub(super) fn write_record(volume: &Volume, place: &Place) -> Result<(), VolumeError> {
+pub(super) fn write_record(volume: &Volume, place: &DiskLayout) -> Result<(), VolumeError> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend(holdfast_crypto::encode(place));
     assert!(bytes.len() <= BLOCK_BYTES, "so many partitions fit into a block");
@@ -97,14 +97,15 @@ pub(super) fn write_record(volume: &Volume, place: &Place) -> Result<(), VolumeE
 }
 
 /// Reads where everything is; nothing if nobody wrote it.
-pub(super) fn read_record(volume: &Volume, policy: &Path) -> Outcome<Option<Place>> {
+pub(super) fn read_record(volume: &Volume, policy: &Path) -> Outcome<Option<DiskLayout>> {
     let mut bytes = vec![0; BLOCK_BYTES];
     volume.read(record_at(volume), &mut bytes)?;
     if bytes.iter().all(|byte| *byte == 0) {
         return Ok(None);
     }
     let rest = bytes.strip_prefix(MAGIC);
-    let place: Option<Place> = rest.and_then(|mut rest| borsh::BorshDeserialize::deserialize(&mut rest).ok());
+    let place: Option<DiskLayout> =
+        rest.and_then(|mut rest| borsh::BorshDeserialize::deserialize(&mut rest).ok());
     let place = place.ok_or_else(|| bad(policy, "its record of where everything is has another format"))?;
     Ok(Some(place))
 }
@@ -121,8 +122,12 @@ mod tests {
     fn record() {
         let geometry = Geometry { metadata_bytes: 0x1000, block_bytes: 512, data_blocks: 9 };
         let partition = Partition { number: 1, start: 0x0010_0000, bytes: 0x20_0000, geometry };
-        let place =
-            Place { identity: [7; 16], partitions: vec![partition], table: (0x40_0000, 64), signed_by: None };
+        let place = DiskLayout {
+            identity: [7; 16],
+            partitions: vec![partition],
+            table: (0x40_0000, 64),
+            signed_by: None,
+        };
         let hex: String = holdfast_crypto::encode(&place).iter().map(|byte| format!("{byte:02x}")).collect();
         let expected = [
             "07070707070707070707070707070707",
@@ -142,7 +147,7 @@ mod tests {
         let name = "x".repeat(64);
         let package = KeyName { key: PublicKey([1; 32]), name: Name::new(&name).expect("a name") };
         let partitions = vec![partition; PARTITIONS_MAX];
-        let most = Place { partitions, signed_by: Some(package), ..place };
+        let most = DiskLayout { partitions, signed_by: Some(package), ..place };
         assert!(MAGIC.len() + holdfast_crypto::encode(&most).len() <= BLOCK_BYTES);
     }
 }

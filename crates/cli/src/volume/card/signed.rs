@@ -5,8 +5,8 @@ use super::bad;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys;
 use holdfast_access::{KeyName, Name};
-use holdfast_callers::{hashes, manifest};
 use holdfast_crypto::Digest;
+use holdfast_program_identity::{hashes, manifest};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
@@ -42,7 +42,7 @@ pub(super) fn listing<'a>(
     wanted: impl Iterator<Item = &'a KeyName>,
     own: &Digest,
 ) -> Outcome<BTreeSet<KeyName>> {
-    let places = manifest::places();
+    let places = manifest::directories();
     let mut found = BTreeSet::new();
     for package in wanted {
         if !manifest::lists(&places, &package.key, package.name.as_str(), own) {

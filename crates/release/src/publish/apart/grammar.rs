@@ -1,22 +1,22 @@
-//! What the two processes of a publishing say to each other. The walker asks, one question at a time; the publisher
-//! answers. What is longer than a packet goes in parts.
+//! The protocol between the two processes of a publishing. The walker sends requests, one at a time; the publisher
+//! replies. A request or a reply that is longer than a packet is sent in parts.
 //!
 //! ```text
-//! packet of the walker:     Part(bytes) -> Taken      Last(bytes) -> the first part of the answer      More -> the next part
-//! packet of the publisher:  Taken      Part(bytes)      Last(bytes), with the first of these the files
+//! packet of the walker:     Part(bytes) -> Received   Last(bytes) -> first part of the reply   More -> next part
+//! packet of the publisher:  Received   Part(bytes)   Last(bytes), with the first of these the files
 //! ```
 //!
-//! A question has at most [`QUESTION_BYTES_MAX`] bytes and is decoded canonically: nothing may follow it.
+//! A request has at most [`REQUEST_BYTES_MAX`] bytes and is decoded canonically: nothing may follow it.
 //!
-//! There is no question by which the walker names a path, a release, a number, a date or a key. It is public so that tests
-//! can speak it as an enemy.
+//! There is no request by which the walker names a path, a release, a number, a date or a key. The protocol is public
+//! so that tests can speak it as an enemy.
 
 use crate::index::Key;
 use crate::pack::FRAME_BYTES_MAX;
 pub use crate::publish::Progress;
 use crate::publish::PublishError;
-pub use crate::publish::desk::{Attributes, KNOWN_MAX, Looked, OPENED_MAX, Walked};
-pub use crate::publish::seen::Signs;
+pub use crate::publish::memory::FileSigns;
+pub use crate::publish::walk_io::{Attributes, FileStatus, KNOWN_MAX, OPENED_MAX, WalkResult};
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_components::{BODY_BYTES_MAX, Bounds, FILES_MAX};
 use holdfast_content::Value;
@@ -26,119 +26,119 @@ use std::path::{Path, PathBuf};
 
 /// The port of the channel, at both ends.
 pub const PORT: &str = "tree";
-/// What the channel carries.
+/// The bounds of the channel.
 pub const BOUNDS: Bounds =
     Bounds { body_bytes_max: BODY_BYTES_MAX as u32, files_max: FILES_MAX as u8, in_flight_max: 1 };
 /// Most bytes of a part.
 pub const PART_BYTES_MAX: usize = BODY_BYTES_MAX - 64;
-/// Most bytes of a question: a block is the longest.
-pub const QUESTION_BYTES_MAX: usize = FRAME_BYTES_MAX + (64 << 10);
-/// Most bytes of files' memory in one question; a single file's may be more.
+/// Most bytes of a request: a block is the longest.
+pub const REQUEST_BYTES_MAX: usize = FRAME_BYTES_MAX + (64 << 10);
+/// Most bytes of [`Request::Remember`]; one with a single file may be longer.
 pub const REMEMBER_BYTES: usize = 32 << 10;
-/// Bytes of blocks in one question; a single block's may be more.
+/// Bytes of blocks in one [`Request::Put`]; one with a single block may be longer.
 pub const PUT_BYTES: usize = 48 << 10;
-/// Most blocks in one answer to [`Question::There`].
-pub const THERE_MAX: usize = 64 << 10;
+/// Most blocks in one reply to [`Request::KnownBlocks`].
+pub const KNOWN_BLOCKS_MAX: usize = 64 << 10;
 
 /// A packet of the walker.
 #[derive(BorshSerialize, BorshDeserialize)]
-pub enum Ask {
-    /// A question's next part.
+pub enum RequestPacket {
+    /// The next part of a request.
     Part(Vec<u8>),
-    /// Its last.
+    /// The last part of a request.
     Last(Vec<u8>),
-    /// The answer's next part is wanted.
+    /// Asks for the next part of the reply.
     More,
 }
 
 /// A packet of the publisher.
 #[derive(BorshSerialize, BorshDeserialize)]
-pub enum Told {
-    /// A part came.
-    Taken,
-    /// An answer's next part.
+pub enum ReplyPacket {
+    /// A part of the request has come.
+    Received,
+    /// The next part of a reply.
     Part(Vec<u8>),
-    /// Its last.
+    /// The last part of a reply.
     Last(Vec<u8>),
 }
 
-/// A question.
+/// What the walker asks of the publisher.
 #[derive(BorshSerialize, BorshDeserialize)]
-pub enum Question {
-    /// What is to be done?
-    Terms,
-    /// Leave so many directories, and enter one of the innermost that is open then; without a name the tree.
+pub enum Request {
+    /// Returns the [`WalkOptions`].
+    Options,
+    /// Leaves so many directories, and enters one of the innermost that is open then; without a name the tree.
     Enter(u32, Option<Vec<u8>>),
-    /// Leave so many directories.
+    /// Leaves so many directories.
     Leave(u32),
-    /// Which names are in it, from this one on?
+    /// Returns names in the innermost directory, from this number on.
     Entries(u64),
-    /// Open files in it, at most [`OPENED_MAX`].
+    /// Opens files in the innermost directory, at most [`OPENED_MAX`].
     Open(Vec<Vec<u8>>),
-    /// Where does a link in it lead?
+    /// Returns the target of a link in the innermost directory.
     Link(Vec<u8>),
-    /// Which blocks were there before, from this place of the index on?
-    There(u64),
-    /// Here are blocks, each as a frame of a pack; whether it lies with those of large files.
+    /// Returns which blocks the release directory had before, from this position in the index on.
+    KnownBlocks(u64),
+    /// Stores blocks, each as a frame of a pack; the flag says whether it lies with those of large files.
     Put(Vec<(bool, Vec<u8>)>),
-    /// A block, please.
+    /// Returns a block by its address.
     Fetch(Digest),
-    /// What did these files become the last time? At most [`KNOWN_MAX`].
-    Known(Vec<(Vec<u8>, Signs)>),
-    /// This is what these became.
-    Remember(Vec<(Vec<u8>, Signs, Value)>),
-    /// So far it is. Shall it go on?
+    /// Returns what these files became the last time. At most [`KNOWN_MAX`].
+    Known(Vec<(Vec<u8>, FileSigns)>),
+    /// Records what these files became.
+    Remember(Vec<(Vec<u8>, FileSigns, Value)>),
+    /// Reports progress; the reply says whether to go on.
     Progress(Progress),
-    /// The next part of the tree's hints.
+    /// Sends the next part of the tree's hints.
     Hints(Vec<u8>),
-    /// This is the tree.
-    Done(Walked),
-    /// It cannot be published.
+    /// Ends the walk: this is the tree.
+    Done(WalkResult),
+    /// Ends the walk: the tree cannot be published.
     Failed(Fault),
 }
 
-/// An answer that may be an error of the system, by its number.
+/// A reply that may be an error of the system, by its number (errno).
 pub type OrErrno<T> = Result<T, i32>;
-/// A name in a directory.
-pub type Named = (Vec<u8>, OrErrno<Looked>);
-/// The answer to [`Question::Enter`]: what it is, and the first names in it.
-pub type Entered = OrErrno<((Looked, Attributes), OrErrno<Vec<Named>>)>;
-/// The answer to [`Question::Open`] for each name, with a file if it is one.
-pub type Met = OrErrno<(Looked, Attributes)>;
-/// The answer to [`Question::There`]: some, and where the next are.
-pub type There = (Vec<Key>, Option<u64>);
+/// A name in a directory, and the status of its file.
+pub type NamedStatus = (Vec<u8>, OrErrno<FileStatus>);
+/// The reply to [`Request::Enter`]: the directory's status and attributes, and the first names in it.
+pub type EnterReply = OrErrno<((FileStatus, Attributes), OrErrno<Vec<NamedStatus>>)>;
+/// The reply to [`Request::Open`] for each name; open files are attached to the packet.
+pub type OpenReply = OrErrno<(FileStatus, Attributes)>;
+/// The reply to [`Request::KnownBlocks`]: some keys, and the position of the next.
+pub type KnownBlocks = (Vec<Key>, Option<u64>);
 
-/// What a walker is to do. There is no secret in it that the release does not tell.
+/// What a walker is to do. Nothing in it is secret from readers of the release.
 #[derive(BorshSerialize, BorshDeserialize)]
-pub struct Terms {
-    /// What to call the tree.
+pub struct WalkOptions {
+    /// The path of the tree, for messages.
     pub source: Vec<u8>,
-    /// Keys every digest.
+    /// The key of all digests of the release.
     pub digest_key: [u8; 32],
-    /// Patterns: which directories are opaque. What is to be left out it does not hear of.
+    /// Patterns of opaque directories. Names that are to be left out are never shown to the walker.
     pub opaque: Vec<String>,
-    /// See [`crate::publish::Options::newest`].
+    /// As [`crate::publish::Options::newest`].
     pub newest: Option<i64>,
-    /// zstd's.
+    /// The compression level of zstd.
     pub level: i32,
-    /// Whether anything is known from the last time.
+    /// Whether the publisher remembers what files became the last time.
     pub remembers: bool,
-    /// That compress.
+    /// The number of threads that compress.
     pub threads: u32,
 }
 
 /// Why a tree cannot be published.
 #[derive(BorshSerialize, BorshDeserialize)]
 pub enum Fault {
-    /// See [`PublishError::Local`].
+    /// As [`PublishError::Local`]: the path, and why.
     Local(Vec<u8>, String),
-    /// See [`PublishError::Changing`].
+    /// As [`PublishError::Changing`]: the path.
     Changing(Vec<u8>),
-    /// See [`PublishError::Unfit`].
+    /// As [`PublishError::Unfit`]: the path, and why.
     Unfit(Vec<u8>, String),
-    /// See [`PublishError::Damaged`]: what an earlier publishing left is not what it should be.
+    /// As [`PublishError::Damaged`]: what an earlier publishing left is not what it should be.
     Damaged(String),
-    /// Somebody wanted to stop.
+    /// The publisher was asked to stop.
     Stopped,
 }
 

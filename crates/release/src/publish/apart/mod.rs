@@ -17,13 +17,13 @@ pub mod grammar;
 mod session;
 mod walker;
 
-use super::desk::Walked;
 use super::local::Local;
+use super::walk_io::WalkResult;
 use super::{Options, PublishError};
 use crate::index::Index;
-use grammar::{BOUNDS, PORT, Terms, bytes_of};
+use grammar::{BOUNDS, PORT, WalkOptions, bytes_of};
 use holdfast_components::{
-    Channel, ChannelPlan, ComponentError, ComponentPlan, Door, End, Event, Kind, Main, Patience, Plan,
+    Channel, ChannelPlan, ComponentError, ComponentPlan, End, Event, Kind, Main, Patience, Permission, Plan,
     Profile, Program, Restart, Supervisor,
 };
 use parking_lot::{Condvar, Mutex};
@@ -33,7 +33,7 @@ use std::time::Duration;
 
 /// The name of the component, in the plan and in the table of programs.
 pub const WALKER: &str = "publish-walker";
-/// For the table of components.
+/// The entry for the table of components.
 pub const COMPONENTS: &[(&str, Main)] = &[(WALKER, walker::main)];
 /// Most threads of a walker: one that walks, the others compress.
 const THREADS_MAX: usize = 64;
@@ -49,7 +49,7 @@ fn plan() -> Plan {
         // It makes no region and writes to no file.
         mapped_bytes_max: 1 << 30,
         region_bytes_max: 0,
-        ..Profile::with_doors(&[Door::Threads])
+        ..Profile::with_permissions(&[Permission::Threads])
     };
     let component = ComponentPlan {
         guards: [
@@ -69,17 +69,17 @@ fn plan() -> Plan {
 /// Why the walker ended, once it has.
 #[derive(Default)]
 struct Reason {
-    said: Mutex<Option<String>>,
+    text: Mutex<Option<String>>,
     changed: Condvar,
 }
 
 impl Reason {
     fn wait(&self) -> String {
-        let mut said = self.said.lock();
-        if said.is_none() {
-            self.changed.wait_for(&mut said, REASON_PATIENCE);
+        let mut text = self.text.lock();
+        if text.is_none() {
+            self.changed.wait_for(&mut text, REASON_PATIENCE);
         }
-        session::plain(said.as_deref().unwrap_or("it closed its channel"))
+        session::printable(text.as_deref().unwrap_or("it closed its channel"))
     }
 }
 
@@ -92,18 +92,18 @@ pub(super) fn walk(
     local: &Local<'_>,
     index: &Index,
     program: Program,
-) -> Result<Walked, PublishError> {
+) -> Result<WalkResult, PublishError> {
     let sandbox = |error: ComponentError| PublishError::Sandbox(error.to_string());
     let reason = Arc::new(Reason::default());
-    let heard = Arc::clone(&reason);
+    let reported = Arc::clone(&reason);
     let supervisor = Supervisor::start(program, plan(), move |event| {
         if let Event::Ended { reason, .. } = event {
-            *heard.said.lock() = Some(reason.to_owned());
-            heard.changed.notify_all();
+            *reported.text.lock() = Some(reason.to_owned());
+            reported.changed.notify_all();
         }
     })
     .map_err(sandbox)?;
-    let terms = Terms {
+    let terms = WalkOptions {
         source: bytes_of(options.source),
         digest_key: options.digest_key.0,
         opaque: options.rules.opaque().to_vec(),
@@ -114,7 +114,7 @@ pub(super) fn walk(
     };
     let channel = supervisor.ports().channel(PORT).map_err(sandbox)?;
     let outcome = converse(&channel, Session::new(terms, local, index), &reason);
-    // It waits for nothing any more, and must not go on.
+    // The walker must not go on.
     let _ = supervisor.kill(WALKER);
     outcome
 }
@@ -123,7 +123,7 @@ fn converse(
     channel: &Channel,
     mut session: Session<'_, '_>,
     reason: &Reason,
-) -> Result<Walked, PublishError> {
+) -> Result<WalkResult, PublishError> {
     let mut buffer = channel.buffer();
     loop {
         let packet = match channel.receive(&mut buffer, Patience::Forever) {
@@ -136,9 +136,9 @@ fn converse(
         }
         let number = packet.number;
         match session.take(packet.body) {
-            Step::Tell(told, files) => {
+            Step::Reply(reply, files) => {
                 let files: Vec<_> = files.iter().map(std::os::fd::AsFd::as_fd).collect();
-                let body = holdfast_crypto::encode(&told);
+                let body = holdfast_crypto::encode(&reply);
                 match channel.send(Kind::Reply, number, 0, &body, &files, Patience::of(REASON_PATIENCE)) {
                     Ok(()) => {}
                     Err(ComponentError::Disconnected(_)) => return Err(PublishError::Ended(reason.wait())),

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::index::Index;
+use crate::publish::memory::PublishMemory;
 use crate::publish::rules::Rules;
-use crate::publish::seen::Seen;
 use crate::publish::store::PackStore;
 use holdfast_content::{Block, BlockSink, DeviceId, Reference};
 use holdfast_crypto::{Digest, DigestKey};
@@ -13,9 +13,17 @@ use std::path::Path;
 
 const KEY: DigestKey = DigestKey::WELL_KNOWN;
 
-fn terms() -> Terms {
+fn terms() -> WalkOptions {
     let (source, digest_key) = (Vec::new(), KEY.0);
-    Terms { source, digest_key, opaque: Vec::new(), newest: None, level: 1, remembers: false, threads: 1 }
+    WalkOptions {
+        source,
+        digest_key,
+        opaque: Vec::new(),
+        newest: None,
+        level: 1,
+        remembers: false,
+        threads: 1,
+    }
 }
 
 /// Runs `act` with a session over `tree`.
@@ -24,43 +32,43 @@ fn with(tree: &Path, act: impl FnOnce(&mut Session, &PackStore)) {
     let store = PackStore::open(target.path(), KEY, &Index::default(), 1, 1).unwrap();
     let mut progress = |_: crate::publish::Progress| true;
     let rules = Rules::new(&["*.o".into()], &[]).unwrap();
-    let local = Local::new(tree, &rules, &store, Seen::open(None).unwrap(), &mut progress);
+    let local = Local::new(tree, &rules, &store, PublishMemory::open(None).unwrap(), &mut progress);
     act(&mut Session::new(terms(), &local, &Index::default()), &store);
 }
 
-fn ask(session: &mut Session, question: &Question) -> Result<(Vec<u8>, Vec<File>), PublishError> {
-    let mut step = session.take(&encode(&Ask::Last(encode(question))));
+fn ask(session: &mut Session, request: &Request) -> Result<(Vec<u8>, Vec<File>), PublishError> {
+    let mut step = session.take(&encode(&RequestPacket::Last(encode(request))));
     let (mut bytes, mut files) = (Vec::new(), Vec::new());
     loop {
         match step {
-            Step::Tell(told, with) => {
+            Step::Reply(packet, with) => {
                 files.extend(with);
-                match told {
-                    Told::Part(part) => bytes.extend(part),
-                    Told::Last(part) => {
+                match packet {
+                    ReplyPacket::Part(part) => bytes.extend(part),
+                    ReplyPacket::Last(part) => {
                         bytes.extend(part);
                         return Ok((bytes, files));
                     }
-                    Told::Taken => panic!("the question was whole"),
+                    ReplyPacket::Received => panic!("the question was whole"),
                 }
             }
             Step::End(outcome) => return outcome.map(|walked| (encode(&walked), Vec::new())),
         }
-        step = session.take(&encode(&Ask::More));
+        step = session.take(&encode(&RequestPacket::More));
     }
 }
 
 /// What of a tree a walker gets.
 fn opened(session: &mut Session, name: &[u8]) -> Result<File, i32> {
-    let (bytes, mut files) = ask(session, &Question::Open(vec![name.to_vec()])).expect("an answer");
-    let met: Vec<Met> = decode(&bytes).expect("the answer to it");
-    assert_eq!((met.len(), met[0].is_ok()), (1, files.len() == 1));
-    met.into_iter().next().expect("one").map(|_| files.pop().expect("one"))
+    let (bytes, mut files) = ask(session, &Request::Open(vec![name.to_vec()])).expect("an answer");
+    let replies: Vec<OpenReply> = decode(&bytes).expect("the answer to it");
+    assert_eq!((replies.len(), replies[0].is_ok()), (1, files.len() == 1));
+    replies.into_iter().next().expect("one").map(|_| files.pop().expect("one"))
 }
 
 fn entered(session: &mut Session, name: Option<&[u8]>) -> Result<(), i32> {
-    let (bytes, _) = ask(session, &Question::Enter(0, name.map(<[u8]>::to_vec))).expect("an answer");
-    decode::<Entered>(&bytes).expect("the answer to it").map(|_| ())
+    let (bytes, _) = ask(session, &Request::Enter(0, name.map(<[u8]>::to_vec))).expect("an answer");
+    decode::<EnterReply>(&bytes).expect("the answer to it").map(|_| ())
 }
 
 fn is_misbehaviour(outcome: Result<(Vec<u8>, Vec<File>), PublishError>) -> bool {
@@ -71,12 +79,12 @@ fn chunk(bytes: &[u8]) -> Block {
     Block::new(&KEY, BlockKind::Chunk, vec![], bytes.to_vec())
 }
 
-fn put(block: &Block) -> Question {
-    Question::Put(vec![(false, pack::frame(&block.reference().address, &block.to_stored()))])
+fn put(block: &Block) -> Request {
+    Request::Put(vec![(false, pack::frame(&block.reference().address, &block.to_stored()))])
 }
 
-fn done(root: Reference) -> Question {
-    Question::Done(Walked {
+fn done(root: Reference) -> Request {
+    Request::Done(WalkResult {
         root,
         names: 0,
         bytes: 0,
@@ -126,19 +134,19 @@ fn no_way_out_of_the_tree() {
         }
         let too_many = vec![b"file".to_vec(); OPENED_MAX + 1];
         for names in [vec![b"a\0b".to_vec()], too_many] {
-            assert!(is_misbehaviour(ask(session, &Question::Open(names))));
+            assert!(is_misbehaviour(ask(session, &Request::Open(names))));
         }
         let mut file = opened(session, b"file").expect("a file comes");
         assert!(file.write_all(b"altered").is_err(), "it is for reading");
         entered(session, Some(b"inside")).unwrap();
-        ask(session, &Question::Leave(u32::MAX)).unwrap();
-        let (bytes, _) = ask(session, &Question::Entries(0)).expect("an answer");
-        let named: OrErrno<Vec<Named>> = decode(&bytes).expect("the answer to it");
-        assert!(named.is_err(), "above the tree there is nothing");
+        ask(session, &Request::Leave(u32::MAX)).unwrap();
+        let (bytes, _) = ask(session, &Request::Entries(0)).expect("an answer");
+        let entries: OrErrno<Vec<NamedStatus>> = decode(&bytes).expect("the answer to it");
+        assert!(entries.is_err(), "above the tree there is nothing");
         assert!(entered(session, Some(b"inside")).is_err(), "above the tree there is nothing");
         entered(session, None).unwrap();
-        let (bytes, _) = ask(session, &Question::Enter(1, Some(b"inside".to_vec()))).expect("an answer");
-        assert!(decode::<Entered>(&bytes).expect("the answer to it").is_err(), "it was left before");
+        let (bytes, _) = ask(session, &Request::Enter(1, Some(b"inside".to_vec()))).expect("an answer");
+        assert!(decode::<EnterReply>(&bytes).expect("the answer to it").is_err(), "it was left before");
     });
 }
 
@@ -154,11 +162,11 @@ fn verdicts_on_blocks() {
     let dangling = Block::new(&KEY, BlockKind::Inode, vec![Digest([7; 32])], vec![]);
     let table = Block::new(&KEY, BlockKind::Table, vec![], vec![]);
     let other_key = Block::new(&DigestKey([9; 32]), BlockKind::Chunk, vec![], b"one".to_vec());
-    let cases: [(&str, Question); 9] = [
-        ("called otherwise", Question::Put(vec![(false, called_other)])),
-        ("two in one", Question::Put(vec![(false, twice)])),
-        ("cut", Question::Put(vec![(false, cut)])),
-        ("nothing", Question::Put(vec![(true, vec![])])),
+    let cases: [(&str, Request); 9] = [
+        ("called otherwise", Request::Put(vec![(false, called_other)])),
+        ("two in one", Request::Put(vec![(false, twice)])),
+        ("cut", Request::Put(vec![(false, cut)])),
+        ("nothing", Request::Put(vec![(true, vec![])])),
         ("refers to what is not there", put(&dangling)),
         ("of no release", put(&table)),
         ("of another digest key", put(&other_key)),
@@ -168,9 +176,9 @@ fn verdicts_on_blocks() {
             done(Reference { length: 0, ..two.reference() }),
         ),
     ];
-    for (name, question) in cases {
+    for (name, request) in cases {
         with(tree.path(), |session, store| {
-            assert!(is_misbehaviour(ask(session, &question)), "{name}");
+            assert!(is_misbehaviour(ask(session, &request)), "{name}");
             assert!(!store.has(&one.reference().address) && !store.has(&two.reference().address), "{name}");
         });
     }
@@ -181,12 +189,12 @@ fn verdicts_on_blocks() {
     });
     for (kind, is_root) in [(InodeKind::Directory, true), (InodeKind::Fifo, false)] {
         with(tree.path(), |session, _| {
-            let mut blocks = Kept(Vec::new());
+            let mut blocks = BlockList(Vec::new());
             let root = Inode::new(kind, 0o755, DeviceId(0), 0).store(&mut blocks).unwrap();
             ask(session, &put(&blocks.0[0])).unwrap();
             match ask(session, &done(root)) {
                 Ok((walked, _)) => {
-                    let walked: Walked = decode(&walked).unwrap();
+                    let walked: WalkResult = decode(&walked).unwrap();
                     assert!(is_root && walked.root == root);
                     assert_eq!(walked.notes, vec!["a [2J"; NOTES_MAX], "words are bounded and plain");
                 }
@@ -196,9 +204,9 @@ fn verdicts_on_blocks() {
     }
 }
 
-struct Kept(Vec<Block>);
+struct BlockList(Vec<Block>);
 
-impl BlockSink for Kept {
+impl BlockSink for BlockList {
     fn digest_key(&self) -> DigestKey {
         KEY
     }
@@ -209,37 +217,37 @@ impl BlockSink for Kept {
     }
 }
 
-/// Proves: what is no question, or longer than any, ends it, and takes no memory.
+/// Proves: what is no request, or longer than any, ends it, and takes no memory.
 #[test]
 fn verdicts_on_packets() {
     let tree = tempfile::tempdir().unwrap();
     let is_end = |step: Step| matches!(step, Step::End(Err(PublishError::Misbehaved(_))));
-    let mut follows = encode(&Question::Leave(1));
+    let mut follows = encode(&Request::Leave(1));
     follows.push(0);
     let packets = [
         vec![],
         vec![9],
-        encode(&Ask::More),
-        encode(&Ask::Last(vec![])),
-        encode(&Ask::Last(vec![200])),
-        encode(&Ask::Last(follows)),
-        [encode(&Ask::Last(encode(&Question::Leave(1)))), vec![0]].concat(),
+        encode(&RequestPacket::More),
+        encode(&RequestPacket::Last(vec![])),
+        encode(&RequestPacket::Last(vec![200])),
+        encode(&RequestPacket::Last(follows)),
+        [encode(&RequestPacket::Last(encode(&Request::Leave(1)))), vec![0]].concat(),
     ];
     for packet in packets {
         with(tree.path(), |session, _| assert!(is_end(session.take(&packet)), "{packet:?}"));
     }
     with(tree.path(), |session, _| {
-        let part = encode(&Ask::Part(vec![0; PART_BYTES_MAX]));
-        let taken = (0..QUESTION_BYTES_MAX).take_while(|_| !is_end(session.take(&part))).count();
-        assert_eq!(taken, QUESTION_BYTES_MAX / PART_BYTES_MAX);
+        let part = encode(&RequestPacket::Part(vec![0; PART_BYTES_MAX]));
+        let taken = (0..REQUEST_BYTES_MAX).take_while(|_| !is_end(session.take(&part))).count();
+        assert_eq!(taken, REQUEST_BYTES_MAX / PART_BYTES_MAX);
     });
     // Words for a terminal are only words.
     with(tree.path(), |session, _| {
         let fault = Fault::Unfit(b"a\nb".to_vec(), "\x1b]0;x".repeat(10_000));
-        let Err(PublishError::Unfit { path, why }) = ask(session, &Question::Failed(fault)) else {
+        let Err(PublishError::Unfit { path, why }) = ask(session, &Request::Failed(fault)) else {
             panic!("it says that it failed")
         };
         assert_eq!(path, Path::new("a b"));
-        assert!(why.chars().count() <= WORDS_MAX && !why.contains('\x1b'));
+        assert!(why.chars().count() <= TEXT_CHARS_MAX && !why.contains('\x1b'));
     });
 }

@@ -2,15 +2,15 @@
 //! of the tree, open for reading; no key, no directory, no network.
 
 use super::grammar::{
-    Ask, Entered, Met, Named, OrErrno, PART_BYTES_MAX, PORT, PUT_BYTES, Question, REMEMBER_BYTES, Terms,
-    There, Told, path_of,
+    EnterReply, KnownBlocks, NamedStatus, OpenReply, OrErrno, PART_BYTES_MAX, PORT, PUT_BYTES,
+    REMEMBER_BYTES, ReplyPacket, Request, RequestPacket, WalkOptions, path_of,
 };
 use crate::index::{Key, key_of};
 use crate::pack;
-use crate::publish::desk::{Attributes, Desk, Entry, Looked, Opened};
+use crate::publish::memory::FileSigns;
 use crate::publish::rules::Rules;
-use crate::publish::seen::Signs;
 use crate::publish::store::{Compressors, Lane, QUEUE_BLOCKS};
+use crate::publish::walk_io::{Attributes, Entry, FileStatus, OpenFile, WalkIo};
 use crate::publish::{Options, Progress, PublishError};
 use borsh::BorshDeserialize;
 use holdfast_client::store::MemoryCache;
@@ -30,7 +30,7 @@ use std::sync::mpsc::Receiver;
 
 /// Nodes kept for being read again while a directory grows.
 const NODE_BYTES: usize = 64 << 20;
-/// Bytes of hints in one question.
+/// Bytes of hints in one request.
 const HINTS_BYTES: usize = 1 << 20;
 
 /// The entry of the table of components.
@@ -45,8 +45,8 @@ pub fn main(context: Context) -> ExitCode {
 }
 
 fn run(context: &Context) -> Result<(), String> {
-    let line = Line(context.ports.asker(PORT).map_err(|error| error.to_string())?);
-    let terms: Terms = line.ask(&Question::Terms);
+    let publisher = Publisher(context.ports.asker(PORT).map_err(|error| error.to_string())?);
+    let terms: WalkOptions = publisher.ask(&Request::Options);
     let rules = Rules::new(&[], &terms.opaque).map_err(|error| error.to_string())?;
     let source = path_of(terms.source);
     let threads = terms.threads as usize;
@@ -60,23 +60,23 @@ fn run(context: &Context) -> Result<(), String> {
         threads,
         memory: None,
     };
-    let mut there = HashSet::new();
+    let mut known_blocks = HashSet::new();
     let mut from = Some(0);
     while let Some(place) = from {
-        let (keys, next): There = line.ask(&Question::There(place));
-        there.extend(keys);
+        let (keys, next): KnownBlocks = publisher.ask(&Request::KnownBlocks(place));
+        known_blocks.extend(keys);
         from = next;
     }
-    let desk = Afar {
-        line,
+    let io = RemoteWalkIo {
+        publisher,
         remembers: terms.remembers,
         key: options.digest_key,
         level: options.level,
         lane: Cell::new(Lane::Small),
         leaves: Cell::new(0),
         compressors: Compressors::start(threads),
-        state: RefCell::new(State {
-            there,
+        state: RefCell::new(WalkState {
+            known_blocks,
             queue: VecDeque::new(),
             ready: Vec::new(),
             ready_bytes: 0,
@@ -86,54 +86,54 @@ fn run(context: &Context) -> Result<(), String> {
             remembered_bytes: 0,
         }),
     };
-    let outcome = crate::publish::walk(&options, &desk);
-    desk.send_blocks();
-    desk.send_remembered();
-    desk.line.ask::<()>(&match outcome {
+    let outcome = crate::publish::walk(&options, &io);
+    io.send_blocks();
+    io.send_remembered();
+    io.publisher.ask::<()>(&match outcome {
         Ok(walked) => {
             for part in walked.hints.as_deref().unwrap_or_default().chunks(HINTS_BYTES) {
-                desk.line.ask::<()>(&Question::Hints(part.to_vec()));
+                io.publisher.ask::<()>(&Request::Hints(part.to_vec()));
             }
-            Question::Done(walked)
+            Request::Done(walked)
         }
-        Err(error) => Question::Failed(error.into()),
+        Err(error) => Request::Failed(error.into()),
     });
     Ok(())
 }
 
 /// Asks the publisher. Without it there is nothing to go on for: a failure ends the process.
-struct Line(Asker<Ask, Told>);
+struct Publisher(Asker<RequestPacket, ReplyPacket>);
 
-impl Line {
-    fn ask<A: BorshDeserialize>(&self, question: &Question) -> A {
-        self.ask_for_files(question).0
+impl Publisher {
+    fn ask<A: BorshDeserialize>(&self, request: &Request) -> A {
+        self.ask_for_files(request).0
     }
 
-    fn ask_for_files<A: BorshDeserialize>(&self, question: &Question) -> (A, Vec<OwnedFd>) {
-        let bytes = encode(question);
+    fn ask_for_files<A: BorshDeserialize>(&self, request: &Request) -> (A, Vec<OwnedFd>) {
+        let bytes = encode(request);
         let mut parts = bytes.chunks(PART_BYTES_MAX).peekable();
         let mut answer = Vec::new();
         let mut files = Vec::new();
-        let mut ask = parts.next().map_or(Ask::More, |part| match parts.peek() {
-            Some(_) => Ask::Part(part.to_vec()),
-            None => Ask::Last(part.to_vec()),
+        let mut packet = parts.next().map_or(RequestPacket::More, |part| match parts.peek() {
+            Some(_) => RequestPacket::Part(part.to_vec()),
+            None => RequestPacket::Last(part.to_vec()),
         });
         loop {
-            let asked = self.0.start(0, &ask, &[], Patience::Forever);
-            let reply = asked.and_then(|ticket| self.0.finish(ticket, Patience::Forever));
+            let started = self.0.start(0, &packet, &[], Patience::Forever);
+            let reply = started.and_then(|ticket| self.0.finish(ticket, Patience::Forever));
             let reply = reply.unwrap_or_else(|error| end(&error.to_string()));
             files.extend(reply.files);
-            ask = match reply.body {
-                Told::Taken => match (parts.next(), parts.peek()) {
-                    (Some(part), Some(_)) => Ask::Part(part.to_vec()),
-                    (Some(part), None) => Ask::Last(part.to_vec()),
+            packet = match reply.body {
+                ReplyPacket::Received => match (parts.next(), parts.peek()) {
+                    (Some(part), Some(_)) => RequestPacket::Part(part.to_vec()),
+                    (Some(part), None) => RequestPacket::Last(part.to_vec()),
                     (None, _) => end("the publisher answered something else"),
                 },
-                Told::Part(part) => {
+                ReplyPacket::Part(part) => {
                     answer.extend(part);
-                    Ask::More
+                    RequestPacket::More
                 }
-                Told::Last(part) => {
+                ReplyPacket::Last(part) => {
                     answer.extend(part);
                     break;
                 }
@@ -153,9 +153,9 @@ fn or_errno<T>(answer: OrErrno<T>) -> Result<T, Errno> {
     answer.map_err(Errno::from_raw_os_error)
 }
 
-/// The desk of a walk that has nothing but a line to the publisher.
-struct Afar {
-    line: Line,
+/// The input and output of a walk in the sandboxed process: everything is a request to the publisher.
+struct RemoteWalkIo {
+    publisher: Publisher,
     remembers: bool,
     key: DigestKey,
     level: i32,
@@ -163,24 +163,24 @@ struct Afar {
     /// Directories that were left, of which the publisher has not heard.
     leaves: Cell<u32>,
     compressors: Compressors,
-    state: RefCell<State>,
+    state: RefCell<WalkState>,
 }
 
-struct State {
+struct WalkState {
     /// Blocks known to be there, or on their way.
-    there: HashSet<Key>,
+    known_blocks: HashSet<Key>,
     queue: VecDeque<(Lane, Digest, Receiver<StoredBlock>)>,
     /// Compressed, to be sent together.
     ready: Vec<(bool, Vec<u8>)>,
     ready_bytes: usize,
     nodes: MemoryCache,
     /// The first names of the innermost directory, if it was just entered.
-    names: Option<OrErrno<Vec<Named>>>,
-    remembered: Vec<(Vec<u8>, Signs, Value)>,
+    names: Option<OrErrno<Vec<NamedStatus>>>,
+    remembered: Vec<(Vec<u8>, FileSigns, Value)>,
     remembered_bytes: usize,
 }
 
-impl Afar {
+impl RemoteWalkIo {
     /// Makes ready what has been compressed, and sends some at a time, in the order in which it was added, until at most `left` blocks wait. What a block
     /// refers to is sent before it.
     fn send_queued(&self, left: usize) {
@@ -204,13 +204,13 @@ impl Afar {
         }
     }
 
-    /// The line, on whose other end the same directory is the innermost as here.
-    fn here(&self) -> &Line {
+    /// The publisher, on whose other end the same directory is the innermost as here.
+    fn synced_publisher(&self) -> &Publisher {
         match self.leaves.take() {
             0 => {}
-            count => self.line.ask(&Question::Leave(count)),
+            count => self.publisher.ask(&Request::Leave(count)),
         }
-        &self.line
+        &self.publisher
     }
 
     fn send_ready(&self) {
@@ -219,7 +219,7 @@ impl Afar {
         let ready = std::mem::take(&mut state.ready);
         drop(state);
         if !ready.is_empty() {
-            self.line.ask::<()>(&Question::Put(ready));
+            self.publisher.ask::<()>(&Request::Put(ready));
         }
     }
 
@@ -235,19 +235,19 @@ impl Afar {
         let remembered = std::mem::take(&mut state.remembered);
         drop(state);
         if !remembered.is_empty() {
-            self.line.ask::<()>(&Question::Remember(remembered));
+            self.publisher.ask::<()>(&Request::Remember(remembered));
         }
     }
 
     fn has(&self, address: &Digest) -> bool {
-        self.state.borrow().there.contains(&key_of(address))
+        self.state.borrow().known_blocks.contains(&key_of(address))
     }
 }
 
-impl Desk for Afar {
-    fn enter(&self, name: Option<&CStr>) -> Result<(Looked, Attributes), Errno> {
+impl WalkIo for RemoteWalkIo {
+    fn enter(&self, name: Option<&CStr>) -> Result<(FileStatus, Attributes), Errno> {
         let name = name.map(|name| name.to_bytes().to_vec());
-        let entered: Entered = self.line.ask(&Question::Enter(self.leaves.take(), name));
+        let entered: EnterReply = self.publisher.ask(&Request::Enter(self.leaves.take(), name));
         let (here, names) = or_errno(entered)?;
         self.state.borrow_mut().names = Some(names);
         Ok(here)
@@ -262,29 +262,29 @@ impl Desk for Afar {
         let first = self.state.borrow_mut().names.take().filter(|_| from == 0);
         let entries = or_errno(match first {
             Some(names) => names,
-            None => self.here().ask::<OrErrno<Vec<Named>>>(&Question::Entries(from)),
+            None => self.synced_publisher().ask::<OrErrno<Vec<NamedStatus>>>(&Request::Entries(from)),
         })?;
-        let entry = |(name, looked): Named| {
+        let entry = |(name, status): NamedStatus| {
             let name = CString::new(name).unwrap_or_else(|_| end("a name has a zero in it"));
-            Entry { name, looked: or_errno(looked) }
+            Entry { name, status: or_errno(status) }
         };
         Ok(entries.into_iter().map(entry).collect())
     }
 
-    fn open(&self, names: &[&CStr]) -> Vec<Result<Opened, Errno>> {
+    fn open(&self, names: &[&CStr]) -> Vec<Result<OpenFile, Errno>> {
         let names = names.iter().map(|name| name.to_bytes().to_vec()).collect();
-        let (met, files) = self.here().ask_for_files::<Vec<Met>>(&Question::Open(names));
+        let (replies, files) = self.synced_publisher().ask_for_files::<Vec<OpenReply>>(&Request::Open(names));
         let mut files = files.into_iter().map(File::from);
-        let opened = |met: Met| {
-            let (looked, attributes) = or_errno(met)?;
+        let opened = |reply: OpenReply| {
+            let (status, attributes) = or_errno(reply)?;
             let file = files.next().unwrap_or_else(|| end("a file did not come"));
-            Ok(Opened { file, looked, attributes })
+            Ok(OpenFile { file, status, attributes })
         };
-        met.into_iter().map(opened).collect()
+        replies.into_iter().map(opened).collect()
     }
 
     fn link(&self, name: &CStr) -> Result<Vec<u8>, Errno> {
-        or_errno(self.here().ask(&Question::Link(name.to_bytes().to_vec())))
+        or_errno(self.synced_publisher().ask(&Request::Link(name.to_bytes().to_vec())))
     }
 
     fn set_lane(&self, lane: Lane) {
@@ -308,7 +308,7 @@ impl Desk for Afar {
         let stored = self.compressors.compress(block, self.level);
         {
             let mut state = self.state.borrow_mut();
-            state.there.insert(key_of(&reference.address));
+            state.known_blocks.insert(key_of(&reference.address));
             state.queue.push_back((self.lane.get(), reference.address, stored));
         }
         self.send_queued(QUEUE_BLOCKS);
@@ -320,15 +320,15 @@ impl Desk for Afar {
         Ok(())
     }
 
-    fn known(&self, wanted: &[(Vec<u8>, Signs)]) -> Vec<Option<Value>> {
+    fn known(&self, wanted: &[(Vec<u8>, FileSigns)]) -> Vec<Option<Value>> {
         if !self.remembers {
             return vec![None; wanted.len()];
         }
-        let known: Vec<Option<Value>> = self.line.ask(&Question::Known(wanted.to_vec()));
+        let known: Vec<Option<Value>> = self.publisher.ask(&Request::Known(wanted.to_vec()));
         if known.len() == wanted.len() { known } else { end("the publisher answered something else") }
     }
 
-    fn remember(&self, path: &[u8], signs: &Signs, value: &Value) -> Result<(), PublishError> {
+    fn remember(&self, path: &[u8], signs: &FileSigns, value: &Value) -> Result<(), PublishError> {
         let entry = (path.to_vec(), *signs, value.clone());
         let bytes = encode(&entry).len();
         if self.state.borrow().remembered_bytes + bytes > REMEMBER_BYTES {
@@ -341,11 +341,11 @@ impl Desk for Afar {
     }
 
     fn progress(&self, progress: Progress) -> bool {
-        self.line.ask(&Question::Progress(progress))
+        self.publisher.ask(&Request::Progress(progress))
     }
 }
 
-impl BlockSource for Afar {
+impl BlockSource for RemoteWalkIo {
     fn digest_key(&self) -> DigestKey {
         self.key
     }
@@ -359,7 +359,7 @@ impl BlockSource for Afar {
             return Ok(block);
         }
         self.send_blocks();
-        let stored: Option<StoredBlock> = self.line.ask(&Question::Fetch(address));
+        let stored: Option<StoredBlock> = self.publisher.ask(&Request::Fetch(address));
         let stored = stored.ok_or(SourceError::Missing(address))?;
         let block =
             stored.open(&self.key, reference, kind).map_err(|error| SourceError::Altered(address, error))?;

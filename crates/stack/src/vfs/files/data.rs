@@ -5,8 +5,8 @@ use super::{Code, FORGOTTEN, Files, errno, now};
 use crate::asking::{UNKNOWN, ask_as, nonsense};
 use crate::host::{OUTDATED, STATE};
 use crate::protocol::{
-    AskCache, AskFiles, AskMonitor, AskPolicy, BLOCKS_MAX, Blocks, File, FilesSay, MonitorSays, PolicySays,
-    code,
+    BLOCKS_MAX, Blocks, CacheRequest, File, FilesReply, FilesRequest, MonitorReply, MonitorRequest,
+    PolicyReply, PolicyRequest, code,
 };
 use crate::reader::is_denied;
 use holdfast_access::Acl;
@@ -35,9 +35,9 @@ const ATTEMPTS: usize = 16;
 impl Files {
     pub(super) fn forget_map(&self, file: u64) {
         self.maps.lock().remove(&file);
-        let mut told = self.told.lock();
-        told.changes += 1;
-        told.sizes.remove(&file);
+        let mut cached = self.cached.lock();
+        cached.changes += 1;
+        cached.sizes.remove(&file);
     }
 
     /// The blocks with bytes of a file, in order, each with where it begins in the file; and bytes of a block.
@@ -56,8 +56,8 @@ impl Files {
         while at < offset + length {
             let left = offset + length - at;
             let asked = left.max(MAP_BYTES);
-            let question = |[file]: [u64; 1]| AskFiles::Map { file, offset: at, length: asked };
-            let FilesSay::Map { runs, block_bytes } = self.ask_safely([file], question).map_err(errno)?
+            let question = |[file]: [u64; 1]| FilesRequest::Map { file, offset: at, length: asked };
+            let FilesReply::Map { runs, block_bytes } = self.ask_safely([file], question).map_err(errno)?
             else {
                 return Err(errno(nonsense("the file system")));
             };
@@ -184,7 +184,7 @@ impl Files {
     }
 
     /// Whether this session may change what is in a file: as its first block says, whose the file is. A file without one is
-    /// open to all, and what fails for another reason than rights is told when it is done.
+    /// open to all, and a failure for another reason than rights is reported when it is done.
     pub(in crate::vfs) fn may_write(&self, file: u64) -> Result<(), Code> {
         let may = || {
             let (blocks, block_bytes) = self.blocks(file, 0, 1)?;
@@ -200,7 +200,7 @@ impl Files {
         if may() == Err(libc::EACCES) { Err(libc::EACCES) } else { Ok(()) }
     }
 
-    /// Has written what was changed of a file that is more than is remembered. It is durable when the next file is.
+    /// Writes the changes of a file that has more than are remembered. They are durable when the next file is.
     fn bound_changed(&self, file: u64) -> Result<(), Refusal> {
         let mut many = Vec::new();
         {
@@ -214,7 +214,7 @@ impl Files {
         self.write_all_out(&many).inspect_err(|_| self.still_changed(many))
     }
 
-    /// Not written yet: the next time something is made durable it is tried again.
+    /// Not written yet: the next flush tries again.
     fn still_changed(&self, blocks: Vec<(u64, Reference)>) {
         let mut changed = self.changed.lock();
         let still = changed.entry(FORGOTTEN).or_default();
@@ -241,7 +241,7 @@ impl Files {
                 Some(at) => at,
                 None => self.reader.reference(&[block], !is_whole, &[])?[0],
             };
-            let question = AskMonitor::Write { at, skipped: skipped as u32, bytes: bytes.to_vec() };
+            let question = MonitorRequest::Write { at, skipped: skipped as u32, bytes: bytes.to_vec() };
             let mut answer = Err(Refusal::NotPermitted);
             for name in self.names.all() {
                 answer = ask_as(&self.monitor, name.alias, &question);
@@ -250,7 +250,7 @@ impl Files {
                 }
             }
             match answer {
-                Ok((MonitorSays::Done, _)) => return Ok(at),
+                Ok((MonitorReply::Done, _)) => return Ok(at),
                 Ok(_) => return Err(nonsense("the monitor")),
                 // Taken away meanwhile, or not filled yet.
                 Err(Refusal::Code(OUTDATED | STATE | crate::host::BUSY)) => {
@@ -262,23 +262,23 @@ impl Files {
         Err(Refusal::Failed("blocks are taken from memory faster than they can be changed".to_owned()))
     }
 
-    /// Another size.
+    /// Changes the size of a file.
     pub(in crate::vfs) fn resize(&self, file: u64, size: u64) -> Result<(), Code> {
         let _one = self.sizing.lock();
         self.resize_locked(file, size)
     }
 
     fn resize_locked(&self, file: u64, size: u64) -> Result<(), Code> {
-        // It comes nearer with each step, or somebody lies.
+        // The size comes nearer with each step, or the driver lies.
         let mut left = u64::MAX;
         let mut has_returned = false;
         for _ in 0..STEPS_MAX {
             let owner = self.configuration.user.clone();
             let now = now();
-            let question = |[file]: [u64; 1]| AskFiles::Resize { file, size, owner: owner.clone(), now };
+            let question = |[file]: [u64; 1]| FilesRequest::Resize { file, size, owner: owner.clone(), now };
             let before = self.stat(file)?.size;
             let answer = match self.ask([file], question) {
-                // If it had been done, its new blocks are to be nominated once more.
+                // If the first attempt was carried out, its new blocks are nominated once more.
                 Err(Refusal::Code(UNKNOWN)) => match self.ask([file], question) {
                     Ok(_) if size > before => self.claim(file, before, size - before),
                     answer => answer,
@@ -288,13 +288,13 @@ impl Files {
             let acl = if size > before && before > 0 { self.acl_of(file) } else { None };
             let acl = acl.unwrap_or_else(|| self.configuration.acl.clone());
             self.forget_map(file);
-            // What was deleted while it was in use may wait to be given back.
+            // Blocks of files that were deleted while in use may wait to be given back.
             if matches!(answer, Err(Refusal::Code(code::FULL))) && !has_returned {
                 has_returned = true;
                 self.return_blocks();
                 continue;
             }
-            let FilesSay::Resized { size: reached, nominated, fill } = answer.map_err(errno)? else {
+            let FilesReply::Resized { size: reached, nominated, fill } = answer.map_err(errno)? else {
                 return Err(errno(nonsense("the file system")));
             };
             let is_within =
@@ -319,23 +319,23 @@ impl Files {
     fn acl_of(&self, file: u64) -> Option<Acl> {
         let (blocks, _) = self.blocks(file, 0, 1).ok()?;
         let (_, block) = *blocks.first()?;
-        match self.ask_policy(&AskPolicy::Look { disk: self.configuration.disk, block }) {
-            Ok(PolicySays::Label { acl, .. }) => Some(acl),
+        match self.ask_policy(&PolicyRequest::Look { disk: self.configuration.disk, block }) {
+            Ok(PolicyReply::Label { acl, .. }) => Some(acl),
             _ => None,
         }
     }
 
     /// All blocks of a file, up to the end of its last cluster, in runs.
     pub(in crate::vfs) fn runs(&self, file: u64) -> Result<Vec<Blocks>, Refusal> {
-        let stat = self.ask_safely([file], |[file]| AskFiles::Stat(file))?;
-        let FilesSay::File(File { size, .. }) = stat else { return Err(nonsense("the file system")) };
-        let sizes = self.ask_safely([], |[]| AskFiles::Sizes)?;
-        let FilesSay::Sizes { cluster_bytes, .. } = sizes else { return Err(nonsense("the file system")) };
+        let stat = self.ask_safely([file], |[file]| FilesRequest::Stat(file))?;
+        let FilesReply::File(File { size, .. }) = stat else { return Err(nonsense("the file system")) };
+        let sizes = self.ask_safely([], |[]| FilesRequest::Sizes)?;
+        let FilesReply::Sizes { cluster_bytes, .. } = sizes else { return Err(nonsense("the file system")) };
         let (mut found, mut at): (Vec<Blocks>, u64) = (Vec::new(), 0);
         let mut block = 512;
         while at < size {
-            let question = |[file]: [u64; 1]| AskFiles::Map { file, offset: at, length: size - at };
-            let FilesSay::Map { runs, block_bytes } = self.ask_safely([file], question)? else {
+            let question = |[file]: [u64; 1]| FilesRequest::Map { file, offset: at, length: size - at };
+            let FilesReply::Map { runs, block_bytes } = self.ask_safely([file], question)? else {
                 return Err(nonsense("the file system"));
             };
             let before = at;
@@ -359,8 +359,8 @@ impl Files {
         Ok(found)
     }
 
-    /// Has the blocks of a part of a file that nobody accepted nominated again.
-    fn claim(&self, file: u64, offset: u64, length: u64) -> Result<FilesSay, Refusal> {
+    /// Has unaccepted blocks of a part of a file nominated again.
+    fn claim(&self, file: u64, offset: u64, length: u64) -> Result<FilesReply, Refusal> {
         let owner = self.configuration.user.clone();
         let mut all = Vec::new();
         let end = offset + length;
@@ -368,19 +368,19 @@ impl Files {
         for at in (offset..end).step_by(CLAIM_BYTES) {
             let length = (end - at).min(CLAIM_BYTES as u64);
             let question =
-                |[file]: [u64; 1]| AskFiles::Claim { file, offset: at, length, owner: owner.clone() };
-            let FilesSay::Resized { nominated, .. } = self.ask_safely([file], question)? else {
+                |[file]: [u64; 1]| FilesRequest::Claim { file, offset: at, length, owner: owner.clone() };
+            let FilesReply::Resized { nominated, .. } = self.ask_safely([file], question)? else {
                 return Err(nonsense("the file system"));
             };
             all.extend(nominated);
         }
-        Ok(FilesSay::Resized { size: end, nominated: all, fill: Some((offset, length)) })
+        Ok(FilesReply::Resized { size: end, nominated: all, fill: Some((offset, length)) })
     }
 
     /// Whether a block of a file became ours that was nobody's yet.
     fn claimed(&self, file: u64, start: u64, block_bytes: u64) -> Result<bool, Code> {
         match self.claim(file, start, block_bytes).map_err(errno)? {
-            FilesSay::Resized { nominated, .. } => {
+            FilesReply::Resized { nominated, .. } => {
                 let acl = self.acl_of(file).unwrap_or_else(|| self.configuration.acl.clone());
                 self.accept(&nominated, &acl).map_err(errno)?;
                 Ok(!nominated.is_empty())
@@ -393,10 +393,10 @@ impl Files {
     pub(in crate::vfs) fn accept(&self, nominated: &[Blocks], acl: &Acl) -> Result<(), Refusal> {
         for blocks in nominated {
             let (disk, acl) = (self.configuration.disk, acl.clone());
-            if let Err(refusal) = self.ask_policy(&AskPolicy::Accept { disk, blocks: *blocks, acl }) {
-                // It may have been done before its answer was lost.
-                match self.ask_policy(&AskPolicy::Look { disk, block: blocks.first }) {
-                    Ok(PolicySays::Label { owner, .. }) if owner == self.configuration.user => {}
+            if let Err(refusal) = self.ask_policy(&PolicyRequest::Accept { disk, blocks: *blocks, acl }) {
+                // The request may have been carried out before its reply was lost.
+                match self.ask_policy(&PolicyRequest::Look { disk, block: blocks.first }) {
+                    Ok(PolicyReply::Label { owner, .. }) if owner == self.configuration.user => {}
                     _ => return Err(refusal),
                 }
             }
@@ -405,7 +405,7 @@ impl Files {
         Ok(())
     }
 
-    /// What the last block holds beyond the old end is not part of what the file grows by.
+    /// The rest of the last block beyond the old end needs no new blocks.
     fn zero(&self, file: u64, from: u64, length: u64) -> Result<(), Code> {
         for from_piece in (from..from + length).step_by(ZEROED_BYTES) {
             self.zero_piece(file, from_piece, (from + length - from_piece).min(ZEROED_BYTES as u64))?;
@@ -427,7 +427,7 @@ impl Files {
         Ok(())
     }
 
-    /// Gives back what was deleted or cut off, as long as there is any.
+    /// Gives back blocks that were deleted or cut off, as long as there are any.
     pub(in crate::vfs) fn return_blocks(&self) {
         let _one = self.returning.lock();
         for _ in 0..STEPS_MAX {
@@ -438,19 +438,19 @@ impl Files {
     }
 
     fn return_some(&self) -> Result<bool, Refusal> {
-        let answer = ask_as(&self.files, self.names.own(), &AskFiles::Returning)?.0;
-        let FilesSay::Return { item, blocks, clusters, to: Some(to) } = answer else { return Ok(false) };
-        // Nobody else gets them, whatever it says.
+        let answer = ask_as(&self.files, self.names.own(), &FilesRequest::Returning)?.0;
+        let FilesReply::Return { item, blocks, clusters, to: Some(to) } = answer else { return Ok(false) };
+        // Nobody but the driver gets them, whatever it says.
         if to != self.configuration.driver {
             return Err(nonsense("the file system"));
         }
         let disk = self.configuration.disk;
         for blocks in &blocks {
-            self.ask_policy(&AskPolicy::Nominate { disk, blocks: *blocks, to: to.clone() })?;
+            self.ask_policy(&PolicyRequest::Nominate { disk, blocks: *blocks, to: to.clone() })?;
             self.reader.forget(blocks.first..blocks.first + blocks.count);
         }
-        let question = AskFiles::Returned { item, blocks, clusters, now: now() };
-        Ok(ask_as(&self.files, self.names.own(), &question)?.0 == FilesSay::Done)
+        let question = FilesRequest::Returned { item, blocks, clusters, now: now() };
+        Ok(ask_as(&self.files, self.names.own(), &question)?.0 == FilesReply::Done)
     }
 
     /// Everything of a file durable, with everything that the file system was told before. CacheMgr and the DiskDriver
@@ -469,8 +469,8 @@ impl Files {
         let own = self.names.own();
         let synced = self.write_all_out(&blocks);
         let flushed =
-            synced.and_then(|()| match ask_as(&self.monitor, own, &AskMonitor::Flush { disk })?.0 {
-                MonitorSays::Done => Ok(()),
+            synced.and_then(|()| match ask_as(&self.monitor, own, &MonitorRequest::Flush { disk })?.0 {
+                MonitorReply::Done => Ok(()),
                 _ => Err(nonsense("the monitor")),
             });
         flushed.map_err(|refusal| {
@@ -479,20 +479,20 @@ impl Files {
         })
     }
 
-    /// Has changed blocks written, and sees that they were. Whoever writes to them meanwhile makes it longer.
+    /// Has changed blocks written, and checks that they were. Writers make it take longer meanwhile.
     fn write_out(&self, disk: u16, blocks: &[(u64, Reference)]) -> Result<(), Refusal> {
         let own = self.names.own();
         let numbers: Vec<u64> = blocks.iter().map(|(block, _)| *block).collect();
         let references: Vec<Reference> = blocks.iter().map(|(_, at)| *at).collect();
         for _ in 0..ATTEMPTS {
-            ask_as(&self.cache, own, &AskCache::Clean { disk, blocks: numbers.clone() })?;
+            ask_as(&self.cache, own, &CacheRequest::Clean { disk, blocks: numbers.clone() })?;
             // A page that is no longer the block's was given up, which is done with none that is dirty.
-            match ask_as(&self.monitor, own, &AskMonitor::Look(references.clone()))?.0 {
-                MonitorSays::Look(found) if found.len() != blocks.len() => {
+            match ask_as(&self.monitor, own, &MonitorRequest::Look(references.clone()))?.0 {
+                MonitorReply::Look(found) if found.len() != blocks.len() => {
                     return Err(nonsense("the monitor"));
                 }
-                MonitorSays::Look(found) if found.contains(&Some(Status::Dirty)) => {}
-                MonitorSays::Look(_) => return Ok(()),
+                MonitorReply::Look(found) if found.contains(&Some(Status::Dirty)) => {}
+                MonitorReply::Look(_) => return Ok(()),
                 _ => return Err(nonsense("the monitor")),
             }
         }

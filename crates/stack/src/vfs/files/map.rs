@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 #[derive(Default, Clone)]
 pub(super) struct Map {
     pub(super) block_bytes: u32,
-    /// By byte of the file: the first block, and how many.
+    /// Runs by byte of the file: the first block, and how many.
     pub(super) runs: BTreeMap<u64, Blocks>,
     /// Where the last read ended.
     pub(super) read_end: u64,

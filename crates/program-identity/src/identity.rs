@@ -1,4 +1,4 @@
-//! What is known of a process that opens a file: its program, and what else could speak through it.
+//! The identity of a process that opens a file: its program, and what else could act through it.
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::Digest;
@@ -13,7 +13,7 @@ pub struct Identity {
     pub started: u64,
     /// Digest of its executable.
     pub digest: Digest,
-    /// Where that was, for people.
+    /// The path of its executable, for messages.
     pub path: String,
     /// Why it counts as an interpreter, if it does.
     pub interpreter: Option<String>,
@@ -25,7 +25,7 @@ pub struct Identity {
     pub foreign: Option<String>,
     /// A file mapped as code whose bytes in memory were changed.
     pub altered: Option<String>,
-    /// It has code that comes from no file.
+    /// Whether it has code in memory that comes from no file.
     pub generated: bool,
     /// Nobody but root could reach into it since it began, or can: `holdfast run` started it, or it is root's.
     pub clean: bool,
@@ -34,35 +34,35 @@ pub struct Identity {
 /// Why a process is not its program alone.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Weakness {
-    /// It runs whatever it is given.
+    /// It is an interpreter, for this reason.
     Interpreter(String),
-    /// A debugger has it.
+    /// This process traces it.
     Traced(u32),
-    /// Its environment names other code.
+    /// Its environment has this variable, which changes the code that it loads.
     Preload(String),
-    /// It has code of a file that others may change.
+    /// It has mapped this file as code, which others than root may change.
     Foreign(String),
-    /// Its code was changed in memory.
+    /// Code of this file was changed in memory.
     Altered(String),
     /// It has code of its own making.
     Generated,
-    /// Other processes of its user can take what it has.
+    /// Other processes of its user can reach into it.
     Reachable,
 }
 
-/// What a rule lets a process in with.
+/// Weaknesses that a rule allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Allowed {
-    /// It runs whatever it is given.
+    /// It may be an interpreter.
     pub interpreter: bool,
-    /// It has code of its own making.
+    /// It may have code of its own making.
     pub generated: bool,
-    /// It was not started clean.
+    /// It need not have been started clean.
     pub plain: bool,
 }
 
 impl Identity {
-    /// What stands against trusting the process with what its program may do.
+    /// The first weakness that the rule does not allow: a reason not to trust the process with what its program may do.
     pub fn weakness(&self, allowed: Allowed) -> Option<Weakness> {
         if let (Some(why), false) = (&self.interpreter, allowed.interpreter) {
             return Some(Weakness::Interpreter(why.clone()));

@@ -22,13 +22,13 @@ const FUSE_HANDLE: i32 = 0x81;
 /// A group of marks whose events wait for an answer.
 pub struct Group(OwnedFd);
 
-/// Somebody waits in an open.
+/// An open that the kernel holds up until it is answered.
 pub struct Event {
     /// The file, opened for this process; its number names the event.
     pub file: OwnedFd,
     /// The process, if it can be had.
     pub pidfd: Option<OwnedFd>,
-    /// Its number.
+    /// The number of the process that opens.
     pub process: u32,
 }
 
@@ -67,7 +67,7 @@ impl Group {
         }
     }
 
-    /// The events that are there now; an overflow of the kernel's queue is passed over (the door refuses what comes
+    /// The events that are there now; an overflow of the kernel's queue is passed over (the guard refuses what comes
     /// without a ticket).
     pub fn read(&self) -> io::Result<Vec<Event>> {
         let mut bytes = vec![0u8; 4096];
@@ -100,7 +100,7 @@ impl Group {
     }
 }
 
-/// Takes a new descriptor, or the error that -1 stands for.
+/// Wraps a new descriptor, or returns the error that -1 stands for.
 ///
 /// # Safety
 /// Nobody else may own it.
@@ -112,7 +112,7 @@ unsafe fn owned(descriptor: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
-/// One event as it lies in what was read.
+/// The header of one event in the bytes that were read.
 struct Record {
     length: usize,
     file: RawFd,
@@ -129,7 +129,7 @@ impl Record {
             return None;
         }
         let process = u32::try_from(number(20)?).unwrap_or(0);
-        // Behind the metadata, whose length is told: type, padding, length (2), descriptor.
+        // Behind the metadata, whose length it states: type, padding, length (2), descriptor.
         let own = usize::from(u16::from_ne_bytes(bytes.get(6..8)?.try_into().ok()?));
         let has_pidfd = own + 8 <= length && bytes.get(own) == Some(&PIDFD_RECORD);
         let pidfd = if has_pidfd { number(own + 4).filter(|fd| *fd >= 0) } else { None };
@@ -175,7 +175,7 @@ pub fn become_user(uid: u32, gid: u32) -> io::Result<()> {
     checked(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) })
 }
 
-/// This thread's number.
+/// The number of the calling thread.
 pub fn thread() -> u32 {
     u32::try_from(rustix::thread::gettid().as_raw_nonzero().get()).unwrap_or(0)
 }

@@ -17,7 +17,7 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Most programs remembered.
-const KEPT_MAX: usize = 1024;
+const REMEMBERED_MAX: usize = 1024;
 /// Largest program that is hashed.
 pub const PROGRAM_BYTES_MAX: u64 = 1 << 30;
 /// How old a change must be for a digest to be remembered.
@@ -42,10 +42,10 @@ const NAMES: [&str; 34] = [
     "java", "guile", "ghci", "emacs", "vim", "gdb", "env", "find",
 ];
 
-/// What the bytes of a program say.
+/// What is known of a program from the bytes of its file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hashed {
-    /// Their digest.
+    /// The digest of the program's file.
     pub digest: Digest,
     /// Why they look like an interpreter's.
     pub interpreter: Option<&'static str>,
@@ -86,14 +86,14 @@ const BUDGET_BYTES_A_SECOND: u64 = 64 << 20;
 /// Most users whose budgets are remembered.
 const BUDGETS_MAX: usize = 4096;
 
-/// What a user has left.
+/// The bytes that may still be read for a user.
 struct Budget {
     bytes: u64,
     at: Instant,
 }
 
 impl Budget {
-    /// Takes bytes from what is left at `now`, if there are as many.
+    /// Spends bytes of what is left at `now`, if there are as many.
     fn take(&mut self, bytes: u64, now: Instant) -> bool {
         let passed_ms = now.saturating_duration_since(self.at).as_millis() as u64;
         let earned = passed_ms.saturating_mul(BUDGET_BYTES_A_SECOND) / 1000;
@@ -107,12 +107,12 @@ impl Budget {
 /// Digests remembered, and budgets.
 #[derive(Default)]
 pub struct Hashes {
-    kept: Mutex<HashMap<Key, Hashed>>,
+    remembered: Mutex<HashMap<Key, Hashed>>,
     budgets: Mutex<HashMap<u32, Budget>>,
 }
 
 impl Hashes {
-    /// What is in the file of a program that `user` runs. `is_roots`: nobody but root can change the file.
+    /// The digest of the file of a program that `user` runs. `is_roots`: nobody but root can change the file.
     ///
     /// # Errors
     /// It cannot be read, is too large, or changed meanwhile; or the user's budget is used up.
@@ -122,7 +122,7 @@ impl Hashes {
 
     fn of_at(&self, file: &mut File, user: u32, is_roots: bool, now: SystemTime) -> io::Result<Hashed> {
         let key = Key::of(file)?;
-        if is_roots && let Some(hashed) = self.kept.lock().get(&key) {
+        if is_roots && let Some(hashed) = self.remembered.lock().get(&key) {
             return Ok(hashed.clone());
         }
         if !is_roots && !self.spend(user, key.size, Instant::now()) {
@@ -136,11 +136,11 @@ impl Hashes {
             return Err(io::Error::other("the program's file changes while it is read"));
         }
         if is_roots && key.is_settled(now) {
-            let mut kept = self.kept.lock();
-            if kept.len() >= KEPT_MAX {
-                kept.clear();
+            let mut remembered = self.remembered.lock();
+            if remembered.len() >= REMEMBERED_MAX {
+                remembered.clear();
             }
-            kept.insert(key, hashed.clone());
+            remembered.insert(key, hashed.clone());
         }
         Ok(hashed)
     }
@@ -174,10 +174,10 @@ fn hash(file: &mut File, size: u64) -> io::Result<Hashed> {
     }
     let mut hasher = DigestKey::WELL_KNOWN.hasher(Domain::Executable);
     let mut piece = vec![0; OVERLAP + PIECE];
-    let (mut kept, mut total, mut interpreter) = (0, 0u64, None);
+    let (mut overlap, mut total, mut interpreter) = (0, 0u64, None);
     use std::os::unix::fs::FileExt;
     loop {
-        let read = match file.read_at(&mut piece[kept..], total) {
+        let read = match file.read_at(&mut piece[overlap..], total) {
             Ok(read) => read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
@@ -186,8 +186,8 @@ fn hash(file: &mut File, size: u64) -> io::Result<Hashed> {
         if read == 0 || total > PROGRAM_BYTES_MAX {
             break;
         }
-        hasher = hasher.update(&piece[kept..kept + read]);
-        let seen = &piece[..kept + read];
+        hasher = hasher.update(&piece[overlap..overlap + read]);
+        let seen = &piece[..overlap + read];
         interpreter = interpreter.or_else(|| {
             let found = MARKS.iter().find(|(mark, _)| memchr::memmem::find(seen, mark).is_some());
             found.map(|(_, why)| *why)
@@ -196,7 +196,7 @@ fn hash(file: &mut File, size: u64) -> io::Result<Hashed> {
         let keep = seen.len().min(OVERLAP);
         let from = seen.len() - keep;
         piece.copy_within(from..from + keep, 0);
-        kept = keep;
+        overlap = keep;
     }
     Ok(Hashed { digest: hasher.finish(), interpreter })
 }
@@ -261,9 +261,9 @@ mod tests {
         let changed = file.metadata().and_then(|seen| seen.modified()).expect("there");
         let hashes = Hashes::default();
         hashes.of_at(&mut file, 1, true, changed + Duration::from_secs(1)).expect("read");
-        assert!(hashes.kept.lock().is_empty(), "it changed a moment ago");
+        assert!(hashes.remembered.lock().is_empty(), "it changed a moment ago");
         hashes.of_at(&mut file, 1, true, changed + Duration::from_secs(10)).expect("read");
-        assert_eq!(hashes.kept.lock().len(), 1);
+        assert_eq!(hashes.remembered.lock().len(), 1);
         file.write_all(b"two").expect("written");
         let digest = DigestKey::WELL_KNOWN.digest(Domain::Executable, b"onetwo");
         assert_eq!(hashes.of_at(&mut file, 1, true, changed).expect("read").digest, digest);
@@ -276,7 +276,7 @@ mod tests {
         for (is_roots, remembered) in [(false, 0), (true, 1)] {
             let hashes = Hashes::default();
             hashes.of(&mut long_ago.try_clone().expect("a copy"), 1, is_roots).expect("read");
-            assert_eq!(hashes.kept.lock().len(), remembered);
+            assert_eq!(hashes.remembered.lock().len(), remembered);
         }
     }
 

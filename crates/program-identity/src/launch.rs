@@ -23,7 +23,7 @@ const PATH: &str = "PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:
 /// A program ready to be started.
 pub struct Program {
     copy: OwnedFd,
-    /// What it is.
+    /// The digest of the program.
     pub hashed: Hashed,
 }
 
@@ -87,7 +87,7 @@ impl Program {
     }
 }
 
-/// What is kept of an environment.
+/// The variables of an environment that a clean program gets.
 fn environment(all: impl Iterator<Item = (OsString, OsString)>) -> Vec<OsString> {
     let kept = all.filter(|(name, _)| {
         name.to_str().is_some_and(|name| KEPT.contains(&name) || name.starts_with("LC_"))

@@ -22,7 +22,7 @@ fn kept_among_changes() {
             if numbers.below(2) == 0 {
                 let length = *numbers.pick(&[0, 1, 4_046, 4_047, 4_048, 8_094, 12_345, 80_000]);
                 let bytes: Vec<u8> = (0..length).map(|at: u64| (at * 31 + numbers.below(7)) as u8).collect();
-                match driven.policy.keep(bytes.clone()) {
+                match driven.policy.set_extra(bytes.clone()) {
                     Ok(change) => {
                         assert!(
                             change.effects().iter().all(|effect| matches!(effect, Effect::Store(_))),
@@ -44,19 +44,19 @@ fn kept_among_changes() {
                     owners[first as usize] = to;
                 }
             }
-            assert_eq!(driven.policy.kept(), kept, "{what}");
+            assert_eq!(driven.policy.extra(), kept, "{what}");
             let reopened = driven.reopened();
-            assert_eq!(reopened.kept(), kept, "{what}");
+            assert_eq!(reopened.extra(), kept, "{what}");
             let block = 50 + numbers.below(1_900);
             assert_eq!(at(&reopened, block).owner, owners[block as usize], "{what}");
             let crashed = open(&driven.disk, &before.0).expect("the blocks before");
-            assert_eq!(crashed.kept(), before.1, "{what}");
+            assert_eq!(crashed.extra(), before.1, "{what}");
         }
         assert!(refused > 0, "seed {seed}: it was full at times");
-        let change = driven.policy.keep(Vec::new()).expect("nothing takes no room");
+        let change = driven.policy.set_extra(Vec::new()).expect("nothing takes no room");
         driven.carry_out(change);
         assert_eq!(driven.stored[&0][41..43], [1, 0], "the format of tables that keep nothing");
-        assert!(driven.reopened().kept().is_empty());
+        assert!(driven.reopened().extra().is_empty());
     }
 }
 
@@ -65,7 +65,7 @@ fn kept_among_changes() {
 fn stored_so() {
     let mut driven = Driven::new(disk(100, 8));
     assert_eq!(driven.stored[&0][40..43], [0, 1, 0]);
-    let change = driven.policy.keep(b"ended".to_vec()).expect("room");
+    let change = driven.policy.set_extra(b"ended".to_vec()).expect("room");
     driven.carry_out(change);
     assert_eq!(driven.stored[&0][40..43], [0, 2, 0]);
     let mut expected = vec![3, 0, 0, 0, 0, 5, 0, 0, 0];

@@ -1,4 +1,4 @@
-//! What /proc says of a process. Parsers are pure; all bytes in /proc that a process can choose (its name, its
+//! Reads /proc about a process. Parsers are pure; all bytes in /proc that a process can choose (its name, its
 //! environment, names of its files) are read as such.
 
 use std::io::{self, Read};
@@ -7,7 +7,7 @@ use std::path::Path;
 /// Most bytes read of one file of /proc.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// What `status` says.
+/// What `/proc/PID/status` says of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Status {
     /// The process that a thread belongs to.
@@ -16,7 +16,7 @@ pub struct Status {
     pub tracer: u32,
     /// The user it runs for (the real one).
     pub user: u32,
-    /// All its user ids are root's.
+    /// Whether all its user ids are root's.
     pub is_roots: bool,
     /// Whether its system calls are filtered: 0 if not (seccomp).
     pub filters: u32,
@@ -27,7 +27,7 @@ pub struct Status {
 pub struct Mapping {
     /// Its name in `map_files`.
     pub range: String,
-    /// Whether it may be written as well.
+    /// Whether it is writable too.
     pub writable: bool,
     /// The file's name, or the kernel's name for it; empty: none.
     pub name: String,

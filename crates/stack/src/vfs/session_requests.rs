@@ -1,15 +1,21 @@
-//! What a session's user orders through the mount: owners, ACLs, credentials. All of it is asked of PolicyMgr and the monitor
+//! Requests of a session's user through the mount: owners, ACLs, credentials. All of it is asked of PolicyMgr and the monitor
 //! in the session's names, and decided there.
 
 use super::files::{Code, Files, errno};
 use crate::asking::{ITSELF, ask_as, nonsense};
 use crate::host::BUSY;
-use crate::names::Tried;
-use crate::orders::{CHANGES_MAX, CREDENTIALS_MAX, Order, Said, SessionFacts, volume_name};
-use crate::protocol::{AskMonitor, AskPolicy, Blocks, Called, Entering, Entry, MonitorSays, PolicySays};
+use crate::names::NameCandidate;
+use crate::protocol::{
+    Blocks, Entering, Entry, MonitorReply, MonitorRequest, NamedAlias, PolicyReply, PolicyRequest,
+};
 use crate::reader::is_denied;
+use crate::session_requests::{
+    CHANGES_MAX, CREDENTIALS_MAX, SessionFacts, SessionReply, SessionRequest, volume_name,
+};
 use holdfast_access::prove::reachable;
-use holdfast_access::{Credential, Heard, Limit, Objects, Principal, ProcessName, Proof, Scope, Statement};
+use holdfast_access::{
+    Credential, Limit, Objects, Principal, ProcessName, Proof, Scope, Statement, VerifiedCredential,
+};
 use holdfast_components::Refusal;
 use std::time::{Duration, Instant};
 
@@ -21,18 +27,18 @@ fn words(why: &str) -> Refusal {
 }
 
 impl Files {
-    /// Carries out an order.
-    pub(super) fn obey(&self, order: Order) -> Said {
-        let is_of_names = !matches!(order, Order::Session | Order::Label(_));
+    /// Carries out a request of the session's user.
+    pub(super) fn handle(&self, request: SessionRequest) -> SessionReply {
+        let is_of_names = !matches!(request, SessionRequest::Session | SessionRequest::Label(_));
         let answer = if self.configuration.is_program && is_of_names {
             Err(words(
                 "this session is a program's, and nobody knows which program gives orders: use your own",
             ))
         } else {
-            self.carry_out(order)
+            self.carry_out(request)
         };
         answer.unwrap_or_else(|refusal| {
-            Said::Refused(match refusal {
+            SessionReply::Refused(match refusal {
                 Refusal::Failed(words) => words,
                 refusal if is_denied(&refusal) => "the file is not yours".to_owned(),
                 Refusal::Code(code) => std::io::Error::from_raw_os_error(code as i32).to_string(),
@@ -41,11 +47,11 @@ impl Files {
         })
     }
 
-    fn carry_out(&self, order: Order) -> Result<Said, Refusal> {
-        match order {
-            Order::Session => self.facts().map(Said::Session),
-            Order::Label(file) => self.label(file),
-            Order::Change { file, changes } => {
+    fn carry_out(&self, request: SessionRequest) -> Result<SessionReply, Refusal> {
+        match request {
+            SessionRequest::Session => self.facts().map(SessionReply::Session),
+            SessionRequest::Label(file) => self.label(file),
+            SessionRequest::Change { file, changes } => {
                 if changes.len() > CHANGES_MAX {
                     return Err(words("too many changes in one order"));
                 }
@@ -53,16 +59,16 @@ impl Files {
                 for blocks in self.owned_runs(file)? {
                     for (principal, access) in &changes {
                         let (principal, access) = (principal.clone(), *access);
-                        self.ask_in_any_name(&AskPolicy::ChangeAcls { disk, blocks, principal, access })?;
+                        self.ask_in_any_name(&PolicyRequest::ChangeAcls { disk, blocks, principal, access })?;
                     }
                 }
                 self.settle()
             }
-            Order::Give { file, to } => {
+            SessionRequest::Give { file, to } => {
                 let disk = self.configuration.disk;
                 let mut is_any = false;
                 for blocks in self.owned_runs(file)? {
-                    let given = self.ask_in_any_name(&AskPolicy::Give { disk, blocks, to: to.clone() });
+                    let given = self.ask_in_any_name(&PolicyRequest::Give { disk, blocks, to: to.clone() });
                     match given {
                         Ok(_) => is_any = true,
                         // Taken already, before something went wrong with the rest.
@@ -70,19 +76,19 @@ impl Files {
                         Err(refusal) => return Err(refusal),
                     }
                 }
-                if is_any { Ok(Said::Done) } else { Err(Refusal::NotPermitted) }
+                if is_any { Ok(SessionReply::Done) } else { Err(Refusal::NotPermitted) }
             }
-            Order::Take(file) => {
+            SessionRequest::Take(file) => {
                 let runs = self.owned_runs(file)?;
                 let acl = self.configuration.acl.clone();
                 self.accept(&runs, &acl)?;
                 self.settle()
             }
-            Order::Blocks(file) => {
+            SessionRequest::Blocks(file) => {
                 let runs = self.owned_runs(file)?;
-                Ok(Said::Blocks(runs.into_iter().map(|run| (run.first, run.count)).collect()))
+                Ok(SessionReply::Blocks(runs.into_iter().map(|run| (run.first, run.count)).collect()))
             }
-            Order::Present(credentials) => self.present(&credentials).map(Said::Speaks),
+            SessionRequest::Present(credentials) => self.present(&credentials).map(SessionReply::Speaks),
         }
     }
 
@@ -102,12 +108,12 @@ impl Files {
     }
 
     /// Asks PolicyMgr under each name until one does.
-    fn ask_in_any_name(&self, question: &AskPolicy) -> Result<PolicySays, Refusal> {
+    fn ask_in_any_name(&self, question: &PolicyRequest) -> Result<PolicyReply, Refusal> {
         let own = self.ask_policy(question);
         let Err(refusal) = own else { return own };
         let others = self.proven.lock().others.clone();
-        for Called { alias, principal, scope } in others {
-            let introduced = ask_as(&self.policy, alias, &AskPolicy::Introduce { principal, scope });
+        for NamedAlias { alias, principal, scope } in others {
+            let introduced = ask_as(&self.policy, alias, &PolicyRequest::Introduce { principal, scope });
             if introduced.is_ok()
                 && let Ok((answer, _)) = ask_as(&self.policy, alias, question)
             {
@@ -119,13 +125,13 @@ impl Files {
 
     fn look(&self, block: u64) -> Result<(Blocks, Principal, holdfast_access::Acl), Refusal> {
         let disk = self.configuration.disk;
-        match self.ask_in_any_name(&AskPolicy::Look { disk, block })? {
-            PolicySays::Label { blocks, owner, acl } => Ok((blocks, owner, acl)),
+        match self.ask_in_any_name(&PolicyRequest::Look { disk, block })? {
+            PolicyReply::Label { blocks, owner, acl } => Ok((blocks, owner, acl)),
             _ => Err(nonsense("PolicyMgr")),
         }
     }
 
-    fn label(&self, file: u64) -> Result<Said, Refusal> {
+    fn label(&self, file: u64) -> Result<SessionReply, Refusal> {
         let runs = self.owned_runs(file)?;
         let (_, owner, acl) = self.look(runs[0].first)?;
         let mut is_mixed = false;
@@ -137,14 +143,14 @@ impl Files {
                 at = label.map_or(at + 1, |(blocks, ..)| blocks.first + blocks.count);
             }
         }
-        Ok(Said::Label { owner, acl, is_mixed })
+        Ok(SessionReply::Label { owner, acl, is_mixed })
     }
 
-    /// What was ordered is durable before it is said to be done.
-    fn settle(&self) -> Result<Said, Refusal> {
-        let question = AskMonitor::Flush { disk: self.configuration.disk };
+    /// Makes changes durable before the reply.
+    fn settle(&self) -> Result<SessionReply, Refusal> {
+        let question = MonitorRequest::Flush { disk: self.configuration.disk };
         match ask_as(&self.monitor, self.names.own(), &question)?.0 {
-            MonitorSays::Done => Ok(Said::Done),
+            MonitorReply::Done => Ok(SessionReply::Done),
             _ => Err(nonsense("the monitor")),
         }
     }
@@ -153,8 +159,8 @@ impl Files {
         let is_program = self.configuration.is_program;
         let (refused, helper_missing) = match is_program {
             false => (Vec::new(), None),
-            true => match ask_as(&self.monitor, ITSELF, &AskMonitor::Refusals)?.0 {
-                MonitorSays::Refusals(refused, missing) => (refused, missing),
+            true => match ask_as(&self.monitor, ITSELF, &MonitorRequest::Refusals)?.0 {
+                MonitorReply::Refusals(refused, missing) => (refused, missing),
                 _ => return Err(nonsense("the monitor")),
             },
         };
@@ -167,8 +173,8 @@ impl Files {
     pub(super) fn enter(&self, entering: Entering) -> Result<Entry, Code> {
         let started = Instant::now();
         loop {
-            match ask_as(&self.monitor, ITSELF, &AskMonitor::Enter(entering)) {
-                Ok((MonitorSays::Entry(entry), _)) => {
+            match ask_as(&self.monitor, ITSELF, &MonitorRequest::Enter(entering)) {
+                Ok((MonitorReply::Entry(entry), _)) => {
                     if entry == Entry::GoesOn {
                         self.learn_names().map_err(errno)?;
                     }
@@ -184,7 +190,7 @@ impl Files {
         }
     }
 
-    /// Nothing is read at this moment that was asked for before: what the kernel keeps is to be forgotten now.
+    /// Waits until no read is under way; returns the inodes that the kernel must forget now.
     pub(super) fn settled(&self) -> Vec<u64> {
         drop(self.reading.write());
         self.inodes.lock().all()
@@ -199,12 +205,14 @@ impl Files {
         self.prove(|_| true).map(drop)
     }
 
-    /// What names the monitor knows this process by, and what can be proved with what it was told.
-    fn ask_names(&self) -> Result<(ProcessName, Vec<Called>, Vec<Credential>), Refusal> {
+    /// Learns the aliases that the monitor has for this process, and what can be proved with its credentials.
+    fn ask_names(&self) -> Result<(ProcessName, Vec<NamedAlias>, Vec<Credential>), Refusal> {
         let started = Instant::now();
         loop {
-            match ask_as(&self.monitor, ITSELF, &AskMonitor::Names) {
-                Ok((MonitorSays::Names { process, names, said }, _)) => return Ok((process, names, said)),
+            match ask_as(&self.monitor, ITSELF, &MonitorRequest::Names) {
+                Ok((MonitorReply::Names { process, names, credentials }, _)) => {
+                    return Ok((process, names, credentials));
+                }
                 Ok(_) => return Err(nonsense("the monitor")),
                 Err(Refusal::Code(BUSY)) if started.elapsed() < PATIENCE => {
                     std::thread::sleep(Duration::from_millis(20));
@@ -215,19 +223,21 @@ impl Files {
     }
 
     /// Uses the names that there are now.
-    pub(super) fn learn_names(&self) -> Result<Vec<Called>, Refusal> {
+    pub(super) fn learn_names(&self) -> Result<Vec<NamedAlias>, Refusal> {
         let (_, names, _) = self.ask_names()?;
-        let is_own = |name: &&Called| {
+        let is_own = |name: &&NamedAlias| {
             name.principal == self.configuration.user && *name.scope.objects() == Limit::Every
         };
         // The whole name before one with restrictions.
         let own = names.iter().filter(is_own).min_by_key(|name| name.scope != Scope::EVERYTHING);
         let own_alias = own.map_or(ITSELF, |own| own.alias);
-        let others: Vec<Called> =
+        let others: Vec<NamedAlias> =
             names.iter().filter(|name| name.alias > ITSELF && name.alias != own_alias).cloned().collect();
-        let is_partial = |name: &Called| *name.scope.objects() != Limit::Every;
-        let tried =
-            others.iter().map(|name| Tried { alias: name.alias, is_partial: is_partial(name) }).collect();
+        let is_partial = |name: &NamedAlias| *name.scope.objects() != Limit::Every;
+        let tried = others
+            .iter()
+            .map(|name| NameCandidate { alias: name.alias, is_partial: is_partial(name) })
+            .collect();
         let mut proven = self.proven.lock();
         proven.scope = own.map_or(Scope::EVERYTHING, |own| own.scope.clone());
         proven.others = others;
@@ -236,32 +246,32 @@ impl Files {
     }
 
     /// Proves what can be proved with those of the session's credentials that are `wanted`, and uses it.
-    fn prove(&self, wanted: impl Fn(&Credential) -> bool) -> Result<Vec<Called>, Refusal> {
-        let (process, before, said) = self.ask_names()?;
+    fn prove(&self, wanted: impl Fn(&Credential) -> bool) -> Result<Vec<NamedAlias>, Refusal> {
+        let (process, before, credentials) = self.ask_names()?;
         let base = self.proven.lock().base.clone();
         let is_ours = |credential: &Credential| {
             !matches!(credential.issuer, Principal::Key(_))
                 || base.contains(&credential.id())
                 || wanted(credential)
         };
-        let said: Vec<Credential> = said.into_iter().filter(is_ours).collect();
+        let credentials: Vec<Credential> = credentials.into_iter().filter(is_ours).collect();
         let mut refused = None;
-        for (principal, proof) in reachable(&Principal::Process(process), &said, &[]) {
-            // Of the names of keys, those for this volume.
+        for (principal, proof) in reachable(&Principal::Process(process), &credentials, &[]) {
+            // Of names under keys, only those for this volume.
             let is_named = match &principal {
                 Principal::User(_) | Principal::Group(_) => true,
                 Principal::Named(named) => named.name.as_str() == volume_name(&self.configuration.volume),
                 _ => false,
             };
             if is_named && !self.is_known(&before, &principal, &proof) {
-                match ask_as(&self.monitor, ITSELF, &AskMonitor::AddAlias(proof.clone())) {
+                match ask_as(&self.monitor, ITSELF, &MonitorRequest::AddAlias(proof.clone())) {
                     Ok(_) => drop(self.proven.lock().proofs.insert(proof)),
                     Err(refusal) => refused = Some(refusal),
                 }
             }
         }
         let names = self.learn_names()?;
-        let new: Vec<Called> = names.into_iter().filter(|name| !before.contains(name)).collect();
+        let new: Vec<NamedAlias> = names.into_iter().filter(|name| !before.contains(name)).collect();
         match refused {
             Some(refusal) if new.is_empty() => Err(refusal),
             _ => Ok(new),
@@ -269,8 +279,8 @@ impl Files {
     }
 
     /// Whether it is a name already, by this proof or without restriction.
-    fn is_known(&self, names: &[Called], principal: &Principal, proof: &Proof) -> bool {
-        let whole = |name: &Called| name.principal == *principal && name.scope == Scope::EVERYTHING;
+    fn is_known(&self, names: &[NamedAlias], principal: &Principal, proof: &Proof) -> bool {
+        let whole = |name: &NamedAlias| name.principal == *principal && name.scope == Scope::EVERYTHING;
         names.iter().any(whole)
             || names.iter().any(|name| name.principal == *principal)
                 && self.proven.lock().proofs.contains(proof)
@@ -284,13 +294,14 @@ impl Files {
         let mut brought = Vec::new();
         let mut is_ending = false;
         for bytes in credentials {
-            let heard = Heard::signed(bytes).map_err(|error| Refusal::Failed(error.to_string()))?;
-            if let Statement::Ends(_) = heard.credential().statement {
-                ask_as(&self.policy, self.names.own(), &AskPolicy::End(bytes.clone()))?;
+            let credential =
+                VerifiedCredential::signed(bytes).map_err(|error| Refusal::Failed(error.to_string()))?;
+            if let Statement::Ends(_) = credential.credential().statement {
+                ask_as(&self.policy, self.names.own(), &PolicyRequest::End(bytes.clone()))?;
                 is_ending = true;
             } else {
-                ask_as(&self.monitor, ITSELF, &AskMonitor::Present(bytes.clone()))?;
-                brought.push(heard.credential().id());
+                ask_as(&self.monitor, ITSELF, &MonitorRequest::Present(bytes.clone()))?;
+                brought.push(credential.credential().id());
             }
         }
         if brought.is_empty() {
@@ -310,7 +321,7 @@ impl Files {
     }
 }
 
-/// A scope in words.
+/// A scope, in words.
 fn restrictions(scope: &Scope) -> String {
     let operations = match scope.operations() {
         Limit::Every => "everything".to_owned(),

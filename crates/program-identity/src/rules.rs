@@ -30,42 +30,42 @@ pub enum RuleError {
     /// A newer version wrote them.
     #[error("the rules are of version {0}, which this holdfast does not know; a newer one made them")]
     Newer(u8),
-    /// They are not rules.
+    /// The bytes are not the stored form of rules.
     #[error("the stored rules are malformed: {0}")]
     Malformed(String),
     /// The text is not a rule.
     #[error("{0:?} is no rule: {1}")]
     Text(String, &'static str),
-    /// Too many.
+    /// There are more than [`RULES_MAX`].
     #[error("a file has at most {RULES_MAX} rules")]
     TooMany,
-    /// None.
+    /// The set has no rule.
     #[error("a set of rules names at least one program; to end all rules, clear them")]
     Empty,
 }
 
 /// Whom a rule admits.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, BorshSerialize, BorshDeserialize)]
-pub enum Who {
+pub enum Subject {
     /// Every process that runs exactly this executable (its digest, [`crate::hashes::digest_of`]).
     Program(Digest),
     /// Every process whose executable a manifest of this name lists, signed by this key.
     Package {
-        /// The signer.
+        /// The key that signs the package's manifests.
         key: [u8; 32],
-        /// The package.
+        /// The name of the package.
         name: String,
     },
     /// Everybody: takes one file out of what its directory handed down.
     Anybody,
 }
 
-/// What it may do.
+/// What a rule lets a program do with the file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, BorshSerialize, BorshDeserialize)]
 pub enum Rights {
-    /// Read.
+    /// Reading only.
     Read,
-    /// Read and write.
+    /// Reading and writing.
     ReadWrite,
 }
 
@@ -80,14 +80,14 @@ impl Rights {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Rule {
     /// Whom it admits.
-    pub who: Who,
-    /// To what.
+    pub who: Subject,
+    /// What it may do.
     pub rights: Rights,
-    /// Although the program runs whatever it is given.
+    /// Admits the program even if it is an interpreter, which runs whatever it is given.
     pub interpreter: bool,
-    /// Although it runs code that it made itself.
+    /// Admits the program even if it has code in memory that it generated itself.
     pub generated: bool,
-    /// Although it was not started clean ([`crate::starts`]).
+    /// Admits the program even if it was not started clean ([`crate::starts`]).
     pub plain: bool,
     /// Where the program was when the rule was made: for people, never compared.
     pub hint: String,
@@ -96,7 +96,7 @@ pub struct Rule {
 /// A rule as version 1 stores it.
 #[derive(BorshSerialize, BorshDeserialize)]
 struct RuleOne {
-    who: Who,
+    who: Subject,
     rights: Rights,
     interpreter: bool,
     generated: bool,
@@ -125,7 +125,7 @@ impl RuleSet {
     /// None or too many, or texts too long.
     pub fn new(mut rules: Vec<Rule>) -> Result<RuleSet, RuleError> {
         // Everybody is let in anyhow.
-        rules.iter_mut().filter(|rule| rule.who == Who::Anybody).for_each(|rule| rule.plain = true);
+        rules.iter_mut().filter(|rule| rule.who == Subject::Anybody).for_each(|rule| rule.plain = true);
         rules.sort();
         if rules.is_empty() {
             return Err(RuleError::Empty);
@@ -134,7 +134,7 @@ impl RuleSet {
             return Err(RuleError::TooMany);
         }
         let long = |rule: &Rule| {
-            let name = if let Who::Package { name, .. } = &rule.who { name.len() } else { 1 };
+            let name = if let Subject::Package { name, .. } = &rule.who { name.len() } else { 1 };
             rule.hint.len() > TEXT_BYTES_MAX || name > TEXT_BYTES_MAX || name == 0
         };
         if rules.iter().any(long) {
@@ -154,7 +154,7 @@ impl RuleSet {
     /// With this rule, in place of any other for the same program.
     ///
     /// # Errors
-    /// Too many.
+    /// There would be more than [`RULES_MAX`].
     pub fn with(mut self, rule: Rule) -> Result<RuleSet, RuleError> {
         self.0.retain(|other| other.who != rule.who);
         self.0.push(rule);
@@ -162,7 +162,7 @@ impl RuleSet {
     }
 
     /// Without any rule for this program; `None`: that was the last.
-    pub fn without(mut self, who: &Who) -> Option<RuleSet> {
+    pub fn without(mut self, who: &Subject) -> Option<RuleSet> {
         self.0.retain(|rule| rule.who != *who);
         (!self.0.is_empty()).then_some(self)
     }
@@ -229,15 +229,15 @@ impl RuleSet {
         let mut nearest = Refusal::NotNamed;
         for rule in &self.0 {
             let names = match &rule.who {
-                Who::Anybody => true,
-                Who::Program(digest) => *digest == identity.digest,
-                Who::Package { key, name } => in_package(&PublicKey(*key), name, &identity.digest),
+                Subject::Anybody => true,
+                Subject::Program(digest) => *digest == identity.digest,
+                Subject::Package { key, name } => in_package(&PublicKey(*key), name, &identity.digest),
             };
             if !names {
                 continue;
             }
             let weakness = match &rule.who {
-                Who::Anybody => None,
+                Subject::Anybody => None,
                 _ => identity.weakness(Allowed {
                     interpreter: rule.interpreter,
                     generated: rule.generated,
@@ -275,19 +275,21 @@ impl fmt::Display for Rule {
         if self.generated {
             f.write_str("+jit")?;
         }
-        if self.plain && self.who != Who::Anybody {
+        if self.plain && self.who != Subject::Anybody {
             f.write_str("+plain")?;
         }
         Ok(())
     }
 }
 
-impl fmt::Display for Who {
+impl fmt::Display for Subject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Who::Program(digest) => write!(f, "hash:{digest}"),
-            Who::Package { key, name } => write!(f, "pkg:{}/{name}", keyfile::fingerprint(&PublicKey(*key))),
-            Who::Anybody => f.write_str("any"),
+            Subject::Program(digest) => write!(f, "hash:{digest}"),
+            Subject::Package { key, name } => {
+                write!(f, "pkg:{}/{name}", keyfile::fingerprint(&PublicKey(*key)))
+            }
+            Subject::Anybody => f.write_str("any"),
         }
     }
 }
@@ -295,19 +297,19 @@ impl fmt::Display for Who {
 /// A rule as people write it, before `prog:PATH` and `pkg:KEYFILE/NAME` are looked up.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RuleText<'a> {
-    /// What is before the last `=`.
+    /// The text before the last `=`.
     pub who: &'a str,
-    /// The rights.
+    /// The rights that are granted.
     pub rights: Rights,
-    /// `+interpreter`.
+    /// Whether `+interpreter` was given.
     pub interpreter: bool,
-    /// `+jit`.
+    /// Whether `+jit` was given.
     pub generated: bool,
-    /// `+plain`.
+    /// Whether `+plain` was given.
     pub plain: bool,
 }
 
-/// Takes `WHO=r`, `WHO=rw`, with any of `+interpreter`, `+jit`, `+plain` behind, apart.
+/// Parses `WHO=r` or `WHO=rw`, followed by any of `+interpreter`, `+jit` and `+plain`.
 ///
 /// # Errors
 /// [`RuleError::Text`].
@@ -338,7 +340,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn rule(byte: u8, rights: Rights) -> Rule {
-        let who = Who::Program(Digest([byte; 32]));
+        let who = Subject::Program(Digest([byte; 32]));
         Rule { who, rights, interpreter: false, generated: false, plain: true, hint: "/usr/bin/ssh".into() }
     }
 
@@ -350,7 +352,7 @@ mod tests {
     #[test]
     fn golden() {
         let package = Rule {
-            who: Who::Package { key: [7; 32], name: "editor".into() },
+            who: Subject::Package { key: [7; 32], name: "editor".into() },
             rights: Rights::ReadWrite,
             interpreter: true,
             generated: false,
@@ -443,7 +445,8 @@ mod tests {
         ));
         let excused = set.clone().with(Rule { interpreter: true, ..rule(2, Rights::Read) }).expect("rules");
         assert!(excused.decide(&script, Rights::Read, &nothing).is_ok());
-        let package = Rule { who: Who::Package { key: [3; 32], name: "p".into() }, ..rule(0, Rights::Read) };
+        let package =
+            Rule { who: Subject::Package { key: [3; 32], name: "p".into() }, ..rule(0, Rights::Read) };
         let packages = RuleSet::new(vec![package]).expect("rules");
         let listed = |key: &PublicKey, name: &str, digest: &Digest| {
             key.0 == [3; 32] && name == "p" && *digest == Digest([9; 32])
@@ -451,7 +454,7 @@ mod tests {
         assert!(packages.decide(&other, Rights::Read, &listed).is_ok());
         assert!(packages.decide(&script, Rights::Read, &listed).is_err());
         let anybody =
-            RuleSet::new(vec![Rule { who: Who::Anybody, ..rule(0, Rights::ReadWrite) }]).expect("rules");
+            RuleSet::new(vec![Rule { who: Subject::Anybody, ..rule(0, Rights::ReadWrite) }]).expect("rules");
         assert!(anybody.decide(&one, Rights::ReadWrite, &nothing).is_ok());
     }
 

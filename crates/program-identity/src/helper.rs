@@ -8,14 +8,14 @@
 //! An open is held up for at most [`ANSWER_WAIT`]. Then it goes on without a ticket, and the mount refuses it (EACCES).
 //!
 //! It gives up what it does not need of root's rights before it listens. What is left (looking into processes, marking
-//! inodes) is still enough to have the machine, so whoever relies on rules trusts it: its code, and what it is told.
+//! inodes) is still enough to have the machine, so whoever relies on rules trusts it: its code, and its input.
 
 use crate::hashes::Hashes;
 use crate::identify::identify;
 use crate::kernel::{self, Event, Group};
-use crate::message::{FromDoor, FromHelper, VERSION};
+use crate::message::{FromGuard, FromHelper, VERSION};
 use crate::seqpacket::{self, Conversation, Peer};
-use crate::starts::Starts;
+use crate::starts::CleanStarts;
 use parking_lot::Mutex;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
@@ -57,7 +57,7 @@ pub fn serve(socket: &Path, ready: impl FnOnce()) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o666))?;
     ready();
-    let (hashes, starts) = (Arc::new(Hashes::default()), Arc::new(Starts::default()));
+    let (hashes, starts) = (Arc::new(Hashes::default()), Arc::new(CleanStarts::default()));
     let slots = Arc::new(Slots::default());
     loop {
         let conversation = match seqpacket::accept(&listener) {
@@ -85,7 +85,7 @@ pub fn serve(socket: &Path, ready: impl FnOnce()) -> io::Result<()> {
     }
 }
 
-/// What it needs of root's rights: to mark inodes, to find them by number as the mount's user, to look into processes.
+/// The rights of root that the helper needs: to mark inodes, to find them by number as the mount's user, to look into processes.
 /// And to give root the files of programs that are started clean.
 const NEEDED: CapabilitySet = CapabilitySet::SYS_ADMIN
     .union(CapabilitySet::CHOWN)
@@ -111,10 +111,10 @@ fn confine() -> io::Result<()> {
     Ok(set_no_new_privs(true)?)
 }
 
-/// Who has conversations, by user.
+/// Counts conversations by user.
 #[derive(Default)]
 struct Slots {
-    /// Those that have not said what they want, or start a program.
+    /// Conversations that have not sent their first message, or start a program.
     greeting: Arc<Mutex<HashMap<u32, usize>>>,
     mounts: Arc<Mutex<HashMap<u32, usize>>>,
 }
@@ -149,11 +149,11 @@ struct Mount {
     conversation: Arc<Conversation>,
     group: Group,
     hashes: Arc<Hashes>,
-    starts: Arc<Starts>,
+    starts: Arc<CleanStarts>,
     /// Events not yet answered, and since when. Whoever removes one answers it.
     waiting: Mutex<HashMap<u64, Waiting>>,
-    /// Who waits to hear that a ticket was taken.
-    taken: Mutex<HashMap<u64, Sender<bool>>>,
+    /// For each ticket, the thread that waits until the guard has received it.
+    unconfirmed: Mutex<HashMap<u64, Sender<bool>>>,
     next: AtomicU64,
     busy: AtomicUsize,
     ended: AtomicBool,
@@ -171,22 +171,22 @@ fn converse(
     greeting: Slot,
     slots: &Slots,
     hashes: Arc<Hashes>,
-    starts: Arc<Starts>,
+    starts: Arc<CleanStarts>,
 ) -> io::Result<()> {
     conversation.set_patience(ANSWER_WAIT, Some(ANSWER_WAIT))?;
     let refuse = |why: String| {
         let _ = conversation.send(&FromHelper::Refused(why.clone()));
         Err(io::Error::other(why))
     };
-    let hello: FromDoor = conversation.receive()?;
-    if let FromDoor::Hello { version, .. } | FromDoor::Start { version, .. } = &hello
+    let hello: FromGuard = conversation.receive()?;
+    if let FromGuard::Hello { version, .. } | FromGuard::Start { version, .. } = &hello
         && *version != VERSION
     {
         return refuse(format!("it speaks version {version}, this helper version {VERSION}"));
     }
     match hello {
-        FromDoor::Start { descriptor, .. } => starts.begin(&conversation, peer, descriptor, &hashes),
-        FromDoor::Hello { mountpoint, .. } => {
+        FromGuard::Start { descriptor, .. } => starts.begin(&conversation, peer, descriptor, &hashes),
+        FromGuard::Hello { mountpoint, .. } => {
             let Some(_slot) = Slot::take(&slots.mounts, peer.uid) else {
                 return refuse("too many mounts ask".to_owned());
             };
@@ -203,7 +203,7 @@ fn serve_mount(
     peer: Peer,
     mountpoint: Vec<u8>,
     hashes: Arc<Hashes>,
-    starts: Arc<Starts>,
+    starts: Arc<CleanStarts>,
 ) -> io::Result<()> {
     let refuse = |why: String| {
         let _ = conversation.send(&FromHelper::Refused(why.clone()));
@@ -220,7 +220,7 @@ fn serve_mount(
         hashes,
         starts,
         waiting: Mutex::default(),
-        taken: Mutex::default(),
+        unconfirmed: Mutex::default(),
         next: AtomicU64::new(1),
         busy: AtomicUsize::new(0),
         ended: AtomicBool::new(false),
@@ -235,7 +235,7 @@ fn serve_mount(
         reader.end();
     })?;
     let thread = watcher.recv().map_err(|_| io::Error::other("the watching thread ended"))?;
-    let outcome = mount.obey(&mountpoint, peer, thread);
+    let outcome = mount.follow(&mountpoint, peer, thread);
     mount.end();
     outcome
 }
@@ -244,11 +244,11 @@ impl Mount {
     fn end(&self) {
         self.ended.store(true, Ordering::SeqCst);
         self.conversation.end();
-        self.taken.lock().clear();
+        self.unconfirmed.lock().clear();
     }
 
-    /// Follows the door's orders, as the mount's user.
-    fn obey(&self, mountpoint: &Path, peer: Peer, thread: u32) -> io::Result<()> {
+    /// Carries out the guard's requests, as the mount's user.
+    fn follow(&self, mountpoint: &Path, peer: Peer, thread: u32) -> io::Result<()> {
         kernel::become_user(peer.uid, peer.gid)?;
         if let Err(error) = own_mount(mountpoint, peer.uid) {
             let why = format!("{}: {error}", mountpoint.display());
@@ -261,7 +261,7 @@ impl Mount {
         let mut marked = HashSet::new();
         loop {
             match self.conversation.receive()? {
-                FromDoor::Mark { id, inode, children } => {
+                FromGuard::Mark { id, inode, children } => {
                     let done = match marked.len() < MARKS_MAX || marked.contains(&(inode, children)) {
                         // Opened anew each time: an open directory would keep the mount from being unmounted.
                         true => own_mount(mountpoint, peer.uid)
@@ -275,12 +275,12 @@ impl Mount {
                     }
                     self.conversation.send(&FromHelper::Marked { id, done })?;
                 }
-                FromDoor::Taken { id, goes_on } => {
-                    if let Some(told) = self.taken.lock().remove(&id) {
-                        let _ = told.send(goes_on);
+                FromGuard::TicketReceived { id, goes_on } => {
+                    if let Some(reply_sender) = self.unconfirmed.lock().remove(&id) {
+                        let _ = reply_sender.send(goes_on);
                     }
                 }
-                FromDoor::Hello { .. } | FromDoor::Start { .. } => {
+                FromGuard::Hello { .. } | FromGuard::Start { .. } => {
                     return Err(io::Error::other("it said hello twice"));
                 }
             }
@@ -296,7 +296,7 @@ impl Mount {
             for event in self.group.read()? {
                 let id = self.next.fetch_add(1, Ordering::Relaxed);
                 self.waiting.lock().insert(id, Waiting { event: Arc::new(event), since: Instant::now() });
-                self.employ(&jobs, &work, id);
+                self.dispatch(&jobs, &work, id);
             }
             let late = |waiting: &Waiting| waiting.since.elapsed() > ANSWER_WAIT;
             let expired: Vec<u64> =
@@ -309,7 +309,7 @@ impl Mount {
         Ok(())
     }
 
-    fn employ(self: &Arc<Mount>, jobs: &Arc<Mutex<Receiver<u64>>>, work: &SyncSender<u64>, id: u64) {
+    fn dispatch(self: &Arc<Mount>, jobs: &Arc<Mutex<Receiver<u64>>>, work: &SyncSender<u64>, id: u64) {
         match work.try_send(id) {
             Ok(()) => {}
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => return self.answer(id, true),
@@ -345,19 +345,19 @@ impl Mount {
         }
     }
 
-    /// Identifies a caller, tells the door, and lets the open go on once the door has the ticket.
+    /// Identifies a caller, tells the guard, and lets the open go on once the guard has the ticket.
     fn handle(&self, id: u64) {
         let Some(event) = self.waiting.lock().get(&id).map(|waiting| Arc::clone(&waiting.event)) else {
             return;
         };
         let Some(inode) = inode_number(&event.file) else { return self.answer(id, false) };
         let found = identify(event.process, event.pidfd.as_ref(), &self.hashes, &self.starts);
-        let (told, hear) = channel();
-        self.taken.lock().insert(id, told);
+        let (reply_sender, reply) = channel();
+        self.unconfirmed.lock().insert(id, reply_sender);
         let ticket = FromHelper::Ticket { id, inode, process: event.process, found };
         let sent = self.waiting.lock().contains_key(&id) && self.conversation.send(&ticket).is_ok();
-        let goes_on = sent && hear.recv_timeout(ANSWER_WAIT).unwrap_or(false);
-        self.taken.lock().remove(&id);
+        let goes_on = sent && reply.recv_timeout(ANSWER_WAIT).unwrap_or(false);
+        self.unconfirmed.lock().remove(&id);
         drop(event);
         self.answer(id, goes_on);
     }

@@ -3,7 +3,7 @@
 //! A place is drawn up once, when a disk is formatted or adopted, and stored in the volume behind the table. From then
 //! on it alone says which number means which bytes, because owners are owners of numbers: whoever could move a
 //! partition under its numbers could give one user's bytes to another. What the disk itself says is compared with it
-//! ([`Place::agrees`]) and never used instead.
+//! ([`DiskLayout::agrees`]) and never used instead.
 
 use crate::StackError;
 use crate::protocol::Blocks;
@@ -12,7 +12,7 @@ use holdfast_monitor::{Extent, PAGE_BYTES};
 
 /// Most file systems of one disk.
 pub const PARTITIONS_MAX: usize = 64;
-/// What every place on a disk is a multiple of.
+/// Every offset on a disk is a multiple of this, in bytes.
 const SECTOR_BYTES: u64 = 512;
 
 /// Where the blocks of a file system are: all that the host knows of it.
@@ -20,14 +20,14 @@ const SECTOR_BYTES: u64 = 512;
 pub struct Geometry {
     /// Bytes of the metadata area, with which it begins.
     pub metadata_bytes: u64,
-    /// Bytes of a block.
+    /// Bytes of a data block.
     pub block_bytes: u32,
     /// Blocks of the data area, which follows.
     pub data_blocks: u64,
 }
 
 impl Geometry {
-    /// That of a FAT32 file system.
+    /// The geometry of a FAT32 file system.
     pub(crate) fn of(layout: &holdfast_fat::Layout) -> Geometry {
         use holdfast_fat::Area;
         Geometry {
@@ -42,7 +42,7 @@ impl Geometry {
         self.metadata_bytes.div_ceil(self.block_bytes.into())
     }
 
-    /// All blocks.
+    /// The number of blocks, of metadata and data.
     pub fn blocks(&self) -> u64 {
         self.metadata_blocks() + self.data_blocks
     }
@@ -63,18 +63,18 @@ impl Geometry {
 /// A partition with a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub struct Partition {
-    /// Its place in the partition table, from 1; 0 where there is no table.
+    /// The number in the partition table, from 1; 0 where there is no table.
     pub number: u32,
-    /// Where it begins, in bytes.
+    /// The first byte.
     pub start: u64,
-    /// Its bytes.
+    /// The size in bytes.
     pub bytes: u64,
-    /// Where its blocks are.
+    /// The geometry of its file system.
     pub geometry: Geometry,
 }
 
 impl Partition {
-    /// That all of its blocks are in it, and on a disk of so many bytes.
+    /// Checks that all blocks are in the partition, and on a disk of so many bytes.
     ///
     /// # Errors
     /// In words.
@@ -96,18 +96,18 @@ impl Partition {
 
 /// Where everything is on a disk, and on what follows it in its volume.
 #[derive(Clone, PartialEq, Eq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
-pub struct Place {
+pub struct DiskLayout {
     /// Drawn when it was formatted or adopted.
     pub identity: [u8; 16],
-    /// The file systems.
+    /// The partitions with file systems.
     pub partitions: Vec<Partition>,
     /// Where the policy table is, in bytes, and how many blocks it has.
     pub table: (u64, u64),
-    /// Whose signature says which programs are drivers of its file systems; nothing: this machine does.
+    /// The package whose signer says which programs are drivers of its file systems; `None`: this machine does.
     pub signed_by: Option<KeyName>,
 }
 
-impl Place {
+impl DiskLayout {
     /// The stretches of blocks: of each file system its metadata area, what is left over of it, and its data area; then the
     /// policy table. Bytes outside have no number, and nobody gets them.
     pub fn extents(&self) -> Vec<Extent> {
@@ -148,11 +148,11 @@ impl Place {
         self.partitions.iter().position(|one| one.number == number)
     }
 
-    /// That what was found on the disk now is what was drawn up then, for one file system.
+    /// Checks for one file system that the disk still has the layout that was recorded.
     ///
     /// # Errors
     /// In words.
-    pub fn agrees(&self, partition: usize, found: &[Found]) -> Result<(), StackError> {
+    pub fn agrees(&self, partition: usize, found: &[FoundPartition]) -> Result<(), StackError> {
         let expected = &self.partitions[partition];
         let number = expected.number;
         let failed = |what: String| Err(StackError::Component(format!("partition {number}: {what}")));
@@ -174,12 +174,12 @@ impl Place {
 
 /// A partition as FSLoader found it. Not to be relied upon: FSLoader read what is on the disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Found {
-    /// Its place in the partition table.
+pub struct FoundPartition {
+    /// The number of the partition in the table.
     pub number: u32,
-    /// Where it begins, in bytes.
+    /// The first byte.
     pub start: u64,
-    /// Its bytes.
+    /// The size in bytes.
     pub bytes: u64,
     /// The geometry of its FAT32 file system; or what it is instead, in words.
     pub holds: Result<Geometry, String>,
@@ -199,12 +199,12 @@ mod tests {
     #[test]
     fn numbers() {
         let partitions = vec![partition(1 << 20, 5 * 512, 1024, 10), partition(2 << 20, 8192, 4096, 3)];
-        let place = Place { identity: [1; 16], partitions, table: (4 << 20, 8), signed_by: None };
-        let layout = holdfast_monitor::Layout::new(place.extents(), 8 << 20).expect("disjoint");
-        assert_eq!(place.blocks(0), Blocks { first: 0, count: 13 });
-        assert_eq!(place.blocks(1), Blocks { first: 13, count: 5 });
+        let disk_layout = DiskLayout { identity: [1; 16], partitions, table: (4 << 20, 8), signed_by: None };
+        let layout = holdfast_monitor::Layout::new(disk_layout.extents(), 8 << 20).expect("disjoint");
+        assert_eq!(disk_layout.blocks(0), Blocks { first: 0, count: 13 });
+        assert_eq!(disk_layout.blocks(1), Blocks { first: 13, count: 5 });
         assert_eq!(layout.blocks(), 13 + 5 + 8);
-        assert_eq!(place.disk(3).table_first, 18);
+        assert_eq!(disk_layout.disk(3).table_first, 18);
         assert_eq!(layout.find(2), Some(((1 << 20) + 2048, 512, 1)), "what is left over of the metadata");
         assert_eq!(layout.find(3), Some(((1 << 20) + 2560, 1024, 10)));
         assert_eq!(layout.find(13), Some((2 << 20, 4096, 2)));

@@ -15,35 +15,35 @@ use std::collections::{HashMap, VecDeque};
 
 /// How long a ticket may wait for its open, which follows at once.
 pub const LIFETIME_MS: u64 = 10_000;
-/// Most tickets that wait.
+/// Most tickets that wait to be used.
 pub const TICKETS_MAX: usize = 1024;
 /// Most processes of which the newest word is remembered, and for how long: longer than the helper may take.
 const PROCESSES_MAX: usize = 4096;
 const REMEMBERED_MS: u64 = 60_000;
 
-/// What the helper found out about an open.
+/// The result of the helper for one open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ticket {
     /// The helper's number for it: opens are numbered as the kernel reports them.
     pub id: u64,
-    /// Inode that is opened.
+    /// The inode that is opened.
     pub inode: u64,
-    /// The process.
+    /// The process that opens it.
     pub process: u32,
-    /// Who it is, or why that cannot be told.
+    /// Who the process is, or why that could not be found out.
     pub found: Result<Identity, String>,
 }
 
-/// The tickets that wait.
+/// Tickets that wait to be used.
 #[derive(Default)]
 pub struct Tickets {
     waiting: VecDeque<(u64, Ticket)>,
-    /// Of each process the newest word, and when it came.
+    /// For each process its newest ticket, and when it came.
     newest: HashMap<u32, (u64, Ticket)>,
 }
 
 impl Tickets {
-    /// Takes a ticket in; the oldest goes when there are too many.
+    /// Adds a ticket; the oldest goes when there are too many.
     pub fn offer(&mut self, now_ms: u64, ticket: Ticket) {
         self.expire(now_ms);
         let newest = self.newest.get(&ticket.process).map(|(_, newest)| newest);
@@ -138,7 +138,7 @@ mod tests {
         assert!(tickets.take(0, 10, 100, 5).is_none(), "the helper is gone");
     }
 
-    /// What is said of a later open ends what was said before, and comes before it too if it is told sooner; of any file.
+    /// A ticket for a later open replaces earlier ones of the process, for any file, even if it arrives before them.
     /// Another process is not concerned.
     #[test]
     fn a_process_is_one_program() {

@@ -1,10 +1,10 @@
-//! What was seen when a tree was published last: file by file its attributes then, and what it became.
+//! What is remembered of the last publishing of a tree: the attributes of each file then, and its value in the release.
 //!
 //! A file whose size, times and number are as they were is not read again. Two cases are not trusted to that: what
 //! was changed so shortly before it was looked at that a later change could bear the same time, and anything if the
 //! release directory is not as the last publishing left it, since then blocks may be missing.
 
-use super::desk::Looked;
+use super::walk_io::FileStatus;
 use super::{Memory, PublishError};
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::Value;
@@ -22,9 +22,9 @@ const BATCH_BYTES: usize = 16 << 20;
 /// Times younger than this when a file is looked at may be given to a later change as well.
 const YOUNG_NS: i64 = 2_000_000_000;
 
-/// What must be the same for a file to be taken as the same.
+/// The signs by which a file counts as unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub struct Signs {
+pub struct FileSigns {
     device: u64,
     number: u64,
     size: u64,
@@ -36,17 +36,17 @@ pub struct Signs {
     options: u64,
 }
 
-impl Signs {
+impl FileSigns {
     /// The signs of a file; `links` is the number of its names in the tree.
-    pub fn of(looked: &Looked, links: u32, options: u64) -> Signs {
-        Signs {
-            device: looked.device,
-            number: looked.number,
-            size: looked.size,
-            mode: looked.mode,
+    pub fn of(status: &FileStatus, links: u32, options: u64) -> FileSigns {
+        FileSigns {
+            device: status.device,
+            number: status.number,
+            size: status.size,
+            mode: status.mode,
             links,
-            modified_ns: looked.modified_ns,
-            changed_ns: looked.changed_ns,
+            modified_ns: status.modified_ns,
+            changed_ns: status.changed_ns,
             options,
         }
     }
@@ -56,14 +56,14 @@ impl Signs {
     }
 }
 
-/// What was seen the last time, and what is seen now.
-pub struct Seen {
+/// The database of the last publishing, and that of this one.
+pub struct PublishMemory {
     last: Option<Database>,
-    next: Option<Next>,
+    next: Option<NewMemory>,
     now_ns: i64,
 }
 
-struct Next {
+struct NewMemory {
     file: PathBuf,
     made: PathBuf,
     database: Database,
@@ -71,14 +71,16 @@ struct Next {
     batch_bytes: usize,
 }
 
-impl Seen {
+impl PublishMemory {
     /// Opens what was seen the last time, if it counts, and begins anew.
     ///
     /// # Errors
     /// [`PublishError`].
-    pub fn open(memory: Option<Memory<'_>>) -> Result<Seen, PublishError> {
+    pub fn open(memory: Option<Memory<'_>>) -> Result<PublishMemory, PublishError> {
         let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as i64);
-        let Some(Memory { file, basis }) = memory else { return Ok(Seen { last: None, next: None, now_ns }) };
+        let Some(Memory { file, basis }) = memory else {
+            return Ok(PublishMemory { last: None, next: None, now_ns });
+        };
         let last = basis.and_then(|basis| {
             let database = Database::open(file).ok()?;
             let read = database.begin_read().ok()?;
@@ -93,8 +95,8 @@ impl Seen {
         let made = file.with_extension(format!("new-{}", std::process::id()));
         let _ = std::fs::remove_file(&made);
         let database = Database::create(&made).map_err(|error| failed(&made, &error))?;
-        let next = Next { file: file.to_owned(), made, database, batch: Vec::new(), batch_bytes: 0 };
-        Ok(Seen { last, next: Some(next), now_ns })
+        let next = NewMemory { file: file.to_owned(), made, database, batch: Vec::new(), batch_bytes: 0 };
+        Ok(PublishMemory { last, next: Some(next), now_ns })
     }
 
     /// Whether there is anything of the last time.
@@ -102,7 +104,7 @@ impl Seen {
         self.last.is_some()
     }
 
-    /// What a file became, if it is as it was.
+    /// The value of a file, if its signs are as they were.
     pub fn find<S: BorshDeserialize + PartialEq>(&self, path: &[u8], signs: &S) -> Option<Value> {
         let read = self.last.as_ref()?.begin_read().ok()?;
         let table = read.open_table(FILES).ok()?;
@@ -115,14 +117,14 @@ impl Seen {
     ///
     /// # Errors
     /// [`PublishError`].
-    pub fn add(&mut self, path: &[u8], signs: &Signs, value: &Value) -> Result<(), PublishError> {
+    pub fn add(&mut self, path: &[u8], signs: &FileSigns, value: &Value) -> Result<(), PublishError> {
         match signs.is_young(self.now_ns) {
             true => Ok(()),
             false => self.add_signed(path, signs, value),
         }
     }
 
-    /// The same, by signs that change with everything about a file.
+    /// As [`PublishMemory::add`], for signs that change with everything about a file, so that young ones count too.
     ///
     /// # Errors
     /// [`PublishError`].
@@ -139,7 +141,7 @@ impl Seen {
         if next.batch.len() >= BATCH || next.batch_bytes >= BATCH_BYTES { next.write() } else { Ok(()) }
     }
 
-    /// Makes what was seen now count for the release whose record has the digest `basis`.
+    /// Makes the new database count for the release whose record has the digest `basis`.
     ///
     /// # Errors
     /// [`PublishError`].
@@ -158,7 +160,7 @@ impl Seen {
     }
 }
 
-impl Next {
+impl NewMemory {
     fn write(&mut self) -> Result<(), PublishError> {
         self.batch_bytes = 0;
         let failed = |error: &dyn std::fmt::Display| failed(&self.made, error);
@@ -175,7 +177,7 @@ impl Next {
     }
 }
 
-impl Drop for Next {
+impl Drop for NewMemory {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.made);
     }
@@ -195,7 +197,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("seen");
         let memory = |basis| Some(Memory { file: &file, basis });
-        let mut seen = Seen::open(memory(None)).unwrap();
+        let mut seen = PublishMemory::open(memory(None)).unwrap();
         let value = Value { bytes: vec![7; 1 << 20], references: Vec::new() };
         for number in 0..40u32 {
             seen.add_signed(&number.to_le_bytes(), &number, &value).unwrap();
@@ -205,11 +207,11 @@ mod tests {
         }
         let basis = Digest([1; 32]);
         seen.keep(basis).unwrap();
-        let seen = Seen::open(memory(Some(basis))).unwrap();
+        let seen = PublishMemory::open(memory(Some(basis))).unwrap();
         for number in 0..40u32 {
             assert_eq!(seen.find(&number.to_le_bytes(), &number), Some(value.clone()));
         }
         drop(seen);
-        assert!(!Seen::open(memory(Some(Digest([2; 32])))).unwrap().has_last());
+        assert!(!PublishMemory::open(memory(Some(Digest([2; 32])))).unwrap().has_last());
     }
 }

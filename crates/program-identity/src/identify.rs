@@ -1,4 +1,4 @@
-//! Who a process is, read from /proc while it waits in its open.
+//! Identifies a process from /proc while it waits in its open.
 //!
 //! The process cannot exit, execute or be replaced while it waits, short of being killed; a pidfd that is still alive
 //! after everything was read says that all of it was of the same process. Code counts as the program's own if it is a
@@ -8,7 +8,7 @@
 use crate::hashes::{Hashes, interpreter_by_name};
 use crate::identity::Identity;
 use crate::process;
-use crate::starts::Starts;
+use crate::starts::CleanStarts;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
 use rustix::io::Errno;
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 /// Most executable mappings looked at.
 const MAPPINGS_MAX: usize = 4096;
-/// Most bytes of a path that is told.
+/// Most bytes of a path in an identity.
 const PATH_BYTES_MAX: usize = 512;
 /// Type of FUSE file systems, whose server says what owners files have.
 const FUSE: i64 = 0x6573_5546;
@@ -37,18 +37,18 @@ pub fn identify(
     number: u32,
     pidfd: Option<impl AsFd>,
     hashes: &Hashes,
-    starts: &Starts,
+    starts: &CleanStarts,
 ) -> Result<Identity, String> {
     let place = PathBuf::from(format!("/proc/{number}"));
-    let read = |name: &str| process::read(&place.join(name)).map_err(|error| told(number, &error));
+    let read = |name: &str| process::read(&place.join(name)).map_err(|error| unreadable(number, &error));
     let started = process::started(&read("stat")?).ok_or("its beginning is not told")?;
-    let path = std::fs::read_link(place.join("exe")).map_err(|error| told(number, &error))?;
-    let mut program = File::open(place.join("exe")).map_err(|error| told(number, &error))?;
-    let own = program.metadata().map_err(|error| told(number, &error))?;
+    let path = std::fs::read_link(place.join("exe")).map_err(|error| unreadable(number, &error))?;
+    let mut program = File::open(place.join("exe")).map_err(|error| unreadable(number, &error))?;
+    let own = program.metadata().map_err(|error| unreadable(number, &error))?;
     let status = process::status(&read("status")?).ok_or("its state is not told")?;
     let is_roots = only_root_changes(&program).unwrap_or(false);
     let stays = is_roots || is_held(&program, &place.join("exe")).unwrap_or(false);
-    // Who was started clean runs a file that nobody can change, which was hashed then.
+    // A process that was started clean runs a file that nobody can change, which was hashed then.
     let clean = starts.of(number, started, (own.dev(), own.ino()));
     let is_clean = clean.is_some() || status.is_roots;
     let hashed = clean.map_or_else(|| hashes.of(&mut program, status.user, is_roots), Ok);
@@ -95,7 +95,7 @@ pub fn identify(
     Ok(identity)
 }
 
-fn told(number: u32, error: &io::Error) -> String {
+fn unreadable(number: u32, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => format!("process {number} has no program (the kernel's own, or it ended)"),
         _ => format!("process {number} cannot be looked at: {error}"),
@@ -156,7 +156,7 @@ mod tests {
         child.stdin.as_mut().expect("piped").write_all(b"x").expect("written");
         child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("repeated");
         let found =
-            identify(child.id(), None::<std::os::fd::OwnedFd>, &Hashes::default(), &Starts::default());
+            identify(child.id(), None::<std::os::fd::OwnedFd>, &Hashes::default(), &CleanStarts::default());
         drop(child.stdin.take());
         child.wait().expect("it ends");
         found
@@ -178,10 +178,12 @@ mod tests {
         let mut ended = Command::new("/bin/true").spawn().expect("it starts");
         ended.wait().expect("it ends");
         assert!(
-            identify(ended.id(), None::<std::os::fd::OwnedFd>, &Hashes::default(), &Starts::default())
+            identify(ended.id(), None::<std::os::fd::OwnedFd>, &Hashes::default(), &CleanStarts::default())
                 .is_err()
         );
         // A thread of the kernel has no program.
-        assert!(identify(2, None::<std::os::fd::OwnedFd>, &Hashes::default(), &Starts::default()).is_err());
+        assert!(
+            identify(2, None::<std::os::fd::OwnedFd>, &Hashes::default(), &CleanStarts::default()).is_err()
+        );
     }
 }

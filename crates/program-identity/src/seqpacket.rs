@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-/// How long connecting waits.
+/// How long connecting may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(2);
 
 /// One end of a conversation, which ends for both when this is dropped.
@@ -22,14 +22,14 @@ const CONNECT_WAIT: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Conversation(OwnedFd);
 
-/// Who is at the other end. Of a listener: who made it listen.
+/// The process at the other end; for a listener, the process that made it listen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Peer {
-    /// The user.
+    /// The user id.
     pub uid: u32,
-    /// The group.
+    /// The group id.
     pub gid: u32,
-    /// The process.
+    /// The process id.
     pub process: u32,
 }
 
@@ -134,9 +134,9 @@ impl Conversation {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut polled = [PollFd::new(&self.0, PollFlags::RDHUP)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let asked = poll(&mut polled, Some(&at_once));
+        let polled_result = poll(&mut polled, Some(&at_once));
         let gone = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR;
-        asked.is_ok() && !polled[0].revents().intersects(gone)
+        polled_result.is_ok() && !polled[0].revents().intersects(gone)
     }
 
     /// Ends it, for both ends and all threads.
@@ -154,7 +154,7 @@ impl Drop for Conversation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::message::{FromDoor, FromHelper};
+    use crate::message::{FromGuard, FromHelper};
 
     /// Packets keep their bounds, an end is noticed, and what is no packet of ours is refused.
     #[test]
@@ -168,11 +168,11 @@ mod tests {
         let one = Conversation::connect(&path).expect("it is there");
         let other = accept(&listening).expect("it came");
         assert_eq!(one.peer().expect("known").process, std::process::id());
-        let said = FromDoor::Mark { id: 1, inode: 2, children: true };
+        let said = FromGuard::Mark { id: 1, inode: 2, children: true };
         one.send(&said).expect("sent");
         one.send(&said).expect("sent");
-        assert_eq!(other.receive::<FromDoor>().expect("received"), said);
-        assert_eq!(other.receive::<FromDoor>().expect("received"), said);
+        assert_eq!(other.receive::<FromGuard>().expect("received"), said);
+        assert_eq!(other.receive::<FromGuard>().expect("received"), said);
         one.send(&[9u8; 3]).expect("sent");
         assert_eq!(other.receive::<FromHelper>().expect_err("no message").kind(), io::ErrorKind::InvalidData);
         assert!(one.is_alive());

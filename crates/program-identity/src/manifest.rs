@@ -20,7 +20,7 @@ pub const PROGRAMS_MAX: usize = 4096;
 const BYTES_MAX: u64 = 1 << 20;
 /// Most manifests read of one directory.
 const FILES_MAX: usize = 1024;
-/// How files of manifests end.
+/// The extension of manifests' file names.
 pub const SUFFIX: &str = "hfpkg";
 
 /// Why a manifest is refused.
@@ -29,10 +29,10 @@ pub enum ManifestError {
     /// A newer version wrote it.
     #[error("it is of version {0}, which this holdfast does not know")]
     Newer(u8),
-    /// It is none.
+    /// The bytes are not a manifest.
     #[error("it is no manifest: {0}")]
     Malformed(String),
-    /// The signature is not the key's.
+    /// The signature was not made with the key.
     #[error("its signature is not that of the key in it")]
     Forged,
 }
@@ -40,7 +40,7 @@ pub enum ManifestError {
 /// The executables of one version of a package.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Manifest {
-    /// The package.
+    /// The name of the package.
     pub name: String,
     /// Digests of its executables, and where they are, for people.
     pub programs: BTreeMap<Digest, String>,
@@ -86,20 +86,20 @@ impl Manifest {
 }
 
 /// Where manifests are looked for: the machine's, then the user's own.
-pub fn places() -> Vec<PathBuf> {
-    let mut places = vec![PathBuf::from("/etc/holdfast/programs.d")];
+pub fn directories() -> Vec<PathBuf> {
+    let mut directories = vec![PathBuf::from("/etc/holdfast/programs.d")];
     let own = std::env::var_os("XDG_CONFIG_HOME")
         .map(PathBuf::from)
         .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".config")));
-    places.extend(own.filter(|path| path.is_absolute()).map(|path| path.join("holdfast/programs")));
-    places
+    directories.extend(own.filter(|path| path.is_absolute()).map(|path| path.join("holdfast/programs")));
+    directories
 }
 
-/// Whether a manifest in one of these places, signed by `key` for the package `name`, lists an executable. What is
+/// Whether a manifest in one of these directories, signed by `key` for the package `name`, lists an executable. What is
 /// there and no manifest is passed over.
-pub fn lists(places: &[PathBuf], key: &PublicKey, name: &str, program: &Digest) -> bool {
-    places.iter().any(|place| {
-        let Ok(found) = std::fs::read_dir(place) else { return false };
+pub fn lists(directories: &[PathBuf], key: &PublicKey, name: &str, program: &Digest) -> bool {
+    directories.iter().any(|directory| {
+        let Ok(found) = std::fs::read_dir(directory) else { return false };
         let files = found.flatten().map(|entry| entry.path());
         let mut manifests =
             files.filter(|path| path.extension().is_some_and(|end| end == SUFFIX)).take(FILES_MAX);
@@ -160,10 +160,10 @@ mod tests {
         let key = SigningKey::from_seed(&[1; 32]);
         std::fs::write(folder.path().join("junk.hfpkg"), "junk").expect("written");
         std::fs::write(folder.path().join("a.hfpkg"), manifest().sign(&key)).expect("written");
-        let places = [folder.path().join("missing"), folder.path().to_owned()];
-        assert!(lists(&places, &key.public(), "openssh", &Digest([5; 32])));
-        assert!(!lists(&places, &key.public(), "openssh", &Digest([6; 32])));
-        assert!(!lists(&places, &key.public(), "other", &Digest([5; 32])));
-        assert!(!lists(&places, &SigningKey::from_seed(&[2; 32]).public(), "openssh", &Digest([5; 32])));
+        let directories = [folder.path().join("missing"), folder.path().to_owned()];
+        assert!(lists(&directories, &key.public(), "openssh", &Digest([5; 32])));
+        assert!(!lists(&directories, &key.public(), "openssh", &Digest([6; 32])));
+        assert!(!lists(&directories, &key.public(), "other", &Digest([5; 32])));
+        assert!(!lists(&directories, &SigningKey::from_seed(&[2; 32]).public(), "openssh", &Digest([5; 32])));
     }
 }

@@ -1,11 +1,11 @@
-//! What still stands: which credentials were taken back, and which processes live.
+//! Which credentials are revoked, and which processes are alive.
 //!
-//! Invariants: what has ended never stands again, over restarts too (the driver stores [`Standing::encode`] before
-//! it acknowledges an ending); what a process said stands only while it lives, so ended processes take no room; the
+//! Invariants: what has ended is never valid again, over restarts too (the driver stores [`Revocations::encode`] before
+//! it acknowledges an ending); what a process said is valid only while it is alive, so ended processes take no room; the
 //! generation grows with every change, so one comparison tells that nothing ended since. What is spoken is not heard
 //! again in a later run, so only endings of what keys signed are stored.
 
-use crate::{AccessError, Credential, Ending, Heard, Principal, ProcessName, Statement};
+use crate::{AccessError, Credential, Ending, Principal, ProcessName, Statement, VerifiedCredential};
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{decode, encode};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,34 +15,34 @@ pub const ISSUERS_MAX: usize = 4096;
 /// The most serials of one issuer ended one by one; of the machine, which is trusted, as many as it wants.
 pub const SERIALS_MAX: usize = 1024;
 
-/// What has ended of one issuer.
+/// The credentials of one issuer that have ended.
 #[derive(Clone, PartialEq, Eq, Debug, Default, BorshSerialize, BorshDeserialize)]
-struct Ended {
+struct EndedCredentials {
     everything: bool,
-    /// Serials below have ended.
+    /// All serials below this one have ended.
     before: u64,
-    /// And these, none of them below.
+    /// Single serials that have ended, none of them below `before`.
     serials: BTreeSet<u64>,
 }
 
 /// The stored form: version 1.
 #[derive(BorshSerialize, BorshDeserialize)]
 enum Stored {
-    V1(BTreeMap<Principal, Ended>),
+    V1(BTreeMap<Principal, EndedCredentials>),
 }
 
 /// Revocations and living processes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Standing {
+pub struct Revocations {
     generation: u64,
-    ended: BTreeMap<Principal, Ended>,
+    ended: BTreeMap<Principal, EndedCredentials>,
     alive: BTreeSet<ProcessName>,
 }
 
-impl Standing {
-    /// Nothing ended, nobody alive.
-    pub fn new() -> Standing {
-        Standing::default()
+impl Revocations {
+    /// No revocations, and no processes.
+    pub fn new() -> Revocations {
+        Revocations::default()
     }
 
     /// The endings as they are stored: those of keys.
@@ -55,7 +55,7 @@ impl Standing {
     ///
     /// # Errors
     /// [`AccessError::Malformed`]: then nothing may be taken to stand.
-    pub fn decode(bytes: &[u8]) -> Result<Standing, AccessError> {
+    pub fn decode(bytes: &[u8]) -> Result<Revocations, AccessError> {
         let what = "store of revocations";
         let Stored::V1(ended) =
             decode(bytes).map_err(|error| AccessError::Malformed { what, why: error.why })?;
@@ -66,10 +66,10 @@ impl Standing {
                 why: "more entries than are ever written".to_owned(),
             });
         }
-        Ok(Standing { generation: 0, ended, alive: BTreeSet::new() })
+        Ok(Revocations { generation: 0, ended, alive: BTreeSet::new() })
     }
 
-    /// Grows whenever something ends.
+    /// A number that grows whenever something ends.
     pub fn generation(&self) -> u64 {
         self.generation
     }
@@ -93,7 +93,7 @@ impl Standing {
         self.ended.remove(&Principal::Process(process));
     }
 
-    /// Whether the process lives.
+    /// Whether the process is alive.
     pub fn lives(&self, process: ProcessName) -> bool {
         self.alive.contains(&process)
     }
@@ -101,10 +101,10 @@ impl Standing {
     /// Carries out a statement that credentials end.
     ///
     /// # Errors
-    /// As [`Standing::end`]; [`AccessError::Malformed`] for another statement.
-    pub fn hear(&mut self, heard: &Heard) -> Result<(), AccessError> {
-        match &heard.credential().statement {
-            Statement::Ends(ending) => self.end(&heard.credential().issuer, *ending),
+    /// As [`Revocations::end`]; [`AccessError::Malformed`] for another statement.
+    pub fn end_by(&mut self, verified: &VerifiedCredential) -> Result<(), AccessError> {
+        match &verified.credential().statement {
+            Statement::Ends(ending) => self.end(&verified.credential().issuer, *ending),
             _ => Err(AccessError::Malformed { what: "ending", why: "it says something else".to_owned() }),
         }
     }
@@ -145,7 +145,7 @@ impl Standing {
     ///
     /// # Errors
     /// [`AccessError::TooManyIssuers`]; then some were taken over.
-    pub fn merge(&mut self, other: &Standing) -> Result<(), AccessError> {
+    pub fn merge(&mut self, other: &Revocations) -> Result<(), AccessError> {
         for (issuer, ended) in &other.ended {
             if ended.everything {
                 self.end(issuer, Ending::Everything)?;
@@ -157,7 +157,7 @@ impl Standing {
     }
 
     /// Whether what this issuer said under this serial stands.
-    pub fn stands(&self, issuer: &Principal, serial: u64) -> bool {
+    pub fn is_valid(&self, issuer: &Principal, serial: u64) -> bool {
         if matches!(issuer, Principal::Process(process) if !self.lives(*process)) {
             return false;
         }
@@ -170,9 +170,9 @@ impl Standing {
     ///
     /// # Errors
     /// [`AccessError::Revoked`], [`AccessError::Expired`].
-    pub fn counts(&self, credential: &Credential, now_s: u64) -> Result<(), AccessError> {
+    pub fn check(&self, credential: &Credential, now_s: u64) -> Result<(), AccessError> {
         let (issuer, serial) = (credential.issuer.clone(), credential.serial);
-        if !self.stands(&issuer, serial) {
+        if !self.is_valid(&issuer, serial) {
             Err(AccessError::Revoked { issuer, serial })
         } else if credential.expires_s.is_some_and(|last| last < now_s) {
             Err(AccessError::Expired { issuer, serial })

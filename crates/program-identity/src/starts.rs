@@ -11,7 +11,7 @@
 
 use crate::hashes::{Hashed, Hashes};
 use crate::kernel;
-use crate::message::{FromDoor, FromHelper, VERSION};
+use crate::message::{FromGuard, FromHelper, VERSION};
 use crate::process;
 use crate::seqpacket::{Conversation, Peer};
 use parking_lot::Mutex;
@@ -35,9 +35,9 @@ const READ_IMPLIES_EXEC: u32 = 0x0040_0000;
 
 /// Programs that were started clean.
 #[derive(Default)]
-pub struct Starts(Mutex<HashMap<u32, Start>>);
+pub struct CleanStarts(Mutex<HashMap<u32, CleanStart>>);
 
-struct Start {
+struct CleanStart {
     /// When the process began, in the kernel's clock ticks.
     started: u64,
     /// Device and inode of its program.
@@ -45,8 +45,8 @@ struct Start {
     hashed: Hashed,
 }
 
-impl Starts {
-    /// What a process is that was started clean and still runs that program.
+impl CleanStarts {
+    /// The program of a process that was started clean and still runs it.
     pub fn of(&self, process: u32, started: u64, file: (u64, u64)) -> Option<Hashed> {
         let starts = self.0.lock();
         let start = starts.get(&process)?;
@@ -56,7 +56,7 @@ impl Starts {
     /// Starts the program of the peer's `descriptor` clean: the peer becomes it next.
     ///
     /// # Errors
-    /// Why that is not a clean start; the peer is told.
+    /// Why that is not a clean start; the peer gets the reason too.
     pub fn begin(
         &self,
         conversation: &Conversation,
@@ -64,23 +64,23 @@ impl Starts {
         descriptor: u32,
         hashes: &Hashes,
     ) -> io::Result<()> {
-        let begun = Begun::new(peer, descriptor, hashes);
-        let begun =
-            begun.inspect_err(|error| drop(conversation.send(&FromHelper::Refused(error.to_string()))))?;
+        let pending = PendingStart::new(peer, descriptor, hashes);
+        let pending =
+            pending.inspect_err(|error| drop(conversation.send(&FromHelper::Refused(error.to_string()))))?;
         conversation.send(&FromHelper::Traced)?;
         kernel::wait_for_program(peer.process, Instant::now() + BEGIN_WAIT)?;
-        let start = begun.check();
+        let start = pending.check();
         kernel::end_trace(peer.process)?;
         self.remember(peer.process, start?);
         Ok(())
     }
 
-    fn remember(&self, process: u32, start: Start) {
+    fn remember(&self, process: u32, start: CleanStart) {
         let mut starts = self.0.lock();
         if starts.len() >= STARTS_MAX {
             starts.retain(|process, start| began(*process).is_ok_and(|began| began == start.started));
         }
-        // Nobody has so many processes; who has loses the cleanness of some.
+        // Nobody has so many processes; for a user who has, some do not count as started clean any more.
         if starts.len() >= STARTS_MAX
             && let Some(any) = starts.keys().next().copied()
         {
@@ -91,7 +91,7 @@ impl Starts {
 }
 
 /// A process that is about to become a program, traced by this thread.
-struct Begun {
+struct PendingStart {
     process: u32,
     user: u32,
     started: u64,
@@ -99,8 +99,8 @@ struct Begun {
     hashed: Hashed,
 }
 
-impl Begun {
-    fn new(peer: Peer, descriptor: u32, hashes: &Hashes) -> io::Result<Begun> {
+impl PendingStart {
+    fn new(peer: Peer, descriptor: u32, hashes: &Hashes) -> io::Result<PendingStart> {
         let process = peer.process;
         for namespace in ["user", "pid"] {
             if link(process, &format!("ns/{namespace}"))?
@@ -114,7 +114,7 @@ impl Begun {
         rustix::fs::fchown(&program, Some(Uid::ROOT), Some(Gid::ROOT))?;
         rustix::fs::fchmod(&program, Mode::from_raw_mode(0o111))?;
         let hashed = hashes.of(&mut program, peer.uid, false).map_err(io::Error::other)?;
-        let begun = Begun { process, user: peer.uid, started: began(process)?, program, hashed };
+        let pending = PendingStart { process, user: peer.uid, started: began(process)?, program, hashed };
         kernel::trace(process).map_err(|error| match error.kind() {
             io::ErrorKind::PermissionDenied => io::Error::other(
                 "the helper may not trace it: somebody else does, or this system lets nobody trace \
@@ -122,11 +122,11 @@ impl Begun {
             ),
             _ => error,
         })?;
-        Ok(begun)
+        Ok(pending)
     }
 
     /// The process has become a program: whether it is the one, and nobody can reach into it.
-    fn check(&self) -> io::Result<Start> {
+    fn check(&self) -> io::Result<CleanStart> {
         let place = PathBuf::from(format!("/proc/{}", self.process));
         let other = |why: &str| io::Error::other(format!("it did not start clean: {why}"));
         let status = process::status(&process::read(&place.join("status"))?)
@@ -158,7 +158,7 @@ impl Begun {
         if self.user != 0 && !is_shut(self.process)? {
             return Err(other("its user can reach into it"));
         }
-        Ok(Start { started: self.started, file, hashed: self.hashed.clone() })
+        Ok(CleanStart { started: self.started, file, hashed: self.hashed.clone() })
     }
 }
 
@@ -202,7 +202,7 @@ pub fn ask(socket: &Path, program: &OwnedFd) -> io::Result<()> {
     let conversation = Conversation::connect(socket)?;
     conversation.set_patience(ASK_WAIT, Some(ASK_WAIT))?;
     let descriptor = u32::try_from(program.as_raw_fd()).map_err(io::Error::other)?;
-    conversation.send(&FromDoor::Start { version: VERSION, descriptor })?;
+    conversation.send(&FromGuard::Start { version: VERSION, descriptor })?;
     match conversation.receive()? {
         FromHelper::Traced => Ok(()),
         FromHelper::Refused(why) => Err(io::Error::other(why)),

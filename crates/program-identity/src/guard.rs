@@ -1,4 +1,4 @@
-//! The door of a mount: what its process asks before a ruled file is opened.
+//! The guard of a mount: what its process asks before a ruled file is opened.
 //!
 //! Invariants: nothing passes but a process for which a live helper, run by root, gave a ticket that is not used; the
 //! rules are judged for the very flags of the open; what cannot be judged is refused. An open that comes without a
@@ -7,7 +7,7 @@
 
 use crate::identity::Identity;
 use crate::manifest;
-use crate::message::{FromDoor, FromHelper, VERSION};
+use crate::message::{FromGuard, FromHelper, VERSION};
 use crate::process;
 use crate::rules::{Rights, RuleSet};
 use crate::seqpacket::Conversation;
@@ -24,36 +24,36 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// How long the helper has for an answer.
 const HELPER_WAIT: Duration = Duration::from_secs(if cfg!(test) { 120 } else { 5 });
-/// Most denials remembered.
+/// Most denials that are remembered; the oldest go first.
 const DENIALS_MAX: usize = 256;
-/// How long an open that is to be begun again is remembered.
+/// How long an open that the kernel was asked to begin again is remembered.
 const AGAIN_LIFE: Duration = Duration::from_secs(10);
 /// Most of them, and most new files that wait to be judged.
 const AGAIN_MAX: usize = 1024;
 
 /// An open of a ruled file.
 #[derive(Clone, Debug)]
-pub struct Asked<'a> {
-    /// The inode.
+pub struct OpenRequest<'a> {
+    /// The inode that is opened.
     pub inode: u64,
     /// The thread that opens, as the kernel names it to the mount.
     pub thread: u32,
-    /// For what.
+    /// The access that the open asks for.
     pub wanted: Rights,
-    /// The stored rules.
+    /// The stored form of the file's rules ([`RuleSet`]).
     pub rules: &'a [u8],
-    /// Where the file is, for people.
+    /// The path of the file, for messages.
     pub path: String,
 }
 
-/// What becomes of it.
+/// What the guard decides about an open.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Answer {
-    /// It is let in.
-    GoesOn,
-    /// The kernel is to begin it again.
-    Again,
-    /// It is refused.
+pub enum Decision {
+    /// The open may proceed.
+    Admitted,
+    /// The kernel is to begin the open again (ESTALE).
+    Retry,
+    /// The open is refused, for this reason.
     Refused(String),
 }
 
@@ -62,7 +62,7 @@ pub enum Answer {
 pub struct Admission(AtomicU8);
 
 impl Admission {
-    /// Whether its opener was let in.
+    /// Whether the process that made the file was let in.
     pub fn is_given(&self) -> bool {
         self.0.load(Ordering::SeqCst) == 1
     }
@@ -75,24 +75,24 @@ impl Admission {
 /// An open that was refused.
 #[derive(Clone, Debug)]
 pub struct Denial {
-    /// When.
+    /// When it was refused.
     pub at: SystemTime,
-    /// The file.
+    /// The inode of the file.
     pub inode: u64,
-    /// Where it was.
+    /// The path of the file at that time.
     pub path: String,
-    /// The process.
+    /// The process that tried to open it.
     pub process: u32,
-    /// Its program, if it was identified.
+    /// The process's program; empty if it was not identified.
     pub program: String,
-    /// Why.
+    /// Why it was refused.
     pub reason: String,
 }
 
-/// Where the helper is, and whose word counts.
+/// Where the helper listens, and which user it must be.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The helper's socket.
+    /// The socket where the helper listens.
     pub socket: PathBuf,
     /// The user that it must run as.
     pub helper_uid: u32,
@@ -102,14 +102,14 @@ pub struct Settings {
     pub manifests: Vec<PathBuf>,
 }
 
-/// A mount's door.
-pub struct Door {
+/// The guard of a mount: decides about opens of files with rules.
+pub struct Guard {
     settings: Settings,
     began: Instant,
     next: AtomicU64,
     state: Mutex<State>,
     connecting: Mutex<()>,
-    this: Weak<Door>,
+    this: Weak<Guard>,
 }
 
 #[derive(Default)]
@@ -121,11 +121,11 @@ struct State {
     /// Opens that were sent back, by inode and thread.
     again: HashMap<(u64, u32), Instant>,
     /// New files whose openers are not identified yet.
-    created: VecDeque<Created>,
+    created: VecDeque<NewFile>,
     denials: VecDeque<Denial>,
 }
 
-struct Created {
+struct NewFile {
     inode: u64,
     process: u32,
     started: u64,
@@ -141,10 +141,10 @@ struct Helper {
     thread: u32,
 }
 
-impl Door {
-    /// A door; the helper is connected to when it is needed.
-    pub fn new(settings: Settings) -> Arc<Door> {
-        Arc::new_cyclic(|this| Door {
+impl Guard {
+    /// A guard; the helper is connected to when it is needed.
+    pub fn new(settings: Settings) -> Arc<Guard> {
+        Arc::new_cyclic(|this| Guard {
             settings,
             began: Instant::now(),
             next: AtomicU64::new(1),
@@ -167,106 +167,108 @@ impl Door {
     }
 
     /// Judges an open of a ruled file.
-    pub fn open(&self, asked: &Asked<'_>) -> Answer {
-        match self.identify(asked) {
-            Ok(_) => Answer::GoesOn,
+    pub fn open(&self, request: &OpenRequest<'_>) -> Decision {
+        match self.identify(request) {
+            Ok(_) => Decision::Admitted,
             Err(answer) => answer,
         }
     }
 
     /// The same; who it is that is let in.
-    ///
+    /// As [`Guard::open`], but returns who was let in.
     /// # Errors
-    /// Every answer but [`Answer::GoesOn`].
-    pub fn identify(&self, asked: &Asked<'_>) -> Result<Identity, Answer> {
-        let (process, started) = match process::of_thread(asked.thread) {
+    /// Every decision but [`Decision::Admitted`].
+    pub fn identify(&self, request: &OpenRequest<'_>) -> Result<Identity, Decision> {
+        let (process, started) = match process::of_thread(request.thread) {
             Ok(found) => found,
-            Err(error) => return Err(self.deny(asked, 0, "", format!("its opener cannot be told: {error}"))),
+            Err(error) => {
+                return Err(self.deny(request, 0, "", format!("its opener cannot be told: {error}")));
+            }
         };
-        let rules = match RuleSet::decode(asked.rules) {
+        let rules = match RuleSet::decode(request.rules) {
             Ok(rules) => rules,
-            Err(error) => return Err(self.deny(asked, process, "", error.to_string())),
+            Err(error) => return Err(self.deny(request, process, "", error.to_string())),
         };
         let ticket = {
             let mut state = self.state.lock();
             state.drop_dead_helper();
-            state.tickets.take(self.now_ms(), asked.inode, process, started)
+            state.tickets.take(self.now_ms(), request.inode, process, started)
         };
         match ticket {
             Some(found) => {
-                self.state.lock().again.remove(&(asked.inode, asked.thread));
-                self.judge(asked, process, &rules, found)
+                self.state.lock().again.remove(&(request.inode, request.thread));
+                self.judge(request, process, &rules, found)
             }
-            None => Err(self.send_back(asked, process)),
+            None => Err(self.send_back(request, process)),
         }
     }
 
     fn judge(
         &self,
-        asked: &Asked<'_>,
+        request: &OpenRequest<'_>,
         process: u32,
         rules: &RuleSet,
         found: Result<Identity, String>,
-    ) -> Result<Identity, Answer> {
+    ) -> Result<Identity, Decision> {
         let identity = match found {
             Ok(identity) => identity,
             Err(why) => {
-                return Err(self.deny(asked, process, "", format!("it could not be identified: {why}")));
+                return Err(self.deny(request, process, "", format!("it could not be identified: {why}")));
             }
         };
-        let places = &self.settings.manifests;
-        match rules
-            .decide(&identity, asked.wanted, &|key, name, digest| manifest::lists(places, key, name, digest))
-        {
+        let directories = &self.settings.manifests;
+        match rules.decide(&identity, request.wanted, &|key, name, digest| {
+            manifest::lists(directories, key, name, digest)
+        }) {
             Ok(_) => Ok(identity),
             Err(refusal) => {
                 let program = format!("{} (hash:{})", identity.path, identity.digest);
-                Err(self.deny(asked, process, &program, refusal.to_string()))
+                Err(self.deny(request, process, &program, refusal.to_string()))
             }
         }
     }
 
     /// No ticket: has the helper watch the inode, and the kernel begin again.
-    fn send_back(&self, asked: &Asked<'_>, process: u32) -> Answer {
-        let before = self.state.lock().again.remove(&(asked.inode, asked.thread));
+    fn send_back(&self, request: &OpenRequest<'_>, process: u32) -> Decision {
+        let before = self.state.lock().again.remove(&(request.inode, request.thread));
         if before.is_some_and(|at| at.elapsed() < AGAIN_LIFE) {
             let why = "the helper that identifies programs did not see this open".to_owned();
-            return self.deny(asked, process, "", why);
+            return self.deny(request, process, "", why);
         }
-        if let Err(why) = self.mark(asked.inode, false) {
-            return self.deny(asked, process, "", why);
+        if let Err(why) = self.mark(request.inode, false) {
+            return self.deny(request, process, "", why);
         }
         let mut state = self.state.lock();
         if state.again.len() >= AGAIN_MAX {
             state.again.clear();
         }
-        state.again.insert((asked.inode, asked.thread), Instant::now());
-        Answer::Again
+        state.again.insert((request.inode, request.thread), Instant::now());
+        Decision::Retry
     }
 
     /// Before a file is made in a directory whose rules it will have: whoever makes it will be identified.
     ///
     /// # Errors
-    /// It cannot be, and why.
+    /// Why its maker cannot be identified.
     pub fn before_creating(&self, directory: u64) -> Result<(), String> {
         self.mark(directory, true)
     }
 
-    /// A file was made, and the kernel is about to be told. Its descriptor is of no use until its opener is let in.
-    pub fn created(&self, asked: &Asked<'_>) -> Arc<Admission> {
+    /// A file was made, and the kernel is about to get the reply. Its descriptor is of no use until its opener is let in.
+    pub fn created(&self, request: &OpenRequest<'_>) -> Arc<Admission> {
         let admission = Arc::new(Admission::default());
-        let Ok((process, started)) = process::of_thread(asked.thread) else { return admission };
+        let Ok((process, started)) = process::of_thread(request.thread) else { return admission };
         let mut state = self.state.lock();
         if state.created.len() >= AGAIN_MAX {
             state.created.pop_front();
         }
-        state.created.push_back(Created {
-            inode: asked.inode,
+        state.created.push_back(NewFile {
+            inode: request.inode,
             process,
             started,
-            wanted: asked.wanted,
-            rules: asked.rules.to_vec(),
-            path: asked.path.clone(),
+            wanted: request.wanted,
+            rules: request.rules.to_vec(),
+            path: request.path.clone(),
             admission: Arc::clone(&admission),
         });
         admission
@@ -284,34 +286,34 @@ impl Door {
     }
 
     /// Remembers that something was refused that is no open.
-    pub fn refused(&self, asked: &Asked<'_>, reason: &str) {
-        let process = process::of_thread(asked.thread).map_or(0, |(process, _)| process);
-        let _ = self.deny(asked, process, "", reason.to_owned());
+    pub fn refused(&self, request: &OpenRequest<'_>, reason: &str) {
+        let process = process::of_thread(request.thread).map_or(0, |(process, _)| process);
+        let _ = self.deny(request, process, "", reason.to_owned());
     }
 
-    /// Whether the helper is there.
+    /// Checks that the helper can be reached.
     ///
     /// # Errors
-    /// Why not, and what to do.
+    /// Why it cannot, and what to do about it.
     pub fn check_helper(&self) -> Result<(), String> {
         self.helper().map(drop)
     }
 
-    fn deny(&self, asked: &Asked<'_>, process: u32, program: &str, reason: String) -> Answer {
-        tracing::warn!(path = %asked.path, process, program, %reason, "an open was refused");
+    fn deny(&self, request: &OpenRequest<'_>, process: u32, program: &str, reason: String) -> Decision {
+        tracing::warn!(path = %request.path, process, program, %reason, "an open was refused");
         let mut state = self.state.lock();
         if state.denials.len() >= DENIALS_MAX {
             state.denials.pop_front();
         }
         state.denials.push_back(Denial {
             at: SystemTime::now(),
-            inode: asked.inode,
-            path: asked.path.clone(),
+            inode: request.inode,
+            path: request.path.clone(),
             process,
             program: program.to_owned(),
             reason: reason.clone(),
         });
-        Answer::Refused(reason)
+        Decision::Refused(reason)
     }
 
     /// The time by which tickets age. In tests none passes: that they age is tested where they are kept.
@@ -322,21 +324,23 @@ impl Door {
     fn mark(&self, inode: u64, children: bool) -> Result<(), String> {
         let helper = self.helper()?;
         let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let (told, hear) = channel();
-        self.state.lock().marking.insert(id, told);
-        let sent = helper.conversation.send(&FromDoor::Mark { id, inode, children });
-        let heard = match sent {
-            Ok(()) => hear.recv_timeout(HELPER_WAIT).unwrap_or_else(|_| Err("it does not answer".to_owned())),
+        let (reply_sender, reply) = channel();
+        self.state.lock().marking.insert(id, reply_sender);
+        let sent = helper.conversation.send(&FromGuard::Mark { id, inode, children });
+        let marked = match sent {
+            Ok(()) => {
+                reply.recv_timeout(HELPER_WAIT).unwrap_or_else(|_| Err("it does not answer".to_owned()))
+            }
             Err(error) => Err(error.to_string()),
         };
         self.state.lock().marking.remove(&id);
-        heard.map_err(|why| format!("the helper that identifies programs cannot watch the file: {why}"))
+        marked.map_err(|why| format!("the helper that identifies programs cannot watch the file: {why}"))
     }
 
     /// The helper; connects if need be.
     fn helper(&self) -> Result<Helper, String> {
-        let known = |door: &Door| {
-            let mut state = door.state.lock();
+        let known = |guard: &Guard| {
+            let mut state = guard.state.lock();
             state.drop_dead_helper();
             state.helper.clone()
         };
@@ -367,7 +371,7 @@ impl Door {
         }
         conversation.set_patience(HELPER_WAIT, Some(HELPER_WAIT)).map_err(words)?;
         let mountpoint = self.settings.mountpoint.as_os_str().as_bytes().to_vec();
-        conversation.send(&FromDoor::Hello { version: VERSION, mountpoint }).map_err(words)?;
+        conversation.send(&FromGuard::Hello { version: VERSION, mountpoint }).map_err(words)?;
         let thread = match conversation.receive().map_err(words)? {
             FromHelper::Welcome { thread } => thread,
             FromHelper::Refused(why) => return Err(why),
@@ -376,15 +380,15 @@ impl Door {
         conversation.set_patience(HELPER_WAIT, None).map_err(words)?;
         let helper = Helper { conversation: Arc::new(conversation), thread };
         self.state.lock().helper = Some(helper.clone());
-        let (door, heard) = (self.this.clone(), helper.clone());
+        let (guard, listening) = (self.this.clone(), helper.clone());
         let listen = move || {
-            while let Ok(message) = heard.conversation.receive::<FromHelper>() {
-                let Some(door) = door.upgrade() else { break };
-                door.hear(&heard, message);
+            while let Ok(message) = listening.conversation.receive::<FromHelper>() {
+                let Some(guard) = guard.upgrade() else { break };
+                guard.receive_event(&listening, message);
             }
-            heard.conversation.end();
-            if let Some(door) = door.upgrade() {
-                door.state.lock().drop_dead_helper();
+            listening.conversation.end();
+            if let Some(guard) = guard.upgrade() {
+                guard.state.lock().drop_dead_helper();
             }
         };
         std::thread::Builder::new().name("callers".to_owned()).spawn(listen).map_err(words)?;
@@ -392,16 +396,16 @@ impl Door {
         Ok(helper)
     }
 
-    fn hear(&self, helper: &Helper, message: FromHelper) {
+    fn receive_event(&self, helper: &Helper, message: FromHelper) {
         match message {
             FromHelper::Marked { id, done } => {
-                if let Some(told) = self.state.lock().marking.remove(&id) {
-                    let _ = told.send(done);
+                if let Some(reply_sender) = self.state.lock().marking.remove(&id) {
+                    let _ = reply_sender.send(done);
                 }
             }
             FromHelper::Ticket { id, inode, process, found } => {
                 let goes_on = self.take_in(id, inode, process, found);
-                let _ = helper.conversation.send(&FromDoor::Taken { id, goes_on });
+                let _ = helper.conversation.send(&FromGuard::TicketReceived { id, goes_on });
             }
             FromHelper::Revoked { id } => self.state.lock().tickets.revoke(id),
             FromHelper::Welcome { .. } | FromHelper::Refused(_) | FromHelper::Traced => {
@@ -410,11 +414,11 @@ impl Door {
         }
     }
 
-    /// Takes a ticket in; whether the open that it is of goes on.
+    /// Adds a ticket; returns whether its open goes on.
     fn take_in(&self, id: u64, inode: u64, process: u32, found: Result<Identity, String>) -> bool {
         let created = {
             let mut state = self.state.lock();
-            let fits = |made: &Created| {
+            let fits = |made: &NewFile| {
                 let began = found.as_ref().map_or(made.started, |identity| identity.started);
                 (made.inode, made.process, made.started) == (inode, process, began)
             };
@@ -428,7 +432,7 @@ impl Door {
             }
         };
         let Some(made) = created else { return true };
-        let asked = Asked {
+        let request = OpenRequest {
             inode,
             thread: process,
             wanted: made.wanted,
@@ -436,9 +440,9 @@ impl Door {
             path: made.path.clone(),
         };
         let is_let_in = match RuleSet::decode(&made.rules) {
-            Ok(rules) => self.judge(&asked, process, &rules, found).is_ok(),
+            Ok(rules) => self.judge(&request, process, &rules, found).is_ok(),
             Err(error) => {
-                let _ = self.deny(&asked, process, "", error.to_string());
+                let _ = self.deny(&request, process, "", error.to_string());
                 false
             }
         };
@@ -462,7 +466,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::{Rule, Who};
+    use crate::rules::{Rule, Subject};
     use crate::seqpacket;
     use holdfast_crypto::Digest;
 
@@ -471,7 +475,7 @@ mod tests {
     }
 
     fn rules() -> Vec<u8> {
-        let who = Who::Program(Digest([1; 32]));
+        let who = Subject::Program(Digest([1; 32]));
         let rule = Rule {
             who,
             rights: Rights::Read,
@@ -483,8 +487,8 @@ mod tests {
         RuleSet::new(vec![rule]).expect("rules").encode()
     }
 
-    fn asked(rules: &[u8], wanted: Rights) -> Asked<'_> {
-        Asked { inode: 5, thread: crate::kernel::thread(), wanted, rules, path: "/f".into() }
+    fn request(rules: &[u8], wanted: Rights) -> OpenRequest<'_> {
+        OpenRequest { inode: 5, thread: crate::kernel::thread(), wanted, rules, path: "/f".into() }
     }
 
     fn me() -> Identity {
@@ -497,19 +501,19 @@ mod tests {
     fn refuses_without_a_helper() {
         let folder = tempfile::tempdir().expect("a folder");
         let socket = folder.path().join("socket");
-        let door = Door::new(settings(socket.clone(), 0));
+        let guard = Guard::new(settings(socket.clone(), 0));
         let rules = rules();
-        let answer = door.open(&asked(&rules, Rights::Read));
-        assert!(matches!(&answer, Answer::Refused(why) if why.contains("missing")), "{answer:?}");
-        let malformed = door.open(&asked(b"none", Rights::Read));
-        assert!(matches!(&malformed, Answer::Refused(why) if why.contains("malformed")), "{malformed:?}");
+        let answer = guard.open(&request(&rules, Rights::Read));
+        assert!(matches!(&answer, Decision::Refused(why) if why.contains("missing")), "{answer:?}");
+        let malformed = guard.open(&request(b"none", Rights::Read));
+        assert!(matches!(&malformed, Decision::Refused(why) if why.contains("malformed")), "{malformed:?}");
         let _listening = seqpacket::listener(&socket).expect("it listens");
         let other = rustix::process::geteuid().as_raw() + 1;
-        let door = Door::new(settings(socket, other));
-        let answer = door.open(&asked(&rules, Rights::Read));
-        assert!(matches!(&answer, Answer::Refused(why) if why.contains("does not count")), "{answer:?}");
-        assert_eq!(door.denials(Some(5)).len(), 1);
-        assert_eq!(door.denials(Some(6)).len(), 0);
+        let guard = Guard::new(settings(socket, other));
+        let answer = guard.open(&request(&rules, Rights::Read));
+        assert!(matches!(&answer, Decision::Refused(why) if why.contains("does not count")), "{answer:?}");
+        assert_eq!(guard.denials(Some(5)).len(), 1);
+        assert_eq!(guard.denials(Some(6)).len(), 0);
     }
 
     /// A first open is sent back and marked, a ticket lets one through, its second use does not, and a ticket of a
@@ -520,34 +524,40 @@ mod tests {
         let socket = folder.path().join("socket");
         let listening = seqpacket::listener(&socket).expect("it listens");
         let uid = rustix::process::geteuid().as_raw();
-        let door = Door::new(settings(socket, uid));
+        let guard = Guard::new(settings(socket, uid));
         let helper = std::thread::spawn(move || {
             let helper = seqpacket::accept(&listening).expect("it comes");
-            assert!(matches!(helper.receive().expect("a word"), FromDoor::Hello { version: VERSION, .. }));
+            assert!(matches!(helper.receive().expect("a word"), FromGuard::Hello { version: VERSION, .. }));
             helper.send(&FromHelper::Welcome { thread: 77 }).expect("sent");
-            let FromDoor::Mark { id, inode: 5, children: false } = helper.receive().expect("a word") else {
+            let FromGuard::Mark { id, inode: 5, children: false } = helper.receive().expect("a word") else {
                 panic!("not a mark")
             };
             helper.send(&FromHelper::Marked { id, done: Ok(()) }).expect("sent");
             helper
         });
         let rules = rules();
-        assert_eq!(door.open(&asked(&rules, Rights::Read)), Answer::Again);
+        assert_eq!(guard.open(&request(&rules, Rights::Read)), Decision::Retry);
         let helper = helper.join().expect("no panic");
-        assert!(door.is_helper(77) && !door.is_helper(78));
+        assert!(guard.is_helper(77) && !guard.is_helper(78));
         let give = |id| {
             let found = Ok(me());
             helper.send(&FromHelper::Ticket { id, inode: 5, process: me().process, found }).expect("sent");
-            assert_eq!(helper.receive::<FromDoor>().expect("a word"), FromDoor::Taken { id, goes_on: true });
+            assert_eq!(
+                helper.receive::<FromGuard>().expect("a word"),
+                FromGuard::TicketReceived { id, goes_on: true }
+            );
         };
         give(1);
-        assert_eq!(door.open(&asked(&rules, Rights::Read)), Answer::GoesOn);
+        assert_eq!(guard.open(&request(&rules, Rights::Read)), Decision::Admitted);
         give(2);
-        assert!(matches!(door.open(&asked(&rules, Rights::ReadWrite)), Answer::Refused(_)), "reading only");
+        assert!(
+            matches!(guard.open(&request(&rules, Rights::ReadWrite)), Decision::Refused(_)),
+            "reading only"
+        );
         give(3);
         drop(helper);
-        let after = door.open(&asked(&rules, Rights::Read));
-        assert!(matches!(&after, Answer::Refused(_)), "{after:?}");
-        assert!(!door.is_helper(77));
+        let after = guard.open(&request(&rules, Rights::Read));
+        assert!(matches!(&after, Decision::Refused(_)), "{after:?}");
+        assert!(!guard.is_helper(77));
     }
 }

@@ -3,7 +3,7 @@
 use super::PublishError;
 use super::folder::FolderBlocks;
 use super::store::{Lane, PackStore, read_index};
-use crate::index::{Index, Key, Place, key_of};
+use crate::index::{BlockLocation, Index, Key, key_of};
 use crate::record::{Location, RootFile};
 use crate::{files, form, layout, pack};
 use holdfast_content::{BlockKind, Reference, StoredBlock};
@@ -16,18 +16,18 @@ use std::path::Path;
 const LIVE_PARTS: u64 = 2;
 
 /// The record of a release that is kept.
-pub struct Kept {
-    /// The file.
+pub struct RetainedRelease {
+    /// The signed file of the release.
     pub file: RootFile,
 }
 
-impl Kept {
-    /// Its number.
+impl RetainedRelease {
+    /// The number of the release.
     pub fn sequence(&self) -> u64 {
         self.file.record.value.sequence
     }
 
-    /// Its root directory's inode.
+    /// The inode of its root directory.
     pub fn root(&self) -> Reference {
         self.file.record.value.root_dir
     }
@@ -51,7 +51,7 @@ fn sequences(target: &Path) -> Result<Vec<u64>, PublishError> {
 ///
 /// # Errors
 /// [`PublishError`].
-pub fn kept(target: &Path, count: usize) -> Result<Vec<Kept>, PublishError> {
+pub fn retained(target: &Path, count: usize) -> Result<Vec<RetainedRelease>, PublishError> {
     let read = |sequence: u64| {
         let path = target.join(layout::record(sequence));
         let bytes = files::read(&path, <RootFile as form::Kind>::BYTES_MAX)
@@ -59,7 +59,7 @@ pub fn kept(target: &Path, count: usize) -> Result<Vec<Kept>, PublishError> {
             .unwrap_or_default();
         let file =
             form::read(&bytes).map_err(|error| PublishError::Damaged { path, why: error.to_string() })?;
-        Ok(Kept { file })
+        Ok(RetainedRelease { file })
     };
     sequences(target)?.into_iter().take(count).map(read).collect()
 }
@@ -84,10 +84,10 @@ pub fn without_garbage(
     let live = reached(target, blocks, roots)?;
     let index = blocks.index();
     let mut bytes_live = vec![0u64; index.packs.len()];
-    for (_, place) in index.entries.iter().filter(|(key, _)| live.contains(key)) {
-        bytes_live[place.pack as usize] += u64::from(place.bytes);
+    for (_, location) in index.entries.iter().filter(|(key, _)| live.contains(key)) {
+        bytes_live[location.pack as usize] += u64::from(location.bytes);
     }
-    let refers = index.entries.iter().any(|(key, place)| place.is_at_origin() && live.contains(key));
+    let refers = index.entries.iter().any(|(key, location)| location.is_at_origin() && live.contains(key));
     let stays = index.packs.iter().zip(&bytes_live).map(|(pack, live)| match pack.is_origin() {
         true => refers,
         false => live * LIVE_PARTS >= pack.bytes,
@@ -95,24 +95,24 @@ pub fn without_garbage(
     let stays: Vec<bool> = stays.collect();
     // Packs that stay keep their blocks; numbers are given anew.
     let mut numbers = BTreeMap::new();
-    let mut kept = Index::default();
+    let mut retained = Index::default();
     for (number, pack) in index.packs.iter().enumerate().filter(|(number, _)| stays[*number]) {
-        numbers.insert(number as u32, kept.packs.len() as u32);
-        kept.packs.push(*pack);
+        numbers.insert(number as u32, retained.packs.len() as u32);
+        retained.packs.push(*pack);
     }
-    let mut moved: Vec<(Place, Key)> = Vec::new();
-    for (key, place) in index.entries.iter().filter(|(key, _)| live.contains(key)) {
-        match numbers.get(&place.pack) {
-            Some(pack) => kept.entries.push((*key, Place { pack: *pack, ..*place })),
-            None => moved.push((*place, *key)),
+    let mut moved: Vec<(BlockLocation, Key)> = Vec::new();
+    for (key, location) in index.entries.iter().filter(|(key, _)| live.contains(key)) {
+        match numbers.get(&location.pack) {
+            Some(pack) => retained.entries.push((*key, BlockLocation { pack: *pack, ..*location })),
+            None => moved.push((*location, *key)),
         }
     }
     moved.sort_unstable();
-    let store = PackStore::open(target, holdfast_content::BlockSource::digest_key(blocks), &kept, 1, 1)?;
+    let store = PackStore::open(target, holdfast_content::BlockSource::digest_key(blocks), &retained, 1, 1)?;
     store.set_lane(Lane::Small);
-    for (place, _) in moved {
-        let path = target.join(layout::pack(&index.packs[place.pack as usize].digest));
-        let frame = blocks.frame(&place).map_err(|error| PublishError::local(&path, &error))?;
+    for (location, _) in moved {
+        let path = target.join(layout::pack(&index.packs[location.pack as usize].digest));
+        let frame = blocks.frame(&location).map_err(|error| PublishError::local(&path, &error))?;
         let found = pack::Frame::first(&frame).and_then(|(frame, _)| Some((frame.address, frame.stored()?)));
         let (address, stored) =
             found.ok_or_else(|| PublishError::Damaged { path, why: "a block in it is cut short".into() })?;
@@ -130,11 +130,11 @@ fn reached(target: &Path, blocks: &FolderBlocks, roots: &[Reference]) -> Result<
             continue;
         }
         let damaged = |why: String| PublishError::Damaged { path: target.to_owned(), why };
-        let place = blocks.place(&address).ok_or_else(|| {
+        let location = blocks.location(&address).ok_or_else(|| {
             damaged(format!("block {} of a release that is kept is missing", address.short()))
         })?;
         if let Some(children) =
-            children(blocks, &place).map_err(|why| damaged(format!("block {}: {why}", address.short())))?
+            children(blocks, &location).map_err(|why| damaged(format!("block {}: {why}", address.short())))?
         {
             stack.extend(children);
         }
@@ -142,18 +142,21 @@ fn reached(target: &Path, blocks: &FolderBlocks, roots: &[Reference]) -> Result<
     Ok(reached)
 }
 
-/// What a block refers to; of chunks, which refer to nothing, no more is read than their first bytes.
-pub(super) fn children(blocks: &FolderBlocks, place: &Place) -> Result<Option<Vec<Digest>>, String> {
-    if place.is_at_origin() {
-        // Only chunks do.
+/// The references of a block; of chunks, which have none, only the first bytes are read.
+pub(super) fn children(
+    blocks: &FolderBlocks,
+    location: &BlockLocation,
+) -> Result<Option<Vec<Digest>>, String> {
+    if location.is_at_origin() {
+        // Only chunks lie at the origin.
         return Ok(None);
     }
-    let head = Place { bytes: place.bytes.min(pack::HEADER_BYTES as u32 + 1), ..*place };
+    let head = BlockLocation { bytes: location.bytes.min(pack::HEADER_BYTES as u32 + 1), ..*location };
     let head = blocks.frame(&head).map_err(|error| error.to_string())?;
     if head.last() == Some(&(BlockKind::Chunk as u8)) {
         return Ok(None);
     }
-    let frame = blocks.frame(place).map_err(|error| error.to_string())?;
+    let frame = blocks.frame(location).map_err(|error| error.to_string())?;
     let stored: Option<StoredBlock> = pack::Frame::first(&frame).and_then(|(frame, _)| frame.stored());
     stored.map(|stored| Some(stored.references)).ok_or_else(|| "it is damaged".to_owned())
 }
@@ -162,7 +165,11 @@ pub(super) fn children(blocks: &FolderBlocks, place: &Place) -> Result<Option<Ve
 ///
 /// # Errors
 /// [`PublishError`].
-pub fn remove_all_but(target: &Path, kept: &[Kept], named: &[Location]) -> Result<(), PublishError> {
+pub fn remove_all_but(
+    target: &Path,
+    retained: &[RetainedRelease],
+    named: &[Location],
+) -> Result<(), PublishError> {
     let mut stays: HashSet<String> = HashSet::new();
     for location in named {
         stays.insert(layout::index(&location.digest));
@@ -172,7 +179,7 @@ pub fn remove_all_but(target: &Path, kept: &[Kept], named: &[Location]) -> Resul
             stays.extend(index.packs.iter().map(|pack| layout::pack(&pack.digest)));
         }
     }
-    stays.extend(kept.iter().map(|kept| layout::record(kept.sequence())));
+    stays.extend(retained.iter().map(|retained| layout::record(retained.sequence())));
     // Records first: none is ever there without its blocks.
     for folder in ["records", "index", "hints", "packs"] {
         let path = target.join(folder);

@@ -8,33 +8,33 @@ use holdfast_crypto::Digest;
 use holdfast_objects::{Bucket, S3};
 use std::collections::BTreeMap;
 
-/// See the module.
-pub struct Standing {
+/// The files of a release that a bucket has.
+pub struct BucketContents {
     /// All files and their lengths, as they are listed.
     pub names: BTreeMap<String, u64>,
-    /// Whose it is.
-    pub first: First,
-    /// The file `root`.
+    /// The first key set there, which tells whose release it is.
+    pub first: FirstKeySet,
+    /// The content of the file `root`.
     pub root: Option<Vec<u8>>,
 }
 
-/// What is there as the first key set.
+/// The first key set in a bucket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum First {
-    /// Nothing.
+pub enum FirstKeySet {
+    /// The bucket has no key set.
     Nothing,
-    /// That of a release.
+    /// The key set of a release.
     Release(ReleaseId),
     /// Something that is no key set.
     Damaged,
 }
 
-impl Standing {
+impl BucketContents {
     /// Looks. A bucket that does not answer is not waited for: more often than not something is wrong with its address.
     ///
     /// # Errors
     /// [`SendError`]: it does not answer or refuses, or holds what is no file of a release.
-    pub fn look(bucket: &S3) -> Result<Standing, SendError> {
+    pub fn look(bucket: &S3) -> Result<BucketContents, SendError> {
         let names: BTreeMap<String, u64> =
             bucket.list("")?.into_iter().map(|listed| (listed.name, listed.length)).collect();
         if let Some(name) = names.keys().find(|name| !is_of_release(name)) {
@@ -43,11 +43,11 @@ impl Standing {
         }
         let first = found(bucket, &layout::keys(1))?;
         let first = match (&first, parsed::<SignedKeySet>(first.as_deref())) {
-            (None, _) => First::Nothing,
-            (Some(_), Some(set)) => First::Release(id_of(&set)),
-            (Some(_), None) => First::Damaged,
+            (None, _) => FirstKeySet::Nothing,
+            (Some(_), Some(set)) => FirstKeySet::Release(id_of(&set)),
+            (Some(_), None) => FirstKeySet::Damaged,
         };
-        Ok(Standing { names, first, root: found(bucket, layout::ROOT)? })
+        Ok(BucketContents { names, first, root: found(bucket, layout::ROOT)? })
     }
 
     /// The number of the release that it claims to have.
@@ -61,7 +61,7 @@ impl Standing {
     /// [`SendError::Foreign`]
     pub fn no_other(&self, bucket: &S3, id: ReleaseId) -> Result<(), SendError> {
         match self.first {
-            First::Release(other) if other != id => {
+            FirstKeySet::Release(other) if other != id => {
                 let why = format!("it holds another release, {other}");
                 Err(SendError::Foreign { bucket: bucket.describe(), why })
             }
@@ -85,7 +85,7 @@ impl Standing {
         }
         let known = root.filter(|root| is_signed(chain, root));
         match self.first {
-            First::Damaged if known.is_none() => {
+            FirstKeySet::Damaged if known.is_none() => {
                 let why = "what is there is damaged, or no release".to_owned();
                 Err(SendError::Foreign { bucket: bucket.describe(), why })
             }

@@ -1,35 +1,35 @@
-//! What a command says to the VFS of a session, through its mount (`holdfast_callers::exchange`), and what it hears.
+//! Requests of commands to the VFS of a session, through its mount (`holdfast_program_identity::exchange`), and its replies.
 //!
-//! The VFS carries orders out in the name of its user and of nobody else, so an order can do what its session may: the
-//! administrator, in a session of their own, sees no owner and no ACL but their own. It obeys its session's user id only.
+//! The VFS carries requests out in the name of its user and of nobody else, so a request can do what its session may: the
+//! administrator, in a session of their own, sees no owner and no ACL but their own. It serves its session's user id only.
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_access::{Access, Acl, Principal};
 
-/// Most changes in one order.
+/// Most changes in one request.
 pub const CHANGES_MAX: usize = 64;
-/// Most credentials in one order.
+/// Most credentials in one request.
 pub const CREDENTIALS_MAX: usize = 16;
 
-/// An order. Files are numbered as `stat` numbers them.
+/// A request. Files are numbered as `stat` numbers them.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
-pub enum Order {
-    /// Whose session it is.
+pub enum SessionRequest {
+    /// Returns whose session it is.
     Session,
     /// The owner and the ACL of a file, for its owner.
     Label(u64),
     /// Entries of a file's ACL set, or, without access, taken off.
     Change {
-        /// Which.
+        /// The number of the file.
         file: u64,
-        /// In this order.
+        /// Principals and their new access, applied in this order; `None` removes the entry.
         changes: Vec<(Principal, Option<Access>)>,
     },
     /// A file proposed to a new owner, with what is in it.
     Give {
-        /// Which.
+        /// The number of the file.
         file: u64,
-        /// To whom.
+        /// The proposed owner.
         to: Principal,
     },
     /// A file taken that was proposed to this session's user.
@@ -40,38 +40,38 @@ pub enum Order {
     Present(Vec<Vec<u8>>),
 }
 
-/// What is answered.
+/// A reply of the VFS.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
-pub enum Said {
-    /// It is done.
+pub enum SessionReply {
+    /// The request was carried out.
     Done,
-    /// Whose session it is.
+    /// The facts about the session.
     Session(SessionFacts),
     /// Owner and ACL. `is_mixed`: not all blocks of the file have the same, these are those of its first.
     Label {
-        /// Who changes the ACL.
+        /// The owner, who may change the ACL.
         owner: Principal,
-        /// Who may use it.
+        /// The ACL.
         acl: Acl,
-        /// Whether other blocks have others.
+        /// Whether other blocks of the file have another owner or ACL.
         is_mixed: bool,
     },
-    /// Blocks.
+    /// Runs of blocks: the first, and how many.
     Blocks(Vec<(u64, u64)>),
     /// Credentials are in use: for whom the session speaks by them, and with which restrictions in words.
     Speaks(Vec<(Principal, String)>),
-    /// It was refused, in words.
+    /// The request is refused, for this reason.
     Refused(String),
 }
 
-/// Whose session it is.
+/// Facts about a session.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct SessionFacts {
-    /// The user, or the program.
+    /// The user or program whose session it is.
     pub user: Principal,
     /// The volume: names under keys for it are called after this.
     pub volume: [u8; 16],
-    /// Whom it speaks for beside.
+    /// Other principals in whose name the session may speak.
     pub others: Vec<Principal>,
     /// Whether only a program is let in, which the helper identifies at each open.
     pub is_program: bool,
@@ -81,7 +81,7 @@ pub struct SessionFacts {
     pub refused: Vec<(u64, u32, String, String)>,
 }
 
-/// What a volume's users are called under their keys: `key:K/` and this.
+/// The name that a volume's users have under their keys: `key:K/` and this.
 pub fn volume_name(identity: &[u8; 16]) -> String {
     format!("{:032x}", u128::from_be_bytes(*identity))
 }
