@@ -51,7 +51,7 @@ pub enum AccessError {
     #[error("too many revocations: end all serials before a number (Before) instead of one by one")]
     TooManyIssuers,
     /// The proof uses a credential that was not brought.
-    #[error("the proof uses credential {0}, which was not verified")]
+    #[error("the proof uses credential {0}, which was not heard")]
     UnknownCredential(CredentialId),
     /// The credential was ended by its issuer, or its issuer was a process that is gone.
     #[error("credential {serial} of {issuer} was revoked: ask them for a new one")]

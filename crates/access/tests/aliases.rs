@@ -234,7 +234,7 @@ fn standing_is_bounded_and_refuses_loudly() {
     assert_eq!(
         revocations.encode(),
         Revocations::new().encode(),
-        "what it spoke is not verified in a later run"
+        "what it spoke is not heard in a later run"
     );
 }
 

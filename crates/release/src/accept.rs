@@ -70,7 +70,7 @@ pub enum Warning {
         left_s: u64,
     },
     /// The record has expired, and was accepted because the caller allows that.
-    ExpiredPolicy {
+    Stale {
         /// The last second at which it counted.
         until_s: u64,
         /// How long ago that was, in seconds.
@@ -110,7 +110,7 @@ impl std::fmt::Display for Warning {
                 span(*left_s),
                 moment(*until_s)
             ),
-            Warning::ExpiredPolicy { until_s, ago_s } => write!(
+            Warning::Stale { until_s, ago_s } => write!(
                 f,
                 "STALE: the release expired {} ago, at {}; what is shown may be OLD, with faults that the publisher \
                  has corrected since. It is used only because that was asked for",
@@ -289,7 +289,7 @@ pub fn accept(
             let certificates = current.certificates;
             return Err(Refusal::Expired { until_s, time_s, clock_s: now_s, certificates });
         }
-        warnings.push(Warning::ExpiredPolicy { until_s, ago_s: time_s - until_s });
+        warnings.push(Warning::Stale { until_s, ago_s: time_s - until_s });
     } else if time_s >= validity.half_life_s() {
         warnings.push(Warning::HalfLife { until_s, left_s: until_s - time_s });
     }

@@ -300,7 +300,7 @@ fn stale_is_allowed_loudly() {
     let file = published(&chain(), 5);
     let now_s = at(5) + LIFE_S + 10 * DAY_S;
     let accepted = accept(&chain(), &file, None, now_s, ExpiredPolicy::Allow).expect("it was asked for");
-    assert_eq!(accepted.warnings, [Warning::ExpiredPolicy { until_s: at(5) + LIFE_S, ago_s: 10 * DAY_S }]);
+    assert_eq!(accepted.warnings, [Warning::Stale { until_s: at(5) + LIFE_S, ago_s: 10 * DAY_S }]);
     assert!(accepted.warnings[0].to_string().starts_with("STALE"));
     let last_s = at(5) + LIFE_S;
     assert!(accept(&chain(), &file, None, last_s, ExpiredPolicy::Refuse).is_ok(), "the last second counts");

@@ -185,7 +185,7 @@ fn name_of_refusal(refusal: &Refusal) -> &'static str {
 fn name_of_warning(warning: &Warning) -> &'static str {
     match warning {
         Warning::HalfLife { .. } => "HalfLife",
-        Warning::ExpiredPolicy { .. } => "ExpiredPolicy",
+        Warning::Stale { .. } => "Stale",
         Warning::OlderRenewal { .. } => "OlderRenewal",
         Warning::OtherHistory { .. } => "OtherHistory",
         Warning::ClockBehind { .. } => "ClockBehind",

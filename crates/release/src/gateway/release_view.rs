@@ -60,8 +60,7 @@ impl ReleaseView {
         }
         let accepted = &self.release.current().accepted;
         let until_s = accepted.valid_until_s;
-        let was_stale =
-            accepted.warnings.iter().any(|warning| matches!(warning, Warning::ExpiredPolicy { .. }));
+        let was_stale = accepted.warnings.iter().any(|warning| matches!(warning, Warning::Stale { .. }));
         let allowed = was_stale || self.release.stale() == ExpiredPolicy::Allow && !self.has_certificates();
         (now_s() > until_s && !allowed).then(|| {
             format!(

@@ -334,7 +334,7 @@ fn component(name: &str, program: &str, configuration: &impl borsh::BorshSeriali
     ComponentPlan {
         program: program.to_owned(),
         configuration: super::encode(configuration),
-        guards: vec!["asks only; the host gives it the parts of the disk that it is task".to_owned()],
+        guards: vec!["asks only; the host gives it the parts of the disk that it is about".to_owned()],
         ..ComponentPlan::new(name, Profile::default())
     }
 }
