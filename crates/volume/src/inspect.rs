@@ -58,7 +58,7 @@ pub fn claims(log: Arc<dyn Device>, key: &VolumeKey) -> Result<Vec<Claim>, Volum
                     .iter()
                     .for_each(|(block, bytes)| claim(*block, Some(key.block(*block, &bytes[..])), true));
             }
-            Record::Stable { .. } | Record::Checkpoint { .. } | Record::OpenOutcome => {}
+            Record::Stable { .. } | Record::Checkpoint { .. } | Record::Opened => {}
         }
     }
     Ok(claims)

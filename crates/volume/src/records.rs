@@ -32,7 +32,7 @@ pub enum Record {
     /// something else to be true than the last of them. This takes effect at once, and not when the log is given up.
     Checkpoint { root: Tag, adopted: u64, from: Lsn },
     /// A process begins to use the volume.
-    OpenOutcome,
+    Opened,
     /// These blocks are about to have this content, which is safe here: all of them, or, without the record, none.
     Together { blocks: Vec<(u64, Block)> },
 }
@@ -70,7 +70,7 @@ impl Record {
                 let root = body.get(..16)?.try_into().ok()?;
                 Record::Checkpoint { root, adopted: number(body, 16)?, from: Lsn(number(body, 24)?) }
             }
-            OPENED => Record::OpenOutcome,
+            OPENED => Record::Opened,
             TOGETHER => Record::Together { blocks: together(body)? },
             _ => return None,
         })

@@ -407,7 +407,7 @@ fn collect(
                     note(block, Value::Known(key.block(block, &bytes[..])), true)?;
                 }
             }
-            Record::Stable { .. } | Record::Checkpoint { .. } | Record::OpenOutcome => {}
+            Record::Stable { .. } | Record::Checkpoint { .. } | Record::Opened => {}
         }
     }
     Ok(candidates)
