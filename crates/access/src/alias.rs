@@ -33,8 +33,8 @@ impl Alias {
         &self.scope
     }
 
-    /// The digest that messages are stamped with. Without restriction it is the principal's digest; with one it is another,
-    /// so a guard that knows only principals never takes a restricted alias for the whole.
+    /// The digest that messages are stamped with. Without restriction it is the principal's digest; with one it is
+    /// another, so a guard that knows only principals never takes a restricted alias for the whole.
     pub fn digest(&self) -> Digest {
         if self.scope == Scope::EVERYTHING {
             self.principal.digest()

@@ -1,7 +1,8 @@
 //! What principals say, and the proof that they said it.
 //!
-//! Invariant: a [`VerifiedCredential`] credential really is its issuer's. Only [`VerifiedCredential::signed`], which verifies, and
-//! [`VerifiedCredential::spoken`], which the runtime calls for the channel it read from, make one; so nothing that takes a
+//! Invariant: a [`VerifiedCredential`] credential really is its issuer's. Only [`VerifiedCredential::signed`], which
+//! verifies, and [`VerifiedCredential::spoken`], which the runtime calls for the channel it read from, make one; so
+//! nothing that takes a
 //! `VerifiedCredential` can forget to ask.
 
 use crate::{AccessError, Manifest, Principal, ProcessName, Scope};
@@ -116,8 +117,8 @@ impl VerifiedCredential {
         Ok(VerifiedCredential(credential))
     }
 
-    /// Accepts a credential that `speaker`, a process or the machine, sent over its own channel. The caller vouches for the
-    /// channel. Nobody speaks under an alias: what a process says dies with it, and its chain with the alias.
+    /// Accepts a credential that `speaker`, a process or the machine, sent over its own channel. The caller vouches for
+    /// the channel. Nobody speaks under an alias: what a process says dies with it, and its chain with the alias.
     ///
     /// # Errors
     /// [`AccessError::NotTheirs`].

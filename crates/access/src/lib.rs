@@ -2,10 +2,10 @@
 //! Filesystem paper, 3.1). The inference rules and the text forms are in `docs/internals/access.md`.
 //!
 //! How a request is decided. A principal says things: a process over its channel to the runtime, a key by signing
-//! ([`VerifiedCredential`]). Whoever wants to act as another brings a [`Proof`] made of such credentials; [`check`] follows it
-//! step by step and searches for nothing. What was proved goes into the process's [`AliasTable`], and from then on
-//! each message names an entry of it; a guard compares that [`Alias`] with an owner or an [`Acl`]. When somebody
-//! takes back a credential ([`Revocations::end`]), the aliases that rest on it fail at the next look-up.
+//! ([`VerifiedCredential`]). Whoever wants to act as another brings a [`Proof`] made of such credentials; [`check`]
+//! follows it step by step and searches for nothing. What was proved goes into the process's [`AliasTable`], and from
+//! then on each message names an entry of it; a guard compares that [`Alias`] with an owner or an [`Acl`]. When
+//! somebody takes back a credential ([`Revocations::end`]), the aliases that rest on it fail at the next look-up.
 //!
 //! Invariants:
 //! - nothing speaks for anything unless a rule of `docs/internals/access.md` says so (the tests hold [`check`] to a model);

@@ -52,8 +52,8 @@ impl Prover {
     }
 }
 
-/// The principals for which `who` speaks by these credentials, each with a proof, nearest first. `groups` are intensional groups that
-/// are looked at beside those that the credentials name.
+/// The principals for which `who` speaks by these credentials, each with a proof, nearest first. `groups` are
+/// intensional groups that are looked at beside those that the credentials name.
 ///
 /// This is where proofs are searched for: outside of the trusted base, and by whoever wants something. What is found may
 /// still be refused: credentials that ended, or restrictions that leave nothing.

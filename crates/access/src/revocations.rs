@@ -1,9 +1,9 @@
 //! Which credentials are revoked, and which processes are alive.
 //!
 //! Invariants: what has ended is never valid again, over restarts too (the driver stores [`Revocations::encode`] before
-//! it acknowledges an ending); what a process said is valid only while it is alive, so ended processes take no room; the
-//! generation grows with every change, so one comparison tells that nothing ended since. What is spoken is not heard
-//! again in a later run, so only endings of what keys signed are stored.
+//! it acknowledges an ending); what a process said is valid only while it is alive, so ended processes take no room;
+//! the generation grows with every change, so one comparison tells that nothing ended since. What is spoken is not
+//! heard again in a later run, so only endings of what keys signed are stored.
 
 use crate::{AccessError, Credential, Ending, Principal, ProcessName, Statement, VerifiedCredential};
 use borsh::{BorshDeserialize, BorshSerialize};

@@ -1,5 +1,5 @@
-//! The red team at the guard of programs: who speaks with the helper that identifies callers and means ill, and a helper
-//! that means ill, try for what they must not reach. The table of who tried what and what came of it is in
+//! The red team at the guard of programs: who speaks with the helper that identifies callers and means ill, and a
+//! helper that means ill, try for what they must not reach. The table of who tried what and what came of it is in
 //! `docs/proof.md`. The helper is the real one, and so is the mount that others are after. As root.
 
 use crate::common::PATIENCE;

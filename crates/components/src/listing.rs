@@ -1,4 +1,5 @@
-//! The listing of running components, their permissions and their walls: sent to whoever connects, as JSON, over a socket of the same user.
+//! The listing of running components, their permissions and their walls: sent to whoever connects, as JSON, over a
+//! socket of the same user.
 
 use crate::error::{ComponentError, During, Result};
 use crate::ports::Role;

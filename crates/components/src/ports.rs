@@ -231,7 +231,8 @@ impl Ports {
         self.channel_after(port, 0, Patience::Never).map(|(_, channel)| channel)
     }
 
-    /// The descriptor that becomes readable when the supervisor sent a message, for a process with a loop of its own; `None` in the supervisor's.
+    /// The descriptor that becomes readable when the supervisor sent a message, for a process with a loop of its own;
+    /// `None` in the supervisor's.
     pub fn orders(&self) -> Option<BorrowedFd<'_>> {
         self.control()
     }

@@ -1,5 +1,5 @@
-//! Checks that the sandbox holds: what a component must not do is tried from inside, each in a process of its own, on the
-//! system at hand: `holdfast components --check` for whoever wants to know, and the same table in the tests.
+//! Checks that the sandbox holds: what a component must not do is tried from inside, each in a process of its own, on
+//! the system at hand: `holdfast components --check` for whoever wants to know, and the same table in the tests.
 //!
 //! An attempt ends in one of three ways: the process is stopped at a system call that its profile does not have; the
 //! attempt is made and refused; or it succeeds, which is a breach.

@@ -1,5 +1,5 @@
-//! Data that are written for other implementations: the summary in FSInfo, the marks of an unmounted file system, the label in the boot
-//! sector. Nothing of it is ever believed.
+//! Data that are written for other implementations: the summary in FSInfo, the marks of an unmounted file system, the
+//! label in the boot sector. Nothing of it is ever believed.
 
 use crate::Result;
 use crate::draft::{Draft, Effect};

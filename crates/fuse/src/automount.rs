@@ -101,9 +101,9 @@ fn errno(trouble: Trouble) -> Errno {
 
 /// Decides what names mean, and mounts.
 pub trait Automounter: Send + Sync + 'static {
-    /// The target of a name, for a thread (its number as the kernel shows it, 0 if it has none here). Counts one look-up,
-    /// which [`Automounter::forget`] takes back. `None` if that takes a while to tell, as something is being mounted there.
-    /// A new name of a directory to be mounted on is reported without waiting.
+    /// The target of a name, for a thread (its number as the kernel shows it, 0 if it has none here). Counts one
+    /// look-up, which [`Automounter::forget`] takes back. `None` if that takes a while to tell, as something is being
+    /// mounted there. A new name of a directory to be mounted on is reported without waiting.
     fn find(&self, name: &[u8], thread: u32) -> Option<Result<NameTarget, Trouble>>;
 
     /// As [`Automounter::find`], and waits. An error for something that is mounted would take the mount away.

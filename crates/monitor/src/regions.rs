@@ -39,9 +39,9 @@ pub struct PageId {
     pub index: u32,
 }
 
-/// A cache reference: a page as long as it is this block's. A holder of an old one is refused, and never sees or changes the
-/// block that the page was given to since. It names the block, so that whoever hands references on cannot make one
-/// block pass for another.
+/// A cache reference: a page as long as it is this block's. A holder of an old one is refused, and never sees or
+/// changes the block that the page was given to since. It names the block, so that whoever hands references on cannot
+/// make one block pass for another.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, borsh::BorshSerialize, borsh::BorshDeserialize,
 )]

@@ -174,8 +174,8 @@ impl Policy {
         self.nominate(by, range, to, Content::Erased)
     }
 
-    /// As [`Policy::nominate`], and the content of the blocks goes with them: as if the new owner had been put on their ACL, so it takes the
-    /// right to that as well.
+    /// As [`Policy::nominate`], and the content of the blocks goes with them: as if the new owner had been put on their
+    /// ACL, so it takes the right to that as well.
     ///
     /// # Errors
     /// As [`Policy::chown_nominate`].

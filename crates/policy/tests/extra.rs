@@ -7,8 +7,9 @@ use holdfast_access::*;
 use holdfast_policy::*;
 use std::collections::BTreeSet;
 
-/// Proves: whatever is kept is there after opening the table anew, among changes of owners that split and merge pages; a crash
-/// leaves what was kept before or after; slots come back; what does not fit is refused, and nothing has changed.
+/// Proves: whatever is kept is there after opening the table anew, among changes of owners that split and merge pages;
+/// a crash leaves what was kept before or after; slots come back; what does not fit is refused, and nothing has
+/// changed.
 #[test]
 fn kept_among_changes() {
     for seed in 0..20 {
@@ -83,8 +84,8 @@ fn stored_so() {
     }
 }
 
-/// Proves: blocks are given away with what is in them by an owner who may also change their ACL, and only to who accepts;
-/// nothing is erased then, and is when they were only nominated.
+/// Proves: blocks are given away with what is in them by an owner who may also change their ACL, and only to who
+/// accepts; nothing is erased then, and is when they were only nominated.
 #[test]
 fn given_away() {
     let mut driven = Driven::new(disk(100, 8));

@@ -1,8 +1,8 @@
 //! How a command speaks with whoever serves a mount: through the mount itself, by an `ioctl` of one of its directories.
 //!
-//! So it reaches exactly the process that serves that mount, as the user that the kernel says it is, and needs neither a
-//! name to connect to nor a right beyond that of entering the directory. One number, one size: both ends bound what they
-//! take, and the kernel copies both ways.
+//! So it reaches exactly the process that serves that mount, as the user that the kernel says it is, and needs neither
+//! a name to connect to nor a right beyond that of entering the directory. One number, one size: both ends bound what
+//! they take, and the kernel copies both ways.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -42,9 +42,9 @@ pub fn exchange(directory: &File, message: &[u8]) -> io::Result<Vec<u8>> {
     let too_long = || io::Error::new(io::ErrorKind::InvalidInput, "the order is too long for one message");
     let mut bytes = pack(message).ok_or_else(too_long)?;
     debug_assert_eq!(bytes.len(), BYTES);
-    // SAFETY: the number says that BYTES bytes are read and written at the address, which is that of a buffer of exactly so
-    // many that outlives the call; a file system that knows the number otherwise would go by the same size, as it is part
-    // of the number.
+    // SAFETY: the number says that BYTES bytes are read and written at the address, which is that of a buffer of
+    // exactly so many that outlives the call; a file system that knows the number otherwise would go by the same size,
+    // as it is part of the number.
     let result = unsafe { libc::ioctl(directory.as_raw_fd(), NUMBER as _, bytes.as_mut_ptr()) };
     if result < 0 {
         return Err(io::Error::last_os_error());

@@ -254,7 +254,8 @@ impl Guard {
         self.mark(directory, true)
     }
 
-    /// A file was made, and the kernel is about to get the reply. Its descriptor is of no use until its opener is let in.
+    /// A file was made, and the kernel is about to get the reply. Its descriptor is of no use until its opener is let
+    /// in.
     pub fn created(&self, request: &OpenRequest<'_>) -> Arc<Admission> {
         let admission = Arc::new(Admission::default());
         let Ok((process, started)) = process::of_thread(request.thread) else { return admission };

@@ -85,8 +85,8 @@ pub fn serve(socket: &Path, ready: impl FnOnce()) -> io::Result<()> {
     }
 }
 
-/// The rights of root that the helper needs: to mark inodes, to find them by number as the mount's user, to look into processes.
-/// And to give root the files of programs that are started clean.
+/// The rights of root that the helper needs: to mark inodes, to find them by number as the mount's user, to look into
+/// processes. And to give root the files of programs that are started clean.
 const NEEDED: CapabilitySet = CapabilitySet::SYS_ADMIN
     .union(CapabilitySet::CHOWN)
     .union(CapabilitySet::SYS_PTRACE)
@@ -333,8 +333,8 @@ impl Mount {
         }
     }
 
-    /// Answers an event, once. An open that goes on without a ticket is refused by the mount, with the error that people
-    /// expect (EACCES; the kernel's own refusal would be EPERM).
+    /// Answers an event, once. An open that goes on without a ticket is refused by the mount, with the error that
+    /// people expect (EACCES; the kernel's own refusal would be EPERM).
     fn answer(&self, id: u64, goes_on: bool) {
         let Some(waiting) = self.waiting.lock().remove(&id) else { return };
         if let Err(error) = self.group.answer(&waiting.event.file, goes_on)

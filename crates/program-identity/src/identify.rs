@@ -123,9 +123,10 @@ fn only_root_changes(file: impl AsFd) -> io::Result<bool> {
     Ok(believed && seen.st_uid == 0 && seen.st_mode & 0o022 == 0)
 }
 
-/// Whether the kernel keeps a running program's file from being changed: it is in memory, or on a disk that only root can
-/// write, and cannot be opened for writing. (Linux 6.11 and 6.12 let running programs be written. What a FUSE or network
-/// file system, or the lower directory of an overlay, has for a file's content is its server's affair at any time.)
+/// Whether the kernel keeps a running program's file from being changed: it is in memory, or on a disk that only root
+/// can write, and cannot be opened for writing. (Linux 6.11 and 6.12 let running programs be written. What a FUSE or
+/// network file system, or the lower directory of an overlay, has for a file's content is its server's affair at any
+/// time.)
 fn is_held(program: &File, path: &Path) -> io::Result<bool> {
     let kind = rustix::fs::fstatfs(program)?.f_type as i64;
     let is_disk = DISKS.contains(&kind);

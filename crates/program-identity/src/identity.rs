@@ -131,7 +131,8 @@ impl fmt::Display for Weakness {
 mod tests {
     use super::*;
 
-    /// Each thing that speaks against a process is told; a rule excuses interpreters, generated code and a plain start, no more.
+    /// Each thing that speaks against a process is told; a rule excuses interpreters, generated code and a plain start,
+    /// no more.
     #[test]
     fn weaknesses() {
         let plain = Identity::plain(Digest::ZERO, "/bin/x");

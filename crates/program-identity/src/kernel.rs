@@ -1,4 +1,5 @@
-//! The calls that need `unsafe`: fanotify, file handles, a thread's own user, tracing, and starting a program by descriptor.
+//! The calls that need `unsafe`: fanotify, file handles, a thread's own user, tracing, and starting a program by
+//! descriptor.
 //!
 //! The standard library and rustix have none of them. Each function checks what it hands over and returns owned
 //! descriptors, so that nothing unsafe leaves this module.

@@ -58,8 +58,8 @@ pub fn prepare(path: &Path) -> io::Result<Program> {
 }
 
 impl Program {
-    /// Becomes the program, known to the helper that listens at `helper` as started clean; `untold` is called if that is not
-    /// so. `arguments` begin with its name. Returns only on failure.
+    /// Becomes the program, known to the helper that listens at `helper` as started clean; `untold` is called if that
+    /// is not so. `arguments` begin with its name. Returns only on failure.
     pub fn start(
         self,
         arguments: Vec<OsString>,

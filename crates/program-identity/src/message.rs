@@ -1,7 +1,8 @@
 //! The messages between helper and guard: one borsh value a packet.
 //!
-//! The guard begins with [`FromGuard::Hello`]; the helper answers [`FromHelper::Welcome`] or [`FromHelper::Refused`]. Who is to
-//! become a program says [`FromGuard::Start`] instead, and waits for [`FromHelper::Traced`]. Both ends bound what they read by [`PACKET_BYTES_MAX`], and a packet that cannot be read ends the conversation.
+//! The guard begins with [`FromGuard::Hello`]; the helper answers [`FromHelper::Welcome`] or [`FromHelper::Refused`].
+//! Who is to become a program says [`FromGuard::Start`] instead, and waits for [`FromHelper::Traced`]. Both ends bound
+//! what they read by [`PACKET_BYTES_MAX`], and a packet that cannot be read ends the conversation.
 
 use crate::identity::Identity;
 use borsh::{BorshDeserialize, BorshSerialize};

@@ -4,8 +4,8 @@
 //! bytes mean "no rules"; what a newer version wrote is refused as a whole, never read in part. The attack answered:
 //! a file whose rules cannot be read must not be taken for a file without rules.
 //!
-//! Stored form: `HFACL`, one byte of version, then the rules in borsh. Version 1 has rules that let in programs however they
-//! were started ([`Rule::plain`]), and none that does not; a set with one of those is of version 2.
+//! Stored form: `HFACL`, one byte of version, then the rules in borsh. Version 1 has rules that let in programs however
+//! they were started ([`Rule::plain`]), and none that does not; a set with one of those is of version 2.
 
 use crate::identity::{Allowed, Identity, Weakness};
 use borsh::{BorshDeserialize, BorshSerialize};

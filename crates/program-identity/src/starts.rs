@@ -1,13 +1,14 @@
 //! Programs that were started clean, so that nobody but root could, or can, reach into them.
 //!
-//! Another process of the same user can trace a program, read its memory and take its descriptors (`pidfd_getfd`), before it
-//! opens a file or after. Two things keep everybody out. The program's file cannot be read by the user and belongs to root, so
-//! the kernel lets no process without rights over the whole machine trace it, from its first instruction on. And the helper
-//! itself traces the process over that moment, so that nobody else does, who could go on to change its registers.
+//! Another process of the same user can trace a program, read its memory and take its descriptors (`pidfd_getfd`),
+//! before it opens a file or after. Two things keep everybody out. The program's file cannot be read by the user and
+//! belongs to root, so the kernel lets no process without rights over the whole machine trace it, from its first
+//! instruction on. And the helper itself traces the process over that moment, so that nobody else does, who could go on
+//! to change its registers.
 //!
-//! `holdfast run` has the program in a sealed file in memory and asks for it; what the helper finds when the program has begun
-//! is remembered by process, beginning and file. A process that becomes another program, or a child, is not the one that was
-//! started.
+//! `holdfast run` has the program in a sealed file in memory and asks for it; what the helper finds when the program
+//! has begun is remembered by process, beginning and file. A process that becomes another program, or a child, is not
+//! the one that was started.
 
 use crate::hashes::{Hashed, Hashes};
 use crate::kernel;
@@ -162,7 +163,8 @@ impl PendingStart {
     }
 }
 
-/// Whether a process's own user may not reach into it: then what /proc has of it is root's, but for the directory itself.
+/// Whether a process's own user may not reach into it: then what /proc has of it is root's, but for the directory
+/// itself.
 pub fn is_shut(process: u32) -> io::Result<bool> {
     Ok(std::fs::metadata(format!("/proc/{process}/maps"))?.uid() == 0)
 }

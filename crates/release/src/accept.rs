@@ -34,7 +34,7 @@ pub struct HighestRecord {
     pub latest_s: u64,
 }
 
-/// What to do with a record that has expired.
+/// Whether a record that has expired is accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExpiredPolicy {
     /// Refuse it.

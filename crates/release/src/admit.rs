@@ -60,7 +60,7 @@ pub enum AdmitError {
         /// Where the certificate was found.
         found: String,
     },
-    /// What this machine remembers cannot be read or written.
+    /// Files that remember the release cannot be read or written.
     #[error(transparent)]
     Trust(TrustError),
     /// A directory of revocations cannot be read, so nobody knows what is in it.
@@ -201,7 +201,8 @@ pub struct Unreadable {
     pub error: io::Error,
 }
 
-/// The certificates in a directory that are named by an id. Finding none means something only if the directory is readable.
+/// The certificates in a directory that are named by an id. Finding none means something only if the directory is
+/// readable.
 pub(crate) fn certificates(directory: &Path, id: ReleaseId) -> Result<Vec<(PathBuf, Vec<u8>)>, Unreadable> {
     let unreadable = |path: &Path| {
         let path = path.to_owned();
@@ -217,7 +218,8 @@ pub(crate) fn certificates(directory: &Path, id: ReleaseId) -> Result<Vec<(PathB
         match files::read(&path, Revocation::BYTES_MAX) {
             Ok(None) => {}
             Ok(Some(bytes)) => found.push((path, bytes)),
-            // Whoever may put files here could put a folder here: no certificate, so a false one.
+            // A folder in the place of a certificate counts as a false one: anybody who may put files here can make
+            // one.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => found.push((path, Vec::new())),
             Err(error) => return Err(unreadable(&path)(error)),
         }

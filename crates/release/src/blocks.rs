@@ -56,7 +56,7 @@ pub struct MirroredBlocks {
     indexes: Mutex<Vec<Arc<RemoteIndex>>>,
     /// Names the indexes that mirrors have now, when a block is in none that is known.
     more: Box<dyn Fn() -> Vec<IndexName> + Send + Sync>,
-    /// Takes what was fetched beside what was asked for.
+    /// Stores blocks that were fetched beside those that were asked for.
     beside: OnceLock<WeakStore>,
     /// The mirror that gave a block, until the block is verified.
     givers: Mutex<LruCache<Digest, String>>,
@@ -135,7 +135,7 @@ impl MirroredBlocks {
             let before: Vec<IndexName> = known.iter().map(|index| index.name).collect();
             for name in (self.more)() {
                 if !before.contains(&name) {
-                    // What one mirror names another may lack.
+                    // A mirror may lack the index that another names.
                     let _ = self.use_index(name);
                 }
             }

@@ -249,7 +249,7 @@ impl Draft {
         Ok(signed)
     }
 
-    /// Takes in the signatures of another copy.
+    /// Merges the signatures of another copy.
     ///
     /// # Errors
     /// [`DraftError::Different`], or a signature there is false; nothing is changed then.
@@ -276,7 +276,7 @@ impl Draft {
         Ok(())
     }
 
-    /// What clients will believe, if enough have signed everything.
+    /// The signed values, if enough keys have signed everything.
     ///
     /// # Errors
     /// [`DraftError::Unfinished`], or something in it is false.

@@ -11,7 +11,7 @@ use std::path::Path;
 /// # Errors
 /// [`io::ErrorKind::InvalidInput`] for what is no regular file.
 pub fn read(path: &Path, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
-    // Not to wait for ever if it is a pipe.
+    // So that opening a pipe does not wait for ever.
     let opened = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits() as i32).open(path);
     let file = match opened {
         Ok(file) => file,

@@ -31,7 +31,7 @@ impl Folder {
     /// # Errors
     /// It cannot be opened, or is not a regular file beneath the directory.
     pub fn file(&self, name: &str) -> io::Result<Option<(File, u64)>> {
-        // Not to wait for somebody to write into a pipe.
+        // So that opening a pipe does not wait for a writer.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let (folders, last) = name.rsplit_once('/').map_or((None, name), |(some, last)| (Some(some), last));
         let mut within = None;

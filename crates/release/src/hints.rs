@@ -240,7 +240,7 @@ impl<E> Hints<'_, E> {
                 continue;
             }
             keys.push(*node.last_chunk().expect("16 bytes"));
-            // What ends alike may also be in the next one.
+            // A name with the same kept end may also be in the next node.
             if node[1..=END_BYTES] == wanted && before + 1 < count {
                 let next = (self.node)(first + before + 1)?;
                 if next[0] == depth {

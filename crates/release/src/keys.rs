@@ -1,4 +1,4 @@
-//! Whose signatures count: sets of keys, each of which names its successor (TUF's root role).
+//! The keys whose signatures count: sets of keys, each of which names its successor (TUF's root role).
 //!
 //! The id of a release is the digest of its first key set. Set 1 is signed by enough of its own keys, set N+1 by
 //! enough of set N *and* of its own; it names the digest of set N. So whoever knows the id can follow the sets, one
@@ -152,8 +152,8 @@ pub enum KeysError {
         /// The number that was found.
         found: u64,
     },
-    /// The key set is signed as it should be, but follows another key set than the one known, or differs from the one known
-    /// by this number: whoever holds the keys has signed two successions. The first that was seen stands.
+    /// The key set is signed as it should be, but follows another key set than the one known, or differs from the one
+    /// known by this number: whoever holds the keys has signed two successions. The first that was seen stands.
     #[error(
         "there are two key sets {number} of the release: {} is the one seen first, and stands; {} is refused. Ask \
          the publisher; if the keys were stolen, the release must be revoked",

@@ -162,7 +162,7 @@ fn blocks(tree: &Tree, inode: &Inode) -> u64 {
                 counted += u64::from(extent.length);
                 Ok(true)
             });
-            // What cannot be counted now is no reason to do without the file.
+            // A count that is not available is no reason to do without the file.
             bytes = visited.map_or(bytes, |()| counted);
         }
     }
@@ -330,7 +330,8 @@ impl MountedRelease {
         }
     }
 
-    /// The error for content that cannot be fetched. Mirrors need not have that of a release that is not current any more.
+    /// The error for content that cannot be fetched. Mirrors need not have that of a release that is not current any
+    /// more.
     fn failed(&self, tree: &Tree, ino: Ino, error: ContentError) -> FsError {
         match error {
             ContentError::Source(SourceError::Missing(_)) if !self.is_current(tree) => FsError::Stale,
@@ -368,7 +369,7 @@ impl MountedRelease {
         Ok((found, node))
     }
 
-    /// Gives what was found as `name` in a directory its number, and keeps it.
+    /// Numbers a file that was found as `name` in a directory, and caches it.
     fn keep(&self, directory: &Lookup, name: &[u8], node: &Node) -> Result<(Ino, Lookup), FsError> {
         let found = Lookup { tree: directory.tree.clone(), path: path_of(directory.path, name) };
         let address = node.inode.ihash(&found.tree.source().digest_key());

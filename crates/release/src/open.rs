@@ -35,7 +35,7 @@ pub struct Options {
     pub trust: PathBuf,
     /// Folders with revocation certificates.
     pub revocations: Vec<PathBuf>,
-    /// What to do when it has expired.
+    /// Whether the release is accepted when it has expired.
     pub stale: ExpiredPolicy,
     /// Folder and bound in bytes of the persistent cache.
     pub cache: Option<(PathBuf, u64)>,
@@ -57,7 +57,7 @@ pub enum OpenError {
     /// Something that no other mirror can mend: it is revoked, or what this machine remembers is damaged.
     #[error(transparent)]
     Final(AdmitError),
-    /// What this machine remembers cannot be read.
+    /// Files that remember the release cannot be read.
     #[error(transparent)]
     Trust(#[from] TrustError),
     /// No mirror has an index by which blocks are found.
@@ -159,7 +159,7 @@ impl Release {
         &self.mirrors
     }
 
-    /// What to do when it has expired.
+    /// Whether the release is accepted when it has expired.
     pub fn stale(&self) -> ExpiredPolicy {
         self.options.stale
     }

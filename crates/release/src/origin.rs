@@ -72,7 +72,7 @@ impl Origin {
             Response::Error(error) => return Err(unreachable(error.to_string())),
             _ => return Err(OriginError::False(self.name.clone(), "its answer makes no sense".into())),
         };
-        // What did not come is not known to be missing.
+        // A block that did not come is not known to be missing.
         let known = missing.get(blocks.len()).copied().unwrap_or(found.len());
         for (at, block) in missing.into_iter().zip(blocks) {
             let Some((_, block)) = block else { continue };

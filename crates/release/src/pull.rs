@@ -306,7 +306,7 @@ pub fn check(
     let records: Vec<&RootFile> = [root].into_iter().chain(&older).collect();
     let counts =
         check_trees(&fetcher, &index, None, &records, &HashSet::new()).map_err(|error| match error {
-            // It was looked for where it is damaged, and nowhere else.
+            // The file was looked for only where it is damaged.
             PullError::Unavailable(error, _) => PullError::Disk(PublishError::Damaged {
                 path: folder.join(error.file),
                 why: "its content is not what its name says".into(),

@@ -164,8 +164,8 @@ struct LocalRelease {
     revoked: Option<Vec<u8>>,
 }
 
-/// Makes the bucket what the directory is. `progress` is called before each request, from several threads, and says whether
-/// to go on.
+/// Makes the bucket what the directory is. `progress` is called before each request, from several threads, and says
+/// whether to go on.
 ///
 /// # Errors
 /// [`SendError`]. Readers see the release that was there.
@@ -308,7 +308,7 @@ fn not_older(
     }
 }
 
-/// What the release that is at the bucket needs, as far as its index is in the directory too.
+/// The files that the bucket's present release needs, as far as its index is in the directory too.
 fn needed(folder: &Path, root: &RootFile) -> BTreeSet<String> {
     let index = read_index(folder, &root.index.digest);
     let packs = index.into_iter().flat_map(|index| index.packs);

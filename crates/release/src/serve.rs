@@ -71,7 +71,7 @@ pub struct ServeConfig {
     pub stopping_max: Duration,
     /// How much memory is used for small files and blocks, half of it for each.
     pub cache_bytes_max: u64,
-    /// Who has data of the release that lies in no pack.
+    /// The origin of the release, for data that lies in no pack.
     pub origin: Option<Arc<Origin>>,
 }
 
@@ -187,13 +187,13 @@ impl Server {
                 .push(thread.spawn(move || worker.run(std::future::pending())).map_err(ServeError::System)?);
         }
         let worker = self.worker(stopping).map_err(ServeError::System)?;
-        // Whoever still listened would let connections wait for nobody.
+        // A thread that still listened would let connections wait for nobody.
         drop(self);
         let result = worker.run(async {
             until.await;
             let _ = stop.send(true);
         });
-        // Also when this thread failed: the others must not outlive it.
+        // Done also when this thread failed: the others must not outlive it.
         let _ = stop.send(true);
         for other in others {
             let joined = other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -254,7 +254,7 @@ impl Worker {
             let (alive, mut ended) = tokio::sync::mpsc::channel::<()>(1);
             let accept = async {
                 loop {
-                    // Whoever comes when all places are taken waits in the system's queue.
+                    // A client who comes when all permits are taken waits in the system's queue.
                     let Ok(place) = connections.clone().acquire_owned().await else { return };
                     match listener.accept().await {
                         Ok((stream, peer)) => {

@@ -28,7 +28,7 @@ pub trait Signable: BorshSerialize {
         bytes
     }
 
-    /// Its digest, under the well-known key. Signatures are over this.
+    /// The digest of the value, under the well-known key. Signatures are over this.
     fn digest(&self) -> Digest {
         DigestKey::WELL_KNOWN.digest(Self::DOMAIN, &self.signed_bytes())
     }
@@ -137,7 +137,7 @@ impl<T: Signable> Signed<T> {
         Ok(())
     }
 
-    /// Who has signed, if every signature is good and by a key that `may` sign.
+    /// The keys that have signed, if every signature is good and by a key that `may` sign.
     ///
     /// # Errors
     /// [`SignatureError::Stranger`], [`SignatureError::False`].

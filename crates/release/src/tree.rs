@@ -60,7 +60,7 @@ impl Tree {
         Ok(Node { inode: Arc::new(inode), link: None })
     }
 
-    /// What a name in a directory stands for; `None` proves that there is no such name.
+    /// The file of a name in a directory; `None` proves that there is no such name.
     ///
     /// # Errors
     /// [`ContentError`]: a block could not be had or is malformed; `directory` is none.
@@ -70,7 +70,7 @@ impl Tree {
         self.node(entry).map(Some)
     }
 
-    /// What an entry of a directory stands for.
+    /// The file of a directory entry.
     ///
     /// # Errors
     /// [`ContentError`].

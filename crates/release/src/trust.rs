@@ -235,7 +235,7 @@ impl Trust {
         self.latest(|record| record.issued_s <= time_s)
     }
 
-    /// Of the records that this machine has accepted, the highest of which `is_meant` holds. `None` if there is none.
+    /// The highest accepted record for which `is_meant` holds, if there is one.
     ///
     /// # Errors
     /// [`TrustError::Damaged`], [`TrustError::Io`].
@@ -409,7 +409,7 @@ impl Trust {
         }
     }
 
-    /// What is remembered, with these key sets taken in; and whether they were more than what was known.
+    /// The remembered state with these key sets merged in, and whether that added any.
     fn load_with(&self, chain: &KeyChain) -> Result<(KeyChain, Option<HighestRecord>, bool), TrustError> {
         let Some((mut known, seen)) = self.load()? else { return Ok((chain.clone(), None, true)) };
         let before = known.sets().len();

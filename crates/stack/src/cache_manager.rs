@@ -110,8 +110,8 @@ pub fn main(context: Context) -> ExitCode {
             buses,
         });
         cache.learn()?;
-        // Nobody waits for what is only likely to be wanted; nor is a failure of it reported. One thread for each disk, so that
-        // one that is slow does not keep the others'.
+        // Nobody waits for what is only likely to be wanted; nor is a failure of it reported. One thread for each disk,
+        // so that one that is slow does not keep the others'.
         let mut likely = Vec::new();
         for disk in 0..disks as u16 {
             let (ahead, wanted) = sync_channel::<Vec<u64>>(AHEAD_MAX);

@@ -1,5 +1,5 @@
-//! The messages of FSLoader and FSChecker to the host. They ask for parts of the disk and report what they found; the host
-//! tells them nothing but bytes.
+//! The messages of FSLoader and FSChecker to the host. They ask for parts of the disk and report what they found; the
+//! host tells them nothing but bytes.
 
 #![allow(missing_docs, reason = "what a field is, the sentence of its message says")]
 

@@ -108,8 +108,8 @@ pub struct DiskLayout {
 }
 
 impl DiskLayout {
-    /// The stretches of blocks: of each file system its metadata area, what is left over of it, and its data area; then the
-    /// policy table. Bytes outside have no number, and nobody gets them.
+    /// The stretches of blocks: of each file system its metadata area, what is left over of it, and its data area; then
+    /// the policy table. Bytes outside have no number, and nobody gets them.
     pub fn extents(&self) -> Vec<Extent> {
         let mut extents = Vec::new();
         for Partition { start, geometry, .. } in &self.partitions {

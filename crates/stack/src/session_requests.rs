@@ -1,7 +1,9 @@
-//! Requests of commands to the VFS of a session, through its mount (`holdfast_program_identity::exchange`), and its replies.
+//! Requests of commands to the VFS of a session, through its mount (`holdfast_program_identity::exchange`), and its
+//! replies.
 //!
-//! The VFS carries requests out in the name of its user and of nobody else, so a request can do what its session may: the
-//! administrator, in a session of their own, sees no owner and no ACL but their own. It serves its session's user id only.
+//! The VFS carries requests out in the name of its user and of nobody else, so a request can do what its session may:
+//! the administrator, in a session of their own, sees no owner and no ACL but their own. It serves its session's user
+//! id only.
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_access::{Access, Acl, Principal};

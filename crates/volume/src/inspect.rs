@@ -1,4 +1,5 @@
-//! Reads what a log says of the disk, without opening or changing anything: for tools, and for checking the order of writes.
+//! Reads what a log says of the disk, without opening or changing anything: for tools, and for checking the order of
+//! writes.
 
 use crate::layout::{BLOCK_BYTES, Header};
 use crate::records::{CLIENT, Record};

@@ -37,7 +37,8 @@ impl Inner {
         (bytes / 16).min((BATCH_BLOCKS * BLOCK_BYTES) as u64)
     }
 
-    /// Makes sure that a batch fits into the log; the caller holds the lock of `hashing`, so that nobody else takes the room.
+    /// Makes sure that a batch fits into the log; the caller holds the lock of `hashing`, so that nobody else takes the
+    /// room.
     pub fn have_room(&self) -> Result<(), VolumeError> {
         let (bytes, used) = self.ring.room();
         if used + 2 * self.batch_bytes() > bytes / 2 {

@@ -107,7 +107,8 @@ impl Inner {
         parts.extend(images.values().map(|image| &image.bytes[..]));
         let tags: Vec<_> = images.iter().map(|(block, image)| self.key.block(*block, &image.bytes)).collect();
         self.counters.hashed.fetch_add(tags.len() as u64, Relaxed);
-        // No other thread writes these blocks between the record and the buffers, so that the log has them in one order.
+        // No other thread writes these blocks between the record and the buffers, so that the log has them in one
+        // order.
         let mut buffers = self.buffers.lock();
         let is_same =
             |(block, image): (&u64, &Image)| image.before.is_none_or(|s| s == buffers.stamp(*block));

@@ -56,7 +56,8 @@ impl Session {
         decode_reply(&exchange(&self.directory, &bytes).map_err(failed)?)
     }
 
-    /// Sends a request about a file, with its path before what is refused. The kernel keeps the file's number meanwhile.
+    /// Sends a request about a file, with its path before what is refused. The kernel keeps the file's number
+    /// meanwhile.
     ///
     /// # Errors
     /// As [`Session::request`].

@@ -1,13 +1,13 @@
 //! Which system calls a component may make, and with which arguments: a list of what is allowed, compiled to the
 //! kernel's filter.
 //!
-//! What is not listed is not carried out. The kernel holds the calling thread at the permission and tells the supervisor
-//! which call it was (`SECCOMP_RET_USER_NOTIF`); the supervisor never lets it through: it kills the process and says
-//! why. Were it to die in that moment, the call fails, and the component dies with it. So a violation is never silent,
-//! which a plain kill would be about the one thing worth knowing. Calls of another architecture kill at once.
+//! What is not listed is not carried out. The kernel holds the calling thread at the permission and tells the
+//! supervisor which call it was (`SECCOMP_RET_USER_NOTIF`); the supervisor never lets it through: it kills the process
+//! and says why. Were it to die in that moment, the call fails, and the component dies with it. So a violation is never
+//! silent, which a plain kill would be about the one thing worth knowing. Calls of another architecture kill at once.
 //!
-//! Never allowed, with any permission: executable memory, programs, processes, files by name, new descriptors of the kernel's
-//! other machinery, mounts, namespaces, tracing, keys, BPF, io_uring.
+//! Never allowed, with any permission: executable memory, programs, processes, files by name, new descriptors of the
+//! kernel's other machinery, mounts, namespaces, tracing, keys, BPF, io_uring.
 
 use super::{Permission, Profile};
 use crate::error::{ComponentError, Result};

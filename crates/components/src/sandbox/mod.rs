@@ -15,8 +15,8 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A permission of the kernel that a component has beyond the base, which is: memory that is never executable, messages over
-/// what was handed to it, waiting, clocks, random bytes, and ending.
+/// A permission of the kernel that a component has beyond the base, which is: memory that is never executable, messages
+/// over what was handed to it, waiting, clocks, random bytes, and ending.
 #[derive(
     Clone,
     Copy,

@@ -273,8 +273,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Withdraws a region from a component, and hands it to no later process of it. A component that means ill keeps its
-    /// view: [`Region::revoke`] takes that away, from everybody.
+    /// Withdraws a region from a component, and hands it to no later process of it. A component that means ill keeps
+    /// its view: [`Region::revoke`] takes that away, from everybody.
     ///
     /// # Errors
     /// There is no such component.

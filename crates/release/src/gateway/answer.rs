@@ -53,7 +53,7 @@ pub struct PageRequest {
 }
 
 impl PageRequest {
-    /// Takes what is needed of a request.
+    /// The parts of a request that are needed.
     pub fn new(request: &Request<Incoming>) -> PageRequest {
         PageRequest {
             method: request.method().clone(),

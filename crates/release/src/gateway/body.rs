@@ -1,5 +1,5 @@
-//! The body of a reply: a page in memory, or a file piece by piece. A piece that cannot be read ends the connection before all that
-//! was announced has come, so nobody takes what is cut short for the whole.
+//! The body of a reply: a page in memory, or a file piece by piece. A piece that cannot be read ends the connection
+//! before all that was announced has come, so nobody takes what is cut short for the whole.
 
 use super::view::{OpenFile, ViewError};
 use bytes::Bytes;

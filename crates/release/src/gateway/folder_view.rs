@@ -108,7 +108,7 @@ impl View for FolderView {
             Kind::Link => return Ok(PathTarget::Other("link")),
             Kind::Other(what) => return Ok(PathTarget::Other(what)),
         }
-        // Not to wait for whoever has put a pipe there meanwhile.
+        // So that opening does not wait if somebody has put a pipe there meanwhile.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = self.beneath(path, flags).map_err(view_error)?;
         let stat = fstat(&file).map_err(view_error)?;

@@ -71,7 +71,7 @@ impl ReleaseView {
     }
 
     fn has_certificates(&self) -> bool {
-        // What cannot be read counts as forbidding it.
+        // A release that cannot be read counts as forbidding it.
         self.release.trust().chain().ok().flatten().is_none_or(|chain| chain.current().certificates)
     }
 

@@ -282,7 +282,7 @@ impl Image {
         }
     }
 
-    /// Gives a directory its place. `packing` is that of all its names in their order, `.` and `..` among them. The
+    /// Gives a directory its position. `packing` is that of all its names in their order, `.` and `..` among them. The
     /// first one is the root.
     ///
     /// # Errors

@@ -212,7 +212,7 @@ impl Objects {
         if !folder.is_dir() {
             std::fs::create_dir(folder).map_err(|error| ImageError::disk(folder, error))?;
         }
-        // What is there of this name may be of an export that was stopped before it was on the disk.
+        // An object of this name may be of an export that was stopped before it was on the disk.
         std::fs::rename(&partial, &to).map_err(|error| ImageError::disk(&to, error))?;
         Ok(digest)
     }
@@ -233,7 +233,7 @@ impl Objects {
             return Ok(Err("which object has its content is not known; export the release again".to_owned()));
         };
         let name = format!("{OBJECTS}/{}", name_of(&digest));
-        // Not to wait for ever if somebody put a pipe there.
+        // So that opening does not wait for ever if somebody put a pipe there.
         let flags = (rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW).bits() as i32;
         let opened = File::options().read(true).custom_flags(flags).open(self.path_of(&digest));
         let object = match opened {
@@ -253,7 +253,7 @@ impl Objects {
         if signed != digest {
             return Ok(Err(format!("{name} has the content of {signed}")));
         }
-        // What is hole in the release was not looked at yet.
+        // Holes of the release were not compared yet.
         Ok(match measure_file(&object, inode.size) {
             Ok(found) if found == signed => Ok(digest),
             Ok(_) => Err(format!("{name} has something where there should be nothing")),
@@ -319,7 +319,7 @@ impl Objects {
             for object in std::fs::read_dir(&folder).map_err(disk)? {
                 let object = object.map_err(disk)?;
                 let path = object.path();
-                // What is none of ours is left alone.
+                // Foreign files are left alone.
                 let Some(digest) = digest_of(&self.folder, &path) else { continue };
                 if used.get(digest).map_err(|error| failed(&error))?.is_none() {
                     let bytes = object.metadata().map_or(0, |found| found.len());
@@ -451,7 +451,7 @@ fn signed_digest(
             let chunk = Block::new(&key, BlockKind::Chunk, Vec::new(), bytes);
             return Ok(chunk.reference().address == extent.reference.address);
         }
-        // Of a part of a chunk nothing is signed but the whole.
+        // Only whole chunks are signed, so a part is read as a whole.
         let mut signed = vec![0; bytes.len()];
         file::read_extents(source, map, offset, &mut signed)?;
         Ok::<bool, Failure>(signed == bytes)

@@ -1,4 +1,4 @@
-//! What people write to name a mirror.
+//! The addresses by which people name mirrors.
 
 use super::{Directory, Http, Mirror};
 use std::path::Path;

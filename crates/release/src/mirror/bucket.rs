@@ -1,5 +1,5 @@
-//! What is different about a mirror in a bucket that is named `s3://`: requests are signed if there are credentials, and
-//! refusals are understood. Where there are none it is asked like any web server.
+//! Mirrors in a bucket that is named `s3://`. They differ from web servers: requests are signed if there are
+//! credentials, and refusals are understood. Where there are none it is asked like any web server.
 
 use super::{Fault, printable};
 use crate::layout;

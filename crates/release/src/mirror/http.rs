@@ -192,7 +192,7 @@ impl Http {
             }
             let pause = retry_after(answer.headers());
             let location = answer.headers().get(LOCATION).cloned();
-            // What it says besides does not matter, but read to its end the connection can be used again.
+            // The body does not matter, but once it is read to its end the connection can be used again.
             let aside = take(answer, ASIDE_BYTES_MAX);
             if let (Some(bucket), Some(signed), Ok(said)) = (&self.bucket, &signed, &aside)
                 && let Some(fault) = bucket.refusal(file, status, said, signed)
@@ -357,7 +357,7 @@ fn read(answer: Response<Body>, range: Option<&Range<u64>>, bytes_max: u64) -> R
             let Some((given, total)) = header.and_then(content_range) else {
                 return wrong("it does not say which part it is".to_owned());
             };
-            // It may end early only where the file does.
+            // A range may end early only where the file does.
             let fits = given.start == range.start
                 && (given.end == range.end || (given.end < range.end && total == Some(given.end)));
             if !fits {

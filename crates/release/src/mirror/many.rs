@@ -102,8 +102,8 @@ struct Pause {
     since: Instant,
     pause: Duration,
     why: String,
-    /// The mirror failed to answer (no connection, time-out, 429, 5xx), so no request goes to it before the pause is over. If not,
-    /// its answers were useless, and it is asked after the others.
+    /// The mirror failed to answer (no connection, time-out, 429, 5xx), so no request goes to it before the pause is
+    /// over. If not, its answers were useless, and it is asked after the others.
     is_away: bool,
     /// The mirror failed to give content: giving a record does not make it good again.
     of_content: bool,
@@ -594,9 +594,9 @@ impl Mirrors {
         })
     }
 
-    /// What every mirror has under this name, all asked at once: for the few small files that need not be the same
-    /// everywhere (`root`, `revoked`), of which the caller takes the best. Nobody is dropped for an old one. Those that are
-    /// dropped, or paused because they do not answer, are not asked.
+    /// The content that each mirror has under this name, all asked at once: for the few small files that need not be
+    /// the same everywhere (`root`, `revoked`), of which the caller takes the best. Nobody is dropped for an old one.
+    /// Those that are dropped, or paused because they do not answer, are not asked.
     pub fn every(&self, file: &str, bytes_max: u64) -> Vec<(String, Result<Vec<u8>, MirrorError>)> {
         let now = Instant::now();
         let is_asked = |entry: &&MirrorEntry| {
@@ -629,8 +629,8 @@ impl Mirrors {
         })
     }
 
-    /// Drops a mirror whose content is bad, as the caller found out later. That is logged once. Whether another mirror is
-    /// left to be asked.
+    /// Drops a mirror whose content is bad, as the caller found out later. That is logged once. Whether another mirror
+    /// is left to be asked.
     pub fn report_bad(&self, mirror: &str, why: &str) -> bool {
         self.mirrors
             .iter()
@@ -723,8 +723,8 @@ impl MirrorEntry {
         answer
     }
 
-    /// What it would say, if it is not asked now: it gave no answer of use to this just before, or it does not answer, and
-    /// another request tries it.
+    /// The failure that a mirror would repeat, if it is not asked now: it gave no answer of use to this just before, or
+    /// it does not answer, and another request tries it.
     fn known_failure(&self, part: &RequestKey) -> Option<MirrorFailure> {
         let mut health = self.health.lock();
         let now = Instant::now();

@@ -29,7 +29,7 @@ impl Speed {
             self.latency_s = Some(mixed(self.latency_s, took));
             return;
         }
-        // Nothing is known of what part of it was waiting: half, until a short answer tells.
+        // How much of the time was waiting is not known: half is assumed until a short reply shows.
         let waiting = *self.latency_s.get_or_insert(took / 2.0);
         let sending = (took - waiting).max(took / 10.0).max(1e-6);
         self.bytes_per_s = Some(mixed(self.bytes_per_s, bytes as f64 / sending));

@@ -61,7 +61,7 @@ impl Names {
             self.gain_child(parent);
             self.lose_child(before);
         }
-        // Now and then, so that releases that come and go leave nothing.
+        // Cleaned up now and then, so that releases that come and go leave nothing.
         if others.len().is_power_of_two() {
             others.retain(|(parent, _)| *parent == Ino::ROOT || self.0.contains_key(parent));
         }

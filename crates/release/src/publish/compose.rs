@@ -115,7 +115,7 @@ pub fn lock(target: &Path) -> Result<FileLock, PublishError> {
     })
 }
 
-/// Makes everything of a release but signatures, in this process.
+/// Makes a release without signatures, in this process.
 ///
 /// # Errors
 /// [`PublishError`].

@@ -95,7 +95,7 @@ fn ask(server: &dyn Remote, request: &Request) -> Result<Response, PublishError>
     call_patiently(server, request, PATIENCE).map_err(not_held)
 }
 
-/// Has the server keep the tree of a release. `before` has what it was given with earlier ones; that it has it all is
+/// Makes the server hold the tree of a release. `before` has what it was given with earlier ones; that it has it all is
 /// not believed.
 ///
 /// # Errors

@@ -165,7 +165,7 @@ impl NewMemory {
         self.batch_bytes = 0;
         let failed = |error: &dyn std::fmt::Display| failed(&self.made, error);
         let mut write = self.database.begin_write().map_err(|error| failed(&error))?;
-        // It only saves time: if the machine dies, everything is read once more.
+        // The database only saves time: if the machine dies, everything is read once more.
         write.set_durability(Durability::None).map_err(|error| failed(&error))?;
         {
             let mut table = write.open_table(FILES).map_err(|error| failed(&error))?;

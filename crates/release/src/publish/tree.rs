@@ -224,7 +224,7 @@ impl Builder<'_> {
         Ok(Some(value))
     }
 
-    /// Makes the entry of what is not a directory. `None` if it has gone meanwhile.
+    /// Makes the entry of a file that is not a directory; `None` if it has gone meanwhile.
     fn make(
         &mut self,
         name: &CStr,
@@ -381,7 +381,7 @@ fn open_one(io: &dyn WalkIo, name: &CStr) -> Result<OpenFile, Errno> {
 
 /// Files of a directory that will be read, opened some at a time.
 struct Ahead<'a> {
-    /// Those that are not opened yet, in the order in which they will be read.
+    /// Files that are not opened yet, in the order in which they will be read.
     names: VecDeque<&'a CStr>,
     opened: VecDeque<(&'a CStr, Result<OpenFile, Errno>)>,
 }

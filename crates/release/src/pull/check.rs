@@ -155,7 +155,7 @@ impl<'a> Check<'a> {
                 }
             };
             let known = is_known(location, address);
-            // Of a chunk that is known no more than what says that it is one.
+            // Of a known chunk only the bytes that show its kind.
             if known && self.is_chunk(file, location).map_err(unreadable)? {
                 self.count(&self.known)?;
                 continue;

@@ -57,7 +57,7 @@ pub fn with_own(
     let packs: &[PackName] = here.map_or(&[], |here| &here.packs);
     let mut own_numbers: HashMap<u32, u32> = HashMap::new();
     for (number, pack) in packs.iter().enumerate().filter(|(number, _)| used.contains(&(*number as u32))) {
-        // What lies in a pack that the source has too is found there.
+        // A block in a pack that the source has too is found there.
         let at = made.packs.iter().position(|known| known == pack).unwrap_or(made.packs.len());
         if at == made.packs.len() {
             made.packs.push(*pack);
@@ -181,7 +181,7 @@ fn several(
         for (address, block) in taken {
             if let Err(error) = put(address, block) {
                 failed.lock().get_or_insert(error.into());
-                // Who has more to give learns that nobody takes it.
+                // A thread with more blocks learns that nobody takes them.
                 break;
             }
         }

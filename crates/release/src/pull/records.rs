@@ -144,7 +144,7 @@ pub fn install(
 ) -> Result<(), PullError> {
     for file in older {
         let name = layout::record(file.record.value.sequence);
-        // One that is there may have another index, by which somebody reads just now.
+        // A present record may name another index, by which somebody reads just now.
         let there = signed(target, &name, chain).filter(|there| there.record == file.record);
         let has_index = |there: &RootFile| read_index(target, &there.index.digest).is_ok();
         if there.as_ref().is_some_and(has_index) {

@@ -1,4 +1,5 @@
-//! What a bucket has. It is believed no more than any mirror: what is not signed by the release's keys does not count.
+//! The contents of a bucket. It is believed no more than any mirror: what is not signed by the release's keys does not
+//! count.
 
 use super::{SendError, found, id_of, is_signed, parsed};
 use crate::keys::{KeyChain, ReleaseId, SignedKeySet};

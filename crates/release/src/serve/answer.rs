@@ -216,7 +216,7 @@ impl ServeState {
                         }
                     }
                 }
-                // What is here is an answer too.
+                // The blocks that are here are a reply too.
                 Err(refusal) if answer.is_empty() => return log(refusal),
                 Err(_) => {}
             }
@@ -412,7 +412,8 @@ fn cache_control(lifetime: Lifetime) -> HeaderValue {
     })
 }
 
-/// That what is sent is bytes, which no browser should take for a page of ours, but any page may read: they are public.
+/// Headers of every reply: it is bytes, which no browser should take for a page of ours, but any page may read: they
+/// are public.
 fn describe_bytes(headers: &mut HeaderMap) {
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

@@ -1,4 +1,4 @@
-//! What is sent: bytes in memory, or pieces of a file, one at a time.
+//! The body of a reply: bytes in memory, or pieces of a file, one at a time.
 
 use super::files::{Content, PIECE_BYTES, ReadError, ServedFile, Wait};
 use bytes::Bytes;

@@ -11,10 +11,10 @@ use tokio::net::TcpStream;
 
 /// Bytes that are read at a time. Requests are short.
 const READ_BYTES: usize = 4 << 10;
-/// Whoever takes an answer more slowly than this, in bytes a second, is given up.
+/// A client that reads a reply more slowly than this, in bytes a second, is given up.
 const BYTES_PER_S_MIN: u64 = 1 << 10;
 
-/// What happened on a connection. Reading does not count: it is no merit to send a request byte by byte.
+/// The progress of a connection. Reading does not count, so that sending a request byte by byte is no progress.
 #[derive(Debug, Default)]
 pub struct Activity {
     requests: AtomicU64,

@@ -1,4 +1,4 @@
-//! What may be asked for: the names of [`crate::layout`], spelt as there, and nothing else.
+//! The names that may be requested: those of [`crate::layout`], spelt as there, and nothing else.
 
 /// How long a file stays as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,7 +23,7 @@ use std::sync::Arc;
 const ANSWER_BYTES_MAX: u64 = 128 << 10;
 /// Room made at once for an answer.
 const ANSWER_BYTES_USUAL: usize = 16 << 10;
-/// What of an index or of hints is kept in memory is never longer: enough for a billion blocks, and millions of
+/// Most bytes of an index or of hints in memory: enough for a billion blocks, and millions of
 /// directories.
 const HEAD_BYTES_MAX: u64 = 64 << 20;
 
@@ -136,7 +136,7 @@ impl Objects {
                 if !sent.insert(key) {
                     continue;
                 }
-                // What hints and index do not agree about is left out: the client asks for it.
+                // A block about which hints and index disagree is left out: the client asks for it.
                 let Some(FrameLocation::Frame(Frame { found, range })) = indexed.frame(files, &key, wait)?
                 else {
                     continue;

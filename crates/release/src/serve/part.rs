@@ -1,4 +1,4 @@
-//! What can be sent: a file, or a block in one.
+//! A part of a file that can be sent: all of it, or a block in it.
 
 use super::body::ReplyBody;
 use super::files::{Content, ServedFile};
@@ -27,7 +27,7 @@ impl FilePart {
         FilePart { etag: found.etag.clone(), lifetime: found.lifetime, range: 0..found.bytes, found }
     }
 
-    /// What lies at `range` of a file, which must be long enough, and never changes.
+    /// The bytes at `range` of a file, which must be long enough, and never changes.
     pub fn of(found: Arc<ServedFile>, range: Range<u64>, etag: HeaderValue) -> FilePart {
         FilePart { etag, lifetime: Lifetime::Immutable, found, range }
     }

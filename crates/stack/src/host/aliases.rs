@@ -1,6 +1,6 @@
-//! The principals in whose name each process may speak: what it runs, by the manifest that this host issues for it; the user of its
-//! session; the program that uses it; and what it proved since. Every alias rests on a proof, also those that the host itself
-//! brings.
+//! The principals in whose name each process may speak: what it runs, by the manifest that this host issues for it; the
+//! user of its session; the program that uses it; and what it proved since. Every alias rests on a proof, also those
+//! that the host itself brings.
 
 use super::people::People;
 use crate::StackError;

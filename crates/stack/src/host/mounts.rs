@@ -1,5 +1,6 @@
 //! The mount table: which sessions use which file systems. The host makes and removes entries, for the administrator;
-//! each FSDriver has a copy of what concerns it, and gets a notice when one of its sessions is no more (paper, section 4.10).
+//! each FSDriver has a copy of what concerns it, and gets a notice when one of its sessions is no more (paper, section
+//! 4.10).
 //!
 //! A VFS has its own entry as its configuration and its channels, and can change nothing about it but end. So it can
 //! neither see nor remove others'.

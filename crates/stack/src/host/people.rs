@@ -1,4 +1,5 @@
-//! Facts about people and programs that this machine's host vouches for: keys of users, members of groups, and who a session's program is.
+//! Facts about people and programs that this machine's host vouches for: keys of users, members of groups, and who a
+//! session's program is.
 
 use holdfast_access::{Condition, Conditions, KeyName, Manifest, Name, Principal};
 use holdfast_crypto::PublicKey;

@@ -33,7 +33,8 @@ pub(super) fn tend(
             match notices.recv_timeout(TEND) {
                 Ok(()) => {
                     for asker in &askers {
-                        // A session that does not answer holds up the others for this long; what its kernel caches is its own affair.
+                        // A session that does not answer holds up the others for this long; what its kernel caches is
+                        // its own affair.
                         let _ = asker.ask(0, &VfsRequest::Forget, Patience::of(FORGET_WAIT));
                     }
                 }

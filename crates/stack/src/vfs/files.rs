@@ -475,8 +475,8 @@ impl Files {
     }
 }
 
-/// Whether the kernel can take these attributes of a file. It gives up an inode for good whose kind changes or whose size is none,
-/// and with the root's the whole mount; so an FSDriver that lies could end it.
+/// Whether the kernel can take these attributes of a file. It gives up an inode for good whose kind changes or whose
+/// size is none, and with the root's the whole mount; so an FSDriver that lies could end it.
 fn can_be(file: &File, ino: u64) -> bool {
     file.size <= FILE_BYTES_MAX && (ino != ROOT || file.is_directory)
 }

@@ -263,7 +263,8 @@ impl Filesystem for FuseHandler {
             Ok(BLIND) => reply.opened(BLIND, FopenFlags::empty()),
             // The session is one user's, whatever else the system lets others do.
             Ok(_) if request.uid() != self.uid => reply.error(Errno::EACCES),
-            // An open for reading may serve only to ask who owns the file, or to accept it; reading itself is judged later.
+            // An open for reading may serve only to ask who owns the file, or to accept it; reading itself is judged
+            // later.
             Ok(handle) => match if writes(flags) { self.files.may_write(ino.0) } else { Ok(()) } {
                 Ok(()) => reply.opened(handle, FopenFlags::FOPEN_KEEP_CACHE),
                 Err(code) => reply.error(errno(code)),

@@ -1,5 +1,5 @@
-//! Requests of a session's user through the mount: owners, ACLs, credentials. All of it is asked of PolicyMgr and the monitor
-//! in the session's names, and decided there.
+//! Requests of a session's user through the mount: owners, ACLs, credentials. All of it is asked of PolicyMgr and the
+//! monitor in the session's names, and decided there.
 
 use super::files::{Code, Files, errno};
 use crate::asking::{ITSELF, ask_as, nonsense};

@@ -83,7 +83,7 @@ impl Reason {
     }
 }
 
-/// Has the tree walked by a walker.
+/// Walks the tree in a sandboxed process, the walker.
 ///
 /// # Errors
 /// [`PublishError`].

@@ -1,4 +1,5 @@
-//! How the publisher handles the requests of a walker: the guard between the process that parses a tree and the one that signs it.
+//! How the publisher handles the requests of a walker: the guard between the process that parses a tree and the one
+//! that signs it.
 
 use super::grammar::{
     EnterReply, Fault, KNOWN_BLOCKS_MAX, KNOWN_MAX, KnownBlocks, NamedStatus, OPENED_MAX, OpenReply, OrErrno,

@@ -181,8 +181,8 @@ struct WalkState {
 }
 
 impl RemoteWalkIo {
-    /// Makes ready what has been compressed, and sends some at a time, in the order in which it was added, until at most `left` blocks wait. What a block
-    /// refers to is sent before it.
+    /// Frames blocks that have been compressed, and sends some at a time, in the order in which they were added, until
+    /// at most `left` wait. What a block refers to is sent before it.
     fn send_queued(&self, left: usize) {
         loop {
             let next = {
