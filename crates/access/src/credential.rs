@@ -1,9 +1,8 @@
 //! What principals say, and the proof that they said it.
 //!
-//! Invariant: a [`VerifiedCredential`] credential really is its issuer's. Only [`VerifiedCredential::signed`], which
+//! Invariant: a [`VerifiedCredential`] really is its issuer's. Only [`VerifiedCredential::signed`], which
 //! verifies, and [`VerifiedCredential::spoken`], which the runtime calls for the channel it read from, make one; so
-//! nothing that takes a
-//! `VerifiedCredential` can forget to ask.
+//! nothing that takes a `VerifiedCredential` can forget to ask.
 
 use crate::{AccessError, Manifest, Principal, ProcessName, Scope};
 use borsh::{BorshDeserialize, BorshSerialize};

@@ -4,7 +4,7 @@ use crate::channel::packet::{self, Patience};
 use crate::error::{ComponentError, During, Result};
 use crate::kernel;
 use crate::ports::{ComponentMessage, Ports};
-use crate::sandbox::{self, Orders, Wall};
+use crate::sandbox::{self, StartArguments, Wall};
 use crate::selfcheck;
 use crate::spawn::{ARGUMENT, REGIONS};
 use rustix::fs::CWD;
@@ -80,9 +80,9 @@ fn begin(name: String, argument: &str, control: OwnedFd, main: Option<Main>) -> 
     };
     let prepared = || -> Result<(OwnedFd, Vec<Wall>, Main)> {
         let main = main.ok_or_else(|| ComponentError::NoSuchComponent(name.clone()))?;
-        let orders = Orders::from_argument(argument)
+        let arguments = StartArguments::from_argument(argument)
             .ok_or_else(|| ComponentError::Plan("a component's argument is not orders".to_owned()))?;
-        let (listener, lacking) = sandbox::enter(&orders)?;
+        let (listener, lacking) = sandbox::enter(&arguments)?;
         Ok((listener, lacking, main))
     };
     let (listener, lacking, main) = match prepared() {

@@ -237,11 +237,11 @@ impl Ports {
         self.control()
     }
 
-    /// Obeys orders: new ends of channels, regions, and whether to end. A process with a loop of its own must call this
-    /// when there are some; [`Ports::serve`] does.
+    /// Handles messages of the supervisor: new ends of channels, regions, and whether to end. A process with a loop of
+    /// its own must call this when there are some; [`Ports::serve`] does.
     ///
     /// # Errors
-    /// An order is not understood, or the system fails.
+    /// A message is not understood, or the system fails.
     pub fn attend(&self, patience: Patience) -> Result<Option<Ended>> {
         match self.take_orders(patience) {
             Ok(()) => Ok(self.is_stopping().then_some(Ended::Stopped)),
@@ -309,7 +309,7 @@ impl Ports {
         }
     }
 
-    /// Receives orders: waits for the first, takes what else is there.
+    /// Receives messages of the supervisor: waits for the first, and takes those that are there.
     ///
     /// # Errors
     /// The supervisor is gone: so is everything this process is for.

@@ -10,7 +10,7 @@
 use crate::channel::packet::{self, PacketError, Patience};
 use crate::error::{ComponentError, During, Result};
 use crate::kernel::{self, Recipe, STEPS};
-use crate::sandbox::{Orders, Permission, Profile, Wall};
+use crate::sandbox::{Permission, Profile, StartArguments, Wall};
 use rustix::fs::{CWD, Mode, OFlags, fcntl_setfl, openat};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -82,9 +82,9 @@ pub(crate) fn component(program: &Program, name: &str, profile: &Profile) -> Res
         namespaces |= libc::CLONE_NEWNET;
     }
     let start = |namespaces, lacking: Vec<Wall>| {
-        let orders = Orders { profile: profile.clone(), lacking };
+        let arguments = StartArguments { profile: profile.clone(), lacking };
         let own_user = namespaces == 0 || geteuid().is_root();
-        start(program, name, &orders.to_argument(), namespaces, own_user)
+        start(program, name, &arguments.to_argument(), namespaces, own_user)
     };
     match start(namespaces, Vec::new()) {
         Err(ComponentError::SandboxLacks { .. }) if profile.accepts_without(Wall::Namespaces) => {

@@ -6,7 +6,7 @@
 //! a look whether all that holds; the filter of system calls.
 
 use super::filter::{filter, threads_filter};
-use super::{Orders, Permission, Profile, Wall, check};
+use super::{Permission, Profile, StartArguments, Wall, check};
 use crate::error::{ComponentError, During, Result};
 use crate::kernel;
 use landlock::{
@@ -30,8 +30,8 @@ use std::os::fd::OwnedFd;
 
 /// The newest Landlock that this code was tested with.
 const LANDLOCK_KNOWN: ABI = ABI::V7;
-/// From which Landlock on there are its walls. (What the others added opens permissions, or forbids nothing that is not
-/// forbidden with the opening of files.)
+/// From which Landlock on there are its walls. (What the other versions added permits more, or forbids nothing that is
+/// not forbidden with the opening of files.)
 const LANDLOCK_SINCE: [(Wall, ABI); 4] = [
     (Wall::Landlock, ABI::V1),
     (Wall::LandlockTruncation, ABI::V3),
@@ -43,17 +43,17 @@ const LANDLOCK_SINCE: [(Wall, ABI); 4] = [
 ///
 /// # Errors
 /// A wall that was asked for is not to be had, or one was put up and does not hold.
-pub(crate) fn enter(orders: &Orders) -> Result<(OwnedFd, Vec<Wall>)> {
-    let profile = &orders.profile;
+pub(crate) fn enter(arguments: &StartArguments) -> Result<(OwnedFd, Vec<Wall>)> {
+    let profile = &arguments.profile;
     set_parent_process_death_signal(Some(Signal::KILL)).during("asking to die with the parent")?;
-    if !orders.lacking.contains(&Wall::Namespaces) {
+    if !arguments.lacking.contains(&Wall::Namespaces) {
         empty_root().during("changing to an empty root")?;
     }
     limit(profile).during("setting limits")?;
     drop_capabilities().during("dropping capabilities")?;
     set_no_new_privs(true).during("giving up new privileges")?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable).during("closing memory to others")?;
-    let lacking = [orders.lacking.clone(), landlock(profile)?].concat();
+    let lacking = [arguments.lacking.clone(), landlock(profile)?].concat();
     check::holds(profile, &lacking)?;
     if let Some(threads) = threads_filter(profile)? {
         seccompiler::apply_filter(&threads).map_err(|error| ComponentError::SandboxLacks {

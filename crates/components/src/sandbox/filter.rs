@@ -1,7 +1,7 @@
 //! Which system calls a component may make, and with which arguments: a list of what is allowed, compiled to the
 //! kernel's filter.
 //!
-//! What is not listed is not carried out. The kernel holds the calling thread at the permission and tells the
+//! What is not listed is not carried out. The kernel stops the calling thread and tells the
 //! supervisor which call it was (`SECCOMP_RET_USER_NOTIF`); the supervisor never lets it through: it kills the process
 //! and says why. Were it to die in that moment, the call fails, and the component dies with it. So a violation is never
 //! silent, which a plain kill would be about the one thing worth knowing. Calls of another architecture kill at once.

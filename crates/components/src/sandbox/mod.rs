@@ -200,14 +200,14 @@ impl Profile {
 
 /// What a child learns from its arguments, before it is in its sandbox. It has no secrets.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub(crate) struct Orders {
+pub(crate) struct StartArguments {
     /// The profile of the component.
     pub profile: Profile,
     /// Walls that its parent could not put up.
     pub lacking: Vec<Wall>,
 }
 
-impl Orders {
+impl StartArguments {
     /// Encodes it as a command-line argument.
     pub(crate) fn to_argument(&self) -> String {
         let bytes = borsh::to_vec(self).expect("a vector takes everything");
@@ -215,7 +215,7 @@ impl Orders {
     }
 
     /// Decodes it from a command-line argument.
-    pub(crate) fn from_argument(text: &str) -> Option<Orders> {
+    pub(crate) fn from_argument(text: &str) -> Option<StartArguments> {
         let digits: Option<Vec<u8>> = text.chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
         let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
         let bytes: Vec<u8> = digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect();
@@ -227,16 +227,16 @@ impl Orders {
 mod tests {
     use super::*;
 
-    /// Orders survive their way through an argument, and what is not orders is not taken for some.
+    /// Start arguments survive their encoding as an argument, and other text is not taken for them.
     #[test]
     fn orders_as_an_argument() {
         let profile =
             Profile { accept_without: vec![Wall::Landlock], ..Profile::with_permissions(&Permission::ALL) };
-        let orders = Orders { profile, lacking: vec![Wall::Landlock] };
-        let text = orders.to_argument();
-        assert_eq!(Orders::from_argument(&text), Some(orders));
+        let arguments = StartArguments { profile, lacking: vec![Wall::Landlock] };
+        let text = arguments.to_argument();
+        assert_eq!(StartArguments::from_argument(&text), Some(arguments));
         for wrong in ["", "0", "zz", &text[2..], &text[..text.len() - 2], "ää"] {
-            assert_eq!(Orders::from_argument(wrong), None, "{wrong}");
+            assert_eq!(StartArguments::from_argument(wrong), None, "{wrong}");
         }
     }
 }

@@ -28,7 +28,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Once};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use work::{give_region, order};
+use work::{give_region, send_message};
 
 /// How long components have to end when asked to.
 const STOP_WAIT: Duration = Duration::from_secs(2);
@@ -260,7 +260,7 @@ impl Supervisor {
     /// Hands a region to a component, now and whenever it is started anew.
     ///
     /// # Errors
-    /// There is no such component, or it does not read its orders.
+    /// There is no such component, or it does not read its messages.
     pub fn grant(&self, component: &str, name: &str, region: &Arc<Region>, access: Access) -> Result<()> {
         let mut state = self.shared.state.lock();
         let slot = slot_of(&mut state, component)?;
@@ -283,7 +283,7 @@ impl Supervisor {
         let slot = slot_of(&mut state, component)?;
         slot.plan.regions.retain(|known| known.name != name);
         if let Some(running) = &slot.running {
-            order(running, &SupervisorMessage::Withdraw { name: name.to_owned() }, &[])?;
+            send_message(running, &SupervisorMessage::Withdraw { name: name.to_owned() }, &[])?;
         }
         Ok(())
     }
@@ -291,7 +291,7 @@ impl Supervisor {
     /// Hands a region's new place to everybody who holds it, after [`Region::revoke`].
     ///
     /// # Errors
-    /// A component does not read its orders.
+    /// A component does not read its messages.
     pub fn grant_again(&self, region: &Arc<Region>) -> Result<()> {
         let state = self.shared.state.lock();
         for slot in &state.slots {
@@ -331,7 +331,7 @@ impl Supervisor {
             let mut state = self.shared.state.lock();
             state.stopping.get_or_insert(Instant::now() + STOP_WAIT);
             for running in state.slots.iter().filter_map(|slot| slot.running.as_ref()) {
-                if order(running, &SupervisorMessage::Stop, &[]).is_err() {
+                if send_message(running, &SupervisorMessage::Stop, &[]).is_err() {
                     spawn::kill(&running.child.pidfd);
                 }
             }

@@ -25,8 +25,12 @@ const HEAR_EVERY: Duration = Duration::from_millis(20);
 const GONE_WAIT: Duration = Duration::from_secs(2);
 
 /// Sends a message. A component that does not read its messages is stuck or hostile.
-pub(super) fn order(running: &RunningProcess, order: &SupervisorMessage, files: &[OwnedFd]) -> Result<()> {
-    let bytes = borsh::to_vec(order).expect("a vector takes everything");
+pub(super) fn send_message(
+    running: &RunningProcess,
+    message: &SupervisorMessage,
+    files: &[OwnedFd],
+) -> Result<()> {
+    let bytes = borsh::to_vec(message).expect("a vector takes everything");
     if bytes.len() > crate::ports::CONTROL_BYTES_MAX {
         return Err(ComponentError::Plan("a component's configuration is too large".to_owned()));
     }
@@ -44,7 +48,7 @@ pub(super) fn give_region(running: &RunningProcess, profile: &Profile, grant: &R
         access: grant.access,
         bytes: grant.region.bytes(),
     };
-    order(running, &message, &[grant.region.view(grant.access)?])
+    send_message(running, &message, &[grant.region.view(grant.access)?])
 }
 
 impl Shared {
@@ -145,7 +149,7 @@ impl Shared {
                         bounds: plan.bounds,
                     };
                     // A process that does not take the message is dead or stuck; its end is noticed, or forced.
-                    if order(&running, &message, &[socket, peer]).is_err() {
+                    if send_message(&running, &message, &[socket, peer]).is_err() {
                         spawn::kill(&running.child.pidfd);
                     }
                     Ok(())
@@ -162,7 +166,7 @@ impl Shared {
         for channel in &state.channels {
             for (end, role) in channel.ends() {
                 if end.component.as_deref() == Some(&slot.plan.name) {
-                    order(running, &SupervisorMessage::Port { port: end.port.clone(), role }, &[])?;
+                    send_message(running, &SupervisorMessage::Port { port: end.port.clone(), role }, &[])?;
                 }
             }
         }
@@ -171,19 +175,19 @@ impl Shared {
         }
         for (name, file) in &slot.plan.files {
             let copy = file.try_clone().during("handing out a file")?;
-            order(running, &SupervisorMessage::File { name: name.clone() }, &[copy])?;
+            send_message(running, &SupervisorMessage::File { name: name.clone() }, &[copy])?;
         }
         for (port, other) in peers(state, &slot.plan.name) {
             let is_gone = |slot: &&Slot| slot.plan.name == other && (slot.down.is_some() || slot.done);
             if state.slots.iter().any(|slot| is_gone(&slot)) {
-                order(running, &SupervisorMessage::Gone { port }, &[])?;
+                send_message(running, &SupervisorMessage::Gone { port }, &[])?;
             }
         }
         let begin = SupervisorMessage::Begin {
             configuration: slot.plan.configuration.clone(),
             run: running.process.counter,
         };
-        order(running, &begin, &[])
+        send_message(running, &begin, &[])
     }
 
     /// Tells everybody at the other ends of a component's channels that it will not be there any more.
@@ -201,7 +205,7 @@ impl Shared {
                 let slot = state.slots.iter().find(|slot| slot.plan.name == *component);
                 if let Some(running) = slot.and_then(|slot| slot.running.as_ref()) {
                     // A component that does not read its messages does not learn of it.
-                    let _ = order(running, &SupervisorMessage::Gone { port: end.port.clone() }, &[]);
+                    let _ = send_message(running, &SupervisorMessage::Gone { port: end.port.clone() }, &[]);
                 }
             }
         }
