@@ -7,8 +7,10 @@ use anyhow::{Context, ensure};
 use holdfast_content::{Block, BlockKind, DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_log::LocalStorage;
-use holdfast_objects::{Bucket, BucketAddress, BucketError, Counts, Listed, S3, Settings, Tiered};
-use holdfast_store::{BlockStore, StoreConfig};
+use holdfast_store::{LogStore, StoreConfig};
+use holdfast_tiered::{
+    Bucket, BucketAddress, BucketError, ListedObject, RequestCounts, S3, Settings, Tiered,
+};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -68,7 +70,7 @@ impl Bucket for Counting {
         self.inner.length(name)
     }
 
-    fn list(&self, beginning: &str) -> Result<Vec<Listed>, BucketError> {
+    fn list(&self, beginning: &str) -> Result<Vec<ListedObject>, BucketError> {
         self.inner.list(beginning)
     }
 
@@ -91,7 +93,7 @@ impl Bucket for Counting {
         self.inner.describe()
     }
 
-    fn counts(&self) -> Counts {
+    fn counts(&self) -> RequestCounts {
         self.inner.counts()
     }
 }
@@ -162,7 +164,7 @@ fn stored(kind: BlockKind, references: Vec<Digest>, body: Vec<u8>) -> (Digest, S
 }
 
 /// A store on a directory of its own, with a cache that is far smaller than what it has in the bucket.
-fn open(dir: &Path, bucket: Arc<Counting>, anew: bool) -> anyhow::Result<(Tiered, BlockStore)> {
+fn open(dir: &Path, bucket: Arc<Counting>, anew: bool) -> anyhow::Result<(Tiered, LogStore)> {
     let settings =
         Settings { cache_bytes: 128 << 20, condemned: Duration::ZERO, anew, ..Settings::default() };
     let tiered = Tiered::open(Arc::new(LocalStorage::open(dir)?), bucket, settings)?;
@@ -171,14 +173,14 @@ fn open(dir: &Path, bucket: Arc<Counting>, anew: bool) -> anyhow::Result<(Tiered
         keep_deleted: Duration::ZERO,
         ..StoreConfig::default()
     };
-    let store = BlockStore::open(Arc::new(tiered.clone()), config)?;
+    let store = LogStore::open(Arc::new(tiered.clone()), config)?;
     Ok((tiered, store))
 }
 
 fn wait_until_sent(tiered: &Tiered, most: u64) -> anyhow::Result<()> {
     let start = Instant::now();
-    while tiered.standing().waiting_bytes > most {
-        ensure!(start.elapsed() < PATIENCE, "the bucket does not take it: {:?}", tiered.standing());
+    while tiered.status().waiting_bytes > most {
+        ensure!(start.elapsed() < PATIENCE, "the bucket does not take it: {:?}", tiered.status());
         std::thread::sleep(Duration::from_millis(2));
     }
     Ok(())
@@ -210,7 +212,7 @@ fn round(options: &Options, pair: usize, copies: bool) -> anyhow::Result<Cost> {
     wait_until_sent(&tiered, 4096)?;
     let (written, read) = (bucket.written.load(Ordering::Relaxed), bucket.read.load(Ordering::Relaxed));
     let requests = |bucket: &Counting| {
-        let Counts { put, get, head, list, delete } = bucket.counts();
+        let RequestCounts { put, get, head, list, delete } = bucket.counts();
         put + get + head + list + delete
     };
     let before = requests(&bucket);

@@ -9,7 +9,7 @@ use anyhow::Context;
 use holdfast_content::{BlockKind, Codec, DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey, Domain};
 use holdfast_log::{BodyTag, LocalStorage, Log, LogConfig, Position, Storage};
-use holdfast_store::{BlockStore, StoreConfig};
+use holdfast_store::{LogStore, StoreConfig};
 use redb::{Database, ReadableDatabase, TableDefinition};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -118,7 +118,7 @@ impl Bench<'_> {
                 let storage = Arc::new(LocalStorage::open(&self.ours)?);
                 let config =
                     StoreConfig { index_cache_bytes: self.options.index_cache, ..StoreConfig::default() };
-                Box::new(BlockStore::open(storage, config)?)
+                Box::new(LogStore::open(storage, config)?)
             }
             Side::Venti => Box::new(Venti::open(&self.venti, self.options.index_cache)?),
         })
@@ -299,9 +299,9 @@ fn shuffle(values: &mut [Digest], seed: u64) {
     }
 }
 
-impl Subject for BlockStore {
+impl Subject for LogStore {
     fn store(&self, blocks: Vec<(Digest, StoredBlock)>) -> anyhow::Result<()> {
-        BlockStore::store(self, FILE_SYSTEM, OWNER, blocks, 0)?;
+        LogStore::store(self, FILE_SYSTEM, OWNER, blocks, 0)?;
         Ok(self.commit()?)
     }
 
@@ -310,7 +310,7 @@ impl Subject for BlockStore {
     }
 
     fn retrieve(&self, address: Digest) -> anyhow::Result<usize> {
-        let found = BlockStore::retrieve(self, FILE_SYSTEM, address)?.context("a block is missing")?;
+        let found = LogStore::retrieve(self, FILE_SYSTEM, address)?.context("a block is missing")?;
         Ok(found.1.body.len())
     }
 }

@@ -15,7 +15,7 @@ const EXTENSIONS_MAX: usize = 16;
 /// The head of a log.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Checkpoint {
-    /// Which log.
+    /// The origin: the name of the log.
     pub origin: String,
     /// Number of leaves, and the root of RFC 6962 over them.
     pub head: LogHead,
@@ -94,7 +94,7 @@ pub(crate) fn show_hash(digest: &Digest) -> String {
 mod tests {
     use super::*;
 
-    /// Checkpoints are read as they are written, sizes and roots strictly; lines of others are kept.
+    /// Checkpoints are read as they are written, sizes and roots strictly; extension lines are retained.
     #[test]
     fn round_trip_and_refusals() {
         let head = LogHead { size: 20_852_163, root: Digest([9; 32]) };

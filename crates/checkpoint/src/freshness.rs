@@ -27,9 +27,9 @@ pub struct Freshness {
     anchor_ms: (u64, u64),
 }
 
-/// How it stands.
+/// The age of the newest head, and whether it is too old.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Standing {
+pub struct FreshnessStatus {
     /// Age of the head, in seconds; `None` before there was one.
     pub age_s: Option<u64>,
     /// Whether it is older than the bound, or there is none.
@@ -60,11 +60,11 @@ impl Freshness {
         }
     }
 
-    /// How it stands now.
-    pub fn standing(&self, now_ms: u64) -> Standing {
+    /// The status at this time, in milliseconds of a monotonic clock.
+    pub fn status(&self, now_ms: u64) -> FreshnessStatus {
         let signed = self.quorum_time_s();
         let age_ms = signed.map(|time_s| self.time_ms(now_ms).saturating_sub(time_s.saturating_mul(1000)));
-        Standing {
+        FreshnessStatus {
             age_s: age_ms.map(|age| age / 1000),
             is_stale: age_ms.is_none_or(|age| age > self.bound_ms),
         }
@@ -98,8 +98,8 @@ mod tests {
         Freshness::new(witnesses, quorum, Duration::from_secs(10), wall_s * 1000, 0)
     }
 
-    fn shown(freshness: &Freshness, now_s: u64) -> (Option<u64>, bool) {
-        let Standing { age_s, is_stale } = freshness.standing(now_s * 1000);
+    fn status_at(freshness: &Freshness, now_s: u64) -> (Option<u64>, bool) {
+        let FreshnessStatus { age_s, is_stale } = freshness.status(now_s * 1000);
         (age_s, is_stale)
     }
 
@@ -118,17 +118,17 @@ mod tests {
     #[test]
     fn a_minority_changes_nothing() {
         let mut freshness = fresh(4, 3, START_S);
-        assert_eq!(shown(&freshness, 0), (None, true));
+        assert_eq!(status_at(&freshness, 0), (None, true));
         freshness.handle_vouched(&[(0, START_S), (1, START_S)], 0);
-        assert_eq!(shown(&freshness, 0), (None, true), "two of three");
+        assert_eq!(status_at(&freshness, 0), (None, true), "two of three");
         freshness.handle_vouched(&[(2, START_S)], 0);
-        assert_eq!(shown(&freshness, 0), (Some(0), false));
+        assert_eq!(status_at(&freshness, 0), (Some(0), false));
         // One is away, one lies about the time by years.
         freshness.handle_vouched(&[(0, START_S + 9), (1, START_S + 1_000_000_000)], 9000);
-        assert_eq!(shown(&freshness, 9), (Some(9), false));
-        assert_eq!(shown(&freshness, 11), (Some(11), true));
+        assert_eq!(status_at(&freshness, 9), (Some(9), false));
+        assert_eq!(status_at(&freshness, 11), (Some(11), true));
         freshness.handle_vouched(&[(3, START_S + 11)], 11_000);
-        assert_eq!(shown(&freshness, 11), (Some(2), false), "the fourth stands in: {freshness:?}");
+        assert_eq!(status_at(&freshness, 11), (Some(2), false), "the fourth stands in: {freshness:?}");
         freshness.handle_vouched(&[(7, START_S + 11)], 11_000);
     }
 
@@ -138,7 +138,7 @@ mod tests {
         let mut freshness = fresh(1, 1, START_S);
         freshness.handle_vouched(&[(0, START_S)], 0);
         freshness.handle_vouched(&[(0, START_S - 100)], 1000);
-        assert_eq!(shown(&freshness, 1), (Some(1), false));
+        assert_eq!(status_at(&freshness, 1), (Some(1), false));
     }
 
     /// A clock that is behind lets an old head pass for one bound at most; one fresh head sets it right for good. A clock
@@ -147,12 +147,12 @@ mod tests {
     fn wrong_clocks() {
         let mut behind = fresh(1, 1, START_S - 3600);
         behind.handle_vouched(&[(0, START_S - 3000)], 0);
-        assert_eq!(shown(&behind, 0), (Some(0), false), "50 minutes old, and it cannot be told");
-        assert_eq!(shown(&behind, 11), (Some(11), true), "but no longer than the bound");
+        assert_eq!(status_at(&behind, 0), (Some(0), false), "50 minutes old, and it cannot be told");
+        assert_eq!(status_at(&behind, 11), (Some(11), true), "but no longer than the bound");
         behind.handle_vouched(&[(0, START_S + 12)], 12_000);
-        assert_eq!(shown(&behind, 13), (Some(1), false));
+        assert_eq!(status_at(&behind, 13), (Some(1), false));
         let mut ahead = fresh(1, 1, START_S + 3600);
         ahead.handle_vouched(&[(0, START_S)], 0);
-        assert_eq!(shown(&ahead, 0), (Some(3600), true));
+        assert_eq!(status_at(&ahead, 0), (Some(3600), true));
     }
 }

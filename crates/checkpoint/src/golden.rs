@@ -1,4 +1,4 @@
-//! The specifications' own examples. Whoever changes what these tests hold speaks to no other witness any more.
+//! The specifications' own examples. A change that breaks these tests breaks interoperability with other witnesses.
 
 use crate::checkpoint::Checkpoint;
 use crate::cosignature;

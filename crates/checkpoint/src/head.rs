@@ -19,7 +19,7 @@ pub enum HeadError {
     /// It is not a checkpoint of this file system's log, signed by a listed server: anybody could have made it up.
     #[error("the server showed a head that is none: {0}")]
     NotAHead(String),
-    /// It was co-signed by no witness that is asked for.
+    /// It was co-signed by none of the trusted witnesses.
     #[error("no witness that is trusted here has co-signed it")]
     NotWitnessed,
     /// Its server has signed a history, and witnesses have seen it, that is not the one accepted here.
@@ -37,10 +37,10 @@ pub enum HeadError {
 
 /// A head that is within the accepted log, and when witnesses signed it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Vouched {
-    /// Size and root (SHA-256).
+pub struct CosignedHead {
+    /// Size and root (SHA-256) of the head.
     pub head: LogHead,
-    /// Which of the witnesses, by place in the list, with its newest time in seconds since 1970.
+    /// The witnesses that co-signed, by index in the list, each with its newest time in seconds since 1970.
     pub by: Vec<(usize, u64)>,
 }
 
@@ -54,7 +54,7 @@ pub fn verify(
     witnesses: &[VerifierKey],
     accepted: LogHead,
     shown: &WitnessedHead,
-) -> Result<Vouched, HeadError> {
+) -> Result<CosignedHead, HeadError> {
     let not_a_head = |why: String| HeadError::NotAHead(why);
     let note: Note = shown.note.parse().map_err(|error| not_a_head(format!("{error}")))?;
     let checkpoint: Checkpoint = note.text.parse().map_err(|error| not_a_head(format!("{error}")))?;
@@ -84,7 +84,7 @@ pub fn verify(
     if !UPDATES.verify_inclusion(last, shown.leaf, accepted, &shown.in_log) {
         return Err(HeadError::OtherHistory { witnessed: head.size, accepted: accepted.size });
     }
-    Ok(Vouched { head, by })
+    Ok(CosignedHead { head, by })
 }
 
 #[cfg(test)]

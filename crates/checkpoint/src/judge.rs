@@ -33,7 +33,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The status of HTTP that stands for it.
+    /// The HTTP status for this refusal.
     pub fn status(&self) -> u16 {
         match self {
             Refusal::Malformed(_) => 400,
@@ -47,7 +47,7 @@ impl Refusal {
 
 /// A checkpoint that is its log's: signed by a key that is trusted for its origin.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Authentic {
+pub struct AuthenticSubmission {
     /// The checkpoint.
     pub checkpoint: Checkpoint,
     /// The note it came in.
@@ -59,8 +59,8 @@ pub struct Authentic {
 /// Finds out whose checkpoint a body is. `logs` are the keys of all logs that the witness serves.
 ///
 /// # Errors
-/// [`Refusal::Malformed`], [`Refusal::UnknownLog`], [`Refusal::NotSigned`].
-pub fn authenticate(body: &str, logs: &[VerifierKey]) -> Result<Authentic, Refusal> {
+/// [`Refusal::Malformed`], [`Refusal::UnknownLog`], [`Refusal::SignError`].
+pub fn authenticate(body: &str, logs: &[VerifierKey]) -> Result<AuthenticSubmission, Refusal> {
     let malformed = |error: crate::note::NoteError| Refusal::Malformed(error.to_string());
     let Submission { old_size, proof, note } = body.parse().map_err(malformed)?;
     let checkpoint: Checkpoint = note.text.parse().map_err(malformed)?;
@@ -77,11 +77,11 @@ pub fn authenticate(body: &str, logs: &[VerifierKey]) -> Result<Authentic, Refus
             checkpoint.head.size
         )));
     }
-    Ok(Authentic { checkpoint, note, old_size, proof })
+    Ok(AuthenticSubmission { checkpoint, note, old_size, proof })
 }
 
-impl Authentic {
-    /// Whether it extends what was signed last (`None`: nothing was), and so may be kept and signed.
+impl AuthenticSubmission {
+    /// Checks that it extends what was signed last (`None`: nothing was), so that it may be stored and signed.
     ///
     /// # Errors
     /// [`Refusal::OldSize`], [`Refusal::OtherRoot`], [`Refusal::NotConsistent`].

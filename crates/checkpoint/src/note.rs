@@ -33,7 +33,7 @@ pub enum NoteError {
     Name(String),
 }
 
-/// What a key signs.
+/// The kind of signature that a key makes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum KeyKind {
@@ -68,7 +68,7 @@ impl VerifierKey {
         &self.name
     }
 
-    /// What it signs.
+    /// The kind of signature that it makes.
     pub fn kind(&self) -> KeyKind {
         self.kind
     }
@@ -184,7 +184,7 @@ impl FromStr for NoteSignature {
 pub struct Note {
     /// What is signed, with its last newline.
     pub text: String,
-    /// By whom.
+    /// The signatures.
     pub signatures: Vec<NoteSignature>,
 }
 

@@ -10,7 +10,7 @@ use std::str::FromStr;
 pub const PROOF_MAX: usize = 63;
 /// Longest body, in bytes.
 pub const BODY_BYTES_MAX: usize = NOTE_BYTES_MAX + (PROOF_MAX + 1) * 64;
-/// Content type of the answer that tells a size.
+/// Content type of the reply with the size of the last signed head.
 pub const SIZE_TYPE: &str = "text/x.tlog.size";
 
 /// What a log sends to a witness.
@@ -20,7 +20,7 @@ pub struct Submission {
     pub old_size: u64,
     /// Proof that the new one extends it.
     pub proof: Vec<Digest>,
-    /// The new one.
+    /// The new checkpoint's note.
     pub note: Note,
 }
 

@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 /// How the tree is hashed.
 pub const CHECKPOINTS: TreeHash = TreeHash(parent);
 
-/// The leaf that stands for a leaf of the log of updates.
+/// The leaf for a leaf of the log of updates.
 pub fn leaf(update: Digest) -> Digest {
     Digest(Sha256::new().chain_update([0]).chain_update(update.0).finalize().into())
 }

@@ -198,8 +198,8 @@ pub struct Server {
     pub listen: String,
     /// Keep the blocks at a block server (`holdfast server blocks`) or in a bucket of an S3-compatible object store, instead
     /// of in the data directory, which must be new; from then on it is remembered.
-    #[arg(long, value_name = "HF+BLOCKS://HOST:PORT/KEY|S3://BUCKET/PREFIX?endpoint=URL", value_parser = Unrepeated(|text| text.parse::<holdfast_server::BlocksAt>()))]
-    pub blocks: Option<holdfast_server::BlocksAt>,
+    #[arg(long, value_name = "HF+BLOCKS://HOST:PORT/KEY|S3://BUCKET/PREFIX?endpoint=URL", value_parser = Unrepeated(|text| text.parse::<holdfast_server::BlocksLocation>()))]
+    pub blocks: Option<holdfast_server::BlocksLocation>,
     /// Keep the order in etcd instead of in the data directory, which must be new, so that another server goes on when this
     /// one fails (docs/growing.md); etcds:// for TLS. From then on it is remembered. `--state etcd://...` means the same.
     #[arg(long, value_name = "ETCD://HOST:PORT,.../PREFIX")]
@@ -245,8 +245,8 @@ pub struct Server {
     pub no_quic: bool,
     /// A witness to co-sign the newest heads, and where it is asked, as URL=KEY (`holdfast witness init` prints its key).
     /// Several: give it several times.
-    #[arg(long, value_name = "URL=KEY", value_parser = witness_at)]
-    pub witness: Vec<holdfast_server::witnessing::WitnessAt>,
+    #[arg(long, value_name = "URL=KEY", value_parser = witness_address)]
+    pub witness: Vec<holdfast_server::witnessing::WitnessAddress>,
     /// Most that each user of each file system may store, whatever its superuser allows, such as 20G.
     #[arg(long, value_name = "SIZE", value_parser = crate::cache::bytes_of)]
     pub user_quota: Option<u64>,
@@ -301,10 +301,10 @@ fn mapping(text: &str) -> Result<(String, u32), String> {
 }
 
 /// Where a witness is asked, and its key, as in `https://witness.example.org/=NAME+HASH+KEY`.
-fn witness_at(text: &str) -> Result<holdfast_server::witnessing::WitnessAt, String> {
+fn witness_address(text: &str) -> Result<holdfast_server::witnessing::WitnessAddress, String> {
     let (url, key) = text.split_once('=').ok_or("not of the form URL=KEY")?;
     let key = key.parse().map_err(|error| format!("{error}"))?;
-    Ok(holdfast_server::witnessing::WitnessAt { url: url.to_owned(), key })
+    Ok(holdfast_server::witnessing::WitnessAddress { url: url.to_owned(), key })
 }
 
 /// Who may create file systems on a server.

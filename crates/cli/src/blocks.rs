@@ -127,7 +127,7 @@ fn serve(arguments: &Blocks, data: &Path) -> Outcome {
         None => Ok(server.run(server::announced(serves))?),
         Some(program) => {
             let plan = server.front_end()?;
-            Ok(server.run_apart(program, plan, |_| (), server::announced(serves))?)
+            Ok(server.run_privsep(program, plan, |_| (), server::announced(serves))?)
         }
     }
 }

@@ -11,7 +11,6 @@ use crate::reading::args::Sending;
 use crate::reading::{release_failure, span_of};
 use holdfast_crypto::{DigestKey, Domain, KeyHolder};
 use holdfast_log::FileLock;
-use holdfast_objects::{BucketAddress, S3};
 use holdfast_release::accept::ExpiredPolicy;
 use holdfast_release::admit::admit;
 use holdfast_release::keys::{KeyChain, ReleaseId};
@@ -22,6 +21,7 @@ use holdfast_release::pull::{self, pull};
 use holdfast_release::release_dir::{ReleaseDir, ReleaseDirError};
 use holdfast_release::send::{BucketContents, BucketTrust, FirstKeySet, Progress, Report, SendOptions, send};
 use holdfast_release::trust::Trust;
+use holdfast_tiered::{BucketAddress, S3};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 
 /// The components of this program, by name.
 pub fn table_of_components() -> Vec<(&'static str, Main)> {
-    let server: &[(&'static str, Main)] = &[(holdfast_server::apart::FRONT, holdfast_server::apart::front)];
+    let server: &[(&'static str, Main)] =
+        &[(holdfast_server::privsep::FRONT_END, holdfast_server::privsep::front_end)];
     [
         holdfast_stack::COMPONENTS,
         holdfast_client::processes::COMPONENTS,

@@ -92,7 +92,7 @@ fn serve(arguments: &Server, data: &Path, order: Option<StateAddress>) -> Outcom
         None => Ok(server.run(announced(serves))?),
         Some(program) => {
             let plan = server.front_end()?;
-            Ok(server.run_apart(program, plan, |_| (), announced(serves))?)
+            Ok(server.run_privsep(program, plan, |_| (), announced(serves))?)
         }
     }
 }

@@ -6,8 +6,8 @@
 use crate::common::desk::Desk;
 use crate::common::object_store::{BUCKET, CREDENTIALS, Engine};
 use crate::common::{eventually, free_port, noise, run, text};
-use holdfast_objects::simulated::Fate;
-use holdfast_objects::{BucketAddress, Kind};
+use holdfast_tiered::simulated::Delivery;
+use holdfast_tiered::{BucketAddress, RequestKind};
 use serde_json::Value;
 use std::fs;
 use std::net::TcpListener;
@@ -230,12 +230,12 @@ fn publishing_is_killed_and_the_bucket_goes_away() {
     let tried = Arc::new(AtomicU64::new(0));
     if let Engine::Own { objects, .. } = &shop.engine {
         let tried = tried.clone();
-        objects.with_fates(move |kind, _| match kind {
-            Kind::Put => {
+        objects.with_deliveries(move |kind, _| match kind {
+            RequestKind::Put => {
                 tried.fetch_add(1, Ordering::SeqCst);
-                Fate::Lost
+                Delivery::Lost
             }
-            _ => Fate::Good,
+            _ => Delivery::Good,
         });
     }
     let (cache, mut publishing) = (shop.desk.path("cache"), shop.publishing(&[]));

@@ -10,7 +10,7 @@ use common::load::Load;
 use common::object_store::{BUCKET, CREDENTIALS, Engine};
 use common::tls_front::TlsFront;
 use common::{World, eventually, run, text};
-use holdfast_objects::simulated::http::{KEY_ID, SECRET};
+use holdfast_tiered::simulated::http::{KEY_ID, SECRET};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};

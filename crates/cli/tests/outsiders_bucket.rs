@@ -6,7 +6,7 @@ use crate::{common, operator};
 
 use common::object_store::{CREDENTIALS, Engine};
 use common::{World, eventually, noise, run};
-use holdfast_objects::simulated::Simulated;
+use holdfast_tiered::simulated::Simulated;
 use std::fs;
 use std::process::{Command, Stdio};
 

@@ -8,7 +8,7 @@ use common::{PATIENCE, World, eventually, free_port, run, text};
 use holdfast_crypto::{Digest, SigningKey, encode, keyfile};
 use holdfast_protocol::peers::{Latest, VERSION, Word};
 use holdfast_protocol::structure::LogHead;
-use holdfast_rpc::{Invitation, Way, meet};
+use holdfast_rpc::{Invitation, MeetingRole, meet};
 use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};
@@ -294,7 +294,8 @@ fn calls(
     let public = fs::read_to_string(world.path(&format!("{who}.key.pub"))).expect("a key");
     let expected = keyfile::parse_public(public.trim()).expect("a key");
     let file_system = Digest::from_hex(world.fsid()).expect("an id");
-    let invitation = Invitation { key: Arc::new(key.clone()), file_system, way: Way::Connecting(expected) };
+    let invitation =
+        Invitation { key: Arc::new(key.clone()), file_system, role: MeetingRole::Connecting(expected) };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let socket = tokio::net::TcpStream::connect(at).await.map_err(|error| error.to_string())?;

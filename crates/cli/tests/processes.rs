@@ -8,7 +8,7 @@ use common::{World, eventually, run};
 use holdfast_client::processes::{KeySource, Processes};
 use holdfast_components::Program;
 use holdfast_content::DeviceId;
-use holdfast_crypto::{Ask, Digest, Domain, KeyHolder, NotSigned, SigningKey};
+use holdfast_crypto::{Digest, Domain, KeyHolder, SignError, SignRequest, SigningKey};
 use holdfast_protocol::certificate::{Certificate, Path as Way};
 use holdfast_protocol::message::ServerKeys;
 use holdfast_protocol::order::forecast;
@@ -256,9 +256,9 @@ fn a_main_process_that_is_killed() {
     }
 }
 
-fn refused(result: Result<Vec<holdfast_crypto::Signature>, NotSigned>, words: &str) {
+fn refused(result: Result<Vec<holdfast_crypto::Signature>, SignError>, words: &str) {
     match result {
-        Err(NotSigned::Refused(why)) if why.contains(words) => {}
+        Err(SignError::Refused(why)) if why.contains(words) => {}
         other => panic!("{other:?}, not refused with '{words}'"),
     }
 }
@@ -309,14 +309,14 @@ fn a_hostile_main_process() {
         let keys = ServerKeys { file_system, sequence: 1, keys: vec![key.public()] };
         refused(processes.try_sign_all(&[keys.ask()]), "superuser");
         // The digest of one thing under the name of another: what is signed is computed from what is shown.
-        let lying = Ask { bytes: certificate(1, 2).signed_bytes(), ..first.ask() };
+        let lying = SignRequest { bytes: certificate(1, 2).signed_bytes(), ..first.ask() };
         let signed = processes.try_sign_all(&[lying]).expect("the first again");
         assert!(!key.public().verify(Domain::Certificate, &certificate(1, 2).signed_bytes(), &signed[0]));
         for domain in [Domain::Receipt, Domain::ReleaseRecord, Domain::SignedBlock, Domain::Credential] {
-            let ask = Ask { domain, bytes: vec![1; 32], whole: vec![1; 32] };
+            let ask = SignRequest { domain, bytes: vec![1; 32], whole: vec![1; 32] };
             refused(processes.try_sign_all(&[ask]), "signs no");
         }
-        let garbage = Ask { whole: vec![0xff; 100_000], ..first.ask() };
+        let garbage = SignRequest { whole: vec![0xff; 100_000], ..first.ask() };
         assert!(processes.try_sign_all(&[garbage]).is_err());
         assert!(processes.try_sign(Domain::Certificate, &first.signed_bytes()).is_err());
     };

@@ -8,7 +8,7 @@ use holdfast_client::state::StateLog;
 use holdfast_client::store::DiskCache;
 use holdfast_client::{Engine, FrozenReport, FsError, StartError, Transaction, Tree};
 use holdfast_content::{BlockKind, Content, Entry, Handle, Inode, InodeKind, file};
-use holdfast_crypto::{KeyHolder, NotSigned, PublicKey, Signature, SigningKey};
+use holdfast_crypto::{KeyHolder, PublicKey, SignError, Signature, SigningKey};
 use holdfast_log::SyncSite;
 use holdfast_log::simulated::Crash;
 use holdfast_protocol::message::{Request, Response};
@@ -313,11 +313,11 @@ impl KeyHolder for Moody {
         self.key.public()
     }
 
-    fn sign_message(&self, message: &[u8]) -> Result<Signature, NotSigned> {
+    fn sign_message(&self, message: &[u8]) -> Result<Signature, SignError> {
         let asked = self.asked.fetch_add(1, Relaxed);
         match asked.wrapping_mul(6364136223846793005).wrapping_add(self.key.public().0[0].into()) >> 60 {
-            0..4 => Err(NotSigned::Away("out for lunch".into())),
-            4 | 5 => Err(NotSigned::Refused("not now".into())),
+            0..4 => Err(SignError::Away("out for lunch".into())),
+            4 | 5 => Err(SignError::Refused("not now".into())),
             _ => KeyHolder::sign_message(&self.key, message),
         }
     }

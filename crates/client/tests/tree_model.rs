@@ -151,11 +151,11 @@ struct Ordered {
     device: DeviceId,
     number: u64,
     deeds: Vec<Deed>,
-    fate: Fate,
+    fate: OperationStatus,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Fate {
+enum OperationStatus {
     Pending,
     Effective,
     Nothing,
@@ -185,7 +185,7 @@ impl Host {
         reply
     }
 
-    fn set_fate(&mut self, device: DeviceId, number: u64, fate: Fate) {
+    fn set_fate(&mut self, device: DeviceId, number: u64, fate: OperationStatus) {
         let ordered = self.order.iter_mut().find(|op| (op.device, op.number) == (device, number));
         ordered.expect("it was ordered").fate = fate;
     }
@@ -197,14 +197,14 @@ impl Host {
             modes: vec![0o755; DIRECTORIES],
             ..Model::default()
         };
-        for ordered in self.order.iter().filter(|ordered| ordered.fate == Fate::Effective) {
+        for ordered in self.order.iter().filter(|ordered| ordered.fate == OperationStatus::Effective) {
             ordered.deeds.iter().for_each(|deed| model.apply(deed));
         }
         model
     }
 
     fn is_settled(&self) -> bool {
-        self.order.iter().all(|ordered| ordered.fate != Fate::Pending)
+        self.order.iter().all(|ordered| ordered.fate != OperationStatus::Pending)
     }
 }
 
@@ -498,7 +498,7 @@ impl World {
                                     device: id,
                                     number,
                                     deeds: done.0.clone(),
-                                    fate: Fate::Effective,
+                                    fate: OperationStatus::Effective,
                                 });
                                 Event::Committed(self.host.receipt(receipt))
                             }
@@ -520,14 +520,14 @@ impl World {
                         for entry in &reply.view.pending {
                             if entry.dead {
                                 let (device, number) = (entry.forecast.device, entry.forecast.number());
-                                self.host.set_fate(device, number, Fate::Nothing);
+                                self.host.set_fate(device, number, OperationStatus::Nothing);
                             }
                         }
                         self.host.order.push(Ordered {
                             device: id,
                             number,
                             deeds: Vec::new(),
-                            fate: Fate::Pending,
+                            fate: OperationStatus::Pending,
                         });
                         let reply = self.host.prove(log_size, *reply);
                         let members = self.membership.clone();
@@ -590,13 +590,17 @@ impl World {
         let effective = outcome == Outcome::Done;
         let event = match self.host.take(step) {
             CommitOutcome::Committed(receipt) => {
-                self.host.set_fate(id, number, if effective { Fate::Effective } else { Fate::Nothing });
+                self.host.set_fate(
+                    id,
+                    number,
+                    if effective { OperationStatus::Effective } else { OperationStatus::Nothing },
+                );
                 self.clients[device].allocator = if effective { work.committed() } else { work.burned() };
                 Event::Committed(self.host.receipt(receipt))
             }
             CommitOutcome::Aborted => {
                 self.count("aborted");
-                self.host.set_fate(id, number, Fate::Nothing);
+                self.host.set_fate(id, number, OperationStatus::Nothing);
                 self.clients[device].allocator = work.burned();
                 Event::Aborted
             }

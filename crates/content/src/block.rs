@@ -52,7 +52,7 @@ impl BlockKind {
 #[borsh(use_discriminant = true)]
 #[repr(u8)]
 pub enum Codec {
-    /// As it is.
+    /// Not compressed.
     Plain = 0,
     /// One zstd frame.
     Zstd = 1,
@@ -83,7 +83,7 @@ pub struct Reference {
 /// A block as it travels and rests; its body may be compressed. Not trusted until [`StoredBlock::open`].
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct StoredBlock {
-    /// What it holds.
+    /// The kind of its contents.
     pub kind: BlockKind,
     /// How `body` is encoded.
     pub codec: Codec,
@@ -100,7 +100,7 @@ pub struct Block {
     references: Vec<Digest>,
     body: Vec<u8>,
     reference: Reference,
-    /// What it says as a node of a Merkle map, once somebody has looked.
+    /// The block parsed as a node of a Merkle map, after the first use as one.
     pub(crate) parsed: OnceLock<Arc<crate::map::Parsed>>,
 }
 
@@ -123,7 +123,7 @@ pub enum BlockError {
     TooLarge {
         /// What is too large.
         what: &'static str,
-        /// How large it is.
+        /// Its size.
         found: u64,
         /// The limit.
         limit: u64,
@@ -133,28 +133,28 @@ pub enum BlockError {
     BadBody {
         /// Length in the reference.
         expected: u32,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// The digest differs from the address asked for.
+    /// The digest differs from the requested address.
     #[error("block {expected:?} was altered: its digest is {found:?}")]
     WrongDigest {
-        /// The address asked for.
+        /// The requested address.
         expected: Digest,
-        /// What the bytes hash to.
+        /// The digest of the bytes.
         found: Digest,
     },
     /// The reference carries the key of a sealed body, which this program cannot open.
     #[error("block {0:?} is sealed, which needs a newer program")]
     Sealed(Digest),
-    /// A block of another kind than the place it is used in demands.
+    /// The block has another kind than the reference to it demands.
     #[error("block {address:?} is a {found:?}, expected a {expected:?}")]
     WrongKind {
         /// Its address.
         address: Digest,
-        /// Kind the place demands.
+        /// The kind that is demanded.
         expected: BlockKind,
-        /// Kind it has.
+        /// The kind that it has.
         found: BlockKind,
     },
 }
@@ -199,7 +199,7 @@ impl Block {
         Block { kind, references, body, reference, parsed: OnceLock::new() }
     }
 
-    /// What it holds.
+    /// The kind of its contents.
     pub fn kind(&self) -> BlockKind {
         self.kind
     }
@@ -224,7 +224,7 @@ impl Block {
         self.to_stored_at(FAST_LEVEL)
     }
 
-    /// The same with a zstd level of one's own: 1 to 19, for what is written once and read often.
+    /// As [`Block::to_stored`], with a given zstd level, 1 to 19: for what is written once and read often.
     pub fn to_stored_at(&self, level: i32) -> StoredBlock {
         let wanted_bytes = self.body.len() - self.body.len() / 8;
         let packed = (self.body.len() >= 128).then(|| compress(&self.body, level, wanted_bytes)).flatten();
@@ -246,7 +246,7 @@ thread_local! {
         RefCell::new(zstd::bulk::Decompressor::new().ok());
 }
 
-/// What a thread compresses with.
+/// The compressor of a thread.
 struct Packer {
     level: i32,
     compressor: zstd::bulk::Compressor<'static>,
@@ -277,7 +277,7 @@ fn expand(body: &[u8], length_max: usize) -> std::io::Result<Vec<u8>> {
 }
 
 impl StoredBlock {
-    /// Checks the block against the reference that names it, and the kind its place demands.
+    /// Checks the block against the reference that names it and the kind that is demanded.
     ///
     /// # Errors
     /// See [`BlockError`]; nothing longer than `reference.length` is ever expanded.
@@ -361,7 +361,7 @@ pub trait BlockSink {
 /// Why a block cannot be had.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
-    /// The server's answer is not the block asked for: an integrity failure.
+    /// The server's reply is not the requested block: an integrity failure.
     #[error("{1}")]
     Altered(Digest, BlockError),
     /// The server says it does not have the block. Whether that is an attack depends on whether the block is

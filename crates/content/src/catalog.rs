@@ -20,11 +20,11 @@ use crate::{
 };
 use std::ops::Bound;
 
-/// The extended attribute that marks a directory as opaque: who lists it sees only names already referred to.
-/// Not in the namespace of users, and shown to nobody.
+/// The extended attribute that marks a directory as opaque: a listing has only names that were looked up before. It is
+/// not in the namespace of users, and programs do not see it.
 pub const OPAQUE: &[u8] = b"holdfast.opaque";
 
-/// What a name in a release stands for.
+/// The entry of a name in a release.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CatalogEntry {
     /// Its kind, so that a listing needs no inode.
@@ -126,7 +126,7 @@ pub fn directory_root(inode: &Inode) -> Result<MapRoot, ContentError> {
     }
 }
 
-/// What `name` stands for. A name that no directory may have is simply not there.
+/// The entry of `name`. A name that no directory may have is simply not there.
 ///
 /// # Errors
 /// [`ContentError`]: a node could not be had, or something is malformed.

@@ -2,7 +2,8 @@
 
 use crate::error::{ContentError, Malformed, Misuse};
 use crate::{
-    BlockSource, Change, Fates, Found, Handle, InodeKind, Listing, LiveMap, PrincipalId, Tag, Value,
+    BlockSource, Change, Handle, InodeKind, Listing, LiveMap, Lookup, OperationStatuses, PrincipalId, Tag,
+    Value,
 };
 use borsh::{BorshDeserialize, BorshSerialize};
 use std::ops::Bound;
@@ -10,7 +11,7 @@ use std::ops::Bound;
 /// Longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 
-/// What a name stands for.
+/// A directory entry.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Entry {
     /// The file.
@@ -20,7 +21,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// As a map value.
+    /// The entry as a map value.
     pub fn to_value(&self) -> Value {
         Value::plain(holdfast_crypto::encode(self))
     }
@@ -67,20 +68,20 @@ pub fn change(name: &[u8], entry: Option<&Entry>, tag: Option<Tag>) -> Result<Ch
     Ok(Change { key: name.to_vec(), value: entry.map(Entry::to_value), tag })
 }
 
-/// What `name` stands for. A name that no directory may have is simply not there.
+/// The entry of `name`. A name that no directory may have is simply not there.
 ///
 /// # Errors
 /// [`ContentError`]: a node could not be had, or something is malformed.
 pub fn lookup(
     source: &dyn BlockSource,
-    fates: &dyn Fates,
+    statuses: &dyn OperationStatuses,
     directory: &LiveMap,
     name: &[u8],
-) -> Result<Found<Entry>, ContentError> {
+) -> Result<Lookup<Entry>, ContentError> {
     if !is_name(name) {
-        return Ok(Found { value: None, unsettled: None });
+        return Ok(Lookup { value: None, unsettled: None });
     }
-    directory.get(source, fates, name)?.try_map(|value| Entry::from_value(&value))
+    directory.get(source, statuses, name)?.try_map(|value| Entry::from_value(&value))
 }
 
 /// At most `limit` entries after the name `after` (from the first for `None`), in byte order of name.
@@ -89,13 +90,13 @@ pub fn lookup(
 /// [`ContentError`]: a node could not be had, or an entry or a name is malformed.
 pub fn list(
     source: &dyn BlockSource,
-    fates: &dyn Fates,
+    statuses: &dyn OperationStatuses,
     directory: &LiveMap,
     after: Option<&[u8]>,
     limit: usize,
 ) -> Result<Listing<Entry>, ContentError> {
     let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-    let Listing { entries, unsettled, complete } = directory.range(source, fates, from, limit)?;
+    let Listing { entries, unsettled, complete } = directory.range(source, statuses, from, limit)?;
     let entries = entries
         .into_iter()
         .map(|(name, value)| {

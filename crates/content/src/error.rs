@@ -10,17 +10,17 @@ pub enum ContentError {
     /// A block could not be had, or was altered: the server or the network is to blame.
     #[error(transparent)]
     Source(#[from] SourceError),
-    /// A block is authentic, yet breaks the format: whoever wrote it is to blame.
+    /// A block is authentic, yet breaks the format: its writer is to blame.
     #[error("{what}{} is malformed: {why}", At(.address))]
     Malformed {
         /// Which kind of object.
         what: &'static str,
         /// Its block, if it has one of its own.
         address: Option<Digest>,
-        /// What it breaks.
+        /// The rule that it breaks.
         why: Malformed,
     },
-    /// The caller asked for something the format cannot hold.
+    /// The caller requested something that the format cannot represent.
     #[error(transparent)]
     Misuse(#[from] Misuse),
     /// The reader that file content came from failed.
@@ -68,7 +68,7 @@ pub enum Malformed {
     /// A number that stands for a variant is unknown.
     #[error("unknown {what} {found}")]
     UnknownVariant {
-        /// Of what.
+        /// The field.
         what: &'static str,
         /// The number.
         found: u32,
@@ -76,7 +76,7 @@ pub enum Malformed {
     /// Something is over, or under, its limit.
     #[error("{what} is {found}, allowed are {least} to {most}")]
     OutOfRange {
-        /// What.
+        /// The field.
         what: &'static str,
         /// Its value.
         found: u64,
@@ -94,7 +94,7 @@ pub enum Malformed {
     /// A node of a Merkle map is of another level than its parent says.
     #[error("it is of level {found}, its parent says {expected}")]
     WrongLevel {
-        /// Level the parent says.
+        /// The level according to the parent.
         expected: u8,
         /// Level it has.
         found: u8,
@@ -102,7 +102,7 @@ pub enum Malformed {
     /// A node of a Merkle map holds another number of entries than its parent says.
     #[error("it holds {found} entries, its parent says {expected}")]
     WrongCount {
-        /// Entries the parent says.
+        /// The number of entries according to the parent.
         expected: u64,
         /// Entries it has.
         found: u64,
@@ -115,13 +115,13 @@ pub enum Malformed {
     Rule(String),
 }
 
-/// What a caller asked that cannot be.
+/// A request of the caller that the format does not allow.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Misuse {
     /// Something is over, or under, its limit.
     #[error("{what} is {found}, allowed are {least} to {most}")]
     OutOfRange {
-        /// What.
+        /// The field.
         what: &'static str,
         /// Its value.
         found: u64,

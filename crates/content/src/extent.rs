@@ -13,7 +13,7 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use std::collections::BTreeMap;
 use std::ops::{Bound, Range};
 
-/// Most extents kept in the inode itself.
+/// Most extents stored in the inode itself.
 pub const INLINE_EXTENTS_MAX: usize = 8;
 /// Largest file, in bytes: what the kernel's signed offsets allow.
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
@@ -34,7 +34,7 @@ pub struct Extent {
     pub length: u32,
 }
 
-/// How the chunks of a file were cut that were not written in place since. Numbers are stored.
+/// How the chunks of a file were cut, except those written in place since. The numbers are part of the format.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, BorshSerialize, BorshDeserialize,
 )]
@@ -47,15 +47,15 @@ pub enum Chunker {
     /// FastCDC 2020 as in crate `fastcdc` 5.0.0, normalisation level 1, 16/64/256 KiB, gear seeded from the
     /// digest key.
     FastCdc64 = 1,
-    /// The same with 2/8/32 KiB, for small files.
+    /// FastCDC with 2/8/32 KiB, for small files.
     FastCdc8 = 2,
-    /// The same with 64/256/1024 KiB, for very large files.
+    /// FastCDC with 64/256/1024 KiB, for very large files.
     FastCdc256 = 3,
-    /// The same with 2/8/64 KiB, the sizes of LBFS, to compare with.
+    /// FastCDC with 2/8/64 KiB, the sizes of LBFS, for comparisons.
     Lbfs = 4,
 }
 
-/// Where a file's bytes are.
+/// The extents of a file.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, BorshSerialize, BorshDeserialize)]
 pub struct ExtentMap {
     /// How its chunks were cut; writing in place leaves it as it is.
@@ -69,7 +69,7 @@ pub struct ExtentMap {
 pub enum Extents {
     /// At most [`INLINE_EXTENTS_MAX`], by file offset.
     Inline(Vec<(u64, Extent)>),
-    /// More.
+    /// More extents than fit into the inode: a map.
     Map(MapRoot),
 }
 
@@ -144,7 +144,7 @@ impl ExtentMap {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no extents.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -8,8 +8,8 @@
 use crate::error::{ContentError, Malformed, Misuse};
 use crate::extent::Builder;
 use crate::inode::INLINE_BYTES_MAX;
+use crate::memory::EmptySource;
 use crate::memory::Layer;
-use crate::memory::Nothing;
 use crate::{
     Block, BlockKind, BlockSink, BlockSource, Chunker, Content, Extent, ExtentMap, Inode, Reference,
 };
@@ -34,7 +34,7 @@ const LARGE_FILE_BYTES: u64 = 4 << 30;
 pub struct ChunkerConfig {
     /// No chunk is smaller, unless it ends a run of data.
     pub bytes_min: usize,
-    /// What chunks tend to.
+    /// Average size of chunks in bytes.
     pub bytes_average: usize,
     /// No chunk is larger; at most [`crate::BODY_BYTES_MAX`].
     pub bytes_max: usize,
@@ -86,8 +86,8 @@ impl ChunkerConfig {
         }
     }
 
-    /// Cuts what `input` yields. The gear table is seeded from the digest key, so that the sizes of chunks
-    /// under a private key tell a stranger nothing.
+    /// Cuts what `input` yields. The gear table is seeded from the digest key, so that the sizes of chunks under a
+    /// private key reveal nothing to a stranger.
     fn cut<R: Read>(&self, key: &DigestKey, input: R) -> StreamCDC<R> {
         assert!(self.bytes_max <= crate::BODY_BYTES_MAX as usize, "a chunk must fit a block");
         let seed = key.digest(Domain::Boundary, b"gear");
@@ -365,7 +365,7 @@ pub fn from_runs<R: Read>(
 ) -> Result<ExtentMap, ContentError> {
     let failed = |error: String| ContentError::Input(error);
     let key = sink.digest_key();
-    let nothing = Nothing(key);
+    let nothing = EmptySource(key);
     let mut builder = Builder::new(&nothing, sink, config.id());
     for run in runs {
         let (start, input) = run.map_err(|error| failed(error.to_string()))?;
@@ -508,7 +508,7 @@ struct RunReader<'a> {
     at: u64,
     ready: Vec<u8>,
     taken: usize,
-    /// Why reading failed: the chunker passes on only words.
+    /// Why reading failed: the chunker passes on only a text.
     failure: Rc<RefCell<Option<ContentError>>>,
 }
 

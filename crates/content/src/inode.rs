@@ -18,7 +18,7 @@ use crate::{Block, BlockKind, BlockSink, BlockSource, DeviceId, ExtentMap, Inode
 use holdfast_crypto::{Digest, DigestKey};
 use std::collections::BTreeMap;
 
-/// Most bytes of a file kept in its inode.
+/// Most bytes of a file that are stored in its inode.
 pub const INLINE_BYTES_MAX: usize = 256;
 /// Longest target of a symbolic link, in bytes.
 pub const TARGET_BYTES_MAX: usize = 4095;
@@ -27,10 +27,10 @@ pub const ATTRIBUTE_NAME_BYTES_MAX: usize = 255;
 /// Most bytes that all extended attributes of a file may have, names and values.
 pub const ATTRIBUTE_BYTES_MAX: usize = 64 * 1024;
 
-/// One file.
+/// An inode: one file, with its attributes and where its contents are.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Inode {
-    /// What it is.
+    /// The kind of file.
     pub kind: InodeKind,
     /// Permission bits, at most 0o7777.
     pub mode: u32,
@@ -46,22 +46,22 @@ pub struct Inode {
     pub device_number: u32,
     /// Extended attributes.
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Who wrote it last: a group-owned file's "owner" (SUNDR 4).
+    /// The device that wrote it last: a group-owned file's "owner" (SUNDR 4).
     pub writer: DeviceId,
-    /// What it holds.
+    /// The contents.
     pub content: Content,
 }
 
-/// What a file holds.
+/// The contents of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Content {
     /// Nothing, or nothing but hole.
     None,
     /// Bytes from offset 0, at most [`INLINE_BYTES_MAX`] and at most the size; the rest is hole.
     Inline(Vec<u8>),
-    /// Chunks.
+    /// The extents of a regular file.
     Extents(ExtentMap),
-    /// Names.
+    /// The entries of a directory.
     Directory(LiveMap),
     /// Where a symbolic link points: 1 to [`TARGET_BYTES_MAX`] bytes without NUL.
     Target(Vec<u8>),

@@ -35,7 +35,8 @@ pub use inode::{
 };
 pub use kind::InodeKind;
 pub use live::{
-    AllPending, CHANGES_MAX, CHANGES_WANTED_MAX, Change, Fate, Fates, Found, Listing, LiveMap, Tag,
+    AllPending, CHANGES_MAX, CHANGES_WANTED_MAX, Change, Listing, LiveMap, Lookup, OperationStatus,
+    OperationStatuses, Tag,
 };
 pub use map::{
     DiffVisitor, KEY_BYTES_MAX, KeyValue, LEVEL_MAX, MapConfig, MapRoot, MapTop, MerkleMap, NodeVisitor,
@@ -47,8 +48,8 @@ pub use membership::{
 };
 pub use memory::{BlockBatch, MemoryBlocks};
 pub use parcel::{
-    Base, PARCEL_BASES_MAX, PARCEL_BLOCKS_MAX, PARCEL_NODES_MAX, PARCEL_OPENING_BYTES_MAX,
-    PARCEL_PLAIN_BYTES_MAX, PARCEL_PREFIX_BYTES_MAX, Parcel, ParcelError, Prefix, Run, Unnamed, parcel_bytes,
+    Base, BaseError, PARCEL_BASES_MAX, PARCEL_BLOCKS_MAX, PARCEL_NODES_MAX, PARCEL_OPENING_BYTES_MAX,
+    PARCEL_PLAIN_BYTES_MAX, PARCEL_PREFIX_BYTES_MAX, Parcel, ParcelError, Prefix, Run, parcel_bytes,
 };
 pub use principal::{DeviceId, GroupId, Handle, PrincipalId, UserId};
 pub use set_root::set_root;

@@ -5,7 +5,7 @@
 //! - changes are ordered, oldest first; of the changes of one key the latest that counts decides, and changes
 //!   of different keys commute;
 //! - a change with a [`Tag`] is somebody else's operation, folded in while it was pending (SUNDR 3.4.2). It
-//!   counts if and only if that operation's fate is [`Fate::Committed`]; until its fate is known it stays in
+//!   counts if and only if that operation's fate is [`OperationStatus::Committed`]; until its fate is known it stays in
 //!   the list, tagged, and is never folded into the root. So an abort leaves no half of an operation behind.
 //!
 //! Attack answered: "laundering". A server that drops a pending operation it has already shown cannot have
@@ -28,31 +28,31 @@ pub const CHANGES_MAX: usize = 1024;
 /// Names an operation: the `number`-th of `device`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Tag {
-    /// Whose operation it is.
+    /// The device whose operation it is.
     pub device: DeviceId,
     /// That device's version number for it.
     pub number: u64,
 }
 
-/// What became of an operation.
+/// The status of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Fate {
+pub enum OperationStatus {
     /// It took effect.
     Committed,
     /// It will never take effect.
     Aborted,
-    /// Not known yet.
+    /// It may still take effect or not.
     Pending,
 }
 
-/// Knows the fates of operations. Closures do.
-pub trait Fates {
-    /// What became of `tag`.
-    fn fate(&self, tag: &Tag) -> Fate;
+/// Looks up the status of operations. Closures implement it.
+pub trait OperationStatuses {
+    /// The status of the operation `tag`.
+    fn status(&self, tag: &Tag) -> OperationStatus;
 }
 
-impl<F: Fn(&Tag) -> Fate> Fates for F {
-    fn fate(&self, tag: &Tag) -> Fate {
+impl<F: Fn(&Tag) -> OperationStatus> OperationStatuses for F {
+    fn status(&self, tag: &Tag) -> OperationStatus {
         self(tag)
     }
 }
@@ -61,9 +61,9 @@ impl<F: Fn(&Tag) -> Fate> Fates for F {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AllPending;
 
-impl Fates for AllPending {
-    fn fate(&self, _: &Tag) -> Fate {
-        Fate::Pending
+impl OperationStatuses for AllPending {
+    fn status(&self, _: &Tag) -> OperationStatus {
+        OperationStatus::Pending
     }
 }
 
@@ -87,26 +87,26 @@ pub struct LiveMap {
     pub changes: Vec<Change>,
 }
 
-/// What a look-up finds.
+/// The result of a look-up.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Found<T> {
+pub struct Lookup<T> {
     /// The value, by the changes that count.
     pub value: Option<T>,
     /// The latest pending operation that would change the answer if it committed.
     pub unsettled: Option<Tag>,
 }
 
-impl<T> Found<T> {
+impl<T> Lookup<T> {
     /// Turns the value into something else.
     ///
     /// # Errors
     /// What `f` returns.
-    pub fn try_map<U, E>(self, f: impl FnOnce(T) -> Result<U, E>) -> Result<Found<U>, E> {
-        Ok(Found { value: self.value.map(f).transpose()?, unsettled: self.unsettled })
+    pub fn try_map<U, E>(self, f: impl FnOnce(T) -> Result<U, E>) -> Result<Lookup<U>, E> {
+        Ok(Lookup { value: self.value.map(f).transpose()?, unsettled: self.unsettled })
     }
 }
 
-/// What a range read finds.
+/// The result of a range read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listing<T> {
     /// Keys and values in ascending order, by the changes that count.
@@ -141,43 +141,48 @@ impl LiveMap {
     pub fn get(
         &self,
         source: &dyn BlockSource,
-        fates: &dyn Fates,
+        statuses: &dyn OperationStatuses,
         key: &[u8],
-    ) -> Result<Found<Value>, ContentError> {
-        let overlay = self.overlay(fates, key);
+    ) -> Result<Lookup<Value>, ContentError> {
+        let overlay = self.overlay(statuses, key);
         let value = match overlay.settled {
             Some(value) => value.cloned(),
             None => MerkleMap::new(source.digest_key()).get(source, &self.root, key)?,
         };
-        Ok(Found { value, unsettled: overlay.unsettled })
+        Ok(Lookup { value, unsettled: overlay.unsettled })
     }
 
-    fn overlay(&self, fates: &dyn Fates, key: &[u8]) -> Overlay<'_> {
-        Self::overlay_of(self.changes.iter().rev().filter(|change| change.key == key), fates)
+    fn overlay(&self, statuses: &dyn OperationStatuses, key: &[u8]) -> Overlay<'_> {
+        Self::overlay_of(self.changes.iter().rev().filter(|change| change.key == key), statuses)
     }
 
     /// Judges the changes of one key, latest first.
-    fn overlay_of<'a>(latest_first: impl Iterator<Item = &'a Change>, fates: &dyn Fates) -> Overlay<'a> {
+    fn overlay_of<'a>(
+        latest_first: impl Iterator<Item = &'a Change>,
+        statuses: &dyn OperationStatuses,
+    ) -> Overlay<'a> {
         let mut unsettled = None;
         for change in latest_first {
-            match change.tag.map_or(Fate::Committed, |tag| fates.fate(&tag)) {
-                Fate::Committed => return Overlay { settled: Some(change.value.as_ref()), unsettled },
-                Fate::Aborted => {}
-                Fate::Pending => unsettled = unsettled.or(change.tag),
+            match change.tag.map_or(OperationStatus::Committed, |tag| statuses.status(&tag)) {
+                OperationStatus::Committed => {
+                    return Overlay { settled: Some(change.value.as_ref()), unsettled };
+                }
+                OperationStatus::Aborted => {}
+                OperationStatus::Pending => unsettled = unsettled.or(change.tag),
             }
         }
         Overlay { settled: None, unsettled }
     }
 
     /// The changes of all keys that have any, judged.
-    fn overlays(&self, fates: &dyn Fates) -> BTreeMap<&[u8], Overlay<'_>> {
+    fn overlays(&self, statuses: &dyn OperationStatuses) -> BTreeMap<&[u8], Overlay<'_>> {
         let mut by_key: BTreeMap<&[u8], Vec<&Change>> = BTreeMap::new();
         for change in &self.changes {
             by_key.entry(&change.key).or_default().push(change);
         }
         by_key
             .into_iter()
-            .map(|(key, changes)| (key, Self::overlay_of(changes.into_iter().rev(), fates)))
+            .map(|(key, changes)| (key, Self::overlay_of(changes.into_iter().rev(), statuses)))
             .collect()
     }
 
@@ -188,11 +193,11 @@ impl LiveMap {
     pub fn range(
         &self,
         source: &dyn BlockSource,
-        fates: &dyn Fates,
+        statuses: &dyn OperationStatuses,
         from: Bound<&[u8]>,
         limit: usize,
     ) -> Result<Listing<Value>, ContentError> {
-        let overlays = self.overlays(fates);
+        let overlays = self.overlays(statuses);
         let in_range: Vec<_> = overlays.range::<[u8], _>((from, Bound::Unbounded)).collect();
         // Each change can hide one entry of the root; one more entry tells whether there is more. So if not
         // all of the root was read, at least `limit` entries are left before the last one that was, and no
@@ -228,11 +233,11 @@ impl LiveMap {
     pub fn floor(
         &self,
         source: &dyn BlockSource,
-        fates: &dyn Fates,
+        statuses: &dyn OperationStatuses,
         upper: Bound<&[u8]>,
     ) -> Result<(Option<KeyValue>, BTreeSet<Tag>), ContentError> {
         let map = MerkleMap::new(source.digest_key());
-        let overlays = self.overlays(fates);
+        let overlays = self.overlays(statuses);
         let mut changed = overlays.range::<[u8], _>((Bound::Unbounded, upper)).rev().peekable();
         let mut base = map.floor(source, &self.root, upper)?;
         let mut unsettled = BTreeSet::new();
@@ -283,9 +288,13 @@ impl LiveMap {
     ///
     /// # Errors
     /// [`ContentError`]: a node could not be had or is malformed.
-    pub fn count(&self, source: &dyn BlockSource, fates: &dyn Fates) -> Result<u64, ContentError> {
+    pub fn count(
+        &self,
+        source: &dyn BlockSource,
+        statuses: &dyn OperationStatuses,
+    ) -> Result<u64, ContentError> {
         let map = MerkleMap::new(source.digest_key());
-        let overlays = self.overlays(fates);
+        let overlays = self.overlays(statuses);
         let mut count = self.root.len();
         if !self.root.is_empty() {
             let keys: Vec<&[u8]> = overlays.keys().copied().collect();
@@ -303,15 +312,15 @@ impl LiveMap {
         Ok(count)
     }
 
-    /// Forgets aborted changes, makes committed ones untagged, and drops those that a later settled change
-    /// of the same key has made moot. Needs no block.
-    pub fn settle(&mut self, fates: &dyn Fates) {
+    /// Drops aborted changes, removes the tags of committed ones, and drops those that a later settled change of the
+    /// same key has replaced. Needs no block.
+    pub fn settle(&mut self, statuses: &dyn OperationStatuses) {
         let changes = std::mem::take(&mut self.changes);
         for mut change in changes {
-            match change.tag.map(|tag| fates.fate(&tag)) {
-                Some(Fate::Aborted) => continue,
-                Some(Fate::Committed) => change.tag = None,
-                Some(Fate::Pending) | None => {}
+            match change.tag.map(|tag| statuses.status(&tag)) {
+                Some(OperationStatus::Aborted) => continue,
+                Some(OperationStatus::Committed) => change.tag = None,
+                Some(OperationStatus::Pending) | None => {}
             }
             self.push(change);
         }
@@ -326,11 +335,11 @@ impl LiveMap {
         &self,
         source: &dyn BlockSource,
         sink: &mut dyn BlockSink,
-        fates: &dyn Fates,
+        statuses: &dyn OperationStatuses,
         force_over: usize,
     ) -> Result<LiveMap, ContentError> {
         let mut settled = self.clone();
-        settled.settle(fates);
+        settled.settle(statuses);
         if settled.changes.len() <= force_over {
             return Ok(settled);
         }

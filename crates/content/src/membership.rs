@@ -27,7 +27,7 @@ pub const ID_MAX: u32 = (1 << 22) - 1;
 /// Highest version: in the bits above it are marks of what else is there.
 const VERSION_MAX: u64 = (1 << 61) - 1;
 
-/// Everybody who takes part.
+/// All users, groups and devices of a file system.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Membership {
     /// Version of [`PrincipalId::Members`] that this is; the first is 1.
@@ -40,7 +40,7 @@ pub struct Membership {
     pub groups: BTreeMap<GroupId, Group>,
     /// Devices; 0 holds the superuser's key.
     pub devices: BTreeMap<DeviceId, Device>,
-    /// How many bytes of blocks users may have stored at a server; those who are not named, any number.
+    /// Most bytes of blocks that a user may have stored at a server; users who are not listed have no limit.
     pub quotas: BTreeMap<UserId, u64>,
     /// The restores that the superuser has declared, first to last.
     pub restores: Vec<Restore>,
@@ -49,8 +49,8 @@ pub struct Membership {
     pub warrant: Option<Warrant>,
 }
 
-/// The superuser's signature for a membership, made before its place in the order was known: for which one it follows,
-/// and for what is changed, but not for the version that the order gives it.
+/// The superuser's signature for a membership, made before its position in the order was known: it covers the
+/// membership that it follows and the changes, but not the version that the order gives it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Warrant {
     /// The version under which the membership that it follows is in force.
@@ -64,7 +64,7 @@ pub struct Warrant {
 /// A person or service.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct User {
-    /// What the user is called.
+    /// The user's name.
     pub name: String,
     /// Whether the user may no longer take part.
     pub removed: bool,
@@ -73,13 +73,13 @@ pub struct User {
 /// Users who write something together. Its own bytes lack `groups`, which those of the membership end with.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Group {
-    /// What the group is called.
+    /// The group's name.
     pub name: String,
-    /// Who belongs to it by themselves.
+    /// The users who belong to it directly.
     pub members: BTreeSet<UserId>,
-    /// Who has ever ceased to belong to it or to a group within it, and the version of [`PrincipalId::Members`] at
-    /// which they last did: what they wrote before stays valid, what their devices sign at that version or later
-    /// does not.
+    /// Users who have ceased to belong to it or to a group within it, and the version of [`PrincipalId::Members`] at
+    /// which they last did: what they wrote before stays valid, what their devices sign at that version or later does
+    /// not.
     pub former: BTreeMap<UserId, u64>,
     /// Whether it is no longer used.
     pub removed: bool,
@@ -91,9 +91,9 @@ pub struct Group {
 /// A machine with a key.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Device {
-    /// Whose it is.
+    /// The user whose device it is.
     pub user: UserId,
-    /// What it is called.
+    /// The device's name.
     pub name: String,
     /// What its signatures are checked with.
     pub key: PublicKey,
@@ -131,9 +131,9 @@ impl Membership {
         Some(device.user)
     }
 
-    /// Whether `device` may advance `principal`: itself, its user, that user's groups; the superuser's
-    /// devices everything but [`PrincipalId::Members`], which is device 0's alone; removed ones nothing, and
-    /// nobody what is removed or not there.
+    /// Whether `device` may advance `principal`. A device may advance itself, its user, and that user's groups; the
+    /// superuser's devices may advance everything but [`PrincipalId::Members`], which only device 0 may; removed
+    /// devices nothing; and no device may advance a principal that is removed or not there.
     pub fn may_write(&self, device: DeviceId, principal: PrincipalId) -> bool {
         let Some(user) = self.active_user(device) else { return false };
         let superuser = user == UserId::SUPERUSER;
@@ -186,7 +186,7 @@ impl Membership {
             }
         }
         for (id, before) in &self.groups {
-            let left = self.who_leaves(*id, &next);
+            let left = self.leaving_members(*id, &next);
             let Some(group) = next.groups.get_mut(id) else { continue };
             group.former = before.former.clone();
             group.former.extend(left.into_iter().map(|user| (user, version)));
@@ -194,8 +194,8 @@ impl Membership {
         next
     }
 
-    /// What is changed, whatever version the order gives it: the version, and the places where it is noted for those who
-    /// go with this change, are 0, which nothing else is. It is what a superuser signs off-line.
+    /// The change without the version that the order gives it: the version, and the fields that note it for devices and
+    /// users removed by this change, are 0, which nothing else is. It is what a superuser signs off-line.
     #[must_use]
     pub fn undated(&self) -> Membership {
         self.redated(self.version, 0)
@@ -325,7 +325,7 @@ impl Membership {
                 None => rule(true, "a group was erased")?,
                 Some(now) => {
                     rule(group.removed && !now.removed, "a removed group is back")?;
-                    let left = self.who_leaves(*id, next);
+                    let left = self.leaving_members(*id, next);
                     let mut former = group.former.clone();
                     former.extend(left.into_iter().map(|user| (user, next.version)));
                     rule(now.former != former, "a group's former members are not as they were")?;

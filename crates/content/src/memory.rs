@@ -31,7 +31,7 @@ impl MemoryBlocks {
         self.inner().blocks.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no blocks.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -51,7 +51,7 @@ impl MemoryBlocks {
         self.inner().blocks.insert(address, block);
     }
 
-    /// Forgets a block.
+    /// Removes a block.
     pub fn remove(&self, address: &Digest) -> Option<StoredBlock> {
         self.inner().blocks.remove(address)
     }
@@ -200,10 +200,10 @@ impl BlockSink for Tee<'_, '_> {
     }
 }
 
-/// A source of nothing, for what only writes.
-pub(crate) struct Nothing(pub(crate) DigestKey);
+/// A source without blocks, for operations that only write.
+pub(crate) struct EmptySource(pub(crate) DigestKey);
 
-impl BlockSource for Nothing {
+impl BlockSource for EmptySource {
     fn digest_key(&self) -> DigestKey {
         self.0
     }

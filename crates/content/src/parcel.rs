@@ -20,7 +20,7 @@
 
 mod bases;
 
-pub use bases::{Base, PARCEL_NODES_MAX, Run, Unnamed};
+pub use bases::{Base, BaseError, PARCEL_NODES_MAX, Run};
 
 use crate::block::{BODY_BYTES_MAX, Block, BlockKind, REFERENCES_MAX};
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -37,7 +37,7 @@ pub const PARCEL_PREFIX_BYTES_MAX: usize = 32 << 20;
 pub const PARCEL_BLOCKS_MAX: usize = 4096;
 /// Most bases of a parcel.
 pub const PARCEL_BASES_MAX: usize = 4096;
-/// What one opening holds at most, beside the parcel: prefix, payload, blocks, and the decoder.
+/// Most memory that opening a parcel takes in addition to the parcel: prefix, payload, blocks, and the decoder.
 pub const PARCEL_OPENING_BYTES_MAX: usize =
     PARCEL_PREFIX_BYTES_MAX + 2 * PARCEL_PLAIN_BYTES_MAX as usize + (1 << 20);
 
@@ -75,7 +75,7 @@ pub enum ParcelError {
     TooLarge {
         /// What is too large.
         what: &'static str,
-        /// How large it is.
+        /// Its size.
         found: u64,
         /// The limit.
         limit: u64,
@@ -83,7 +83,7 @@ pub enum ParcelError {
     /// It is to be opened with other bases than those it names.
     #[error("parcel: these are not the bases it names")]
     OtherBases,
-    /// There is nothing in it.
+    /// The parcel has no blocks.
     #[error("parcel: it holds no block")]
     Empty,
     /// The frame is not what it says, or does not fit these bases.
@@ -123,7 +123,7 @@ impl Prefix {
         true
     }
 
-    /// With names for the same bases in the same order.
+    /// The parcel with other names for the same bases in the same order.
     #[must_use]
     pub fn named(self, names: Vec<Base>) -> Prefix {
         Prefix { names: Some(names), ..self }
@@ -151,7 +151,7 @@ impl Prefix {
         &self.bases
     }
 
-    /// Their bytes.
+    /// The length of the prefix in bytes.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -193,7 +193,8 @@ impl Parcel {
         Ok(Parcel { bases: prefix.names(), plain_bytes: payload.len() as u32, frame })
     }
 
-    /// Checks what can be told without the bases, so that a caller need not fetch them for a parcel that is bad anyway.
+    /// Checks what can be checked without the bases, so that a caller need not fetch them for a parcel that is bad
+    /// anyway.
     ///
     /// # Errors
     /// See [`ParcelError`].
@@ -221,8 +222,8 @@ impl Parcel {
         self.frame.len() + Base::message_bytes(&self.bases) + 16
     }
 
-    /// Takes the blocks out. They have the addresses that their bytes give them: the caller compares these with
-    /// what it asked for.
+    /// Unpacks the blocks. They have the addresses that their bytes give them: the caller compares these with the ones
+    /// it requested.
     ///
     /// # Errors
     /// See [`ParcelError`]; nothing over the limits is ever made room for.

@@ -67,21 +67,21 @@ impl Handle {
     /// The root directory: the superuser's i-number 1.
     pub const ROOT: Handle = Handle { principal: PrincipalId::User(UserId::SUPERUSER), number: 1 };
 
-    /// The directory in which versions of a user's or group's files are kept that somebody overwrote without having
-    /// seen them. It has no name. Its i-number is one that no writer gives out: pre-allocated ranges begin at 1,024
-    /// or beyond.
+    /// The directory of conflict copies of a user's or group's files: versions that were overwritten by a writer who
+    /// had not seen them. It has no name. Its i-number is one that no writer allocates: pre-allocated ranges begin at
+    /// 1,024 or beyond.
     pub const fn kept_versions(principal: PrincipalId) -> Handle {
         Handle { principal, number: 2 }
     }
 
     /// A file without a name in which a device of this user notes how far its write-back journal is sent. Like
-    /// [`Handle::kept_versions`] it has an i-number that no writer gives out; devices that share one (of more than a
-    /// thousand) only tell less surely what they have sent before a crash.
+    /// [`Handle::kept_versions`] it has an i-number that no writer gives out. More than a thousand devices share
+    /// numbers, and then know less surely what they sent before a crash.
     pub const fn sent_mark(user: UserId, device: DeviceId) -> Handle {
         Handle { principal: PrincipalId::User(user), number: 3 + (device.0 % 1000) as u64 }
     }
 
-    /// Whether it is one of those that have no name and are wanted all the same.
+    /// Whether it is one of the files that have no name by design.
     pub const fn is_nameless_by_design(&self) -> bool {
         self.number >= 2 && self.number < 1024
     }

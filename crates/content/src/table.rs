@@ -12,8 +12,8 @@ use crate::codec::{FORMAT, Reader, Writer};
 use crate::error::{ContentError, Malformed, within};
 use crate::live::misuse;
 use crate::{
-    Block, BlockKind, BlockSink, BlockSource, Change, DeviceId, Fates, Found, Inode, Listing, LiveMap,
-    MerkleMap, PrincipalId, REFERENCES_PER_VALUE_MAX, Reference, Tag, VALUE_BYTES_MAX, Value,
+    Block, BlockKind, BlockSink, BlockSource, Change, DeviceId, Inode, Listing, LiveMap, Lookup, MerkleMap,
+    OperationStatuses, PrincipalId, REFERENCES_PER_VALUE_MAX, Reference, Tag, VALUE_BYTES_MAX, Value,
 };
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{Digest, DigestKey};
@@ -34,7 +34,7 @@ const RANGE_PREFIX: u8 = 0xff;
 /// An i-handle block: whose table, and the table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Table {
-    /// Whose it is.
+    /// The principal that owns the table.
     pub owner: PrincipalId,
     /// The table.
     pub map: LiveMap,
@@ -43,7 +43,7 @@ pub struct Table {
 /// Where a table has an inode.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum InodeSlot {
-    /// In the table itself.
+    /// An inode stored in the table itself.
     Inline(Inode),
     /// In a block of its own.
     Block(Reference),
@@ -61,7 +61,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// One file.
+    /// The target of one file.
     pub fn one(device: DeviceId, number: u64) -> Target {
         Target { device, first: number, count: 1 }
     }
@@ -208,10 +208,10 @@ impl Table {
     pub fn slot(
         &self,
         source: &dyn BlockSource,
-        fates: &dyn Fates,
+        statuses: &dyn OperationStatuses,
         number: u64,
-    ) -> Result<Found<InodeSlot>, ContentError> {
-        self.map.get(source, fates, &number_key(number))?.try_map(|value| InodeSlot::from_value(&value))
+    ) -> Result<Lookup<InodeSlot>, ContentError> {
+        self.map.get(source, statuses, &number_key(number))?.try_map(|value| InodeSlot::from_value(&value))
     }
 
     /// The inode a device's table has at `number`.
@@ -221,10 +221,10 @@ impl Table {
     pub fn inode(
         &self,
         source: &dyn BlockSource,
-        fates: &dyn Fates,
+        statuses: &dyn OperationStatuses,
         number: u64,
-    ) -> Result<Found<Inode>, ContentError> {
-        self.slot(source, fates, number)?.try_map(|slot| slot.into_inode(source))
+    ) -> Result<Lookup<Inode>, ContentError> {
+        self.slot(source, statuses, number)?.try_map(|slot| slot.into_inode(source))
     }
 
     /// At most `limit` slots of a device's table from `first` on.
@@ -234,11 +234,11 @@ impl Table {
     pub fn slots(
         &self,
         source: &dyn BlockSource,
-        fates: &dyn Fates,
+        statuses: &dyn OperationStatuses,
         first: u64,
         limit: usize,
     ) -> Result<Listing<InodeSlot>, ContentError> {
-        let listing = self.map.range(source, fates, Bound::Included(&number_key(first)), limit)?;
+        let listing = self.map.range(source, statuses, Bound::Included(&number_key(first)), limit)?;
         let Listing { entries, unsettled, complete } = listing;
         let entries = entries
             .into_iter()
@@ -255,12 +255,12 @@ impl Table {
     pub fn targets(
         &self,
         source: &dyn BlockSource,
-        fates: &dyn Fates,
+        statuses: &dyn OperationStatuses,
         after: Option<&[u8]>,
         limit: usize,
     ) -> Result<Listing<(u64, Target)>, ContentError> {
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let Listing { entries, unsettled, complete } = self.map.range(source, fates, from, limit)?;
+        let Listing { entries, unsettled, complete } = self.map.range(source, statuses, from, limit)?;
         let mut targets = Vec::new();
         for (key, value) in entries {
             let number = range_first(&key).or_else(|| key_number(&key));
@@ -280,10 +280,10 @@ impl Table {
     pub fn target(
         &self,
         source: &dyn BlockSource,
-        fates: &dyn Fates,
+        statuses: &dyn OperationStatuses,
         number: u64,
-    ) -> Result<Found<Target>, ContentError> {
-        let single = self.map.get(source, fates, &number_key(number))?;
+    ) -> Result<Lookup<Target>, ContentError> {
+        let single = self.map.get(source, statuses, &number_key(number))?;
         if let Some(value) = &single.value {
             let target = Target::from_value(value)?;
             if target.is_some_and(|target| target.count != 1) {
@@ -291,19 +291,19 @@ impl Table {
                     Malformed::Rule("a range under the key of a single entry".into()).at("target", None)
                 );
             }
-            return Ok(Found { value: target, unsettled: single.unsettled });
+            return Ok(Lookup { value: target, unsettled: single.unsettled });
         }
-        let range = self.covering_range(source, fates, number)?;
-        Ok(Found { value: range.value, unsettled: single.unsettled.or(range.unsettled) })
+        let range = self.covering_range(source, statuses, number)?;
+        Ok(Lookup { value: range.value, unsettled: single.unsettled.or(range.unsettled) })
     }
 
     fn covering_range(
         &self,
         source: &dyn BlockSource,
-        fates: &dyn Fates,
+        statuses: &dyn OperationStatuses,
         number: u64,
-    ) -> Result<Found<Target>, ContentError> {
-        let entry = self.map.floor(source, fates, Bound::Included(&range_key(number)))?.0;
+    ) -> Result<Lookup<Target>, ContentError> {
+        let entry = self.map.floor(source, statuses, Bound::Included(&range_key(number)))?.0;
         let malformed = |why: &str| Malformed::Rule(why.into()).at("target", None);
         let mut value = None;
         if let Some((key, entry)) = entry.filter(|(key, _)| key[0] == RANGE_PREFIX) {
@@ -319,7 +319,7 @@ impl Table {
         let mut unsettled = None;
         for change in self.map.changes.iter().rev() {
             let (Some(tag), Some(first)) = (change.tag, range_first(&change.key)) else { continue };
-            if first > number || fates.fate(&tag) != crate::Fate::Pending {
+            if first > number || statuses.status(&tag) != crate::OperationStatus::Pending {
                 continue;
             }
             let count = match &change.value {
@@ -331,7 +331,7 @@ impl Table {
                 break;
             }
         }
-        Ok(Found { value, unsettled })
+        Ok(Lookup { value, unsettled })
     }
 
     /// The change that removes `number` from a user's or group's table: the entry goes altogether, unless a
@@ -342,11 +342,11 @@ impl Table {
     pub fn remove(
         &self,
         source: &dyn BlockSource,
-        fates: &dyn Fates,
+        statuses: &dyn OperationStatuses,
         number: u64,
         tag: Option<Tag>,
     ) -> Result<Change, ContentError> {
-        let range = self.covering_range(source, fates, number)?;
+        let range = self.covering_range(source, statuses, number)?;
         if range.value.is_some() || range.unsettled.is_some() {
             return target_change(number, None, tag);
         }
@@ -434,7 +434,7 @@ fn range_first(key: &[u8]) -> Option<u64> {
     }
 }
 
-/// The last i-number an entry or change stands for.
+/// The last i-number of an entry or change.
 fn last_number(key: &[u8], value: Option<&Value>) -> Result<u64, ContentError> {
     let Some(first) = range_first(key) else { return Ok(key_number(key).unwrap_or(0)) };
     let target = value.map(Target::from_value).transpose()?.flatten();

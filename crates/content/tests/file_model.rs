@@ -319,7 +319,7 @@ fn a_sparse_file_of_4_gib_takes_writes_in_place_cheaply() {
 }
 
 #[test]
-fn a_reader_that_fails_and_blocks_that_are_missing_are_told_apart() {
+fn a_failing_reader_and_missing_blocks_are_distinguished() {
     struct Failing;
     impl std::io::Read for Failing {
         fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
@@ -375,7 +375,7 @@ fn hostile_extents_are_refused() {
         let map = ExtentMap { chunker: Chunker::InPlace, extents: Extents::Inline(extents.clone()) };
         let inode = file(Content::Extents(map), 1000);
         assert!(matches!(inode.encode(), Err(ContentError::Misuse(_))));
-        // The same as entries of a map.
+        // The same extents as entries of a map.
         let edits = extents
             .iter()
             .map(|(offset, extent)| {

@@ -70,7 +70,7 @@ fn inner_groups_bring_their_members() {
     members.admit(GroupId(1), user(2));
     let mut next = members.clone();
     next.remove_group(GroupId(2));
-    assert_eq!(members.who_leaves(GroupId(1), &next), [UserId(3)].into());
+    assert_eq!(members.leaving_members(GroupId(1), &next), [UserId(3)].into());
     let next = members.succeeded_by(next, 7);
     members.validate_successor(&next).unwrap();
     assert_eq!(

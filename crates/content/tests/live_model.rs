@@ -13,7 +13,7 @@ const TAGS: u64 = 6;
 #[derive(Clone, Debug)]
 enum Op {
     Change { key: u8, value: Option<u8>, tag: Option<u64> },
-    Settle { tag: u64, fate: Fate },
+    Settle { tag: u64, status: OperationStatus },
     Compact { force_over: usize },
 }
 
@@ -24,7 +24,7 @@ fn op() -> impl Strategy<Value = Op> {
         8 => change.prop_map(|(key, value, tag)| Op::Change { key, value, tag }),
         1 => (0..TAGS, any::<bool>()).prop_map(|(tag, committed)| Op::Settle {
             tag,
-            fate: if committed { Fate::Committed } else { Fate::Aborted },
+            status: if committed { OperationStatus::Committed } else { OperationStatus::Aborted },
         }),
         1 => (0usize..40).prop_map(|force_over| Op::Compact { force_over }),
     ]
@@ -42,40 +42,40 @@ fn key_of(key: u8) -> Vec<u8> {
 #[derive(Default)]
 struct Model {
     changes: Vec<Change>,
-    fates: BTreeMap<Tag, Fate>,
+    statuses: BTreeMap<Tag, OperationStatus>,
 }
 
 impl Model {
-    fn fate(&self, tag: &Tag) -> Fate {
-        self.fates.get(tag).copied().unwrap_or(Fate::Pending)
+    fn status(&self, tag: &Tag) -> OperationStatus {
+        self.statuses.get(tag).copied().unwrap_or(OperationStatus::Pending)
     }
 
-    fn found(&self, key: &[u8]) -> Found<Value> {
+    fn found(&self, key: &[u8]) -> Lookup<Value> {
         let mut unsettled = None;
         for change in self.changes.iter().rev().filter(|change| change.key == key) {
-            match change.tag.map_or(Fate::Committed, |tag| self.fate(&tag)) {
-                Fate::Committed => return Found { value: change.value.clone(), unsettled },
-                Fate::Aborted => {}
-                Fate::Pending => unsettled = unsettled.or(change.tag),
+            match change.tag.map_or(OperationStatus::Committed, |tag| self.status(&tag)) {
+                OperationStatus::Committed => return Lookup { value: change.value.clone(), unsettled },
+                OperationStatus::Aborted => {}
+                OperationStatus::Pending => unsettled = unsettled.or(change.tag),
             }
         }
-        Found { value: None, unsettled }
+        Lookup { value: None, unsettled }
     }
 
-    fn all(&self) -> BTreeMap<Vec<u8>, Found<Value>> {
+    fn all(&self) -> BTreeMap<Vec<u8>, Lookup<Value>> {
         (0..25).map(|key| (key_of(key), self.found(&key_of(key)))).collect()
     }
 }
 
 fn check(map: &LiveMap, blocks: &MemoryBlocks, model: &Model) {
-    let fates = |tag: &Tag| model.fate(tag);
+    let statuses = |tag: &Tag| model.status(tag);
     let all = model.all();
     for (key, expected) in &all {
-        assert_eq!(&map.get(blocks, &fates, key).unwrap(), expected);
+        assert_eq!(&map.get(blocks, &statuses, key).unwrap(), expected);
     }
     let entries: Vec<_> =
         all.iter().filter_map(|(key, found)| Some((key.clone(), found.value.clone()?))).collect();
-    assert_eq!(map.count(blocks, &fates).unwrap(), entries.len() as u64);
+    assert_eq!(map.count(blocks, &statuses).unwrap(), entries.len() as u64);
 
     for (from, limit) in [(0, 100), (0, 3), (7, 5), (12, 1), (20, 0), (24, 2)] {
         let from = key_of(from);
@@ -84,7 +84,7 @@ fn check(map: &LiveMap, blocks: &MemoryBlocks, model: &Model) {
                 Bound::Included(from) => key.as_slice() >= from,
                 _ => key.as_slice() > from.as_slice(),
             };
-            let listing = map.range(blocks, &fates, bound, limit).unwrap();
+            let listing = map.range(blocks, &statuses, bound, limit).unwrap();
             let rest: Vec<_> = entries.iter().filter(|(key, _)| inside(key)).cloned().collect();
             assert_eq!(listing.entries, rest[..limit.min(rest.len())]);
             if listing.complete {
@@ -107,7 +107,7 @@ fn check(map: &LiveMap, blocks: &MemoryBlocks, model: &Model) {
                 Bound::Included(from) => key.as_slice() <= from,
                 _ => key.as_slice() < from.as_slice(),
             };
-            let (floor, unsettled) = map.floor(blocks, &fates, bound).unwrap();
+            let (floor, unsettled) = map.floor(blocks, &statuses, bound).unwrap();
             let expected = entries.iter().rev().find(|(key, _)| inside(key)).cloned();
             let expected_unsettled: BTreeSet<Tag> = all
                 .iter()
@@ -138,15 +138,15 @@ proptest! {
                     model.changes.push(change.clone());
                     map = map.with_change(change);
                 }
-                Op::Settle { tag: number, fate } => {
+                Op::Settle { tag: number, status } => {
                     // A fate, once known, never changes.
-                    model.fates.entry(tag(number)).or_insert(fate);
+                    model.statuses.entry(tag(number)).or_insert(status);
                 }
                 Op::Compact { force_over } => {
-                    let fates = |tag: &Tag| model.fate(tag);
-                    map = map.settle_and_compact(&blocks, &mut &blocks, &fates, force_over).unwrap();
+                    let statuses = |tag: &Tag| model.status(tag);
+                    map = map.settle_and_compact(&blocks, &mut &blocks, &statuses, force_over).unwrap();
                     let settled = map.changes.iter().all(|change| {
-                        change.tag.is_none_or(|tag| model.fate(&tag) == Fate::Pending)
+                        change.tag.is_none_or(|tag| model.status(&tag) == OperationStatus::Pending)
                     });
                     prop_assert!(settled, "nothing settled stays tagged");
                     if map.changes.len() > force_over {
@@ -160,10 +160,10 @@ proptest! {
         check(&map, &blocks, &model);
         // At the end all fates are known: the fully compacted map is canonical.
         for number in 0..TAGS {
-            model.fates.entry(tag(number)).or_insert(Fate::Aborted);
+            model.statuses.entry(tag(number)).or_insert(OperationStatus::Aborted);
         }
-        let fates = |tag: &Tag| model.fate(tag);
-        let settled = map.settle_and_compact(&blocks, &mut &blocks, &fates, 0).unwrap();
+        let statuses = |tag: &Tag| model.status(tag);
+        let settled = map.settle_and_compact(&blocks, &mut &blocks, &statuses, 0).unwrap();
         prop_assert!(settled.changes.is_empty());
         check(&settled, &blocks, &model);
         let edits = model.all().into_iter().map(|(key, found)| (key, found.value)).collect();
@@ -187,20 +187,26 @@ fn an_untagged_change_replaces_only_its_untagged_predecessor() {
     // With somebody's pending change between, both stay: if it aborts, the first is what it was made upon.
     let map = map.with_change(put(b"a", 4, tagged)).with_change(put(b"a", 5, None));
     assert_eq!(map.changes.len(), 4);
-    // The last one counts, so nobody need wait for the pending one.
+    // The last one counts, so no reader need wait for the pending one.
     let blocks = MemoryBlocks::new(KEY);
     let found = map.get(&blocks, &AllPending, b"a").unwrap();
-    assert_eq!(found, Found { value: Some(Value::plain(vec![5])), unsettled: None });
+    assert_eq!(found, Lookup { value: Some(Value::plain(vec![5])), unsettled: None });
 }
 
 #[test]
 fn an_abort_shows_what_was_there_before() {
     let blocks = MemoryBlocks::new(KEY);
     let map = LiveMap::EMPTY.with_change(put(b"a", 1, None)).with_change(put(b"a", 2, Some(tag(1))));
-    let get = |fate: Fate| map.get(&blocks, &|_: &Tag| fate, b"a").unwrap();
-    assert_eq!(get(Fate::Pending), Found { value: Some(Value::plain(vec![1])), unsettled: Some(tag(1)) });
-    assert_eq!(get(Fate::Aborted), Found { value: Some(Value::plain(vec![1])), unsettled: None });
-    assert_eq!(get(Fate::Committed), Found { value: Some(Value::plain(vec![2])), unsettled: None });
+    let get = |status: OperationStatus| map.get(&blocks, &|_: &Tag| status, b"a").unwrap();
+    assert_eq!(
+        get(OperationStatus::Pending),
+        Lookup { value: Some(Value::plain(vec![1])), unsettled: Some(tag(1)) }
+    );
+    assert_eq!(get(OperationStatus::Aborted), Lookup { value: Some(Value::plain(vec![1])), unsettled: None });
+    assert_eq!(
+        get(OperationStatus::Committed),
+        Lookup { value: Some(Value::plain(vec![2])), unsettled: None }
+    );
 }
 
 #[test]

@@ -1,10 +1,10 @@
-//! The words of the SSH agent protocol (draft-ietf-sshm-ssh-agent) that Holdfast says and understands: which keys
-//! are there, and a signature with one of them.
+//! The messages of the SSH agent protocol (draft-ietf-sshm-ssh-agent) that Holdfast uses: listing keys, and signing
+//! with one of them.
 //!
 //! Bytes in, bytes out: the socket is the caller's. An agent is trusted with the key it keeps, but not to be free
 //! of mistakes: nothing it says is believed beyond its length, and a signature is returned only if it is right.
 
-use crate::{NotSigned, PublicKey, Signature, keyfile};
+use crate::{PublicKey, SignError, Signature, keyfile};
 use ssh_key::sha2::{Digest, Sha256};
 use std::io::{self, Read, Write};
 
@@ -29,7 +29,7 @@ pub struct Identity {
     pub algorithm: String,
     /// Its fingerprint, `SHA256:...`, as `ssh-add -l` shows it.
     pub fingerprint: String,
-    /// What its owner calls it.
+    /// The comment that its owner gave it.
     pub comment: String,
 }
 
@@ -39,12 +39,12 @@ pub struct Identity {
 pub struct NotAnAgent;
 
 /// What to send to learn which keys there are.
-pub fn ask_identities() -> Vec<u8> {
+pub fn identities_request() -> Vec<u8> {
     message(&[REQUEST_IDENTITIES])
 }
 
 /// What to send for a signature of `key` over `bytes`.
-pub fn ask_signature(key: &PublicKey, bytes: &[u8]) -> Vec<u8> {
+pub fn signature_request(key: &PublicKey, bytes: &[u8]) -> Vec<u8> {
     let mut body = vec![SIGN_REQUEST];
     put(&mut body, &blob(key));
     put(&mut body, bytes);
@@ -52,7 +52,7 @@ pub fn ask_signature(key: &PublicKey, bytes: &[u8]) -> Vec<u8> {
     message(&body)
 }
 
-/// Reads the answer to [`ask_identities`], without its length.
+/// Reads the answer to [`identities_request`], without its length.
 ///
 /// # Errors
 /// [`NotAnAgent`].
@@ -76,7 +76,7 @@ pub fn identities(answer: &[u8]) -> Result<Vec<Identity>, NotAnAgent> {
     Ok(found)
 }
 
-/// Reads the answer to [`ask_signature`] for the same key and bytes, without its length. `None`: it refused.
+/// Reads the answer to [`signature_request`] for the same key and bytes, without its length. `None`: it refused.
 ///
 /// # Errors
 /// [`NotAnAgent`], also for a signature that is not this key's.
@@ -95,7 +95,7 @@ pub fn signature(answer: &[u8], key: &PublicKey, bytes: &[u8]) -> Result<Option<
     }
 }
 
-/// What an agent holds, in words.
+/// A description of the keys that an agent holds.
 pub fn list(held: &[Identity]) -> String {
     let words = |identity: &Identity| {
         format!("{} {} ({})", identity.fingerprint, identity.comment, identity.algorithm)
@@ -106,10 +106,10 @@ pub fn list(held: &[Identity]) -> String {
     }
 }
 
-/// Asks over a connection, and reads the answer without its length. Waits as long as the connection does.
+/// Sends a request over a connection, and reads the reply without its length. Waits as long as the connection does.
 ///
 /// # Errors
-/// The connection's, in words that say what an agent did.
+/// The connection failed; the text says what the agent did.
 pub fn converse(connection: &mut (impl Read + Write), question: &[u8]) -> io::Result<Vec<u8>> {
     let mut exchange = || {
         connection.write_all(question)?;
@@ -130,24 +130,29 @@ pub fn converse(connection: &mut (impl Read + Write), question: &[u8]) -> io::Re
     })
 }
 
-/// Brings an agent a question, and its answer back.
-pub type Asking<'a> = &'a mut dyn FnMut(&[u8]) -> Result<Vec<u8>, String>;
+/// Sends a request to an agent and returns its reply.
+pub type AgentExchange<'a> = &'a mut dyn FnMut(&[u8]) -> Result<Vec<u8>, String>;
 
 /// Has the agent called `name` sign, with `ask` to bring it questions.
 ///
 /// # Errors
-/// See [`NotSigned`].
-pub fn sign(name: &str, public: &PublicKey, message: &[u8], ask: Asking<'_>) -> Result<Signature, NotSigned> {
-    let away = |why: String| NotSigned::Away(format!("{name}: {why}"));
-    let answer = ask(&ask_signature(public, message)).map_err(away)?;
+/// See [`SignError`].
+pub fn sign(
+    name: &str,
+    public: &PublicKey,
+    message: &[u8],
+    ask: AgentExchange<'_>,
+) -> Result<Signature, SignError> {
+    let away = |why: String| SignError::Away(format!("{name}: {why}"));
+    let answer = ask(&signature_request(public, message)).map_err(away)?;
     if let Some(signature) = signature(&answer, public, message).map_err(|error| away(error.to_string()))? {
         return Ok(signature);
     }
     let fingerprint = keyfile::fingerprint(public);
-    let answer = ask(&ask_identities()).map_err(away)?;
+    let answer = ask(&identities_request()).map_err(away)?;
     let held = identities(&answer).map_err(|error| away(error.to_string()))?;
     if held.iter().any(|identity| identity.key == Some(*public)) {
-        Err(NotSigned::Refused(format!(
+        Err(SignError::Refused(format!(
             "{name} holds the key {fingerprint} and refused to sign; it may ask for a confirmation that was not given, \
              or the key was added for certain hosts only"
         )))

@@ -102,7 +102,7 @@ pub enum Domain {
     Restore = 33,
     /// What clients that look for each other say before they are introduced.
     Meeting = 32,
-    /// Slots of a view that is shown by difference.
+    /// Slots of a view that is sent as a difference.
     Slots = 34,
     /// Set of keys of a release: its id, and as signed.
     ReleaseKeys = 40,

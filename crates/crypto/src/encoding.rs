@@ -8,7 +8,7 @@ use borsh::{BorshDeserialize, BorshSerialize};
 pub struct DecodeError {
     /// The type that was wanted.
     pub what: &'static str,
-    /// What was wrong, in words.
+    /// The reason.
     pub why: String,
 }
 

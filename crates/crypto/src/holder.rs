@@ -1,4 +1,4 @@
-//! Who signs: this process, if it has the private key, or somebody who keeps it and signs when asked.
+//! Holders of private keys: this process, or another one that signs on request.
 
 use crate::{DigestKey, Domain, PublicKey, Signature, SigningKey};
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -7,28 +7,28 @@ use std::sync::Arc;
 
 /// Why there is no signature. Nothing was signed as far as the caller can tell, so it may ask again.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize, thiserror::Error)]
-pub enum NotSigned {
-    /// Whoever keeps the key does not answer, or does not have it now; asking again later may help.
+pub enum SignError {
+    /// The key holder does not answer, or does not have the key now; trying again later may help.
     #[error("{0}")]
     Away(String),
-    /// Whoever keeps the key has it, and refused.
+    /// The key holder has the key, and refused.
     #[error("{0}")]
     Refused(String),
 }
 
-/// A signature that is asked for.
+/// A request for a signature.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Ask {
-    /// Its domain.
+pub struct SignRequest {
+    /// The domain of the signature.
     pub domain: Domain,
     /// The bytes it covers.
     pub bytes: Vec<u8>,
-    /// Everything that `bytes` stands for, encoded: what covers the digest of something comes with that here, so that
-    /// whoever keeps the key can judge it.
+    /// Everything that `bytes` stands for, encoded: if the signature covers the digest of something, that is included
+    /// here, so that the key holder can judge it.
     pub whole: Vec<u8>,
 }
 
-/// Something that signs with one Ed25519 private key. Blocking: whoever keeps the key may have to ask a person.
+/// Signs with one Ed25519 private key. Blocking: the key holder may have to ask a person.
 pub trait KeyHolder: fmt::Debug + Send + Sync {
     /// The public half.
     fn public(&self) -> PublicKey;
@@ -37,22 +37,22 @@ pub trait KeyHolder: fmt::Debug + Send + Sync {
     /// [`KeyHolder::try_sign`].
     ///
     /// # Errors
-    /// See [`NotSigned`].
-    fn sign_message(&self, message: &[u8]) -> Result<Signature, NotSigned>;
+    /// See [`SignError`].
+    fn sign_message(&self, message: &[u8]) -> Result<Signature, SignError>;
 
     /// Signs the digest of `bytes` in `domain`.
     ///
     /// # Errors
-    /// See [`NotSigned`].
-    fn try_sign(&self, domain: Domain, bytes: &[u8]) -> Result<Signature, NotSigned> {
+    /// See [`SignError`].
+    fn try_sign(&self, domain: Domain, bytes: &[u8]) -> Result<Signature, SignError> {
         self.sign_message(&DigestKey::WELL_KNOWN.digest(domain, bytes).0)
     }
 
     /// Signs several things that belong together: all of them, or none that anybody comes to see.
     ///
     /// # Errors
-    /// See [`NotSigned`].
-    fn try_sign_all(&self, asks: &[Ask]) -> Result<Vec<Signature>, NotSigned> {
+    /// See [`SignError`].
+    fn try_sign_all(&self, asks: &[SignRequest]) -> Result<Vec<Signature>, SignError> {
         asks.iter().map(|ask| self.try_sign(ask.domain, &ask.bytes)).collect()
     }
 }
@@ -62,7 +62,7 @@ impl KeyHolder for SigningKey {
         SigningKey::public(self)
     }
 
-    fn sign_message(&self, message: &[u8]) -> Result<Signature, NotSigned> {
+    fn sign_message(&self, message: &[u8]) -> Result<Signature, SignError> {
         Ok(SigningKey::sign_message(self, message))
     }
 }

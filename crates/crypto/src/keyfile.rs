@@ -85,7 +85,7 @@ fn refused(error: ssh_key::Error) -> KeyFileError {
     }
 }
 
-/// What people give by mistake, in words.
+/// A description of files that people give by mistake.
 fn other_kind_of_file(text: &str) -> Option<&'static str> {
     let start = text.trim_start();
     if start.starts_with("ssh-") || start.starts_with("ecdsa-") || start.starts_with("sk-") {

@@ -19,5 +19,5 @@ mod keys;
 
 pub use digest::{Digest, DigestHasher, DigestKey, Domain};
 pub use encoding::{DecodeError, decode, encode};
-pub use holder::{Ask, KeyHolder, NotSigned};
+pub use holder::{KeyHolder, SignError, SignRequest};
 pub use keys::{PublicKey, Signature, SigningKey};

@@ -41,7 +41,7 @@ fn a_passphrase_is_asked_for_and_checked() {
 }
 
 #[test]
-fn keys_of_other_algorithms_are_refused_in_words() {
+fn keys_of_other_algorithms_are_refused_with_a_reason() {
     for (name, algorithm) in
         [("rsa", "ssh-rsa"), ("rsa-passphrase", "ssh-rsa"), ("ecdsa", "of another algorithm")]
     {
@@ -56,7 +56,7 @@ fn keys_of_other_algorithms_are_refused_in_words() {
 }
 
 #[test]
-fn other_files_are_refused_in_words() {
+fn other_files_are_refused_with_a_reason() {
     let words = |text: &str| parse_private(text, None).unwrap_err().to_string();
     assert!(words(&fixture("plain.pub")).contains("public key"));
     assert!(words(&fixture("rsa-pem")).contains("ssh-keygen -p"));

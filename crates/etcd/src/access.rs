@@ -38,9 +38,9 @@ pub enum AccessError {
     /// A file cannot be used.
     #[error("{path}: {why}", path = .path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
@@ -81,7 +81,7 @@ impl fmt::Display for Access {
     }
 }
 
-/// What the file says.
+/// The contents of a login file.
 #[derive(Default)]
 pub(crate) struct Login {
     pub(crate) user: Option<String>,

@@ -3,15 +3,17 @@
 //! Requests are carried out one after the other, so everything here is linearizable, as etcd is. What a network adds:
 //! requests that never arrive, answers that never come back, requests that are carried out once more, later.
 
-use crate::{Compare, Done, EtcdError, Get, Keys, Kv, LeaseId, Pair, Revision, Step, Transaction};
+use crate::{
+    Compare, EtcdError, Get, Keys, Kv, LeaseId, Pair, Revision, Step, Transaction, TransactionResult,
+};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What becomes of a request.
+/// How a request and its reply are delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Fate {
+pub enum Delivery {
     /// It is carried out and answered.
     #[default]
     Answered,
@@ -37,31 +39,31 @@ struct State {
     waiting: Vec<Transaction>,
 }
 
-/// A network's connection to the store of a [`Fake`]: what each request of it meets.
-type Fates = Box<dyn FnMut() -> Fate + Send>;
+/// Decides how each request of a connection to the store of a [`Fake`] is delivered.
+type DeliveryPlan = Box<dyn FnMut() -> Delivery + Send>;
 
 /// A store in memory. Clones made by [`Fake::connection`] share it.
 pub struct Fake {
     state: Arc<Mutex<State>>,
-    fates: Mutex<Fates>,
+    deliveries: Mutex<DeliveryPlan>,
 }
 
 impl Default for Fake {
     fn default() -> Fake {
         let state = State { has_quorum: true, ..State::default() };
-        Fake { state: Arc::new(Mutex::new(state)), fates: Mutex::new(Box::new(|| Fate::Answered)) }
+        Fake { state: Arc::new(Mutex::new(state)), deliveries: Mutex::new(Box::new(|| Delivery::Answered)) }
     }
 }
 
 impl Fake {
-    /// Another client of the same store, whose requests meet these fates.
-    pub fn connection(&self, fates: impl FnMut() -> Fate + Send + 'static) -> Fake {
-        Fake { state: self.state.clone(), fates: Mutex::new(Box::new(fates)) }
+    /// Another client of the same store, whose requests are delivered as `deliveries` says.
+    pub fn connection(&self, deliveries: impl FnMut() -> Delivery + Send + 'static) -> Fake {
+        Fake { state: self.state.clone(), deliveries: Mutex::new(Box::new(deliveries)) }
     }
 
     /// Decides anew what this client's requests meet.
-    pub fn set_fates(&self, fates: impl FnMut() -> Fate + Send + 'static) {
-        *self.fates.lock() = Box::new(fates);
+    pub fn set_fates(&self, deliveries: impl FnMut() -> Delivery + Send + 'static) {
+        *self.deliveries.lock() = Box::new(deliveries);
     }
 
     /// Lets time pass; leases end.
@@ -86,7 +88,7 @@ impl Fake {
         self.state.lock().is_full = is_full;
     }
 
-    /// All keys.
+    /// The names of all keys.
     pub fn keys(&self) -> Vec<String> {
         self.state.lock().pairs.keys().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
     }
@@ -104,27 +106,27 @@ impl Fake {
         act: impl FnOnce(&mut State) -> Result<T, EtcdError>,
     ) -> Result<T, EtcdError> {
         let lost = || EtcdError::Away("no answer".to_owned());
-        let fate = (self.fates.lock())();
+        let delivery = (self.deliveries.lock())();
         let mut state = self.state.lock();
         if !state.has_quorum {
             return Err(EtcdError::Away("etcdserver: no leader".to_owned()));
         }
-        if fate == Fate::RequestLost {
+        if delivery == Delivery::RequestLost {
             return Err(lost());
         }
         for late in std::mem::take(&mut state.waiting) {
             let _ = state.transact(&late);
         }
-        match (fate, transaction) {
-            (Fate::Late, transaction) => {
+        match (delivery, transaction) {
+            (Delivery::Late, transaction) => {
                 state.waiting.extend(transaction.cloned());
                 Err(lost())
             }
-            (Fate::AnswerLost, _) => {
+            (Delivery::AnswerLost, _) => {
                 let _ = act(&mut state);
                 Err(lost())
             }
-            (Fate::Repeated, transaction) => {
+            (Delivery::Repeated, transaction) => {
                 state.waiting.extend(transaction.cloned());
                 act(&mut state)
             }
@@ -172,7 +174,7 @@ impl State {
         found == expected
     }
 
-    fn transact(&mut self, transaction: &Transaction) -> Result<Done, EtcdError> {
+    fn transact(&mut self, transaction: &Transaction) -> Result<TransactionResult, EtcdError> {
         let succeeded = transaction.compares.iter().all(|compare| self.holds(compare));
         let steps = if succeeded { &transaction.steps } else { &transaction.otherwise };
         // As etcd does: before it looks which of the two branches it is.
@@ -206,12 +208,12 @@ impl State {
             }
         }
         self.revision = revision;
-        Ok(Done { succeeded, revision, found })
+        Ok(TransactionResult { succeeded, revision, found })
     }
 }
 
 impl Kv for Fake {
-    fn transact(&self, transaction: &Transaction) -> Result<Done, EtcdError> {
+    fn transact(&self, transaction: &Transaction) -> Result<TransactionResult, EtcdError> {
         self.meet(Some(transaction), |state| state.transact(transaction))
     }
 

@@ -4,9 +4,11 @@
 //! is whole.
 
 use crate::access::{Access, AccessError, Login};
-use crate::{Compare, Done, EtcdError, Get, Keys, Kv, LeaseId, Pair, Revision, Step, Transaction};
+use crate::{
+    Compare, EtcdError, Get, Keys, Kv, LeaseId, Pair, Revision, Step, Transaction, TransactionResult,
+};
 use base64ct::{Base64, Encoding};
-use holdfast_web::{Authorities, client};
+use holdfast_http_client::{Authorities, client};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -16,13 +18,13 @@ use ureq::Agent;
 use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, parse_pem};
 use zeroize::Zeroizing;
 
-/// How long a member may take for one answer, at first. Longer than the usual election of a leader would only keep others
-/// waiting.
+/// How long a member may take for one reply, at first. Waiting longer than the usual election of a leader would only
+/// delay trying other members.
 const PATIENCE: Duration = Duration::from_millis(1500);
 /// How often that is doubled while nothing is answered in time. A member that is only slow (a handshake and a log-in cost it
 /// much, and all of it again after each attempt that was given up) would never answer otherwise.
 const DOUBLINGS_MAX: u32 = 3;
-/// Longest answer.
+/// Longest reply in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 /// What etcd says, in plain text, to a client with a name in its certificate, once users must log in.
 const NAMED_CERTIFICATE: &str = "CommonName of client";
@@ -68,7 +70,8 @@ pub struct Gateway {
     /// Requests that were not answered in time since the last answer.
     late: AtomicU32,
     login: Login,
-    /// What lets us in, with how many there were before. Locked while another is asked for, which costs a member much.
+    /// The authentication token, with the number of tokens before it. Locked while a new one is requested, which costs
+    /// a member much.
     token: Mutex<(u64, Option<Zeroizing<String>>)>,
 }
 
@@ -79,13 +82,14 @@ enum Fault {
 }
 
 impl Gateway {
-    /// To the members in `access`; `login` names a file with what lets us in, if it takes anything. Asks nobody yet.
+    /// A client for the members in `access`; `login` names a file with user name, password and certificates, if any are
+    /// needed. It sends no request yet.
     ///
     /// # Errors
     /// [`AccessError`]
     pub fn new(access: &Access, login: Option<&Path>) -> Result<Gateway, AccessError> {
         let login = login.map(Login::read).transpose()?.unwrap_or_default();
-        let (authorities, own) = who_is_who(access.is_tls, &login)?;
+        let (authorities, own) = certificates_of(access.is_tls, &login)?;
         let config = client(authorities, own).proxy(None).max_idle_connections_per_host(16).build();
         let scheme = if access.is_tls { "https" } else { "http" };
         Ok(Gateway {
@@ -99,13 +103,13 @@ impl Gateway {
         })
     }
 
-    fn ask(&self, path: &str, body: &Value) -> Result<Value, EtcdError> {
+    fn request(&self, path: &str, body: &Value) -> Result<Value, EtcdError> {
         let body = Zeroizing::new(body.to_string());
         let first = self.preferred.load(Ordering::Relaxed);
         let mut why = "it has no members".to_owned();
         for offset in 0..self.members.len() {
             let index = (first + offset) % self.members.len();
-            match self.ask_one(&self.members[index], path, &body) {
+            match self.request_one(&self.members[index], path, &body) {
                 Ok(answer) => {
                     self.preferred.store(index, Ordering::Relaxed);
                     return Ok(answer);
@@ -130,7 +134,7 @@ impl Gateway {
         Err(EtcdError::Away(why))
     }
 
-    fn ask_one(&self, member: &str, path: &str, body: &str) -> Result<Value, Fault> {
+    fn request_one(&self, member: &str, path: &str, body: &str) -> Result<Value, Fault> {
         if self.login.user.is_none() {
             return self.post(member, path, body, None);
         }
@@ -147,7 +151,7 @@ impl Gateway {
         self.post(member, path, body, Some(&token))
     }
 
-    /// Another token than the one with this number. Only one is asked for, whoever else needs it meanwhile.
+    /// A newer token than the one with this number. Only one is requested, however many threads need it.
     fn log_in(&self, member: &str, ended: u64) -> Result<Zeroizing<String>, Fault> {
         let mut token = self.token.lock();
         if let (number, Some(token)) = &*token
@@ -155,8 +159,9 @@ impl Gateway {
         {
             return Ok(token.clone());
         }
-        let asked = json!({ "name": self.login.user, "password": *self.login.password });
-        let answer = self.post(member, "/auth/authenticate", &Zeroizing::new(asked.to_string()), None)?;
+        let credentials = json!({ "name": self.login.user, "password": *self.login.password });
+        let answer =
+            self.post(member, "/auth/authenticate", &Zeroizing::new(credentials.to_string()), None)?;
         let given = answer["token"].as_str().ok_or_else(|| Fault::Away("it gave no token".to_owned()))?;
         let given = Zeroizing::new(given.to_owned());
         *token = (token.0 + 1, Some(given.clone()));
@@ -190,7 +195,7 @@ impl Gateway {
         let text =
             response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_string().map_err(away)?;
         self.late.store(0, Ordering::Relaxed);
-        // What streams answers one to a line: the first is the one that was asked for.
+        // Streaming calls return one reply per line: the first is the requested one.
         let first = text.lines().next().unwrap_or("");
         if status == 400 && first.contains(NAMED_CERTIFICATE) {
             return Err(Fault::Said { code: UNAUTHENTICATED, text: first.to_owned() });
@@ -198,13 +203,13 @@ impl Gateway {
         let answer: Value = serde_json::from_str(first).map_err(|_| {
             Fault::Away(format!("status {status}, and no answer of etcd's: {}", start_of(first)))
         })?;
-        let said = [&answer["error"], &answer["message"], &answer["error"]["message"]];
-        let said = said.into_iter().find_map(Value::as_str);
-        match (status, said) {
+        let message = [&answer["error"], &answer["message"], &answer["error"]["message"]];
+        let message = message.into_iter().find_map(Value::as_str);
+        match (status, message) {
             (200, None) => Ok(answer),
-            (status, said) => Err(Fault::Said {
+            (status, message) => Err(Fault::Said {
                 code: number(&answer["code"]).max(number(&answer["error"]["grpc_code"])),
-                text: said.map_or_else(|| format!("status {status}"), str::to_owned),
+                text: message.map_or_else(|| format!("status {status}"), str::to_owned),
             }),
         }
     }
@@ -217,18 +222,18 @@ fn start_of(text: &str) -> String {
 }
 
 impl Kv for Gateway {
-    fn transact(&self, transaction: &Transaction) -> Result<Done, EtcdError> {
+    fn transact(&self, transaction: &Transaction) -> Result<TransactionResult, EtcdError> {
         let steps = |steps: &[Step]| -> Vec<Value> { steps.iter().map(step).collect() };
         let body = json!({
             "compare": transaction.compares.iter().map(compare).collect::<Vec<_>>(),
             "success": steps(&transaction.steps),
             "failure": steps(&transaction.otherwise),
         });
-        let answer = self.ask("/kv/txn", &body)?;
+        let answer = self.request("/kv/txn", &body)?;
         let responses = answer["responses"].as_array().map(Vec::as_slice).unwrap_or_default();
         let found = responses.iter().filter_map(|one| one.get("response_range")).map(pairs);
         let found = found.collect::<Option<Vec<_>>>();
-        Ok(Done {
+        Ok(TransactionResult {
             succeeded: answer["succeeded"].as_bool().unwrap_or(false),
             revision: number(&answer["header"]["revision"]),
             found: found.ok_or_else(malformed)?,
@@ -236,11 +241,11 @@ impl Kv for Gateway {
     }
 
     fn get(&self, get: &Get) -> Result<Vec<Pair>, EtcdError> {
-        pairs(&self.ask("/kv/range", &range(get))?).ok_or_else(malformed)
+        pairs(&self.request("/kv/range", &range(get))?).ok_or_else(malformed)
     }
 
     fn grant(&self, term: Duration) -> Result<LeaseId, EtcdError> {
-        let answer = self.ask("/lease/grant", &json!({ "TTL": term.as_secs().to_string() }))?;
+        let answer = self.request("/lease/grant", &json!({ "TTL": term.as_secs().to_string() }))?;
         match number(&answer["ID"]) {
             0 => Err(malformed()),
             lease => Ok(lease),
@@ -248,13 +253,13 @@ impl Kv for Gateway {
     }
 
     fn keep_alive(&self, lease: LeaseId) -> Result<Option<Duration>, EtcdError> {
-        let answer = self.ask("/lease/keepalive", &json!({ "ID": lease.to_string() }))?;
+        let answer = self.request("/lease/keepalive", &json!({ "ID": lease.to_string() }))?;
         let seconds = number(&answer["result"]["TTL"]);
         Ok((seconds > 0).then(|| Duration::from_secs(seconds.unsigned_abs())))
     }
 
     fn revoke(&self, lease: LeaseId) -> Result<(), EtcdError> {
-        self.ask("/lease/revoke", &json!({ "ID": lease.to_string() })).map(drop)
+        self.request("/lease/revoke", &json!({ "ID": lease.to_string() })).map(drop)
     }
 
     fn describe(&self) -> String {
@@ -335,8 +340,8 @@ fn pairs(answer: &Value) -> Option<Vec<Pair>> {
     found.as_array()?.iter().map(pair).collect()
 }
 
-/// Who vouches for the members, and what vouches for us.
-fn who_is_who(is_tls: bool, login: &Login) -> Result<(Authorities, Option<ClientCert>), AccessError> {
+/// The authorities for the members' certificates, and our own certificate.
+fn certificates_of(is_tls: bool, login: &Login) -> Result<(Authorities, Option<ClientCert>), AccessError> {
     let file = |path: &Path| {
         std::fs::read(path)
             .map_err(|error| AccessError::File { path: path.to_owned(), why: error.to_string() })

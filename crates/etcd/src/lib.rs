@@ -1,4 +1,4 @@
-//! The little of etcd that a server's order rests on: transactions that compare revisions, linearizable reads, leases.
+//! A client of etcd for what a server's order needs: transactions that compare revisions, linearizable reads, leases.
 //!
 //! [`Gateway`] speaks to real members through their JSON gateway; [`fake::Fake`] is a store in memory that loses, repeats
 //! and delays requests and answers as a network would. Both are a [`Kv`], and callers cannot tell them apart.
@@ -28,15 +28,15 @@ pub type LeaseId = i64;
 pub struct Pair {
     /// The key.
     pub key: Vec<u8>,
-    /// Its value; empty where only keys were asked for.
+    /// Its value; empty if only keys were requested.
     pub value: Vec<u8>,
-    /// Since when it has been there without a break.
+    /// The revision at which it was created.
     pub created: Revision,
-    /// When it was put last.
+    /// The revision at which it was last written.
     pub modified: Revision,
 }
 
-/// What must hold for a transaction to be carried out.
+/// A condition of a transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Compare {
     /// The key has been there since this revision; 0: it is not there.
@@ -48,9 +48,9 @@ pub enum Compare {
 /// One key, or all from the first (included) to the second (not).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Keys {
-    /// One.
+    /// One key.
     One(Vec<u8>),
-    /// A range.
+    /// All keys from the first (included) to the second (excluded).
     Range(Vec<u8>, Vec<u8>),
 }
 
@@ -65,14 +65,14 @@ impl Keys {
     }
 }
 
-/// What to read.
+/// A read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Get {
-    /// Which keys.
+    /// The keys to read.
     pub keys: Keys,
     /// Most of them; 0 for all.
     pub limit: u32,
-    /// Without values.
+    /// Whether values are left out.
     pub keys_only: bool,
     /// From the last key on, not from the first.
     pub last_first: bool,
@@ -104,26 +104,26 @@ pub enum Step {
 /// All of `steps` if all comparisons hold, or else all of `otherwise`.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct Transaction {
-    /// What is compared.
+    /// The conditions; all must hold.
     pub compares: Vec<Compare>,
-    /// What is done.
+    /// The steps, if the conditions hold.
     pub steps: Vec<Step>,
     /// What is done if a comparison fails.
     pub otherwise: Vec<Step>,
 }
 
-/// What became of a transaction.
+/// The result of a transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Done {
+pub struct TransactionResult {
     /// Whether all comparisons held.
     pub succeeded: bool,
     /// The store's revision after it: what was put has this one.
     pub revision: Revision,
-    /// What each reading step found.
+    /// The result of each reading step.
     pub found: Vec<Vec<Pair>>,
 }
 
-/// Why there is no answer.
+/// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EtcdError {
     /// No member answered, or none that has the others behind it. The request may have been carried out.
@@ -146,7 +146,7 @@ pub trait Kv: Send + Sync {
     ///
     /// # Errors
     /// [`EtcdError`]
-    fn transact(&self, transaction: &Transaction) -> Result<Done, EtcdError>;
+    fn transact(&self, transaction: &Transaction) -> Result<TransactionResult, EtcdError>;
 
     /// Reads, linearizably.
     ///

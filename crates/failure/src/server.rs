@@ -5,7 +5,7 @@ use holdfast_log::LogError;
 use holdfast_server::BlockServerError;
 use holdfast_server::rebuild::RebuildError;
 use holdfast_store::StoreError;
-use holdfast_witness::{BookError, ServiceError};
+use holdfast_witness::{ServiceError, StateError};
 
 impl From<holdfast_server::OpenError> for Failure {
     fn from(error: holdfast_server::OpenError) -> Failure {
@@ -64,16 +64,16 @@ impl From<RebuildError> for Failure {
     }
 }
 
-impl From<BookError> for Failure {
-    fn from(error: BookError) -> Failure {
+impl From<StateError> for Failure {
+    fn from(error: StateError) -> Failure {
         let code = match &error {
-            BookError::Io { .. } => Exit::Io,
-            BookError::Exists(_) => Exit::CannotCreate,
-            BookError::Missing(_) => Exit::NoInput,
-            BookError::InUse(_) => Exit::InUse,
-            BookError::KeyReadable(_) => Exit::NotAllowed,
-            BookError::Key { .. } | BookError::Damaged { .. } => Exit::Data,
-            BookError::Name(_) => Exit::Usage,
+            StateError::Io { .. } => Exit::Io,
+            StateError::Exists(_) => Exit::CannotCreate,
+            StateError::Missing(_) => Exit::NoInput,
+            StateError::InUse(_) => Exit::InUse,
+            StateError::KeyReadable(_) => Exit::NotAllowed,
+            StateError::Key { .. } | StateError::Damaged { .. } => Exit::Data,
+            StateError::Name(_) => Exit::Usage,
         };
         Failure::new(code, error)
     }
@@ -82,7 +82,7 @@ impl From<BookError> for Failure {
 impl From<ServiceError> for Failure {
     fn from(error: ServiceError) -> Failure {
         match error {
-            ServiceError::Book(error) => error.into(),
+            ServiceError::State(error) => error.into(),
             error => Failure::new(Exit::System, error),
         }
     }

@@ -9,7 +9,7 @@ use holdfast_components::{
     Bounds, ComponentMessage, HEADER_BYTES, Header, Kind, Role, SupervisorMessage, Wall,
 };
 use holdfast_content::{Block, BlockKind, DeviceId, MemoryBlocks, Value};
-use holdfast_crypto::{Digest, DigestKey, NotSigned, Signature, SigningKey};
+use holdfast_crypto::{Digest, DigestKey, SignError, Signature, SigningKey};
 use holdfast_program_identity::exchange;
 use holdfast_program_identity::message::{FromGuard, FromHelper};
 use holdfast_protocol::block_server::{
@@ -21,10 +21,10 @@ use holdfast_protocol::message::Request;
 use holdfast_protocol::structure::LogHead;
 use holdfast_protocol::warrant::Change;
 use holdfast_release::publish::apart::grammar as walker;
-use holdfast_rpc::apart::Note;
-use holdfast_rpc::apart::handshake::Handshakes;
-use holdfast_server::apart::grammar as front;
+use holdfast_rpc::privsep::Note;
+use holdfast_rpc::privsep::handshake::Handshakes;
 use holdfast_server::control;
+use holdfast_server::privsep::messages as front;
 use holdfast_sim::order::{found, server_keys};
 use holdfast_stack::Geometry;
 use holdfast_stack::card_protocol::{CardReply, CardRequest, FileBlocks, TableEntry};
@@ -56,8 +56,8 @@ pub(crate) const TARGETS: &[Target] = &[
     Target { name: "network-standing", samples: standings, run: message::<Standing> },
     Target { name: "peer-introduced", samples: introduced, run: message::<Introduced> },
     Target { name: "heard-beacon", samples: heard, run: message::<Heard> },
-    Target { name: "ask-desk", samples: ask_desk, run: message::<front::Ask> },
-    Target { name: "desk-says", samples: desk_says, run: message::<front::Told> },
+    Target { name: "ask-desk", samples: ask_desk, run: message::<front::BackEndRequest> },
+    Target { name: "desk-says", samples: desk_says, run: message::<front::BackEndReply> },
     Target { name: "front-note", samples: notes, run: message::<Note> },
     Target { name: "transcript", samples: transcripts, run: transcript },
     Target { name: "walker-packet", samples: walker_packets, run: message::<walker::RequestPacket> },
@@ -83,8 +83,8 @@ pub(crate) const GRAMMARS: &[Grammar] = &[
     Grammar { target: "to-network", has: kind::<ToNetwork> },
     Grammar { target: "wanted-socket", has: kind::<WantedSocket> },
     Grammar { target: "given-socket", has: kind::<GivenSocket> },
-    Grammar { target: "ask-desk", has: kind::<front::Ask> },
-    Grammar { target: "desk-says", has: kind::<front::Told> },
+    Grammar { target: "ask-desk", has: kind::<front::BackEndRequest> },
+    Grammar { target: "desk-says", has: kind::<front::BackEndReply> },
     Grammar { target: "front-note", has: kind::<Note> },
     Grammar { target: "walker-packet", has: kind::<walker::RequestPacket> },
     Grammar { target: "walker-told", has: kind::<walker::ReplyPacket> },
@@ -277,7 +277,7 @@ fn from_signer() -> Vec<Vec<u8>> {
         FromSigner::Taken,
         FromSigner::Ready { public: key().public(), number: 9 },
         FromSigner::Signed(vec![Signature([4; 64]); 2]),
-        FromSigner::Not(NotSigned::Refused("not after what was signed".to_owned())),
+        FromSigner::Not(SignError::Refused("not after what was signed".to_owned())),
     ])
 }
 
@@ -327,19 +327,23 @@ fn heard() -> Vec<Vec<u8>> {
 fn ask_desk() -> Vec<Vec<u8>> {
     let (transcript, signature) = (vec![1; 200], vec![2; 64]);
     all(&[
-        front::Ask::Nonce,
-        front::Ask::Sign { transcript: transcript.clone() },
-        front::Ask::Introduce { transcript, signature, address: front::Address::Six([3; 16], 7440) },
-        front::Ask::Words { warning: true, text: "a stranger".to_owned() },
+        front::BackEndRequest::Nonce,
+        front::BackEndRequest::Sign { transcript: transcript.clone() },
+        front::BackEndRequest::Introduce {
+            transcript,
+            signature,
+            address: front::Address::Six([3; 16], 7440),
+        },
+        front::BackEndRequest::Log { warning: true, text: "a stranger".to_owned() },
     ])
 }
 
 fn desk_says() -> Vec<Vec<u8>> {
     all(&[
-        front::Told::Nonce([1; 32]),
-        front::Told::Signature([2; 64]),
-        front::Told::Introduced,
-        front::Told::Heard,
+        front::BackEndReply::Nonce([1; 32]),
+        front::BackEndReply::Signature([2; 64]),
+        front::BackEndReply::Introduced,
+        front::BackEndReply::Logged,
     ])
 }
 
@@ -495,10 +499,10 @@ fn server_outcomes() -> Vec<Vec<u8>> {
     let of = Digest([2; 32]);
     all(&[
         control::Outcome::Collected(vec![
-            (of, Ok(control::Collected::default())),
+            (of, Ok(control::CollectSummary::default())),
             (of, Err("why".to_owned())),
         ]),
-        control::Outcome::Scrubbed(control::Scrubbed::default()),
+        control::Outcome::Scrubbed(control::ScrubSummary::default()),
         control::Outcome::Statistics(control::Statistics::default()),
         control::Outcome::Failed("why".to_owned()),
         control::Outcome::Sealed(vec![(1, 2)]),

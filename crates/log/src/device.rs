@@ -39,8 +39,8 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
-    /// From where on there may be something else than zeroes: all from `offset` to there are holes, that were never written.
-    /// Who cannot tell says `offset`.
+    /// The next offset with data: everything from `offset` to there is a hole that was never written. A device that
+    /// does not know returns `offset`.
     fn next_data(&self, offset: u64) -> u64 {
         offset
     }
@@ -94,7 +94,7 @@ impl FileDevice {
 }
 
 /// Says what to do about a medium without room.
-fn told(error: io::Error) -> io::Error {
+fn with_remedy(error: io::Error) -> io::Error {
     match error.kind() {
         kind @ io::ErrorKind::StorageFull => io::Error::new(kind, "its file system is full; make room there"),
         kind @ io::ErrorKind::QuotaExceeded => {
@@ -118,11 +118,11 @@ impl Device for FileDevice {
         if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > self.size_bytes) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the range lies beyond the end"));
         }
-        self.file.write_all_at(bytes, offset).map_err(told)
+        self.file.write_all_at(bytes, offset).map_err(with_remedy)
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.file.sync_data().map_err(told)
+        self.file.sync_data().map_err(with_remedy)
     }
 
     fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
@@ -158,19 +158,19 @@ impl Device for FileDevice {
     }
 }
 
-/// Two devices, one after the other: what belongs to a disk and must not be on it follows it, and who has only one of them
-/// has neither.
-pub struct Joined {
+/// Two devices, one after the other, so that data that belongs to a disk but must not be on it follows the disk.
+/// Neither can be used without the other.
+pub struct JoinedDevice {
     first: Arc<dyn Device>,
     second: Arc<dyn Device>,
     edge: u64,
 }
 
-impl Joined {
+impl JoinedDevice {
     /// The first `edge` bytes of `first`, then all of `second`.
-    pub fn new(first: Arc<dyn Device>, edge: u64, second: Arc<dyn Device>) -> Joined {
+    pub fn new(first: Arc<dyn Device>, edge: u64, second: Arc<dyn Device>) -> JoinedDevice {
         assert!(edge <= first.size_bytes(), "the edge is within the first");
-        Joined { first, second, edge }
+        JoinedDevice { first, second, edge }
     }
 
     /// How many of `length` bytes from `offset` are on the first.
@@ -179,7 +179,7 @@ impl Joined {
     }
 }
 
-impl Device for Joined {
+impl Device for JoinedDevice {
     fn size_bytes(&self) -> u64 {
         self.edge + self.second.size_bytes()
     }
@@ -270,7 +270,7 @@ mod tests {
         devices.record(false);
         devices.add_with("first", vec![1; 4096]);
         devices.add_with("second", vec![2; 1024]);
-        let joined = Joined::new(devices.device(0), 3000, devices.device(1));
+        let joined = JoinedDevice::new(devices.device(0), 3000, devices.device(1));
         assert_eq!(joined.size_bytes(), 4024);
         let mut expected = [vec![1; 3000], vec![2; 1024]].concat();
         for (offset, length) in
@@ -306,9 +306,9 @@ mod tests {
         let next = |device: &dyn Device, at: u64| device.next_data(at * KIB_64) / KIB_64;
         assert_eq!([0, 1, 2, 3, 5, 6, 10].map(|at| next(&*data, at)), [2, 2, 2, 5, 5, 10, 10]);
         assert_eq!([0, 9].map(|at| next(&*hole, at)), [10, 10]);
-        let joined = Joined::new(hole.clone(), 7 * KIB_64, data.clone());
+        let joined = JoinedDevice::new(hole.clone(), 7 * KIB_64, data.clone());
         assert_eq!([0, 7, 9, 10, 13].map(|at| next(&joined, at)), [9, 9, 9, 12, 17]);
-        let joined = Joined::new(data, 4 * KIB_64, hole);
+        let joined = JoinedDevice::new(data, 4 * KIB_64, hole);
         assert_eq!([0, 2, 3, 5].map(|at| next(&joined, at)), [2, 2, 14, 14]);
     }
 }

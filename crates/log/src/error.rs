@@ -1,4 +1,4 @@
-//! Why the log cannot do what it was asked.
+//! Errors of the log.
 
 use crate::Position;
 
@@ -8,29 +8,29 @@ pub enum LogError {
     /// The medium failed.
     #[error("{action} {file}: {error}")]
     Io {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// To which file.
+        /// The file.
         file: String,
-        /// What the system said.
+        /// The system's error.
         error: String,
     },
     /// The medium cannot be reached at present; nothing is said of what is on it. The call may be repeated when it can.
     #[error("{action} {file}: {error}")]
     Away {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// To which file.
+        /// The file.
         file: String,
-        /// What keeps it away.
+        /// Why it cannot be reached.
         error: String,
     },
     /// The disk is full. Nothing was appended; the call may be repeated when there is space.
     #[error("the disk is full ({action} {file}); nothing was written, free some space and try again")]
     Full {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// To which file.
+        /// The file.
         file: String,
     },
     /// An earlier write or sync failed, so nothing more is accepted until the log is opened again.
@@ -43,7 +43,7 @@ pub enum LogError {
         file: String,
         /// Where in it, in bytes.
         offset: u64,
-        /// What was found.
+        /// The reason.
         why: String,
     },
     /// Records that were known durable are gone.
@@ -51,7 +51,7 @@ pub enum LogError {
         "the log ends at {found}, but was known durable up to {expected}: acknowledged records are missing"
     )]
     Lost {
-        /// Known durable end.
+        /// The known durable end.
         expected: Position,
         /// The end that was found.
         found: Position,

@@ -6,12 +6,12 @@ use std::io;
 use std::sync::Arc;
 
 /// After the first failed write or flush of the device under it, every later write and flush fails too. What is durable
-/// after such a failure is not known, and systems tell it once only: whoever flushed next would be told that all is well.
-/// What is there can still be read.
+/// after such a failure is unknown, and systems report it once only: the next flush would seem to succeed. Reading
+/// still works.
 pub struct FailStop {
     device: Arc<dyn Device>,
     failed: Mutex<Option<String>>,
-    /// One flush at a time, so that nobody's begins between another's failure and its being known.
+    /// One flush at a time, so that none begins between another's failure and its being recorded.
     flushing: Mutex<()>,
 }
 

@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-/// Between two looks.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long a process that was killed may take to end: its memory is given back first, and its last write.
 const ENDING_MAX: Duration = Duration::from_secs(30);
@@ -23,16 +23,16 @@ impl FileLock {
     /// Takes the lock of `file`, at once or not.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`]: somebody else has it.
+    /// [`io::ErrorKind::WouldBlock`]: another process has it.
     pub fn take(file: File) -> io::Result<FileLock> {
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         Ok(FileLock(file))
     }
 
-    /// The same, for as long as a process that is just ending may still have it.
+    /// As [`FileLock::take`], but waits up to `patience` for a process that is just ending.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`]: somebody else has had it for so long.
+    /// [`io::ErrorKind::WouldBlock`]: another process has had it for so long.
     pub fn take_within(file: File, patience: Duration) -> io::Result<FileLock> {
         let end = Instant::now() + patience;
         loop {
@@ -65,7 +65,7 @@ impl FileLock {
         }
     }
 
-    /// Takes the lock of `file`, when nobody else has it any more.
+    /// Waits until no other process has the lock of `file`, and takes it.
     ///
     /// # Errors
     /// The file system's.
@@ -75,8 +75,8 @@ impl FileLock {
     }
 }
 
-/// The process that has the lock of a file. `None` if the system does not tell, or a copy of the descriptor of one that is
-/// gone has it.
+/// The process that has the lock of a file. `None` if the system does not say, or if the process is gone and another
+/// one has a copy of its descriptor.
 fn holder(file: &File) -> Option<u32> {
     let metadata = file.metadata().ok()?;
     let device = metadata.dev();

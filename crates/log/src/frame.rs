@@ -30,7 +30,7 @@ pub const HEAD_BYTES_MAX: usize = 1 << 20;
 /// Largest head and body of a record together, in bytes.
 pub const RECORD_BYTES_MAX: usize = 64 << 20;
 
-/// A place in the log. Later records have greater positions.
+/// A position in the log. Later records have greater positions.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Position {
     /// Segment number, from 1.
@@ -40,7 +40,7 @@ pub struct Position {
 }
 
 impl Position {
-    /// Before everything.
+    /// The position before all records.
     pub const START: Position = Position { segment: 0, offset: 0 };
 
     /// As one number that sorts alike.
@@ -63,7 +63,7 @@ impl fmt::Display for Position {
 /// The head of a verified record; its body was not necessarily read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RecordHead {
-    /// Where it is.
+    /// The record's position.
     pub position: Position,
     /// The caller's record kind.
     pub kind: u8,
@@ -89,7 +89,7 @@ impl RecordHead {
 /// A verified record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Record {
-    /// Where it is.
+    /// The record's position.
     pub position: Position,
     /// The caller's record kind.
     pub kind: u8,
@@ -147,11 +147,11 @@ pub(crate) fn encode_header(segment: u32, salt: &[u8; 16]) -> [u8; HEADER_BYTES 
     bytes
 }
 
-/// What a segment header says.
+/// The contents of a segment header.
 pub(crate) enum Header {
     /// Ours; frames are keyed by this.
     Ours(SegmentKey),
-    /// Of this newer format.
+    /// A segment of this newer format.
     Newer(u32),
     /// Not a header of this segment.
     Bad,
@@ -193,7 +193,7 @@ fn head_tag_of(key: &SegmentKey, offset: u32, fixed: &[u8; FRAME_BYTES], head: &
     hasher.finalize().as_bytes()[..8].try_into().expect("8 of 32 bytes")
 }
 
-/// Appends one frame to `out`; the frame's place in the segment is `offset`.
+/// Appends one frame to `out`; its offset in the segment is `offset`.
 pub(crate) fn encode_frame(
     out: &mut Vec<u8>,
     key: &SegmentKey,
@@ -222,7 +222,7 @@ pub(crate) fn encode_frame(
     out.resize(start + length, 0);
 }
 
-/// Reads the fixed part of a frame; `None` when these bytes are no frame of this place.
+/// Reads the fixed part of a frame; `None` if these bytes are no frame of this offset.
 pub(crate) fn decode_fixed(key: &SegmentKey, offset: u32, bytes: &[u8]) -> Option<Frame> {
     let fixed: [u8; FRAME_BYTES] = bytes.get(..FRAME_BYTES)?.try_into().ok()?;
     // Cheap refusals first: a scan through foreign bytes tries every eighth offset.

@@ -1,7 +1,7 @@
 //! The log: append, group commit, segments, reading, recovery.
 
 use crate::frame::{self, BodyTag, FRAME_BYTES, HEADER_BYTES, Header, Position, Record, RecordHead};
-use crate::scan::{Damage, Reader, Scan, Scanned};
+use crate::scan::{Damage, Reader, Scan, ScanItem};
 use crate::segments::{Segment, Segments, first_position, read_header};
 use crate::storage::{Storage, SyncSite};
 use crate::{HEAD_BYTES_MAX, LogError, RECORD_BYTES_MAX};
@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Offsets must fit 32 bits, with room for the largest record.
 const SEGMENT_BYTES_MAX: u32 = 1 << 30;
 
-/// How a log behaves.
+/// The settings of a log.
 #[derive(Clone, Debug)]
 pub struct LogConfig {
     /// Length at which a segment is sealed, in bytes; at most 1 GiB.
     pub segment_bytes: u32,
-    /// Appended bytes kept in memory before they are written (not synced) to the file.
+    /// Appended bytes that are buffered before they are written (not synced) to the file.
     pub buffer_bytes: usize,
     /// The caller's anchor: the log was durable up to here. An end before it is loss, not a torn tail.
     pub known_durable: Position,
@@ -73,7 +73,7 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Starts at `from`, which must be the place of a record or [`Position::START`].
+    /// Starts at `from`, which must be the position of a record or [`Position::START`].
     pub fn starting_at(self, from: Position) -> Recovery {
         Recovery { scan: self.scan.restart(from), ..self }
     }
@@ -84,8 +84,8 @@ impl Iterator for Recovery {
 
     fn next(&mut self) -> Option<Self::Item> {
         Some(match self.scan.next()? {
-            Ok(Scanned::Record(head)) => Ok(head),
-            Ok(Scanned::Damaged(damage)) => Err(damage.into()),
+            Ok(ScanItem::Record(head)) => Ok(head),
+            Ok(ScanItem::Damaged(damage)) => Err(damage.into()),
             Err(error) => Err(error),
         })
     }
@@ -135,8 +135,8 @@ impl Log {
             }
             damage = tail.damage;
             end = Position { segment: number, offset: tail.end as u32 };
-            // After a kill (not a power loss) the tail may be in the page cache only. It is about to be believed,
-            // so it must be durable; and cut bytes must not come back once segments follow.
+            // After a kill (not a power loss) the tail may be in the page cache only. It counts from here on, so it
+            // must be durable; and cut bytes must not come back once segments follow.
             segment.file.truncate(tail.end).map_err(|error| LogError::io("truncating", &name, &error))?;
             segment
                 .file
@@ -231,7 +231,7 @@ impl Log {
         self.sync_at(SyncSite::COMMIT)
     }
 
-    /// [`Log::sync`] from a place in the program that tests can tell apart.
+    /// As [`Log::sync`], from a named site in the program, so that tests can distinguish it.
     ///
     /// # Errors
     /// The medium failed; the log is poisoned from then on.
@@ -340,8 +340,8 @@ impl Log {
         Ok(self.read_frame(at, 512)?.0)
     }
 
-    /// Walks over the records from `from` (the place of a record, or [`Position::START`]) to the present end.
-    /// With `bodies`, bodies are read and verified too.
+    /// Walks over the records from `from` (the position of a record, or [`Position::START`]) to the present end. With
+    /// `bodies`, bodies are read and verified too.
     ///
     /// # Errors
     /// What is still in memory could not be written to the file.
@@ -584,15 +584,15 @@ struct Tail {
     damage: Vec<Damage>,
 }
 
-/// Finds where the records of the last segment end. A bad frame below a place that a later frame or the anchor
-/// calls durable is damage; the first other one is where a crash tore the tail.
+/// Finds where the records of the last segment end. A bad frame below a position that a later frame or the anchor calls
+/// durable is damage; the first other one is where a crash tore the tail.
 fn find_end(segment: &Arc<Segment>, length: u64, anchor: Position) -> Result<Tail, LogError> {
     let mut reader = Reader::new(segment.clone(), length);
     let mut damage = Vec::new();
     let mut offset = HEADER_BYTES;
     let mut known: Option<Position> = None;
     while let Some((scanned, next)) = reader.step(offset, true)? {
-        if let Scanned::Damaged(found) = scanned {
+        if let ScanItem::Damaged(found) = scanned {
             let known = match known {
                 Some(known) => known,
                 None => *known.insert(reader.greatest_claim(offset)?.max(anchor)),

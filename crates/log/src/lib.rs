@@ -42,5 +42,5 @@ pub use frame::{
 pub use journal::{Log, LogConfig, Recovery, ScanDepth};
 pub use local::LocalStorage;
 pub use outline::outline_of;
-pub use scan::{Damage, Scan, Scanned};
+pub use scan::{Damage, Scan, ScanItem};
 pub use storage::{Storage, StorageFile, StorageLock, SyncSite, is_away, is_full};

@@ -52,19 +52,19 @@ fn sum_of(bytes: &[u8]) -> [u8; SUM_BYTES] {
     *blake3::hash(bytes).as_bytes().first_chunk().expect("16 of 32 bytes")
 }
 
-/// Bytes of a frame.
-struct Taken {
+/// Lengths of a verified frame, in bytes.
+struct VerifiedFrame {
     outlined: usize,
     in_segment: u64,
 }
 
-/// The frame with its head that `bytes` begin with, if it is one of this place.
-fn verified(key: &SegmentKey, at: Position, bytes: &[u8]) -> Option<(RecordHead, Taken)> {
+/// The frame with its head at the beginning of `bytes`, if it belongs to this position.
+fn verified(key: &SegmentKey, at: Position, bytes: &[u8]) -> Option<(RecordHead, VerifiedFrame)> {
     let fixed = frame::decode_fixed(key, at.offset, bytes)?;
     let outlined = FRAME_BYTES + fixed.head_length as usize;
     debug_assert!(fixed.head_length as usize <= HEAD_BYTES_MAX, "decode_fixed refuses longer ones");
     let head = fixed.verify_head(key, at, bytes.get(FRAME_BYTES..outlined)?)?;
-    Some((head, Taken { outlined, in_segment: fixed.length() }))
+    Some((head, VerifiedFrame { outlined, in_segment: fixed.length() }))
 }
 
 /// An outline, verified.
@@ -104,7 +104,7 @@ impl Outline {
         is_exact.then_some(outline)
     }
 
-    /// The same, of a segment with these holes.
+    /// The outline of the segment with these holes.
     pub(crate) fn with_holes(self, holes: Vec<Range<u64>>) -> Outline {
         Outline { holes, ..self }
     }

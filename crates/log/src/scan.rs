@@ -15,13 +15,13 @@ const WINDOW_BYTES: usize = 256 << 10;
 pub struct Damage {
     /// The segment file.
     pub file: String,
-    /// Where it begins.
+    /// The position at which it begins.
     pub position: Position,
     /// Its length in bytes.
     pub length: u64,
     /// The record, when its head is good and only its body is damaged.
     pub record: Option<RecordHead>,
-    /// What was found.
+    /// The reason.
     pub why: String,
 }
 
@@ -31,23 +31,23 @@ impl From<Damage> for LogError {
     }
 }
 
-/// What a scan meets.
+/// An item of a scan.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Scanned {
+pub enum ScanItem {
     /// A record whose head is verified (and its body, in a scan that reads bodies).
     Record(RecordHead),
     /// A damaged stretch; the scan goes on after it.
     Damaged(Damage),
 }
 
-/// Walks over records in log order, reading heads only unless told otherwise.
+/// Walks over records in log order. By default it reads heads only.
 pub struct Scan {
     segments: Arc<Segments>,
     next: Position,
     end: Position,
     bodies: bool,
     reader: Option<Reader>,
-    /// In place of the reader, where heads are enough and the medium has them apart.
+    /// Used instead of the reader if heads are enough and the medium has an outline.
     outline: Option<Outline>,
 }
 
@@ -56,12 +56,12 @@ impl Scan {
         Scan { segments, next: from, end, bodies, reader: None, outline: None }
     }
 
-    /// The place of the next record.
+    /// The position of the next record.
     pub fn position(&self) -> Position {
         self.next
     }
 
-    /// The same scan from another place.
+    /// The same scan from another position.
     pub(crate) fn restart(self, from: Position) -> Scan {
         Scan { next: from, reader: None, outline: None, ..self }
     }
@@ -83,7 +83,7 @@ impl Scan {
 }
 
 impl Iterator for Scan {
-    type Item = Result<Scanned, LogError>;
+    type Item = Result<ScanItem, LogError>;
 
     /// An error is a segment that cannot be opened or read; the scan goes on with the next segment.
     fn next(&mut self) -> Option<Self::Item> {
@@ -100,7 +100,7 @@ impl Iterator for Scan {
                 if outline.is_hole(head.position.offset.into()) {
                     continue;
                 }
-                return Some(Ok(Scanned::Record(head)));
+                return Some(Ok(ScanItem::Record(head)));
             }
             if self.reader.as_ref().is_none_or(|reader| reader.segment.number != self.next.segment) {
                 let (number, length) = self.segments.at_or_after(self.next.segment)?;
@@ -161,7 +161,7 @@ impl Reader {
     }
 
     /// The record or damage at `offset` or behind the hole that it is in, and where the next one begins; `None` at the end.
-    pub(crate) fn step(&mut self, offset: u64, bodies: bool) -> Result<Option<(Scanned, u64)>, LogError> {
+    pub(crate) fn step(&mut self, offset: u64, bodies: bool) -> Result<Option<(ScanItem, u64)>, LogError> {
         let mut offset = offset;
         loop {
             if let Some(hole) = self.holes.iter().find(|hole| hole.contains(&offset)) {
@@ -169,7 +169,7 @@ impl Reader {
                 continue;
             }
             let stepped = self.step_at(offset, bodies)?;
-            if !matches!(stepped, Some((Scanned::Damaged(_), _))) || !self.segment.is_hole(offset) {
+            if !matches!(stepped, Some((ScanItem::Damaged(_), _))) || !self.segment.is_hole(offset) {
                 return Ok(stepped);
             }
             // Punched since.
@@ -177,7 +177,7 @@ impl Reader {
         }
     }
 
-    fn step_at(&mut self, offset: u64, bodies: bool) -> Result<Option<(Scanned, u64)>, LogError> {
+    fn step_at(&mut self, offset: u64, bodies: bool) -> Result<Option<(ScanItem, u64)>, LogError> {
         if offset >= self.length {
             return Ok(None);
         }
@@ -185,7 +185,7 @@ impl Reader {
         let Some(frame) = self.fixed(offset).map_err(|error| self.io(&error))? else {
             let resume = self.find_frame(offset + ALIGNMENT)?;
             let damage = self.damage(at, resume - offset, None, "no record begins here".into());
-            return Ok(Some((Scanned::Damaged(damage), resume)));
+            return Ok(Some((ScanItem::Damaged(damage), resume)));
         };
         let next = offset + frame.length();
         let head_at = offset + FRAME_BYTES as u64;
@@ -197,12 +197,12 @@ impl Reader {
             Err(error) => {
                 let damage =
                     self.damage(at, next - offset, None, format!("its head cannot be read: {error}"));
-                return Ok(Some((Scanned::Damaged(damage), next)));
+                return Ok(Some((ScanItem::Damaged(damage), next)));
             }
         };
         let Some(head) = head else {
             let why = format!("the head of a record of kind {} was altered", frame.kind);
-            return Ok(Some((Scanned::Damaged(self.damage(at, next - offset, None, why)), next)));
+            return Ok(Some((ScanItem::Damaged(self.damage(at, next - offset, None, why)), next)));
         };
         if bodies {
             let why = match self.bytes(head.body_offset(), head.body_length as usize) {
@@ -213,10 +213,10 @@ impl Reader {
             };
             if let Some(why) = why {
                 let damage = self.damage(at, next - offset, Some(head), why);
-                return Ok(Some((Scanned::Damaged(damage), next)));
+                return Ok(Some((ScanItem::Damaged(damage), next)));
             }
         }
-        Ok(Some((Scanned::Record(head), next)))
+        Ok(Some((ScanItem::Record(head), next)))
     }
 
     /// The next offset from `from` on at which a whole, verified head begins, or the end of the segment.
@@ -243,7 +243,7 @@ impl Reader {
     pub(crate) fn greatest_claim(&mut self, from: u64) -> Result<Position, LogError> {
         let (mut offset, mut greatest) = (from, Position::START);
         while let Some((scanned, next)) = self.step(offset, false)? {
-            if let Scanned::Record(head) = scanned {
+            if let ScanItem::Record(head) = scanned {
                 greatest = greatest.max(head.durable);
             }
             offset = next;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Most file handles kept open at once.
+/// Most file handles that are open at once.
 const HANDLES_MAX: usize = 128;
 
 /// A segment whose header was checked.
@@ -28,13 +28,13 @@ impl Segment {
 
 pub(crate) struct Segments {
     pub(crate) storage: Arc<dyn Storage>,
-    known: RwLock<BTreeMap<u32, Known>>,
+    known: RwLock<BTreeMap<u32, SegmentExtent>>,
     open: Mutex<Handles>,
 }
 
-/// What is known of a segment without opening it.
+/// The lengths of a segment, known without opening it.
 #[derive(Clone, Copy)]
-struct Known {
+struct SegmentExtent {
     /// Up to where it holds records; the active one is as long as anything.
     length: u64,
     /// Bytes of that which are holes.
@@ -53,12 +53,13 @@ impl Segments {
     }
 
     pub(crate) fn insert(&self, number: u32, length: u64, holes: &[Range<u64>]) {
-        self.known.write().insert(number, Known { length, punched: bytes_of(holes) });
+        self.known.write().insert(number, SegmentExtent { length, punched: bytes_of(holes) });
     }
 
     /// Numbers and the bytes that they take, ascending.
     pub(crate) fn list(&self) -> Vec<(u32, u64)> {
-        let taken = |(number, known): (&u32, &Known)| (*number, known.length.saturating_sub(known.punched));
+        let taken =
+            |(number, known): (&u32, &SegmentExtent)| (*number, known.length.saturating_sub(known.punched));
         self.known.read().iter().map(taken).collect()
     }
 
@@ -136,7 +137,7 @@ impl Segments {
     /// The outline of a segment of this length, if the medium keeps a good one apart.
     pub(crate) fn outline(&self, number: u32, length: u64) -> Result<Option<Outline>, LogError> {
         let name = frame::segment_name(number);
-        // Why it does not open is told by whoever reads the segment instead.
+        // The reader of the segment reports why it cannot be opened.
         let Ok(file) = self.storage.open(&name) else { return Ok(None) };
         let found = file.outline().map_err(|error| LogError::io("reading the outline of", &name, &error))?;
         let Some(bytes) = found else { return Ok(None) };
@@ -172,7 +173,7 @@ pub(crate) fn read_header(number: u32, file: &dyn StorageFile) -> Result<Header,
     Ok(frame::decode_header(number, &bytes[..count]))
 }
 
-/// The first place of a segment where a record can be.
+/// The first position in a segment at which a record can be.
 pub(crate) fn first_position(number: u32) -> Position {
     Position { segment: number, offset: HEADER_BYTES as u32 }
 }

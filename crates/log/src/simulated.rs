@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 const TEAR_BYTES: u64 = 512;
 
-/// How a process ends.
+/// How a run of a process ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Crash {
     /// The process dies; the kernel still writes what it was given.

@@ -17,7 +17,7 @@ pub struct Devices(Arc<Mutex<History>>);
 #[derive(Default)]
 struct History {
     names: Vec<String>,
-    /// As programs see them.
+    /// The bytes as programs see them.
     live: Vec<Vec<u8>>,
     /// As they were before the first event.
     before: Vec<Vec<u8>>,
@@ -34,21 +34,21 @@ struct History {
 pub enum Event {
     /// Bytes were written.
     Write {
-        /// To which device.
+        /// Index of the device.
         device: usize,
-        /// Where.
+        /// The offset in bytes.
         offset: u64,
-        /// What.
+        /// The bytes written.
         bytes: Arc<[u8]>,
     },
     /// A device was flushed: what was written to it before is durable.
     Flush {
-        /// Which.
+        /// Index of the device.
         device: usize,
     },
     /// A flush of a device failed: what was written to it since the last one is lost, whatever later flushes say.
     FailedFlush {
-        /// Which.
+        /// Index of the device.
         device: usize,
     },
     /// The program made a note of its own ([`Devices::mark`]).
@@ -58,37 +58,37 @@ pub enum Event {
 /// Devices as they were, and all that happened to them since.
 #[derive(Clone, Debug)]
 pub struct Trace {
-    /// What each is called.
+    /// The name of each device.
     pub names: Vec<String>,
     /// What each had before the first event.
     pub before: Vec<Vec<u8>>,
-    /// What happened.
+    /// The events since.
     pub events: Vec<Event>,
 }
 
-/// What a device is asked to do.
+/// An operation of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Operation {
-    /// To read.
+    /// A read.
     Read,
-    /// To write.
+    /// A write.
     Write,
-    /// To flush.
+    /// A flush.
     Flush,
 }
 
 /// One operation that fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fault {
-    /// Of which device.
+    /// Index of the device.
     pub device: usize,
-    /// Of which kind.
+    /// Kind of the operation.
     pub operation: Operation,
     /// How many of these succeed first.
     pub after: u64,
     /// The system's error.
     pub errno: i32,
-    /// Of a write, this many bytes are written all the same.
+    /// The number of bytes of a failing write that are written all the same.
     pub written_bytes: usize,
     /// All later ones fail too.
     pub is_lasting: bool,
@@ -110,7 +110,7 @@ pub enum Failure {
 pub enum Unflushed {
     /// All are there: the process died, not the machine.
     Kept,
-    /// None is.
+    /// None is there.
     Lost,
     /// Each is there, or not, or some of its sectors are, as the seed decides.
     Torn(u64),
@@ -161,7 +161,7 @@ impl Devices {
         self.0.lock().events.len()
     }
 
-    /// Puts a note of the program's own among the events, and returns its place.
+    /// Puts a mark of the test among the events, and returns its index.
     pub fn mark(&self) -> usize {
         let history = &mut *self.0.lock();
         if history.recording {
@@ -170,13 +170,13 @@ impl Devices {
         history.events.len().saturating_sub(1)
     }
 
-    /// What happened so far.
+    /// The trace so far.
     pub fn trace(&self) -> Trace {
         let history = self.0.lock();
         Trace { names: history.names.clone(), before: history.before.clone(), events: history.events.clone() }
     }
 
-    /// How many operations of a kind a device was asked for.
+    /// The number of operations of a kind on a device so far.
     pub fn operations(&self, device: usize, operation: Operation) -> u64 {
         self.0.lock().counts[device][operation as usize]
     }

@@ -4,8 +4,8 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Names a place in the program that makes bytes durable. Tests switch one site off at a time and demand that
-/// some run notices: a sync that nothing depends on is not there.
+/// Names a site in the program that makes bytes durable. Tests switch off one site at a time and require that some run
+/// notices, so that there is no sync that nothing depends on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SyncSite(pub &'static str);
 
@@ -74,7 +74,7 @@ pub trait Storage: Send + Sync {
     /// The source of randomness failed.
     fn entropy(&self) -> io::Result<[u8; 16]>;
 
-    /// Free space in bytes, where the medium can tell.
+    /// Free space in bytes; `None` if the medium does not say.
     fn free_bytes(&self) -> Option<u64> {
         None
     }
@@ -133,8 +133,8 @@ pub trait StorageFile: Send + Sync {
     /// The medium failed; what is durable is then unknown, and a later success proves nothing about it.
     fn sync(&self, site: SyncSite) -> io::Result<()>;
 
-    /// What [`crate::outline_of`] made of this file when it was sealed, where it is kept apart because the file is expensive
-    /// to read; `None`: it is not. It is verified before it is believed.
+    /// The file's outline ([`crate::outline_of`]) of when it was sealed, where outlines are stored because files are
+    /// expensive to read; `None`: there is none. The caller verifies it.
     ///
     /// # Errors
     /// The medium cannot be reached, so that the file could not be read either.

@@ -5,8 +5,8 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-/// Begins it and does not wait for it (`sync_file_range`). What cannot be begun is left to the next flush, which also tells
-/// of what failed: this call, which waits for nothing, takes no error from it.
+/// Starts writing out a range and does not wait for it (`sync_file_range`). If it cannot be started, the next flush
+/// writes the range, and reports errors; this call consumes none.
 pub(crate) fn begin(file: &File, offset: u64, length: u64) {
     let (Ok(offset), Ok(length)) = (i64::try_from(offset), i64::try_from(length)) else { return };
     // SAFETY: the descriptor is open as long as `file` is borrowed, and the call has no pointers.

@@ -2,7 +2,7 @@
 
 use holdfast_log::simulated::{Crash, PowerLoss};
 use holdfast_log::{
-    LocalStorage, Log, LogConfig, LogError, Position, ScanDepth, Scanned, Storage, StorageFile, StorageLock,
+    LocalStorage, Log, LogConfig, LogError, Position, ScanDepth, ScanItem, Storage, StorageFile, StorageLock,
     SyncSite,
 };
 use proptest::prelude::*;
@@ -18,8 +18,8 @@ fn bodies(log: &Log, from: Position) -> Vec<Vec<u8>> {
     log.scan(from, ScanDepth::Bodies)
         .unwrap()
         .map(|found| match found.unwrap() {
-            Scanned::Record(head) => log.read(head.position, head.stored_length()).unwrap().body,
-            Scanned::Damaged(damage) => panic!("{damage:?}"),
+            ScanItem::Record(head) => log.read(head.position, head.stored_length()).unwrap().body,
+            ScanItem::Damaged(damage) => panic!("{damage:?}"),
         })
         .collect()
 }
@@ -89,8 +89,8 @@ proptest! {
         let mut damage = 0;
         for found in log.scan(Position::START, ScanDepth::Bodies).unwrap() {
             match found.unwrap() {
-                Scanned::Record(head) => seen.push(head.position.offset),
-                Scanned::Damaged(found) => {
+                ScanItem::Record(head) => seen.push(head.position.offset),
+                ScanItem::Damaged(found) => {
                     damage += 1;
                     prop_assert_eq!(found.position.offset as usize, 64 + 144 * hit);
                 }
@@ -105,7 +105,7 @@ proptest! {
     }
 }
 
-/// A change that a disk, or whoever holds it, makes to a segment file.
+/// A change that a disk, or an attacker who holds it, makes to a segment file.
 #[derive(Clone, Debug)]
 enum Harm {
     Overwrite(usize, Vec<u8>),
@@ -298,13 +298,13 @@ fn oversized_records_are_refused() {
 }
 
 /// A storage whose commits wait until the test lets them go.
-struct Gated {
+struct GatedStorage {
     inner: Arc<dyn Storage>,
-    gate: Arc<Gate>,
+    gate: Arc<SyncGate>,
 }
 
 #[derive(Default)]
-struct Gate {
+struct SyncGate {
     open: Mutex<bool>,
     changed: Condvar,
     commits: AtomicU64,
@@ -312,16 +312,16 @@ struct Gate {
 
 struct GatedFile {
     inner: Arc<dyn StorageFile>,
-    gate: Arc<Gate>,
+    gate: Arc<SyncGate>,
 }
 
-impl Gated {
+impl GatedStorage {
     fn wrap(&self, file: Arc<dyn StorageFile>) -> Arc<dyn StorageFile> {
         Arc::new(GatedFile { inner: file, gate: self.gate.clone() })
     }
 }
 
-impl Storage for Gated {
+impl Storage for GatedStorage {
     fn create(&self, name: &str) -> io::Result<Arc<dyn StorageFile>> {
         Ok(self.wrap(self.inner.create(name)?))
     }
@@ -382,8 +382,8 @@ impl StorageFile for GatedFile {
 /// Proves that threads that commit while a sync runs share the next one: 64 commits, two syncs.
 #[test]
 fn many_threads_share_one_sync() {
-    let gate = Arc::new(Gate::default());
-    let storage = Gated { inner: PowerLoss::new(8).storage(), gate: gate.clone() };
+    let gate = Arc::new(SyncGate::default());
+    let storage = GatedStorage { inner: PowerLoss::new(8).storage(), gate: gate.clone() };
     let (log, _) = Log::open(Arc::new(storage), LogConfig::default()).unwrap();
     log.append(1, b"first").unwrap();
     let appended = AtomicU64::new(0);

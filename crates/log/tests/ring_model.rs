@@ -45,7 +45,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// A record as its client knows it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Made {
+struct WrittenRecord {
     start: Lsn,
     end: Lsn,
     body: Vec<u8>,
@@ -55,7 +55,7 @@ struct Made {
 struct Client {
     id: ClientId,
     ring: OnceLock<Ring>,
-    made: Mutex<VecDeque<Made>>,
+    made: Mutex<VecDeque<WrittenRecord>>,
     asked: Mutex<u32>,
 }
 
@@ -67,7 +67,7 @@ impl Client {
             true => ring.append_reserved(self.id, 1, &[head, rest])?,
             false => ring.append(self.id, 1, &[head, rest])?,
         };
-        self.made.lock().push_back(Made { start: place.start, end: place.end, body });
+        self.made.lock().push_back(WrittenRecord { start: place.start, end: place.end, body });
         Ok(())
     }
 }
@@ -93,9 +93,9 @@ fn read(found: &Recovered, client: u8, from: Lsn) -> Vec<(Lsn, Vec<u8>)> {
     records.filter(|record| record.start >= from).map(|record| (record.start, record.body)).collect()
 }
 
-fn begin(found: Recovered, made: Vec<VecDeque<Made>>, salt: u8) -> (Ring, Vec<Arc<Client>>) {
+fn begin(found: Recovered, made: Vec<VecDeque<WrittenRecord>>, salt: u8) -> (Ring, Vec<Arc<Client>>) {
     let ring = found.resume([salt; 16], 16);
-    let client = |(id, made): (u8, VecDeque<Made>)| {
+    let client = |(id, made): (u8, VecDeque<WrittenRecord>)| {
         let id = ClientId(id);
         let client =
             Arc::new(Client { id, ring: OnceLock::new(), made: Mutex::new(made), asked: Mutex::default() });

@@ -5,11 +5,11 @@
 //! up or committed without effect are listed, cumulatively, by all later structures of their device.
 
 use crate::structure::{Outcome, View};
-use holdfast_content::{DeviceId, Fate, Fates, Tag};
+use holdfast_content::{DeviceId, OperationStatus, OperationStatuses, Tag};
 
 impl View {
     /// What became of the `number`-th operation of `device`.
-    pub fn fate_of(&self, device: DeviceId, number: u64) -> Fate {
+    pub fn status_of(&self, device: DeviceId, number: u64) -> OperationStatus {
         let mut entries = self.pending.iter().filter(|entry| entry.certificate.value.device == device);
         let given_up = entries.any(|entry| {
             let certificate = &entry.certificate.value;
@@ -18,7 +18,7 @@ impl View {
                 || certificate.ineffective.contains(number)
         });
         let Some(slot) = self.slots.get(&device).map(|slot| &slot.value) else {
-            return if given_up { Fate::Aborted } else { Fate::Pending };
+            return if given_up { OperationStatus::Aborted } else { OperationStatus::Pending };
         };
         let nothing = slot.number() == number && slot.outcome == Outcome::Nothing;
         if given_up
@@ -26,11 +26,11 @@ impl View {
             || slot.forecast.voids.contains(number)
             || slot.forecast.ineffective.contains(number)
         {
-            Fate::Aborted
+            OperationStatus::Aborted
         } else if number <= slot.number() {
-            Fate::Committed
+            OperationStatus::Committed
         } else {
-            Fate::Pending
+            OperationStatus::Pending
         }
     }
 
@@ -40,8 +40,8 @@ impl View {
     }
 }
 
-impl Fates for View {
-    fn fate(&self, tag: &Tag) -> Fate {
-        self.fate_of(tag.device, tag.number)
+impl OperationStatuses for View {
+    fn status(&self, tag: &Tag) -> OperationStatus {
+        self.status_of(tag.device, tag.number)
     }
 }

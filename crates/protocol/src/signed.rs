@@ -2,7 +2,7 @@
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{
-    Ask, Digest, DigestKey, Domain, KeyHolder, NotSigned, PublicKey, Signature, SigningKey,
+    Digest, DigestKey, Domain, KeyHolder, PublicKey, SignError, SignRequest, Signature, SigningKey,
 };
 
 /// A value that can be signed: it has a domain and canonical bytes.
@@ -19,8 +19,8 @@ pub trait Signable {
     }
 
     /// What to ask whoever keeps the key.
-    fn ask(&self) -> Ask {
-        Ask { domain: Self::DOMAIN, bytes: self.signed_bytes(), whole: self.whole_bytes() }
+    fn ask(&self) -> SignRequest {
+        SignRequest { domain: Self::DOMAIN, bytes: self.signed_bytes(), whole: self.whole_bytes() }
     }
 
     /// Digest of those bytes.
@@ -48,8 +48,8 @@ impl<T: Signable> Signed<T> {
     /// Has `value` signed by whoever keeps the key.
     ///
     /// # Errors
-    /// See [`NotSigned`].
-    pub fn by(value: T, key: &dyn KeyHolder) -> Result<Self, NotSigned> {
+    /// See [`SignError`].
+    pub fn by(value: T, key: &dyn KeyHolder) -> Result<Self, SignError> {
         let signatures = key.try_sign_all(&[value.ask()])?;
         let [signature] = signatures[..] else { return Err(miscounted()) };
         Ok(Signed { value, signature })
@@ -58,12 +58,12 @@ impl<T: Signable> Signed<T> {
     /// Has two values that belong together signed: both or neither.
     ///
     /// # Errors
-    /// See [`NotSigned`].
+    /// See [`SignError`].
     pub fn both<U: Signable>(
         first: T,
         second: U,
         key: &dyn KeyHolder,
-    ) -> Result<(Self, Signed<U>), NotSigned> {
+    ) -> Result<(Self, Signed<U>), SignError> {
         let signatures = key.try_sign_all(&[first.ask(), second.ask()])?;
         let [one, other] = signatures[..] else { return Err(miscounted()) };
         Ok((Signed { value: first, signature: one }, Signed { value: second, signature: other }))
@@ -108,8 +108,8 @@ impl<T> Verified<T> {
     }
 }
 
-fn miscounted() -> NotSigned {
-    NotSigned::Refused(
+fn miscounted() -> SignError {
+    SignError::Refused(
         "whoever keeps the key gave another number of signatures than was asked for".to_owned(),
     )
 }

@@ -27,7 +27,7 @@ use crate::structure::{Forecast, Outcome, PendingEntry, Structure};
 use crate::vector::VOID_RANGES_MAX;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{DeviceId, PrincipalId, Reference};
-use holdfast_crypto::{DecodeError, KeyHolder, NotSigned, decode, encode};
+use holdfast_crypto::{DecodeError, KeyHolder, SignError, decode, encode};
 use std::collections::BTreeMap;
 
 /// Format of the persistent state.
@@ -154,7 +154,7 @@ pub enum Misuse {
     WornOut,
     /// Whoever keeps the key did not sign: no mistake of the driver's, who may tell the machine the same again.
     #[error(transparent)]
-    NotSigned(#[from] NotSigned),
+    NotSigned(#[from] SignError),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]

@@ -13,7 +13,7 @@ use crate::record::{NotAuthentic, RootFile, authenticate};
 use crate::revocation::{Revocation, RevocationError, Statement};
 use crate::signing::{Role, Signable, SignatureError, Signed};
 use borsh::{BorshDeserialize, BorshSerialize};
-use holdfast_crypto::{KeyHolder, NotSigned, PublicKey, keyfile};
+use holdfast_crypto::{KeyHolder, PublicKey, SignError, keyfile};
 use std::collections::BTreeSet;
 
 /// Something to be signed: it travels between signers until enough have signed.
@@ -151,7 +151,7 @@ pub enum DraftError {
     NotASigner(PublicKey),
     /// The holder of the key does not sign.
     #[error(transparent)]
-    NotSigned(#[from] NotSigned),
+    NotSigned(#[from] SignError),
     /// Two drafts of different things.
     #[error("the two drafts differ in what is to be signed, not only in signatures")]
     Different,

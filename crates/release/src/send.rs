@@ -22,7 +22,7 @@ use crate::publish::store::read_index;
 use crate::record::{RootFile, authenticate};
 use crate::release_dir::{ReleaseDir, ReleaseDirError};
 use holdfast_crypto::{Digest, DigestKey, Domain};
-use holdfast_objects::{Bucket, BucketError, S3};
+use holdfast_tiered::{Bucket, BucketError, S3};
 use parking_lot::Mutex;
 use patient::Steps;
 use std::collections::{BTreeMap, BTreeSet};

@@ -7,7 +7,7 @@
 use crate::form::FORMAT;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{
-    Digest, DigestKey, Domain, KeyHolder, NotSigned, PublicKey, Signature, encode, keyfile,
+    Digest, DigestKey, Domain, KeyHolder, PublicKey, SignError, Signature, encode, keyfile,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -131,7 +131,7 @@ impl<T: Signable> Signed<T> {
     ///
     /// # Errors
     /// Whoever keeps the key does not sign.
-    pub fn sign(&mut self, key: &dyn KeyHolder) -> Result<(), NotSigned> {
+    pub fn sign(&mut self, key: &dyn KeyHolder) -> Result<(), SignError> {
         let signature = key.try_sign(T::DOMAIN, &self.value.signed_bytes())?;
         self.signatures.insert(key.public(), signature);
         Ok(())

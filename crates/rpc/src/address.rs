@@ -41,7 +41,7 @@ pub struct Address {
 pub struct BlocksAddress {
     /// Where it listens.
     pub server: ServerAddress,
-    /// Where others with the same key and the same blocks listen when that one does not.
+    /// The addresses of other servers with the same key and the same blocks.
     pub others: Vec<ServerAddress>,
     /// Its public key.
     pub key: PublicKey,

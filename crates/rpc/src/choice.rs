@@ -15,7 +15,7 @@ use std::sync::LazyLock;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What carries a conversation.
+/// The transport to use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum Transport {
     /// TCP, and QUIC where that turns out to be better.
@@ -44,7 +44,7 @@ const FINDINGS_MAX: usize = 1024;
 const FAR: Duration = Duration::from_millis(10);
 /// Share of lost packets from which TCP, even with bbr, comes to wait for its time-outs.
 const LOSSY: f64 = 0.1;
-/// The same for TCP with what else kernels have.
+/// As above for TCP with a congestion control other than BBR.
 const LOSSY_WITHOUT_BBR: f64 = 0.01;
 
 /// Shared by all connections of the process.

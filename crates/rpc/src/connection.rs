@@ -1,4 +1,4 @@
-//! What a client holds: a [`Connection`] that is made, kept, lost and made again behind its back.
+//! A client's [`Connection`] to a server: it is made when first needed, and made again when it is lost.
 //!
 //! Two links stand behind it, made when first used: control for small requests, bulk for blocks, so that a
 //! large transfer never delays an operation. A connection owns one thread with its own reactor; calls come from
@@ -7,10 +7,10 @@
 use crate::address::ServerAddress;
 use crate::budget::Budget;
 use crate::choice::{self, Finding, Transport};
-use crate::dial::{Carrier, Dialer, Greeted};
+use crate::dial::{Carrier, Dialer, GreetedConnection};
 use crate::error::RpcError;
 use crate::estimate::LinkEstimate;
-use crate::link::{Failed, Link, Watch};
+use crate::link::{ExchangeError, Keepalive, Link};
 use crate::quic::Quic;
 use crate::sockets::{OwnSockets, Sockets};
 use crate::tls;
@@ -41,9 +41,9 @@ pub struct ServerProof {
 /// Which of the two links a request takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lane {
-    /// Small requests that somebody waits for.
+    /// Small requests that a program waits for.
     Control,
-    /// Blocks in quantity.
+    /// Blocks in large quantities.
     Bulk,
 }
 
@@ -68,8 +68,8 @@ const SEVERAL_PAUSE_MAX: Duration = Duration::from_millis(500);
 const SEVERAL_CONNECT_PATIENCE: Duration = Duration::from_secs(4);
 const SEVERAL_PING_AFTER: Duration = Duration::from_secs(2);
 const SEVERAL_DEAD_AFTER: Duration = Duration::from_secs(8);
-/// How long a server may leave callers waiting before the others are asked whether one of them has taken over, and how
-/// often.
+/// How long a server may leave callers waiting before the other servers are tried, in case one has taken over; also the
+/// interval between tries.
 const SEVERAL_LOOK_AFTER: Duration = Duration::from_secs(2);
 const SEVERAL_LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How often a link over TCP is looked at for whether QUIC would be better.
@@ -134,7 +134,7 @@ pub struct ConnectionOptions {
     pub ping_after: Duration,
     /// A link on which nothing has moved for this long is given up.
     pub dead_after: Duration,
-    /// What carries the links.
+    /// The transport of the links.
     pub transport: Transport,
 }
 
@@ -165,11 +165,11 @@ pub struct Connector {
     pub expected: Option<ServerProof>,
     /// The only key that the server may have; `None`: whichever `expected` allows.
     pub server_key: Option<PublicKey>,
-    /// What is asked for when greeting where nothing is `expected`: a server that does not have it is passed over.
-    pub asked: Option<Digest>,
-    /// Bounds and times.
+    /// The file system named in the greeting where nothing is `expected`: a server that does not have it is skipped.
+    pub requested: Option<Digest>,
+    /// Limits and time-outs.
     pub options: ConnectionOptions,
-    /// Where sockets come from.
+    /// The source of sockets.
     pub sockets: Arc<dyn Sockets>,
 }
 
@@ -181,7 +181,15 @@ impl Connector {
         expected: Option<ServerProof>,
     ) -> Self {
         let (options, sockets) = (ConnectionOptions::default(), Arc::new(OwnSockets));
-        Connector { key: key.into(), addresses, expected, server_key: None, asked: None, options, sockets }
+        Connector {
+            key: key.into(),
+            addresses,
+            expected,
+            server_key: None,
+            requested: None,
+            options,
+            sockets,
+        }
     }
 
     /// Makes a connection without waiting for a server: calls wait for one.
@@ -212,7 +220,7 @@ impl Connector {
             addresses: self.addresses,
             expected: Mutex::new(self.expected),
             only_key: self.server_key,
-            asked: self.asked,
+            requested: self.requested,
             preferred: AtomicUsize::new(0),
             requests: Semaphore::new(self.options.requests_max),
             bytes: Budget::new(self.options.bytes_max),
@@ -284,7 +292,7 @@ struct Inner {
     addresses: Vec<ServerAddress>,
     expected: Mutex<Option<ServerProof>>,
     only_key: Option<PublicKey>,
-    asked: Option<Digest>,
+    requested: Option<Digest>,
     /// The address that worked last: both lanes go to the same server if they can.
     preferred: AtomicUsize,
     options: ConnectionOptions,
@@ -293,7 +301,7 @@ struct Inner {
     lanes: [LaneState; 2],
     latest: Mutex<Option<(Welcome, PublicKey, String)>>,
     greeted: AtomicBool,
-    /// What was known of links when somebody asked last.
+    /// The last known estimate of the links.
     estimate: Mutex<Option<LinkEstimate>>,
     handle: Handle,
     past_sent: AtomicU64,
@@ -347,7 +355,8 @@ impl Connection {
         self.0.inner.handle.block_on(self.call(request, deadline))
     }
 
-    /// As [`Connection::call_blocking`], but gives up as soon as `is_called_off`, which is asked every `glance`.
+    /// As [`Connection::call_blocking`], but gives up as soon as `is_called_off` returns true; it is called every
+    /// `glance`.
     ///
     /// # Errors
     /// [`RpcError::Deadline`] when it is called off; see [`RpcError`].
@@ -497,8 +506,8 @@ impl Connection {
         traffic
     }
 
-    /// What is known of the link from its own traffic; `None` before the first greeting. Cheap, and kept when
-    /// the link is lost: the next one is likely its like.
+    /// The estimate of the link from its own traffic; `None` before the first greeting. Cheap, and retained when the
+    /// link is lost, as the next one is likely similar.
     pub fn estimate(&self) -> Option<LinkEstimate> {
         let inner = &self.0.inner;
         let lanes = inner.lanes.each_ref().map(|lane| match &*lane.state.borrow() {
@@ -558,9 +567,9 @@ impl Inner {
             let link = self.link(lane, deadline).await?;
             let answer = match link.exchange(payload.clone(), deadline).await {
                 Ok(answer) => answer,
-                Err(Failed::Lost { maybe_sent }) if idempotent || !maybe_sent => continue,
-                Err(Failed::Lost { maybe_sent }) => return Err(RpcError::Lost { maybe_sent }),
-                Err(Failed::Deadline { maybe_sent }) => return Err(RpcError::Deadline { maybe_sent }),
+                Err(ExchangeError::Lost { maybe_sent }) if idempotent || !maybe_sent => continue,
+                Err(ExchangeError::Lost { maybe_sent }) => return Err(RpcError::Lost { maybe_sent }),
+                Err(ExchangeError::Deadline { maybe_sent }) => return Err(RpcError::Deadline { maybe_sent }),
             };
             match refusal(&answer)? {
                 // Nothing was taken: trying again later is harmless for any request.
@@ -588,7 +597,8 @@ impl Inner {
                 State::Up(_) => None,
                 State::Down(error) => error,
             };
-            // A definite refusal is an answer for those who never had a connection; a mount that had one waits.
+            // A definite refusal ends calls on a connection that was never established; one that was established before
+            // waits.
             let definite = |error: &RpcError| !error.is_transient() && !self.greeted.load(Ordering::Acquire);
             if !first
                 && let Some(error) = &error
@@ -623,7 +633,7 @@ impl Inner {
         }
     }
 
-    /// Tries the addresses in turn, with growing pauses, until a link is up or nobody waits any more.
+    /// Tries the addresses in turn, with growing pauses, until a link is up or no caller waits any more.
     async fn dial_until_up(self: Arc<Self>, lane: Lane) {
         let state = &self.lanes[lane as usize];
         let mut pause = self.options.pause_first;
@@ -652,12 +662,12 @@ impl Inner {
         }
     }
 
-    async fn dial_each(&self) -> Result<Greeted, RpcError> {
+    async fn dial_each(&self) -> Result<GreetedConnection, RpcError> {
         self.dial_from(self.preferred.load(Ordering::Relaxed), 0).await
     }
 
     /// Tries the addresses in turn, from `first` on but for so many.
-    async fn dial_from(&self, first: usize, skipped: usize) -> Result<Greeted, RpcError> {
+    async fn dial_from(&self, first: usize, skipped: usize) -> Result<GreetedConnection, RpcError> {
         let mut worst: Option<RpcError> = None;
         for offset in skipped..self.addresses.len() {
             let index = (first + offset) % self.addresses.len();
@@ -668,7 +678,7 @@ impl Inner {
                     self.preferred.store(index, Ordering::Relaxed);
                     return Ok(greeted);
                 }
-                // What a server said tells more than that another could not be reached.
+                // An answer of a server is a better error than that another could not be reached.
                 Err(error) if worst.as_ref().is_none_or(RpcError::is_transient) => worst = Some(error),
                 Err(_) => {}
             }
@@ -683,11 +693,11 @@ impl Inner {
         &self,
         address: &ServerAddress,
         expected: Option<&ServerProof>,
-    ) -> Result<Greeted, RpcError> {
+    ) -> Result<GreetedConnection, RpcError> {
         let dialer = Dialer {
             address,
             expected,
-            asked: self.asked,
+            requested: self.requested,
             only_key: self.only_key,
             patience: self.options.connect_patience,
             sockets: &*self.sockets,
@@ -787,16 +797,16 @@ impl Inner {
         let Some(quic) = self.quic().filter(|_| old.carrier == Carrier::Tcp) else { return Ok(()) };
         let expected = self.expected.lock().clone();
         let patience = self.options.connect_patience;
-        let (expected, only_key, asked) = (expected.as_ref(), self.only_key, self.asked);
-        let dialer = Dialer { address, expected, asked, only_key, patience, sockets: &*self.sockets };
+        let (expected, only_key, requested) = (expected.as_ref(), self.only_key, self.requested);
+        let dialer = Dialer { address, expected, requested, only_key, patience, sockets: &*self.sockets };
         let greeted = dialer.quic(quic).await?;
         self.accept(lane, greeted);
         old.retire();
         Ok(())
     }
 
-    fn accept(self: &Arc<Self>, lane: Lane, greeted: Greeted) {
-        let Greeted { pipe, welcome, server_key, address, carrier } = greeted;
+    fn accept(self: &Arc<Self>, lane: Lane, greeted: GreetedConnection) {
+        let GreetedConnection { pipe, welcome, server_key, address, carrier } = greeted;
         if let (Some(expected), Some((_, list))) = (self.expected.lock().as_mut(), &welcome.file_system) {
             expected.minimum_sequence = expected.minimum_sequence.max(list.value.sequence);
         }
@@ -804,7 +814,7 @@ impl Inner {
         tracing::debug!(?lane, %address, server_key = ?server_key, "connected");
         *self.latest.lock() = Some((welcome, server_key, address.clone()));
         self.greeted.store(true, Ordering::Release);
-        let watch = Watch { ping_after: self.options.ping_after, dead_after: self.options.dead_after };
+        let watch = Keepalive { ping_after: self.options.ping_after, dead_after: self.options.dead_after };
         let inner = Arc::downgrade(self);
         let closed = move |link: &Arc<Link>, why: String| {
             let Some(inner) = inner.upgrade() else { return };
@@ -833,7 +843,7 @@ impl Inner {
     }
 }
 
-/// Where QUIC alone was asked for and nobody answers, the server may well be there.
+/// If only QUIC is allowed and there is no answer, the server may still be reachable over TCP.
 fn or_over_tcp(error: RpcError) -> RpcError {
     match error {
         RpcError::Unreachable { address, why } => {

@@ -6,8 +6,8 @@ use crate::error::{RpcError, WrongServer};
 use crate::flow::Pipe;
 use crate::frame;
 use crate::link;
-use crate::quic::{Quic, Unopened};
-use crate::socket::Counted;
+use crate::quic::{Quic, StreamError};
+use crate::socket::CountedStream;
 use crate::sockets::Sockets;
 use crate::tls;
 use holdfast_crypto::{Digest, PublicKey, decode, encode};
@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
 /// A connection that has been greeted and proven right.
-pub(crate) struct Greeted {
+pub(crate) struct GreetedConnection {
     pub(crate) pipe: Pipe,
     pub(crate) welcome: Welcome,
     pub(crate) server_key: PublicKey,
@@ -30,7 +30,7 @@ pub(crate) struct Greeted {
     pub(crate) carrier: Carrier,
 }
 
-/// What a link runs over.
+/// The transport of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Carrier {
     Tcp,
@@ -41,8 +41,8 @@ pub(crate) enum Carrier {
 pub(crate) struct Dialer<'a> {
     pub(crate) address: &'a ServerAddress,
     pub(crate) expected: Option<&'a ServerProof>,
-    /// What is asked for where nothing is expected.
-    pub(crate) asked: Option<Digest>,
+    /// The file system named in the greeting where nothing is expected.
+    pub(crate) requested: Option<Digest>,
     /// The only key that it may have.
     pub(crate) only_key: Option<PublicKey>,
     /// An attempt ends within about this time.
@@ -54,13 +54,13 @@ pub(crate) struct Dialer<'a> {
 const LEAD: Duration = Duration::from_secs(1);
 
 impl Dialer<'_> {
-    /// Over TCP.
-    pub(crate) async fn tcp(&self, config: Arc<rustls::ClientConfig>) -> Result<Greeted, RpcError> {
+    /// Connects and greets over TCP.
+    pub(crate) async fn tcp(&self, config: Arc<rustls::ClientConfig>) -> Result<GreetedConnection, RpcError> {
         self.within_patience(self.greet_by_tcp(config)).await
     }
 
-    /// Over QUIC.
-    pub(crate) async fn quic(&self, quic: &Quic) -> Result<Greeted, RpcError> {
+    /// Connects and greets over QUIC.
+    pub(crate) async fn quic(&self, quic: &Quic) -> Result<GreetedConnection, RpcError> {
         self.within_patience(self.greet_by_quic(quic)).await
     }
 
@@ -69,7 +69,7 @@ impl Dialer<'_> {
         &self,
         quic: &Quic,
         config: Arc<rustls::ClientConfig>,
-    ) -> Result<Greeted, RpcError> {
+    ) -> Result<GreetedConnection, RpcError> {
         let mut by_quic = std::pin::pin!(self.quic(quic));
         // What fails at once is TCP's turn at once.
         if let Ok(Ok(greeted)) = tokio::time::timeout(LEAD, &mut by_quic).await {
@@ -80,8 +80,8 @@ impl Dialer<'_> {
 
     async fn within_patience(
         &self,
-        attempt: impl Future<Output = Result<Greeted, RpcError>>,
-    ) -> Result<Greeted, RpcError> {
+        attempt: impl Future<Output = Result<GreetedConnection, RpcError>>,
+    ) -> Result<GreetedConnection, RpcError> {
         match tokio::time::timeout(self.patience, attempt).await {
             Ok(result) => result,
             Err(_) => {
@@ -91,7 +91,7 @@ impl Dialer<'_> {
         }
     }
 
-    async fn greet_by_quic(&self, quic: &Quic) -> Result<Greeted, RpcError> {
+    async fn greet_by_quic(&self, quic: &Quic) -> Result<GreetedConnection, RpcError> {
         let name = self.address.to_string();
         let unreachable = |why: String| RpcError::Unreachable { address: name.clone(), why };
         let found = self.sockets.resolve(self.address).await;
@@ -102,8 +102,8 @@ impl Dialer<'_> {
                     self.check_key(&name, &key)?;
                     return self.introduce(name, Carrier::Quic, pipe, key).await;
                 }
-                Err(Unopened::Unreachable(reason)) => why = reason,
-                Err(Unopened::Refused(why)) => {
+                Err(StreamError::Unreachable(reason)) => why = reason,
+                Err(StreamError::Refused(why)) => {
                     let why = WrongServer::NotHoldfast(why);
                     return Err(RpcError::WrongServer { address: name, why });
                 }
@@ -123,7 +123,7 @@ impl Dialer<'_> {
         }
     }
 
-    async fn greet_by_tcp(&self, config: Arc<rustls::ClientConfig>) -> Result<Greeted, RpcError> {
+    async fn greet_by_tcp(&self, config: Arc<rustls::ClientConfig>) -> Result<GreetedConnection, RpcError> {
         let patience = self.patience;
         let name = self.address.to_string();
         let unreachable = |why: &dyn std::fmt::Display| RpcError::Unreachable {
@@ -133,9 +133,9 @@ impl Dialer<'_> {
         let wrong = |why: WrongServer| RpcError::WrongServer { address: name.clone(), why };
 
         let tcp = self.sockets.tcp(self.address).await.map_err(|e| unreachable(&e))?;
-        let counted = Counted::over(tcp);
+        let counted = CountedStream::over(tcp);
         let flow = counted.flow();
-        // On a thread of its own, as whoever keeps the key may be slow to sign: the other lane must not wait for it.
+        // On a thread of its own, as the key holder may be slow to sign: the other lane must not wait for it.
         let (config, runtime) = (TlsConnector::from(config), Handle::current());
         let handshake = move || {
             let handshake = config.connect(tls::server_name(), counted);
@@ -159,28 +159,28 @@ impl Dialer<'_> {
         self.introduce(name, Carrier::Tcp, Pipe { stream: Box::new(stream), flow }, server_key).await
     }
 
-    /// `Hello` and the check of what answers it: the same over whatever carries the stream.
+    /// Sends `Hello` and checks the reply, over any transport.
     async fn introduce(
         &self,
         name: String,
         carrier: Carrier,
         pipe: Pipe,
         server_key: PublicKey,
-    ) -> Result<Greeted, RpcError> {
+    ) -> Result<GreetedConnection, RpcError> {
         let unreachable = |why: &dyn std::fmt::Display| RpcError::Unreachable {
             address: name.clone(),
             why: why.to_string(),
         };
         let Pipe { mut stream, flow } = pipe;
-        let asked = Instant::now();
-        let file_system = self.expected.map(|proof| proof.file_system).or(self.asked);
+        let requested = Instant::now();
+        let file_system = self.expected.map(|proof| proof.file_system).or(self.requested);
         let hello = Request::Hello { versions: PROTOCOL_VERSIONS, file_system };
         link::write_frame(&mut stream, 1, &encode(&hello)).await.map_err(|e| unreachable(&e))?;
         stream.flush().await.map_err(|e| unreachable(&e))?;
         let header = frame::read_header(&mut stream, MESSAGE_BYTES_MAX).await.map_err(|e| unreachable(&e))?;
         let header = header.ok_or_else(|| unreachable(&"the server closed the connection"))?;
         let payload = frame::read_payload(&mut stream, header).await.map_err(|e| unreachable(&e))?;
-        flow.round_trip(asked.elapsed());
+        flow.round_trip(requested.elapsed());
         let answer: Response = decode(&payload).map_err(|e| RpcError::Malformed(e.to_string()))?;
         let welcome = match answer {
             Response::Hello(welcome) if header.id == 1 => welcome,
@@ -191,7 +191,7 @@ impl Dialer<'_> {
             _ => return Err(RpcError::Malformed("it did not answer the greeting".to_owned())),
         };
         check_welcome(&name, &welcome, self.expected, &server_key)?;
-        Ok(Greeted { pipe: Pipe { stream, flow }, welcome, server_key, address: name, carrier })
+        Ok(GreetedConnection { pipe: Pipe { stream, flow }, welcome, server_key, address: name, carrier })
     }
 }
 

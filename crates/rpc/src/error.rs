@@ -1,7 +1,7 @@
-//! What can go wrong with a call, by who is to blame.
+//! Errors of calls, by who is to blame.
 
 use borsh::{BorshDeserialize, BorshSerialize};
-use holdfast_crypto::NotSigned;
+use holdfast_crypto::SignError;
 use holdfast_protocol::message::ServerError;
 
 /// Why a call brought no answer.
@@ -12,7 +12,7 @@ pub enum RpcError {
     Unreachable {
         /// The address tried last.
         address: String,
-        /// What the system said.
+        /// The system's error.
         why: String,
     },
     /// Medium: the connection broke while the request was under way.
@@ -30,7 +30,7 @@ pub enum RpcError {
     /// Peer: it could not prove that it may serve this file system.
     #[error("the server at {address} is not the right one: {why}")]
     WrongServer {
-        /// Where it was found.
+        /// The server's address.
         address: String,
         /// What its proof lacks.
         why: WrongServer,
@@ -41,7 +41,7 @@ pub enum RpcError {
     Version {
         /// The server's oldest and newest.
         server: (u16, u16),
-        /// Ours.
+        /// Our range of versions.
         ours: (u16, u16),
     },
     /// Peer: it answered that it did not take the request.
@@ -50,12 +50,13 @@ pub enum RpcError {
     /// Peer: it sent something that no honest server sends.
     #[error("the server's answer is malformed: {0}")]
     Malformed(String),
-    /// Peer: of several who have the same, none gave anything of use, and to ask again makes no sense for now.
+    /// Peer: of several servers with the same blocks none gave a usable answer, and trying again makes no sense for
+    /// now.
     #[error("{0}")]
     NotHad(String),
-    /// Caller: whoever keeps the device's key did not sign the handshake.
+    /// Caller: the holder of the device's key did not sign the handshake.
     #[error(transparent)]
-    Key(#[from] NotSigned),
+    Key(#[from] SignError),
     /// Caller: the request is larger than a message may be.
     #[error("a request of {bytes} bytes is over the limit of {limit}")]
     TooLarge {
@@ -75,7 +76,7 @@ pub enum WrongServer {
     /// It showed no proof at all.
     #[error("it showed no proof that it may serve the file system")]
     NoProof,
-    /// It showed the proof of a file system that was not asked for.
+    /// It proved another file system than the requested one.
     #[error("its superuser key belongs to another file system")]
     OtherFileSystem,
     /// The list of server keys is not signed by the superuser.
@@ -86,7 +87,7 @@ pub enum WrongServer {
     OldList {
         /// Highest sequence seen before.
         expected: u64,
-        /// Sequence shown.
+        /// The sequence number it presented.
         found: u64,
     },
     /// Its own key is not in the list.

@@ -1,4 +1,4 @@
-//! What is known of a link: round trip, rates and losses, smoothed from what passed on it anyway.
+//! Estimates of a link: round trip, rates and losses, smoothed from the traffic that passes on it anyway.
 //!
 //! Arithmetic only: the clock, the kernel's counters and QUIC's come in as arguments. An estimate decides how
 //! much is sent at once and how hard it is compressed, never whom to believe, so a peer that distorts it (by
@@ -31,7 +31,7 @@ impl LinkEstimate {
         advised(self.rtt, self.sent_bytes_per_second)
     }
 
-    /// The same for frames from the peer: how much to ask for at once.
+    /// As [`Self::frame_bytes_advised`] for frames from the peer: how much to request at once.
     pub fn answer_bytes_advised(&self) -> usize {
         advised(self.rtt, self.received_bytes_per_second)
     }
@@ -54,9 +54,9 @@ fn advised(rtt: Duration, rate: Option<u64>) -> usize {
     ((rate as f64 * seconds) as u64).clamp(FRAME_BYTES_MIN, FRAME_BYTES_FAST) as usize
 }
 
-/// One look at the counters of a transport.
+/// One reading of the counters of a transport.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) struct Reading {
+pub(crate) struct CounterReading {
     /// Bytes the peer's end has acknowledged so far.
     pub(crate) delivered: u64,
     /// Bytes handed over that are not acknowledged; `None` where the transport does not tell.
@@ -94,7 +94,7 @@ pub(crate) struct Meter {
     sent: Rate,
     received: Rate,
     /// The last look at the counters.
-    last: Option<Reading>,
+    last: Option<CounterReading>,
     /// Start of the window of sending, and what had been delivered then.
     sending: Option<(Duration, u64)>,
     /// Start and bytes of the window of receiving.
@@ -128,7 +128,7 @@ impl Meter {
     }
 
     /// A look at the transport's counters at `now`. `sending`: whether a large message is on its way out.
-    pub(crate) fn look(&mut self, now: Duration, reading: Reading, sending: bool) {
+    pub(crate) fn look(&mut self, now: Duration, reading: CounterReading, sending: bool) {
         if !reading.rtt.is_zero() {
             self.rtt = Some(reading.rtt);
         }
@@ -188,8 +188,8 @@ impl Meter {
         }
     }
 
-    /// Most bytes that should be unacknowledged, so that a small message beside them waits no longer than about
-    /// `queue`; `None` while the link is too little known.
+    /// Most bytes that should be unacknowledged, so that a small message behind them waits no longer than about
+    /// `queue`; `None` while too little is known of the link.
     pub(crate) fn unsettled_max(&self, queue: Duration) -> Option<u64> {
         let (rate, rtt) = (self.sent.0?, self.rtt_min?);
         Some((rate * (rtt + queue).as_secs_f64()) as u64)
@@ -216,8 +216,8 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    fn reading(delivered: u64, backlog: bool) -> Reading {
-        Reading {
+    fn reading(delivered: u64, backlog: bool) -> CounterReading {
+        CounterReading {
             delivered,
             unsettled: Some(0),
             backlog,

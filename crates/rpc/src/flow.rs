@@ -1,6 +1,6 @@
 //! One live stream to a peer, whatever carries it, and what is learnt from its traffic.
 
-use crate::estimate::{LinkEstimate, Meter, Reading};
+use crate::estimate::{CounterReading, LinkEstimate, Meter};
 use crate::gauge::TcpGauge;
 use crate::quic;
 use crate::socket::Activity;
@@ -33,12 +33,12 @@ pub(crate) enum Gauge {
 }
 
 impl Gauge {
-    fn read(&self) -> Option<Reading> {
+    fn read(&self) -> Option<CounterReading> {
         match self {
             Gauge::Tcp(gauge) => gauge.read(),
             Gauge::Quic(connection) => {
                 let stats = connection.stats();
-                Some(Reading {
+                Some(CounterReading {
                     // What is under way now is counted at both ends of a window, and so cancels out.
                     delivered: stats.udp_tx.bytes.saturating_sub(stats.path.lost_bytes),
                     unsettled: None,
@@ -76,7 +76,7 @@ pub(crate) struct Flow {
     pub(crate) activity: Arc<Activity>,
     gauge: Option<Gauge>,
     /// What another process says of the link it carries this stream over; `None`: the stream is the link.
-    told: Option<Mutex<Option<LinkEstimate>>>,
+    relayed: Option<Mutex<Option<LinkEstimate>>>,
     start: Instant,
     meter: Mutex<Meter>,
     busy: Notify,
@@ -90,19 +90,19 @@ impl Flow {
     }
 
     /// Of a stream that another process carries on, which knows the link and sees to the pace.
-    pub(crate) fn told(activity: Arc<Activity>) -> Arc<Flow> {
+    pub(crate) fn relayed(activity: Arc<Activity>) -> Arc<Flow> {
         Flow::with(activity, None, Some(Mutex::default()))
     }
 
     fn with(
         activity: Arc<Activity>,
         gauge: Option<Gauge>,
-        told: Option<Mutex<Option<LinkEstimate>>>,
+        relayed: Option<Mutex<Option<LinkEstimate>>>,
     ) -> Arc<Flow> {
         Arc::new(Flow {
             activity,
             gauge,
-            told,
+            relayed,
             start: Instant::now(),
             meter: Mutex::default(),
             busy: Notify::new(),
@@ -110,23 +110,23 @@ impl Flow {
         })
     }
 
-    /// What is known by now.
+    /// The current estimate.
     pub(crate) fn estimate(&self) -> Option<LinkEstimate> {
-        match &self.told {
-            Some(told) => *told.lock(),
+        match &self.relayed {
+            Some(relayed) => *relayed.lock(),
             None => self.meter.lock().estimate(),
         }
     }
 
     /// Whether another process carries the stream on.
-    pub(crate) fn is_told(&self) -> bool {
-        self.told.is_some()
+    pub(crate) fn is_relayed(&self) -> bool {
+        self.relayed.is_some()
     }
 
     /// What that process says of the link.
-    pub(crate) fn tell(&self, estimate: LinkEstimate) {
-        if let Some(told) = &self.told {
-            *told.lock() = Some(estimate);
+    pub(crate) fn set_estimate(&self, estimate: LinkEstimate) {
+        if let Some(relayed) = &self.relayed {
+            *relayed.lock() = Some(estimate);
         }
     }
 
@@ -142,7 +142,7 @@ impl Flow {
         }
     }
 
-    /// It is complete.
+    /// The message is complete.
     pub(crate) fn complete(&self, bytes: usize) {
         if bytes >= LARGE_BYTES {
             self.meter.lock().complete(self.start.elapsed());
@@ -173,7 +173,7 @@ impl Flow {
         }
     }
 
-    fn look(&self, gauge: &Gauge) -> Option<Reading> {
+    fn look(&self, gauge: &Gauge) -> Option<CounterReading> {
         let reading = gauge.read()?;
         let mut meter = self.meter.lock();
         meter.look(self.start.elapsed(), reading, self.sending.load(Ordering::Relaxed));
@@ -208,7 +208,7 @@ impl Flow {
         }
     }
 
-    /// It is written.
+    /// The message is written.
     pub(crate) fn end(&self, bytes: usize) {
         if bytes >= LARGE_BYTES {
             self.sending.store(false, Ordering::Relaxed);
@@ -247,10 +247,10 @@ impl Flow {
         (most <= UNSETTLED_PACED_MAX).then_some(most)
     }
 
-    /// Waits until at most `most` bytes are unacknowledged. A link that stands still ends by its own watch.
+    /// Waits until at most `most` bytes are unacknowledged. A stalled link is ended by its keepalive.
     async fn settle(&self, most: u64) {
         let Some(gauge) = &self.gauge else { return };
-        while let Some(Reading { unsettled: Some(unsettled), .. }) = gauge.read() {
+        while let Some(CounterReading { unsettled: Some(unsettled), .. }) = gauge.read() {
             if unsettled <= most {
                 return;
             }
@@ -259,13 +259,13 @@ impl Flow {
     }
 }
 
-/// A reader that tells its flow what comes.
-pub(crate) struct Metered<R> {
+/// A reader that counts what it reads in its flow.
+pub(crate) struct MeteredReader<R> {
     pub(crate) reader: R,
     pub(crate) flow: Arc<Flow>,
 }
 
-impl<R: AsyncRead + Unpin> AsyncRead for Metered<R> {
+impl<R: AsyncRead + Unpin> AsyncRead for MeteredReader<R> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -3,7 +3,7 @@
 //! A peer may claim any length: it is checked against the limit in force before one byte is reserved, and
 //! memory grows with what has arrived, not with what was claimed.
 
-use crate::apart::{NOTE_BYTES_MAX, NOTE_ID};
+use crate::privsep::{NOTE_BYTES_MAX, NOTE_ID};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
@@ -17,11 +17,11 @@ const STEP_BYTES: usize = 64 << 10;
 pub struct FrameHeader {
     /// Payload length in bytes.
     pub payload_bytes: u32,
-    /// Request the frame belongs to, chosen by the client; never 0 (kept for messages of the server's own).
+    /// Id of the request that the frame belongs to, chosen by the client; never 0 (reserved for notes).
     pub id: u64,
 }
 
-/// Why a frame is refused. The connection cannot go on: the place of the next frame is unknown.
+/// Why a frame is refused. The connection cannot go on: the offset of the next frame is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// Peer: longer than allowed.
@@ -67,7 +67,7 @@ impl FrameHeader {
         }
     }
 
-    /// The same where notes, which have the id 0, are among the frames.
+    /// As [`FrameHeader::decode`], where frames may be notes, which have the id 0.
     fn decode_any(bytes: [u8; FRAME_HEADER_BYTES], limit: usize) -> Result<FrameHeader, FrameError> {
         let mut bytes = &bytes[..];
         let (length, id) = (bytes.get_u32_le(), bytes.get_u64_le());
@@ -88,7 +88,7 @@ pub(crate) async fn read_header<R: AsyncRead + Unpin>(
     read_header_bytes(stream).await?.map(|bytes| FrameHeader::decode(bytes, limit)).transpose()
 }
 
-/// The same between front end and back end, where the next frame may be a note.
+/// As [`read_header`], between front end and back end, where the next frame may be a note.
 pub(crate) async fn read_header_or_note<R: AsyncRead + Unpin>(
     stream: &mut R,
     limit: usize,

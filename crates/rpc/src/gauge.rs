@@ -3,7 +3,7 @@
 //!
 //! Where the kernel does not answer (a sandbox without netlink), the link is merely less well known.
 
-use crate::estimate::Reading;
+use crate::estimate::CounterReading;
 use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::cell::Cell;
@@ -18,29 +18,29 @@ pub(crate) struct TcpGauge {
     request: Vec<u8>,
 }
 
-/// What a process without the right to make sockets was lent to ask with; `None` in it: nothing.
-static LENT: OnceLock<Option<OwnedFd>> = OnceLock::new();
+/// The netlink socket that a process without the right to make sockets was given; `None` in it: it was given none.
+static GIVEN_SOCKET: OnceLock<Option<OwnedFd>> = OnceLock::new();
 
-/// From now on this process asks over what it was lent, or not at all.
-pub(crate) fn ask_over(lent: Option<OwnedFd>) {
-    let _ = LENT.set(lent);
+/// From now on this process reads counters over the socket it was given, or not at all.
+pub(crate) fn use_diagnosis_socket(socket: Option<OwnedFd>) {
+    let _ = GIVEN_SOCKET.set(socket);
 }
 
-/// Something to ask with, to be lent to a process that may not make sockets.
-pub(crate) fn lendable() -> Option<OwnedFd> {
+/// A netlink socket for reading counters, also to be given to a process that may not make sockets.
+pub(crate) fn diagnosis_socket() -> Option<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(SOCK_DIAG)).ok()
 }
 
 thread_local! {
-    /// One for a thread, however many connections it has. The number is that of the last question.
+    /// One socket for a thread, however many connections it has, and the number of the last request.
     static DIAGNOSIS: Option<(OwnedFd, Cell<u32>)> = open_diagnosis();
 }
 
 fn open_diagnosis() -> Option<(OwnedFd, Cell<u32>)> {
-    let socket = match LENT.get() {
-        Some(lent) => lent.as_ref()?.try_clone().ok()?,
-        None => lendable()?,
+    let socket = match GIVEN_SOCKET.get() {
+        Some(socket) => socket.as_ref()?.try_clone().ok()?,
+        None => diagnosis_socket()?,
     };
     Some((socket, Cell::new(0)))
 }
@@ -64,13 +64,15 @@ impl TcpGauge {
 
     /// The counters as they are now; `None` where they cannot be had. Takes microseconds: the kernel answers
     /// within the call.
-    pub(crate) fn read(&self) -> Option<Reading> {
-        DIAGNOSIS.with(|diagnosis| diagnosis.as_ref().and_then(|(socket, number)| self.ask(socket, number)))
+    pub(crate) fn read(&self) -> Option<CounterReading> {
+        DIAGNOSIS.with(|diagnosis| {
+            diagnosis.as_ref().and_then(|(socket, number)| self.request_counters(socket, number))
+        })
     }
 
-    fn ask(&self, socket: &OwnedFd, asked: &Cell<u32>) -> Option<Reading> {
-        let number = asked.get().wrapping_add(1);
-        asked.set(number);
+    fn request_counters(&self, socket: &OwnedFd, sequence: &Cell<u32>) -> Option<CounterReading> {
+        let number = sequence.get().wrapping_add(1);
+        sequence.set(number);
         let mut request = self.request.clone();
         request[NUMBER_AT..NUMBER_AT + 4].copy_from_slice(&number.to_ne_bytes());
         rustix::net::sendto(socket, &request, SendFlags::empty(), &SocketAddrNetlink::new(0, 0)).ok()?;
@@ -113,7 +115,7 @@ fn request(local: SocketAddr, peer: SocketAddr) -> Vec<u8> {
 }
 
 /// Finds `struct tcp_info` among the attributes and reads it.
-fn reading(mut attributes: &[u8]) -> Option<Reading> {
+fn reading(mut attributes: &[u8]) -> Option<CounterReading> {
     while attributes.len() >= 4 {
         let length = usize::from(u16::from_ne_bytes([attributes[0], attributes[1]]));
         let kind = u16::from_ne_bytes([attributes[2], attributes[3]]);
@@ -127,13 +129,13 @@ fn reading(mut attributes: &[u8]) -> Option<Reading> {
 }
 
 /// Offsets of `struct tcp_info` in `linux/tcp.h`; it only ever grows at its end.
-fn tcp_info(info: &[u8]) -> Option<Reading> {
+fn tcp_info(info: &[u8]) -> Option<CounterReading> {
     let small = |at: usize| Some(u64::from(u32::from_ne_bytes(info.get(at..at + 4)?.try_into().ok()?)));
     let large = |at: usize| Some(u64::from_ne_bytes(info.get(at..at + 8)?.try_into().ok()?));
     let (segment, unacknowledged) = (small(16)?, small(24)?);
     let (rtt_us, repeated) = (small(68)?, small(100)?);
     let (acknowledged, unsent, rtt_min_us, packets) = (large(120)?, small(144)?, small(148)?, small(156)?);
-    Some(Reading {
+    Some(CounterReading {
         delivered: acknowledged,
         unsettled: Some(unacknowledged * segment + unsent),
         backlog: unsent > 0,

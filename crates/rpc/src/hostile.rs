@@ -1,10 +1,10 @@
-//! What a hostile server can do to the client end: nothing beyond failing the call that asked.
+//! Tests: what a hostile server can do to the client end is to fail the call, and nothing else.
 
 use crate::connection::{Connection, Connector};
 use crate::flow::Duplex;
 use crate::frame::{self, FrameHeader};
 use crate::link::write_frame;
-use crate::socket::Counted;
+use crate::socket::CountedStream;
 use crate::{RpcError, ServerAddress, Transport, quic, tls};
 use holdfast_crypto::{SigningKey, encode};
 use holdfast_protocol::message::{MESSAGE_BYTES_MAX, Request, Response, Welcome};
@@ -55,7 +55,7 @@ fn against(trick: Trick, transport: Transport) -> Connection {
             let listener = TcpListener::from_std(listener).unwrap();
             let (tcp, _) = listener.accept().await.unwrap();
             let acceptor = tokio_rustls::TlsAcceptor::from(tls::server_config(&key(2)));
-            play(Box::new(acceptor.accept(Counted::new(tcp)).await?), trick).await
+            play(Box::new(acceptor.accept(CountedStream::new(tcp)).await?), trick).await
         });
     });
     let address = ServerAddress { host: "127.0.0.1".to_owned(), port };
@@ -86,7 +86,7 @@ async fn play(mut stream: Box<dyn Duplex>, trick: Trick) -> std::io::Result<()> 
     stream.shutdown().await
 }
 
-/// What the caller hears, which is the same over both transports.
+/// The caller's result, which must be the same over both transports.
 fn outcome(trick: Trick) -> Result<Response, RpcError> {
     // A request that is never resent, so that the trick's effect is what the caller hears.
     let over = |transport| against(trick.clone(), transport).call_blocking(Request::Snapshot, PATIENCE);

@@ -17,7 +17,6 @@
 #![forbid(unsafe_code)]
 
 mod address;
-pub mod apart;
 mod budget;
 mod choice;
 mod connection;
@@ -31,6 +30,7 @@ mod gauge;
 mod hostile;
 mod link;
 mod meeting;
+pub mod privsep;
 mod quic;
 mod serve;
 mod socket;
@@ -48,7 +48,9 @@ pub use dial::check_welcome;
 pub use error::{RpcError, WrongServer};
 pub use estimate::LinkEstimate;
 pub use frame::{FRAME_HEADER_BYTES, FrameError, FrameHeader};
-pub use meeting::{Invitation, MEETING_PATIENCE, Met, NotMet, Way, meet};
+pub use meeting::{Invitation, MEETING_PATIENCE, MeetingError, MeetingRole, PeerStream, meet};
 pub use serve::{Limits, Listeners, Service, Session, serve};
-pub use sockets::{OwnSockets, Sockets, Soon, ask_over, assume_bbr_is_missing, diagnosis, prepare};
+pub use sockets::{
+    OwnSockets, SocketFuture, Sockets, assume_bbr_is_missing, diagnosis_socket, prepare, use_diagnosis_socket,
+};
 pub use throttle::Throttle;

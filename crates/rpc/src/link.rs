@@ -4,7 +4,7 @@
 //! may have reached the server.
 
 use crate::dial::Carrier;
-use crate::flow::{Duplex, Flow, Metered, Pipe};
+use crate::flow::{Duplex, Flow, MeteredReader, Pipe};
 use crate::frame::{self, FRAME_HEADER_BYTES, FrameHeader};
 use crate::socket::Activity;
 use bytes::Bytes;
@@ -22,7 +22,7 @@ use tokio::time::Instant;
 /// A live connection.
 pub(crate) struct Link {
     outgoing: mpsc::UnboundedSender<Outgoing>,
-    waiting: Arc<Waiting>,
+    waiting: Arc<PendingRequests>,
     next_id: AtomicU64,
     pub(crate) address: String,
     pub(crate) carrier: Carrier,
@@ -40,26 +40,26 @@ struct Outgoing {
 
 /// Requests whose answers have not come; `None` once the link is closed.
 #[derive(Default)]
-struct Waiting(Mutex<Option<HashMap<u64, oneshot::Sender<Bytes>>>>);
+struct PendingRequests(Mutex<Option<HashMap<u64, oneshot::Sender<Bytes>>>>);
 
-impl Waiting {
+impl PendingRequests {
     fn is_empty(&self) -> bool {
         self.0.lock().as_ref().is_none_or(HashMap::is_empty)
     }
 }
 
-/// Why an exchange brought no answer.
+/// Why an exchange brought no reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Failed {
+pub(crate) enum ExchangeError {
     /// The link closed.
     Lost { maybe_sent: bool },
     /// Time ran out.
     Deadline { maybe_sent: bool },
 }
 
-/// How a link watches over its peer.
+/// When a link pings its peer, and when it takes it for dead.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Watch {
+pub(crate) struct Keepalive {
     pub(crate) ping_after: Duration,
     pub(crate) dead_after: Duration,
 }
@@ -70,7 +70,7 @@ impl Link {
         pipe: Pipe,
         address: String,
         carrier: Carrier,
-        watch: Watch,
+        watch: Keepalive,
         closed: impl FnOnce(&Arc<Link>, String) + Send + 'static,
     ) -> Arc<Link> {
         let Pipe { stream, flow } = pipe;
@@ -79,7 +79,7 @@ impl Link {
         let (outgoing, queue) = mpsc::unbounded_channel();
         let link = Arc::new(Link {
             outgoing,
-            waiting: Arc::new(Waiting(Mutex::new(Some(HashMap::new())))),
+            waiting: Arc::new(PendingRequests(Mutex::new(Some(HashMap::new())))),
             // 1 was the Hello.
             next_id: AtomicU64::new(2),
             address,
@@ -98,7 +98,7 @@ impl Link {
                 () = supervised.given_up.notified() => "another server has taken over".to_owned(),
                 never = flow.watch() => match never {},
             };
-            // Dropping the senders tells all who wait.
+            // Dropping the senders wakes all callers that wait.
             supervised.waiting.0.lock().take();
             closed(&supervised, why);
         });
@@ -106,29 +106,29 @@ impl Link {
     }
 
     /// Sends one request and waits for its answer until `deadline`.
-    pub(crate) async fn exchange(&self, payload: Bytes, deadline: Instant) -> Result<Bytes, Failed> {
+    pub(crate) async fn exchange(&self, payload: Bytes, deadline: Instant) -> Result<Bytes, ExchangeError> {
         let (answer, answered) = oneshot::channel();
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let sent = Arc::new(AtomicBool::new(false));
         match self.waiting.0.lock().as_mut() {
             Some(waiting) => waiting.insert(id, answer),
-            None => return Err(Failed::Lost { maybe_sent: false }),
+            None => return Err(ExchangeError::Lost { maybe_sent: false }),
         };
-        // However this call ends, cancellation included, its place is given up.
-        let _place = Place { waiting: &self.waiting, id };
+        // However this call ends, cancellation included, its entry is removed.
+        let _place = PendingRequest { waiting: &self.waiting, id };
         if self.outgoing.send(Outgoing { id, payload, sent: sent.clone() }).is_err() {
-            return Err(Failed::Lost { maybe_sent: false });
+            return Err(ExchangeError::Lost { maybe_sent: false });
         }
         let outcome = tokio::time::timeout_at(deadline, answered).await;
         let maybe_sent = sent.load(Ordering::Acquire);
         match outcome {
             Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(_)) => Err(Failed::Lost { maybe_sent }),
-            Err(_) => Err(Failed::Deadline { maybe_sent }),
+            Ok(Err(_)) => Err(ExchangeError::Lost { maybe_sent }),
+            Err(_) => Err(ExchangeError::Deadline { maybe_sent }),
         }
     }
 
-    /// Another link has taken this one's place: it ends once all that wait on it have their answers.
+    /// Another link has replaced this one: it ends once all requests on it are answered.
     pub(crate) fn retire(&self) {
         self.retired.store(true, Ordering::Release);
     }
@@ -138,7 +138,7 @@ impl Link {
         self.given_up.notify_one();
     }
 
-    /// Whether somebody waits for an answer, a ping included, and nothing has come for `patience`.
+    /// Whether a request or a ping waits for its reply, and nothing has been received for `patience`.
     pub(crate) fn leaves_waiting(&self, patience: Duration) -> bool {
         self.activity.silent_for() >= patience && !self.waiting.is_empty()
     }
@@ -148,7 +148,7 @@ impl Link {
     }
 
     /// Pings when the server has been silent, and ends when nothing has moved either way for too long.
-    async fn watch(&self, watch: Watch) -> String {
+    async fn watch(&self, watch: Keepalive) -> String {
         let ping = Bytes::from(encode(&Request::Ping));
         let mut pinged = false;
         loop {
@@ -175,12 +175,12 @@ impl Link {
     }
 }
 
-struct Place<'a> {
-    waiting: &'a Waiting,
+struct PendingRequest<'a> {
+    waiting: &'a PendingRequests,
     id: u64,
 }
 
-impl Drop for Place<'_> {
+impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
         if let Some(waiting) = self.waiting.0.lock().as_mut() {
             waiting.remove(&self.id);
@@ -188,8 +188,12 @@ impl Drop for Place<'_> {
     }
 }
 
-async fn read_frames(reader: ReadHalf<Box<dyn Duplex>>, flow: Arc<Flow>, waiting: &Waiting) -> String {
-    let mut reader = Metered { reader, flow };
+async fn read_frames(
+    reader: ReadHalf<Box<dyn Duplex>>,
+    flow: Arc<Flow>,
+    waiting: &PendingRequests,
+) -> String {
+    let mut reader = MeteredReader { reader, flow };
     loop {
         let header = match frame::read_header(&mut reader, MESSAGE_BYTES_MAX).await {
             Ok(Some(header)) => header,
@@ -203,7 +207,7 @@ async fn read_frames(reader: ReadHalf<Box<dyn Duplex>>, flow: Arc<Flow>, waiting
         };
         reader.flow.complete(payload.len());
         let answer = waiting.0.lock().as_mut().and_then(|waiting| waiting.remove(&header.id));
-        // An answer nobody waits for any more is dropped: its caller's deadline has passed.
+        // A reply without a waiting caller is dropped: the caller's deadline has passed.
         if let Some(answer) = answer {
             let _ = answer.send(payload);
         }
@@ -214,7 +218,7 @@ async fn write_frames(
     writer: WriteHalf<Box<dyn Duplex>>,
     mut queue: mpsc::UnboundedReceiver<Outgoing>,
     flow: &Flow,
-    waiting: &Waiting,
+    waiting: &PendingRequests,
 ) -> String {
     let mut writer = BufWriter::with_capacity(32 << 10, writer);
     while let Some(first) = queue.recv().await {

@@ -6,7 +6,7 @@
 //! - who connects knows beforehand which key must answer, and shows its own to no other;
 //! - the application protocol is not the servers', so no handshake of one kind passes for one of the other.
 //!
-//! Whether the key that connects may be talked to, the membership says; that is the caller's to look up.
+//! Whether the peer's key is a member's is for the caller to check.
 
 use crate::tls;
 use holdfast_crypto::{Digest, KeyHolder, PublicKey};
@@ -24,37 +24,37 @@ const ALPN: &[u8] = b"holdfast-peer/1";
 /// How long a handshake may take, without the time that a key's keeper needs.
 pub const MEETING_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Which end of a connection this is.
+/// Which end of a connection this process is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Way {
-    /// It was made to us.
+pub enum MeetingRole {
+    /// The peer connected to us.
     Accepting,
-    /// We made it, to whoever has this key.
+    /// We connected, and expect this key.
     Connecting(PublicKey),
 }
 
-/// What a connection is for.
+/// The keys and the file system of a meeting.
 #[derive(Clone, Debug)]
 pub struct Invitation {
     /// Our own key.
     pub key: Arc<dyn KeyHolder>,
     /// The file system that both know.
     pub file_system: Digest,
-    /// Which end this is.
-    pub way: Way,
+    /// Which end this process is.
+    pub role: MeetingRole,
 }
 
 /// A stream to a peer that has proven its key.
-pub trait Met: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Met for T {}
+pub trait PeerStream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> PeerStream for T {}
 
-/// Why there is none.
+/// Why no channel could be made.
 #[derive(Debug, thiserror::Error)]
-pub enum NotMet {
+pub enum MeetingError {
     /// Peer: it does not know the file system.
     #[error("it does not know the file system")]
     Stranger,
-    /// Peer, or whoever keeps our key: the handshake failed.
+    /// Peer, or the holder of our key: the handshake failed.
     #[error("the handshake failed: {0}")]
     Handshake(String),
     /// Medium: the connection failed.
@@ -62,34 +62,37 @@ pub enum NotMet {
     Io(#[from] io::Error),
 }
 
-/// Makes a connected socket a channel to a peer, and tells its key. Whoever keeps our key is waited for; the peer is not,
-/// for longer than [`MEETING_PATIENCE`] before its first byte. To be given an end by the caller.
+/// Makes a connected socket a channel to a peer, and returns the peer's key. It waits for the holder of our key without
+/// limit, but for the peer's first byte no longer than [`MEETING_PATIENCE`]. The caller sets a deadline for the whole.
 ///
 /// # Errors
-/// [`NotMet`].
-pub async fn meet(mut tcp: TcpStream, invitation: Invitation) -> Result<(PublicKey, Box<dyn Met>), NotMet> {
-    let Invitation { key, file_system, way } = invitation;
-    let failed = |error: io::Error| NotMet::Handshake(error.to_string());
-    match way {
-        Way::Accepting => {
+/// [`MeetingError`].
+pub async fn meet(
+    mut tcp: TcpStream,
+    invitation: Invitation,
+) -> Result<(PublicKey, Box<dyn PeerStream>), MeetingError> {
+    let Invitation { key, file_system, role } = invitation;
+    let failed = |error: io::Error| MeetingError::Handshake(error.to_string());
+    match role {
+        MeetingRole::Accepting => {
             let mut knocked = [0; KNOCK_BYTES];
             let read = tokio::time::timeout(MEETING_PATIENCE, tcp.read_exact(&mut knocked)).await;
-            read.map_err(|_| NotMet::Stranger)??;
+            read.map_err(|_| MeetingError::Stranger)??;
             if !is_knock(&file_system, &key.public().file_system_id(), &knocked) {
-                return Err(NotMet::Stranger);
+                return Err(MeetingError::Stranger);
             }
             let acceptor = TlsAcceptor::from(tls::accepting(key, ALPN));
             let stream = acceptor.accept(tcp).await.map_err(failed)?;
-            let peer = tls::peer_key_of(stream.get_ref().1, ALPN).map_err(NotMet::Handshake)?;
+            let peer = tls::peer_key_of(stream.get_ref().1, ALPN).map_err(MeetingError::Handshake)?;
             Ok((peer, Box::new(stream)))
         }
-        Way::Connecting(expected) => {
+        MeetingRole::Connecting(expected) => {
             let mut salt = [0; SALT_BYTES];
-            getrandom::fill(&mut salt).map_err(|error| NotMet::Handshake(error.to_string()))?;
+            getrandom::fill(&mut salt).map_err(|error| MeetingError::Handshake(error.to_string()))?;
             tcp.write_all(&knock(&file_system, &expected.file_system_id(), salt)).await?;
             let connector = TlsConnector::from(tls::connecting(key, expected, ALPN));
             let stream = connector.connect(tls::server_name(), tcp).await.map_err(failed)?;
-            let peer = tls::peer_key_of(stream.get_ref().1, ALPN).map_err(NotMet::Handshake)?;
+            let peer = tls::peer_key_of(stream.get_ref().1, ALPN).map_err(MeetingError::Handshake)?;
             Ok((peer, Box::new(stream)))
         }
     }
@@ -107,8 +110,8 @@ mod tests {
         SigningKey::from_seed(&[seed; 32])
     }
 
-    fn invitation(seed: u8, file_system: Digest, way: Way) -> Invitation {
-        Invitation { key: key(seed).into(), file_system, way }
+    fn invitation(seed: u8, file_system: Digest, role: MeetingRole) -> Invitation {
+        Invitation { key: key(seed).into(), file_system, role }
     }
 
     async fn pair() -> (TcpStream, TcpStream) {
@@ -118,14 +121,17 @@ mod tests {
         (near.expect("connected"), far.expect("accepted").0)
     }
 
-    /// Both ends of a meeting of keys 1 and 2, as the ends are told.
+    /// The results at both ends of a meeting of keys 1 and 2.
     async fn met(
         expected: u8,
         knows: Digest,
-    ) -> (Result<(PublicKey, Box<dyn Met>), NotMet>, Result<(PublicKey, Box<dyn Met>), NotMet>) {
+    ) -> (
+        Result<(PublicKey, Box<dyn PeerStream>), MeetingError>,
+        Result<(PublicKey, Box<dyn PeerStream>), MeetingError>,
+    ) {
         let (near, far) = pair().await;
-        let connecting = invitation(1, knows, Way::Connecting(key(expected).public()));
-        tokio::join!(meet(near, connecting), meet(far, invitation(2, FILE_SYSTEM, Way::Accepting)))
+        let connecting = invitation(1, knows, MeetingRole::Connecting(key(expected).public()));
+        tokio::join!(meet(near, connecting), meet(far, invitation(2, FILE_SYSTEM, MeetingRole::Accepting)))
     }
 
     fn block_on<T>(task: impl Future<Output = T>) -> T {
@@ -151,14 +157,14 @@ mod tests {
     fn strangers_are_not_answered() {
         block_on(async {
             let (near, far) = met(2, Digest([8; 32])).await;
-            assert!(near.is_err() && matches!(far, Err(NotMet::Stranger)));
+            assert!(near.is_err() && matches!(far, Err(MeetingError::Stranger)));
             // The knock names the expected key, so that another does not answer it at all.
             let (near, far) = met(3, FILE_SYSTEM).await;
-            assert!(near.is_err() && matches!(far, Err(NotMet::Stranger)));
+            assert!(near.is_err() && matches!(far, Err(MeetingError::Stranger)));
             let (mut near, far) = pair().await;
             near.write_all(&[0; 600]).await.expect("sent");
-            let outcome = meet(far, invitation(2, FILE_SYSTEM, Way::Accepting)).await;
-            assert!(matches!(outcome, Err(NotMet::Stranger)));
+            let outcome = meet(far, invitation(2, FILE_SYSTEM, MeetingRole::Accepting)).await;
+            assert!(matches!(outcome, Err(MeetingError::Stranger)));
             let mut answer = Vec::new();
             let _ = near.read_to_end(&mut answer).await;
             assert!(answer.is_empty(), "{answer:?}");
@@ -170,7 +176,7 @@ mod tests {
     fn another_key_is_refused() {
         block_on(async {
             let (near, far) = pair().await;
-            let connecting = invitation(1, FILE_SYSTEM, Way::Connecting(key(2).public()));
+            let connecting = invitation(1, FILE_SYSTEM, MeetingRole::Connecting(key(2).public()));
             let impostor = async move {
                 let mut far = far;
                 let mut knocked = [0; KNOCK_BYTES];
@@ -178,7 +184,7 @@ mod tests {
                 TlsAcceptor::from(tls::accepting(Arc::new(key(9)), ALPN)).accept(far).await
             };
             let (near, far) = tokio::join!(meet(near, connecting), impostor);
-            assert!(matches!(near, Err(NotMet::Handshake(_))));
+            assert!(matches!(near, Err(MeetingError::Handshake(_))));
             assert!(far.is_err(), "no key was shown to it");
         });
     }

@@ -5,7 +5,7 @@
 //! client whose address changes goes on where it was (the server makes it prove the new address first).
 
 use crate::flow::{Flow, Gauge, Pipe};
-use crate::socket::Counted;
+use crate::socket::CountedStream;
 use crate::sockets::Sockets;
 use crate::tls;
 use holdfast_crypto::{PublicKey, SigningKey};
@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 const IDLE_MAX: Duration = Duration::from_secs(60);
 /// What a peer that is not admitted may send before it is read.
 const RECEIVE_BYTES_STRANGER: u32 = 64 << 10;
-/// What one that is may.
+/// Receive window of an admitted peer, in bytes.
 const RECEIVE_BYTES: u32 = 8 << 20;
 /// What may be unacknowledged while the link is unknown.
 pub(crate) const SEND_BYTES: u64 = 64 << 10;
@@ -53,7 +53,7 @@ pub(crate) fn server_config(key: &SigningKey) -> ServerConfig {
     server_config_of(tls::server_config(key))
 }
 
-/// The same with TLS settings of one's own.
+/// As [`server_config`], with the caller's TLS settings.
 pub(crate) fn server_config_of(tls: Arc<rustls::ServerConfig>) -> ServerConfig {
     let mut config = ServerConfig::with_crypto(crypto_of(tls));
     config.transport_config(transport(RECEIVE_BYTES_STRANGER, STREAMS_MAX));
@@ -73,7 +73,7 @@ pub(crate) fn client_config(config: Arc<rustls::ClientConfig>) -> ClientConfig {
     config
 }
 
-/// The peer's key after the handshake, or what it lacks, in words.
+/// The peer's key after the handshake, or what is missing.
 pub(crate) fn peer_key(connection: &Connection) -> Result<PublicKey, String> {
     let data = connection.handshake_data().and_then(|data| data.downcast::<HandshakeData>().ok());
     if data.and_then(|data| data.protocol).as_deref() != Some(tls::ALPN) {
@@ -86,7 +86,7 @@ pub(crate) fn peer_key(connection: &Connection) -> Result<PublicKey, String> {
 
 /// A stream as the rest of this crate knows streams.
 pub(crate) fn pipe(connection: &Connection, send: SendStream, receive: RecvStream) -> Pipe {
-    let stream = Counted::over(tokio::io::join(receive, send));
+    let stream = CountedStream::over(tokio::io::join(receive, send));
     let flow = Flow::new(stream.activity(), Some(Gauge::Quic(connection.clone())));
     Pipe { stream: Box::new(stream), flow }
 }
@@ -97,15 +97,14 @@ pub(crate) fn widen(connection: &Connection) {
 }
 
 /// Why no stream could be had.
-pub(crate) enum Unopened {
-    /// The network's doing.
+pub(crate) enum StreamError {
+    /// The network failed, or the server does not answer.
     Unreachable(String),
     /// TLS failed; the text is quinn's.
     Refused(String),
 }
 
-/// A client's end: a socket with its own thread, as signing the handshake may take as long as whoever keeps the
-/// key likes.
+/// A client's end: a socket with its own thread, as signing the handshake takes as long as the key holder needs.
 pub(crate) struct Quic {
     endpoint: Endpoint,
     config: ClientConfig,
@@ -135,22 +134,22 @@ impl Quic {
     }
 
     /// A new connection to a server and a stream of it.
-    pub(crate) async fn open(&self, address: SocketAddr) -> Result<(Pipe, PublicKey), Unopened> {
+    pub(crate) async fn open(&self, address: SocketAddr) -> Result<(Pipe, PublicKey), StreamError> {
         let connection = self.connection(address).await?;
-        let key = peer_key(&connection).map_err(Unopened::Refused)?;
+        let key = peer_key(&connection).map_err(StreamError::Refused)?;
         let (send, receive) =
-            connection.open_bi().await.map_err(|error| Unopened::Unreachable(error.to_string()))?;
+            connection.open_bi().await.map_err(|error| StreamError::Unreachable(error.to_string()))?;
         Ok((pipe(&connection, send, receive), key))
     }
 
-    async fn connection(&self, address: SocketAddr) -> Result<Connection, Unopened> {
+    async fn connection(&self, address: SocketAddr) -> Result<Connection, StreamError> {
         let connecting = self
             .endpoint
             .connect_with(self.config.clone(), address, "holdfast.invalid")
-            .map_err(|error| Unopened::Unreachable(error.to_string()))?;
+            .map_err(|error| StreamError::Unreachable(error.to_string()))?;
         connecting.await.map_err(|error| match &error {
-            quinn::ConnectionError::TransportError(_) => Unopened::Refused(error.to_string()),
-            _ => Unopened::Unreachable(error.to_string()),
+            quinn::ConnectionError::TransportError(_) => StreamError::Refused(error.to_string()),
+            _ => StreamError::Unreachable(error.to_string()),
         })
     }
 }

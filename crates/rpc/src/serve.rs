@@ -1,24 +1,24 @@
 //! The server's end: accepts connections, learns who the peer is, bounds what it may cost, and hands requests
 //! to a [`Service`].
 //!
-//! A peer is a *stranger* until the service admits it (its key is a member's): strangers share a few places,
-//! may send only small frames and are dropped soon, so they cannot keep members out. A peer that breaks the
-//! framing, stalls or floods loses its own connection; nobody else waits for it.
+//! A peer is a *stranger* until the service admits it (its key is a member's): strangers share a few slots, may send
+//! only small frames and are dropped soon, so they cannot keep members out. A peer that breaks the framing, stalls or
+//! floods loses its own connection; no other peer is affected.
 
-pub(crate) mod gate;
+pub(crate) mod limiter;
 mod peer;
 mod quic;
 #[cfg(test)]
 mod tests;
 
-use crate::apart::Introduced;
 use crate::estimate::LinkEstimate;
 use crate::flow::Flow;
+use crate::privsep::VerifiedConnection;
 use crate::throttle::Throttle;
 use crate::tls;
-use gate::Entrance;
 use holdfast_crypto::{PublicKey, SigningKey};
 use holdfast_protocol::message::{Request, Response};
+use limiter::Admission;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -93,11 +93,11 @@ pub struct Session<T> {
     pub id: u64,
     /// The key the peer proved to hold. Says nothing about what it may do.
     pub peer: PublicKey,
-    /// Where it comes from.
+    /// The peer's address.
     pub address: SocketAddr,
     /// Whether that is this process's own knowledge, or the word of a front end.
     pub address_is_sure: bool,
-    /// The service's.
+    /// The service's state of this session.
     pub state: T,
     admitted: AtomicBool,
     ending: Notify,
@@ -126,9 +126,9 @@ impl<T> Session<T> {
     }
 }
 
-/// What answers requests.
+/// Answers requests.
 pub trait Service: Send + Sync + 'static {
-    /// Kept for each connection.
+    /// The service's state of one connection.
     type State: Default + Send + Sync + 'static;
 
     /// Answers one request. The first of every connection is a `Hello`, and no other is. Requests of one
@@ -146,10 +146,10 @@ pub trait Service: Send + Sync + 'static {
     fn closed(&self, _session: &Session<Self::State>) {}
 }
 
-/// Where a server listens.
+/// The listening sockets of a server.
 #[derive(Debug)]
 pub struct Listeners {
-    /// For connections over TCP.
+    /// The listener for TCP.
     pub tcp: TcpListener,
     /// For connections over QUIC; `None` to offer none.
     pub udp: Option<std::net::UdpSocket>,
@@ -165,7 +165,7 @@ impl From<TcpListener> for Listeners {
 struct Serving<S> {
     service: Arc<S>,
     limits: Arc<Limits>,
-    entrance: Entrance,
+    admission: Admission,
     closed: watch::Receiver<bool>,
     drops: Arc<Throttle>,
 }
@@ -174,16 +174,22 @@ impl<S: Service> Serving<S> {
     fn new(service: Arc<S>, limits: Limits, closed: watch::Receiver<bool>) -> Self {
         Serving {
             service,
-            entrance: Entrance::new(limits.clone()),
+            admission: Admission::new(limits.clone()),
             limits: Arc::new(limits),
             closed,
             drops: Arc::new(Throttle::default()),
         }
     }
 
-    async fn run(self: Arc<Self>, carrier: peer::Carrier, address: SocketAddr, id: u64, place: gate::Place) {
-        let is_displaced = gate::displaced(&place);
-        let arrival = peer::Arrival { carrier, address, id, place, drops: self.drops.clone() };
+    async fn run(
+        self: Arc<Self>,
+        carrier: peer::Carrier,
+        address: SocketAddr,
+        id: u64,
+        slot: limiter::ConnectionSlot,
+    ) {
+        let is_displaced = limiter::displaced(&slot);
+        let arrival = peer::Arrival { carrier, address, id, slot, drops: self.drops.clone() };
         tokio::select! {
             () = peer::run(arrival, self.service.clone(), self.limits.clone(), self.closed.clone()) => {}
             () = is_displaced => {}
@@ -191,9 +197,9 @@ impl<S: Service> Serving<S> {
     }
 }
 
-/// Serves connections that a front end introduces ([`crate::apart`]).
+/// Serves connections that a front end introduces ([`crate::privsep`]).
 pub(crate) async fn serve_streams<S: Service>(
-    mut introduced: mpsc::Receiver<Introduced>,
+    mut introduced: mpsc::Receiver<VerifiedConnection>,
     service: Arc<S>,
     limits: Limits,
     shutdown: impl Future<Output = ()>,
@@ -208,12 +214,12 @@ pub(crate) async fn serve_streams<S: Service>(
             Some(_) = connections.join_next() => continue,
             next = introduced.recv() => next,
         };
-        let Some(Introduced { stream, peer, address, address_is_sure }) = next else { break };
+        let Some(VerifiedConnection { stream, peer, address, address_is_sure }) = next else { break };
         let stream = tokio::net::UnixStream::from_std(stream)?;
-        if let Some((id, place)) = serving.entrance.enter(address) {
+        if let Some((id, slot)) = serving.admission.enter(address) {
             let serving = serving.clone();
             let carrier = peer::Carrier::Introduced { stream, peer, address_is_sure };
-            connections.spawn(serving.run(carrier, address, id, place));
+            connections.spawn(serving.run(carrier, address, id, slot));
         }
     }
     drop(introduced);
@@ -260,9 +266,9 @@ pub async fn serve<S: Service>(
                 continue;
             }
         };
-        if let Some((id, place)) = serving.entrance.enter(address) {
+        if let Some((id, slot)) = serving.admission.enter(address) {
             let carrier = peer::Carrier::Tcp(stream, acceptor.clone());
-            connections.spawn(serving.clone().run(carrier, address, id, place));
+            connections.spawn(serving.clone().run(carrier, address, id, slot));
         }
     }
     drop(listener);

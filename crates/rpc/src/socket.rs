@@ -1,4 +1,5 @@
-//! The stream under TLS: tuned, and counted so that a dead peer is told from a slow one.
+//! The stream under TLS: its options are set, and its bytes counted, so that a dead peer can be distinguished from a
+//! slow one.
 
 use crate::flow::{Flow, Gauge};
 use crate::gauge::TcpGauge;
@@ -40,7 +41,7 @@ impl Activity {
         self.start.elapsed().as_millis() as u64
     }
 
-    /// How long nothing has come.
+    /// How long nothing has been received.
     pub(crate) fn silent_for(&self) -> Duration {
         Duration::from_millis(self.now_ms().saturating_sub(self.last_received_ms.load(Ordering::Relaxed)))
     }
@@ -53,16 +54,16 @@ impl Activity {
 
 /// A stream that notes its [`Activity`].
 #[derive(Debug)]
-pub(crate) struct Counted<S = TcpStream> {
+pub(crate) struct CountedStream<S = TcpStream> {
     stream: S,
     activity: Arc<Activity>,
 }
 
-impl Counted {
+impl CountedStream {
     /// Tunes and wraps a connected stream.
     pub(crate) fn new(stream: TcpStream) -> Self {
         tune(&stream);
-        Counted::over(stream)
+        CountedStream::over(stream)
     }
 
     /// What is learnt from this connection's traffic is gathered here.
@@ -73,10 +74,10 @@ impl Counted {
     }
 }
 
-impl<S> Counted<S> {
+impl<S> CountedStream<S> {
     /// Wraps a stream as it is.
     pub(crate) fn over(stream: S) -> Self {
-        Counted { stream, activity: Activity::new() }
+        CountedStream { stream, activity: Activity::new() }
     }
 
     pub(crate) fn activity(&self) -> Arc<Activity> {
@@ -126,7 +127,7 @@ pub(crate) fn tune(stream: &impl AsFd) {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for CountedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -143,7 +144,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Counted<S> {
     }
 }
 
-impl<S> Counted<S> {
+impl<S> CountedStream<S> {
     fn note_sent(&self, result: &Poll<io::Result<usize>>) {
         if let Poll::Ready(Ok(written)) = result {
             self.activity.sent.fetch_add(*written as u64, Ordering::Relaxed);
@@ -152,7 +153,7 @@ impl<S> Counted<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Counted<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.note_sent(&result);

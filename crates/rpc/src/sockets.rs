@@ -1,7 +1,7 @@
-//! Where sockets come from: this process opens them itself, or somebody hands them to it who may.
+//! Sources of sockets: this process opens them itself, or another process that may open them hands them over.
 //!
-//! A process that reads what the network sends need not be able to connect to anything: it asks for a connection to the
-//! server, by its place in a list that others keep, and gets one that is made.
+//! A process that reads what the network sends need not be able to connect to anything: it requests a connection to a
+//! server by its index in a list that another process has, and gets a connected socket.
 
 use crate::address::ServerAddress;
 use crate::gauge;
@@ -13,16 +13,16 @@ use std::os::fd::OwnedFd;
 use std::pin::Pin;
 use tokio::net::TcpStream;
 
-/// What will be there.
-pub type Soon<'a, T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send + 'a>>;
+/// The future of a socket or of addresses.
+pub type SocketFuture<'a, T> = Pin<Box<dyn Future<Output = io::Result<T>> + Send + 'a>>;
 
 /// A source of sockets.
 pub trait Sockets: fmt::Debug + Send + Sync {
     /// A connection to a server over TCP, its options set.
-    fn tcp<'a>(&'a self, address: &'a ServerAddress) -> Soon<'a, TcpStream>;
+    fn tcp<'a>(&'a self, address: &'a ServerAddress) -> SocketFuture<'a, TcpStream>;
 
     /// The addresses of a server, for datagrams.
-    fn resolve<'a>(&'a self, address: &'a ServerAddress) -> Soon<'a, Vec<SocketAddr>>;
+    fn resolve<'a>(&'a self, address: &'a ServerAddress) -> SocketFuture<'a, Vec<SocketAddr>>;
 
     /// A socket for datagrams. Quick.
     ///
@@ -31,12 +31,12 @@ pub trait Sockets: fmt::Debug + Send + Sync {
     fn udp(&self) -> io::Result<UdpSocket>;
 }
 
-/// This process's own.
+/// Sockets that this process opens itself.
 #[derive(Debug)]
 pub struct OwnSockets;
 
 impl Sockets for OwnSockets {
-    fn tcp<'a>(&'a self, address: &'a ServerAddress) -> Soon<'a, TcpStream> {
+    fn tcp<'a>(&'a self, address: &'a ServerAddress) -> SocketFuture<'a, TcpStream> {
         Box::pin(async {
             let stream = TcpStream::connect((address.host.as_str(), address.port)).await?;
             tune(&stream);
@@ -44,7 +44,7 @@ impl Sockets for OwnSockets {
         })
     }
 
-    fn resolve<'a>(&'a self, address: &'a ServerAddress) -> Soon<'a, Vec<SocketAddr>> {
+    fn resolve<'a>(&'a self, address: &'a ServerAddress) -> SocketFuture<'a, Vec<SocketAddr>> {
         Box::pin(async {
             let found = tokio::net::lookup_host((address.host.as_str(), address.port)).await?;
             Ok(found.collect())
@@ -68,12 +68,12 @@ pub fn assume_bbr_is_missing() {
     note_bbr_is_missing();
 }
 
-/// Something to ask the kernel for the counters of connections with, to be lent to a process that may not make sockets.
-pub fn diagnosis() -> Option<OwnedFd> {
-    gauge::lendable()
+/// A netlink socket for reading the counters of connections, to be given to a process that may not make sockets.
+pub fn diagnosis_socket() -> Option<OwnedFd> {
+    gauge::diagnosis_socket()
 }
 
-/// In a process that may not make sockets: asks over what it was lent, or not at all.
-pub fn ask_over(lent: Option<OwnedFd>) {
-    gauge::ask_over(lent);
+/// Called in a process that may not make sockets: reads counters over the socket it was given, or not at all.
+pub fn use_diagnosis_socket(socket: Option<OwnedFd>) {
+    gauge::use_diagnosis_socket(socket);
 }

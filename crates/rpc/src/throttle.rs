@@ -41,7 +41,7 @@ impl Throttle {
 mod tests {
     use super::*;
 
-    /// Proves: one event a second passes and tells how many did not.
+    /// Proves: one event a second passes, with the number of those that did not.
     #[test]
     fn one_a_second_passes() {
         let throttle = Throttle::default();

@@ -6,7 +6,7 @@
 //! (RFC 8446, 4.4.3), ours cover 32-byte digests, so neither can pass for the other although one key makes both.
 //! (Nor can those that SSH makes with it: they cover more than 32 bytes, and begin otherwise than TLS's 64 spaces.)
 
-use holdfast_crypto::{KeyHolder, NotSigned, PublicKey, SigningKey};
+use holdfast_crypto::{KeyHolder, PublicKey, SignError, SigningKey};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{AlwaysResolvesClientRawPublicKeys, Resumption};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring, verify_tls13_signature_with_raw_key};
@@ -31,14 +31,14 @@ fn provider() -> Arc<CryptoProvider> {
 }
 
 fn certified(key: Arc<dyn KeyHolder>) -> Arc<CertifiedKey> {
-    presented(key.public(), Arc::new(Held(key)))
+    presented(key.public(), Arc::new(KeyHolderSigner(key)))
 }
 
-/// A key as rustls wants it, whoever keeps it.
+/// A [`KeyHolder`] as a signing key of rustls.
 #[derive(Clone, Debug)]
-struct Held(Arc<dyn KeyHolder>);
+struct KeyHolderSigner(Arc<dyn KeyHolder>);
 
-impl sign::SigningKey for Held {
+impl sign::SigningKey for KeyHolderSigner {
     fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn sign::Signer>> {
         offered.contains(&SignatureScheme::ED25519).then(|| Box::new(self.clone()) as Box<dyn sign::Signer>)
     }
@@ -48,7 +48,7 @@ impl sign::SigningKey for Held {
     }
 }
 
-impl sign::Signer for Held {
+impl sign::Signer for KeyHolderSigner {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
         match self.0.sign_message(message) {
             Ok(signature) => Ok(signature.0.to_vec()),
@@ -62,7 +62,7 @@ impl sign::Signer for Held {
 }
 
 /// Why our own key did not sign the handshake, if that is what it failed for.
-pub(crate) fn not_signed(error: &Error) -> Option<&NotSigned> {
+pub(crate) fn not_signed(error: &Error) -> Option<&SignError> {
     match error {
         Error::Other(OtherError(error)) => error.downcast_ref(),
         _ => None,
@@ -88,7 +88,7 @@ pub(crate) fn client_config(key: Arc<dyn KeyHolder>) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-/// The settings of one who connects to a peer, of which it knows the key: no other is shown ours.
+/// The settings for connecting to a peer whose key is known. Our key is sent to no other.
 pub(crate) fn connecting(key: Arc<dyn KeyHolder>, peer: PublicKey, alpn: &[u8]) -> Arc<ClientConfig> {
     let mut config = ClientConfig::clone(&client_config(key));
     config
@@ -118,7 +118,7 @@ pub(crate) fn presented(key: PublicKey, signs: Arc<dyn sign::SigningKey>) -> Arc
     Arc::new(CertifiedKey::new(vec![CertificateDer::from(spki)], signs))
 }
 
-/// The settings of every server of ours, whoever signs and verifies for it.
+/// The settings of every server, with its signer and verifier.
 pub(crate) fn server_config_of(
     provider: Arc<CryptoProvider>,
     verifier: Arc<dyn ClientCertVerifier>,
@@ -141,12 +141,12 @@ pub(crate) fn server_name() -> ServerName<'static> {
     ServerName::try_from("holdfast.invalid").expect("a valid name")
 }
 
-/// The peer's key after a complete handshake, or what it lacks, in words.
+/// The peer's key after a complete handshake, or what is missing.
 pub(crate) fn peer_key(connection: &rustls::CommonState) -> Result<PublicKey, String> {
     peer_key_of(connection, ALPN)
 }
 
-/// The same of a connection for something else.
+/// As [`peer_key`], for a connection with another application protocol.
 pub(crate) fn peer_key_of(connection: &rustls::CommonState, alpn: &[u8]) -> Result<PublicKey, String> {
     if connection.alpn_protocol() != Some(alpn) {
         return Err(format!("it does not speak {}", String::from_utf8_lossy(alpn)));

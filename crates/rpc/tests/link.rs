@@ -22,11 +22,11 @@ fn key(seed: u8) -> SigningKey {
     SigningKey::from_seed(&[seed; 32])
 }
 
-/// Who asks for something pending waits until the test lets it go.
+/// A service whose pending requests wait until the test completes them.
 struct Simple {
     waiting: AtomicUsize,
     let_go: Semaphore,
-    /// Datagrams that nobody answers.
+    /// Number of datagrams without an answer.
     unanswered: AtomicUsize,
 }
 

@@ -1,5 +1,5 @@
-//! What `tests/apart.rs` starts as components of a server: its front end, and one that was taken over. The latter faces the
-//! network as the honest one does, keeps whatever its peers and the desk let it see, and misuses it when told to.
+//! What `tests/privsep.rs` starts as components of a server: its front end, and one that was taken over. The latter faces the
+//! network as the honest one does, keeps whatever its peers and the back end let it see, and misuses it on request.
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_components::{
@@ -7,8 +7,8 @@ use holdfast_components::{
 };
 use holdfast_crypto::{PublicKey, Signature};
 use holdfast_rpc::Listeners;
-use holdfast_rpc::apart::{self, Desk, Refused};
-use holdfast_server::apart::grammar::{Ask, DESK, Orders, Told};
+use holdfast_rpc::privsep::{self, BackEnd, BackEndError};
+use holdfast_server::privsep::messages::{BACK_END_PORT, BackEndReply, BackEndRequest, FrontEndSettings};
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,20 +18,20 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const TABLE: &[(&str, Main)] =
-    &[(holdfast_server::apart::FRONT, holdfast_server::apart::front), ("taken-over", taken_over)];
+    &[(holdfast_server::privsep::FRONT_END, holdfast_server::privsep::front_end), ("taken-over", taken_over)];
 
 /// What the test has it do.
 #[derive(BorshSerialize, BorshDeserialize)]
 enum Misuse {
-    /// What was seen of the last handshake: what was signed, what was introduced, the peer's signature.
+    /// Returns the last handshake: what was signed, what was introduced, the peer's signature.
     Show,
     /// Keeps the stream of the next introduction instead of carrying it.
     KeepNext,
-    /// Says any bytes to the desk; with a file that is no connection, if wanted. The body of the answer.
+    /// Sends any bytes to the back end, with a file that is no connection if `file`. Returns the body of the reply.
     Say { bytes: Vec<u8>, file: bool },
-    /// Writes any bytes on the stream that was kept, and reads what comes of it until there is an answer or it is closed.
+    /// Writes any bytes on the stream that was kept, and reads until there is a reply or the stream is closed.
     Write(Vec<u8>),
-    /// The same until it is closed.
+    /// As `Write`, but reads until the stream is closed.
     WriteLast(Vec<u8>),
 }
 
@@ -39,64 +39,68 @@ enum Misuse {
 const PATIENCE: Duration = Duration::from_secs(100);
 
 /// Bytes as they are.
-struct Raw(Vec<u8>);
+struct RawBytes(Vec<u8>);
 
-impl BorshSerialize for Raw {
+impl BorshSerialize for RawBytes {
     fn serialize<W: Write>(&self, writer: &mut W) -> std::io::Result<()> {
         writer.write_all(&self.0)
     }
 }
 
-impl BorshDeserialize for Raw {
+impl BorshDeserialize for RawBytes {
     fn deserialize_reader<R: Read>(reader: &mut R) -> std::io::Result<Self> {
         let mut bytes = Vec::new();
         reader.read_to_end(&mut bytes)?;
-        Ok(Raw(bytes))
+        Ok(RawBytes(bytes))
     }
 }
 
 #[derive(Default)]
-struct Seen {
+struct LastHandshake {
     signed: Vec<u8>,
     introduced: Vec<u8>,
     signature: Vec<u8>,
     keep_next: bool,
-    kept: Option<UnixStream>,
+    kept_stream: Option<UnixStream>,
 }
 
-struct Bad {
-    desk: Asker<Raw, Raw>,
-    seen: Mutex<Seen>,
+struct MisusedFrontEnd {
+    back_end: Asker<RawBytes, RawBytes>,
+    last: Mutex<LastHandshake>,
 }
 
-impl Bad {
-    fn say(&self, bytes: Vec<u8>, files: &[OwnedFd]) -> Result<ReceivedReply<Raw>, ComponentError> {
+impl MisusedFrontEnd {
+    fn say(&self, bytes: Vec<u8>, files: &[OwnedFd]) -> Result<ReceivedReply<RawBytes>, ComponentError> {
         let patience = Patience::of(PATIENCE);
         let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-        let ticket = self.desk.start(0, &Raw(bytes), &files, patience)?;
-        self.desk.finish(ticket, patience)
+        let ticket = self.back_end.start(0, &RawBytes(bytes), &files, patience)?;
+        self.back_end.finish(ticket, patience)
     }
 
-    fn ask(&self, ask: &Ask, files: &[OwnedFd]) -> Result<(Told, Vec<OwnedFd>), Refused> {
+    fn ask(
+        &self,
+        ask: &BackEndRequest,
+        files: &[OwnedFd],
+    ) -> Result<(BackEndReply, Vec<OwnedFd>), BackEndError> {
         let bytes = borsh::to_vec(ask).expect("a vector takes everything");
-        let reply = self.say(bytes, files).map_err(|error| Refused(error.to_string()))?;
+        let reply = self.say(bytes, files).map_err(|error| BackEndError(error.to_string()))?;
         Ok((borsh::from_slice(&reply.body.0).expect("an answer"), reply.files))
     }
 }
 
-impl Desk for Bad {
-    fn nonce(&self) -> Result<[u8; 32], Refused> {
-        match self.ask(&Ask::Nonce, &[])? {
-            (Told::Nonce(nonce), _) => Ok(nonce),
-            _ => Err(Refused("not a nonce".to_owned())),
+impl BackEnd for MisusedFrontEnd {
+    fn nonce(&self) -> Result<[u8; 32], BackEndError> {
+        match self.ask(&BackEndRequest::Nonce, &[])? {
+            (BackEndReply::Nonce(nonce), _) => Ok(nonce),
+            _ => Err(BackEndError("not a nonce".to_owned())),
         }
     }
 
-    fn sign(&self, transcript: Vec<u8>) -> Result<Signature, Refused> {
-        self.seen.lock().expect("not poisoned").signed = transcript.clone();
-        match self.ask(&Ask::Sign { transcript }, &[])? {
-            (Told::Signature(signature), _) => Ok(Signature(signature)),
-            _ => Err(Refused("not a signature".to_owned())),
+    fn sign(&self, transcript: Vec<u8>) -> Result<Signature, BackEndError> {
+        self.last.lock().expect("not poisoned").signed = transcript.clone();
+        match self.ask(&BackEndRequest::Sign { transcript }, &[])? {
+            (BackEndReply::Signature(signature), _) => Ok(Signature(signature)),
+            _ => Err(BackEndError("not a signature".to_owned())),
         }
     }
 
@@ -106,53 +110,53 @@ impl Desk for Bad {
         signature: Vec<u8>,
         address: SocketAddr,
         tcp: Option<OwnedFd>,
-    ) -> Result<UnixStream, Refused> {
-        let mut seen = self.seen.lock().expect("not poisoned");
-        (seen.introduced, seen.signature) = (transcript.clone(), signature.clone());
+    ) -> Result<UnixStream, BackEndError> {
+        let mut last = self.last.lock().expect("not poisoned");
+        (last.introduced, last.signature) = (transcript.clone(), signature.clone());
         let files: Vec<_> = tcp.into_iter().collect();
         let (_, mut files) =
-            self.ask(&Ask::Introduce { transcript, signature, address: address.into() }, &files)?;
-        let stream = UnixStream::from(files.pop().ok_or(Refused("no stream".to_owned()))?);
-        if std::mem::take(&mut seen.keep_next) {
-            seen.kept = Some(stream);
-            return Err(Refused("it was kept".to_owned()));
+            self.ask(&BackEndRequest::Introduce { transcript, signature, address: address.into() }, &files)?;
+        let stream = UnixStream::from(files.pop().ok_or(BackEndError("no stream".to_owned()))?);
+        if std::mem::take(&mut last.keep_next) {
+            last.kept_stream = Some(stream);
+            return Err(BackEndError("it was kept".to_owned()));
         }
         Ok(stream)
     }
 }
 
 fn taken_over(context: Context) -> ExitCode {
-    let orders: Orders = borsh::from_slice(&context.configuration).expect("orders");
-    let desk = context.ports.asker(DESK).expect("a desk");
-    let bad = Arc::new(Bad { desk, seen: Mutex::default() });
+    let settings: FrontEndSettings = borsh::from_slice(&context.configuration).expect("orders");
+    let back_end = context.ports.asker(BACK_END_PORT).expect("a channel to the back end");
+    let bad = Arc::new(MisusedFrontEnd { back_end, last: Mutex::default() });
     let tcp = context.ports.take_file("tcp").expect("a listener");
-    apart::ask_counters_over(None);
+    privsep::use_diagnosis_socket(None);
     let its = bad.clone();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let tcp = tokio::net::TcpListener::from_std(tcp.into()).expect("a listener");
-            let key = PublicKey(orders.key);
+            let key = PublicKey(settings.key);
             let never = std::future::pending::<()>();
-            apart::run(Listeners { tcp, udp: None }, key, its, orders.limits(), never).await
+            privsep::run(Listeners { tcp, udp: None }, key, its, settings.limits(), never).await
         })
     });
     let served = context.ports.serve(|request| misuse(&bad, &request));
     if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn misuse(bad: &Bad, request: &Request) -> Reply {
+fn misuse(bad: &MisusedFrontEnd, request: &Request) -> Reply {
     let refuse = |words: String| Reply::refuse(Refusal::Failed(words));
     match request.question::<Misuse>() {
         Err(refusal) => Reply::refuse(refusal),
         Ok(Misuse::Show) => {
-            let seen = bad.seen.lock().expect("not poisoned");
-            let parts = [&seen.signed, &seen.introduced, &seen.signature].map(Clone::clone);
+            let last = bad.last.lock().expect("not poisoned");
+            let parts = [&last.signed, &last.introduced, &last.signature].map(Clone::clone);
             Reply::of(&borsh::to_vec(&parts).expect("a vector takes everything"))
         }
         Ok(Misuse::KeepNext) => {
-            let mut seen = bad.seen.lock().expect("not poisoned");
-            (seen.keep_next, seen.kept) = (true, None);
+            let mut last = bad.last.lock().expect("not poisoned");
+            (last.keep_next, last.kept_stream) = (true, None);
             Reply::of(&Vec::<u8>::new())
         }
         Ok(Misuse::Say { bytes, file }) => {
@@ -171,10 +175,10 @@ fn misuse(bad: &Bad, request: &Request) -> Reply {
 }
 
 /// Writes, and reads until it is closed or what came is enough.
-fn write(bad: &Bad, bytes: &[u8], is_enough: impl Fn(&[u8]) -> bool) -> Reply {
+fn write(bad: &MisusedFrontEnd, bytes: &[u8], is_enough: impl Fn(&[u8]) -> bool) -> Reply {
     let refuse = |words: String| Reply::refuse(Refusal::Failed(words));
-    let seen = bad.seen.lock().expect("not poisoned");
-    let Some(mut stream) = seen.kept.as_ref() else { return refuse("nothing was kept".to_owned()) };
+    let last = bad.last.lock().expect("not poisoned");
+    let Some(mut stream) = last.kept_stream.as_ref() else { return refuse("nothing was kept".to_owned()) };
     // It does not block: what is asked is looked at again and again for a while.
     if let Err(error) = stream.write_all(bytes) {
         return refuse(format!("closed: {error}"));

@@ -44,7 +44,7 @@ const PIECE_BYTES: usize = 1 << 20;
 /// What a backup did.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct BackupReport {
-    /// Where it is.
+    /// The directory of the new backup.
     pub path: PathBuf,
     /// Segments copied.
     pub copied_segments: u64,
@@ -52,7 +52,7 @@ pub struct BackupReport {
     pub copied_bytes: u64,
     /// Segments shared with earlier backups.
     pub shared_segments: u64,
-    /// Their bytes.
+    /// Bytes of the shared segments.
     pub shared_bytes: u64,
 }
 
@@ -65,11 +65,11 @@ pub enum BackupError {
     /// A file operation failed.
     #[error("{action} {path}: {error}", path = .path.display())]
     Io {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// To what.
+        /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// A segment is not as long as the server says.
@@ -77,9 +77,9 @@ pub enum BackupError {
     Length {
         /// The segment.
         path: PathBuf,
-        /// Its length in bytes.
+        /// Its actual length in bytes.
         found: u64,
-        /// What it should be.
+        /// Its expected length in bytes.
         expected: u64,
     },
     /// Another backup to the same place is being made.
@@ -127,7 +127,7 @@ pub fn backup(
     make_directory(&unfinished.join("store"))?;
     // A backup that broke off just before it got its name.
     remove(&unfinished.join("store").join(FORMAT))?;
-    let mut copy = Copy {
+    let mut copy = BackupCopier {
         from: config.data.clone(),
         to: unfinished.clone(),
         earlier: latest(to)?,
@@ -149,7 +149,7 @@ pub fn backup(
     Ok(copy.report)
 }
 
-struct Copy<'a> {
+struct BackupCopier<'a> {
     /// The data directory.
     from: PathBuf,
     /// The unfinished copy.
@@ -160,7 +160,7 @@ struct Copy<'a> {
     progress: &'a mut dyn FnMut(u64, u64),
 }
 
-impl Copy<'_> {
+impl BackupCopier<'_> {
     /// Makes the unfinished copy hold exactly these segments; `false` when some are gone from the server.
     fn segments(&mut self, segments: &[(u32, u64)]) -> Result<bool, BackupError> {
         let (from, to) = (self.from.join("store"), self.to.join("store"));
@@ -396,7 +396,7 @@ mod tests {
             make_directory(&to.join("store")).unwrap();
             let (from, earlier) = (self.path("data"), latest(&self.path("to")).unwrap());
             let report = BackupReport::default();
-            let mut copy = Copy { from, to: to.clone(), earlier, report, progress: &mut |_, _| {} };
+            let mut copy = BackupCopier { from, to: to.clone(), earlier, report, progress: &mut |_, _| {} };
             let whole = moments.iter().map(|moment| copy.segments(moment).unwrap()).last().unwrap();
             if whole {
                 copy.rest().unwrap();
@@ -454,7 +454,7 @@ mod tests {
     /// Proves: a backup that broke off in the middle of a file is no backup, cannot be served for want of
     /// `FORMAT`, and the half file is not taken for a whole one by the next.
     #[test]
-    fn what_broke_off_is_not_taken_for_whole() {
+    fn an_unfinished_backup_does_not_count_as_whole() {
         let disk = Disk::new();
         let one = disk.segment(1, 1);
         fs::write(disk.path("to/unfinished/store/segment-0000000001.partial"), [1; 70]).unwrap();
@@ -473,7 +473,7 @@ mod tests {
     fn a_short_segment_is_an_error() {
         let disk = Disk::new();
         let (number, _) = disk.segment(1, 1);
-        let mut copy = Copy {
+        let mut copy = BackupCopier {
             from: disk.path("data"),
             to: disk.path("to/unfinished"),
             earlier: None,

@@ -1,10 +1,10 @@
-//! Blocks as clients give and ask for them: checked before they are believed, bounded when they are served.
+//! Blocks that clients store and retrieve: checked before they are stored, bounded when they are served.
 //!
 //! A server does not know what a block is for, but it makes sure that the bytes are what the address says:
 //! otherwise one member could store rubbish under an address that another member is about to need.
 
 use crate::block_store::{self, BlockStore};
-use crate::refusal::{Refused, refuse};
+use crate::refusal::{RequestError, refuse};
 use holdfast_content::{BODY_BYTES_MAX, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_protocol::message::{
@@ -14,7 +14,7 @@ use holdfast_protocol::message::{
 /// Room for everything in an answer but blocks.
 const ANSWER_SLACK_BYTES: usize = 64 << 10;
 
-pub(crate) fn check_count(count: usize) -> Result<(), Refused> {
+pub(crate) fn check_count(count: usize) -> Result<(), RequestError> {
     match count <= BATCH_MAX {
         true => Ok(()),
         false => refuse(format!("{count} blocks or addresses at once; at most {BATCH_MAX}")),
@@ -25,7 +25,7 @@ pub(crate) fn check_count(count: usize) -> Result<(), Refused> {
 pub(crate) fn check(
     given: Vec<AddressedBlock>,
     bytes_max: usize,
-) -> Result<Vec<(Digest, StoredBlock)>, Refused> {
+) -> Result<Vec<(Digest, StoredBlock)>, RequestError> {
     check_count(given.len())?;
     let bytes: usize = given.iter().map(|given| stored_bytes(&given.block)).sum();
     if bytes > bytes_max {
@@ -42,7 +42,7 @@ pub(crate) fn check(
 }
 
 /// Checks blocks that ride along with an operation.
-pub(crate) fn check_attached(given: Vec<AddressedBlock>) -> Result<Vec<(Digest, StoredBlock)>, Refused> {
+pub(crate) fn check_attached(given: Vec<AddressedBlock>) -> Result<Vec<(Digest, StoredBlock)>, RequestError> {
     check(given, ATTACHED_BYTES_MAX)
 }
 
@@ -51,8 +51,8 @@ pub(crate) fn stored_bytes(block: &StoredBlock) -> usize {
     block.body.len() + block.references.len() * 32 + 64
 }
 
-/// Blocks for an answer.
-pub(crate) struct Retrieved {
+/// Blocks for a reply.
+pub(crate) struct RetrievedBlocks {
     pub(crate) blocks: Vec<Option<(StoreHeader, AddressedBlock)>>,
     pub(crate) bytes: usize,
 }
@@ -64,7 +64,7 @@ pub(crate) fn retrieve(
     file_system: Digest,
     addresses: &[Digest],
     bytes_max: usize,
-) -> Result<Retrieved, Refused> {
+) -> Result<RetrievedBlocks, RequestError> {
     check_count(addresses.len())?;
     let loaded = store.load(file_system, addresses, bytes_max.min(MESSAGE_BYTES_MAX - ANSWER_SLACK_BYTES))?;
     // The client asks for the rest.
@@ -77,5 +77,5 @@ pub(crate) fn retrieve(
             (header, AddressedBlock { address: *address, block })
         }));
     }
-    Ok(Retrieved { blocks, bytes })
+    Ok(RetrievedBlocks { blocks, bytes })
 }

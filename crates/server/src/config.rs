@@ -7,23 +7,23 @@ use std::time::Duration;
 /// Who may create file systems on a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum CreatePolicy {
-    /// Whoever connects from the same machine, and the keys in `DATA/allowed-superusers`.
+    /// Processes on the same machine, and the keys in `DATA/allowed-superusers`.
     #[default]
     Local,
     /// Only the keys in `DATA/allowed-superusers`.
     Listed,
-    /// Anybody who can connect.
+    /// Any client that can connect.
     Anyone,
-    /// Nobody.
+    /// No client.
     Nobody,
 }
 
-/// How a server runs.
+/// The settings of a server.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// The data directory; created when missing. One server at a time.
     pub data: PathBuf,
-    /// Where to listen.
+    /// The address to listen on.
     pub listen: SocketAddr,
     /// Whether to listen for QUIC too, on the UDP port of the same number.
     pub quic: bool,
@@ -33,7 +33,7 @@ pub struct ServerConfig {
     pub window: Duration,
     /// How long blocks that nothing refers to any more stay readable, and new ones are safe from collection.
     pub gc_window: Duration,
-    /// How long what nothing refers to any more is kept after that, as a source for what comes next.
+    /// How long deleted blocks are kept as bases for the compression of later ones.
     pub keep_deleted: Duration,
     /// How many bytes of it at most; `None`: a tenth of all data, but at least 1 GiB.
     pub keep_deleted_bytes: Option<u64>,
@@ -45,30 +45,30 @@ pub struct ServerConfig {
     pub lease_term: Duration,
     /// Ordering records after which a checkpoint is written.
     pub checkpoint_records: u64,
-    /// Which past states are kept.
+    /// The retention of past states.
     pub history: holdfast_protocol::history::Retention,
     /// How many bytes each user of each file system may be charged for; `None`: as many as the superuser says.
     pub user_quota: Option<u64>,
     /// The data directory was put back from a backup: nothing is served until the superusers declare that.
     pub is_restored: bool,
-    /// What parcels may cost.
+    /// The limits on parcels.
     pub parcels: crate::ParcelSettings,
-    /// Who co-signs heads of the log of updates, and where to ask.
-    pub witnesses: Vec<crate::witnessing::WitnessAt>,
-    /// How often they are asked.
+    /// The witnesses that co-sign heads of the log of updates.
+    pub witnesses: Vec<crate::witnessing::WitnessAddress>,
+    /// How often the witnesses are asked.
     pub witness_every: Duration,
     /// The block server or bucket that has the blocks; `None`: the one of last time, if there was one, or else they are in
     /// the data directory.
-    pub blocks: Option<crate::BlocksAt>,
+    pub blocks: Option<crate::BlocksLocation>,
     /// Whether the store at the block server or in the bucket is accepted as it is, whatever was there before.
     pub blocks_anew: bool,
-    /// Where the order is kept; `None`: in etcd where it was last time, if it was, or else in the data directory.
+    /// Where the order is stored; `None`: where it was at the last start, which is the data directory at first.
     pub state: Option<holdfast_etcd::Access>,
     /// A file with what etcd lets this server in for.
     pub state_login: Option<PathBuf>,
     /// Where clients and the other servers reach this one; `None`: where it listens.
     pub advertise: Option<String>,
-    /// What peers may cost.
+    /// The limits on peers.
     pub limits: holdfast_rpc::Limits,
 }
 

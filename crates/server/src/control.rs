@@ -1,18 +1,18 @@
-//! The operator's side door: a Unix socket in the data directory, for work on a server that is running, and the
+//! The control socket for operators: a Unix socket in the data directory, for work on a server that is running, and the
 //! same work on the directory itself when no server runs.
 //!
-//! Whoever can open the socket may already read and write the data directory, so it asks for no key. Each
-//! message is a length (u32, little-endian) and borsh bytes.
+//! A process that can open the socket can already read and write the data directory, so no key is needed. Each message
+//! is a length (u32, little-endian) and borsh bytes.
 
-use crate::block_store::Standing;
+use crate::block_store::BlockStoreStatus;
 use crate::config::ServerConfig;
 use crate::data::{DataDirectory, control_socket};
 use crate::error::OpenError;
 use crate::holds;
-use crate::host::Host;
 use crate::maintenance;
-use crate::refusal::Refused;
-use crate::witnessing::{self, LogStanding};
+use crate::refusal::RequestError;
+use crate::server_core::ServerCore;
+use crate::witnessing::{self, LogStatus};
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{Digest, decode, encode};
 use holdfast_protocol::message::HoldShown;
@@ -45,65 +45,65 @@ pub enum Task {
     Collect = 1,
     /// Read everything and report damage.
     Scrub = 2,
-    /// Figures.
+    /// The figures of the server.
     Statistics = 3,
     /// Seal the log, so that it can be copied up to here.
     Seal = 4,
-    /// What members hold.
+    /// List the holds of members.
     Holds = 5,
-    /// End a hold, whoever made it.
+    /// End a hold, whichever member made it.
     Unhold {
         /// Its file system.
         file_system: Digest,
         /// Its name.
         name: String,
     } = 6,
-    /// Logs, and how their witnesses stand.
+    /// The status of logs with their witnesses.
     Witnesses = 7,
     /// Hand a file system over to another server.
     Move {
-        /// Which.
+        /// The file system.
         file_system: Digest,
         /// Address of the server.
         to: String,
     } = 8,
 }
 
-/// What came of it.
+/// The outcome of a [`Task`].
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum Outcome {
-    /// Of [`Task::Collect`], by file system.
-    Collected(Vec<(Digest, Result<Collected, String>)>),
-    /// Of [`Task::Scrub`].
-    Scrubbed(Scrubbed),
-    /// Of [`Task::Statistics`].
+    /// The outcome of [`Task::Collect`], by file system.
+    Collected(Vec<(Digest, Result<CollectSummary, String>)>),
+    /// The outcome of [`Task::Scrub`].
+    Scrubbed(ScrubSummary),
+    /// The outcome of [`Task::Statistics`].
     Statistics(Statistics),
     /// The work could not be done.
     Failed(String),
-    /// Of [`Task::Seal`]: numbers and lengths in bytes of all sealed segments, oldest first.
+    /// The outcome of [`Task::Seal`]: numbers and lengths in bytes of all sealed segments, oldest first.
     Sealed(Vec<(u32, u64)>),
-    /// Of [`Task::Holds`], by file system.
+    /// The outcome of [`Task::Holds`], by file system.
     Holds(Vec<(Digest, Vec<HoldShown>)>),
-    /// Of [`Task::Unhold`]: whether there was one.
+    /// The outcome of [`Task::Unhold`]: whether there was such a hold.
     Unheld(bool),
-    /// Of [`Task::Witnesses`].
-    Witnesses(Vec<LogStanding>),
-    /// Of [`Task::Move`].
+    /// The outcome of [`Task::Witnesses`].
+    Witnesses(Vec<LogStatus>),
+    /// The outcome of [`Task::Move`].
     Moved,
 }
 
 /// What a garbage collection did.
 #[derive(Clone, Default, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub struct Collected {
+pub struct CollectSummary {
     /// Blocks found in use.
     pub marked: u64,
     /// Blocks dropped.
     pub dropped: u64,
-    /// Their bytes.
+    /// Bytes of the dropped blocks.
     pub dropped_bytes: u64,
     /// Blocks that nothing refers to, kept for a while.
     pub kept: u64,
-    /// Their bytes.
+    /// Bytes of the retained blocks.
     pub kept_bytes: u64,
     /// Bytes given back: of log files removed, and of holes.
     pub removed_bytes: u64,
@@ -115,14 +115,14 @@ pub struct Collected {
 
 /// What a scrub found.
 #[derive(Clone, Default, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub struct Scrubbed {
+pub struct ScrubSummary {
     /// Good records.
     pub records: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// Damaged records, in words; at most 10,000.
+    /// A description of each damaged record; at most 10,000.
     pub bad: Vec<String>,
-    /// How many there are, and blocks that the index misplaces.
+    /// Number of damaged records and of blocks whose index entry is wrong.
     pub bad_count: u64,
 }
 
@@ -133,7 +133,7 @@ pub struct Statistics {
     pub file_systems: Vec<(Digest, u64)>,
     /// File systems that are not served because their order is damaged, and how.
     pub unserved: Vec<(Digest, String)>,
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: u64,
     /// Their bytes in the log.
     pub block_bytes: u64,
@@ -141,7 +141,7 @@ pub struct Statistics {
     pub deleted_bytes: u64,
     /// Bytes of the log.
     pub log_bytes: u64,
-    /// Free bytes on the disk, where it can tell.
+    /// Free bytes on the disk; `None` if the system does not say.
     pub free_bytes: Option<u64>,
     /// Blocks known to be damaged.
     pub damaged_blocks: u64,
@@ -161,21 +161,21 @@ pub struct Statistics {
     pub bytes_served: u64,
     /// Whether a server is running on the directory.
     pub running: bool,
-    /// How it stands with the block server that has the blocks; then the bytes of the log and the free ones are those here,
-    /// and the figures of blocks are 0 while it is away.
-    pub block_store: Option<Box<Standing>>,
+    /// The status of the block server that has the blocks. In that case the bytes of the log and the free bytes are
+    /// those of this machine, and the figures of blocks are 0 while the block server is unreachable.
+    pub block_store: Option<Box<BlockStoreStatus>>,
     /// Where the order is, if not in the data directory; and which server has what of it.
-    pub order: Option<Box<OrderStanding>>,
+    pub order: Option<Box<OrderStatus>>,
 }
 
-/// How it stands with an order that several servers find.
+/// The status of an order in etcd, which several servers share.
 #[derive(Clone, Default, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub struct OrderStanding {
-    /// Where it is.
+pub struct OrderStatus {
+    /// The address in etcd.
     pub place: String,
     /// This server's own address.
     pub address: String,
-    /// Whether it was reached when it was last asked.
+    /// Whether the last request to etcd was answered.
     pub reached: bool,
     /// Addresses of the servers that run.
     pub servers: Vec<String>,
@@ -183,7 +183,7 @@ pub struct OrderStanding {
     pub active: Vec<(Digest, String)>,
 }
 
-/// Why an operator's wish was not carried out.
+/// Why an operator's task was not carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// The directory holds no server's data.
@@ -237,8 +237,8 @@ pub fn perform(
         {
             return Err(ControlError::NotOwner { path: config.data.clone(), owner: metadata.uid() });
         }
-        let host = match crate::server::open_host(config) {
-            Ok((host, _, _)) => host,
+        let core = match crate::server::open_host(config) {
+            Ok((core, _, _)) => core,
             // A server that begins does not listen to its operator yet, and one that ends does not any more.
             Err(OpenError::Store(StoreError::InUse { .. })) if begun.elapsed() < BEGINNING_MAX => {
                 std::thread::sleep(Duration::from_millis(50));
@@ -246,8 +246,8 @@ pub fn perform(
             }
             Err(error) => return Err(error.into()),
         };
-        let outcome = carry_out(&host, task, config.gc_window, &witnessing::Shared::default(), progress);
-        maintenance::final_checkpoints(&host);
+        let outcome = carry_out(&core, task, config.gc_window, &witnessing::Shared::default(), progress);
+        maintenance::final_checkpoints(&core);
         break match outcome {
             Outcome::Statistics(figures) => Outcome::Statistics(Statistics { running: false, ..figures }),
             outcome => outcome,
@@ -303,7 +303,8 @@ fn ask_running(
     }
 }
 
-/// A path to the same socket that is short enough for one, and what must stay open meanwhile.
+/// A path to the same socket that is short enough for the system's limit, and the descriptor that must stay open while
+/// it is used.
 fn short_path(socket: &Path) -> std::io::Result<(PathBuf, std::fs::File)> {
     let directory = std::fs::File::open(socket.parent().unwrap_or(Path::new(".")))?;
     let name = socket.file_name().unwrap_or_default();
@@ -311,7 +312,7 @@ fn short_path(socket: &Path) -> std::io::Result<(PathBuf, std::fs::File)> {
 }
 
 fn carry_out(
-    host: &Host,
+    core: &ServerCore,
     task: Task,
     gc_window: Duration,
     witnesses: &witnessing::Shared,
@@ -319,8 +320,8 @@ fn carry_out(
 ) -> Outcome {
     match task {
         Task::Collect => {
-            let collected = maintenance::collect(host, gc_window).into_iter().map(|(id, result)| {
-                let report = result.map(|report| Collected {
+            let collected = maintenance::collect(core, gc_window).into_iter().map(|(id, result)| {
+                let report = result.map(|report| CollectSummary {
                     marked: report.marked,
                     dropped: report.dropped,
                     dropped_bytes: report.dropped_bytes,
@@ -338,69 +339,69 @@ fn carry_out(
             });
             Outcome::Collected(collected.collect())
         }
-        Task::Scrub => match maintenance::scrub(host, progress) {
+        Task::Scrub => match maintenance::scrub(core, progress) {
             Ok(report) => Outcome::Scrubbed(report),
             Err(why) => Outcome::Failed(why),
         },
-        Task::Seal if host.cluster.is_some() => Outcome::Failed(
+        Task::Seal if core.cluster.is_some() => Outcome::Failed(
             "the order is in etcd: back that up instead, with etcdctl snapshot save (docs/growing.md)"
                 .to_owned(),
         ),
-        Task::Seal => match host.store.seal() {
+        Task::Seal => match core.store.seal() {
             Ok(segments) => Outcome::Sealed(segments),
             Err(error) => Outcome::Failed(error.to_string()),
         },
         Task::Holds => {
-            let held = |id| holds::list(host, id).map(|held| (id, held));
-            let held: Result<_, Refused> = host.file_systems().iter().map(|one| held(one.id)).collect();
+            let held = |id| holds::list(core, id).map(|held| (id, held));
+            let held: Result<_, RequestError> = core.file_systems().iter().map(|one| held(one.id)).collect();
             match held {
                 Ok(held) => Outcome::Holds(held),
                 Err(refused) => Outcome::Failed(refused.into_error().to_string()),
             }
         }
         Task::Unhold { file_system, name } => {
-            let ended = host.blocks.unhold(file_system, &name).map_err(|error| error.to_string());
+            let ended = core.blocks.unhold(file_system, &name).map_err(|error| error.to_string());
             match ended.and_then(|was| {
-                host.commit_all().map_err(|error| error.into_error().to_string()).map(|()| was)
+                core.commit_all().map_err(|error| error.into_error().to_string()).map(|()| was)
             }) {
                 Ok(was) => Outcome::Unheld(was),
                 Err(why) => Outcome::Failed(why),
             }
         }
-        Task::Move { file_system, to } => match host.hand_over(file_system, &to) {
+        Task::Move { file_system, to } => match core.hand_over(file_system, &to) {
             Ok(()) => Outcome::Moved,
             Err(why) => Outcome::Failed(why),
         },
-        Task::Witnesses => Outcome::Witnesses(witnesses.standing(host)),
-        Task::Statistics => match statistics(host) {
+        Task::Witnesses => Outcome::Witnesses(witnesses.status(core)),
+        Task::Statistics => match statistics(core) {
             Ok(statistics) => Outcome::Statistics(statistics),
             Err(why) => Outcome::Failed(why),
         },
     }
 }
 
-fn statistics(host: &Host) -> Result<Statistics, String> {
+fn statistics(core: &ServerCore) -> Result<Statistics, String> {
     let failed = |error: StoreError| error.to_string();
-    let standing = host.blocks.standing();
-    let order = match &standing {
+    let status = core.blocks.status();
+    let order = match &status {
         None => None,
-        Some(_) => Some(host.store.statistics().map_err(failed)?),
+        Some(_) => Some(core.store.statistics().map_err(failed)?),
     };
-    let store = match &standing {
-        None => host.blocks.figures().map_err(|error| error.to_string())?,
-        Some(standing) => standing.figures.clone().unwrap_or_default(),
+    let store = match &status {
+        None => core.blocks.figures().map_err(|error| error.to_string())?,
+        Some(status) => status.figures.clone().unwrap_or_default(),
     };
-    let counters = &host.counters;
+    let counters = &core.counters;
     Ok(Statistics {
-        file_systems: host.file_systems().iter().map(|one| (one.id, one.log_size())).collect(),
-        unserved: host.damaged().iter().map(|(id, why)| (*id, why.clone())).collect(),
+        file_systems: core.file_systems().iter().map(|one| (one.id, one.log_size())).collect(),
+        unserved: core.damaged().iter().map(|(id, why)| (*id, why.clone())).collect(),
         blocks: store.blocks,
         block_bytes: store.block_bytes,
         deleted_bytes: store.deleted_bytes,
         log_bytes: order.as_ref().map_or(store.log_bytes, |order| order.log_bytes),
         free_bytes: order.as_ref().map_or(store.free_bytes, |order| order.free_bytes),
         damaged_blocks: store.damaged_blocks,
-        syncs: host.store.sync_count(),
+        syncs: core.store.sync_count(),
         requests: counters.requests.get(),
         refused: counters.refused.get(),
         operations: counters.operations.get(),
@@ -408,14 +409,14 @@ fn statistics(host: &Host) -> Result<Statistics, String> {
         blocks_served: counters.blocks_retrieved.get(),
         bytes_served: counters.bytes_retrieved.get(),
         running: true,
-        block_store: standing.map(Box::new),
-        order: host.cluster.as_ref().map(|cluster| Box::new(cluster.standing())),
+        block_store: status.map(Box::new),
+        order: core.cluster.as_ref().map(|cluster| Box::new(cluster.status())),
     })
 }
 
-/// Answers operators until it is dropped. Without the socket the server serves its clients all the same.
+/// Serves the control socket until it is dropped. If the socket cannot be made, the server still serves its clients.
 pub(crate) async fn serve(
-    host: Arc<Host>,
+    core: Arc<ServerCore>,
     data: DataDirectory,
     gc_window: Duration,
     witnesses: Arc<witnessing::Shared>,
@@ -431,7 +432,7 @@ pub(crate) async fn serve(
         match listener.accept().await {
             Ok((stream, _)) => {
                 // One at a time: the tasks are heavy and do not get faster side by side.
-                if let Err(error) = answer(stream, &host, gc_window, &witnesses).await {
+                if let Err(error) = answer(stream, &core, gc_window, &witnesses).await {
                     tracing::info!(%error, "an operator's connection failed");
                 }
             }
@@ -457,7 +458,7 @@ fn listen(socket: &Path) -> std::io::Result<tokio::net::UnixListener> {
 
 async fn answer(
     mut stream: tokio::net::UnixStream,
-    host: &Arc<Host>,
+    core: &Arc<ServerCore>,
     gc_window: Duration,
     witnesses: &Arc<witnessing::Shared>,
 ) -> std::io::Result<()> {
@@ -470,14 +471,14 @@ async fn answer(
     };
     let task = tokio::time::timeout(Duration::from_secs(5), request).await??;
     let (messages, mut queue) = mpsc::channel::<Message>(16);
-    let (host, witnesses) = (host.clone(), witnesses.clone());
+    let (core, witnesses) = (core.clone(), witnesses.clone());
     let work = tokio::task::spawn_blocking(move || {
         let mut progress = |done, all| {
-            // An operator who does not listen misses a number, nothing else.
+            // If the operator's command reads too slowly, it misses a progress number and nothing else.
             let _ = messages.try_send(Message::Progress(done, all));
         };
         progress(0, 0);
-        let outcome = carry_out(&host, task, gc_window, &witnesses, &mut progress);
+        let outcome = carry_out(&core, task, gc_window, &witnesses, &mut progress);
         let _ = messages.blocking_send(Message::Finished(outcome));
     });
     let mut alive = tokio::time::interval(SILENCE_MAX / 4);

@@ -37,7 +37,7 @@ const NAMES: [&str; 10] = [
     "blocks",
     "lost+found",
 ];
-/// Space kept back: enough to start, serve reads and move what is live out of a few segments of garbage.
+/// Size of the ballast: enough to start, serve reads and move live records out of a few segments of garbage.
 const BALLAST_BYTES: u64 = 16 << 20;
 /// Free space above which it is set aside.
 const BALLAST_FREE_MIN: u64 = 8 * BALLAST_BYTES;
@@ -96,7 +96,7 @@ impl DataDirectory {
         self.path.join("restored")
     }
 
-    /// Where the order was kept last time, if not here; and the file that says how to be let in.
+    /// The address in etcd of the order at the last start, if it was there, and the file with the login.
     pub(crate) fn order_elsewhere(&self) -> Result<Option<(String, Option<PathBuf>)>, OpenError> {
         let path = self.path.join("order");
         match std::fs::read_to_string(&path) {
@@ -109,7 +109,7 @@ impl DataDirectory {
         }
     }
 
-    /// Notes where the order is kept.
+    /// Notes where the order is stored.
     pub(crate) fn note_order(&self, place: &str, login: Option<&Path>) -> Result<(), OpenError> {
         let (path, new) = (self.path.join("order"), self.path.join("order.new"));
         let login = login.map_or_else(String::new, |login| format!("{}\n", login.display()));
@@ -214,11 +214,11 @@ pub(crate) fn control_socket(data: &Path) -> PathBuf {
     data.join("control")
 }
 
-/// A folder that somebody uses for something else is not made a data directory by a slip of the hand.
+/// Refuses a folder with other files in it, so that a mistyped path does not become a data directory.
 fn refuse_foreign(path: &Path) -> Result<(), OpenError> {
     let entries = match std::fs::read_dir(path) {
         Ok(entries) => entries,
-        // Made below, or told of there.
+        // The caller makes the directory, or reports the error.
         Err(_) => return Ok(()),
     };
     let names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();

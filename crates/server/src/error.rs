@@ -12,11 +12,11 @@ pub enum OpenError {
     /// Medium: a file operation failed.
     #[error("{action} {path}: {error}", path = path.display())]
     Io {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// To what.
+        /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
     /// Operator: the server's key file cannot be used.
@@ -39,23 +39,23 @@ pub enum OpenError {
     /// Log-tree nodes are damaged or of a newer form.
     #[error(transparent)]
     Tree(#[from] TreeError),
-    /// Medium: what was kept about a file system does not fit together.
+    /// Medium: the stored order of a file system is inconsistent.
     #[error("the ordering records of file system {file_system} are damaged: {why}")]
     Ordering {
         /// The file system.
         file_system: Digest,
-        /// What does not fit.
+        /// The inconsistency.
         why: String,
     },
-    /// The order of a file system cannot be had from where it is kept.
+    /// The order of a file system cannot be read from where it is stored.
     #[error("the order of file system {file_system}: {error}")]
     Order {
         /// The file system.
         file_system: Digest,
-        /// Why.
+        /// The error.
         error: OrderError,
     },
-    /// Where the order is to be kept cannot be used.
+    /// The configured place of the order cannot be used.
     #[error("{0}")]
     State(String),
     /// The block server is not reached, or does not serve this server.
@@ -89,7 +89,7 @@ pub enum OpenError {
     Listen {
         /// The address.
         address: std::net::SocketAddr,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
 }

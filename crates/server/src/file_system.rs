@@ -1,13 +1,12 @@
 //! One file system on a server: its sequencer, its log of updates, its proof of identity, and what happens to
 //! each ordering request.
 //!
-//! The order of steps for every request that changes something: check outside the lock; under the lock let the
-//! sequencer decide and append its records to the log; after the lock one group commit, by the caller; then
-//! the answer. So records stand in the log in the order in which the sequencer made them, and nobody waits for
-//! a disk while holding the lock.
+//! The steps of every request that changes something: check outside the lock; under the lock let the sequencer decide
+//! and append its records to the log; after the lock one group commit, by the caller; then the reply. So records are in
+//! the log in the order in which the sequencer made them, and no thread waits for a disk while it holds the lock.
 //!
-//! If appending fails (the disk is full), the sequencer in memory is ahead of the log. It is then thrown away
-//! and made again from the log before it decides anything more.
+//! If appending fails (the disk is full), the sequencer in memory is ahead of the log. It is then discarded and made
+//! again from the log before it decides anything more.
 
 mod heads;
 mod hints;
@@ -25,10 +24,10 @@ pub(crate) use locks::LocksNote;
 use crate::block_store;
 use crate::blocks;
 use crate::error::OpenError;
-use crate::history_file::Keeping;
-use crate::host::{Caller, Clock, Host};
-use crate::order::{Order, Standing as OrderStanding};
-use crate::refusal::{Refused, refuse};
+use crate::history_file::HistoryRetention;
+use crate::order::{ActiveStatus, Order};
+use crate::refusal::{RequestError, refuse};
+use crate::server_core::{Caller, Clock, ServerCore};
 use heads::Heads;
 use holdfast_content::{
     BODY_BYTES_MAX, Block, BlockKind, DeviceId, Membership, PrincipalId, Reference, StoredBlock, UserId,
@@ -53,7 +52,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 
-/// For how long after it has committed something a device is shown what others do, in milliseconds.
+/// How long after its last commit a device receives pushes of what others do, in milliseconds.
 const AT_WORK_MS: u64 = 10_000;
 /// What takes more bytes is not pushed: memory for so much is set aside while a client waits for recalls.
 const PUSH_BYTES_MAX: usize = 60 << 10;
@@ -62,17 +61,17 @@ const SERVER_KEYS_MAX: usize = 64;
 
 type Blocks = Vec<(Digest, StoredBlock)>;
 
-/// One file system.
+/// One file system that this server serves.
 pub struct FileSystem {
     pub(crate) id: Digest,
     superuser: PublicKey,
-    /// Where its order is kept.
+    /// Where its order is stored.
     pub(crate) order: Arc<dyn Order>,
     ledger: Mutex<Ledger>,
     /// Active devices by key, as of the membership in force; so that most requests need no lock on the order.
     devices: RwLock<Active>,
     settled: Notify,
-    /// How often something has.
+    /// Counts how often an operation has settled.
     settled_count: AtomicU64,
     /// When each device committed something last, in milliseconds of the host's clock.
     worked: Mutex<HashMap<DeviceId, u64>>,
@@ -87,25 +86,25 @@ pub struct FileSystem {
     heads: Mutex<Heads>,
 }
 
-/// Who takes part.
+/// The devices and keys of the membership in force.
 struct Active {
     /// Version of the membership.
     version: u64,
     by_key: HashMap<PublicKey, DeviceId>,
 }
 
-/// What may have been held when the server ended, and how leases are granted from now on.
-pub(crate) struct Before {
+/// What may have been held when the server ended, and the settings of leases from now on.
+pub(crate) struct InheritedState {
     /// Clients may have held locks.
     pub(crate) locks_held: bool,
-    /// Who may hold leases, and for how many milliseconds still.
+    /// Which sessions may hold leases, and for how many milliseconds still.
     pub(crate) leases: (u64, Vec<NotedSession>),
     /// How long new ones last, in milliseconds.
     pub(crate) lease_ms: u64,
-    /// What is kept of past states.
-    pub(crate) keeping: Keeping,
-    /// Greater than after any earlier start; at worst, after the clock was set back, what a client held is taken for known
-    /// that is not, and its next wish tells.
+    /// The retention of past states.
+    pub(crate) keeping: HistoryRetention,
+    /// A lease epoch that is greater than after any earlier start. If the clock was set back it may not be; then the
+    /// server takes a client's old leases for known ones, until the client's next lease request corrects that.
     pub(crate) first_epoch: u64,
 }
 
@@ -115,7 +114,7 @@ impl FileSystem {
         id: Digest,
         abort_after: Duration,
         clock: &dyn Clock,
-        before: Before,
+        before: InheritedState,
     ) -> Result<Option<FileSystem>, OpenError> {
         let now_ms = clock.monotonic_ms();
         let abort_after_ms = abort_after.as_millis() as u64;
@@ -123,13 +122,13 @@ impl FileSystem {
         Ok(ledger.map(|ledger| FileSystem::new(order, ledger, clock, &before)))
     }
 
-    fn new(order: Arc<dyn Order>, ledger: Ledger, clock: &dyn Clock, before: &Before) -> FileSystem {
+    fn new(order: Arc<dyn Order>, ledger: Ledger, clock: &dyn Clock, before: &InheritedState) -> FileSystem {
         let now_ms = clock.monotonic_ms();
         let grace_until_ms = if before.locks_held { now_ms + LEASE_MS } else { 0 };
         let (left_ms, holders) = &before.leases;
         let first_epoch = before.first_epoch;
         let sequencer = ledger.sequencer();
-        // What a removed device still shows its user is nobody's concern.
+        // Leases of a removed device need not be waited for.
         let is_member = |session: &&NotedSession| sequencer.membership().is_active(session.id().device);
         let holders: Vec<NotedSession> = holders.iter().filter(is_member).copied().collect();
         FileSystem {
@@ -156,7 +155,7 @@ impl FileSystem {
 
     #[allow(clippy::too_many_arguments)] // The message's own fields.
     pub(crate) fn create(
-        host: &Host,
+        core: &ServerCore,
         order: Arc<dyn Order>,
         superuser: PublicKey,
         server_keys: Signed<ServerKeys>,
@@ -165,22 +164,23 @@ impl FileSystem {
         given: Blocks,
         abort_after: Duration,
         lease_term: Duration,
-    ) -> Result<(FileSystem, Receipt), Refused> {
+    ) -> Result<(FileSystem, Receipt), RequestError> {
         let id = superuser.file_system_id();
-        check_server_keys(&server_keys, id, &superuser, &host.server_key())?;
-        let membership = announced_membership(&*host.blocks, id, &certificate.value, &given)?;
+        check_server_keys(&server_keys, id, &superuser, &core.server_key())?;
+        let membership = announced_membership(&*core.blocks, id, &certificate.value, &given)?;
         let Some(membership) = membership else {
             return refuse("the founding operation brings no membership");
         };
-        check_handles(host, id, &structure.value, None, &given)?;
+        check_handles(core, id, &structure.value, None, &given)?;
         let abort_after_ms = abort_after.as_millis() as u64;
         let step = Sequencer::create(superuser, certificate, structure, membership, abort_after_ms)?;
-        host.store_attached(id, DeviceId::SUPERUSER, given, None)?;
+        core.store_attached(id, DeviceId::SUPERUSER, given, None)?;
         let Step { answer: (sequencer, receipt), records, nodes } = step;
         let lease_ms = lease_term.as_millis() as u64;
-        let keeping = host.keeping();
-        let first_epoch = host.clock.wall_ns().unsigned_abs();
-        let before = Before { locks_held: false, leases: (0, Vec::new()), lease_ms, keeping, first_epoch };
+        let keeping = core.keeping();
+        let first_epoch = core.clock.wall_ns().unsigned_abs();
+        let before =
+            InheritedState { locks_held: false, leases: (0, Vec::new()), lease_ms, keeping, first_epoch };
         let ledger = Ledger::create(
             &*order,
             sequencer,
@@ -190,7 +190,7 @@ impl FileSystem {
             nodes,
             &before.keeping,
         )?;
-        Ok((FileSystem::new(order, ledger, &*host.clock, &before), receipt))
+        Ok((FileSystem::new(order, ledger, &*core.clock, &before), receipt))
     }
 
     /// The receipt of the founding operation, if it is this one.
@@ -206,7 +206,8 @@ impl FileSystem {
         self.devices.read().by_key.get(key).copied()
     }
 
-    /// Whether a device may undo what another has asked for: it is of the same user, or the superuser's.
+    /// Whether a device may undo what another has requested: both are of the same user, or the first is the
+    /// superuser's.
     pub(crate) fn acts_for(&self, device: DeviceId, other: DeviceId) -> bool {
         let ledger = self.ledger.lock();
         let devices = &ledger.sequencer().membership().devices;
@@ -229,7 +230,7 @@ impl FileSystem {
         self.id
     }
 
-    /// Its epoch: what operations and heads name in its place.
+    /// The epoch that operations and heads name.
     pub(crate) fn epoch(&self) -> Digest {
         self.ledger.lock().sequencer().epoch()
     }
@@ -244,24 +245,24 @@ impl FileSystem {
     /// The superuser's word that this is a restored state. The caller makes it durable before it answers.
     pub(crate) fn declare_restore(
         &self,
-        host: &Host,
+        core: &ServerCore,
         caller: &Caller,
         device: DeviceId,
         certificate: Signed<Certificate>,
         structure: Signed<Structure>,
         given: Blocks,
-    ) -> Result<Receipt, Refused> {
+    ) -> Result<Receipt, RequestError> {
         let certificate = verified(certificate, caller)?;
         let structure = verified(structure, caller)?;
-        let membership = announced_membership(&*host.blocks, self.id, certificate.value(), &given)?;
+        let membership = announced_membership(&*core.blocks, self.id, certificate.value(), &given)?;
         let Some(membership) = membership else { return refuse("a restore is declared in a membership") };
-        self.check_structure(host, device, structure.value(), &given)?;
-        host.store_attached(self.id, device, given, None)?;
-        let mut ledger = self.current(host)?;
+        self.check_structure(core, device, structure.value(), &given)?;
+        core.store_attached(self.id, device, given, None)?;
+        let mut ledger = self.current(core)?;
         let receipt = ledger.step(&*self.order, |sequencer| {
             sequencer.restored(device, &certificate, &structure, membership)
         })?;
-        self.committed(host, &mut ledger, device);
+        self.committed(core, &mut ledger, device);
         Ok(receipt)
     }
 
@@ -270,7 +271,7 @@ impl FileSystem {
         list: Signed<ServerKeys>,
         peer: &PublicKey,
         own: &PublicKey,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RequestError> {
         if *peer != self.superuser {
             let why = "only the superuser may replace the list of server keys".to_owned();
             return Err(ServerError::NotAllowed(why).into());
@@ -290,36 +291,36 @@ impl FileSystem {
 
     pub(crate) fn look(
         &self,
-        host: &Host,
+        core: &ServerCore,
         device: DeviceId,
         log_size: u64,
-    ) -> Result<Box<ViewReply>, Refused> {
+    ) -> Result<Box<ViewReply>, RequestError> {
         let prepared = {
-            let ledger = self.current(host)?;
+            let ledger = self.current(core)?;
             PreparedView::new(&ledger, Box::new(ledger.sequencer().look()), device, log_size)?
         };
-        Ok(prepared.whole(&*host.blocks, self.id))
+        Ok(prepared.whole(&*core.blocks, self.id))
     }
 
     /// Whether a device has committed something lately: it is likely to sign again soon.
-    pub(crate) fn is_at_work(&self, host: &Host, device: DeviceId) -> bool {
+    pub(crate) fn is_at_work(&self, core: &ServerCore, device: DeviceId) -> bool {
         let at_ms = self.worked.lock().get(&device).copied();
-        at_ms.is_some_and(|at_ms| host.clock.monotonic_ms() < at_ms.saturating_add(AT_WORK_MS))
+        at_ms.is_some_and(|at_ms| core.clock.monotonic_ms() < at_ms.saturating_add(AT_WORK_MS))
     }
 
     /// The present view, for a device at work that has accepted a log of `log_size` leaves, if others have changed anything since,
     /// nothing is pending, so that it can sign on it, and it is not large. The caller makes it durable before it answers.
     pub(crate) fn push(
         &self,
-        host: &Host,
+        core: &ServerCore,
         device: DeviceId,
         log_size: u64,
-    ) -> Result<Option<Difference>, Refused> {
-        if !self.is_at_work(host, device) {
+    ) -> Result<Option<Difference>, RequestError> {
+        if !self.is_at_work(core, device) {
             return Ok(None);
         }
         let prepared = {
-            let ledger = self.current(host)?;
+            let ledger = self.current(core)?;
             let sequencer = ledger.sequencer();
             // After an operation of its own it has accepted that, too.
             let own = sequencer.slot(device).map_or(0, |slot| slot.value.forecast.log.size + 1);
@@ -329,7 +330,7 @@ impl FileSystem {
             }
             PreparedView::new(&ledger, Box::new(sequencer.look()), device, since)?
         };
-        let difference = prepared.difference(&*host.blocks, self.id);
+        let difference = prepared.difference(&*core.blocks, self.id);
         Ok(Some(difference).filter(|difference| difference.packed_bytes() <= PUSH_BYTES_MAX))
     }
 
@@ -337,25 +338,25 @@ impl FileSystem {
     #[allow(clippy::too_many_arguments)] // The message's own fields.
     pub(crate) fn update(
         &self,
-        host: &Host,
+        core: &ServerCore,
         caller: &Caller,
         device: DeviceId,
         certificate: Signed<Certificate>,
         given: Blocks,
         log_size: u64,
         by_difference: bool,
-        wish: Option<LeaseWish>,
-    ) -> Result<(Response, Option<LeaseGrant>), Refused> {
+        lease_request: Option<LeaseWish>,
+    ) -> Result<(Response, Option<LeaseGrant>), RequestError> {
         let certificate = verified(certificate, caller)?;
         let number = number_of(device, certificate.value());
-        let membership = announced_membership(&*host.blocks, self.id, certificate.value(), &given);
-        let membership = self.or_never(host, device, number, membership)?;
-        let taken = host.store_attached(self.id, device, given, self.allowance(host, device));
-        self.or_never(host, device, number, taken)?;
-        let now_ms = host.clock.monotonic_ms();
+        let membership = announced_membership(&*core.blocks, self.id, certificate.value(), &given);
+        let membership = self.or_never(core, device, number, membership)?;
+        let taken = core.store_attached(self.id, device, given, self.allowance(core, device));
+        self.or_never(core, device, number, taken)?;
+        let now_ms = core.clock.monotonic_ms();
         let (prepared, grant) = {
-            let mut ledger = self.current(host)?;
-            let touched = self.if_free(host, &ledger, device, certificate.value(), wish.as_ref());
+            let mut ledger = self.current(core)?;
+            let touched = self.if_free(core, &ledger, device, certificate.value(), lease_request.as_ref());
             let touched = touched.ok_or(ServerError::Busy)?;
             ledger.must_prove(log_size)?;
             let size = ledger.sequencer().log_size();
@@ -366,14 +367,14 @@ impl FileSystem {
                 Updated::Aborted => return Ok((Response::Aborted, None)),
                 Updated::Refused => return Ok((Response::Refused, None)),
             };
-            // What is sent again is shown the view that it was shown at first, which may be outdated.
+            // A resent request gets the view that it got at first, which may be outdated.
             let fresh = ledger.sequencer().log_size() > size;
-            let grant = self.grant(host, &ledger, device, wish.as_ref(), &touched, fresh);
+            let grant = self.grant(core, &ledger, device, lease_request.as_ref(), &touched, fresh);
             (PreparedView::new(&ledger, reply, device, log_size)?, grant)
         };
         let answer = match by_difference {
-            true => Response::Difference(prepared.difference(&*host.blocks, self.id)),
-            false => Response::View(prepared.whole(&*host.blocks, self.id)),
+            true => Response::Difference(prepared.difference(&*core.blocks, self.id)),
+            false => Response::View(prepared.whole(&*core.blocks, self.id)),
         };
         Ok((answer, grant))
     }
@@ -381,59 +382,60 @@ impl FileSystem {
     /// COMMIT: the receipt, or `None` if the operation is dead. The caller makes it durable before it answers.
     pub(crate) fn commit(
         &self,
-        host: &Host,
+        core: &ServerCore,
         caller: &Caller,
         device: DeviceId,
         structure: Signed<Structure>,
         given: Blocks,
-    ) -> Result<Option<Receipt>, Refused> {
+    ) -> Result<Option<Receipt>, RequestError> {
         let structure = verified(structure, caller)?;
         let number = (structure.value().device() == device).then(|| structure.value().number());
-        let whole = self.check_structure(host, device, structure.value(), &given);
-        self.or_never(host, device, number, whole)?;
+        let whole = self.check_structure(core, device, structure.value(), &given);
+        self.or_never(core, device, number, whole)?;
         // What was ordered is not to fail half-way for a chunk: that is what the reserve is for.
-        let allowance = self.allowance(host, device);
+        let allowance = self.allowance(core, device);
         let allowance = allowance.map(|all| Allowance { bytes: all.bytes + all.reserve, reserve: 0, ..all });
-        let taken = host.store_attached(self.id, device, given, allowance);
-        self.or_never(host, device, number, taken)?;
-        let mut ledger = self.current(host)?;
+        let taken = core.store_attached(self.id, device, given, allowance);
+        self.or_never(core, device, number, taken)?;
+        let mut ledger = self.current(core)?;
         let outcome = ledger.step(&*self.order, |sequencer| sequencer.commit(device, &structure))?;
         let receipt = match outcome {
             CommitOutcome::Committed(receipt) => receipt,
             CommitOutcome::Aborted => return Ok(None),
         };
-        self.committed(host, &mut ledger, device);
+        self.committed(core, &mut ledger, device);
         Ok(Some(receipt))
     }
 
-    /// Fast operation: the receipt, or how it was refused. With `known`, the size of the log that its author has accepted, it is
-    /// shown the view by which it was. The caller makes it durable before it answers.
+    /// Carries out a fast operation: the receipt, or the refusal. If `known` is given, the size of the log that the
+    /// author has accepted, a refusal comes with the view it rests on. The caller makes the outcome durable before it
+    /// replies.
     #[allow(clippy::too_many_arguments)] // The message's own fields.
     pub(crate) fn fast(
         &self,
-        host: &Host,
+        core: &ServerCore,
         caller: &Caller,
         device: DeviceId,
         certificate: Signed<Certificate>,
         structure: Signed<Structure>,
         given: Blocks,
         known: Option<u64>,
-        wish: Option<LeaseWish>,
-    ) -> Result<(Result<Receipt, Response>, Option<LeaseGrant>), Refused> {
+        lease_request: Option<LeaseWish>,
+    ) -> Result<(Result<Receipt, Response>, Option<LeaseGrant>), RequestError> {
         let certificate = verified(certificate, caller)?;
         let structure = verified(structure, caller)?;
         let number = number_of(device, certificate.value());
         let whole =
-            announced_membership(&*host.blocks, self.id, certificate.value(), &given).and_then(|members| {
-                self.check_structure(host, device, structure.value(), &given)?;
+            announced_membership(&*core.blocks, self.id, certificate.value(), &given).and_then(|members| {
+                self.check_structure(core, device, structure.value(), &given)?;
                 Ok(members)
             });
-        let membership = self.or_never(host, device, number, whole)?;
-        let taken = host.store_attached(self.id, device, given, self.allowance(host, device));
-        self.or_never(host, device, number, taken)?;
-        let now_ms = host.clock.monotonic_ms();
-        let mut ledger = self.current(host)?;
-        let touched = self.if_free(host, &ledger, device, certificate.value(), wish.as_ref());
+        let membership = self.or_never(core, device, number, whole)?;
+        let taken = core.store_attached(self.id, device, given, self.allowance(core, device));
+        self.or_never(core, device, number, taken)?;
+        let now_ms = core.clock.monotonic_ms();
+        let mut ledger = self.current(core)?;
+        let touched = self.if_free(core, &ledger, device, certificate.value(), lease_request.as_ref());
         let touched = touched.ok_or(ServerError::Busy)?;
         let size = ledger.sequencer().log_size();
         let outcome = ledger.step(&*self.order, |sequencer| {
@@ -446,13 +448,13 @@ impl FileSystem {
                 let look = Box::new(ledger.sequencer().look());
                 let prepared = PreparedView::new(&ledger, look, device, log_size)?;
                 drop(ledger);
-                let difference = prepared.difference(&*host.blocks, self.id);
+                let difference = prepared.difference(&*core.blocks, self.id);
                 return Ok((Err(Response::RefusedAt(difference)), None));
             }
         };
-        self.committed(host, &mut ledger, device);
+        self.committed(core, &mut ledger, device);
         let fresh = ledger.sequencer().log_size() > size;
-        let grant = self.grant(host, &ledger, device, wish.as_ref(), &touched, fresh);
+        let grant = self.grant(core, &ledger, device, lease_request.as_ref(), &touched, fresh);
         Ok((Ok(receipt), grant))
     }
 
@@ -460,11 +462,11 @@ impl FileSystem {
     /// of it may be waiting here for leases, with the blocks that this one lacked, and must not be taken after that.
     fn or_never<T>(
         &self,
-        host: &Host,
+        core: &ServerCore,
         device: DeviceId,
         number: Option<u64>,
-        result: Result<T, Refused>,
-    ) -> Result<T, Refused> {
+        result: Result<T, RequestError>,
+    ) -> Result<T, RequestError> {
         let for_good = |error: &ServerError| {
             matches!(
                 error,
@@ -472,9 +474,9 @@ impl FileSystem {
             )
         };
         match (result, number) {
-            (Err(Refused::Client(error)), Some(number)) if for_good(&error) => {
-                self.current(host)?.step(&*self.order, |sequencer| Ok(sequencer.give_up(device, number)))?;
-                host.commit(self)?;
+            (Err(RequestError::Client(error)), Some(number)) if for_good(&error) => {
+                self.current(core)?.step(&*self.order, |sequencer| Ok(sequencer.give_up(device, number)))?;
+                core.commit(self)?;
                 self.tell_waiters();
                 Err(error.into())
             }
@@ -482,21 +484,22 @@ impl FileSystem {
         }
     }
 
-    /// Where an operation stands; `None` while it is pending. Not durable yet.
-    pub(crate) fn standing(
+    /// The status of an operation; `None` while it is pending. The caller makes it durable before it replies.
+    pub(crate) fn operation_status(
         &self,
-        host: &Host,
+        core: &ServerCore,
         device: DeviceId,
         number: u64,
-    ) -> Result<Option<Response>, Refused> {
-        Ok(match self.current(host)?.sequencer().standing(device, number) {
+    ) -> Result<Option<Response>, RequestError> {
+        Ok(match self.current(core)?.sequencer().standing(device, number) {
             Standing::Pending => None,
             Standing::Committed(structure) => Some(Response::Structure(Some(structure))),
             Standing::Gone => Some(Response::Structure(None)),
         })
     }
 
-    /// Completes when some operation has settled after the call; to be called before looking where it stands.
+    /// Completes when some operation has settled after the call. To be called before [`Self::operation_status`], so
+    /// that nothing is missed.
     pub(crate) fn next_settled(&self) -> tokio::sync::futures::Notified<'_> {
         self.settled.notified()
     }
@@ -516,7 +519,7 @@ impl FileSystem {
     }
 
     /// Writes a checkpoint of the order, durable with the next commit.
-    pub(crate) fn checkpoint(&self) -> Result<(), Refused> {
+    pub(crate) fn checkpoint(&self) -> Result<(), RequestError> {
         self.ledger.lock().checkpoint(&*self.order)?;
         if let Err(refused) = self.heads.lock().persist() {
             let error = refused.into_error();
@@ -527,29 +530,29 @@ impl FileSystem {
 
     /// What garbage collection must keep: present heads and those of the last `window_ns`. Notes the present
     /// ones for later if it is time.
-    pub(crate) fn roots(&self, now_ns: i64, window_ns: i64) -> Result<Vec<Digest>, Refused> {
+    pub(crate) fn roots(&self, now_ns: i64, window_ns: i64) -> Result<Vec<Digest>, RequestError> {
         self.ledger.lock().roots(&*self.order, now_ns, window_ns)
     }
 
     /// The ledger, made again from the log if an append had failed.
-    fn current(&self, host: &Host) -> Result<MutexGuard<'_, Ledger>, Refused> {
+    fn current(&self, core: &ServerCore) -> Result<MutexGuard<'_, Ledger>, RequestError> {
         let mut ledger = self.ledger.lock();
         if ledger.is_stale() {
-            ledger.reload(&*self.order, host.clock.monotonic_ms())?;
+            ledger.reload(&*self.order, core.clock.monotonic_ms())?;
             *self.devices.write() = devices_of(ledger.sequencer().membership());
         }
         Ok(ledger)
     }
 
     /// Whether this server may speak for it.
-    pub(crate) fn order_standing(&self) -> OrderStanding {
+    pub(crate) fn active_status(&self) -> ActiveStatus {
         match *self.has_ended.borrow() {
-            true => OrderStanding::Lost,
-            false => self.order.standing(),
+            true => ActiveStatus::Lost,
+            false => self.order.active_status(),
         }
     }
 
-    /// Ends it here: who is connected has to look for it again.
+    /// Stops serving the file system here: connected clients have to find its active server again.
     pub(crate) fn end(&self) {
         self.has_ended.send_replace(true);
         self.settled.notify_waiters();
@@ -561,10 +564,10 @@ impl FileSystem {
         let _ = self.has_ended.subscribe().wait_for(|ended| *ended).await;
     }
 
-    /// Takes back the notes beside the order, where nobody holds what they are about.
-    pub(crate) fn settle_notes(&self, host: &Host) {
+    /// Removes the notes stored with the order if no lock or lease is held.
+    pub(crate) fn settle_notes(&self, core: &ServerCore) {
         let Some(notes) = self.order.notes() else { return };
-        let is_free = [("locks", !self.holds_locks()), ("leases", self.is_unleased(host))];
+        let is_free = [("locks", !self.holds_locks()), ("leases", self.is_unleased(core))];
         for (name, _) in is_free.into_iter().filter(|(_, is_free)| *is_free) {
             if let Err(error) = notes.put(name, "") {
                 tracing::debug!(file_system = %self.id, name, %error, "the next server waits for nobody");
@@ -573,9 +576,9 @@ impl FileSystem {
     }
 
     /// Notes, durably, that locks may be held.
-    fn note_locks(&self, host: &Host) -> Result<(), Refused> {
+    fn note_locks(&self, core: &ServerCore) -> Result<(), RequestError> {
         let Some(notes) = self.order.notes() else {
-            return host.locks_note.set().map_err(|error| ServerError::Storage(error.to_string()).into());
+            return core.locks_note.set().map_err(|error| ServerError::Storage(error.to_string()).into());
         };
         if !self.locks_noted.load(Ordering::Acquire) {
             notes.put("locks", "held")?;
@@ -584,9 +587,9 @@ impl FileSystem {
         Ok(())
     }
 
-    fn committed(&self, host: &Host, ledger: &mut Ledger, device: DeviceId) {
+    fn committed(&self, core: &ServerCore, ledger: &mut Ledger, device: DeviceId) {
         ledger.note_commit(device);
-        self.worked.lock().insert(device, host.clock.monotonic_ms());
+        self.worked.lock().insert(device, core.clock.monotonic_ms());
         let membership = ledger.sequencer().membership();
         if self.devices.read().version != membership.version {
             *self.devices.write() = devices_of(membership);
@@ -597,16 +600,16 @@ impl FileSystem {
     /// the server look like one that lost data.
     fn check_structure(
         &self,
-        host: &Host,
+        core: &ServerCore,
         device: DeviceId,
         structure: &Structure,
         given: &Blocks,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RequestError> {
         if structure.device() != device {
             return refuse("the structure is another device's");
         }
         let former = self.ledger.lock().slot(device);
-        check_handles(host, self.id, structure, former.as_ref().map(|slot| &slot.value), given)
+        check_handles(core, self.id, structure, former.as_ref().map(|slot| &slot.value), given)
     }
 }
 
@@ -629,7 +632,7 @@ fn receipt_of(structure: &Structure) -> Receipt {
     }
 }
 
-fn verified<T: Signable>(signed: Signed<T>, caller: &Caller) -> Result<Verified<T>, Refused> {
+fn verified<T: Signable>(signed: Signed<T>, caller: &Caller) -> Result<Verified<T>, RequestError> {
     match signed.verified(caller.peer) {
         Some(verified) => Ok(verified),
         None => refuse("the signature is not that of this session's key"),
@@ -641,7 +644,7 @@ fn check_server_keys(
     file_system: Digest,
     superuser: &PublicKey,
     own: &PublicKey,
-) -> Result<(), Refused> {
+) -> Result<(), RequestError> {
     if list.value.file_system != file_system || !list.verify(superuser) {
         return refuse("the list of server keys is not this file system's, or not signed by its superuser");
     }
@@ -660,7 +663,7 @@ fn announced_membership(
     id: Digest,
     certificate: &Certificate,
     given: &Blocks,
-) -> Result<Option<Membership>, Refused> {
+) -> Result<Option<Membership>, RequestError> {
     let Some(reference) = certificate.new_members() else { return Ok(None) };
     let block = open_block(store, id, &reference, BlockKind::Membership, given)?;
     match Membership::from_block(&block) {
@@ -675,7 +678,7 @@ fn open_block(
     reference: &Reference,
     kind: BlockKind,
     given: &Blocks,
-) -> Result<Block, Refused> {
+) -> Result<Block, RequestError> {
     let attached = given.iter().find(|(address, _)| *address == reference.address);
     let block = match attached {
         Some((_, block)) => Some(block.clone()),
@@ -690,12 +693,12 @@ fn open_block(
 
 /// Checks that new tables are here and are tables, and keeps those not attached from the collector.
 fn check_handles(
-    host: &Host,
+    core: &ServerCore,
     id: Digest,
     structure: &Structure,
     former: Option<&Structure>,
     given: &Blocks,
-) -> Result<(), Refused> {
+) -> Result<(), RequestError> {
     let mut stored_before = Vec::new();
     for (principal, handle) in &structure.handles {
         let before = former.and_then(|former| former.handles.get(principal));
@@ -720,7 +723,7 @@ fn check_handles(
         return Ok(());
     }
     blocks::check_count(stored_before.len())?;
-    let here = host.blocks.renew(id, &stored_before, host.clock.wall_ns())?;
+    let here = core.blocks.renew(id, &stored_before, core.clock.wall_ns())?;
     match stored_before.iter().zip(here).find(|(_, here)| !here) {
         Some((address, _)) => refuse(format!("table {address} was never stored")),
         None => Ok(()),

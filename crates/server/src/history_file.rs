@@ -1,4 +1,4 @@
-//! The file in which past states of a file system are kept.
+//! The file with the past states of a file system.
 //!
 //! ```text
 //! history-FSID        header (32 bytes), then records: length u32, 16 bytes of digest, body (borsh)
@@ -14,8 +14,8 @@
 //!   turned out not to count; so its length follows what is kept.
 
 use crate::error::OpenError;
-use crate::host::Clock;
 use crate::order::OrderError;
+use crate::server_core::Clock;
 use holdfast_crypto::{Digest, DigestKey, Domain, decode, encode};
 use holdfast_log::{Storage, StorageFile, SyncSite};
 use holdfast_protocol::history::{Archive, HistoryRecord, Retention};
@@ -33,9 +33,9 @@ const SMALL_BYTES: u64 = 1 << 20;
 /// How the name of an unfinished file ends.
 pub(crate) const PARTIAL: &str = ".new";
 
-/// What decides which past states are kept.
+/// The policy and the clock that decide which past states are kept.
 #[derive(Clone)]
-pub(crate) struct Keeping {
+pub(crate) struct HistoryRetention {
     pub(crate) retention: Retention,
     pub(crate) clock: Arc<dyn Clock>,
 }
@@ -71,15 +71,15 @@ pub(crate) struct HistoryFile {
     /// `None`: there is none yet, or it is to be written anew.
     file: Option<Arc<dyn StorageFile>>,
     length: u64,
-    /// Its length when it held nothing but what was kept.
-    length_anew: u64,
+    /// The length of the file after it was last rewritten, in bytes.
+    rewritten_length: u64,
 }
 
 impl HistoryFile {
     /// That of a new file system: made when there is something to keep.
     pub(crate) fn new(storage: &Arc<dyn Storage>, file_system: &Digest) -> HistoryFile {
         let name = format!("history-{file_system}");
-        HistoryFile { storage: storage.clone(), name, file: None, length: 0, length_anew: 0 }
+        HistoryFile { storage: storage.clone(), name, file: None, length: 0, rewritten_length: 0 }
     }
 
     /// Opens it and gives what counts to `take`, one record after the other: all of them together would take a multiple of
@@ -108,7 +108,7 @@ impl HistoryFile {
             take(record);
             this.length += bytes;
         }
-        this.length_anew = this.length;
+        this.rewritten_length = this.length;
         if this.length < length {
             tracing::warn!(
                 file = this.name,
@@ -122,7 +122,7 @@ impl HistoryFile {
     }
 
     /// The next save writes everything, not what is new.
-    pub(crate) fn write_anew_next(&mut self) {
+    pub(crate) fn rewrite_next(&mut self) {
         self.file = None;
     }
 
@@ -132,13 +132,13 @@ impl HistoryFile {
     /// The medium failed; the next save writes everything.
     pub(crate) fn save(&mut self, archive: &mut Archive, log_size: u64) -> io::Result<()> {
         let fresh = archive.take_unsaved(log_size);
-        let is_long = self.length > SMALL_BYTES && self.length > 2 * self.length_anew;
-        let is_anew = is_long || (self.file.is_none() && self.length > 0);
-        if fresh.is_empty() && !is_anew {
+        let is_long = self.length > SMALL_BYTES && self.length > 2 * self.rewritten_length;
+        let was_rewritten = is_long || (self.file.is_none() && self.length > 0);
+        if fresh.is_empty() && !was_rewritten {
             return Ok(());
         }
-        let file = if is_anew { None } else { self.file.take() };
-        let Some(file) = file else { return self.write_anew(archive) };
+        let file = if was_rewritten { None } else { self.file.take() };
+        let Some(file) = file else { return self.rewrite(archive) };
         let bytes: Vec<u8> = fresh.iter().flat_map(frame).collect();
         file.write_at(self.length, &bytes)?;
         file.sync(RECORDS_SYNCED)?;
@@ -147,7 +147,7 @@ impl HistoryFile {
         Ok(())
     }
 
-    fn write_anew(&mut self, archive: &Archive) -> io::Result<()> {
+    fn rewrite(&mut self, archive: &Archive) -> io::Result<()> {
         let partial = format!("{}{PARTIAL}", self.name);
         match self.storage.remove(&partial) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -164,7 +164,7 @@ impl HistoryFile {
         file.sync(RECORDS_SYNCED)?;
         self.storage.rename(&partial, &self.name)?;
         self.storage.sync_dir(FILE_NAMED)?;
-        (self.length, self.length_anew, self.file) = (length, length, Some(file));
+        (self.length, self.rewritten_length, self.file) = (length, length, Some(file));
         Ok(())
     }
 }

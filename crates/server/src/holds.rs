@@ -2,8 +2,8 @@
 //! live file system is held until its publisher lets go.
 
 use crate::file_system::FileSystem;
-use crate::host::Host;
-use crate::refusal::Refused;
+use crate::refusal::RequestError;
+use crate::server_core::ServerCore;
 use holdfast_content::DeviceId;
 use holdfast_crypto::Digest;
 use holdfast_protocol::message::{HoldShown, Response, ServerError};
@@ -11,49 +11,54 @@ use holdfast_store::{Hold, HoldOutcome};
 
 /// Makes a hold, or says what is missing.
 pub(crate) fn hold(
-    host: &Host,
+    core: &ServerCore,
     file_system: &FileSystem,
     device: DeviceId,
     name: String,
     roots: Vec<Digest>,
-) -> Result<Response, Refused> {
-    check(host, file_system, device, &name)?;
-    let hold = Hold { name, device, made_ns: host.clock.wall_ns(), roots };
-    let missing = match host.blocks.hold(file_system.id, hold)? {
+) -> Result<Response, RequestError> {
+    check(core, file_system, device, &name)?;
+    let hold = Hold { name, device, made_ns: core.clock.wall_ns(), roots };
+    let missing = match core.blocks.hold(file_system.id, hold)? {
         HoldOutcome::Held => Vec::new(),
         HoldOutcome::Missing(missing) => missing,
     };
-    host.commit_all()?;
+    core.commit_all()?;
     Ok(Response::Held(missing))
 }
 
-/// Ends a hold.
+/// Ends a hold of a member.
 pub(crate) fn unhold(
-    host: &Host,
+    core: &ServerCore,
     file_system: &FileSystem,
     device: DeviceId,
     name: &str,
-) -> Result<Response, Refused> {
-    check(host, file_system, device, name)?;
-    host.blocks.unhold(file_system.id, name)?;
-    host.commit_all()?;
+) -> Result<Response, RequestError> {
+    check(core, file_system, device, name)?;
+    core.blocks.unhold(file_system.id, name)?;
+    core.commit_all()?;
     Ok(Response::Done)
 }
 
 /// All holds of a file system.
-pub(crate) fn list(host: &Host, file_system: Digest) -> Result<Vec<HoldShown>, Refused> {
-    let shown = |hold: Hold| HoldShown {
+pub(crate) fn list(core: &ServerCore, file_system: Digest) -> Result<Vec<HoldShown>, RequestError> {
+    let hold_entry = |hold: Hold| HoldShown {
         name: hold.name,
         device: hold.device,
         made_ns: hold.made_ns,
         roots: hold.roots,
     };
-    Ok(host.blocks.holds(file_system)?.into_iter().map(shown).collect())
+    Ok(core.blocks.holds(file_system)?.into_iter().map(hold_entry).collect())
 }
 
 /// A hold is its user's, whatever device made it, and the superuser's.
-fn check(host: &Host, file_system: &FileSystem, device: DeviceId, name: &str) -> Result<(), Refused> {
-    let holds = host.blocks.holds(file_system.id)?;
+fn check(
+    core: &ServerCore,
+    file_system: &FileSystem,
+    device: DeviceId,
+    name: &str,
+) -> Result<(), RequestError> {
+    let holds = core.blocks.holds(file_system.id)?;
     let Some(known) = holds.iter().find(|known| known.name == name) else { return Ok(()) };
     match file_system.acts_for(device, known.device) {
         true => Ok(()),

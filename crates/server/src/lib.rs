@@ -1,13 +1,12 @@
 //! The server: drives the block store and the consistency machine for many file systems.
 //!
-//! [`Server`] is the process: data directory, sockets, background work. [`Host`] is everything behind the
+//! [`Server`] is the process: data directory, sockets, background work. [`ServerCore`] is everything behind the
 //! sockets, blocking, with storage and clock as arguments, so that tests run it on a disk that loses power.
 //!
-//! A server is trusted with nothing but keeping things: clients check every byte and every step of the order.
-//! It polices its clients all the same, so that no malicious one can make an honest server look like a liar.
+//! Clients do not trust the server: they check every byte and every step of the order. The server checks its clients
+//! all the same, so that a malicious one cannot make an honest server look dishonest.
 #![forbid(unsafe_code)]
 
-pub mod apart;
 mod backup;
 mod block_store;
 mod blocks;
@@ -19,14 +18,15 @@ mod error;
 mod file_system;
 mod history_file;
 mod holds;
-mod host;
 mod maintenance;
 mod order;
 mod parcels;
+pub mod privsep;
 pub mod rebuild;
 mod refusal;
 mod restored;
 mod server;
+mod server_core;
 mod service;
 mod standby;
 mod statistics;
@@ -36,17 +36,20 @@ pub mod witnessing;
 
 pub use backup::{BackupError, BackupReport, backup};
 pub use block_store::{
-    BlockServer, BlockServerConfig, BlockServerError, BlockStore, BlockStoreError, BlocksAt, BucketAddress,
-    BucketStanding, Candidate, Local, ObjectsSettings, Remote, RemoteSettings, Standing, blocks_elsewhere,
-    bucket_address,
+    BlockServer, BlockServerConfig, BlockServerError, BlockStore, BlockStoreError, BlockStoreStatus,
+    BlocksLocation, BucketAddress, BucketSettings, BucketStanding, Candidate, LocalBlocks, RemoteBlocks,
+    RemoteBlocksSettings, blocks_elsewhere, bucket_address,
 };
 pub use config::{CreatePolicy, ServerConfig};
-pub use convert::{BlocksTo, ConvertError, ConvertReport, Converted, Destination, OrderTo, convert};
+pub use convert::{
+    BlockDestination, ConvertError, ConvertReport, ConvertedFileSystem, Destination, OrderDestination,
+    convert,
+};
 pub use error::{OpenError, RunError};
 pub use file_system::FileSystem;
 pub use holdfast_etcd::Access as StateAddress;
-pub use host::{AllowedSuperusers, Caller, Clock, Greeted, Host, HostSettings};
 pub use parcels::ParcelSettings;
 pub use server::{Server, server_key_in, until_signalled};
+pub use server_core::{AllowedSuperusers, Caller, Clock, CoreSettings, GreetingReply, ServerCore};
 pub use service::{Driver, SessionState};
 pub use tree::TreeError;

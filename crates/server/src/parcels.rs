@@ -1,4 +1,4 @@
-//! Parcels as clients give and ask for them, and the walk that finds what an older tree lacks.
+//! Unpacks and makes parcels for clients, and walks two trees to find the blocks that the older one lacks.
 //!
 //! Invariants:
 //! - a parcel copies only from blocks of the file system it is given to or asked for, so it reveals nothing else;
@@ -8,11 +8,11 @@
 
 use crate::block_store::{BlockStore, sound};
 use crate::blocks::{check_count, stored_bytes};
-use crate::host::Host;
-use crate::refusal::{Refused, refuse};
+use crate::refusal::{RequestError, refuse};
+use crate::server_core::ServerCore;
 use holdfast_content::{
-    BODY_BYTES_MAX, Base, Block, PARCEL_BLOCKS_MAX, PARCEL_PLAIN_BYTES_MAX, PARCEL_PREFIX_BYTES_MAX, Parcel,
-    ParcelError, Prefix, StoredBlock, Unnamed, parcel_bytes,
+    BODY_BYTES_MAX, Base, BaseError, Block, PARCEL_BLOCKS_MAX, PARCEL_PLAIN_BYTES_MAX,
+    PARCEL_PREFIX_BYTES_MAX, Parcel, ParcelError, Prefix, StoredBlock, parcel_bytes,
 };
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_protocol::block_server::LoadedBlock;
@@ -34,7 +34,7 @@ const WALK_MAX: usize = 1 << 14;
 const LEVEL_LOW: i32 = 3;
 /// Blocks of data that come along with a tree, however little it has in common with what the client has.
 const UNRELATED_MAX: usize = 4;
-/// Blocks whose references are asked for at once.
+/// Most blocks whose references one call to the block store reads.
 const REFERENCES_AT_ONCE: usize = 512;
 /// Bytes of blocks loaded at once where several are.
 const AHEAD_BYTES: usize = 1 << 20;
@@ -63,7 +63,7 @@ impl Default for ParcelSettings {
 pub(crate) struct ParcelLimits {
     settings: ParcelSettings,
     packing: Semaphore,
-    /// In KiB.
+    /// The budget of memory of all requests with parcels, one permit a KiB.
     memory: Arc<Semaphore>,
 }
 
@@ -79,7 +79,7 @@ impl ParcelLimits {
         self.memory.clone().acquire_many_owned(weight).await.expect("it is never closed")
     }
 
-    /// The level at which a parcel is made for somebody who wants it at this one, and the right to do so.
+    /// The compression level to use for a caller that asked for `wanted`, with the permit to compress at it.
     fn level(&self, wanted: i8) -> (i32, Option<SemaphorePermit<'_>>) {
         let wanted = i32::from(wanted).clamp(1, self.settings.level_max.max(1).into());
         match wanted > LEVEL_LOW {
@@ -92,19 +92,20 @@ impl ParcelLimits {
     }
 }
 
-/// What was in parcels.
+/// The result of unpacking parcels.
 pub(crate) enum Unpacked {
-    /// Blocks, checked.
+    /// The blocks, each hashed and checked against its address.
     Blocks(Vec<(Digest, StoredBlock)>),
     /// Nothing was taken: these bases are not here.
     BasesMissing(Vec<Digest>),
 }
 
-fn bad(error: ParcelError) -> Refused {
+fn bad(error: ParcelError) -> RequestError {
     holdfast_protocol::message::ServerError::Invalid(error.to_string()).into()
 }
 
-/// About how many KiB a request takes here beside its own bytes while it is carried out; 0 if it has to do with no parcels.
+/// The memory that a request needs while it is carried out, beyond its own bytes, in KiB (an estimate); 0 for a request
+/// without parcels.
 pub(crate) fn weight(request: &Request) -> u32 {
     let block = BODY_BYTES_MAX as usize;
     let opening = |parcels: &[Parcel]| {
@@ -138,7 +139,7 @@ pub(crate) fn unpack(
     file_system: Digest,
     parcels: Vec<Parcel>,
     plain_bytes_max: usize,
-) -> Result<Unpacked, Refused> {
+) -> Result<Unpacked, RequestError> {
     if parcels.len() > PARCELS_MAX {
         return refuse(format!("{} parcels at once; at most {PARCELS_MAX}", parcels.len()));
     }
@@ -154,9 +155,9 @@ pub(crate) fn unpack(
     }
     let bases = match Base::addresses(&all, |node| references(store, file_system, node)) {
         Ok(bases) => bases,
-        Err(Unnamed::Missing(node)) => return Ok(Unpacked::BasesMissing(vec![node])),
-        Err(Unnamed::Bad(error)) => return Err(bad(error)),
-        Err(Unnamed::Unread(refused)) => return Err(refused),
+        Err(BaseError::Missing(node)) => return Ok(Unpacked::BasesMissing(vec![node])),
+        Err(BaseError::Bad(error)) => return Err(bad(error)),
+        Err(BaseError::Unread(refused)) => return Err(refused),
     };
     let here = store.contains(file_system, &bases)?;
     let missing: Vec<Digest> =
@@ -172,7 +173,7 @@ pub(crate) fn unpack(
         let mut prefix = Prefix::default();
         let (own, others) = rest.split_at(Base::count(&parcel.bases));
         rest = others;
-        let mut ahead = Ahead::new(store, file_system, own.iter().copied());
+        let mut ahead = ReadAhead::new(store, file_system, own.iter().copied());
         while let Some((base, found)) = ahead.next()? {
             // One that is found damaged, or gone since, is missing after all.
             let Some((block, _)) = found else {
@@ -199,42 +200,42 @@ fn references(
     store: &dyn BlockStore,
     file_system: Digest,
     address: &Digest,
-) -> Result<Option<Vec<Digest>>, Refused> {
+) -> Result<Option<Vec<Digest>>, RequestError> {
     Ok(store.references(file_system, &[*address])?.pop().flatten())
 }
 
 /// A block, unpacked and checked, with the bytes it takes as it is stored; `None` if it is not here, or damaged.
-type Opened = Option<(Block, usize)>;
+type UnpackedBlock = Option<(Block, usize)>;
 
 /// Blocks in an order. Loads several at once where each question takes a while.
-struct Ahead<'a, I: Iterator<Item = Digest>> {
+struct ReadAhead<'a, I: Iterator<Item = Digest>> {
     store: &'a dyn BlockStore,
     file_system: Digest,
     left: std::iter::Peekable<I>,
-    asked: VecDeque<Digest>,
+    requested: VecDeque<Digest>,
     loaded: VecDeque<LoadedBlock>,
 }
 
-impl<'a, I: Iterator<Item = Digest>> Ahead<'a, I> {
+impl<'a, I: Iterator<Item = Digest>> ReadAhead<'a, I> {
     fn new(store: &'a dyn BlockStore, file_system: Digest, addresses: I) -> Self {
-        let (asked, loaded) = (VecDeque::new(), VecDeque::new());
-        Ahead { store, file_system, left: addresses.peekable(), asked, loaded }
+        let (requested, loaded) = (VecDeque::new(), VecDeque::new());
+        ReadAhead { store, file_system, left: addresses.peekable(), requested, loaded }
     }
 
-    fn next(&mut self) -> Result<Option<(Digest, Opened)>, Refused> {
+    fn next(&mut self) -> Result<Option<(Digest, UnpackedBlock)>, RequestError> {
         if self.loaded.is_empty() {
-            while self.asked.len() < self.store.batch()
+            while self.requested.len() < self.store.batch()
                 && let Some(address) = self.left.next()
             {
-                self.asked.push_back(address);
+                self.requested.push_back(address);
             }
-            if self.asked.is_empty() {
+            if self.requested.is_empty() {
                 return Ok(None);
             }
-            let asked: Vec<Digest> = self.asked.iter().copied().collect();
-            self.loaded = self.store.load(self.file_system, &asked, AHEAD_BYTES)?.into();
+            let requested: Vec<Digest> = self.requested.iter().copied().collect();
+            self.loaded = self.store.load(self.file_system, &requested, AHEAD_BYTES)?.into();
         }
-        let (Some(loaded), Some(address)) = (self.loaded.pop_front(), self.asked.pop_front()) else {
+        let (Some(loaded), Some(address)) = (self.loaded.pop_front(), self.requested.pop_front()) else {
             return Ok(None);
         };
         let (file_system, stored) = (self.file_system, sound(loaded, self.file_system, &address));
@@ -251,18 +252,18 @@ impl<'a, I: Iterator<Item = Digest>> Ahead<'a, I> {
 }
 
 /// Gathers blocks for the parcel of an answer, the most wanted first.
-struct Gathered {
-    /// With their depths.
+struct ParcelBuilder {
+    /// The blocks, each with its depth in the tree.
     blocks: Vec<(usize, Block)>,
     plain: usize,
     stored: usize,
     plain_max: usize,
 }
 
-impl Gathered {
-    fn new(plain_max: usize) -> Gathered {
+impl ParcelBuilder {
+    fn new(plain_max: usize) -> ParcelBuilder {
         let plain_max = plain_max.min(PARCEL_PLAIN_BYTES_MAX as usize);
-        Gathered { blocks: Vec::new(), plain: 0, stored: 0, plain_max }
+        ParcelBuilder { blocks: Vec::new(), plain: 0, stored: 0, plain_max }
     }
 
     /// Whether the block was taken; the first always is.
@@ -282,7 +283,7 @@ impl Gathered {
 
     /// Packs what was taken, the deepest first; the last taken are left out until the parcel fits into a message.
     /// Says how many are in it.
-    fn pack(mut self, prefix: &Prefix, level: i32) -> Result<(Option<Parcel>, usize), Refused> {
+    fn pack(mut self, prefix: &Prefix, level: i32) -> Result<(Option<Parcel>, usize), RequestError> {
         while !self.blocks.is_empty() {
             let mut order: Vec<&(usize, Block)> = self.blocks.iter().collect();
             order.sort_by_key(|(depth, _)| std::cmp::Reverse(*depth));
@@ -302,9 +303,9 @@ fn prefix_of<'a>(
     store: &dyn BlockStore,
     file_system: Digest,
     bases: impl Iterator<Item = &'a Digest>,
-) -> Result<Prefix, Refused> {
+) -> Result<Prefix, RequestError> {
     let mut prefix = Prefix::default();
-    let mut ahead = Ahead::new(store, file_system, bases.copied());
+    let mut ahead = ReadAhead::new(store, file_system, bases.copied());
     while let Some((_, found)) = ahead.next()? {
         let Some((block, _)) = found else { continue };
         if prefix.len() + parcel_bytes(&block) > PREFIX_BYTES_MAX || !prefix.push(&block) {
@@ -316,22 +317,22 @@ fn prefix_of<'a>(
 
 /// Answers a `RetrieveParcel`.
 pub(crate) fn retrieve(
-    host: &Host,
+    core: &ServerCore,
     file_system: Digest,
     wanted: &[Digest],
     bases: &[Base],
     level: i8,
-) -> Result<Response, Refused> {
-    let store = &*host.blocks;
+) -> Result<Response, RequestError> {
+    let store = &*core.blocks;
     check_count(wanted.len())?;
     Base::check(bases).map_err(bad)?;
     if wanted.is_empty() {
         return refuse("a parcel of nothing");
     }
-    let mut gathered = Gathered::new(PARCEL_PLAIN_BYTES_MAX as usize);
+    let mut gathered = ParcelBuilder::new(PARCEL_PLAIN_BYTES_MAX as usize);
     let (mut missing, mut places) = (Vec::new(), Vec::new());
     let mut covered = wanted.len();
-    let mut ahead = Ahead::new(store, file_system, wanted.iter().copied());
+    let mut ahead = ReadAhead::new(store, file_system, wanted.iter().copied());
     for place in 0..wanted.len() {
         let Some((address, found)) = ahead.next()? else { break };
         match found {
@@ -350,16 +351,16 @@ pub(crate) fn retrieve(
     for base in bases {
         match Base::addresses(std::slice::from_ref(base), |node| references(store, file_system, node)) {
             Ok(some) => offered.extend(some),
-            Err(Unnamed::Missing(_)) => {}
-            Err(Unnamed::Bad(error)) => return Err(bad(error)),
-            Err(Unnamed::Unread(refused)) => return Err(refused),
+            Err(BaseError::Missing(_)) => {}
+            Err(BaseError::Bad(error)) => return Err(bad(error)),
+            Err(BaseError::Unread(refused)) => return Err(refused),
         }
     }
     let mut prefix = prefix_of(store, file_system, offered.iter())?;
     if prefix.bases().len() == Base::count(bases) {
         prefix = prefix.named(bases.to_vec());
     }
-    let (level, _packing) = host.parcels.level(level);
+    let (level, _packing) = core.parcels.level(level);
     let (parcel, packed) = gathered.pack(&prefix, level)?;
     if let Some(place) = places.get(packed) {
         covered = *place;
@@ -371,25 +372,25 @@ pub(crate) fn retrieve(
 
 /// Answers a `RetrieveTree`.
 pub(crate) fn retrieve_tree(
-    host: &Host,
+    core: &ServerCore,
     file_system: Digest,
     root: Digest,
     have: &[Digest],
     data: TreeData,
     bytes_max: u32,
     level: i8,
-) -> Result<Response, Refused> {
-    let store = &*host.blocks;
+) -> Result<Response, RequestError> {
+    let store = &*core.blocks;
     if have.len() > TREE_HAVE_MAX {
         return refuse(format!("{} trees to do without; at most {TREE_HAVE_MAX}", have.len()));
     }
-    let (mut wanted, mut had) = (Side::new(&[root]), Side::new(have));
+    let (mut wanted, mut had) = (TreeWalk::new(&[root]), TreeWalk::new(have));
     // Level by level on both sides, so that equal subtrees meet and are walked on neither.
     while wanted.step(store, file_system, &had.seen)? {
         had.step(store, file_system, &wanted.seen)?;
     }
     // Once more with all that the other side has: a tree that has become lower meets equal subtrees too early.
-    wanted = Side::new(&[root]);
+    wanted = TreeWalk::new(&[root]);
     while wanted.step(store, file_system, &had.seen)? {}
     let mut complete = !wanted.cut_off;
     let with_data = match data {
@@ -408,12 +409,12 @@ pub(crate) fn retrieve_tree(
             new <= UNRELATED_MAX || new <= common
         }
     };
-    let mut gathered = Gathered::new(bytes_max as usize);
+    let mut gathered = ParcelBuilder::new(bytes_max as usize);
     let is_left_out = |address: &Digest| !with_data && wanted.data.contains(address);
     complete &= !wanted.without(&had).any(|(_, address)| is_left_out(address));
     let taken: Vec<(usize, Digest)> =
         wanted.without(&had).filter(|(_, address)| !is_left_out(address)).copied().collect();
-    let mut ahead = Ahead::new(store, file_system, taken.iter().map(|(_, address)| *address));
+    let mut ahead = ReadAhead::new(store, file_system, taken.iter().map(|(_, address)| *address));
     for (depth, _) in &taken {
         let Some((_, found)) = ahead.next()? else { break };
         match found {
@@ -436,17 +437,17 @@ pub(crate) fn retrieve_tree(
     let names = Base::name(prefix.bases(), |address| had.place(address));
     let prefix = prefix.named(names);
     let taken = gathered.blocks.len();
-    let (level, _packing) = host.parcels.level(level);
+    let (level, _packing) = core.parcels.level(level);
     let (parcel, packed) = gathered.pack(&prefix, level)?;
     Ok(Response::Tree { parcel, complete: complete && packed == taken })
 }
 
 /// One side of the walk of two trees.
-struct Side {
+struct TreeWalk {
     /// Everything met, with its depth, in the order in which it was met.
     order: Vec<(usize, Digest)>,
     seen: HashSet<Digest>,
-    /// From which of them, as a place in `order`, and where.
+    /// The parent through which each block was reached: its index in `order`, and which of its references it was.
     places: HashMap<Digest, (usize, u16)>,
     /// What of it refers to nothing.
     data: HashSet<Digest>,
@@ -457,9 +458,9 @@ struct Side {
     cut_off: bool,
 }
 
-impl Side {
-    fn new(roots: &[Digest]) -> Side {
-        let mut side = Side {
+impl TreeWalk {
+    fn new(roots: &[Digest]) -> TreeWalk {
+        let mut side = TreeWalk {
             order: Vec::new(),
             seen: HashSet::new(),
             places: HashMap::new(),
@@ -474,7 +475,7 @@ impl Side {
         side
     }
 
-    /// Whether it was new.
+    /// Notes a block that was reached; false if it was known already.
     fn meet(&mut self, address: Digest) -> bool {
         let new = self.seen.insert(address);
         if new {
@@ -490,7 +491,7 @@ impl Side {
     }
 
     /// What this side has met and the other has not.
-    fn without<'a>(&'a self, other: &'a Side) -> impl Iterator<Item = &'a (usize, Digest)> {
+    fn without<'a>(&'a self, other: &'a TreeWalk) -> impl Iterator<Item = &'a (usize, Digest)> {
         self.order.iter().filter(|(_, address)| !other.seen.contains(address))
     }
 
@@ -500,7 +501,7 @@ impl Side {
         store: &dyn BlockStore,
         file_system: Digest,
         other: &HashSet<Digest>,
-    ) -> Result<bool, Refused> {
+    ) -> Result<bool, RequestError> {
         let level = self.level..self.order.len();
         self.level = level.end;
         self.depth += 1;
@@ -510,7 +511,7 @@ impl Side {
             let addresses: Vec<Digest> = places.iter().map(|place| self.order[*place].1).collect();
             let found = store.references(file_system, &addresses)?;
             for (place, references) in places.iter().zip(found) {
-                // What is not here, or damaged, is told when it is read.
+                // A block that is absent or damaged is reported when it is read.
                 if !self.enter(*place, references.unwrap_or_default()) {
                     return Ok(false);
                 }
@@ -552,8 +553,8 @@ mod tests {
         Parcel { bases: vec![Base::Block(Digest::ZERO); bases], plain_bytes, frame: Vec::new() }
     }
 
-    /// Proves: no request weighs more than the budget a server has without being told, nor less than it may take; and
-    /// what has to do with no parcels weighs nothing.
+    /// Proves: no request weighs more than the default budget, nor less than the memory it may take; and a request
+    /// without parcels weighs nothing.
     #[test]
     fn every_request_fits_into_the_budget() {
         let budget = (ParcelSettings::default().memory_bytes / 1024) as u32;

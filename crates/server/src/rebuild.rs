@@ -6,8 +6,8 @@ use crate::block_store;
 use crate::config::ServerConfig;
 use crate::data::DataDirectory;
 use crate::error::OpenError;
-use crate::host::Host;
-use crate::refusal::Refused;
+use crate::refusal::RequestError;
+use crate::server_core::ServerCore;
 use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, PublicKey};
 use holdfast_protocol::log_tree::Frontier;
@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Why it cannot be done.
+/// Why a file system cannot be rebuilt into a data directory.
 #[derive(Debug, thiserror::Error)]
 pub enum RebuildError {
     /// The data directory cannot be opened.
@@ -38,7 +38,7 @@ pub enum RebuildError {
     OrderElsewhere {
         /// The data directory.
         data: PathBuf,
-        /// Where the order is.
+        /// Where the order already is: etcd, or the data directory.
         place: String,
     },
     /// The disk is full.
@@ -49,8 +49,8 @@ pub enum RebuildError {
     Storage(String),
 }
 
-impl From<Refused> for RebuildError {
-    fn from(refused: Refused) -> RebuildError {
+impl From<RequestError> for RebuildError {
+    fn from(refused: RequestError) -> RebuildError {
         match refused.into_error() {
             ServerError::NoSpace => RebuildError::NoSpace,
             other => RebuildError::Storage(other.to_string()),
@@ -60,8 +60,8 @@ impl From<Refused> for RebuildError {
 
 /// What a data directory has of a file system.
 #[derive(Clone, Debug)]
-pub struct Present {
-    /// Its superuser.
+pub struct FileSystemState {
+    /// The public key of the file system's superuser.
     pub superuser: PublicKey,
     /// The view it would show.
     pub view: View,
@@ -74,43 +74,43 @@ pub struct Present {
 }
 
 /// A data directory being rebuilt. No server runs on it meanwhile.
-pub struct Site {
-    host: Arc<Host>,
+pub struct RebuildTarget {
+    core: Arc<ServerCore>,
     file_system: Digest,
 }
 
-impl Site {
+impl RebuildTarget {
     /// Opens the data directory, which is made if it is not there, and the block server or bucket that it or the settings
     /// name.
     ///
     /// # Errors
     /// [`RebuildError`]; also where a server runs on it, or its order is in etcd, which may still have it.
-    pub fn open(config: &ServerConfig, file_system: Digest) -> Result<Site, RebuildError> {
+    pub fn open(config: &ServerConfig, file_system: Digest) -> Result<RebuildTarget, RebuildError> {
         if let Some((place, _)) = DataDirectory::open(&config.data)?.order_elsewhere()? {
             return Err(RebuildError::OrderElsewhere { data: config.data.clone(), place });
         }
-        let (host, _, _) = crate::server::open_host(config)?;
-        match host.damaged().get(&file_system) {
+        let (core, _, _) = crate::server::open_host(config)?;
+        match core.damaged().get(&file_system) {
             Some(why) => Err(RebuildError::Damaged(why.clone())),
-            None => Ok(Site { host, file_system }),
+            None => Ok(RebuildTarget { core, file_system }),
         }
     }
 
     /// The key of the server that will serve it.
     pub fn server_key(&self) -> PublicKey {
-        self.host.server_key()
+        self.core.server_key()
     }
 
     /// What is there of the file system already, from an earlier rebuild or a backup.
     ///
     /// # Errors
     /// The storage failed.
-    pub fn present(&self) -> Result<Option<Present>, RebuildError> {
-        let Some(found) = self.host.file_systems().into_iter().find(|one| one.id == self.file_system) else {
+    pub fn present(&self) -> Result<Option<FileSystemState>, RebuildError> {
+        let Some(found) = self.core.file_systems().into_iter().find(|one| one.id == self.file_system) else {
             return Ok(None);
         };
-        let (sequencer, server_keys) = found.order(&self.host)?;
-        Ok(Some(Present {
+        let (sequencer, server_keys) = found.order(&self.core)?;
+        Ok(Some(FileSystemState {
             superuser: sequencer.superuser(),
             view: sequencer.look().view,
             frontier: sequencer.frontier().clone(),
@@ -124,24 +124,24 @@ impl Site {
     /// # Errors
     /// The storage failed.
     pub fn offer_nodes(&self, known: &mut KnownNodes) -> Result<(), RebuildError> {
-        match self.host.file_systems().into_iter().find(|one| one.id == self.file_system) {
-            Some(found) => Ok(found.offer_nodes(&self.host, known)?),
+        match self.core.file_systems().into_iter().find(|one| one.id == self.file_system) {
+            Some(found) => Ok(found.offer_nodes(&self.core, known)?),
             None => Ok(()),
         }
     }
 
     /// A block that is there already; one that is damaged counts as absent.
     pub fn block(&self, address: Digest) -> Option<StoredBlock> {
-        block_store::load_one(&*self.host.blocks, self.file_system, address).ok().flatten()
+        block_store::load_one(&*self.core.blocks, self.file_system, address).ok().flatten()
     }
 
-    /// Keeps blocks whose addresses have been checked, durably with the next [`Site::flush`]. They are charged to the
+    /// Keeps blocks whose addresses have been checked, durably with the next [`RebuildTarget::flush`]. They are charged to the
     /// superuser: who stored them first is not known any more.
     ///
     /// # Errors
     /// The storage failed, or is full.
     pub fn store(&self, blocks: Vec<(Digest, StoredBlock)>) -> Result<(), RebuildError> {
-        Ok(self.host.store_attached(self.file_system, DeviceId::SUPERUSER, blocks, None)?)
+        Ok(self.core.store_attached(self.file_system, DeviceId::SUPERUSER, blocks, None)?)
     }
 
     /// Makes durable what was stored.
@@ -149,7 +149,7 @@ impl Site {
     /// # Errors
     /// The storage failed.
     pub fn flush(&self) -> Result<(), RebuildError> {
-        Ok(self.host.commit_all()?)
+        Ok(self.core.commit_all()?)
     }
 
     /// The last step: makes this the order of the file system, durably. The directory is ready for a server.
@@ -162,6 +162,6 @@ impl Site {
         server_keys: &Signed<ServerKeys>,
         nodes: &Nodes,
     ) -> Result<(), RebuildError> {
-        Ok(self.host.replace_order(sequencer, server_keys, nodes)?)
+        Ok(self.core.replace_order(sequencer, server_keys, nodes)?)
     }
 }

@@ -1,4 +1,4 @@
-//! Why a request is not carried out, before it is told to the client.
+//! Why a request is not carried out, before it becomes the reply to the client.
 
 use holdfast_log::LogError;
 use holdfast_protocol::message::ServerError;
@@ -7,7 +7,7 @@ use holdfast_store::StoreError;
 
 /// A request that is not carried out.
 #[derive(Debug)]
-pub(crate) enum Refused {
+pub(crate) enum RequestError {
     /// The client hears this; the server goes on.
     Client(ServerError),
     /// The storage can promise nothing any more; the server must end.
@@ -15,52 +15,52 @@ pub(crate) enum Refused {
 }
 
 /// Refuses a request that breaks the rules.
-pub(crate) fn refuse<T>(why: impl Into<String>) -> Result<T, Refused> {
-    Err(Refused::Client(ServerError::Invalid(why.into())))
+pub(crate) fn refuse<T>(why: impl Into<String>) -> Result<T, RequestError> {
+    Err(RequestError::Client(ServerError::Invalid(why.into())))
 }
 
-impl Refused {
+impl RequestError {
     pub(crate) fn into_error(self) -> ServerError {
         match self {
-            Refused::Client(error) => error,
-            Refused::Fatal(why) => ServerError::Storage(why),
+            RequestError::Client(error) => error,
+            RequestError::Fatal(why) => ServerError::Storage(why),
         }
     }
 }
 
-impl From<ServerError> for Refused {
+impl From<ServerError> for RequestError {
     fn from(error: ServerError) -> Self {
-        Refused::Client(error)
+        RequestError::Client(error)
     }
 }
 
-impl From<Refusal> for Refused {
+impl From<Refusal> for RequestError {
     fn from(refusal: Refusal) -> Self {
-        Refused::Client(refusal.into())
+        RequestError::Client(refusal.into())
     }
 }
 
-impl From<StoreError> for Refused {
+impl From<StoreError> for RequestError {
     fn from(error: StoreError) -> Self {
         match error {
-            error if error.is_full() => Refused::Client(ServerError::NoSpace),
+            error if error.is_full() => RequestError::Client(ServerError::NoSpace),
             StoreError::OverQuota { used, limit, .. } => {
-                Refused::Client(ServerError::OverQuota { used, limit })
+                RequestError::Client(ServerError::OverQuota { used, limit })
             }
-            StoreError::Busy => Refused::Client(ServerError::Busy),
-            StoreError::Refused(why) => Refused::Client(ServerError::Invalid(why)),
-            StoreError::Log(LogError::Poisoned(why)) => Refused::Fatal(why),
+            StoreError::Busy => RequestError::Client(ServerError::Busy),
+            StoreError::Refused(why) => RequestError::Client(ServerError::Invalid(why)),
+            StoreError::Log(LogError::Poisoned(why)) => RequestError::Fatal(why),
             other => {
                 tracing::error!(error = %other, "the storage failed");
-                Refused::Client(ServerError::Storage(other.to_string()))
+                RequestError::Client(ServerError::Storage(other.to_string()))
             }
         }
     }
 }
 
-impl From<crate::tree::TreeError> for Refused {
+impl From<crate::tree::TreeError> for RequestError {
     fn from(error: crate::tree::TreeError) -> Self {
         tracing::error!(%error, "the log of updates failed");
-        Refused::Client(ServerError::Storage(error.to_string()))
+        RequestError::Client(ServerError::Storage(error.to_string()))
     }
 }

@@ -15,16 +15,16 @@ use std::collections::BTreeSet;
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// The file systems that wait.
+/// The file systems that wait until their superusers declare the restore.
 #[derive(Default)]
-pub(crate) struct Awaiting {
+pub(crate) struct UndeclaredRestores {
     path: Option<PathBuf>,
     ids: Mutex<BTreeSet<Digest>>,
 }
 
-impl Awaiting {
+impl UndeclaredRestores {
     /// What the file says, and all of `now` with it.
-    pub(crate) fn open(path: Option<PathBuf>, now: &[Digest]) -> Result<Awaiting, OpenError> {
+    pub(crate) fn open(path: Option<PathBuf>, now: &[Digest]) -> Result<UndeclaredRestores, OpenError> {
         let mut ids: BTreeSet<Digest> = match path.as_deref().map(std::fs::read_to_string) {
             None => BTreeSet::new(),
             Some(Ok(text)) => {
@@ -40,7 +40,7 @@ impl Awaiting {
             }
         };
         ids.extend(now);
-        let awaiting = Awaiting { path, ids: Mutex::new(ids) };
+        let awaiting = UndeclaredRestores { path, ids: Mutex::new(ids) };
         if !now.is_empty() {
             let path = awaiting.path.clone().unwrap_or_default();
             awaiting.save().map_err(|error| OpenError::io("writing", &path, error))?;
@@ -53,13 +53,13 @@ impl Awaiting {
         self.ids.lock().contains(id)
     }
 
-    /// One more that waits.
+    /// Adds a file system that waits for its declaration.
     pub(crate) fn add(&self, id: Digest) -> io::Result<()> {
         self.ids.lock().insert(id);
         self.save()
     }
 
-    /// It was declared.
+    /// Removes a file system: its restore was declared.
     pub(crate) fn declared(&self, id: &Digest) {
         if self.ids.lock().remove(id)
             && let Err(error) = self.save()

@@ -1,22 +1,24 @@
 //! The server as a process: data directory, listener, background work, orderly end.
 
-use crate::apart::{self, Apart};
-use crate::block_store::{self, BlockStore, BlocksAt, Local, ObjectsSettings, Remote, RemoteSettings};
+use crate::block_store::{
+    self, BlockStore, BlocksLocation, BucketSettings, LocalBlocks, RemoteBlocks, RemoteBlocksSettings,
+};
 use crate::config::ServerConfig;
 use crate::control;
 use crate::data::DataDirectory;
 use crate::error::{OpenError, RunError};
-use crate::host::{Clock, Host, HostSettings};
 use crate::maintenance;
 use crate::order::etcd::Cluster;
+use crate::privsep::{self, FrontEndProcess};
+use crate::server_core::{Clock, CoreSettings, ServerCore};
 use crate::service::Driver;
-use crate::standby::Tending;
-use crate::witnessing::Witnessing;
+use crate::standby::StandbyThreads;
+use crate::witnessing::WitnessPoller;
 use holdfast_components::{Plan, Program, Supervisor};
 use holdfast_crypto::{PublicKey, SigningKey};
 use holdfast_etcd::{Access, EtcdError, Gateway};
 use holdfast_log::{LocalStorage, Storage};
-use holdfast_rpc::apart::{Introduced, Reception, serve_introduced};
+use holdfast_rpc::privsep::{HandshakeService, VerifiedConnection, serve_introduced};
 use holdfast_rpc::{Listeners, Service};
 use holdfast_store::StoreConfig;
 use std::net::SocketAddr;
@@ -24,7 +26,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
 
-/// Smallest log files.
+/// Smallest size of log files, in bytes.
 const SEGMENT_BYTES_MIN: u32 = 4 << 20;
 /// How long a server that ends waits for clients to give up their leases.
 const LEASES_PATIENCE: Duration = Duration::from_secs(3);
@@ -37,7 +39,7 @@ const BLOCKING_THREADS: usize = 64;
 
 /// An opened server: it owns its data directory and listens, but does not answer before [`Server::run`].
 pub struct Server {
-    pub(crate) host: Arc<Host>,
+    pub(crate) core: Arc<ServerCore>,
     pub(crate) data: DataDirectory,
     config: ServerConfig,
     listener: std::net::TcpListener,
@@ -45,15 +47,15 @@ pub struct Server {
     key: SigningKey,
 }
 
-/// How peers reach a server.
-enum Way {
+/// How peers reach this server.
+enum PeerTransport {
     /// Over its own sockets.
     Sockets,
-    /// Over a front end, which ends with this.
-    Introduced(mpsc::Receiver<Introduced>, Apart),
+    /// Over a front end in a process of its own, which ends when this is dropped.
+    FrontEnd(mpsc::Receiver<VerifiedConnection>, FrontEndProcess),
 }
 
-/// The machine's clocks.
+/// The clocks of this machine.
 struct SystemClock(Instant);
 
 impl Clock for SystemClock {
@@ -76,7 +78,9 @@ pub fn server_key_in(data: &std::path::Path) -> Result<PublicKey, OpenError> {
 }
 
 /// Opens the data directory alone, without listening.
-pub(crate) fn open_host(config: &ServerConfig) -> Result<(Arc<Host>, DataDirectory, SigningKey), OpenError> {
+pub(crate) fn open_host(
+    config: &ServerConfig,
+) -> Result<(Arc<ServerCore>, DataDirectory, SigningKey), OpenError> {
     if let Some((place, _)) = DataDirectory::open(&config.data)?.order_elsewhere()? {
         let why = format!(
             "the order of {} is in {place}: this is for a server that runs, or for one with the order in its own data directory",
@@ -88,7 +92,7 @@ pub(crate) fn open_host(config: &ServerConfig) -> Result<(Arc<Host>, DataDirecto
 }
 
 /// Makes the host one among several, if the order is to be, or was last time, where others find it.
-fn join(config: &ServerConfig, data: &DataDirectory, host: &mut Host) -> Result<(), OpenError> {
+fn join(config: &ServerConfig, data: &DataDirectory, core: &mut ServerCore) -> Result<(), OpenError> {
     let failed = |error: &dyn std::fmt::Display| OpenError::State(error.to_string());
     let noted = data.order_elsewhere()?;
     let (access, login): (Access, _) = match (&config.state, noted) {
@@ -98,21 +102,21 @@ fn join(config: &ServerConfig, data: &DataDirectory, host: &mut Host) -> Result<
         }
         (None, None) => return Ok(()),
     };
-    if !host.has_blocks_apart() {
+    if !core.has_separate_blocks() {
         return Err(OpenError::State(
             "an order that other servers find is of use only with blocks that they find too: --blocks is needed with \
              --order (docs/growing.md)"
                 .to_owned(),
         ));
     }
-    if host.blocks.standing().is_some_and(|standing| standing.address.starts_with("s3://")) {
+    if core.blocks.status().is_some_and(|status| status.address.starts_with("s3://")) {
         return Err(OpenError::State(
             "a bucket has one writer: servers that stand by would take it from each other. With --order the blocks go to a \
              block server, which may have them in the bucket (`holdfast blocks --blocks s3://...`, docs/growing.md)"
                 .to_owned(),
         ));
     }
-    if !host.file_systems().is_empty() || !host.damaged().is_empty() {
+    if !core.file_systems().is_empty() || !core.damaged().is_empty() {
         let path = data.path().display();
         return Err(OpenError::State(format!(
             "{path} has the order of file systems itself; --order is for a new data directory, which `holdfast server convert` makes of it (docs/growing.md)"
@@ -134,7 +138,7 @@ fn join(config: &ServerConfig, data: &DataDirectory, host: &mut Host) -> Result<
     }
     data.note_order(&access.to_string(), login.as_deref())?;
     tracing::info!(order = %access, address, "one server among those there");
-    host.cluster = Some(Arc::new(cluster));
+    core.cluster = Some(Arc::new(cluster));
     Ok(())
 }
 
@@ -160,35 +164,35 @@ pub(crate) fn cluster_at(
 }
 
 /// Opens the data directory with what is in it, and its blocks wherever they are. An order elsewhere is left alone.
-pub(crate) fn open_bare(config: &ServerConfig) -> Result<(Host, DataDirectory, SigningKey), OpenError> {
+pub(crate) fn open_bare(config: &ServerConfig) -> Result<(ServerCore, DataDirectory, SigningKey), OpenError> {
     open_bare_on(config, &|storage| Arc::new(storage))
 }
 
 fn open_host_on(
     config: &ServerConfig,
     layer: &dyn Fn(LocalStorage) -> Arc<dyn Storage>,
-) -> Result<(Arc<Host>, DataDirectory, SigningKey), OpenError> {
-    let (mut host, data, key) = open_bare_on(config, layer)?;
-    join(config, &data, &mut host)?;
-    data.hold_ballast(host.storage().free_bytes());
-    Ok((Arc::new(host), data, key))
+) -> Result<(Arc<ServerCore>, DataDirectory, SigningKey), OpenError> {
+    let (mut core, data, key) = open_bare_on(config, layer)?;
+    join(config, &data, &mut core)?;
+    data.hold_ballast(core.storage().free_bytes());
+    Ok((Arc::new(core), data, key))
 }
 
 fn open_bare_on(
     config: &ServerConfig,
     layer: &dyn Fn(LocalStorage) -> Arc<dyn Storage>,
-) -> Result<(Host, DataDirectory, SigningKey), OpenError> {
+) -> Result<(ServerCore, DataDirectory, SigningKey), OpenError> {
     crate::convert::check_served(&config.data)?;
     let data = DataDirectory::open(&config.data)?;
     let key = data.server_key()?;
-    let host = match open_host_in(config, &data, &key, layer) {
+    let core = match open_host_in(config, &data, &key, layer) {
         Err(OpenError::Store(error)) if error.is_full() && data.drop_ballast() => {
             tracing::warn!("the disk is full; starting with the space that was kept back");
             open_host_in(config, &data, &key, layer)?
         }
         other => other?,
     };
-    Ok((host, data, key))
+    Ok((core, data, key))
 }
 
 fn open_host_in(
@@ -196,11 +200,11 @@ fn open_host_in(
     data: &DataDirectory,
     key: &SigningKey,
     layer: &dyn Fn(LocalStorage) -> Arc<dyn Storage>,
-) -> Result<Host, OpenError> {
+) -> Result<ServerCore, OpenError> {
     let store = data.store();
     let storage = LocalStorage::open(&store).map_err(|error| OpenError::io("opening", &store, error))?;
     let free_bytes = storage.free_bytes();
-    let settings = HostSettings {
+    let settings = CoreSettings {
         create: config.create,
         abort_after: config.abort_after,
         checkpoint_records: config.checkpoint_records,
@@ -228,20 +232,20 @@ fn open_host_in(
     if config.blocks.is_some() && has_own && !data.has_blocks_elsewhere() {
         return Err(OpenError::BlocksHere { path: data.path().to_owned() });
     }
-    let blocks = blocks_apart(config, data, key, &settings.store)?;
-    Host::open_over(layer(storage), key.clone(), settings, allowed, clock, blocks)
+    let blocks = separate_blocks(config, data, key, &settings.store)?;
+    ServerCore::open_over(layer(storage), key.clone(), settings, allowed, clock, blocks)
 }
 
 /// The blocks of a server that does not have them in its own log.
-fn blocks_apart(
+fn separate_blocks(
     config: &ServerConfig,
     data: &DataDirectory,
     key: &SigningKey,
     store: &StoreConfig,
 ) -> Result<Option<Arc<dyn BlockStore>>, OpenError> {
     let (server, bucket) = match &config.blocks {
-        Some(BlocksAt::Server(address)) => (Some(address.clone()), None),
-        Some(BlocksAt::Bucket(address)) => (None, Some(address.clone())),
+        Some(BlocksLocation::Server(address)) => (Some(address.clone()), None),
+        Some(BlocksLocation::Bucket(address)) => (None, Some(address.clone())),
         None => (None, None),
     };
     if let Some(was) = block_store::blocks_elsewhere(data.path()) {
@@ -254,7 +258,7 @@ fn blocks_apart(
         }
     }
     let (path, anew) = (data.path(), config.blocks_anew);
-    let settings = ObjectsSettings {
+    let settings = BucketSettings {
         address: bucket,
         data: path,
         store: store.clone(),
@@ -262,11 +266,11 @@ fn blocks_apart(
         takes_over: false,
         patience: None,
     };
-    if let Some(blocks) = Local::in_bucket(settings)? {
+    if let Some(blocks) = LocalBlocks::in_bucket(settings)? {
         return Ok(Some(Arc::new(blocks)));
     }
-    let settings = RemoteSettings { address: server, data: path, key: key.clone(), anew };
-    let remote = Remote::open(settings).map_err(OpenError::BlockStore)?;
+    let settings = RemoteBlocksSettings { address: server, data: path, key: key.clone(), anew };
+    let remote = RemoteBlocks::open(settings).map_err(OpenError::BlockStore)?;
     Ok(remote.map(|remote| Arc::new(remote) as Arc<dyn BlockStore>))
 }
 
@@ -294,7 +298,7 @@ pub(crate) fn bound<T>(bind: impl Fn() -> std::io::Result<T>) -> std::io::Result
 }
 
 /// A UDP socket at the address and port of a listener. Clients do without, so a port that is taken ends nothing.
-fn udp_beside(listener: &std::net::TcpListener) -> Option<std::net::UdpSocket> {
+fn udp_on_same_port(listener: &std::net::TcpListener) -> Option<std::net::UdpSocket> {
     match listener.local_addr().and_then(|address| bound(|| std::net::UdpSocket::bind(address))) {
         Ok(udp) => Some(udp),
         Err(error) => {
@@ -313,7 +317,7 @@ impl Server {
         Server::open_on(config, &|storage| Arc::new(storage))
     }
 
-    /// The same with a layer over the store's storage, which measures it, or stands for a medium of another kind.
+    /// As [`Server::open`], with a layer over the store's storage that measures it or simulates another medium.
     ///
     /// # Errors
     /// See [`Server::open`].
@@ -328,10 +332,10 @@ impl Server {
         };
         // A first start that cannot listen leaves nothing behind.
         let early = (!config.data.exists()).then(listen).transpose()?;
-        let (host, data, key) = open_host_on(&config, layer)?;
+        let (core, data, key) = open_host_on(&config, layer)?;
         let listener = early.map_or_else(listen, Ok)?;
-        let udp = if config.quic { udp_beside(&listener) } else { None };
-        Ok(Server { host, data, config, listener, udp, key })
+        let udp = if config.quic { udp_on_same_port(&listener) } else { None };
+        Ok(Server { core, data, config, listener, udp, key })
     }
 
     /// The address listened on, with the port the system chose if none was asked for.
@@ -346,7 +350,7 @@ impl Server {
 
     /// Ids of the file systems served.
     pub fn file_systems(&self) -> Vec<holdfast_crypto::Digest> {
-        self.host.file_systems().iter().map(|file_system| file_system.id()).collect()
+        self.core.file_systems().iter().map(|file_system| file_system.id()).collect()
     }
 
     /// Serves until `shutdown` completes; lets requests under way finish and writes checkpoints, so that the
@@ -358,7 +362,7 @@ impl Server {
         self.run_behind(|driver| driver, shutdown)
     }
 
-    /// The same with a service in front of the file systems' own, which decides what of it peers see.
+    /// As [`Server::run`], with a service in front of the file systems' own that may change what peers see of it.
     ///
     /// # Errors
     /// See [`Server::run`].
@@ -367,41 +371,41 @@ impl Server {
         layer: impl FnOnce(Arc<Driver>) -> Arc<S>,
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), RunError> {
-        let service = layer(Arc::new(Driver { host: self.host.clone() }));
-        self.run_over(service, Way::Sockets, shutdown)
+        let service = layer(Arc::new(Driver { core: self.core.clone() }));
+        self.run_over(service, PeerTransport::Sockets, shutdown)
     }
 
-    /// What [`Server::run_apart`] starts: a sandboxed front end with this server's listeners.
+    /// What [`Server::run_privsep`] starts: a sandboxed front end with this server's listeners.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn front_end(&self) -> Result<Plan, RunError> {
-        Ok(apart::plan(&self.listener, self.udp.as_ref(), self.key(), &self.config.limits)?)
+        Ok(privsep::plan(&self.listener, self.udp.as_ref(), self.key(), &self.config.limits)?)
     }
 
     /// Serves as [`Server::run`] does, in two processes: this one, and a front end that faces the network and holds
-    /// nothing ([`crate::apart`]). `started` is called once it is in its sandbox.
+    /// nothing ([`crate::privsep`]). `started` is called once it is in its sandbox.
     ///
     /// # Errors
     /// [`RunError`]; also where sandboxes cannot be made.
-    pub fn run_apart(
+    pub fn run_privsep(
         self,
         program: Program,
         plan: Plan,
         started: impl FnOnce(&Supervisor),
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), RunError> {
-        let (reception, introduced) = Reception::new(self.key.clone().into());
-        let apart = Apart::start(program, plan, reception)?;
-        started(apart.supervisor());
-        let service = Arc::new(Driver { host: self.host.clone() });
-        self.run_over(service, Way::Introduced(introduced, apart), shutdown)
+        let (handshakes, introduced) = HandshakeService::new(self.key.clone().into());
+        let privsep = FrontEndProcess::start(program, plan, handshakes)?;
+        started(privsep.supervisor());
+        let service = Arc::new(Driver { core: self.core.clone() });
+        self.run_over(service, PeerTransport::FrontEnd(introduced, privsep), shutdown)
     }
 
     fn run_over<S: Service>(
         self,
         service: Arc<S>,
-        way: Way,
+        transport: PeerTransport,
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), RunError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -409,57 +413,57 @@ impl Server {
             .max_blocking_threads(BLOCKING_THREADS)
             .thread_name("holdfast-server")
             .build()?;
-        let tending = Tending::start(&self.host)?;
-        let result = runtime.block_on(self.serve(service, way, shutdown));
+        let tending = StandbyThreads::start(&self.core)?;
+        let result = runtime.block_on(self.serve(service, transport, shutdown));
         runtime.shutdown_timeout(std::time::Duration::from_secs(10));
         if result.is_ok() {
-            maintenance::final_checkpoints(&self.host);
-            self.host.settle_locks();
-            self.host.settle_leases();
+            maintenance::final_checkpoints(&self.core);
+            self.core.settle_locks();
+            self.core.settle_leases();
         }
         drop(tending);
-        self.host.leave();
+        self.core.leave();
         result
     }
 
     async fn serve<S: Service>(
         &self,
         service: Arc<S>,
-        way: Way,
+        transport: PeerTransport,
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), RunError> {
-        let mut failure = self.host.failure();
-        let mut failed = self.host.failure();
-        let witnessing = Witnessing::start(&self.host, &self.config.witnesses, self.config.witness_every)?;
+        let mut failure = self.core.failure();
+        let mut failed = self.core.failure();
+        let witnessing = WitnessPoller::start(&self.core, &self.config.witnesses, self.config.witness_every)?;
         let background =
-            tokio::spawn(maintenance::run(self.host.clone(), self.config.gc_window, self.config.gc_interval));
+            tokio::spawn(maintenance::run(self.core.clone(), self.config.gc_window, self.config.gc_interval));
         let control = tokio::spawn(control::serve(
-            self.host.clone(),
+            self.core.clone(),
             self.data.clone(),
             self.config.gc_window,
-            witnessing.shown(),
+            witnessing.shared_state(),
         ));
         tracing::info!(address = %self.local_address(), key = %self.key(), "listening");
         let ended = async {
             tokio::select! {
                 () = shutdown => {
                     tracing::info!("shutting down");
-                    self.host.recall_leases(LEASES_PATIENCE).await;
+                    self.core.recall_leases(LEASES_PATIENCE).await;
                 }
                 _ = failure.wait_for(Option::is_some) => {}
             }
         };
         let limits = self.config.limits.clone();
-        let served = match way {
-            Way::Sockets => {
+        let served = match transport {
+            PeerTransport::Sockets => {
                 let tcp = tokio::net::TcpListener::from_std(self.listener.try_clone()?)?;
                 let udp = self.udp.as_ref().map(|udp| udp.try_clone()).transpose()?;
                 holdfast_rpc::serve(Listeners { tcp, udp }, &self.key, service, limits, ended).await
             }
-            Way::Introduced(introduced, apart) => {
+            PeerTransport::FrontEnd(introduced, privsep) => {
                 let served = serve_introduced(introduced, service, limits, ended).await;
                 // After the last answers, which it carries on.
-                drop(apart);
+                drop(privsep);
                 served
             }
         };
@@ -477,7 +481,7 @@ impl Server {
 /// Completes when the process is asked to end (SIGINT or SIGTERM).
 pub async fn until_signalled() {
     use tokio::signal::unix::{SignalKind, signal};
-    let asked = async |kind| match signal(kind) {
+    let signalled = async |kind| match signal(kind) {
         Ok(mut signal) => {
             signal.recv().await;
         }
@@ -487,7 +491,7 @@ pub async fn until_signalled() {
         }
     };
     tokio::select! {
-        () = asked(SignalKind::interrupt()) => {}
-        () = asked(SignalKind::terminate()) => {}
+        () = signalled(SignalKind::interrupt()) => {}
+        () = signalled(SignalKind::terminate()) => {}
     }
 }

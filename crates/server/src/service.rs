@@ -1,9 +1,9 @@
 //! Between transport and host: what blocks runs on threads of its own, what waits waits without one.
 
 use crate::file_system::FileSystem;
-use crate::host::{Attempted, Caller, Host};
-use crate::order::Standing as OrderStanding;
+use crate::order::ActiveStatus as OrderStanding;
 use crate::parcels;
+use crate::server_core::{Caller, RequestOutcome, ServerCore};
 use holdfast_content::DeviceId;
 use holdfast_protocol::message::{
     LockAnswer, LockRequest, MESSAGE_BYTES_MAX, Request, Response, ServerError,
@@ -20,13 +20,14 @@ const FETCH_PENDING_MAX: Duration = Duration::from_secs(60);
 const AWAIT_LOCK_MAX: Duration = Duration::from_secs(30);
 /// Longest wait of an `AwaitRecall`.
 const AWAIT_RECALL_MAX: Duration = Duration::from_secs(60);
-/// How often it is looked at whether there is something to show to who is at work: what happens in between is shown together.
+/// How often a session that is at work is checked for changes by others to push; changes within one interval are pushed
+/// together.
 const PUSH_EVERY: Duration = Duration::from_millis(20);
 /// Nothing is pushed where answers of so many bytes take more than a second or two.
 const FAST_ANSWER_BYTES: usize = 4 << 20;
-/// How often it is looked at whether one who waits for recalls has begun to work, and so is to be shown what others do.
+/// How often a session that waits for recalls is checked for having begun to work, so that it receives pushes.
 const WORK_LOOK: Duration = Duration::from_secs(1);
-/// How often one who waits for a lock looks whether its holder is still there.
+/// How often a request that waits for a lock checks whether the holder is still there.
 const LOCK_LOOK: Duration = Duration::from_secs(2);
 /// How long an answer waits until it is known that this server is still the active one.
 const UNSURE_MAX: Duration = Duration::from_secs(20);
@@ -37,10 +38,10 @@ const AT_ONCE: usize = 16;
 
 /// Serves a host's file systems.
 pub struct Driver {
-    pub(crate) host: Arc<Host>,
+    pub(crate) core: Arc<ServerCore>,
 }
 
-/// Kept with each connection.
+/// The state of one connection.
 pub struct SessionState {
     caller: OnceLock<Caller>,
     at_once: Arc<Semaphore>,
@@ -79,12 +80,12 @@ impl Service for Driver {
     }
 }
 
-/// Whether an answer may leave: this server was the active one of the file system all the time until now, or the answer
-/// tells nothing of it. Waits while that is not known.
+/// Whether a reply may leave: this server has been the active one of the file system until now, or the reply contains
+/// nothing of it. Waits while that is not known.
 async fn may_leave(file_system: &FileSystem, answer: &Response) -> bool {
     let start = tokio::time::Instant::now();
     loop {
-        match (file_system.order_standing(), answer) {
+        match (file_system.active_status(), answer) {
             (_, Response::Error(ServerError::Elsewhere(_))) => return false,
             (OrderStanding::Active, _) | (_, Response::Error(ServerError::NoSpace)) => return true,
             (OrderStanding::Lost, _) => return false,
@@ -113,8 +114,8 @@ impl Driver {
                         Some(file_system),
                     ) => {
                         let log_size = log_size.filter(|_| caller.answer_bytes >= FAST_ANSWER_BYTES);
-                        let asked = Asked { run, epoch, acknowledged, log_size };
-                        self.await_recall(&caller, file_system, asked, wait_ms).await
+                        let recall_request = RecallRequest { run, epoch, acknowledged, log_size };
+                        self.await_recall(&caller, file_system, recall_request, wait_ms).await
                     }
                     (request @ (Request::Update { .. } | Request::Fast { .. }), Some(file_system)) => {
                         self.operate(session, &caller, file_system, request).await
@@ -122,13 +123,13 @@ impl Driver {
                     (request, _) => {
                         // The permit goes along: a lost session does not free the thread it still occupies, and
                         // the work is done to its end.
-                        let host = self.host.clone();
+                        let core = self.core.clone();
                         // Before the permit, so that parcels that wait hold up nothing else of the session.
                         let room = self.room_for(session, &request).await;
                         let permit = session.state.at_once.clone().acquire_owned().await;
                         off_reactor(move || {
                             let (_permit, _room) = (permit, room);
-                            host.handle(&caller, request)
+                            core.handle(&caller, request)
                         })
                         .await
                     }
@@ -138,8 +139,8 @@ impl Driver {
     }
 }
 
-/// How large an answer with blocks may be on this session's link. Few blocks are asked for beside operations that
-/// somebody waits for, so their answers are shorter.
+/// How large a reply with blocks may be on this session's link, in bytes. A request for few blocks comes with
+/// operations that a program waits for, so its reply is limited further.
 fn answer_bytes(session: &Session<SessionState>, request: &Request) -> usize {
     let advised = session.estimate().map_or(MESSAGE_BYTES_MAX, |link| link.frame_bytes_advised());
     match request {
@@ -159,7 +160,7 @@ impl Driver {
             0 => None,
             weight => {
                 let turn = session.state.parcels_at_once.clone().acquire_owned().await;
-                Some((turn, self.host.parcels.memory_for(weight).await))
+                Some((turn, self.core.parcels.memory_for(weight).await))
             }
         }
     }
@@ -170,10 +171,10 @@ impl Driver {
         versions: (u16, u16),
         wanted: Option<holdfast_crypto::Digest>,
     ) -> Response {
-        // A front end's mere word makes nobody a user of this machine.
+        // An address that only the front end claims does not count as local.
         let local = session.address_is_sure && session.address.ip().to_canonical().is_loopback();
-        let (host, peer) = (self.host.clone(), session.peer);
-        let greeted = off_reactor(move || host.greet(peer, local, versions, wanted)).await;
+        let (core, peer) = (self.core.clone(), session.peer);
+        let greeted = off_reactor(move || core.greet(peer, local, versions, wanted)).await;
         if greeted.admitted {
             session.admit();
         }
@@ -200,8 +201,8 @@ impl Driver {
             let mut settled = std::pin::pin!(file_system.next_settled());
             // From here on nothing is missed, also what settles before the wait begins.
             settled.as_mut().enable();
-            let (host, asking) = (self.host.clone(), caller.clone());
-            if let Some(answer) = off_reactor(move || host.standing(&asking, device, number)).await {
+            let (core, asking) = (self.core.clone(), caller.clone());
+            if let Some(answer) = off_reactor(move || core.operation_status(&asking, device, number)).await {
                 return answer;
             }
             if tokio::time::timeout_at(deadline, settled).await.is_err() {
@@ -210,8 +211,8 @@ impl Driver {
         }
     }
 
-    /// Carries out an operation once nobody's lease forbids it. It waits without a thread, and for at most the rest of a
-    /// term, as what it waits for is granted to nobody meanwhile.
+    /// Carries out an operation once no lease conflicts with it. It waits without a thread, and for at most the rest of
+    /// a term, as the leases it waits for are not granted again meanwhile.
     async fn operate(
         &self,
         session: &Arc<Session<SessionState>>,
@@ -227,20 +228,20 @@ impl Driver {
             // The permit goes along, as with any request, and so does the room for parcels, but not while it waits.
             let room = self.room_for(session, &request).await;
             let permit = session.state.at_once.clone().acquire_owned().await;
-            let (host, asking, has_claim) = (self.host.clone(), caller.clone(), claim.is_some());
+            let (core, asking, has_claim) = (self.core.clone(), caller.clone(), claim.is_some());
             let attempted = off_reactor(move || {
                 let (_permit, _room) = (permit, room);
-                host.attempt(&asking, request, has_claim)
+                core.attempt(&asking, request, has_claim)
             });
             let wait_ms = match attempted.await {
-                Attempted::Answered(answer) => return *answer,
-                Attempted::Waits { request: again, wait_ms, claim: claimed } => {
+                RequestOutcome::Answered(answer) => return *answer,
+                RequestOutcome::Waits { request: again, wait_ms, claim: claimed } => {
                     request = *again;
                     claim = claim.or(claimed);
                     wait_ms
                 }
             };
-            // Of a lease that runs out nobody tells.
+            // A lease that runs out wakes nobody, so the wait has a limit.
             let _ = tokio::time::timeout(Duration::from_millis(wait_ms + 1), freed).await;
         }
     }
@@ -251,7 +252,7 @@ impl Driver {
         &self,
         caller: &Caller,
         file_system: &Arc<FileSystem>,
-        asked: Asked,
+        recall_request: RecallRequest,
         wait_ms: u32,
     ) -> Response {
         let wait = Duration::from_millis(wait_ms.into()).min(AWAIT_RECALL_MAX);
@@ -262,21 +263,26 @@ impl Driver {
             let mut recalled = std::pin::pin!(file_system.next_recall());
             // From here on nothing is missed, also what is recalled before the wait begins.
             recalled.as_mut().enable();
-            if let Some(answer) = self.host.recall(caller, asked.run, asked.epoch, asked.acknowledged) {
+            if let Some(answer) = self.core.recall(
+                caller,
+                recall_request.run,
+                recall_request.epoch,
+                recall_request.acknowledged,
+            ) {
                 return answer;
             }
-            if let (Some(log_size), true) = (asked.log_size, now >= look_at) {
-                let is_at_work = device.is_some_and(|device| file_system.is_at_work(&self.host, device));
+            if let (Some(log_size), true) = (recall_request.log_size, now >= look_at) {
+                let is_at_work = device.is_some_and(|device| file_system.is_at_work(&self.core, device));
                 look_at = now + if is_at_work { PUSH_EVERY } else { WORK_LOOK };
                 if is_at_work && settled != Some(file_system.settled()) {
                     settled = Some(file_system.settled());
-                    let (host, asking) = (self.host.clone(), caller.clone());
-                    if let Some(answer) = off_reactor(move || host.push(&asking, log_size)).await {
+                    let (core, asking) = (self.core.clone(), caller.clone());
+                    if let Some(answer) = off_reactor(move || core.push(&asking, log_size)).await {
                         return answer;
                     }
                 }
             }
-            let until = if asked.log_size.is_some() { look_at.min(deadline) } else { deadline };
+            let until = if recall_request.log_size.is_some() { look_at.min(deadline) } else { deadline };
             let _ = tokio::time::timeout_at(until, recalled).await;
             now = tokio::time::Instant::now();
             if now >= deadline {
@@ -296,27 +302,27 @@ impl Driver {
         let wait = Duration::from_millis(wait_ms.into()).min(AWAIT_LOCK_MAX);
         let deadline = tokio::time::Instant::now() + wait;
         let device = file_system.device(&caller.peer);
-        let _waiting = device.map(|device| Waiting { file_system, device, lock: &lock });
+        let _waiting = device.map(|device| LockWait { file_system, device, lock: &lock });
         loop {
             let mut changed = std::pin::pin!(file_system.next_lock_change());
             // From here on nothing is missed, also what changes before the wait begins.
             changed.as_mut().enable();
-            let (host, asking, lock) = (self.host.clone(), caller.clone(), lock.clone());
+            let (core, asking, lock) = (self.core.clone(), caller.clone(), lock.clone());
             let answer =
-                off_reactor(move || host.handle(&asking, Request::AwaitLock { lock, wait_ms: 0 })).await;
+                off_reactor(move || core.handle(&asking, Request::AwaitLock { lock, wait_ms: 0 })).await;
             let is_held = matches!(&answer, Response::Locks { answer: LockAnswer::Held(_), .. });
             let now = tokio::time::Instant::now();
             if !is_held || now >= deadline {
                 return answer;
             }
-            // Also looked at now and then: a holder's lease may run out, of which nobody tells.
+            // Checked regularly too: the expiry of a holder's lease wakes nobody.
             let _ = tokio::time::timeout_at(deadline.min(now + LOCK_LOOK), changed).await;
         }
     }
 }
 
-/// What a client says when it asks for recalls.
-struct Asked {
+/// The fields of a client's `AwaitRecall`.
+struct RecallRequest {
     run: u128,
     epoch: u64,
     acknowledged: u64,
@@ -324,13 +330,13 @@ struct Asked {
 }
 
 /// Ends a holder's wait for a lock, also when its connection is lost.
-struct Waiting<'a> {
+struct LockWait<'a> {
     file_system: &'a FileSystem,
     device: DeviceId,
     lock: &'a LockRequest,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for LockWait<'_> {
     fn drop(&mut self) {
         self.file_system.waits_no_more(self.device, self.lock);
     }

@@ -1,50 +1,51 @@
-//! Which file systems this server is the active one of, where several servers have their orders in etcd: taking what
-//! nobody has, ending what another one has, handing over.
+//! Which file systems this server is the active one of, where several servers share orders in etcd: it takes over file
+//! systems without an active server, stops serving those that another server has taken, and hands file systems over.
 //!
-//! A server that takes a file system starts with nothing in memory, as after a restart: it reads the order, and waits for
-//! who may hold locks or leases. One that ends it forgets all it had in memory, and its clients look for it again.
+//! A server that takes over a file system starts with nothing in memory, as after a restart: it reads the order, and
+//! waits for sessions that may hold locks or leases. A server that gives one up discards its state in memory, and the
+//! clients look for the active server again.
 
-use crate::file_system::{Before, FileSystem};
-use crate::host::Host;
+use crate::file_system::{FileSystem, InheritedState};
 use crate::maintenance;
 use crate::order::etcd::{Cluster, Shard};
-use crate::order::{Notes, Order, OrderError, Standing};
-use crate::refusal::Refused;
+use crate::order::{ActiveStatus, Notes, Order, OrderError};
+use crate::refusal::RequestError;
+use crate::server_core::ServerCore;
 use holdfast_crypto::Digest;
 use holdfast_protocol::message::{Response, SERVERS_TOLD_MAX, ServerError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// How often it is looked at who has what.
+/// How often the servers of all file systems are read from etcd.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// How often the lease is renewed.
 const RENEW_EVERY: Duration = Duration::from_millis(600);
-/// When etcd has not answered for this long, those who ask for a file system are told so.
+/// When etcd has not answered for this long, clients that greet a file system get an error that says so.
 const SILENCE_MAX: Duration = Duration::from_secs(4);
-/// Why a file system is not served whose creation was cut off; nobody has ever used it.
+/// The reason given for a file system whose creation was cut off; no client has ever used it.
 pub(crate) const NEVER_CREATED: &str = "it was never created to its end";
 /// How long a hand-over waits for clients to give up their leases.
 const LEASES_PATIENCE: Duration = Duration::from_secs(3);
 
-/// The threads that keep a server among the others, until it is dropped.
-pub(crate) struct Tending {
+/// The threads that renew this server's lease and take or give up file systems, until this is dropped.
+pub(crate) struct StandbyThreads {
     stop: Arc<AtomicBool>,
     threads: Vec<std::thread::JoinHandle<()>>,
 }
 
-impl Tending {
-    pub(crate) fn start(host: &Arc<Host>) -> std::io::Result<Tending> {
-        let mut tending = Tending { stop: Arc::default(), threads: Vec::new() };
-        let Some(cluster) = host.cluster.clone() else { return Ok(tending) };
-        let host = host.clone();
+impl StandbyThreads {
+    pub(crate) fn start(core: &Arc<ServerCore>) -> std::io::Result<StandbyThreads> {
+        let mut tending = StandbyThreads { stop: Arc::default(), threads: Vec::new() };
+        let Some(cluster) = core.cluster.clone() else { return Ok(tending) };
+        let core = core.clone();
         tending.run("lease", RENEW_EVERY, move || {
             if let Err(error) = cluster.keep_alive() {
                 tracing::warn!(%error, "the lease was not renewed");
             }
         })?;
         let mut was_away = false;
-        tending.run("standby", LOOK_EVERY, move || match host.tend() {
+        tending.run("standby", LOOK_EVERY, move || match core.tend() {
             Err(error) if !was_away => {
                 tracing::error!(%error, "file systems wait until it is back; nothing acknowledged is lost");
                 was_away = true;
@@ -78,7 +79,7 @@ impl Tending {
     }
 }
 
-impl Drop for Tending {
+impl Drop for StandbyThreads {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         for thread in self.threads.drain(..) {
@@ -88,18 +89,18 @@ impl Drop for Tending {
     }
 }
 
-impl Host {
-    /// Why a file system that somebody asks for is not served here.
+impl ServerCore {
+    /// The error for a client that greets a file system that is not served here.
     pub(crate) fn why_not_here(&self, id: &Digest) -> ServerError {
         let Some(cluster) = &self.cluster else { return ServerError::UnknownFileSystem };
         let silence = cluster.silence();
-        let seen = cluster.seen();
+        let state = cluster.state();
         if silence > SILENCE_MAX {
             let etcd = cluster.describe();
             return ServerError::Storage(format!("the order is in etcd, which does not answer ({etcd})"));
         }
-        match seen.active.get(id) {
-            _ if !seen.file_systems.contains(id) => ServerError::UnknownFileSystem,
+        match state.active.get(id) {
+            _ if !state.file_systems.contains(id) => ServerError::UnknownFileSystem,
             Some((address, _)) if address != cluster.address() => {
                 ServerError::Elsewhere(Some(address.clone()))
             }
@@ -107,16 +108,16 @@ impl Host {
         }
     }
 
-    /// Where this server and the others of its group are reached, by their own words.
+    /// The addresses of this server and of the others of its group, as each has announced it.
     pub(crate) fn servers(&self) -> Response {
         let Some(cluster) = &self.cluster else { return Response::Servers { own: None, others: Vec::new() } };
         let own = cluster.address().to_owned();
-        let others = cluster.seen().servers.into_iter().filter(|address| *address != own);
+        let others = cluster.state().servers.into_iter().filter(|address| *address != own);
         Response::Servers { others: others.take(SERVERS_TOLD_MAX).collect(), own: Some(own) }
     }
 
     /// The order of a file system that is about to be created.
-    pub(crate) fn begun(&self, id: Digest) -> Result<Arc<dyn Order>, Refused> {
+    pub(crate) fn begun(&self, id: Digest) -> Result<Arc<dyn Order>, RequestError> {
         let Some(cluster) = &self.cluster else { return Ok(self.embedded(id)) };
         let Some(shard) = cluster.take(id)? else { return Err(ServerError::Elsewhere(None).into()) };
         cluster.held.lock().insert(id, shard.clone());
@@ -138,40 +139,41 @@ impl Host {
         }
     }
 
-    /// A creation has failed.
+    /// Gives a file system back whose creation has failed.
     pub(crate) fn not_begun(&self, id: Digest) {
         if let Some(cluster) = &self.cluster {
             release(cluster, id);
         }
     }
 
-    /// Takes what nobody has, ends what another one has, reads again what is not to be believed any more.
+    /// Becomes active for file systems without an active server, stops serving those that another server has, and reads
+    /// again those whose state in memory is void.
     pub(crate) fn tend(&self) -> Result<(), OrderError> {
         let Some(cluster) = &self.cluster else { return Ok(()) };
         let held: Vec<Digest> = cluster.held.lock().keys().copied().collect();
         let looked = cluster.look();
-        if let Ok(seen) = &looked {
-            for id in held.iter().filter(|id| !cluster.is_ours(seen, id)) {
+        if let Ok(state) = &looked {
+            for id in held.iter().filter(|id| !cluster.is_ours(state, id)) {
                 if let Some(shard) = cluster.held.lock().get(id) {
                     shard.lose();
                 }
             }
         }
         for file_system in self.file_systems() {
-            if file_system.order_standing() == Standing::Lost {
-                let is_ours = looked.as_ref().is_ok_and(|seen| cluster.is_ours(seen, &file_system.id()));
+            if file_system.active_status() == ActiveStatus::Lost {
+                let is_ours = looked.as_ref().is_ok_and(|state| cluster.is_ours(state, &file_system.id()));
                 self.end_or_read_again(cluster, &file_system, is_ours);
             }
         }
-        let seen = looked?;
-        for id in &seen.file_systems {
+        let state = looked?;
+        for id in &state.file_systems {
             let _creating = self.creating.lock();
             if self.file_systems.read().contains_key(id) || self.damaged.read().contains_key(id) {
                 continue;
             }
-            if cluster.is_ours(&seen, id) {
+            if cluster.is_ours(&state, id) {
                 cluster.disown(*id)?;
-            } else if cluster.may_take(&seen, id) {
+            } else if cluster.may_take(&state, id) {
                 match cluster.take(*id) {
                     Ok(Some(shard)) => {
                         cluster.held.lock().insert(*id, shard.clone());
@@ -249,15 +251,15 @@ impl Host {
     }
 
     /// What may be held from before.
-    fn before(&self, shard: &Shard) -> Result<Before, OrderError> {
+    fn before(&self, shard: &Shard) -> Result<InheritedState, OrderError> {
         let former: u64 = shard.text("epoch")?.and_then(|text| text.parse().ok()).unwrap_or(0);
         let first_epoch = self.clock.wall_ns().unsigned_abs().max(former + 1);
         match shard.put("epoch", &first_epoch.to_string()) {
-            // It can be read all the same, and nobody is granted anything that takes a note.
+            // The file system can still be read; no lease or lock that needs a note is granted.
             Err(OrderError::Full(_)) | Ok(()) => {}
             Err(error) => return Err(error),
         }
-        Ok(Before {
+        Ok(InheritedState {
             locks_held: shard.text("locks")?.is_some_and(|text| !text.is_empty()),
             leases: crate::file_system::inherited(shard.text("leases")?.as_deref(), shard.id()),
             lease_ms: self.settings.lease_term.as_millis() as u64,
@@ -274,14 +276,14 @@ impl Host {
                     .to_owned(),
             );
         };
-        let seen = cluster.look().map_err(|error| error.to_string())?;
-        if !seen.servers.contains(to) {
-            let there: Vec<&str> = seen.servers.iter().map(String::as_str).collect();
+        let state = cluster.look().map_err(|error| error.to_string())?;
+        if !state.servers.contains(to) {
+            let there: Vec<&str> = state.servers.iter().map(String::as_str).collect();
             return Err(format!("no server runs at {to}; there are: {}", there.join(", ")));
         }
         let found = self.file_systems.read().get(&id).cloned();
         let Some(file_system) = found else {
-            return Err(match seen.active.get(&id) {
+            return Err(match state.active.get(&id) {
                 Some((address, _)) => format!("{address} has it: say it there"),
                 None => "no server has it".to_owned(),
             });

@@ -17,7 +17,7 @@ impl Counter {
     }
 }
 
-/// All counts.
+/// All counters since the server started.
 #[derive(Default, Debug)]
 pub(crate) struct Counters {
     pub(crate) requests: Counter,
@@ -26,6 +26,6 @@ pub(crate) struct Counters {
     pub(crate) blocks_stored: Counter,
     pub(crate) blocks_retrieved: Counter,
     pub(crate) bytes_retrieved: Counter,
-    /// Wakes whoever writes checkpoints.
+    /// Wakes the task that writes checkpoints.
     pub(crate) checkpoints_due: Notify,
 }

@@ -21,44 +21,44 @@ use std::sync::Arc;
 const NODES_SYNCED: SyncSite = SyncSite("server: log-tree nodes before checkpoint");
 const FILE_CREATED: SyncSite = SyncSite("server: log-tree file created");
 const HEADER: [u8; 32] = *b"holdfast log-tree nodes, form 1\n";
-/// Of a file made when a lost server was rebuilt, in which slots of nodes that nobody knew are empty.
+/// The header of a file made in a rebuild of a lost server: slots of nodes that no client knew are empty.
 const HEADER_WITH_GAPS: [u8; 32] = *b"holdfast log-tree nodes, gaps 1\n";
 const SLOT_BYTES: u64 = 32;
 /// Bytes written at a time.
 const WRITE_BYTES: usize = 1 << 20;
 
-/// Why nodes cannot be had.
+/// Why nodes cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum TreeError {
     /// Medium: a file operation failed.
     #[error("{action} {file}: {error}")]
     Io {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// To which file.
+        /// The file.
         file: String,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// Medium: the file is of a newer or unknown form.
     #[error("{0} is not a file of log-tree nodes that this program knows: use the newer program")]
     Form(String),
-    /// The server was lost, and nobody from whom it was rebuilt knew this operation.
+    /// The server was lost, and no client that it was rebuilt from knew this operation.
     #[error(
         "operation {leaf} of the log of updates was lost with the server, and nobody from whom it was rebuilt knew it: a \
          device that saw the file system last at about that time cannot be shown that nothing else has changed. Rebuild \
          it once more with what that device's machine has (`holdfast fs bundle`), or enrol a new key for the device"
     )]
     Lost {
-        /// Its place.
+        /// The index of the leaf.
         leaf: u64,
     },
     /// Medium: nodes are lost or altered and cannot be made again.
     #[error("{file}: log-tree nodes are damaged: {why}; restore the file from a backup")]
     Damaged {
-        /// Which file.
+        /// The file.
         file: String,
-        /// What was found.
+        /// The reason.
         why: String,
     },
 }
@@ -243,7 +243,7 @@ impl Tree {
         self.node(0, index)
     }
 
-    /// Whether nodes may be lost for good, so that what is asked for may have no proof.
+    /// Whether nodes may be lost for good, so that there may be no proof.
     pub(crate) fn has_gaps(&self) -> bool {
         self.has_gaps
     }
@@ -289,7 +289,7 @@ impl Tree {
     }
 
     /// Writes and syncs the file of a log of `size` leaves of which some nodes are known; slots of others are left empty.
-    pub(crate) fn write_anew(
+    pub(crate) fn rewrite(
         storage: &Arc<dyn Storage>,
         file_system: &Digest,
         size: u64,
@@ -530,7 +530,7 @@ mod tests {
         // What lies above the lost leaf is known only where it is a peak.
         let is_lost = |level: u8, index: u64| level < 5 && lost >> level == index;
         let known = |level, index| all.get(&(level, index)).copied().filter(|_| !is_lost(level, index));
-        Tree::write_anew(&storage, &Digest::ZERO, 37, &known).unwrap();
+        Tree::rewrite(&storage, &Digest::ZERO, 37, &known).unwrap();
         let check = |model: &Model, tree: &Tree| {
             let new = *model.heads.last().unwrap();
             let mut refused = 0;
@@ -544,7 +544,7 @@ mod tests {
                     Err(other) => panic!("{other}"),
                 }
             }
-            // Nobody who is behind the first 32 can do without a node above the lost leaf.
+            // Every proof for a client that is behind the first 32 leaves needs a node above the lost leaf.
             assert!((1..=31).contains(&refused), "{refused}");
             assert!(matches!(tree.leaf(lost), Err(TreeError::Lost { .. })));
         };
@@ -564,7 +564,7 @@ mod tests {
         // Brought later, it is whole.
         let whole = |level, index| all.get(&(level, index)).copied();
         let mut model = Model { heads: model.heads[..38].to_vec(), frontier };
-        Tree::write_anew(&disk.storage(), &Digest::ZERO, 37, &whole).unwrap();
+        Tree::rewrite(&disk.storage(), &Digest::ZERO, 37, &whole).unwrap();
         let mut tree = model.open(&disk.storage(), 37).unwrap();
         assert!(!tree.has_gaps());
         model.check(&tree);

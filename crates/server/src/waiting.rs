@@ -3,10 +3,10 @@
 //! For simulators, where the clock is theirs: whatever has to be waited for is looked at again after each `pause`, which
 //! sleeps, lets virtual time pass, or says that waiting is over.
 
-use crate::host::{Attempted, Caller, Host};
+use crate::server_core::{Caller, RequestOutcome, ServerCore};
 use holdfast_protocol::message::{LockAnswer, Request, Response};
 
-impl Host {
+impl ServerCore {
     /// Answers any request but `Hello`. While the answer has to be waited for, `pause` is called between looks; once it
     /// says `false`, the answer is what it is when the time is up, and an operation that still has to wait for leases of
     /// others is refused as [`holdfast_protocol::message::ServerError::Busy`].
@@ -18,7 +18,7 @@ impl Host {
     ) -> Response {
         match request {
             Request::FetchPending { device, number, .. } => loop {
-                if let Some(answer) = self.standing(caller, device, number) {
+                if let Some(answer) = self.operation_status(caller, device, number) {
                     return answer;
                 }
                 if !pause() {
@@ -37,8 +37,8 @@ impl Host {
                 }
             },
             Request::AwaitLock { lock, wait_ms } => loop {
-                let asked = Request::AwaitLock { lock: lock.clone(), wait_ms };
-                let answer = self.handle(caller, asked);
+                let await_lock = Request::AwaitLock { lock: lock.clone(), wait_ms };
+                let answer = self.handle(caller, await_lock);
                 let is_held = matches!(&answer, Response::Locks { answer: LockAnswer::Held(_), .. });
                 if is_held && pause() {
                     continue;
@@ -54,8 +54,8 @@ impl Host {
                 let (mut request, mut claim) = (request, None);
                 loop {
                     match self.attempt(caller, request, claim.is_some()) {
-                        Attempted::Answered(answer) => return *answer,
-                        Attempted::Waits { request: again, claim: claimed, .. } => {
+                        RequestOutcome::Answered(answer) => return *answer,
+                        RequestOutcome::Waits { request: again, claim: claimed, .. } => {
                             request = *again;
                             claim = claim.or(claimed);
                         }

@@ -2,7 +2,7 @@
 
 use crate::common;
 
-use common::host::{TestClock, settings};
+use common::core::{TestClock, settings};
 use common::{Author, committed, creation, file_system, key, membership, superuser, view};
 use holdfast_content::DeviceId;
 use holdfast_crypto::{Digest, PublicKey};
@@ -13,7 +13,7 @@ use holdfast_protocol::history::{PastReply, Point, Retention, Snapshot, Snapshot
 use holdfast_protocol::message::{Request, Response, ServerError, ViewReply};
 use holdfast_protocol::signed::{Signable, Signed};
 use holdfast_protocol::structure::{LogHead, View};
-use holdfast_server::{Caller, Host, HostSettings};
+use holdfast_server::{Caller, CoreSettings, ServerCore};
 use holdfast_store::StoreConfig;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,16 +23,17 @@ use std::time::Duration;
 struct World {
     disk: PowerLoss,
     clock: Arc<TestClock>,
-    host: Host,
+    core: ServerCore,
     rules: Retention,
     /// What was true after each operation.
     truth: BTreeMap<u64, View>,
 }
 
-fn open(disk: &PowerLoss, clock: &Arc<TestClock>, rules: &Retention) -> Host {
+fn open(disk: &PowerLoss, clock: &Arc<TestClock>, rules: &Retention) -> ServerCore {
     let store = StoreConfig { gc_window: Duration::from_secs(60), ..settings().store };
-    let settings = HostSettings { history: rules.clone(), store, ..settings() };
-    Host::open(disk.storage(), key(2), settings, Box::new(|_: &PublicKey| false), clock.clone()).unwrap()
+    let settings = CoreSettings { history: rules.clone(), store, ..settings() };
+    ServerCore::open(disk.storage(), key(2), settings, Box::new(|_: &PublicKey| false), clock.clone())
+        .unwrap()
 }
 
 impl World {
@@ -40,16 +41,16 @@ impl World {
         let rules: Retention = rules.parse().unwrap();
         let disk = PowerLoss::new(11);
         let clock = Arc::new(TestClock(AtomicU64::new(1_000_000)));
-        let host = open(&disk, &clock, &rules);
-        let world = World { disk, clock, host, rules, truth: BTreeMap::new() };
+        let core = open(&disk, &clock, &rules);
+        let world = World { disk, clock, core, rules, truth: BTreeMap::new() };
         committed(world.ask(0, creation(key(2).public(), 3)), &key(2).public());
         world
     }
 
     fn restart(mut self, crash: Crash) -> World {
-        drop(self.host);
+        drop(self.core);
         self.disk.restart(crash);
-        self.host = open(&self.disk, &self.clock, &self.rules);
+        self.core = open(&self.disk, &self.clock, &self.rules);
         self
     }
 
@@ -57,10 +58,10 @@ impl World {
         let key = if device == 0 { superuser() } else { key(10 + device) };
         let peer = key.public();
         let file_system = self
-            .host
+            .core
             .greet(peer, true, holdfast_protocol::message::PROTOCOL_VERSIONS, Some(file_system()))
             .file_system;
-        self.host.handle(&Caller { peer, local: true, file_system, answer_bytes: usize::MAX }, request)
+        self.core.handle(&Caller { peer, local: true, file_system, answer_bytes: usize::MAX }, request)
     }
 
     fn look(&self) -> ViewReply {
@@ -124,7 +125,7 @@ impl World {
     }
 
     fn collect(&self) {
-        for (_, result) in self.host.collect(Duration::ZERO) {
+        for (_, result) in self.core.collect(Duration::ZERO) {
             result.expect("collected");
         }
     }
@@ -162,7 +163,7 @@ fn states_and_names_survive_power_loss() {
             names.push(name);
         }
         if round % 4 == 3 {
-            world.host.checkpoint_if_due();
+            world.core.checkpoint_if_due();
         }
         if round % 7 == 2 {
             world.collect();
@@ -280,11 +281,11 @@ fn a_damaged_file_costs_only_the_past() {
             world.change(&mut author, 2);
         }
         assert_eq!(world.name(1, "x", 13), Response::Done);
-        world.host.checkpoint_if_due();
+        world.core.checkpoint_if_due();
         let name = format!("history-{}", file_system());
         let length = world.disk.storage().open(&name).expect("it is there").len().expect("measured");
-        let World { host, disk, clock, rules, truth } = world;
-        drop(host);
+        let World { core, disk, clock, rules, truth } = world;
+        drop(core);
         disk.restart(Crash::Kill);
         match harm {
             0 => disk.corrupt(&name, length / 2),
@@ -292,8 +293,8 @@ fn a_damaged_file_costs_only_the_past() {
             2 => disk.delete(&name),
             _ => disk.storage().open(&name).unwrap().write_at(length, &[0xff; 100]).unwrap(),
         }
-        let host = open(&disk, &clock, &rules);
-        let mut world = World { host, disk, clock, rules, truth };
+        let core = open(&disk, &clock, &rules);
+        let mut world = World { core, disk, clock, rules, truth };
         let left = world.sizes();
         assert!(left.len() <= 13 && (harm != 3 || left.len() == 13), "harm {harm}: {left:?}");
         world.check();

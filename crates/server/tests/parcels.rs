@@ -1,8 +1,8 @@
-//! Parcels at a server without sockets: what is stored, what is asked for, what hostile clients make of it.
+//! Tests of parcels at a server without sockets: storing, retrieving, and hostile clients.
 
 use crate::common;
 
-use common::host::{TestClock, settings};
+use common::core::{TestClock, settings};
 use common::*;
 use holdfast_content::{Base, Block, BlockKind, DeviceId, Parcel, Prefix, PrincipalId, Run};
 use holdfast_crypto::{Digest, DigestKey, PublicKey, SigningKey};
@@ -12,7 +12,7 @@ use holdfast_protocol::message::{
 };
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::HandleVersion;
-use holdfast_server::{Caller, CreatePolicy, Host, HostSettings};
+use holdfast_server::{Caller, CoreSettings, CreatePolicy, ServerCore};
 use holdfast_store::StoreConfig;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,29 +20,29 @@ use std::time::Duration;
 
 const KEY: DigestKey = DigestKey::WELL_KNOWN;
 
-/// A server with two file systems, of which nobody is a member of both.
+/// A server with two file systems that have no member in common.
 struct World {
     disk: PowerLoss,
     clock: Arc<TestClock>,
-    host: Host,
+    core: ServerCore,
 }
 
 fn others() -> SigningKey {
     key(5)
 }
 
-fn open(disk: &PowerLoss, clock: &Arc<TestClock>) -> Host {
+fn open(disk: &PowerLoss, clock: &Arc<TestClock>) -> ServerCore {
     let store = StoreConfig { segment_bytes: 8 << 20, ..StoreConfig::default() };
-    let settings = HostSettings { create: CreatePolicy::Anyone, store, ..settings() };
-    Host::open(disk.storage(), key(2), settings, Box::new(|_: &PublicKey| true), clock.clone()).unwrap()
+    let settings = CoreSettings { create: CreatePolicy::Anyone, store, ..settings() };
+    ServerCore::open(disk.storage(), key(2), settings, Box::new(|_: &PublicKey| true), clock.clone()).unwrap()
 }
 
 impl World {
     fn new() -> World {
         let disk = PowerLoss::new(3);
         let clock = Arc::new(TestClock(AtomicU64::new(1_000_000)));
-        let host = open(&disk, &clock);
-        let world = World { disk, clock, host };
+        let core = open(&disk, &clock);
+        let world = World { disk, clock, core };
         for founder in [superuser(), others()] {
             let request = creation_by(founder.clone(), key(2).public(), 0);
             let caller = Caller {
@@ -51,7 +51,7 @@ impl World {
                 file_system: None,
                 answer_bytes: MESSAGE_BYTES_MAX,
             };
-            committed(world.host.handle(&caller, request), &key(2).public());
+            committed(world.core.handle(&caller, request), &key(2).public());
         }
         world
     }
@@ -59,10 +59,10 @@ impl World {
     fn ask_by(&self, member: &SigningKey, request: Request) -> Response {
         let id = member.public().file_system_id();
         let file_system = self
-            .host
+            .core
             .greet(member.public(), true, holdfast_protocol::message::PROTOCOL_VERSIONS, Some(id))
             .file_system;
-        self.host.handle(
+        self.core.handle(
             &Caller { peer: member.public(), local: true, file_system, answer_bytes: MESSAGE_BYTES_MAX },
             request,
         )
@@ -78,9 +78,9 @@ impl World {
     }
 
     fn restart(mut self, crash: Crash) -> World {
-        drop(self.host);
+        drop(self.core);
         self.disk.restart(crash);
-        self.host = open(&self.disk, &self.clock);
+        self.core = open(&self.disk, &self.clock);
         self
     }
 }
@@ -188,7 +188,7 @@ fn a_tree_against_an_older_one() {
     let bases = [old, old_leaf, old_root];
     assert_eq!(parcel.bases, addresses(&bases));
     assert_eq!(parcel.open(&KEY, &prefix(&bases)).unwrap(), [new, new_leaf, new_root.clone()]);
-    // Without an older version it comes from the top, as far as was asked for.
+    // Without an older version the tree comes from the top, as far as was requested.
     let Response::Tree { parcel: Some(parcel), complete: false } = ask(vec![], 30_000) else { panic!() };
     let blocks = parcel.open(&KEY, &Prefix::default()).unwrap();
     assert_eq!(blocks.last(), Some(&new_root));
@@ -215,7 +215,7 @@ fn present(world: &World, asked: &[Digest]) -> Vec<bool> {
 /// Proves: "which of these are here" is answered for each, and where one is missing among the bases of any parcel,
 /// nothing is taken of any of them.
 #[test]
-fn missing_bases_are_named_and_nothing_is_taken() {
+fn missing_bases_are_reported_and_nothing_is_stored() {
     let world = World::new();
     let (old, new) = versions(1, 3000);
     let (absent, other) = versions(2, 3000);
@@ -657,7 +657,7 @@ fn bases_that_go() {
     let collect_after = |days: u64| {
         world.clock.0.fetch_add(days * 24 * 3600 * 1000, Ordering::SeqCst);
         world
-            .host
+            .core
             .collect(Duration::from_secs(3600))
             .into_iter()
             .for_each(|(_, report)| drop(report.unwrap()));
@@ -670,7 +670,7 @@ fn bases_that_go() {
     world.store(std::slice::from_ref(&old));
     assert_eq!(world.ask(request.clone()), Response::Done);
     world.disk.restart(Crash::Kill);
-    let world = World { host: open(&world.disk, &world.clock), ..world };
+    let world = World { core: open(&world.disk, &world.clock), ..world };
     let needle = &old.body()[20_000..20_032];
     let storage = world.disk.storage();
     for name in world.disk.names().into_iter().filter(|name| name.starts_with("segment-")) {
@@ -687,7 +687,7 @@ fn bases_that_go() {
 
 /// Proves: a full disk is told, nothing of the parcel is there, and it is taken when there is room.
 #[test]
-fn a_full_disk_is_told() {
+fn a_full_disk_is_reported() {
     let world = World::new();
     let blocks: Vec<Block> = (0..9).map(|n| chunk(noise(n, 1 << 20))).collect();
     let parcels: Vec<Parcel> =

@@ -1,8 +1,8 @@
-//! Quotas against members who would rather not be charged: what each attempt comes to.
+//! Tests of quotas against members who try not to be charged.
 
 use crate::common;
 
-use common::host::{TestClock, settings};
+use common::core::{TestClock, settings};
 use common::*;
 use holdfast_content::{
     Block, BlockKind, Device, DeviceId, Membership, PARCEL_BLOCKS_MAX, Parcel, Prefix, UserId,
@@ -10,7 +10,7 @@ use holdfast_content::{
 use holdfast_crypto::{Digest, DigestKey, Domain, PublicKey};
 use holdfast_log::simulated::{Crash, PowerLoss};
 use holdfast_protocol::message::{AddressedBlock, Request, Response, ServerError, Usage};
-use holdfast_server::{Caller, Host, HostSettings};
+use holdfast_server::{Caller, CoreSettings, ServerCore};
 use holdfast_store::signed_block_bytes;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -23,13 +23,13 @@ const CHUNK: usize = 200_000;
 struct World {
     disk: PowerLoss,
     clock: Arc<TestClock>,
-    host: Host,
+    core: ServerCore,
 }
 
-fn open(disk: &PowerLoss, clock: &Arc<TestClock>, user_quota: Option<u64>) -> Host {
-    let settings = HostSettings { user_quota, ..settings() };
+fn open(disk: &PowerLoss, clock: &Arc<TestClock>, user_quota: Option<u64>) -> ServerCore {
+    let settings = CoreSettings { user_quota, ..settings() };
     let allowed = Box::new(|_: &PublicKey| true);
-    Host::open(disk.storage(), key(2), settings, allowed, clock.clone()).unwrap()
+    ServerCore::open(disk.storage(), key(2), settings, allowed, clock.clone()).unwrap()
 }
 
 /// Users 1 to 3; user 1 has devices 1 and 4, and the superuser limits user 1.
@@ -46,30 +46,30 @@ impl World {
     fn new(user_quota: Option<u64>) -> World {
         let disk = PowerLoss::new(7);
         let clock = Arc::new(TestClock(AtomicU64::new(1_000_000)));
-        let host = open(&disk, &clock, user_quota);
-        let world = World { disk, clock, host };
+        let core = open(&disk, &clock, user_quota);
+        let world = World { disk, clock, core };
         committed(world.ask(0, creation_of(superuser(), key(2).public(), &people())), &key(2).public());
         world
     }
 
     fn reopen(mut self, user_quota: Option<u64>) -> World {
-        drop(self.host);
+        drop(self.core);
         self.disk.restart(Crash::PowerLoss);
-        self.host = open(&self.disk, &self.clock, user_quota);
+        self.core = open(&self.disk, &self.clock, user_quota);
         self
     }
 
     fn ask(&self, device: u8, request: Request) -> Response {
         let key = if device == 0 { superuser() } else { key(10 + device) }.public();
         let file_system = self
-            .host
+            .core
             .greet(key, true, holdfast_protocol::message::PROTOCOL_VERSIONS, Some(file_system()))
             .file_system;
         let caller = Caller { peer: key, local: true, file_system, answer_bytes: usize::MAX };
-        self.host.handle(&caller, request)
+        self.core.handle(&caller, request)
     }
 
-    /// What a device's user is told of itself.
+    /// The usage that a device's user sees of itself.
     fn used(&self, device: u8) -> Usage {
         match self.ask(device, Request::Usage) {
             Response::Usage(usage) if device != 0 => {
@@ -230,7 +230,7 @@ fn operations_are_charged_and_given_up_for_good() {
     assert!(!look(&world).slots.contains_key(&DeviceId(1)), "nothing was committed");
     // Late copies, once there is room.
     world.clock.0.fetch_add(200_000_000, std::sync::atomic::Ordering::SeqCst);
-    for (_, collected) in world.host.collect(std::time::Duration::from_secs(1)) {
+    for (_, collected) in world.core.collect(std::time::Duration::from_secs(1)) {
         assert!(collected.unwrap().dropped > 0);
     }
     assert!(world.used(1).bytes < LIMIT / 2);

@@ -3,7 +3,7 @@
 
 use crate::common;
 
-use common::host::settings;
+use common::core::settings;
 use common::*;
 use holdfast_checkpoint::checkpoint::log_key;
 use holdfast_checkpoint::cosignature;
@@ -15,9 +15,9 @@ use holdfast_crypto::PublicKey;
 use holdfast_log::Storage;
 use holdfast_log::simulated::{Crash, PowerLoss};
 use holdfast_protocol::message::{Request, Response, ViewReply, WitnessedHead};
-use holdfast_server::{Caller, Clock, FileSystem, Host};
-use holdfast_witness::book::CosignError;
-use holdfast_witness::{AskError, Asked, Book};
+use holdfast_server::{Caller, Clock, FileSystem, ServerCore};
+use holdfast_witness::state::CosignError;
+use holdfast_witness::{WitnessError, WitnessReply, WitnessState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -36,25 +36,26 @@ impl Clock for TestClock {
 struct World {
     disk: PowerLoss,
     clock: Arc<TestClock>,
-    host: Host,
+    core: ServerCore,
     _folder: tempfile::TempDir,
-    witness: Book,
+    witness: WitnessState,
 }
 
-fn open(storage: Arc<dyn Storage>, clock: Arc<TestClock>) -> Host {
+fn open(storage: Arc<dyn Storage>, clock: Arc<TestClock>) -> ServerCore {
     let allowed = Box::new(|key: &PublicKey| *key == superuser().public());
-    Host::open(storage, key(2), settings(), allowed, clock).unwrap()
+    ServerCore::open(storage, key(2), settings(), allowed, clock).unwrap()
 }
 
 impl World {
     fn new() -> World {
         let disk = PowerLoss::new(7);
         let clock = Arc::new(TestClock(AtomicU64::new(1_000_000)));
-        let host = open(disk.storage(), clock.clone());
+        let core = open(disk.storage(), clock.clone());
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("witness");
-        Book::init(&state, "witness.example/w1", None).unwrap();
-        let world = World { disk, clock, host, witness: Book::open(&state).unwrap(), _folder: folder };
+        WitnessState::init(&state, "witness.example/w1", None).unwrap();
+        let world =
+            World { disk, clock, core, witness: WitnessState::open(&state).unwrap(), _folder: folder };
         committed(world.ask(0, creation(key(2).public(), 3)), &key(2).public());
         world
     }
@@ -62,11 +63,11 @@ impl World {
     fn ask(&self, device: u8, request: Request) -> Response {
         let key = if device == 0 { superuser() } else { key(10 + device) };
         let file_system = self
-            .host
+            .core
             .greet(key.public(), true, holdfast_protocol::message::PROTOCOL_VERSIONS, Some(file_system()))
             .file_system;
         let caller = Caller { peer: key.public(), local: true, file_system, answer_bytes: usize::MAX };
-        self.host.handle(&caller, request)
+        self.core.handle(&caller, request)
     }
 
     fn look(&self) -> ViewReply {
@@ -79,13 +80,13 @@ impl World {
     }
 
     fn file_system(&self) -> Arc<FileSystem> {
-        self.host.file_systems().remove(0)
+        self.core.file_systems().remove(0)
     }
 
     /// Has a witness, the real one without its sockets, sign the newest head.
     fn round(&self) -> Result<(), String> {
         let logs = [log_key(&file_system(), key(2).public())];
-        self.host.have_signed(&self.file_system(), 0, Duration::ZERO, &mut |sent| {
+        self.core.request_cosignature(&self.file_system(), 0, Duration::ZERO, &mut |sent| {
             answer(&self.witness, &logs, sent)
         })
     }
@@ -106,26 +107,30 @@ impl World {
     }
 
     fn restart(mut self, crash: Crash) -> World {
-        drop(self.host);
+        drop(self.core);
         self.disk.restart(crash);
-        self.host = open(self.disk.storage(), self.clock.clone());
+        self.core = open(self.disk.storage(), self.clock.clone());
         self
     }
 }
 
 /// What a witness answers over HTTP, without HTTP.
-fn answer(witness: &Book, logs: &[VerifierKey], sent: &Submission) -> Result<Asked, AskError> {
+fn answer(
+    witness: &WitnessState,
+    logs: &[VerifierKey],
+    sent: &Submission,
+) -> Result<WitnessReply, WitnessError> {
     let signed = authenticate(&sent.to_string(), logs)
         .map_err(CosignError::from)
         .and_then(|authentic| witness.cosign(&authentic, 1_700_000_000));
     match signed {
         Ok(line) => {
             let time_s = cosignature::verify(witness.verifier(), &sent.note.text, &line).expect("signed");
-            Ok(Asked::Cosigned(line, time_s))
+            Ok(WitnessReply::Cosigned(line, time_s))
         }
         Err(CosignError::Refused(refusal)) => match refusal {
-            holdfast_checkpoint::judge::Refusal::OldSize(size) => Ok(Asked::OldSize(size)),
-            refusal => Err(AskError::Refused { status: refusal.status(), text: refusal.to_string() }),
+            holdfast_checkpoint::judge::Refusal::OldSize(size) => Ok(WitnessReply::OldSize(size)),
+            refusal => Err(WitnessError::Refused { status: refusal.status(), text: refusal.to_string() }),
         },
         Err(error) => panic!("{error}"),
     }
@@ -170,17 +175,18 @@ fn an_honest_server_never_contradicts_itself() {
             // The witness has signed, and the server does not hear of it.
             1 => {
                 let logs = [log_key(&file_system(), key(2).public())];
-                let lost = world.host.have_signed(&world.file_system(), 0, Duration::ZERO, &mut |sent| {
-                    let _ = answer(&world.witness, &logs, sent);
-                    Err(AskError::Unreachable("the answer was lost".to_owned()))
-                });
+                let lost =
+                    world.core.request_cosignature(&world.file_system(), 0, Duration::ZERO, &mut |sent| {
+                        let _ = answer(&world.witness, &logs, sent);
+                        Err(WitnessError::Unreachable("the answer was lost".to_owned()))
+                    });
                 assert!(lost.is_err());
             }
             2 => world = world.restart(Crash::PowerLoss),
             // The tree is on disk, whole, altered at its beginning or its end, lost, or of an unknown size.
             what => {
                 world.round().unwrap();
-                world.host.checkpoint_if_due();
+                world.core.checkpoint_if_due();
                 match what {
                     3 => {}
                     4 => world.disk.corrupt(&tree, 40),
@@ -213,8 +219,10 @@ fn an_older_backup_is_not_signed_for() {
     }
     let logs = [log_key(&file_system(), key(2).public())];
     let refused = ahead
-        .host
-        .have_signed(&ahead.file_system(), 0, Duration::ZERO, &mut |sent| answer(&world.witness, &logs, sent))
+        .core
+        .request_cosignature(&ahead.file_system(), 0, Duration::ZERO, &mut |sent| {
+            answer(&world.witness, &logs, sent)
+        })
         .unwrap_err();
     assert!(refused.contains("another history"), "{refused}");
     for _ in 0..9 {
@@ -222,8 +230,10 @@ fn an_older_backup_is_not_signed_for() {
     }
     world.round().unwrap();
     let refused = ahead
-        .host
-        .have_signed(&ahead.file_system(), 0, Duration::ZERO, &mut |sent| answer(&world.witness, &logs, sent))
+        .core
+        .request_cosignature(&ahead.file_system(), 0, Duration::ZERO, &mut |sent| {
+            answer(&world.witness, &logs, sent)
+        })
         .unwrap_err();
     assert!(refused.contains("operations are lost"), "{refused}");
     world = world.restart(Crash::PowerLoss);

@@ -14,7 +14,7 @@
 
 use crate::StoreError;
 use crate::state::{Entry, Key};
-use crate::store::{BlockStore, Shared};
+use crate::store::{LogStore, Shared};
 use holdfast_content::{BlockKind, DeviceId, StoredBlock};
 use holdfast_crypto::Digest;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 /// Bytes of the head of a block's record beside its references.
 const HEAD_BYTES: usize = 91;
 
-/// What somebody is charged for.
+/// What a payer is charged for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Charge {
     /// Blocks.
@@ -49,15 +49,15 @@ impl std::iter::Sum for Charge {
     }
 }
 
-/// How much whoever stores may be charged for in all.
+/// The most that the user of a storing device may be charged for in all.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Allowance {
     /// Devices that are charged together: those of one user.
     pub devices: Vec<DeviceId>,
-    /// Bytes.
+    /// Bytes in the log.
     pub bytes: u64,
-    /// Bytes beyond, for blocks other than chunks: who has reached the limit must be able to delete, which takes new
-    /// tables and directories before it gives anything back.
+    /// Further bytes for blocks other than chunks: a user who has reached the limit must be able to delete, which takes
+    /// new tables and directories before it frees anything.
     pub reserve: u64,
 }
 
@@ -131,7 +131,7 @@ fn price(block: &StoredBlock) -> u64 {
     u64::from(holdfast_log::stored_length(head, block.body.len()))
 }
 
-impl BlockStore {
+impl LogStore {
     /// What each device is charged for, of those that are charged for anything. Brings the index up to date first.
     ///
     /// # Errors
@@ -145,7 +145,8 @@ impl BlockStore {
         Ok(charges.filter(|(_, charge)| *charge != Charge::default()).collect())
     }
 
-    /// What these devices are charged for together, at once: what the index has still to be told may be in it twice.
+    /// What these devices are charged for together, without reading the index: blocks not yet written to the index may
+    /// count twice.
     pub fn charged(&self, file_system: Digest, devices: &[DeviceId]) -> Charge {
         let state = self.state();
         state.number(&file_system).map_or(Charge::default(), |number| state.charges.together(number, devices))
@@ -203,7 +204,7 @@ impl Shared {
         let Some(number) = number else { return fits(0, chunks, all, allowance) };
         let used = || self.state().charges.together(number, &allowance.devices).bytes;
         fits(used(), chunks, all, allowance).or_else(|_| {
-            // It may have been told of copies that it has.
+            // Changes in memory may be about copies that the index has already.
             self.checkpoint()?;
             fits(used(), chunks, all, allowance)
         })

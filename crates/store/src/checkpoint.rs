@@ -2,9 +2,9 @@
 
 use crate::StoreError;
 use crate::record::{Location, StoreRecord};
-use crate::state::{Frozen, State};
+use crate::state::{IndexBatch, State};
 use crate::store::Shared;
-use holdfast_log::{LogError, Position, ScanDepth, Scanned, SyncSite};
+use holdfast_log::{LogError, Position, ScanDepth, ScanItem, SyncSite};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,15 +22,15 @@ impl Shared {
         while let Some(found) = scan.next() {
             replayed += 1;
             let lost = match found {
-                Ok(Scanned::Record(head)) => {
+                Ok(ScanItem::Record(head)) => {
                     let record = StoreRecord::decode(&head)?;
                     let mut state = self.state.lock();
                     state.apply(&self.index, &record, Location::of(&head))?;
                     changes += 1;
                     None
                 }
-                Ok(Scanned::Damaged(damage)) => match &damage.record {
-                    // A good head is enough to go on: reading the body will tell.
+                Ok(ScanItem::Damaged(damage)) => match &damage.record {
+                    // A good head is enough here: damage in the body shows when the block is read.
                     Some(head) => {
                         let record = StoreRecord::decode(head)?;
                         self.state.lock().apply(&self.index, &record, Location::of(head))?;
@@ -111,15 +111,15 @@ impl Shared {
         self.flush(None)
     }
 
-    /// Freezes the changes and writes them to the index. They fold in the log up to `replayed`, or else up to
-    /// its end, which stands still while the state is locked.
+    /// Freezes the changes and writes them to the index. They cover the log up to `replayed`, or else up to its end,
+    /// which does not move while the state is locked.
     fn flush(&self, replayed: Option<Position>) -> Result<(), StoreError> {
         {
             let mut state = self.state.lock();
             let applied = replayed.unwrap_or_else(|| self.log.end());
             state.folded = applied;
             state.charges.frozen = std::mem::take(&mut state.charges.recent);
-            let frozen = Frozen {
+            let frozen = IndexBatch {
                 image: state.image(applied),
                 blocks: std::mem::take(&mut state.blocks),
                 signed: std::mem::take(&mut state.signed),

@@ -5,16 +5,16 @@
 //! whatever was stored, pinned or relied on since the mark began has been marked too; it is one round of records
 //! in the log, which counts only when its last record is there. Then `relocate` gives the space back, or `punch` where it is.
 //!
-//! The attack it answers is our own: other stores collected live blocks after read errors, or while a client was
-//! told "I have it".
+//! This guards against mistakes of other stores, which collected live blocks after read errors, or while a client got
+//! the answer "I have it".
 
 use crate::StoreError;
 use crate::mark::Marks;
 use crate::record::{COPIES_PER_RECORD, DroppedRecord, StoreRecord};
 use crate::relocate::Relocation;
 use crate::retain::Retention;
-use crate::state::{Entry, Key, Touched};
-use crate::store::{BlockStore, Shared};
+use crate::state::{Entry, Key, TouchedBlocks};
+use crate::store::{LogStore, Shared};
 use holdfast_content::DeviceId;
 use holdfast_crypto::Digest;
 use holdfast_log::BodyTag;
@@ -23,7 +23,7 @@ use std::collections::{BTreeSet, HashSet};
 /// Where a collection is. Everything up to a stage is done when it is reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CollectStage {
-    /// So many blocks are marked.
+    /// Marking; so many blocks are marked so far.
     Marking(u64),
     /// The mark is complete; blocks stored from here on are marked as they come.
     Marked,
@@ -33,7 +33,7 @@ pub enum CollectStage {
     Moved(u32),
     /// These moved records are durable; their segments go next.
     Relocated,
-    /// The segments are gone.
+    /// The segments were removed.
     Removed,
     /// What was dead in this segment is given back, and the rest is where it was.
     Punched(u32),
@@ -46,11 +46,11 @@ pub struct CollectReport {
     pub marked: u64,
     /// Blocks dropped.
     pub dropped: u64,
-    /// Their bytes in the log.
+    /// Bytes of the dropped blocks in the log.
     pub dropped_bytes: u64,
-    /// Blocks that nothing refers to, kept for a while.
+    /// Blocks that nothing refers to, retained for a while.
     pub kept: u64,
-    /// Their bytes in the log.
+    /// Bytes of the retained blocks in the log.
     pub kept_bytes: u64,
     /// Live records rewritten.
     pub moved: u64,
@@ -60,24 +60,25 @@ pub struct CollectReport {
     pub removed: Vec<u32>,
     /// Segments of which what is dead was given back where it is, and nothing moved.
     pub punched: Vec<u32>,
-    /// Bytes given back so.
+    /// Bytes freed by holes.
     pub punched_bytes: u64,
-    /// Segments kept because something in them could not be read, and why.
+    /// Segments that were not removed because something in them could not be read, and why.
     pub damaged: Vec<(u32, String)>,
-    /// Blocks that reachable blocks refer to but nobody stored (at most 1,024 are named).
+    /// Blocks that reachable blocks refer to but that were never stored (at most 1,024 are listed).
     pub missing: Vec<Digest>,
 }
 
 impl CollectReport {
-    /// Bytes given back, however.
+    /// Bytes freed by removal of segments and by holes.
     pub fn freed_bytes(&self) -> u64 {
         self.removed_bytes + self.punched_bytes
     }
 }
 
-impl BlockStore {
-    /// Drops every block of `file_system` that is not reachable from `roots`, a hold or a pin and that nobody stored or
-    /// was told "I have it" of for a window, then gives back the space of segments that are mostly garbage.
+impl LogStore {
+    /// Drops every block of `file_system` that is not reachable from `roots`, a hold or a pin, and that no client has
+    /// stored or got the answer "I have it" for within a window; then frees the space of segments that are mostly
+    /// garbage.
     ///
     /// `roots` must name every head that a client may still build on: the present one, and those it replaced
     /// within the window.
@@ -96,11 +97,11 @@ impl BlockStore {
         self.collect_with(file_system, roots, &BTreeSet::new(), now_ns, watch)
     }
 
-    /// [`BlockStore::collect`], which keeps nothing deleted of what devices in `short` stored: they are near their
+    /// [`LogStore::collect`], which keeps nothing deleted of what devices in `short` stored: they are near their
     /// limits, and charged for it while it is here.
     ///
     /// # Errors
-    /// As [`BlockStore::collect`].
+    /// As [`LogStore::collect`].
     pub fn collect_with(
         &self,
         file_system: Digest,
@@ -113,13 +114,13 @@ impl BlockStore {
             return Err(StoreError::Refused("a collection needs roots: without them all is garbage".into()));
         }
         let shared = self.shared();
-        // The index's checkpoint stands still but for ours, and collections do not overlap.
+        // No other thread writes the index's checkpoint meanwhile, and collections do not overlap.
         let _checkpointing = shared.checkpointing.lock();
         let number = match shared.state().number(&file_system) {
             Some(number) => number,
             None => return Ok(CollectReport::default()),
         };
-        shared.state().touched = Some(Touched::new(number));
+        shared.state().touched = Some(TouchedBlocks::new(number));
         let report = CollectReport::default();
         let result = Collection { shared, file_system, number, now_ns, short, report }.run(roots, watch);
         shared.state().touched = None;
@@ -129,7 +130,7 @@ impl BlockStore {
     /// Gives back the space of segments that are mostly garbage, and drops nothing.
     ///
     /// # Errors
-    /// As of the second half of [`BlockStore::collect`].
+    /// As of the second half of [`LogStore::collect`].
     pub fn compact(&self, now_ns: i64) -> Result<CollectReport, StoreError> {
         let shared = self.shared();
         let _checkpointing = shared.checkpointing.lock();
@@ -200,8 +201,8 @@ impl Collection<'_> {
         Ok(self.report)
     }
 
-    /// Marks what was touched meanwhile and drops the rest, in one step under the lock, so that nobody is told
-    /// "I have it" of a block that is about to go, nor of one whose children are gone already.
+    /// Marks what was touched meanwhile and drops the rest, in one step under the lock, so that no client gets the
+    /// answer "I have it" for a block that is about to be dropped, or whose children are dropped already.
     fn drop_garbage(
         &mut self,
         marks: &mut Marks,

@@ -1,4 +1,4 @@
-//! Why the store cannot do what it was asked.
+//! Errors of the store.
 
 use holdfast_crypto::Digest;
 use holdfast_log::LogError;
@@ -12,11 +12,11 @@ pub enum StoreError {
     /// The medium failed outside the log.
     #[error("{action} {file}: {error}")]
     Io {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// To which file.
+        /// The file.
         file: String,
-        /// What the system said.
+        /// The system's error.
         error: String,
     },
     /// The index failed. Nothing durable is lost: it is rebuilt from the segments.
@@ -34,7 +34,7 @@ pub enum StoreError {
         file: String,
         /// Where in it, in bytes.
         offset: u64,
-        /// What was found.
+        /// The reason.
         why: String,
     },
     /// A block is not in the index, but records were lost that may have held it.
@@ -42,7 +42,7 @@ pub enum StoreError {
     MayBeDamaged {
         /// The block.
         address: Digest,
-        /// What was lost.
+        /// Which records were lost.
         why: String,
     },
     /// Ordering records of a file system may be lost; serving it would roll it back.
@@ -50,7 +50,7 @@ pub enum StoreError {
     OrderingDamaged {
         /// The file system.
         file_system: Digest,
-        /// What was found.
+        /// The reason.
         why: String,
     },
     /// Another process has the directory open.
@@ -58,7 +58,7 @@ pub enum StoreError {
     InUse {
         /// The data directory.
         directory: String,
-        /// Who has it, as far as that is known.
+        /// Which process has it, as far as that is known.
         why: String,
     },
     /// Written by a newer version of this program.
@@ -78,10 +78,10 @@ pub enum StoreError {
     NotAStore {
         /// The data directory.
         directory: String,
-        /// What was found.
+        /// The reason.
         why: String,
     },
-    /// Who stores would be charged for more than they may be.
+    /// Caller: the user who stores would be over the limit.
     #[error("the limit of {limit} bytes is reached: {used} are used, and {wanted} more are wanted")]
     OverQuota {
         /// Bytes charged.
@@ -91,7 +91,7 @@ pub enum StoreError {
         /// Bytes that this would have cost.
         wanted: u64,
     },
-    /// Something that takes long and allows nothing beside it runs; to be tried again.
+    /// A long operation is running that excludes this one; the caller should try again.
     #[error("a collection runs; try again")]
     Busy,
     /// The caller's request is not allowed.

@@ -3,11 +3,11 @@
 use crate::StoreError;
 use crate::record::StoreRecord;
 use crate::state::{Entry, Key};
-use crate::store::{BlockStore, Shared};
+use crate::store::{LogStore, Shared};
 use holdfast_crypto::Digest;
 use holdfast_log::LogError;
 
-impl BlockStore {
+impl LogStore {
     /// What a block refers to, by its header alone; `None` when this file system does not have it.
     ///
     /// # Errors

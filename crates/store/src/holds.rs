@@ -1,13 +1,13 @@
-//! Holds: trees that a member wants kept whatever becomes of the live file system, by name and until somebody lets
-//! go. A signed release that refers to blocks of a live file system is held so.
+//! Holds: trees that are kept by name at a member's request, whatever happens to the live file system, until the hold
+//! is ended. A signed release that refers to blocks of a live file system is held so.
 //!
-//! Invariant: a hold that was granted is whole. It is granted only if everything its roots reach is there, while no
-//! collection runs and nothing can be taken back; from then on its roots are roots of every collection.
+//! Invariant: a granted hold is complete. It is granted only if everything its roots reach is there, while no
+//! collection runs and no block can be dropped by its storer; from then on its roots are roots of every collection.
 
 use crate::StoreError;
 use crate::mark::Marks;
 use crate::record::{HoldsRecord, StoreRecord};
-use crate::store::BlockStore;
+use crate::store::LogStore;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::DeviceId;
 use holdfast_crypto::Digest;
@@ -21,25 +21,25 @@ pub const HOLDS_MAX: usize = 1024;
 pub const HOLD_ROOTS_MAX: usize = 16;
 /// Longest name of a hold, in bytes.
 pub const HOLD_NAME_BYTES_MAX: usize = 200;
-/// Most missing blocks told at once.
+/// Most missing blocks reported at once.
 const MISSING_MAX: usize = 1024;
 /// How long a collection that runs is waited for.
 const COLLECTION_WAIT: Duration = Duration::from_secs(20);
 
-/// A tree that is kept.
+/// A hold: a tree that is kept until it is released.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Hold {
     /// What it is called; unique in its file system.
     pub name: String,
-    /// The device that asked for it.
+    /// The device that requested it.
     pub device: DeviceId,
-    /// When, in nanoseconds since 1970.
+    /// When it was granted, in nanoseconds since 1970.
     pub made_ns: i64,
-    /// What is kept, with all that it refers to.
+    /// The roots; everything that they refer to is kept too.
     pub roots: Vec<Digest>,
 }
 
-/// What became of the wish for a hold.
+/// The outcome of a request for a hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HoldOutcome {
     /// It is in force, durably with the next commit.
@@ -64,8 +64,8 @@ impl Hold {
     }
 }
 
-impl BlockStore {
-    /// Keeps what `hold.roots` reach until [`BlockStore::unhold`], in place of a hold of the same name.
+impl LogStore {
+    /// Keeps what `hold.roots` reach until [`LogStore::unhold`]. Replaces a hold of the same name.
     ///
     /// # Errors
     /// [`StoreError::Refused`]: the hold breaks a rule, or there are 1,024 others. [`StoreError::Busy`]: a collection
@@ -98,7 +98,7 @@ impl BlockStore {
             }
             Err(at) => holds.insert(at, hold),
         }
-        // What was found is relied on from here on: nobody takes it back.
+        // From here on the blocks count as relied on: their storers cannot take them back.
         state.young.keep_all(number, i64::MAX);
         let record = HoldsRecord { file_system, holds };
         StoreRecord::Holds(record.clone()).append(self.log(), &[], BodyTag::of(&[]))?;

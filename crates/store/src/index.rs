@@ -4,7 +4,7 @@
 use crate::StoreError;
 use crate::charges::{Changes, Charge, Payer};
 use crate::record::Location;
-use crate::state::{BlockCopy, Entry, Frozen, Key, SignedKey};
+use crate::state::{BlockCopy, Entry, IndexBatch, Key, SignedKey};
 use holdfast_content::DeviceId;
 use holdfast_log::{Position, Storage, StorageFile, SyncSite};
 use parking_lot::{Mutex, RwLock};
@@ -34,7 +34,7 @@ const IMAGE: &str = "image 1";
 const LEAF: u32 = 1 << 31;
 
 /// An index that is usable, and the state image of its last checkpoint, if it has one.
-type Opened = (Index, Option<Vec<u8>>);
+type OpenedIndex = (Index, Option<Vec<u8>>);
 
 pub(crate) struct Index {
     storage: Arc<dyn Storage>,
@@ -50,7 +50,10 @@ pub(crate) struct Index {
 impl Index {
     /// Opens the index, making it when there is none. Returns it with the state image of its last checkpoint, if
     /// it has one; nothing when it is damaged.
-    pub(crate) fn open(storage: Arc<dyn Storage>, cache_bytes: usize) -> Result<Option<Opened>, StoreError> {
+    pub(crate) fn open(
+        storage: Arc<dyn Storage>,
+        cache_bytes: usize,
+    ) -> Result<Option<OpenedIndex>, StoreError> {
         let opened = Index::open_file(storage, cache_bytes, NAME).and_then(|index| {
             if index.is_of_older_form()? {
                 tracing::info!(
@@ -70,14 +73,14 @@ impl Index {
         }
     }
 
-    /// Begins an empty index beside whatever is there; [`Index::adopt`] puts it in its place. Until then a crash
-    /// loses no checkpoint.
+    /// Begins an empty index in a second file; [`Index::adopt`] replaces the old one by it. Until then a crash loses no
+    /// checkpoint.
     pub(crate) fn begin(storage: Arc<dyn Storage>, cache_bytes: usize) -> Result<Index, StoreError> {
         remove_file(&*storage, NEW_NAME)?;
         Index::open_file(storage, cache_bytes, NEW_NAME)
     }
 
-    /// Puts a rebuilt index in the place of the old one, durably: later checkpoints go to this file only.
+    /// Replaces the old index by a rebuilt one, durably: later checkpoints go to this file only.
     pub(crate) fn adopt(&self) -> Result<(), StoreError> {
         let mut name = self.name.lock();
         if *name == NEW_NAME {
@@ -182,7 +185,7 @@ impl Index {
         })
     }
 
-    /// Puts these in the place of all charges.
+    /// Replaces all charges.
     pub(crate) fn write_charges(&self, charges: &BTreeMap<Payer, Charge>) -> Result<(), StoreError> {
         self.run(|database| {
             let mut transaction = database.begin_write().map_err(wrap)?;
@@ -267,8 +270,8 @@ impl Index {
         })
     }
 
-    /// Visits every block entry of the last checkpoint, in key order, with the time since when it is dead, if it was
-    /// when somebody last looked. `gone` hears of the dead that have no entry any more.
+    /// Visits every block entry of the last checkpoint, in key order, with the time since when the block is dead, if
+    /// the last collection found it so. `gone` is called for dead blocks that have no entry any more.
     pub(crate) fn visit_with_dead(
         &self,
         visit: &mut dyn FnMut(Key, Entry, Option<i64>),
@@ -350,7 +353,7 @@ impl Index {
     /// not wanted because there is an older one. Tells what those are charged for now for whom that has changed.
     pub(crate) fn write(
         &self,
-        frozen: &Frozen,
+        frozen: &IndexBatch,
         log_duplicates: &mut dyn FnMut(Vec<BlockCopy>) -> Result<(), StoreError>,
     ) -> Result<Vec<(Payer, Charge)>, StoreError> {
         self.run(|database| {

@@ -1,8 +1,8 @@
-//! What a store has, for whoever copies it to another one.
+//! Lists what a store has, for copying it to another one.
 
 use crate::StoreError;
 use crate::state::SignedKey;
-use crate::store::BlockStore;
+use crate::store::LogStore;
 use holdfast_content::DeviceId;
 use holdfast_crypto::Digest;
 use holdfast_log::Position;
@@ -10,14 +10,14 @@ use std::collections::BinaryHeap;
 
 /// A block as the index knows it. In order of position.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Listed {
+pub struct IndexedBlock {
     /// Where in the log it is; no other block is there.
     pub position: Position,
-    /// Its address.
+    /// The block's address.
     pub address: Digest,
     /// Who is charged for it.
     pub owner: DeviceId,
-    /// When somebody last relied on it, in nanoseconds since 1970.
+    /// When a device last relied on it, in nanoseconds since 1970.
     pub age_ns: i64,
     /// Its bytes in the log.
     pub bytes: u32,
@@ -25,16 +25,16 @@ pub struct Listed {
 
 /// Blocks that a reader holds open.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Pinned {
-    /// Who.
+pub struct Pin {
+    /// The holder of the pins.
     pub holder: u64,
     /// Until when, in nanoseconds since 1970.
     pub until_ns: i64,
-    /// Which.
+    /// The pinned blocks.
     pub addresses: Vec<Digest>,
 }
 
-impl BlockStore {
+impl LogStore {
     /// Blocks of a file system in the order in which they are in the log, so that they are read quickly and those that were
     /// stored together follow each other: the first `max` behind a position. Brings the index up to date first, and reads all
     /// of it.
@@ -46,15 +46,15 @@ impl BlockStore {
         file_system: Digest,
         after: Position,
         max: usize,
-    ) -> Result<Vec<Listed>, StoreError> {
+    ) -> Result<Vec<IndexedBlock>, StoreError> {
         self.checkpoint()?;
         let Some(number) = self.state().number(&file_system) else { return Ok(Vec::new()) };
-        let mut found: BinaryHeap<Listed> = BinaryHeap::new();
+        let mut found: BinaryHeap<IndexedBlock> = BinaryHeap::new();
         self.index().visit(&mut |key, entry| {
             let position = entry.location.position;
             if key.file_system() == number && position > after {
                 let (address, owner, age_ns) = (key.address(), entry.owner, entry.age_ns);
-                found.push(Listed { position, address, owner, age_ns, bytes: entry.location.length });
+                found.push(IndexedBlock { position, address, owner, age_ns, bytes: entry.location.length });
                 if found.len() > max {
                     found.pop();
                 }
@@ -65,10 +65,10 @@ impl BlockStore {
     }
 
     /// Pins of a file system, those that have run out among them.
-    pub fn pinned(&self, file_system: Digest) -> Vec<Pinned> {
+    pub fn pinned(&self, file_system: Digest) -> Vec<Pin> {
         let state = self.state();
         let pins = state.file_systems.get(&file_system).map(|found| &found.pins);
-        let pinned = |(holder, until_ns, addresses): (u64, i64, &Vec<Digest>)| Pinned {
+        let pinned = |(holder, until_ns, addresses): (u64, i64, &Vec<Digest>)| Pin {
             holder,
             until_ns,
             addresses: addresses.clone(),

@@ -6,15 +6,15 @@
 //! rebuilt from the segments when it is lost.
 //!
 //! Invariants:
-//! - what [`BlockStore::commit`] acknowledged survives a power loss;
+//! - what [`LogStore::commit`] acknowledged survives a power loss;
 //! - a block is served only to a file system that stored it;
 //! - a damaged block is an error that names file and offset, never "absent" and never wrong bytes;
 //! - every change of the index follows from a record in the log, so replaying it any number of times is harmless;
 //! - nothing reachable, held, pinned, or younger than the collection window is ever dropped, and nothing at all after a
 //!   read error.
 //!
-//! The store believes its caller about addresses (a server checks them with the file system's digest key before
-//! it stores) and about time, which is an argument everywhere.
+//! The store relies on its caller for addresses (a server checks them with the file system's digest key before it
+//! stores) and for the time, which is an argument everywhere.
 #![forbid(unsafe_code)]
 
 mod charges;
@@ -46,10 +46,10 @@ pub use collect::{CollectReport, CollectStage};
 pub use error::StoreError;
 pub use holdfast_crypto::Digest as FileSystemId;
 pub use holds::{HOLD_NAME_BYTES_MAX, HOLD_ROOTS_MAX, HOLDS_MAX, Hold, HoldOutcome};
-pub use inventory::{Listed, Pinned};
+pub use inventory::{IndexedBlock, Pin};
 pub use ordering::RecoveredOrdering;
 pub use scrub::{BadRecord, ScrubReport};
 pub use signed::{SignedBlock, signed_block_bytes};
 pub use statistics::Statistics;
-pub use store::{BlockHeader, BlockStore, RecoveryReport, StoreConfig};
+pub use store::{BlockHeader, LogStore, RecoveryReport, StoreConfig};
 pub use window::DecrefOutcome;

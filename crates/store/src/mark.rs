@@ -6,7 +6,7 @@ use crate::record::{BlockRecord, StoreRecord};
 use crate::state::Key;
 use crate::store::Shared;
 use holdfast_crypto::Digest;
-use holdfast_log::{BodyTag, LogError, Position, ScanDepth, Scanned};
+use holdfast_log::{BodyTag, LogError, Position, ScanDepth, ScanItem};
 use std::collections::{HashMap, HashSet};
 
 /// Most missing blocks named in a report.
@@ -20,7 +20,7 @@ pub(crate) struct Marks<'a> {
     file_system: Digest,
     number: u32,
     places: HashMap<u32, HashSet<u32>>,
-    /// Those of dead blocks that are kept, and of what they reach.
+    /// The marks of dead blocks that are retained, and of the blocks they reach.
     kept: HashMap<u32, HashSet<u32>>,
     count: u64,
     missing: HashSet<Digest>,
@@ -62,9 +62,10 @@ impl<'a> Marks<'a> {
 
     /// Marks everything reachable from `start`.
     ///
-    /// A block that is referred to but not in the index is looked for in the segments: a client may refer to one
-    /// that was dropped, and then it lives again. If it is nowhere, nobody ever stored it, which is the fault of
-    /// whoever refers to it, unless records were lost: then it may be ours, and the collection is refused.
+    /// A block that is referred to but not in the index is searched in the segments: a client may refer to a block that
+    /// was dropped, and then it lives again. If it is nowhere, it was never stored, which is the fault of the client
+    /// that refers to it, unless records were lost: then the block may have been in this store, and the collection is
+    /// refused.
     pub(crate) fn mark(
         &mut self,
         start: Vec<Digest>,
@@ -118,8 +119,8 @@ impl<'a> Marks<'a> {
         Ok(())
     }
 
-    /// Marks what dead blocks that are kept reach, themselves included. What is missing below them is nobody's loss; one
-    /// whose header cannot be read is not relied on any more.
+    /// Marks the retained dead blocks and what they reach. Blocks missing below them are no loss; one whose header
+    /// cannot be read is not retained.
     pub(crate) fn keep_below(&mut self, mut stack: Vec<Digest>) -> Result<(), StoreError> {
         while let Some(address) = stack.pop() {
             let key = Key::new(self.number, &address);
@@ -147,8 +148,8 @@ impl<'a> Marks<'a> {
         let mut found = HashSet::new();
         for scanned in self.shared.log.scan(Position::START, ScanDepth::Heads)? {
             let head = match scanned? {
-                Scanned::Record(head) => head,
-                Scanned::Damaged(damage) => return Err(LogError::from(damage).into()),
+                ScanItem::Record(head) => head,
+                ScanItem::Damaged(damage) => return Err(LogError::from(damage).into()),
             };
             let StoreRecord::Block(block) = StoreRecord::decode(&head)? else { continue };
             if block.file_system != self.file_system || !absent.contains(&block.address) {

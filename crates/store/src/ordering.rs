@@ -2,14 +2,14 @@
 
 use crate::StoreError;
 use crate::record::{Location, OrderingRecord, StoreRecord};
-use crate::store::BlockStore;
+use crate::store::LogStore;
 use holdfast_crypto::Digest;
 use holdfast_log::{BodyTag, LogError};
 
 /// A checkpoint, if there is one, and the records after it, oldest first.
 pub type RecoveredOrdering = (Option<Vec<u8>>, Vec<Vec<u8>>);
 
-impl BlockStore {
+impl LogStore {
     /// Appends an ordering record. Durable with the next commit.
     ///
     /// # Errors

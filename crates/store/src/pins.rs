@@ -2,7 +2,7 @@
 
 use crate::StoreError;
 use crate::record::{PinRecord, StoreRecord};
-use crate::store::BlockStore;
+use crate::store::LogStore;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::Digest;
 use holdfast_log::BodyTag;
@@ -13,7 +13,7 @@ pub(crate) const PINS_PER_HOLDER_MAX: usize = 16384;
 /// Most blocks pinned in one file system.
 const PINS_PER_FILE_SYSTEM_MAX: usize = 262_144;
 
-/// Who pins what, until when.
+/// The pins of all holders.
 #[derive(Clone, Default, BorshSerialize, BorshDeserialize)]
 pub(crate) struct Pins {
     holders: BTreeMap<u64, (i64, Vec<Digest>)>,
@@ -56,8 +56,8 @@ impl Pins {
     }
 }
 
-impl BlockStore {
-    /// Pins `addresses`, and all they refer to, until `until_ns`, in place of what `holder` pinned before. Pins
+impl LogStore {
+    /// Pins `addresses` and all that they refer to until `until_ns`, replacing what `holder` pinned before. Pins
     /// survive a restart once committed.
     ///
     /// # Errors

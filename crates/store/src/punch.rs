@@ -6,8 +6,8 @@
 
 use crate::StoreError;
 use crate::record::StoreRecord;
-use crate::relocate::{Live, Relocation, SMALL};
-use holdfast_log::{LogError, SEGMENT_HEADER_BYTES, ScanDepth, Scanned};
+use crate::relocate::{LiveRecords, Relocation, SMALL};
+use holdfast_log::{LogError, SEGMENT_HEADER_BYTES, ScanDepth, ScanItem};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
@@ -17,7 +17,12 @@ const HOLE: u64 = 64;
 impl Relocation<'_> {
     /// Punches holes into a segment that takes so many bytes, if the medium can and no more need be given back then. How many
     /// bytes that gave back; `None`: it is to be rewritten.
-    pub(crate) fn punch(&self, segment: u32, taken: u64, live: &Live) -> Result<Option<u64>, StoreError> {
+    pub(crate) fn punch(
+        &self,
+        segment: u32,
+        taken: u64,
+        live: &LiveRecords,
+    ) -> Result<Option<u64>, StoreError> {
         let shared = self.shared;
         if !shared.log.can_punch_holes(segment) {
             return Ok(None);
@@ -28,8 +33,8 @@ impl Relocation<'_> {
         let mut runs = Runs::new();
         for found in shared.log.scan_segment(segment, ScanDepth::Heads)? {
             let head = match found? {
-                Scanned::Record(head) => head,
-                Scanned::Damaged(damage) => return Err(LogError::from(damage).into()),
+                ScanItem::Record(head) => head,
+                ScanItem::Damaged(damage) => return Err(LogError::from(damage).into()),
             };
             let record = StoreRecord::decode(&head)?;
             let is_block = matches!(record, StoreRecord::Block(_) | StoreRecord::Signed(_));
@@ -48,16 +53,16 @@ impl Relocation<'_> {
     }
 }
 
-fn live_bytes(live: &Live) -> u64 {
+fn live_bytes(live: &LiveRecords) -> u64 {
     let blocks: u64 = live.blocks.iter().map(|(_, entry)| u64::from(entry.location.length)).sum();
     blocks + live.signed.iter().map(|(_, length)| u64::from(*length)).sum::<u64>()
 }
 
-/// What lies between the records of a segment that are kept.
+/// The stretches between the live records of a segment.
 struct Runs {
     /// Stretches, and how many bytes of dead records are in each; the rest of it was punched earlier.
     found: Vec<(Range<u64>, u64)>,
-    /// Where the last record that is kept ends, and the last of all.
+    /// Where the last live record ends, and the last of all.
     kept_end: u64,
     end: u64,
     /// Bytes of dead records since.

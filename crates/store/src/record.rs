@@ -13,20 +13,20 @@ use holdfast_log::{BodyTag, Log, LogError, Position, RecordHead};
 pub(crate) struct BlockRecord {
     pub(crate) file_system: Digest,
     pub(crate) address: Digest,
-    /// The first storer.
+    /// The device that stored the block first.
     pub(crate) owner: DeviceId,
-    /// When it was first stored.
+    /// When it was first stored, in nanoseconds since 1970.
     pub(crate) stored_ns: i64,
-    /// When somebody last relied on it.
+    /// When a device last relied on it, in nanoseconds since 1970.
     pub(crate) age_ns: i64,
-    /// Whether this copy takes the place of any other: it was moved by the collector, or the other is damaged.
+    /// Whether this copy replaces any other: the collector moved it, or the other is damaged.
     pub(crate) replaces: bool,
     pub(crate) kind: BlockKind,
     pub(crate) codec: Codec,
     pub(crate) references: Vec<Digest>,
 }
 
-/// Blocks somebody relied on anew.
+/// Blocks that a device has relied on again.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub(crate) struct RenewRecord {
     pub(crate) file_system: Digest,
@@ -34,8 +34,8 @@ pub(crate) struct RenewRecord {
     pub(crate) addresses: Vec<Digest>,
 }
 
-/// Copies that are garbage from here on, named by place so that a later copy is not touched. Records of one
-/// round count only once its last one is in the log.
+/// Copies that are garbage from here on, named by location so that a later copy is not affected. The records of one
+/// round count only once the last of them is in the log.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub(crate) struct DroppedRecord {
     pub(crate) file_system: Digest,
@@ -58,7 +58,7 @@ pub(crate) struct SignedRecord {
     pub(crate) key: PublicKey,
     pub(crate) number: u64,
     pub(crate) stored_ns: i64,
-    /// The place of the copy that this one replaces, or 0.
+    /// The location of the copy that this one replaces, or 0.
     pub(crate) moved_from: u64,
     pub(crate) signature: Signature,
 }

@@ -10,7 +10,7 @@ use crate::record::{DroppedRecord, HoldsRecord, Location, RenewRecord, SignedRec
 use crate::state::{BlockCopy, Entry, Key, SignedKey};
 use crate::store::Shared;
 use holdfast_crypto::Digest;
-use holdfast_log::{BodyTag, LogError, ScanDepth, Scanned, SyncSite};
+use holdfast_log::{BodyTag, LogError, ScanDepth, ScanItem, SyncSite};
 use std::collections::{BTreeMap, BTreeSet};
 
 const RELOCATED: SyncSite = SyncSite("store: moved records before their segment is removed");
@@ -31,7 +31,7 @@ pub(crate) struct Relocation<'a> {
 
 /// What still counts in one segment, by the index.
 #[derive(Default)]
-pub(crate) struct Live {
+pub(crate) struct LiveRecords {
     pub(crate) blocks: Vec<(Key, Entry)>,
     pub(crate) signed: Vec<(SignedKey, u32)>,
 }
@@ -122,9 +122,9 @@ impl Relocation<'_> {
     }
 
     /// The live entries of some segments.
-    fn gather(&self, segments: &[u32]) -> Result<BTreeMap<u32, Live>, StoreError> {
-        let mut live: BTreeMap<u32, Live> =
-            segments.iter().map(|number| (*number, Live::default())).collect();
+    fn gather(&self, segments: &[u32]) -> Result<BTreeMap<u32, LiveRecords>, StoreError> {
+        let mut live: BTreeMap<u32, LiveRecords> =
+            segments.iter().map(|number| (*number, LiveRecords::default())).collect();
         self.shared.index.visit(&mut |key, entry| {
             if let Some(live) = live.get_mut(&entry.location.position.segment) {
                 live.blocks.push((key, entry));
@@ -143,7 +143,7 @@ impl Relocation<'_> {
     }
 
     /// Appends again every record of a segment that still counts.
-    fn move_segment(&mut self, segment: u32, done: &[u32], live: Live) -> Result<(), StoreError> {
+    fn move_segment(&mut self, segment: u32, done: &[u32], live: LiveRecords) -> Result<(), StoreError> {
         let shared = self.shared;
         let no_body = || BodyTag::of(&[]);
         let cutoff_ns = self.now_ns.saturating_sub(shared.gc_window_ns());
@@ -152,8 +152,8 @@ impl Relocation<'_> {
         let mut holds: BTreeSet<Digest> = BTreeSet::new();
         for found in shared.log.scan_segment(segment, ScanDepth::Heads)? {
             let head = match found? {
-                Scanned::Record(head) => head,
-                Scanned::Damaged(damage) => return Err(LogError::from(damage).into()),
+                ScanItem::Record(head) => head,
+                ScanItem::Damaged(damage) => return Err(LogError::from(damage).into()),
             };
             match StoreRecord::decode(&head)? {
                 StoreRecord::Block(_) | StoreRecord::Signed(_) => {}
@@ -211,7 +211,7 @@ impl Relocation<'_> {
         Ok(())
     }
 
-    /// Appends live blocks again, and tells which copies that left behind.
+    /// Appends live blocks again, and notes in `moved` which copies that left behind.
     fn move_blocks(&self, blocks: &[(Key, Entry)], moved: &mut Vec<BlockCopy>) -> Result<(), StoreError> {
         let shared = self.shared;
         for (key, entry) in blocks {

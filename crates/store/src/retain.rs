@@ -1,5 +1,5 @@
-//! Deleted content that is kept for a while (LBFS section 4.2, the trash directory): what was removed or overwritten
-//! yesterday is what today's file is made from, so it stays a source for chunks and deltas.
+//! Deleted content that is retained for a while (LBFS section 4.2, the trash directory): today's files are often made
+//! from what was removed or overwritten yesterday, so it stays a source for chunks and deltas.
 //!
 //! A block is *dead* from the first collection that finds it unreachable and old. It goes when it has been dead for
 //! [`StoreConfig::keep_deleted`], or earlier when there is more dead content than may be kept: then what died first goes
@@ -22,21 +22,21 @@ use holdfast_crypto::Digest;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Without a bound by the operator, so much dead content is kept: this part of all data ...
+/// Without a bound by the operator, so much dead content is retained: this part of all data ...
 const PART_KEPT: u64 = 10;
 /// ... but at least so many bytes.
 const BYTES_KEPT_MIN: u64 = 1 << 30;
 
 /// What has become of a file system's garbage.
 #[derive(Default)]
-pub(crate) struct Sorted {
+pub(crate) struct SortedGarbage {
     /// To be dropped, unless it is marked.
     pub(crate) goes: Vec<(Key, Entry)>,
     pub(crate) kept: u64,
     pub(crate) kept_bytes: u64,
 }
 
-/// What died together.
+/// Blocks that died at the same time.
 #[derive(Default)]
 struct Cohort {
     /// Bytes of blocks that refer to others, and of those that do not.
@@ -51,27 +51,28 @@ struct Cut {
     leaf_bytes: u64,
 }
 
-/// What is to be kept, and in which state of things.
+/// The policy of one collection for dead blocks.
 pub(crate) struct Retention<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) number: u32,
     pub(crate) now_ns: i64,
-    /// What nobody has relied on since is old.
+    /// Blocks not relied on since are old; in nanoseconds since 1970.
     pub(crate) cutoff_ns: i64,
-    /// Whose dead content is not kept: they are near their limits, and are charged for it while it is here.
+    /// Devices whose dead blocks are not retained: their users are near their limits, and are charged for blocks while
+    /// they are here.
     pub(crate) short: &'a BTreeSet<DeviceId>,
 }
 
 impl Retention<'_> {
-    /// Sorts garbage into what is kept and what goes, and marks what is kept with all it refers to.
-    pub(crate) fn sort(&self, marks: &mut Marks) -> Result<Sorted, StoreError> {
+    /// Sorts garbage into what is retained and what is dropped, and marks what is retained with all it refers to.
+    pub(crate) fn sort(&self, marks: &mut Marks) -> Result<SortedGarbage, StoreError> {
         let config = &self.shared.config;
         let cut = match config.keep_deleted.is_zero() || config.keep_deleted_bytes == Some(0) {
             true => None,
             false => Some(self.cut(marks)?),
         };
-        let mut sorted = Sorted::default();
-        let mut change = Change::default();
+        let mut sorted = SortedGarbage::default();
+        let mut change = DeadTableChange::default();
         let mut any_dead = false;
         let mut nodes: Vec<Digest> = Vec::new();
         let mut leaves_left = cut.as_ref().map_or(0, |cut| cut.leaf_bytes);
@@ -112,9 +113,9 @@ impl Retention<'_> {
             &mut |key| change.gone.push(key),
         )?;
         marks.keep_below(nodes)?;
-        // What a kept block refers to stays, and keeps its time.
+        // A block that a retained one refers to is retained too, with its own time of death.
         if sorted.kept > 0 {
-            let Sorted { goes, kept, kept_bytes } = &mut sorted;
+            let SortedGarbage { goes, kept, kept_bytes } = &mut sorted;
             goes.retain(|(_, entry)| {
                 let goes = !marks.contains(entry.location.position);
                 if !goes {
@@ -143,7 +144,7 @@ impl Retention<'_> {
         dead_ns.filter(|dead_ns| *dead_ns > entry.age_ns && *dead_ns <= self.now_ns).unwrap_or(self.now_ns)
     }
 
-    /// What may stay.
+    /// Decides which dead blocks may be retained.
     fn cut(&self, marks: &Marks) -> Result<Cut, StoreError> {
         let mut cohorts: BTreeMap<i64, Cohort> = BTreeMap::new();
         let (mut ours, mut all) = (0, 0);
@@ -191,7 +192,7 @@ fn allowance(config: &StoreConfig, ours: u64, all: u64, free_bytes: Option<u64>)
 
 /// What changes in the index's table of the dead.
 #[derive(Default)]
-struct Change {
+struct DeadTableChange {
     died: Vec<Key>,
     lives_again: Vec<Key>,
     gone: Vec<Key>,

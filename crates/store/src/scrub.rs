@@ -3,9 +3,9 @@
 use crate::StoreError;
 use crate::record::StoreRecord;
 use crate::state::Key;
-use crate::store::BlockStore;
+use crate::store::LogStore;
 use holdfast_crypto::Digest;
-use holdfast_log::{Position, ScanDepth, Scanned};
+use holdfast_log::{Position, ScanDepth, ScanItem};
 
 /// Most bad records described one by one.
 const BAD_MAX: usize = 10_000;
@@ -17,11 +17,11 @@ pub struct BadRecord {
     pub file: String,
     /// Where in it, in bytes.
     pub offset: u64,
-    /// What was found.
+    /// The reason.
     pub why: String,
     /// The file system and address of the block, when its head can be read or the index knows it.
     pub block: Option<(Digest, Digest)>,
-    /// Whether the store still serves it: garbage that rots harms nobody.
+    /// Whether the store still serves it: damaged garbage does no harm.
     pub live: bool,
 }
 
@@ -49,7 +49,7 @@ impl ScrubReport {
     }
 }
 
-impl BlockStore {
+impl LogStore {
     /// Reads everything, from the medium where the page cache can be avoided. Calls `progress` with bytes read
     /// and bytes in all. Blocks found damaged count as absent for "I have it" from then on, so that clients who
     /// have them send them again.
@@ -74,7 +74,7 @@ impl BlockStore {
             let at = scan.position();
             let Some(found) = scan.next() else { break };
             let bad = match found {
-                Ok(Scanned::Record(head)) => {
+                Ok(ScanItem::Record(head)) => {
                     report.records += 1;
                     report.bytes += u64::from(head.stored_length());
                     match StoreRecord::decode(&head) {
@@ -82,7 +82,7 @@ impl BlockStore {
                         Err(error) => Some((head.position, 0, error.to_string(), None)),
                     }
                 }
-                Ok(Scanned::Damaged(damage)) => {
+                Ok(ScanItem::Damaged(damage)) => {
                     report.bytes += damage.length;
                     let block = match damage.record.as_ref().map(StoreRecord::decode) {
                         Some(Ok(StoreRecord::Block(block))) => Some((block.file_system, block.address)),

@@ -1,9 +1,9 @@
 //! A moment of the log that can be copied while the store goes on.
 
 use crate::StoreError;
-use crate::store::BlockStore;
+use crate::store::LogStore;
 
-impl BlockStore {
+impl LogStore {
     /// Seals the active segment and returns all sealed ones, with their lengths in bytes, oldest first. Together
     /// they are the store as it is now: everything durable or appended before the call is in them.
     ///

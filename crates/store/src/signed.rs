@@ -3,7 +3,7 @@
 use crate::StoreError;
 use crate::record::{Location, SignedRecord, StoreRecord};
 use crate::state::SignedKey;
-use crate::store::BlockStore;
+use crate::store::LogStore;
 use holdfast_crypto::{Digest, Domain, PublicKey, Signature};
 use holdfast_log::{BodyTag, Position};
 
@@ -26,7 +26,7 @@ pub fn signed_block_bytes(file_system: &Digest, number: u64, block: &[u8]) -> Ve
     holdfast_crypto::encode(&(file_system, number, block))
 }
 
-impl BlockStore {
+impl LogStore {
     /// Stores a new version of signed block `number` of `key`. Durable with the next commit.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl BlockStore {
                 Some((key, Some(length))) => {
                     return Ok(Some(Location { position: key.position(), length }));
                 }
-                // Moved: its new place sorts after it, or it is gone.
+                // The entry was moved, and its new key sorts after it, or it is gone.
                 Some((key, None)) => before = key,
             }
         }

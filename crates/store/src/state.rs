@@ -9,7 +9,7 @@ use crate::index::Index;
 use crate::pins::Pins;
 use crate::record::{BlockRecord, DroppedRecord, HoldsRecord, Location, OrderingRecord, PinRecord};
 use crate::record::{RenewRecord, SignedRecord, StoreRecord};
-use crate::window::Young;
+use crate::window::OpenWindows;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::DeviceId;
 use holdfast_crypto::{Digest, PublicKey};
@@ -68,7 +68,7 @@ impl SignedKey {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
     pub(crate) location: Location,
-    /// When somebody last relied on it.
+    /// When a device last relied on it, in nanoseconds since 1970.
     pub(crate) age_ns: i64,
     /// Whether it refers to nothing, so that the collector need not read it.
     pub(crate) leaf: bool,
@@ -85,10 +85,10 @@ impl Entry {
 /// A change of the index since its checkpoint.
 #[derive(Clone, Copy)]
 pub(crate) struct Recent {
-    /// `None`: dropped.
+    /// The new entry; `None` if the block was dropped.
     pub(crate) entry: Option<Entry>,
-    /// Whether this replaces what the checkpoint says. Otherwise the checkpoint was not consulted (a STORE costs
-    /// no look-up), and if it has an older copy, that one keeps its place and its header.
+    /// Whether this replaces the entry of the checkpoint. Otherwise the checkpoint was not consulted (a STORE costs no
+    /// look-up), and if it has an older copy, that one keeps its location and its header.
     pub(crate) settled: bool,
 }
 
@@ -96,7 +96,7 @@ pub(crate) struct Recent {
 pub(crate) type BlockCopy = (Key, Position);
 
 /// A batch on its way into the index.
-pub(crate) struct Frozen {
+pub(crate) struct IndexBatch {
     pub(crate) blocks: HashMap<Key, Recent>,
     pub(crate) signed: BTreeMap<SignedKey, Option<u32>>,
     pub(crate) duplicates: Vec<BlockCopy>,
@@ -110,7 +110,7 @@ pub(crate) struct FileSystem {
     /// Number of the last ordering record.
     pub(crate) sequence: u64,
     pub(crate) checkpoint: Option<Location>,
-    /// Ordering records after the checkpoint: number and place.
+    /// Ordering records after the checkpoint: number and location.
     pub(crate) ordering: Vec<(u64, Location)>,
     pub(crate) pins: Pins,
     /// Why its ordering records cannot be trusted to be all there.
@@ -147,12 +147,12 @@ pub(crate) struct State {
     /// Copies found to be unwanted because there is an older one; the next checkpoint logs them as dropped, or a
     /// rebuild would take them for the block once the older copy is gone.
     pub(crate) duplicates: Vec<BlockCopy>,
-    pub(crate) frozen: Option<Arc<Frozen>>,
+    pub(crate) frozen: Option<Arc<IndexBatch>>,
     /// Up to where the log is folded into frozen batches.
     pub(crate) folded: Position,
     pub(crate) file_systems: BTreeMap<Digest, FileSystem>,
     /// Blocks that DECREF may still drop. Never restored: a restart ends every window.
-    pub(crate) young: Young,
+    pub(crate) young: OpenWindows,
     /// Number of the last collection round.
     pub(crate) round: u64,
     /// Drops of a round whose last record has not been seen.
@@ -160,21 +160,21 @@ pub(crate) struct State {
     /// Records that a rebuild could not read.
     pub(crate) lost: Vec<LostRecord>,
     /// Whether the present replay added to `lost`.
-    lost_anew: bool,
-    /// Blocks found damaged: "not here" to whoever asks, so that they are sent again.
+    newly_lost: bool,
+    /// Blocks found damaged. They are reported absent to clients that ask, so that these send them again.
     pub(crate) damaged: HashSet<Key>,
-    /// Trees that are kept, by file system and in order of name.
+    /// The holds, by file system and in order of name.
     pub(crate) holds: BTreeMap<Digest, Vec<Hold>>,
     /// While it is found out whether a tree to be held is whole: nothing is taken back.
     pub(crate) holding: bool,
-    /// Who is charged for what.
+    /// The charges of all payers.
     pub(crate) charges: Charges,
     /// While a collection runs: blocks of its file system that were stored or relied on since it began.
-    pub(crate) touched: Option<Touched>,
+    pub(crate) touched: Option<TouchedBlocks>,
 }
 
 /// What was touched while a collection runs.
-pub(crate) struct Touched {
+pub(crate) struct TouchedBlocks {
     pub(crate) file_system: u32,
     pub(crate) addresses: HashSet<Digest>,
     /// Taken since the last drain, still to be marked.
@@ -182,9 +182,9 @@ pub(crate) struct Touched {
     pub(crate) overflown: bool,
 }
 
-impl Touched {
-    pub(crate) fn new(file_system: u32) -> Touched {
-        Touched { file_system, addresses: HashSet::new(), fresh: Vec::new(), overflown: false }
+impl TouchedBlocks {
+    pub(crate) fn new(file_system: u32) -> TouchedBlocks {
+        TouchedBlocks { file_system, addresses: HashSet::new(), fresh: Vec::new(), overflown: false }
     }
 }
 
@@ -235,7 +235,7 @@ impl State {
         }
         let next = self.file_systems.values().map(|found| found.number + 1).max().unwrap_or(1);
         // A record lost during this replay may have been the new one's first.
-        let suspect = if self.lost_anew { self.lost.last().map(|lost| lost.why.clone()) } else { None };
+        let suspect = if self.newly_lost { self.lost.last().map(|lost| lost.why.clone()) } else { None };
         self.file_systems.entry(*id).or_insert_with(|| FileSystem {
             number: next,
             sequence: 0,
@@ -253,7 +253,7 @@ impl State {
         let older = self.frozen.as_ref().and_then(|frozen| frozen.blocks.get(key)).copied();
         match (newer, older) {
             (Some(Recent { entry: Some(entry), settled: false }), Some(older)) => {
-                // The older copy keeps its place, if there is one.
+                // If there is an older copy, it stays the one that counts.
                 let merged = older.entry.map_or(entry, |older| older.renewed(entry.age_ns));
                 Some(Recent { entry: Some(merged), settled: older.settled })
             }
@@ -274,7 +274,7 @@ impl State {
         }
     }
 
-    /// Notes that a block cannot be served, so that whoever has it is asked to send it again.
+    /// Notes that a block cannot be served, so that a client that has it sends it again.
     pub(crate) fn note_damaged(&mut self, key: Key) {
         if self.damaged.len() < DAMAGED_MAX {
             self.damaged.insert(key);
@@ -315,8 +315,8 @@ impl State {
         key
     }
 
-    /// Charges for a copy that is not known to be a second one. (What only the index on disk knows is not looked up; its
-    /// next checkpoint tells.)
+    /// Charges for a copy that is not known to be a second one. (Blocks that only the index on disk knows are not
+    /// looked up; its next checkpoint corrects the charge.)
     fn charge_stored(&mut self, key: &Key, entry: &Entry, replaces: bool) {
         let frozen = self.frozen.as_ref().and_then(|frozen| frozen.blocks.get(key));
         let known = self.blocks.get(key).or(frozen).copied();
@@ -327,13 +327,13 @@ impl State {
                 changes.charge(key, entry);
             }
             Some(Recent { entry: Some(_), .. }) => {}
-            // It takes the place of one that the index has.
+            // It replaces a copy that the index has.
             None if replaces => {}
             _ => changes.charge(key, entry),
         }
     }
 
-    /// A block the collector moved: as [`State::apply_block`], but nobody has relied on it.
+    /// A block that the collector moved: as [`State::apply_block`], but its age does not change.
     pub(crate) fn apply_moved(&mut self, record: &BlockRecord, location: Location) {
         let touched = self.touched.take();
         self.apply_block(record, location);
@@ -457,7 +457,7 @@ impl State {
 
     /// Notes that a record could not be read during recovery: what it was is not known.
     pub(crate) fn note_lost(&mut self, position: Position, why: String) {
-        self.lost_anew = true;
+        self.newly_lost = true;
         for file_system in self.file_systems.values_mut() {
             file_system.suspect = Some(why.clone());
         }
@@ -475,7 +475,7 @@ impl State {
     /// older than some lost record may have lost ordering records with it.
     pub(crate) fn end_replay(&mut self) {
         self.pending = None;
-        self.lost_anew = false;
+        self.newly_lost = false;
         for file_system in self.file_systems.values_mut() {
             let checkpoint = file_system.checkpoint.map_or(0, |location| location.position.to_u64());
             let newest = self.lost.iter().rev().find(|lost| lost.position > checkpoint);

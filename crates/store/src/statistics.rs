@@ -2,7 +2,7 @@
 
 use crate::StoreError;
 use crate::state::Entry;
-use crate::store::BlockStore;
+use crate::store::LogStore;
 
 /// Figures about a store, as of now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,9 +13,9 @@ pub struct Statistics {
     pub blocks: u64,
     /// Their bytes in the log, heads included.
     pub block_bytes: u64,
-    /// Blocks among them that nothing referred to when the last collection looked, kept for a while.
+    /// Blocks among them that nothing referred to at the last collection, retained for a while.
     pub deleted_blocks: u64,
-    /// Their bytes in the log.
+    /// Bytes of those blocks in the log.
     pub deleted_bytes: u64,
     /// Changes of the index since its checkpoint.
     pub recent_entries: u64,
@@ -23,7 +23,7 @@ pub struct Statistics {
     pub segments: u64,
     /// Bytes of all segments.
     pub log_bytes: u64,
-    /// Free bytes on the medium, where it can tell.
+    /// Free bytes on the medium; `None` if it does not say.
     pub free_bytes: Option<u64>,
     /// Group commits since the store was opened.
     pub syncs: u64,
@@ -33,7 +33,7 @@ pub struct Statistics {
     pub lost_records: u64,
 }
 
-impl BlockStore {
+impl LogStore {
     /// Group commits since the store was opened.
     pub fn sync_count(&self) -> u64 {
         self.shared().log.sync_count()

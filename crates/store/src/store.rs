@@ -15,17 +15,18 @@ use std::time::Duration;
 
 const LOCK: &str = "LOCK";
 
-/// How a store behaves.
+/// The settings of a store.
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
     /// How long after its first STORE a block may be taken back by DECREF.
     pub window: Duration,
-    /// How long a block is safe from the collector after somebody stored it or was told "I have it".
+    /// How long a block is safe from the collector after a device stored it or got the answer "I have it".
     pub gc_window: Duration,
-    /// How long what nothing refers to any more is kept, since the collection that found it so, as a source for
-    /// what comes next. Zero keeps nothing.
+    /// How long deleted blocks are retained, counted from the collection that found them unreachable, as bases for the
+    /// compression of later ones. Zero retains nothing.
     pub keep_deleted: Duration,
-    /// How many bytes of it are kept at most, over all file systems; `None`: a tenth of all data, but at least 1 GiB.
+    /// Most bytes of deleted blocks that are retained, over all file systems; `None`: a tenth of all data, but at least
+    /// 1 GiB.
     pub keep_deleted_bytes: Option<u64>,
     /// Length at which a segment is sealed, in bytes.
     pub segment_bytes: u32,
@@ -52,12 +53,12 @@ impl Default for StoreConfig {
     }
 }
 
-/// What is known of a block beside its bytes: the header of its first STORE.
+/// The header of a block's first STORE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BlockHeader {
     /// The device that stored it first.
     pub owner: DeviceId,
-    /// When, in nanoseconds since 1970.
+    /// When it was first stored, in nanoseconds since 1970.
     pub stored_ns: i64,
     /// How its body is encoded.
     pub codec: Codec,
@@ -66,7 +67,7 @@ pub struct BlockHeader {
 /// An open block store. Clones share it; all calls are thread-safe and block. The last clone to be dropped
 /// writes a checkpoint of the index and releases the directory.
 #[derive(Clone)]
-pub struct BlockStore(Arc<Handle>);
+pub struct LogStore(Arc<Handle>);
 
 /// What opening a store found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -75,7 +76,7 @@ pub struct RecoveryReport {
     pub index_rebuilt: bool,
     /// Records read after the checkpoint.
     pub replayed_records: u64,
-    /// Bytes of a torn tail that were cut off; nobody was promised them.
+    /// Bytes of a torn tail that were cut off; they were never acknowledged.
     pub truncated_bytes: u64,
     /// Records that could not be read.
     pub lost_records: u64,
@@ -93,11 +94,11 @@ pub(crate) struct Shared {
     pub(crate) log: Log,
     pub(crate) index: Index,
     pub(crate) state: Mutex<State>,
-    /// Held by whoever moves the index's checkpoint or needs it to stand still.
+    /// Held by a thread that writes the index's checkpoint or needs it unchanged.
     pub(crate) checkpointing: Mutex<()>,
     /// Whose turn it is to weigh what they store against an allowance, and to store it.
     pub(crate) turn: Mutex<()>,
-    pub(crate) wanted: Mutex<Wanted>,
+    pub(crate) wanted: Mutex<WorkerRequest>,
     pub(crate) wake: Condvar,
     /// Signalled when a batch has gone into the index.
     pub(crate) flushed: Condvar,
@@ -113,34 +114,34 @@ enum IndexSource {
 }
 
 #[derive(Default)]
-pub(crate) struct Wanted {
+pub(crate) struct WorkerRequest {
     pub(crate) checkpoint: bool,
     pub(crate) stop: bool,
 }
 
-impl BlockStore {
+impl LogStore {
     /// Opens the store in `storage`, or begins one in an empty directory; recovers whatever a crash left.
     ///
     /// # Errors
     /// [`StoreError::InUse`], [`StoreError::NewerFormat`], [`StoreError::NotAStore`], or the medium failed.
-    pub fn open(storage: Arc<dyn Storage>, config: StoreConfig) -> Result<BlockStore, StoreError> {
-        BlockStore::open_with(storage, config, IndexSource::Checkpoint)
+    pub fn open(storage: Arc<dyn Storage>, config: StoreConfig) -> Result<LogStore, StoreError> {
+        LogStore::open_with(storage, config, IndexSource::Checkpoint)
     }
 
     /// Opens the store and makes its index anew from the segments. Blocks that were dropped since their segment
     /// was last rewritten stay dropped.
     ///
     /// # Errors
-    /// As [`BlockStore::open`].
-    pub fn open_rebuilding(storage: Arc<dyn Storage>, config: StoreConfig) -> Result<BlockStore, StoreError> {
-        BlockStore::open_with(storage, config, IndexSource::Segments)
+    /// As [`LogStore::open`].
+    pub fn open_rebuilding(storage: Arc<dyn Storage>, config: StoreConfig) -> Result<LogStore, StoreError> {
+        LogStore::open_with(storage, config, IndexSource::Segments)
     }
 
     fn open_with(
         storage: Arc<dyn Storage>,
         config: StoreConfig,
         source: IndexSource,
-    ) -> Result<BlockStore, StoreError> {
+    ) -> Result<LogStore, StoreError> {
         let lock = storage.lock(LOCK).map_err(|error| match error.kind() {
             std::io::ErrorKind::WouldBlock => {
                 StoreError::InUse { directory: storage.describe(), why: error.to_string() }
@@ -205,7 +206,7 @@ impl BlockStore {
                 .spawn(move || shared.work())
                 .map_err(|error| StoreError::io("starting a thread for", "index", &error))?
         };
-        Ok(BlockStore(Arc::new(Handle { shared, recovery, worker: Some(worker) })))
+        Ok(LogStore(Arc::new(Handle { shared, recovery, worker: Some(worker) })))
     }
 
     /// Stores blocks whose addresses the caller has checked. Durable with the next commit.
@@ -226,11 +227,11 @@ impl BlockStore {
         self.store_within(file_system, owner, blocks, None, now_ns)
     }
 
-    /// [`BlockStore::store`] by somebody who may be charged for no more than an allowance: all that is not here
-    /// already fits, or nothing is stored. Then the index is consulted.
+    /// As [`LogStore::store`], for a user with an allowance: all blocks that are not here already fit into it, or
+    /// nothing is stored. With an allowance the index is consulted.
     ///
     /// # Errors
-    /// [`StoreError::OverQuota`]; as [`BlockStore::store`].
+    /// [`StoreError::OverQuota`]; as [`LogStore::store`].
     pub fn store_within(
         &self,
         file_system: Digest,
@@ -268,7 +269,7 @@ impl BlockStore {
             let record = BlockRecord {
                 file_system,
                 address,
-                // Whoever heals a block is not charged for it.
+                // A device that heals a block is not charged for it.
                 owner: damaged.map_or(owner, |damaged| damaged.owner),
                 stored_ns: now_ns,
                 age_ns: now_ns,
@@ -364,7 +365,7 @@ impl BlockStore {
         Ok(answers)
     }
 
-    /// [`BlockStore::contains_renew_all`] for a caller that commits before it gives the answer to anybody.
+    /// [`LogStore::contains_renew_all`] for a caller that commits before it gives the answer to anybody.
     ///
     /// # Errors
     /// The log or the index failed.
@@ -403,7 +404,7 @@ impl BlockStore {
         Ok(answers)
     }
 
-    /// [`BlockStore::contains_renew_all`] of one block.
+    /// [`LogStore::contains_renew_all`] of one block.
     ///
     /// # Errors
     /// The log or the index failed.
@@ -425,9 +426,9 @@ impl BlockStore {
         self.shared().checkpoint()
     }
 
-    /// Where the log ends. What was appended before the call is durable once a commit that began after it has
-    /// returned. Later ends are greater, and a restart does not move the end; so a copy of the store that lacks something
-    /// ends before what the store has told.
+    /// The end of the log. What was appended before the call is durable once a commit that began after it has returned.
+    /// The end only grows, and a restart does not move it; so an older copy of the store has a smaller end than the
+    /// store has reported.
     pub fn position(&self) -> u64 {
         self.log().end().to_u64()
     }

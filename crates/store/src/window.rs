@@ -6,7 +6,7 @@
 use crate::StoreError;
 use crate::record::{DroppedRecord, StoreRecord};
 use crate::state::Key;
-use crate::store::BlockStore;
+use crate::store::LogStore;
 use holdfast_content::DeviceId;
 use holdfast_crypto::Digest;
 use holdfast_log::{BodyTag, Position};
@@ -20,9 +20,9 @@ const YOUNG_MAX: usize = 1 << 17;
 pub enum DecrefOutcome {
     /// The block is garbage.
     Dropped,
-    /// The block is permanent: its window is over, or somebody else relies on it.
+    /// The block is permanent: its window is over, or another device relies on it.
     Permanent,
-    /// Somebody else stored it.
+    /// Another device stored it.
     NotTheStorer,
     /// There is no such block.
     Unknown,
@@ -38,12 +38,12 @@ struct Window {
 
 /// Blocks whose window is open.
 #[derive(Default)]
-pub(crate) struct Young {
+pub(crate) struct OpenWindows {
     blocks: HashMap<Key, Window>,
     order: VecDeque<(i64, Key)>,
 }
 
-impl Young {
+impl OpenWindows {
     /// Opens the window of a block.
     pub(crate) fn open(&mut self, key: Key, copy: Position, storer: DeviceId, now_ns: i64, window_ns: i64) {
         while let Some((opened_ns, oldest)) = self.order.front().copied() {
@@ -64,7 +64,7 @@ impl Young {
         self.blocks.remove(key);
     }
 
-    /// Closes the window of a block that somebody other than its storer refers to.
+    /// Closes the window of a block that a device other than its storer refers to.
     pub(crate) fn keep_for(&mut self, key: &Key, other: DeviceId) {
         if self.blocks.get(key).is_some_and(|window| window.storer != other) {
             self.blocks.remove(key);
@@ -81,9 +81,9 @@ impl Young {
     }
 }
 
-impl BlockStore {
-    /// Takes back a block that `owner` stored less than a window ago and nobody else relies on. Durable with the
-    /// next commit; losing it in a crash only keeps the block.
+impl LogStore {
+    /// Drops a block that `owner` stored less than a window ago and no other device relies on. Durable with the next
+    /// commit; if a crash loses that, the block merely stays.
     ///
     /// # Errors
     /// The log or the index failed.

@@ -8,7 +8,7 @@ use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::Digest;
 use holdfast_log::LocalStorage;
 use holdfast_log::simulated::{Crash, PowerLoss};
-use holdfast_store::{Allowance, BlockStore, Charge, DecrefOutcome, Hold, StoreConfig, StoreError};
+use holdfast_store::{Allowance, Charge, DecrefOutcome, Hold, LogStore, StoreConfig, StoreError};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,11 +26,11 @@ fn charge(blocks: &[&(Digest, StoredBlock)]) -> Charge {
     Charge { blocks: blocks.len() as u64, bytes: blocks.iter().map(|(_, block)| price(block)).sum() }
 }
 
-fn charges(store: &BlockStore) -> BTreeMap<DeviceId, Charge> {
+fn charges(store: &LogStore) -> BTreeMap<DeviceId, Charge> {
     store.charges(FS).unwrap()
 }
 
-fn put(store: &BlockStore, owner: DeviceId, blocks: &Blocks, now_ns: i64) {
+fn put(store: &LogStore, owner: DeviceId, blocks: &Blocks, now_ns: i64) {
     store.store(FS, owner, blocks.clone(), now_ns).unwrap();
     store.commit().unwrap();
 }
@@ -49,7 +49,7 @@ fn whoever_stores_first_pays() {
     put(&store, ALICE, &vec![mine.clone()], SECOND);
     let expected = BTreeMap::from([(ALICE, charge(&[&mine, &shared]))]);
     assert_eq!(charges(&store), expected);
-    // Relied on by somebody else in every way: it stays hers. And nobody takes it back in her place.
+    // Another device relies on it in every way: it stays hers. And no other device can dereference it.
     assert_eq!(store.decref(FS, BOB, mine.0, SECOND).unwrap(), DecrefOutcome::Permanent);
     assert!(store.contains_renew(FS, mine.0, SECOND).unwrap());
     store.pin(FS, 2, &[mine.0], 100 * SECOND, SECOND).unwrap();
@@ -62,7 +62,7 @@ fn whoever_stores_first_pays() {
     assert_eq!(charges(&store), expected);
     assert_eq!(store.charges(OTHER_FS).unwrap(), BTreeMap::new());
     drop(store);
-    let store = BlockStore::open_rebuilding(disk.storage(), config()).unwrap();
+    let store = LogStore::open_rebuilding(disk.storage(), config()).unwrap();
     assert_eq!(charges(&store), expected);
     assert_eq!(store.scrub(&mut |_, _| {}).unwrap().charge_errors, 0);
 }
@@ -193,7 +193,7 @@ fn copies_that_wait_for_the_index_refuse_nobody() {
 #[test]
 fn an_older_index_is_made_anew() {
     let folder = tempfile::tempdir().unwrap();
-    let open = || BlockStore::open(Arc::new(LocalStorage::open(folder.path()).unwrap()), config()).unwrap();
+    let open = || LogStore::open(Arc::new(LocalStorage::open(folder.path()).unwrap()), config()).unwrap();
     let chunks: Blocks = (0..3).map(chunk).collect();
     let store = open();
     put(&store, ALICE, &chunks, 0);
@@ -253,10 +253,10 @@ fn what_lives_again_is_charged_to_one_who_stored_it() {
 /// Proves: of what is deleted, that of somebody near their limit goes with the first collection; what others deleted is
 /// kept, and charged as long.
 #[test]
-fn near_a_limit_nothing_deleted_is_kept() {
+fn near_a_limit_no_deleted_block_is_retained() {
     let disk = PowerLoss::new(1);
     let config = StoreConfig { keep_deleted: Duration::from_secs(5 * 3600), ..config() };
-    let store = BlockStore::open(disk.storage(), config).unwrap();
+    let store = LogStore::open(disk.storage(), config).unwrap();
     let (keep, hers, his) = (chunk(1), chunk(2), chunk(3));
     put(&store, ALICE, &vec![keep.clone(), hers.clone()], 0);
     put(&store, BOB, &vec![his.clone()], 0);
@@ -314,10 +314,10 @@ proptest! {
         let mut store = open(&disk).unwrap();
         let mut now_ns = 0;
         let mut owners: BTreeMap<u8, DeviceId> = BTreeMap::new();
-        // Who ever stored what.
+        // The devices that ever stored each block.
         let mut ever: BTreeSet<(u8, DeviceId)> = BTreeSet::new();
         for step in steps {
-            let is_here = |store: &BlockStore, number: u8| {
+            let is_here = |store: &LogStore, number: u8| {
                 store.retrieve(FS, numbered(number).0).unwrap().is_some()
             };
             match step {
@@ -380,7 +380,7 @@ proptest! {
                 }
                 Step::Rebuild => {
                     drop(store);
-                    store = BlockStore::open_rebuilding(disk.storage(), config()).unwrap();
+                    store = LogStore::open_rebuilding(disk.storage(), config()).unwrap();
                 }
             }
             let mut expected: BTreeMap<DeviceId, Charge> = BTreeMap::new();

@@ -5,12 +5,12 @@ use crate::common;
 use common::*;
 use holdfast_crypto::Digest;
 use holdfast_log::simulated::{Crash, PowerLoss};
-use holdfast_store::{BlockStore, CollectReport, CollectStage, StoreError};
+use holdfast_store::{CollectReport, CollectStage, LogStore, StoreError};
 
 const HOUR: i64 = 3600 * SECOND;
 
 /// A tree: root, `width` inner nodes, `width` chunks each. Returns root and all addresses.
-fn tree(store: &BlockStore, seed: u64, width: u64, now_ns: i64) -> (Digest, Vec<Digest>) {
+fn tree(store: &LogStore, seed: u64, width: u64, now_ns: i64) -> (Digest, Vec<Digest>) {
     let mut all = Vec::new();
     let mut inner = Vec::new();
     for branch in 0..width {
@@ -30,11 +30,11 @@ fn tree(store: &BlockStore, seed: u64, width: u64, now_ns: i64) -> (Digest, Vec<
     (root.0, all)
 }
 
-fn present(store: &BlockStore, addresses: &[Digest]) -> usize {
+fn present(store: &LogStore, addresses: &[Digest]) -> usize {
     addresses.iter().filter(|address| store.retrieve(FS, **address).unwrap().is_some()).count()
 }
 
-fn collect(store: &BlockStore, roots: &[Digest], now_ns: i64) -> Result<CollectReport, StoreError> {
+fn collect(store: &LogStore, roots: &[Digest], now_ns: i64) -> Result<CollectReport, StoreError> {
     store.collect(FS, roots, now_ns, &mut |_| {})
 }
 
@@ -66,7 +66,7 @@ fn garbage_goes_and_the_reachable_stays() {
             0 => reopen(&disk, store, Crash::PowerLoss),
             _ => {
                 drop(store);
-                BlockStore::open_rebuilding(disk.storage(), config()).unwrap()
+                LogStore::open_rebuilding(disk.storage(), config()).unwrap()
             }
         };
     }
@@ -77,7 +77,7 @@ fn garbage_goes_and_the_reachable_stays() {
 /// it, whichever way it relies on it, durably.
 #[test]
 fn what_is_relied_on_between_mark_and_sweep_stays() {
-    type Act = fn(&BlockStore, Digest);
+    type Act = fn(&LogStore, Digest);
     let acts: [(&str, Act); 4] = [
         ("\"I have it\"", |store, root| {
             assert!(store.contains_renew(FS, root, HOUR + 1).unwrap());
@@ -146,7 +146,7 @@ fn what_is_relied_on_after_the_sweep_is_sent_again() {
     let store = reopen(&disk, store, Crash::PowerLoss);
     assert_eq!(present(&store, &lost), lost.len());
     drop(store);
-    let store = BlockStore::open_rebuilding(disk.storage(), config()).unwrap();
+    let store = LogStore::open_rebuilding(disk.storage(), config()).unwrap();
     assert_eq!(present(&store, &lost), lost.len());
 }
 
@@ -189,7 +189,7 @@ fn damage_stops_the_collector() {
     let mut config = config();
     // Every segment is rewritten.
     config.collect_live_percent = 101;
-    let store = BlockStore::open(disk.storage(), config).unwrap();
+    let store = LogStore::open(disk.storage(), config).unwrap();
     let (keep, kept) = tree(&store, 1, 8, 0);
     let (_, garbage) = tree(&store, 2, 8, 0);
     store.checkpoint().unwrap();
@@ -227,7 +227,7 @@ fn pins_hold_until_they_expire() {
         store = reopen(&disk, store, Crash::PowerLoss);
         if hour == 4 {
             drop(store);
-            store = BlockStore::open_rebuilding(disk.storage(), config()).unwrap();
+            store = LogStore::open_rebuilding(disk.storage(), config()).unwrap();
         }
         collect(&store, &[keep], hour * HOUR).unwrap();
         assert_eq!(present(&store, &below) + present(&store, &other_below), 2 * below.len());
@@ -251,7 +251,7 @@ fn a_renewal_outlives_a_crash() {
         let store = reopen(&disk, store, Crash::PowerLoss);
         let store = if rebuild {
             drop(store);
-            BlockStore::open_rebuilding(disk.storage(), config()).unwrap()
+            LogStore::open_rebuilding(disk.storage(), config()).unwrap()
         } else {
             store
         };
@@ -285,7 +285,7 @@ fn a_dropped_block_that_is_referred_to_lives_again() {
     let mut config = config();
     // Segments are never rewritten, so that dropped bytes stay.
     config.collect_live_percent = 0;
-    let store = BlockStore::open(disk.storage(), config).unwrap();
+    let store = LogStore::open(disk.storage(), config).unwrap();
     let (keep, _) = tree(&store, 1, 4, 0);
     let (back, below) = tree(&store, 2, 4, 0);
     assert_eq!(collect(&store, &[keep], 2 * HOUR).unwrap().dropped, below.len() as u64);
@@ -332,7 +332,7 @@ fn everything_that_lives_moves() {
             0 => reopen(&disk, store, Crash::PowerLoss),
             _ => {
                 drop(store);
-                BlockStore::open_rebuilding(disk.storage(), config()).unwrap()
+                LogStore::open_rebuilding(disk.storage(), config()).unwrap()
             }
         };
     }

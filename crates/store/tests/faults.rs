@@ -7,7 +7,7 @@ use common::*;
 use holdfast_crypto::Digest;
 use holdfast_log::simulated::{Crash, PowerLoss};
 use holdfast_log::{LocalStorage, LogError};
-use holdfast_store::{BlockStore, StoreConfig, StoreError};
+use holdfast_store::{LogStore, StoreConfig, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -41,7 +41,7 @@ fn a_full_disk_is_clear_and_passes() {
     store.commit().unwrap();
     // The index cannot grow either; nothing is lost by that.
     let _ = store.checkpoint();
-    let check = |store: &BlockStore, stored: u64, order: &[Vec<u8>]| {
+    let check = |store: &LogStore, stored: u64, order: &[Vec<u8>]| {
         for number in 0..stored {
             assert_eq!(store.retrieve(FS, chunk(number).0).unwrap().unwrap().1, chunk(number).1);
         }
@@ -95,7 +95,7 @@ fn a_damaged_block_is_an_error_until_it_is_sent_again() {
         } else {
             std::mem::drop(reopen(&disk, store, Crash::Kill));
         }
-        let open = if rebuild { BlockStore::open_rebuilding } else { BlockStore::open };
+        let open = if rebuild { LogStore::open_rebuilding } else { LogStore::open };
         let store = open(disk.storage(), config()).unwrap();
         match store.retrieve(FS, chunk(7).0).unwrap_err() {
             StoreError::Damaged { address, file, offset: at, .. } => {
@@ -124,7 +124,7 @@ fn a_damaged_block_is_an_error_until_it_is_sent_again() {
         let report = store.scrub(&mut |_, _| {}).unwrap();
         assert_eq!((report.bad_count, report.bad[0].live), (1, false), "the old copy is harmless garbage");
         drop(store);
-        let store = BlockStore::open_rebuilding(disk.storage(), config()).unwrap();
+        let store = LogStore::open_rebuilding(disk.storage(), config()).unwrap();
         assert_eq!(store.retrieve(FS, chunk(7).0).unwrap().unwrap().1, chunk(7).1);
     }
 }
@@ -154,7 +154,7 @@ fn a_scrub_reads_past_bad_sectors() {
         let found = store.retrieve(FS, chunk(number).0);
         assert_eq!(found.is_err(), [4, 30, 31].contains(&number), "{number}: {found:?}");
     }
-    // Whoever has them is asked to send them again, which heals them.
+    // Clients that have them send them again, which heals them.
     for number in [4, 30, 31] {
         assert!(!store.contains_renew(FS, chunk(number).0, 1).unwrap());
         store.store(FS, BOB, vec![chunk(number)], 1).unwrap();
@@ -182,7 +182,7 @@ fn no_flipped_byte_is_served() {
     for offset in 0..length {
         for rebuild in [false, true].into_iter().take(if offset % 5 == 0 { 2 } else { 1 }) {
             disk.corrupt(&name, offset);
-            let open = if rebuild { BlockStore::open_rebuilding } else { BlockStore::open };
+            let open = if rebuild { LogStore::open_rebuilding } else { LogStore::open };
             match open(disk.storage(), config()) {
                 Err(_) => refusals += 1,
                 Ok(store) => {
@@ -222,7 +222,7 @@ fn a_damaged_index_is_rebuilt() {
     store.commit().unwrap();
     drop(store);
     let length = disk.length("index.redb").unwrap();
-    let complete = |store: &BlockStore| {
+    let complete = |store: &LogStore| {
         (0..blocks).all(|number| {
             store
                 .retrieve(FS, chunk(number).0)
@@ -248,7 +248,7 @@ fn a_damaged_index_is_rebuilt() {
         let first = open(&disk);
         if !first.as_ref().is_ok_and(complete) {
             drop(first);
-            let second = BlockStore::open_rebuilding(disk.storage(), config()).unwrap();
+            let second = LogStore::open_rebuilding(disk.storage(), config()).unwrap();
             assert!(complete(&second), "{what}");
         }
     }
@@ -268,7 +268,7 @@ fn a_damaged_index_is_rebuilt() {
         disk.overwrite("index.redb", &bytes);
         drop(store);
         if !open(&disk).as_ref().is_ok_and(complete) {
-            assert!(complete(&BlockStore::open_rebuilding(disk.storage(), config()).unwrap()), "page {page}");
+            assert!(complete(&LogStore::open_rebuilding(disk.storage(), config()).unwrap()), "page {page}");
         }
     }
 }
@@ -287,7 +287,7 @@ fn lost_records_are_not_absent() {
     drop(store);
     let (name, length) = segments(&disk)[1].clone();
     disk.overwrite(&name, &vec![0; length as usize]);
-    let store = BlockStore::open_rebuilding(disk.storage(), config()).unwrap();
+    let store = LogStore::open_rebuilding(disk.storage(), config()).unwrap();
     assert!(store.recovery().lost_records > 0);
     let lost = (0..60).filter(|number| match store.retrieve(FS, chunk(*number).0) {
         Ok(found) => {
@@ -313,8 +313,8 @@ fn lost_records_are_not_absent() {
 fn foreign_directories_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let storage = || Arc::new(LocalStorage::open(dir.path()).unwrap());
-    let store = BlockStore::open(storage(), StoreConfig::default()).unwrap();
-    let second = BlockStore::open(storage(), StoreConfig::default()).err().unwrap();
+    let store = LogStore::open(storage(), StoreConfig::default()).unwrap();
+    let second = LogStore::open(storage(), StoreConfig::default()).err().unwrap();
     assert!(matches!(&second, StoreError::InUse { .. }) && second.to_string().contains("in use"), "{second}");
     store.store(FS, ALICE, vec![chunk(1)], 0).unwrap();
     store.commit().unwrap();
@@ -323,15 +323,15 @@ fn foreign_directories_are_refused() {
     let text = std::fs::read_to_string(&format).unwrap();
     assert_eq!(text, "holdfast store format 1\n");
     std::fs::write(&format, "holdfast store format 2\n").unwrap();
-    let newer = BlockStore::open(storage(), StoreConfig::default()).err().unwrap();
+    let newer = LogStore::open(storage(), StoreConfig::default()).err().unwrap();
     assert!(matches!(newer, StoreError::NewerFormat { found: 2, supported: 1, .. }), "{newer}");
     std::fs::write(&format, "something else").unwrap();
-    let foreign = BlockStore::open(storage(), StoreConfig::default()).err().unwrap();
+    let foreign = LogStore::open(storage(), StoreConfig::default()).err().unwrap();
     assert!(matches!(foreign, StoreError::NotAStore { .. }), "{foreign}");
     std::fs::remove_file(&format).unwrap();
-    assert!(matches!(BlockStore::open(storage(), StoreConfig::default()), Err(StoreError::NotAStore { .. })));
+    assert!(matches!(LogStore::open(storage(), StoreConfig::default()), Err(StoreError::NotAStore { .. })));
     std::fs::write(&format, text).unwrap();
-    let store = BlockStore::open(storage(), StoreConfig::default()).unwrap();
+    let store = LogStore::open(storage(), StoreConfig::default()).unwrap();
     assert!(store.retrieve(FS, chunk(1).0).unwrap().is_some());
 }
 
@@ -340,8 +340,7 @@ fn foreign_directories_are_refused() {
 fn memory_is_bounded_while_storing() {
     let dir = tempfile::tempdir().unwrap();
     let config = StoreConfig { recent_entries_max: 256, segment_bytes: 1 << 20, ..StoreConfig::default() };
-    let open =
-        || BlockStore::open(Arc::new(LocalStorage::open(dir.path()).unwrap()), config.clone()).unwrap();
+    let open = || LogStore::open(Arc::new(LocalStorage::open(dir.path()).unwrap()), config.clone()).unwrap();
     let store = open();
     let mut most = 0;
     for batch in 0..100u64 {
@@ -370,8 +369,7 @@ fn many_threads_beside_a_collector() {
         recent_entries_max: 512,
         ..StoreConfig::default()
     };
-    let open =
-        || BlockStore::open(Arc::new(LocalStorage::open(dir.path()).unwrap()), config.clone()).unwrap();
+    let open = || LogStore::open(Arc::new(LocalStorage::open(dir.path()).unwrap()), config.clone()).unwrap();
     let store = open();
     let clock = AtomicI64::new(0);
     let root = node(1, (0..20).map(|number| chunk(number).0).collect());

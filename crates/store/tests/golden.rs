@@ -7,7 +7,7 @@ use common::*;
 use holdfast_content::{Block, BlockKind};
 use holdfast_crypto::{DigestKey, Domain, SigningKey};
 use holdfast_log::simulated::{Crash, PowerLoss};
-use holdfast_store::{BlockStore, DecrefOutcome, Hold, HoldOutcome, signed_block_bytes};
+use holdfast_store::{DecrefOutcome, Hold, HoldOutcome, LogStore, signed_block_bytes};
 
 const GOLDEN: &str = include_str!("golden/segment.hex");
 const HOLDS: &str = include_str!("golden/holds.hex");
@@ -36,7 +36,7 @@ fn key() -> SigningKey {
 }
 
 /// One record of each kind.
-fn write(store: &BlockStore) {
+fn write(store: &LogStore) {
     store.store(FS, ALICE, blocks().to_vec(), 1000).unwrap();
     assert!(store.contains_renew(FS, blocks()[0].0, 2000).unwrap());
     assert_eq!(store.decref(FS, ALICE, blocks()[2].0, 2000).unwrap(), DecrefOutcome::Dropped);

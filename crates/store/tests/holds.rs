@@ -5,12 +5,12 @@ use crate::common;
 use common::*;
 use holdfast_crypto::Digest;
 use holdfast_log::simulated::{Crash, PowerLoss};
-use holdfast_store::{BlockStore, CollectStage, DecrefOutcome, HOLDS_MAX, Hold, HoldOutcome, StoreError};
+use holdfast_store::{CollectStage, DecrefOutcome, HOLDS_MAX, Hold, HoldOutcome, LogStore, StoreError};
 
 const HOUR: i64 = 3600 * SECOND;
 
 /// A root with `width` nodes of two chunks each. Returns the root and all addresses.
-fn tree(store: &BlockStore, seed: u64, width: u64, now_ns: i64) -> (Digest, Vec<Digest>) {
+fn tree(store: &LogStore, seed: u64, width: u64, now_ns: i64) -> (Digest, Vec<Digest>) {
     let mut all = Vec::new();
     let mut inner = Vec::new();
     for branch in 0..width {
@@ -33,11 +33,11 @@ fn hold(name: &str, roots: &[Digest]) -> Hold {
     Hold { name: name.to_owned(), device: ALICE, made_ns: 5, roots: roots.to_vec() }
 }
 
-fn present(store: &BlockStore, addresses: &[Digest]) -> usize {
+fn present(store: &LogStore, addresses: &[Digest]) -> usize {
     addresses.iter().filter(|address| store.retrieve(FS, **address).unwrap().is_some()).count()
 }
 
-fn collect(store: &BlockStore, root: Digest, now_ns: i64) -> u64 {
+fn collect(store: &LogStore, root: Digest, now_ns: i64) -> u64 {
     store.collect(FS, &[root], now_ns, &mut |_| {}).unwrap().dropped
 }
 
@@ -61,7 +61,7 @@ fn until_it_is_let_go() {
         store = match round % 3 {
             0 => {
                 drop(store);
-                BlockStore::open_rebuilding(disk.storage(), config()).unwrap()
+                LogStore::open_rebuilding(disk.storage(), config()).unwrap()
             }
             1 => reopen(&disk, store, Crash::PowerLoss),
             _ => {
@@ -76,7 +76,7 @@ fn until_it_is_let_go() {
     assert_eq!(collect(&store, keep, 100 * HOUR), below.len() as u64);
     for _ in 0..3 {
         drop(store);
-        store = BlockStore::open_rebuilding(disk.storage(), config()).unwrap();
+        store = LogStore::open_rebuilding(disk.storage(), config()).unwrap();
         assert_eq!((store.holds(&FS), present(&store, &below)), (vec![], 0));
         collect(&store, keep, 200 * HOUR);
     }
@@ -115,7 +115,7 @@ fn only_what_is_whole_is_held() {
 /// Proves: from the moment a hold is granted nobody takes back what it needs, not even the device that stored it just
 /// now; and a hold of the same name takes the place of the one before.
 #[test]
-fn nothing_held_is_taken_back() {
+fn no_held_block_is_dereferenced() {
     let disk = PowerLoss::new(3);
     let store = open(&disk).unwrap();
     let (keep, _) = tree(&store, 1, 2, 0);

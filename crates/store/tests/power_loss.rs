@@ -8,7 +8,7 @@ use holdfast_content::DeviceId;
 use holdfast_crypto::{Digest, Domain, SigningKey};
 use holdfast_log::SyncSite;
 use holdfast_log::simulated::{Crash, PowerLoss};
-use holdfast_store::{BlockStore, DecrefOutcome, RecoveredOrdering, StoreConfig, signed_block_bytes};
+use holdfast_store::{DecrefOutcome, LogStore, RecoveredOrdering, StoreConfig, signed_block_bytes};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// All the places that sync. A new one must be added here, and so must prove that it is needed.
@@ -107,7 +107,7 @@ fn config() -> StoreConfig {
     StoreConfig { segment_bytes: 4096, ..common::config() }
 }
 
-fn presence(store: &BlockStore) -> Result<Vec<bool>, String> {
+fn presence(store: &LogStore) -> Result<Vec<bool>, String> {
     (0..NUMBERS)
         .map(|number| {
             let (address, block) = chunk_of(number, 200);
@@ -123,8 +123,8 @@ fn presence(store: &BlockStore) -> Result<Vec<bool>, String> {
 }
 
 /// Opens the store and compares what it holds with the model. What was read counts as acknowledged from then on.
-fn recover(disk: &PowerLoss, model: &mut Model, rebuild: bool) -> Result<BlockStore, String> {
-    let open = if rebuild { BlockStore::open_rebuilding } else { BlockStore::open };
+fn recover(disk: &PowerLoss, model: &mut Model, rebuild: bool) -> Result<LogStore, String> {
+    let open = if rebuild { LogStore::open_rebuilding } else { LogStore::open };
     let store = open(disk.storage(), config()).map_err(|error| format!("opening: {error}"))?;
     let recovery = store.recovery();
     if recovery.replayed_records > model.since_checkpoint && !rebuild {
@@ -152,7 +152,7 @@ fn recover(disk: &PowerLoss, model: &mut Model, rebuild: bool) -> Result<BlockSt
     Ok(store)
 }
 
-fn step(store: &BlockStore, model: &mut Model, random: &mut Random) -> Result<(), String> {
+fn step(store: &LogStore, model: &mut Model, random: &mut Random) -> Result<(), String> {
     let fail = |error: holdfast_store::StoreError| error.to_string();
     let number = random.below(NUMBERS);
     let owner = DeviceId(number as u32);
@@ -215,7 +215,7 @@ fn step(store: &BlockStore, model: &mut Model, random: &mut Random) -> Result<()
 }
 
 /// Keeps a third of the blocks through a root and two by "I have it"; the rest must go.
-fn collect(store: &BlockStore, model: &mut Model, random: &mut Random) -> Result<(), String> {
+fn collect(store: &LogStore, model: &mut Model, random: &mut Random) -> Result<(), String> {
     let fail = |error: holdfast_store::StoreError| error.to_string();
     model.now_ns += 3 * 3600 * SECOND;
     // It appends as many records as it moves.
@@ -276,7 +276,7 @@ fn story(seed: u64, crash_at: u64, disabled: Option<SyncSite>) -> Result<BTreeMa
     let store = recover(&disk, &mut model, false)?;
     let found = presence(&store)?;
     drop(store);
-    let rebuilt = BlockStore::open_rebuilding(disk.storage(), config()).map_err(|error| error.to_string())?;
+    let rebuilt = LogStore::open_rebuilding(disk.storage(), config()).map_err(|error| error.to_string())?;
     if presence(&rebuilt)? != found {
         return Err("the rebuilt index differs".into());
     }
@@ -284,7 +284,7 @@ fn story(seed: u64, crash_at: u64, disabled: Option<SyncSite>) -> Result<BTreeMa
     Ok(disk.sites())
 }
 
-fn recover_equal(store: &BlockStore, model: &Model) -> Result<(), String> {
+fn recover_equal(store: &LogStore, model: &Model) -> Result<(), String> {
     let ordering = store.recover_ordering(FS).map_err(|error| error.to_string())?;
     if ordering != *model.ordering.now() {
         return Err("the rebuilt ordering differs".into());

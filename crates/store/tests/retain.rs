@@ -1,26 +1,26 @@
-//! Deleted content that is kept: for how long, how much, and that nobody who relies on it is let down.
+//! Tests of deleted content that is retained: for how long, how much, and that clients can rely on it.
 
 use crate::common;
 
 use common::*;
 use holdfast_crypto::Digest;
 use holdfast_log::simulated::{Crash, PowerLoss};
-use holdfast_store::{BlockStore, CollectReport, StoreConfig};
+use holdfast_store::{CollectReport, LogStore, StoreConfig};
 use std::time::Duration;
 
 const HOUR: i64 = 3600 * SECOND;
 
-/// Dead content is kept for five hours; the collector's own window is one.
+/// Dead content is retained for five hours; the collector's own window is one hour.
 fn config() -> StoreConfig {
     StoreConfig { keep_deleted: Duration::from_secs(5 * 3600), ..common::config() }
 }
 
-fn open(disk: &PowerLoss, bytes: Option<u64>) -> BlockStore {
-    BlockStore::open(disk.storage(), StoreConfig { keep_deleted_bytes: bytes, ..config() }).unwrap()
+fn open(disk: &PowerLoss, bytes: Option<u64>) -> LogStore {
+    LogStore::open(disk.storage(), StoreConfig { keep_deleted_bytes: bytes, ..config() }).unwrap()
 }
 
 /// A root over three chunks: its address, and those of all four.
-fn tree(store: &BlockStore, seed: u64, now_ns: i64) -> (Digest, Vec<Digest>) {
+fn tree(store: &LogStore, seed: u64, now_ns: i64) -> (Digest, Vec<Digest>) {
     let chunks: Vec<_> = (0..3).map(|n| chunk(seed * 1000 + n)).collect();
     let root = node(seed, chunks.iter().map(|(address, _)| *address).collect());
     let all = chunks.iter().chain([&root]).map(|(address, _)| *address).collect();
@@ -30,11 +30,11 @@ fn tree(store: &BlockStore, seed: u64, now_ns: i64) -> (Digest, Vec<Digest>) {
     (root.0, all)
 }
 
-fn present(store: &BlockStore, addresses: &[Digest]) -> usize {
+fn present(store: &LogStore, addresses: &[Digest]) -> usize {
     addresses.iter().filter(|address| store.retrieve(FS, **address).unwrap().is_some()).count()
 }
 
-fn collect(store: &BlockStore, root: Digest, hour: i64) -> CollectReport {
+fn collect(store: &LogStore, root: Digest, hour: i64) -> CollectReport {
     store.collect(FS, &[root], hour * HOUR, &mut |_| {}).unwrap()
 }
 
@@ -88,7 +88,7 @@ fn relying_on_the_dead_makes_it_live() {
 /// Proves: what a dead block that is kept refers to is kept with it, though it died long before: who is told "I have
 /// it" of the one may build on both.
 #[test]
-fn what_the_kept_refer_to_is_kept() {
+fn blocks_below_retained_ones_are_retained() {
     let disk = PowerLoss::new(3);
     let store = open(&disk, None);
     let (keep, _) = tree(&store, 1, 0);
@@ -161,7 +161,7 @@ fn keeping_can_be_turned_off_and_yields_to_a_full_disk() {
     let nothing = StoreConfig { keep_deleted_bytes: Some(0), ..config() };
     for config in [never, nothing] {
         let disk = PowerLoss::new(6);
-        let store = BlockStore::open(disk.storage(), config).unwrap();
+        let store = LogStore::open(disk.storage(), config).unwrap();
         let (keep, _) = tree(&store, 1, 0);
         tree(&store, 2, 0);
         assert_eq!(collect(&store, keep, 2).dropped, 4);
@@ -186,7 +186,7 @@ fn a_rebuilt_index_begins_their_time_anew() {
     let (_, dead) = tree(&store, 2, 0);
     collect(&store, keep, 2);
     drop(store);
-    let store = BlockStore::open_rebuilding(disk.storage(), config()).unwrap();
+    let store = LogStore::open_rebuilding(disk.storage(), config()).unwrap();
     for hour in [6, 8, 10] {
         assert_eq!(collect(&store, keep, hour).kept, 4, "hour {hour}");
     }
@@ -228,7 +228,7 @@ fn a_damaged_deleted_block_is_not_relied_on() {
 
 /// Proves: DECREF keeps its meaning. What it takes back was never published, and is gone at once.
 #[test]
-fn what_was_taken_back_is_not_kept() {
+fn dereferenced_blocks_are_not_retained() {
     let disk = PowerLoss::new(11);
     let store = open(&disk, None);
     let (keep, _) = tree(&store, 1, 0);
@@ -256,7 +256,7 @@ fn no_crash_lets_down_who_relies_on_the_dead() {
         disk.crash_after(crash_at);
         let roots: Vec<Digest> =
             (2..6).map(|seed| node(seed, (0..3).map(|n| chunk(seed * 1000 + n).0).collect()).0).collect();
-        let mut life = |store: &BlockStore| -> Option<()> {
+        let mut life = |store: &LogStore| -> Option<()> {
             for (round, root) in roots.iter().enumerate() {
                 let hour = 2 + 2 * round as i64;
                 store.collect(FS, &[keep], hour * HOUR, &mut |_| {}).ok()?;
@@ -266,7 +266,7 @@ fn no_crash_lets_down_who_relies_on_the_dead() {
             }
             Some(())
         };
-        let ended = BlockStore::open(disk.storage(), config()).ok().and_then(|store| life(&store)).is_some();
+        let ended = LogStore::open(disk.storage(), config()).ok().and_then(|store| life(&store)).is_some();
         disk.restart(Crash::PowerLoss);
         let store = open(&disk, None);
         // The first was told at 2 and found dead at 4, so it may go at 9.

@@ -3,7 +3,7 @@
 use holdfast_content::{Block, BlockKind, DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_log::LocalStorage;
-use holdfast_store::{BlockStore, StoreConfig, StoreError};
+use holdfast_store::{LogStore, StoreConfig, StoreError};
 use std::sync::Arc;
 
 fn block(number: u64) -> (Digest, StoredBlock) {
@@ -17,7 +17,7 @@ fn block(number: u64) -> (Digest, StoredBlock) {
 #[test]
 fn reopening_brings_back_blocks_and_order() {
     let dir = tempfile::tempdir().unwrap();
-    let open = || BlockStore::open(Arc::new(LocalStorage::open(dir.path()).unwrap()), StoreConfig::default());
+    let open = || LogStore::open(Arc::new(LocalStorage::open(dir.path()).unwrap()), StoreConfig::default());
     let (one, other) = (Digest([1; 32]), Digest([2; 32]));
     let store = open().unwrap();
     assert!(matches!(open(), Err(StoreError::InUse { .. })));

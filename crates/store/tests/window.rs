@@ -6,10 +6,10 @@ use common::*;
 use holdfast_content::BlockKind;
 use holdfast_crypto::{Domain, SigningKey};
 use holdfast_log::simulated::{Crash, PowerLoss};
-use holdfast_store::{BlockStore, DecrefOutcome, StoreError, signed_block_bytes};
+use holdfast_store::{DecrefOutcome, LogStore, StoreError, signed_block_bytes};
 
 fn store_one(
-    store: &BlockStore,
+    store: &LogStore,
     owner: holdfast_content::DeviceId,
     number: u64,
     now_ns: i64,
@@ -20,7 +20,7 @@ fn store_one(
     block.0
 }
 
-fn is_there(store: &BlockStore, address: holdfast_crypto::Digest) -> bool {
+fn is_there(store: &LogStore, address: holdfast_crypto::Digest) -> bool {
     store.retrieve(FS, address).unwrap().is_some()
 }
 
@@ -40,14 +40,14 @@ fn the_storer_takes_a_block_back_within_the_window() {
     let (header, _) = store.retrieve(FS, address).unwrap().unwrap();
     assert_eq!((header.owner, header.stored_ns), (BOB, 100 * SECOND));
     drop(store);
-    let store = BlockStore::open_rebuilding(disk.storage(), config()).unwrap();
+    let store = LogStore::open_rebuilding(disk.storage(), config()).unwrap();
     assert_eq!(store.retrieve(FS, address).unwrap().unwrap().0.owner, BOB);
 }
 
 /// Proves each way in which a block becomes permanent: what DECREF then answers, and that the block stays.
 #[test]
 fn everything_else_makes_a_block_permanent() {
-    type Case = (&'static str, fn(&BlockStore, holdfast_crypto::Digest), i64, DecrefOutcome);
+    type Case = (&'static str, fn(&LogStore, holdfast_crypto::Digest), i64, DecrefOutcome);
     let cases: [Case; 8] = [
         ("the window is over", |_, _| {}, 60 * SECOND, DecrefOutcome::Permanent),
         (
@@ -173,12 +173,12 @@ fn signed_blocks_by_key_number_and_time() {
     let disk = PowerLoss::new(6);
     let mut store = open(&disk).unwrap();
     let (one, two) = (SigningKey::from_seed(&[1; 32]), SigningKey::from_seed(&[2; 32]));
-    let put = |store: &BlockStore, key: &SigningKey, number: u64, text: &str, now_ns: i64| {
+    let put = |store: &LogStore, key: &SigningKey, number: u64, text: &str, now_ns: i64| {
         let signature = key.sign(Domain::SignedBlock, &signed_block_bytes(&FS, number, text.as_bytes()));
         store.vstore(FS, &key.public(), number, text.as_bytes(), signature, now_ns).unwrap();
         store.commit().unwrap();
     };
-    let get = |store: &BlockStore, key: &SigningKey, number: u64, at: Option<i64>| {
+    let get = |store: &LogStore, key: &SigningKey, number: u64, at: Option<i64>| {
         let found = store.vretrieve(FS, &key.public(), number, at).unwrap()?;
         let bytes = signed_block_bytes(&FS, number, &found.block);
         assert!(key.public().verify(Domain::SignedBlock, &bytes, &found.signature));
@@ -207,7 +207,7 @@ fn signed_blocks_by_key_number_and_time() {
             }
             _ => {
                 drop(store);
-                BlockStore::open_rebuilding(disk.storage(), config()).unwrap()
+                LogStore::open_rebuilding(disk.storage(), config()).unwrap()
             }
         };
     }

@@ -1,13 +1,13 @@
 //! `add-checkpoint` over HTTP (c2sp.org/tlog-witness). Nobody needs a key to ask: what counts is that the log has signed.
 //!
-//! Bounds: those of `holdfast_answers`, and signatures a second for each log. A stranger can cost one verification of a
+//! Bounds: those of `holdfast_http_server`, and signatures a second for each log. A stranger can cost one verification of a
 //! signature a request and nothing on disk.
 
-use crate::book::{Book, BookError, CosignError};
-use holdfast_answers::{Answer, Asked, Method, Site, StatusCode};
+use crate::state::{CosignError, StateError, WitnessState};
 use holdfast_checkpoint::judge::{Refusal, authenticate};
 use holdfast_checkpoint::note::VerifierKey;
 use holdfast_checkpoint::submission::{BODY_BYTES_MAX, SIZE_TYPE};
+use holdfast_http_server::{HttpReply, HttpRequest, HttpServer, Method, StatusCode};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -27,12 +27,12 @@ pub enum ServiceError {
     Listen {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The error.
         error: io::Error,
     },
     /// The state cannot be used.
     #[error(transparent)]
-    Book(#[from] BookError),
+    State(#[from] StateError),
     /// The system refuses a reactor.
     #[error("cannot serve: {0}")]
     System(#[from] io::Error),
@@ -41,17 +41,17 @@ pub enum ServiceError {
 /// A witness that listens already.
 pub struct Service {
     witness: Witness,
-    site: Site,
+    server: HttpServer,
 }
 
 struct Witness {
-    book: Book,
+    state: WitnessState,
     logs: Vec<VerifierKey>,
-    paces: Mutex<BTreeMap<String, Pace>>,
+    paces: Mutex<BTreeMap<String, SignatureAllowance>>,
 }
 
-/// What a log has left of its signatures.
-struct Pace {
+/// How many signatures a log may still get; refilled over time.
+struct SignatureAllowance {
     left: f64,
     at: Instant,
 }
@@ -61,18 +61,22 @@ impl Service {
     ///
     /// # Errors
     /// [`ServiceError::Listen`].
-    pub fn open(book: Book, logs: Vec<VerifierKey>, address: SocketAddr) -> Result<Service, ServiceError> {
-        let site =
-            Site::open(address, BODY_BYTES_MAX).map_err(|error| ServiceError::Listen { address, error })?;
-        Ok(Service { witness: Witness { book, logs, paces: Mutex::default() }, site })
+    pub fn open(
+        state: WitnessState,
+        logs: Vec<VerifierKey>,
+        address: SocketAddr,
+    ) -> Result<Service, ServiceError> {
+        let server = HttpServer::open(address, BODY_BYTES_MAX)
+            .map_err(|error| ServiceError::Listen { address, error })?;
+        Ok(Service { witness: Witness { state, logs, paces: Mutex::default() }, server })
     }
 
     /// Where it listens.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn local_address(&self) -> io::Result<SocketAddr> {
-        self.site.local_address()
+        self.server.local_address()
     }
 
     /// Serves until `until` is done.
@@ -80,31 +84,31 @@ impl Service {
     /// # Errors
     /// [`ServiceError::System`].
     pub fn run(self, until: impl Future<Output = ()>) -> Result<(), ServiceError> {
-        let Service { witness, site } = self;
-        Ok(site.run(move |asked| witness.answer(&asked), until)?)
+        let Service { witness, server } = self;
+        Ok(server.run(move |request| witness.answer(&request), until)?)
     }
 }
 
 impl Witness {
-    fn answer(&self, asked: &Asked) -> Answer {
-        match (&asked.method, asked.path.as_str()) {
-            (&Method::GET, "/") => Answer::plain(StatusCode::OK, format!("{}\n", self.book.verifier())),
-            (&Method::POST, "/add-checkpoint") => self.add_checkpoint(&asked.body),
-            (_, "/add-checkpoint" | "/") => Answer::plain(StatusCode::METHOD_NOT_ALLOWED, ""),
-            _ => Answer::plain(StatusCode::NOT_FOUND, ""),
+    fn answer(&self, request: &HttpRequest) -> HttpReply {
+        match (&request.method, request.path.as_str()) {
+            (&Method::GET, "/") => HttpReply::plain(StatusCode::OK, format!("{}\n", self.state.verifier())),
+            (&Method::POST, "/add-checkpoint") => self.add_checkpoint(&request.body),
+            (_, "/add-checkpoint" | "/") => HttpReply::plain(StatusCode::METHOD_NOT_ALLOWED, ""),
+            _ => HttpReply::plain(StatusCode::NOT_FOUND, ""),
         }
     }
 
-    fn add_checkpoint(&self, body: &str) -> Answer {
+    fn add_checkpoint(&self, body: &str) -> HttpReply {
         let added = authenticate(body, &self.logs).map_err(CosignError::from).and_then(|authentic| {
             let origin = &authentic.checkpoint.origin;
             if !self.has_time_for(origin, Instant::now()) {
-                return Ok(Answer::plain(StatusCode::TOO_MANY_REQUESTS, ""));
+                return Ok(HttpReply::plain(StatusCode::TOO_MANY_REQUESTS, ""));
             }
             let time_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-            let line = self.book.cosign(&authentic, time_s)?;
+            let line = self.state.cosign(&authentic, time_s)?;
             tracing::debug!(%origin, size = authentic.checkpoint.head.size, "co-signed");
-            Ok(Answer::plain(StatusCode::OK, format!("{line}\n")))
+            Ok(HttpReply::plain(StatusCode::OK, format!("{line}\n")))
         });
         match added {
             Ok(response) => response,
@@ -113,23 +117,23 @@ impl Witness {
                 let status = StatusCode::from_u16(refusal.status()).unwrap_or(StatusCode::BAD_REQUEST);
                 match refusal {
                     Refusal::OldSize(size) | Refusal::OtherRoot(size) => {
-                        Answer { status, content_type: SIZE_TYPE, text: format!("{size}\n") }
+                        HttpReply { status, content_type: SIZE_TYPE, text: format!("{size}\n") }
                     }
-                    refusal => Answer::plain(status, format!("{refusal}\n")),
+                    refusal => HttpReply::plain(status, format!("{refusal}\n")),
                 }
             }
-            Err(CosignError::Book(error)) => {
+            Err(CosignError::State(error)) => {
                 tracing::error!(%error, "nothing is signed that cannot be kept");
-                Answer::plain(StatusCode::INTERNAL_SERVER_ERROR, "")
+                HttpReply::plain(StatusCode::INTERNAL_SERVER_ERROR, "")
             }
         }
     }
 
     fn has_time_for(&self, origin: &str, now: Instant) -> bool {
         let mut paces = self.paces.lock();
-        let pace = paces.entry(origin.to_owned()).or_insert(Pace { left: AT_ONCE, at: now });
+        let pace = paces.entry(origin.to_owned()).or_insert(SignatureAllowance { left: AT_ONCE, at: now });
         let gained = now.saturating_duration_since(pace.at).as_secs_f64() * PER_SECOND;
-        *pace = Pace { left: (pace.left + gained).min(AT_ONCE), at: now };
+        *pace = SignatureAllowance { left: (pace.left + gained).min(AT_ONCE), at: now };
         let has_time = pace.left >= 1.0;
         if has_time {
             pace.left -= 1.0;

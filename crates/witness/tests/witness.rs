@@ -8,8 +8,8 @@ use holdfast_checkpoint::note::{KeyKind, VerifierKey};
 use holdfast_checkpoint::submission::Submission;
 use holdfast_checkpoint::tree::{CHECKPOINTS, Frontier, leaf};
 use holdfast_crypto::{Digest, SigningKey};
-use holdfast_witness::book::CosignError;
-use holdfast_witness::{AskError, Asked, Asker, Book, BookError, Service};
+use holdfast_witness::state::CosignError;
+use holdfast_witness::{Service, StateError, WitnessClient, WitnessError, WitnessReply, WitnessState};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -39,17 +39,17 @@ fn submission(old: u64, leaves: &[u8]) -> Submission {
     Submission { old_size: old, proof, note: Checkpoint::signed(&ID, head, &server()) }
 }
 
-fn book(folder: &Path) -> Book {
+fn state(folder: &Path) -> WitnessState {
     if !folder.exists() {
-        Book::init(folder, "witness.example/w1", None).expect("it is made");
+        WitnessState::init(folder, "witness.example/w1", None).expect("it is made");
     }
-    Book::open(folder).expect("it opens")
+    WitnessState::open(folder).expect("it opens")
 }
 
-fn cosign(book: &Book, submission: &Submission) -> Result<u64, CosignError> {
+fn cosign(state: &WitnessState, submission: &Submission) -> Result<u64, CosignError> {
     let authentic = authenticate(&submission.to_string(), &[log()])?;
-    let line = book.cosign(&authentic, 1000)?;
-    Ok(cosignature::verify(book.verifier(), &submission.note.text, &line).expect("a cosignature"))
+    let line = state.cosign(&authentic, 1000)?;
+    Ok(cosignature::verify(state.verifier(), &submission.note.text, &line).expect("a cosignature"))
 }
 
 fn status(result: Result<u64, CosignError>) -> u16 {
@@ -66,7 +66,7 @@ fn status(result: Result<u64, CosignError>) -> u16 {
 fn never_two_histories() {
     let folder = tempfile::tempdir().expect("a directory");
     let path = folder.path().join("state");
-    let mut witness = book(&path);
+    let mut witness = state(&path);
     let ours = [0, 1, 2, 3, 4, 5, 6];
     let forked = [0, 1, 2, 9, 9, 9, 9, 9];
     assert_eq!(status(cosign(&witness, &submission(0, &ours[..3]))), 200);
@@ -80,7 +80,7 @@ fn never_two_histories() {
         assert_eq!(status(cosign(&witness, &submission(2, &ours[..2]))), 409, "rolled back");
         assert_eq!(status(cosign(&witness, &submission(3, &[0, 1, 9]))), 409, "another root");
         drop(witness);
-        witness = book(&path);
+        witness = state(&path);
     }
     assert_eq!(status(cosign(&witness, &submission(3, &ours[..5]))), 200);
     // The fork has the first three operations in common.
@@ -103,10 +103,10 @@ fn never_two_histories() {
 fn a_crash_before_the_answer() {
     let folder = tempfile::tempdir().expect("a directory");
     let path = folder.path().join("state");
-    let witness = book(&path);
+    let witness = state(&path);
     let _lost = cosign(&witness, &submission(0, &[0, 1, 2]));
     drop(witness);
-    let witness = book(&path);
+    let witness = state(&path);
     let told = cosign(&witness, &submission(0, &[0, 1, 2, 3]));
     assert!(
         matches!(&told, Err(CosignError::Refused(refusal)) if refusal.to_string().contains("size 3")),
@@ -118,7 +118,7 @@ fn a_crash_before_the_answer() {
     let logs = path.join("logs");
     let file = std::fs::read_dir(&logs).expect("listed").next().expect("one").expect("read").path();
     std::fs::write(file.with_extension("partial"), "half").expect("written");
-    assert_eq!(status(cosign(&book(&path), &submission(4, &[0, 1, 2, 3]))), 200);
+    assert_eq!(status(cosign(&state(&path), &submission(4, &[0, 1, 2, 3]))), 200);
 }
 
 /// Proves: a witness signs nothing if it does not know what it signed before, if another runs, or if its key is open to
@@ -127,29 +127,32 @@ fn a_crash_before_the_answer() {
 fn no_doubt_is_signed_over() {
     let folder = tempfile::tempdir().expect("a directory");
     let path = folder.path().join("state");
-    assert!(matches!(Book::open(&path), Err(BookError::Missing(_))));
-    let witness = book(&path);
-    assert!(matches!(Book::open(&path), Err(BookError::InUse(_))));
+    assert!(matches!(WitnessState::open(&path), Err(StateError::Missing(_))));
+    let witness = state(&path);
+    assert!(matches!(WitnessState::open(&path), Err(StateError::InUse(_))));
     assert_eq!(status(cosign(&witness, &submission(0, &[0, 1, 2]))), 200);
-    assert_eq!(Book::look(&path).expect("looking is allowed").logs().len(), 1);
+    assert_eq!(WitnessState::look(&path).expect("looking is allowed").logs().len(), 1);
     drop(witness);
-    assert!(matches!(Book::init(&path, "witness.example/w2", None), Err(BookError::Exists(_))));
+    assert!(matches!(WitnessState::init(&path, "witness.example/w2", None), Err(StateError::Exists(_))));
     let logs = path.join("logs");
     let file = std::fs::read_dir(&logs).expect("listed").next().expect("one").expect("read").path();
     let good = std::fs::read(&file).expect("read");
     for damaged in [&b""[..], b"nonsense\n", &good[..good.len() / 2]] {
         std::fs::write(&file, damaged).expect("written");
-        assert!(matches!(Book::open(&path), Err(BookError::Damaged { .. })), "{damaged:?}");
+        assert!(matches!(WitnessState::open(&path), Err(StateError::Damaged { .. })), "{damaged:?}");
     }
     let other_place = logs.join("0".repeat(64));
     std::fs::rename(&file, &other_place).expect("renamed");
     std::fs::write(&other_place, &good).expect("written");
-    assert!(matches!(Book::open(&path), Err(BookError::Damaged { .. })), "in another log's place");
+    assert!(matches!(WitnessState::open(&path), Err(StateError::Damaged { .. })), "in another log's place");
     std::fs::rename(&other_place, &file).expect("renamed");
-    Book::open(&path).expect("whole again");
+    WitnessState::open(&path).expect("whole again");
     std::fs::set_permissions(path.join("key"), std::fs::Permissions::from_mode(0o644)).expect("set");
-    assert!(matches!(Book::open(&path), Err(BookError::KeyReadable(_))));
-    assert!(matches!(Book::init(&folder.path().join("other"), "a name", None), Err(BookError::Name(_))));
+    assert!(matches!(WitnessState::open(&path), Err(StateError::KeyReadable(_))));
+    assert!(matches!(
+        WitnessState::init(&folder.path().join("other"), "a name", None),
+        Err(StateError::Name(_))
+    ));
 }
 
 /// A witness over HTTP, until this is dropped.
@@ -162,9 +165,9 @@ struct Running {
 
 impl Running {
     fn start(folder: &Path) -> Running {
-        let book = book(folder);
-        let key = book.verifier().clone();
-        let service = Service::open(book, vec![log()], ([127, 0, 0, 1], 0).into()).expect("it listens");
+        let state = state(folder);
+        let key = state.verifier().clone();
+        let service = Service::open(state, vec![log()], ([127, 0, 0, 1], 0).into()).expect("it listens");
         let url = format!("http://{}", service.local_address().expect("an address"));
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let thread = std::thread::spawn(move || {
@@ -209,26 +212,31 @@ impl Drop for Running {
 /// Proves: both ends speak the protocol: what is asked is signed, where the witness is further it says so, and after a
 /// restart it goes on.
 #[test]
-fn asked_over_http() {
+fn a_witness_over_http() {
     let folder = tempfile::tempdir().expect("a directory");
     let path = folder.path().join("state");
     let witness = Running::start(&path);
-    let asker = Asker::new(&format!("{}/", witness.url), witness.key.clone()).expect("a URL");
-    let Ok(Asked::Cosigned(line, _)) = asker.ask(&submission(0, &[0, 1])) else { panic!("not signed") };
+    let client = WitnessClient::new(&format!("{}/", witness.url), witness.key.clone()).expect("a URL");
+    let Ok(WitnessReply::Cosigned(line, _)) = client.submit(&submission(0, &[0, 1])) else {
+        panic!("not signed")
+    };
     assert!(cosignature::verify(&witness.key, &submission(0, &[0, 1]).note.text, &line).is_some());
-    assert_eq!(asker.ask(&submission(0, &[0, 1, 2])), Ok(Asked::OldSize(2)));
-    assert!(matches!(asker.ask(&submission(2, &[0, 1, 2])), Ok(Asked::Cosigned(..))));
-    let forked = asker.ask(&submission(3, &[0, 1, 7]));
-    assert!(matches!(forked, Err(AskError::Refused { status: 409, .. })), "{forked:?}");
-    let forked = asker.ask(&Submission { old_size: 3, ..submission(2, &[0, 1, 7, 8]) });
-    assert!(matches!(forked, Err(AskError::Refused { status: 422, .. })), "{forked:?}");
+    assert_eq!(client.submit(&submission(0, &[0, 1, 2])), Ok(WitnessReply::OldSize(2)));
+    assert!(matches!(client.submit(&submission(2, &[0, 1, 2])), Ok(WitnessReply::Cosigned(..))));
+    let forked = client.submit(&submission(3, &[0, 1, 7]));
+    assert!(matches!(forked, Err(WitnessError::Refused { status: 409, .. })), "{forked:?}");
+    let forked = client.submit(&Submission { old_size: 3, ..submission(2, &[0, 1, 7, 8]) });
+    assert!(matches!(forked, Err(WitnessError::Refused { status: 422, .. })), "{forked:?}");
     drop(witness);
-    assert!(matches!(asker.ask(&submission(3, &[0, 1, 2])), Err(AskError::Unreachable(_))));
+    assert!(matches!(client.submit(&submission(3, &[0, 1, 2])), Err(WitnessError::Unreachable(_))));
     let witness = Running::start(&path);
-    let asker = Asker::new(&witness.url, witness.key.clone()).expect("a URL");
-    assert_eq!(asker.ask(&submission(0, &[0, 1, 2])), Ok(Asked::OldSize(3)));
+    let client = WitnessClient::new(&witness.url, witness.key.clone()).expect("a URL");
+    assert_eq!(client.submit(&submission(0, &[0, 1, 2])), Ok(WitnessReply::OldSize(3)));
     for wrong in ["ftp://host/", "http://", "http:///x", "http://host/?x", "host", "http://a@b/"] {
-        assert!(matches!(Asker::new(wrong, witness.key.clone()), Err(AskError::Url(_))), "{wrong}");
+        assert!(
+            matches!(WitnessClient::new(wrong, witness.key.clone()), Err(WitnessError::Url(_))),
+            "{wrong}"
+        );
     }
 }
 
@@ -275,10 +283,11 @@ fn strangers() {
 fn too_often() {
     let folder = tempfile::tempdir().expect("a directory");
     let witness = Running::start(&folder.path().join("state"));
-    let asker = Asker::new(&witness.url, witness.key.clone()).expect("a URL");
-    assert!(matches!(asker.ask(&submission(0, &[0])), Ok(Asked::Cosigned(..))));
+    let client = WitnessClient::new(&witness.url, witness.key.clone()).expect("a URL");
+    assert!(matches!(client.submit(&submission(0, &[0])), Ok(WitnessReply::Cosigned(..))));
     let again = submission(1, &[0]);
-    let limited = (0..5000).any(|_| matches!(asker.ask(&again), Err(AskError::Refused { status: 429, .. })));
+    let limited =
+        (0..5000).any(|_| matches!(client.submit(&again), Err(WitnessError::Refused { status: 429, .. })));
     assert!(limited, "five thousand heads were signed without a pause");
 }
 
@@ -293,16 +302,18 @@ fn lying_witnesses() {
     let by_other = cosignature::cosign(&verifier(&other), &other, &sent.note.text, 5).to_string();
     let of_other = cosignature::cosign(&verifier(&key), &key, &submission(0, &[0]).note.text, 5).to_string();
     let good = cosignature::cosign(&verifier(&key), &key, &sent.note.text, 5).to_string();
-    type Expected = fn(&Result<Asked, AskError>) -> bool;
-    let nothing: Expected = |asked| matches!(asked, Err(AskError::NoCosignature(_)));
-    let refused: Expected = |asked| matches!(asked, Err(AskError::Refused { .. }));
+    type Expected = fn(&Result<WitnessReply, WitnessError>) -> bool;
+    let nothing: Expected = |asked| matches!(asked, Err(WitnessError::NoCosignature(_)));
+    let refused: Expected = |asked| matches!(asked, Err(WitnessError::Refused { .. }));
     let cases: [(&str, String, Expected); 9] = [
         ("200 OK", String::new(), nothing),
         ("200 OK", format!("{by_other}\n"), nothing),
         ("200 OK", format!("{of_other}\n"), nothing),
         ("200 OK", "nonsense\n".repeat(100), nothing),
-        ("200 OK", format!("{by_other}\n{good}\n"), |asked| matches!(asked, Ok(Asked::Cosigned(_, 5)))),
-        ("200 OK", "x".repeat(1 << 20), |asked| matches!(asked, Err(AskError::Unreachable(_)))),
+        ("200 OK", format!("{by_other}\n{good}\n"), |asked| {
+            matches!(asked, Ok(WitnessReply::Cosigned(_, 5)))
+        }),
+        ("200 OK", "x".repeat(1 << 20), |asked| matches!(asked, Err(WitnessError::Unreachable(_)))),
         ("409 Conflict", "0\n".to_owned(), refused),
         ("409 Conflict", "many\n".to_owned(), refused),
         ("302 Found", String::new(), refused),
@@ -324,7 +335,7 @@ fn lying_witnesses() {
             }
             let _ = stream.write_all(answer.as_bytes());
         });
-        let asked = Asker::new(&url, verifier(&key)).expect("a URL").ask(&sent);
+        let asked = WitnessClient::new(&url, verifier(&key)).expect("a URL").submit(&sent);
         assert!(expected(&asked), "{status} {:?}: {asked:?}", body.chars().take(60).collect::<String>());
         liar.join().expect("it ends");
     }

@@ -8,7 +8,7 @@ use crate::keys;
 use crate::output::{Format, clean, line};
 use crate::paths::{Directories, make_private};
 use holdfast_client::admin::off_line::{FILE_BYTES_MAX, SigningRequest};
-use holdfast_crypto::NotSigned;
+use holdfast_crypto::SignError;
 use holdfast_daemon::control::Bytes;
 use holdfast_daemon::membership::{Change, PrepareChange, SubmitChange, unusable_request};
 use serde::Serialize;
@@ -103,8 +103,8 @@ pub fn sign(arguments: &FsSign, directories: &Directories, format: Format) -> Ou
     let processes = superuser.into_processes()?;
     processes.begin(&state_dir, &id, None)?;
     request.sign(&*processes).map_err(|error| match error {
-        NotSigned::Away(_) => Failure::new(Exit::Unavailable, error),
-        NotSigned::Refused(_) => Failure::new(Exit::NotAllowed, error),
+        SignError::Away(_) => Failure::new(Exit::Unavailable, error),
+        SignError::Refused(_) => Failure::new(Exit::NotAllowed, error),
     })?;
     let bytes = request.to_bytes().map_err(|why| Failure::new(Exit::Internal, why))?;
     write_new(&arguments.out, &bytes)?;

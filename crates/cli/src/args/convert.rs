@@ -30,11 +30,11 @@ pub struct ServerConvert {
     pub to: PathBuf,
     /// Where the blocks go; "here": into the new data directory. Left out, they stay where they are, at a block server or in
     /// a bucket.
-    #[arg(long, value_name = "HF+BLOCKS://HOST:PORT/KEY|S3://BUCKET/PREFIX?endpoint=URL|here", value_parser = Unrepeated(|text| text.parse::<holdfast_server::BlocksTo>()))]
-    pub blocks: Option<holdfast_server::BlocksTo>,
+    #[arg(long, value_name = "HF+BLOCKS://HOST:PORT/KEY|S3://BUCKET/PREFIX?endpoint=URL|here", value_parser = Unrepeated(|text| text.parse::<holdfast_server::BlockDestination>()))]
+    pub blocks: Option<holdfast_server::BlockDestination>,
     /// Where the order goes; "here", or left out if it is in a data directory: into the new one.
     #[arg(long, value_name = "ETCD://HOST:PORT,.../PREFIX|here")]
-    pub order: Option<holdfast_server::OrderTo>,
+    pub order: Option<holdfast_server::OrderDestination>,
     /// File with what the etcd that the order goes to lets this server in for: lines user=, password=, ca=, certificate=,
     /// key=.
     #[arg(long, value_name = "FILE")]

@@ -97,8 +97,8 @@ pub struct Rebuild {
     pub blocks_only: bool,
     /// Where the blocks are or are to be, if not in the data directory: a block server or a bucket, remembered for the server.
     /// Left out: where the data directory says that they were.
-    #[arg(long, value_name = "HF+BLOCKS://HOST:PORT/KEY|S3://BUCKET/PREFIX?endpoint=URL", value_parser = Unrepeated(|text| text.parse::<holdfast_server::BlocksAt>()))]
-    pub blocks: Option<holdfast_server::BlocksAt>,
+    #[arg(long, value_name = "HF+BLOCKS://HOST:PORT/KEY|S3://BUCKET/PREFIX?endpoint=URL", value_parser = Unrepeated(|text| text.parse::<holdfast_server::BlocksLocation>()))]
+    pub blocks: Option<holdfast_server::BlocksLocation>,
     /// With --blocks: accept the store that is there, whatever was there before.
     #[arg(long)]
     pub blocks_anew: bool,

@@ -26,7 +26,7 @@ use holdfast_protocol::rebuild::{Combined, KnownNodes, LogEnd, Nodes, Source, St
 use holdfast_protocol::sequencer::Sequencer;
 use holdfast_protocol::signed::Signed;
 use holdfast_server::ServerConfig;
-use holdfast_server::rebuild::{Present, Site};
+use holdfast_server::rebuild::{FileSystemState, RebuildTarget};
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ pub fn run(arguments: &Rebuild, format: Format) -> Outcome {
     config.lease_term = Duration::from_secs(arguments.lease);
     config.blocks = arguments.blocks.clone();
     config.blocks_anew = arguments.blocks_anew;
-    let site = Arc::new(Site::open(&config, file_system)?);
+    let site = Arc::new(RebuildTarget::open(&config, file_system)?);
     let present = site.present()?;
     if arguments.blocks_only && present.is_none() {
         let message = format!("{}: nothing of this file system is there yet", arguments.data.display());
@@ -142,7 +142,7 @@ pub fn run(arguments: &Rebuild, format: Format) -> Outcome {
 }
 
 /// Whether the directory has all that the bundles know of the order, and is being used: then it is left as it is.
-fn is_nothing_new(combined: &Combined, present: Option<&Present>) -> bool {
+fn is_nothing_new(combined: &Combined, present: Option<&FileSystemState>) -> bool {
     present.is_some_and(|present| {
         present.view.log == combined.view.log
             && present.view.slots == combined.view.slots
@@ -252,7 +252,7 @@ fn forked(bundles: &[Bundle], between: &[usize], what: &str, data: &Path) -> Fai
 }
 
 /// All that is known: bundles, and behind them the data directory.
-fn sources<'a>(bundles: &'a [Bundle], present: Option<&'a Present>) -> Vec<Source<'a>> {
+fn sources<'a>(bundles: &'a [Bundle], present: Option<&'a FileSystemState>) -> Vec<Source<'a>> {
     let told = bundles.iter().map(|bundle| Source::from(&bundle.statement.floor));
     let there =
         present.map(|present| Source { view: &present.view, frontier: &present.frontier, floor: None });
@@ -260,7 +260,7 @@ fn sources<'a>(bundles: &'a [Bundle], present: Option<&'a Present>) -> Vec<Sourc
 }
 
 /// What all that is known comes to.
-fn combined(bundles: &[Bundle], present: Option<&Present>, data: &Path) -> Outcome<Combined> {
+fn combined(bundles: &[Bundle], present: Option<&FileSystemState>, data: &Path) -> Outcome<Combined> {
     match combine(&sources(bundles, present)) {
         Ok(Some(combined)) => Ok(combined),
         Ok(None) => {
@@ -299,7 +299,7 @@ fn membership(combined: &Combined, superuser: PublicKey, source: &dyn BlockSourc
 }
 
 /// Nodes of the log that anybody knows.
-fn nodes(bundles: &[Bundle], site: &Site, combined: &Combined) -> Outcome<Nodes> {
+fn nodes(bundles: &[Bundle], site: &RebuildTarget, combined: &Combined) -> Outcome<Nodes> {
     let mut known = KnownNodes::default();
     let size = combined.view.log.size;
     for bundle in bundles {
@@ -319,7 +319,7 @@ fn nodes(bundles: &[Bundle], site: &Site, combined: &Combined) -> Outcome<Nodes>
 /// Whether the end of the log is proven.
 fn log_end(
     bundles: &[Bundle],
-    present: Option<&Present>,
+    present: Option<&FileSystemState>,
     combined: &Combined,
     nodes: &Nodes,
 ) -> Outcome<bool> {
@@ -385,7 +385,7 @@ fn standings(
 fn server_keys(
     arguments: &Rebuild,
     bundles: &[Bundle],
-    present: Option<&Present>,
+    present: Option<&FileSystemState>,
     superuser: PublicKey,
     server_key: PublicKey,
 ) -> Outcome<Signed<ServerKeys>> {

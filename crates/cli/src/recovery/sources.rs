@@ -4,7 +4,7 @@ use crate::exit::Outcome;
 use holdfast_client::rebuild::bundle::Bundle;
 use holdfast_content::{BODY_BYTES_MAX, Block, BlockKind, BlockSource, Reference, SourceError, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey};
-use holdfast_server::rebuild::Site;
+use holdfast_server::rebuild::RebuildTarget;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ pub struct Collected {
 }
 
 /// Brings everything that `roots` reach into the data directory.
-pub fn collect(site: &Site, bundles: &[Bundle], roots: Vec<Digest>) -> Outcome<Collected> {
+pub fn collect(site: &RebuildTarget, bundles: &[Bundle], roots: Vec<Digest>) -> Outcome<Collected> {
     let mut result = Collected::default();
     let mut seen: HashSet<Digest> = HashSet::new();
     let mut open = roots;
@@ -84,7 +84,7 @@ fn brought(
 /// Blocks of the data directory, and of bundles.
 pub struct Known {
     /// The data directory.
-    pub site: Arc<Site>,
+    pub site: Arc<RebuildTarget>,
     /// Bundles, asked after it.
     pub bundles: Arc<Vec<Bundle>>,
 }

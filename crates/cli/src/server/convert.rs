@@ -4,7 +4,7 @@ use super::operate::config;
 use crate::args::ServerConvert;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, bytes_bar, clean};
-use holdfast_server::{ConvertError, ConvertReport, Converted, Destination};
+use holdfast_server::{ConvertError, ConvertReport, ConvertedFileSystem, Destination};
 use serde::Serialize;
 use std::path::Path;
 
@@ -69,8 +69,8 @@ fn explain(error: ConvertError) -> Failure {
     }
 }
 
-impl From<Converted> for Moved {
-    fn from(one: Converted) -> Moved {
+impl From<ConvertedFileSystem> for Moved {
+    fn from(one: ConvertedFileSystem) -> Moved {
         Moved {
             file_system: one.file_system.to_string(),
             operations: one.operations,

@@ -6,11 +6,11 @@ use crate::args::ServerMetrics;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::logging;
 use crate::output::line;
-use holdfast_answers::{Answer, Asked, Method, PLAIN, Site, StatusCode};
 use holdfast_crypto::Digest;
+use holdfast_http_server::{HttpReply, HttpRequest, HttpServer, Method, PLAIN, StatusCode};
 use holdfast_server::BucketStanding;
-use holdfast_server::control::{self, OrderStanding, Outcome as Report, Statistics, Task};
-use holdfast_server::witnessing::LogStanding;
+use holdfast_server::control::{self, OrderStatus, Outcome as Report, Statistics, Task};
+use holdfast_server::witnessing::LogStatus;
 use std::fmt::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -28,37 +28,39 @@ pub fn run(arguments: &ServerMetrics) -> Outcome {
     logging::to_stderr();
     let address = super::resolve(listen)?;
     let failed = |error: std::io::Error| Failure::new(Exit::Unavailable, format!("{address}: {error}"));
-    let site = Site::open(address, 0).map_err(failed)?;
+    let site = HttpServer::open(address, 0).map_err(failed)?;
     let at = site.local_address().map_err(failed)?;
     let says = format!("figures of {} are at http://{at}/metrics", arguments.data.display());
     let data = arguments.data.clone();
-    site.run(move |asked| answer(&data, &asked), super::announced(says)).map_err(failed)
+    site.run(move |request| answer(&data, &request), super::announced(says)).map_err(failed)
 }
 
-fn answer(data: &Path, asked: &Asked) -> Answer {
+fn answer(data: &Path, request: &HttpRequest) -> HttpReply {
     let status = |is_well: bool| if is_well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    match (&asked.method, asked.path.as_str()) {
+    match (&request.method, request.path.as_str()) {
         (&Method::GET | &Method::HEAD, "/metrics") => {
-            Answer { status: StatusCode::OK, content_type: EXPOSITION, text: exposition(data) }
+            HttpReply { status: StatusCode::OK, content_type: EXPOSITION, text: exposition(data) }
         }
         (&Method::GET | &Method::HEAD, "/healthz") => match figures(data) {
-            Ok(_) => Answer::plain(StatusCode::OK, "ok\n"),
-            Err(why) => Answer::plain(status(false), format!("{why}\n")),
+            Ok(_) => HttpReply::plain(StatusCode::OK, "ok\n"),
+            Err(why) => HttpReply::plain(status(false), format!("{why}\n")),
         },
         (&Method::GET | &Method::HEAD, "/readyz") => {
             let troubles = figures(data).map_or_else(|why| vec![why], |figures| troubles(&figures));
             match troubles.is_empty() {
-                true => Answer::plain(StatusCode::OK, "ok\n"),
-                false => Answer::plain(status(false), format!("{}\n", troubles.join("\n"))),
+                true => HttpReply::plain(StatusCode::OK, "ok\n"),
+                false => HttpReply::plain(status(false), format!("{}\n", troubles.join("\n"))),
             }
         }
-        (&Method::GET | &Method::HEAD, "/") => Answer {
+        (&Method::GET | &Method::HEAD, "/") => HttpReply {
             status: StatusCode::OK,
             content_type: PLAIN,
             text: "/metrics /healthz /readyz\n".to_owned(),
         },
-        (_, "/" | "/metrics" | "/healthz" | "/readyz") => Answer::plain(StatusCode::METHOD_NOT_ALLOWED, ""),
-        _ => Answer::plain(StatusCode::NOT_FOUND, ""),
+        (_, "/" | "/metrics" | "/healthz" | "/readyz") => {
+            HttpReply::plain(StatusCode::METHOD_NOT_ALLOWED, "")
+        }
+        _ => HttpReply::plain(StatusCode::NOT_FOUND, ""),
     }
 }
 
@@ -199,7 +201,7 @@ fn put_bucket(text: &mut Exposition, bucket: &BucketStanding) {
     text.put("holdfast_bucket_requests_total", "counter", "Requests to the object store.", &requests);
 }
 
-fn put_order(text: &mut Exposition, order: &OrderStanding) {
+fn put_order(text: &mut Exposition, order: &OrderStatus) {
     let at = format!("{{place=\"{}\"}}", escaped(&order.place));
     let reached = f64::from(u8::from(order.reached));
     text.put("holdfast_order_up", "gauge", "1 while the order's store is reached.", &[(at, reached)]);
@@ -215,7 +217,7 @@ fn put_order(text: &mut Exposition, order: &OrderStanding) {
     text.gauge("holdfast_file_systems_without_server", "File systems that no server is active for.", without);
 }
 
-fn put_witnesses(text: &mut Exposition, logs: &[LogStanding]) {
+fn put_witnesses(text: &mut Exposition, logs: &[LogStatus]) {
     let (mut signed, mut at, mut in_trouble) = (Vec::new(), Vec::new(), Vec::new());
     for log in logs {
         for witness in &log.witnesses {
@@ -279,7 +281,7 @@ mod tests {
         assert!(text.0.contains("holdfast_disk_free_bytes 1099511627776\n"), "{}", text.0);
         assert!(text.0.contains("holdfast_ready 0\n"), "{}", text.0);
         let (here, away, nobody) = (Digest([1; 32]), Digest([2; 32]), Digest([3; 32]));
-        let order = OrderStanding {
+        let order = OrderStatus {
             place: "etcd://one,two/team".to_owned(),
             address: "a:1".to_owned(),
             reached: false,

@@ -8,7 +8,7 @@ use holdfast_crypto::Digest;
 use holdfast_protocol::history::Retention;
 use holdfast_server::BucketStanding;
 use holdfast_server::control::{ControlError, Outcome as Report, Task, perform};
-use holdfast_server::witnessing::WitnessStanding;
+use holdfast_server::witnessing::WitnessStatus;
 use holdfast_server::{BackupError, ServerConfig};
 use serde::Serialize;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -375,7 +375,7 @@ struct Witness {
 /// `holdfast server witnesses`
 pub fn witnesses(data: &Path, format: Format) -> Outcome {
     let Report::Witnesses(found) = ask(data, Task::Witnesses, "asking")? else { return Err(unexpected()) };
-    let of = |witness: WitnessStanding| Witness {
+    let of = |witness: WitnessStatus| Witness {
         key: witness.key,
         url: witness.url,
         operations: witness.newest.map(|(size, _)| size),

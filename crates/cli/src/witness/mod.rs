@@ -9,7 +9,7 @@ use args::{Compare, Init, State, Witness, WitnessCommand};
 use holdfast_checkpoint::checkpoint::Checkpoint;
 use holdfast_checkpoint::note::{KeyKind, Note, VerifierKey};
 use holdfast_crypto::SigningKey;
-use holdfast_witness::{Book, Service};
+use holdfast_witness::{Service, WitnessState};
 use serde::Serialize;
 use std::path::Path;
 
@@ -34,9 +34,9 @@ fn serve(arguments: &Witness, state: &Path) -> Outcome {
     if let Some(wrong) = arguments.log.iter().find(|key| key.kind() != KeyKind::Note) {
         return Err(Failure::new(Exit::Usage, format!("{wrong} is the key of a witness, not of a log")));
     }
-    let book = Book::open(state)?;
-    let name = book.verifier().name().to_owned();
-    let service = Service::open(book, arguments.log.clone(), server::resolve(&arguments.listen)?)?;
+    let state = WitnessState::open(state)?;
+    let name = state.verifier().name().to_owned();
+    let service = Service::open(state, arguments.log.clone(), server::resolve(&arguments.listen)?)?;
     let address = service.local_address().map_err(|error| Failure::new(Exit::System, error))?;
     let told = format!("{name} witnesses {} logs on {address}", arguments.log.len());
     Ok(service.run(server::announced(told))?)
@@ -61,7 +61,7 @@ fn init(arguments: &Init, format: Format) -> Outcome {
             }
         },
     };
-    let verifier = Book::init(&arguments.state, &arguments.name, key)?;
+    let verifier = WitnessState::init(&arguments.state, &arguments.name, key)?;
     format.print(&Made { key: verifier.to_string() }, |made| made.key.clone())
 }
 
@@ -80,16 +80,16 @@ struct ShownLog {
 }
 
 fn status(arguments: &State, format: Format) -> Outcome {
-    let book = Book::look(&arguments.state)?;
-    let logs = book.logs().into_iter().map(|shown| ShownLog {
+    let state = WitnessState::look(&arguments.state)?;
+    let logs = state.logs().into_iter().map(|shown| ShownLog {
         origin: shown.checkpoint.origin,
         size: shown.checkpoint.head.size,
         root: shown.checkpoint.head.root.to_string(),
     });
     let shown = Shown {
-        key: book.verifier().to_string(),
+        key: state.verifier().to_string(),
         logs: logs.collect(),
-        refused: book.refused().iter().map(|path| path.display().to_string()).collect(),
+        refused: state.refused().iter().map(|path| path.display().to_string()).collect(),
     };
     format.print(&shown, |shown| {
         let mut rows = vec![vec!["Key".to_owned(), shown.key.clone()]];

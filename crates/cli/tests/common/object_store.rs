@@ -1,8 +1,8 @@
 //! An object store: a simulated one behind the S3 protocol, served by the test, or the one that `HOLDFAST_S3_ENDPOINT` names.
 
 use super::{free_port, run};
-use holdfast_objects::simulated::Simulated;
-use holdfast_objects::simulated::http::{KEY_ID, SECRET, Server};
+use holdfast_tiered::simulated::Simulated;
+use holdfast_tiered::simulated::http::{KEY_ID, SECRET, Server};
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
 

@@ -88,7 +88,7 @@ fn take_batch(transaction: &mut Transaction<'_>, leavers: &Leavers) -> Result<(u
 
 /// Who ceases to belong to which groups.
 pub(super) fn leavers(before: &Membership, next: &Membership) -> Leavers {
-    let groups = before.groups.keys().map(|group| (*group, before.who_leaves(*group, next)));
+    let groups = before.groups.keys().map(|group| (*group, before.leaving_members(*group, next)));
     groups.filter(|(_, users)| !users.is_empty()).collect()
 }
 

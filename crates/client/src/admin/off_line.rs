@@ -20,7 +20,7 @@ use holdfast_content::{
     BODY_BYTES_MAX, Block, BlockKind, Device, DeviceId, GroupId, Membership, PrincipalId, UserId,
 };
 use holdfast_crypto::keyfile::format_public;
-use holdfast_crypto::{Digest, DigestKey, Domain, KeyHolder, NotSigned, Signature, decode, encode};
+use holdfast_crypto::{Digest, DigestKey, Domain, KeyHolder, SignError, Signature, decode, encode};
 use holdfast_protocol::epoch;
 use holdfast_protocol::signed::{Signable, Signed};
 use holdfast_protocol::warrant::Change;
@@ -175,8 +175,8 @@ impl SigningRequest {
     /// Signs it, wherever the superuser's key is.
     ///
     /// # Errors
-    /// See [`NotSigned`]: also if another change was signed to follow the same membership.
-    pub fn sign(&mut self, superuser: &dyn KeyHolder) -> Result<(), NotSigned> {
+    /// See [`SignError`]: also if another change was signed to follow the same membership.
+    pub fn sign(&mut self, superuser: &dyn KeyHolder) -> Result<(), SignError> {
         self.signature = Some(Signed::by(self.change.clone(), superuser)?.signature);
         Ok(())
     }

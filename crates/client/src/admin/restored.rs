@@ -13,7 +13,7 @@ use crate::remote::{Remote, call_patiently};
 use crate::state::{State, StateError, StateLog};
 use crate::statement::Statement;
 use holdfast_content::{Membership, MemoryBlocks, PrincipalId, Restore};
-use holdfast_crypto::{DigestKey, KeyHolder, NotSigned};
+use holdfast_crypto::{DigestKey, KeyHolder, SignError};
 use holdfast_protocol::alarm::Alarm;
 use holdfast_protocol::epoch::{self, Declaration};
 use holdfast_protocol::floor::Floor;
@@ -284,7 +284,7 @@ impl<'a> Site<'a> {
                 Ok(Signed { value, signature }) => {
                     return Ok(before.iter().copied().chain([value.with(signature)]).collect());
                 }
-                Err(NotSigned::Refused(why)) => refusal = refusal.or(Some(why)),
+                Err(SignError::Refused(why)) => refusal = refusal.or(Some(why)),
                 Err(other) => return Err(DeclareError::Key(other.to_string())),
             }
         }

@@ -17,7 +17,7 @@ use crate::remote::Remote;
 use crate::store::VerifiedStore;
 use crate::tree::{Base, Edit, ReadError, TableCache};
 use holdfast_content::{ContentError, DeviceId, Handle, SourceError, Tag};
-use holdfast_crypto::{NotSigned, encode};
+use holdfast_crypto::{SignError, encode};
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::leases::Withheld;
 use holdfast_protocol::message::{Request, Response, ServerError};
@@ -279,7 +279,7 @@ impl Shared {
     }
 
     /// How the key did when it was last asked to sign; `None`: well.
-    pub fn key_did(&self, trouble: Option<&NotSigned>) {
+    pub fn key_did(&self, trouble: Option<&SignError>) {
         let trouble = trouble.map(ToString::to_string);
         if *self.key_trouble.read() == trouble {
             return;

@@ -14,7 +14,7 @@ use super::shared::Shared;
 use super::stop::Stop;
 use crate::error::{FrozenReport, FsError};
 use crate::evidence::now_ns;
-use holdfast_checkpoint::freshness::{Freshness, Standing, default_quorum};
+use holdfast_checkpoint::freshness::{Freshness, FreshnessStatus, default_quorum};
 use holdfast_checkpoint::head::{self, HeadError};
 use holdfast_checkpoint::note::VerifierKey;
 use holdfast_crypto::encode;
@@ -119,8 +119,8 @@ impl Vigil {
         Vigil { policy, state: Mutex::new(state), hooks: Mutex::default(), stop: Stop::default() }
     }
 
-    fn standing(&self) -> Standing {
-        self.state.lock().freshness.standing(now_ms())
+    fn standing(&self) -> FreshnessStatus {
+        self.state.lock().freshness.status(now_ms())
     }
 
     /// What is to be refused now, and why; `None`: nothing.
@@ -179,7 +179,7 @@ impl Vigil {
     pub fn status(&self) -> HeadStatus {
         let state = self.state.lock();
         let now_ms = now_ms();
-        let Standing { age_s, is_stale } = state.freshness.standing(now_ms);
+        let FreshnessStatus { age_s, is_stale } = state.freshness.status(now_ms);
         HeadStatus {
             age_s,
             is_stale,

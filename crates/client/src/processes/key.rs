@@ -12,9 +12,9 @@ use holdfast_components::{
     Program, Restart, Supervisor,
 };
 use holdfast_content::Restore;
-use holdfast_crypto::{Ask, Digest, KeyHolder, NotSigned, PublicKey, Signature, SigningKey, keyfile};
+use holdfast_crypto::{Digest, KeyHolder, PublicKey, SignError, SignRequest, Signature, SigningKey, keyfile};
 use holdfast_protocol::mandate::Mandate;
-use holdfast_rpc::{ServerAddress, ServerProof, Transport, diagnosis};
+use holdfast_rpc::{ServerAddress, ServerProof, Transport, diagnosis_socket};
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::io::Errno;
@@ -95,7 +95,7 @@ pub enum ProcessesError {
     },
     /// The key cannot be used.
     #[error(transparent)]
-    Key(#[from] NotSigned),
+    Key(#[from] SignError),
 }
 
 /// The processes of one key.
@@ -162,7 +162,7 @@ impl Processes {
 
     /// Has the network process, or the next one, carry a connection over `stream`.
     pub(super) fn open(&self, order: &ToNetwork, stream: OwnedFd) -> Result<(), ComponentError> {
-        self.order(order, [stream].into_iter().chain(diagnosis()).collect())
+        self.order(order, [stream].into_iter().chain(diagnosis_socket()).collect())
     }
 
     /// From now on the signer signs handshakes with clients that connect to this one.
@@ -244,7 +244,7 @@ impl Processes {
     ) -> Result<u64, ProcessesError> {
         let _turn = self.turn.lock();
         let source = self.source.lock().take();
-        let source = source.ok_or_else(|| NotSigned::Refused("the key was handed over before".to_owned()))?;
+        let source = source.ok_or_else(|| SignError::Refused("the key was handed over before".to_owned()))?;
         let (key, pipe) = match source {
             KeySource::Pipe { pipe, .. } => (KeyPlace::Pipe, Some(pipe)),
             KeySource::Agent { socket, public } => {
@@ -280,7 +280,7 @@ impl Processes {
         Ok(())
     }
 
-    fn sign(&self, asks: &[Ask]) -> Result<Vec<Signature>, ProcessesError> {
+    fn sign(&self, asks: &[SignRequest]) -> Result<Vec<Signature>, ProcessesError> {
         let things = Thing::encode_all(asks)?;
         let _turn = self.turn.lock();
         self.send_parts(&things)?;
@@ -292,18 +292,18 @@ impl Processes {
     }
 
     /// What a failure to ask means for who wants a signature.
-    fn lost(&self, error: ProcessesError) -> NotSigned {
+    fn lost(&self, error: ProcessesError) -> SignError {
         match error {
             ProcessesError::Key(why) => why,
             ProcessesError::Component(ComponentError::TimedOut(_)) => {
-                NotSigned::Away("the process that keeps this device's key does not answer".to_owned())
+                SignError::Away("the process that keeps this device's key does not answer".to_owned())
             }
             error => {
                 let listing = self.supervisor.listing();
                 let signer = listing.components.iter().find(|component| component.name == SIGNER);
                 let why =
                     signer.and_then(|signer| signer.last_end.clone()).unwrap_or_else(|| error.to_string());
-                NotSigned::Refused(format!(
+                SignError::Refused(format!(
                     "the process that keeps this device's key has ended, and the key with it ({why}); nothing \
                      acknowledged is lost: unmount, and mount again"
                 ))
@@ -323,21 +323,21 @@ impl KeyHolder for Processes {
         self.public
     }
 
-    fn sign_message(&self, _: &[u8]) -> Result<Signature, NotSigned> {
-        Err(NotSigned::Refused("handshakes are signed for the network process only".to_owned()))
+    fn sign_message(&self, _: &[u8]) -> Result<Signature, SignError> {
+        Err(SignError::Refused("handshakes are signed for the network process only".to_owned()))
     }
 
-    fn try_sign(&self, domain: holdfast_crypto::Domain, _: &[u8]) -> Result<Signature, NotSigned> {
-        Err(NotSigned::Refused(format!("this device's key signs no {domain:?} unseen")))
+    fn try_sign(&self, domain: holdfast_crypto::Domain, _: &[u8]) -> Result<Signature, SignError> {
+        Err(SignError::Refused(format!("this device's key signs no {domain:?} unseen")))
     }
 
-    fn try_sign_all(&self, asks: &[Ask]) -> Result<Vec<Signature>, NotSigned> {
+    fn try_sign_all(&self, asks: &[SignRequest]) -> Result<Vec<Signature>, SignError> {
         self.sign(asks).map_err(|error| self.lost(error))
     }
 }
 
-fn strange() -> NotSigned {
-    NotSigned::Refused("the process that keeps this device's key answers something else".to_owned())
+fn strange() -> SignError {
+    SignError::Refused("the process that keeps this device's key answers something else".to_owned())
 }
 
 fn plan(public: &PublicKey) -> Plan {

@@ -8,7 +8,7 @@
 use super::words::{Heard, Introduced, Meet};
 use holdfast_crypto::{Digest, KeyHolder, encode};
 use holdfast_protocol::peers::{BEACON_BYTES, Beacon};
-use holdfast_rpc::{Invitation, MEETING_PATIENCE, Met, Way, meet as meet_over};
+use holdfast_rpc::{Invitation, MEETING_PATIENCE, MeetingRole, PeerStream, meet as meet_over};
 use parking_lot::Mutex;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -61,8 +61,8 @@ pub(super) fn meet(
     let _entered = runtime.enter();
     let stream = UnixStream::from_std(std::os::unix::net::UnixStream::from(stream))?;
     let socket = TcpStream::from_std(std::net::TcpStream::from(socket))?;
-    let way = order.expected.map_or(Way::Accepting, Way::Connecting);
-    let invitation = Invitation { key, file_system: order.file_system, way };
+    let way = order.expected.map_or(MeetingRole::Accepting, MeetingRole::Connecting);
+    let invitation = Invitation { key, file_system: order.file_system, role: way };
     runtime.spawn(async move {
         if let Err(error) = carry(stream, socket, invitation).await {
             tracing::debug!(%error, "a meeting ended");
@@ -88,11 +88,11 @@ async fn carry(mut stream: UnixStream, socket: TcpStream, invitation: Invitation
 async fn shake_hands(
     socket: TcpStream,
     invitation: Invitation,
-) -> Result<(holdfast_crypto::PublicKey, Box<dyn Met>), String> {
-    let time = match invitation.way {
+) -> Result<(holdfast_crypto::PublicKey, Box<dyn PeerStream>), String> {
+    let time = match invitation.role {
         // Whoever answers has a signature to make, too.
-        Way::Connecting(_) => HANDSHAKE_TIME + MEETING_PATIENCE,
-        Way::Accepting => HANDSHAKE_TIME,
+        MeetingRole::Connecting(_) => HANDSHAKE_TIME + MEETING_PATIENCE,
+        MeetingRole::Accepting => HANDSHAKE_TIME,
     };
     let runtime = Handle::current();
     let handshake = move || runtime.block_on(tokio::time::timeout(time, meet_over(socket, invitation)));

@@ -11,11 +11,11 @@ use super::frames::{self, HEADER_BYTES, Header};
 use super::meetings;
 use super::words::{GivenSocket, HANDSHAKE, Open, SOCKETS, Standing, ToNetwork, WantedSocket};
 use holdfast_components::{Asker, ComponentError, Context, Patience, Refusal, Reply, Request};
-use holdfast_crypto::{KeyHolder, NotSigned, PublicKey, Signature, encode};
+use holdfast_crypto::{KeyHolder, PublicKey, SignError, Signature, encode};
 use holdfast_protocol::message::Welcome;
 use holdfast_rpc::{
-    Connection, Connector, Lane, ServerAddress, ServerProof, Sockets, Soon, Transport, ask_over,
-    assume_bbr_is_missing,
+    Connection, Connector, Lane, ServerAddress, ServerProof, SocketFuture, Sockets, Transport,
+    assume_bbr_is_missing, use_diagnosis_socket,
 };
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -55,7 +55,7 @@ pub(super) fn main(context: Context) -> ExitCode {
     }
 }
 
-type Handshakes = Arc<Asker<Vec<u8>, Result<Signature, NotSigned>>>;
+type Handshakes = Arc<Asker<Vec<u8>, Result<Signature, SignError>>>;
 type SocketSource = Arc<Asker<WantedSocket, GivenSocket>>;
 
 fn obey(request: Request, handshakes: &Handshakes, sockets: &SocketSource) -> Reply {
@@ -94,7 +94,7 @@ fn open(
 ) -> Reply {
     let failed = |why: &dyn fmt::Display| Reply::refuse(Refusal::Failed(why.to_string()));
     static LENT: Once = Once::new();
-    LENT.call_once(|| ask_over(lent));
+    LENT.call_once(|| use_diagnosis_socket(lent));
     let (places, addresses): (Vec<u16>, Vec<ServerAddress>) =
         order.servers.iter().filter_map(|(place, text)| Some((*place, text.parse().ok()?))).unzip();
     let places = addresses.iter().cloned().zip(places).collect();
@@ -274,13 +274,13 @@ impl KeyHolder for Elsewhere {
         self.public
     }
 
-    fn sign_message(&self, message: &[u8]) -> Result<Signature, NotSigned> {
+    fn sign_message(&self, message: &[u8]) -> Result<Signature, SignError> {
         let asked = self.handshakes.ask(0, &message.to_vec(), Patience::of(SIGN_PATIENCE));
         asked.map_err(|error| match error {
             ComponentError::TimedOut(_) => {
-                NotSigned::Away("the process that keeps this device's key does not answer".to_owned())
+                SignError::Away("the process that keeps this device's key does not answer".to_owned())
             }
-            _ => NotSigned::Refused("the process that keeps this device's key has ended".to_owned()),
+            _ => SignError::Refused("the process that keeps this device's key has ended".to_owned()),
         })?
     }
 }
@@ -331,14 +331,14 @@ fn socket_of((given, file): (GivenSocket, Option<OwnedFd>)) -> io::Result<OwnedF
 }
 
 impl Sockets for Handed {
-    fn tcp<'a>(&'a self, address: &'a ServerAddress) -> Soon<'a, TcpStream> {
+    fn tcp<'a>(&'a self, address: &'a ServerAddress) -> SocketFuture<'a, TcpStream> {
         Box::pin(async move {
             let given = self.ask(WantedSocket::Tcp(self.place(address)?)).await?;
             TcpStream::from_std(std::net::TcpStream::from(socket_of(given)?))
         })
     }
 
-    fn resolve<'a>(&'a self, address: &'a ServerAddress) -> Soon<'a, Vec<SocketAddr>> {
+    fn resolve<'a>(&'a self, address: &'a ServerAddress) -> SocketFuture<'a, Vec<SocketAddr>> {
         Box::pin(async move {
             let (given, _) = self.ask(WantedSocket::Addresses(self.place(address)?)).await?;
             let GivenSocket::Addresses(found) = given else { return Ok(Vec::new()) };

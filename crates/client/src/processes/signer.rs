@@ -13,7 +13,9 @@ use super::words::{
 };
 use holdfast_components::{Asker, Context, Patience, Refusal, Reply, Request};
 use holdfast_content::Restore;
-use holdfast_crypto::{Ask, Digest, KeyHolder, NotSigned, PublicKey, Signature, SigningKey, agent, decode};
+use holdfast_crypto::{
+    Digest, KeyHolder, PublicKey, SignError, SignRequest, Signature, SigningKey, agent, decode,
+};
 use holdfast_protocol::mandate::{Mandate, is_tls_handshake, is_tls_server_handshake};
 use std::fmt;
 use std::io::{self, Read};
@@ -98,7 +100,7 @@ impl State {
         place: KeyPlace,
         file_system: Option<Digest>,
         files: Vec<OwnedFd>,
-    ) -> Result<FromSigner, NotSigned> {
+    ) -> Result<FromSigner, SignError> {
         if self.key.is_some() {
             return Err(refused("the signer has its key already"));
         }
@@ -121,18 +123,18 @@ impl State {
         Ok(FromSigner::Ready { public, number })
     }
 
-    fn sign(&mut self, things: &[u8]) -> Result<Vec<Signature>, NotSigned> {
+    fn sign(&mut self, things: &[u8]) -> Result<Vec<Signature>, SignError> {
         let (Some(key), Some((mandate, keep))) = (&self.key, &mut self.mandate) else {
             return Err(refused("the signer was given no file system to sign for"));
         };
         let things: Vec<Thing> = decode(things).map_err(|error| refused(&error.to_string()))?;
-        let asks: Vec<Ask> = things.iter().map(Thing::ask).collect();
+        let asks: Vec<SignRequest> = things.iter().map(Thing::ask).collect();
         let after = mandate.judge(&asks).map_err(|why| refused(&why.to_string()))?;
         // An agent may refuse: then nothing is used up.
         let signatures = key.try_sign_all(&asks)?;
         if after != *mandate {
             let kept = keep.write(&after.to_bytes());
-            kept.map_err(|error| NotSigned::Away(format!("what was signed cannot be recorded: {error}")))?;
+            kept.map_err(|error| SignError::Away(format!("what was signed cannot be recorded: {error}")))?;
             *mandate = after;
         }
         Ok(signatures)
@@ -144,19 +146,19 @@ impl State {
         next: &[u8],
         superuser: &PublicKey,
         restores: &[Restore],
-    ) -> Result<FromSigner, NotSigned> {
+    ) -> Result<FromSigner, SignError> {
         let (Some(key), Some((mandate, keep))) = (&self.key, &mut self.mandate) else {
             return Err(refused("the signer was given no file system to sign for"));
         };
         let next = Mandate::from_bytes(next).map_err(|error| refused(&error.to_string()))?;
         let after = mandate.go_over(superuser, restores, &next).map_err(|why| refused(&why.to_string()))?;
         let kept = keep.write(&after.to_bytes());
-        kept.map_err(|error| NotSigned::Away(format!("what is signed cannot be recorded: {error}")))?;
+        kept.map_err(|error| SignError::Away(format!("what is signed cannot be recorded: {error}")))?;
         *mandate = after;
         Ok(FromSigner::Ready { public: key.public(), number: mandate.number() })
     }
 
-    fn network_asks(&mut self, message: &[u8]) -> Result<Signature, NotSigned> {
+    fn network_asks(&mut self, message: &[u8]) -> Result<Signature, SignError> {
         let is_to_be_signed =
             is_tls_handshake(message) || (self.meets_peers && is_tls_server_handshake(message));
         if message.len() > HANDSHAKE_BYTES_MAX || !is_to_be_signed {
@@ -164,16 +166,16 @@ impl State {
         }
         match &self.key {
             Some(key) => key.sign_message(message),
-            None => Err(NotSigned::Away("the signer has no key yet".to_owned())),
+            None => Err(SignError::Away("the signer has no key yet".to_owned())),
         }
     }
 }
 
-fn refused(why: &str) -> NotSigned {
-    NotSigned::Refused(format!("the process that keeps this device's key does not sign: {why}"))
+fn refused(why: &str) -> SignError {
+    SignError::Refused(format!("the process that keeps this device's key does not sign: {why}"))
 }
 
-fn read_seed(pipe: OwnedFd) -> Result<SigningKey, NotSigned> {
+fn read_seed(pipe: OwnedFd) -> Result<SigningKey, SignError> {
     let mut seed = Zeroizing::new([0; 32]);
     let read = std::fs::File::from(pipe).read_exact(&mut *seed);
     read.map_err(|error| refused(&format!("the key did not come: {error}")))?;
@@ -186,11 +188,11 @@ fn mandate(
     public: &PublicKey,
     known: &[u8],
     file: OwnedFd,
-) -> Result<(Mandate, Keep), NotSigned> {
+) -> Result<(Mandate, Keep), SignError> {
     let unusable =
         |why: &dyn fmt::Display| refused(&format!("its record of what was signed cannot be used: {why}"));
     let (mut keep, found) = Keep::open(file).map_err(|error| unusable(&error))?;
-    let read = |bytes: &[u8]| -> Result<Mandate, NotSigned> {
+    let read = |bytes: &[u8]| -> Result<Mandate, SignError> {
         let mandate = Mandate::from_bytes(bytes).map_err(|error| unusable(&error))?;
         match mandate.belongs_to(file_system, public) {
             true => Ok(mandate),
@@ -245,7 +247,7 @@ impl KeyHolder for InAgent {
         self.public
     }
 
-    fn sign_message(&self, message: &[u8]) -> Result<Signature, NotSigned> {
+    fn sign_message(&self, message: &[u8]) -> Result<Signature, SignError> {
         agent::sign(&self.name, &self.public, message, &mut |question| self.ask(question))
     }
 }

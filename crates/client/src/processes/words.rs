@@ -3,7 +3,7 @@
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::Restore;
-use holdfast_crypto::{Ask, Digest, Domain, NotSigned, PublicKey, Signature};
+use holdfast_crypto::{Digest, Domain, PublicKey, SignError, SignRequest, Signature};
 use holdfast_protocol::certificate::Certificate;
 use holdfast_protocol::epoch::Declaration;
 use holdfast_protocol::history::{Snapshot, SnapshotEnd};
@@ -93,7 +93,7 @@ pub enum FromSigner {
     /// All of them.
     Signed(Vec<Signature>),
     /// None.
-    Not(NotSigned),
+    Not(SignError),
 }
 
 /// To the network process.
@@ -219,7 +219,7 @@ pub enum Thing {
 
 impl Thing {
     /// As the mandate judges it. What its signature covers is computed here, from the whole.
-    pub fn ask(&self) -> Ask {
+    pub fn ask(&self) -> SignRequest {
         match self {
             Thing::Certificate(certificate) => certificate.ask(),
             Thing::Structure(structure) => structure.ask(),
@@ -235,7 +235,7 @@ impl Thing {
     ///
     /// # Errors
     /// Something else is to be signed.
-    pub fn encode_all(asks: &[Ask]) -> Result<Vec<u8>, NotSigned> {
+    pub fn encode_all(asks: &[SignRequest]) -> Result<Vec<u8>, SignError> {
         let mut bytes = (asks.len() as u32).to_le_bytes().to_vec();
         for ask in asks {
             bytes.push(match ask.domain {
@@ -246,7 +246,7 @@ impl Thing {
                 Domain::SnapshotEnd => 4,
                 Domain::Warrant => 5,
                 Domain::Restore => 6,
-                other => return Err(NotSigned::Refused(format!("this device's key signs no {other:?}"))),
+                other => return Err(SignError::Refused(format!("this device's key signs no {other:?}"))),
             });
             bytes.extend_from_slice(&ask.whole);
         }
@@ -267,7 +267,7 @@ mod tests {
         let things: Vec<Thing> = decode(&bytes).expect("as it is read");
         assert_eq!(encode(&things), bytes);
         assert!(things.iter().all(|thing| thing.ask() == keys.ask()));
-        let other = Ask { domain: Domain::Receipt, ..keys.ask() };
+        let other = SignRequest { domain: Domain::Receipt, ..keys.ask() };
         assert!(Thing::encode_all(&[other]).is_err());
     }
 }

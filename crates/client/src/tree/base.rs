@@ -7,8 +7,8 @@
 use super::touches::Touches;
 use crate::store::Blocks;
 use holdfast_content::{
-    BlockSource, Content, ContentError, DeviceId, Entry, Fates, Handle, Inode, InodeKind, InodeSlot, LiveMap,
-    Membership, PrincipalId, Reference, Table, Tag, UserId, directory,
+    BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode, InodeKind, InodeSlot, LiveMap,
+    Membership, OperationStatuses, PrincipalId, Reference, Table, Tag, UserId, directory,
 };
 use holdfast_crypto::Digest;
 use holdfast_protocol::structure::{HandleVersion, View};
@@ -131,7 +131,7 @@ impl Base {
     }
 
     /// What became of operations, by this view.
-    pub fn fates(&self) -> &dyn Fates {
+    pub fn fates(&self) -> &dyn OperationStatuses {
         &*self.view
     }
 

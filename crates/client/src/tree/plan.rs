@@ -5,8 +5,8 @@ use super::base::{Base, ReadError};
 use super::touches::{lawful_deltas, tag_of};
 use super::transaction::{NewEntries, PlanSink, Transaction, directory_mut, touch};
 use holdfast_content::{
-    Change, ContentError, Entry, Fates, Handle, Inode, LiveMap, PrincipalId, Reference, Table, Tag, Target,
-    directory, inode_change, target_change,
+    Change, ContentError, Entry, Handle, Inode, LiveMap, OperationStatuses, PrincipalId, Reference, Table,
+    Tag, Target, directory, inode_change, target_change,
 };
 use holdfast_crypto::Digest;
 use holdfast_protocol::certificate::{Delta, Path};
@@ -349,7 +349,11 @@ fn directory_of(inode: &Inode) -> bool {
     super::base::directory_of(inode).is_ok()
 }
 
-fn apply_entries(inode: &mut Inode, entries: &NewEntries, fates: &dyn Fates) -> Result<(), ReadError> {
+fn apply_entries(
+    inode: &mut Inode,
+    entries: &NewEntries,
+    fates: &dyn OperationStatuses,
+) -> Result<(), ReadError> {
     let latest = entries.values().map(|(_, time)| *time).max();
     let map = directory_mut(inode).ok_or(ReadError::NotDirectory)?;
     map.settle(fates);

@@ -1,7 +1,7 @@
 //! Batch edits: each level is cut anew from the first node an edit touches until a new cut falls on an old
 //! one; what changed among its nodes is the batch of edits of the level above.
 
-use super::node::{Item, Node, Piece, Place, build, check_key};
+use super::node::{Item, Node, NodePosition, Piece, build, check_key};
 use super::{LEVEL_MAX, MapConfig, MapRoot, MapTop, MerkleMap, Value};
 use crate::error::{ContentError, Misuse};
 use crate::{Block, BlockSink, BlockSource, Reference};
@@ -72,7 +72,7 @@ impl<'a> Rewrite<'a> {
                 if changed.is_empty() {
                     return Ok(self.old);
                 }
-                let old_top = self.node(&self.old.place().expect("there is a top"))?;
+                let old_top = self.node(&self.old.position().expect("there is a top"))?;
                 changed
                     .entry(old_top.last_key().to_vec())
                     .or_insert(Some(Item::Child { reference: top.reference, entries: top.entries }));
@@ -158,7 +158,7 @@ impl<'a> Rewrite<'a> {
     /// Goes down from a top with a single child until it is the lowest level that has a single node.
     fn collapse(&mut self, last_key: Vec<u8>, mut top: MapTop) -> Result<MapRoot, ContentError> {
         while top.level > 0 {
-            let place = Place {
+            let position = NodePosition {
                 reference: top.reference,
                 level: top.level,
                 entries: top.entries,
@@ -168,10 +168,10 @@ impl<'a> Rewrite<'a> {
             };
             let new = self.made.iter().rposition(|block| block.reference() == top.reference);
             let node = match new {
-                Some(index) => Node::parse(self.config, self.made[index].clone().into(), &place)
+                Some(index) => Node::parse(self.config, self.made[index].clone().into(), &position)
                     .expect("a node made here is sound")
                     .into(),
-                None => self.node(&place)?,
+                None => self.node(&position)?,
             };
             if node.len() > 1 {
                 break;
@@ -187,22 +187,22 @@ impl<'a> Rewrite<'a> {
 
     /// Descends to a node of `level`; `choose` says which slot to go through. Past the end is the last.
     fn locate(&mut self, level: u8, choose: impl Fn(&Node) -> usize) -> Result<Rc<Node>, ContentError> {
-        let mut place = self.old.place().expect("an old level belongs to an old tree");
+        let mut position = self.old.position().expect("an old level belongs to an old tree");
         loop {
-            let node = self.node(&place)?;
+            let node = self.node(&position)?;
             if node.level() == level {
                 return Ok(node);
             }
-            place = node.child(choose(&node).min(node.len() - 1));
+            position = node.child(choose(&node).min(node.len() - 1));
         }
     }
 
-    fn node(&mut self, place: &Place) -> Result<Rc<Node>, ContentError> {
-        let key = (place.level, place.upper.clone().unwrap_or_default(), place.reference.address);
+    fn node(&mut self, position: &NodePosition) -> Result<Rc<Node>, ContentError> {
+        let key = (position.level, position.upper.clone().unwrap_or_default(), position.reference.address);
         if let Some(node) = self.nodes.get(&key) {
             return Ok(node.clone());
         }
-        let node = Rc::new(Node::fetch(self.config, self.source, place)?);
+        let node = Rc::new(Node::fetch(self.config, self.source, position)?);
         self.nodes.insert(key, node.clone());
         Ok(node)
     }

@@ -1,18 +1,18 @@
 //! Differences of two maps. Subtrees that both share are skipped without being fetched.
 
-use super::node::{Node, Place, kind_of};
+use super::node::{Node, NodePosition, kind_of};
 use super::{MapRoot, MerkleMap, Value};
 use crate::BlockSource;
 use crate::error::ContentError;
 use std::cmp::Ordering;
 use std::collections::HashSet;
 
-/// Is told a key and its values in the first and in the second map; an error stops the walk.
+/// Called with a key and its values in the first and in the second map; an error stops the walk.
 pub type DiffVisitor<'v> = dyn FnMut(&[u8], Option<&Value>, Option<&Value>) -> Result<(), ContentError> + 'v;
 
 /// What is next on one side: a subtree not yet opened, or an entry.
 enum Head {
-    Subtree(Place),
+    Subtree(NodePosition),
     Entry(Vec<u8>, Value),
 }
 
@@ -29,8 +29,8 @@ impl MerkleMap {
         b: &MapRoot,
         visit: &mut DiffVisitor<'_>,
     ) -> Result<(), ContentError> {
-        let mut left: Vec<Head> = a.place().map(Head::Subtree).into_iter().collect();
-        let mut right: Vec<Head> = b.place().map(Head::Subtree).into_iter().collect();
+        let mut left: Vec<Head> = a.position().map(Head::Subtree).into_iter().collect();
+        let mut right: Vec<Head> = b.position().map(Head::Subtree).into_iter().collect();
         loop {
             match (left.last(), right.last()) {
                 (None, None) => return Ok(()),
@@ -88,10 +88,10 @@ impl MerkleMap {
 
     /// Replaces the subtree on top of the stack by what it holds, the first on top.
     fn open(&self, source: &dyn BlockSource, stack: &mut Vec<Head>) -> Result<(), ContentError> {
-        let Some(Head::Subtree(place)) = stack.pop() else { unreachable!("the caller saw a subtree") };
-        let node = Node::fetch(&self.config, source, &place)?;
+        let Some(Head::Subtree(position)) = stack.pop() else { unreachable!("the caller saw a subtree") };
+        let node = Node::fetch(&self.config, source, &position)?;
         for index in (0..node.len()).rev() {
-            stack.push(if place.level == 0 {
+            stack.push(if position.level == 0 {
                 Head::Entry(node.key(index).to_vec(), node.value(index))
             } else {
                 Head::Subtree(node.child(index))
@@ -108,7 +108,7 @@ fn hint(source: &dyn BlockSource, left: &[Head], right: &[Head]) {
             .iter()
             .rev()
             .filter_map(|head| match head {
-                Head::Subtree(place) => Some((place.reference, kind_of(place.level))),
+                Head::Subtree(position) => Some((position.reference, kind_of(position.level))),
                 Head::Entry(..) => None,
             })
             .collect()

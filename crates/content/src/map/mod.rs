@@ -34,7 +34,7 @@ use crate::error::{ContentError, within};
 use crate::{BlockSource, Reference, codec, error::Malformed};
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{DigestKey, Domain};
-use node::{Node, Place, kind_of};
+use node::{Node, NodePosition, kind_of};
 use std::ops::Bound;
 pub use walk::NodeVisitor;
 
@@ -108,8 +108,8 @@ impl MapRoot {
         Ok(MapRoot(Some(MapTop { reference: reader.reference()?, level, entries })))
     }
 
-    pub(crate) fn place(&self) -> Option<Place> {
-        self.0.map(|top| Place {
+    pub(crate) fn position(&self) -> Option<NodePosition> {
+        self.0.map(|top| NodePosition {
             reference: top.reference,
             level: top.level,
             entries: top.entries,
@@ -167,8 +167,8 @@ fn is_boundary(digest_key: &DigestKey, level: u8, key: &[u8], one_in: u32) -> bo
     // Most keys are short; only long ones cost an allocation.
     let mut short = [0u8; 120];
     let digest = match short.get_mut(1..=key.len()) {
-        Some(place) => {
-            place.copy_from_slice(key);
+        Some(position) => {
+            position.copy_from_slice(key);
             short[0] = level;
             digest_key.digest(Domain::Boundary, &short[..=key.len()])
         }
@@ -193,11 +193,11 @@ const _: () = {
 pub struct MapConfig {
     /// Keys digests and boundaries.
     pub key: DigestKey,
-    /// Where nodes end.
+    /// The rules for where nodes end.
     pub shape: Shape,
 }
 
-/// Operations on maps; see the module's text for the invariants.
+/// Operations on maps. The module's documentation has the invariants.
 #[derive(Clone, Copy, Debug)]
 pub struct MerkleMap {
     config: MapConfig,
@@ -235,9 +235,9 @@ impl MerkleMap {
         root: &MapRoot,
         key: &[u8],
     ) -> Result<Option<Value>, ContentError> {
-        let Some(mut place) = root.place() else { return Ok(None) };
+        let Some(mut position) = root.position() else { return Ok(None) };
         loop {
-            let node = Node::fetch(&self.config, source, &place)?;
+            let node = Node::fetch(&self.config, source, &position)?;
             let index = node.first_at_least(key);
             if index == node.len() {
                 return Ok(None);
@@ -245,7 +245,7 @@ impl MerkleMap {
             if node.level() == 0 {
                 return Ok((node.key(index) == key).then(|| node.value(index)));
             }
-            place = node.child(index);
+            position = node.child(index);
         }
     }
 
@@ -261,8 +261,8 @@ impl MerkleMap {
         limit: usize,
     ) -> Result<Vec<KeyValue>, ContentError> {
         let mut found = Vec::new();
-        if let (Some(place), true) = (root.place(), limit > 0) {
-            self.range_below(source, &place, from, limit, &mut found)?;
+        if let (Some(position), true) = (root.position(), limit > 0) {
+            self.range_below(source, &position, from, limit, &mut found)?;
         }
         Ok(found)
     }
@@ -270,12 +270,12 @@ impl MerkleMap {
     fn range_below(
         &self,
         source: &dyn BlockSource,
-        place: &Place,
+        position: &NodePosition,
         from: Bound<&[u8]>,
         limit: usize,
         found: &mut Vec<KeyValue>,
     ) -> Result<(), ContentError> {
-        let node = Node::fetch(&self.config, source, place)?;
+        let node = Node::fetch(&self.config, source, position)?;
         let first = match from {
             Bound::Included(key) => node.first_at_least(key),
             Bound::Excluded(key) => node.first_after(key),
@@ -331,19 +331,19 @@ impl MerkleMap {
         root: &MapRoot,
         upper: Bound<&[u8]>,
     ) -> Result<Option<KeyValue>, ContentError> {
-        match root.place() {
+        match root.position() {
             None => Ok(None),
-            Some(place) => self.floor_below(source, &place, upper),
+            Some(position) => self.floor_below(source, &position, upper),
         }
     }
 
     fn floor_below(
         &self,
         source: &dyn BlockSource,
-        place: &Place,
+        position: &NodePosition,
         upper: Bound<&[u8]>,
     ) -> Result<Option<KeyValue>, ContentError> {
-        let node = Node::fetch(&self.config, source, place)?;
+        let node = Node::fetch(&self.config, source, position)?;
         // How many slots have keys within the bound.
         let within = match upper {
             Bound::Included(key) => node.first_after(key),
@@ -372,12 +372,12 @@ impl MerkleMap {
     /// # Errors
     /// [`ContentError`]: a node could not be had or is malformed.
     pub fn warm(&self, source: &dyn BlockSource, root: &MapRoot, keys: &[&[u8]]) -> Result<(), ContentError> {
-        let mut places: Vec<Place> = root.place().into_iter().collect();
-        while places.first().is_some_and(|place| place.level > 0) {
+        let mut places: Vec<NodePosition> = root.position().into_iter().collect();
+        while places.first().is_some_and(|position| position.level > 0) {
             let mut below = Vec::new();
-            for place in &places {
-                let node = Node::fetch(&self.config, source, place)?;
-                let begin = match &place.lower {
+            for position in &places {
+                let node = Node::fetch(&self.config, source, position)?;
+                let begin = match &position.lower {
                     Some(lower) => keys.partition_point(|key| *key <= lower.as_slice()),
                     None => 0,
                 };
@@ -386,7 +386,7 @@ impl MerkleMap {
                     let mut index = node.first_at_least(key);
                     if index == node.len() {
                         // Keys after the end of the map belong to its last node.
-                        if !place.last || next == node.len() {
+                        if !position.last || next == node.len() {
                             break;
                         }
                         index = node.len() - 1;
@@ -397,7 +397,8 @@ impl MerkleMap {
                     }
                 }
             }
-            let hints: Vec<_> = below.iter().map(|place| (place.reference, kind_of(place.level))).collect();
+            let hints: Vec<_> =
+                below.iter().map(|position| (position.reference, kind_of(position.level))).collect();
             if hints.len() > 1 {
                 source.prefetch(&hints);
             }

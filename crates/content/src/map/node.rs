@@ -17,12 +17,12 @@ use holdfast_crypto::{Digest, DigestKey};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Bytes of the length that stands before a key.
+/// Bytes of the length in front of a key.
 const KEY_LENGTH_BYTES: usize = 2;
 
-/// Where a node stands: all its parent says about it. A node that does not fit its place is refused.
+/// The position of a node in the map: all that its parent says about it. A node that does not match is refused.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct NodePosition {
     pub(crate) reference: Reference,
     pub(crate) level: u8,
     /// Entries in and below it.
@@ -40,7 +40,7 @@ pub(crate) fn kind_of(level: u8) -> BlockKind {
     if level == 0 { BlockKind::MapLeaf } else { BlockKind::MapInner }
 }
 
-/// A node that was checked and fits its place. Keys and values are read in place.
+/// A node that was checked against its position. Keys and values are read in place.
 pub(crate) struct Node {
     block: Arc<Block>,
     parsed: Arc<Parsed>,
@@ -48,8 +48,8 @@ pub(crate) struct Node {
     lower: Option<Vec<u8>>,
 }
 
-/// What a block says as a node, wherever it stands: checked once for a block in memory, which keeps it, since
-/// looking for boundaries costs more than all the rest of a look-up.
+/// A block parsed as a node, independent of its position. It is parsed once for a block in memory and stored with it,
+/// since looking for boundaries costs more than all the rest of a look-up.
 #[derive(Debug)]
 pub(crate) struct Parsed {
     config: MapConfig,
@@ -68,7 +68,7 @@ struct Slot {
     reference: u32,
 }
 
-/// What a level's nodes hold: values in leaves, children above.
+/// An entry of a node: a value in a leaf, a child in an inner node.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Item {
     Value(Value),
@@ -124,7 +124,7 @@ impl Piece {
         }
     }
 
-    /// Entries of the map that it stands for.
+    /// The number of entries of the map below it.
     pub(crate) fn entries(&self) -> u64 {
         match self {
             Piece::Kept(node, _) if node.level() == 0 => 1,
@@ -165,47 +165,51 @@ pub(crate) fn build(key: &DigestKey, level: u8, pieces: &[Piece]) -> Block {
 }
 
 impl Node {
-    /// Fetches and checks the node at `place`.
+    /// Fetches and checks the node at `position`.
     pub(crate) fn fetch(
         config: &MapConfig,
         source: &dyn BlockSource,
-        place: &Place,
+        position: &NodePosition,
     ) -> Result<Node, ContentError> {
-        let block = source.fetch(&place.reference, kind_of(place.level))?;
-        Node::parse(config, block, place)
+        let block = source.fetch(&position.reference, kind_of(position.level))?;
+        Node::parse(config, block, position)
     }
 
-    /// Checks an authentic block, and that it fits its place.
-    pub(crate) fn parse(config: &MapConfig, block: Arc<Block>, place: &Place) -> Result<Node, ContentError> {
+    /// Parses an authentic block as a node, and checks it against its position.
+    pub(crate) fn parse(
+        config: &MapConfig,
+        block: Arc<Block>,
+        position: &NodePosition,
+    ) -> Result<Node, ContentError> {
         let malformed = |why: Malformed| why.at("map node", Some(block.reference().address));
         let parsed = match block.parsed.get() {
-            Some(parsed) if parsed.config == *config && parsed.level == place.level => parsed.clone(),
+            Some(parsed) if parsed.config == *config && parsed.level == position.level => parsed.clone(),
             _ => {
-                let parsed = Arc::new(Parsed::new(config, &block, place.level).map_err(malformed)?);
+                let parsed = Arc::new(Parsed::new(config, &block, position.level).map_err(malformed)?);
                 // Another thread, or another configuration, may have been first: no matter.
                 let _ = block.parsed.set(parsed.clone());
                 parsed
             }
         };
-        let node = Node { parsed, last: place.last, lower: place.lower.clone(), block: block.clone() };
-        node.check_place(place).map_err(malformed)?;
+        let node = Node { parsed, last: position.last, lower: position.lower.clone(), block: block.clone() };
+        node.check_position(position).map_err(malformed)?;
         Ok(node)
     }
 
-    fn check_place(&self, place: &Place) -> Result<(), Malformed> {
+    fn check_position(&self, position: &NodePosition) -> Result<(), Malformed> {
         let parsed = &self.parsed;
-        if place.upper.is_none() && parsed.level > 0 {
+        if position.upper.is_none() && parsed.level > 0 {
             within("children at the top", self.len() as u64, 2, u64::MAX)?;
         }
-        if place.lower.as_deref().is_some_and(|lower| self.key(0) <= lower)
-            || place.upper.as_deref().is_some_and(|upper| self.last_key() != upper)
+        if position.lower.as_deref().is_some_and(|lower| self.key(0) <= lower)
+            || position.upper.as_deref().is_some_and(|upper| self.last_key() != upper)
         {
             return Err(Malformed::Misplaced);
         }
-        if parsed.entries != place.entries {
-            return Err(Malformed::WrongCount { expected: place.entries, found: parsed.entries });
+        if parsed.entries != position.entries {
+            return Err(Malformed::WrongCount { expected: position.entries, found: parsed.entries });
         }
-        if !place.last && !parsed.ends_at_cut {
+        if !position.last && !parsed.ends_at_cut {
             return Err(Malformed::Boundary);
         }
         Ok(())
@@ -282,14 +286,14 @@ impl Node {
         (&body[begin..end], &addresses[slot.reference as usize..reference_end])
     }
 
-    /// The place of the child in a slot of an inner node.
-    pub(crate) fn child(&self, index: usize) -> Place {
+    /// The position of the child in a slot of an inner node.
+    pub(crate) fn child(&self, index: usize) -> NodePosition {
         let (reference, entries) = self.child_reference(index);
         let lower = match index.checked_sub(1) {
             Some(before) => Some(self.key(before).to_vec()),
             None => self.lower.clone(),
         };
-        Place {
+        NodePosition {
             reference,
             level: self.parsed.level - 1,
             entries,

@@ -1,6 +1,6 @@
 //! Proofs that a key has a value, or has none: the nodes on the path to where it is or would be.
 
-use super::node::{Node, Place, kind_of};
+use super::node::{Node, NodePosition, kind_of};
 use super::{MapRoot, MerkleMap, Value};
 use crate::error::{ContentError, Malformed};
 use crate::{Block, BlockKind, BlockSource, Reference, SourceError, StoredBlock};
@@ -38,14 +38,14 @@ impl MerkleMap {
         proof: &Proof,
     ) -> Result<Option<Value>, ContentError> {
         let mut nodes = proof.nodes.iter();
-        let mut next: Option<Place> = root.place();
+        let mut next: Option<NodePosition> = root.position();
         let mut answer = None;
-        while let Some(place) = next.take() {
-            let stored = nodes.next().ok_or(SourceError::Missing(place.reference.address))?.clone();
+        while let Some(position) = next.take() {
+            let stored = nodes.next().ok_or(SourceError::Missing(position.reference.address))?.clone();
             let block = stored
-                .open(&self.config.key, &place.reference, kind_of(place.level))
-                .map_err(|error| SourceError::Altered(place.reference.address, error))?;
-            let node = Node::parse(&self.config, Arc::new(block), &place)?;
+                .open(&self.config.key, &position.reference, kind_of(position.level))
+                .map_err(|error| SourceError::Altered(position.reference.address, error))?;
+            let node = Node::parse(&self.config, Arc::new(block), &position)?;
             let index = node.first_at_least(key);
             if index == node.len() {
                 break;

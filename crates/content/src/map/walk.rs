@@ -1,11 +1,11 @@
 //! All nodes of a map, without its entries.
 
-use super::node::{Node, Place};
+use super::node::{Node, NodePosition};
 use super::{MapRoot, MerkleMap};
 use crate::error::ContentError;
 use crate::{BlockSource, Reference};
 
-/// Is shown how many nodes are above a node, the node, and its last key: `None` at the top, of which nobody says it.
+/// Called with the number of nodes above a node, its reference, and its last key, which is `None` for the top node.
 pub type NodeVisitor<'a> = dyn FnMut(u8, &Reference, Option<&[u8]>) + 'a;
 
 impl MerkleMap {
@@ -19,7 +19,7 @@ impl MerkleMap {
         root: &MapRoot,
         visit: &mut NodeVisitor<'_>,
     ) -> Result<(), ContentError> {
-        match root.place() {
+        match root.position() {
             Some(top) => self.nodes_below(source, &top, 0, visit),
             None => Ok(()),
         }
@@ -28,15 +28,15 @@ impl MerkleMap {
     fn nodes_below(
         &self,
         source: &dyn BlockSource,
-        place: &Place,
+        position: &NodePosition,
         depth: u8,
         visit: &mut NodeVisitor<'_>,
     ) -> Result<(), ContentError> {
-        visit(depth, &place.reference, place.upper.as_deref());
-        if place.level == 0 {
+        visit(depth, &position.reference, position.upper.as_deref());
+        if position.level == 0 {
             return Ok(());
         }
-        let node = Node::fetch(&self.config, source, place)?;
+        let node = Node::fetch(&self.config, source, position)?;
         (0..node.len()).try_for_each(|index| self.nodes_below(source, &node.child(index), depth + 1, visit))
     }
 }

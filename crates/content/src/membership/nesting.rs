@@ -1,4 +1,4 @@
-//! Groups within groups: whoever belongs to the inner one belongs to the outer one too.
+//! Groups within groups: a user who belongs to the inner one belongs to the outer one too.
 //!
 //! Invariants ([`Membership::validate`]): no group is within itself, at most [`GROUP_DEPTH_MAX`] levels, nothing that
 //! was removed is a member or has groups as members, and what all of it comes to is bounded. Former members are all who
@@ -42,7 +42,7 @@ impl Membership {
         self.walk(group, &mut unbounded).unwrap_or_default()
     }
 
-    /// Who belongs to `group` or to a group within it.
+    /// The users who belong to `group` or to a group within it.
     pub fn effective_members(&self, group: GroupId) -> Cow<'_, BTreeSet<UserId>> {
         match self.groups.get(&group) {
             None => Cow::Owned(BTreeSet::new()),
@@ -55,8 +55,8 @@ impl Membership {
         }
     }
 
-    /// Who belongs to `group` here, and does not in `next`.
-    pub fn who_leaves(&self, group: GroupId, next: &Membership) -> BTreeSet<UserId> {
+    /// The users who belong to `group` here and not in `next`.
+    pub fn leaving_members(&self, group: GroupId, next: &Membership) -> BTreeSet<UserId> {
         let now = next.effective_members(group);
         self.effective_members(group).difference(&now).copied().collect()
     }
@@ -110,7 +110,7 @@ impl Membership {
             rule(gone, "a group that is a member of another is removed or not there")?;
             open.insert(*id, &group.groups);
         }
-        // The innermost level first; what has no place after so many is too deep, or within itself.
+        // The innermost level first; a group that is left over after so many rounds is too deep, or within itself.
         for _ in 1..GROUP_DEPTH_MAX {
             let settled: Vec<GroupId> = open
                 .iter()

@@ -12,7 +12,7 @@ pub const RESTORES_MAX: usize = 256;
 pub struct Restore {
     /// Number of operations in the log that is left.
     pub size: u64,
-    /// Its root.
+    /// The root of its log.
     pub root: Digest,
     /// The epoch of the state that is left: not the last one, if it is from before an earlier restore.
     pub base: Digest,

@@ -22,7 +22,7 @@ pub enum Base {
     Under {
         /// The node.
         node: Digest,
-        /// Which of its references, ascending.
+        /// Its references, as ascending runs.
         runs: Vec<Run>,
     },
 }
@@ -30,18 +30,18 @@ pub enum Base {
 /// References of a node that follow one another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Run {
-    /// So many are left out since the last run, or since the beginning.
+    /// Number of references left out since the last run, or since the beginning.
     pub skipped: u16,
-    /// So many are meant.
+    /// Number of references in the run.
     pub count: u16,
 }
 
 /// Why names could not be followed.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Unnamed<E> {
+pub enum BaseError<E> {
     /// This node is not here.
     Missing(Digest),
-    /// They break the format.
+    /// The names break the format.
     Bad(ParcelError),
     /// The node could not be read.
     Unread(E),
@@ -78,7 +78,8 @@ impl Base {
         bases.iter().map(of).sum()
     }
 
-    /// Names blocks in their order, with `place_of` to tell from which node one hangs and where, if that is known.
+    /// Names blocks in their order; `place_of` returns the node that refers to a block and the index of the reference,
+    /// if they are known.
     pub fn name(addresses: &[Digest], place_of: impl Fn(&Digest) -> Option<(Digest, u16)>) -> Vec<Base> {
         let mut bases: Vec<Base> = Vec::new();
         // Node, its runs, the place after the last, and where its blocks begin in `addresses`.
@@ -118,7 +119,7 @@ impl Base {
         bases
     }
 
-    /// Checks what can be told without looking anything up.
+    /// Checks what can be checked without looking anything up.
     ///
     /// # Errors
     /// See [`ParcelError`].
@@ -131,23 +132,24 @@ impl Base {
     /// The blocks that these name, in order; `references` tells what a node refers to.
     ///
     /// # Errors
-    /// See [`Unnamed`].
+    /// See [`BaseError`].
     pub fn addresses<E>(
         bases: &[Base],
         mut references: impl FnMut(&Digest) -> Result<Option<Vec<Digest>>, E>,
-    ) -> Result<Vec<Digest>, Unnamed<E>> {
-        Base::check(bases).map_err(Unnamed::Bad)?;
+    ) -> Result<Vec<Digest>, BaseError<E>> {
+        Base::check(bases).map_err(BaseError::Bad)?;
         let mut addresses = Vec::with_capacity(Base::count(bases));
         for base in bases {
             match base {
                 Base::Block(address) => addresses.push(*address),
                 Base::Under { node, runs } => {
-                    let all = references(node).map_err(Unnamed::Unread)?.ok_or(Unnamed::Missing(*node))?;
+                    let all =
+                        references(node).map_err(BaseError::Unread)?.ok_or(BaseError::Missing(*node))?;
                     let mut at = 0;
                     for run in runs {
                         let begin = at + usize::from(run.skipped);
                         at = begin + usize::from(run.count);
-                        let some = all.get(begin..at).ok_or(Unnamed::Bad(ParcelError::Malformed(
+                        let some = all.get(begin..at).ok_or(BaseError::Bad(ParcelError::Malformed(
                             "a base is a place that its node has not",
                         )))?;
                         addresses.extend(some);
@@ -186,7 +188,10 @@ mod tests {
         })
     }
 
-    fn back(tree: &HashMap<Digest, Vec<Digest>>, bases: &[Base]) -> Result<Vec<Digest>, Unnamed<Infallible>> {
+    fn back(
+        tree: &HashMap<Digest, Vec<Digest>>,
+        bases: &[Base],
+    ) -> Result<Vec<Digest>, BaseError<Infallible>> {
         Base::addresses(bases, |node| Ok(tree.get(node).cloned()))
     }
 
@@ -235,12 +240,12 @@ mod tests {
         let never = |_: &Digest| -> Result<Option<Vec<Digest>>, Infallible> { panic!("looked up") };
         for bases in [vec![under(0, 4097)], vec![under(0, 3); 257], vec![under(0, u16::MAX); 4096]] {
             let refused = Base::addresses(&bases, never);
-            assert!(matches!(refused, Err(Unnamed::Bad(ParcelError::TooLarge { .. }))), "{refused:?}");
+            assert!(matches!(refused, Err(BaseError::Bad(ParcelError::TooLarge { .. }))), "{refused:?}");
         }
         for bases in [under(1, 3), under(u16::MAX, 1), under(3, 1)] {
-            assert!(matches!(back(&tree, &[bases]), Err(Unnamed::Bad(ParcelError::Malformed(_)))));
+            assert!(matches!(back(&tree, &[bases]), Err(BaseError::Bad(ParcelError::Malformed(_)))));
         }
         let elsewhere = Base::Under { node: digest(9), runs: vec![] };
-        assert_eq!(back(&tree, &[elsewhere]), Err(Unnamed::Missing(digest(9))));
+        assert_eq!(back(&tree, &[elsewhere]), Err(BaseError::Missing(digest(9))));
     }
 }

@@ -6,7 +6,7 @@
 
 use holdfast_client::processes::connect_to_agent;
 use holdfast_crypto::agent::{self, Identity};
-use holdfast_crypto::{KeyHolder, NotSigned, PublicKey, Signature, keyfile};
+use holdfast_crypto::{KeyHolder, PublicKey, SignError, Signature, keyfile};
 use holdfast_failure::{Exit, Failure, Outcome};
 use std::ffi::OsString;
 use std::io;
@@ -89,7 +89,7 @@ impl Agent {
     }
 
     fn list_identities(&self) -> Result<Vec<Identity>, String> {
-        let answer = self.ask(&agent::ask_identities()).map_err(|error| format!("{self}: {error}"))?;
+        let answer = self.ask(&agent::identities_request()).map_err(|error| format!("{self}: {error}"))?;
         agent::identities(&answer).map_err(|error| format!("{self}: {error}"))
     }
 
@@ -141,7 +141,7 @@ impl KeyHolder for AgentKey {
         self.public
     }
 
-    fn sign_message(&self, message: &[u8]) -> Result<Signature, NotSigned> {
+    fn sign_message(&self, message: &[u8]) -> Result<Signature, SignError> {
         let _turn = self.asking.lock().unwrap_or_else(PoisonError::into_inner);
         let mut ask = |question: &[u8]| self.agent.ask(question).map_err(|error| error.to_string());
         agent::sign(&self.agent.to_string(), &self.public, message, &mut ask)

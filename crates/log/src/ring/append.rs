@@ -19,11 +19,11 @@ const SEALED_MAX: usize = 256;
 
 /// Somebody whose records are in the ring.
 pub trait LogClient: Send + Sync {
-    /// Makes the client need no record before `wanted`, as far as it can, and returns the oldest one it needs. May
+    /// Makes the client need no record before `wanted`, as far as it can, and returns the oldest one that it needs. May
     /// append records ([`Ring::append_reserved`]) and force them.
     ///
     /// # Errors
-    /// Why it cannot, in words.
+    /// A text that says why it cannot.
     fn checkpoint(&self, wanted: Lsn) -> Result<Lsn, String>;
 }
 
@@ -32,13 +32,13 @@ pub trait LogClient: Send + Sync {
 pub struct RingStatistics {
     /// Records appended.
     pub records: u64,
-    /// Bytes of their bodies.
+    /// Bytes of the records' bodies.
     pub record_bytes: u64,
     /// Blocks written.
     pub blocks: u64,
     /// Flushes of the device.
     pub flushes: u64,
-    /// How often clients were asked for a checkpoint.
+    /// Number of checkpoints requested of clients.
     pub checkpoints: u64,
 }
 
@@ -113,7 +113,7 @@ impl Ring {
         name: [u8; 16],
     ) -> Result<(), RingError> {
         let slots = slots_of(device, &range)?;
-        // A block of an earlier ring with the same key must not be taken for one of this.
+        // A block of an earlier ring with the same key must not pass for one of this ring.
         let zeroes = vec![0; 1 << 20];
         let end = range.start + (SUPERBLOCKS + slots) * BLOCK_BYTES as u64;
         let mut at = range.start;
@@ -167,8 +167,8 @@ impl Ring {
         self.0.clients.lock().insert(id, client);
     }
 
-    /// Appends a record, and returns its place and the place after it. Buffered: not stable until [`Ring::force`]. Waits
-    /// for checkpoints when the ring is full; the caller must hold nothing that they need.
+    /// Appends a record, and returns its [`Lsn`] and the one after it. Buffered: not stable until [`Ring::force`].
+    /// Waits for checkpoints when the ring is full; the caller must hold no lock that they need.
     ///
     /// # Errors
     /// [`RingError::TooLarge`], [`RingError::Full`], [`RingError::Checkpoint`], [`RingError::Poisoned`].
@@ -181,7 +181,7 @@ impl Ring {
         }
     }
 
-    /// Appends a record of a checkpoint, for which room is kept.
+    /// Appends a record of a checkpoint, for which space is reserved.
     ///
     /// # Errors
     /// As [`Ring::append`]; [`RingError::Full`] if the reserve does not suffice.
@@ -351,7 +351,8 @@ impl Ring {
         written
     }
 
-    /// Asks clients for checkpoints until `blocks` more fit beside the reserve, and half of the ring if possible.
+    /// Requests checkpoints of clients until `blocks` more fit in addition to the reserve, and half of the ring if
+    /// possible.
     fn make_room(&self, blocks: u64) -> Result<(), RingError> {
         let inner = &*self.0;
         let _one = inner.making_room.lock();
@@ -365,7 +366,7 @@ impl Ring {
         inner.counters.checkpoints.fetch_add(1, Relaxed);
         let wanted = Lsn::at((inner.tail.lock().number + blocks).saturating_sub(inner.slots / 2), 0);
         let clients: Vec<_> = inner.clients.lock().values().cloned().collect();
-        // Of whom nobody asks, nothing is given up.
+        // Without clients nothing is given up.
         let mut oldest = if clients.is_empty() { self.head() } else { self.end() };
         for client in clients {
             oldest = oldest.min(client.checkpoint(wanted).map_err(RingError::Checkpoint)?);
@@ -403,7 +404,7 @@ impl Ring {
 }
 
 impl Inner {
-    /// The place where a record is about to begin.
+    /// The [`Lsn`] at which the next record begins.
     fn begin_record(&self, tail: &mut Tail) -> Lsn {
         if tail.payload.len() == PAYLOAD_BYTES {
             self.seal(tail);

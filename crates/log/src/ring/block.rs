@@ -40,7 +40,7 @@ pub struct Epoch {
     pub salt: [u8; 16],
 }
 
-/// What a superblock says.
+/// The contents of a superblock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Superblock {
     /// The ring's name.
@@ -123,7 +123,7 @@ impl Superblock {
     }
 }
 
-/// Compares tags in a time that does not tell where they differ.
+/// Compares tags in constant time.
 pub fn constant_time_eq(a: &Tag, b: &Tag) -> bool {
     a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }
@@ -131,9 +131,9 @@ pub fn constant_time_eq(a: &Tag, b: &Tag) -> bool {
 /// A verified log block.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LogBlock {
-    /// Its place in the order, from 1.
+    /// Its number, from 1.
     pub number: u64,
-    /// When it was written.
+    /// The epoch in which it was written.
     pub epoch: Epoch,
     /// Up to where the log was durable then.
     pub durable: u64,
@@ -202,7 +202,7 @@ impl LogBlock {
 }
 
 impl Lsn {
-    /// A place in the payload of a block.
+    /// The [`Lsn`] of an offset in the payload of a block.
     pub(super) fn at(number: u64, offset: usize) -> Lsn {
         Lsn(number * BLOCK_BYTES as u64 + offset as u64)
     }
@@ -212,7 +212,7 @@ impl Lsn {
         self.0 / BLOCK_BYTES as u64
     }
 
-    /// The place in that block's payload.
+    /// The offset in that block's payload.
     pub(super) fn offset(self) -> usize {
         (self.0 % BLOCK_BYTES as u64) as usize
     }

@@ -1,4 +1,4 @@
-//! Why the ring cannot do what it was asked.
+//! Errors of the ring.
 
 use super::{Anchor, Lsn};
 
@@ -8,11 +8,11 @@ pub enum RingError {
     /// The medium failed.
     #[error("{action} {device}: {error}")]
     Io {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// To what.
+        /// The device.
         device: String,
-        /// What the system said.
+        /// The system's error.
         error: String,
     },
     /// An earlier write or flush failed: what is durable is not known.
@@ -20,10 +20,10 @@ pub enum RingError {
         "the log stopped after a failed write or flush ({0}); open it again to recover from what is durable"
     )]
     Poisoned(String),
-    /// Too small.
+    /// The device is too small.
     #[error("{device} has room for {found} log blocks of 4 KiB; at least {least} are needed")]
     TooSmall {
-        /// What.
+        /// The device.
         device: String,
         /// Blocks it has room for.
         found: u64,
@@ -35,29 +35,29 @@ pub enum RingError {
         "{device} holds no log of this key and name: it is another one, or the key is wrong, or it was damaged"
     )]
     NotOurs {
-        /// What.
+        /// The device.
         device: String,
     },
     /// Written by a newer version of this program.
     #[error("{device} has log format {found}, which this program does not know yet; use a newer one")]
     NewerFormat {
-        /// What.
+        /// The device.
         device: String,
         /// Its format.
         found: u32,
     },
-    /// A block that was durable is missing, altered, or not in its place.
+    /// A block that was durable is missing, altered, or in the wrong slot.
     #[error(
         "{device}: log block {number} at byte {offset} is damaged or was tampered with: {why}; nothing was changed"
     )]
     Damaged {
-        /// What.
+        /// The device.
         device: String,
         /// The block.
         number: u64,
-        /// Where it is, in bytes.
+        /// Its offset in bytes.
         offset: u64,
-        /// What says so.
+        /// The reason.
         why: String,
     },
     /// The device is in a state older than the anchor.
@@ -67,11 +67,11 @@ pub enum RingError {
         .anchor.number
     )]
     RolledBack {
-        /// What.
+        /// The device.
         device: String,
         /// The last block found.
         found: u64,
-        /// What is known.
+        /// The known durable end.
         anchor: Box<Anchor>,
     },
     /// The device holds another history than the anchor.
@@ -80,9 +80,9 @@ pub enum RingError {
         .anchor.number
     )]
     Forked {
-        /// What.
+        /// The device.
         device: String,
-        /// What is known.
+        /// The known durable end.
         anchor: Box<Anchor>,
     },
     /// The clients need all of it.

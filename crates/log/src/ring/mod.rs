@@ -34,7 +34,7 @@ pub use recover::{Cursor, Recovered, RingRecord, claimed_name};
 
 use std::fmt;
 
-/// A place in the stream of records. Later records have greater ones, and they are never used twice.
+/// A position in the stream of records. Later records have greater ones, and none is used twice.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Lsn(pub u64);
 
@@ -44,7 +44,7 @@ impl fmt::Display for Lsn {
     }
 }
 
-/// Whose records these are.
+/// The client that the records belong to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClientId(pub u8);
 
@@ -101,7 +101,7 @@ fn cut(hash: &blake3::Hash) -> Tag {
     hash.as_bytes()[..16].try_into().expect("16 of 32 bytes")
 }
 
-/// Where the log was durable, kept where the attacker does not reach: an older state of the device does not fit it.
+/// The durable end of the log, stored where the attacker cannot reach: an older state of the device does not match it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Anchor {
     /// The ring.

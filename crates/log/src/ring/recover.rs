@@ -27,9 +27,9 @@ pub struct Recovered {
 /// A record that a client wrote.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RingRecord {
-    /// Where it begins.
+    /// The [`Lsn`] at which it begins.
     pub start: Lsn,
-    /// The place after it.
+    /// The [`Lsn`] after it.
     pub end: Lsn,
     /// The client's kind of record.
     pub kind: u8,
@@ -49,7 +49,7 @@ impl<'a> Reader<'a> {
         Reader { found, window: Vec::new(), first: 0 }
     }
 
-    /// The bytes at the place of a block, whatever they are.
+    /// The bytes in the slot of a block, unverified.
     fn bytes(&mut self, number: u64) -> Result<&[u8; BLOCK_BYTES], RingError> {
         let held = (self.window.len() / BLOCK_BYTES) as u64;
         if number < self.first || number >= self.first + held {
@@ -66,7 +66,7 @@ impl<'a> Reader<'a> {
         Ok(self.window[at..at + BLOCK_BYTES].try_into().expect("a block"))
     }
 
-    /// The block of this number, if what is at its place is that.
+    /// The block of this number, if its slot has it.
     fn block(&mut self, number: u64) -> Result<Option<LogBlock>, RingError> {
         let key = &self.found.key;
         let block = LogBlock::decode(self.bytes(number)?, key);
@@ -100,7 +100,8 @@ impl Recovered {
             cut_off: 0,
         };
         found.find_end(anchor)?;
-        // After a kill (not a power loss) blocks may be in the page cache only. They are about to be believed.
+        // After a kill (not a power loss) blocks may be in the page cache only. They count from here on, so they must
+        // be durable.
         io(&*found.device, "flushing", found.device.flush())?;
         Ok(found)
     }
@@ -222,7 +223,7 @@ impl Recovered {
         self.superblock.head
     }
 
-    /// The place after the last record.
+    /// The [`Lsn`] after the last record.
     pub fn end(&self) -> Lsn {
         Lsn::at(self.end_block + 1, 0)
     }

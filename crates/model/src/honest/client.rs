@@ -5,7 +5,7 @@ use super::restores::go_over;
 use super::server::Server;
 use crate::intern::Interner;
 use crate::world::{Kind, Operation, World, name, sent};
-use holdfast_content::{DeviceId, Fate, Membership, PrincipalId};
+use holdfast_content::{DeviceId, Membership, OperationStatus, PrincipalId};
 use holdfast_protocol::certificate::Certificate;
 use holdfast_protocol::check::Accepted;
 use holdfast_protocol::message::{Request, Response};
@@ -327,11 +327,11 @@ pub(super) fn agree(world: &World, client: &Client, server: &Server) -> Result<(
     }
     for ((author, number), _) in &server.log {
         let shown = floor.view.slots.get(author).is_some_and(|slot| slot.value.number() >= *number);
-        let known = floor.view.fate_of(*author, *number);
-        if known == Fate::Pending || (known == Fate::Committed && !shown) {
+        let known = floor.view.status_of(*author, *number);
+        if known == OperationStatus::Pending || (known == OperationStatus::Committed && !shown) {
             continue;
         }
-        let true_fate = server.view.fate_of(*author, *number);
+        let true_fate = server.view.status_of(*author, *number);
         if known != true_fate {
             return Err(format!(
                 "{who} takes operation {number} of {} for {known:?}, but it is {true_fate:?}",

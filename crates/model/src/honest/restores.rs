@@ -14,7 +14,7 @@ use super::server::{Server, Servers};
 use super::{Honest, Mail, Restores, State, Verb, action};
 use crate::explore::{Step, Violation};
 use crate::world::{Operation, World, sent};
-use holdfast_content::{DeviceId, Fate, Membership, PrincipalId};
+use holdfast_content::{DeviceId, Membership, OperationStatus, PrincipalId};
 use holdfast_protocol::alarm::Alarm;
 use holdfast_protocol::certificate::{Certificate, Delta};
 use holdfast_protocol::check::check_look;
@@ -182,7 +182,7 @@ pub(super) fn all_is_told(
 ) -> Result<(), String> {
     for number in (0..32).filter(|number| acknowledged & (1 << number) != 0) {
         let is_left = server.log.iter().any(|(operation, _)| *operation == (device, number))
-            && server.view.fate_of(device, number) == Fate::Committed;
+            && server.view.status_of(device, number) == OperationStatus::Committed;
         let is_told = told.is_some_and(|(first, last)| (first..=last).contains(&number));
         if is_left == is_told {
             let who = crate::world::name(device);

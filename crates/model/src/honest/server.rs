@@ -4,7 +4,7 @@ use super::Mail;
 use super::restores::is_present;
 use crate::intern::Interner;
 use crate::world::{Operation, World, receipt_for, writes};
-use holdfast_content::{DeviceId, Fate, PrincipalId, Restore};
+use holdfast_content::{DeviceId, OperationStatus, PrincipalId, Restore};
 use holdfast_crypto::Digest;
 use holdfast_protocol::certificate::Certificate;
 use holdfast_protocol::message::{Request, Response, ServerError, ViewReply};
@@ -62,13 +62,15 @@ impl Server {
             let (author, number) = *operation;
             *is_write
                 && (author != device || number <= last)
-                && self.view.fate_of(author, number) == Fate::Committed
+                && self.view.status_of(author, number) == OperationStatus::Committed
         };
         self.log.iter().take(size).rfind(counts).map(|(operation, _)| *operation)
     }
 
-    fn fates(&self) -> impl Iterator<Item = (Operation, Fate)> {
-        self.log.iter().map(|((device, number), _)| ((*device, *number), self.view.fate_of(*device, *number)))
+    fn fates(&self) -> impl Iterator<Item = (Operation, OperationStatus)> {
+        self.log
+            .iter()
+            .map(|((device, number), _)| ((*device, *number), self.view.status_of(*device, *number)))
     }
 }
 
@@ -182,8 +184,8 @@ impl Servers {
         follows(world, &former.view, &now.view)?;
         if new || records.len() > 1 {
             for (operation, fate) in former.fates() {
-                let later = now.view.fate_of(operation.0, operation.1);
-                if fate != Fate::Pending && later != fate {
+                let later = now.view.status_of(operation.0, operation.1);
+                if fate != OperationStatus::Pending && later != fate {
                     return Err(format!("{operation:?} was {fate:?}, and is now {later:?}"));
                 }
             }

@@ -36,7 +36,7 @@ use crate::message::ViewReply;
 use crate::order::forecast;
 use crate::signed::{Signable, Signed};
 use crate::structure::{Forecast, Outcome, PendingEntry, Structure, View};
-use holdfast_content::{DeviceId, Fate, PrincipalId, Reference};
+use holdfast_content::{DeviceId, OperationStatus, PrincipalId, Reference};
 use holdfast_crypto::{Digest, PublicKey};
 use policy::{Everything, Policy};
 pub(crate) use shape::continues as given_up_consistently;
@@ -166,7 +166,7 @@ fn learn_with(
     // of it, and what was signed for the reader must agree.
     if floor.view.slots.get(&device).is_some_and(|slot| slot.value.number() > number) {
         shape::signature(members, &structure, policy)?;
-        let given_up = floor.view.fate_of(device, number) == Fate::Aborted;
+        let given_up = floor.view.status_of(device, number) == OperationStatus::Aborted;
         if policy.on(policy::Rule::Memory) && given_up && structure.value.outcome == Outcome::Done {
             let what = "its author gave it up, and now it is shown as committed".to_owned();
             return Err(Alarm::FateChanged { device, number, what });

@@ -197,7 +197,11 @@ fn t5_no_roll_forward() {
         let forecast = a.accept(&b_first, &a_certificate.value, policy)?;
         let a1 = a.structure(&a_certificate.value, forecast);
         b.accept(&a_first, &b_certificate.value, policy)?;
-        assert_eq!(b.floor.view.fate_of(A, 1), holdfast_content::Fate::Pending, "not applied yet");
+        assert_eq!(
+            b.floor.view.status_of(A, 1),
+            holdfast_content::OperationStatus::Pending,
+            "not applied yet"
+        );
         learn_with(&mut b.floor, &membership(), a1, policy)
     });
 }

@@ -23,7 +23,7 @@ use crate::members::Members;
 use crate::message::ViewReply;
 use crate::signed::{Signable, Signed};
 use crate::structure::{Forecast, LogHead, Structure, View};
-use holdfast_content::{DeviceId, Fate, PrincipalId, Reference};
+use holdfast_content::{DeviceId, OperationStatus, PrincipalId, Reference};
 use holdfast_crypto::PublicKey;
 
 /// In whose place the checks of a view are made: a device that is none, and has seen nothing.
@@ -209,7 +209,7 @@ fn fates(present: &Floor, view: &View) -> Result<(), Lie> {
     }
     for entry in &view.pending {
         let shown = operation(&entry.forecast);
-        if present.view.fate_of(shown.device, shown.number) == Fate::Committed {
+        if present.view.status_of(shown.device, shown.number) == OperationStatus::Committed {
             return Err(contradiction(shown, "it is shown as dead, and its author has committed it"));
         }
     }

@@ -43,7 +43,7 @@ use crate::structure::{LogHead, Outcome, Structure};
 use crate::vector::VersionVector;
 use crate::warrant::Change;
 use holdfast_content::{DeviceId, PrincipalId, Restore};
-use holdfast_crypto::{Ask, Digest, Domain, PublicKey, decode};
+use holdfast_crypto::{Digest, Domain, PublicKey, SignRequest, decode};
 use record::{Announced, Made};
 
 /// Why something is not signed.
@@ -179,7 +179,7 @@ impl Mandate {
     ///
     /// # Errors
     /// The first [`Contradiction`].
-    pub fn judge(&self, asks: &[Ask]) -> Result<Mandate, Contradiction> {
+    pub fn judge(&self, asks: &[SignRequest]) -> Result<Mandate, Contradiction> {
         let mut after = self.clone();
         for ask in asks {
             after.judge_one(ask)?;
@@ -187,7 +187,7 @@ impl Mandate {
         Ok(after)
     }
 
-    fn judge_one(&mut self, ask: &Ask) -> Result<(), Contradiction> {
+    fn judge_one(&mut self, ask: &SignRequest) -> Result<(), Contradiction> {
         match ask.domain {
             Domain::Certificate => self.certificate(&shown::<Certificate>(ask)?),
             Domain::Structure => self.structure(&shown::<Structure>(ask)?),
@@ -483,7 +483,7 @@ fn seen_before(structure: &Structure, advanced: &[PrincipalId]) -> VersionVector
 }
 
 /// Decodes what is shown, and makes sure that the signature would cover just that.
-fn shown<T: Signable + borsh::BorshDeserialize>(ask: &Ask) -> Result<T, Contradiction> {
+fn shown<T: Signable + borsh::BorshDeserialize>(ask: &SignRequest) -> Result<T, Contradiction> {
     let value: T = decode(&ask.whole).map_err(|_| Contradiction::NotShown)?;
     if value.signed_bytes() == ask.bytes { Ok(value) } else { Err(Contradiction::NotShown) }
 }

@@ -359,7 +359,7 @@ fn the_superuser_and_others() {
         Domain::Credential,
         Domain::PackageManifest,
     ] {
-        let ask = Ask { domain, bytes: vec![1], whole: vec![1] };
+        let ask = SignRequest { domain, bytes: vec![1], whole: vec![1] };
         assert!(matches!(root.judge(&[ask]), Err(Contradiction::NotSignable(_))), "{domain:?}");
     }
 }
@@ -372,12 +372,12 @@ fn what_is_shown_is_what_is_signed() {
     let (one, other) = (world.certificate(Vec::new()), World::new(A).certificate(vec![group_delta()]));
     assert!(mandate.judge(&[one.ask()]).is_ok());
     for ask in [
-        Ask { bytes: other.signed_bytes(), ..one.ask() },
-        Ask { whole: other.whole_bytes(), ..one.ask() },
-        Ask { whole: Vec::new(), ..one.ask() },
-        Ask { whole: [one.whole_bytes(), vec![0]].concat(), ..one.ask() },
-        Ask { bytes: encode(&one), ..one.ask() },
-        Ask { domain: Domain::Structure, ..one.ask() },
+        SignRequest { bytes: other.signed_bytes(), ..one.ask() },
+        SignRequest { whole: other.whole_bytes(), ..one.ask() },
+        SignRequest { whole: Vec::new(), ..one.ask() },
+        SignRequest { whole: [one.whole_bytes(), vec![0]].concat(), ..one.ask() },
+        SignRequest { bytes: encode(&one), ..one.ask() },
+        SignRequest { domain: Domain::Structure, ..one.ask() },
     ] {
         assert_eq!(mandate.judge(&[ask]).err(), Some(Contradiction::NotShown));
     }
@@ -694,7 +694,7 @@ fn no_two_signatures_contradict() {
             }
             let mut taken_over = false;
             for (certificate, structure) in asks {
-                let shown: Vec<Ask> = certificate
+                let shown: Vec<SignRequest> = certificate
                     .iter()
                     .map(Signable::ask)
                     .chain(structure.iter().map(Signable::ask))

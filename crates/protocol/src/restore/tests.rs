@@ -17,7 +17,7 @@ use crate::testing::random::Random;
 use crate::testing::{A, B, GROUP, key, membership, table};
 use holdfast_content::{Handle, Membership, PrincipalId, Reference};
 use holdfast_crypto::Digest;
-use holdfast_crypto::{Ask, Domain, KeyHolder, NotSigned, PublicKey, Signature, SigningKey};
+use holdfast_crypto::{Domain, KeyHolder, PublicKey, SignError, SignRequest, Signature, SigningKey};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
@@ -54,13 +54,13 @@ impl KeyHolder for Keeper {
         self.key.public()
     }
 
-    fn sign_message(&self, _: &[u8]) -> Result<Signature, NotSigned> {
-        Err(NotSigned::Refused("unseen".to_owned()))
+    fn sign_message(&self, _: &[u8]) -> Result<Signature, SignError> {
+        Err(SignError::Refused("unseen".to_owned()))
     }
 
-    fn try_sign_all(&self, asks: &[Ask]) -> Result<Vec<Signature>, NotSigned> {
+    fn try_sign_all(&self, asks: &[SignRequest]) -> Result<Vec<Signature>, SignError> {
         let mut mandate = self.mandate.lock().expect("whole");
-        *mandate = mandate.judge(asks).map_err(|why| NotSigned::Refused(why.to_string()))?;
+        *mandate = mandate.judge(asks).map_err(|why| SignError::Refused(why.to_string()))?;
         Ok(asks.iter().map(|ask| self.key.sign(ask.domain, &ask.bytes)).collect())
     }
 }

@@ -358,11 +358,11 @@ impl KeyHolder for Tired {
         self.key.public()
     }
 
-    fn sign_message(&self, message: &[u8]) -> Result<Signature, NotSigned> {
+    fn sign_message(&self, message: &[u8]) -> Result<Signature, SignError> {
         let less = |left: u32| left.checked_sub(1);
         match self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) {
             Ok(_) => KeyHolder::sign_message(&self.key, message),
-            Err(_) => Err(NotSigned::Away("gone".to_owned())),
+            Err(_) => Err(SignError::Away("gone".to_owned())),
         }
     }
 }
@@ -375,7 +375,7 @@ fn a_key_that_does_not_sign_changes_nothing() {
     let mut stage = Stage::new();
     operate(&mut signer, &mut stage);
     let tired = |left| Tired { key: key(A), left: AtomicU32::new(left) };
-    let away = || Err(Misuse::NotSigned(NotSigned::Away("gone".to_owned())));
+    let away = || Err(Misuse::NotSigned(SignError::Away("gone".to_owned())));
     let tables = || Tables::from([(PrincipalId::Device(A), table("own"))]);
 
     // Begin: the fast path takes two signatures, the slow one takes one.

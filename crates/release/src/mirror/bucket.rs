@@ -3,8 +3,8 @@
 
 use super::{Fault, printable};
 use crate::layout;
-use holdfast_objects::{
-    BucketAddress, Credentials, CredentialsError, Durability, Location, Signing, refusal_of, sha256,
+use holdfast_tiered::{
+    BucketAddress, Credentials, CredentialsError, Durability, Location, UnsignedRequest, refusal_of, sha256,
     signature_headers,
 };
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -59,7 +59,7 @@ impl BucketMirror {
         };
         let path = format!("{}/{}{file}", self.location.path, self.address.prefix);
         let headers: Vec<_> = range.iter().map(|range| ("range", *range)).collect();
-        let signing = Signing {
+        let signing = UnsignedRequest {
             method: "GET",
             host: &self.location.host,
             path: &path,

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::pack::FRAME_BYTES_MAX;
 use holdfast_crypto::Digest;
-use holdfast_web::{Authorities, client};
+use holdfast_http_client::{Authorities, client};
 use std::io::Read;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -6,7 +6,7 @@ use crate::keys::{KeyChain, ReleaseId, SignedKeySet};
 use crate::layout;
 use crate::record::RootFile;
 use holdfast_crypto::Digest;
-use holdfast_objects::{Bucket, S3};
+use holdfast_tiered::{Bucket, S3};
 use std::collections::BTreeMap;
 
 /// The files of a release that a bucket has.

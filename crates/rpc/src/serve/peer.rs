@@ -1,13 +1,13 @@
 //! One accepted connection from handshake to end.
 
-use super::gate::Place;
+use super::limiter::ConnectionSlot;
 use super::{Limits, Service, Session};
-use crate::apart::{NOTE_ID, Note, clock_us};
 use crate::budget::{Budget, Share};
-use crate::flow::{Duplex, Flow, Metered, Pipe};
+use crate::flow::{Duplex, Flow, MeteredReader, Pipe};
 use crate::frame::{self, FrameError, FrameHeader};
 use crate::link::{send_frame, write_frame};
-use crate::socket::{Activity, Counted};
+use crate::privsep::{NOTE_ID, Note, clock_us};
+use crate::socket::{Activity, CountedStream};
 use crate::throttle::Throttle;
 use crate::tls;
 use bytes::Bytes;
@@ -24,7 +24,7 @@ use tokio::task::JoinSet;
 use tracing::{Instrument, trace_span};
 
 /// An encoded answer with what it holds until it is written.
-struct Answer {
+struct OutgoingReply {
     id: u64,
     payload: Bytes,
     last: bool,
@@ -32,9 +32,9 @@ struct Answer {
 }
 
 /// Why a connection ended; for the log.
-type Why = String;
+type EndReason = String;
 
-/// What carries a new connection.
+/// The transport of a new connection.
 pub(super) enum Carrier {
     /// A TCP connection before its handshake.
     Tcp(TcpStream, tokio_rustls::TlsAcceptor),
@@ -49,7 +49,7 @@ pub(super) struct Arrival {
     pub(super) carrier: Carrier,
     pub(super) address: SocketAddr,
     pub(super) id: u64,
-    pub(super) place: Place,
+    pub(super) slot: ConnectionSlot,
     /// For what is logged about connections that never got anywhere.
     pub(super) drops: Arc<Throttle>,
 }
@@ -60,7 +60,7 @@ pub(super) async fn run<S: Service>(
     limits: Arc<Limits>,
     mut closing: watch::Receiver<bool>,
 ) {
-    let Arrival { carrier, address, id, mut place, drops } = arrival;
+    let Arrival { carrier, address, id, mut slot, drops } = arrival;
     let greeting = greet(carrier, address, id, &*service, &limits);
     let greeted = tokio::select! {
         greeted = tokio::time::timeout(limits.greeting_patience, greeting) => greeted,
@@ -76,14 +76,14 @@ pub(super) async fn run<S: Service>(
             return;
         }
     };
-    place.heard();
-    let mut told_to_go = None;
+    slot.note_proved_key();
+    let mut displaced_notice = None;
     if session.is_admitted() {
-        told_to_go = Some(place.admit(session.peer));
+        displaced_notice = Some(slot.admit(session.peer));
         session.flow.widen();
     }
     tracing::debug!(connection = id, %address, peer = ?session.peer, admitted = session.is_admitted(), "connected");
-    let why = converse(pipe, &session, &service, &limits, &mut closing, &mut place, told_to_go).await;
+    let why = converse(pipe, &session, &service, &limits, &mut closing, &mut slot, displaced_notice).await;
     tracing::debug!(connection = id, %address, peer = ?session.peer, why, "connection ended");
     service.closed(&session);
 }
@@ -95,28 +95,28 @@ async fn greet<S: Service>(
     id: u64,
     service: &S,
     limits: &Limits,
-) -> Result<(Pipe, Arc<Session<S::State>>), Why> {
+) -> Result<(Pipe, Arc<Session<S::State>>), EndReason> {
     let address_is_sure = !matches!(carrier, Carrier::Introduced { address_is_sure: false, .. });
     let (pipe, peer) = match carrier {
         Carrier::Tcp(tcp, acceptor) => {
-            let stream = acceptor.accept(Counted::new(tcp)).await.map_err(|error| error.to_string())?;
+            let stream = acceptor.accept(CountedStream::new(tcp)).await.map_err(|error| error.to_string())?;
             let peer = tls::peer_key(stream.get_ref().1)?;
             let flow = stream.get_ref().0.flow();
             (Pipe { stream: Box::new(stream), flow }, peer)
         }
         Carrier::Quic(pipe, peer) => (pipe, peer),
         Carrier::Introduced { stream, peer, .. } => {
-            let stream = Counted::over(stream);
-            let flow = Flow::told(stream.activity());
+            let stream = CountedStream::over(stream);
+            let flow = Flow::relayed(stream.activity());
             (Pipe { stream: Box::new(stream), flow }, peer)
         }
     };
-    let whence = Whence { peer, address, address_is_sure };
-    introduce(pipe, whence, id, service, limits).await
+    let origin = PeerOrigin { peer, address, address_is_sure };
+    introduce(pipe, origin, id, service, limits).await
 }
 
-/// Who is there, and from where.
-struct Whence {
+/// The peer's key and address.
+struct PeerOrigin {
     peer: PublicKey,
     address: SocketAddr,
     address_is_sure: bool,
@@ -125,11 +125,11 @@ struct Whence {
 /// `Hello` and its answer, over whatever carries the stream.
 async fn introduce<S: Service>(
     pipe: Pipe,
-    whence: Whence,
+    origin: PeerOrigin,
     id: u64,
     service: &S,
     limits: &Limits,
-) -> Result<(Pipe, Arc<Session<S::State>>), Why> {
+) -> Result<(Pipe, Arc<Session<S::State>>), EndReason> {
     let Pipe { mut stream, flow } = pipe;
     let (header, _) = read_header(&mut stream, &flow, limits.stranger_frame_bytes_max)
         .await
@@ -142,9 +142,9 @@ async fn introduce<S: Service>(
     }
     let session = Arc::new(Session {
         id,
-        peer: whence.peer,
-        address: whence.address,
-        address_is_sure: whence.address_is_sure,
+        peer: origin.peer,
+        address: origin.address,
+        address_is_sure: origin.address_is_sure,
         state: S::State::default(),
         admitted: false.into(),
         ending: Notify::new(),
@@ -153,7 +153,7 @@ async fn introduce<S: Service>(
     let answer = service.handle(&session, request).await;
     let refused = matches!(answer, Response::Error(_)).then(|| format!("refused: {answer:?}"));
     // First, so that what its next frame may be is known before there can be one.
-    if session.is_admitted() && flow.is_told() {
+    if session.is_admitted() && flow.is_relayed() {
         for note in [Note::Admitted, Note::Trace].iter().filter(|note| **note != Note::Trace || is_traced()) {
             write_frame(&mut stream, NOTE_ID, &encode(note)).await.map_err(|error| error.to_string())?;
         }
@@ -175,19 +175,19 @@ async fn converse<S: Service>(
     service: &Arc<S>,
     limits: &Arc<Limits>,
     closing: &mut watch::Receiver<bool>,
-    place: &mut Place,
-    told_to_go: Option<Arc<Notify>>,
-) -> Why {
+    slot: &mut ConnectionSlot,
+    displaced_notice: Option<Arc<Notify>>,
+) -> EndReason {
     let Pipe { stream, flow } = pipe;
     let activity = flow.activity.clone();
     let (reader, writer) = tokio::io::split(stream);
-    let reader = Metered { reader, flow: flow.clone() };
+    let reader = MeteredReader { reader, flow: flow.clone() };
     let (answers, queue) = mpsc::unbounded_channel();
     let under_way = Arc::new(Semaphore::new(limits.requests_max));
     let broken = Arc::new(Notify::new());
     let mut writing = std::pin::pin!(write_answers(writer, queue, &flow, limits.clone()));
-    let notes = flow.is_told().then(|| answers.clone());
-    let reading = Reading {
+    let notes = flow.is_relayed().then(|| answers.clone());
+    let reading = RequestReader {
         session: session.clone(),
         service: service.clone(),
         limits: limits.clone(),
@@ -202,7 +202,7 @@ async fn converse<S: Service>(
         let why = {
             let mut reading = std::pin::pin!(reading.run(reader, &mut handlers));
             let mut watching =
-                std::pin::pin!(watch_over(session, limits, &activity, place, told_to_go, notes));
+                std::pin::pin!(watch_over(session, limits, &activity, slot, displaced_notice, notes));
             tokio::select! {
                 why = &mut reading => why,
                 why = &mut writing => return why,
@@ -233,17 +233,21 @@ async fn converse<S: Service>(
     why
 }
 
-struct Reading<S: Service> {
+struct RequestReader<S: Service> {
     session: Arc<Session<S::State>>,
     service: Arc<S>,
     limits: Arc<Limits>,
-    answers: mpsc::UnboundedSender<Answer>,
+    answers: mpsc::UnboundedSender<OutgoingReply>,
     under_way: Arc<Semaphore>,
     broken: Arc<Notify>,
 }
 
-impl<S: Service> Reading<S> {
-    async fn run(self, mut reader: Metered<ReadHalf<Box<dyn Duplex>>>, handlers: &mut JoinSet<()>) -> Why {
+impl<S: Service> RequestReader<S> {
+    async fn run(
+        self,
+        mut reader: MeteredReader<ReadHalf<Box<dyn Duplex>>>,
+        handlers: &mut JoinSet<()>,
+    ) -> EndReason {
         let request_bytes = Budget::new(self.limits.request_bytes_max);
         let answer_bytes = Budget::new(self.limits.answer_bytes_max);
         loop {
@@ -294,7 +298,7 @@ impl<S: Service> Reading<S> {
                 }
                 share.shrink_to(payload.len());
                 let payload = Bytes::from(payload);
-                let _ = answers.send(Answer {
+                let _ = answers.send(OutgoingReply {
                     id: header.id,
                     payload,
                     last: false,
@@ -304,7 +308,7 @@ impl<S: Service> Reading<S> {
         }
     }
 
-    fn misbehaved(&self, error: &FrameError) -> Why {
+    fn misbehaved(&self, error: &FrameError) -> EndReason {
         let misbehaved = !matches!(error, FrameError::Io(_));
         if misbehaved {
             tracing::warn!(connection = self.session.id, peer = ?self.session.peer, %error, "peer misbehaved");
@@ -312,11 +316,11 @@ impl<S: Service> Reading<S> {
         error.to_string()
     }
 
-    fn refuse(&self, id: u64, why: String) -> Why {
+    fn refuse(&self, id: u64, why: String) -> EndReason {
         tracing::warn!(connection = self.session.id, peer = ?self.session.peer, why, "peer misbehaved");
         let answer = Response::Error(ServerError::Invalid(why.clone()));
         let payload = Bytes::from(encode(&answer));
-        let _ = self.answers.send(Answer { id, payload, last: true, _shares: None });
+        let _ = self.answers.send(OutgoingReply { id, payload, last: true, _shares: None });
         why
     }
 }
@@ -351,10 +355,10 @@ fn answer_bytes_of(request: &Request) -> usize {
 
 async fn write_answers(
     writer: WriteHalf<Box<dyn Duplex>>,
-    mut queue: mpsc::UnboundedReceiver<Answer>,
+    mut queue: mpsc::UnboundedReceiver<OutgoingReply>,
     flow: &Flow,
     limits: Arc<Limits>,
-) -> Why {
+) -> EndReason {
     let mut writer = BufWriter::with_capacity(32 << 10, writer);
     while let Some(first) = queue.recv().await {
         let mut next = Some(first);
@@ -394,7 +398,7 @@ async fn read_header<R: AsyncRead + Unpin>(
     flow: &Flow,
     limit: usize,
 ) -> Result<Option<(FrameHeader, Option<u64>)>, FrameError> {
-    if !flow.is_told() {
+    if !flow.is_relayed() {
         return Ok(frame::read_header(reader, limit).await?.map(|header| (header, None)));
     }
     let mut arrived_us = None;
@@ -404,7 +408,7 @@ async fn read_header<R: AsyncRead + Unpin>(
                 let payload = frame::read_payload(reader, header).await?;
                 match decode(&payload).map_err(|_| FrameError::BadNote)? {
                     Note::Arrived(at) => arrived_us = Some(at),
-                    note => flow.tell(note.link().ok_or(FrameError::BadNote)?),
+                    note => flow.set_estimate(note.link().ok_or(FrameError::BadNote)?),
                 }
             }
             other => return Ok(other.map(|header| (header, arrived_us))),
@@ -418,27 +422,28 @@ async fn watch_over<T>(
     session: &Session<T>,
     limits: &Limits,
     activity: &Activity,
-    place: &mut Place,
-    mut told_to_go: Option<Arc<Notify>>,
-    notes: Option<mpsc::UnboundedSender<Answer>>,
-) -> Why {
+    slot: &mut ConnectionSlot,
+    mut displaced_notice: Option<Arc<Notify>>,
+    notes: Option<mpsc::UnboundedSender<OutgoingReply>>,
+) -> EndReason {
     let start = tokio::time::Instant::now();
     let step = (limits.idle_max / 8).min(limits.stranger_patience / 4).max(Duration::from_millis(10));
     loop {
-        match &told_to_go {
-            Some(told) => {
-                if tokio::time::timeout(step, told.notified()).await.is_ok() {
+        match &displaced_notice {
+            Some(notice) => {
+                if tokio::time::timeout(step, notice.notified()).await.is_ok() {
                     return "a newer connection of the same key took its place".to_owned();
                 }
             }
             None => {
                 tokio::time::sleep(step).await;
                 if session.is_admitted() {
-                    told_to_go = Some(place.admit(session.peer));
+                    displaced_notice = Some(slot.admit(session.peer));
                     session.flow.widen();
                     if let Some(notes) = &notes {
                         let payload = Bytes::from(encode(&Note::Admitted));
-                        let _ = notes.send(Answer { id: NOTE_ID, payload, last: false, _shares: None });
+                        let _ =
+                            notes.send(OutgoingReply { id: NOTE_ID, payload, last: false, _shares: None });
                     }
                 } else if start.elapsed() > limits.stranger_patience {
                     return "a stranger overstayed".to_owned();

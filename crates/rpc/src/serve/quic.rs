@@ -1,8 +1,8 @@
-//! Connections over QUIC: a stream of one stands for a connection in every respect, so that all rules and limits
-//! of TCP connections hold for it. What is QUIC's own: addresses may be forged before the handshake, and a
-//! connection is there before it has a stream and after it has none.
+//! Connections over QUIC: each stream is treated as a connection in every respect, so that all rules and limits of TCP
+//! connections hold for it. Two things differ: addresses may be forged before the handshake, and a QUIC connection
+//! exists before its first stream and after its last.
 
-use super::gate::{Place, displaced};
+use super::limiter::{ConnectionSlot, displaced};
 use super::peer::Carrier;
 use super::{Service, Serving};
 use crate::quic;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// How long a connection without streams may still deliver its last words.
+/// How long a connection without streams may still deliver its last bytes.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 pub(super) fn listen(socket: std::net::UdpSocket, key: &SigningKey) -> std::io::Result<Endpoint> {
@@ -34,15 +34,15 @@ pub(super) async fn accept<S: Service>(endpoint: Endpoint, serving: Arc<Serving<
         };
         let Some(incoming) = incoming else { break };
         // An honest client comes again with the proof at once.
-        if !incoming.remote_address_validated() && serving.entrance.is_pressed() && incoming.may_retry() {
+        if !incoming.remote_address_validated() && serving.admission.is_pressed() && incoming.may_retry() {
             let _ = incoming.retry();
             continue;
         }
         let address = incoming.remote_address();
-        match serving.entrance.enter(address) {
-            Some((id, place)) => {
+        match serving.admission.enter(address) {
+            Some((id, slot)) => {
                 let serving = serving.clone();
-                connections.spawn(async move { run(incoming, address, id, place, serving).await });
+                connections.spawn(async move { run(incoming, address, id, slot, serving).await });
             }
             None => incoming.refuse(),
         }
@@ -56,13 +56,13 @@ async fn run<S: Service>(
     incoming: Incoming,
     address: SocketAddr,
     id: u64,
-    place: Place,
+    slot: ConnectionSlot,
     serving: Arc<Serving<S>>,
 ) {
     let mut closed = serving.closed.clone();
     let shaken = tokio::select! {
         shaken = tokio::time::timeout(serving.limits.greeting_patience, handshake(incoming)) => shaken,
-        () = displaced(&place) => return,
+        () = displaced(&slot) => return,
         _ = closed.wait_for(|closed| *closed) => return,
     };
     let (connection, peer) = match shaken.unwrap_or_else(|_| Err("the handshake took too long".to_owned())) {
@@ -74,8 +74,8 @@ async fn run<S: Service>(
             return;
         }
     };
-    place.heard();
-    let mut first = Some((id, place));
+    slot.note_proved_key();
+    let mut first = Some((id, slot));
     let mut streams = JoinSet::new();
     let end = tokio::time::Instant::now() + serving.limits.greeting_patience;
     loop {
@@ -86,10 +86,10 @@ async fn run<S: Service>(
             stream = connection.accept_bi() => stream,
         };
         let Ok((send, receive)) = stream else { break };
-        // Each stream has its place; one that gets none is cut by being dropped.
-        let Some((id, place)) = first.take().or_else(|| serving.entrance.enter(address)) else { continue };
+        // Each stream takes a slot; a stream without one is dropped, which closes it.
+        let Some((id, slot)) = first.take().or_else(|| serving.admission.enter(address)) else { continue };
         let (pipe, serving) = (quic::pipe(&connection, send, receive), serving.clone());
-        streams.spawn(serving.run(Carrier::Quic(pipe, peer), address, id, place));
+        streams.spawn(serving.run(Carrier::Quic(pipe, peer), address, id, slot));
     }
     while streams.join_next().await.is_some() {}
     let _ = tokio::time::timeout(LAST_WORDS, connection.closed()).await;

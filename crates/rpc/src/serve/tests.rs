@@ -1,11 +1,11 @@
 //! What a hostile peer can do to the server end: nothing beyond its own connection.
 
 use super::*;
-use crate::apart;
 use crate::flow::Duplex;
 use crate::frame::{self, FrameHeader};
 use crate::link::write_frame;
-use crate::socket::Counted;
+use crate::privsep;
+use crate::socket::CountedStream;
 use holdfast_crypto::{Digest, decode, encode};
 use holdfast_protocol::message::{MESSAGE_BYTES_MAX, ServerError, Welcome};
 use holdfast_testing::PATIENCE;
@@ -19,14 +19,14 @@ type Stream = Box<dyn Duplex>;
 
 /// A server and what carries conversations with it. Every test is run over both.
 #[derive(Clone, Copy)]
-struct Site {
+struct ServerFixture {
     address: SocketAddr,
-    over: Over,
-    built: Built,
+    over: TransportKind,
+    built: Processes,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Over {
+enum TransportKind {
     Tcp,
     Quic,
 }
@@ -74,7 +74,7 @@ fn key(seed: u8) -> SigningKey {
 
 /// Whether the server is one process, or a front end and a back end (here: two threads).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Built {
+enum Processes {
     Whole,
     Apart,
 }
@@ -101,16 +101,17 @@ async fn eventually<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) 
 }
 
 /// Runs `test` beside a server with these limits, once over each transport, in one piece and in two.
-fn with_server<F: Future<Output = ()>>(limits: Limits, test: impl Fn(Site, Arc<Counting>) -> F) {
-    let sites = [Over::Tcp, Over::Quic].map(|over| [(over, Built::Whole), (over, Built::Apart)]);
+fn with_server<F: Future<Output = ()>>(limits: Limits, test: impl Fn(ServerFixture, Arc<Counting>) -> F) {
+    let sites = [TransportKind::Tcp, TransportKind::Quic]
+        .map(|over| [(over, Processes::Whole), (over, Processes::Apart)]);
     for (over, built) in sites.into_iter().flatten() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
             let address = match over {
-                Over::Tcp => listener.local_addr().unwrap(),
-                Over::Quic => udp.local_addr().unwrap(),
+                TransportKind::Tcp => listener.local_addr().unwrap(),
+                TransportKind::Quic => udp.local_addr().unwrap(),
             };
             let listeners = Listeners { tcp: listener, udp: Some(udp) };
             let service = Arc::new(Counting::default());
@@ -120,12 +121,14 @@ fn with_server<F: Future<Output = ()>>(limits: Limits, test: impl Fn(Site, Arc<C
                 tokio::spawn(async move {
                     let stopped = async { drop(stopped.await) };
                     match built {
-                        Built::Whole => serve(listeners, &key(2), service, limits, stopped).await.unwrap(),
-                        Built::Apart => serve_apart(listeners, service, limits, stopped).await,
+                        Processes::Whole => {
+                            serve(listeners, &key(2), service, limits, stopped).await.unwrap()
+                        }
+                        Processes::Apart => serve_apart(listeners, service, limits, stopped).await,
                     }
                 })
             };
-            test(Site { address, over, built }, service).await;
+            test(ServerFixture { address, over, built }, service).await;
             drop(stop);
             serving.await.unwrap();
         });
@@ -139,35 +142,35 @@ async fn serve_apart(
     limits: Limits,
     stopped: impl Future<Output = ()>,
 ) {
-    let (reception, introduced) = apart::Reception::new(Arc::new(key(2)));
+    let (handshakes, introduced) = privsep::HandshakeService::new(Arc::new(key(2)));
     let (stop_front, front_stopped) = oneshot::channel::<()>();
     let tcp = listeners.tcp.into_std().unwrap();
-    apart::lend_counters(&tcp, listeners.udp.as_ref()).unwrap();
+    privsep::prepare_listeners(&tcp, listeners.udp.as_ref()).unwrap();
     let its_limits = limits.clone();
     let front = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listeners = Listeners { tcp: TcpListener::from_std(tcp).unwrap(), udp: listeners.udp };
             let stopped = async { drop(front_stopped.await) };
-            let desk = Arc::new(reception);
-            apart::run(listeners, key(2).public(), desk, its_limits, stopped).await.unwrap();
+            let back_end = Arc::new(handshakes);
+            privsep::run(listeners, key(2).public(), back_end, its_limits, stopped).await.unwrap();
         });
     });
-    apart::serve_introduced(introduced, service, limits, stopped).await.unwrap();
+    privsep::serve_introduced(introduced, service, limits, stopped).await.unwrap();
     drop(stop_front);
     tokio::task::spawn_blocking(move || front.join().unwrap()).await.unwrap();
 }
 
-async fn handshake(site: Site, seed: u8) -> std::io::Result<Stream> {
+async fn handshake(server: ServerFixture, seed: u8) -> std::io::Result<Stream> {
     let config = tls::client_config(Arc::new(key(seed)));
-    match site.over {
-        Over::Tcp => {
-            let tcp = Counted::new(TcpStream::connect(site.address).await?);
+    match server.over {
+        TransportKind::Tcp => {
+            let tcp = CountedStream::new(TcpStream::connect(server.address).await?);
             let connector = tokio_rustls::TlsConnector::from(config);
             Ok(Box::new(connector.connect(tls::server_name(), tcp).await?))
         }
-        Over::Quic => {
-            let connection = quic_connection(site.address, config).await?;
+        TransportKind::Quic => {
+            let connection = quic_connection(server.address, config).await?;
             let (send, receive) = connection.open_bi().await?;
             Ok(Box::new(tokio::io::join(receive, send)))
         }
@@ -183,20 +186,20 @@ async fn quic_connection(
     Ok(connecting.map_err(std::io::Error::other)?.await?)
 }
 
-async fn greeted(site: Site, seed: u8) -> Stream {
-    let mut stream = handshake(site, seed).await.unwrap();
+async fn greeted(server: ServerFixture, seed: u8) -> Stream {
+    let mut stream = handshake(server, seed).await.unwrap();
     send_hello(&mut stream).await;
     stream
 }
 
 /// The same where the server's patience is so short that this may take too long.
-async fn soon_greeted(site: Site, seed: u8) -> Stream {
+async fn soon_greeted(server: ServerFixture, seed: u8) -> Stream {
     let hello = encode(&Request::Hello {
         versions: holdfast_protocol::message::PROTOCOL_VERSIONS,
         file_system: None,
     });
     eventually("it is greeted in time", async || {
-        let mut stream = handshake(site, seed).await.ok()?;
+        let mut stream = handshake(server, seed).await.ok()?;
         write_frame(&mut stream, 1, &hello).await.ok()?;
         stream.flush().await.ok()?;
         matches!(receive(&mut stream).await, Some((1, Response::Hello(_)))).then_some(stream)
@@ -245,25 +248,25 @@ async fn works(stream: &mut Stream) {
 #[test]
 fn stalled_handshakes_end() {
     let limits = Limits { greeting_patience: Duration::from_millis(300), ..patient() };
-    with_server(limits, async |site, _| {
-        let mut member = soon_greeted(site, 10).await;
-        let mut wordless = eventually("shaken", async || handshake(site, 11).await.ok()).await;
-        if site.over == Over::Quic {
+    with_server(limits, async |server, _| {
+        let mut member = soon_greeted(server, 10).await;
+        let mut wordless = eventually("shaken", async || handshake(server, 11).await.ok()).await;
+        if server.over == TransportKind::Quic {
             let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
             // A long header of version 1 that stands for no packet, and plain garbage.
             for first in [0xc3, 0x5a] {
                 let mut datagram = vec![0; 1200];
                 datagram[..5].copy_from_slice(&[first, 0, 0, 0, 1]);
-                socket.send_to(&datagram, site.address).await.unwrap();
+                socket.send_to(&datagram, server.address).await.unwrap();
             }
             ended(&mut wordless).await;
             works(&mut member).await;
             return;
         }
-        let mut garbage = TcpStream::connect(site.address).await.unwrap();
+        let mut garbage = TcpStream::connect(server.address).await.unwrap();
         let _ = garbage.write_all(&[0x5a; 600]).await;
-        let mut silent = TcpStream::connect(site.address).await.unwrap();
-        let mut half = TcpStream::connect(site.address).await.unwrap();
+        let mut silent = TcpStream::connect(server.address).await.unwrap();
+        let mut half = TcpStream::connect(server.address).await.unwrap();
         let _ = half.write_all(&[0x16, 3, 1, 2, 0, 1, 0]).await;
         for stream in [&mut garbage, &mut silent, &mut half] {
             let mut rest = Vec::new();
@@ -280,15 +283,15 @@ fn stalled_handshakes_end() {
 #[test]
 fn silent_strangers_keep_nobody_out() {
     let limits = Limits { strangers_max: 6, strangers_per_address_max: 4, ..patient() };
-    with_server(limits, async |site, _| {
-        let mut early = greeted(site, 10).await;
+    with_server(limits, async |server, _| {
+        let mut early = greeted(server, 10).await;
         let (mut silent, mut wordless) = (Vec::new(), Vec::new());
         for round in 0..5 {
             for seed in 0..3 {
-                silent.push(TcpStream::connect(site.address).await);
-                wordless.push(handshake(site, 20 + seed).await.ok());
+                silent.push(TcpStream::connect(server.address).await);
+                wordless.push(handshake(server, 20 + seed).await.ok());
             }
-            let mut late = greeted(site, 11 + round % 2).await;
+            let mut late = greeted(server, 11 + round % 2).await;
             works(&mut late).await;
         }
         works(&mut early).await;
@@ -298,7 +301,7 @@ fn silent_strangers_keep_nobody_out() {
 /// Proves: a client without a key of its own is not let in.
 #[test]
 fn anonymous_clients_are_refused() {
-    with_server(patient(), async |site, _| {
+    with_server(patient(), async |server, _| {
         let provider = rustls::crypto::ring::default_provider();
         let mut config = rustls::ClientConfig::builder_with_provider(provider.into())
             .with_protocol_versions(&[&rustls::version::TLS13])
@@ -308,13 +311,13 @@ fn anonymous_clients_are_refused() {
             .with_no_client_auth();
         config.alpn_protocols = vec![tls::ALPN.to_vec()];
         // The refusal may only show at the first read: in TLS 1.3 the client finishes first.
-        let stream: std::io::Result<Stream> = match site.over {
-            Over::Tcp => {
-                let tcp = Counted::new(TcpStream::connect(site.address).await.unwrap());
+        let stream: std::io::Result<Stream> = match server.over {
+            TransportKind::Tcp => {
+                let tcp = CountedStream::new(TcpStream::connect(server.address).await.unwrap());
                 let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
                 connector.connect(tls::server_name(), tcp).await.map(|stream| Box::new(stream) as Stream)
             }
-            Over::Quic => match quic_connection(site.address, Arc::new(config)).await {
+            TransportKind::Quic => match quic_connection(server.address, Arc::new(config)).await {
                 Ok(connection) => connection
                     .open_bi()
                     .await
@@ -335,16 +338,16 @@ fn anonymous_clients_are_refused() {
 /// told so; a malformed request gets an explanation and then the end.
 #[test]
 fn the_greeting_comes_first_and_once() {
-    with_server(patient(), async |site, service| {
-        let mut rude = handshake(site, 10).await.unwrap();
+    with_server(patient(), async |server, service| {
+        let mut rude = handshake(server, 10).await.unwrap();
         send(&mut rude, 1, &Request::Ping).await;
         ended(&mut rude).await;
-        let mut future = handshake(site, 10).await.unwrap();
+        let mut future = handshake(server, 10).await.unwrap();
         send(&mut future, 1, &Request::Hello { versions: (5, 9), file_system: None }).await;
         let told = receive(&mut future).await;
         assert_eq!(told, Some((1, Response::Error(ServerError::Version(4, 4)))));
         ended(&mut future).await;
-        let mut twice = greeted(site, 10).await;
+        let mut twice = greeted(server, 10).await;
         send(
             &mut twice,
             2,
@@ -353,7 +356,7 @@ fn the_greeting_comes_first_and_once() {
         .await;
         assert!(matches!(receive(&mut twice).await, Some((2, Response::Error(ServerError::Invalid(_))))));
         ended(&mut twice).await;
-        let mut malformed = greeted(site, 10).await;
+        let mut malformed = greeted(server, 10).await;
         write_frame(&mut malformed, 5, &[250, 1, 2]).await.unwrap();
         malformed.flush().await.unwrap();
         assert!(matches!(receive(&mut malformed).await, Some((5, Response::Error(ServerError::Invalid(_))))));
@@ -365,22 +368,22 @@ fn the_greeting_comes_first_and_once() {
 
 /// Proves: a stranger may send only small frames and not stay; a member may do both.
 #[test]
-fn strangers_are_kept_small() {
-    with_server(patient(), async |site, _| {
+fn strangers_are_limited() {
+    with_server(patient(), async |server, _| {
         let large = Request::Retrieve(vec![Digest::ZERO; 1000]);
-        let mut member = greeted(site, 10).await;
+        let mut member = greeted(server, 10).await;
         send(&mut member, 2, &large).await;
         assert_eq!(receive(&mut member).await, Some((2, Response::Done)));
-        let mut stranger = greeted(site, 99).await;
+        let mut stranger = greeted(server, 99).await;
         works(&mut stranger).await;
         send(&mut stranger, 2, &large).await;
         ended(&mut stranger).await;
         works(&mut member).await;
     });
     let limits = Limits { stranger_patience: Duration::from_millis(200), ..patient() };
-    with_server(limits, async |site, _| {
-        let mut member = soon_greeted(site, 10).await;
-        let mut stranger = soon_greeted(site, 99).await;
+    with_server(limits, async |server, _| {
+        let mut member = soon_greeted(server, 10).await;
+        let mut stranger = soon_greeted(server, 99).await;
         ended(&mut stranger).await;
         works(&mut member).await;
     });
@@ -391,8 +394,8 @@ fn strangers_are_kept_small() {
 #[test]
 fn floods_are_slowed() {
     let limits = Limits { requests_max: 4, ..patient() };
-    with_server(limits, async |site, service| {
-        let mut stream = greeted(site, 10).await;
+    with_server(limits, async |server, service| {
+        let mut stream = greeted(server, 10).await;
         let slow = Request::FetchPending { device: holdfast_content::DeviceId(1), number: 1, wait_ms: 5 };
         for id in 2..42 {
             write_frame(&mut stream, id, &encode(&slow)).await.unwrap();
@@ -410,36 +413,36 @@ fn floods_are_slowed() {
 /// an idle connection ends too; another one of the same server goes on.
 #[test]
 fn broken_framing_ends_the_connection() {
-    let breaks = async |site, member: &mut Stream, header: [u8; 12]| {
+    let breaks = async |server, member: &mut Stream, header: [u8; 12]| {
         works(member).await;
-        let mut broken = greeted(site, 11).await;
+        let mut broken = greeted(server, 11).await;
         broken.write_all(&header).await.unwrap();
         broken.flush().await.unwrap();
         ended(&mut broken).await;
         works(member).await;
     };
-    with_server(patient(), async |site, _| {
-        let mut member = greeted(site, 10).await;
-        breaks(site, &mut member, FrameHeader::encode(2, MESSAGE_BYTES_MAX + 1)).await;
-        breaks(site, &mut member, FrameHeader::encode(0, 1)).await;
-        breaks(site, &mut member, [1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]).await;
+    with_server(patient(), async |server, _| {
+        let mut member = greeted(server, 10).await;
+        breaks(server, &mut member, FrameHeader::encode(2, MESSAGE_BYTES_MAX + 1)).await;
+        breaks(server, &mut member, FrameHeader::encode(0, 1)).await;
+        breaks(server, &mut member, [1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]).await;
     });
     let frame_patience = Duration::from_millis(200);
-    with_server(Limits { frame_patience, frame_rate_min: usize::MAX, ..patient() }, async |site, _| {
-        let mut member = greeted(site, 10).await;
-        breaks(site, &mut member, FrameHeader::encode(2, 1 << 20)).await;
+    with_server(Limits { frame_patience, frame_rate_min: usize::MAX, ..patient() }, async |server, _| {
+        let mut member = greeted(server, 10).await;
+        breaks(server, &mut member, FrameHeader::encode(2, 1 << 20)).await;
     });
     let idle_max = Duration::from_millis(400);
-    with_server(Limits { idle_max, ..patient() }, async |site, _| {
-        eventually("one is heard often enough", async || outlives_an_idle_one(site, idle_max).await).await;
+    with_server(Limits { idle_max, ..patient() }, async |server, _| {
+        eventually("one is heard often enough", async || outlives_an_idle_one(server, idle_max).await).await;
     });
 }
 
 /// Fails if a connection that is used does not outlive an idle one. `None`: the machine was so busy that it was not used for
 /// long either.
-async fn outlives_an_idle_one(site: Site, idle_max: Duration) -> Option<()> {
-    let mut member = soon_greeted(site, 10).await;
-    let mut idle = soon_greeted(site, 12).await;
+async fn outlives_an_idle_one(server: ServerFixture, idle_max: Duration) -> Option<()> {
+    let mut member = soon_greeted(server, 10).await;
+    let mut idle = soon_greeted(server, 12).await;
     let (mut heard, mut silent_max) = (tokio::time::Instant::now(), Duration::ZERO);
     let mut goes_on = true;
     let mut used = async || {
@@ -463,18 +466,18 @@ async fn outlives_an_idle_one(site: Site, idle_max: Duration) -> Option<()> {
 #[test]
 fn streams_have_places() {
     let limits = Limits { connections_per_peer_max: 2, ..patient() };
-    with_server(limits, async |site, _| {
+    with_server(limits, async |server, _| {
         let mut streams = Vec::new();
         for _ in 0..3 {
-            streams.push(greeted(site, 10).await);
+            streams.push(greeted(server, 10).await);
         }
         ended(&mut streams[0]).await;
         works(&mut streams[1]).await;
         works(&mut streams[2]).await;
         // A front end carries one stream of a connection: one handshake introduces one peer, once.
-        if site.over == Over::Quic && site.built == Built::Apart {
+        if server.over == TransportKind::Quic && server.built == Processes::Apart {
             let config = tls::client_config(Arc::new(key(10)));
-            let connection = quic_connection(site.address, config).await.unwrap();
+            let connection = quic_connection(server.address, config).await.unwrap();
             for is_carried in [true, false] {
                 let (send, receive) = connection.open_bi().await.unwrap();
                 let mut stream: Stream = Box::new(tokio::io::join(receive, send));
@@ -495,9 +498,9 @@ fn streams_have_places() {
                 streams.push(stream);
             }
         }
-        if site.over == Over::Quic && site.built == Built::Whole {
+        if server.over == TransportKind::Quic && server.built == Processes::Whole {
             let config = tls::client_config(Arc::new(key(10)));
-            let connection = quic_connection(site.address, config).await.unwrap();
+            let connection = quic_connection(server.address, config).await.unwrap();
             for _ in 0..2 {
                 let (send, receive) = connection.open_bi().await.unwrap();
                 let mut stream: Stream = Box::new(tokio::io::join(receive, send));
@@ -516,16 +519,16 @@ fn streams_have_places() {
 #[test]
 fn forged_senders_take_no_places() {
     let limits = Limits { strangers_max: 8, ..patient() };
-    with_server(limits, async |site, _| {
-        if site.over == Over::Tcp {
+    with_server(limits, async |server, _| {
+        if server.over == TransportKind::Tcp {
             return;
         }
-        let mut member = greeted(site, 10).await;
-        let mut stranger = greeted(site, 99).await;
+        let mut member = greeted(server, 10).await;
+        let mut stranger = greeted(server, 99).await;
         // One of eight places is taken, so what follows is asked to come again, with a token.
         let mut others = Vec::new();
         for _ in 0..4 {
-            others.push(greeted(site, 11).await);
+            others.push(greeted(server, 11).await);
         }
         works(&mut stranger).await;
         works(&mut member).await;
@@ -543,10 +546,10 @@ fn forged_senders_take_no_places() {
             drop(connecting);
             // From a sender that is deaf.
             let deaf = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-            deaf.send_to(&datagram[..bytes], site.address).unwrap();
+            deaf.send_to(&datagram[..bytes], server.address).unwrap();
             silent.push(deaf);
         }
-        let mut late = greeted(site, 13).await;
+        let mut late = greeted(server, 13).await;
         works(&mut late).await;
     });
 }
@@ -565,10 +568,10 @@ proptest! {
     /// repeated), the server neither panics nor stops serving others.
     #[test]
     fn mutated_requests_harm_nobody(mutations in prop::collection::vec(mutation(), 24)) {
-        with_server(patient(), async |site, _| {
-            let mut member = greeted(site, 10).await;
+        with_server(patient(), async |server, _| {
+            let mut member = greeted(server, 10).await;
             for (seed, changes, framed) in &mutations {
-                let mut peer = greeted(site, 11).await;
+                let mut peer = greeted(server, 11).await;
                 let mut bytes = encode(&Request::Retrieve(vec![Digest([seed[0]; 32]); seed.len() % 7]));
                 for (at, value) in changes {
                     let at = usize::from(*at) % bytes.len();

@@ -1,32 +1,32 @@
 //! In how many shards the blocks of a server are, by what the bucket says: `PREFIX/KEY/shards`, text. It is not there if they
 //! are in one piece.
 
-use holdfast_objects::{Bucket, BucketError};
+use holdfast_tiered::{Bucket, BucketError};
 
 const SHARDS: &str = "shards";
-/// Says who writes a store.
+/// The name of the object that says which server writes to a store.
 const OWNER: &str = "owner";
 
-/// Whether the bucket says that there are so many; `false`: it says nothing yet, and has no blocks. What it has is known only
-/// while it is reached, and without it no store is opened anyway.
+/// Whether the bucket has this number of shards; `false` if it has no number and no blocks yet. True if the bucket
+/// cannot be reached, as no store can be opened then.
 ///
 /// # Errors
-/// In words, with the way out: there are more or fewer.
+/// The bucket has another number; the text says what can be done.
 pub(super) fn agrees(bucket: &dyn Bucket, shards: u16) -> Result<bool, String> {
-    let there = match heeded(bucket.get(SHARDS, None))? {
-        Found::It(text) => String::from_utf8_lossy(&text).trim().to_owned(),
-        Found::Nothing if shards == 1 => return Ok(true),
-        Found::Nothing => {
-            return match heeded(bucket.length(OWNER))? {
-                Found::It(_) => Err(format!(
+    let there = match lookup(bucket.get(SHARDS, None))? {
+        Lookup::It(text) => String::from_utf8_lossy(&text).trim().to_owned(),
+        Lookup::Nothing if shards == 1 => return Ok(true),
+        Lookup::Nothing => {
+            return match lookup(bucket.length(OWNER))? {
+                Lookup::It(_) => Err(format!(
                     "{} has them in one piece, which cannot be divided: shards are for a bucket, or a prefix, that is new",
                     bucket.describe()
                 )),
-                Found::Nothing => Ok(false),
-                Found::Unknown => Ok(true),
+                Lookup::Nothing => Ok(false),
+                Lookup::Unknown => Ok(true),
             };
         }
-        Found::Unknown => return Ok(true),
+        Lookup::Unknown => return Ok(true),
     };
     match there == shards.to_string() {
         true => Ok(true),
@@ -42,23 +42,23 @@ pub(super) fn agrees(bucket: &dyn Bucket, shards: u16) -> Result<bool, String> {
 /// # Errors
 /// The bucket's.
 pub(super) fn say(bucket: &dyn Bucket, shards: u16) -> Result<(), String> {
-    heeded(bucket.put(SHARDS, format!("{shards}\n").as_bytes())).map(drop)
+    lookup(bucket.put(SHARDS, format!("{shards}\n").as_bytes())).map(drop)
 }
 
-enum Found<T> {
+enum Lookup<T> {
     It(T),
     Nothing,
-    /// The bucket is away.
+    /// The bucket cannot be reached.
     Unknown,
 }
 
-fn heeded<T>(answer: Result<T, BucketError>) -> Result<Found<T>, String> {
+fn lookup<T>(answer: Result<T, BucketError>) -> Result<Lookup<T>, String> {
     match answer {
-        Ok(it) => Ok(Found::It(it)),
-        Err(error) if error.is_absent() => Ok(Found::Nothing),
+        Ok(it) => Ok(Lookup::It(it)),
+        Err(error) if error.is_absent() => Ok(Lookup::Nothing),
         Err(error @ BucketError::Away { .. }) => {
             tracing::warn!("{error}");
-            Ok(Found::Unknown)
+            Ok(Lookup::Unknown)
         }
         Err(error) => Err(error.to_string()),
     }

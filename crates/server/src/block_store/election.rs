@@ -1,4 +1,4 @@
-//! Which of several block servers of one bucket has which of its stores: agreed in etcd.
+//! Assigns the stores of one bucket to several block servers, through etcd.
 //!
 //! ```text
 //! PREFIX/blocks/BUCKET/PREFIX/shards           in how many shards the blocks of each server are; stays
@@ -13,14 +13,14 @@
 //!   acknowledgement, so two that both think that they have a seat do no harm, and one that does not reach etcd goes on;
 //! - nobody takes more than a fair share of the seats while others run who could take them.
 
-use super::objects;
+use super::bucket;
 use super::serving::{BlockServerConfig, BlockServerError};
 use crate::data::DataDirectory;
 use crate::order::etcd::Lease;
 use holdfast_crypto::PublicKey;
 use holdfast_etcd::{Access, Compare, EtcdError, Gateway, Get, Keys, Kv, Pair, Revision, Step, Transaction};
-use holdfast_objects::{BucketAddress, Durability};
 use holdfast_protocol::block_server::{SHARDS_MAX, Shard};
+use holdfast_tiered::{BucketAddress, Durability};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -33,56 +33,56 @@ const LOOK_EVERY: Duration = Duration::from_millis(300);
 /// One store: a shard of a server's blocks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Seat {
-    /// Whose blocks.
+    /// The consistency server whose blocks the store has.
     pub(super) server: PublicKey,
-    /// Which of them.
+    /// Which shard of them.
     pub(super) shard: Shard,
 }
 
 /// A block server that would have stores of a bucket.
 pub struct Candidate {
     kv: Box<dyn Kv>,
-    /// What all keys begin with.
+    /// The prefix of all keys.
     below: String,
     instance: String,
     /// "HOST INSTANCE KEY"
     name: String,
     /// How many shards the operator wants; `None`: as many as there are.
     wanted: Option<u16>,
-    lease: Mutex<Option<Held>>,
+    lease: Mutex<Option<CandidateLease>>,
 }
 
-/// A lease, with what was put under it.
-struct Held {
+/// A lease in etcd with the keys that end with it.
+struct CandidateLease {
     lease: Arc<Lease>,
     is_member: bool,
 }
 
-/// Who has what.
+/// The holders of all seats, and the block servers that run.
 #[derive(Default)]
-pub(super) struct Picture {
+pub(super) struct SeatMap {
     /// Block servers that run and could take seats.
     pub(super) members: BTreeSet<String>,
     /// Seats that are taken: by whom.
-    pub(super) seats: BTreeMap<String, Other>,
+    pub(super) seats: BTreeMap<String, SeatHolder>,
 }
 
-/// Who has a seat.
+/// The block server that has a seat.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Other {
+pub(super) struct SeatHolder {
     pub(super) host: String,
     pub(super) instance: String,
     key: String,
 }
 
-impl Other {
-    /// Anything may stand there.
-    fn of(value: &[u8]) -> Other {
+impl SeatHolder {
+    /// Parses the value of a seat's key, which may be any bytes.
+    fn of(value: &[u8]) -> SeatHolder {
         let text: String =
             String::from_utf8_lossy(value).chars().filter(|c| !c.is_control()).take(512).collect();
         let mut words = text.split(' ').map(str::to_owned);
         let mut word = || words.next().unwrap_or_default();
-        Other { host: word(), instance: word(), key: word() }
+        SeatHolder { host: word(), instance: word(), key: word() }
     }
 }
 
@@ -102,7 +102,7 @@ impl Candidate {
         Candidate::over(config, Box::new(gateway), &access.prefix, shards)
     }
 
-    /// The same through any store of keys, below `prefix`.
+    /// As [`Candidate::new`], over any key-value store, below `prefix`.
     ///
     /// # Errors
     /// As [`Candidate::new`].
@@ -114,7 +114,7 @@ impl Candidate {
     ) -> Result<Candidate, BlockServerError> {
         let key = DataDirectory::bare(&config.data)?.server_key()?.public();
         let bucket =
-            objects::bucket_of(&config.data, config.blocks.as_ref()).map_err(BlockServerError::Bucket)?;
+            bucket::bucket_of(&config.data, config.blocks.as_ref()).map_err(BlockServerError::Bucket)?;
         let Some(bucket) = bucket.filter(|bucket| bucket.durability == Durability::Object) else {
             return Err(failed(
                 "block servers stand by for each other only with `--blocks s3://...&durability=object`: what is acknowledged \
@@ -133,13 +133,13 @@ impl Candidate {
         Ok(Candidate { kv, below, instance, name, wanted: shards, lease: Mutex::default() })
     }
 
-    /// How many shards there are, by what etcd or else the operator says. Waits for etcd; `told` hears why it does not
+    /// How many shards there are, by what etcd or else the operator says. Waits for etcd; `report` hears why it does not
     /// answer, once.
     ///
     /// # Errors
     /// etcd refuses; there are more or fewer than the operator wants; a block server that runs has another key, so servers
     /// would not take this one for it.
-    pub fn shards(&self, told: &mut dyn FnMut(&str)) -> Result<u16, BlockServerError> {
+    pub fn shards(&self, report: &mut dyn FnMut(&str)) -> Result<u16, BlockServerError> {
         let mut last = String::new();
         loop {
             let news = match self.agreed() {
@@ -148,7 +148,7 @@ impl Candidate {
                 Err(error) => return Err(failed(error.to_string())),
             };
             if news != last {
-                told(&news);
+                report(&news);
                 last = news;
             }
             std::thread::sleep(LOOK_EVERY);
@@ -158,8 +158,8 @@ impl Candidate {
     fn agreed(&self) -> Result<Result<u16, String>, EtcdError> {
         for pair in self.kv.get(&Get::all(Keys::below(&self.below)))? {
             let is_at = |what: &str| pair.key.starts_with(format!("{}{what}/", self.below).as_bytes());
-            let other = Other::of(&pair.value);
-            let own = Other::of(self.name.as_bytes()).key;
+            let other = SeatHolder::of(&pair.value);
+            let own = SeatHolder::of(self.name.as_bytes()).key;
             if (is_at("member") || is_at("seat")) && other.key != own {
                 return Ok(Err(format!(
                     "the block server on {} has the key {}, and this one {own}, so servers would not take this one for the \
@@ -182,7 +182,7 @@ impl Candidate {
         })
     }
 
-    /// Says in etcd how many shards there are, once the bucket agrees; whoever comes first decides.
+    /// Writes the number of shards to etcd, once the bucket agrees; the first block server decides it.
     ///
     /// # Errors
     /// As [`Candidate::shards`].
@@ -215,7 +215,7 @@ impl Candidate {
         };
         if !is_alive {
             *held = None;
-            *held = Some(Held { lease: Arc::new(Lease::granted(&*self.kv)?), is_member: false });
+            *held = Some(CandidateLease { lease: Arc::new(Lease::granted(&*self.kv)?), is_member: false });
         }
         let Some(held) = &mut *held else { return Ok(()) };
         if held.is_member == is_able {
@@ -231,32 +231,33 @@ impl Candidate {
         Ok(())
     }
 
-    /// Who has what now.
-    pub(super) fn look(&self) -> Result<Picture, EtcdError> {
-        let mut picture = Picture::default();
+    /// Reads the holders of all seats.
+    pub(super) fn look(&self) -> Result<SeatMap, EtcdError> {
+        let mut seat_map = SeatMap::default();
         for Pair { key, value, .. } in self.kv.get(&Get::all(Keys::below(&self.below)))? {
             let key = String::from_utf8_lossy(&key).into_owned();
             let Some(rest) = key.strip_prefix(&self.below) else { continue };
             if let Some(instance) = rest.strip_prefix("member/") {
-                picture.members.insert(instance.to_owned());
+                seat_map.members.insert(instance.to_owned());
             } else if rest.starts_with("seat/") {
-                picture.seats.insert(rest.to_owned(), Other::of(&value));
+                seat_map.seats.insert(rest.to_owned(), SeatHolder::of(&value));
             }
         }
-        Ok(picture)
+        Ok(seat_map)
     }
 
-    /// Who has a seat.
-    pub(super) fn holder<'a>(&self, picture: &'a Picture, seat: &Seat) -> Option<&'a Other> {
-        picture.seats.get(&named(seat))
+    /// The block server that has a seat.
+    pub(super) fn holder<'a>(&self, seat_map: &'a SeatMap, seat: &Seat) -> Option<&'a SeatHolder> {
+        seat_map.seats.get(&seat_name(seat))
     }
 
     /// Whether that is this one.
-    pub(super) fn is_own(&self, other: &Other) -> bool {
+    pub(super) fn is_own(&self, other: &SeatHolder) -> bool {
         other.instance == self.instance
     }
 
-    /// Takes a seat that is free; since when it has it, or `None`: somebody else was first.
+    /// Takes a free seat. Returns the revision since which this block server has it, or `None` if another one was
+    /// first.
     pub(super) fn take(&self, seat: &Seat) -> Result<Option<Revision>, EtcdError> {
         let Some(lease) = self.lease.lock().as_ref().map(|held| held.lease.id()) else { return Ok(None) };
         let key = self.key(seat);
@@ -290,7 +291,7 @@ impl Candidate {
     }
 
     fn key(&self, seat: &Seat) -> Vec<u8> {
-        format!("{}{}", self.below, named(seat)).into_bytes()
+        format!("{}{}", self.below, seat_name(seat)).into_bytes()
     }
 }
 
@@ -309,16 +310,16 @@ fn below(prefix: &str, bucket: &BucketAddress) -> String {
     format!("{prefix}/blocks/{}/{within}/", bucket.bucket)
 }
 
-fn named(seat: &Seat) -> String {
+fn seat_name(seat: &Seat) -> String {
     format!("seat/{}/{:05}", seat.server, seat.shard.number)
 }
 
-/// What one of several does about seats.
+/// Which seats a block server takes and gives up.
 #[derive(Default, PartialEq, Eq, Debug)]
 pub(super) struct Decision {
-    /// Which free ones it takes.
+    /// The free seats that it takes.
     pub(super) take: Vec<Seat>,
-    /// Which of its own it leaves to others.
+    /// The seats of its own that it gives up.
     pub(super) give: Vec<Seat>,
 }
 
@@ -327,7 +328,7 @@ pub(super) fn decide(all: usize, own: &[Seat], free: &[Seat], members: usize) ->
     let share = all.div_ceil(members.max(1));
     Decision {
         take: free.iter().take(share.saturating_sub(own.len())).copied().collect(),
-        // The last ones: whoever takes begins with the first.
+        // The last ones, as others take the first free ones.
         give: own.iter().skip(share).copied().collect(),
     }
 }

@@ -6,52 +6,52 @@
 //! - what is read of a bucket is believed only if it is what its address says, and nothing is collected while the bucket is
 //!   not what it was, or another server's.
 
-use super::objects::Tier;
-use super::{BlockStore, BlockStoreError, Standing};
+use super::bucket::BucketTier;
+use super::{BlockStore, BlockStoreError, BlockStoreStatus};
 use crate::blocks::stored_bytes;
-use crate::control::Scrubbed;
+use crate::control::ScrubSummary;
 use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::Digest;
 use holdfast_log::{LogError, Position};
 use holdfast_protocol::block_server::{BlockFigures, LISTED_MAX, ListedBlock, LoadedBlock, PinShown};
 use holdfast_protocol::message::StoreHeader;
 use holdfast_store::{
-    Allowance, Charge, CollectReport, DecrefOutcome, Hold, HoldOutcome, Listed, Pinned, ScrubReport,
+    Allowance, Charge, CollectReport, DecrefOutcome, Hold, HoldOutcome, IndexedBlock, Pin, ScrubReport,
     StoreError,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The store of this process.
-pub struct Local {
-    store: holdfast_store::BlockStore,
+/// Blocks in a log of this process.
+pub struct LocalBlocks {
+    store: holdfast_store::LogStore,
     log: OwnLog,
-    /// Up to where the log is as durable as was promised.
+    /// The position up to which the log is as durable as was promised.
     durable: AtomicU64,
 }
 
 /// What the log has, and where it is.
 pub(super) enum OwnLog {
-    /// The order too.
+    /// The log has the order too.
     WithOrder,
     /// Blocks alone; on the disk here.
     OnDisk,
     /// Blocks alone; in a bucket.
-    InBucket(Tier),
+    InBucket(BucketTier),
 }
 
-impl Local {
+impl LocalBlocks {
     /// Over an open store that has the order too.
-    pub fn new(store: holdfast_store::BlockStore) -> Local {
-        Local::over_log(store, OwnLog::WithOrder)
+    pub fn new(store: holdfast_store::LogStore) -> LocalBlocks {
+        LocalBlocks::over_log(store, OwnLog::WithOrder)
     }
 
-    pub(super) fn over_log(store: holdfast_store::BlockStore, log: OwnLog) -> Local {
+    pub(super) fn over_log(store: holdfast_store::LogStore, log: OwnLog) -> LocalBlocks {
         let durable = AtomicU64::new(store.position());
-        Local { store, log, durable }
+        LocalBlocks { store, log, durable }
     }
 
-    /// Up to where the log is as durable as was promised.
+    /// The position up to which the log is as durable as was promised.
     pub(super) fn durable(&self) -> u64 {
         self.durable.load(Ordering::Acquire)
     }
@@ -62,7 +62,7 @@ impl Local {
     }
 
     /// The bucket, if it is in one.
-    pub(super) fn tier(&self) -> Option<&Tier> {
+    pub(super) fn tier(&self) -> Option<&BucketTier> {
         match &self.log {
             OwnLog::InBucket(tier) => Some(tier),
             OwnLog::WithOrder | OwnLog::OnDisk => None,
@@ -80,7 +80,7 @@ impl Local {
         Ok(())
     }
 
-    /// Ends a change.
+    /// Makes a change as durable as was promised, if this log is the blocks' own.
     fn settle(&self) -> Result<(), BlockStoreError> {
         match self.log {
             OwnLog::WithOrder => Ok(()),
@@ -117,7 +117,7 @@ impl Local {
     }
 }
 
-impl BlockStore for Local {
+impl BlockStore for LocalBlocks {
     fn store(
         &self,
         file_system: Digest,
@@ -236,7 +236,7 @@ impl BlockStore for Local {
 
     fn list(&self, file_system: Digest, after: u64) -> Result<Vec<ListedBlock>, BlockStoreError> {
         let found = self.store.inventory(file_system, Position::from_u64(after), LISTED_MAX)?;
-        let listed = |one: Listed| ListedBlock {
+        let listed = |one: IndexedBlock| ListedBlock {
             address: one.address,
             owner: one.owner,
             age_ns: one.age_ns,
@@ -248,8 +248,8 @@ impl BlockStore for Local {
 
     fn pinned(&self, file_system: Digest, after: Option<u64>) -> Result<Option<PinShown>, BlockStoreError> {
         let found = self.store.pinned(file_system).into_iter().filter(|one| Some(one.holder) > after);
-        let shown = |Pinned { holder, until_ns, addresses }: Pinned| PinShown { holder, until_ns, addresses };
-        Ok(found.min_by_key(|one| one.holder).map(shown))
+        let pin_entry = |Pin { holder, until_ns, addresses }: Pin| PinShown { holder, until_ns, addresses };
+        Ok(found.min_by_key(|one| one.holder).map(pin_entry))
     }
 
     fn charged(&self, file_system: Digest, devices: &[DeviceId]) -> Result<Charge, BlockStoreError> {
@@ -283,8 +283,8 @@ impl BlockStore for Local {
         }
     }
 
-    fn scrub(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Scrubbed, BlockStoreError> {
-        let mut found = in_words(&self.store.scrub(progress)?);
+    fn scrub(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<ScrubSummary, BlockStoreError> {
+        let mut found = summary_of(&self.store.scrub(progress)?);
         if let Some(tier) = self.tier() {
             found.bad = found.bad.into_iter().map(|bad| tier.with_object(bad)).collect();
         }
@@ -309,14 +309,14 @@ impl BlockStore for Local {
         1
     }
 
-    fn standing(&self) -> Option<Standing> {
+    fn status(&self) -> Option<BlockStoreStatus> {
         let tier = self.tier()?;
-        Some(tier.standing(self.figures().ok()))
+        Some(tier.status(self.figures().ok()))
     }
 }
 
 /// A scrub's findings for people.
-pub(crate) fn in_words(report: &ScrubReport) -> Scrubbed {
+pub(crate) fn summary_of(report: &ScrubReport) -> ScrubSummary {
     let bad = report.bad.iter().map(|bad| {
         let what = match (&bad.block, bad.live) {
             (Some((file_system, address)), true) => format!("block {address} of {file_system}: "),
@@ -325,7 +325,7 @@ pub(crate) fn in_words(report: &ScrubReport) -> Scrubbed {
         };
         format!("{what}{} at offset {}: {}", bad.file, bad.offset, bad.why)
     });
-    Scrubbed {
+    ScrubSummary {
         records: report.records,
         bytes: report.bytes,
         bad: bad.collect(),

@@ -1,10 +1,10 @@
-//! Where a server's blocks are: beside its order, in the same log, or in a bucket of an object store (both [`Local`]), or at
-//! a block server on another machine ([`Remote`], served there by [`BlockServer`], which has them on its disk or in a bucket;
-//! SUNDR section 5 has the two as programs of their own).
+//! Where a server's blocks are: in the same log as its order, or in a bucket of an object store (both [`LocalBlocks`]),
+//! or at a block server on another machine ([`RemoteBlocks`], served there by [`BlockServer`], which has them on its
+//! disk or in a bucket; SUNDR section 5 has the two as programs of their own).
 //!
-//! The contract of a [`BlockStore`], which `tests/block_stores.rs` holds each of them to:
+//! The contract of a [`BlockStore`], which `tests/block_stores` checks for each of them:
 //! - an ordering record that is appended after a call has returned never becomes durable before what the call did: blocks
-//!   first, then the record that names them. A log with both has them in this order, under one sync; [`Remote`] returns
+//!   first, then the record that names them. A log with both has them in this order, under one sync; [`RemoteBlocks`] returns
 //!   when the other machine has promised it, a store in a bucket when the disk here has it, or the bucket, as was promised;
 //! - a block is found only by a file system that stored it; one that is damaged is told from one that is absent, and wrong
 //!   bytes are never given;
@@ -12,18 +12,18 @@
 //!   A collection drops nothing that was stored or relied on since it began, or within the store's window;
 //! - when a call fails, what it would have done may be done or not; every call may be made again.
 
+mod bucket;
 mod division;
 mod election;
-mod keeper;
 mod local;
 mod note;
-mod objects;
 mod remote;
 mod seats;
 mod serving;
+mod store_server;
 
-use crate::control::Scrubbed;
-use crate::refusal::Refused;
+use crate::control::ScrubSummary;
+use crate::refusal::RequestError;
 use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::Digest;
 use holdfast_log::LogError;
@@ -32,15 +32,15 @@ use holdfast_protocol::message::ServerError;
 use holdfast_store::{Allowance, Charge, CollectReport, Hold, HoldOutcome, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
 
+pub use bucket::BucketSettings;
 pub use election::Candidate;
-pub use holdfast_objects::BucketAddress;
 pub use holdfast_protocol::block_server::BucketStanding;
-pub use local::Local;
-pub(crate) use local::in_words;
+pub use holdfast_tiered::BucketAddress;
+pub use local::LocalBlocks;
+pub(crate) use local::summary_of;
 pub(crate) use note::FILES;
-pub use objects::ObjectsSettings;
 pub(crate) use remote::files_of_shards;
-pub use remote::{Remote, RemoteSettings};
+pub use remote::{RemoteBlocks, RemoteBlocksSettings};
 pub use serving::{BlockServer, BlockServerConfig, BlockServerError};
 
 /// Blocks of many file systems, with what is charged for them and what keeps them from the collector. Calls block and may
@@ -99,7 +99,7 @@ pub trait BlockStore: Send + Sync {
         now_ns: i64,
     ) -> Result<Vec<bool>, BlockStoreError>;
 
-    /// Takes back what `owner` stored lately and nobody else relies on; how many blocks that was.
+    /// Drops blocks that `owner` stored lately and no other device relies on; returns how many.
     ///
     /// # Errors
     /// [`BlockStoreError`]
@@ -130,7 +130,7 @@ pub trait BlockStore: Send + Sync {
         now_ns: i64,
     ) -> Result<(), BlockStoreError>;
 
-    /// Keeps a tree, in place of a hold of the same name, if all of it is here.
+    /// Sets a hold on a tree, if all of it is here. Replaces a hold of the same name.
     ///
     /// # Errors
     /// [`BlockStoreError`]
@@ -155,8 +155,8 @@ pub trait BlockStore: Send + Sync {
     /// [`BlockStoreError`]
     fn list(&self, file_system: Digest, after: u64) -> Result<Vec<ListedBlock>, BlockStoreError>;
 
-    /// Who pins blocks, one after the other in order of number; `None`: nobody more does. Pins that have run out may be
-    /// among them.
+    /// The pins of the next holder after `after`, in order of number; `None`: there are no more. Pins that have run out
+    /// may be among them.
     ///
     /// # Errors
     /// [`BlockStoreError`]
@@ -197,7 +197,7 @@ pub trait BlockStore: Send + Sync {
     ///
     /// # Errors
     /// [`BlockStoreError`]
-    fn scrub(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Scrubbed, BlockStoreError>;
+    fn scrub(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<ScrubSummary, BlockStoreError>;
 
     /// Figures.
     ///
@@ -208,56 +208,56 @@ pub trait BlockStore: Send + Sync {
     /// How many blocks are worth asking for at once, because each question takes a while.
     fn batch(&self) -> usize;
 
-    /// How it stands with another machine; `None`: the blocks are here.
-    fn standing(&self) -> Option<Standing>;
+    /// The status of the block store on another machine or in a bucket; `None`: the blocks are in the data directory.
+    fn status(&self) -> Option<BlockStoreStatus>;
 }
 
-/// How it stands with a block store on another machine.
+/// The status of a block store on another machine or in a bucket.
 #[derive(Clone, PartialEq, Eq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
-pub struct Standing {
-    /// Its address.
+pub struct BlockStoreStatus {
+    /// The address of the block server or bucket.
     pub address: String,
-    /// Whether it was reached when it was last asked.
+    /// Whether the last request was answered.
     pub reached: bool,
     /// Why its garbage is not collected.
     pub doubt: Option<String>,
-    /// Figures, if it gave some.
+    /// The figures of the store; `None` if they could not be read.
     pub figures: Option<BlockFigures>,
     /// The bucket, if the blocks are in one, here or there.
     pub bucket: Option<BucketStanding>,
 }
 
-/// What this machine is called.
+/// The host name of this machine.
 pub(crate) fn machine_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     if name.trim().is_empty() { "unnamed".to_owned() } else { name.trim().to_owned() }
 }
 
-/// Where the blocks of a server are that does not have them itself.
+/// Where the blocks of a server are, if not in its data directory.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum BlocksAt {
+pub enum BlocksLocation {
     /// At a block server.
     Server(holdfast_rpc::BlocksAddress),
     /// In a bucket.
     Bucket(BucketAddress),
 }
 
-impl std::fmt::Display for BlocksAt {
+impl std::fmt::Display for BlocksLocation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            BlocksAt::Server(address) => address.fmt(f),
-            BlocksAt::Bucket(address) => address.fmt(f),
+            BlocksLocation::Server(address) => address.fmt(f),
+            BlocksLocation::Bucket(address) => address.fmt(f),
         }
     }
 }
 
-impl std::str::FromStr for BlocksAt {
+impl std::str::FromStr for BlocksLocation {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<BlocksAt, String> {
+    fn from_str(text: &str) -> Result<BlocksLocation, String> {
         match text.starts_with("s3:") {
-            true => bucket_address(text).map(BlocksAt::Bucket),
-            false => text.parse().map(BlocksAt::Server).map_err(|_: holdfast_rpc::AddressError| {
+            true => bucket_address(text).map(BlocksLocation::Bucket),
+            false => text.parse().map(BlocksLocation::Server).map_err(|_: holdfast_rpc::AddressError| {
                 "it is no block server's address, which reads hf+blocks://HOST:PORT/KEY".to_owned()
             }),
         }
@@ -267,15 +267,15 @@ impl std::str::FromStr for BlocksAt {
 /// The address of a bucket. The text is in no message: a secret may have been put into it.
 ///
 /// # Errors
-/// In words.
+/// A text that says why.
 pub fn bucket_address(text: &str) -> Result<BucketAddress, String> {
-    text.parse().map_err(|error: holdfast_objects::AddressError| error.reason())
+    text.parse().map_err(|error: holdfast_tiered::AddressError| error.reason())
 }
 
 /// Why a block store did not do something.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BlockStoreError {
-    /// The store here.
+    /// Medium: the log of this process failed.
     #[error(transparent)]
     Local(StoreError),
     /// The other machine is not reached.
@@ -283,9 +283,9 @@ pub enum BlockStoreError {
         "the block store {address} cannot be reached: {why}. What needs it is refused until it can; nothing is lost"
     )]
     Away {
-        /// Where it should be.
+        /// The address of the block store.
         address: String,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
     /// The bucket is not reached, refuses, or is not what it was.
@@ -294,10 +294,10 @@ pub enum BlockStoreError {
     /// The other machine's disk is full.
     #[error("the disk of the block store {address} is full")]
     Full {
-        /// Where.
+        /// The address of the block store.
         address: String,
     },
-    /// Who stores would be charged for more than they may be.
+    /// Caller: the user who stores would be over the limit.
     #[error("the limit of {limit} bytes is reached: {used} are used")]
     OverQuota {
         /// Bytes charged.
@@ -305,7 +305,7 @@ pub enum BlockStoreError {
         /// Bytes allowed.
         limit: u64,
     },
-    /// Something runs there that allows nothing beside it.
+    /// A collection is running; nothing else of that kind can run at the same time.
     #[error("a collection runs at the block store; try again")]
     Busy,
     /// The call is not allowed.
@@ -314,9 +314,9 @@ pub enum BlockStoreError {
     /// The other machine's disk failed, or its answer makes no sense.
     #[error("the block store {address} failed: {why}")]
     Failed {
-        /// Where.
+        /// The address of the block store.
         address: String,
-        /// What it said.
+        /// The error it reported.
         why: String,
     },
     /// It is another store than before, or an older copy.
@@ -325,7 +325,7 @@ pub enum BlockStoreError {
          keep this one and lose what it lacks; then start the server once with --blocks-anew"
     )]
     Doubtful {
-        /// What was noticed.
+        /// The reason for the doubt.
         doubt: String,
     },
 }
@@ -339,28 +339,28 @@ impl From<StoreError> for BlockStoreError {
     }
 }
 
-impl From<BlockStoreError> for Refused {
+impl From<BlockStoreError> for RequestError {
     fn from(error: BlockStoreError) -> Self {
         match error {
             BlockStoreError::Local(error) => error.into(),
-            BlockStoreError::Full { .. } => Refused::Client(ServerError::NoSpace),
+            BlockStoreError::Full { .. } => RequestError::Client(ServerError::NoSpace),
             BlockStoreError::OverQuota { used, limit } => {
-                Refused::Client(ServerError::OverQuota { used, limit })
+                RequestError::Client(ServerError::OverQuota { used, limit })
             }
-            BlockStoreError::Busy => Refused::Client(ServerError::Busy),
-            BlockStoreError::Refused(why) => Refused::Client(ServerError::Invalid(why)),
-            other => Refused::Client(ServerError::Storage(other.to_string())),
+            BlockStoreError::Busy => RequestError::Client(ServerError::Busy),
+            BlockStoreError::Refused(why) => RequestError::Client(ServerError::Invalid(why)),
+            other => RequestError::Client(ServerError::Storage(other.to_string())),
         }
     }
 }
 
 /// The address of the block server or bucket that has the blocks of the server with this data directory; `None`: they are in it.
 pub fn blocks_elsewhere(data: &std::path::Path) -> Option<String> {
-    let bucket = objects::remembered(data).ok().flatten().map(|address| address.to_string());
+    let bucket = bucket::remembered(data).ok().flatten().map(|address| address.to_string());
     bucket.or_else(|| note::Note::read(data).ok().flatten().map(|note| note.address.to_string()))
 }
 
-/// One block; `None` if it is not here. One that is damaged is told to the journal, and counts as absent.
+/// Loads one block; `None` if it is absent. A damaged block is logged and counts as absent.
 pub(crate) fn load_one(
     store: &dyn BlockStore,
     file_system: Digest,
@@ -374,8 +374,8 @@ pub(crate) fn load_one(
         .map(|(_, block)| block))
 }
 
-/// What was loaded, if it is sound. Damage is told to the journal: the client tells a loss from a deletion by what still
-/// refers to the block, and the line here tells which file is bad.
+/// The block, if it was loaded intact. Damage is logged with the file: a client distinguishes a loss from a deletion by
+/// what still refers to the block, but only the server knows which file is bad.
 pub(crate) fn sound(
     loaded: LoadedBlock,
     file_system: Digest,

@@ -6,8 +6,8 @@
 //! DATA/block-shards/N/        the same of shard N, where the blocks are in several
 //! ```
 //!
-//! Invariant: the position is written before whoever caused it hears of it, and is on the disk a second later. It may be
-//! behind what was acknowledged, never ahead of it.
+//! Invariant: the position is written before the caller of the request that moved it returns, and is on the disk a
+//! second later. It may be behind what was acknowledged, never ahead of it.
 
 use holdfast_protocol::block_server::StoreId;
 use holdfast_rpc::BlocksAddress;
@@ -23,10 +23,10 @@ const FIRST_LINE: &str = "holdfast block store 1";
 /// How long a position may be in memory only.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
-/// What is remembered.
+/// The note about one store.
 pub(crate) struct Note {
     data: PathBuf,
-    /// Where the block server is.
+    /// The address of the block server.
     pub(crate) address: BlocksAddress,
     /// The store it had; `None`: it has not been reached yet.
     pub(crate) store: Option<StoreId>,
@@ -53,7 +53,7 @@ impl Note {
             Err(error) => return Err(error),
         };
         let damaged = || std::io::Error::other("it is damaged, or of a newer version");
-        if text.starts_with(super::objects::FIRST_LINE) {
+        if text.starts_with(super::bucket::FIRST_LINE) {
             return Ok(None);
         }
         let mut lines = text.lines();
@@ -86,7 +86,7 @@ impl Note {
     /// Of a block server that has not been reached yet. Nothing is written.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub(crate) fn new(data: &Path, address: BlocksAddress) -> std::io::Result<Note> {
         let file = OpenOptions::new()
             .read(true)
@@ -102,7 +102,7 @@ impl Note {
     /// Writes all but the position, durably.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub(crate) fn write(&self) -> std::io::Result<()> {
         let mut text = format!("{FIRST_LINE}\naddress {}\n", self.address);
         if let Some(store) = &self.store {
@@ -126,7 +126,7 @@ impl Note {
     /// Remembers a position.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub(crate) fn put_position(&mut self, position: u64) -> std::io::Result<()> {
         self.position = position;
         let half = position.to_le_bytes();
@@ -150,7 +150,7 @@ pub(crate) fn digits(store: &StoreId) -> String {
     store.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The reverse.
+/// Parses what [`digits`] returns.
 pub(crate) fn id_of(text: &str) -> Option<StoreId> {
     let mut id = [0; 16];
     if text.len() != 32 || !text.is_ascii() {

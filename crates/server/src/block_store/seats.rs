@@ -7,7 +7,7 @@
 //! - one that does not open leaves its seat, and this block server rests for a while, so that others may take it.
 
 use super::election::{Candidate, Seat, decide};
-use super::keeper::Keeper;
+use super::store_server::StoreServer;
 use holdfast_etcd::{EtcdError, Revision};
 use holdfast_protocol::block_server::Shard;
 use parking_lot::{Condvar, Mutex};
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often it is looked who has what.
+/// How often the holders of all seats are read from etcd.
 const LOOK_EVERY: Duration = Duration::from_millis(300);
 /// How long one rests when a store did not open: doubled each time up to the second.
 const REST_MIN: Duration = Duration::from_secs(1);
@@ -26,9 +26,9 @@ const END_PATIENCE: Duration = Duration::from_secs(10);
 const GLANCE: Duration = Duration::from_millis(10);
 
 /// Opens the store of a seat, or says why not.
-pub(super) type Opener = Box<dyn Fn(&Seat) -> Result<Keeper, String> + Send + Sync>;
+pub(super) type Opener = Box<dyn Fn(&Seat) -> Result<StoreServer, String> + Send + Sync>;
 
-/// Stores, by seat.
+/// The stores of this block server, by seat.
 pub(super) struct Seats {
     /// In how many shards each server's blocks are.
     pub(super) shards: u16,
@@ -40,24 +40,24 @@ pub(super) struct Seats {
 
 #[derive(Default)]
 struct State {
-    taken: BTreeMap<Seat, Taken>,
+    held: BTreeMap<Seat, HeldSeat>,
     rests_until: Option<Instant>,
     /// Stores that did not open since one did.
     failures: u32,
     stop: bool,
 }
 
-/// A seat that this one has.
-struct Taken {
+/// A seat that this block server holds.
+struct HeldSeat {
     since: Revision,
     store: Store,
 }
 
 enum Store {
-    /// It is being opened.
+    /// The store is being opened.
     Opening,
-    Here(Arc<Keeper>),
-    /// It is being closed.
+    Here(Arc<StoreServer>),
+    /// The store is being closed.
     Closing,
 }
 
@@ -70,31 +70,31 @@ impl Seats {
     /// Opens all of them, for good.
     pub(super) fn open_all(&self) -> Result<(), (Seat, String)> {
         for seat in &self.all {
-            let keeper = (self.open)(seat).map_err(|why| (*seat, why))?;
-            let store = Store::Here(Arc::new(keeper));
-            self.state.lock().taken.insert(*seat, Taken { since: 0, store });
+            let store_server = (self.open)(seat).map_err(|why| (*seat, why))?;
+            let store = Store::Here(Arc::new(store_server));
+            self.state.lock().held.insert(*seat, HeldSeat { since: 0, store });
         }
         Ok(())
     }
 
     /// The store of a seat, if it is here.
-    pub(super) fn keeper(&self, seat: &Seat) -> Option<Arc<Keeper>> {
-        match &self.state.lock().taken.get(seat)?.store {
-            Store::Here(keeper) => Some(keeper.clone()),
+    pub(super) fn store_server(&self, seat: &Seat) -> Option<Arc<StoreServer>> {
+        match &self.state.lock().held.get(seat)?.store {
+            Store::Here(store_server) => Some(store_server.clone()),
             Store::Opening | Store::Closing => None,
         }
     }
 
-    /// Who has taken one of the stores over.
+    /// The block server that has taken over one of the stores.
     pub(super) fn taken_over(&self) -> Option<String> {
         let keepers = self.here();
-        keepers.iter().find_map(|(_, keeper)| keeper.taken_over())
+        keepers.iter().find_map(|(_, store_server)| store_server.taken_over())
     }
 
-    fn here(&self) -> Vec<(Seat, Arc<Keeper>)> {
+    fn here(&self) -> Vec<(Seat, Arc<StoreServer>)> {
         let state = self.state.lock();
-        let here = state.taken.iter().filter_map(|(seat, taken)| match &taken.store {
-            Store::Here(keeper) => Some((*seat, keeper.clone())),
+        let here = state.held.iter().filter_map(|(seat, held)| match &held.store {
+            Store::Here(store_server) => Some((*seat, store_server.clone())),
             Store::Opening | Store::Closing => None,
         });
         here.collect()
@@ -123,9 +123,9 @@ impl Seats {
                     is_away = true;
                 }
             }
-            for (seat, keeper) in self.here() {
-                if let Some(why) = keeper.taken_over() {
-                    drop(keeper);
+            for (seat, store_server) in self.here() {
+                if let Some(why) = store_server.taken_over() {
+                    drop(store_server);
                     self.close(candidate, &seat, &why);
                 }
             }
@@ -138,9 +138,9 @@ impl Seats {
             }
         }
         let end = Instant::now() + END_PATIENCE;
-        while !self.state.lock().taken.is_empty() && Instant::now() < end {
-            for (seat, keeper) in self.here() {
-                drop(keeper);
+        while !self.state.lock().held.is_empty() && Instant::now() < end {
+            for (seat, store_server) in self.here() {
+                drop(store_server);
                 self.close(candidate, &seat, "this block server ends");
             }
             std::thread::sleep(GLANCE);
@@ -148,7 +148,7 @@ impl Seats {
         candidate.resign();
     }
 
-    /// Ends [`Seats::share`].
+    /// Ends the loop in [`Seats::share`].
     pub(super) fn stop(&self) {
         self.state.lock().stop = true;
         self.stopped.notify_all();
@@ -158,11 +158,11 @@ impl Seats {
     fn look(self: &Arc<Seats>, candidate: &Arc<Candidate>) -> Result<bool, EtcdError> {
         let is_able = self.state.lock().rests_until.is_none_or(|until| until <= Instant::now());
         candidate.keep(is_able)?;
-        let picture = candidate.look()?;
-        let own: Vec<Seat> = self.state.lock().taken.keys().copied().collect();
+        let seat_map = candidate.look()?;
+        let own: Vec<Seat> = self.state.lock().held.keys().copied().collect();
         let (mut kept, mut free) = (Vec::new(), Vec::new());
         for seat in &own {
-            match candidate.holder(&picture, seat) {
+            match candidate.holder(&seat_map, seat) {
                 Some(other) if !candidate.is_own(other) => {
                     self.close(candidate, seat, &format!("the block server on {} was elected", other.host));
                     continue;
@@ -171,18 +171,18 @@ impl Seats {
                 // The lease had ended before it was renewed.
                 None => match candidate.take(seat)? {
                     Some(since) => self.since(seat, since),
-                    None => tracing::warn!("the seat of {} was lost", words(seat)),
+                    None => tracing::warn!("the seat of {} was lost", describe(seat)),
                 },
             }
             kept.push(*seat);
         }
         for seat in &self.all {
-            if !own.contains(seat) && candidate.holder(&picture, seat).is_none() {
+            if !own.contains(seat) && candidate.holder(&seat_map, seat).is_none() {
                 free.push(*seat);
             }
         }
         if is_able {
-            let decision = decide(self.all.len(), &kept, &free, picture.members.len());
+            let decision = decide(self.all.len(), &kept, &free, seat_map.members.len());
             for seat in &decision.take {
                 if let Some(since) = candidate.take(seat)? {
                     self.begin(candidate, *seat, since);
@@ -196,34 +196,37 @@ impl Seats {
     }
 
     fn since(&self, seat: &Seat, since: Revision) {
-        if let Some(taken) = self.state.lock().taken.get_mut(seat) {
-            taken.since = since;
+        if let Some(held) = self.state.lock().held.get_mut(seat) {
+            held.since = since;
         }
     }
 
     /// Opens the store of a seat that was just taken.
     fn begin(self: &Arc<Seats>, candidate: &Arc<Candidate>, seat: Seat, since: Revision) {
-        self.state.lock().taken.insert(seat, Taken { since, store: Store::Opening });
+        self.state.lock().held.insert(seat, HeldSeat { since, store: Store::Opening });
         let (seats, candidate) = (self.clone(), candidate.clone());
         std::thread::spawn(move || {
             let opened = (seats.open)(&seat);
             let mut state = seats.state.lock();
             match opened {
-                Ok(keeper) => {
-                    tracing::info!("serves {}", words(&seat));
+                Ok(store_server) => {
+                    tracing::info!("serves {}", describe(&seat));
                     state.failures = 0;
-                    if let Some(taken) = state.taken.get_mut(&seat) {
-                        taken.store = Store::Here(Arc::new(keeper));
+                    if let Some(held) = state.held.get_mut(&seat) {
+                        held.store = Store::Here(Arc::new(store_server));
                     }
                 }
                 Err(why) => {
-                    tracing::error!("{} cannot be opened here, and is left to others: {why}", words(&seat));
+                    tracing::error!(
+                        "{} cannot be opened here, and is left to others: {why}",
+                        describe(&seat)
+                    );
                     let rest = (REST_MIN * 2_u32.pow(state.failures.min(8))).min(REST_MAX);
                     state.failures += 1;
                     state.rests_until = Some(Instant::now() + rest);
-                    let taken = state.taken.remove(&seat);
+                    let held = state.held.remove(&seat);
                     drop(state);
-                    candidate.leave(&seat, taken.map_or(since, |taken| taken.since));
+                    candidate.leave(&seat, held.map_or(since, |held| held.since));
                 }
             }
         });
@@ -231,42 +234,44 @@ impl Seats {
 
     /// Leaves a seat to others, unless something is under way there that takes long.
     fn give(self: &Arc<Seats>, candidate: &Arc<Candidate>, seat: &Seat) {
-        if self.keeper(seat).is_some_and(|keeper| !keeper.is_long_busy()) {
+        if self.store_server(seat).is_some_and(|store_server| !store_server.is_long_busy()) {
             self.close(candidate, seat, "others have fewer");
         }
     }
 
     /// Closes a store, and leaves its seat.
     fn close(self: &Arc<Seats>, candidate: &Arc<Candidate>, seat: &Seat, why: &str) {
-        let keeper = {
+        let store_server = {
             let mut state = self.state.lock();
-            let Some(taken) = state.taken.get_mut(seat) else { return };
+            let Some(held) = state.held.get_mut(seat) else { return };
             // One that is being opened is closed when it is met the next time.
-            let Store::Here(_) = &taken.store else { return };
-            let Store::Here(keeper) = std::mem::replace(&mut taken.store, Store::Closing) else { return };
-            keeper
+            let Store::Here(_) = &held.store else { return };
+            let Store::Here(store_server) = std::mem::replace(&mut held.store, Store::Closing) else {
+                return;
+            };
+            store_server
         };
-        tracing::info!("gives up {}: {why}", words(seat));
+        tracing::info!("gives up {}: {why}", describe(seat));
         let (seats, candidate, seat) = (self.clone(), candidate.clone(), *seat);
         std::thread::spawn(move || {
-            let mut keeper = keeper;
+            let mut store_server = store_server;
             // Nobody comes anew.
-            let keeper = loop {
-                match Arc::try_unwrap(keeper) {
-                    Ok(keeper) => break keeper,
-                    Err(used) => keeper = used,
+            let store_server = loop {
+                match Arc::try_unwrap(store_server) {
+                    Ok(store_server) => break store_server,
+                    Err(used) => store_server = used,
                 }
                 std::thread::sleep(GLANCE);
             };
-            drop(keeper);
-            if let Some(taken) = seats.state.lock().taken.remove(&seat) {
-                candidate.leave(&seat, taken.since);
+            drop(store_server);
+            if let Some(held) = seats.state.lock().held.remove(&seat) {
+                candidate.leave(&seat, held.since);
             }
         });
     }
 }
 
-fn words(seat: &Seat) -> String {
+fn describe(seat: &Seat) -> String {
     match seat.shard {
         Shard::WHOLE => format!("the blocks of {}", seat.server),
         Shard { number, of } => format!("shard {number} of {of} of the blocks of {}", seat.server),

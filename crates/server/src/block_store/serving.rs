@@ -16,24 +16,24 @@
 //!   that share the stores of a bucket ([`Candidate`]) each goes on with those it has, and ends the connections that ask for
 //!   others.
 
+use super::bucket;
 use super::division;
 use super::election::{Candidate, Seat};
-use super::keeper::{Ended, Keeper, Place};
-use super::objects;
 use super::seats::{Opener, Seats};
-use crate::apart::{self, Apart};
+use super::store_server::{BucketLocation, StoreEnd, StoreServer};
 use crate::data::DataDirectory;
 use crate::error::{OpenError, RunError};
+use crate::privsep::{self, FrontEndProcess};
 use crate::server::{bound, segment_bytes};
 use holdfast_components::{Plan, Program, Supervisor};
 use holdfast_crypto::{Digest, PublicKey, SigningKey};
 use holdfast_log::{LocalStorage, Storage, StorageLock};
-use holdfast_objects::{Bucket, BucketAddress, S3, Settings};
 use holdfast_protocol::block_server::{BlockAnswer, BlockCall, BlockFault, BlockReply, Shard, StoreId};
 use holdfast_protocol::message::{PROTOCOL_VERSIONS, Request, Response, ServerError, Welcome};
-use holdfast_rpc::apart::{Introduced, Reception, serve_introduced};
+use holdfast_rpc::privsep::{HandshakeService, VerifiedConnection, serve_introduced};
 use holdfast_rpc::{BlocksAddress, Limits, Listeners, ServerAddress, Service, Session};
 use holdfast_store::StoreConfig;
+use holdfast_tiered::{Bucket, BucketAddress, S3, Settings};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -56,12 +56,12 @@ const SHARD: &str = "shard-";
 /// Least room of a shard's cache.
 const CACHE_BYTES_MIN: u64 = 64 << 20;
 
-/// How a block server runs.
+/// The settings of a block server.
 #[derive(Clone, Debug)]
 pub struct BlockServerConfig {
     /// The data directory; created when missing. One block server at a time.
     pub data: PathBuf,
-    /// Where to listen.
+    /// The address to listen on.
     pub listen: SocketAddr,
     /// Keys of the consistency servers that are served.
     pub allowed: BTreeSet<PublicKey>,
@@ -69,7 +69,7 @@ pub struct BlockServerConfig {
     pub window: Duration,
     /// How long new blocks are safe from collection.
     pub gc_window: Duration,
-    /// How long deleted blocks are kept as a source for what comes next.
+    /// How long deleted blocks are kept as bases for the compression of later ones.
     pub keep_deleted: Duration,
     /// How many bytes of them at most.
     pub keep_deleted_bytes: Option<u64>,
@@ -108,7 +108,7 @@ impl BlockServerConfig {
 /// Why a block server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum BlockServerError {
-    /// As of any server.
+    /// The data directory cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// Another one has the data directory.
@@ -117,30 +117,30 @@ pub enum BlockServerError {
     /// What is known of the bucket makes no sense, or cannot be noted.
     #[error("{0}")]
     Bucket(String),
-    /// It cannot stand by for others.
+    /// It cannot be a standby for others.
     #[error("{0}")]
     Election(String),
     /// A store of a consistency server in a bucket cannot be opened.
     #[error("the blocks of the server {server}: {why}")]
     InBucket {
-        /// Its key.
+        /// The consistency server's key.
         server: PublicKey,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// A store of a consistency server cannot be opened.
     #[error("the blocks of the server {server}: {why}")]
     Store {
-        /// Its key.
+        /// The consistency server's key.
         server: PublicKey,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
 /// An opened block server: it owns its data directory and listens, but does not answer before [`BlockServer::run`].
 pub struct BlockServer {
-    service: Arc<Keepers>,
+    service: Arc<BlockService>,
     listener: std::net::TcpListener,
     key: SigningKey,
     listen: SocketAddr,
@@ -148,10 +148,10 @@ pub struct BlockServer {
     _lock: Box<dyn StorageLock>,
 }
 
-/// How peers reach it.
-enum Way {
+/// How peers reach this block server.
+enum PeerTransport {
     Sockets,
-    Introduced(mpsc::Receiver<Introduced>, Apart),
+    FrontEnd(mpsc::Receiver<VerifiedConnection>, FrontEndProcess),
 }
 
 impl BlockServer {
@@ -164,7 +164,7 @@ impl BlockServer {
         BlockServer::open_over(config, |address| Arc::new(S3::new(address)))
     }
 
-    /// The same with any buckets in place of those of S3.
+    /// As [`BlockServer::open`], with other buckets than those of S3.
     ///
     /// # Errors
     /// [`BlockServerError`]
@@ -189,23 +189,23 @@ impl BlockServer {
             ..StoreConfig::default()
         };
         let bucket =
-            objects::bucket_of(&config.data, config.blocks.as_ref()).map_err(BlockServerError::Bucket)?;
+            bucket::bucket_of(&config.data, config.blocks.as_ref()).map_err(BlockServerError::Bucket)?;
         let shards = match &config.candidate {
             Some(candidate) => candidate.shards(&mut |news| tracing::warn!("{news}"))?,
             None => 1,
         };
-        let mut unsaid = Vec::new();
+        let mut unnamed = Vec::new();
         for (server, address) in config.allowed.iter().flat_map(|server| Some((server, bucket.as_ref()?))) {
             let failed = |why| BlockServerError::InBucket { server: *server, why };
             let bucket = buckets(&address.below(&server.to_string()));
             if !division::agrees(&*bucket, shards).map_err(failed)? {
-                unsaid.push((*server, bucket));
+                unnamed.push((*server, bucket));
             }
         }
         if let Some(candidate) = &config.candidate {
             candidate.settle(shards)?;
         }
-        for (server, bucket) in unsaid {
+        for (server, bucket) in unnamed {
             division::say(&*bucket, shards).map_err(|why| BlockServerError::InBucket { server, why })?;
         }
         let (servers, anew, takes_over) =
@@ -221,9 +221,9 @@ impl BlockServer {
                     let share = (cache_bytes / u64::from(seat.shard.of)).max(CACHE_BYTES_MIN);
                     address = BucketAddress { cache_bytes: Some(share), ..address.below(shard) };
                 }
-                Place { bucket: buckets(&address), address, anew, takes_over }
+                BucketLocation { bucket: buckets(&address), address, anew, takes_over }
             });
-            Keeper::open(&directory, store.clone(), place)
+            StoreServer::open(&directory, store.clone(), place)
         });
         let all = config.allowed.iter().flat_map(|server| {
             (0..shards).map(|number| Seat { server: *server, shard: Shard { number, of: shards } })
@@ -236,12 +236,12 @@ impl BlockServer {
             })?;
         }
         if let Some(address) = &bucket {
-            objects::remember(&config.data, address).map_err(BlockServerError::Bucket)?;
+            bucket::remember(&config.data, address).map_err(BlockServerError::Bucket)?;
         }
         let listener = bound(|| std::net::TcpListener::bind(config.listen))
             .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
             .map_err(|error| OpenError::Listen { address: config.listen, error })?;
-        let service = Arc::new(Keepers {
+        let service = Arc::new(BlockService {
             seats,
             allowed: config.allowed,
             is_shared: config.candidate.is_some(),
@@ -260,8 +260,8 @@ impl BlockServer {
         Ok(DataDirectory::bare(data)?.server_key()?.public())
     }
 
-    /// Where it listens, with its key: what a consistency server is given, if it reaches this machine so. With all addresses
-    /// listened on, this machine's name stands for them.
+    /// The address to give to a consistency server: where this block server listens, with its key. If it listens on all
+    /// addresses, with this machine's host name.
     pub fn address(&self) -> BlocksAddress {
         let local = self.listener.local_addr().unwrap_or(self.listen);
         let host = match local.ip() {
@@ -277,47 +277,51 @@ impl BlockServer {
     /// # Errors
     /// [`RunError`]
     pub fn run(self, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
-        self.run_over(Way::Sockets, shutdown)
+        self.run_over(PeerTransport::Sockets, shutdown)
     }
 
-    /// What [`BlockServer::run_apart`] starts: a sandboxed front end with this server's listener.
+    /// What [`BlockServer::run_privsep`] starts: a sandboxed front end with this server's listener.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn front_end(&self) -> Result<Plan, RunError> {
-        Ok(apart::plan(&self.listener, None, self.key.public(), &Limits::default())?)
+        Ok(privsep::plan(&self.listener, None, self.key.public(), &Limits::default())?)
     }
 
-    /// Serves in two processes, as a server of file systems does ([`crate::apart`]). `started` is called once the front end
+    /// Serves in two processes, as a server of file systems does ([`crate::privsep`]). `started` is called once the front end
     /// is in its sandbox.
     ///
     /// # Errors
     /// [`RunError`]; also where sandboxes cannot be made.
-    pub fn run_apart(
+    pub fn run_privsep(
         self,
         program: Program,
         plan: Plan,
         started: impl FnOnce(&Supervisor),
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), RunError> {
-        let (reception, introduced) = Reception::new(self.key.clone().into());
-        let apart = Apart::start(program, plan, reception)?;
-        started(apart.supervisor());
-        self.run_over(Way::Introduced(introduced, apart), shutdown)
+        let (handshakes, introduced) = HandshakeService::new(self.key.clone().into());
+        let privsep = FrontEndProcess::start(program, plan, handshakes)?;
+        started(privsep.supervisor());
+        self.run_over(PeerTransport::FrontEnd(introduced, privsep), shutdown)
     }
 
-    fn run_over(self, way: Way, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
+    fn run_over(self, transport: PeerTransport, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .max_blocking_threads(BLOCKING_THREADS)
             .thread_name("holdfast-blocks")
             .build()?;
-        let result = runtime.block_on(self.serve(way, shutdown));
+        let result = runtime.block_on(self.serve(transport, shutdown));
         runtime.shutdown_timeout(Duration::from_secs(10));
         result
     }
 
-    async fn serve(&self, way: Way, shutdown: impl Future<Output = ()>) -> Result<(), RunError> {
+    async fn serve(
+        &self,
+        transport: PeerTransport,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), RunError> {
         let mut failure = self.service.failure.subscribe();
         tracing::info!(address = %self.address(), servers = self.service.allowed.len(), "listening");
         let sharing = self.candidate.clone().map(|candidate| {
@@ -337,15 +341,15 @@ impl BlockServer {
             }
         };
         let (service, limits) = (self.service.clone(), Limits::default());
-        match way {
-            Way::Sockets => {
+        match transport {
+            PeerTransport::Sockets => {
                 let tcp = tokio::net::TcpListener::from_std(self.listener.try_clone()?)?;
                 holdfast_rpc::serve(Listeners { tcp, udp: None }, &self.key, service, limits, ended).await?;
             }
-            Way::Introduced(introduced, apart) => {
+            PeerTransport::FrontEnd(introduced, privsep) => {
                 let served = serve_introduced(introduced, service, limits, ended).await;
                 // After the last answers, which it carries on.
-                drop(apart);
+                drop(privsep);
                 served?;
             }
         }
@@ -372,21 +376,21 @@ impl BlockServer {
     }
 }
 
-/// All stores, behind the sockets.
-struct Keepers {
+/// Answers requests for all stores, without the sockets.
+struct BlockService {
     seats: Arc<Seats>,
     allowed: BTreeSet<PublicKey>,
-    /// Others have the stores that are not here.
+    /// Stores that are not here are at other block servers.
     is_shared: bool,
     failure: watch::Sender<Option<String>>,
-    /// Servers that have been told of in the journal.
+    /// Consistency servers whose first connection was logged.
     opened: Mutex<BTreeSet<PublicKey>>,
 }
 
-/// Kept with each connection.
+/// The state of one connection.
 struct State {
     at_once: Arc<Semaphore>,
-    /// Which shard it is about; none was asked for: there are several.
+    /// The shard that the greeting asked for; unset if it asked for none of several.
     shard: OnceLock<Shard>,
 }
 
@@ -396,8 +400,8 @@ impl Default for State {
     }
 }
 
-impl Keepers {
-    fn greet(&self, session: &Session<State>, versions: (u16, u16), asked: Option<Digest>) -> Response {
+impl BlockService {
+    fn greet(&self, session: &Session<State>, versions: (u16, u16), requested: Option<Digest>) -> Response {
         let (oldest, newest) = PROTOCOL_VERSIONS;
         let version = versions.1.min(newest);
         if versions.0 > versions.1 || version < versions.0.max(oldest) {
@@ -409,7 +413,7 @@ impl Keepers {
             return Response::Error(ServerError::NotAllowed(why));
         }
         let shards = self.seats.shards;
-        let shard = match asked.as_ref().map(Shard::named) {
+        let shard = match requested.as_ref().map(Shard::named) {
             None if shards > 1 => None,
             None => Some(Shard::WHOLE),
             Some(Some(shard)) if shard.of == shards => Some(shard),
@@ -419,7 +423,7 @@ impl Keepers {
             }
         };
         if let Some(shard) = shard {
-            if self.is_shared && self.seats.keeper(&Seat { server: session.peer, shard }).is_none() {
+            if self.is_shared && self.seats.store_server(&Seat { server: session.peer, shard }).is_none() {
                 return Response::Error(ServerError::Elsewhere(None));
             }
             let _ = session.state.shard.set(shard);
@@ -432,7 +436,7 @@ impl Keepers {
     }
 }
 
-impl Service for Keepers {
+impl Service for BlockService {
     type State = State;
 
     async fn handle(&self, session: &Arc<Session<State>>, request: Request) -> Response {
@@ -449,13 +453,14 @@ impl Service for Keepers {
                     return Response::BlockServer(Box::new(reply));
                 };
                 let _turn = session.state.at_once.clone().acquire_owned().await;
-                let Some(keeper) = self.seats.keeper(&Seat { server: session.peer, shard }) else {
+                let Some(store_server) = self.seats.store_server(&Seat { server: session.peer, shard })
+                else {
                     return elsewhere(session).await;
                 };
-                match spawn_blocking(move || keeper.answer(*request)).await {
+                match spawn_blocking(move || store_server.answer(*request)).await {
                     Ok(Ok(reply)) => Response::BlockServer(Box::new(reply)),
-                    Ok(Err(Ended::TakenOver(_))) if self.is_shared => elsewhere(session).await,
-                    Ok(Err(Ended::Fatal(why) | Ended::TakenOver(why))) => {
+                    Ok(Err(StoreEnd::TakenOver(_))) if self.is_shared => elsewhere(session).await,
+                    Ok(Err(StoreEnd::Fatal(why) | StoreEnd::TakenOver(why))) => {
                         tracing::error!(why, "the storage failed; nothing more is acknowledged");
                         self.failure.send_replace(Some(why.clone()));
                         Response::Error(ServerError::Storage(why))
@@ -470,7 +475,8 @@ impl Service for Keepers {
     }
 }
 
-/// Whether it was done is for the block server to say that has the store now: the connection ends, and who asked asks there.
+/// The store is at another block server now, which knows whether the request was carried out: this ends the connection,
+/// so that the client asks there.
 async fn elsewhere(session: &Session<State>) -> Response {
     session.end();
     std::future::pending().await

@@ -1,10 +1,11 @@
-//! Blocks to their new store, each with whoever is charged for it and when it was stored; holds and pins; the comparison.
+//! Copies blocks to their new store, each with its owner and the time at which it was stored; then holds and pins; and
+//! compares.
 //!
-//! Invariant: what is in memory at once is a list of as many blocks as one call tells of, and what its threads carry.
+//! Invariant: memory is bounded by one page of the list of blocks and the blocks that its threads are copying.
 
-use super::{ConvertError, Converted};
+use super::{ConvertError, ConvertedFileSystem};
 use crate::block_store::BlockStore;
-use crate::host::Host;
+use crate::server_core::ServerCore;
 use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::Digest;
 use holdfast_protocol::block_server::{ListedBlock, LoadedBlock};
@@ -21,39 +22,39 @@ const THREADS: usize = 8;
 const RUN: usize = 256;
 /// Bytes stored with one call.
 const CALL_BYTES: usize = 4 << 20;
-/// Pins of nobody: setting them makes durable what was stored before.
+/// The holder of pins that no client has: setting them makes durable what was stored before.
 const NOBODY: u64 = u64::MAX;
 
 /// The blocks of one file system on their way.
-pub(super) struct Copy<'a> {
+pub(super) struct BlockCopier<'a> {
     from: &'a dyn BlockStore,
     to: &'a dyn BlockStore,
     id: Digest,
     now_ns: i64,
-    /// What was relied on since then is young: nobody may collect it.
+    /// Blocks relied on since this time must not be collected, in nanoseconds since 1970.
     young_ns: i64,
 }
 
-/// What one thread did.
+/// What one copying thread has done.
 #[derive(Default)]
-struct Done {
+struct CopyTotals {
     bytes: u64,
     sent_blocks: u64,
     sent_bytes: u64,
     damaged: Vec<(Digest, String)>,
 }
 
-impl<'a> Copy<'a> {
-    pub(super) fn new(host: &'a Host, to: &'a dyn BlockStore, id: Digest) -> Copy<'a> {
-        let now_ns = host.clock.wall_ns();
-        let window = i64::try_from(host.settings.store.gc_window.as_nanos()).unwrap_or(i64::MAX);
-        Copy { from: &*host.blocks, to, id, now_ns, young_ns: now_ns.saturating_sub(window) }
+impl<'a> BlockCopier<'a> {
+    pub(super) fn new(core: &'a ServerCore, to: &'a dyn BlockStore, id: Digest) -> BlockCopier<'a> {
+        let now_ns = core.clock.wall_ns();
+        let window = i64::try_from(core.settings.store.gc_window.as_nanos()).unwrap_or(i64::MAX);
+        BlockCopier { from: &*core.blocks, to, id, now_ns, young_ns: now_ns.saturating_sub(window) }
     }
 
     /// Copies all blocks, then what keeps them, and compares. `progress` is given the bytes done.
     pub(super) fn all(
         &self,
-        report: &mut Converted,
+        report: &mut ConvertedFileSystem,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(), ConvertError> {
         let mut after = 0;
@@ -103,24 +104,24 @@ impl<'a> Copy<'a> {
         Ok(())
     }
 
-    fn blocks(&self, listed: &[ListedBlock], mut take: impl FnMut(Done)) -> Result<(), ConvertError> {
+    fn blocks(&self, listed: &[ListedBlock], mut take: impl FnMut(CopyTotals)) -> Result<(), ConvertError> {
         let (next, failure) = (AtomicUsize::new(0), Mutex::new(None));
         std::thread::scope(|scope| {
-            let (told, hear) = mpsc::channel();
+            let (results, hear) = mpsc::channel();
             for _ in 0..THREADS {
-                let (told, next, failure) = (told.clone(), &next, &failure);
+                let (results, next, failure) = (results.clone(), &next, &failure);
                 scope.spawn(move || {
                     while failure.lock().is_none() {
                         let run = listed.chunks(RUN).nth(next.fetch_add(1, Ordering::Relaxed));
                         let Some(run) = run else { return };
                         match self.run(run) {
-                            Ok(done) => drop(told.send(done)),
+                            Ok(done) => drop(results.send(done)),
                             Err(error) => *failure.lock() = Some(error),
                         }
                     }
                 });
             }
-            drop(told);
+            drop(results);
             hear.into_iter().for_each(&mut take);
         });
         match failure.into_inner() {
@@ -130,13 +131,16 @@ impl<'a> Copy<'a> {
     }
 
     /// Copies those of some blocks that are not there yet.
-    fn run(&self, listed: &[ListedBlock]) -> Result<Done, ConvertError> {
+    fn run(&self, listed: &[ListedBlock]) -> Result<CopyTotals, ConvertError> {
         let addresses: Vec<Digest> = listed.iter().map(|one| one.address).collect();
         let here = self.to.contains(self.id, &addresses)?;
-        let mut done = Done { bytes: listed.iter().map(|one| u64::from(one.bytes)).sum(), ..Done::default() };
+        let mut done = CopyTotals {
+            bytes: listed.iter().map(|one| u64::from(one.bytes)).sum(),
+            ..CopyTotals::default()
+        };
         let wanted: Vec<&ListedBlock> =
             listed.iter().zip(here).filter(|(_, here)| !here).map(|(one, _)| one).collect();
-        let (mut together, mut wanted) = (Together::default(), wanted.as_slice());
+        let (mut together, mut wanted) = (StoreBatch::default(), wanted.as_slice());
         while !wanted.is_empty() {
             let addresses: Vec<Digest> = wanted.iter().map(|one| one.address).collect();
             let loaded = self.from.load(self.id, &addresses, CALL_BYTES)?;
@@ -156,7 +160,7 @@ impl<'a> Copy<'a> {
                 };
                 done.sent_blocks += 1;
                 done.sent_bytes += u64::from(one.bytes);
-                // What is in the index counts: whoever healed a block is not charged for it.
+                // The owner in the index counts: a device that healed a block is not charged for it.
                 let origin = Some((one.owner, header.stored_ns));
                 if together.origin != origin || together.bytes >= CALL_BYTES {
                     self.store(&mut together)?;
@@ -167,7 +171,8 @@ impl<'a> Copy<'a> {
             }
         }
         self.store(&mut together)?;
-        // When somebody last relied on them is not told; the young ones are so for another whole window.
+        // The new store does not learn when blocks were last relied on; young ones are protected for another whole
+        // window.
         let young: Vec<Digest> =
             listed.iter().filter(|one| one.age_ns > self.young_ns).map(|one| one.address).collect();
         if !young.is_empty() {
@@ -176,8 +181,8 @@ impl<'a> Copy<'a> {
         Ok(done)
     }
 
-    fn store(&self, together: &mut Together) -> Result<(), ConvertError> {
-        let Together { origin, blocks, .. } = std::mem::take(together);
+    fn store(&self, together: &mut StoreBatch) -> Result<(), ConvertError> {
+        let StoreBatch { origin, blocks, .. } = std::mem::take(together);
         match origin {
             None => Ok(()),
             Some((owner, stored_ns)) => Ok(self.to.store(self.id, owner, blocks, None, stored_ns)?),
@@ -202,9 +207,9 @@ impl<'a> Copy<'a> {
     }
 }
 
-/// Blocks of one owner and time.
+/// Blocks with the same owner and time, which one call stores.
 #[derive(Default)]
-struct Together {
+struct StoreBatch {
     origin: Option<(DeviceId, i64)>,
     bytes: usize,
     blocks: Vec<(Digest, StoredBlock)>,

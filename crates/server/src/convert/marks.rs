@@ -1,4 +1,4 @@
-//! The two marks that keep a data directory from being served beside the one that it was moved to.
+//! The two marks that prevent a data directory and its converted copy from both being served.
 
 use super::{ConvertError, failed, put_file, sync_directory};
 use crate::error::OpenError;
@@ -13,29 +13,29 @@ const CONVERTED: &str = "converted";
 const FIRST_LINE: &str = "holdfast converting 1";
 const CHECKED: &str = "checked";
 
-/// What is moved where; the same call has the same.
-pub(super) struct Begun {
+/// What is moved where. A conversion that is continued must have the same plan.
+pub(super) struct ConversionPlan {
     pub(super) from: PathBuf,
     pub(super) blocks: String,
     pub(super) order: String,
 }
 
-impl Begun {
+impl ConversionPlan {
     fn text(&self) -> String {
         format!("{FIRST_LINE}\nfrom {}\nblocks {}\norder {}\n", self.from.display(), self.blocks, self.order)
     }
 }
 
 /// The mark in the new directory.
-pub(super) struct Mark {
+pub(super) struct ConversionMark {
     path: PathBuf,
     text: String,
     checked: bool,
 }
 
-impl Mark {
-    /// Makes the new directory with its mark, or finds them as the same call left them.
-    pub(super) fn of(data: &Path, begun: &Begun) -> Result<Mark, ConvertError> {
+impl ConversionMark {
+    /// Makes the new directory with its mark, or finds them as an earlier call with the same plan left them.
+    pub(super) fn of(data: &Path, begun: &ConversionPlan) -> Result<ConversionMark, ConvertError> {
         std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -67,15 +67,15 @@ impl Mark {
             }
             Err(error) => return Err(failed("reading", &path)(error)),
         };
-        Ok(Mark { path, text, checked })
+        Ok(ConversionMark { path, text, checked })
     }
 
-    /// Whether the new place was found to be empty, so that what is there now is ours.
+    /// Whether the destination was found to be empty, so that everything there now is from this conversion.
     pub(super) fn is_checked(&self) -> bool {
         self.checked
     }
 
-    /// The new place is empty.
+    /// Notes that the destination was empty before the conversion.
     pub(super) fn checked(&mut self) -> Result<(), ConvertError> {
         self.checked = true;
         put_file(&self.path, format!("{}{CHECKED}", self.text).as_bytes())
@@ -90,18 +90,18 @@ impl Mark {
 }
 
 /// What the mark in the old directory says.
-pub(super) fn converted_text(new: &Path, begun: &Begun) -> Result<String, ConvertError> {
+pub(super) fn converted_text(new: &Path, begun: &ConversionPlan) -> Result<String, ConvertError> {
     let new = new.canonicalize().map_err(failed("looking for", new))?;
     Ok(format!("{}\nblocks {}\norder {}\n", new.display(), begun.blocks, begun.order))
 }
 
-/// Marks the old directory: all of it is at the new place.
+/// Marks the old directory as moved completely.
 pub(super) fn put_converted(old: &Path, text: &str) -> Result<(), ConvertError> {
     put_file(&old.join(CONVERTED), text.as_bytes())
 }
 
 /// Whether all of the old directory is at this new one; what may be left of the mark there is taken away.
-pub(super) fn is_converted_to(old: &Path, new: &Path, begun: &Begun) -> Result<bool, ConvertError> {
+pub(super) fn is_converted_to(old: &Path, new: &Path, begun: &ConversionPlan) -> Result<bool, ConvertError> {
     let Some(text) = converted(old).map_err(failed("reading", &old.join(CONVERTED)))? else {
         return Ok(false);
     };
@@ -109,7 +109,7 @@ pub(super) fn is_converted_to(old: &Path, new: &Path, begun: &Begun) -> Result<b
         return Err(ConvertError::Refused(refusal(old, &text)));
     }
     if new.join(CONVERTING).exists() {
-        Mark::of(new, begun)?.take_away()?;
+        ConversionMark::of(new, begun)?.take_away()?;
     }
     Ok(true)
 }

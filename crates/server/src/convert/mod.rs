@@ -15,36 +15,38 @@
 //! - a place that has something else is refused before anything is put there.
 
 mod blocks;
-mod former;
 mod marks;
 mod order;
+mod source;
 
-pub(crate) use former::moved_from;
 pub(crate) use marks::check_served;
 #[cfg(test)]
 pub(crate) use order::copy_order;
+pub(crate) use source::moved_from;
 
-use crate::block_store::{self, BlockStore, BlockStoreError, BlocksAt, Local, ObjectsSettings, Remote};
-use crate::block_store::{RemoteSettings, blocks_elsewhere};
+use crate::block_store::{
+    self, BlockStore, BlockStoreError, BlocksLocation, BucketSettings, LocalBlocks, RemoteBlocks,
+};
+use crate::block_store::{RemoteBlocksSettings, blocks_elsewhere};
 use crate::config::ServerConfig;
 use crate::data::DataDirectory;
 use crate::error::OpenError;
-use crate::host::Host;
 use crate::maintenance;
 use crate::order::OrderError;
+use crate::server_core::ServerCore;
 use crate::standby::NEVER_CREATED;
-use former::Former;
 use holdfast_crypto::{Digest, SigningKey};
 use holdfast_etcd::Access;
 use holdfast_store::StoreError;
-use marks::{Begun, Mark};
+use marks::{ConversionMark, ConversionPlan};
+use source::SourceOrder;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long etcd may be away, or somebody else's lease may last.
+/// How long etcd may be unreachable, or another server's lease may last.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Where a data directory is to go.
@@ -53,81 +55,81 @@ pub struct Destination {
     /// The new data directory: the server's key, and the order if that does not go into etcd.
     pub data: PathBuf,
     /// Where blocks go; `None`: they stay where they are, outside the data directory.
-    pub blocks: Option<BlocksTo>,
+    pub blocks: Option<BlockDestination>,
     /// Where the order goes; `None`: into the new data directory, if it is in the old one.
-    pub order: Option<OrderTo>,
+    pub order: Option<OrderDestination>,
     /// A file with what that etcd lets in for.
     pub order_login: Option<PathBuf>,
 }
 
-/// Where blocks go.
+/// Where blocks are moved to.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum BlocksTo {
+pub enum BlockDestination {
     /// Into the new data directory.
     Here,
-    /// To another place.
-    At(BlocksAt),
+    /// To a block server or a bucket.
+    At(BlocksLocation),
 }
 
-/// Where the order goes.
+/// Where orders are moved to.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum OrderTo {
+pub enum OrderDestination {
     /// Into the new data directory.
     Here,
     /// Into etcd.
     Etcd(Access),
 }
 
-/// What stands for the new data directory.
+/// The word on the command line for the new data directory.
 const HERE: &str = "here";
 
-impl std::str::FromStr for BlocksTo {
+impl std::str::FromStr for BlockDestination {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<BlocksTo, String> {
-        if text == HERE { Ok(BlocksTo::Here) } else { text.parse().map(BlocksTo::At) }
+    fn from_str(text: &str) -> Result<BlockDestination, String> {
+        if text == HERE { Ok(BlockDestination::Here) } else { text.parse().map(BlockDestination::At) }
     }
 }
 
-impl std::fmt::Display for BlocksTo {
+impl std::fmt::Display for BlockDestination {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            BlocksTo::Here => f.write_str(HERE),
-            BlocksTo::At(place) => place.fmt(f),
+            BlockDestination::Here => f.write_str(HERE),
+            BlockDestination::At(place) => place.fmt(f),
         }
     }
 }
 
-impl std::str::FromStr for OrderTo {
+impl std::str::FromStr for OrderDestination {
     type Err = holdfast_etcd::AccessError;
 
-    fn from_str(text: &str) -> Result<OrderTo, Self::Err> {
-        if text == HERE { Ok(OrderTo::Here) } else { text.parse().map(OrderTo::Etcd) }
+    fn from_str(text: &str) -> Result<OrderDestination, Self::Err> {
+        if text == HERE { Ok(OrderDestination::Here) } else { text.parse().map(OrderDestination::Etcd) }
     }
 }
 
-impl std::fmt::Display for OrderTo {
+impl std::fmt::Display for OrderDestination {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            OrderTo::Here => f.write_str("in this directory"),
-            OrderTo::Etcd(access) => access.fmt(f),
+            OrderDestination::Here => f.write_str("in this directory"),
+            OrderDestination::Etcd(access) => access.fmt(f),
         }
     }
 }
 
-/// What was moved.
+/// What a conversion moved.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct ConvertReport {
     /// The file systems.
-    pub file_systems: Vec<Converted>,
+    pub file_systems: Vec<ConvertedFileSystem>,
     /// It was all there already.
     pub was_done: bool,
 }
 
 /// What was moved of one file system.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Converted {
-    /// Which.
+pub struct ConvertedFileSystem {
+    /// The file system that was moved.
     pub file_system: Digest,
     /// Operations in its order.
     pub operations: u64,
@@ -147,9 +149,9 @@ pub struct Converted {
     pub other_charges: u64,
 }
 
-impl Converted {
-    fn new(file_system: Digest, operations: u64) -> Converted {
-        Converted {
+impl ConvertedFileSystem {
+    fn new(file_system: Digest, operations: u64) -> ConvertedFileSystem {
+        ConvertedFileSystem {
             file_system,
             operations,
             blocks: 0,
@@ -186,11 +188,11 @@ pub enum ConvertError {
     /// A file operation failed.
     #[error("{action} {path}: {error}", path = .path.display())]
     Io {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// To what.
+        /// The file or directory.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
     /// The old directory is damaged.
@@ -241,43 +243,43 @@ pub fn convert(
     if owner != rustix::process::geteuid().as_raw() {
         return Err(ConvertError::NotOwner { path: config.data.clone(), owner });
     }
-    let begun = Begun {
+    let begun = ConversionPlan {
         from: old.clone(),
         blocks: to.blocks.as_ref().map_or_else(|| "as they are".to_owned(), ToString::to_string),
-        order: to.order.as_ref().unwrap_or(&OrderTo::Here).to_string(),
+        order: to.order.as_ref().unwrap_or(&OrderDestination::Here).to_string(),
     };
     let done = || Ok(ConvertReport { was_done: true, ..ConvertReport::default() });
     if marks::is_converted_to(&old, &to.data, &begun)? {
         return done();
     }
     let was_elsewhere = blocks_elsewhere(&old);
-    let (host, data, key) = crate::server::open_bare(config)?;
-    let mut former = Former::of(&data)?;
-    check_wish(to, was_elsewhere.as_deref(), former.as_ref().map(Former::access))?;
-    if let Some(former) = &former
-        && let Some(moved) = former.moved()?
+    let (core, data, key) = crate::server::open_bare(config)?;
+    let mut source = SourceOrder::of(&data)?;
+    check_destinations(to, was_elsewhere.as_deref(), source.as_ref().map(SourceOrder::access))?;
+    if let Some(source) = &source
+        && let Some(moved) = source.moved()?
     {
-        // All is there, and since then nobody can have changed it; what is left of the marks is taken care of.
+        // Everything has been moved, and nothing can have changed it since; only the remaining marks are left to write.
         let ours = marks::converted_text(&to.data, &begun).ok();
-        let Some(text) = ours.filter(|text| moved == former::mark_text(text)) else {
-            return Err(ConvertError::Refused(moved_from(former.access(), &moved)));
+        let Some(text) = ours.filter(|text| moved == source::mark_text(text)) else {
+            return Err(ConvertError::Refused(moved_from(source.access(), &moved)));
         };
         marks::put_converted(&old, &text)?;
         marks::is_converted_to(&old, &to.data, &begun)?;
         return done();
     }
-    let host = match &mut former {
-        Some(former) => former.open(host)?,
-        None => Arc::new(host),
+    let core = match &mut source {
+        Some(source) => source.open(core)?,
+        None => Arc::new(core),
     };
-    check_whole(&host)?;
-    maintenance::final_checkpoints(&host);
-    let mut mark = Mark::of(&to.data, &begun)?;
+    check_whole(&core)?;
+    maintenance::final_checkpoints(&core);
+    let mut mark = ConversionMark::of(&to.data, &begun)?;
     for name in ["server-key", "allowed-superusers"] {
         copy_file(&old.join(name), &to.data.join(name))?;
     }
-    let orders = order::Orders::open(to, &host)?;
-    let blocks = blocks_at(to, &host, &key, &orders)?;
+    let orders = order::OrderWriter::open(to, &core)?;
+    let blocks = blocks_at(to, &core, &key, &orders)?;
     if !mark.is_checked() {
         if let Some(blocks) = &blocks
             && blocks.figures()?.blocks > 0
@@ -287,33 +289,33 @@ pub fn convert(
                     .to_owned(),
             ));
         }
-        orders.check_empty(&host)?;
+        orders.check_empty(&core)?;
         mark.checked()?;
     }
     // One that ends meanwhile, as its lease in etcd was lost, must not be left out.
-    let file_systems = host.file_systems();
+    let file_systems = core.file_systems();
     let mut report = ConvertReport::default();
-    let (mut bytes, all_bytes) = (0, host.blocks.figures()?.block_bytes);
+    let (mut bytes, all_bytes) = (0, core.blocks.figures()?.block_bytes);
     for file_system in &file_systems {
         let id = file_system.id();
-        let mut converted = Converted::new(id, file_system.log_size());
+        let mut converted = ConvertedFileSystem::new(id, file_system.log_size());
         if let Some(blocks) = &blocks {
-            blocks::Copy::new(&host, &**blocks, id).all(&mut converted, &mut |more| {
+            blocks::BlockCopier::new(&core, &**blocks, id).all(&mut converted, &mut |more| {
                 bytes += more;
                 progress(bytes, all_bytes.max(bytes));
             })?;
         }
-        converted.signed_blocks = host.store.signed_count(id)?;
+        converted.signed_blocks = core.store.signed_count(id)?;
         report.file_systems.push(converted);
     }
     orders.copy(&file_systems, &old, &to.data)?;
     if was_elsewhere.is_some() && blocks.is_none() {
-        copy_what_is_known_of_blocks(&old, &to.data)?;
+        copy_block_store_notes(&old, &to.data)?;
     }
     drop((blocks, orders));
     let text = marks::converted_text(&to.data, &begun)?;
-    if let Some(former) = &former {
-        former.put_moved(&host, &former::mark_text(&text))?;
+    if let Some(source) = &source {
+        source.put_moved(&core, &source::mark_text(&text))?;
     }
     marks::put_converted(&old, &text)?;
     mark.take_away()?;
@@ -321,7 +323,7 @@ pub fn convert(
 }
 
 /// How the blocks are found that stay where they are, and what was promised of them.
-fn copy_what_is_known_of_blocks(old: &Path, new: &Path) -> Result<(), ConvertError> {
+fn copy_block_store_notes(old: &Path, new: &Path) -> Result<(), ConvertError> {
     for name in block_store::FILES {
         copy_file(&old.join(name), &new.join(name))?;
     }
@@ -338,16 +340,16 @@ fn copy_what_is_known_of_blocks(old: &Path, new: &Path) -> Result<(), ConvertErr
     Ok(())
 }
 
-/// Whether what is asked for can be had.
-fn check_wish(
+/// Checks that the requested destinations are possible.
+fn check_destinations(
     to: &Destination,
     blocks_were: Option<&str>,
     order_was: Option<&Access>,
 ) -> Result<(), ConvertError> {
     let refuse = |why: String| Err(ConvertError::Refused(why));
     let blocks_go = match &to.blocks {
-        Some(BlocksTo::Here) => None,
-        Some(BlocksTo::At(place)) => Some(place.to_string()),
+        Some(BlockDestination::Here) => None,
+        Some(BlockDestination::At(place)) => Some(place.to_string()),
         None => blocks_were.map(str::to_owned),
     };
     let order_goes = match (&to.order, order_was) {
@@ -357,8 +359,8 @@ fn check_wish(
                  --order with another prefix, says where the order goes"
             ));
         }
-        (Some(OrderTo::Etcd(place)), _) => Some(place),
-        (None | Some(OrderTo::Here), _) => None,
+        (Some(OrderDestination::Etcd(place)), _) => Some(place),
+        (None | Some(OrderDestination::Here), _) => None,
     };
     let stay = to.blocks.is_none() || blocks_go.as_deref() == blocks_were;
     match (stay, order_goes) {
@@ -394,17 +396,17 @@ fn check_wish(
 }
 
 /// Whether what is there can be moved as it is.
-fn check_whole(host: &Host) -> Result<(), ConvertError> {
-    // At the new place nobody would know of it any more.
-    if let Some(doubt) = host.blocks.standing().and_then(|standing| standing.doubt) {
+fn check_whole(core: &ServerCore) -> Result<(), ConvertError> {
+    // The new store would not remember the doubt.
+    if let Some(doubt) = core.blocks.status().and_then(|status| status.doubt) {
         return Err(ConvertError::Damaged(BlockStoreError::Doubtful { doubt }.to_string()));
     }
-    if let Some((id, why)) = host.damaged().into_iter().find(|(_, why)| why != NEVER_CREATED) {
+    if let Some((id, why)) = core.damaged().into_iter().find(|(_, why)| why != NEVER_CREATED) {
         return Err(ConvertError::Damaged(format!(
             "the order of {id} is damaged ({why}): put it right first (docs/when-something-is-wrong.md)"
         )));
     }
-    match host.file_systems().iter().find(|one| host.awaiting.has(&one.id())) {
+    match core.file_systems().iter().find(|one| core.awaiting.has(&one.id())) {
         Some(one) => Err(ConvertError::Refused(format!(
             "{} waits for its superuser's word that it was put back (holdfast fs restored): first that, then this",
             one.id()
@@ -416,25 +418,25 @@ fn check_whole(host: &Host) -> Result<(), ConvertError> {
 /// The new store of blocks; `None`: they stay where they are.
 fn blocks_at(
     to: &Destination,
-    host: &Host,
+    core: &ServerCore,
     key: &SigningKey,
-    orders: &order::Orders,
+    orders: &order::OrderWriter,
 ) -> Result<Option<Box<dyn BlockStore>>, ConvertError> {
     let (data, anew) = (to.data.as_path(), false);
     match to.blocks.clone() {
         None => Ok(None),
-        Some(BlocksTo::Here) => {
+        Some(BlockDestination::Here) => {
             let store = orders.store().expect("without a place for other servers the order goes there too");
-            Ok(Some(Box::new(Local::new(store.clone()))))
+            Ok(Some(Box::new(LocalBlocks::new(store.clone()))))
         }
-        Some(BlocksTo::At(BlocksAt::Server(address))) => {
-            let settings = RemoteSettings { address: Some(address), data, key: key.clone(), anew };
-            let remote = Remote::open(settings).map_err(ConvertError::Place)?;
+        Some(BlockDestination::At(BlocksLocation::Server(address))) => {
+            let settings = RemoteBlocksSettings { address: Some(address), data, key: key.clone(), anew };
+            let remote = RemoteBlocks::open(settings).map_err(ConvertError::Place)?;
             Ok(remote.map(|remote| Box::new(remote) as Box<dyn BlockStore>))
         }
-        Some(BlocksTo::At(BlocksAt::Bucket(address))) => {
-            let store = host.settings.store.clone();
-            let settings = ObjectsSettings {
+        Some(BlockDestination::At(BlocksLocation::Bucket(address))) => {
+            let store = core.settings.store.clone();
+            let settings = BucketSettings {
                 address: Some(address),
                 data,
                 store,
@@ -442,7 +444,8 @@ fn blocks_at(
                 takes_over: false,
                 patience: None,
             };
-            let local = Local::in_bucket(settings).map_err(|error| ConvertError::Place(error.to_string()))?;
+            let local =
+                LocalBlocks::in_bucket(settings).map_err(|error| ConvertError::Place(error.to_string()))?;
             Ok(local.map(|local| Box::new(local) as Box<dyn BlockStore>))
         }
     }

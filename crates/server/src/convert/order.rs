@@ -1,13 +1,13 @@
-//! Orders to their new place: the files of each, then its checkpoint, with which it counts.
+//! Copies orders to their destination: the files of each, then its checkpoint, which makes it count.
 
-use super::former::{OURSELVES, alone, away};
-use super::{ConvertError, Destination, OrderTo, PATIENCE, failed, new_data, put_file};
+use super::source::{OURSELVES, alone, away};
+use super::{ConvertError, Destination, OrderDestination, PATIENCE, failed, new_data, put_file};
 use crate::file_system::{FileSystem, note_about, notes_together};
 use crate::history_file;
-use crate::host::Host;
 use crate::order::etcd::{Cluster, Shard};
 use crate::order::{Embedded, Notes, Order, OrderError};
 use crate::server::cluster_at;
+use crate::server_core::ServerCore;
 use holdfast_crypto::Digest;
 use holdfast_etcd::Access;
 use holdfast_log::{LocalStorage, Storage, StorageFile, SyncSite};
@@ -22,23 +22,23 @@ const RENEW_EVERY: Duration = Duration::from_millis(600);
 const PIECE_BYTES: usize = 1 << 20;
 const SITE: SyncSite = SyncSite("converted order");
 
-/// Where orders go.
-pub(super) enum Orders {
+/// The destination of orders, opened.
+pub(super) enum OrderWriter {
     /// Into the log of the new data directory.
-    Here { store: holdfast_store::BlockStore, storage: Arc<dyn Storage> },
-    /// Into etcd.
+    Here { store: holdfast_store::LogStore, storage: Arc<dyn Storage> },
+    /// The orders go into etcd.
     Etcd { cluster: Box<Cluster>, access: Access },
 }
 
-impl Orders {
-    pub(super) fn open(to: &Destination, host: &Host) -> Result<Orders, ConvertError> {
+impl OrderWriter {
+    pub(super) fn open(to: &Destination, core: &ServerCore) -> Result<OrderWriter, ConvertError> {
         let data = new_data(to)?;
-        let Some(OrderTo::Etcd(access)) = &to.order else {
+        let Some(OrderDestination::Etcd(access)) = &to.order else {
             let path = data.store();
             let storage: Arc<dyn Storage> =
                 Arc::new(LocalStorage::open(&path).map_err(failed("opening", &path))?);
-            let store = holdfast_store::BlockStore::open(storage.clone(), host.settings.store.clone())?;
-            return Ok(Orders::Here { store, storage });
+            let store = holdfast_store::LogStore::open(storage.clone(), core.settings.store.clone())?;
+            return Ok(OrderWriter::Here { store, storage });
         };
         let cluster = cluster_at(access, to.order_login.as_deref(), OURSELVES, PATIENCE)?;
         alone(&cluster)?;
@@ -47,21 +47,21 @@ impl Orders {
             return Err(ConvertError::Refused(super::moved_from(access, &moved)));
         }
         data.note_order(&access.to_string(), to.order_login.as_deref())?;
-        Ok(Orders::Etcd { cluster: Box::new(cluster), access: access.clone() })
+        Ok(OrderWriter::Etcd { cluster: Box::new(cluster), access: access.clone() })
     }
 
     /// The log in the new data directory, if they go there.
-    pub(super) fn store(&self) -> Option<&holdfast_store::BlockStore> {
+    pub(super) fn store(&self) -> Option<&holdfast_store::LogStore> {
         match self {
-            Orders::Here { store, .. } => Some(store),
-            Orders::Etcd { .. } => None,
+            OrderWriter::Here { store, .. } => Some(store),
+            OrderWriter::Etcd { .. } => None,
         }
     }
 
     /// Whether none of the file systems has an order there.
-    pub(super) fn check_empty(&self, host: &Host) -> Result<(), ConvertError> {
-        let Orders::Etcd { cluster, access } = self else { return Ok(()) };
-        match host.file_systems().iter().find(|one| cluster.seen().file_systems.contains(&one.id())) {
+    pub(super) fn check_empty(&self, core: &ServerCore) -> Result<(), ConvertError> {
+        let OrderWriter::Etcd { cluster, access } = self else { return Ok(()) };
+        match core.file_systems().iter().find(|one| cluster.state().file_systems.contains(&one.id())) {
             None => Ok(()),
             Some(one) => Err(ConvertError::Refused(format!(
                 "there is an order of {} at {access} already; it must be another prefix",
@@ -70,7 +70,8 @@ impl Orders {
         }
     }
 
-    /// Copies all of them, and what must outlive a server beside them. `old` is the data directory they were served from.
+    /// Copies all orders, and what else must survive the move: notes of leases and locks. `old` is the data directory
+    /// they were served from.
     pub(super) fn copy(
         &self,
         file_systems: &[Arc<FileSystem>],
@@ -78,13 +79,13 @@ impl Orders {
         new: &Path,
     ) -> Result<(), ConvertError> {
         match self {
-            Orders::Here { store, storage } => {
+            OrderWriter::Here { store, storage } => {
                 let (mut leases, mut has_locks) = (Vec::new(), false);
                 for one in file_systems {
                     let id = one.id();
                     let to = Embedded { store: store.clone(), storage: storage.clone(), id };
                     copy_order(&*one.order, &to, id)?;
-                    let held = Held::of(one, old)?;
+                    let held = LeaseHolders::of(one, old)?;
                     leases.push(held.leases);
                     has_locks |= held.has_locks;
                 }
@@ -97,8 +98,8 @@ impl Orders {
                 }
                 Ok(())
             }
-            Orders::Etcd { cluster, .. } => {
-                let copied = kept_alive(cluster, || {
+            OrderWriter::Etcd { cluster, .. } => {
+                let copied = while_leased(cluster, || {
                     file_systems.iter().try_for_each(|one| into_etcd(cluster, one, old))
                 });
                 cluster.leave();
@@ -109,17 +110,17 @@ impl Orders {
 }
 
 /// Who may hold leases and locks of a file system from before.
-struct Held {
-    /// A note; empty: nobody.
+struct LeaseHolders {
+    /// The note of who may hold leases; empty if no lease can be held.
     leases: String,
     has_locks: bool,
 }
 
-impl Held {
-    fn of(one: &FileSystem, old: &Path) -> Result<Held, ConvertError> {
+impl LeaseHolders {
+    fn of(one: &FileSystem, old: &Path) -> Result<LeaseHolders, ConvertError> {
         if let Some(notes) = one.order.notes() {
             let has_locks = notes.text("locks")?.is_some_and(|text| !text.is_empty());
-            return Ok(Held { leases: notes.text("leases")?.unwrap_or_default(), has_locks });
+            return Ok(LeaseHolders { leases: notes.text("leases")?.unwrap_or_default(), has_locks });
         }
         let path = old.join("leases");
         let leases = match std::fs::read(&path) {
@@ -127,12 +128,12 @@ impl Held {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(failed("reading", &path)(error)),
         };
-        Ok(Held { leases, has_locks: old.join("locks-held").exists() })
+        Ok(LeaseHolders { leases, has_locks: old.join("locks-held").exists() })
     }
 }
 
-/// Does something while the lease is kept alive.
-fn kept_alive<T>(cluster: &Cluster, work: impl FnOnce() -> T) -> T {
+/// Runs `work` while the lease in etcd is kept alive.
+fn while_leased<T>(cluster: &Cluster, work: impl FnOnce() -> T) -> T {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let keeper = scope.spawn(|| {
@@ -152,9 +153,9 @@ fn kept_alive<T>(cluster: &Cluster, work: impl FnOnce() -> T) -> T {
 
 fn into_etcd(cluster: &Cluster, one: &FileSystem, old: &Path) -> Result<(), ConvertError> {
     let id = one.id();
-    let shard = taken(cluster, id)?;
-    // Who may hold leases or locks from before is asked for by the server that takes it.
-    let held = Held::of(one, old)?;
+    let shard = take_over(cluster, id)?;
+    // The server that takes over the file system reads these notes when it becomes active.
+    let held = LeaseHolders::of(one, old)?;
     shard.put("leases", &held.leases)?;
     if held.has_locks {
         shard.put("locks", "held")?;
@@ -164,7 +165,7 @@ fn into_etcd(cluster: &Cluster, one: &FileSystem, old: &Path) -> Result<(), Conv
 }
 
 /// Becomes the active one, for which the lease of a call that was killed may have to run out.
-fn taken(cluster: &Cluster, id: Digest) -> Result<Shard, ConvertError> {
+fn take_over(cluster: &Cluster, id: Digest) -> Result<Shard, ConvertError> {
     let start = Instant::now();
     loop {
         match cluster.take(id) {

@@ -10,8 +10,8 @@
 
 use super::FileSystem;
 use super::ledger::Ledger;
-use crate::host::Host;
-use crate::refusal::Refused;
+use crate::refusal::RequestError;
+use crate::server_core::ServerCore;
 use crate::tree::{Tree, TreeError};
 use holdfast_checkpoint::checkpoint::Checkpoint;
 use holdfast_checkpoint::note::{Note, NoteSignature};
@@ -30,19 +30,19 @@ use std::sync::Arc;
 const MARK_WRITTEN: SyncSite = SyncSite("server: mark of the witnesses' tree");
 const MARK_MAGIC: [u8; 8] = *b"hf-heads";
 const MARK_BYTES: usize = 8 + 8 + 32 + 32 + 32;
-/// Leaves taken from the log at a time, while nobody can order anything.
+/// Leaves read from the log at a time. The ledger is locked meanwhile, so no operation can be ordered.
 const LEAVES_AT_ONCE: u64 = 4096;
 /// Leaves after which the tree goes to its file.
 const LEAVES_IN_MEMORY: u64 = 16_384;
 /// Checkpoints remembered, so that clients that have not seen the newest operations find one.
 const CHECKPOINTS_KEPT: usize = 64;
 
-/// What is known of one file system's heads. Empty until somebody asks.
+/// The heads of one file system's log. Empty until the first request for a head.
 #[derive(Default)]
 pub(super) struct Heads {
     open: Option<SecondTree>,
-    /// Oldest first.
-    signed: VecDeque<Signed>,
+    /// The heads that witnesses have signed, oldest first.
+    signed: VecDeque<SignedHead>,
     /// The size that each witness signed last, as far as is known.
     last_sizes: BTreeMap<usize, u64>,
     /// What is on disk has led nowhere, and is made anew.
@@ -50,17 +50,17 @@ pub(super) struct Heads {
 }
 
 impl Heads {
-    fn make_anew(&mut self) {
+    fn rebuild(&mut self) {
         self.open = None;
         self.is_damaged = true;
     }
 
     fn unless_damaged<T>(&mut self, result: Result<T, TreeError>) -> Result<T, TreeError> {
-        result.inspect_err(|_| self.make_anew())
+        result.inspect_err(|_| self.rebuild())
     }
 
     /// Puts the tree on disk, so that the next start need not make it again.
-    pub(super) fn persist(&mut self) -> Result<(), Refused> {
+    pub(super) fn persist(&mut self) -> Result<(), RequestError> {
         self.open.as_mut().map_or(Ok(()), SecondTree::persist)
     }
 }
@@ -68,11 +68,11 @@ impl Heads {
 struct SecondTree {
     tree: Tree,
     frontier: Frontier,
-    mark: Mark,
+    mark: SyncMark,
 }
 
-/// A checkpoint, and who has co-signed it.
-struct Signed {
+/// A checkpoint with its cosignatures.
+struct SignedHead {
     head: LogHead,
     note: Note,
     made_ms: u64,
@@ -82,9 +82,14 @@ struct Signed {
 impl FileSystem {
     /// What to send to a witness: the newest checkpoint, made anew if the log has grown since `gap_ms` ago, with a proof
     /// from what it signed last.
-    pub(crate) fn submission(&self, host: &Host, witness: usize, gap_ms: u64) -> Result<Submission, Refused> {
+    pub(crate) fn submission(
+        &self,
+        core: &ServerCore,
+        witness: usize,
+        gap_ms: u64,
+    ) -> Result<Submission, RequestError> {
         let mut heads = self.heads.lock();
-        let now_ms = host.clock.monotonic_ms();
+        let now_ms = core.clock.monotonic_ms();
         let size = self.log_size();
         let is_open = heads.open.is_some();
         let is_due = !is_open
@@ -93,10 +98,10 @@ impl FileSystem {
                 .back()
                 .is_none_or(|last| last.head.size < size && now_ms.saturating_sub(last.made_ms) >= gap_ms);
         if is_due {
-            let open = self.grow(host, &mut heads)?;
+            let open = self.grow(core, &mut heads)?;
             let head = open.frontier.head_of(CHECKPOINTS);
-            let note = Checkpoint::signed(&self.epoch(), head, host.signing_key());
-            heads.signed.push_back(Signed { head, note, made_ms: now_ms, by: BTreeMap::new() });
+            let note = Checkpoint::signed(&self.epoch(), head, core.signing_key());
+            heads.signed.push_back(SignedHead { head, note, made_ms: now_ms, by: BTreeMap::new() });
             if heads.signed.len() > CHECKPOINTS_KEPT {
                 heads.signed.pop_front();
             }
@@ -137,32 +142,41 @@ impl FileSystem {
     }
 
     /// The newest heads within the first `log_size` operations: of each witness the one that it signed last.
-    pub(crate) fn witnessed_heads(&self, host: &Host, log_size: u64) -> Result<Vec<WitnessedHead>, Refused> {
+    pub(crate) fn witnessed_heads(
+        &self,
+        core: &ServerCore,
+        log_size: u64,
+    ) -> Result<Vec<WitnessedHead>, RequestError> {
         let mut heads = self.heads.lock();
-        let shown = self.proven_heads(host, &heads, log_size);
+        let shown = self.proven_heads(core, &heads, log_size);
         if shown.is_err() {
-            heads.make_anew();
+            heads.rebuild();
         }
         shown
     }
 
-    fn proven_heads(&self, host: &Host, heads: &Heads, log_size: u64) -> Result<Vec<WitnessedHead>, Refused> {
+    fn proven_heads(
+        &self,
+        core: &ServerCore,
+        heads: &Heads,
+        log_size: u64,
+    ) -> Result<Vec<WitnessedHead>, RequestError> {
         let Some(open) = &heads.open else { return Ok(Vec::new()) };
-        let mut told = Vec::new();
+        let mut sent = Vec::new();
         let mut found = Vec::new();
         for signed in heads.signed.iter().rev().filter(|signed| signed.head.size <= log_size) {
             let fresh: Vec<usize> =
-                signed.by.keys().copied().filter(|witness| !told.contains(witness)).collect();
+                signed.by.keys().copied().filter(|witness| !sent.contains(witness)).collect();
             if fresh.is_empty() || found.len() == HEADS_MAX {
                 continue;
             }
-            told.extend(fresh);
+            sent.extend(fresh);
             let mut note = signed.note.clone();
             note.signatures.extend(signed.by.values().map(|(line, _)| line.clone()));
             found.push((signed.head, note));
         }
         let newest = open.frontier.head_of(CHECKPOINTS);
-        let ledger = self.current(host)?;
+        let ledger = self.current(core)?;
         let mut shown = Vec::new();
         for (head, note) in found {
             let last = head.size - 1;
@@ -178,19 +192,19 @@ impl FileSystem {
     }
 
     /// Brings the second tree up to the durable end of the log.
-    fn grow<'a>(&self, host: &Host, heads: &'a mut Heads) -> Result<&'a SecondTree, Refused> {
+    fn grow<'a>(&self, core: &ServerCore, heads: &'a mut Heads) -> Result<&'a SecondTree, RequestError> {
         if heads.open.is_none() {
-            let ledger = self.current(host)?;
-            heads.open = Some(SecondTree::open(host.storage(), &self.id, &ledger, heads.is_damaged)?);
+            let ledger = self.current(core)?;
+            heads.open = Some(SecondTree::open(core.storage(), &self.id, &ledger, heads.is_damaged)?);
             heads.is_damaged = false;
         }
         let Some(open) = &mut heads.open else { unreachable!("it was just opened") };
-        let end = self.current(host)?.log_head().size;
+        let end = self.current(core)?.log_head().size;
         // What is signed below must outlive a power loss.
-        host.commit(self)?;
+        core.commit(self)?;
         while open.frontier.head_of(CHECKPOINTS).size < end {
             let first = open.frontier.head_of(CHECKPOINTS).size;
-            let leaves = self.current(host)?.leaves(first..end.min(first + LEAVES_AT_ONCE))?;
+            let leaves = self.current(core)?.leaves(first..end.min(first + LEAVES_AT_ONCE))?;
             for update in leaves {
                 open.tree.extend(open.frontier.append_to(CHECKPOINTS, leaf(update)));
                 open.mark.leaf = update;
@@ -208,9 +222,9 @@ impl SecondTree {
         id: &Digest,
         ledger: &Ledger,
         is_damaged: bool,
-    ) -> Result<SecondTree, Refused> {
+    ) -> Result<SecondTree, RequestError> {
         let name = format!("witness-tree-{id}");
-        let (mark, at) = Mark::open(storage, id)?;
+        let (mark, at) = SyncMark::open(storage, id)?;
         let is_ours = !is_damaged
             && at.size > 0
             && at.size <= ledger.log_head().size
@@ -235,12 +249,12 @@ impl SecondTree {
         Ok(SecondTree { tree, frontier: Frontier::default(), mark })
     }
 
-    fn persist_if_due(&mut self) -> Result<(), Refused> {
+    fn persist_if_due(&mut self) -> Result<(), RequestError> {
         let size = self.frontier.head_of(CHECKPOINTS).size;
         if size - self.tree.stored() < LEAVES_IN_MEMORY { Ok(()) } else { self.persist() }
     }
 
-    fn persist(&mut self) -> Result<(), Refused> {
+    fn persist(&mut self) -> Result<(), RequestError> {
         let head = self.frontier.head_of(CHECKPOINTS);
         if head.size == self.tree.stored() {
             return Ok(());
@@ -253,16 +267,16 @@ impl SecondTree {
 const EMPTY: LogHead = LogHead { size: 0, root: Digest::ZERO };
 
 /// Up to where the file of the tree was synced: magic, size, root, last leaf of the log, and a digest of these.
-struct Mark {
+struct SyncMark {
     name: String,
     file: Arc<dyn StorageFile>,
     /// The last leaf of the log that is in the tree.
     leaf: Digest,
 }
 
-impl Mark {
-    /// What is no mark, because it was never written or not to its end, stands for nothing.
-    fn open(storage: &Arc<dyn Storage>, id: &Digest) -> Result<(Mark, LogHead), TreeError> {
+impl SyncMark {
+    /// A file without a complete mark counts as empty: the mark was never written, or not to its end.
+    fn open(storage: &Arc<dyn Storage>, id: &Digest) -> Result<(SyncMark, LogHead), TreeError> {
         let name = format!("heads-{id}");
         let failed = |action, error| TreeError::Io { action, file: name.clone(), error };
         let file = match storage.open(&name) {
@@ -273,7 +287,7 @@ impl Mark {
         };
         let mut bytes = [0; MARK_BYTES];
         let read = file.read_at(0, &mut bytes).map_err(|error| failed("reading", error))?;
-        let mut mark = Mark { name, file, leaf: Digest::ZERO };
+        let mut mark = SyncMark { name, file, leaf: Digest::ZERO };
         let (body, sum) = bytes.split_at(MARK_BYTES - 32);
         if read < MARK_BYTES || body[..8] != MARK_MAGIC || sha2::Sha256::digest(body).as_slice() != sum {
             return Ok((mark, EMPTY));

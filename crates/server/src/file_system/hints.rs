@@ -9,9 +9,9 @@ use holdfast_protocol::message::AddressedBlock;
 use holdfast_protocol::structure::View;
 use std::collections::BTreeMap;
 
-/// Most blocks of one reply.
+/// Most hinted blocks of one reply.
 const HINTS_MAX: usize = 64;
-/// Most bytes of one reply.
+/// Most bytes of hinted blocks in one reply.
 const HINT_BYTES_MAX: usize = 256 << 10;
 
 /// Addresses of the tables that others committed since the client's log had `log_size` leaves, membership

@@ -1,8 +1,8 @@
 //! Requests about past states.
 
 use super::{FileSystem, verified};
-use crate::host::{Caller, Host};
-use crate::refusal::{Refused, refuse};
+use crate::refusal::{RequestError, refuse};
+use crate::server_core::{Caller, ServerCore};
 use holdfast_content::DeviceId;
 use holdfast_crypto::Digest;
 use holdfast_protocol::history::{
@@ -13,30 +13,40 @@ use holdfast_protocol::signed::{Signable, Signed};
 use std::collections::HashSet;
 
 impl FileSystem {
-    /// Addresses of the tables that past states lead to, which nobody can give up.
-    pub(crate) fn past_tables(&self, host: &Host) -> Result<HashSet<Digest>, Refused> {
-        Ok(self.current(host)?.archive().roots().collect())
+    /// Addresses of the tables that past states refer to; these cannot be dereferenced.
+    pub(crate) fn past_tables(&self, core: &ServerCore) -> Result<HashSet<Digest>, RequestError> {
+        Ok(self.current(core)?.archive().roots().collect())
     }
 
     /// Which past states are kept; with `note` the present one, if nothing is pending in it.
-    pub(crate) fn history(&self, host: &Host, after: u64, note: bool) -> Result<Response, Refused> {
+    pub(crate) fn history(
+        &self,
+        core: &ServerCore,
+        after: u64,
+        note: bool,
+    ) -> Result<Response, RequestError> {
         let answer = {
-            let mut ledger = self.current(host)?;
+            let mut ledger = self.current(core)?;
             if note && ledger.note_state().is_none() {
                 return Err(ServerError::Busy.into());
             }
             let (points, more) = ledger.archive().points(after, POINTS_PER_ANSWER_MAX);
             Response::History { points, more, named: ledger.archive().named().cloned().collect() }
         };
-        // Nothing is told of that a power loss could still take back.
-        host.commit(self)?;
+        // Nothing leaves the server that a power loss could still undo.
+        core.commit(self)?;
         Ok(answer)
     }
 
     /// A past state with its proofs, up to the log of `known` operations.
-    pub(crate) fn past(&self, host: &Host, log_size: u64, known: u64) -> Result<Response, Refused> {
+    pub(crate) fn past(
+        &self,
+        core: &ServerCore,
+        log_size: u64,
+        known: u64,
+    ) -> Result<Response, RequestError> {
         let answer = {
-            let ledger = self.current(host)?;
+            let ledger = self.current(core)?;
             let Some((view, newest)) = ledger.archive().state(log_size) else {
                 return Ok(Response::Past(None));
             };
@@ -49,7 +59,7 @@ impl FileSystem {
             let forecasts = slots.chain(view.pending.iter().map(|entry| &entry.forecast));
             let inclusion = forecasts.map(|forecast| {
                 let found = tree.include(forecast.log.size, log_size, then)?;
-                Ok::<_, Refused>(found.map(|(_, proof)| proof).unwrap_or_default())
+                Ok::<_, RequestError>(found.map(|(_, proof)| proof).unwrap_or_default())
             });
             PastReply {
                 inclusion: inclusion.collect::<Result<_, _>>()?,
@@ -59,18 +69,18 @@ impl FileSystem {
                 view,
             }
         };
-        host.commit(self)?;
+        core.commit(self)?;
         Ok(Response::Past(Some(Box::new(answer))))
     }
 
-    /// Gives a kept state a name: it stays until the name goes.
+    /// Names a past state, which is kept until the name is removed.
     pub(crate) fn name_snapshot(
         &self,
-        host: &Host,
+        core: &ServerCore,
         caller: &Caller,
         device: DeviceId,
         snapshot: Signed<Snapshot>,
-    ) -> Result<Response, Refused> {
+    ) -> Result<Response, RequestError> {
         let snapshot = verified(snapshot, caller)?;
         let value = snapshot.value();
         if value.device != device || value.file_system != self.id {
@@ -80,7 +90,7 @@ impl FileSystem {
             return refuse(offence);
         }
         let authors = {
-            let ledger = self.current(host)?;
+            let ledger = self.current(core)?;
             if let Some(known) = ledger.archive().by_name(&value.name) {
                 return match known == snapshot.signed() {
                     true => Ok(Response::Done),
@@ -99,10 +109,11 @@ impl FileSystem {
                 "{SNAPSHOTS_PER_USER_MAX} snapshots are named by this user already; remove one first"
             ));
         }
-        // Whoever stored a block of it lately can no longer give it up, and the log holds what the file will speak of.
-        host.blocks.snapshot(self.id, host.clock.wall_ns())?;
-        host.commit(self)?;
-        let mut ledger = self.current(host)?;
+        // From here on the device that stored a block of the snapshot cannot dereference it, and the log has what the
+        // history file will refer to.
+        core.blocks.snapshot(self.id, core.clock.wall_ns())?;
+        core.commit(self)?;
+        let mut ledger = self.current(core)?;
         if ledger.archive().by_name(&value.name).is_some_and(|known| known != snapshot.signed()) {
             return refuse(format!("there is a snapshot named {} already", value.name));
         }
@@ -112,27 +123,27 @@ impl FileSystem {
         }
     }
 
-    /// Takes a name away.
+    /// Removes the name of a snapshot.
     pub(crate) fn end_snapshot(
         &self,
-        host: &Host,
+        core: &ServerCore,
         caller: &Caller,
         device: DeviceId,
         end: Signed<SnapshotEnd>,
-    ) -> Result<Response, Refused> {
+    ) -> Result<Response, RequestError> {
         let end = verified(end, caller)?;
         if end.value().device != device || end.value().file_system != self.id {
             return refuse("it is in another device's name, or of another file system");
         }
         let ended = |snapshot: &&Signed<Snapshot>| snapshot.value.digest() == end.value().snapshot;
-        let known = self.current(host)?.archive().named().find(ended).cloned();
+        let known = self.current(core)?.archive().named().find(ended).cloned();
         let Some(known) = known else { return Ok(Response::Done) };
         if !self.acts_for(device, known.value.device) {
             let author = known.value.device.0;
             let why = format!("the snapshot {} is of device {author}, of another user", known.value.name);
             return Err(ServerError::NotAllowed(why).into());
         }
-        self.current(host)?.rename_states(|archive| archive.end(end.signed().clone()))?;
+        self.current(core)?.rename_states(|archive| archive.end(end.signed().clone()))?;
         Ok(Response::Done)
     }
 

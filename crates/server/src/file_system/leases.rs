@@ -1,10 +1,10 @@
-//! Leases: operations that wait for holders to give them up, grants at an operation's place in the order, and the note
-//! on disk of who may hold some, so that after a restart changes wait for those and for nobody else.
+//! Leases: operations that wait for holders to give them up, grants at an operation's position in the order, and the
+//! note on disk of which sessions may hold some, so that after a restart changes wait for those sessions only.
 
 use super::FileSystem;
 use super::ledger::Ledger;
-use crate::host::Host;
 use crate::order::{Notes, OrderError};
+use crate::server_core::ServerCore;
 use holdfast_content::{DeviceId, Membership};
 use holdfast_crypto::Digest;
 use holdfast_protocol::certificate::Certificate;
@@ -24,7 +24,7 @@ pub(super) struct Leases {
     table: Mutex<LeaseTable>,
     recalled: Notify,
     freed: Notify,
-    /// Who is noted beside the order, and for how many milliseconds leases may last.
+    /// The sessions that are durably noted as holders of leases.
     noted: Mutex<BTreeSet<NotedSession>>,
     noted_term_ms: u64,
 }
@@ -71,9 +71,10 @@ fn touched(
     membership: &Membership,
     device: DeviceId,
     certificate: &Certificate,
-    wish: Option<&LeaseWish>,
+    lease_request: Option<&LeaseWish>,
 ) -> Touched {
-    Touched::by(certificate, membership).reading(wish, |principal| membership.may_write(device, principal))
+    Touched::by(certificate, membership)
+        .reading(lease_request, |principal| membership.may_write(device, principal))
 }
 
 /// A claim of an operation that waits; ends when it is dropped.
@@ -89,22 +90,23 @@ impl Drop for Claim {
 }
 
 impl FileSystem {
-    /// Whether leases of others forbid an operation that comes with this wish; these are then recalled, and
-    /// what it changes is claimed for it unless it `has_claim`. `Some`: for how long at the latest, in milliseconds.
+    /// Whether leases of others conflict with an operation. If so, recalls them and claims what the operation changes
+    /// (unless it `has_claim`), and returns how long they can last at most, in milliseconds.
     pub(crate) fn obstacle(
         self: &Arc<Self>,
-        host: &Host,
+        core: &ServerCore,
         device: DeviceId,
         certificate: &Certificate,
-        wish: Option<&LeaseWish>,
+        lease_request: Option<&LeaseWish>,
         has_claim: bool,
     ) -> Option<(u64, Option<Claim>)> {
         if certificate.device != device {
             return None;
         }
-        let touched = touched(self.ledger.lock().sequencer().membership(), device, certificate, wish);
-        let wishes = wish.is_some_and(|wish| wish.exclusive);
-        let now_ms = host.clock.monotonic_ms();
+        let touched =
+            touched(self.ledger.lock().sequencer().membership(), device, certificate, lease_request);
+        let wishes = lease_request.is_some_and(|lease_request| lease_request.exclusive);
+        let now_ms = core.clock.monotonic_ms();
         self.leases.with(|table| {
             let until_ms = table.in_the_way(device, &touched, wishes, now_ms)?;
             let id = (!has_claim).then(|| table.claim(device, &touched, wishes));
@@ -113,56 +115,56 @@ impl FileSystem {
         })
     }
 
-    /// What an operation that is about to be ordered changes and reads, unless somebody's lease forbids it. To be asked with
-    /// the ledger locked.
+    /// What an operation that is about to be ordered changes and reads; `None` if another session's lease conflicts
+    /// with it. The caller holds the lock of the ledger.
     pub(super) fn if_free(
         &self,
-        host: &Host,
+        core: &ServerCore,
         ledger: &Ledger,
         device: DeviceId,
         certificate: &Certificate,
-        wish: Option<&LeaseWish>,
+        lease_request: Option<&LeaseWish>,
     ) -> Option<Touched> {
-        let touched = touched(ledger.sequencer().membership(), device, certificate, wish);
-        let now_ms = host.clock.monotonic_ms();
+        let touched = touched(ledger.sequencer().membership(), device, certificate, lease_request);
+        let now_ms = core.clock.monotonic_ms();
         self.leases
             .with(|table| table.in_the_way(device, &touched, false, now_ms))
             .is_none()
             .then_some(touched)
     }
 
-    /// What an operation that was just ordered (`fresh`), or had been before, is granted. To be asked with the ledger
-    /// locked.
+    /// The leases granted to an operation that was just ordered (`fresh`) or had been ordered before. The caller holds
+    /// the lock of the ledger.
     pub(super) fn grant(
         &self,
-        host: &Host,
+        core: &ServerCore,
         ledger: &Ledger,
         device: DeviceId,
-        wish: Option<&LeaseWish>,
+        lease_request: Option<&LeaseWish>,
         touched: &Touched,
         fresh: bool,
     ) -> Option<LeaseGrant> {
-        let wish = wish?;
+        let lease_request = lease_request?;
         let membership = ledger.sequencer().membership();
         let mut pending = Touched::default();
         for certificate in ledger.sequencer().pending().filter(|pending| pending.device != device) {
             pending.add(certificate, membership);
         }
-        let id = SessionId { device, run: wish.run };
-        let now_ms = host.clock.monotonic_ms();
-        Some(self.leases.with(|table| table.grant(id, wish, touched, fresh, &pending, now_ms)))
+        let id = SessionId { device, run: lease_request.run };
+        let now_ms = core.clock.monotonic_ms();
+        Some(self.leases.with(|table| table.grant(id, lease_request, touched, fresh, &pending, now_ms)))
     }
 
     /// What a session is to give up.
     pub(crate) fn recall(
         &self,
-        host: &Host,
+        core: &ServerCore,
         device: DeviceId,
         run: u128,
         epoch: u64,
         acknowledged: u64,
     ) -> Option<Recall> {
-        let now_ms = host.clock.monotonic_ms();
+        let now_ms = core.clock.monotonic_ms();
         self.leases.with(|table| table.recall(SessionId { device, run }, epoch, acknowledged, now_ms))
     }
 
@@ -173,14 +175,14 @@ impl FileSystem {
     }
 
     /// Grants nothing any more and recalls everything.
-    pub(crate) fn close_leases(&self, host: &Host) {
-        let now_ms = host.clock.monotonic_ms();
+    pub(crate) fn close_leases(&self, core: &ServerCore) {
+        let now_ms = core.clock.monotonic_ms();
         self.leases.with(|table| table.close(now_ms));
     }
 
-    /// Whether nobody holds a lease.
-    pub(crate) fn is_unleased(&self, host: &Host) -> bool {
-        let now_ms = host.clock.monotonic_ms();
+    /// Whether no session holds a lease.
+    pub(crate) fn is_unleased(&self, core: &ServerCore) -> bool {
+        let now_ms = core.clock.monotonic_ms();
         self.leases.with(|table| table.is_empty(now_ms))
     }
 
@@ -194,7 +196,7 @@ impl FileSystem {
         self.leases.freed.notified()
     }
 
-    /// Notes a session beside the order, durably, before it is told of its first grant.
+    /// Notes a session durably with the order, before the reply with its first lease leaves.
     pub(crate) fn note_session(
         &self,
         notes: &dyn Notes,
@@ -258,11 +260,11 @@ impl NotedSession {
     }
 }
 
-/// First words of the note.
+/// The first line of the note.
 const HEADING: &str = "holdfast leases 1";
 
-/// A file that says who may hold leases: they are in memory only, but after a crash changes must wait for those who
-/// relied on them.
+/// A file that says which sessions may hold leases: leases are in memory only, but after a crash changes must wait for
+/// sessions that relied on them.
 pub(crate) struct LeasesNote {
     path: Option<PathBuf>,
     term_ms: u64,
@@ -272,7 +274,7 @@ pub(crate) struct LeasesNote {
 }
 
 impl LeasesNote {
-    /// The note at `path`; without one, nothing is kept. Leases are granted for `term_ms` from now on.
+    /// The note at `path`; with `None`, nothing is written. Leases are granted for `term_ms` from now on.
     pub fn at(path: Option<PathBuf>, term_ms: u64) -> LeasesNote {
         let inherited = match path.as_deref().map(std::fs::read_to_string) {
             None => Ok((0, Vec::new())),
@@ -299,10 +301,10 @@ impl LeasesNote {
         }
     }
 
-    /// Notes a session, durably, before it is told of its first grant.
+    /// Notes a session durably, before the reply with its first lease leaves.
     pub fn note(
         &self,
-        host: &Host,
+        core: &ServerCore,
         file_system: &FileSystem,
         device: DeviceId,
         run: u128,
@@ -319,7 +321,7 @@ impl LeasesNote {
             return Ok(());
         }
         let mut noted = self.noted.lock();
-        let present = host.file_systems();
+        let present = core.file_systems();
         let present = present.iter().flat_map(|file_system| file_system.noted_sessions());
         let sessions = with_noted(present, session, &noted);
         self.write(&sessions)?;
@@ -327,16 +329,16 @@ impl LeasesNote {
         Ok(())
     }
 
-    /// Notes, durably, that somebody may hold any lease of a file system: its server was lost.
-    pub fn note_unknown(&self, host: &Host, file_system: Digest) -> std::io::Result<()> {
-        let present = host.file_systems();
+    /// Notes durably that any lease of a file system may be held, by unknown sessions: its server was lost.
+    pub fn note_unknown(&self, core: &ServerCore, file_system: Digest) -> std::io::Result<()> {
+        let present = core.file_systems();
         let mut sessions: BTreeSet<NotedSession> =
             present.iter().flat_map(|file_system| file_system.noted_sessions()).collect();
         sessions.insert(nobody(file_system));
         self.write(&sessions)
     }
 
-    /// Takes the note away: nobody holds a lease.
+    /// Removes the note: no lease is held.
     pub fn clear(&self) {
         let mut noted = self.noted.lock();
         if self.path.as_ref().is_none_or(|path| std::fs::remove_file(path).is_ok()) {
@@ -359,8 +361,8 @@ impl LeasesNote {
     }
 }
 
-/// Sessions that are there, with one more. Who was noted to hold something exclusively once stays so, as it may again: that
-/// goes from hand to hand many times a second, and a note costs a sync.
+/// The noted sessions with one more. A session that once held something exclusively stays noted so, as it may again:
+/// exclusive leases change hands many times a second, and each note costs a sync.
 fn with_noted(
     present: impl IntoIterator<Item = NotedSession>,
     more: NotedSession,
@@ -376,7 +378,7 @@ fn with_noted(
     sessions
 }
 
-/// Somebody, of a device that nobody has.
+/// An unknown session: of a device id that no device has.
 fn nobody(file_system: Digest) -> NotedSession {
     NotedSession { file_system, device: u32::MAX, run: 0, exclusively: true }
 }
@@ -387,7 +389,8 @@ fn note_of(term_ms: u64, sessions: &BTreeSet<NotedSession>) -> String {
     text
 }
 
-/// What of a data directory's note is about one file system, as a note beside its order. One that cannot be read stays so.
+/// The part of a data directory's note about one file system, in the form that is stored with its order. A note that
+/// cannot be read is passed on unreadable.
 pub(crate) fn note_about(note: &str, file_system: Digest) -> String {
     let Some((term_ms, sessions)) = parse(note) else { return note.to_owned() };
     let sessions: BTreeSet<NotedSession> =
@@ -395,7 +398,8 @@ pub(crate) fn note_about(note: &str, file_system: Digest) -> String {
     if sessions.is_empty() { String::new() } else { note_of(term_ms, &sessions) }
 }
 
-/// The note of a data directory from notes beside orders. If one of them cannot be read, neither can that.
+/// The note of a data directory from the notes stored with orders. If one of them cannot be read, the result cannot be
+/// either.
 pub(crate) fn notes_together(notes: &[String]) -> String {
     let (mut term_ms, mut sessions) = (0, BTreeSet::new());
     for note in notes.iter().filter(|note| !note.is_empty()) {
@@ -406,7 +410,8 @@ pub(crate) fn notes_together(notes: &[String]) -> String {
     if sessions.is_empty() { String::new() } else { note_of(term_ms, &sessions) }
 }
 
-/// Who may hold leases by a note beside the order, and for how long; one that cannot be read leaves nothing out.
+/// Which sessions may hold leases according to the note stored with the order, and for how long. If the note cannot be
+/// read, every lease may be held.
 pub(crate) fn inherited(note: Option<&str>, file_system: Digest) -> (u64, Vec<NotedSession>) {
     match note {
         None | Some("") => (0, Vec::new()),

@@ -2,9 +2,9 @@
 //! updates, the list of server keys, and the heads that garbage collection must still keep.
 
 use crate::error::OpenError;
-use crate::history_file::{HistoryError, HistoryFile, Keeping};
+use crate::history_file::{HistoryError, HistoryFile, HistoryRetention};
 use crate::order::Order;
-use crate::refusal::Refused;
+use crate::refusal::RequestError;
 use crate::tree::{Tree, TreeError};
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::DeviceId;
@@ -60,10 +60,10 @@ pub(crate) struct Ledger {
     tree: Tree,
     server_keys: Signed<ServerKeys>,
     former: VecDeque<Heads>,
-    /// Past states.
+    /// The past states that are kept.
     archive: Archive,
     history: HistoryFile,
-    keeping: Keeping,
+    keeping: HistoryRetention,
     /// Size of the log of updates when each device last committed, as far as this process knows.
     committed_at: BTreeMap<DeviceId, u64>,
     records: u64,
@@ -78,7 +78,7 @@ impl Ledger {
         id: Digest,
         abort_after_ms: u64,
         now_ms: u64,
-        keeping: &Keeping,
+        keeping: &HistoryRetention,
     ) -> Result<Option<Ledger>, OpenError> {
         let damaged = |why: String| OpenError::Ordering { file_system: id, why };
         let storage = &order.files();
@@ -137,7 +137,7 @@ impl Ledger {
             HistoryFile::open(storage, &id, &mut |record| archive.replay(record))
                 .map_err(|error| error.open_error(id))?;
             archive.cut(sequencer.log_size());
-            history.write_anew_next();
+            history.rewrite_next();
             // Before the log grows again, and what was saved of other operations seems to be in it.
             let failed = |error: std::io::Error| HistoryError::from(error).open_error(id);
             history.save(&mut archive, sequencer.log_size()).map_err(failed)?;
@@ -147,8 +147,8 @@ impl Ledger {
         }
         let server_keys =
             server_keys.ok_or_else(|| damaged("the list of server keys is missing".to_owned()))?;
-        let shown = sequencer.look();
-        let tree = Tree::open(storage, &id, leaves, nodes, &shown.peaks, shown.view.log)?;
+        let view = sequencer.look();
+        let tree = Tree::open(storage, &id, leaves, nodes, &view.peaks, view.view.log)?;
         let ledger = Ledger {
             id,
             abort_after_ms,
@@ -175,12 +175,12 @@ impl Ledger {
         server_keys: Signed<ServerKeys>,
         records: &[OrderingRecord],
         nodes: Vec<Node>,
-        keeping: &Keeping,
-    ) -> Result<Ledger, Refused> {
+        keeping: &HistoryRetention,
+    ) -> Result<Ledger, RequestError> {
         let id = sequencer.file_system();
-        let shown = sequencer.look();
+        let view = sequencer.look();
         let storage = &order.files();
-        let tree = Tree::open(storage, &id, 0, nodes, &shown.peaks, shown.view.log)?;
+        let tree = Tree::open(storage, &id, 0, nodes, &view.peaks, view.view.log)?;
         // First the list: without the founding record it means nothing, and a creation cut off between the two
         // leaves nothing behind.
         order.append(&encode(&Entry::ServerKeys(server_keys.clone())))?;
@@ -203,18 +203,18 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Puts an order in the place of whatever there is of this file system, durable with the next commit. What is in
-    /// memory of it is not to be used afterwards.
+    /// Replaces the order of this file system; durable with the next commit. The state in memory must not be used
+    /// afterwards.
     pub(super) fn replace(
         order: &dyn Order,
         sequencer: &Sequencer,
         server_keys: &Signed<ServerKeys>,
         nodes: &Nodes,
         before: Option<&Ledger>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RequestError> {
         let id = sequencer.file_system();
         let leaves = sequencer.log_size();
-        Tree::write_anew(&order.files(), &id, leaves, &|level, index| nodes.get(level, index))?;
+        Tree::rewrite(&order.files(), &id, leaves, &|level, index| nodes.get(level, index))?;
         let checkpoint = Checkpoint {
             format: FORMAT,
             leaves,
@@ -235,9 +235,9 @@ impl Ledger {
         &mut self,
         order: &dyn Order,
         decide: impl FnOnce(&mut Sequencer) -> Result<Step<T>, Refusal>,
-    ) -> Result<T, Refused> {
+    ) -> Result<T, RequestError> {
         let _span = tracing::trace_span!(target: "operation", "order").entered();
-        // Holds through a panic and through every error below: then memory is not to be believed.
+        // Set until the work below has succeeded: after a panic or an error the state in memory may not match the log.
         self.stale = true;
         let step = match decide(&mut self.sequencer) {
             Ok(step) => step,
@@ -262,7 +262,7 @@ impl Ledger {
         }
     }
 
-    /// Past states.
+    /// The past states that are kept.
     pub(super) fn archive(&self) -> &Archive {
         &self.archive
     }
@@ -273,14 +273,17 @@ impl Ledger {
     }
 
     /// Changes which past states have names, durably.
-    pub(super) fn rename_states<T>(&mut self, change: impl FnOnce(&mut Archive) -> T) -> Result<T, Refused> {
+    pub(super) fn rename_states<T>(
+        &mut self,
+        change: impl FnOnce(&mut Archive) -> T,
+    ) -> Result<T, RequestError> {
         let changed = change(&mut self.archive);
         self.save_history()?;
         Ok(changed)
     }
 
     /// Makes durable what is known of past states. What it rests on in the log may be less durable: see [`Ledger::open`].
-    fn save_history(&mut self) -> Result<(), Refused> {
+    fn save_history(&mut self) -> Result<(), RequestError> {
         let saved = self.history.save(&mut self.archive, self.sequencer.log_size());
         saved.map_err(|error| ServerError::Storage(error.to_string()).into())
     }
@@ -290,7 +293,7 @@ impl Ledger {
         &self.tree
     }
 
-    fn append(&mut self, order: &dyn Order, records: &[OrderingRecord]) -> Result<(), Refused> {
+    fn append(&mut self, order: &dyn Order, records: &[OrderingRecord]) -> Result<(), RequestError> {
         for record in records {
             order.append(&encode(&Entry::Order(record.to_bytes())))?;
             self.records += 1;
@@ -304,7 +307,7 @@ impl Ledger {
     }
 
     /// Makes everything again from the log.
-    pub(super) fn reload(&mut self, order: &dyn Order, now_ms: u64) -> Result<(), Refused> {
+    pub(super) fn reload(&mut self, order: &dyn Order, now_ms: u64) -> Result<(), RequestError> {
         let reloaded = Ledger::open(order, self.id, self.abort_after_ms, now_ms, &self.keeping);
         match reloaded {
             Ok(Some(ledger)) => {
@@ -320,14 +323,14 @@ impl Ledger {
         }
     }
 
-    pub(super) fn prove(&self, old: u64, new: LogHead) -> Result<Vec<Digest>, Refused> {
+    pub(super) fn prove(&self, old: u64, new: LogHead) -> Result<Vec<Digest>, RequestError> {
         // A client that has seen more than there is must see it for itself: this server lost something.
         Ok(self.tree.prove(old, new)?.unwrap_or_default())
     }
 
-    /// Makes sure, where nodes may be lost, that whoever has seen `old` operations can be shown the present log: nothing is
-    /// to be ordered for a device that could not be answered.
-    pub(super) fn must_prove(&self, old: u64) -> Result<(), Refused> {
+    /// Checks, where nodes may be lost, that a device that has seen `old` operations can be given a proof of the
+    /// present log: otherwise nothing may be ordered for it, as it could not be answered.
+    pub(super) fn must_prove(&self, old: u64) -> Result<(), RequestError> {
         match self.tree.has_gaps() {
             true => self.prove(old, self.log_head()).map(drop),
             false => Ok(()),
@@ -340,12 +343,12 @@ impl Ledger {
     }
 
     /// Leaves of the log of updates, which has them all.
-    pub(super) fn leaves(&self, range: std::ops::Range<u64>) -> Result<Vec<Digest>, Refused> {
+    pub(super) fn leaves(&self, range: std::ops::Range<u64>) -> Result<Vec<Digest>, RequestError> {
         Ok(range.map(|index| self.tree.leaf(index)).collect::<Result<_, _>>()?)
     }
 
     /// Leaves of the log of updates from `first` on, up to the first that is lost.
-    pub(super) fn some_leaves(&self, first: u64, count: u64) -> Result<Vec<Digest>, Refused> {
+    pub(super) fn some_leaves(&self, first: u64, count: u64) -> Result<Vec<Digest>, RequestError> {
         let end = self.sequencer.log_size().min(first.saturating_add(count));
         let mut leaves = Vec::new();
         for index in first..end {
@@ -372,7 +375,11 @@ impl Ledger {
     }
 
     /// A leaf, and proof that it is in the log of `size` leaves; `None` if there is no such log yet.
-    pub(super) fn include(&self, index: u64, size: u64) -> Result<Option<(Digest, Vec<Digest>)>, Refused> {
+    pub(super) fn include(
+        &self,
+        index: u64,
+        size: u64,
+    ) -> Result<Option<(Digest, Vec<Digest>)>, RequestError> {
         Ok(self.tree.include(index, size, self.log_head())?)
     }
 
@@ -384,14 +391,14 @@ impl Ledger {
         &mut self,
         order: &dyn Order,
         list: Signed<ServerKeys>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RequestError> {
         order.append(&encode(&Entry::ServerKeys(list.clone())))?;
         self.records += 1;
         self.server_keys = list;
         Ok(())
     }
 
-    /// A device's slot.
+    /// The last structure of a device.
     pub(super) fn slot(&self, device: DeviceId) -> Option<Signed<Structure>> {
         self.sequencer.slot(device).cloned()
     }
@@ -412,7 +419,7 @@ impl Ledger {
     }
 
     /// Writes everything as one record that replaces all before it, durable with the next commit.
-    pub(super) fn checkpoint(&mut self, order: &dyn Order) -> Result<(), Refused> {
+    pub(super) fn checkpoint(&mut self, order: &dyn Order) -> Result<(), RequestError> {
         if self.stale || self.records == 0 {
             return Ok(());
         }
@@ -438,7 +445,7 @@ impl Ledger {
         order: &dyn Order,
         now_ns: i64,
         window_ns: i64,
-    ) -> Result<Vec<Digest>, Refused> {
+    ) -> Result<Vec<Digest>, RequestError> {
         let mut roots = self.sequencer.roots();
         while self.former.front().is_some_and(|heads| heads.at_ns < now_ns.saturating_sub(window_ns)) {
             self.former.pop_front();

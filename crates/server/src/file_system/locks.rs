@@ -2,8 +2,8 @@
 //! those who held them a time of grace after a restart.
 
 use super::FileSystem;
-use crate::host::Host;
-use crate::refusal::Refused;
+use crate::refusal::RequestError;
+use crate::server_core::ServerCore;
 use holdfast_content::DeviceId;
 use holdfast_protocol::locks::{Granted, Holder, SessionId, Wish};
 use holdfast_protocol::message::{LockAnswer, LockHolder, LockMode, LockRequest, Response, ServerError};
@@ -13,18 +13,18 @@ use std::path::{Path, PathBuf};
 use tokio::sync::futures::Notified;
 
 impl FileSystem {
-    /// Carries out a wish for a lock, without waiting.
+    /// Carries out a lock request without waiting.
     pub(crate) fn lock(
         &self,
-        host: &Host,
+        core: &ServerCore,
         device: DeviceId,
         request: &LockRequest,
-    ) -> Result<Response, Refused> {
+    ) -> Result<Response, RequestError> {
         let (holder, wish) = self.wish_of(device, request)?;
         if wish.mode.is_some() {
-            self.note_locks(host)?;
+            self.note_locks(core)?;
         }
-        let now_ms = host.clock.monotonic_ms();
+        let now_ms = core.clock.monotonic_ms();
         let mut table = self.locks.lock();
         let epoch = table.hear(holder.session, now_ms).ok_or(ServerError::Busy)?;
         let granted = table.wish(holder, &wish, now_ms);
@@ -39,12 +39,12 @@ impl FileSystem {
     /// What would be in the way of a lock.
     pub(crate) fn test_lock(
         &self,
-        host: &Host,
+        core: &ServerCore,
         device: DeviceId,
         request: &LockRequest,
-    ) -> Result<Response, Refused> {
+    ) -> Result<Response, RequestError> {
         let (holder, wish) = self.wish_of(device, request)?;
-        let now_ms = host.clock.monotonic_ms();
+        let now_ms = core.clock.monotonic_ms();
         let mut table = self.locks.lock();
         let epoch = table.hear(holder.session, now_ms).ok_or(ServerError::Busy)?;
         let answer = match table.test(holder, &wish, now_ms) {
@@ -57,12 +57,12 @@ impl FileSystem {
     /// What is in the way of a lock that its holder waits for from now on, until [`FileSystem::waits_no_more`].
     pub(crate) fn wait_for_lock(
         &self,
-        host: &Host,
+        core: &ServerCore,
         device: DeviceId,
         request: &LockRequest,
-    ) -> Result<Response, Refused> {
+    ) -> Result<Response, RequestError> {
         let (holder, wish) = self.wish_of(device, request)?;
-        let now_ms = host.clock.monotonic_ms();
+        let now_ms = core.clock.monotonic_ms();
         let mut table = self.locks.lock();
         let epoch = table.hear(holder.session, now_ms).ok_or(ServerError::Busy)?;
         let granted = table.wait_for(holder, &wish, now_ms);
@@ -70,8 +70,13 @@ impl FileSystem {
     }
 
     /// A run of a client is still there.
-    pub(crate) fn keep_locks(&self, host: &Host, device: DeviceId, run: u128) -> Result<Response, Refused> {
-        let now_ms = host.clock.monotonic_ms();
+    pub(crate) fn keep_locks(
+        &self,
+        core: &ServerCore,
+        device: DeviceId,
+        run: u128,
+    ) -> Result<Response, RequestError> {
+        let now_ms = core.clock.monotonic_ms();
         let epoch = self.locks.lock().hear(SessionId { device, run }, now_ms).ok_or(ServerError::Busy)?;
         Ok(Response::Locks { epoch, answer: LockAnswer::Granted })
     }
@@ -99,7 +104,7 @@ impl FileSystem {
         !self.locks.lock().is_empty()
     }
 
-    fn wish_of(&self, device: DeviceId, request: &LockRequest) -> Result<(Holder, Wish), Refused> {
+    fn wish_of(&self, device: DeviceId, request: &LockRequest) -> Result<(Holder, Wish), RequestError> {
         if !request.range.is_valid() {
             return Err(ServerError::Invalid("a range of bytes ends before it begins".to_owned()).into());
         }
@@ -145,7 +150,7 @@ pub(crate) struct LocksNote {
 }
 
 impl LocksNote {
-    /// The note at `path`; without one, nothing is kept.
+    /// The note at `path`; with `None`, nothing is written.
     pub(crate) fn at(path: Option<PathBuf>) -> LocksNote {
         LocksNote { is_set: Mutex::new(path.as_ref().is_some_and(|path| path.exists())), path }
     }
@@ -165,7 +170,7 @@ impl LocksNote {
         Ok(())
     }
 
-    /// Takes the note away: the server ends in order and nobody holds a lock.
+    /// Removes the note: the server shuts down cleanly and no lock is held.
     pub(crate) fn clear(&self) {
         let mut is_set = self.is_set.lock();
         let removed = self.path.as_ref().is_none_or(|path| std::fs::remove_file(path).is_ok());

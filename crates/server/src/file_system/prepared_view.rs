@@ -3,7 +3,7 @@
 use super::hints;
 use super::ledger::Ledger;
 use crate::block_store::BlockStore;
-use crate::refusal::Refused;
+use crate::refusal::RequestError;
 use holdfast_content::DeviceId;
 use holdfast_crypto::Digest;
 use holdfast_protocol::message::ViewReply;
@@ -21,13 +21,13 @@ pub(super) struct PreparedView {
 }
 
 impl PreparedView {
-    /// `device` is shown this reply, and has accepted a log of `since` leaves.
+    /// Prepares the reply for `device`, which has accepted a log of `since` leaves.
     pub fn new(
         ledger: &Ledger,
         mut reply: Box<ViewReply>,
         device: DeviceId,
         since: u64,
-    ) -> Result<PreparedView, Refused> {
+    ) -> Result<PreparedView, RequestError> {
         // Proven up to the view shown, which for a resent request is an old one.
         reply.consistency = ledger.prove(since, reply.view.log)?;
         let wanted = hints::wanted(ledger, &reply.view, device, since);
@@ -36,13 +36,14 @@ impl PreparedView {
         Ok(PreparedView { reply, wanted, since, unchanged })
     }
 
-    /// The whole reply.
+    /// The reply with the whole view.
     pub fn whole(mut self, store: &dyn BlockStore, file_system: Digest) -> Box<ViewReply> {
         self.reply.blocks = hints::load(store, file_system, self.wanted);
         self.reply
     }
 
-    /// What the client lacks of it. (If it has something else than this process believes, it notices, and asks for the whole.)
+    /// The difference between this view and the one the client has. (If the client has another view than the server
+    /// assumes, it notices and asks for the whole view.)
     pub fn difference(mut self, store: &dyn BlockStore, file_system: Digest) -> Difference {
         self.reply.blocks = hints::load(store, file_system, self.wanted);
         Difference::of(&self.reply, self.since, |device| self.unchanged.contains(&device))

@@ -2,8 +2,8 @@
 //! limits them: the membership in force, which the superuser signs, and this server's operator. The lower one counts.
 
 use super::FileSystem;
-use crate::host::Host;
-use crate::refusal::Refused;
+use crate::refusal::RequestError;
+use crate::server_core::ServerCore;
 use holdfast_content::{DeviceId, Membership, UserId};
 use holdfast_protocol::message::Usage;
 use holdfast_store::{Allowance, Charge};
@@ -13,59 +13,59 @@ use std::collections::BTreeSet;
 const RESERVE_PART: u64 = 16;
 /// ... but at least and at most so many bytes.
 const RESERVE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
-/// Who uses more than this part of their limit, in percent, is near it.
+/// A user who uses more than this percentage of the limit is near it.
 const NEAR_PERCENT: u64 = 75;
 
 impl FileSystem {
     /// What storing may come to for a device's user; `None`: there is no limit.
-    pub(crate) fn allowance(&self, host: &Host, device: DeviceId) -> Option<Allowance> {
+    pub(crate) fn allowance(&self, core: &ServerCore, device: DeviceId) -> Option<Allowance> {
         let ledger = self.ledger.lock();
         let members = ledger.sequencer().membership();
         let user = members.devices.get(&device)?.user;
-        let bytes = limit(members, user, host)?;
+        let bytes = limit(members, user, core)?;
         let reserve = (bytes / RESERVE_PART).clamp(*RESERVE_BYTES.start(), *RESERVE_BYTES.end());
         Some(Allowance { devices: devices_of(members, user), bytes, reserve })
     }
 
     /// Devices of users who are near their limits.
-    pub(crate) fn near_limits(&self, host: &Host) -> Result<BTreeSet<DeviceId>, Refused> {
+    pub(crate) fn near_limits(&self, core: &ServerCore) -> Result<BTreeSet<DeviceId>, RequestError> {
         let limited: Vec<(Vec<DeviceId>, u64)> = {
             let ledger = self.ledger.lock();
             let members = ledger.sequencer().membership();
-            let limits = members.users.keys().map(|user| (*user, limit(members, *user, host)));
+            let limits = members.users.keys().map(|user| (*user, limit(members, *user, core)));
             limits.filter_map(|(user, limit)| Some((devices_of(members, user), limit?))).collect()
         };
         let mut near = BTreeSet::new();
         for (devices, limit) in limited {
-            if host.blocks.charged(self.id, &devices)?.bytes > limit / 100 * NEAR_PERCENT {
+            if core.blocks.charged(self.id, &devices)?.bytes > limit / 100 * NEAR_PERCENT {
                 near.extend(devices);
             }
         }
         Ok(near)
     }
 
-    /// What a device's user is charged for; the superuser is told everybody's.
-    pub(crate) fn usage(&self, host: &Host, device: DeviceId) -> Result<Vec<Usage>, Refused> {
+    /// What a device's user is charged for; for the superuser, what every user is charged for.
+    pub(crate) fn usage(&self, core: &ServerCore, device: DeviceId) -> Result<Vec<Usage>, RequestError> {
         let users: Vec<(UserId, Vec<DeviceId>, Option<u64>)> = {
             let ledger = self.ledger.lock();
             let members = ledger.sequencer().membership();
             let asks = members.devices.get(&device).map(|device| device.user);
-            let told = |user: &&UserId| asks == Some(**user) || asks == Some(UserId::SUPERUSER);
-            let users = members.users.keys().filter(told);
-            users.map(|user| (*user, devices_of(members, *user), limit(members, *user, host))).collect()
+            let may_see = |user: &&UserId| asks == Some(**user) || asks == Some(UserId::SUPERUSER);
+            let users = members.users.keys().filter(may_see);
+            users.map(|user| (*user, devices_of(members, *user), limit(members, *user, core))).collect()
         };
-        // Everybody's figures are exact; one's own are asked for often.
-        let exact = if users.len() > 1 { Some(host.blocks.charges(self.id)?) } else { None };
+        // The figures of all users are computed exactly; those of one user are requested often, so they are not.
+        let exact = if users.len() > 1 { Some(core.blocks.charges(self.id)?) } else { None };
         let charge = |devices: &[DeviceId]| match &exact {
             Some(charges) => Ok(devices.iter().filter_map(|device| charges.get(device).copied()).sum()),
-            None => host.blocks.charged(self.id, devices),
+            None => core.blocks.charged(self.id, devices),
         };
-        let mut shown = Vec::with_capacity(users.len());
+        let mut heads = Vec::with_capacity(users.len());
         for (user, devices, limit) in users {
             let Charge { blocks, bytes } = charge(&devices)?;
-            shown.push(Usage { user, blocks, bytes, limit });
+            heads.push(Usage { user, blocks, bytes, limit });
         }
-        Ok(shown)
+        Ok(heads)
     }
 }
 
@@ -74,7 +74,7 @@ fn devices_of(members: &Membership, user: UserId) -> Vec<DeviceId> {
     members.devices.iter().filter(|(_, device)| device.user == user).map(|(id, _)| *id).collect()
 }
 
-fn limit(members: &Membership, user: UserId, host: &Host) -> Option<u64> {
+fn limit(members: &Membership, user: UserId, core: &ServerCore) -> Option<u64> {
     let signed = members.quotas.get(&user).copied();
-    signed.into_iter().chain(host.user_quota()).min()
+    signed.into_iter().chain(core.user_quota()).min()
 }

@@ -2,8 +2,8 @@
 
 use super::FileSystem;
 use super::ledger::Ledger;
-use crate::host::Host;
-use crate::refusal::Refused;
+use crate::refusal::RequestError;
+use crate::server_core::ServerCore;
 use holdfast_protocol::message::{LEAVES_MAX, Response, ServerError, ServerKeys};
 use holdfast_protocol::rebuild::{KnownNodes, Nodes};
 use holdfast_protocol::sequencer::Sequencer;
@@ -11,35 +11,35 @@ use holdfast_protocol::signed::Signed;
 
 impl FileSystem {
     /// Leaves of the log of updates from `first` on.
-    pub(crate) fn leaves(&self, host: &Host, first: u64, count: u32) -> Result<Response, Refused> {
-        let leaves = self.current(host)?.some_leaves(first, u64::from(count).min(LEAVES_MAX as u64))?;
-        // Nothing is told of that a power loss could still take back.
-        host.commit(self)?;
+    pub(crate) fn leaves(&self, core: &ServerCore, first: u64, count: u32) -> Result<Response, RequestError> {
+        let leaves = self.current(core)?.some_leaves(first, u64::from(count).min(LEAVES_MAX as u64))?;
+        // Nothing leaves the server that a power loss could still undo.
+        core.commit(self)?;
         Ok(Response::Leaves(leaves))
     }
 
-    /// The order as it is kept here, with the list of server keys.
-    pub(crate) fn order(&self, host: &Host) -> Result<(Sequencer, Signed<ServerKeys>), Refused> {
-        let ledger = self.current(host)?;
+    /// The order as this server has it, with the list of server keys.
+    pub(crate) fn order(&self, core: &ServerCore) -> Result<(Sequencer, Signed<ServerKeys>), RequestError> {
+        let ledger = self.current(core)?;
         Ok((ledger.sequencer().clone(), ledger.server_keys().clone()))
     }
 
     /// Tells the nodes of the log that are known here.
-    pub(crate) fn offer_nodes(&self, host: &Host, known: &mut KnownNodes) -> Result<(), Refused> {
-        self.current(host)?.offer_nodes(known);
+    pub(crate) fn offer_nodes(&self, core: &ServerCore, known: &mut KnownNodes) -> Result<(), RequestError> {
+        self.current(core)?.offer_nodes(known);
         Ok(())
     }
 }
 
-impl Host {
-    /// Puts an order in the place of whatever there is of its file system, durably. This host is not to serve it
-    /// afterwards: it is to be opened anew.
+impl ServerCore {
+    /// Replaces the order of a file system, durably. The caller must not serve it from this `ServerCore` afterwards,
+    /// but open the data directory again.
     pub(crate) fn replace_order(
         &self,
         sequencer: &Sequencer,
         server_keys: &Signed<ServerKeys>,
         nodes: &Nodes,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RequestError> {
         let id = sequencer.file_system();
         let present = self.file_systems().into_iter().find(|one| one.id == id);
         let present = match &present {

@@ -1,7 +1,7 @@
-//! Where the order of a file system is kept: in the log of the server's own data directory ([`Embedded`]), or in etcd, where
-//! a stand-by finds it ([`etcd`]).
+//! Where the order of a file system is stored: in the log of the server's own data directory ([`Embedded`]), or in
+//! etcd, where a standby finds it ([`etcd`]).
 //!
-//! The contract of an [`Order`], which `tests.rs` beside this holds both of them to:
+//! The contract of an [`Order`], which `tests.rs` checks for both:
 //! - what is appended has its place in the order at once, and is durable when a later [`Order::commit`] has returned;
 //! - after a failed commit nothing that was appended may be acknowledged: it may be there or not. In etcd that also goes for
 //!   a server that another one has replaced: its commits fail, whatever it believes itself;
@@ -11,11 +11,11 @@ pub(crate) mod etcd;
 #[cfg(test)]
 mod tests;
 
-use crate::refusal::Refused;
+use crate::refusal::RequestError;
 use holdfast_crypto::Digest;
 use holdfast_log::Storage;
 use holdfast_protocol::message::ServerError;
-use holdfast_store::{BlockStore, RecoveredOrdering, StoreError};
+use holdfast_store::{LogStore, RecoveredOrdering, StoreError};
 use std::sync::Arc;
 
 /// The order of one file system, as its server keeps it. Calls block and may come from any thread.
@@ -37,7 +37,7 @@ pub(crate) trait Order: Send + Sync {
     fn files(&self) -> Arc<dyn Storage>;
 
     /// Whether this server may speak for the file system.
-    fn standing(&self) -> Standing;
+    fn active_status(&self) -> ActiveStatus;
 
     /// What must outlive this server but is no record; `None`: it is noted in the data directory.
     fn notes(&self) -> Option<&dyn Notes> {
@@ -45,9 +45,9 @@ pub(crate) trait Order: Send + Sync {
     }
 }
 
-/// Small texts beside an order, each of a name.
+/// Small texts that are stored with an order, each under a name.
 pub(crate) trait Notes {
-    /// Makes a text durable in place of the one before.
+    /// Replaces a text durably.
     fn put(&self, name: &str, text: &str) -> Result<(), OrderError>;
 
     /// The text, if there is one.
@@ -56,19 +56,19 @@ pub(crate) trait Notes {
 
 /// Whether a server may speak for a file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Standing {
-    /// It is the only one that may.
+pub(crate) enum ActiveStatus {
+    /// It is the active server, and the only one.
     Active,
-    /// It cannot tell just now.
+    /// It does not know: its lease may have run out.
     Unsure,
-    /// It may no more, and never will with what it has in memory.
+    /// It is not the active server any more, and its state in memory must not be used again.
     Lost,
 }
 
 /// Why an order did not take or give something.
 #[derive(Debug, thiserror::Error)]
 pub enum OrderError {
-    /// The store here.
+    /// Medium: the store in the data directory failed.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// There is no space for it; nothing was done.
@@ -80,25 +80,27 @@ pub enum OrderError {
     /// This server is not the active one, or has lost track of the order and has to read it again.
     #[error("this server is not the active one of the file system any more")]
     Lost,
-    /// What is kept does not fit together.
+    /// Medium: what is stored is inconsistent.
     #[error("{0}")]
     Damaged(String),
 }
 
-impl From<OrderError> for Refused {
+impl From<OrderError> for RequestError {
     fn from(error: OrderError) -> Self {
         match error {
             OrderError::Store(error) => error.into(),
-            OrderError::Full(_) => Refused::Client(ServerError::NoSpace),
-            OrderError::Away(why) | OrderError::Damaged(why) => Refused::Client(ServerError::Storage(why)),
-            OrderError::Lost => Refused::Client(ServerError::Elsewhere(None)),
+            OrderError::Full(_) => RequestError::Client(ServerError::NoSpace),
+            OrderError::Away(why) | OrderError::Damaged(why) => {
+                RequestError::Client(ServerError::Storage(why))
+            }
+            OrderError::Lost => RequestError::Client(ServerError::Elsewhere(None)),
         }
     }
 }
 
 /// An order in the same log, and the same group commit, as the blocks it orders.
 pub(crate) struct Embedded {
-    pub(crate) store: BlockStore,
+    pub(crate) store: LogStore,
     pub(crate) storage: Arc<dyn Storage>,
     pub(crate) id: Digest,
 }
@@ -124,7 +126,7 @@ impl Order for Embedded {
         self.storage.clone()
     }
 
-    fn standing(&self) -> Standing {
-        Standing::Active
+    fn active_status(&self) -> ActiveStatus {
+        ActiveStatus::Active
     }
 }

@@ -1,12 +1,12 @@
 //! One contract for every order: in the log, and in an etcd in memory whose network loses, repeats and delays.
 
 use super::etcd::{Cluster, Shard, TERM};
-use super::{Embedded, Notes, Order, OrderError, Standing};
+use super::{ActiveStatus, Embedded, Notes, Order, OrderError};
 use holdfast_crypto::{Digest, decode, encode};
-use holdfast_etcd::fake::{Fake, Fate};
+use holdfast_etcd::fake::{Delivery, Fake};
 use holdfast_log::simulated::{Crash, PowerLoss};
 use holdfast_log::{Storage, SyncSite};
-use holdfast_store::{BlockStore, StoreConfig};
+use holdfast_store::{LogStore, StoreConfig};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ struct Disk(PowerLoss);
 impl Medium for Disk {
     fn open(&mut self) -> Arc<dyn Order> {
         let storage: Arc<dyn Storage> = self.0.storage();
-        let store = BlockStore::open(storage.clone(), StoreConfig::default()).expect("it opens");
+        let store = LogStore::open(storage.clone(), StoreConfig::default()).expect("it opens");
         Arc::new(Embedded { store, storage, id: ID })
     }
 
@@ -45,12 +45,12 @@ impl Servers {
     }
 
     /// Another server, which takes over once the lease of the one before is over.
-    fn take(&mut self, fates: impl FnMut() -> Fate + Send + 'static) -> (Cluster, Shard) {
+    fn take(&mut self, fates: impl FnMut() -> Delivery + Send + 'static) -> (Cluster, Shard) {
         self.etcd.pass(TERM + Duration::from_secs(1));
         self.number += 1;
         let address = format!("server{}:1", self.number);
         // What it begins with is not what is tried here.
-        let connection = Arc::new(self.etcd.connection(|| Fate::Answered));
+        let connection = Arc::new(self.etcd.connection(|| Delivery::Answered));
         let cluster = Cluster::join(Box::new(Shared(connection.clone())), "test", address).expect("it joins");
         let shard = cluster.take(ID).expect("etcd answers").expect("nobody else is active");
         connection.set_fates(fates);
@@ -65,7 +65,7 @@ impl holdfast_etcd::Kv for Shared {
     fn transact(
         &self,
         transaction: &holdfast_etcd::Transaction,
-    ) -> Result<holdfast_etcd::Done, holdfast_etcd::EtcdError> {
+    ) -> Result<holdfast_etcd::TransactionResult, holdfast_etcd::EtcdError> {
         self.0.transact(transaction)
     }
     fn get(&self, get: &holdfast_etcd::Get) -> Result<Vec<holdfast_etcd::Pair>, holdfast_etcd::EtcdError> {
@@ -87,7 +87,7 @@ impl holdfast_etcd::Kv for Shared {
 
 impl Medium for Servers {
     fn open(&mut self) -> Arc<dyn Order> {
-        Arc::new(self.take(|| Fate::Answered).1)
+        Arc::new(self.take(|| Delivery::Answered).1)
     }
 
     fn crash(&mut self) {}
@@ -189,11 +189,11 @@ fn nothing_acknowledged_is_lost_in_etcd() {
         for generation in 0..6 {
             let mut fate = numbers(seed * 100 + generation);
             let (cluster, shard) = servers.take(move || match fate(12) {
-                0 => Fate::RequestLost,
-                1 => Fate::AnswerLost,
-                2 => Fate::Late,
-                3 => Fate::Repeated,
-                _ => Fate::Answered,
+                0 => Delivery::RequestLost,
+                1 => Delivery::AnswerLost,
+                2 => Delivery::Late,
+                3 => Delivery::Repeated,
+                _ => Delivery::Answered,
             });
             let mut known = all(&shard);
             assert_eq!(known[..acknowledged.len()], acknowledged[..], "seed {seed}");
@@ -219,7 +219,7 @@ fn nothing_acknowledged_is_lost_in_etcd() {
             }
             replaced = Some((cluster, shard));
         }
-        let (_, shard) = servers.take(|| Fate::Answered);
+        let (_, shard) = servers.take(|| Delivery::Answered);
         let last = all(&shard);
         assert_eq!(last[..acknowledged.len()], acknowledged[..], "seed {seed}");
         assert!(!last.contains(&b"never".to_vec()));
@@ -237,14 +237,14 @@ fn nothing_acknowledged_is_lost_in_etcd() {
 #[test]
 fn a_replaced_server_is_fenced() {
     let mut servers = Servers::new();
-    let (first, old) = servers.take(|| Fate::Answered);
+    let (first, old) = servers.take(|| Delivery::Answered);
     old.append(b"one").unwrap();
     old.commit().unwrap();
-    let (_, new) = servers.take(|| Fate::Answered);
-    assert_eq!(old.standing(), Standing::Active, "as far as it knows");
+    let (_, new) = servers.take(|| Delivery::Answered);
+    assert_eq!(old.active_status(), ActiveStatus::Active, "as far as it knows");
     old.append(b"two").unwrap();
     assert!(matches!(old.commit(), Err(OrderError::Lost)));
-    assert_eq!(old.standing(), Standing::Lost);
+    assert_eq!(old.active_status(), ActiveStatus::Lost);
     assert!(old.files().create("file").is_err() && old.put("note", "text").is_err());
     first.keep_alive().unwrap();
     assert!(!old.is_leased());
@@ -260,7 +260,7 @@ fn a_replaced_server_is_fenced() {
 #[test]
 fn a_full_etcd_loses_nothing() {
     let mut servers = Servers::new();
-    let (_cluster, shard) = servers.take(|| Fate::Answered);
+    let (_cluster, shard) = servers.take(|| Delivery::Answered);
     shard.append(b"one").unwrap();
     shard.commit().unwrap();
     servers.etcd.set_full(true);
@@ -287,10 +287,10 @@ fn a_full_etcd_loses_nothing() {
 
 /// Proves: records that are altered or gone in etcd are told as damage, and never passed over.
 #[test]
-fn damage_in_etcd_is_told() {
+fn damage_in_etcd_is_reported() {
     for what in ["altered", "gone"] {
         let mut servers = Servers::new();
-        let (_cluster, shard) = servers.take(|| Fate::Answered);
+        let (_cluster, shard) = servers.take(|| Delivery::Answered);
         for record in [b"one", b"two"] {
             shard.append(record).unwrap();
             shard.commit().unwrap();
@@ -312,13 +312,13 @@ fn damage_in_etcd_is_told() {
 #[test]
 fn what_was_moved_is_active_nowhere() {
     let mut servers = Servers::new();
-    let (first, shard) = servers.take(|| Fate::Answered);
+    let (first, shard) = servers.take(|| Delivery::Answered);
     let read_under = BTreeMap::from([(ID, shard.epoch())]);
-    let (second, shard) = servers.take(|| Fate::Answered);
+    let (second, shard) = servers.take(|| Delivery::Answered);
     assert!(!first.put_moved("elsewhere", &read_under).unwrap() && first.moved().unwrap().is_none());
     second.give_up(ID, shard.epoch()).unwrap();
     assert!(!first.put_moved("elsewhere", &read_under).unwrap(), "another one was active meanwhile");
-    let (third, shard) = servers.take(|| Fate::Answered);
+    let (third, shard) = servers.take(|| Delivery::Answered);
     let read_under = BTreeMap::from([(ID, shard.epoch())]);
     assert!(third.put_moved("elsewhere", &read_under).unwrap());
     assert_eq!(second.moved().unwrap().as_deref(), Some("elsewhere"));
@@ -329,10 +329,10 @@ fn what_was_moved_is_active_nowhere() {
 
 /// Proves: a file system goes to the server that an operator named while that one runs, and otherwise to any.
 #[test]
-fn an_operators_word_counts() {
+fn an_operators_choice_counts() {
     let etcd = Fake::default();
     let join = |address: &str| {
-        let kv = Box::new(etcd.connection(|| Fate::Answered));
+        let kv = Box::new(etcd.connection(|| Delivery::Answered));
         Cluster::join(kv, "test", address.to_owned()).unwrap()
     };
     let (a, b) = (join("a:1"), join("b:1"));
@@ -391,9 +391,9 @@ fn an_order_is_copied_whole() {
     let (_cluster, shard) = servers.take(move || {
         turn += 1;
         match turn % 5 {
-            1 => Fate::AnswerLost,
-            3 => Fate::Repeated,
-            _ => Fate::Answered,
+            1 => Delivery::AnswerLost,
+            3 => Delivery::Repeated,
+            _ => Delivery::Answered,
         }
     });
     let media: [Arc<dyn Order>; 2] = [Arc::new(shard), Disk(PowerLoss::new(2)).open()];
@@ -414,7 +414,7 @@ fn an_order_is_copied_whole() {
         assert_eq!((checkpoint, records), (Some(b"later".to_vec()), 0));
         assert_eq!(files[0].as_ref().unwrap()[large.len()..], *b"node");
     }
-    let (_cluster, next) = servers.take(|| Fate::Answered);
+    let (_cluster, next) = servers.take(|| Delivery::Answered);
     assert!(copy(&*media[0]).is_err());
     assert_eq!(next.recover().unwrap().0, Some(b"later".to_vec()));
 }

@@ -1,79 +1,79 @@
 //! Has witnesses co-sign the heads of every file system's log, every few seconds (`docs/internals/forks.md`).
 //!
-//! One thread a witness, so that none waits for a slow one. What a witness answers is believed as far as its signature
-//! reaches; what it does not answer holds nothing up: clients decide how old a head may be.
+//! There is one thread for each witness, so that none waits for a slow one. A witness's reply counts only if its
+//! signature is valid. A witness that does not reply delays nothing: clients decide how old a head may be.
 
 use crate::error::RunError;
 use crate::file_system::FileSystem;
-use crate::host::Host;
+use crate::server_core::ServerCore;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_checkpoint::checkpoint::log_key;
 use holdfast_checkpoint::note::{KeyKind, VerifierKey};
 use holdfast_checkpoint::submission::Submission;
 use holdfast_crypto::Digest;
 use holdfast_protocol::message::HEADS_MAX;
-use holdfast_witness::{AskError, Asked, Asker};
+use holdfast_witness::{WitnessClient, WitnessError, WitnessReply};
 use parking_lot::{Condvar, Mutex};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Attempts in one round: the first may only tell where the witness is.
+/// Attempts in one round: the first may only show which head the witness signed last.
 const ATTEMPTS: u32 = 3;
 
-/// A witness, and where it is asked.
+/// A witness: its URL and the key that verifies its cosignatures.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct WitnessAt {
-    /// Its submission prefix.
+pub struct WitnessAddress {
+    /// The submission prefix of its URL.
     pub url: String,
-    /// How its cosignatures are verified.
+    /// The key that verifies its cosignatures.
     pub key: VerifierKey,
 }
 
-/// How a witness stands with one file system.
+/// The status of one witness for one file system.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub struct WitnessStanding {
-    /// Its key.
+pub struct WitnessStatus {
+    /// The witness's verifier key, as text.
     pub key: String,
-    /// Where it is asked.
+    /// The submission prefix of the witness's URL.
     pub url: String,
     /// Size of the head it co-signed last, and when, in seconds since 1970 by its clock; since the server started.
     pub newest: Option<(u64, u64)>,
-    /// Why it did not when it was last asked.
+    /// Why the last request to it failed; `None` if it succeeded.
     pub trouble: Option<String>,
 }
 
-/// A file system's log, as its witnesses know it.
+/// The status of a file system's log with its witnesses.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub struct LogStanding {
+pub struct LogStatus {
     /// The file system.
     pub file_system: Digest,
     /// The key by which witnesses verify its checkpoints; its name is the log's origin.
     pub key: String,
     /// Size of the log of updates.
     pub size: u64,
-    /// The witnesses asked.
-    pub witnesses: Vec<WitnessStanding>,
+    /// The configured witnesses.
+    pub witnesses: Vec<WitnessStatus>,
 }
 
-/// The threads that ask.
-pub(crate) struct Witnessing(Arc<Shared>);
+/// The threads that have witnesses co-sign, one for each witness.
+pub(crate) struct WitnessPoller(Arc<Shared>);
 
-/// What they share.
+/// What these threads share.
 #[derive(Default)]
 pub(crate) struct Shared {
-    witnesses: Vec<WitnessAt>,
+    witnesses: Vec<WitnessAddress>,
     troubles: Mutex<Vec<std::collections::BTreeMap<Digest, String>>>,
     stopped: Mutex<bool>,
     stop: Condvar,
 }
 
-impl Witnessing {
+impl WitnessPoller {
     /// Starts them; none if there are no witnesses.
     pub(crate) fn start(
-        host: &Arc<Host>,
-        witnesses: &[WitnessAt],
+        core: &Arc<ServerCore>,
+        witnesses: &[WitnessAddress],
         every: Duration,
-    ) -> Result<Witnessing, RunError> {
+    ) -> Result<WitnessPoller, RunError> {
         if witnesses.len() > HEADS_MAX {
             return Err(RunError::Witness(format!("at most {HEADS_MAX} witnesses can be asked")));
         }
@@ -83,24 +83,25 @@ impl Witnessing {
             ..Shared::default()
         });
         let begin = Instant::now();
-        for (place, WitnessAt { url, key }) in witnesses.iter().enumerate() {
+        for (index, WitnessAddress { url, key }) in witnesses.iter().enumerate() {
             if key.kind() != KeyKind::Cosignature {
                 return Err(RunError::Witness(format!("{key} is the key of a log, not of a witness")));
             }
-            let asker = Asker::new(url, key.clone()).map_err(|error| RunError::Witness(error.to_string()))?;
-            let (shared, host) = (shared.clone(), Arc::downgrade(host));
+            let client =
+                WitnessClient::new(url, key.clone()).map_err(|error| RunError::Witness(error.to_string()))?;
+            let (shared, core) = (shared.clone(), Arc::downgrade(core));
             std::thread::Builder::new()
-                .name(format!("witness-{place}"))
-                .spawn(move || shared.keep_asking(&host, place, &asker, begin, every))?;
+                .name(format!("witness-{index}"))
+                .spawn(move || shared.poll(&core, index, &client, begin, every))?;
         }
-        Ok(Witnessing(shared))
+        Ok(WitnessPoller(shared))
     }
 
-    pub(crate) fn shown(&self) -> Arc<Shared> {
+    pub(crate) fn shared_state(&self) -> Arc<Shared> {
         self.0.clone()
     }
 
-    /// They end with what they are doing; nobody waits for them.
+    /// Tells the threads to end after the request under way. It does not wait for them.
     pub(crate) fn stop(&self) {
         *self.0.stopped.lock() = true;
         self.0.stop.notify_all();
@@ -108,7 +109,14 @@ impl Witnessing {
 }
 
 impl Shared {
-    fn keep_asking(&self, host: &Weak<Host>, place: usize, asker: &Asker, begin: Instant, every: Duration) {
+    fn poll(
+        &self,
+        core: &Weak<ServerCore>,
+        index: usize,
+        client: &WitnessClient,
+        begin: Instant,
+        every: Duration,
+    ) {
         for round in 0u32.. {
             let due = begin + every.saturating_mul(round);
             let mut stopped = self.stopped.lock();
@@ -123,27 +131,28 @@ impl Shared {
             if Instant::now() > due + every {
                 continue;
             }
-            let Some(host) = host.upgrade() else { return };
-            for file_system in host.file_systems() {
+            let Some(core) = core.upgrade() else { return };
+            for file_system in core.file_systems() {
                 if *self.stopped.lock() {
                     return;
                 }
-                let asked = host.have_signed(&file_system, place, every / 2, &mut |sent| asker.ask(sent));
-                self.note(place, &file_system, asker, asked.err());
+                let outcome =
+                    core.request_cosignature(&file_system, index, every / 2, &mut |sent| client.submit(sent));
+                self.note(index, &file_system, client, outcome.err());
             }
         }
     }
 
     /// Remembers a trouble, and logs when it begins, changes or ends.
-    fn note(&self, place: usize, file_system: &FileSystem, asker: &Asker, trouble: Option<String>) {
+    fn note(&self, index: usize, file_system: &FileSystem, client: &WitnessClient, trouble: Option<String>) {
         let mut troubles = self.troubles.lock();
-        let Some(known) = troubles.get_mut(place) else { return };
+        let Some(known) = troubles.get_mut(index) else { return };
         let id = file_system.id();
         let before = known.get(&id);
         if before == trouble.as_ref() {
             return;
         }
-        let witness = asker.witness().name();
+        let witness = client.witness().name();
         match &trouble {
             Some(why) => tracing::warn!(witness, file_system = %id, why, "a head was not co-signed"),
             None => tracing::info!(witness, file_system = %id, "heads are co-signed again"),
@@ -154,54 +163,54 @@ impl Shared {
         };
     }
 
-    /// How everything stands.
-    pub(crate) fn standing(&self, host: &Host) -> Vec<LogStanding> {
+    /// The status of every file system's log with every witness.
+    pub(crate) fn status(&self, core: &ServerCore) -> Vec<LogStatus> {
         let troubles = self.troubles.lock();
-        let of = |file_system: &FileSystem| LogStanding {
+        let of = |file_system: &FileSystem| LogStatus {
             file_system: file_system.id(),
-            key: log_key(&file_system.epoch(), host.server_key()).to_string(),
+            key: log_key(&file_system.epoch(), core.server_key()).to_string(),
             size: file_system.log_size(),
             witnesses: self
                 .witnesses
                 .iter()
                 .enumerate()
-                .map(|(place, witness)| WitnessStanding {
+                .map(|(index, witness)| WitnessStatus {
                     key: witness.key.to_string(),
                     url: witness.url.clone(),
-                    newest: file_system.head_of_witness(place),
-                    trouble: troubles.get(place).and_then(|known| known.get(&file_system.id()).cloned()),
+                    newest: file_system.head_of_witness(index),
+                    trouble: troubles.get(index).and_then(|known| known.get(&file_system.id()).cloned()),
                 })
                 .collect(),
         };
-        host.file_systems().iter().map(|file_system| of(file_system)).collect()
+        core.file_systems().iter().map(|file_system| of(file_system)).collect()
     }
 }
 
-impl Host {
-    /// Has a witness, known by its place among all, sign the newest head of a file system: `ask` asks it. A head is made
-    /// anew if operations came since and the last one is older than `gap`.
+impl ServerCore {
+    /// Has a witness co-sign the newest head of a file system. `index` is that of the witness in the configured list, and `submit`
+    /// sends the request. A new head is made if there were operations since the last one and it is older than `gap`.
     ///
     /// # Errors
-    /// Why it did not sign, in words.
-    pub fn have_signed(
+    /// A text that says why the witness did not sign.
+    pub fn request_cosignature(
         &self,
         file_system: &FileSystem,
-        place: usize,
+        index: usize,
         gap: Duration,
-        ask: &mut dyn FnMut(&Submission) -> Result<Asked, AskError>,
+        submit: &mut dyn FnMut(&Submission) -> Result<WitnessReply, WitnessError>,
     ) -> Result<(), String> {
         let gap_ms = gap.as_millis() as u64;
         for _ in 0..ATTEMPTS {
             let submission = file_system
-                .submission(self, place, gap_ms)
+                .submission(self, index, gap_ms)
                 .map_err(|refused| format!("no head could be made: {}", refused.into_error()))?;
-            match ask(&submission) {
-                Ok(Asked::Cosigned(line, time_s)) => {
-                    file_system.cosigned(place, &submission.note, line, time_s);
+            match submit(&submission) {
+                Ok(WitnessReply::Cosigned(line, time_s)) => {
+                    file_system.cosigned(index, &submission.note, line, time_s);
                     return Ok(());
                 }
-                Ok(Asked::OldSize(size)) => {
-                    if !file_system.witness_is_at(place, size) {
+                Ok(WitnessReply::OldSize(size)) => {
+                    if !file_system.witness_is_at(index, size) {
                         return Err(format!(
                             "it has co-signed {size} operations, and this server has only {}: operations are lost, or \
                              the data is that of an older backup. It will not sign another history",
@@ -209,7 +218,7 @@ impl Host {
                         ));
                     }
                 }
-                Err(AskError::Refused { status: status @ (409 | 422), text }) => {
+                Err(WitnessError::Refused { status: status @ (409 | 422), text }) => {
                     return Err(format!(
                         "it does not take the head for one that follows what it signed last (status {status}: {text}): \
                          the data is another history than the one it knows"

@@ -1,14 +1,14 @@
 //! What can happen to blocks in a bucket alone: it is away, is changed behind the server's back, or has two servers.
 
-use super::site::{FS, Site, Which};
+use super::fixture::{FS, StoreFixture, StoreKind};
 use super::{ANNA, SECOND, chunk, collect, found, node};
 use holdfast_content::StoredBlock;
 use holdfast_crypto::Digest;
-use holdfast_objects::Durability;
-use holdfast_objects::simulated::Fate;
 use holdfast_protocol::block_server::LoadedBlock;
 use holdfast_server::{BlockStore, BlockStoreError};
 use holdfast_testing::eventually;
+use holdfast_tiered::Durability;
+use holdfast_tiered::simulated::Delivery;
 use std::path::Path;
 
 fn blocks(from: u32, count: u32) -> Vec<(Digest, StoredBlock)> {
@@ -20,7 +20,7 @@ fn put(store: &dyn BlockStore, blocks: &[(Digest, StoredBlock)]) -> Result<(), B
 }
 
 fn waiting(store: &dyn BlockStore) -> u64 {
-    store.standing().unwrap().bucket.unwrap().waiting_bytes
+    store.status().unwrap().bucket.unwrap().waiting_bytes
 }
 
 /// All but the active segment are in the bucket.
@@ -42,10 +42,10 @@ fn lose(data: &Path) {
 /// store is to be taken over.
 #[test]
 fn a_lost_disk_loses_nothing_that_the_bucket_acknowledged() {
-    let site = Site::new(Which::BucketAtOnce);
+    let fixture = StoreFixture::new(StoreKind::BucketAtOnce);
     let mut stored = Vec::new();
     for round in 0..4 {
-        let store = site.objects(&site.data(), Durability::Object, round > 0).unwrap();
+        let store = fixture.objects(&fixture.data(), Durability::Object, round > 0).unwrap();
         all_found(&store, &stored);
         for batch in 0..3 {
             let new = blocks(round * 100 + batch * 10, 5);
@@ -54,24 +54,24 @@ fn a_lost_disk_loses_nothing_that_the_bucket_acknowledged() {
         }
         all_found(&store, &stored);
         drop(store);
-        lose(&site.data());
-        let refused = site.objects(&site.data(), Durability::Object, false).err().unwrap();
+        lose(&fixture.data());
+        let refused = fixture.objects(&fixture.data(), Durability::Object, false).err().unwrap();
         assert!(refused.contains("--blocks-anew"), "{refused}");
-        lose(&site.data());
+        lose(&fixture.data());
     }
 }
 
 /// Proves: with `local`, a lost disk loses what had not been sent, and no more.
 #[test]
 fn what_was_sent_outlives_the_disk() {
-    let site = Site::new(Which::Bucket);
-    let store = site.store();
+    let fixture = StoreFixture::new(StoreKind::Bucket);
+    let store = fixture.store();
     let all = blocks(0, 40);
     put(&*store, &all).unwrap();
     wait_until_sent(&*store);
     drop(store);
-    lose(&site.data());
-    let store = site.objects(&site.data(), Durability::Local, true).unwrap();
+    lose(&fixture.data());
+    let store = fixture.objects(&fixture.data(), Durability::Local, true).unwrap();
     let here = all.iter().filter(|(address, _)| found(&store, FS, *address).is_some()).count();
     assert!((30..=40).contains(&here), "{here} of 40");
 }
@@ -80,33 +80,33 @@ fn what_was_sent_outlives_the_disk() {
 /// while, and both go on by themselves when it is back, with nothing lost.
 #[test]
 fn a_bucket_that_is_away_is_waited_for() {
-    for which in [Which::Bucket, Which::BucketAtOnce] {
-        let mut site = Site::new(which);
-        let store = site.store();
+    for kind in [StoreKind::Bucket, StoreKind::BucketAtOnce] {
+        let mut fixture = StoreFixture::new(kind);
+        let store = fixture.store();
         let before = blocks(0, 20);
         put(&*store, &before).unwrap();
         wait_until_sent(&*store);
-        site.bucket.with_fates(|_, _| Fate::Lost);
+        fixture.bucket.with_deliveries(|_, _| Delivery::Lost);
         let during = blocks(100, 20);
         let outcome = put(&*store, &during);
-        match which {
-            Which::Bucket => outcome.unwrap(),
+        match kind {
+            StoreKind::Bucket => outcome.unwrap(),
             _ => {
                 let error = outcome.unwrap_err().to_string();
                 assert!(error.contains("cannot be reached") && error.contains("Nothing is lost"), "{error}");
             }
         }
         all_found(&*store, &before);
-        eventually("it is noticed", || !store.standing().unwrap().reached);
+        eventually("it is noticed", || !store.status().unwrap().reached);
         // A restart meanwhile changes nothing.
         drop(store);
-        site.restart();
-        let store = site.store();
+        fixture.restart();
+        let store = fixture.store();
         all_found(&*store, &before);
-        site.bucket.without_fates();
+        fixture.bucket.without_fates();
         eventually("it goes on", || put(&*store, &during).is_ok());
         wait_until_sent(&*store);
-        assert!(store.standing().unwrap().reached);
+        assert!(store.status().unwrap().reached);
         all_found(&*store, &during);
     }
 }
@@ -114,8 +114,8 @@ fn a_bucket_that_is_away_is_waited_for() {
 /// Proves: what cannot be read because the bucket is away is an error, neither absent nor damaged, and is read later.
 #[test]
 fn away_is_not_absent() {
-    let site = Site::new(Which::Bucket);
-    let store = site.store();
+    let fixture = StoreFixture::new(StoreKind::Bucket);
+    let store = fixture.store();
     let all = blocks(0, 20);
     let top = node(900, all.iter().map(|(address, _)| *address).collect());
     put(&*store, &[all.clone(), vec![top.clone()], blocks(200, 10)].concat()).unwrap();
@@ -123,37 +123,37 @@ fn away_is_not_absent() {
     // Copies here go, so that reads come from the bucket.
     store.scrub(&mut |_, _| {}).unwrap();
     drop(store);
-    for entry in std::fs::read_dir(site.data().join("objects")).unwrap() {
+    for entry in std::fs::read_dir(fixture.data().join("objects")).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-        if name.starts_with("segment-") && !name.ends_with(&format!("{:010}.log", last_segment(&site))) {
+        if name.starts_with("segment-") && !name.ends_with(&format!("{:010}.log", last_segment(&fixture))) {
             std::fs::remove_file(path).unwrap();
         }
     }
-    let store = site.store();
-    site.bucket.with_fates(|_, _| Fate::Lost);
+    let store = fixture.store();
+    fixture.bucket.with_deliveries(|_, _| Delivery::Lost);
     let error = store.load(FS, &[all[0].0], usize::MAX).unwrap_err();
     assert!(matches!(&error, BlockStoreError::Bucket(why) if why.contains("cannot be reached")), "{error}");
     assert!(store.references(FS, &[top.0]).is_err());
     assert!(collect(&*store, &[top.0], SECOND).is_err(), "nothing is collected that cannot be read");
     assert_eq!(store.contains(FS, &[all[0].0]).unwrap(), [true], "it is not damaged");
-    site.bucket.without_fates();
+    fixture.bucket.without_fates();
     all_found(&*store, &all);
     assert_eq!(collect(&*store, &[top.0], 2 * SECOND).unwrap(), 10);
     all_found(&*store, &all);
 }
 
-fn last_segment(site: &Site) -> u32 {
-    let names = std::fs::read_dir(site.data().join("objects")).unwrap();
+fn last_segment(fixture: &StoreFixture) -> u32 {
+    let names = std::fs::read_dir(fixture.data().join("objects")).unwrap();
     let number = |name: String| name.strip_prefix("segment-")?.strip_suffix(".log")?.parse().ok();
     names.filter_map(|entry| number(entry.unwrap().file_name().into_string().unwrap())).max().unwrap()
 }
 
 /// Forgets the local copies of what is in the bucket.
-fn forget_copies(site: &Site) {
-    let last = last_segment(site);
+fn forget_copies(fixture: &StoreFixture) {
+    let last = last_segment(fixture);
     for number in 0..last {
-        let _ = std::fs::remove_file(site.data().join(format!("objects/segment-{number:010}.log")));
+        let _ = std::fs::remove_file(fixture.data().join(format!("objects/segment-{number:010}.log")));
     }
 }
 
@@ -161,22 +161,22 @@ fn forget_copies(site: &Site) {
 /// absent and never other bytes; the rest is read. Put back, all is read again; so is what is stored again.
 #[test]
 fn altered_and_removed_objects_are_named() {
-    let site = Site::new(Which::Bucket);
-    let store = site.store();
+    let fixture = StoreFixture::new(StoreKind::Bucket);
+    let store = fixture.store();
     let all = blocks(0, 40);
     put(&*store, &all).unwrap();
     wait_until_sent(&*store);
     drop(store);
-    forget_copies(&site);
-    let store = site.store();
+    forget_copies(&fixture);
+    let store = fixture.store();
     let segments: Vec<String> =
-        site.bucket.names().into_iter().filter(|name| name.contains("/segment-")).collect();
+        fixture.bucket.names().into_iter().filter(|name| name.contains("/segment-")).collect();
     assert!(segments.len() >= 4, "{segments:?}");
-    let good: Vec<_> = segments.iter().map(|name| site.bucket.object(name).unwrap()).collect();
+    let good: Vec<_> = segments.iter().map(|name| fixture.bucket.object(name).unwrap()).collect();
     let altered: Vec<u8> =
         good[0].iter().enumerate().map(|(at, byte)| byte ^ u8::from(at > 64 && at % 999 == 0)).collect();
-    site.bucket.alter(&segments[0], Some(altered));
-    site.bucket.alter(&segments[1], None);
+    fixture.bucket.alter(&segments[0], Some(altered));
+    fixture.bucket.alter(&segments[1], None);
     let (mut bad, mut fine) = (Vec::new(), 0);
     for (address, block) in &all {
         match &store.load(FS, &[*address], usize::MAX).unwrap()[0] {
@@ -198,56 +198,56 @@ fn altered_and_removed_objects_are_named() {
     put(&*store, &bad).unwrap();
     all_found(&*store, &all);
     drop(store);
-    let refused = site.objects(&site.data(), Durability::Local, false).err().unwrap();
+    let refused = fixture.objects(&fixture.data(), Durability::Local, false).err().unwrap();
     assert!(refused.contains(&segments[1]) && refused.contains("--blocks-anew"), "{refused}");
-    site.bucket.alter(&segments[0], Some(good[0].clone()));
-    site.bucket.alter(&segments[1], Some(good[1].clone()));
-    all_found(&*site.store(), &all);
+    fixture.bucket.alter(&segments[0], Some(good[0].clone()));
+    fixture.bucket.alter(&segments[1], Some(good[1].clone()));
+    all_found(&*fixture.store(), &all);
 }
 
 /// Proves: a bucket that was emptied is noticed, nothing is collected, and with `--blocks-anew` what is still here is sent
 /// again.
 #[test]
 fn an_emptied_bucket_is_noticed() {
-    let mut site = Site::new(Which::Bucket);
-    let store = site.store();
+    let mut fixture = StoreFixture::new(StoreKind::Bucket);
+    let store = fixture.store();
     let all = blocks(0, 30);
     put(&*store, &all).unwrap();
     wait_until_sent(&*store);
-    site.bucket.names().iter().for_each(|name| site.bucket.alter(name, None));
-    eventually("it is noticed", || store.standing().unwrap().doubt.is_some());
+    fixture.bucket.names().iter().for_each(|name| fixture.bucket.alter(name, None));
+    eventually("it is noticed", || store.status().unwrap().doubt.is_some());
     assert!(collect(&*store, &[all[0].0], SECOND).is_err());
     all_found(&*store, &all);
     drop(store);
-    site.restart();
-    let refused = site.objects(&site.data(), Durability::Local, false).err().unwrap();
+    fixture.restart();
+    let refused = fixture.objects(&fixture.data(), Durability::Local, false).err().unwrap();
     assert!(refused.contains("emptied") && refused.contains("--blocks-anew"), "{refused}");
-    let store = site.objects(&site.data(), Durability::Local, true).unwrap();
+    let store = fixture.objects(&fixture.data(), Durability::Local, true).unwrap();
     wait_until_sent(&store);
     drop(store);
-    forget_copies(&site);
-    all_found(&*site.store(), &all);
+    forget_copies(&fixture);
+    all_found(&*fixture.store(), &all);
 }
 
 /// Proves: of two servers on one prefix the earlier one stops when the later has taken over, and acknowledges nothing from
 /// then on; what it acknowledged before, the later one has.
 #[test]
 fn the_later_of_two_servers_counts() {
-    let site = Site::new(Which::BucketAtOnce);
-    let first = site.store();
+    let fixture = StoreFixture::new(StoreKind::BucketAtOnce);
+    let first = fixture.store();
     let before = blocks(0, 10);
     put(&*first, &before).unwrap();
-    let elsewhere = site.folder.path().join("elsewhere");
-    let refused = site.objects(&elsewhere, Durability::Object, false).err().unwrap();
+    let elsewhere = fixture.folder.path().join("elsewhere");
+    let refused = fixture.objects(&elsewhere, Durability::Object, false).err().unwrap();
     assert!(refused.contains("has the store of"), "{refused}");
-    let second = site.objects(&elsewhere, Durability::Object, true).unwrap();
+    let second = fixture.objects(&elsewhere, Durability::Object, true).unwrap();
     all_found(&second, &before);
     let error = put(&*first, &blocks(50, 1)).unwrap_err().to_string();
     assert!(error.contains("taken over"), "{error}");
     assert!(collect(&*first, &[before[0].0], SECOND).is_err());
     put(&second, &blocks(60, 10)).unwrap();
     drop(first);
-    let refused = site.objects(&site.data(), Durability::Object, false).err().unwrap();
+    let refused = fixture.objects(&fixture.data(), Durability::Object, false).err().unwrap();
     assert!(refused.contains("taken over"), "{refused}");
     all_found(&second, &blocks(60, 10));
 }

@@ -1,7 +1,7 @@
 //! A block server that was taken over, which has the right key and answers as it pleases: it can withhold blocks, and
 //! nothing it says makes wrong bytes pass or a call hang or panic.
 
-use super::site::{FS, SERVER};
+use super::fixture::{FS, SERVER};
 use super::{ANNA, chunk};
 use crate::common::key;
 use holdfast_protocol::block_server::{
@@ -9,7 +9,7 @@ use holdfast_protocol::block_server::{
 };
 use holdfast_protocol::message::{Request, Response, ServerError, StoreHeader, Welcome};
 use holdfast_rpc::{BlocksAddress, Limits, Listeners, ServerAddress, Service, Session, serve};
-use holdfast_server::{BlockStore, BlockStoreError, Remote, RemoteSettings};
+use holdfast_server::{BlockStore, BlockStoreError, RemoteBlocks, RemoteBlocksSettings};
 use std::sync::{Arc, Mutex};
 
 /// What it says to every call but the first.
@@ -96,8 +96,8 @@ fn lies_are_errors() {
     let server = ServerAddress { host: "127.0.0.1".to_owned(), port };
     let address = Some(BlocksAddress { server, others: Vec::new(), key: key(9).public() });
     let data = tempfile::tempdir().unwrap();
-    let settings = RemoteSettings { address, data: data.path(), key: key(SERVER), anew: false };
-    let store = Remote::open(settings).unwrap().unwrap();
+    let settings = RemoteBlocksSettings { address, data: data.path(), key: key(SERVER), anew: false };
+    let store = RemoteBlocks::open(settings).unwrap().unwrap();
     let wanted = chunk(1, 100).0;
     let lies = [
         Lie::OtherBlock,

@@ -5,22 +5,22 @@
 
 use crate::common;
 
-mod apart;
 mod bucket;
+mod fixture;
 mod hostile;
 mod moved;
 mod order;
+mod privsep;
 mod shards;
-mod site;
 
 use common::noise;
+use fixture::{ALL, FS, StoreFixture, StoreKind};
 use holdfast_content::{Block, BlockKind, Codec, DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_protocol::block_server::LoadedBlock;
 use holdfast_server::{BlockStore, BlockStoreError};
 use holdfast_store::{Allowance, Hold, HoldOutcome, StoreError};
 use proptest::prelude::*;
-use site::{ALL, FS, Site, Which};
 use std::collections::{BTreeMap, BTreeSet};
 
 const ANNA: DeviceId = DeviceId(1);
@@ -55,26 +55,26 @@ fn collect(store: &dyn BlockStore, roots: &[Digest], now_ns: i64) -> Result<u64,
 
 /// Runs a test on each kind of store.
 fn on_each(test: impl Fn(&dyn BlockStore) + Sync) {
-    beside_each_other(|which| {
-        let site = Site::new(which);
-        test(&*site.store());
+    in_parallel(|kind| {
+        let fixture = StoreFixture::new(kind);
+        test(&*fixture.store());
     });
 }
 
 /// Does something with each kind of store at once: most of it is waiting.
-fn beside_each_other(test: impl Fn(Which) + Sync) {
+fn in_parallel(test: impl Fn(StoreKind) + Sync) {
     std::thread::scope(|scope| {
-        let running = ALL.map(|which| {
+        let running = ALL.map(|kind| {
             (
-                which,
+                kind,
                 scope.spawn({
                     let test = &test;
-                    move || test(which)
+                    move || test(kind)
                 }),
             )
         });
-        for (which, running) in running {
-            assert!(running.join().is_ok(), "{which:?}");
+        for (kind, running) in running {
+            assert!(running.join().is_ok(), "{kind:?}");
         }
     });
 }
@@ -120,7 +120,7 @@ fn answers_are_bounded() {
 
 /// Proves: references are told for many nodes at once, and of what is not here nothing is.
 #[test]
-fn references_are_told() {
+fn references_are_reported() {
     on_each(|store| {
         let below: Vec<Digest> = (0..250u8).map(|byte| Digest([byte; 32])).collect();
         let nodes: Vec<_> = (0..1500).map(|seed| node(seed, below.clone())).collect();
@@ -138,7 +138,7 @@ fn references_are_told() {
 
 /// Proves: whoever stored a block lately takes it back, alone and only while nobody else relies on it.
 #[test]
-fn what_is_young_can_be_taken_back() {
+fn young_blocks_can_be_dereferenced() {
     on_each(|store| {
         let blocks: Vec<_> = (0..5).map(|seed| chunk(seed, 100)).collect();
         let all: Vec<Digest> = blocks.iter().map(|(address, _)| *address).collect();
@@ -253,8 +253,8 @@ fn storers_are_charged() {
 /// compressed one does.
 #[test]
 fn what_comes_back_is_what_was_named() {
-    let site = Site::new(Which::Remote);
-    let store = site.store();
+    let fixture = StoreFixture::new(StoreKind::Remote);
+    let store = fixture.store();
     let plain = vec![b'a'; 100_000];
     let block = Block::new(&DigestKey::WELL_KNOWN, BlockKind::Chunk, Vec::new(), plain);
     let (address, stored) = (block.reference().address, block.to_stored());
@@ -311,9 +311,9 @@ impl Model {
     }
 }
 
-fn run(which: Which, ops: &[Op]) {
-    let mut site = Site::new(which);
-    let mut store = site.store();
+fn run(kind: StoreKind, ops: &[Op]) {
+    let mut fixture = StoreFixture::new(kind);
+    let mut store = fixture.store();
     let mut model = Model::default();
     for (at, op) in ops.iter().enumerate() {
         let now_ns = (at as i64 + 1) * SECOND;
@@ -340,7 +340,7 @@ fn run(which: Which, ops: &[Op]) {
                 let address = chunk((*seed).into(), 300).0;
                 if store.dereference(FS, ANNA, &[address], now_ns).unwrap() > 0 {
                     model.here.remove(&address);
-                    // Whoever takes back what they refer to themselves has a tree with a hole.
+                    // A client that dereferences a block to which its own tree refers has a tree with a hole.
                     model.nodes.retain(|_, (_, references)| !references.contains(&address));
                 }
             }
@@ -366,8 +366,8 @@ fn run(which: Which, ops: &[Op]) {
             Op::Restart => {
                 store.sync().unwrap();
                 drop(store);
-                site.restart();
-                store = site.store();
+                fixture.restart();
+                store = fixture.store();
             }
         }
         model.check(&*store);
@@ -381,6 +381,6 @@ proptest! {
     /// collection, nothing else.
     #[test]
     fn stores_do_as_the_model(ops in proptest::collection::vec(op(), 1..25)) {
-        beside_each_other(|which| run(which, &ops));
+        in_parallel(|kind| run(kind, &ops));
     }
 }

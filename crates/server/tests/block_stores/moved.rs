@@ -1,13 +1,13 @@
 //! A block server with its blocks in a bucket: it is lost and another takes its place, is away, or lacks something.
 
-use super::site::{FS, SERVER, Site, Which, free, start_on_bucket};
+use super::fixture::{FS, SERVER, StoreFixture, StoreKind, free, start_on_bucket};
 use super::{ANNA, SECOND, chunk, collect, found, node};
 use crate::common::key;
 use holdfast_content::StoredBlock;
 use holdfast_crypto::Digest;
-use holdfast_objects::simulated::Fate;
 use holdfast_server::{BlockStore, BlockStoreError};
 use holdfast_testing::eventually;
+use holdfast_tiered::simulated::Delivery;
 use std::path::PathBuf;
 
 fn blocks(from: u32, count: u32) -> Vec<(Digest, StoredBlock)> {
@@ -25,10 +25,10 @@ fn all_found(store: &dyn BlockStore, blocks: &[(Digest, StoredBlock)]) {
 }
 
 /// A directory on another machine, which has the block server's key and nothing else.
-fn spare(site: &Site) -> PathBuf {
-    let spare = site.folder.path().join("spare");
+fn spare(fixture: &StoreFixture) -> PathBuf {
+    let spare = fixture.folder.path().join("spare");
     std::fs::create_dir(&spare).unwrap();
-    std::fs::copy(site.blocks().join("server-key"), spare.join("server-key")).unwrap();
+    std::fs::copy(fixture.blocks().join("server-key"), spare.join("server-key")).unwrap();
     spare
 }
 
@@ -37,19 +37,19 @@ fn spare(site: &Site) -> PathBuf {
 /// garbage is collected.
 #[test]
 fn another_machine_takes_its_place() {
-    let mut site = Site::new(Which::RemoteBucket);
-    let store = site.store();
+    let mut fixture = StoreFixture::new(StoreKind::RemoteBucket);
+    let store = fixture.store();
     let all = blocks(0, 20);
     put(&*store, &all);
     let top = node(0, all[..10].iter().map(|(address, _)| *address).collect());
     put(&*store, std::slice::from_ref(&top));
-    let (spare, listen) = (spare(&site), site.running.take().unwrap().socket());
-    let refused = start_on_bucket(&spare, listen, &site.bucket, false).err().unwrap();
+    let (spare, listen) = (spare(&fixture), fixture.running.take().unwrap().socket());
+    let refused = start_on_bucket(&spare, listen, &fixture.bucket, false).err().unwrap();
     assert!(refused.contains("has the store of") && refused.contains("--blocks-anew"), "{refused}");
-    site.running = Some(start_on_bucket(&spare, listen, &site.bucket, true).unwrap());
+    fixture.running = Some(start_on_bucket(&spare, listen, &fixture.bucket, true).unwrap());
     all_found(&*store, &all);
     put(&*store, &blocks(50, 3));
-    assert_eq!(store.standing().unwrap().doubt, None);
+    assert_eq!(store.status().unwrap().doubt, None);
     assert_eq!(collect(&*store, &[top.0], 2 * SECOND).unwrap(), 13);
     all_found(&*store, &all[..10]);
 }
@@ -58,75 +58,75 @@ fn another_machine_takes_its_place() {
 /// the other one at the same address.
 #[test]
 fn who_was_replaced_ends() {
-    let mut site = Site::new(Which::RemoteBucket);
-    let store = site.store();
+    let mut fixture = StoreFixture::new(StoreKind::RemoteBucket);
+    let store = fixture.store();
     let all = blocks(0, 5);
     put(&*store, &all);
-    let other = start_on_bucket(&spare(&site), free(), &site.bucket, true).unwrap();
-    assert_eq!(other.address.key, site.address().key);
-    eventually("it ends", || site.running.as_ref().unwrap().has_ended());
+    let other = start_on_bucket(&spare(&fixture), free(), &fixture.bucket, true).unwrap();
+    assert_eq!(other.address.key, fixture.address().key);
+    eventually("it ends", || fixture.running.as_ref().unwrap().has_ended());
     drop(other);
-    let listen = site.running.take().unwrap().socket();
-    let spare = site.folder.path().join("spare");
-    site.running = Some(start_on_bucket(&spare, listen, &site.bucket, false).unwrap());
+    let listen = fixture.running.take().unwrap().socket();
+    let spare = fixture.folder.path().join("spare");
+    fixture.running = Some(start_on_bucket(&spare, listen, &fixture.bucket, false).unwrap());
     all_found(&*store, &all);
-    assert_eq!(store.standing().unwrap().doubt, None);
+    assert_eq!(store.status().unwrap().doubt, None);
 }
 
 /// Proves: a start that accepts the loss of an object gives another store: the consistency server notices, and collects
 /// no garbage until its operator has accepted that too.
 #[test]
-fn an_accepted_loss_is_told() {
-    let mut site = Site::new(Which::RemoteBucket);
-    let store = site.store();
+fn an_accepted_loss_is_reported() {
+    let mut fixture = StoreFixture::new(StoreKind::RemoteBucket);
+    let store = fixture.store();
     let all = blocks(0, 20);
     put(&*store, &all);
-    let listen = site.running.take().unwrap().socket();
+    let listen = fixture.running.take().unwrap().socket();
     // The restart seals what was written, and sends it.
-    site.running = Some(start_on_bucket(&site.blocks(), listen, &site.bucket, false).unwrap());
+    fixture.running = Some(start_on_bucket(&fixture.blocks(), listen, &fixture.bucket, false).unwrap());
     // The index has all of that, so the next start does not read it again.
     put(&*store, &blocks(30, 1));
     store.figures().unwrap();
     // Its outline is put last. The segment is one object or several, as requests met it.
     let first = |kinds: &[&str]| {
         let is_of = |name: &String| kinds.iter().any(|kind| name.contains(&format!("/{kind}-0000000001-")));
-        site.bucket.names().into_iter().filter(is_of).collect::<Vec<_>>()
+        fixture.bucket.names().into_iter().filter(is_of).collect::<Vec<_>>()
     };
     eventually("it is sent", || !first(&["outline"]).is_empty());
-    drop(site.running.take());
-    first(&["segment", "tail", "part"]).iter().for_each(|object| site.bucket.alter(object, None));
-    let objects = site.blocks().join("servers").join(key(SERVER).public().to_string()).join("objects");
+    drop(fixture.running.take());
+    first(&["segment", "tail", "part"]).iter().for_each(|object| fixture.bucket.alter(object, None));
+    let objects = fixture.blocks().join("servers").join(key(SERVER).public().to_string()).join("objects");
     std::fs::remove_file(objects.join("segment-0000000001.log")).unwrap();
-    let refused = start_on_bucket(&site.blocks(), listen, &site.bucket, false).err().unwrap();
+    let refused = start_on_bucket(&fixture.blocks(), listen, &fixture.bucket, false).err().unwrap();
     assert!(refused.contains("not there any more") && refused.contains("--blocks-anew"), "{refused}");
-    site.running = Some(start_on_bucket(&site.blocks(), listen, &site.bucket, true).unwrap());
+    fixture.running = Some(start_on_bucket(&fixture.blocks(), listen, &fixture.bucket, true).unwrap());
     let error = collect(&*store, &[all[0].0], SECOND).unwrap_err();
     assert!(matches!(error, BlockStoreError::Doubtful { .. }), "{error}");
     drop(store);
-    let store = site.remote(SERVER, true).unwrap();
-    assert_eq!(store.standing().unwrap().doubt, None);
+    let store = fixture.remote(SERVER, true).unwrap();
+    assert_eq!(store.status().unwrap().doubt, None);
     // What was accepted is not asked again, and the store stays that one.
-    drop(site.running.take());
-    site.running = Some(start_on_bucket(&site.blocks(), listen, &site.bucket, false).unwrap());
+    drop(fixture.running.take());
+    fixture.running = Some(start_on_bucket(&fixture.blocks(), listen, &fixture.bucket, false).unwrap());
     let now = blocks(40, 1);
     put(&store, &now);
     all_found(&store, &now);
-    assert_eq!(store.standing().unwrap().doubt, None);
+    assert_eq!(store.status().unwrap().doubt, None);
 }
 
 /// Proves: while the bucket is away nothing is acknowledged, and the consistency server hears that it is the bucket; what is
 /// cached is read; and all goes on by itself when it is back.
 #[test]
 fn a_bucket_that_is_away_is_named() {
-    let site = Site::new(Which::RemoteBucket);
-    let store = site.store();
+    let fixture = StoreFixture::new(StoreKind::RemoteBucket);
+    let store = fixture.store();
     let all = blocks(0, 5);
     put(&*store, &all);
-    site.bucket.with_fates(|_, _| Fate::Lost);
+    fixture.bucket.with_deliveries(|_, _| Delivery::Lost);
     let error = store.store(FS, ANNA, blocks(10, 1), None, 0).unwrap_err().to_string();
     assert!(error.contains("hf+blocks://") && error.contains("simulated cannot be reached"), "{error}");
     all_found(&*store, &all);
-    site.bucket.without_fates();
+    fixture.bucket.without_fates();
     eventually("it goes on", || store.store(FS, ANNA, blocks(10, 1), None, 0).is_ok());
     all_found(&*store, &blocks(10, 1));
 }

@@ -1,26 +1,26 @@
 //! Blocks first, then the record that names them, with each on a disk of its own that loses power by itself.
 
-use crate::common::host::{TestClock, settings};
+use crate::common::core::{TestClock, settings};
 use crate::common::*;
 use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, PublicKey};
 use holdfast_log::simulated::{Crash, PowerLoss};
 use holdfast_protocol::block_server::{BlockFigures, ListedBlock, LoadedBlock, PinShown};
 use holdfast_protocol::message::{Request, Response};
-use holdfast_server::control::Scrubbed;
-use holdfast_server::{BlockStore, BlockStoreError, Caller, Host, Local, Standing};
+use holdfast_server::control::ScrubSummary;
+use holdfast_server::{BlockStore, BlockStoreError, BlockStoreStatus, Caller, LocalBlocks, ServerCore};
 use holdfast_store::{Allowance, Charge, CollectReport, Hold, HoldOutcome};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 /// A store on another disk, durable when a call returns, as a block server's is.
-struct Elsewhere(Local);
+struct OtherDiskStore(LocalBlocks);
 
-impl Elsewhere {
+impl OtherDiskStore {
     fn open(disk: &PowerLoss) -> Option<Arc<dyn BlockStore>> {
-        let store = holdfast_store::BlockStore::open(disk.storage(), settings().store).ok()?;
-        Some(Arc::new(Elsewhere(Local::new(store))))
+        let store = holdfast_store::LogStore::open(disk.storage(), settings().store).ok()?;
+        Some(Arc::new(OtherDiskStore(LocalBlocks::new(store))))
     }
 
     fn then_sync<T>(&self, done: Result<T, BlockStoreError>) -> Result<T, BlockStoreError> {
@@ -32,7 +32,7 @@ impl Elsewhere {
 
 type Done<T> = Result<T, BlockStoreError>;
 
-impl BlockStore for Elsewhere {
+impl BlockStore for OtherDiskStore {
     fn store(
         &self,
         file_system: Digest,
@@ -97,7 +97,7 @@ impl BlockStore for Elsewhere {
     fn sync(&self) -> Done<()> {
         Ok(())
     }
-    fn scrub(&self, progress: &mut dyn FnMut(u64, u64)) -> Done<Scrubbed> {
+    fn scrub(&self, progress: &mut dyn FnMut(u64, u64)) -> Done<ScrubSummary> {
         self.0.scrub(progress)
     }
     fn figures(&self) -> Done<BlockFigures> {
@@ -106,24 +106,24 @@ impl BlockStore for Elsewhere {
     fn batch(&self) -> usize {
         3
     }
-    fn standing(&self) -> Option<Standing> {
+    fn status(&self) -> Option<BlockStoreStatus> {
         None
     }
 }
 
-fn open(order: &PowerLoss, blocks: &PowerLoss, clock: &Arc<TestClock>) -> Option<Host> {
-    let blocks = Elsewhere::open(blocks)?;
+fn open(order: &PowerLoss, blocks: &PowerLoss, clock: &Arc<TestClock>) -> Option<ServerCore> {
+    let blocks = OtherDiskStore::open(blocks)?;
     let allowed = Box::new(|_: &PublicKey| true);
-    Host::open_over(order.storage(), key(2), settings(), allowed, clock.clone(), Some(blocks)).ok()
+    ServerCore::open_over(order.storage(), key(2), settings(), allowed, clock.clone(), Some(blocks)).ok()
 }
 
-fn ask(host: &Host, device: u8, request: Request) -> Response {
+fn ask(core: &ServerCore, device: u8, request: Request) -> Response {
     let key = if device == 0 { superuser() } else { key(10 + device) };
-    let file_system = host
+    let file_system = core
         .greet(key.public(), true, holdfast_protocol::message::PROTOCOL_VERSIONS, Some(file_system()))
         .file_system;
     let caller = Caller { peer: key.public(), local: true, file_system, answer_bytes: usize::MAX };
-    host.handle(&caller, request)
+    core.handle(&caller, request)
 }
 
 /// Proves: whichever of the two machines loses power, and when, what was acknowledged is in the order, and every table
@@ -134,30 +134,30 @@ fn no_record_names_a_block_that_power_took() {
     for seed in 0..150u64 {
         let (order, blocks) = (PowerLoss::new(seed), PowerLoss::new(seed + 1000));
         let clock = Arc::new(TestClock(AtomicU64::new(1_000_000)));
-        let host = open(&order, &blocks, &clock).unwrap();
-        committed(ask(&host, 0, creation(server, 2)), &server);
+        let core = open(&order, &blocks, &clock).unwrap();
+        committed(ask(&core, 0, creation(server, 2)), &server);
         let victim = if seed % 2 == 0 { &order } else { &blocks };
         victim.crash_after(1 + seed % 75);
         let mut author = Author::new(1);
         let mut acknowledged = 0;
         for _ in 0..20 {
-            let Response::View(reply) = ask(&host, 1, Request::Look { log_size: 0 }) else { break };
+            let Response::View(reply) = ask(&core, 1, Request::Look { log_size: 0 }) else { break };
             let request = author.fast(&reply.view);
-            match ask(&host, 1, request) {
+            match ask(&core, 1, request) {
                 Response::Committed(receipt) => acknowledged = receipt.value.number,
                 _ => break,
             }
         }
-        drop(host);
+        drop(core);
         order.restart(Crash::PowerLoss);
         blocks.restart(Crash::PowerLoss);
-        let host = open(&order, &blocks, &clock).unwrap();
-        let reply = view(ask(&host, 1, Request::Look { log_size: 0 }));
+        let core = open(&order, &blocks, &clock).unwrap();
+        let reply = view(ask(&core, 1, Request::Look { log_size: 0 }));
         let last = reply.view.slots.get(&DeviceId(1)).map_or(0, |slot| slot.value.number());
         assert!(last >= acknowledged, "seed {seed}: {last} of {acknowledged}");
         let tables = reply.view.slots.values().flat_map(|slot| slot.value.handles.values());
         let tables: Vec<Digest> = tables.map(|handle| handle.reference.address).collect();
-        let Response::Blocks(found) = ask(&host, 1, Request::Retrieve(tables)) else { panic!("blocks") };
+        let Response::Blocks(found) = ask(&core, 1, Request::Retrieve(tables)) else { panic!("blocks") };
         assert!(found.iter().all(Option::is_some), "seed {seed}: a record names what is lost");
     }
 }

@@ -1,16 +1,18 @@
 //! Several block servers of one bucket, with the stores shared between them: a store of keys in place of etcd, a bucket in
 //! memory for each store, real sockets.
 
-use super::site::{Running, SERVER, config, run};
+use super::fixture::{Running, SERVER, config, run};
 use super::{ANNA, chunk, found};
 use crate::common::key;
 use holdfast_crypto::Digest;
-use holdfast_etcd::fake::{Fake, Fate};
-use holdfast_objects::simulated::Simulated;
-use holdfast_objects::{BucketAddress, Durability};
+use holdfast_etcd::fake::{Delivery, Fake};
 use holdfast_rpc::BlocksAddress;
-use holdfast_server::{BlockServer, BlockServerConfig, BlockStore, Candidate, Remote, RemoteSettings};
+use holdfast_server::{
+    BlockServer, BlockServerConfig, BlockStore, Candidate, RemoteBlocks, RemoteBlocksSettings,
+};
 use holdfast_testing::{eventually, free_port};
+use holdfast_tiered::simulated::Simulated;
+use holdfast_tiered::{BucketAddress, Durability};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -35,13 +37,13 @@ struct Member {
     running: Option<Running>,
     /// It does not reach etcd.
     is_cut_off: Arc<AtomicBool>,
-    /// How often it has asked etcd for something.
-    asked: Arc<AtomicUsize>,
+    /// Number of requests that it has sent to etcd.
+    requests: Arc<AtomicUsize>,
 }
 
 impl Member {
     fn new(data: PathBuf) -> Member {
-        Member { data, address: None, running: None, is_cut_off: Arc::default(), asked: Arc::default() }
+        Member { data, address: None, running: None, is_cut_off: Arc::default(), requests: Arc::default() }
     }
 }
 
@@ -77,10 +79,10 @@ impl Cluster {
             blocks: Some(BucketAddress { durability: Durability::Object, ..address }),
             ..config(&member.data, listen.parse().unwrap(), &[key(SERVER).public()])
         };
-        let (cut_off, asked) = (member.is_cut_off.clone(), member.asked.clone());
+        let (cut_off, requests) = (member.is_cut_off.clone(), member.requests.clone());
         let fates = move || {
-            asked.fetch_add(1, SeqCst);
-            if cut_off.load(SeqCst) { Fate::RequestLost } else { Fate::Answered }
+            requests.fetch_add(1, SeqCst);
+            if cut_off.load(SeqCst) { Delivery::RequestLost } else { Delivery::Answered }
         };
         let kv = Box::new(self.etcd.connection(fates));
         let candidate = Candidate::over(&config, kv, "test", shards).map_err(|error| error.to_string())?;
@@ -90,7 +92,7 @@ impl Cluster {
 
     fn open(&self, number: usize, shards: Option<u16>) -> Result<BlockServer, String> {
         let buckets = self.buckets.clone();
-        let bucket = move |address: &BucketAddress| -> Arc<dyn holdfast_objects::Bucket> {
+        let bucket = move |address: &BucketAddress| -> Arc<dyn holdfast_tiered::Bucket> {
             Arc::new(buckets.lock().entry(address.prefix.clone()).or_default().clone())
         };
         BlockServer::open_over(self.config(number, shards)?, bucket).map_err(|error| error.to_string())
@@ -120,14 +122,15 @@ impl Cluster {
     }
 
     /// As a consistency server with a data directory would.
-    pub fn remote(&self, data: &Path) -> Result<Remote, String> {
+    pub fn remote(&self, data: &Path) -> Result<RemoteBlocks, String> {
         std::fs::create_dir_all(data).unwrap();
-        let settings = RemoteSettings { address: Some(self.address()), data, key: key(SERVER), anew: false };
-        let store = Remote::open(settings)?.expect("an address was given");
+        let settings =
+            RemoteBlocksSettings { address: Some(self.address()), data, key: key(SERVER), anew: false };
+        let store = RemoteBlocks::open(settings)?.expect("an address was given");
         Ok(store.with_patience(holdfast_testing::PATIENCE))
     }
 
-    /// Which seats each has, by what etcd says.
+    /// StoreKind seats each has, by what etcd says.
     fn seats(&self) -> Vec<usize> {
         let mut instances: HashMap<Vec<u8>, usize> = HashMap::new();
         let get = holdfast_etcd::Get::all(holdfast_etcd::Keys::below("test/blocks/bucket/a%prefix/seat/"));
@@ -191,9 +194,9 @@ fn stores_are_shared_and_taken_over() {
     for _ in 0..4 {
         cluster.etcd.pass(Duration::from_secs(1));
         // Each time it looks it renews its lease, and asks for something else.
-        let asked = || cluster.servers[1].asked.load(SeqCst);
-        let before = asked();
-        eventually("the other renews its lease", || asked() >= before + 4);
+        let requests = || cluster.servers[1].requests.load(SeqCst);
+        let before = requests();
+        eventually("the other renews its lease", || requests() >= before + 4);
     }
     eventually("the other has all", || cluster.seats() == [4]);
     put(&store, 3);
@@ -203,8 +206,8 @@ fn stores_are_shared_and_taken_over() {
     put(&store, 4);
     check(&store, 5);
 
-    let standing = store.standing().unwrap();
-    assert!(standing.reached && standing.doubt.is_none(), "{standing:?}");
+    let status = store.status().unwrap();
+    assert!(status.reached && status.doubt.is_none(), "{status:?}");
     let figures = store.figures().unwrap();
     assert_eq!(figures.blocks, 5 * 16);
     let fs = file_system(3);
@@ -223,7 +226,7 @@ fn stores_are_shared_and_taken_over() {
 /// Proves: refused in words are another number of shards, blocks that are there in one piece, a block server with another key,
 /// and a server that had its blocks in one piece.
 #[test]
-fn misfits_are_told() {
+fn wrong_settings_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let mut cluster = Cluster::new(folder.path(), 1);
     eventually("one has all", || cluster.seats() == [4]);
@@ -252,12 +255,17 @@ fn misfits_are_told() {
     let (one_piece, server) = (folder.path().join("one"), key(SERVER).public());
     *cluster.buckets.lock() = HashMap::new();
     let bucket = Simulated::new();
-    let running = super::site::start_on_bucket(&one_piece, super::site::free(), &bucket, false).unwrap();
+    let running =
+        super::fixture::start_on_bucket(&one_piece, super::fixture::free(), &bucket, false).unwrap();
     let data = folder.path().join("data");
     std::fs::create_dir(&data).unwrap();
-    let settings =
-        RemoteSettings { address: Some(running.address.clone()), data: &data, key: key(SERVER), anew: false };
-    drop(Remote::open(settings).unwrap().unwrap());
+    let settings = RemoteBlocksSettings {
+        address: Some(running.address.clone()),
+        data: &data,
+        key: key(SERVER),
+        anew: false,
+    };
+    drop(RemoteBlocks::open(settings).unwrap().unwrap());
     drop(running);
     cluster.buckets.lock().insert(format!("a/prefix/{server}/"), bucket);
     cluster.etcd = Fake::default();

@@ -1,4 +1,4 @@
-//! Three devices that store and operate without pause while somebody kills what serves them, and what must be true after.
+//! Three devices that store and operate without pause while their server is killed, and the checks afterwards.
 
 use super::{Author, block, committed, noise, view};
 use holdfast_content::{BlockKind, DeviceId};

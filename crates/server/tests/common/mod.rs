@@ -2,7 +2,7 @@
 
 #![allow(dead_code, missing_docs)]
 
-pub mod host;
+pub mod core;
 pub mod load;
 
 use holdfast_content::{
@@ -37,7 +37,7 @@ pub fn block(kind: BlockKind, body: &[u8]) -> (Reference, AddressedBlock) {
     (reference, AddressedBlock { address: reference.address, block: block.to_stored() })
 }
 
-/// A table nobody will ever read, unlike any other.
+/// A table that is never read, unlike any other.
 pub fn table(device: DeviceId, number: u64) -> (Reference, AddressedBlock) {
     block(BlockKind::Table, format!("table of device {} at {number}", device.0).as_bytes())
 }

@@ -7,13 +7,13 @@ use holdfast_checkpoint::judge::{Refusal, authenticate};
 use holdfast_checkpoint::note::VerifierKey;
 use holdfast_checkpoint::submission::Submission;
 use holdfast_crypto::Digest;
-use holdfast_witness::book::CosignError;
-use holdfast_witness::{AskError, Asked, Book};
+use holdfast_witness::state::CosignError;
+use holdfast_witness::{WitnessError, WitnessReply, WitnessState};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// A witness.
 pub struct Witness {
-    book: Book,
+    state: WitnessState,
     _folder: tempfile::TempDir,
 }
 
@@ -25,13 +25,13 @@ impl Witness {
     pub fn new() -> Witness {
         let folder = tempfile::tempdir().expect("room for a folder");
         let path = folder.path().join("witness");
-        Book::init(&path, "witness.example/w1", None).expect("room for its book");
-        Witness { book: Book::open(&path).expect("it was just made"), _folder: folder }
+        WitnessState::init(&path, "witness.example/w1", None).expect("room for its book");
+        Witness { state: WitnessState::open(&path).expect("it was just made"), _folder: folder }
     }
 
     /// How its signatures are verified.
     pub fn verifier(&self) -> VerifierKey {
-        self.book.verifier().clone()
+        self.state.verifier().clone()
     }
 
     /// Signs a server's newest head.
@@ -42,23 +42,24 @@ impl Witness {
         let host = server.host();
         let file_system = host.file_systems().remove(0);
         let logs = [log_key(id, server_key().public())];
-        let signed = host.have_signed(&file_system, 0, Duration::ZERO, &mut |sent| self.answer(&logs, sent));
+        let signed =
+            host.request_cosignature(&file_system, 0, Duration::ZERO, &mut |sent| self.answer(&logs, sent));
         signed.expect("an honest server's head is signed");
     }
 
-    fn answer(&self, logs: &[VerifierKey], sent: &Submission) -> Result<Asked, AskError> {
+    fn answer(&self, logs: &[VerifierKey], sent: &Submission) -> Result<WitnessReply, WitnessError> {
         let time_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs());
         let signed = authenticate(&sent.to_string(), logs)
             .map_err(CosignError::from)
-            .and_then(|authentic| self.book.cosign(&authentic, time_s));
+            .and_then(|authentic| self.state.cosign(&authentic, time_s));
         match signed {
             Ok(line) => {
-                let time_s = cosignature::verify(self.book.verifier(), &sent.note.text, &line);
-                Ok(Asked::Cosigned(line, time_s.expect("it has just signed")))
+                let time_s = cosignature::verify(self.state.verifier(), &sent.note.text, &line);
+                Ok(WitnessReply::Cosigned(line, time_s.expect("it has just signed")))
             }
-            Err(CosignError::Refused(Refusal::OldSize(size))) => Ok(Asked::OldSize(size)),
+            Err(CosignError::Refused(Refusal::OldSize(size))) => Ok(WitnessReply::OldSize(size)),
             Err(CosignError::Refused(refusal)) => {
-                Err(AskError::Refused { status: refusal.status(), text: refusal.to_string() })
+                Err(WitnessError::Refused { status: refusal.status(), text: refusal.to_string() })
             }
             Err(error) => panic!("its book cannot be written: {error}"),
         }

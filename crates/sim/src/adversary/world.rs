@@ -14,7 +14,7 @@ use holdfast_log::simulated::{Crash, PowerLoss};
 use holdfast_protocol::message::{PROTOCOL_VERSIONS, Request, Response, Welcome};
 use holdfast_protocol::structure::Structure;
 use holdfast_rpc::{Address, RpcError, ServerAddress, ServerProof, check_welcome};
-use holdfast_server::{Caller as Peer, Clock, CreatePolicy, Host, HostSettings, ParcelSettings};
+use holdfast_server::{Caller as Peer, Clock, CoreSettings, CreatePolicy, ParcelSettings, ServerCore};
 use holdfast_store::StoreConfig;
 use holdfast_testing::PATIENCE;
 use parking_lot::Mutex;
@@ -123,7 +123,7 @@ pub struct Server {
 #[derive(Clone)]
 struct Running {
     disk: PowerLoss,
-    host: Arc<Host>,
+    host: Arc<ServerCore>,
 }
 
 fn open(disk: PowerLoss, clock: &Arc<SimClock>, lease_term: Duration) -> Running {
@@ -131,7 +131,7 @@ fn open(disk: PowerLoss, clock: &Arc<SimClock>, lease_term: Duration) -> Running
 }
 
 fn open_as(disk: PowerLoss, clock: &Arc<SimClock>, lease_term: Duration, is_restored: bool) -> Running {
-    let settings = HostSettings {
+    let settings = CoreSettings {
         user_quota: None,
         is_restored,
         restored_note: None,
@@ -145,7 +145,7 @@ fn open_as(disk: PowerLoss, clock: &Arc<SimClock>, lease_term: Duration, is_rest
         leases_note: None,
         history: holdfast_protocol::history::Retention::everything(),
     };
-    let host = Host::open(disk.storage(), server_key(), settings, Box::new(|_| true), clock.clone());
+    let host = ServerCore::open(disk.storage(), server_key(), settings, Box::new(|_| true), clock.clone());
     let host = host.unwrap_or_else(|error| panic!("an honest server starts: {error}"));
     Running { disk, host: Arc::new(host) }
 }
@@ -209,11 +209,11 @@ impl Server {
     }
 
     /// What serves.
-    pub fn host(&self) -> Arc<Host> {
+    pub fn host(&self) -> Arc<ServerCore> {
         self.running.lock().host.clone()
     }
 
-    fn greet(&self, peer: PublicKey, wanted: Digest) -> holdfast_server::Greeted {
+    fn greet(&self, peer: PublicKey, wanted: Digest) -> holdfast_server::GreetingReply {
         let wanted = self.instead.unwrap_or(wanted);
         self.host().greet(peer, true, PROTOCOL_VERSIONS, Some(wanted))
     }

@@ -8,7 +8,7 @@ use holdfast_content::{
     BlockSink, DeviceId, Handle, Membership, MemoryBlocks, PrincipalId, Reference, UserId,
 };
 use holdfast_crypto::{
-    Ask, Digest, DigestKey, Domain, KeyHolder, NotSigned, PublicKey, Signature, SigningKey,
+    Digest, DigestKey, Domain, KeyHolder, PublicKey, SignError, SignRequest, Signature, SigningKey,
 };
 use holdfast_protocol::alarm::Alarm;
 use holdfast_protocol::certificate::Delta;
@@ -72,11 +72,11 @@ impl KeyHolder for Kept {
         self.key.public()
     }
 
-    fn sign_message(&self, _: &[u8]) -> Result<Signature, NotSigned> {
+    fn sign_message(&self, _: &[u8]) -> Result<Signature, SignError> {
         panic!("nothing is signed without being shown")
     }
 
-    fn try_sign_all(&self, asks: &[Ask]) -> Result<Vec<Signature>, NotSigned> {
+    fn try_sign_all(&self, asks: &[SignRequest]) -> Result<Vec<Signature>, SignError> {
         let mut mandate = self.mandate.lock().expect("not poisoned");
         match mandate.judge(asks) {
             Ok(after) => *mandate = Mandate::from_bytes(&after.to_bytes()).expect("our own bytes"),

@@ -420,7 +420,7 @@ impl World {
 
         let mut operations: Vec<(u64, &Certificate)> = Vec::new();
         for ((device, number), certificate) in &self.certificates {
-            if truth.fate_of(*device, *number) == holdfast_content::Fate::Committed {
+            if truth.status_of(*device, *number) == holdfast_content::OperationStatus::Committed {
                 let place = self.place(*device, *number);
                 operations.push((place, certificate));
             }
@@ -438,18 +438,18 @@ impl World {
             }
         }
         for ((device, number), outcome) in &self.acknowledged {
-            let fate = truth.fate_of(*device, *number);
+            let fate = truth.status_of(*device, *number);
             let expected = match outcome {
-                Outcome::Done => holdfast_content::Fate::Committed,
-                Outcome::Nothing => holdfast_content::Fate::Aborted,
+                Outcome::Done => holdfast_content::OperationStatus::Committed,
+                Outcome::Nothing => holdfast_content::OperationStatus::Aborted,
             };
             assert_eq!(fate, expected, "acknowledged operation {number} of device {}", device.0);
         }
         for (device, number) in &self.failed {
-            let fate = truth.fate_of(*device, *number);
+            let fate = truth.status_of(*device, *number);
             assert_ne!(
                 fate,
-                holdfast_content::Fate::Committed,
+                holdfast_content::OperationStatus::Committed,
                 "failed operation {number} of device {}",
                 device.0
             );

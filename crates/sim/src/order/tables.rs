@@ -2,7 +2,7 @@
 //! it is committed (SUNDR 3.4.2).
 
 use holdfast_content::{
-    Change, DeviceId, Found, Membership, MemoryBlocks, PrincipalId, Table, Tag, Target, Value, number_key,
+    Change, DeviceId, Lookup, Membership, MemoryBlocks, PrincipalId, Table, Tag, Target, Value, number_key,
     target_change,
 };
 use holdfast_crypto::encode;
@@ -93,7 +93,7 @@ pub fn fold(blocks: &MemoryBlocks, view: &View, certificate: &Certificate, outco
 }
 
 /// What a table maps `number` to at the end of `view`, pending operations seen but not counted.
-pub fn look_up(blocks: &MemoryBlocks, view: &View, principal: PrincipalId, number: u64) -> Found<Value> {
+pub fn look_up(blocks: &MemoryBlocks, view: &View, principal: PrincipalId, number: u64) -> Lookup<Value> {
     let table = base(blocks, view, principal);
     table.map.get(blocks, view, &number_key(number)).expect("blocks are kept")
 }

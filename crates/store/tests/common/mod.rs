@@ -4,7 +4,7 @@
 use holdfast_content::{Block, BlockKind, DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_log::simulated::{Crash, PowerLoss};
-use holdfast_store::{BlockStore, StoreConfig, StoreError};
+use holdfast_store::{LogStore, StoreConfig, StoreError};
 use std::time::Duration;
 
 pub const SECOND: i64 = 1_000_000_000;
@@ -53,12 +53,12 @@ pub fn config() -> StoreConfig {
     }
 }
 
-pub fn open(disk: &PowerLoss) -> Result<BlockStore, StoreError> {
-    BlockStore::open(disk.storage(), config())
+pub fn open(disk: &PowerLoss) -> Result<LogStore, StoreError> {
+    LogStore::open(disk.storage(), config())
 }
 
 /// Opens again after the process ended in this way.
-pub fn reopen(disk: &PowerLoss, store: BlockStore, crash: Crash) -> BlockStore {
+pub fn reopen(disk: &PowerLoss, store: LogStore, crash: Crash) -> LogStore {
     // The disk refuses the old process first, so that closing it writes nothing.
     disk.restart(crash);
     drop(store);

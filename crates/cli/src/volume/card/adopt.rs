@@ -22,7 +22,7 @@ use crate::volume::media::Medium;
 use crate::volume::protect::{Interrupt, make_log};
 use crate::volume::secret::Secret;
 use crate::volume::{anchor, opening};
-use holdfast_log::device::{Device, Joined};
+use holdfast_log::device::{Device, JoinedDevice};
 use holdfast_stack::{
     DiskLayout, FoundPartition, PARTITIONS_MAX, Partition, Source, StackError, Survey, check_partitions,
     find_partitions,
@@ -81,7 +81,7 @@ pub fn adopt(arguments: &Adopt, directories: &Directories, format: output::Forma
     }
     let policy = Medium::open(&sidecar.policy)?;
     let joined: Arc<dyn Device> =
-        Arc::new(Joined::new(disk.device.clone(), disk_bytes, policy.device.clone()));
+        Arc::new(JoinedDevice::new(disk.device.clone(), disk_bytes, policy.device.clone()));
     let log = Medium::open(&sidecar.log)?;
     let secret = Secret::read(&sidecar.key)?;
     let claimed = Header::claimed_volume(&*log.device)
@@ -204,7 +204,7 @@ fn begin(sidecar: &Sidecar, disk: &Medium, table_blocks: u64) -> Outcome {
     let (secret, new_key) = Secret::read_or_make(&sidecar.key)?;
     let mut volume = [0; 16];
     keys::random(&mut volume)?;
-    let joined = Joined::new(disk.device.clone(), usable(disk), policy.device.clone());
+    let joined = JoinedDevice::new(disk.device.clone(), usable(disk), policy.device.clone());
     make_log(&sidecar.log, &joined, &secret, &volume, Some(RING_BYTES))?;
     if let Some(key) = new_key {
         key.keep();

@@ -13,7 +13,7 @@ use crate::volume::media::Medium;
 use crate::volume::protect::{Interrupt, is_blank, make_log};
 use crate::volume::secret::{Secret, hex};
 use crate::volume::{anchor, opening};
-use holdfast_log::device::{Device, Joined};
+use holdfast_log::device::{Device, JoinedDevice};
 use holdfast_stack::{DiskLayout, DiskPlan, FormatRequest, NewFileSystem, Partition, People, lay_out};
 use holdfast_volume::{Options, Volume};
 use serde::Serialize;
@@ -76,7 +76,7 @@ pub fn format(arguments: &Format, directories: &Directories, format: output::For
 
     let policy = sidecar.make_policy(blocks)?;
     let joined: Arc<dyn Device> =
-        Arc::new(Joined::new(disk.device.clone(), disk_bytes, policy.device.clone()));
+        Arc::new(JoinedDevice::new(disk.device.clone(), disk_bytes, policy.device.clone()));
     let (secret, new_key) = Secret::read_or_make(&sidecar.key)?;
     let (mut volume, mut identity) = ([0; 16], [0; 16]);
     keys::random(&mut volume)?;

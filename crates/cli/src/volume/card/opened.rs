@@ -8,7 +8,7 @@ use crate::volume::media::Medium;
 use crate::volume::secret::Secret;
 use crate::volume::{anchor, opening};
 use holdfast_log::FileLock;
-use holdfast_log::device::{Device, Joined};
+use holdfast_log::device::{Device, JoinedDevice};
 use holdfast_stack::{DiskLayout, DiskPlan, FoundPartition, Partition, Source, StackError, find_partitions};
 use holdfast_volume::{BLOCK_BYTES, Header, Options, Volume, VolumeError};
 use parking_lot::Mutex;
@@ -108,7 +108,7 @@ pub(super) fn open(
         ));
     }
     let joined: Arc<dyn Device> =
-        Arc::new(Joined::new(disk.device.clone(), usable(&disk), policy.device.clone()));
+        Arc::new(JoinedDevice::new(disk.device.clone(), usable(&disk), policy.device.clone()));
     let opened =
         Volume::open(joined, log.device.clone(), &key, Options::default(), known.as_ref(), opening::salt()?);
     let (volume, report) = opened.map_err(|error| match error {

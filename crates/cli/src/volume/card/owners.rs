@@ -10,7 +10,7 @@ use crate::volume::media::{Medium, Untouched};
 use crate::volume::secret::Secret;
 use crate::volume::{anchor, opening};
 use holdfast_access::Principal;
-use holdfast_log::device::{Device, Joined};
+use holdfast_log::device::{Device, JoinedDevice};
 use holdfast_policy::{BlockRange, Policy};
 use holdfast_stack::{DiskLayout, OwnerOf, Survey};
 use holdfast_volume::{BLOCK_BYTES, Header, Options, Volume, VolumeError};
@@ -98,7 +98,7 @@ pub(super) fn before(old: &Path, disk: &Medium, disk_bytes: u64, places: &Volume
         let message = format!("{}: nothing is known here of how new it is", old.display());
         Failure::new(Exit::NotAllowed, message).hint("import its anchor; or do without --owners-from")
     })?;
-    let joined: Arc<dyn Device> = Arc::new(Joined::new(
+    let joined: Arc<dyn Device> = Arc::new(JoinedDevice::new(
         Untouched::over(disk.device.clone()),
         disk_bytes,
         Untouched::over(policy.device.clone()),

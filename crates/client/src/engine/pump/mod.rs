@@ -27,7 +27,7 @@ use crate::evidence::now_ns;
 use crate::state::StateLog;
 use crate::tree::{Allocator, Base, Plan, ReadError, Transaction};
 use holdfast_content::{DeviceId, Handle, Membership, Tag};
-use holdfast_crypto::{Digest, KeyHolder, NotSigned};
+use holdfast_crypto::{Digest, KeyHolder, SignError};
 use holdfast_protocol::certificate::{DELTAS_MAX, Delta, Path};
 use holdfast_protocol::leases::{LeaseGrant, LeaseWish, WISHES_MAX, Withheld};
 use holdfast_protocol::message::{Request, ViewReply};
@@ -426,7 +426,7 @@ impl Pump {
     /// Tells the signer what it has to sign for. A key whose keeper is away is waited for like a server that does
     /// not answer: nothing is lost, and callers give up by their own deadlines. One who refuses is not asked
     /// again, as that may be a person.
-    fn sign(&mut self, event: Event<'static>) -> Result<Result<VecDeque<Effect>, NotSigned>, End> {
+    fn sign(&mut self, event: Event<'static>) -> Result<Result<VecDeque<Effect>, SignError>, End> {
         let _span = trace_span!(target: "operation", "sign").entered();
         let mut pause = Duration::from_millis(20);
         loop {
@@ -442,7 +442,7 @@ impl Pump {
                 }
             };
             self.shared.key_did(Some(&error));
-            if matches!(error, NotSigned::Refused(_)) {
+            if matches!(error, SignError::Refused(_)) {
                 return Ok(Err(error));
             }
             if self.shared.queue.is_stopped() {
@@ -455,7 +455,7 @@ impl Pump {
 
     /// What a refusal means for the wishes of an operation: their callers are told, but what has been promised
     /// before is tried again after a pause.
-    fn refused_by_key(&self, refusal: &NotSigned, operation: &mut Operation) {
+    fn refused_by_key(&self, refusal: &SignError, operation: &mut Operation) {
         for (job, verdict) in operation.jobs.iter().zip(&mut operation.verdicts) {
             *verdict = match job.ticket {
                 Some(_) => Verdict::Again,

@@ -4,7 +4,7 @@ use super::{End, Operation, Pump, Verdict};
 use crate::engine::queue::{Learned, Lesson};
 use crate::engine::shared::Place;
 use crate::tree::{Base, ReadError};
-use holdfast_content::{Fate, Membership};
+use holdfast_content::{Membership, OperationStatus};
 use holdfast_protocol::certificate::Path;
 use holdfast_protocol::check::{Accepted, membership_wanted};
 use holdfast_protocol::signed::Signed;
@@ -170,8 +170,8 @@ impl Pump {
         let (device, number) = (structure.value.device(), structure.value.number());
         let view = &self.signer.floor().view;
         let later = view.slots.get(&device).is_some_and(|slot| slot.value.number() > number);
-        let given_up =
-            structure.value.outcome == Outcome::Done && view.fate_of(device, number) == Fate::Aborted;
+        let given_up = structure.value.outcome == Outcome::Done
+            && view.status_of(device, number) == OperationStatus::Aborted;
         if later && !given_up {
             return Ok(());
         }

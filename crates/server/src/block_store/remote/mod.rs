@@ -6,8 +6,8 @@
 mod store;
 
 use super::note::Note;
-use super::{BlockStore, BlockStoreError, Standing};
-use crate::control::Scrubbed;
+use super::{BlockStore, BlockStoreError, BlockStoreStatus};
+use crate::control::ScrubSummary;
 use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, SigningKey};
 use holdfast_protocol::block_server::{
@@ -23,11 +23,11 @@ use store::RemoteStore;
 
 /// Directory of what is remembered of shards, below the data directory.
 pub(crate) const SHARDS: &str = "block-shards";
-/// Most damaged records told of.
+/// Most damaged records in a report.
 const BAD_MAX: usize = 10_000;
 
-/// How block servers are found.
-pub struct RemoteSettings<'a> {
+/// The settings for connecting to a block server.
+pub struct RemoteBlocksSettings<'a> {
     /// Where they are; `None`: where they were last time.
     pub address: Option<BlocksAddress>,
     /// The data directory, where the store is remembered.
@@ -39,18 +39,18 @@ pub struct RemoteSettings<'a> {
 }
 
 /// Block stores on other machines.
-pub struct Remote {
+pub struct RemoteBlocks {
     address: String,
     /// All shards; the only store, where there are none.
     stores: Vec<RemoteStore>,
 }
 
-impl Remote {
-    /// Connects, or says why not. `None`: neither the settings nor the data directory name a block server.
+impl RemoteBlocks {
+    /// Connects to the block servers. `None`: neither the settings nor the data directory name any.
     ///
     /// # Errors
-    /// In words, with the way out.
-    pub fn open(settings: RemoteSettings) -> Result<Option<Remote>, String> {
+    /// A text that says why, and what can be done.
+    pub fn open(settings: RemoteBlocksSettings) -> Result<Option<RemoteBlocks>, String> {
         let Some((note, moved)) = remembered(settings.data, settings.address.as_ref(), settings.anew)? else {
             return Ok(None);
         };
@@ -59,7 +59,7 @@ impl Remote {
         let first = RemoteStore::connect(note, key.clone(), None)?;
         let named = first.address().to_owned();
         let shards = first.shards().map_err(|error| error.to_string())?;
-        let in_words = |shards: Option<u16>| match shards {
+        let summary_of = |shards: Option<u16>| match shards {
             Some(shards) => format!("in {shards} shards"),
             None => "in one piece".to_owned(),
         };
@@ -68,14 +68,14 @@ impl Remote {
             return Err(format!(
                 "the block store {named} has the blocks {}, and had them {}: it is another one. --blocks-anew accepts it \
                  as it is",
-                in_words(shards),
-                in_words(known.0)
+                summary_of(shards),
+                summary_of(known.0)
             ));
         }
         let failed = |error: std::io::Error| format!("writing to {}: {error}", settings.data.display());
         let Some(shards) = shards else {
             let only = first.begin(moved || settings.anew, settings.data)?;
-            return Ok(Some(Remote { address: named, stores: vec![only] }));
+            return Ok(Some(RemoteBlocks { address: named, stores: vec![only] }));
         };
         let mut note = first.into_note();
         if moved || settings.anew || note.shards.is_none() {
@@ -90,16 +90,16 @@ impl Remote {
             RemoteStore::connect(note, key.clone(), Some(Shard { number, of: shards }))?
                 .begin(moved || settings.anew, &folder)
         });
-        Ok(Some(Remote { stores: stores.collect::<Result<_, String>>()?, address: named }))
+        Ok(Some(RemoteBlocks { stores: stores.collect::<Result<_, String>>()?, address: named }))
     }
 
     /// Sets how long calls wait for a block server that is away.
-    pub fn with_patience(mut self, patience: Duration) -> Remote {
+    pub fn with_patience(mut self, patience: Duration) -> RemoteBlocks {
         self.stores.iter_mut().for_each(|store| store.patience = patience);
         self
     }
 
-    /// Their address.
+    /// The address of the block servers.
     pub fn address(&self) -> &str {
         &self.address
     }
@@ -111,8 +111,8 @@ impl Remote {
     }
 }
 
-/// What is remembered of a store in a folder, and whether it is at another place than last time. `None`: neither that nor an
-/// address was given.
+/// The note about a store from a folder, and whether its address has changed. `None`: there is neither a note nor an
+/// address.
 fn remembered(
     folder: &Path,
     address: Option<&BlocksAddress>,
@@ -156,7 +156,7 @@ impl RemoteStore {
     }
 }
 
-impl BlockStore for Remote {
+impl BlockStore for RemoteBlocks {
     fn store(
         &self,
         file_system: Digest,
@@ -266,10 +266,10 @@ impl BlockStore for Remote {
         Ok(())
     }
 
-    fn scrub(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Scrubbed, BlockStoreError> {
-        let mut all = Scrubbed::default();
+    fn scrub(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<ScrubSummary, BlockStoreError> {
+        let mut all = ScrubSummary::default();
         for store in &self.stores {
-            let Scrubbed { records, bytes, bad, bad_count } = store.scrub(progress)?;
+            let ScrubSummary { records, bytes, bad, bad_count } = store.scrub(progress)?;
             let room = BAD_MAX.saturating_sub(all.bad.len());
             all.bad.extend(bad.into_iter().take(room));
             (all.records, all.bytes, all.bad_count) =
@@ -287,24 +287,22 @@ impl BlockStore for Remote {
         self.stores[0].batch()
     }
 
-    fn standing(&self) -> Option<Standing> {
+    fn status(&self) -> Option<BlockStoreStatus> {
         // Beside each other: each that is away takes its time.
-        let each: Vec<Standing> = std::thread::scope(|scope| {
+        let each: Vec<BlockStoreStatus> = std::thread::scope(|scope| {
             let asked: Vec<_> =
-                self.stores.iter().map(|store| scope.spawn(|| BlockStore::standing(store))).collect();
+                self.stores.iter().map(|store| scope.spawn(|| BlockStore::status(store))).collect();
             asked.into_iter().filter_map(|asked| asked.join().ok().flatten()).collect()
         });
-        let doubt = each.iter().enumerate().find_map(|(number, standing)| {
-            let doubt = standing.doubt.as_ref()?;
+        let doubt = each.iter().enumerate().find_map(|(number, status)| {
+            let doubt = status.doubt.as_ref()?;
             Some(if each.len() > 1 { format!("shard {number}: {doubt}") } else { doubt.clone() })
         });
-        let figures: Option<Vec<BlockFigures>> =
-            each.iter().map(|standing| standing.figures.clone()).collect();
-        let buckets: Option<Vec<BucketStanding>> =
-            each.iter().map(|standing| standing.bucket.clone()).collect();
-        Some(Standing {
+        let figures: Option<Vec<BlockFigures>> = each.iter().map(|status| status.figures.clone()).collect();
+        let buckets: Option<Vec<BucketStanding>> = each.iter().map(|status| status.bucket.clone()).collect();
+        Some(BlockStoreStatus {
             address: self.address.clone(),
-            reached: each.len() == self.stores.len() && each.iter().all(|standing| standing.reached),
+            reached: each.len() == self.stores.len() && each.iter().all(|status| status.reached),
             doubt,
             figures: figures.map(sum_of_figures),
             bucket: buckets.and_then(|buckets| buckets.into_iter().reduce(sum_of_buckets)),

@@ -9,9 +9,9 @@
 //!   storing go on, as the store itself says what it has.
 
 use crate::block_store::note::{Note, digits};
-use crate::block_store::{BlockStore, BlockStoreError, Standing};
+use crate::block_store::{BlockStore, BlockStoreError, BlockStoreStatus};
 use crate::blocks::stored_bytes;
-use crate::control::Scrubbed;
+use crate::control::ScrubSummary;
 use holdfast_content::{BODY_BYTES_MAX, DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey, SigningKey};
 use holdfast_protocol::block_server::{
@@ -41,7 +41,7 @@ const DEAD_AFTER: Duration = Duration::from_secs(10);
 const STORE_BYTES: usize = 4 << 20;
 /// Bytes of blocks in one answer.
 const LOAD_BYTES: usize = MESSAGE_BYTES_MAX - (2 << 20);
-/// Blocks asked for at once.
+/// Most blocks in one request.
 const BATCH: usize = 64;
 /// What it means if each block server says that another one has it.
 const NOBODY: &str =
@@ -61,10 +61,11 @@ pub(super) struct RemoteStore {
 }
 
 impl RemoteStore {
-    /// Connects to whoever has a shard of the blocks; `None`: all of them, or whoever can tell how many shards there are.
+    /// Connects to the block server that has a shard of the blocks. `None` stands for an undivided store, or for any
+    /// block server of a group, to learn the number of shards.
     ///
     /// # Errors
-    /// In words, with the way out.
+    /// A text that says why, and what can be done.
     pub(super) fn connect(note: Note, key: SigningKey, shard: Option<Shard>) -> Result<RemoteStore, String> {
         let options = ConnectionOptions {
             transport: Transport::Tcp,
@@ -76,7 +77,7 @@ impl RemoteStore {
         let own = holdfast_crypto::keyfile::format_public(&key.public(), "holdfast server");
         let connector = Connector {
             server_key: Some(note.address.key),
-            asked: shard.map(Shard::name),
+            requested: shard.map(Shard::name),
             options,
             ..Connector::new(key, note.address.servers(), None)
         };
@@ -127,7 +128,7 @@ impl RemoteStore {
         self.note.into_inner()
     }
 
-    /// Its address.
+    /// The address of the block server.
     pub(super) fn address(&self) -> &str {
         &self.address
     }
@@ -152,7 +153,7 @@ impl RemoteStore {
                     self.address
                 ),
                 _ => {
-                    self.heed(&reply)?;
+                    self.check_reply(&reply)?;
                     return reply.outcome.map_err(|fault| self.explain(fault));
                 }
             };
@@ -165,7 +166,7 @@ impl RemoteStore {
     }
 
     /// Remembers up to where the store is durable, before anybody hears of it.
-    fn heed(&self, reply: &BlockReply) -> Result<(), BlockStoreError> {
+    fn check_reply(&self, reply: &BlockReply) -> Result<(), BlockStoreError> {
         let mut note = self.note.lock();
         let unnoted =
             |error: std::io::Error| self.failed(&format!("its position cannot be noted here: {error}"));
@@ -283,7 +284,7 @@ impl RemoteStore {
         Err(self.failed("it answered something else"))
     }
 
-    /// What is believed of what came: only what its address says.
+    /// Checks a block that was received against its address; another one counts as damaged.
     fn checked(&self, address: Digest, loaded: LoadedBlock) -> LoadedBlock {
         let way_out = "`holdfast server scrub` lists all that is damaged there; a device that still has the block gives it \
                        back when it stores it again, or restore that machine's backup";
@@ -555,11 +556,11 @@ impl BlockStore for RemoteStore {
         Ok(())
     }
 
-    fn scrub(&self, _progress: &mut dyn FnMut(u64, u64)) -> Result<Scrubbed, BlockStoreError> {
+    fn scrub(&self, _progress: &mut dyn FnMut(u64, u64)) -> Result<ScrubSummary, BlockStoreError> {
         match self.call(Digest::ZERO, BlockCall::Scrub)? {
             BlockAnswer::Scrubbed { records, bytes, bad, bad_count } => {
                 let bad = bad.into_iter().map(|bad| format!("at {}: {bad}", self.address)).collect();
-                Ok(Scrubbed { records, bytes, bad, bad_count })
+                Ok(ScrubSummary { records, bytes, bad, bad_count })
             }
             _ => self.unexpected(),
         }
@@ -573,10 +574,10 @@ impl BlockStore for RemoteStore {
         BATCH
     }
 
-    fn standing(&self) -> Option<Standing> {
+    fn status(&self) -> Option<BlockStoreStatus> {
         let (figures, bucket) = self.look().ok().unzip();
         let doubt = self.note.lock().doubt.clone();
-        Some(Standing {
+        Some(BlockStoreStatus {
             address: self.address.clone(),
             reached: figures.is_some(),
             doubt,

@@ -1,4 +1,4 @@
-//! The few files of a file system (nodes of its log tree, past states) in etcd, for a stand-by to find.
+//! The few files of a file system (nodes of its log tree, past states) in etcd, where a standby finds them.
 //!
 //! A file is chunks of 64 KiB under a number of its own, and a name that says which number. What is written stays in memory
 //! until it is synced; creations, removals and renames are durable at once.
@@ -16,7 +16,7 @@ use std::sync::Arc;
 const CHUNK_BYTES: u64 = 64 << 10;
 /// Chunks put in one transaction.
 const CHUNKS_AT_ONCE: usize = 8;
-/// Chunks of a file kept in memory.
+/// Most chunks of a file held in memory.
 const CHUNKS_KEPT: usize = 256;
 
 impl From<OrderError> for io::Error {
@@ -136,7 +136,7 @@ struct File {
 
 struct Contents {
     length: u64,
-    /// Those in memory.
+    /// The chunks in memory.
     chunks: BTreeMap<u64, Vec<u8>>,
     /// Those that etcd does not have like that.
     unsynced: BTreeSet<u64>,
@@ -194,7 +194,7 @@ impl StorageFile for File {
             let count = (wanted - done).min(CHUNK_BYTES as usize - within);
             self.load(&mut contents, place)?;
             let chunk = contents.chunks.entry(place).or_default();
-            // What was skipped when somebody wrote further on are zeroes.
+            // Bytes that were skipped by a write further on are zeroes.
             let there = chunk.get(within..).unwrap_or_default();
             let there = &there[..there.len().min(count)];
             buffer[done..done + there.len()].copy_from_slice(there);

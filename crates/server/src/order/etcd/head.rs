@@ -12,14 +12,14 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{Digest, DigestKey, Domain, decode};
 
 const FORMAT: u8 = 1;
-/// Bytes in one value.
+/// Most bytes in one value of etcd.
 pub(super) const PART_BYTES: usize = 256 << 10;
 /// Bytes put in one transaction. etcd takes 1.5 MiB.
 pub(super) const TRANSACTION_BYTES: usize = 768 << 10;
 const DIGEST_BYTES: usize = 16;
 const PART_HEAD_BYTES: usize = DIGEST_BYTES + 8;
 
-/// What counts.
+/// The head of an order: its last record and its last checkpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub(super) struct Head {
     pub(super) format: u8,
@@ -63,7 +63,8 @@ pub(super) fn parts(bytes: &[u8]) -> Vec<Vec<u8>> {
     chunks.iter().enumerate().map(part).collect()
 }
 
-/// What parts in order of their place are together; those beyond the count are left over from something else.
+/// Joins parts, given in order of their numbers. Parts beyond the count are left over from an earlier write and
+/// ignored.
 pub(super) fn joined<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Result<Vec<u8>, String> {
     let (mut bytes, mut place, mut count) = (Vec::new(), 0, 0);
     for value in values {

@@ -1,28 +1,28 @@
 //! The lease that makes a server the active one, as far as this machine's clock can tell.
 
 use super::{TERM, now_ms};
-use crate::order::Standing;
+use crate::order::ActiveStatus;
 use holdfast_etcd::{EtcdError, Kv, LeaseId};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Part of a term that is not relied on: clocks of two machines do not run at quite the same pace.
+/// The percentage of a term that is not relied on, as clocks of two machines run at slightly different rates.
 const MARGIN_PERCENT: u64 = 10;
 
-/// A lease.
+/// A lease in etcd that this process renews.
 pub(crate) struct Lease {
     id: LeaseId,
-    /// Until when it certainly lasts.
+    /// Until when the lease certainly lasts, in milliseconds of the monotonic clock.
     until_ms: AtomicU64,
-    /// It has certainly ended.
+    /// The lease has certainly ended.
     is_over: AtomicBool,
 }
 
 impl Lease {
     pub(crate) fn granted(kv: &dyn Kv) -> Result<Lease, EtcdError> {
-        let asked_ms = now_ms();
+        let requested_ms = now_ms();
         let id = kv.grant(TERM)?;
-        Ok(Lease { id, until_ms: AtomicU64::new(until(asked_ms, TERM)), is_over: AtomicBool::new(false) })
+        Ok(Lease { id, until_ms: AtomicU64::new(until(requested_ms, TERM)), is_over: AtomicBool::new(false) })
     }
 
     pub(crate) fn id(&self) -> LeaseId {
@@ -32,13 +32,13 @@ impl Lease {
     /// Keeps it alive; whether it still is.
     pub(crate) fn keep_alive(&self, kv: &dyn Kv) -> Result<bool, EtcdError> {
         // The term begins when etcd hears of it, so counting from now on is never too long.
-        let asked_ms = now_ms();
+        let requested_ms = now_ms();
         if self.is_over.load(Ordering::Acquire) {
             return Ok(false);
         }
         match kv.keep_alive(self.id)? {
             Some(term) => {
-                self.until_ms.fetch_max(until(asked_ms, term), Ordering::AcqRel);
+                self.until_ms.fetch_max(until(requested_ms, term), Ordering::AcqRel);
                 Ok(true)
             }
             None => {
@@ -53,17 +53,17 @@ impl Lease {
         self.is_over.store(true, Ordering::Release);
     }
 
-    pub(super) fn standing(&self) -> Standing {
+    pub(super) fn active_status(&self) -> ActiveStatus {
         if self.is_over.load(Ordering::Acquire) {
-            Standing::Lost
+            ActiveStatus::Lost
         } else if now_ms() < self.until_ms.load(Ordering::Acquire) {
-            Standing::Active
+            ActiveStatus::Active
         } else {
-            Standing::Unsure
+            ActiveStatus::Unsure
         }
     }
 }
 
-fn until(asked_ms: u64, term: Duration) -> u64 {
-    asked_ms + term.as_millis() as u64 * (100 - MARGIN_PERCENT) / 100
+fn until(requested_ms: u64, term: Duration) -> u64 {
+    requested_ms + term.as_millis() as u64 * (100 - MARGIN_PERCENT) / 100
 }

@@ -1,4 +1,5 @@
-//! Orders in etcd, where several servers find them: one of them is the active one of a file system, others stand by.
+//! Orders in etcd, where several servers share them: one is the active server of a file system, the others are
+//! standbys.
 //!
 //! ```text
 //! PREFIX/server/INSTANCE          address of a server that runs; ends with its lease
@@ -32,7 +33,7 @@ pub(crate) use lease::Lease;
 pub(crate) use shard::Shard;
 
 use super::OrderError;
-use crate::control::OrderStanding;
+use crate::control::OrderStatus;
 use holdfast_crypto::Digest;
 use holdfast_etcd::{Compare, EtcdError, Get, Keys, Kv, Pair, Step, Transaction};
 use parking_lot::Mutex;
@@ -51,14 +52,14 @@ pub(crate) fn now_ms() -> u64 {
 }
 
 /// What all file systems under a prefix share.
-pub(crate) struct Space {
+pub(crate) struct Namespace {
     pub(crate) kv: Box<dyn Kv>,
     prefix: String,
-    /// Until when nothing is put, because the space is used up.
+    /// Until when nothing is written, because etcd's space is used up; in milliseconds of the monotonic clock.
     full_until_ms: AtomicU64,
 }
 
-impl Space {
+impl Namespace {
     fn key(&self, kind: &str, rest: &str) -> Vec<u8> {
         format!("{}/{kind}/{rest}", self.prefix).into_bytes()
     }
@@ -76,9 +77,9 @@ impl Space {
     }
 }
 
-/// How things stood when etcd was last looked at.
+/// The file systems and servers in etcd, as of the last look.
 #[derive(Clone, Default, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct ClusterState {
     /// All file systems.
     pub(crate) file_systems: BTreeSet<Digest>,
     /// Addresses of active servers, and which instance of a server that is.
@@ -91,11 +92,11 @@ pub(crate) struct Seen {
 
 /// This server among those under one prefix.
 pub(crate) struct Cluster {
-    space: Arc<Space>,
+    space: Arc<Namespace>,
     address: String,
     instance: String,
     lease: Mutex<Arc<Lease>>,
-    seen: Mutex<Seen>,
+    state: Mutex<ClusterState>,
     /// What this server is the active one of.
     pub(crate) held: Mutex<BTreeMap<Digest, Shard>>,
     /// What has been found to be put back from a backup since the start.
@@ -110,7 +111,7 @@ impl Cluster {
     /// # Errors
     /// etcd's.
     pub(crate) fn join(kv: Box<dyn Kv>, prefix: &str, address: String) -> Result<Cluster, EtcdError> {
-        let space = Arc::new(Space { kv, prefix: prefix.to_owned(), full_until_ms: AtomicU64::new(0) });
+        let space = Arc::new(Namespace { kv, prefix: prefix.to_owned(), full_until_ms: AtomicU64::new(0) });
         let instance = hex(&random().map_err(EtcdError::Refused)?);
         let lease = Arc::new(Lease::granted(&*space.kv)?);
         let cluster = Cluster {
@@ -118,7 +119,7 @@ impl Cluster {
             address,
             instance,
             lease: Mutex::new(lease),
-            seen: Mutex::default(),
+            state: Mutex::default(),
             held: Mutex::default(),
             restored: Mutex::default(),
             answered: Mutex::new(None),
@@ -136,21 +137,21 @@ impl Cluster {
         &self.address
     }
 
-    pub(crate) fn seen(&self) -> Seen {
-        self.seen.lock().clone()
+    pub(crate) fn state(&self) -> ClusterState {
+        self.state.lock().clone()
     }
 
-    /// How it stands, for operators.
-    pub(crate) fn standing(&self) -> OrderStanding {
-        let seen = self.seen();
+    /// The status for operators.
+    pub(crate) fn status(&self) -> OrderStatus {
+        let state = self.state();
         let holder =
-            |id: &Digest| seen.active.get(id).map_or_else(String::new, |(address, _)| address.clone());
-        OrderStanding {
+            |id: &Digest| state.active.get(id).map_or_else(String::new, |(address, _)| address.clone());
+        OrderStatus {
             place: self.describe(),
             address: self.address.clone(),
             reached: self.silence() < Duration::from_secs(2),
-            servers: seen.servers.iter().cloned().collect(),
-            active: seen.file_systems.iter().map(|id| (*id, holder(id))).collect(),
+            servers: state.servers.iter().cloned().collect(),
+            active: state.file_systems.iter().map(|id| (*id, holder(id))).collect(),
         }
     }
 
@@ -176,8 +177,8 @@ impl Cluster {
         self.announce()
     }
 
-    /// Looks how things stand.
-    pub(crate) fn look(&self) -> Result<Seen, EtcdError> {
+    /// Reads the state from etcd.
+    pub(crate) fn look(&self) -> Result<ClusterState, EtcdError> {
         let get = |kind: &str, keys_only| Get { keys_only, ..Get::all(self.space.below(kind)) };
         let steps = [("head", true), ("active", false), ("wanted", false), ("server", false)];
         let steps = steps.map(|(kind, keys_only)| Step::Get(get(kind, keys_only))).to_vec();
@@ -191,26 +192,27 @@ impl Cluster {
             let (address, instance) = words.split_once(' ').unwrap_or((&words, ""));
             Some((id(pair)?, (address.to_owned(), instance.to_owned())))
         };
-        let seen = Seen {
+        let state = ClusterState {
             file_systems: heads.iter().filter_map(id).collect(),
             active: active.iter().filter_map(holder).collect(),
             wanted: wanted.iter().filter_map(|pair| Some((id(pair)?, words(pair)))).collect(),
             servers: servers.iter().map(words).collect(),
         };
-        *self.seen.lock() = seen.clone();
+        *self.state.lock() = state.clone();
         *self.answered.lock() = Some(Instant::now());
-        Ok(seen)
+        Ok(state)
     }
 
     /// Whether this very server is the active one in what was seen.
-    pub(crate) fn is_ours(&self, seen: &Seen, id: &Digest) -> bool {
-        seen.active.get(id).is_some_and(|(_, instance)| *instance == self.instance)
+    pub(crate) fn is_ours(&self, state: &ClusterState, id: &Digest) -> bool {
+        state.active.get(id).is_some_and(|(_, instance)| *instance == self.instance)
     }
 
-    /// Whether this server may take a file system that nobody has: none other that runs is to have it.
-    pub(crate) fn may_take(&self, seen: &Seen, id: &Digest) -> bool {
-        let other = |address: &&String| **address != self.address && seen.servers.contains(*address);
-        !seen.active.contains_key(id) && seen.wanted.get(id).filter(other).is_none()
+    /// Whether this server may become active for a file system without an active server: unless an operator wants it at
+    /// another server that runs.
+    pub(crate) fn may_take(&self, state: &ClusterState, id: &Digest) -> bool {
+        let other = |address: &&String| **address != self.address && state.servers.contains(*address);
+        !state.active.contains_key(id) && state.wanted.get(id).filter(other).is_none()
     }
 
     /// Becomes the active server of a file system, unless another one is.

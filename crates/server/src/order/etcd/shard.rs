@@ -1,11 +1,11 @@
 //! The order of one file system in etcd, as the active server writes it.
 //!
-//! Appended records wait in memory; whoever commits first takes all that wait along (group commit).
+//! Appended records wait in memory; the first thread that commits writes all that wait (group commit).
 
 use super::files::Files;
 use super::head::{Head, TRANSACTION_BYTES, joined, parts};
-use super::{Lease, Space, now_ms, random};
-use crate::order::{Notes, Order, OrderError, Standing};
+use super::{Lease, Namespace, now_ms, random};
+use crate::order::{ActiveStatus, Notes, Order, OrderError};
 use holdfast_crypto::{Digest, decode, encode};
 use holdfast_etcd::{Compare, EtcdError, Get, Keys, Pair, Revision, Step, Transaction};
 use holdfast_log::Storage;
@@ -18,11 +18,11 @@ use std::time::{Duration, Instant};
 
 /// How long a commit waits for etcd before all that is in memory is given up.
 const PATIENCE: Duration = Duration::from_secs(25);
-/// Pause before what was not answered is asked again.
+/// Pause before a request without an answer is repeated.
 const PAUSE: Duration = Duration::from_millis(20);
 /// For how long nothing is put after etcd said that it is full.
 const FULL_MS: u64 = 2000;
-/// Values read at once.
+/// Most values that one request reads.
 const READ_AT_ONCE: u32 = 32;
 
 /// The order of one file system under one epoch.
@@ -30,14 +30,14 @@ const READ_AT_ONCE: u32 = 32;
 pub(crate) struct Shard(Arc<Inner>);
 
 pub(super) struct Inner {
-    pub(super) space: Arc<Space>,
+    pub(super) space: Arc<Namespace>,
     pub(super) id: Digest,
     epoch: Revision,
     lease: Arc<Lease>,
-    /// Held by whoever changes anything in etcd.
+    /// Held by the thread that changes anything in etcd.
     chain: Mutex<Chain>,
     queue: Mutex<Queue>,
-    /// What is in memory is not to be believed any more.
+    /// The state in memory may not match etcd any more and must not be used.
     is_lost: AtomicBool,
 }
 
@@ -64,7 +64,7 @@ enum Item {
 impl Shard {
     /// The order under this epoch, which is that of this server's being active.
     pub(super) fn open(
-        space: Arc<Space>,
+        space: Arc<Namespace>,
         id: Digest,
         epoch: Revision,
         lease: Arc<Lease>,
@@ -85,7 +85,7 @@ impl Shard {
         })))
     }
 
-    /// The same order under the same epoch, read again: for when what is in memory is lost but the server is still active.
+    /// Reads the order again under the same epoch: for when the state in memory is lost but the server is still active.
     pub(crate) fn again(&self) -> Result<Shard, OrderError> {
         let Inner { space, id, epoch, lease, .. } = &*self.0;
         // Nothing of the one before may arrive after the head was read.
@@ -114,7 +114,7 @@ impl Shard {
 
     /// Whether the lease still makes this server the active one, though what is in memory may be lost.
     pub(crate) fn is_leased(&self) -> bool {
-        self.0.lease.standing() != Standing::Lost
+        self.0.lease.active_status() != ActiveStatus::Lost
     }
 }
 
@@ -123,10 +123,10 @@ impl Inner {
         self.is_lost.store(true, Ordering::Release);
     }
 
-    fn standing(&self) -> Standing {
+    fn active_status(&self) -> ActiveStatus {
         match self.is_lost.load(Ordering::Acquire) {
-            true => Standing::Lost,
-            false => self.lease.standing(),
+            true => ActiveStatus::Lost,
+            false => self.lease.active_status(),
         }
     }
 
@@ -140,7 +140,7 @@ impl Inner {
     fn link(&self, chain: &mut Chain, head: Head, mut steps: Vec<Step>) -> Result<(), OrderError> {
         let result = self.try_link(chain, head, &mut steps);
         match &result {
-            // Nothing was done; whoever had more in memory than is there says so.
+            // Nothing was changed.
             Ok(()) | Err(OrderError::Full(_)) => {}
             Err(_) => self.lose(),
         }
@@ -163,7 +163,7 @@ impl Inner {
         let start = Instant::now();
         let mut is_unknown = false;
         loop {
-            if self.standing() == Standing::Lost {
+            if self.active_status() == ActiveStatus::Lost {
                 return Err(OrderError::Lost);
             }
             let done = match self.space.kv.transact(&transaction) {
@@ -257,7 +257,7 @@ impl Inner {
     }
 
     fn flush(&self, chain: &mut Chain) -> Result<(), OrderError> {
-        // What was decided in memory on these records is not to be believed without them.
+        // Decisions in memory that rest on these records are void without them.
         self.try_flush(chain).inspect_err(|_| self.lose())
     }
 
@@ -320,7 +320,7 @@ impl Inner {
         loop {
             match self.space.kv.get(get) {
                 Err(EtcdError::Away(_))
-                    if start.elapsed() < PATIENCE && self.standing() != Standing::Lost =>
+                    if start.elapsed() < PATIENCE && self.active_status() != ActiveStatus::Lost =>
                 {
                     std::thread::sleep(PAUSE);
                 }
@@ -378,10 +378,10 @@ impl Order for Shard {
         let mut chain = self.0.chain.lock();
         self.0.flush(&mut chain)?;
         let found = self.0.read(chain.head);
-        // Whoever is active now may have deleted some of it meanwhile.
-        match (found, self.0.standing()) {
-            (_, Standing::Lost) => Err(OrderError::Lost),
-            (Err(OrderError::Damaged(why)), Standing::Unsure) => Err(OrderError::Away(why)),
+        // The server that is active now may have deleted some of it meanwhile.
+        match (found, self.0.active_status()) {
+            (_, ActiveStatus::Lost) => Err(OrderError::Lost),
+            (Err(OrderError::Damaged(why)), ActiveStatus::Unsure) => Err(OrderError::Away(why)),
             (found, _) => found,
         }
     }
@@ -389,7 +389,7 @@ impl Order for Shard {
     fn commit(&self) -> Result<(), OrderError> {
         let target = self.0.queue.lock().appended;
         let mut chain = self.0.chain.lock();
-        if self.0.standing() == Standing::Lost {
+        if self.0.active_status() == ActiveStatus::Lost {
             return Err(OrderError::Lost);
         }
         match chain.durable >= target {
@@ -402,8 +402,8 @@ impl Order for Shard {
         Arc::new(Files::of(self.0.clone()))
     }
 
-    fn standing(&self) -> Standing {
-        self.0.standing()
+    fn active_status(&self) -> ActiveStatus {
+        self.0.active_status()
     }
 
     fn notes(&self) -> Option<&dyn Notes> {

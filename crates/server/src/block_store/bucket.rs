@@ -1,0 +1,242 @@
+//! Blocks in a bucket of an object store, with a log, an index and a cache on a disk of this machine.
+//!
+//! ```text
+//! DATA/block-store   which bucket; text
+//! DATA/objects/      segments that the bucket does not have yet, ranges that were read, the index
+//! ```
+//!
+//! Invariant: an unreachable bucket, a damaged block and an absent block are three different errors.
+
+use super::local::OwnLog;
+use super::{BlockStoreError, BlockStoreStatus, BucketStanding, LocalBlocks};
+use crate::error::OpenError;
+use holdfast_content::BODY_BYTES_MAX;
+use holdfast_crypto::{Digest, DigestKey};
+use holdfast_log::{LocalStorage, Storage};
+use holdfast_protocol::block_server::{BlockFigures, LoadedBlock};
+use holdfast_store::{StoreConfig, StoreError};
+use holdfast_tiered::{Bucket, BucketAddress, S3, Settings, Tiered, TieredError};
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Directory below the data directory.
+pub(super) const DIRECTORY: &str = "objects";
+pub(super) const FIRST_LINE: &str = "holdfast block store in a bucket 1";
+
+/// How a bucket is found, and how its store behaves.
+pub struct BucketSettings<'a> {
+    /// Where it is; `None`: where it was last time.
+    pub address: Option<BucketAddress>,
+    /// The data directory.
+    pub data: &'a Path,
+    /// How the store in it behaves.
+    pub store: StoreConfig,
+    /// The operator accepts what is in the bucket, whatever was there before.
+    pub anew: bool,
+    /// It was elected among several: what another one has taken over since is taken over from it.
+    pub takes_over: bool,
+    /// How long an acknowledgement waits for the bucket; `None`: as usual.
+    pub patience: Option<Duration>,
+}
+
+/// The bucket that a data directory remembers; `None`: its blocks are not in one.
+pub(crate) fn remembered(data: &Path) -> std::io::Result<Option<BucketAddress>> {
+    let text = match std::fs::read_to_string(data.join(super::FILES[0])) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let Some(address) = text.strip_prefix(FIRST_LINE).and_then(|rest| rest.trim().strip_prefix("address "))
+    else {
+        return Ok(None);
+    };
+    address.parse().map(Some).map_err(std::io::Error::other)
+}
+
+/// The bucket of a data directory: the configured one, or else that of the last start.
+///
+/// # Errors
+/// A text that says why.
+pub(super) fn bucket_of(
+    data: &Path,
+    configured: Option<&BucketAddress>,
+) -> Result<Option<BucketAddress>, String> {
+    let known = remembered(data)
+        .map_err(|error| format!("what is known of the bucket ({}): {error}", data.display()))?;
+    if let (Some(known), Some(address)) = (&known, configured)
+        && !known.is_same_place(address)
+    {
+        tracing::warn!(%known, %address, "the blocks are to be at another place than last time");
+    }
+    Ok(configured.cloned().or(known))
+}
+
+/// Remembers the bucket of a data directory.
+///
+/// # Errors
+/// A text that says why.
+pub(super) fn remember(data: &Path, address: &BucketAddress) -> Result<(), String> {
+    let write = || {
+        if remembered(data)?.as_ref() == Some(address) {
+            return Ok(());
+        }
+        let path = data.join(super::FILES[0]);
+        let partial = path.with_extension("partial");
+        let mut file = std::fs::File::create(&partial)?;
+        file.write_all(format!("{FIRST_LINE}\naddress {address}\n").as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&partial, &path)?;
+        std::fs::File::open(data)?.sync_all()
+    };
+    write().map_err(|error: std::io::Error| format!("writing to {}: {error}", data.display()))
+}
+
+impl LocalBlocks {
+    /// The store in a bucket, which the data directory remembers; or why it does not open. `None`: neither the settings nor
+    /// the data directory name one.
+    ///
+    /// # Errors
+    /// [`OpenError::Store`]: another process uses the directory. [`OpenError::BlockStore`]: anything else, with the way out.
+    pub fn in_bucket(settings: BucketSettings) -> Result<Option<LocalBlocks>, OpenError> {
+        let found = bucket_of(settings.data, settings.address.as_ref()).map_err(OpenError::BlockStore)?;
+        let Some(address) = found else { return Ok(None) };
+        let blocks = LocalBlocks::over_bucket(Arc::new(S3::new(&address)), &address, &settings)?;
+        remember(settings.data, &address).map_err(OpenError::BlockStore)?;
+        Ok(Some(blocks))
+    }
+
+    /// Opens a store over any bucket, and remembers nothing.
+    ///
+    /// # Errors
+    /// As [`LocalBlocks::in_bucket`].
+    pub fn over_bucket(
+        bucket: Arc<dyn Bucket>,
+        address: &BucketAddress,
+        settings: &BucketSettings,
+    ) -> Result<LocalBlocks, OpenError> {
+        let directory = settings.data.join(DIRECTORY);
+        let failed = |error| OpenError::io("opening", &directory, error);
+        let local: Arc<dyn Storage> = Arc::new(LocalStorage::open(&directory).map_err(failed)?);
+        let usual = Settings::default();
+        let tiered = Settings {
+            durability: address.durability,
+            cache_bytes: address.cache_bytes.unwrap_or(usual.cache_bytes),
+            anew: settings.anew,
+            patience: settings.patience.unwrap_or(usual.patience),
+            takes_over: settings.takes_over,
+            host: super::machine_name(),
+            ..Settings::default()
+        };
+        let segment_bytes = u64::from(settings.store.segment_bytes).min(tiered.cache_bytes / 4) as u32;
+        let tiered = Tiered::open(local, bucket, tiered).map_err(|error| match error {
+            TieredError::InUse { directory, why } => OpenError::Store(StoreError::InUse { directory, why }),
+            error => OpenError::BlockStore(error.to_string()),
+        })?;
+        let config = StoreConfig { segment_bytes, ..settings.store.clone() };
+        let store = holdfast_store::LogStore::open(Arc::new(tiered.clone()), config)
+            .map_err(|error| OpenError::BlockStore(format!("the blocks of {}: {error}", address.place())))?;
+        let tier = BucketTier { tiered, address: address.to_string() };
+        Ok(LocalBlocks::over_log(store, OwnLog::InBucket(tier)))
+    }
+}
+
+/// The bucket below a store.
+pub(super) struct BucketTier {
+    tiered: Tiered,
+    address: String,
+}
+
+impl BucketTier {
+    /// Makes what is on the disk here as durable as was promised.
+    pub(super) fn confirm(&self) -> Result<(), BlockStoreError> {
+        self.tiered.confirm().map_err(|error| self.explain(error))
+    }
+
+    /// Checks that the bucket is unchanged and owned by this server.
+    pub(super) fn check_claim(&self) -> Result<(), BlockStoreError> {
+        self.tiered.check_claim().map_err(|error| self.explain(error))
+    }
+
+    /// The server that has taken over the store.
+    pub(super) fn taken_over(&self) -> Option<String> {
+        self.tiered.taken_over()
+    }
+
+    /// Whether the operator has accepted that objects are lost.
+    pub(super) fn has_losses(&self) -> bool {
+        self.tiered.has_losses()
+    }
+
+    /// The name of the store, which is another for each set of objects whose loss the operator has accepted.
+    pub(super) fn name(&self) -> [u8; 16] {
+        self.tiered.name()
+    }
+
+    pub(super) fn status(&self, figures: Option<BlockFigures>) -> BlockStoreStatus {
+        let status = self.tiered.status();
+        BlockStoreStatus {
+            address: self.address.clone(),
+            reached: status.trouble.is_none(),
+            doubt: status.doubt.clone(),
+            figures,
+            bucket: Some(bucket_status(status)),
+        }
+    }
+
+    fn explain(&self, error: TieredError) -> BlockStoreError {
+        let address = self.address.clone();
+        match error {
+            TieredError::Bucket(error) => BlockStoreError::Bucket(error.to_string()),
+            TieredError::Doubtful { why, way_out } => BlockStoreError::Bucket(format!(
+                "{why}. Nothing is written there and no garbage is collected. {way_out}"
+            )),
+            other => BlockStoreError::Failed { address, why: other.to_string() },
+        }
+    }
+
+    /// Checks a block that was read against its address; another one counts as damaged.
+    pub(super) fn checked(&self, address: Digest, loaded: LoadedBlock) -> LoadedBlock {
+        match loaded {
+            LoadedBlock::Found(header, block) => {
+                match block.clone().open_any(&DigestKey::WELL_KNOWN, address, BODY_BYTES_MAX) {
+                    Ok(_) => LoadedBlock::Found(header, block),
+                    Err(error) => LoadedBlock::Damaged(format!(
+                        "{} gave wrong bytes for it: {error}; {WAY_OUT}",
+                        self.address
+                    )),
+                }
+            }
+            LoadedBlock::Damaged(why) => {
+                LoadedBlock::Damaged(format!("{}; {WAY_OUT}", self.with_object(why)))
+            }
+            LoadedBlock::Absent => LoadedBlock::Absent,
+        }
+    }
+
+    /// An error message with the object's name instead of the segment's file.
+    pub(super) fn with_object(&self, why: String) -> String {
+        let file =
+            why.split([' ', ':', ',']).find(|word| word.starts_with("segment-") && word.ends_with(".log"));
+        match file.and_then(|file| Some((file, self.tiered.object_of(file)?))) {
+            Some((file, object)) => why.replace(file, &object),
+            None => why,
+        }
+    }
+}
+
+fn bucket_status(status: holdfast_tiered::TieredStatus) -> BucketStanding {
+    let requests = status.requests;
+    BucketStanding {
+        trouble: status.trouble,
+        segments: status.segments,
+        bytes: status.bytes,
+        waiting_bytes: status.waiting_bytes,
+        cached_bytes: status.cached_bytes,
+        requests: [requests.put, requests.get, requests.head, requests.list, requests.delete],
+    }
+}
+
+const WAY_OUT: &str = "`holdfast server scrub` lists all that is damaged; put a good copy of the object back, or have a \
+                       device that still has the block store it again";

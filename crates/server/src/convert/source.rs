@@ -1,0 +1,154 @@
+//! The servers that have their orders in etcd until those are moved from there: this call stands in for all of them, and
+//! leaves a mark behind which none of them becomes active any more.
+
+use super::{ConvertError, PATIENCE};
+use crate::block_store::machine_name;
+use crate::data::DataDirectory;
+use crate::error::OpenError;
+use crate::file_system::FileSystem;
+use crate::order::etcd::Cluster;
+use crate::server::cluster_at;
+use crate::server_core::ServerCore;
+use crate::standby::StandbyThreads;
+use holdfast_crypto::Digest;
+use holdfast_etcd::{Access, EtcdError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How this program calls itself among the servers that etcd lists; no server has such an address.
+pub(super) const OURSELVES: &str = "(converting)";
+/// How long servers that were killed are still listed.
+const LISTED: Duration = Duration::from_secs(5);
+
+/// Where the order is that is moved.
+pub(super) struct SourceOrder {
+    cluster: Arc<Cluster>,
+    access: Access,
+    threads: Option<StandbyThreads>,
+    /// Under which epochs this call is the active server of all file systems.
+    epochs: BTreeMap<Digest, i64>,
+}
+
+impl SourceOrder {
+    /// Joins the servers of a data directory, of which none may run. `None`: the order is in the directory itself.
+    pub(super) fn of(data: &DataDirectory) -> Result<Option<SourceOrder>, ConvertError> {
+        let Some((place, login)) = data.order_elsewhere()? else { return Ok(None) };
+        let access: Access = place.parse().map_err(|error: holdfast_etcd::AccessError| {
+            ConvertError::Refused(format!("{}: {error}", data.path().display()))
+        })?;
+        let cluster = Arc::new(cluster_at(&access, login.as_deref(), OURSELVES, PATIENCE)?);
+        let former = SourceOrder { cluster, access, threads: None, epochs: BTreeMap::new() };
+        alone(&former.cluster)?;
+        Ok(Some(former))
+    }
+
+    pub(super) fn access(&self) -> &Access {
+        &self.access
+    }
+
+    /// Where all was moved to, if it was.
+    pub(super) fn moved(&self) -> Result<Option<String>, ConvertError> {
+        self.cluster.moved().map_err(away)
+    }
+
+    /// Marks all opened file systems as moved, so that no server becomes active here any more. Fails if a server was
+    /// active or was started meanwhile, as it might have created a file system.
+    pub(super) fn put_moved(&self, core: &ServerCore, text: &str) -> Result<(), ConvertError> {
+        alone(&self.cluster)?;
+        let seen = self.cluster.look().map_err(away)?;
+        let (damaged, epochs) = (core.damaged(), &self.epochs);
+        let is_known = seen.file_systems.iter().all(|id| epochs.contains_key(id) || damaged.contains_key(id));
+        match is_known && self.cluster.put_moved(text, epochs).map_err(away)? {
+            true => Ok(()),
+            false => Err(ConvertError::Place(format!(
+                "the lease in etcd was lost, or a server ran meanwhile, so what is there may have changed ({})",
+                self.access
+            ))),
+        }
+    }
+
+    /// Opens all file systems, as a server that is the only one would.
+    pub(super) fn open(&mut self, mut core: ServerCore) -> Result<Arc<ServerCore>, ConvertError> {
+        core.cluster = Some(self.cluster.clone());
+        let core = Arc::new(core);
+        let threads = StandbyThreads::start(&core)
+            .map_err(|error| ConvertError::Open(OpenError::State(error.to_string())))?;
+        self.threads = Some(threads);
+        let start = Instant::now();
+        loop {
+            let damaged = core.damaged();
+            let is_open =
+                |id| damaged.contains_key(id) || core.file_systems().iter().any(|one| one.id() == *id);
+            match self.cluster.state().file_systems.iter().find(|id| !is_open(id)) {
+                None => {
+                    let held = self.cluster.held.lock();
+                    let epoch = |one: Arc<FileSystem>| Some((one.id(), held.get(&one.id())?.epoch()));
+                    self.epochs = core.file_systems().into_iter().filter_map(epoch).collect();
+                    drop(held);
+                    return Ok(core);
+                }
+                Some(id) if start.elapsed() > PATIENCE => {
+                    return Err(ConvertError::Place(format!(
+                        "{id} cannot be taken over in etcd ({})",
+                        self.access
+                    )));
+                }
+                Some(_) => std::thread::sleep(Duration::from_millis(50)),
+            }
+        }
+    }
+}
+
+impl Drop for SourceOrder {
+    fn drop(&mut self) {
+        // No lease is taken anew behind the one that is given back.
+        drop(self.threads.take());
+        self.cluster.leave();
+    }
+}
+
+/// Whether no server runs that has its orders there.
+pub(super) fn alone(cluster: &Cluster) -> Result<(), ConvertError> {
+    let start = Instant::now();
+    loop {
+        let seen = cluster.look().map_err(away)?;
+        let others: Vec<String> = seen.servers.into_iter().filter(|address| address != OURSELVES).collect();
+        if others.is_empty() {
+            return Ok(());
+        }
+        if start.elapsed() > LISTED {
+            cluster.leave();
+            return Err(ConvertError::Refused(format!(
+                "servers run that have their orders there ({}), and would serve file systems of which only a part is moved: \
+                 stop them first",
+                others.join(", ")
+            )));
+        }
+        cluster.keep_alive().map_err(away)?;
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+pub(super) fn away(error: EtcdError) -> ConvertError {
+    crate::order::OrderError::from(error).into()
+}
+
+/// What the mark says: the new directory, this machine, and what else was said of it.
+pub(super) fn mark_text(converted: &str) -> String {
+    let (new, rest) = converted.split_once('\n').unwrap_or((converted, ""));
+    format!("{new}\n{}\n{rest}", machine_name())
+}
+
+/// Why no server starts where a mark is.
+pub(crate) fn moved_from(access: &Access, mark: &str) -> String {
+    let mut lines = mark.lines();
+    let (new, machine) =
+        (lines.next().unwrap_or("another directory"), lines.next().unwrap_or("another machine"));
+    format!(
+        "the file systems of {access} were moved: they are served from {new} on {machine} now. Served from here too, they would \
+         split in two, and their clients would alarm. If no server has ever run on {new}, and none will, delete the key \
+         {prefix}/moved in etcd, and the file `converted` in the data directory that was named, to serve them from here again",
+        prefix = access.prefix
+    )
+}

@@ -1,0 +1,920 @@
+//! The server without its sockets: file systems, sessions' rights, and every request but waiting.
+//!
+//! Blocking and thread-safe; storage and clock are given, so that tests run it on a disk that loses power and
+//! under a clock of their own.
+//!
+//! Invariants:
+//! - an answer leaves only after everything it speaks of is durable: blocks and ordering records go to one log
+//!   and one group commit, shared by all requests that wait at that moment; or, with the blocks on another machine, blocks
+//!   are durable there before a record that names them is appended here ([`crate::BlockStore`]);
+//! - after a failed sync nothing is acknowledged any more ([`ServerCore::failure`]): what is durable is unknown until
+//!   the store is opened again;
+//! - a request acts in the name of the device that the membership in force gives the session's key, and of no
+//!   other.
+
+use crate::block_store::{BlockStore, LocalBlocks};
+use crate::blocks::{self, RetrievedBlocks};
+use crate::config::CreatePolicy;
+use crate::error::OpenError;
+use crate::file_system::{Claim, FileSystem, InheritedState, LeasesNote, LocksNote};
+use crate::history_file::HistoryRetention;
+use crate::holds;
+use crate::maintenance;
+use crate::order::etcd::Cluster;
+use crate::order::{Embedded, Order, OrderError};
+use crate::parcels::{self, ParcelLimits, ParcelSettings, Unpacked};
+use crate::refusal::{RequestError, refuse};
+use crate::restored::UndeclaredRestores;
+use crate::statistics::Counters;
+use holdfast_content::{DeviceId, StoredBlock};
+use holdfast_crypto::{Digest, PublicKey, SigningKey};
+use holdfast_log::Storage;
+use holdfast_protocol::certificate::Certificate;
+use holdfast_protocol::history::Retention;
+use holdfast_protocol::leases::{LeaseGrant, LeaseWish, WISHES_MAX};
+use holdfast_protocol::message::{
+    ATTACHED_PLAIN_BYTES_MAX, AddressedBlock, Attached, PARCELS_PLAIN_BYTES_MAX, PROTOCOL_VERSIONS, Request,
+    Response, ServerError, ServerKeys, Welcome,
+};
+use holdfast_protocol::packed::Difference;
+use holdfast_protocol::signed::Signed;
+use holdfast_protocol::structure::Structure;
+use holdfast_rpc::Throttle;
+use holdfast_store::{Allowance, CollectReport, StoreConfig};
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tracing::trace_span;
+
+/// Longest a device may pin blocks in one request.
+const PIN_SECONDS_MAX: u32 = 3600;
+/// Most file systems of one server.
+const FILE_SYSTEMS_MAX: usize = 1024;
+/// Largest signed block.
+const SIGNED_BLOCK_BYTES_MAX: usize = 64 << 10;
+/// Signed blocks under one key.
+const SIGNED_BLOCKS_PER_KEY: u64 = 1024;
+
+/// The wall clock and a monotonic clock.
+pub trait Clock: Send + Sync {
+    /// Nanoseconds since 1970.
+    fn wall_ns(&self) -> i64;
+    /// Milliseconds since some moment; never goes back.
+    fn monotonic_ms(&self) -> u64;
+}
+
+/// The settings of a [`ServerCore`].
+#[derive(Clone, Debug)]
+pub struct CoreSettings {
+    /// Who may create file systems.
+    pub create: CreatePolicy,
+    /// How long an operation may stay pending.
+    pub abort_after: Duration,
+    /// Ordering records after which a checkpoint is due.
+    pub checkpoint_records: u64,
+    /// The settings of the log store.
+    pub store: StoreConfig,
+    /// The limits on parcels.
+    pub parcels: ParcelSettings,
+    /// File that exists while clients may hold locks; `None`: no such file is written.
+    pub locks_note: Option<PathBuf>,
+    /// How long leases last; zero for none.
+    pub lease_term: Duration,
+    /// File that says which sessions may hold leases; `None`: no such file is written.
+    pub leases_note: Option<PathBuf>,
+    /// The retention of past states.
+    pub history: Retention,
+    /// How many bytes each user of each file system may be charged for, whatever the superuser allows.
+    pub user_quota: Option<u64>,
+    /// The storage was put back from a backup: every file system waits for its superuser to declare that.
+    pub is_restored: bool,
+    /// File that says which file systems wait.
+    pub restored_note: Option<PathBuf>,
+}
+
+/// Whether the operator lists a key as one that may create file systems.
+pub type AllowedSuperusers = Box<dyn Fn(&PublicKey) -> bool + Send + Sync>;
+
+/// A server without its sockets: it holds the stores and the file systems, and answers decoded requests.
+pub struct ServerCore {
+    /// The log in the data directory: orders, signed blocks, and, unless they are elsewhere, blocks.
+    pub(crate) store: holdfast_store::LogStore,
+    pub(crate) blocks: Arc<dyn BlockStore>,
+    /// Whether `blocks` is another log than `store`.
+    separate_blocks: bool,
+    storage: Arc<dyn Storage>,
+    key: SigningKey,
+    pub(crate) settings: CoreSettings,
+    allowed: AllowedSuperusers,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) file_systems: RwLock<BTreeMap<Digest, Arc<FileSystem>>>,
+    /// File systems whose order is damaged, and how: serving them would roll them back.
+    pub(crate) damaged: RwLock<BTreeMap<Digest, String>>,
+    /// The servers that share the order, if it is in etcd.
+    pub(crate) cluster: Option<Arc<Cluster>>,
+    pub(crate) creating: Mutex<()>,
+    pub(crate) locks_note: LocksNote,
+    pub(crate) leases_note: LeasesNote,
+    failure: watch::Sender<Option<String>>,
+    pub(crate) counters: Counters,
+    pub(crate) parcels: ParcelLimits,
+    refusals: Throttle,
+    pub(crate) awaiting: UndeclaredRestores,
+}
+
+/// The peer whose request is served: what the transport proved of it, and the file system that its greeting named.
+#[derive(Clone)]
+pub struct Caller {
+    /// The key the peer holds.
+    pub peer: PublicKey,
+    /// Whether it connects from this very machine.
+    pub local: bool,
+    /// The file system of the session.
+    pub file_system: Option<Arc<FileSystem>>,
+    /// Answers with blocks end once they are this large: about as much as the caller's link carries in a second
+    /// or two, so that a link that breaks costs no more. The caller asks for the rest.
+    pub answer_bytes: usize,
+}
+
+/// The reply to a greeting.
+pub struct GreetingReply {
+    /// The response to send.
+    pub answer: Response,
+    /// The file system of the session from now on.
+    pub file_system: Option<Arc<FileSystem>>,
+    /// Whether the limits on strangers may be lifted.
+    pub admitted: bool,
+}
+
+/// The outcome of a request.
+pub(crate) enum RequestOutcome {
+    /// The request was answered.
+    Answered(Box<Response>),
+    /// The request has to wait for leases of other sessions; it is handed back to the caller.
+    Waits {
+        /// The request.
+        request: Box<Request>,
+        /// For how long at most, in milliseconds.
+        wait_ms: u64,
+        /// The claim to hold while the request waits.
+        claim: Option<Claim>,
+    },
+}
+
+impl ServerCore {
+    /// Opens all file systems in `storage`.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(
+        storage: Arc<dyn Storage>,
+        key: SigningKey,
+        settings: CoreSettings,
+        allowed: AllowedSuperusers,
+        clock: Arc<dyn Clock>,
+    ) -> Result<ServerCore, OpenError> {
+        ServerCore::open_over(storage, key, settings, allowed, clock, None)
+    }
+
+    /// As [`ServerCore::open`], with blocks elsewhere than in `storage`.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_over(
+        storage: Arc<dyn Storage>,
+        key: SigningKey,
+        settings: CoreSettings,
+        allowed: AllowedSuperusers,
+        clock: Arc<dyn Clock>,
+        blocks: Option<Arc<dyn BlockStore>>,
+    ) -> Result<ServerCore, OpenError> {
+        let store = holdfast_store::LogStore::open(storage.clone(), settings.store.clone())?;
+        let separate_blocks = blocks.is_some();
+        let blocks = blocks.unwrap_or_else(|| Arc::new(LocalBlocks::new(store.clone())));
+        let (mut file_systems, mut damaged) = (BTreeMap::new(), BTreeMap::new());
+        let locks_note = LocksNote::at(settings.locks_note.clone());
+        let lease_ms = settings.lease_term.as_millis() as u64;
+        let leases_note = LeasesNote::at(settings.leases_note.clone(), lease_ms);
+        let keeping = HistoryRetention { retention: settings.history.clone(), clock: clock.clone() };
+        for id in store.file_systems() {
+            let (locks_held, leases) = (locks_note.is_set(), leases_note.inherited(id));
+            let first_epoch = clock.wall_ns().unsigned_abs();
+            let before =
+                InheritedState { locks_held, leases, lease_ms, keeping: keeping.clone(), first_epoch };
+            let order = Arc::new(Embedded { store: store.clone(), storage: storage.clone(), id });
+            match FileSystem::open(order, id, settings.abort_after, &*clock, before) {
+                Ok(Some(file_system)) => {
+                    tracing::info!(file_system = %id, operations = file_system.log_size(), "serving");
+                    file_systems.insert(id, Arc::new(file_system));
+                }
+                // Its creation was cut off before it was acknowledged.
+                Ok(None) => {
+                    tracing::info!(file_system = %id, "ignoring a file system that was never created")
+                }
+                // The others need not suffer.
+                Err(error) if error.is_of_one_file_system() => {
+                    tracing::error!(file_system = %id, %error, "this file system is not served");
+                    damaged.insert(id, error.to_string());
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let now: Vec<Digest> =
+            if settings.is_restored { file_systems.keys().copied().collect() } else { Vec::new() };
+        let awaiting = UndeclaredRestores::open(settings.restored_note.clone(), &now)?;
+        for id in file_systems.keys().filter(|id| awaiting.has(id)) {
+            tracing::warn!(file_system = %id, "put back: waits until its superuser declares that (holdfast fs restored)");
+        }
+        Ok(ServerCore {
+            awaiting,
+            store,
+            blocks,
+            separate_blocks,
+            storage,
+            key,
+            parcels: ParcelLimits::new(settings.parcels),
+            settings,
+            allowed,
+            clock,
+            file_systems: RwLock::new(file_systems),
+            damaged: RwLock::new(damaged),
+            cluster: None,
+            creating: Mutex::new(()),
+            locks_note,
+            leases_note,
+            failure: watch::Sender::new(None),
+            counters: Counters::default(),
+            refusals: Throttle::default(),
+        })
+    }
+
+    /// File systems that are not served because their order is damaged, and how.
+    pub fn damaged(&self) -> BTreeMap<Digest, String> {
+        self.damaged.read().clone()
+    }
+
+    pub(crate) fn has_separate_blocks(&self) -> bool {
+        self.separate_blocks
+    }
+
+    pub(crate) fn storage(&self) -> &Arc<dyn Storage> {
+        &self.storage
+    }
+
+    pub(crate) fn signing_key(&self) -> &SigningKey {
+        &self.key
+    }
+
+    /// The server's public key.
+    pub fn server_key(&self) -> PublicKey {
+        self.key.public()
+    }
+
+    /// Writes checkpoints of the order where enough has happened since the last; done in the background by
+    /// [`crate::Server`].
+    pub fn checkpoint_if_due(&self) {
+        maintenance::due_checkpoints(self);
+    }
+
+    /// Collects the garbage of every file system: blocks that nothing has referred to for `window`, and that were not
+    /// stored within the store's own window. [`crate::Server`] calls it in the background.
+    pub fn collect(&self, window: Duration) -> Vec<(Digest, Result<CollectReport, String>)> {
+        maintenance::collect(self, window)
+    }
+
+    pub(crate) fn keeping(&self) -> HistoryRetention {
+        HistoryRetention { retention: self.settings.history.clone(), clock: self.clock.clone() }
+    }
+
+    pub(crate) fn user_quota(&self) -> Option<u64> {
+        self.settings.user_quota
+    }
+
+    pub(crate) fn checkpoint_records(&self) -> u64 {
+        self.settings.checkpoint_records
+    }
+
+    /// All file systems.
+    pub fn file_systems(&self) -> Vec<Arc<FileSystem>> {
+        self.file_systems.read().values().cloned().collect()
+    }
+
+    /// Becomes `Some` when the storage failed so that nothing more can be acknowledged.
+    pub fn failure(&self) -> watch::Receiver<Option<String>> {
+        self.failure.subscribe()
+    }
+
+    /// Answers a greeting.
+    pub fn greet(
+        &self,
+        peer: PublicKey,
+        local: bool,
+        versions: (u16, u16),
+        wanted: Option<Digest>,
+    ) -> GreetingReply {
+        let refused =
+            |error| GreetingReply { answer: Response::Error(error), file_system: None, admitted: false };
+        let (oldest, newest) = PROTOCOL_VERSIONS;
+        let version = versions.1.min(newest);
+        if versions.0 > versions.1 || version < versions.0.max(oldest) {
+            return refused(ServerError::Version(oldest, newest));
+        }
+        let abort_after_ms = u32::try_from(self.settings.abort_after.as_millis()).unwrap_or(u32::MAX);
+        let Some(wanted) = wanted else {
+            let welcome = Welcome { version, file_system: None, device: None, abort_after_ms };
+            let admitted = self.may_create(&peer, local);
+            return GreetingReply { answer: Response::Hello(welcome), file_system: None, admitted };
+        };
+        if let Some(why) = self.damaged.read().get(&wanted) {
+            return refused(ServerError::Storage(why.clone()));
+        }
+        let Some(file_system) = self.file_systems.read().get(&wanted).cloned() else {
+            return refused(self.why_not_here(&wanted));
+        };
+        let device = file_system.device(&peer);
+        let welcome = Welcome { version, file_system: Some(file_system.proof()), device, abort_after_ms };
+        GreetingReply {
+            answer: Response::Hello(welcome),
+            file_system: Some(file_system),
+            admitted: device.is_some(),
+        }
+    }
+
+    /// Answers any request but `Hello` and `FetchPending`.
+    pub fn handle(&self, caller: &Caller, request: Request) -> Response {
+        self.counters.requests.add(1);
+        match self.answer(caller, request) {
+            Ok(response) => response,
+            Err(refused) => {
+                let error = self.note(refused);
+                self.counters.refused.add(1);
+                if let Some(suppressed) = self.refusals.allow() {
+                    tracing::info!(peer = ?caller.peer, %error, suppressed, "request refused");
+                }
+                Response::Error(error)
+            }
+        }
+    }
+
+    /// Called at a clean shutdown: if no lock is held, the next start need not wait for holders.
+    pub(crate) fn settle_locks(&self) {
+        if !self.file_systems().iter().any(|file_system| file_system.holds_locks()) {
+            self.locks_note.clear();
+        }
+    }
+
+    /// Called before a clean shutdown: recalls all leases and waits up to `patience` for their release, so that the
+    /// next start need not wait for their holders.
+    pub(crate) async fn recall_leases(&self, patience: Duration) {
+        let end = tokio::time::Instant::now() + patience;
+        for file_system in self.file_systems() {
+            file_system.close_leases(self);
+        }
+        for file_system in self.file_systems() {
+            loop {
+                let mut freed = std::pin::pin!(file_system.next_freed());
+                freed.as_mut().enable();
+                if file_system.is_unleased(self) || tokio::time::timeout_at(end, freed).await.is_err() {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Called at the end of a clean shutdown: if no lease is held, the next start need not wait for holders.
+    pub(crate) fn settle_leases(&self) {
+        if self.file_systems().iter().all(|file_system| file_system.is_unleased(self)) {
+            self.leases_note.clear();
+        }
+    }
+
+    /// Answers a request, unless leases of others forbid an operation, which then claims what it changes unless it
+    /// `has_claim`.
+    pub(crate) fn attempt(&self, caller: &Caller, request: Request, has_claim: bool) -> RequestOutcome {
+        if let Request::Fast { certificate, lease, .. } | Request::Update { certificate, lease, .. } =
+            &request
+            && let Ok((file_system, device)) = self.member(caller)
+            && let Some((wait_ms, claim)) =
+                file_system.obstacle(self, device, &certificate.value, lease.as_ref(), has_claim)
+        {
+            return RequestOutcome::Waits { request: Box::new(request), wait_ms, claim };
+        }
+        RequestOutcome::Answered(Box::new(self.handle(caller, request)))
+    }
+
+    /// What a run of a client is to give up; `None`: nothing for now.
+    pub(crate) fn recall(
+        &self,
+        caller: &Caller,
+        run: u128,
+        epoch: u64,
+        acknowledged: u64,
+    ) -> Option<Response> {
+        match self.member(caller) {
+            Ok((file_system, device)) => {
+                let recall = file_system.recall(self, device, run, epoch, acknowledged)?;
+                Some(Response::Recalled(Some(recall)))
+            }
+            Err(refused) => Some(Response::Error(self.note(refused))),
+        }
+    }
+
+    /// What others have done since a device's log had `log_size` leaves, durably: an answer to `AwaitRecall`; `None`: nothing that
+    /// it could go on from.
+    pub(crate) fn push(&self, caller: &Caller, log_size: u64) -> Option<Response> {
+        let push = || -> Result<Option<Difference>, RequestError> {
+            let (file_system, device) = self.member(caller)?;
+            let pushed = file_system.push(self, device, log_size)?;
+            if pushed.is_some() {
+                self.commit(file_system)?;
+            }
+            Ok(pushed)
+        };
+        match push() {
+            Ok(pushed) => pushed.map(Response::Difference),
+            Err(refused) => Some(Response::Error(self.note(refused))),
+        }
+    }
+
+    /// The leases to grant, once it is durably noted which session holds them; without leases if that fails.
+    fn noted(
+        &self,
+        file_system: &FileSystem,
+        device: DeviceId,
+        run: Option<u128>,
+        grant: Option<LeaseGrant>,
+    ) -> Option<LeaseGrant> {
+        let grant = grant?;
+        if grant.term_ms == 0 {
+            return Some(grant);
+        }
+        let (run, exclusively) = (run?, grant.exclusive_ms > 0);
+        let noted = match file_system.order.notes() {
+            Some(notes) => file_system.note_session(notes, device, run, exclusively).map_err(Into::into),
+            None => self.leases_note.note(self, file_system, device, run, exclusively),
+        };
+        match noted {
+            Ok(()) => Some(grant),
+            Err(error) => {
+                tracing::warn!(%error, "it cannot be noted who holds leases, so none are granted");
+                Some(grant.without_leases())
+            }
+        }
+    }
+
+    /// The status of an operation, once it is durable: the reply to `FetchPending`, or `None` while it is pending.
+    pub fn operation_status(&self, caller: &Caller, device: DeviceId, number: u64) -> Option<Response> {
+        let answer = || -> Result<Option<Response>, RequestError> {
+            let (file_system, _) = self.member(caller)?;
+            let status = file_system.operation_status(self, device, number)?;
+            if status.is_some() {
+                self.commit(file_system)?;
+            }
+            Ok(status)
+        };
+        match answer() {
+            Ok(status) => status,
+            Err(refused) => Some(Response::Error(self.note(refused))),
+        }
+    }
+
+    fn answer(&self, caller: &Caller, request: Request) -> Result<Response, RequestError> {
+        if let Some(why) = &*self.failure.borrow() {
+            return Err(ServerError::Storage(why.clone()).into());
+        }
+        match request {
+            Request::Ping => Ok(Response::Done),
+            Request::CreateFileSystem { superuser, server_keys, certificate, structure, blocks } => {
+                self.create(caller, superuser, server_keys, certificate, structure, blocks)
+            }
+            Request::Hello { .. } | Request::FetchPending { .. } => {
+                refuse("this request is answered elsewhere")
+            }
+            // A peer that has just created a file system is not a member of one in this session.
+            Request::Servers if self.may_create(&caller.peer, caller.local) => Ok(self.servers()),
+            other => {
+                let (file_system, device) = self.member(caller)?;
+                self.answer_member(caller, file_system, device, other)
+            }
+        }
+    }
+
+    fn answer_member(
+        &self,
+        caller: &Caller,
+        file_system: &Arc<FileSystem>,
+        device: DeviceId,
+        request: Request,
+    ) -> Result<Response, RequestError> {
+        let now_ns = self.clock.wall_ns();
+        let id = file_system.id;
+        // What it takes to see the state that is left, and to declare it.
+        let is_harmless = |request: &Request| {
+            matches!(
+                request,
+                Request::Look { .. }
+                    | Request::Retrieve(_)
+                    | Request::RetrieveParcel { .. }
+                    | Request::RetrieveTree { .. }
+                    | Request::DeclareRestore { .. }
+                    | Request::EndLeases { .. }
+                    | Request::EndLocks { .. }
+            )
+        };
+        if self.awaiting.has(&id) && !is_harmless(&request) {
+            return Err(ServerError::AwaitsDeclaration.into());
+        }
+        match request {
+            Request::DeclareRestore { certificate, structure, blocks } => {
+                let known = file_system.declared(&structure);
+                if known.is_none() && !self.awaiting.has(&id) {
+                    return refuse(
+                        "this server was not started as one that was put back (holdfast server --restored)",
+                    );
+                }
+                let checked = blocks::check_attached(blocks)?;
+                let receipt = match known {
+                    Some(receipt) => receipt,
+                    None => {
+                        file_system.declare_restore(self, caller, device, certificate, structure, checked)?
+                    }
+                };
+                let answer = self.settled(file_system, Ok(receipt))?;
+                self.awaiting.declared(&id);
+                tracing::info!(file_system = %id, operations = file_system.log_size(), "its restore was declared");
+                Ok(answer)
+            }
+            Request::Store(given) => {
+                let checked = blocks::check(given, usize::MAX)?;
+                self.counters.blocks_stored.add(checked.len() as u64);
+                let allowance = file_system.allowance(self, device);
+                self.blocks.store(id, device, checked, allowance.as_ref(), now_ns)?;
+                self.commit(file_system)?;
+                Ok(Response::Done)
+            }
+            Request::Retrieve(addresses) => {
+                let RetrievedBlocks { blocks, bytes } =
+                    blocks::retrieve(&*self.blocks, id, &addresses, caller.answer_bytes)?;
+                self.counters.blocks_retrieved.add(blocks.len() as u64);
+                self.counters.bytes_retrieved.add(bytes as u64);
+                Ok(Response::Blocks(blocks))
+            }
+            Request::Present(addresses) => {
+                blocks::check_count(addresses.len())?;
+                let here = self.blocks.renew(id, &addresses, now_ns)?;
+                Ok(Response::Present(here.into_iter().collect()))
+            }
+            Request::StoreParcels(given) => {
+                match parcels::unpack(&*self.blocks, id, given, PARCELS_PLAIN_BYTES_MAX)? {
+                    Unpacked::BasesMissing(missing) => Ok(Response::BasesMissing(missing)),
+                    Unpacked::Blocks(unpacked) => {
+                        self.counters.blocks_stored.add(unpacked.len() as u64);
+                        let allowance = file_system.allowance(self, device);
+                        self.blocks.store(id, device, unpacked, allowance.as_ref(), now_ns)?;
+                        self.commit(file_system)?;
+                        Ok(Response::Done)
+                    }
+                }
+            }
+            Request::RetrieveParcel { wanted, bases, level } => {
+                parcels::retrieve(self, id, &wanted, &bases, level)
+            }
+            Request::RetrieveTree { root, have, data, bytes_max, level } => {
+                parcels::retrieve_tree(self, id, root, &have, data, bytes_max, level)
+            }
+            Request::Dereference(addresses) => {
+                blocks::check_count(addresses.len())?;
+                // A table that was replaced since may belong to a past state that is kept.
+                let past = file_system.past_tables(self)?;
+                let addresses: Vec<_> =
+                    addresses.into_iter().filter(|address| !past.contains(address)).collect();
+                let dropped = self.blocks.dereference(id, device, &addresses, now_ns)?;
+                self.commit(file_system)?;
+                Ok(Response::Dereferenced(dropped))
+            }
+            Request::VStore { .. } | Request::VRetrieve { .. } if self.cluster.is_some() => {
+                refuse("signed blocks are kept by servers that have the order in their own data directory")
+            }
+            Request::VStore { index, bytes, signature } => {
+                if bytes.len() > SIGNED_BLOCK_BYTES_MAX || index >= SIGNED_BLOCKS_PER_KEY {
+                    return refuse("a signed block is over the limits");
+                }
+                if file_system.allowance(self, device).is_some() {
+                    return refuse("signed blocks are not charged, so nobody with a limit may store them");
+                }
+                self.store.vstore(id, &caller.peer, index, &bytes, signature, now_ns)?;
+                self.commit(file_system)?;
+                Ok(Response::Done)
+            }
+            Request::VRetrieve { key, index, before_ns } => {
+                let found = self.store.vretrieve(id, &key, index, before_ns)?;
+                Ok(Response::SignedBlock(found.map(|found| (found.block, found.signature, found.stored_ns))))
+            }
+            Request::Snapshot => {
+                self.blocks.snapshot(id, now_ns)?;
+                self.commit(file_system)?;
+                Ok(Response::Done)
+            }
+            Request::Pin { addresses, seconds } => {
+                blocks::check_count(addresses.len())?;
+                if seconds > PIN_SECONDS_MAX {
+                    return refuse("a pin lasts at most 3,600 seconds");
+                }
+                let until_ns = now_ns.saturating_add(i64::from(seconds) * 1_000_000_000);
+                self.blocks.pin(id, device.0.into(), &addresses, until_ns, now_ns)?;
+                self.commit(file_system)?;
+                Ok(Response::Done)
+            }
+            Request::Hold { name, roots } => holds::hold(self, file_system, device, name, roots),
+            Request::Unhold { name } => holds::unhold(self, file_system, device, &name),
+            Request::Usage => Ok(Response::Usage(file_system.usage(self, device)?)),
+            Request::Holds => Ok(Response::Holds(holds::list(self, id)?)),
+            Request::Look { log_size } => {
+                let reply = file_system.look(self, device, log_size)?;
+                self.commit(file_system)?;
+                Ok(Response::View(reply))
+            }
+            Request::Update { certificate, attached, log_size, by_difference, lease } => {
+                let number = certificate.value.number;
+                let _span = trace_span!(target: "operation", "Update", device = device.0, number).entered();
+                let checked = match self.attached(id, attached)? {
+                    Unpacked::Blocks(checked) => checked,
+                    Unpacked::BasesMissing(missing) => return Ok(Response::BasesMissing(missing)),
+                };
+                check_lease_request(lease.as_ref())?;
+                let run = lease.as_ref().map(|lease_request| lease_request.run);
+                let (answer, grant) = file_system.update(
+                    self,
+                    caller,
+                    device,
+                    certificate,
+                    checked,
+                    log_size,
+                    by_difference,
+                    lease,
+                )?;
+                self.commit(file_system)?;
+                file_system.tell_waiters();
+                Ok(match (answer, self.noted(file_system, device, run, grant)) {
+                    (Response::View(reply), Some(grant)) => Response::LeasedView(reply, grant),
+                    (Response::Difference(difference), Some(grant)) => {
+                        Response::LeasedDifference(difference, grant)
+                    }
+                    (answer, _) => answer,
+                })
+            }
+            Request::Commit { structure, attached } => {
+                let number = structure.value.number();
+                let _span = trace_span!(target: "operation", "Commit", device = device.0, number).entered();
+                let checked = match self.attached(id, attached)? {
+                    Unpacked::Blocks(checked) => checked,
+                    Unpacked::BasesMissing(missing) => return Ok(Response::BasesMissing(missing)),
+                };
+                let outcome = file_system.commit(self, caller, device, structure, checked)?;
+                self.settled(file_system, outcome.ok_or(Response::Aborted))
+            }
+            Request::Fast { certificate, structure, attached, log_size, by_difference, lease } => {
+                let number = certificate.value.number;
+                let _span = trace_span!(target: "operation", "Fast", device = device.0, number).entered();
+                let checked = match self.attached(id, attached)? {
+                    Unpacked::Blocks(checked) => checked,
+                    Unpacked::BasesMissing(missing) => return Ok(Response::BasesMissing(missing)),
+                };
+                check_lease_request(lease.as_ref())?;
+                let run = lease.as_ref().map(|lease_request| lease_request.run);
+                let known = by_difference.then_some(log_size);
+                let (outcome, grant) =
+                    file_system.fast(self, caller, device, certificate, structure, checked, known, lease)?;
+                let answer = self.settled(file_system, outcome)?;
+                Ok(match (answer, self.noted(file_system, device, run, grant)) {
+                    (Response::Committed(receipt), Some(grant)) => Response::LeasedCommitted(receipt, grant),
+                    (answer, _) => answer,
+                })
+            }
+            Request::AwaitRecall { run, epoch, acknowledged, .. } => {
+                Ok(Response::Recalled(file_system.recall(self, device, run, epoch, acknowledged)))
+            }
+            Request::EndLeases { run } => {
+                file_system.end_leases(device, run);
+                Ok(Response::Done)
+            }
+            Request::Lock(request) => file_system.lock(self, device, &request),
+            Request::TestLock(request) => file_system.test_lock(self, device, &request),
+            Request::AwaitLock { lock, .. } => file_system.wait_for_lock(self, device, &lock),
+            Request::KeepLocks { run } => file_system.keep_locks(self, device, run),
+            Request::EndLocks { run } => Ok(file_system.end_locks(device, run)),
+            Request::Witnessed { log_size } => {
+                Ok(Response::Witnessed(file_system.witnessed_heads(self, log_size)?))
+            }
+            Request::SetServerKeys(list) => {
+                file_system.set_server_keys(list, &caller.peer, &self.server_key())?;
+                self.commit(file_system)?;
+                Ok(Response::Done)
+            }
+            Request::History { after, note } => file_system.history(self, after, note),
+            Request::Past { log_size, known } => file_system.past(self, log_size, known),
+            Request::NameSnapshot(snapshot) => file_system.name_snapshot(self, caller, device, snapshot),
+            Request::EndSnapshot(end) => file_system.end_snapshot(self, caller, device, end),
+            Request::Leaves { first, count } => file_system.leaves(self, first, count),
+            Request::Servers => Ok(self.servers()),
+            Request::BlockServer(_) => refuse("this is no block server"),
+            Request::Hello { .. }
+            | Request::Ping
+            | Request::CreateFileSystem { .. }
+            | Request::FetchPending { .. } => refuse("this request is answered elsewhere"),
+        }
+    }
+
+    /// Makes an outcome durable and returns the reply, with a signed receipt if the operation is committed.
+    fn settled(
+        &self,
+        file_system: &FileSystem,
+        outcome: Result<holdfast_protocol::message::Receipt, Response>,
+    ) -> Result<Response, RequestError> {
+        self.commit(file_system)?;
+        file_system.tell_waiters();
+        if file_system.checkpoint_due(self.settings.checkpoint_records) {
+            self.counters.checkpoints_due.notify_one();
+        }
+        Ok(match outcome {
+            Ok(receipt) => {
+                self.counters.operations.add(1);
+                Response::Committed(Signed::new(receipt, &self.key))
+            }
+            Err(otherwise) => otherwise,
+        })
+    }
+
+    fn create(
+        &self,
+        caller: &Caller,
+        superuser: PublicKey,
+        server_keys: Signed<ServerKeys>,
+        certificate: Signed<Certificate>,
+        structure: Signed<Structure>,
+        given: Vec<AddressedBlock>,
+    ) -> Result<Response, RequestError> {
+        if !self.may_create(&caller.peer, caller.local) {
+            let why = "this server does not let this key create file systems".to_owned();
+            return Err(ServerError::NotAllowed(why).into());
+        }
+        if caller.peer != superuser {
+            return Err(
+                ServerError::NotAllowed("only the superuser's own key may create it".to_owned()).into()
+            );
+        }
+        let checked = blocks::check_attached(given)?;
+        let id = superuser.file_system_id();
+        if let Some(why) = self.damaged.read().get(&id) {
+            return Err(ServerError::Storage(why.clone()).into());
+        }
+        let _creating = self.creating.lock();
+        if let Some(existing) = self.file_systems.read().get(&id) {
+            // The client may repeat a creation because the reply was lost.
+            let receipt = existing.founding_receipt(&structure).ok_or(ServerError::Exists)?;
+            return self.settled(existing, Ok(receipt));
+        }
+        if self.file_systems.read().len() >= FILE_SYSTEMS_MAX {
+            let why = format!("this server has {FILE_SYSTEMS_MAX} file systems and takes no more");
+            return Err(ServerError::NotAllowed(why).into());
+        }
+        let order = self.begun(id)?;
+        let created = FileSystem::create(
+            self,
+            order,
+            superuser,
+            server_keys,
+            certificate,
+            structure,
+            checked,
+            self.settings.abort_after,
+            self.settings.lease_term,
+        );
+        let durable = created.and_then(|(file_system, receipt)| {
+            self.commit(&file_system)?;
+            Ok((file_system, receipt))
+        });
+        let (file_system, receipt) = durable.inspect_err(|_| self.not_begun(id))?;
+        let file_system = Arc::new(file_system);
+        self.file_systems.write().insert(id, file_system.clone());
+        tracing::info!(file_system = %id, "created");
+        self.settled(&file_system, Ok(receipt))
+    }
+
+    fn may_create(&self, key: &PublicKey, local: bool) -> bool {
+        match self.settings.create {
+            CreatePolicy::Anyone => true,
+            CreatePolicy::Nobody => false,
+            CreatePolicy::Listed => (self.allowed)(key),
+            CreatePolicy::Local => local || (self.allowed)(key),
+        }
+    }
+
+    fn member<'a>(&self, caller: &'a Caller) -> Result<(&'a Arc<FileSystem>, DeviceId), RequestError> {
+        let Some(file_system) = &caller.file_system else {
+            return refuse("the greeting named no file system");
+        };
+        match file_system.device(&caller.peer) {
+            Some(device) => Ok((file_system, device)),
+            None => {
+                let why = "this key is not that of a member's device".to_owned();
+                Err(ServerError::NotAllowed(why).into())
+            }
+        }
+    }
+
+    /// Checks what rides along with an operation, and unpacks it.
+    fn attached(&self, file_system: Digest, given: Attached) -> Result<Unpacked, RequestError> {
+        let mut checked = blocks::check_attached(given.blocks)?;
+        Ok(match parcels::unpack(&*self.blocks, file_system, given.parcels, ATTACHED_PLAIN_BYTES_MAX)? {
+            Unpacked::Blocks(unpacked) => {
+                checked.extend(unpacked);
+                Unpacked::Blocks(checked)
+            }
+            missing => missing,
+        })
+    }
+
+    /// Stores blocks that came with an operation; they become durable with its record.
+    pub(crate) fn store_attached(
+        &self,
+        file_system: Digest,
+        device: DeviceId,
+        blocks: Vec<(Digest, StoredBlock)>,
+        allowance: Option<Allowance>,
+    ) -> Result<(), RequestError> {
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        let _span = trace_span!(target: "operation", "store blocks", blocks = blocks.len()).entered();
+        self.counters.blocks_stored.add(blocks.len() as u64);
+        let now_ns = self.clock.wall_ns();
+        Ok(self.blocks.store(file_system, device, blocks, allowance.as_ref(), now_ns)?)
+    }
+
+    /// Makes everything appended so far durable.
+    pub(crate) fn commit(&self, file_system: &FileSystem) -> Result<(), RequestError> {
+        let _span = trace_span!(target: "operation", "sync").entered();
+        self.make_durable(|| file_system.order.commit())
+    }
+
+    /// Makes everything durable that was appended to the data directory's log and the block store, but no order in
+    /// etcd.
+    pub(crate) fn commit_all(&self) -> Result<(), RequestError> {
+        self.make_durable(|| Ok(self.store.commit()?))
+    }
+
+    fn make_durable(&self, commit: impl FnOnce() -> Result<(), OrderError>) -> Result<(), RequestError> {
+        if self.separate_blocks {
+            self.blocks.sync()?;
+        }
+        commit().map_err(|error| {
+            if let OrderError::Store(error) = &error {
+                // Whether anything appended since the last sync is durable is unknown from here on.
+                self.fail(error.to_string());
+            }
+            error.into()
+        })
+    }
+
+    /// The order of a file system in the data directory.
+    pub(crate) fn embedded(&self, id: Digest) -> Arc<dyn Order> {
+        Arc::new(Embedded { store: self.store.clone(), storage: self.storage.clone(), id })
+    }
+
+    /// Translates a failure into the client's error, and records one that ends the server.
+    fn note(&self, refused: RequestError) -> ServerError {
+        if let RequestError::Fatal(why) = &refused {
+            self.fail(why.clone());
+        }
+        refused.into_error()
+    }
+
+    fn fail(&self, why: String) {
+        self.failure.send_if_modified(|failure| {
+            let first = failure.is_none();
+            if first {
+                tracing::error!(why, "the storage failed; nothing more is acknowledged");
+                *failure = Some(why);
+            }
+            first
+        });
+    }
+}
+
+/// Refuses a request for more leases than one operation may carry.
+fn check_lease_request(lease_request: Option<&LeaseWish>) -> Result<(), RequestError> {
+    match lease_request {
+        Some(LeaseWish { scopes, reads, edits, also, .. })
+            if [scopes.len(), reads.len(), edits.len(), also.len()]
+                .iter()
+                .any(|length| *length > WISHES_MAX) =>
+        {
+            refuse(format!("a wish for more than {WISHES_MAX} leases"))
+        }
+        _ => Ok(()),
+    }
+}
