@@ -56,6 +56,9 @@ fn main() -> ExitCode {
     if let Some(code) = holdfast_components::run_if_component(&components::table_of_components()) {
         return code;
     }
+    if let Some(code) = holdfast_fuse::run_if_looking() {
+        return code;
+    }
     let mut arguments = std::env::args_os();
     if arguments.next().is_some_and(|name| mount::helper::is_meant(&name)) {
         return mount::helper::main(arguments);

@@ -6,6 +6,7 @@ use crate::paths::Directories;
 use crate::status::{self, Report};
 use clap::Args;
 use holdfast_daemon::mounts::status::{FileTraffic, MountDaemonStatus};
+use holdfast_fuse::mountpoint;
 use indicatif::HumanBytes;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
@@ -79,7 +80,8 @@ fn show(
 ) -> Outcome {
     let releases = report.releases.iter().filter_map(|release| {
         let figures: Value =
-            serde_json::from_slice(&status::attribute(&release.directory, "user.holdfast.stats")?).ok()?;
+            serde_json::from_slice(&mountpoint::attribute(&release.directory, "user.holdfast.stats")?)
+                .ok()?;
         Some((format!("{} on {}", release.address, release.directory.display()), figures))
     });
     let releases: Vec<(String, Value)> = releases.collect();

@@ -202,21 +202,8 @@ fn look_at(mount: mountpoint::Mounted, directories: &Directories) -> Outcome<Loo
 
 /// The status attribute of a mount's root; `None` if this user may not look at it.
 fn says_of_itself(directory: &Path) -> Option<Vec<String>> {
-    let says = attribute(directory, "user.holdfast.status")?;
+    let says = mountpoint::attribute(directory, "user.holdfast.status")?;
     Some(String::from_utf8_lossy(&says).lines().map(str::to_owned).collect())
-}
-
-/// An attribute of a mount's root; `None` if this user may not look at it.
-pub fn attribute(directory: &Path, name: &str) -> Option<Vec<u8>> {
-    // As much as the kernel lets an attribute have.
-    let mut buffer = vec![0; 64 << 10];
-    let (directory, name) = (directory.to_owned(), name.to_owned());
-    let read = move || {
-        let length = rustix::fs::getxattr(&directory, name, &mut buffer).ok()?;
-        buffer.truncate(length);
-        Some(buffer)
-    };
-    mountpoint::within(mountpoint::LOOK_WAIT, read)?
 }
 
 fn examine(status: MountDaemonStatus) -> Process {

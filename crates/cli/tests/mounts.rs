@@ -249,6 +249,29 @@ fn a_stopped_process_holds_up_nobody() {
     assert_eq!(fs::read_to_string(anna.join("team/file")).expect("read"), "before");
 }
 
+/// Proves: `status` ends also if the process behind a mount stops in the very moment in which it is asked, so that it has
+/// read the question and never answers: the kernel then lets nobody end who waits for that answer.
+#[test]
+fn a_process_that_stops_when_it_is_asked() {
+    let mut world = World::new(&["anna"]);
+    let anna = world.mount("anna");
+    let process = world.mount_process("anna").expect("a process serves it");
+    let ask = |_| {
+        std::thread::sleep(std::time::Duration::from_millis(4));
+        let asked = world.holdfast("anna").arg("status").stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        asked.expect("it runs")
+    };
+    let asked: Vec<std::process::Child> = (0..12).map(ask).collect();
+    signal(Signal::STOP, process);
+    for mut asked in asked {
+        // Either it was quick enough, or it says that this one does not answer.
+        let code = eventually_some("status ends", || asked.try_wait().expect("a child"));
+        assert!(matches!(code.code(), Some(0 | 69)), "{code}");
+    }
+    signal(Signal::CONT, process);
+    assert!(anna.join("team").is_dir());
+}
+
 /// Proves: a mount that cannot reach its server says so at once, on a pipe too; given up, it leaves nothing running.
 #[test]
 fn a_mount_that_is_given_up() {

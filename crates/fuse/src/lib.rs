@@ -19,11 +19,13 @@ mod errno;
 pub mod fixed;
 mod handler;
 mod invalidate;
+mod look;
 pub mod mountpoint;
 mod outstanding;
 mod pool;
 mod session;
 
 pub use attach::Options;
+pub use look::run_if_looking;
 pub use mountpoint::{MountError, UnmountMode};
 pub use session::{Session, mount, mount_automount, mount_disk, mount_fixed, open_session};

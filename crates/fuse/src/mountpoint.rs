@@ -4,6 +4,7 @@
 //! hanging mount must be describable and removable.
 
 use crate::attach::HELPER;
+use crate::look::{self, Look};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
 use std::ffi::OsString;
@@ -201,12 +202,19 @@ const BUSY_PAUSE: Duration = Duration::from_millis(50);
 
 /// Asks the mount at `path`, for a while.
 pub fn condition(path: &Path) -> Condition {
-    let statfs = path.to_owned();
-    let statfs = within(LOOK_WAIT, move || rustix::fs::statfs(&statfs));
-    match statfs {
-        Some(Err(Errno::NOTCONN | Errno::CONNABORTED)) => Condition::Dead,
-        Some(_) => Condition::Answers,
+    match look::at(path, None, LOOK_WAIT) {
+        Some(Look::Dead) => Condition::Dead,
+        Some(Look::Answers(_)) => Condition::Answers,
         None => Condition::Stuck,
+    }
+}
+
+/// An attribute of the root of the mount at `path`; `None` if it has none, this user may not read it, or no answer comes
+/// for a while.
+pub fn attribute(path: &Path, name: &str) -> Option<Vec<u8>> {
+    match look::at(path, Some(name), LOOK_WAIT)? {
+        Look::Answers(value) => value,
+        Look::Dead => None,
     }
 }
 
