@@ -313,7 +313,7 @@ fn create(arguments: &FsCreate, directories: &Directories, format: Format) -> Ou
     })?;
     let address = created.address.to_string();
     let texts = |servers: &[ServerAddress]| servers.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let (told, unreached) = (texts(&created.told), texts(&created.unreached));
+    let (told, unreached) = (texts(&created.discovered), texts(&created.unreached));
     let shown = serde_json::json!({
         "address": address, "notice": NOTICE, "told_by_server": told, "not_reached": unreached,
     });

@@ -6,7 +6,7 @@ use crate::output::{Format, bytes_bar, clean, progress, table};
 use crate::paths::Directories;
 use clap::{Args, Subcommand};
 use holdfast_client::store::pins::{self, Pin};
-use holdfast_client::store::{Checked, DiskCache};
+use holdfast_client::store::{CheckReport, DiskCache};
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_daemon::cache::{ABOUT_FILE, About, SIZE_FILE, size_given};
 use holdfast_daemon::mounts::pinning::PinState;
@@ -378,7 +378,7 @@ fn clear(file_system: Option<&str>, unpinned: bool, directories: &Directories, f
 }
 
 fn check(directories: &Directories, format: Format) -> Outcome {
-    let mut found: Vec<(String, Checked)> = Vec::new();
+    let mut found: Vec<(String, CheckReport)> = Vec::new();
     for folder in folders(directories)? {
         let key = folder.about.as_ref().and_then(|about| Digest::from_hex(&about.digest_key));
         let key = key.map_or(DigestKey::WELL_KNOWN, |key| DigestKey(key.0));

@@ -9,7 +9,7 @@ use crate::output::{Format, bytes_bar, clean};
 use crate::paths::Directories;
 use crate::serving::{Process, processes};
 use crate::time::moment;
-use holdfast_client::files::KeptVersion;
+use holdfast_client::files::ConflictCopy;
 use holdfast_daemon::mounts::conflicts::position;
 use holdfast_daemon::mounts::requests::{DropConflicts, ListConflicts, ReadConflict};
 use serde::Serialize;
@@ -22,7 +22,7 @@ use std::path::Path;
 struct Conflict {
     file_system: String,
     #[serde(flatten)]
-    version: KeptVersion,
+    version: ConflictCopy,
 }
 
 /// `holdfast conflicts`

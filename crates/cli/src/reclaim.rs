@@ -5,7 +5,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, progress};
 use crate::paths::Directories;
 use crate::serving::processes;
-use holdfast_client::Reclaimed;
+use holdfast_client::ReclaimReport;
 use holdfast_daemon::mounts::requests;
 use serde::Serialize;
 
@@ -14,7 +14,7 @@ struct Found {
     file_system: String,
     dry_run: bool,
     #[serde(flatten)]
-    reclaimed: Reclaimed,
+    reclaimed: ReclaimReport,
 }
 
 /// `holdfast fs reclaim`
@@ -37,7 +37,7 @@ pub fn run(arguments: &Reclaim, directories: &Directories, format: Format) -> Ou
 
 impl Found {
     fn describe(&self) -> String {
-        let Reclaimed { inodes, files, detached } = &self.reclaimed;
+        let ReclaimReport { inodes, files, detached } = &self.reclaimed;
         let bytes: u64 = files.iter().map(|file| file.bytes).sum();
         let verb = if self.dry_run { "to be removed" } else { "removed" };
         let mut text = format!(

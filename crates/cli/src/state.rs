@@ -8,7 +8,7 @@ use crate::paths::{Directories, make_private};
 use crate::time::now_ns;
 use clap::{Args, Subcommand};
 use holdfast_client::state::StateError;
-use holdfast_client::state::carry::{self, Carriage, CarryError};
+use holdfast_client::state::export::{self, ExportError, ExportSummary};
 use holdfast_crypto::PublicKey;
 use holdfast_daemon::mounts::requests::Status;
 use holdfast_rpc::Address;
@@ -77,7 +77,7 @@ struct Done {
 }
 
 impl Done {
-    fn of(carriage: &Carriage, file: &Path) -> Done {
+    fn of(carriage: &ExportSummary, file: &Path) -> Done {
         Done {
             file_system: carriage.file_system.to_string(),
             device: carriage.device,
@@ -95,7 +95,7 @@ pub fn run(arguments: &StateArguments, directories: &Directories, format: Format
             let key = public(key)?;
             let state_dir = directories.state_of(&address.file_system, &key)?;
             let carriage =
-                patiently(&state_dir, || carry::export(&state_dir, address.file_system, key, to, now_ns()))?;
+                patiently(&state_dir, || export::export(&state_dir, address.file_system, key, to, now_ns()))?;
             format.print(&Done::of(&carriage, to), |done| {
                 format!(
                     "The state of device {} (up to operation {}) is in {}, and is not used here any more. Import it \
@@ -109,12 +109,12 @@ pub fn run(arguments: &StateArguments, directories: &Directories, format: Format
         }
         StateCommand::Import { file, key } => {
             let key = public(key)?;
-            let carriage = carry::look_into(file)?;
+            let carriage = export::look_into(file)?;
             let state_dir = directories.state_of(&carriage.file_system, &key)?;
             if carriage.key == key {
                 make_private(&state_dir)?;
             }
-            let carriage = patiently(&state_dir, || carry::import(file, &state_dir, key))?;
+            let carriage = patiently(&state_dir, || export::import(file, &state_dir, key))?;
             format.print(&Done::of(&carriage, file), |done| {
                 format!(
                     "Device {} goes on here, after operation {}. Remove {} now, and do not import it elsewhere.",
@@ -130,12 +130,12 @@ pub fn run(arguments: &StateArguments, directories: &Directories, format: Format
 /// A process that has just unmounted may be on its way out; one that serves mounts is not waited for.
 fn patiently(
     state_dir: &Path,
-    mut carry: impl FnMut() -> Result<Carriage, CarryError>,
-) -> Result<Carriage, Failure> {
+    mut carry: impl FnMut() -> Result<ExportSummary, ExportError>,
+) -> Result<ExportSummary, Failure> {
     let mut attempt = 0;
     loop {
         match carry() {
-            Err(CarryError::State(StateError::InUse)) if attempt < ATTEMPTS && !is_mounted(state_dir)? => {
+            Err(ExportError::State(StateError::InUse)) if attempt < ATTEMPTS && !is_mounted(state_dir)? => {
                 attempt += 1;
                 std::thread::sleep(PAUSE);
             }

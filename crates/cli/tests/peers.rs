@@ -6,7 +6,7 @@ use crate::common;
 use common::relay::Relay;
 use common::{PATIENCE, World, eventually, free_port, run, text};
 use holdfast_crypto::{Digest, SigningKey, encode, keyfile};
-use holdfast_protocol::peers::{Latest, VERSION, Word};
+use holdfast_protocol::peers::{DeviceProgress, PeerMessage, VERSION};
 use holdfast_protocol::structure::LogHead;
 use holdfast_rpc::{Invitation, MeetingRole, meet};
 use serde_json::Value;
@@ -277,8 +277,12 @@ fn key_of(world: &World, who: &str) -> SigningKey {
     keyfile::parse_private(&key, None).expect("without a passphrase")
 }
 
-fn hello(world: &World) -> Word {
-    Word::Hello { version: VERSION, file_system: Digest::from_hex(world.fsid()).expect("an id"), run: 7 }
+fn hello(world: &World) -> PeerMessage {
+    PeerMessage::Hello {
+        version: VERSION,
+        file_system: Digest::from_hex(world.fsid()).expect("an id"),
+        run: 7,
+    }
 }
 
 /// Calls `who`'s mount with a key, as a program of its owner's making might, and listens until it is hung up on, or `ends`
@@ -287,7 +291,7 @@ fn calls(
     world: &World,
     who: &str,
     key: &SigningKey,
-    says: &[Word],
+    says: &[PeerMessage],
     mut ends: impl FnMut(&[u8]) -> bool,
 ) -> Result<Vec<u8>, String> {
     let at = listens(world, who);
@@ -340,15 +344,15 @@ fn strangers_and_liars() {
     }
 
     let hello = hello(&world);
-    let invented = Latest { operation: None, log: LogHead { size: 1 << 40, root: Digest::ZERO } };
-    let lie = Word::Latest(Box::new(invented));
+    let invented = DeviceProgress { operation: None, log: LogHead { size: 1 << 40, root: Digest::ZERO } };
+    let lie = PeerMessage::Progress(Box::new(invented));
     let nobody = SigningKey::from_seed(&[77; 32]);
     let heard = calls(&world, "alice", &nobody, &[hello.clone(), lie.clone()], |_| false);
     assert!(heard.as_ref().map_or(true, Vec::is_empty), "no member: {heard:?}");
     assert_eq!(peers(&world, "alice")["peers"].as_array().map(Vec::len), Some(0));
 
     let carol = key_of(&world, "carol");
-    let other = Word::Hello { version: VERSION, file_system: Digest([9; 32]), run: 7 };
+    let other = PeerMessage::Hello { version: VERSION, file_system: Digest([9; 32]), run: 7 };
     let _ = calls(&world, "alice", &carol, &[other], |_| false);
     assert_eq!(peers(&world, "alice")["peers"].as_array().map(Vec::len), Some(0), "of another file system");
     let peer = || peers(&world, "alice")["peers"][0].clone();

@@ -2,11 +2,13 @@
 //! convict anybody who did nothing. The signers and the server are the real machines (`holdfast_sim::order`).
 
 use holdfast_client::evidence::{EvidenceFile, Proof, parse};
-use holdfast_client::statement::{Conclusion, Limits, Statement, Testimony, Unusable, verify};
+use holdfast_client::statement::{
+    Conclusion, LabeledStatement, Limits, Statement, UnusableStatement, verify,
+};
 use holdfast_content::{DeviceId, MemoryBlocks};
 use holdfast_crypto::{DigestKey, SigningKey, encode};
 use holdfast_protocol::message::Request;
-use holdfast_protocol::peers::{Acknowledged, Latest};
+use holdfast_protocol::peers::{AcknowledgedOperation, DeviceProgress};
 use holdfast_protocol::signed::Signed;
 use holdfast_sim::order::client::{Client, Wanted, Wish};
 use holdfast_sim::order::ledger::Ledger;
@@ -65,8 +67,8 @@ impl World {
     }
 }
 
-fn testimony(label: &str, statement: &Statement) -> Testimony {
-    Testimony {
+fn testimony(label: &str, statement: &Statement) -> LabeledStatement {
+    LabeledStatement {
         label: label.to_owned(),
         made_ns: 1_700_000_000_000_000_000,
         statement: statement.clone(),
@@ -74,7 +76,7 @@ fn testimony(label: &str, statement: &Statement) -> Testimony {
     }
 }
 
-fn judge(statements: &[&Statement]) -> Result<Conclusion, Unusable> {
+fn judge(statements: &[&Statement]) -> Result<Conclusion, UnusableStatement> {
     let testimonies: Vec<_> = statements.iter().map(|statement| testimony("a file", statement)).collect();
     verify(&testimonies, LIMITS).map(|verdict| verdict.conclusion)
 }
@@ -169,21 +171,21 @@ fn nobody_is_framed() {
                     assert!(named, "{round}: B, who lied, is left out of {:?}", clash.suspects);
                 }
             }
-            Err(error) => assert!(matches!(error, Unusable::Forged { .. }), "{round}: {error}"),
+            Err(error) => assert!(matches!(error, UnusableStatement::Forged { .. }), "{round}: {error}"),
         }
     }
     // Other keys in the places of the superuser's, and a membership that is not the superuser's.
     let mut forged = b.clone();
     forged.floor.superuser = SigningKey::from_seed(&[0x77; 32]).public();
-    assert!(matches!(judge(&[&forged]), Err(Unusable::Forged { .. })));
+    assert!(matches!(judge(&[&forged]), Err(UnusableStatement::Forged { .. })));
     forged.floor.epoch = forged.floor.superuser.file_system_id();
-    assert!(matches!(judge(&[&forged]), Err(Unusable::Forged { .. })));
+    assert!(matches!(judge(&[&forged]), Err(UnusableStatement::Forged { .. })));
     let mut forged = b.clone();
     forged.blocks.clear();
-    assert!(matches!(judge(&[&forged]), Err(Unusable::NoMembership { .. })));
+    assert!(matches!(judge(&[&forged]), Err(UnusableStatement::NoMembership { .. })));
     let mut forged = b.clone();
     forged.blocks[0].block.body[20] ^= 1;
-    assert!(matches!(judge(&[&forged]), Err(Unusable::Forged { .. })));
+    assert!(matches!(judge(&[&forged]), Err(UnusableStatement::Forged { .. })));
 }
 
 /// Proves: a file that was cut, or has bytes altered, is refused or says what it said before about fewer; it convicts
@@ -255,8 +257,8 @@ fn files_of_earlier_versions_are_read() {
 #[test]
 fn a_meeting_is_one_file() {
     let [a, b] = forked([3, 1]);
-    let met = Latest::of(&b.floor).operation.expect("it has a receipt");
-    let judged = |met: Acknowledged| {
+    let met = DeviceProgress::of(&b.floor).operation.expect("it has a receipt");
+    let judged = |met: AcknowledgedOperation| {
         let proof = Proof::Meeting { statement: Box::new(a.clone()), met: Box::new(met) };
         let file = EvidenceFile { format: 3, proof, ..a.clone().into_evidence("met".to_owned()) };
         let bytes = encode(&file);
@@ -264,7 +266,7 @@ fn a_meeting_is_one_file() {
         assert_eq!(encode(&read), bytes);
         let statement = Statement::of_evidence(&read).expect("a statement");
         let Proof::Meeting { met, .. } = read.proof else { panic!("another proof") };
-        let told = Testimony { met: Some(*met), ..testimony("met", &statement) };
+        let told = LabeledStatement { met: Some(*met), ..testimony("met", &statement) };
         verify(&[told], LIMITS).expect("usable")
     };
     assert_eq!(judged(met.clone()).conclusion, Conclusion::ServerLied);

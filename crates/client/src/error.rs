@@ -19,7 +19,7 @@ pub enum FsError {
     /// No such file or directory, in a view that was verified.
     #[error("no such file or directory")]
     NotFound,
-    /// The name is taken.
+    /// There is a file of that name already.
     #[error("the name exists already")]
     Exists,
     /// A component of the path is not a directory.
@@ -34,7 +34,7 @@ pub enum FsError {
     /// The file system does not allow this to anybody.
     #[error("not permitted: {0}")]
     NotPermitted(String),
-    /// This user may not.
+    /// This user may not do that; the text says why.
     #[error("access denied: {0}")]
     Access(String),
     /// The mount or the device may only read.
@@ -43,7 +43,7 @@ pub enum FsError {
     /// A name longer than 255 bytes.
     #[error("name too long")]
     NameTooLong,
-    /// A senseless argument.
+    /// An argument is invalid; the text says how.
     #[error("invalid argument: {0}")]
     Invalid(String),
     /// No such extended attribute, or no data beyond an offset.
@@ -58,15 +58,15 @@ pub enum FsError {
          server has collected it, or ask the superuser for more; see `holdfast fs quota list`"
     )]
     Quota {
-        /// Bytes charged.
+        /// Bytes that are charged to the user.
         used: u64,
-        /// Bytes allowed.
+        /// Bytes that the user may have.
         limit: u64,
     },
-    /// A file or value over a limit.
+    /// A file or a value exceeds a limit.
     #[error("too large")]
     TooLarge,
-    /// Not offered.
+    /// Holdfast does not offer this.
     #[error("not supported")]
     Unsupported,
     /// Too many symbolic links, or a directory moved into itself.
@@ -75,16 +75,16 @@ pub enum FsError {
     /// A hard link or rename across owners that cannot be one operation.
     #[error("the two places belong to different owners")]
     CrossPrincipal,
-    /// Link count at its limit.
+    /// The file has as many names as it may have.
     #[error("too many links")]
     TooManyLinks,
-    /// In use.
+    /// It is in use.
     #[error("busy")]
     Busy,
-    /// What was signed for a time counts no more.
+    /// A signature was given for a time that has passed.
     #[error("{0}")]
     Expired(String),
-    /// What was signed was revoked.
+    /// A signature was revoked.
     #[error("{0}")]
     Revoked(String),
     /// Those who are in the way of a lock wait for the one who asks.
@@ -105,10 +105,10 @@ pub enum FsError {
     /// The server showed a wrong order: nothing it says is believed any more.
     #[error("{0}")]
     Frozen(Arc<FrozenReport>),
-    /// The program no longer wanted to wait.
+    /// The program was interrupted.
     #[error("interrupted")]
     Interrupted,
-    /// No answer before the deadline.
+    /// The server did not answer before the deadline.
     #[error("the server could not be reached: {0}")]
     Unreachable(String),
     /// No head that is new enough is vouched for by witnesses, and the mount is to stop then.
@@ -117,7 +117,7 @@ pub enum FsError {
     /// Whoever keeps this device's key does not sign.
     #[error("this device's key cannot be used: {0}")]
     Key(String),
-    /// The server answered, and refused.
+    /// The server refused the request.
     #[error("the server refused: {0}")]
     Refused(String),
     /// A failure of this machine's own disk or memory.
@@ -225,7 +225,7 @@ pub struct FrozenReport {
 }
 
 impl FrozenReport {
-    /// Of what a server has just been found to do.
+    /// The report of what a server has just been found to do.
     pub fn of_server(what: String, last_good_operation: u64, evidence: Option<PathBuf>) -> FrozenReport {
         let noticed_ns = crate::evidence::now_ns();
         FrozenReport { what, noticed_ns, last_good_operation, evidence, is_local: false, is_restored: false }
@@ -274,18 +274,18 @@ fn display_option<S: serde::Serializer, T: std::fmt::Display>(
 /// Why an engine could not start. Each tells what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The key is no member's.
+    /// The key does not belong to a member.
     #[error(
         "the key {key} is not a device of this file system; ask the superuser to run `holdfast fs device add`"
     )]
     UnknownDevice {
-        /// Its public half.
+        /// The public key that is not a member's.
         key: String,
     },
     /// The device was removed.
     #[error("device {device} was removed from this file system by its superuser")]
     Removed {
-        /// Its number.
+        /// Number of the device.
         device: u32,
     },
     /// The device has signed operations, but their record is not on this machine: signing on could reuse a
@@ -296,9 +296,9 @@ pub enum StartError {
          enrol it as another device (`holdfast fs device add`)"
     )]
     StateMissing {
-        /// Its number.
+        /// Number of the device.
         device: u32,
-        /// How many operations the server knows of.
+        /// Number of the device's operations that the server knows.
         operations: u64,
         /// Where the state was looked for.
         state_dir: PathBuf,
@@ -306,39 +306,39 @@ pub enum StartError {
     /// The state belongs to another key or file system.
     #[error("the state in {state_dir} belongs to {found}, not to {expected}")]
     StateForeign {
-        /// Where.
+        /// The state directory.
         state_dir: PathBuf,
-        /// Whose it is.
+        /// Whose state is in it.
         found: String,
-        /// Whose was wanted.
+        /// Whose state was expected.
         expected: String,
     },
     /// The state cannot be read.
     #[error("the state in {state_dir} cannot be used: {why}")]
     StateCorrupt {
-        /// Where.
+        /// The state directory.
         state_dir: PathBuf,
-        /// Why.
+        /// What is wrong with it.
         why: String,
     },
-    /// The state was carried to another machine.
+    /// The state was exported to another machine.
     #[error("the state of this key in {state_dir} is not in use any more: {why}")]
     StateMoved {
-        /// Where it was.
+        /// Where the state was.
         state_dir: PathBuf,
-        /// Where it went.
+        /// Where the state was moved to, in words.
         why: String,
     },
     /// Another process uses the state.
     #[error("{state_dir} is in use by another process; only one may sign with a key at a time")]
     InUse {
-        /// Where.
+        /// The state directory.
         state_dir: PathBuf,
     },
     /// The server cannot be reached.
     #[error("the server could not be reached: {0}")]
     Unreachable(String),
-    /// Whoever keeps the key does not sign.
+    /// The holder of the key, such as an SSH agent, does not sign.
     #[error("this device's key cannot be used: {0}")]
     Key(String),
     /// The server is not one that the superuser's signed list names, or not of this file system.
@@ -347,7 +347,7 @@ pub enum StartError {
     /// The server does not have the file system.
     #[error("the server does not have this file system; check the address")]
     UnknownFileSystem,
-    /// No protocol version in common.
+    /// Client and server have no version of the protocol in common.
     #[error("{0}")]
     Version(String),
     /// The server showed a wrong order; or it did so earlier and the state is frozen.
@@ -355,7 +355,7 @@ pub enum StartError {
         "{0} When you have looked into it and want to try this server again, mount with --acknowledge-alarm: what this device has seen so far is remembered, so the same trick is caught again."
     )]
     Frozen(Arc<FrozenReport>),
-    /// A failure of this machine.
+    /// This machine failed, as with a full disk.
     #[error("{what}: {source}")]
     Local {
         /// What was being done.

@@ -8,7 +8,7 @@ use crate::statement::Statement;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{BlockError, BlockKind, DeviceId, Reference, StoredBlock};
 use holdfast_crypto::{Digest, encode};
-use holdfast_protocol::peers::Acknowledged;
+use holdfast_protocol::peers::AcknowledgedOperation;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fs;
@@ -29,31 +29,31 @@ pub struct EvidenceFile {
     pub format: u16,
     /// The file system.
     pub file_system: Digest,
-    /// The device that noticed.
+    /// The device that noticed the offence.
     pub device: Option<DeviceId>,
     /// When it noticed, nanoseconds since the epoch.
     pub noticed_ns: i64,
-    /// What, in words.
+    /// What the evidence shows, for people.
     pub explanation: String,
-    /// What it has in hand.
+    /// The proof itself.
     pub proof: Proof,
 }
 
-/// What was shown, and what should have been.
+/// What the server showed, with what it should have been.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum Proof {
-    /// A block that is not the one asked for.
+    /// The server sent another block than the one that was asked for.
     Block {
-        /// What was asked for.
+        /// The reference that the block was asked for by.
         reference: Reference,
         /// The kind its place demands.
         kind: BlockKind,
-        /// What came.
+        /// What the server sent instead.
         served: StoredBlock,
     },
     /// A block that the present view refers to and the server says it does not have.
     Missing {
-        /// Its address.
+        /// Address of the missing block.
         address: Digest,
         /// The view that refers to it, encoded.
         view: Vec<u8>,
@@ -72,7 +72,7 @@ pub enum Proof {
     Statement(Box<Statement>),
     /// A head that the server has signed and witnesses have co-signed, of another history than the one accepted here.
     Head {
-        /// What was believed (the floor), encoded.
+        /// The floor of this device, encoded.
         floor: Vec<u8>,
         /// The head with its proofs ([`holdfast_protocol::message::WitnessedHead`]), encoded.
         head: Vec<u8>,
@@ -81,10 +81,10 @@ pub enum Proof {
     },
     /// What a device was shown, and the operation of another that it met directly, with the server's receipt.
     Meeting {
-        /// What it was shown.
+        /// What this device had been shown.
         statement: Box<Statement>,
-        /// What the other has.
-        met: Box<Acknowledged>,
+        /// What the other device has from the server.
+        met: Box<AcknowledgedOperation>,
     },
 }
 
@@ -198,7 +198,7 @@ impl Evidence {
         &self,
         explanation: String,
         statement: Statement,
-        met: Acknowledged,
+        met: AcknowledgedOperation,
     ) -> Option<PathBuf> {
         let proof = Proof::Meeting { statement: Box::new(statement), met: Box::new(met) };
         self.keep("meeting", explanation, proof)

@@ -1,6 +1,6 @@
-//! Calling off a call that waits.
+//! Interrupts calls that wait.
 //!
-//! A program that is interrupted, or killed, while it waits for a server must not have to wait on. Whoever serves
+//! A program that is interrupted, or killed, while it waits for a server must not go on waiting. The thread that serves
 //! its call gives the call an [`Interrupt`] and runs it [`Interrupt::during`]; every wait on that thread then ends
 //! soon after the interrupt is raised, from whatever thread. What the call has asked for may still happen: an
 //! operation that is signed cannot be taken back.
@@ -15,26 +15,26 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How long an interrupt may go unnoticed.
+/// Longest time for which an interrupt goes unnoticed.
 pub const GLANCE: Duration = Duration::from_millis(50);
 
 thread_local! {
     static CURRENT: RefCell<Option<Interrupt>> = const { RefCell::new(None) };
 }
 
-/// Lets one call be called off.
+/// A handle by which one call can be interrupted.
 #[derive(Clone, Default)]
 pub struct Interrupt(Arc<Flag>);
 
 #[derive(Default)]
 struct Flag {
     raised: AtomicBool,
-    /// Raises it as soon as this is true.
+    /// The call counts as interrupted as soon as this returns true.
     watch: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
 }
 
 impl Interrupt {
-    /// Calls it off.
+    /// Interrupts the call.
     pub fn raise(&self) {
         self.0.raised.store(true, Ordering::SeqCst);
     }
@@ -51,7 +51,7 @@ impl Interrupt {
         self.0.raised.load(Ordering::SeqCst)
     }
 
-    /// Runs a call that this can call off.
+    /// Runs a call that this handle can interrupt.
     pub fn during<T>(&self, call: impl FnOnce() -> T) -> T {
         struct Restore(Option<Interrupt>);
         impl Drop for Restore {
@@ -64,12 +64,12 @@ impl Interrupt {
     }
 }
 
-/// Whether this thread's call was called off.
+/// Whether the call that this thread serves was interrupted.
 pub fn is_raised() -> bool {
     CURRENT.with_borrow(|current| current.as_ref().is_some_and(Interrupt::is_raised))
 }
 
-/// Whether this thread serves a call at all.
+/// Whether this thread serves a call that can be interrupted.
 pub(crate) fn can_be_raised() -> bool {
     CURRENT.with_borrow(Option::is_some)
 }
@@ -79,9 +79,9 @@ pub(crate) fn can_be_raised() -> bool {
 pub(crate) enum Woken {
     /// Something may have changed.
     Notified,
-    /// The time is up.
+    /// The deadline has passed.
     Late,
-    /// The call was called off.
+    /// The call was interrupted.
     Interrupted,
 }
 
@@ -109,7 +109,7 @@ pub(crate) fn wait<T>(
     }
 }
 
-/// Locks, unless the call is called off first.
+/// Locks; `None` if the call is interrupted first.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     if !can_be_raised() {
         return Some(mutex.lock());

@@ -18,10 +18,12 @@ pub mod store;
 pub mod tree;
 
 pub use engine::{
-    Engine, EngineConfig, HeadStatus, LockPlace, Notice, PastState, PastTree, PeerStanding, PeerStatus,
-    PeersPolicy, PeersStatus, Pin, Reclaimed, ReclaimedFile, RestoreReport, RestoredHook, SentAgain,
-    SentAgainHook, SentAgainStatus, Snapshot, Status, WhenPeerLost, WhenStale, WitnessPolicy,
+    Engine, EngineConfig, HeadStatus, LockTarget, Notice, PastState, PastTree, PeerPresence, PeerStatus,
+    PeersPolicy, PeersStatus, Pin, ReclaimReport, ReclaimedFile, ResendHook, ResendReport, ResendStatus,
+    RestoreReport, RestoredHook, Snapshot, Status, WhenPeerLost, WhenStale, WitnessPolicy,
 };
 pub use error::{FrozenReport, FsError, IntegrityReport, StartError};
-pub use files::{FileSystem, GATHER, MountOptions, Told, WriteBack, WriteBackOptions, WriteBackStatus};
+pub use files::{
+    ConflictReport, FileSystem, GATHER, MountOptions, WriteBack, WriteBackOptions, WriteBackStatus,
+};
 pub use tree::{Edit, Transaction, Tree};

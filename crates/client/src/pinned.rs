@@ -1,4 +1,4 @@
-//! Keeping a file or a tree of a writable file system in the persistent cache.
+//! Pins: keeps a file or a tree of a writable file system in the persistent cache.
 
 use crate::engine::Engine;
 use crate::error::FsError;
@@ -8,7 +8,7 @@ use crate::tree::{Base, ReadError, TableCache};
 use holdfast_content::{Handle, InodeKind};
 use std::sync::Arc;
 
-/// Names read at once.
+/// Number of names that are read at once.
 const PAGE: usize = 1024;
 
 /// Why a path cannot be pinned.
@@ -17,19 +17,19 @@ pub enum PinPathError {
     /// There is nothing of this name.
     #[error("no such file or directory")]
     NotFound,
-    /// The cache cannot take it.
+    /// The cache cannot hold the pin.
     #[error(transparent)]
     Cache(#[from] PinError),
-    /// It cannot be read.
+    /// Something could not be read.
     #[error("{0}")]
     Read(String),
-    /// The file system cannot be looked at.
+    /// No view of the file system can be had.
     #[error(transparent)]
     FileSystem(#[from] FsError),
-    /// There is always some operation of others under way.
+    /// Operations of others were pending in every view.
     #[error("others write without a pause; try again")]
     NeverAtRest,
-    /// It was called off.
+    /// The caller interrupted it.
     #[error("called off")]
     CalledOff,
 }
@@ -92,7 +92,7 @@ fn walk(
             continue;
         }
         let inode = match base.inode(file) {
-            // A name whose file its owner has removed.
+            // The name's file was removed by its owner.
             Err(ReadError::NotFound) if file != at => continue,
             other => other?,
         };

@@ -75,7 +75,7 @@ fn proof_of(address: &Address) -> ServerProof {
     ServerProof { file_system: address.file_system, minimum_sequence: 0 }
 }
 
-/// Waits for the server, and makes sure that it knows the key.
+/// Waits for a connection, and fails if the server does not know the key.
 fn greeted(
     config: EngineConfig,
     remote: Arc<dyn Remote>,

@@ -61,7 +61,7 @@ pub trait Remote: Send + Sync + 'static {
         Ok(())
     }
 
-    /// The key of the server greeted last, where that is known.
+    /// The key of the server connected to last, where that is known.
     fn server_key(&self) -> Option<PublicKey> {
         None
     }

@@ -8,18 +8,18 @@
 //!   record, or in one and the changes after it ([`changes`]);
 //! - one process at a time: the folder is locked for as long as the state is open;
 //! - a state of another key or file system, a newer format, or a damaged one is refused, never replaced;
-//! - one that was carried to another machine ([`carry`]) is refused from then on.
+//! - one that was carried to another machine ([`export`]) is refused from then on.
 //!
 //! Attack answered: a client that restarts with an older state could be led to sign a number twice, which
 //! others must take for an attack and which no server could be blamed for.
 
-pub mod carry;
 mod changes;
+pub mod export;
 
 use crate::tree::Allocator;
 use borsh::{BorshDeserialize, BorshSerialize};
-use carry::Moved;
-use changes::Standing;
+use changes::RecordBase;
+use export::ExportedMark;
 use holdfast_crypto::{DecodeError, Digest, PublicKey, decode, encode};
 use holdfast_log::{LocalStorage, Log, LogConfig, LogError, Position, Storage, StorageLock};
 use holdfast_protocol::signer::Signer;
@@ -35,14 +35,14 @@ const LOCK: &str = "state.lock";
 const LOCK_PATIENCE: Duration = Duration::from_millis(500);
 /// Kind of a record: the whole state.
 const RECORD: u8 = 1;
-/// Kind of a record: the state was carried to another machine ([`Moved`]). Nothing before it counts any more.
+/// Kind of a record: the state was carried to another machine ([`ExportedMark`]). Nothing before it counts any more.
 const MOVED: u8 = 2;
 /// Kind of a record: what changed since the record before it ([`changes`]).
 const CHANGE: u8 = 3;
 /// Segments are small, because only the last records matter.
 const SEGMENT_BYTES: u32 = 4 << 20;
 
-/// Everything that must survive.
+/// The state of a device that must survive a restart.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct State {
     /// Format: 1.
@@ -53,7 +53,7 @@ pub struct State {
     pub key: PublicKey,
     /// The signer's own state, encoded.
     pub signer: Vec<u8>,
-    /// Numbers given out.
+    /// Numbers of files that were given out.
     pub allocator: Allocator,
     /// Why everything stopped, if it did.
     pub frozen: Option<Frozen>,
@@ -68,7 +68,7 @@ pub struct Frozen {
     pub noticed_ns: i64,
     /// The last operation whose view was good.
     pub last_good_operation: u64,
-    /// The evidence file.
+    /// Path of the evidence file, if there is one.
     pub evidence: Option<String>,
 }
 
@@ -81,20 +81,20 @@ pub enum StateError {
     /// It belongs to another key or file system.
     #[error("it belongs to {0}")]
     Foreign(String),
-    /// It was carried to another machine.
+    /// It was exported to another machine.
     #[error(
         "it was carried to another machine with `holdfast state export`, in the file {}. This device goes on there; were it \
          to go on here as well, its operations would contradict each other. Bring it back with `holdfast state import`, \
          or make a new key here (`holdfast keygen`) and have the superuser enrol it (`holdfast fs device add`)", .0.file
     )]
-    Moved(Moved),
-    /// It cannot be read.
+    Moved(ExportedMark),
+    /// The state cannot be read.
     #[error("{0}")]
     Corrupt(String),
     /// The disk is full: nothing was saved.
     #[error("the disk is full")]
     Full,
-    /// The medium failed.
+    /// The disk failed.
     #[error("{0}")]
     Failed(String),
 }
@@ -122,10 +122,10 @@ impl From<io::Error> for StateError {
 }
 
 /// What the last record says.
-enum Found {
+enum LastRecord {
     Nothing,
     State(Box<State>),
-    Moved(Moved),
+    Moved(ExportedMark),
 }
 
 /// The open state of one device.
@@ -133,7 +133,7 @@ pub struct StateLog {
     log: Log,
     file_system: Digest,
     key: PublicKey,
-    standing: Mutex<Standing>,
+    standing: Mutex<RecordBase>,
     _lock: Box<dyn StorageLock>,
 }
 
@@ -173,9 +173,9 @@ impl StateLog {
         key: PublicKey,
     ) -> Result<(StateLog, Option<State>), StateError> {
         match StateLog::open_any(storage, file_system, key)? {
-            (log, Found::Nothing) => Ok((log, None)),
-            (log, Found::State(state)) => Ok((log, Some(*state))),
-            (_, Found::Moved(moved)) => Err(StateError::Moved(moved)),
+            (log, LastRecord::Nothing) => Ok((log, None)),
+            (log, LastRecord::State(state)) => Ok((log, Some(*state))),
+            (_, LastRecord::Moved(moved)) => Err(StateError::Moved(moved)),
         }
     }
 
@@ -183,7 +183,7 @@ impl StateLog {
         storage: Arc<dyn Storage>,
         file_system: Digest,
         key: PublicKey,
-    ) -> Result<(StateLog, Found), StateError> {
+    ) -> Result<(StateLog, LastRecord), StateError> {
         let lock = locked(&*storage)?;
         let config = LogConfig { segment_bytes: SEGMENT_BYTES, ..LogConfig::default() };
         let (log, recovery) = Log::open(storage, config)?;
@@ -210,17 +210,17 @@ impl StateLog {
             return Err(error.into());
         }
         let found = match last {
-            None if since.is_empty() => Found::Nothing,
+            None if since.is_empty() => LastRecord::Nothing,
             None => return Err(StateError::Corrupt("changes without the state that they change".to_owned())),
             Some((kind, position)) => {
                 let body = log.read(position, 0)?.body;
                 let corrupt = |error: DecodeError| StateError::Corrupt(error.to_string());
                 match kind {
-                    RECORD => Found::State(Box::new(changes::replay(&log, &body, &since)?)),
+                    RECORD => LastRecord::State(Box::new(changes::replay(&log, &body, &since)?)),
                     MOVED if !since.is_empty() => {
                         return Err(StateError::Corrupt("changes after it was carried away".to_owned()));
                     }
-                    MOVED => Found::Moved(decode(&body).map_err(corrupt)?),
+                    MOVED => LastRecord::Moved(decode(&body).map_err(corrupt)?),
                     kind => {
                         let why = format!(
                             "record kind {kind} is unknown: a newer version of this program wrote it"
@@ -231,9 +231,9 @@ impl StateLog {
             }
         };
         let belongs_to = match &found {
-            Found::Nothing => None,
-            Found::State(state) => Some((state.format, state.file_system, state.key)),
-            Found::Moved(moved) => Some((moved.format, moved.file_system, moved.key)),
+            LastRecord::Nothing => None,
+            LastRecord::State(state) => Some((state.format, state.file_system, state.key)),
+            LastRecord::Moved(moved) => Some((moved.format, moved.file_system, moved.key)),
         };
         if let Some((format, found_in, of_key)) = belongs_to {
             if format != 1 {
@@ -245,7 +245,7 @@ impl StateLog {
             }
         }
         let segment = last.map_or(0, |(_, position)| position.segment);
-        let standing = Mutex::new(Standing::after(segment));
+        let standing = Mutex::new(RecordBase::after(segment));
         Ok((StateLog { log, file_system, key, standing, _lock: lock }, found))
     }
 
@@ -308,7 +308,7 @@ impl StateLog {
         Ok(())
     }
 
-    /// Times the state was made durable.
+    /// Number of times that the state was made durable.
     pub fn syncs(&self) -> u64 {
         self.log.sync_count()
     }

@@ -139,9 +139,9 @@ fn absent_state_is_refused() {
 /// taken meanwhile is lost, which whoever relied on it is told; the rest stays.
 #[test]
 fn forgotten_locks_are_reclaimed_or_lost() {
-    use holdfast_client::LockPlace;
-    use holdfast_protocol::locks::{Granted, Holder, LockRange, LockTable, SessionId, Wish};
-    use holdfast_protocol::message::{LockAnswer, LockMode, LockSpace, Request, Response};
+    use holdfast_client::LockTarget;
+    use holdfast_protocol::locks::{Holder, LockAttempt, LockOutcome, LockRange, LockTable, SessionId};
+    use holdfast_protocol::message::{LockMode, LockReply, LockSpace, Request, Response};
     use parking_lot::Mutex;
     use std::sync::Arc;
 
@@ -153,10 +153,10 @@ fn forgotten_locks_are_reclaimed_or_lost() {
         let mut table = served.lock();
         let session = |run| SessionId { device: holdfast_content::DeviceId(1), run };
         let (epoch, answer) = match request {
-            Request::KeepLocks { run } => (table.hear(session(*run), 0)?, LockAnswer::Granted),
+            Request::KeepLocks { run } => (table.renew_session(session(*run), 0)?, LockReply::Granted),
             Request::Lock(asked) => {
                 let holder = Holder { session: session(asked.run), owner: asked.owner };
-                let wish = Wish {
+                let wish = LockAttempt {
                     file: asked.file,
                     space: asked.space,
                     range: asked.range,
@@ -165,11 +165,11 @@ fn forgotten_locks_are_reclaimed_or_lost() {
                     reclaim: asked.reclaim,
                     wait: asked.wait,
                 };
-                let epoch = table.hear(session(asked.run), 0)?;
-                let answer = match table.wish(holder, &wish, 0) {
-                    Granted::Yes => LockAnswer::Granted,
-                    Granted::Grace(_) => LockAnswer::Grace { left_ms: 1 },
-                    _ => LockAnswer::TooMany,
+                let epoch = table.renew_session(session(asked.run), 0)?;
+                let answer = match table.request(holder, &wish, 0) {
+                    LockOutcome::Granted => LockReply::Granted,
+                    LockOutcome::Grace(_) => LockReply::Grace { left_ms: 1 },
+                    _ => LockReply::TooMany,
                 };
                 (epoch, answer)
             }
@@ -181,7 +181,7 @@ fn forgotten_locks_are_reclaimed_or_lost() {
     let told = lost.clone();
     engine.on_lock_lost(Box::new(move |file| told.lock().push(file)));
     let file = |number| Handle { principal: world.principal(), number };
-    let place = |number| LockPlace {
+    let place = |number| LockTarget {
         file: file(number),
         space: LockSpace::Fcntl,
         owner: 7,
@@ -193,7 +193,7 @@ fn forgotten_locks_are_reclaimed_or_lost() {
     }
     // The server starts again, and somebody else is faster with one of the files.
     let other = SessionId { device: holdfast_content::DeviceId(9), run: 9 };
-    let taken = |number| Wish {
+    let taken = |number| LockAttempt {
         file: file(number),
         space: LockSpace::Fcntl,
         range: LockRange::ALL,
@@ -205,8 +205,8 @@ fn forgotten_locks_are_reclaimed_or_lost() {
     {
         let mut table = table.lock();
         *table = LockTable::new(1000, 0);
-        table.hear(other, 0).unwrap();
-        assert_eq!(table.wish(Holder { session: other, owner: 1 }, &taken(6), 0), Granted::Yes);
+        table.renew_session(other, 0).unwrap();
+        assert_eq!(table.request(Holder { session: other, owner: 1 }, &taken(6), 0), LockOutcome::Granted);
     }
     // Any word with the server tells.
     assert!(engine.lock(&place(8), LockMode::Shared, false).unwrap().is_none());
@@ -214,10 +214,10 @@ fn forgotten_locks_are_reclaimed_or_lost() {
     assert_eq!(*lost.lock(), [file(6)]);
     let held = |number| engine.holds_locks(file(number), LockSpace::Fcntl, 7);
     assert_eq!([5, 6, 8].map(held), [true, false, true]);
-    let refused = table.lock().wish(Holder { session: other, owner: 1 }, &taken(5), 0);
-    assert!(matches!(refused, Granted::Conflict(_)), "the server has it again");
+    let refused = table.lock().request(Holder { session: other, owner: 1 }, &taken(5), 0);
+    assert!(matches!(refused, LockOutcome::Conflict(_)), "the server has it again");
     engine.unlock(&place(5));
-    assert_eq!(table.lock().wish(Holder { session: other, owner: 1 }, &taken(5), 0), Granted::Yes);
+    assert_eq!(table.lock().request(Holder { session: other, owner: 1 }, &taken(5), 0), LockOutcome::Granted);
     engine.stop();
 }
 

@@ -402,7 +402,7 @@ fn rollback_freezes() {
     let kept = holdfast_client::evidence::read(&evidence).unwrap();
     // Others can check it as it was kept, with nothing added.
     let statement = holdfast_client::statement::Statement::of_evidence(&kept).expect("it is about the order");
-    let testimony = holdfast_client::statement::Testimony {
+    let testimony = holdfast_client::statement::LabeledStatement {
         label: "kept".to_owned(),
         made_ns: kept.noticed_ns,
         statement,

@@ -289,11 +289,11 @@ fn overwritten_versions_are_kept() {
         });
     }
     let check = |mount: &Mount| {
-        let listed = mount.kept_versions().unwrap();
+        let listed = mount.conflict_copies().unwrap();
         assert_eq!(listed.len(), ROUNDS as usize, "{listed:?}");
         for (round, version) in listed.iter().enumerate() {
             assert_eq!((version.path.as_str(), version.owner.as_str()), ("team/f", "team"));
-            let part = mount.read_kept(&version.id, 0).unwrap();
+            let part = mount.read_conflict_copy(&version.id, 0).unwrap();
             let writer = usize::from(part.bytes[1]);
             assert_eq!((part.bytes[0], &part.bytes[2..]), (round as u8, large.as_slice()));
             assert_eq!(version.written_by, format!("user{writer}"));
@@ -302,12 +302,12 @@ fn overwritten_versions_are_kept() {
     };
     check(&a);
     check(&b);
-    let ids: Vec<String> = b.kept_versions().unwrap().into_iter().map(|version| version.id).collect();
+    let ids: Vec<String> = b.conflict_copies().unwrap().into_iter().map(|version| version.id).collect();
     drop((a, b));
     let a = mount(&world, 0);
     check(&a);
-    a.drop_kept(&ids).unwrap();
-    assert!(a.kept_versions().unwrap().is_empty());
+    a.drop_conflict_copies(&ids).unwrap();
+    assert!(a.conflict_copies().unwrap().is_empty());
 }
 
 /// Proves: files made without a name by two clients at once, also where answers are lost, have numbers of their own

@@ -252,7 +252,7 @@ fn leases_and_delegations() {
     assert!(alice.leased_for(stamp, &[team]).is_none());
     assert_eq!(names(&alice.fetch().unwrap(), team), ["other", "own"]);
     if alice.leased(&[team]).is_none() {
-        // The fetch was refused its fast path, and the wish went with it.
+        // The fetch was refused its fast path, and the request went with it.
         alice.fetch().unwrap();
     }
     assert_eq!(names(&alice.leased(&[team]).expect("the directory is leased").0, team), ["other", "own"]);

@@ -17,9 +17,9 @@ use holdfast_protocol::certificate::Path;
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::log_tree::{Node, consistency_proof};
 use holdfast_protocol::message::{Receipt, Request, ServerKeys, ViewReply};
-use holdfast_protocol::sequencer::{CommitOutcome, FastOutcome, Sequencer, Step, Updated};
+use holdfast_protocol::sequencer::{CommitOutcome, FastOutcome, Sequencer, Step, UpdateOutcome};
 use holdfast_protocol::signed::Signed;
-use holdfast_protocol::signer::{Effect, Event, Finished, Signer, Tables};
+use holdfast_protocol::signer::{Effect, Event, OperationEnd, Signer, Tables};
 use holdfast_protocol::structure::Outcome;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -47,7 +47,7 @@ enum Wish {
 
 #[derive(Clone, Debug)]
 enum Action {
-    /// Begin an operation of these wishes; with what is left of the device's last one done first.
+    /// Begin an operation of these requests; with what is left of the device's last one done first.
     Begin(usize, Vec<Wish>),
     /// Send the second half.
     Commit(usize),
@@ -91,7 +91,7 @@ struct Model {
     modes: Vec<u32>,
 }
 
-/// What a wish did when it was planned: enough to do it again in the model.
+/// What a request did when it was planned: enough to do it again in the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Deed {
     Create(usize, u8, Handle, u64),
@@ -243,7 +243,7 @@ fn name_of(name: u8) -> Vec<u8> {
     format!("name-{name:03}").into_bytes()
 }
 
-/// Plans one wish and says what it did.
+/// Plans one request and says what it did.
 fn fulfil(
     wish: &Wish,
     directories: &[Handle],
@@ -515,7 +515,7 @@ impl World {
                         let certificate = certificate.verified(key.public()).unwrap();
                         let step =
                             self.host.sequencer.update(self.host.now_ms, id, &certificate, None).unwrap();
-                        let Updated::View(reply) = self.host.take(step) else { panic!("it is taken") };
+                        let UpdateOutcome::View(reply) = self.host.take(step) else { panic!("it is taken") };
                         // Whoever was declared dead just now is settled.
                         for entry in &reply.view.pending {
                             if entry.dead {
@@ -567,11 +567,11 @@ impl World {
                     let event = Event::Folded { outcome, tables };
                     effects.extend(client.signer.step(&key, event).unwrap());
                 }
-                Effect::Finished(Finished::Committed(_)) => {
+                Effect::Finished(OperationEnd::Committed(_)) => {
                     self.clients[device].allocator = done.1.clone().committed();
                 }
-                Effect::Finished(Finished::NotTaken) => {
-                    self.clients[device].allocator = done.1.clone().burned();
+                Effect::Finished(OperationEnd::NotOrdered) => {
+                    self.clients[device].allocator = done.1.clone().without_effect();
                 }
                 other => panic!("{other:?}"),
             }
@@ -595,13 +595,14 @@ impl World {
                     number,
                     if effective { OperationStatus::Effective } else { OperationStatus::Nothing },
                 );
-                self.clients[device].allocator = if effective { work.committed() } else { work.burned() };
+                self.clients[device].allocator =
+                    if effective { work.committed() } else { work.without_effect() };
                 Event::Committed(self.host.receipt(receipt))
             }
             CommitOutcome::Aborted => {
                 self.count("aborted");
                 self.host.set_fate(id, number, OperationStatus::Nothing);
-                self.clients[device].allocator = work.burned();
+                self.clients[device].allocator = work.without_effect();
                 Event::Aborted
             }
         };
@@ -615,7 +616,7 @@ impl World {
         if let Some((_, work, _)) = self.clients[device].held.take() {
             self.count("forgotten");
             let client = &mut self.clients[device];
-            client.allocator = work.burned();
+            client.allocator = work.without_effect();
             // What a server's "aborted" does, although this one never said it.
             client.signer.step(&client.key, Event::Aborted).unwrap();
         }

@@ -5,8 +5,8 @@ use holdfast_client::admin::DeclareError;
 use holdfast_client::processes::ProcessesError;
 use holdfast_client::rebuild::bundle::BundleError;
 use holdfast_client::state::StateError;
-use holdfast_client::state::carry::CarryError;
-use holdfast_client::statement::Unusable;
+use holdfast_client::state::export::ExportError;
+use holdfast_client::statement::UnusableStatement;
 use holdfast_client::{FsError, StartError};
 
 impl From<StartError> for Failure {
@@ -108,24 +108,24 @@ impl From<ProcessesError> for Failure {
     }
 }
 
-impl From<CarryError> for Failure {
-    fn from(error: CarryError) -> Failure {
+impl From<ExportError> for Failure {
+    fn from(error: ExportError) -> Failure {
         let (code, hint) = match &error {
-            CarryError::State(StateError::InUse) => {
+            ExportError::State(StateError::InUse) => {
                 (Exit::InUse, "unmount first: `holdfast status` shows what is mounted with this key")
             }
-            CarryError::State(StateError::Full | StateError::Failed(_)) => (Exit::Io, ""),
-            CarryError::State(_) => (Exit::Data, ""),
-            CarryError::Nothing(_) => {
+            ExportError::State(StateError::Full | StateError::Failed(_)) => (Exit::Io, ""),
+            ExportError::State(_) => (Exit::Data, ""),
+            ExportError::Nothing(_) => {
                 (Exit::NoInput, "is it the right address, the right key, and the right user of this machine?")
             }
-            CarryError::Unsent(_) => (Exit::Failed, ""),
-            CarryError::Older { .. } => {
+            ExportError::Unsent(_) => (Exit::Failed, ""),
+            ExportError::Older { .. } => {
                 (Exit::NotAllowed, "use the newest file; if it is lost, enrol a new key for this machine")
             }
-            CarryError::NoState(_) => (Exit::Data, ""),
-            CarryError::OtherKey { .. } => (Exit::NoInput, ""),
-            CarryError::Io { source, .. } => match source.kind() {
+            ExportError::NoState(_) => (Exit::Data, ""),
+            ExportError::OtherKey { .. } => (Exit::NoInput, ""),
+            ExportError::Io { source, .. } => match source.kind() {
                 std::io::ErrorKind::AlreadyExists => (Exit::CannotCreate, "files are never overwritten"),
                 std::io::ErrorKind::NotFound => (Exit::NoInput, ""),
                 _ => (Exit::Io, ""),
@@ -170,11 +170,11 @@ impl From<BundleError> for Failure {
     }
 }
 
-impl From<Unusable> for Failure {
-    fn from(error: Unusable) -> Failure {
+impl From<UnusableStatement> for Failure {
+    fn from(error: UnusableStatement) -> Failure {
         let failure = Failure::new(Exit::Data, &error);
         match error {
-            Unusable::NoMembership { .. } => failure.hint(
+            UnusableStatement::NoMembership { .. } => failure.hint(
                 "have it made again where it was kept, with `holdfast evidence export`: that takes along what is needed",
             ),
             _ => failure,

@@ -178,7 +178,7 @@ pub(crate) fn xattr(reply: ReplyXattr, room: u32, result: Result<Vec<u8>, FsErro
 }
 
 /// One time serves name and attributes here, so the attributes live for no time either.
-fn created(reply: ReplyCreate, attributes: &files::Attributes, opened: &files::Opened) {
+fn created(reply: ReplyCreate, attributes: &files::Attributes, opened: &files::OpenReply) {
     reply.created(
         &NAMES_LIVE,
         &convert::attributes(attributes),
@@ -188,7 +188,7 @@ fn created(reply: ReplyCreate, attributes: &files::Attributes, opened: &files::O
     );
 }
 
-fn keep_cache(opened: &files::Opened) -> FopenFlags {
+fn keep_cache(opened: &files::OpenReply) -> FopenFlags {
     if opened.keep_cache { FopenFlags::FOPEN_KEEP_CACHE } else { FopenFlags::empty() }
 }
 

@@ -4,7 +4,7 @@
 
 use crate::{Grammar, Target, encode, kind, message};
 use holdfast_access::{Access, Acl, Name, Principal};
-use holdfast_client::processes::words::*;
+use holdfast_client::processes::messages::*;
 use holdfast_components::{
     Bounds, ComponentMessage, HEADER_BYTES, Header, Kind, Role, SupervisorMessage, Wall,
 };
@@ -13,7 +13,7 @@ use holdfast_crypto::{Digest, DigestKey, SignError, Signature, SigningKey};
 use holdfast_program_identity::exchange;
 use holdfast_program_identity::message::{FromGuard, FromHelper};
 use holdfast_protocol::block_server::{
-    BlockAnswer, BlockCall, BlockFault, BlockReply, BlockRequest, ListedBlock, PinShown, StoreAllowance,
+    BlockCall, BlockFault, BlockReply, BlockRequest, BlockResult, ListedBlock, PinEntry, StoreAllowance,
 };
 use holdfast_protocol::epoch::Declaration;
 use holdfast_protocol::history::{Snapshot, SnapshotEnd};
@@ -47,17 +47,17 @@ pub(crate) const TARGETS: &[Target] = &[
     },
     Target { name: "session-said", samples: session_replies, run: message::<session_requests::SessionReply> },
     Target { name: "exchange", samples: exchanges, run: exchanged },
-    Target { name: "to-signer", samples: to_signer, run: message::<ToSigner> },
-    Target { name: "things-to-sign", samples: things, run: message::<Vec<Thing>> },
-    Target { name: "from-signer", samples: from_signer, run: message::<FromSigner> },
-    Target { name: "to-network", samples: to_network, run: message::<ToNetwork> },
-    Target { name: "wanted-socket", samples: wanted_sockets, run: message::<WantedSocket> },
-    Target { name: "given-socket", samples: given_sockets, run: message::<GivenSocket> },
-    Target { name: "network-standing", samples: standings, run: message::<Standing> },
-    Target { name: "peer-introduced", samples: introduced, run: message::<Introduced> },
-    Target { name: "heard-beacon", samples: heard, run: message::<Heard> },
-    Target { name: "ask-desk", samples: ask_desk, run: message::<front::BackEndRequest> },
-    Target { name: "desk-says", samples: desk_says, run: message::<front::BackEndReply> },
+    Target { name: "to-signer", samples: to_signer, run: message::<SignerRequest> },
+    Target { name: "things-to-sign", samples: things, run: message::<Vec<SigningPayload>> },
+    Target { name: "from-signer", samples: from_signer, run: message::<SignerReply> },
+    Target { name: "to-network", samples: to_network, run: message::<NetworkRequest> },
+    Target { name: "wanted-socket", samples: wanted_sockets, run: message::<SocketRequest> },
+    Target { name: "given-socket", samples: given_sockets, run: message::<SocketReply> },
+    Target { name: "network-standing", samples: standings, run: message::<ConnectionStatus> },
+    Target { name: "peer-introduced", samples: introduced, run: message::<PeerIntroduction> },
+    Target { name: "heard-beacon", samples: heard, run: message::<HeardBeacon> },
+    Target { name: "ask-desk", samples: ask_desk, run: message::<front::Ask> },
+    Target { name: "desk-says", samples: desk_says, run: message::<front::Told> },
     Target { name: "front-note", samples: notes, run: message::<Note> },
     Target { name: "transcript", samples: transcripts, run: transcript },
     Target { name: "walker-packet", samples: walker_packets, run: message::<walker::RequestPacket> },
@@ -78,13 +78,13 @@ pub(crate) const GRAMMARS: &[Grammar] = &[
     Grammar { target: "card-says", has: kind::<CardReply> },
     Grammar { target: "session-order", has: kind::<session_requests::SessionRequest> },
     Grammar { target: "session-said", has: kind::<session_requests::SessionReply> },
-    Grammar { target: "to-signer", has: kind::<ToSigner> },
-    Grammar { target: "from-signer", has: kind::<FromSigner> },
-    Grammar { target: "to-network", has: kind::<ToNetwork> },
-    Grammar { target: "wanted-socket", has: kind::<WantedSocket> },
-    Grammar { target: "given-socket", has: kind::<GivenSocket> },
-    Grammar { target: "ask-desk", has: kind::<front::BackEndRequest> },
-    Grammar { target: "desk-says", has: kind::<front::BackEndReply> },
+    Grammar { target: "to-signer", has: kind::<SignerRequest> },
+    Grammar { target: "from-signer", has: kind::<SignerReply> },
+    Grammar { target: "to-network", has: kind::<NetworkRequest> },
+    Grammar { target: "wanted-socket", has: kind::<SocketRequest> },
+    Grammar { target: "given-socket", has: kind::<SocketReply> },
+    Grammar { target: "ask-desk", has: kind::<front::Ask> },
+    Grammar { target: "desk-says", has: kind::<front::Told> },
     Grammar { target: "front-note", has: kind::<Note> },
     Grammar { target: "walker-packet", has: kind::<walker::RequestPacket> },
     Grammar { target: "walker-told", has: kind::<walker::ReplyPacket> },
@@ -225,14 +225,14 @@ fn exchanged(bytes: &[u8]) -> bool {
 }
 
 fn to_signer() -> Vec<Vec<u8>> {
-    let agent = KeyPlace::Agent { name: "an agent".to_owned(), public: key().public() };
+    let agent = KeyLocation::Agent { name: "an agent".to_owned(), public: key().public() };
     all(&[
-        ToSigner::Part(vec![5; 70]),
-        ToSigner::Begin { key: KeyPlace::Pipe, file_system: Some(Digest([1; 32])) },
-        ToSigner::Begin { key: agent, file_system: None },
-        ToSigner::Sign,
-        ToSigner::GoOver { superuser: key().public(), restores: vec![] },
-        ToSigner::MeetPeers,
+        SignerRequest::Part(vec![5; 70]),
+        SignerRequest::Begin { key: KeyLocation::Pipe, file_system: Some(Digest([1; 32])) },
+        SignerRequest::Begin { key: agent, file_system: None },
+        SignerRequest::Sign,
+        SignerRequest::GoOver { superuser: key().public(), restores: vec![] },
+        SignerRequest::MeetPeers,
     ])
 }
 
@@ -259,13 +259,13 @@ fn things() -> Vec<Vec<u8>> {
         nonce: [9; 16],
     };
     [
-        Thing::Certificate(certificate.value),
-        Thing::Structure(structure.value),
-        Thing::ServerKeys(server_keys().value),
-        Thing::Snapshot(snapshot),
-        Thing::SnapshotEnd(SnapshotEnd { device, snapshot: Digest([2; 32]), file_system }),
-        Thing::Warrant(change),
-        Thing::Restore(declaration),
+        SigningPayload::Certificate(certificate.value),
+        SigningPayload::Structure(structure.value),
+        SigningPayload::ServerKeys(server_keys().value),
+        SigningPayload::Snapshot(snapshot),
+        SigningPayload::SnapshotEnd(SnapshotEnd { device, snapshot: Digest([2; 32]), file_system }),
+        SigningPayload::Warrant(change),
+        SigningPayload::Restore(declaration),
     ]
     .into_iter()
     .map(|thing| encode(&vec![thing]))
@@ -274,10 +274,10 @@ fn things() -> Vec<Vec<u8>> {
 
 fn from_signer() -> Vec<Vec<u8>> {
     all(&[
-        FromSigner::Taken,
-        FromSigner::Ready { public: key().public(), number: 9 },
-        FromSigner::Signed(vec![Signature([4; 64]); 2]),
-        FromSigner::Not(SignError::Refused("not after what was signed".to_owned())),
+        SignerReply::Accepted,
+        SignerReply::Ready { public: key().public(), number: 9 },
+        SignerReply::Signed(vec![Signature([4; 64]); 2]),
+        SignerReply::NotSigned(SignError::Refused("not after what was signed".to_owned())),
     ])
 }
 
@@ -285,43 +285,43 @@ fn to_network() -> Vec<Vec<u8>> {
     let (public, file_system) = (key().public(), Digest([1; 32]));
     let servers = vec![(0, "box.example.org".to_owned()), (1, "192.0.2.1".to_owned())];
     all(&[
-        ToNetwork::Open(Open { public, servers, proof: Some((file_system, 4)), transport: 2 }),
-        ToNetwork::Meet(Meet { public, file_system, expected: Some(public) }),
-        ToNetwork::HearBeacons { file_system },
+        NetworkRequest::Open(OpenRequest { public, servers, proof: Some((file_system, 4)), transport: 2 }),
+        NetworkRequest::Meet(MeetRequest { public, file_system, expected: Some(public) }),
+        NetworkRequest::HearBeacons { file_system },
     ])
 }
 
 fn wanted_sockets() -> Vec<Vec<u8>> {
-    all(&[WantedSocket::Tcp(1), WantedSocket::Udp, WantedSocket::Addresses(0)])
+    all(&[SocketRequest::Tcp(1), SocketRequest::Udp, SocketRequest::Addresses(0)])
 }
 
 fn given_sockets() -> Vec<Vec<u8>> {
     all(&[
-        GivenSocket::Socket { bbr: true },
-        GivenSocket::Addresses(vec![(vec![127, 0, 0, 1], 7440), (vec![0; 16], 80)]),
-        GivenSocket::None("nothing listens there".to_owned()),
+        SocketReply::Socket { bbr: true },
+        SocketReply::Addresses(vec![(vec![127, 0, 0, 1], 7440), (vec![0; 16], 80)]),
+        SocketReply::None("nothing listens there".to_owned()),
     ])
 }
 
 fn standings() -> Vec<Vec<u8>> {
-    let troubled = Standing {
+    let troubled = ConnectionStatus {
         server_key: Some(key().public()),
         trouble: Some(holdfast_rpc::RpcError::Lost { maybe_sent: true }),
         connects: 3,
         is_over_quic: Some(false),
         estimate: Some((1000, Some(1 << 20), None, 17)),
-        ..Standing::default()
+        ..ConnectionStatus::default()
     };
-    all(&[Standing::default(), troubled])
+    all(&[ConnectionStatus::default(), troubled])
 }
 
 fn introduced() -> Vec<Vec<u8>> {
-    let results: [Introduced; 2] = [Ok(key().public()), Err("it did not answer".to_owned())];
+    let results: [PeerIntroduction; 2] = [Ok(key().public()), Err("it did not answer".to_owned())];
     all(&results)
 }
 
 fn heard() -> Vec<Vec<u8>> {
-    vec![encode(&Heard { address: vec![192, 0, 2, 1], device: 3, port: 7443 })]
+    vec![encode(&HeardBeacon { address: vec![192, 0, 2, 1], device: 3, port: 7443 })]
 }
 
 fn ask_desk() -> Vec<Vec<u8>> {
@@ -471,14 +471,14 @@ fn block_requests() -> Vec<Vec<u8>> {
 }
 
 fn block_replies() -> Vec<Vec<u8>> {
-    let reply = |outcome: Result<BlockAnswer, BlockFault>| {
+    let reply = |outcome: Result<BlockResult, BlockFault>| {
         encode(&BlockReply { store: [8; 16], position: 7, outcome })
     };
-    let references = BlockAnswer::References(vec![None, Some(vec![Digest([1; 32])])]);
+    let references = BlockResult::References(vec![None, Some(vec![Digest([1; 32])])]);
     let (address, owner) = (Digest([1; 32]), DeviceId(3));
-    let listed = BlockAnswer::Listed(vec![ListedBlock { address, owner, age_ns: 5, bytes: 9, place: 6 }]);
-    let pinned = BlockAnswer::Pinned(Some(PinShown { holder: 4, until_ns: 9, addresses: vec![address] }));
-    [BlockAnswer::Done, references, listed, pinned].map(|answer| reply(Ok(answer))).into()
+    let listed = BlockResult::Listed(vec![ListedBlock { address, owner, age_ns: 5, bytes: 9, place: 6 }]);
+    let pinned = BlockResult::Pinned(Some(PinEntry { holder: 4, until_ns: 9, addresses: vec![address] }));
+    [BlockResult::Done, references, listed, pinned].map(|answer| reply(Ok(answer))).into()
 }
 
 fn server_tasks() -> Vec<Vec<u8>> {

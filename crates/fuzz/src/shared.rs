@@ -11,7 +11,7 @@ use holdfast_protocol::locks::LockRange;
 use holdfast_protocol::message::{
     LockMode, LockRequest, LockSpace, Request, Response, ServerError, TreeData, Welcome,
 };
-use holdfast_protocol::peers::{self, Acknowledged, Beacon, Latest, Word};
+use holdfast_protocol::peers::{self, AcknowledgedOperation, Beacon, DeviceProgress, PeerMessage};
 use holdfast_protocol::structure::LogHead;
 use holdfast_rpc::{FRAME_HEADER_BYTES, FrameHeader};
 use holdfast_sim::order::{found, server::Server, server_keys};
@@ -28,7 +28,7 @@ pub(crate) const TARGETS: &[Target] = &[
     Target { name: "stored-block", samples: stored_blocks, run: stored_block },
     Target { name: "parcel", samples: parcels, run: parcel },
     Target { name: "map-proof", samples: proofs, run: message::<Proof> },
-    Target { name: "peer-word", samples: words, run: message::<Word> },
+    Target { name: "peer-word", samples: words, run: message::<PeerMessage> },
     Target { name: "peer-beacon", samples: beacons, run: beacon },
     Target { name: "evidence", samples: evidence_files, run: evidence_file },
     Target {
@@ -114,13 +114,14 @@ fn words() -> Vec<Vec<u8>> {
         unreachable!("a founding has a structure")
     };
     let operation = answers.into_iter().find_map(|answer| match answer {
-        Response::Committed(receipt) => Some(Acknowledged { structure: structure.clone(), receipt }),
+        Response::Committed(receipt) => Some(AcknowledgedOperation { structure: structure.clone(), receipt }),
         _ => None,
     });
     let log = LogHead { size: 1, root: Digest([1; 32]) };
-    let said = [operation, None].map(|operation| Word::Latest(Box::new(Latest { operation, log })));
-    let hello = Word::Hello { version: peers::VERSION, file_system: Digest([2; 32]), run: 3 };
-    said.iter().chain(&[hello, Word::Here, Word::Bye]).map(encode).collect()
+    let said =
+        [operation, None].map(|operation| PeerMessage::Progress(Box::new(DeviceProgress { operation, log })));
+    let hello = PeerMessage::Hello { version: peers::VERSION, file_system: Digest([2; 32]), run: 3 };
+    said.iter().chain(&[hello, PeerMessage::KeepAlive, PeerMessage::Bye]).map(encode).collect()
 }
 
 const BEACONED: Digest = Digest([2; 32]);

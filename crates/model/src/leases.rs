@@ -24,7 +24,7 @@ use holdfast_content::{DeviceId, Handle, Membership};
 use holdfast_crypto::Digest;
 use holdfast_protocol::certificate::{Certificate, Delta, Path};
 use holdfast_protocol::leases::{
-    ClaimId, LeaseGrant, LeaseHolder, LeaseTable, LeaseWish, Recall, Scope, TERM_MS, Touched, Withheld,
+    ClaimId, Footprint, LeaseGrant, LeaseHolder, LeaseRequest, LeaseTable, Recall, Scope, TERM_MS, Withheld,
 };
 use holdfast_protocol::locks::SessionId;
 use holdfast_protocol::vector::VoidSet;
@@ -107,7 +107,7 @@ type Values = [u64; FILES];
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Operation {
     number: u64,
-    wish: LeaseWish,
+    wish: LeaseRequest,
     /// Files that it changes, and the values of those that were made before.
     changes: BTreeMap<usize, Option<u64>>,
     begun_ms: u64,
@@ -250,10 +250,10 @@ impl Leases {
         }
     }
 
-    fn touched(&self, client: usize, operation: &Operation) -> Touched {
-        let nothing = LeaseWish::none(0);
+    fn touched(&self, client: usize, operation: &Operation) -> Footprint {
+        let nothing = LeaseRequest::none(0);
         let wish = if self.is(Shortcut::ReadsIgnored) { &nothing } else { &operation.wish };
-        Touched::by(&self.certificate(client, operation), &self.membership).reading(Some(wish), |_| true)
+        Footprint::by(&self.certificate(client, operation), &self.membership).reading(Some(wish), |_| true)
     }
 
     fn is(&self, shortcut: Shortcut) -> bool {
@@ -339,7 +339,7 @@ impl Leases {
             }
             Event::Ask => {
                 let client = &mut state.clients[index];
-                let (epoch, acknowledged) = (client.holder.epoch(), client.holder.handled());
+                let (epoch, acknowledged) = (client.holder.epoch(), client.holder.last_recall());
                 client.question = Question::Parked { epoch, acknowledged };
                 self.question_heard(state, index);
             }
@@ -350,7 +350,7 @@ impl Leases {
                 let Question::Answered { epoch, acknowledged, recall } = question else {
                     unreachable!("it is answered")
                 };
-                client.holder.told(epoch, acknowledged);
+                client.holder.note_answer(epoch, acknowledged);
                 if let Some(dropped) = client.holder.recalled(epoch, &recall) {
                     let is_made = |operation: &Operation| operation.changes.values().any(Option::is_some);
                     let has_made =
@@ -389,7 +389,12 @@ impl Leases {
             Event::RecallAll => {
                 state.false_recalls -= 1;
                 for file in 0..FILES {
-                    let _ = state.table.in_the_way(DeviceId(99), &Touched::file(handle(file)), false, now_ms);
+                    let _ = state.table.recall_conflicts(
+                        DeviceId(99),
+                        &Footprint::file(handle(file)),
+                        false,
+                        now_ms,
+                    );
                 }
             }
         }
@@ -417,11 +422,11 @@ impl Leases {
         state: &mut State,
         index: usize,
         changes: BTreeMap<usize, Option<u64>>,
-        about: impl FnOnce(&mut LeaseWish),
+        about: impl FnOnce(&mut LeaseRequest),
     ) {
         let client = &mut state.clients[index];
         let exclusive = self.config.clients[index].exclusive;
-        let mut wish = LeaseWish { exclusive, ..LeaseWish::none(client.run) };
+        let mut wish = LeaseRequest { exclusive, ..LeaseRequest::none(client.run) };
         about(&mut wish);
         let (number, begun_ms, begun) = (client.next_number, state.now_ms, state.present);
         client.next_number += 1;
@@ -448,7 +453,7 @@ impl Leases {
     fn send_again(&self, state: &mut State, index: usize) {
         let client = &mut state.clients[index];
         let Some(operation) = &mut client.operation else { return };
-        operation.wish = LeaseWish::none(client.run);
+        operation.wish = LeaseRequest::none(client.run);
         let operation = operation.clone();
         if let Some(values) = state.answered.get(&(index, operation.number)).copied() {
             return self.answer(state, index, &operation, values, false);
@@ -470,7 +475,7 @@ impl Leases {
             let touched = self.touched(client, &operation);
             let obstacle = match self.is(Shortcut::NeverRecalls) {
                 true => None,
-                false => state.table.in_the_way(device(client), &touched, wishes, state.now_ms),
+                false => state.table.recall_conflicts(device(client), &touched, wishes, state.now_ms),
             };
             if let Some(until_ms) = obstacle.filter(|_| !self.is(Shortcut::NoWaiting)) {
                 if until_ms > state.now_ms + TERM_MS {
@@ -538,7 +543,7 @@ impl Leases {
         let touched = self.touched(client, operation);
         let id = session(client, run);
         let mut grant =
-            state.table.grant(id, &operation.wish, &touched, fresh, &Touched::default(), state.now_ms);
+            state.table.grant(id, &operation.wish, &touched, fresh, &Footprint::default(), state.now_ms);
         if grant.term_ms > 0 {
             state.noted.insert(id);
         }

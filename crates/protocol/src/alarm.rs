@@ -9,9 +9,9 @@ use std::fmt;
 /// Names one operation: "device 3's operation 17".
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Operation {
-    /// Its device.
+    /// The device that made it.
     pub device: DeviceId,
-    /// Its number.
+    /// Its number among the device's operations.
     pub number: u64,
 }
 
@@ -36,7 +36,7 @@ pub enum Blame {
     Device(DeviceId),
     /// Local state is missing or older than what this device has signed: restored, copied or deleted.
     LocalState,
-    /// Nobody: the superuser has said what happened.
+    /// Nobody is to blame: the superuser has declared what happened.
     Nobody,
 }
 
@@ -46,25 +46,25 @@ pub enum Alarm {
     /// A part is over its limit or self-contradictory.
     #[error("the server's view is malformed: {what}{}", by(.device))]
     Malformed {
-        /// Whose structure or certificate, if one's.
+        /// The device whose structure or certificate it is, if it is one's.
         device: Option<DeviceId>,
-        /// What is wrong.
+        /// What is malformed.
         what: String,
     },
-    /// A device that the membership does not list.
+    /// The view shows a device that the membership does not list.
     #[error("the view holds something of device {}, which is no member", .0.0)]
     UnknownDevice(DeviceId),
     /// A signature does not verify.
     #[error("the signature on {0} is not its device's")]
     BadSignature(Operation),
-    /// Signed after its device had been removed.
+    /// An operation was signed after its device had been removed.
     #[error(
         "{operation} was ordered at membership version {found}, but the device was removed at {removed_at}"
     )]
     RemovedDevice {
         /// The operation.
         operation: Operation,
-        /// When the device was removed.
+        /// Version of the membership that removed the device.
         removed_at: u64,
         /// The membership version it was ordered at.
         found: u64,
@@ -72,9 +72,9 @@ pub enum Alarm {
     /// The view has no membership, or another than the one it was judged by.
     #[error("the membership shown is version {found}; the view names version {expected}")]
     Membership {
-        /// In the view.
+        /// The version that the view names.
         expected: u64,
-        /// Handed in.
+        /// The version that was shown.
         found: u64,
     },
     /// The server knows this device, but its local state is not here.
@@ -88,13 +88,13 @@ pub enum Alarm {
     StateBehind {
         /// Last number in the local state.
         known: u64,
-        /// Number in its slot.
+        /// Number that its slot shows.
         found: u64,
     },
     /// The own slot is not the last committed structure.
     #[error("{}", own_slot(*.expected, *.found))]
     OwnSlot {
-        /// Number last committed.
+        /// Number that this device committed last.
         expected: Option<u64>,
         /// Number shown.
         found: Option<u64>,
@@ -110,7 +110,7 @@ pub enum Alarm {
     WrongNumber {
         /// The operation.
         operation: Operation,
-        /// Why.
+        /// Why it is not allowed.
         what: String,
     },
     /// A forecast contradicts the certificate it stands beside.
@@ -118,15 +118,15 @@ pub enum Alarm {
     WrongForecast {
         /// The operation.
         operation: Operation,
-        /// Where.
+        /// Where they differ.
         what: String,
     },
     /// Two operations that do not know of each other: the history was forked.
     #[error("history was forked: {first} and {second} cannot both have happened, neither knows of the other")]
     Forked {
-        /// One.
+        /// The first operation.
         first: Operation,
-        /// The other.
+        /// The second operation.
         second: Operation,
     },
     /// What is shown leaves out something this device has already accepted.
@@ -138,17 +138,17 @@ pub enum Alarm {
     /// The log does not grow along the order.
     #[error("{second} is shown after {first}, but not at a later place in the log of updates")]
     LogOrder {
-        /// One.
+        /// The first operation.
         first: Operation,
-        /// The other.
+        /// The second operation.
         second: Operation,
     },
     /// The log shown does not extend the one accepted.
     #[error("the log of updates with {} entries does not extend the one with {} entries accepted before", .found.size, .known.size)]
     LogNotExtended {
-        /// Accepted.
+        /// The log that was accepted before.
         known: LogHead,
-        /// Shown.
+        /// The log that is shown.
         found: LogHead,
     },
     /// Something knows of an operation of this device that is not yet ordered, or that was given up.
@@ -156,12 +156,12 @@ pub enum Alarm {
     OwnNumber {
         /// The operation that knows.
         operation: Operation,
-        /// The number it knows.
+        /// The number that the operation knows.
         found: u64,
         /// The last committed number.
         last: u64,
     },
-    /// Something knows of a fast operation that the server had refused.
+    /// An operation knows of a fast one that the server had refused.
     #[error("the server refused operation {number} of this device, but {operation} knows of it")]
     NeverOffered {
         /// The operation that knows.
@@ -176,7 +176,7 @@ pub enum Alarm {
     PendingMismatch {
         /// The operation that recorded it.
         operation: Operation,
-        /// What it recorded.
+        /// The operation as it was recorded.
         recorded: Operation,
     },
     /// A pending operation was dropped.
@@ -184,7 +184,7 @@ pub enum Alarm {
     PendingMissing {
         /// The operation that recorded it.
         operation: Operation,
-        /// What it recorded.
+        /// The operation as it was recorded.
         recorded: Operation,
     },
     /// An operation was declared dead to one device and committed to another.
@@ -213,15 +213,15 @@ pub enum Alarm {
         /// The lost number.
         number: u64,
     },
-    /// Something saw an operation as committed that is shown as pending or dead.
+    /// An operation saw another as committed that is shown as pending or dead.
     #[error("{operation} knows of {hidden} as committed, but it is shown as pending or dead")]
     Unrecorded {
         /// The operation that knows.
         operation: Operation,
-        /// What it knows.
+        /// The operation that it knows.
         hidden: Operation,
     },
-    /// Something saw an operation as committed that its author has given up.
+    /// An operation saw another as committed that its author has given up.
     #[error("{operation} knows of {void} as committed, but its author has given it up")]
     VoidReflected {
         /// The operation that knows.
@@ -229,12 +229,12 @@ pub enum Alarm {
         /// The void operation.
         void: Operation,
     },
-    /// Something knows of an operation that is not shown at all.
+    /// An operation knows of another that is not shown at all.
     #[error("{operation} knows of {hidden}, which the server does not show")]
     Hidden {
         /// The operation that knows.
         operation: Operation,
-        /// What it knows.
+        /// The operation that it knows.
         hidden: Operation,
     },
     /// A device's slot went back.
@@ -242,9 +242,9 @@ pub enum Alarm {
     SlotWentBack {
         /// The device.
         device: DeviceId,
-        /// Accepted.
+        /// The number that was accepted before.
         known: u64,
-        /// Shown (0: none).
+        /// The number that is shown; 0: none.
         found: u64,
     },
     /// A device's slot holds another structure of the same number, signed with its key like the first.
@@ -255,17 +255,17 @@ pub enum Alarm {
     FateChanged {
         /// The device.
         device: DeviceId,
-        /// The number.
+        /// Number of the operation.
         number: u64,
-        /// How.
+        /// How it changed.
         what: String,
     },
-    /// A table by someone who may not write it.
+    /// A structure holds a table that its device may not write.
     #[error("{operation} holds a table of {principal}, which its device may not write")]
     Unauthorised {
         /// The operation.
         operation: Operation,
-        /// Whose table.
+        /// The owner of the table.
         principal: PrincipalId,
     },
     /// A table is missing from a structure that must hold it, or of a wrong version, or replaced silently.
@@ -273,25 +273,25 @@ pub enum Alarm {
     WrongHandle {
         /// The operation.
         operation: Operation,
-        /// Whose table.
+        /// The owner of the table.
         principal: PrincipalId,
-        /// What is wrong.
+        /// What is wrong with the table.
         what: String,
     },
     /// The table in force went back.
     #[error("the table of {principal} was at version {known}; the server now shows version {found}")]
     TableWentBack {
-        /// Whose table.
+        /// The owner of the table.
         principal: PrincipalId,
-        /// Accepted.
+        /// The version that was accepted before.
         known: u64,
-        /// Shown (0: none).
+        /// The version that is shown; 0: none.
         found: u64,
     },
     /// A receipt that is not this operation's or not a server's.
     #[error("the server's receipt for operation {number} of this device is not valid")]
     BadReceipt {
-        /// The number.
+        /// Number of the operation.
         number: u64,
     },
     /// A structure that is not the one waited for.
@@ -311,7 +311,7 @@ pub enum Alarm {
     Unwarranted {
         /// The operation that holds it.
         operation: Operation,
-        /// Why not.
+        /// Why it is not accepted.
         what: String,
     },
     /// The superuser has declared that the server was put back to an older state.

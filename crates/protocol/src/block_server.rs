@@ -10,7 +10,7 @@
 //!
 //! The block server is trusted with keeping blocks, and nothing else: digests are checked by whoever asked.
 
-use crate::message::{AddressedBlock, Bits, HoldShown, MESSAGE_BYTES_MAX, StoreHeader};
+use crate::message::{AddressedBlock, Bits, HoldEntry, MESSAGE_BYTES_MAX, StoreHeader};
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::Digest;
@@ -22,15 +22,15 @@ pub type StoreId = [u8; 16];
 /// system is in one of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Shard {
-    /// Which, from 0.
+    /// Number of the shard, from 0.
     pub number: u16,
-    /// How many there are.
+    /// Number of shards of the file system.
     pub of: u16,
 }
 
-/// Most shards.
+/// Most shards of a file system.
 pub const SHARDS_MAX: u16 = 64;
-/// How the name of a shard begins.
+/// First bytes of the name of a shard.
 const SHARD_TAG: &[u8; 28] = b"holdfast shard of blocks    ";
 
 impl Shard {
@@ -64,7 +64,7 @@ impl Shard {
     }
 }
 
-/// Consistency server to block server.
+/// From the consistency server to the block server.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct BlockRequest {
     /// The store that is meant; `None`: whichever is there.
@@ -73,11 +73,11 @@ pub struct BlockRequest {
     pub known: u64,
     /// The file system.
     pub file_system: Digest,
-    /// What is wanted.
+    /// What the block server is asked to do.
     pub call: BlockCall,
 }
 
-/// What a consistency server wants.
+/// What a consistency server asks a block server to do.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum BlockCall {
     /// Nothing: only the store's name and position. Answered by `Done`; or by `Shards`, if no shard was asked for and there
@@ -85,60 +85,60 @@ pub enum BlockCall {
     Greet,
     /// Stores blocks. Answered by `Done`.
     Store {
-        /// Who stores them.
+        /// The device that stores them, and is charged.
         owner: DeviceId,
         /// Blocks whose addresses the consistency server has checked.
         blocks: Vec<AddressedBlock>,
-        /// What this may come to.
+        /// Limit on what the device's user may be charged.
         allowance: Option<StoreAllowance>,
         /// The consistency server's clock, nanoseconds since 1970, here as below.
         now_ns: i64,
     },
     /// Fetches blocks. Answered by `Loaded`, which may end early, but never before the first.
     Load {
-        /// Which.
+        /// Addresses of the blocks.
         addresses: Vec<Digest>,
-        /// Bytes after which the answer ends.
+        /// The answer ends once it has so many bytes.
         bytes_max: u32,
     },
     /// Asks what blocks refer to. Answered by `References`, which may end early, but never before the first.
     References(Vec<Digest>),
-    /// Asks which blocks are here, and promises nothing of them. Answered by `Which`.
+    /// Asks which blocks are here, and promises nothing of them. Answered by `Flags`.
     Contains(Vec<Digest>),
-    /// Asks which blocks are here and keeps those from the collector for another window. Answered by `Which`.
+    /// Asks which blocks are here and keeps those from the collector for another window. Answered by `Flags`.
     Renew {
-        /// Which.
+        /// Addresses of the blocks.
         addresses: Vec<Digest>,
-        /// When.
+        /// The consistency server's clock, nanoseconds since 1970.
         now_ns: i64,
     },
-    /// Takes back blocks stored lately. Answered by `Count`, of those dropped.
+    /// Takes back blocks that were stored lately. Answered by `Count`, the number of those dropped.
     Dereference {
-        /// Who stored them.
+        /// The device that stored them.
         owner: DeviceId,
-        /// Which.
+        /// Addresses of the blocks.
         addresses: Vec<Digest>,
-        /// When.
+        /// The consistency server's clock, nanoseconds since 1970.
         now_ns: i64,
     },
-    /// Makes all that is here permanent. Answered by `Done`.
+    /// Makes all blocks of the store permanent. Answered by `Done`.
     Snapshot {
-        /// When.
+        /// The consistency server's clock, nanoseconds since 1970.
         now_ns: i64,
     },
-    /// Pins blocks in place of what the holder pinned before. Answered by `Done`.
+    /// Pins blocks, in place of those that the holder had pinned before. Answered by `Done`.
     Pin {
-        /// Who.
+        /// Number of the reader.
         holder: u64,
-        /// Which.
+        /// Addresses of the blocks.
         addresses: Vec<Digest>,
-        /// Until when.
+        /// End of the pin, nanoseconds since 1970.
         until_ns: i64,
-        /// When.
+        /// The consistency server's clock, nanoseconds since 1970.
         now_ns: i64,
     },
     /// Holds trees by name. Answered by `Missing`: if nothing is, the hold is in force.
-    Hold(HoldShown),
+    Hold(HoldEntry),
     /// Ends a hold. Answered by `Count`: whether there was one.
     Unhold(String),
     /// Asks which holds there are. Answered by `Holds`.
@@ -150,11 +150,11 @@ pub enum BlockCall {
     /// Drops what is reachable from none of the roots, no hold and no pin, and was not stored or relied on lately or
     /// since the walk began. Answered by `Collected`.
     Collect {
-        /// Heads that clients may still build on.
+        /// Roots that clients may still build on.
         roots: Vec<Digest>,
-        /// Devices near their limits, of which nothing deleted is kept.
+        /// Devices near their limits: what they have deleted is not kept any longer.
         short: Vec<DeviceId>,
-        /// When.
+        /// The consistency server's clock, nanoseconds since 1970.
         now_ns: i64,
     },
     /// Reads everything. Answered by `Scrubbed`.
@@ -174,98 +174,98 @@ pub enum BlockCall {
     },
 }
 
-/// How much whoever stores may be charged for in all.
+/// Limit on what the devices of a user may be charged for.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct StoreAllowance {
     /// Devices that are charged together.
     pub devices: Vec<DeviceId>,
-    /// Bytes.
+    /// Number of bytes.
     pub bytes: u64,
-    /// Bytes beyond, for blocks other than chunks.
+    /// Bytes beyond the limit that blocks other than chunks may take.
     pub reserve: u64,
 }
 
-/// Block server to consistency server.
+/// From the block server to the consistency server.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct BlockReply {
     /// The store that answers.
     pub store: StoreId,
-    /// Up to where everything in it is durable. Grows, as long as nothing is lost.
+    /// Position in the store's log up to which everything is durable. It grows, as long as nothing is lost.
     pub position: u64,
-    /// The answer.
-    pub outcome: Result<BlockAnswer, BlockFault>,
+    /// What became of the request.
+    pub outcome: Result<BlockResult, BlockFault>,
 }
 
-/// What a block server answers.
+/// Result of a request that a block server has carried out.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub enum BlockAnswer {
-    /// It is done, durably.
+pub enum BlockResult {
+    /// The request has been carried out, durably.
     Done,
-    /// Blocks, in the order asked for.
+    /// Blocks, in the sequence of the request.
     Loaded(Vec<LoadedBlock>),
-    /// What blocks refer to, in the order asked for; `None`: not here.
+    /// What blocks refer to, in the sequence of the request; `None` for a block that is not here.
     References(Vec<Option<Vec<Digest>>>),
-    /// Yes or no for each, in the order asked for.
-    Which(Bits),
-    /// How many.
+    /// Yes or no for each block, in the sequence of the request.
+    Flags(Bits),
+    /// A number of blocks.
     Count(u32),
-    /// What is missing.
+    /// Addresses of blocks that are missing.
     Missing(Vec<Digest>),
     /// Holds in order of name.
-    Holds(Vec<HoldShown>),
-    /// Device, blocks, bytes.
+    Holds(Vec<HoldEntry>),
+    /// For each device how many blocks it is charged for, and their bytes.
     Charges(Vec<(DeviceId, u64, u64)>),
     /// What a collection did.
     Collected(BlockCollection),
     /// What a scrub found.
     Scrubbed {
-        /// Records read.
+        /// Number of records that were read.
         records: u64,
-        /// Bytes read.
+        /// Number of bytes that were read.
         bytes: u64,
         /// Damaged records, in words; at most 10,000.
         bad: Vec<String>,
-        /// How many there are.
+        /// Number of bad records, also those not listed.
         bad_count: u64,
     },
-    /// Figures.
+    /// Figures of the store.
     Figures(BlockFigures),
     /// Figures of a store in a bucket.
-    FiguresInBucket(BlockFigures, BucketStanding),
-    /// How many shards there are: one of them is to be asked for when greeting.
+    FiguresInBucket(BlockFigures, BucketStatus),
+    /// Number of shards: the consistency server must say in `Greet` which one it wants.
     Shards(u16),
     /// Blocks, oldest first; at most [`LISTED_MAX`].
     Listed(Vec<ListedBlock>),
     /// The next one that pins blocks; `None`: there are no more.
-    Pinned(Option<PinShown>),
+    Pinned(Option<PinEntry>),
 }
 
 /// Most blocks in one answer that lists them.
 pub const LISTED_MAX: usize = 100_000;
 
-/// A block as its store knows it.
+/// What a store knows of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct ListedBlock {
     /// Its address.
     pub address: Digest,
-    /// Who is charged for it.
+    /// The device that is charged for it.
     pub owner: DeviceId,
     /// When somebody last relied on it, in nanoseconds since 1970.
     pub age_ns: i64,
-    /// Its bytes in the log.
+    /// Bytes that it takes in the log.
     pub bytes: u32,
-    /// Where in the log it is; no other block has the same place.
+    /// Position in the log, which tells it from other blocks.
     pub place: u64,
 }
 
 /// Blocks that a reader holds open.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub struct PinShown {
-    /// Who.
+pub struct PinEntry {
+    /// Number of the reader.
     pub holder: u64,
-    /// Until when, in nanoseconds since 1970.
+    /// End of the pin, in nanoseconds since 1970.
     pub until_ns: i64,
-    /// Which.
+    /// Addresses of the blocks.
     pub addresses: Vec<Digest>,
 }
 
@@ -274,28 +274,28 @@ pub struct PinShown {
 pub enum LoadedBlock {
     /// It is not here.
     Absent,
-    /// It is here and not as it was stored, or may be among what was lost.
+    /// It is damaged, or may be among blocks that were lost; the text says how.
     Damaged(String),
-    /// Here it is, unchecked.
-    Found(StoreHeader, StoredBlock),
+    /// It is here, and has not been checked.
+    Present(StoreHeader, StoredBlock),
 }
 
 /// What a collection did.
 #[derive(Clone, Default, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct BlockCollection {
-    /// Blocks in use.
+    /// Number of blocks that are in use.
     pub marked: u64,
-    /// Blocks dropped.
+    /// Number of blocks that were dropped.
     pub dropped: u64,
     /// Their bytes.
     pub dropped_bytes: u64,
-    /// Blocks kept though nothing refers to them.
+    /// Number of blocks that are kept although nothing refers to them.
     pub kept: u64,
     /// Their bytes.
     pub kept_bytes: u64,
-    /// Live records rewritten.
+    /// Number of live records that were rewritten.
     pub moved: u64,
-    /// Bytes given back: of files removed, and of holes.
+    /// Bytes given back to the file system, by removed files and by holes.
     pub removed_bytes: u64,
     /// Files kept because they are damaged, and how.
     pub damaged: Vec<(u32, String)>,
@@ -306,62 +306,62 @@ pub struct BlockCollection {
 /// Figures of a store.
 #[derive(Clone, Default, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct BlockFigures {
-    /// Blocks.
+    /// Number of blocks.
     pub blocks: u64,
     /// Their bytes.
     pub block_bytes: u64,
-    /// Bytes among them of deleted content.
+    /// Bytes of deleted content among them.
     pub deleted_bytes: u64,
     /// Bytes of all files.
     pub log_bytes: u64,
     /// Free bytes on the medium.
     pub free_bytes: Option<u64>,
-    /// Blocks known to be damaged.
+    /// Number of blocks that are known to be damaged.
     pub damaged_blocks: u64,
 }
 
-/// How it stands with a bucket that has the blocks.
+/// Status of the bucket that has a store's blocks.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub struct BucketStanding {
-    /// Why it is not reached, or refuses.
+pub struct BucketStatus {
+    /// Why the bucket is not reached, or refuses requests.
     pub trouble: Option<String>,
-    /// Segments in it.
+    /// Number of segments in the bucket.
     pub segments: u64,
-    /// Bytes of those.
+    /// Bytes of these segments.
     pub bytes: u64,
     /// Bytes that it does not have yet.
     pub waiting_bytes: u64,
-    /// Bytes of copies on the disk of whoever uses it.
+    /// Bytes of copies on the disk of the server that uses the bucket.
     pub cached_bytes: u64,
-    /// Requests since the start: written, read, measured, listed, removed.
+    /// Number of requests since the start that wrote, read, measured, listed and removed objects.
     pub requests: [u64; 5],
 }
 
-/// Why a block server did not do it.
+/// Why a block server did not carry out a request.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum BlockFault {
-    /// This is another store than the one meant.
+    /// This is another store than the one that is meant.
     OtherStore,
     /// The store has lost what it acknowledged: it is an older copy.
     OlderStore,
     /// The disk is full.
     Full,
-    /// More would be charged than may be.
+    /// The user would be charged for more than the limit.
     OverQuota {
         /// Bytes charged.
         used: u64,
         /// Bytes allowed.
         limit: u64,
     },
-    /// Something runs that allows nothing beside it; to be tried again.
+    /// An exclusive task is running; the request is to be tried again.
     Busy,
     /// The request is not allowed.
     Refused(String),
-    /// The medium failed.
+    /// The disk, or the bucket, failed.
     Failed(String),
 }
 
-/// Requests with more bytes than this may hold up others.
+/// Requests with more bytes than this may hold others up.
 const SMALL_BYTES: usize = 64 << 10;
 
 impl BlockCall {
@@ -370,12 +370,12 @@ impl BlockCall {
         !matches!(self, BlockCall::Collect { .. } | BlockCall::Scrub)
     }
 
-    /// Whether it may read all there is.
+    /// Whether the request may read the whole store.
     pub fn takes_long(&self) -> bool {
         matches!(self, BlockCall::Collect { .. } | BlockCall::Scrub | BlockCall::List { .. })
     }
 
-    /// Whether it moves, or reads, much.
+    /// Whether the request moves or reads many bytes.
     pub fn is_bulky(&self) -> bool {
         match self {
             BlockCall::Store { blocks, .. } => {

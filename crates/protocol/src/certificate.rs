@@ -6,14 +6,14 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{DeviceId, Handle, InodeKind, NAME_BYTES_MAX, PrincipalId, Reference};
 use holdfast_crypto::{Digest, Domain, encode};
 
-/// How an operation goes.
+/// By which messages an operation is ordered.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 #[borsh(use_discriminant = true)]
 #[repr(u8)]
 pub enum Path {
     /// One message carries certificate and structure; taken only if nothing is pending.
     Fast = 1,
-    /// UPDATE, then COMMIT.
+    /// By UPDATE, then COMMIT.
     Slow = 2,
 }
 
@@ -27,11 +27,11 @@ pub const DELTAS_MAX: usize = 4096;
 pub enum Delta {
     /// Set (or remove) inode `number` of the signing device's own i-table to this i-hash.
     SetInode {
-        /// Device i-number.
+        /// Its number in the device's table.
         number: u64,
         /// The file it serves, so that others can see which file this is about.
         file: Handle,
-        /// Its new i-hash; `None` removes it.
+        /// The file's new i-hash; `None` removes the file.
         inode: Option<Digest>,
     },
     /// Map a user's or group's i-number to an i-number of the signing device (or remove it).
@@ -43,13 +43,13 @@ pub enum Delta {
     },
     /// Map `count` fresh i-numbers of a user or group to as many fresh i-numbers of the signing device.
     Preallocate {
-        /// Whose i-numbers.
+        /// The user or group whose numbers these are.
         principal: PrincipalId,
-        /// First of them.
+        /// The first number.
         first: u64,
-        /// How many.
+        /// How many numbers.
         count: u32,
-        /// First device i-number.
+        /// The first number in the device's table.
         device_first: u64,
     },
     /// Set or delete a directory entry. The directory's resulting inode is not declared: it depends on what
@@ -66,7 +66,7 @@ pub enum Delta {
     },
     /// Replace the membership: device 0, or another device with a warrant in the block, and then nothing else with it.
     SetMembers {
-        /// The membership block.
+        /// Reference to the membership's block.
         reference: Reference,
     },
 }
@@ -88,15 +88,15 @@ impl Delta {
 pub struct Certificate {
     /// File system; after a declared restore, its epoch ([`crate::epoch`]).
     pub file_system: Digest,
-    /// Signing device.
+    /// The device that signs.
     pub device: DeviceId,
     /// This operation's number: 1 for a device's first, then one more each, used or void.
     pub number: u64,
     /// Forecast digest of the device's last committed structure; [`Digest::ZERO`] before the first.
     pub previous: Digest,
-    /// Fast or slow.
+    /// By which messages it is ordered.
     pub path: Path,
-    /// All numbers this device has ever given up (cumulative: see trace T6).
+    /// All numbers that this device has ever given up. They are listed for ever: see trace T6.
     pub voids: VoidSet,
     /// All numbers this device committed with [`crate::structure::Outcome::Nothing`] (cumulative): folders
     /// that meet an older number of this device learn here that it changed nothing.

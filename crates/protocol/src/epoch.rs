@@ -28,7 +28,7 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::Restore;
 use holdfast_crypto::{Digest, Domain, PublicKey, Signature, encode};
 
-/// What the superuser signs.
+/// A restore, as the superuser signs it.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Declaration {
     /// The file system.
@@ -37,13 +37,13 @@ pub struct Declaration {
     pub epoch: Digest,
     /// Number of operations in the log that is left.
     pub size: u64,
-    /// Its root.
+    /// Root of the log that is left.
     pub root: Digest,
     /// The epoch of the state that is left.
     pub base: Digest,
-    /// When it is declared.
+    /// When it is declared, nanoseconds since 1970.
     pub declared_ns: i64,
-    /// Drawn at random.
+    /// Drawn at random, so that no two declarations are the same.
     pub nonce: [u8; 16],
 }
 
@@ -56,25 +56,25 @@ impl Signable for Declaration {
 }
 
 impl Declaration {
-    /// With the superuser's signature, as memberships hold it.
+    /// The restore with the superuser's signature, as memberships hold it.
     pub fn with(&self, signature: Signature) -> Restore {
         let Declaration { size, root, base, declared_ns, nonce, .. } = *self;
         Restore { size, root, base, declared_ns, nonce, signature }
     }
 
-    /// What was signed for `restore`, which ends `epoch`.
+    /// The declaration that was signed for `restore`, which ends `epoch`.
     pub fn of(file_system: Digest, epoch: Digest, restore: &Restore) -> Declaration {
         let Restore { size, root, base, declared_ns, nonce, .. } = *restore;
         Declaration { file_system, epoch, size, root, base, declared_ns, nonce }
     }
 
-    /// The epoch that begins.
+    /// The epoch that this declaration begins.
     pub fn begins(&self) -> Digest {
         self.digest()
     }
 }
 
-/// One epoch.
+/// One epoch, with where it begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Epoch {
     id: Digest,
@@ -86,7 +86,7 @@ struct Epoch {
     until: Option<LogHead>,
 }
 
-/// No log is that long.
+/// Longer than any log can be.
 const ENDLESS: LogHead = LogHead { size: u64::MAX, root: Digest::ZERO };
 
 /// The epochs of a file system, in the order in which they began.
@@ -94,7 +94,7 @@ const ENDLESS: LogHead = LogHead { size: u64::MAX, root: Digest::ZERO };
 pub struct Epochs(Vec<Epoch>);
 
 impl Epochs {
-    /// Those between these restores, which are not verified here.
+    /// The epochs between these restores, whose signatures are not verified here.
     pub fn of(file_system: Digest, restores: &[Restore]) -> Epochs {
         let mut epochs = vec![Epoch { id: file_system, from: LogHead::default(), base: None, until: None }];
         for restore in restores {
@@ -116,7 +116,7 @@ impl Epochs {
         Epochs(epochs)
     }
 
-    /// The present one.
+    /// The present epoch.
     pub fn latest(&self) -> Digest {
         self.0.last().expect("there is a first one").id
     }
@@ -125,7 +125,7 @@ impl Epochs {
         self.0.iter().find(|known| known.id == *epoch)
     }
 
-    /// Whether it is one of them.
+    /// Whether `epoch` is one of these.
     pub fn contains(&self, epoch: &Digest) -> bool {
         self.find(epoch).is_some()
     }

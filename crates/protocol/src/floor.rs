@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 
 /// An operation that this device has signed.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
-pub struct Offered {
+pub struct OwnOperation {
     /// Digest of its certificate.
     pub certificate: Digest,
     /// Digest of its forecast, once a view for it was accepted; never for a fast one.
@@ -34,7 +34,7 @@ pub struct Floor {
     pub epoch: Digest,
     /// Its superuser's key: the file system's id is the digest of it.
     pub superuser: PublicKey,
-    /// This device.
+    /// Number of this device.
     pub device: DeviceId,
     /// The last accepted view, with what this device has committed or learned since put into its slots and
     /// taken from its pending list. Its log head includes this device's last ordered operation.
@@ -51,7 +51,7 @@ pub struct Floor {
     pub ineffective: VoidSet,
     /// Operations from the last committed one on: what was signed under each number. (States of earlier versions
     /// hold the slow ones only.)
-    pub offered: BTreeMap<u64, Offered>,
+    pub offered: BTreeMap<u64, OwnOperation>,
     /// The highest number this device has used, whatever became of it.
     pub used: u64,
     /// Structures learned by waiting since this device last began an operation, and not yet seen in an accepted
@@ -86,7 +86,7 @@ impl Floor {
     }
 
     /// The same in the present epoch of `members`, whose restores are for `check` to verify.
-    pub fn beside(superuser: PublicKey, device: DeviceId, members: &dyn Members) -> Floor {
+    pub fn unseen(superuser: PublicKey, device: DeviceId, members: &dyn Members) -> Floor {
         let epoch = crate::epoch::latest(superuser.file_system_id(), members.restores());
         Floor { epoch, ..Floor::new(superuser, device) }
     }
@@ -121,7 +121,7 @@ impl Floor {
         self.view.pending.is_empty()
     }
 
-    /// Uses up a number for an operation that begins now.
+    /// Uses up a number for an operation that begins.
     pub(crate) fn begin(&mut self) -> u64 {
         self.learned.clear();
         self.used += 1;

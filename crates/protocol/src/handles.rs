@@ -9,7 +9,7 @@ use crate::structure::{Forecast, HandleVersion, Structure, View};
 use holdfast_content::{DeviceId, PrincipalId, Reference};
 use std::collections::BTreeMap;
 
-/// How a structure breaks the rule.
+/// How a structure breaks the rule for i-handles.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Offence {
     /// It advances a table its device may not write.

@@ -50,7 +50,7 @@ pub enum Suspect {
     Device(DeviceId),
 }
 
-/// How two structures clash.
+/// How two structures contradict each other.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Clash {
     /// One device signed two structures under one number.
@@ -99,11 +99,11 @@ impl fmt::Display for Clash {
 pub struct Contradiction {
     /// Those of whom at least one lied; with a single one, this one did. Sorts convictions before suspicions.
     pub suspects: Suspects,
-    /// How.
+    /// How they contradict each other.
     pub clash: Clash,
     /// The first operation, and the digest of its structure.
     pub first: (Operation, Digest),
-    /// The second.
+    /// The second operation, and the digest of its structure.
     pub second: (Operation, Digest),
 }
 
@@ -112,7 +112,7 @@ pub struct Contradiction {
 pub struct Suspects(pub BTreeSet<Suspect>);
 
 impl Suspects {
-    /// The one that is left.
+    /// The only suspect, if there is only one.
     pub fn convicted(&self) -> Option<Suspect> {
         if self.0.len() == 1 { self.0.first().copied() } else { None }
     }
@@ -130,7 +130,7 @@ impl Ord for Suspects {
     }
 }
 
-/// One distinct structure.
+/// A structure, with its digest.
 #[derive(Clone, Copy)]
 struct Element<'a> {
     structure: &'a Structure,
@@ -187,7 +187,7 @@ fn within_epoch(exhibits: &[Exhibit<'_>]) -> Vec<Contradiction> {
     }
     let mut elements: Vec<Element<'_>> = distinct.into_values().collect();
     elements.sort_by_key(|element| (element.place(), element.device(), element.structure.number()));
-    let mut found = Found::default();
+    let mut found = ContradictionSet::default();
     by_device(&elements, &mut found);
     records(&elements, &mut found);
     // Those with receipts by themselves first: of what contradicts one of them, a conviction is the best that is found.
@@ -200,9 +200,9 @@ fn within_epoch(exhibits: &[Exhibit<'_>]) -> Vec<Contradiction> {
 
 /// Sorted, so that convictions come first; bounded by dropping the last.
 #[derive(Default)]
-struct Found(BTreeSet<Contradiction>);
+struct ContradictionSet(BTreeSet<Contradiction>);
 
-impl Found {
+impl ContradictionSet {
     fn add(&mut self, clash: Clash, first: &Element<'_>, second: &Element<'_>, suspects: BTreeSet<Suspect>) {
         self.0.insert(Contradiction {
             suspects: Suspects(suspects),
@@ -219,7 +219,7 @@ impl Found {
     /// or the server showed both.
     fn views(&mut self, clash: Clash, first: &Element<'_>, second: &Element<'_>) {
         if first.device() == second.device() {
-            // An honest device goes forward whatever it is shown.
+            // An honest device never signs an older view than before, whatever it is shown.
             return self.add(Clash::WentBack, first, second, [Suspect::Device(first.device())].into());
         }
         let liars = [first, second].into_iter().filter(|element| !element.acknowledged);
@@ -228,8 +228,8 @@ impl Found {
     }
 }
 
-/// What one device says by itself.
-fn by_device(elements: &[Element<'_>], found: &mut Found) {
+/// Finds contradictions between structures of one device.
+fn by_device(elements: &[Element<'_>], found: &mut ContradictionSet) {
     let mut last: BTreeMap<DeviceId, Element<'_>> = BTreeMap::new();
     let mut sorted = elements.to_vec();
     sorted.sort_by_key(|element| (element.device(), element.structure.number(), !element.acknowledged));
@@ -254,8 +254,8 @@ fn by_device(elements: &[Element<'_>], found: &mut Found) {
     }
 }
 
-/// What structures remember of each other.
-fn records(elements: &[Element<'_>], found: &mut Found) {
+/// Finds contradictions between structures and what others recorded of them.
+fn records(elements: &[Element<'_>], found: &mut ContradictionSet) {
     let mut by_operation: BTreeMap<Operation, Vec<&Element<'_>>> = BTreeMap::new();
     for element in elements {
         by_operation.entry(element.operation()).or_default().push(element);
@@ -278,8 +278,8 @@ fn records(elements: &[Element<'_>], found: &mut Found) {
     }
 }
 
-/// What an earlier one has seen, a later one has seen.
-fn along_the_log(elements: &[Element<'_>], found: &mut Found) {
+/// Finds structures that do not know what an earlier one in the log knows.
+fn along_the_log(elements: &[Element<'_>], found: &mut ContradictionSet) {
     // The most that anybody so far knows of a device, and who.
     let mut most: BTreeMap<DeviceId, (u64, usize)> = BTreeMap::new();
     let mut start = 0;
@@ -318,8 +318,8 @@ fn along_the_log(elements: &[Element<'_>], found: &mut Found) {
     }
 }
 
-/// Of those that follow on the same log at most one took its place.
-fn same_place(elements: &[Element<'_>], found: &mut Found) {
+/// Finds structures that took the same position in the log.
+fn same_place(elements: &[Element<'_>], found: &mut ContradictionSet) {
     let elements = &elements[..elements.len().min(SAME_PLACE_MAX)];
     for (index, first) in elements.iter().enumerate() {
         for second in &elements[index + 1..] {

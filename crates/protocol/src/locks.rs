@@ -24,12 +24,12 @@ pub const DEVICE_RANGES_MAX: usize = 16_384;
 /// Most sessions of one device.
 pub const DEVICE_SESSIONS_MAX: usize = 64;
 
-/// Bytes from `start` to `last`, which belongs to it.
+/// Bytes from `start` to `last`, both included.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct LockRange {
     /// First byte.
     pub start: u64,
-    /// Last byte; `u64::MAX` for all there ever will be.
+    /// Last byte; `u64::MAX` for all behind `start`, however long the file becomes.
     pub last: u64,
 }
 
@@ -37,7 +37,7 @@ impl LockRange {
     /// A whole file.
     pub const ALL: LockRange = LockRange { start: 0, last: u64::MAX };
 
-    /// Whether it has at least a byte.
+    /// Whether the range has a byte.
     pub fn is_valid(&self) -> bool {
         self.start <= self.last
     }
@@ -119,27 +119,27 @@ impl Ranges {
 pub struct SessionId {
     /// The device that proved to be there.
     pub device: DeviceId,
-    /// Drawn at random by each run.
+    /// Number that each run draws at random.
     pub run: u128,
 }
 
-/// Who holds a lock: a process or an open file description of a session.
+/// The holder of a lock: a process or an open file description of a session.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Holder {
-    /// Where.
+    /// The session that holds the lock.
     pub session: SessionId,
     /// The kernel's number there.
     pub owner: u64,
 }
 
-/// What is asked for.
+/// A lock that a holder asks for, or gives up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Wish {
+pub struct LockAttempt {
     /// The file.
     pub file: Handle,
-    /// Which of the two kinds of locks, which do not see each other.
+    /// Whether the lock is of `flock` or of `fcntl`; the two do not see each other.
     pub space: LockSpace,
-    /// Bytes.
+    /// The bytes to lock.
     pub range: LockRange,
     /// The mode; `None` gives up.
     pub mode: Option<LockMode>,
@@ -151,31 +151,31 @@ pub struct Wish {
     pub wait: bool,
 }
 
-/// A lock that stands in the way.
+/// A lock that is in the way of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Conflict {
-    /// Whose.
+    /// Who holds the lock that is in the way.
     pub holder: Holder,
-    /// Where.
+    /// The bytes that it covers.
     pub range: LockRange,
-    /// How.
+    /// Its mode.
     pub mode: LockMode,
     /// The process, in its own client's numbers.
     pub process: u32,
 }
 
-/// What became of a wish.
+/// What became of a request for a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Granted {
-    /// It is as wished.
-    Yes,
-    /// Somebody else holds it.
+pub enum LockOutcome {
+    /// The lock is held, or given up, as requested.
+    Granted,
+    /// Another holder has a conflicting lock.
     Conflict(Conflict),
-    /// Waiting would never end: those in the way wait for the one who asks.
+    /// Waiting would never end, since the holders in the way wait for this one.
     Deadlock,
     /// Only reclaims are taken for this many milliseconds more.
     Grace(u64),
-    /// Too many locks.
+    /// There are too many locks.
     TooMany,
 }
 
@@ -186,16 +186,16 @@ struct Session {
 }
 
 #[derive(Default)]
-struct Held {
+struct HeldRanges {
     ranges: Ranges,
     process: u32,
 }
 
 /// The locks of one file system.
 pub struct LockTable {
-    files: HashMap<(Handle, LockSpace), BTreeMap<Holder, Held>>,
+    files: HashMap<(Handle, LockSpace), BTreeMap<Holder, HeldRanges>>,
     sessions: BTreeMap<SessionId, Session>,
-    /// Ranges held, by device.
+    /// Number of ranges that each device holds.
     ranges: HashMap<DeviceId, usize>,
     /// For whom a holder waits. Only processes can wait in circles that they cannot see themselves.
     waiting: HashMap<Holder, Holder>,
@@ -219,21 +219,21 @@ impl LockTable {
         }
     }
 
-    /// Whether nobody holds anything.
+    /// Whether no locks are held.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
     /// A session is heard from. Returns its epoch: if that is not the one it knows, what it held is forgotten.
     /// `None`: the device has too many sessions.
-    pub fn hear(&mut self, id: SessionId, now_ms: u64) -> Option<u64> {
+    pub fn renew_session(&mut self, id: SessionId, now_ms: u64) -> Option<u64> {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.heard_ms = now_ms;
             return Some(session.epoch);
         }
         let runs = SessionId { run: 0, ..id }..=SessionId { run: u128::MAX, ..id };
         if self.sessions.range(runs.clone()).count() >= DEVICE_SESSIONS_MAX {
-            // One that is not heard of any more makes room.
+            // A session that has been silent for long makes room.
             let silent = self.sessions.range(runs).filter(|(_, session)| is_silent(session, now_ms));
             let oldest = silent.min_by_key(|(_, session)| session.heard_ms).map(|(id, _)| *id)?;
             self.end(oldest);
@@ -244,33 +244,33 @@ impl LockTable {
         Some(epoch)
     }
 
-    /// Carries out a wish, or says what is in the way.
-    pub fn wish(&mut self, holder: Holder, wish: &Wish, now_ms: u64) -> Granted {
-        let place = (wish.file, wish.space);
-        if let Some(mode) = wish.mode {
-            if !wish.reclaim && now_ms < self.grace_until_ms {
-                return Granted::Grace(self.grace_until_ms - now_ms);
+    /// Carries out a request, or says what is in the way.
+    pub fn request(&mut self, holder: Holder, request: &LockAttempt, now_ms: u64) -> LockOutcome {
+        let place = (request.file, request.space);
+        if let Some(mode) = request.mode {
+            if !request.reclaim && now_ms < self.grace_until_ms {
+                return LockOutcome::Grace(self.grace_until_ms - now_ms);
             }
-            if let Some(conflict) = self.in_the_way(place, holder, wish.range, mode, now_ms) {
-                return self.must_wait(holder, wish, conflict);
+            if let Some(conflict) = self.first_conflict(place, holder, request.range, mode, now_ms) {
+                return self.must_wait(holder, request, conflict);
             }
         }
         let held_now = self.files.get(&place).and_then(|file| file.get(&holder));
-        if wish.mode.is_none() && held_now.is_none() {
-            return Granted::Yes;
+        if request.mode.is_none() && held_now.is_none() {
+            return LockOutcome::Granted;
         }
         // A range that is set splits at most one other in three.
         let of_device = self.ranges.get(&holder.session.device).copied().unwrap_or(0);
-        if wish.mode.is_some() && of_device + 2 > DEVICE_RANGES_MAX {
-            return Granted::TooMany;
+        if request.mode.is_some() && of_device + 2 > DEVICE_RANGES_MAX {
+            return LockOutcome::TooMany;
         }
         let file = self.files.entry(place).or_default();
         let held = file.entry(holder).or_default();
         let before = held.ranges.len();
-        self.freed |= before > 0 && wish.mode != Some(LockMode::Exclusive);
-        held.ranges.set(wish.range, wish.mode);
-        if wish.mode.is_some() {
-            held.process = wish.process;
+        self.freed |= before > 0 && request.mode != Some(LockMode::Exclusive);
+        held.ranges.set(request.range, request.mode);
+        if request.mode.is_some() {
+            held.process = request.process;
         }
         let after = held.ranges.len();
         if after == 0 {
@@ -280,7 +280,7 @@ impl LockTable {
             }
         }
         self.count(holder.session.device, before, after);
-        Granted::Yes
+        LockOutcome::Granted
     }
 
     /// Whether a holder has anything of a file.
@@ -288,23 +288,23 @@ impl LockTable {
         self.files.get(&(file, space)).is_some_and(|file| file.contains_key(&holder))
     }
 
-    /// What would be in the way of a wish, without making it.
-    pub fn test(&mut self, holder: Holder, wish: &Wish, now_ms: u64) -> Option<Conflict> {
-        self.in_the_way((wish.file, wish.space), holder, wish.range, wish.mode?, now_ms)
+    /// What would be in the way of a request, without making it.
+    pub fn test(&mut self, holder: Holder, request: &LockAttempt, now_ms: u64) -> Option<Conflict> {
+        self.first_conflict((request.file, request.space), holder, request.range, request.mode?, now_ms)
     }
 
-    /// What would be in the way of a wish, for which the holder waits from now on, until
+    /// What would be in the way of a request, for which the holder waits from now on, until
     /// [`LockTable::waits_no_more`].
-    pub fn wait_for(&mut self, holder: Holder, wish: &Wish, now_ms: u64) -> Granted {
-        let Some(conflict) = self.test(holder, wish, now_ms) else { return Granted::Yes };
-        if self.closes_a_circle(holder, wish, &conflict) {
-            return Granted::Deadlock;
+    pub fn wait_for(&mut self, holder: Holder, request: &LockAttempt, now_ms: u64) -> LockOutcome {
+        let Some(conflict) = self.test(holder, request, now_ms) else { return LockOutcome::Granted };
+        if self.would_deadlock(holder, request, &conflict) {
+            return LockOutcome::Deadlock;
         }
         self.waiting.insert(holder, conflict.holder);
-        Granted::Conflict(conflict)
+        LockOutcome::Conflict(conflict)
     }
 
-    /// A holder has stopped waiting.
+    /// Notes that a holder has stopped waiting.
     pub fn waits_no_more(&mut self, holder: Holder) {
         self.waiting.remove(&holder);
     }
@@ -314,7 +314,7 @@ impl LockTable {
         std::mem::take(&mut self.freed)
     }
 
-    /// A session has ended: all it held is free.
+    /// Ends a session: all its locks are free.
     pub fn end(&mut self, id: SessionId) {
         self.freed = true;
         self.sessions.remove(&id);
@@ -331,27 +331,27 @@ impl LockTable {
         self.count(id.device, given_up, 0);
     }
 
-    fn must_wait(&mut self, holder: Holder, wish: &Wish, conflict: Conflict) -> Granted {
-        if !wish.wait {
-            return Granted::Conflict(conflict);
+    fn must_wait(&mut self, holder: Holder, request: &LockAttempt, conflict: Conflict) -> LockOutcome {
+        if !request.wait {
+            return LockOutcome::Conflict(conflict);
         }
-        if wish.space == LockSpace::Flock {
-            // flock(2): a conversion gives up the old lock first, so that two who wish to convert do not wait for
+        if request.space == LockSpace::Flock {
+            // flock(2): a conversion gives up the old lock first, so that two who want to convert do not wait for
             // each other for ever.
-            self.wish(holder, &Wish { mode: None, ..*wish }, 0);
-            return Granted::Conflict(conflict);
+            self.request(holder, &LockAttempt { mode: None, ..*request }, 0);
+            return LockOutcome::Conflict(conflict);
         }
-        match self.closes_a_circle(holder, wish, &conflict) {
-            true => Granted::Deadlock,
-            false => Granted::Conflict(conflict),
+        match self.would_deadlock(holder, request, &conflict) {
+            true => LockOutcome::Deadlock,
+            false => LockOutcome::Conflict(conflict),
         }
     }
 
     /// Whether whom a holder would wait for waits for that holder, directly or not.
-    fn closes_a_circle(&self, holder: Holder, wish: &Wish, conflict: &Conflict) -> bool {
+    fn would_deadlock(&self, holder: Holder, request: &LockAttempt, conflict: &Conflict) -> bool {
         let mut seen = HashSet::new();
         let mut at = conflict.holder;
-        while wish.space == LockSpace::Fcntl && seen.insert(at) {
+        while request.space == LockSpace::Fcntl && seen.insert(at) {
             match self.waiting.get(&at) {
                 Some(next) if *next == holder => return true,
                 Some(next) => at = *next,
@@ -362,7 +362,7 @@ impl LockTable {
     }
 
     /// The first conflict with somebody who is still there. Those in the way who are not lose all they held.
-    fn in_the_way(
+    fn first_conflict(
         &mut self,
         place: (Handle, LockSpace),
         holder: Holder,

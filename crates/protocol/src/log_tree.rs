@@ -21,7 +21,7 @@ pub fn leaf(certificate: Digest, forecast: Digest) -> Digest {
 #[derive(Clone, Copy)]
 pub struct TreeHash(pub fn(Digest, Digest) -> Digest);
 
-/// The log of updates.
+/// The tree of the log of updates.
 pub const UPDATES: TreeHash = TreeHash(parent);
 
 fn pair(domain: Domain, left: Digest, right: Digest) -> Digest {
@@ -127,7 +127,7 @@ impl TreeHash {
         Some((self.0)(self.range_root(first, middle, node)?, self.range_root(middle, end, node)?))
     }
 
-    /// See [`consistency_proof`].
+    /// Makes a proof of consistency as [`consistency_proof`] does, for this tree.
     pub fn consistency_proof(
         self,
         old: u64,
@@ -162,7 +162,7 @@ impl TreeHash {
         Some(proof)
     }
 
-    /// See [`verify_consistency`].
+    /// Checks a proof of consistency as [`verify_consistency`] does, for this tree.
     #[must_use]
     pub fn verify_consistency(self, old: LogHead, new: LogHead, proof: &[Digest]) -> bool {
         if old.size > new.size || (new.size == 0 && new.root != Digest::ZERO) {

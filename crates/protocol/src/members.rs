@@ -20,7 +20,7 @@ pub struct Member {
 
 /// A membership that was loaded through a verified reference.
 pub trait Members {
-    /// Its version: that of [`PrincipalId::Members`] at which it was made.
+    /// Its version: the one of [`PrincipalId::Members`] at which it was made.
     fn version(&self) -> u64;
 
     /// The device with this id, removed or not.

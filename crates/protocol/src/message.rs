@@ -7,7 +7,7 @@
 use crate::block_server::{BlockReply, BlockRequest};
 use crate::certificate::Certificate;
 use crate::history::{PastReply, Point, Snapshot, SnapshotEnd};
-use crate::leases::{LeaseGrant, LeaseWish, Recall};
+use crate::leases::{LeaseGrant, LeaseRequest, Recall};
 use crate::locks::LockRange;
 use crate::packed::{self, Difference};
 use crate::signed::{Signable, Signed};
@@ -61,7 +61,7 @@ pub struct Receipt {
     pub file_system: Digest,
     /// The operation's device.
     pub device: DeviceId,
-    /// Its number.
+    /// Number of its last operation.
     pub number: u64,
     /// Digest of the committed structure.
     pub structure: Digest,
@@ -77,7 +77,7 @@ impl Signable for Receipt {
 /// A block with the address its sender claims for it.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct AddressedBlock {
-    /// Claimed address.
+    /// The address that the sender claims.
     pub address: Digest,
     /// The block.
     pub block: StoredBlock,
@@ -86,9 +86,9 @@ pub struct AddressedBlock {
 /// Blocks that ride along with an operation. The server takes all or, if it lacks a base, nothing.
 #[derive(Clone, PartialEq, Eq, Debug, Default, BorshSerialize, BorshDeserialize)]
 pub struct Attached {
-    /// As they are.
+    /// Blocks that are sent as they are.
     pub blocks: Vec<AddressedBlock>,
-    /// Packed.
+    /// Blocks that are packed into parcels.
     pub parcels: Vec<Parcel>,
 }
 
@@ -125,13 +125,13 @@ impl FromIterator<bool> for Bits {
 /// The header a STORE leaves with a block; RETRIEVE returns the first.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct StoreHeader {
-    /// Who stored it first.
+    /// The device that stored it first.
     pub owner: DeviceId,
-    /// When, nanoseconds since the epoch, by the server's clock.
+    /// When it was stored, nanoseconds since the epoch, by the server's clock.
     pub stored_ns: i64,
 }
 
-/// Client to server.
+/// From a client to the server.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum Request {
     /// First on every connection. With a file system, the answer proves the server's right to serve it.
@@ -146,13 +146,13 @@ pub enum Request {
     CreateFileSystem {
         /// The superuser's public key; its digest is the file system's id.
         superuser: PublicKey,
-        /// Accepted server keys.
+        /// The server keys that the founder accepted.
         server_keys: Signed<ServerKeys>,
-        /// First operation.
+        /// Certificate of the founding operation.
         certificate: Signed<Certificate>,
-        /// Its structure.
+        /// Structure of the founding operation.
         structure: Signed<Structure>,
-        /// Blocks it names.
+        /// Blocks that the structure names.
         blocks: Vec<AddressedBlock>,
     },
     /// Replaces the list of server keys by one of higher sequence.
@@ -168,7 +168,7 @@ pub enum Request {
     StoreParcels(Vec<Parcel>),
     /// Fetches blocks packed against others that the client has. Answered by `Parcel`.
     RetrieveParcel {
-        /// Which, as [`Request::Retrieve`].
+        /// Addresses of the blocks, as in [`Request::Retrieve`].
         wanted: Vec<Digest>,
         /// What the client has; those that the server lacks, or has no room for, it leaves out.
         bases: Vec<Base>,
@@ -195,16 +195,16 @@ pub enum Request {
     VStore {
         /// Small index, to keep several under one key.
         index: u64,
-        /// Bytes, at most 64 KiB.
+        /// The bytes, at most 64 KiB.
         bytes: Vec<u8>,
         /// By the sender's key over (file system, index, bytes) in `Domain::SignedBlock`.
         signature: Signature,
     },
     /// Fetches the newest signed block, or the newest before a time.
     VRetrieve {
-        /// Whose.
+        /// The key of the device.
         key: PublicKey,
-        /// Which.
+        /// Number of the part.
         index: u64,
         /// Nanoseconds since the epoch.
         before_ns: Option<i64>,
@@ -214,9 +214,9 @@ pub enum Request {
     /// Keeps these blocks and all they refer to from garbage collection for a while (open files), in place of
     /// whatever this device pinned before.
     Pin {
-        /// Roots.
+        /// Roots of the trees.
         addresses: Vec<Digest>,
-        /// How long, in seconds; at most 3,600.
+        /// Duration in seconds; at most 3,600.
         seconds: u32,
     },
     /// Shows the present view without ordering anything. Proves nothing about freshness.
@@ -226,91 +226,91 @@ pub enum Request {
     },
     /// Slow path, first half: orders an operation.
     Update {
-        /// The declaration.
+        /// The certificate of the operation.
         certificate: Signed<Certificate>,
-        /// Blocks it names, durable before it is ordered.
+        /// Blocks that it names; they are durable before it is ordered.
         attached: Attached,
         /// Size of the last log head the client accepted.
         log_size: u64,
         /// Whether the answer may show the difference from the view with that head.
         by_difference: bool,
-        /// Leases wanted with it.
-        lease: Option<LeaseWish>,
+        /// Leases that the client asks for with it.
+        lease: Option<LeaseRequest>,
     },
     /// Slow path, second half.
     Commit {
         /// The structure.
         structure: Signed<Structure>,
-        /// Blocks it names.
+        /// Blocks that the structure names.
         attached: Attached,
     },
     /// Fast path: both halves, taken only if the view is exactly the one signed against.
     Fast {
-        /// The declaration.
+        /// The certificate of the operation.
         certificate: Signed<Certificate>,
         /// The structure.
         structure: Signed<Structure>,
-        /// Blocks they name.
+        /// Blocks that they name.
         attached: Attached,
         /// Size of the last log head the client accepted.
         log_size: u64,
         /// Whether a refusal may show the present view, as the difference from the view with that head.
         by_difference: bool,
-        /// Leases wanted with it.
-        lease: Option<LeaseWish>,
+        /// Leases that the client asks for with it.
+        lease: Option<LeaseRequest>,
     },
     /// Waits until an operation is committed (FETCHPENDING).
     FetchPending {
-        /// Whose.
+        /// The device that made the operation.
         device: DeviceId,
-        /// Which.
+        /// Number of the operation.
         number: u64,
         /// How long to wait at most, in milliseconds.
         wait_ms: u32,
     },
-    /// Answers at once.
+    /// Is answered at once.
     Ping,
     /// Sets the mode of a range of a file's advisory locks. Setting twice what was set changes nothing.
     Lock(LockRequest),
-    /// Asks who stands in the way of a lock, without taking it.
+    /// Asks which lock is in the way of a request, without taking it.
     TestLock(LockRequest),
     /// Waits until a lock seems to be free, without taking it: so a wait that is called off leaves nothing behind.
     AwaitLock {
         /// The lock.
         lock: LockRequest,
-        /// How long at most, in milliseconds.
+        /// How long to wait at most, in milliseconds.
         wait_ms: u32,
     },
     /// Says that a run of a client is still there, so that it keeps its locks.
     KeepLocks {
-        /// Which run.
+        /// The run of the client.
         run: u128,
     },
     /// Gives up all locks of a run.
     EndLocks {
-        /// Which run.
+        /// The run of the client.
         run: u128,
     },
     /// Keeps blocks and all they refer to from garbage collection until [`Request::Unhold`], in place of a hold of the
     /// same name: a signed release that refers to blocks of the file system. Answered by `Held`.
     Hold {
-        /// What to call it.
+        /// Name of the hold.
         name: String,
-        /// Roots.
+        /// Roots of what it keeps.
         roots: Vec<Digest>,
     },
     /// Ends a hold of the same user. One that is not there is ended already.
     Unhold {
-        /// Which.
+        /// Name of the hold.
         name: String,
     },
     /// Asks which holds there are.
     Holds,
     /// Waits until leases are recalled, and says which recalls have been carried out.
     AwaitRecall {
-        /// Which run.
+        /// The run of the client.
         run: u128,
-        /// Of the session, as the server told last.
+        /// Epoch of the session, as the server told it last.
         epoch: u64,
         /// Number of the last recall that was carried out.
         acknowledged: u64,
@@ -322,7 +322,7 @@ pub enum Request {
     },
     /// Gives up all leases of a run.
     EndLeases {
-        /// Which run.
+        /// The run of the client.
         run: u128,
     },
     /// Asks for the newest heads that witnesses have co-signed within what this client has accepted. Answered by
@@ -333,14 +333,14 @@ pub enum Request {
     },
     /// Asks which past states are kept. Answered by `History`.
     History {
-        /// Only those whose logs are longer than this.
+        /// Only states whose logs are longer than this are wanted.
         after: u64,
-        /// Have the present state noted first, if nothing is pending.
+        /// Whether the present state is to be noted first, if nothing is pending.
         note: bool,
     },
     /// Asks for a past state. Answered by `Past`.
     Past {
-        /// The size of its log.
+        /// Size of the state's log.
         log_size: u64,
         /// The size of the log last accepted, up to which it is to be proven.
         known: u64,
@@ -353,9 +353,9 @@ pub enum Request {
     Usage,
     /// Asks for leaves of the log of updates, to be kept for the day when the server is lost. Answered by `Leaves`.
     Leaves {
-        /// The first.
+        /// Number of the first leaf.
         first: u64,
-        /// How many at most.
+        /// Most leaves to send.
         count: u32,
     },
     /// Declares that the server was put back to an older state: the superuser's first operation of a new epoch, with the
@@ -378,12 +378,12 @@ pub enum Request {
 /// Whether an answer to [`Request::RetrieveTree`] brings the data below the nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum TreeData {
-    /// Nodes alone: all levels of a map at once.
+    /// Only nodes are sent: all levels of a map at once.
     Never,
     /// If it is little, or less than what both trees have. Otherwise the client can better tell what it resembles, and
     /// what of it is here already, when it knows the nodes.
     IfRelated,
-    /// All that fits.
+    /// As much of the data as fits is sent.
     Always,
 }
 
@@ -396,16 +396,16 @@ pub enum LockSpace {
     Fcntl,
 }
 
-/// How a range is locked.
+/// Whether a lock is shared or exclusive.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub enum LockMode {
-    /// With others that share it.
+    /// Shared with others.
     Shared,
-    /// Against all others. Only who may write the file may hold it.
+    /// Exclusive of all others. Only a user who may write the file may hold it.
     Exclusive,
 }
 
-/// A wish for a lock.
+/// A request for a lock, or to give one up.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct LockRequest {
     /// The run of the client, drawn at random when it begins.
@@ -416,48 +416,48 @@ pub struct LockRequest {
     pub process: u32,
     /// The file.
     pub file: Handle,
-    /// Which kind.
+    /// Whether the lock is of `flock` or of `fcntl`.
     pub space: LockSpace,
-    /// Bytes.
+    /// The bytes to lock.
     pub range: LockRange,
-    /// How; `None` gives up.
+    /// The mode; `None` gives up the range.
     pub mode: Option<LockMode>,
-    /// It was granted before, and the server has forgotten.
+    /// Whether it was granted before, and the server has forgotten it.
     pub reclaim: bool,
-    /// If others are in the way, the holder will wait for them.
+    /// Whether the holder will wait if other locks are in the way.
     pub wait: bool,
 }
 
-/// What became of it.
+/// What became of a request for a lock.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub enum LockAnswer {
-    /// It is as wished; of a test: nothing is in the way.
+pub enum LockReply {
+    /// The lock is held, or given up; for a test: nothing is in the way.
     Granted,
-    /// Somebody else holds it (still).
+    /// Another holder has a conflicting lock (still).
     Held(LockHolder),
-    /// Those in the way wait for the one who asks.
+    /// Waiting would never end, since the holders in the way wait for this one.
     Deadlock,
     /// The server has just started, and those who held locks before come first.
     Grace {
-        /// How much longer, in milliseconds.
+        /// For how much longer, in milliseconds.
         left_ms: u32,
     },
     /// Too many locks are held.
     TooMany,
 }
 
-/// Who is in the way.
+/// The holder of a lock that is in the way.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct LockHolder {
-    /// The device.
+    /// The device that holds it.
     pub device: DeviceId,
-    /// Its run.
+    /// The run of that device.
     pub run: u128,
-    /// The process there.
+    /// Number of the process on that device.
     pub process: u32,
-    /// The bytes.
+    /// The bytes that the lock covers.
     pub range: LockRange,
-    /// How.
+    /// The mode of the lock.
     pub mode: LockMode,
 }
 
@@ -475,17 +475,17 @@ pub struct ViewReply {
     pub blocks: Vec<AddressedBlock>,
 }
 
-/// Server to client.
+/// From the server to a client.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum Response {
     /// Answer to `Hello`.
     Hello(Welcome),
-    /// Done, durably.
+    /// The request has been carried out, durably.
     Done,
     /// Blocks in the order asked for; `None` where the server has none for this file system. The list may end
     /// early (never before the first) when the rest does not fit into a message; the transport asks on.
     Blocks(Vec<Option<(StoreHeader, AddressedBlock)>>),
-    /// How many of the blocks were given up; the rest stay.
+    /// Number of blocks that were given up; the others stay.
     Dereferenced(u32),
     /// A signed block: bytes, signature, time stored.
     SignedBlock(Option<(Vec<u8>, Signature, i64)>),
@@ -507,16 +507,16 @@ pub enum Response {
     /// Answer to `Lock`, `TestLock`, `AwaitLock` and `KeepLocks`. If the epoch is not that of the run's last answer, the server
     /// has forgotten what the run held before.
     Locks {
-        /// Of the run, at this server.
+        /// Epoch of the run's locks at this server.
         epoch: u64,
-        /// What became of the wish.
-        answer: LockAnswer,
+        /// What became of the request.
+        answer: LockReply,
     },
     /// Answer to `Hold`: which blocks are missing. If none is, the hold is in force, durably; else it is not, and still
     /// more may be missing.
     Held(Vec<Digest>),
     /// Answer to `Holds`, in order of name.
-    Holds(Vec<HoldShown>),
+    Holds(Vec<HoldEntry>),
     /// Answer to `Present`: which of the blocks are here.
     Present(Bits),
     /// Parcels name bases that are not here (at most 4,096 are told). Nothing of the request was done: it can be made
@@ -528,7 +528,7 @@ pub enum Response {
         parcel: Option<Parcel>,
         /// How many of those asked for this answers, at least 1; the client asks again for the rest.
         covered: u32,
-        /// Which of these the file system does not have.
+        /// Addresses of blocks that the file system does not have.
         missing: Vec<Digest>,
     },
     /// Answer to `RetrieveTree`.
@@ -557,7 +557,7 @@ pub enum Response {
         points: Vec<Point>,
         /// Whether there are more after these.
         more: bool,
-        /// All names, in their order.
+        /// All snapshots, in order of name.
         named: Vec<Signed<Snapshot>>,
     },
     /// Answer to `Past`: `None` if it is not kept.
@@ -571,7 +571,7 @@ pub enum Response {
     /// Answer to `Servers`: where this server and the others say that they are reached. Hints, for people to pass on:
     /// what a server at such an address shows is verified as anywhere else.
     Servers {
-        /// This one; `None` if it is alone.
+        /// Address of this server; `None` if it is alone.
         own: Option<String>,
         /// The others that run, in their order; at most [`SERVERS_TOLD_MAX`].
         others: Vec<String>,
@@ -591,13 +591,13 @@ pub const SERVERS_TOLD_MAX: usize = 15;
 /// What a user is charged for: the blocks that devices of theirs stored first, as they rest at the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Usage {
-    /// Who.
+    /// The user who is charged.
     pub user: UserId,
-    /// How many blocks.
+    /// Number of blocks.
     pub blocks: u64,
-    /// Their bytes.
+    /// Bytes of these blocks.
     pub bytes: u64,
-    /// How many bytes they may be charged for.
+    /// Number of bytes that the user may be charged for; `None`: no limit.
     pub limit: Option<u64>,
 }
 
@@ -614,23 +614,23 @@ pub struct WitnessedHead {
     pub in_checkpoint: Vec<Digest>,
 }
 
-/// A hold, as it is listed.
+/// A hold in the list of holds.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub struct HoldShown {
+pub struct HoldEntry {
     /// Its name.
     pub name: String,
     /// The device that asked for it.
     pub device: DeviceId,
-    /// When, nanoseconds since the epoch, by the server's clock.
+    /// When it was made, nanoseconds since the epoch, by the server's clock.
     pub made_ns: i64,
-    /// What is kept.
+    /// Roots of what it keeps.
     pub roots: Vec<Digest>,
 }
 
 /// Answer to `Hello`.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Welcome {
-    /// Version chosen.
+    /// The version of the protocol that the server chose.
     pub version: u16,
     /// For the file system asked for: its superuser's key and signed server keys.
     pub file_system: Option<(PublicKey, Signed<ServerKeys>)>,
@@ -643,7 +643,7 @@ pub struct Welcome {
 /// Why a server did not take a request. What a client does about it never depends on the text.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize, thiserror::Error)]
 pub enum ServerError {
-    /// No protocol version in common.
+    /// Client and server have no version of the protocol in common.
     #[error("no protocol version in common; the server speaks {0} to {1}")]
     Version(u16, u16),
     /// The server does not have this file system.

@@ -36,7 +36,7 @@ use std::io::{Error, ErrorKind, Read, Result, Write};
 /// Most bytes of vectors and records, as they are in memory, that one reply may stand for.
 pub const PLAIN_BYTES_MAX: usize = 64 << 20;
 
-/// What a run of records begins with.
+/// First byte of a run of records.
 const NEW: u8 = 0;
 const KNOWN: u8 = 1;
 
@@ -49,8 +49,8 @@ pub(crate) fn serialize<W: Write>(reply: &Box<ViewReply>, writer: &mut W) -> Res
     write(reply, writer).map(drop)
 }
 
-/// Returns what a reader will hold.
-fn write<W: Write>(reply: &ViewReply, writer: &mut W) -> Result<Plain> {
+/// Packs a reply; returns the number of bytes that a reader will hold.
+fn write<W: Write>(reply: &ViewReply, writer: &mut W) -> Result<HeldBytes> {
     write_some(reply, |_| true, Packer::default(), writer)
 }
 
@@ -60,7 +60,7 @@ fn write_some<W: Write>(
     is_sent: impl Fn(DeviceId) -> bool,
     mut packer: Packer,
     writer: &mut W,
-) -> Result<Plain> {
+) -> Result<HeldBytes> {
     let view = &reply.view;
     let mut slots: Vec<_> = view.slots.iter().filter(|(device, _)| is_sent(**device)).collect();
     slots.sort_by_key(|(device, slot)| (slot.value.forecast.log.size, **device));
@@ -129,7 +129,7 @@ impl Difference {
         }
     }
 
-    /// About how many bytes of a message it takes.
+    /// About the number of bytes that it takes in a message.
     pub fn packed_bytes(&self) -> usize {
         self.packed.len()
     }
@@ -142,7 +142,7 @@ fn newest_vector(slots: &BTreeMap<DeviceId, Signed<Structure>>, sent: &BTreeSet<
     newest.map(|(_, slot)| slot.value.forecast.vector.clone()).unwrap_or_default()
 }
 
-/// Tells views apart by who signed what in their slots.
+/// A digest that tells views apart by what is signed in their slots.
 fn digest_of(slots: &BTreeMap<DeviceId, Signed<Structure>>) -> Digest {
     let mut bytes = Vec::with_capacity(slots.len() * 68);
     for (device, slot) in slots {
@@ -228,12 +228,12 @@ fn read<R: Read>(mut unpacker: Unpacker, reader: &mut R) -> Result<Box<ViewReply
     Ok(Box::new(ViewReply { view: View { slots, pending, log }, peaks, consistency, blocks }))
 }
 
-/// What the reader knows by what went before.
+/// What the reader knows from the bytes before.
 #[derive(Default)]
 struct Packer {
     vector: VersionVector,
     places: HashMap<Record, u32>,
-    plain: Plain,
+    plain: HeldBytes,
 }
 
 impl Packer {
@@ -249,7 +249,7 @@ impl Packer {
         let before = std::mem::replace(&mut self.vector, vector.clone());
         let (gone, other) = differences(&before, vector);
         if !gone.is_empty() || !other.is_empty() {
-            self.plain.takes::<(PrincipalId, u64)>(before.versions().len() + other.len());
+            self.plain.charge::<(PrincipalId, u64)>(before.versions().len() + other.len());
         }
         (gone, other).serialize(writer)
     }
@@ -259,14 +259,14 @@ impl Packer {
         for record in records {
             match (self.places.get(record), runs.last_mut()) {
                 (Some(&place), last) => {
-                    self.plain.takes::<Record>(1);
+                    self.plain.charge::<Record>(1);
                     match last {
                         Some((None, first, length)) if *first + *length == place => *length += 1,
                         _ => runs.push((None, place, 1)),
                     }
                 }
                 (None, _) => {
-                    self.plain.takes::<Record>(3);
+                    self.plain.charge::<Record>(3);
                     self.places.insert(*record, self.places.len() as u32);
                     runs.push((Some(*record), 0, 0));
                 }
@@ -288,7 +288,7 @@ struct Unpacker {
     vector: VersionVector,
     records: Vec<Record>,
     known: HashSet<Record>,
-    plain: Plain,
+    plain: HeldBytes,
 }
 
 impl Unpacker {
@@ -305,7 +305,7 @@ impl Unpacker {
         let gone: BTreeSet<PrincipalId> = BorshDeserialize::deserialize_reader(reader)?;
         let other: BTreeMap<PrincipalId, u64> = BorshDeserialize::deserialize_reader(reader)?;
         if !gone.is_empty() || !other.is_empty() {
-            self.plain.takes::<(PrincipalId, u64)>(self.vector.versions().len() + other.len());
+            self.plain.charge::<(PrincipalId, u64)>(self.vector.versions().len() + other.len());
             self.plain.is_bounded()?;
             let versions = self.vector.versions_mut();
             if gone.iter().any(|principal| versions.remove(principal).is_none()) {
@@ -322,12 +322,12 @@ impl Unpacker {
 
     fn records<R: Read>(&mut self, reader: &mut R) -> Result<Vec<Record>> {
         let mut records = Vec::new();
-        // Where the last run ended, so that one that goes on is part of it.
+        // Where the last run ended, so that a run that continues it is made part of it.
         let mut end = None;
         for _ in 0..u32::deserialize_reader(reader)? {
             match u8::deserialize_reader(reader)? {
                 NEW => {
-                    self.plain.takes::<Record>(3);
+                    self.plain.charge::<Record>(3);
                     self.plain.is_bounded()?;
                     let record = Record::deserialize_reader(reader)?;
                     if !self.known.insert(record) {
@@ -345,7 +345,7 @@ impl Unpacker {
                     }
                     let known = self.records.get(first..first.saturating_add(length));
                     let known = known.ok_or_else(|| invalid("records that were not named"))?;
-                    self.plain.takes::<Record>(length);
+                    self.plain.charge::<Record>(length);
                     self.plain.is_bounded()?;
                     records.extend_from_slice(known);
                 }
@@ -358,10 +358,10 @@ impl Unpacker {
 
 /// The bytes that a reader holds for what was packed.
 #[derive(Default)]
-struct Plain(usize);
+struct HeldBytes(usize);
 
-impl Plain {
-    fn takes<T>(&mut self, items: usize) {
+impl HeldBytes {
+    fn charge<T>(&mut self, items: usize) {
         self.0 = self.0.saturating_add(items.saturating_mul(size_of::<T>()));
     }
 

@@ -8,7 +8,7 @@
 use crate::alarm::{Alarm, Operation};
 use crate::check::check_look;
 use crate::epoch::{self, Epochs, are_declared};
-use crate::floor::{Floor, Offered};
+use crate::floor::{Floor, OwnOperation};
 use crate::log_tree::verify_consistency;
 use crate::members::Members;
 use crate::message::ViewReply;
@@ -16,13 +16,13 @@ use crate::signed::Signable;
 use crate::structure::{LogHead, Outcome};
 use holdfast_content::{DeviceId, Restore};
 
-/// In whose place the view is checked by somebody who has seen nothing.
+/// Number of a device that does not exist, as which a view is checked by a client that has seen nothing.
 const NOBODY: DeviceId = DeviceId(u32::MAX);
 
 /// What a restore cost a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Lost {
-    /// Operations of everybody that it had seen and that are not left.
+pub struct RestoreLoss {
+    /// Number of operations, of all devices, that it had seen and that are lost.
     pub seen: u64,
     /// Operations of its own that were acknowledged to it, and are not left: from the first to the last number.
     pub own: Option<(u64, u64)>,
@@ -30,19 +30,19 @@ pub struct Lost {
 
 /// What is left of a device's log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Left {
-    /// All of it; what is shown must extend it, by a proof from here.
+pub enum RemainingLog {
+    /// All of the log; views must extend it, by a proof from this head.
     All(LogHead),
     /// The log of the restore, and not all that the device has seen: what is shown must extend that, by a proof from here.
     /// Whether it is the beginning of the device's own is for whoever has the leaves to see.
     Beginning(LogHead),
 }
 
-impl Left {
-    /// From where the server has to prove.
+impl RemainingLog {
+    /// The head from which the server has to prove consistency.
     pub fn head(&self) -> LogHead {
         match self {
-            Left::All(head) | Left::Beginning(head) => *head,
+            RemainingLog::All(head) | RemainingLog::Beginning(head) => *head,
         }
     }
 }
@@ -52,7 +52,7 @@ impl Left {
 ///
 /// # Errors
 /// [`Alarm`]: they are not the superuser's, or not later.
-pub fn left(floor: &Floor, restores: &[Restore]) -> Result<Option<Left>, Alarm> {
+pub fn remaining_log(floor: &Floor, restores: &[Restore]) -> Result<Option<RemainingLog>, Alarm> {
     if !are_declared(&floor.superuser, restores) {
         let what = "it tells of a restore that its superuser has not declared".to_owned();
         return Err(Alarm::Malformed { device: None, what });
@@ -63,11 +63,11 @@ pub fn left(floor: &Floor, restores: &[Restore]) -> Result<Option<Left>, Alarm> 
     }
     let Some(left) = epochs.left_of(&floor.epoch) else { return Err(Alarm::EpochWentBack) };
     let log = floor.log();
-    Ok(Some(if log.size <= left.size { Left::All(log) } else { Left::Beginning(left) }))
+    Ok(Some(if log.size <= left.size { RemainingLog::All(log) } else { RemainingLog::Beginning(left) }))
 }
 
 /// The floor of a device in the epoch after `restores`, and what is lost of what it knew. `reply` proves that its log
-/// extends what [`left`] says, and `members` is the membership that it names: it has these restores, but for one that is
+/// extends what [`remaining_log`] says, and `members` is the membership that it names: it has these restores, but for one that is
 /// only being declared.
 ///
 /// # Errors
@@ -77,13 +77,15 @@ pub fn take_up(
     restores: &[Restore],
     members: &dyn Members,
     reply: &ViewReply,
-) -> Result<(Floor, Lost), Alarm> {
-    let Some(left) = left(old, restores)? else { return Ok((old.clone(), Lost { seen: 0, own: None })) };
+) -> Result<(Floor, RestoreLoss), Alarm> {
+    let Some(left) = remaining_log(old, restores)? else {
+        return Ok((old.clone(), RestoreLoss { seen: 0, own: None }));
+    };
     let (view, kept) = (&reply.view, left.head());
     if !verify_consistency(kept, view.log, &reply.consistency) {
         return Err(Alarm::LogNotExtended { known: kept, found: view.log });
     }
-    let stranger = Floor::beside(old.superuser, NOBODY, members);
+    let stranger = Floor::unseen(old.superuser, NOBODY, members);
     let shown = ViewReply { consistency: Vec::new(), blocks: Vec::new(), ..reply.clone() };
     let seen = check_look(&stranger, members, &shown)?;
     let epoch = epoch::latest(old.file_system(), restores);
@@ -96,7 +98,7 @@ pub fn take_up(
         if slot.outcome == Outcome::Nothing {
             floor.ineffective.insert(slot.number());
         }
-        let offered = Offered { certificate: slot.forecast.certificate, forecast: None };
+        let offered = OwnOperation { certificate: slot.forecast.certificate, forecast: None };
         floor.offered.insert(slot.number(), offered);
     }
     // What was under way in the state that is left is dead now, and stays among what this device knows of itself.
@@ -111,7 +113,7 @@ pub fn take_up(
         floor.ineffective = certificate.ineffective.clone();
         floor.used = number;
         let forecast = Some(entry.forecast.digest());
-        floor.offered.insert(number, Offered { certificate: certificate.digest(), forecast });
+        floor.offered.insert(number, OwnOperation { certificate: certificate.digest(), forecast });
     }
     floor.accept(view, view.clone(), seen.frontier);
     let lost = lost(old, &floor, kept.size);
@@ -123,7 +125,7 @@ fn own_slot(old: &Floor, floor: &Floor, reply: &ViewReply) -> Result<(), Alarm> 
     let Some(slot) = reply.view.slots.get(&old.device) else { return Ok(()) };
     let (number, epoch) = (slot.value.number(), slot.value.forecast.file_system);
     if epoch == floor.epoch {
-        // Signed after the restore, and not here.
+        // This device has signed it after the restore, and its state here does not know of it.
         return Err(Alarm::StateBehind { known: old.last(), found: number });
     }
     if epoch != old.epoch {
@@ -139,7 +141,7 @@ fn own_slot(old: &Floor, floor: &Floor, reply: &ViewReply) -> Result<(), Alarm> 
     if is_another { Err(Alarm::Cloned { number }) } else { Ok(()) }
 }
 
-fn lost(old: &Floor, floor: &Floor, kept: u64) -> Lost {
+fn lost(old: &Floor, floor: &Floor, kept: u64) -> RestoreLoss {
     let seen = old.log().size - kept.min(old.log().size);
     // What is left may be further than this device knew: an operation that it had no acknowledgement of yet.
     let is_left = |number: u64| {
@@ -149,7 +151,7 @@ fn lost(old: &Floor, floor: &Floor, kept: u64) -> Lost {
     let own =
         old.own().filter(|own| own.value.forecast.file_system == old.epoch && !is_left(own.value.number()));
     let first = floor.own().map_or(1, |slot| slot.value.number() + 1);
-    Lost { seen, own: own.map(|own| (first.min(own.value.number()), own.value.number())) }
+    RestoreLoss { seen, own: own.map(|own| (first.min(own.value.number()), own.value.number())) }
 }
 
 #[cfg(test)]

@@ -18,12 +18,12 @@ pub trait Signable {
         self.signed_bytes()
     }
 
-    /// What to ask whoever keeps the key.
+    /// The question to the holder of the key.
     fn ask(&self) -> SignRequest {
         SignRequest { domain: Self::DOMAIN, bytes: self.signed_bytes(), whole: self.whole_bytes() }
     }
 
-    /// Digest of those bytes.
+    /// Digest of the bytes that are signed.
     fn digest(&self) -> Digest {
         DigestKey::WELL_KNOWN.digest(Self::DOMAIN, &self.signed_bytes())
     }
@@ -102,7 +102,7 @@ impl<T> Verified<T> {
         &self.signed
     }
 
-    /// Whose signature it is.
+    /// The key that made the signature.
     pub fn key(&self) -> PublicKey {
         self.key
     }

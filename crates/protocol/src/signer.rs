@@ -16,8 +16,8 @@ mod tests;
 
 use crate::alarm::Alarm;
 use crate::certificate::{Certificate, DELTAS_MAX, Delta, Path};
-use crate::check::{Accepted, check, check_look};
-use crate::floor::{Floor, Offered};
+use crate::check::{AcceptedView, check, check_look};
+use crate::floor::{Floor, OwnOperation};
 use crate::handles::assemble;
 use crate::members::Members;
 use crate::message::{Attached, Receipt, Request, ServerKeys, ViewReply};
@@ -38,12 +38,12 @@ const QUIET_MAX: u32 = 64;
 /// New tables, by the principal they belong to.
 pub type Tables = BTreeMap<PrincipalId, Reference>;
 
-/// What the machine is told.
+/// An event that the driver tells the signer.
 #[derive(Clone)]
 pub enum Event<'a> {
     /// Start an operation. Only while idle.
     Begin {
-        /// What it changes; none for a fetch.
+        /// The declared changes; none for a fetch.
         deltas: Vec<Delta>,
         /// The client's clock, nanoseconds since the epoch.
         time_ns: i64,
@@ -53,9 +53,9 @@ pub enum Event<'a> {
     },
     /// The answer to an UPDATE, with the membership it names ([`crate::check::membership_wanted`]).
     Reply {
-        /// The answer.
+        /// The server's reply.
         reply: &'a ViewReply,
-        /// The membership.
+        /// The membership in force in it.
         members: &'a dyn Members,
     },
     /// The answer to [`Effect::Fold`]: the tables as they are at the operation's place in the order. With
@@ -76,16 +76,16 @@ pub enum Event<'a> {
     ConnectionLost,
     /// First event after [`Signer::restore`].
     Restarted,
-    /// A structure that was waited for (FETCHPENDING).
+    /// A structure of another device came, which was waited for (FETCHPENDING).
     Learned {
         /// The structure.
         structure: Signed<Structure>,
         /// The membership in force in `floor().view`.
         members: &'a dyn Members,
     },
-    /// A view that no operation asked for. Ignored unless idle.
+    /// A view came that no operation asked for. It is ignored unless the signer is idle.
     Look {
-        /// The answer to a Look.
+        /// The server's reply to the look.
         reply: &'a ViewReply,
         /// The membership it names.
         members: &'a dyn Members,
@@ -94,7 +94,7 @@ pub enum Event<'a> {
     ServerKeys(Signed<ServerKeys>),
 }
 
-/// What the driver is to do, in this order.
+/// What the driver is to do, in the sequence in which effects are returned.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// Make this state durable in the place of earlier ones, *before* any later effect: its bytes
@@ -106,9 +106,9 @@ pub enum Effect {
     Send(Box<Request>),
     /// The operation has its place: compute its tables there and answer with [`Event::Folded`]. Nothing read
     /// from this view may be handed out before the next [`Effect::Persist`] is durable.
-    Fold(Box<Accepted>),
+    Fold(Box<AcceptedView>),
     /// The operation is over.
-    Finished(Finished),
+    Finished(OperationEnd),
     /// A view that was looked at, or a structure that was waited for, is now part of the floor.
     Advanced,
     /// Show this to the user and keep evidence.
@@ -119,11 +119,11 @@ pub enum Effect {
 
 /// How an operation ended.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Finished {
+pub enum OperationEnd {
     /// Committed and durable at the server.
     Committed(Box<Signed<Structure>>),
     /// Not ordered. Plan it anew.
-    NotTaken,
+    NotOrdered,
     /// Ordered, but dead before it was committed. Plan it anew.
     Aborted,
     /// Given up: after a restart, as nobody waits for it any more; or a change of the membership that must not be committed
@@ -140,13 +140,13 @@ pub enum Misuse {
     /// After an alarm nothing is signed any more.
     #[error("frozen after an alarm: {0}")]
     Frozen(Alarm),
-    /// Over the limit.
+    /// The operation has too many deltas.
     #[error("{0} deltas are too many for one operation")]
     TooManyDeltas(usize),
     /// A table is missing or not to be advanced.
     #[error("the tables handed in do not fit: {0}")]
     Tables(PrincipalId),
-    /// Not what the machine waits for.
+    /// The signer does not wait for this event now.
     #[error("unexpected event: {0}")]
     Unexpected(&'static str),
     /// So many operations were given up that the list of them no longer fits a message.
@@ -169,9 +169,9 @@ enum Phase {
 /// How much others write: when fast operations keep being refused, they are tried less often.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, BorshSerialize, BorshDeserialize)]
 struct Contention {
-    /// Quiet operations wanted after the next refusal.
+    /// Number of undisturbed operations that the next refusal will demand.
     backoff: u32,
-    /// Quiet operations still wanted before the next attempt.
+    /// Number of undisturbed operations still to come before the next attempt.
     quiet_wanted: u32,
 }
 
@@ -185,7 +185,7 @@ pub struct Signer {
 }
 
 impl Signer {
-    /// A device that has not done anything yet.
+    /// The signer of a device that has not done anything yet.
     pub fn new(floor: Floor) -> Signer {
         Signer { floor, phase: Phase::Idle, contention: Contention::default(), frozen: None }
     }
@@ -204,12 +204,12 @@ impl Signer {
         }
     }
 
-    /// The state to persist.
+    /// Encodes the state that is to be made durable.
     pub fn to_bytes(&self) -> Vec<u8> {
         encode(&(FORMAT, self))
     }
 
-    /// What this device has accepted.
+    /// The floor: what this device has accepted.
     pub fn floor(&self) -> &Floor {
         &self.floor
     }
@@ -392,7 +392,7 @@ impl Signer {
         let structure = self.structure(&certificate, forecast, Outcome::Done, tables)?;
         let (certificate, structure) = Signed::both(certificate, structure, key)?;
         self.floor.begin();
-        let offered = Offered { certificate: certificate.value.digest(), forecast: None };
+        let offered = OwnOperation { certificate: certificate.value.digest(), forecast: None };
         self.floor.offered.insert(certificate.value.number, offered);
         self.phase = Phase::Fast { certificate, structure };
         Ok(self.persist_and_send())
@@ -406,7 +406,7 @@ impl Signer {
     ) -> Result<Vec<Effect>, Misuse> {
         let certificate = Signed::by(self.certificate(Path::Slow, deltas, time_ns)?, key)?;
         self.floor.begin();
-        let offered = Offered { certificate: certificate.value.digest(), forecast: None };
+        let offered = OwnOperation { certificate: certificate.value.digest(), forecast: None };
         self.floor.offered.insert(certificate.value.number, offered);
         self.phase = Phase::Update { certificate };
         Ok(self.persist_and_send())
@@ -478,7 +478,7 @@ impl Signer {
                     // What was read while this view was under way is still pending in it. Signed on this view, the
                     // structure would say so, and its author could have it aborted and yet accept us (trace T12).
                     self.give_up();
-                    return vec![self.note(), Effect::Finished(Finished::NotTaken)];
+                    return vec![self.note(), Effect::Finished(OperationEnd::NotOrdered)];
                 }
                 self.phase =
                     Phase::Folding { certificate: certificate.clone(), forecast: accepted.forecast.clone() };
@@ -498,7 +498,7 @@ impl Signer {
         };
         if !self.may_settle(&certificate.value, outcome) {
             self.give_up();
-            return Ok(vec![self.persist(), Effect::Finished(Finished::GivenUp)]);
+            return Ok(vec![self.persist(), Effect::Finished(OperationEnd::GivenUp)]);
         }
         let structure = self.structure(&certificate.value, forecast.clone(), outcome, tables)?;
         self.phase = Phase::Commit { structure: Signed::by(structure, key)? };
@@ -541,7 +541,7 @@ impl Signer {
         }
         self.floor.commit_own(structure.clone(), Some(receipt));
         self.phase = Phase::Idle;
-        vec![self.note(), Effect::Finished(Finished::Committed(Box::new(structure)))]
+        vec![self.note(), Effect::Finished(OperationEnd::Committed(Box::new(structure)))]
     }
 
     fn refused(&mut self) -> Vec<Effect> {
@@ -551,10 +551,10 @@ impl Signer {
                 self.floor.never_offered.insert(self.floor.used);
                 self.contention.backoff = (self.contention.backoff * 2).clamp(1, QUIET_MAX);
                 self.contention.quiet_wanted = self.contention.backoff;
-                Finished::NotTaken
+                OperationEnd::NotOrdered
             }
-            Phase::Update { .. } => Finished::NotTaken,
-            Phase::Commit { .. } => Finished::Aborted,
+            Phase::Update { .. } => OperationEnd::NotOrdered,
+            Phase::Commit { .. } => OperationEnd::Aborted,
         };
         self.give_up();
         vec![self.note(), Effect::Finished(finished)]
@@ -579,7 +579,7 @@ impl Signer {
             Phase::Update { .. } | Phase::Folding { .. } => {
                 self.give_up();
                 self.ask_first();
-                vec![self.note(), Effect::Finished(Finished::GivenUp)]
+                vec![self.note(), Effect::Finished(OperationEnd::GivenUp)]
             }
         }
     }

@@ -11,18 +11,18 @@ use std::collections::BTreeMap;
 /// Size and root of the append-only Merkle log of updates.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct LogHead {
-    /// Number of leaves.
+    /// Number of leaves of the log.
     pub size: u64,
     /// RFC 6962 shaped root over them; [`Digest::ZERO`] when empty.
     pub root: Digest,
 }
 
-/// Another device's operation, as a structure remembers it.
+/// Another device's operation, as a structure records it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Record {
-    /// Its device.
+    /// The device that made it.
     pub device: DeviceId,
-    /// Its number.
+    /// Its number among the device's operations.
     pub number: u64,
     /// Digest of its forecast.
     pub forecast: Digest,
@@ -34,7 +34,7 @@ pub struct Record {
 pub struct Forecast {
     /// File system; after a declared restore, its epoch ([`crate::epoch`]).
     pub file_system: Digest,
-    /// Signer-to-be.
+    /// The device that is going to sign.
     pub device: DeviceId,
     /// Version vector; the own entry is the operation's number. Signed by root.
     pub vector: VersionVector,
@@ -91,7 +91,7 @@ pub struct HandleVersion {
 #[borsh(use_discriminant = true)]
 #[repr(u8)]
 pub enum Outcome {
-    /// They did.
+    /// The declared deltas took effect.
     Done = 1,
     /// They did not: a precondition failed at the operation's place in the order. Folders drop them as if
     /// the operation had been aborted.
@@ -106,16 +106,16 @@ pub enum Outcome {
 /// hold every live i-handle, and one slot a device is enough.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Structure {
-    /// Place in the order.
+    /// The forecast that the order gives of this structure.
     pub forecast: Forecast,
-    /// Did the deltas take effect?
+    /// Whether the deltas took effect.
     pub outcome: Outcome,
     /// I-handles by principal.
     pub handles: BTreeMap<PrincipalId, HandleVersion>,
 }
 
 impl Structure {
-    /// The signer.
+    /// The device that signed.
     pub fn device(&self) -> DeviceId {
         self.forecast.device
     }
@@ -141,9 +141,9 @@ impl Signable for Structure {
 /// One operation in the pending version list (PVL).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct PendingEntry {
-    /// What its device declared.
+    /// The certificate that its device signed.
     pub certificate: Signed<Certificate>,
-    /// What the server foretells of its structure (unsigned).
+    /// The server's forecast of its structure (unsigned).
     pub forecast: Forecast,
     /// Declared dead by the server: it will never be committed.
     pub dead: bool,
@@ -155,7 +155,7 @@ pub struct PendingEntry {
 pub struct View {
     /// Version structure list.
     pub slots: BTreeMap<DeviceId, Signed<Structure>>,
-    /// Pending version list.
+    /// The pending version list.
     pub pending: Vec<PendingEntry>,
     /// The log of updates, all of the above included.
     pub log: LogHead,

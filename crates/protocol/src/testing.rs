@@ -2,7 +2,7 @@
 //! together as a lying server would.
 
 use crate::certificate::{Certificate, Delta, Path};
-use crate::floor::{Floor, Offered};
+use crate::floor::{Floor, OwnOperation};
 use crate::handles::assemble;
 use crate::log_tree::{Frontier, consistency_proof, leaf};
 use crate::message::ViewReply;
@@ -185,7 +185,7 @@ impl Client {
             deltas,
         };
         if path == Path::Slow {
-            let offered = Offered { certificate: certificate.digest(), forecast: None };
+            let offered = OwnOperation { certificate: certificate.digest(), forecast: None };
             floor.offered.insert(certificate.number, offered);
         }
         Signed::new(certificate, &self.key)

@@ -21,11 +21,11 @@ pub struct VersionVector(Arc<Versions>);
 #[derive(Default)]
 struct Versions {
     by_principal: BTreeMap<PrincipalId, u64>,
-    /// Once somebody has asked for it.
+    /// The root, once it was asked for.
     root: OnceLock<Digest>,
 }
 
-/// A clone is made to be changed, so it begins without a root.
+/// A clone begins without a root, since it is made to be changed.
 impl Clone for Versions {
     fn clone(&self) -> Self {
         Versions { by_principal: self.by_principal.clone(), root: OnceLock::new() }
@@ -95,7 +95,7 @@ impl VersionVector {
         &mut versions.by_principal
     }
 
-    /// Whether the two are one in memory, so certainly equal.
+    /// Whether the two share memory, and so are certainly equal.
     pub fn is_shared_with(&self, other: &VersionVector) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
@@ -146,7 +146,7 @@ impl VersionVector {
         if self.is_shared_with(other) {
             return true;
         }
-        // Both are in order, so one walk over each does.
+        // Both are sorted, so one walk over each is enough.
         let mut others = other.versions().iter().peekable();
         self.versions().iter().all(|(principal, version)| {
             while others.next_if(|(other, _)| *other < principal).is_some() {}
@@ -269,7 +269,7 @@ impl BorshDeserialize for VoidSet {
     }
 }
 
-/// LEB128.
+/// Writes a number in LEB128.
 fn write_number<W: Write>(writer: &mut W, mut number: u64) -> Result<()> {
     while number >= 0x80 {
         writer.write_all(&[number as u8 | 0x80])?;
@@ -278,7 +278,7 @@ fn write_number<W: Write>(writer: &mut W, mut number: u64) -> Result<()> {
     writer.write_all(&[number as u8])
 }
 
-/// LEB128, shortest form only.
+/// Reads a number in LEB128; only the shortest form is valid.
 fn read_number<R: Read>(reader: &mut R) -> Result<u64> {
     let mut number = 0u64;
     for shift in (0..64).step_by(7) {

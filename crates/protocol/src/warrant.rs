@@ -18,7 +18,7 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{Membership, Warrant};
 use holdfast_crypto::{Digest, Domain, PublicKey, Signature, encode};
 
-/// What the superuser signs.
+/// A change of membership, as the superuser signs it.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Change {
     /// The file system: its epoch ([`crate::epoch`]), so that nothing that was lost can be submitted again.
@@ -27,7 +27,7 @@ pub struct Change {
     pub version: u64,
     /// The address of that membership's block.
     pub follows: Digest,
-    /// What comes after it, undated ([`Membership::undated`]).
+    /// The membership that follows, undated ([`Membership::undated`]).
     pub next: Membership,
 }
 

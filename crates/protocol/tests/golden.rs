@@ -7,7 +7,7 @@ use holdfast_crypto::{Digest, PublicKey, SigningKey, encode};
 use holdfast_protocol::certificate::{Certificate, Delta, Path};
 use holdfast_protocol::epoch::Declaration;
 use holdfast_protocol::floor::Floor;
-use holdfast_protocol::leases::{LeaseGrant, LeaseWish, Recall, Scope, Withheld};
+use holdfast_protocol::leases::{LeaseGrant, LeaseRequest, Recall, Scope, Withheld};
 use holdfast_protocol::log_tree::{Frontier, leaf};
 use holdfast_protocol::message::{PROTOCOL_VERSIONS, Receipt, ServerKeys, ViewReply};
 use holdfast_protocol::packed::Difference;
@@ -157,7 +157,7 @@ fn leases() -> String {
     let group = PrincipalId::Group(GroupId(2));
     let file = Handle { principal: group, number: 100 };
     let scopes = vec![Scope::Principal(PrincipalId::User(UserId(1))), Scope::File(file)];
-    let wish = LeaseWish {
+    let wish = LeaseRequest {
         run: 7,
         scopes: scopes.clone(),
         reads: vec![Handle { number: 4, ..file }],

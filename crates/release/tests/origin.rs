@@ -4,7 +4,7 @@ use holdfast_client::remote::Remote;
 use holdfast_content::{Block, BlockKind, DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey, Domain};
 use holdfast_protocol::message::{
-    AddressedBlock, HoldShown, Request, Response, ServerError, StoreHeader, Welcome,
+    AddressedBlock, HoldEntry, Request, Response, ServerError, StoreHeader, Welcome,
 };
 use holdfast_release::index::{Index, key_of};
 use holdfast_release::keys::ReleaseId;
@@ -318,7 +318,7 @@ fn keeper(
                 Response::Held(missing)
             }
             Request::Holds => {
-                let shown = |name: &String| HoldShown {
+                let shown = |name: &String| HoldEntry {
                     name: name.clone(),
                     device: DeviceId(1),
                     made_ns: 0,

@@ -15,7 +15,7 @@ use crate::server_core::ServerCore;
 use crate::witnessing::{self, LogStatus};
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{Digest, decode, encode};
-use holdfast_protocol::message::HoldShown;
+use holdfast_protocol::message::HoldEntry;
 use holdfast_store::StoreError;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
@@ -83,7 +83,7 @@ pub enum Outcome {
     /// The outcome of [`Task::Seal`]: numbers and lengths in bytes of all sealed segments, oldest first.
     Sealed(Vec<(u32, u64)>),
     /// The outcome of [`Task::Holds`], by file system.
-    Holds(Vec<(Digest, Vec<HoldShown>)>),
+    Holds(Vec<(Digest, Vec<HoldEntry>)>),
     /// The outcome of [`Task::Unhold`]: whether there was such a hold.
     Unheld(bool),
     /// The outcome of [`Task::Witnesses`].

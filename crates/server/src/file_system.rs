@@ -34,11 +34,13 @@ use holdfast_content::{
 };
 use holdfast_crypto::{Digest, DigestKey, PublicKey};
 use holdfast_protocol::certificate::Certificate;
-use holdfast_protocol::leases::{LeaseGrant, LeaseWish};
+use holdfast_protocol::leases::{LeaseGrant, LeaseRequest};
 use holdfast_protocol::locks::{LEASE_MS, LockTable};
 use holdfast_protocol::message::{Receipt, Response, ServerError, ServerKeys, ViewReply};
 use holdfast_protocol::packed::Difference;
-use holdfast_protocol::sequencer::{CommitOutcome, FastOutcome, Sequencer, Standing, Step, Updated};
+use holdfast_protocol::sequencer::{
+    CommitOutcome, FastOutcome, OperationStatus, Sequencer, Step, UpdateOutcome,
+};
 use holdfast_protocol::signed::{Signable, Signed, Verified};
 use holdfast_protocol::structure::Structure;
 use holdfast_store::Allowance;
@@ -196,7 +198,9 @@ impl FileSystem {
     /// The receipt of the founding operation, if it is this one.
     pub(crate) fn founding_receipt(&self, structure: &Signed<Structure>) -> Option<Receipt> {
         match self.ledger.lock().sequencer().standing(DeviceId::SUPERUSER, 1) {
-            Standing::Committed(committed) if *committed == *structure => Some(receipt_of(&structure.value)),
+            OperationStatus::Committed(committed) if *committed == *structure => {
+                Some(receipt_of(&structure.value))
+            }
             _ => None,
         }
     }
@@ -345,7 +349,7 @@ impl FileSystem {
         given: Blocks,
         log_size: u64,
         by_difference: bool,
-        lease_request: Option<LeaseWish>,
+        lease_request: Option<LeaseRequest>,
     ) -> Result<(Response, Option<LeaseGrant>), RequestError> {
         let certificate = verified(certificate, caller)?;
         let number = number_of(device, certificate.value());
@@ -363,9 +367,9 @@ impl FileSystem {
             let updated = ledger
                 .step(&*self.order, |sequencer| sequencer.update(now_ms, device, &certificate, membership))?;
             let reply = match updated {
-                Updated::View(reply) => reply,
-                Updated::Aborted => return Ok((Response::Aborted, None)),
-                Updated::Refused => return Ok((Response::Refused, None)),
+                UpdateOutcome::View(reply) => reply,
+                UpdateOutcome::Aborted => return Ok((Response::Aborted, None)),
+                UpdateOutcome::Refused => return Ok((Response::Refused, None)),
             };
             // A resent request gets the view that it got at first, which may be outdated.
             let fresh = ledger.sequencer().log_size() > size;
@@ -420,7 +424,7 @@ impl FileSystem {
         structure: Signed<Structure>,
         given: Blocks,
         known: Option<u64>,
-        lease_request: Option<LeaseWish>,
+        lease_request: Option<LeaseRequest>,
     ) -> Result<(Result<Receipt, Response>, Option<LeaseGrant>), RequestError> {
         let certificate = verified(certificate, caller)?;
         let structure = verified(structure, caller)?;
@@ -492,9 +496,9 @@ impl FileSystem {
         number: u64,
     ) -> Result<Option<Response>, RequestError> {
         Ok(match self.current(core)?.sequencer().standing(device, number) {
-            Standing::Pending => None,
-            Standing::Committed(structure) => Some(Response::Structure(Some(structure))),
-            Standing::Gone => Some(Response::Structure(None)),
+            OperationStatus::Pending => None,
+            OperationStatus::Committed(structure) => Some(Response::Structure(Some(structure))),
+            OperationStatus::Gone => Some(Response::Structure(None)),
         })
     }
 

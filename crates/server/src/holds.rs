@@ -6,7 +6,7 @@ use crate::refusal::RequestError;
 use crate::server_core::ServerCore;
 use holdfast_content::DeviceId;
 use holdfast_crypto::Digest;
-use holdfast_protocol::message::{HoldShown, Response, ServerError};
+use holdfast_protocol::message::{HoldEntry, Response, ServerError};
 use holdfast_store::{Hold, HoldOutcome};
 
 /// Makes a hold, or says what is missing.
@@ -41,8 +41,8 @@ pub(crate) fn unhold(
 }
 
 /// All holds of a file system.
-pub(crate) fn list(core: &ServerCore, file_system: Digest) -> Result<Vec<HoldShown>, RequestError> {
-    let hold_entry = |hold: Hold| HoldShown {
+pub(crate) fn list(core: &ServerCore, file_system: Digest) -> Result<Vec<HoldEntry>, RequestError> {
+    let hold_entry = |hold: Hold| HoldEntry {
         name: hold.name,
         device: hold.device,
         made_ns: hold.made_ns,

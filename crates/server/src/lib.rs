@@ -37,7 +37,7 @@ pub mod witnessing;
 pub use backup::{BackupError, BackupReport, backup};
 pub use block_store::{
     BlockServer, BlockServerConfig, BlockServerError, BlockStore, BlockStoreError, BlockStoreStatus,
-    BlocksLocation, BucketAddress, BucketSettings, BucketStanding, Candidate, LocalBlocks, RemoteBlocks,
+    BlocksLocation, BucketAddress, BucketSettings, BucketStatus, Candidate, LocalBlocks, RemoteBlocks,
     RemoteBlocksSettings, blocks_elsewhere, bucket_address,
 };
 pub use config::{CreatePolicy, ServerConfig};

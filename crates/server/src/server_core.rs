@@ -31,7 +31,7 @@ use holdfast_crypto::{Digest, PublicKey, SigningKey};
 use holdfast_log::Storage;
 use holdfast_protocol::certificate::Certificate;
 use holdfast_protocol::history::Retention;
-use holdfast_protocol::leases::{LeaseGrant, LeaseWish, WISHES_MAX};
+use holdfast_protocol::leases::{LEASE_REQUESTS_MAX, LeaseGrant, LeaseRequest};
 use holdfast_protocol::message::{
     ATTACHED_PLAIN_BYTES_MAX, AddressedBlock, Attached, PARCELS_PLAIN_BYTES_MAX, PROTOCOL_VERSIONS, Request,
     Response, ServerError, ServerKeys, Welcome,
@@ -906,14 +906,14 @@ impl ServerCore {
 }
 
 /// Refuses a request for more leases than one operation may carry.
-fn check_lease_request(lease_request: Option<&LeaseWish>) -> Result<(), RequestError> {
+fn check_lease_request(lease_request: Option<&LeaseRequest>) -> Result<(), RequestError> {
     match lease_request {
-        Some(LeaseWish { scopes, reads, edits, also, .. })
+        Some(LeaseRequest { scopes, reads, edits, also, .. })
             if [scopes.len(), reads.len(), edits.len(), also.len()]
                 .iter()
-                .any(|length| *length > WISHES_MAX) =>
+                .any(|length| *length > LEASE_REQUESTS_MAX) =>
         {
-            refuse(format!("a wish for more than {WISHES_MAX} leases"))
+            refuse(format!("a wish for more than {LEASE_REQUESTS_MAX} leases"))
         }
         _ => Ok(()),
     }

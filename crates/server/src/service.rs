@@ -5,9 +5,7 @@ use crate::order::ActiveStatus as OrderStanding;
 use crate::parcels;
 use crate::server_core::{Caller, RequestOutcome, ServerCore};
 use holdfast_content::DeviceId;
-use holdfast_protocol::message::{
-    LockAnswer, LockRequest, MESSAGE_BYTES_MAX, Request, Response, ServerError,
-};
+use holdfast_protocol::message::{LockReply, LockRequest, MESSAGE_BYTES_MAX, Request, Response, ServerError};
 use holdfast_rpc::{Service, Session};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -310,7 +308,7 @@ impl Driver {
             let (core, asking, lock) = (self.core.clone(), caller.clone(), lock.clone());
             let answer =
                 off_reactor(move || core.handle(&asking, Request::AwaitLock { lock, wait_ms: 0 })).await;
-            let is_held = matches!(&answer, Response::Locks { answer: LockAnswer::Held(_), .. });
+            let is_held = matches!(&answer, Response::Locks { answer: LockReply::Held(_), .. });
             let now = tokio::time::Instant::now();
             if !is_held || now >= deadline {
                 return answer;

@@ -4,7 +4,7 @@
 //! sleeps, lets virtual time pass, or says that waiting is over.
 
 use crate::server_core::{Caller, RequestOutcome, ServerCore};
-use holdfast_protocol::message::{LockAnswer, Request, Response};
+use holdfast_protocol::message::{LockReply, Request, Response};
 
 impl ServerCore {
     /// Answers any request but `Hello`. While the answer has to be waited for, `pause` is called between looks; once it
@@ -39,7 +39,7 @@ impl ServerCore {
             Request::AwaitLock { lock, wait_ms } => loop {
                 let await_lock = Request::AwaitLock { lock: lock.clone(), wait_ms };
                 let answer = self.handle(caller, await_lock);
-                let is_held = matches!(&answer, Response::Locks { answer: LockAnswer::Held(_), .. });
+                let is_held = matches!(&answer, Response::Locks { answer: LockReply::Held(_), .. });
                 if is_held && pause() {
                     continue;
                 }

@@ -9,7 +9,7 @@ use holdfast_crypto::{Digest, PublicKey};
 use holdfast_log::simulated::{Crash, PowerLoss};
 use holdfast_protocol::check::check_look;
 use holdfast_protocol::floor::Floor;
-use holdfast_protocol::history::{PastReply, Point, Retention, Snapshot, SnapshotEnd, believe};
+use holdfast_protocol::history::{PastReply, Point, Retention, Snapshot, SnapshotEnd, verify_past_state};
 use holdfast_protocol::message::{Request, Response, ServerError, ViewReply};
 use holdfast_protocol::signed::{Signable, Signed};
 use holdfast_protocol::structure::{LogHead, View};
@@ -104,8 +104,8 @@ impl World {
         let floor = check_look(&floor, &members, &self.look()).expect("an honest view");
         for point in self.points(false).0 {
             let shown = self.past(point.log_size).expect("it is listed");
-            let past =
-                believe(&floor, &members, point, &shown).unwrap_or_else(|lie| panic!("{point:?}: {lie}"));
+            let past = verify_past_state(&floor, &members, point, &shown)
+                .unwrap_or_else(|lie| panic!("{point:?}: {lie}"));
             if let Some(truth) = self.truth.get(&point.log_size) {
                 assert_eq!(past.view(), truth, "{point:?}");
             }

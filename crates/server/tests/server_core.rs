@@ -839,7 +839,7 @@ fn damage_to_one_file_system_spares_the_other() {
 fn locks_are_reserved_for_members() {
     use holdfast_content::{Handle, PrincipalId, UserId};
     use holdfast_protocol::locks::{LEASE_MS, LockRange};
-    use holdfast_protocol::message::{LockAnswer, LockMode, LockRequest, LockSpace};
+    use holdfast_protocol::message::{LockMode, LockReply, LockRequest, LockSpace};
     let world = World::new();
     let wish = |user: u32, mode| LockRequest {
         run: 1,
@@ -863,21 +863,21 @@ fn locks_are_reserved_for_members() {
     assert!(invalid(&world.ask(1, Request::Lock(backwards))));
 
     let (epoch, answer) = ask(1, Request::Lock(wish(1, exclusive)));
-    assert_eq!(answer, LockAnswer::Granted);
+    assert_eq!(answer, LockReply::Granted);
     let (_, answer) = ask(2, Request::Lock(wish(1, shared)));
-    assert!(matches!(answer, LockAnswer::Held(holder) if holder.device == DeviceId(1)));
-    assert!(matches!(ask(2, Request::TestLock(wish(1, shared))).1, LockAnswer::Held(_)));
+    assert!(matches!(answer, LockReply::Held(holder) if holder.device == DeviceId(1)));
+    assert!(matches!(ask(2, Request::TestLock(wish(1, shared))).1, LockReply::Held(_)));
     world.clock.0.fetch_add(LEASE_MS, Ordering::SeqCst);
-    assert_eq!(ask(1, Request::KeepLocks { run: 1 }), (epoch, LockAnswer::Granted));
+    assert_eq!(ask(1, Request::KeepLocks { run: 1 }), (epoch, LockReply::Granted));
     world.clock.0.fetch_add(LEASE_MS, Ordering::SeqCst);
-    assert!(matches!(ask(2, Request::Lock(wish(1, shared))).1, LockAnswer::Held(_)));
+    assert!(matches!(ask(2, Request::Lock(wish(1, shared))).1, LockReply::Held(_)));
     world.clock.0.fetch_add(1, Ordering::SeqCst);
-    assert_eq!(ask(2, Request::Lock(wish(1, shared))).1, LockAnswer::Granted);
+    assert_eq!(ask(2, Request::Lock(wish(1, shared))).1, LockReply::Granted);
     let (later, _) = ask(1, Request::KeepLocks { run: 1 });
     assert_ne!(later, epoch, "it is told that all was forgotten");
-    assert!(matches!(ask(1, Request::Lock(wish(1, exclusive))).1, LockAnswer::Held(_)));
+    assert!(matches!(ask(1, Request::Lock(wish(1, exclusive))).1, LockReply::Held(_)));
     assert!(matches!(world.ask(2, Request::EndLocks { run: 1 }), Response::Done));
-    assert_eq!(ask(1, Request::Lock(wish(1, exclusive))).1, LockAnswer::Granted);
+    assert_eq!(ask(1, Request::Lock(wish(1, exclusive))).1, LockReply::Granted);
     let world = world.restart(Crash::Kill);
     let Response::Locks { epoch: restarted, .. } = world.ask(1, Request::KeepLocks { run: 1 }) else {
         panic!()

@@ -13,7 +13,7 @@ use holdfast_content::{DeviceId, Handle, Membership, PrincipalId, UserId};
 use holdfast_crypto::Digest;
 use holdfast_protocol::certificate::{Certificate, Delta, Path};
 use holdfast_protocol::leases::{
-    ClaimId, LeaseGrant, LeaseHolder, LeaseTable, LeaseWish, Recall, Scope, Touched, Withheld,
+    ClaimId, Footprint, LeaseGrant, LeaseHolder, LeaseRequest, LeaseTable, Recall, Scope, Withheld,
 };
 use holdfast_protocol::locks::SessionId;
 use holdfast_protocol::vector::VoidSet;
@@ -92,7 +92,7 @@ struct Operation {
     changes: State,
     /// They were acknowledged before.
     are_made: bool,
-    wish: LeaseWish,
+    wish: LeaseRequest,
     /// When it was sent first, by its client's clock: the term counts from then.
     begun_ms: u64,
 }
@@ -348,8 +348,12 @@ impl World {
         }
         if self.fault == Fault::AlwaysRecalls && self.random.chance(20) {
             for file in files() {
-                let _ =
-                    self.table.in_the_way(DeviceId(CLIENTS + 1), &Touched::file(file), false, self.now_ms);
+                let _ = self.table.recall_conflicts(
+                    DeviceId(CLIENTS + 1),
+                    &Footprint::file(file),
+                    false,
+                    self.now_ms,
+                );
             }
         }
     }
@@ -413,7 +417,7 @@ impl World {
                 self.pending.iter().any(|pending| operation.changes.contains_key(&pending.change.0));
             let recalls = self.fault != Fault::NeverRecalls;
             let obstacle = recalls
-                .then(|| self.table.in_the_way(device, &touched, operation.wish.exclusive, self.now_ms))
+                .then(|| self.table.recall_conflicts(device, &touched, operation.wish.exclusive, self.now_ms))
                 .flatten()
                 .is_some();
             if is_contended || (obstacle && self.fault != Fault::NoWaiting) {
@@ -464,18 +468,18 @@ impl World {
         self.waiting = left;
     }
 
-    fn touched(&self, waiting: &Waiting) -> Touched {
+    fn touched(&self, waiting: &Waiting) -> Footprint {
         let certificate = certificate(waiting.client, &waiting.operation.changes);
-        let nothing = LeaseWish::none(0);
+        let nothing = LeaseRequest::none(0);
         let wish = match self.fault {
             Fault::ReadsIgnored => &nothing,
             _ => &waiting.operation.wish,
         };
-        Touched::by(&certificate, &self.membership).reading(Some(wish), |_| true)
+        Footprint::by(&certificate, &self.membership).reading(Some(wish), |_| true)
     }
 
     fn answer(&mut self, waiting: &Waiting, state: State, fresh: bool) {
-        let mut pending = Touched::default();
+        let mut pending = Footprint::default();
         if self.fault != Fault::PendingGranted {
             for other in self.pending.iter().filter(|other| other.client != waiting.client) {
                 let change = [other.change].into();
@@ -573,7 +577,7 @@ impl World {
                 (one.flushes, one.gathered_until_ms) = (false, 0);
                 if let Some((operation, _)) = &mut one.under_way {
                     operation.wish =
-                        LeaseWish { exclusive: self.work != Work::Leases, ..LeaseWish::none(run) };
+                        LeaseRequest { exclusive: self.work != Work::Leases, ..LeaseRequest::none(run) };
                 }
                 // What was only here is lost; what was on its way is sent again.
                 for file in std::mem::take(&mut self.clients[index].gathered).into_keys() {
@@ -644,7 +648,7 @@ impl World {
                     return;
                 }
                 one.asked_ms = None;
-                one.holder.told(epoch, acknowledged);
+                one.holder.note_answer(epoch, acknowledged);
                 let Some(recall) = recall else { return };
                 if let Some(dropped) = one.holder.recalled(epoch, &recall) {
                     self.report.recalls += 1;
@@ -674,7 +678,7 @@ impl World {
             && !one.flushes;
         if may_ask && one.holder.must_ask(clock_ms) {
             one.asked_ms = Some(now_ms);
-            let (run, epoch, acknowledged) = (one.run, one.holder.epoch(), one.holder.handled());
+            let (run, epoch, acknowledged) = (one.run, one.holder.epoch(), one.holder.last_recall());
             self.send(client, true, Message::Question { run, epoch, acknowledged });
         }
         match self.clients[index].under_way.clone() {
@@ -722,7 +726,7 @@ impl World {
     }
 
     fn begin(&mut self, client: u32, changes: State, are_made: bool, clock_ms: u64) {
-        let mut wish = LeaseWish::none(self.clients[client as usize].run);
+        let mut wish = LeaseRequest::none(self.clients[client as usize].run);
         for file in files() {
             if self.work != Work::Lonely {
                 match self.random.below(4) {

@@ -11,7 +11,7 @@ use crate::time::{moment, now_ns};
 use clap::Args;
 use holdfast_client::reader;
 use holdfast_client::statement::{
-    Branch, Comparison, Showing, Sources, Testimony, Version, branch, compare, verify,
+    Branch, Comparison, LabeledStatement, Sources, StatementView, Version, branch, compare, verify,
 };
 use holdfast_content::BlockSource;
 use holdfast_rpc::Address;
@@ -67,13 +67,13 @@ struct Report {
 pub fn run(arguments: &Merge, directories: &Directories, format: Format) -> Outcome {
     let ours = side(&arguments.ours, directories)?;
     let (theirs, showing) = match &arguments.theirs {
-        Some(theirs) => (side(theirs, directories)?, Showing::Accepted),
-        None => (ours.clone(), Showing::Refused),
+        Some(theirs) => (side(theirs, directories)?, StatementView::Accepted),
+        None => (ours.clone(), StatementView::Refused),
     };
     // Forged ones are refused before anything of them is read.
     verify(&[ours.clone(), theirs.clone()], holdfast_client::statement::Limits { paths: 0, ..LIMITS })?;
     let source = source(&[&ours, &theirs], arguments, directories)?;
-    let our_branch = opened(&ours, Showing::Accepted, &source)?;
+    let our_branch = opened(&ours, StatementView::Accepted, &source)?;
     let their_branch = opened(&theirs, showing, &source)?;
     let failed = |error: std::io::Error| {
         Failure::new(Exit::CannotCreate, format!("{}: {error}", arguments.to.display()))
@@ -105,8 +105,8 @@ pub fn run(arguments: &Merge, directories: &Directories, format: Format) -> Outc
     }
     bar.finish_and_clear();
     let what = match showing {
-        Showing::Accepted => "what was accepted, by",
-        Showing::Refused => "what was refused, by",
+        StatementView::Accepted => "what was accepted, by",
+        StatementView::Refused => "what was refused, by",
     };
     let report = Report {
         ours: format!("what was accepted, by {}", ours.label),
@@ -126,23 +126,23 @@ pub fn run(arguments: &Merge, directories: &Directories, format: Format) -> Outc
 }
 
 /// A side: a file of evidence, or what this machine was shown.
-fn side(which: &Path, directories: &Directories) -> Outcome<Testimony> {
+fn side(which: &Path, directories: &Directories) -> Outcome<LabeledStatement> {
     if which.is_file() {
         return read(which);
     }
     let statement = statement::of(&which.to_string_lossy(), None, directories)?;
-    Ok(Testimony { label: which.display().to_string(), made_ns: now_ns(), statement, met: None })
+    Ok(LabeledStatement { label: which.display().to_string(), made_ns: now_ns(), statement, met: None })
 }
 
 fn opened(
-    testimony: &Testimony,
-    showing: Showing,
+    testimony: &LabeledStatement,
+    showing: StatementView,
     source: &Arc<dyn BlockSource + Send + Sync>,
 ) -> Outcome<Branch> {
     branch(testimony, showing, source.clone())?.ok_or_else(|| {
         let what = match showing {
-            Showing::Accepted => "nothing was accepted yet, by",
-            Showing::Refused => "there is no refused view that could be read, in",
+            StatementView::Accepted => "nothing was accepted yet, by",
+            StatementView::Refused => "there is no refused view that could be read, in",
         };
         Failure::new(Exit::NoInput, format!("{what} {}", testimony.label))
             .hint("name the other side as well: somebody else's statement, or a mount")
@@ -151,7 +151,7 @@ fn opened(
 
 /// Blocks of the files, of the cache, and of a server if one is named.
 fn source(
-    sides: &[&Testimony],
+    sides: &[&LabeledStatement],
     arguments: &Merge,
     directories: &Directories,
 ) -> Outcome<Arc<dyn BlockSource + Send + Sync>> {

@@ -5,7 +5,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, clean};
 use crate::time::moment;
 use holdfast_client::evidence::Proof;
-use holdfast_client::statement::{Conclusion, Limits, Statement, Testimony, verify};
+use holdfast_client::statement::{Conclusion, LabeledStatement, Limits, Statement, verify};
 use std::path::{Path, PathBuf};
 
 /// Paths compared, and differences listed.
@@ -38,7 +38,7 @@ pub fn run(files: &[PathBuf], format: Format) -> Outcome {
 ///
 /// # Errors
 /// It cannot be read, is none, or is about a block.
-pub fn read(file: &Path) -> Outcome<Testimony> {
+pub fn read(file: &Path) -> Outcome<LabeledStatement> {
     let evidence = open(file)?;
     let statement = Statement::of_evidence(&evidence).ok_or_else(|| {
         Failure::new(
@@ -58,7 +58,7 @@ pub fn read(file: &Path) -> Outcome<Testimony> {
         Proof::Meeting { met, .. } => Some(*met),
         _ => None,
     };
-    Ok(Testimony { label: file.display().to_string(), made_ns: evidence.noticed_ns, statement, met })
+    Ok(LabeledStatement { label: file.display().to_string(), made_ns: evidence.noticed_ns, statement, met })
 }
 
 /// A piece about a head is proof as far as the server has signed both. One about a block has nothing signed by the server

@@ -3,7 +3,8 @@
 use super::source::{SourceFile, modified_ns};
 use super::target::{Put, Target, There, Trouble};
 use holdfast_client::files::{
-    Attributes, Caller, Ino, OpenFlags, Opened, RenameFlags, SetAttributes, SetXattr, TimeToSet, WriteSource,
+    Attributes, Caller, Ino, OpenFlags, OpenReply, RenameFlags, SetAttributes, SetXattr, TimeToSet,
+    WriteSource,
 };
 use holdfast_client::{FileSystem, FsError};
 use holdfast_content::InodeKind;
@@ -39,7 +40,7 @@ impl EngineTarget {
         EngineTarget { files, path: path.map(<[u8]>::to_vec).collect(), temporary: AtomicU64::new(0) }
     }
 
-    fn write(&self, made: &Attributes, opened: Opened, source: &SourceFile) -> Result<Put, FsError> {
+    fn write(&self, made: &Attributes, opened: OpenReply, source: &SourceFile) -> Result<Put, FsError> {
         let caller = caller();
         let mut piece = vec![0; PIECE_BYTES.min(source.metadata.len() as usize)];
         let read = |error: std::io::Error| unread(&error);

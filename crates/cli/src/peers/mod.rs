@@ -8,7 +8,7 @@ use crate::paths::Directories;
 use crate::serving::{Process, processes};
 use crate::time::moment;
 use args::{Peers, PeersCommand};
-use holdfast_client::{PeerStanding, PeerStatus, PeersStatus, WhenPeerLost};
+use holdfast_client::{PeerPresence, PeerStatus, PeersStatus, WhenPeerLost};
 use holdfast_daemon::mounts::requests::{GiveUpLostPeers, Status};
 use holdfast_daemon::mounts::status::MountDaemonStatus;
 use serde::Serialize;
@@ -61,14 +61,14 @@ pub fn of(status: &MountDaemonStatus) -> Option<PeersStatus> {
 /// One line: `2 met, 1 lost (bob's laptop)`.
 pub fn summary(peers: &PeersStatus) -> String {
     let count = |standing| peers.peers.iter().filter(|peer| peer.standing == standing).count();
-    let mut parts = vec![format!("{} met", count(PeerStanding::Met))];
-    let lost = peers.peers.iter().filter(|peer| peer.standing == PeerStanding::Lost);
+    let mut parts = vec![format!("{} met", count(PeerPresence::Met))];
+    let lost = peers.peers.iter().filter(|peer| peer.standing == PeerPresence::Lost);
     let lost: Vec<String> = lost.map(name).collect();
     if !lost.is_empty() {
         parts.push(format!("{} LOST ({})", lost.len(), lost.join(", ")));
     }
-    if count(PeerStanding::LoggedIn) > 0 {
-        parts.push(format!("{} logged in and not met", count(PeerStanding::LoggedIn)));
+    if count(PeerPresence::LoggedIn) > 0 {
+        parts.push(format!("{} logged in and not met", count(PeerPresence::LoggedIn)));
     }
     parts.extend(peers.trouble.clone());
     parts.join(", ")
@@ -91,10 +91,10 @@ fn words(peers: &PeersStatus) -> String {
             None => "nothing yet".to_owned(),
         };
         let standing = match peer.standing {
-            PeerStanding::LoggedIn => "logged in",
-            PeerStanding::Met => "met",
-            PeerStanding::Lost => "LOST",
-            PeerStanding::LoggedOut => "logged out",
+            PeerPresence::LoggedIn => "logged in",
+            PeerPresence::Met => "met",
+            PeerPresence::Lost => "LOST",
+            PeerPresence::LoggedOut => "logged out",
         };
         rows.push(vec![
             format!("{} ({})", peer.device, peer.name),

@@ -16,13 +16,15 @@ use crate::time::now_ns;
 use holdfast_client::evidence::write_new;
 use holdfast_client::rebuild::bundle::Bundle;
 use holdfast_client::rebuild::losses::losses;
-use holdfast_client::statement::{Branch, Conclusion, Limits, Statement, Testimony, device_name, verify};
+use holdfast_client::statement::{
+    Branch, Conclusion, LabeledStatement, Limits, Statement, device_name, verify,
+};
 use holdfast_content::{BODY_BYTES_MAX, BlockSource, DeviceId, Membership};
 use holdfast_crypto::{Digest, DigestKey, PublicKey};
 use holdfast_protocol::check::membership_wanted;
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::message::{AddressedBlock, ServerKeys};
-use holdfast_protocol::rebuild::{Combined, KnownNodes, LogEnd, Nodes, Source, Standing, combine};
+use holdfast_protocol::rebuild::{CombinedView, KnownNodes, LogEnd, Nodes, Source, SourceOutcome, combine};
 use holdfast_protocol::sequencer::Sequencer;
 use holdfast_protocol::signed::Signed;
 use holdfast_server::ServerConfig;
@@ -142,7 +144,7 @@ pub fn run(arguments: &Rebuild, format: Format) -> Outcome {
 }
 
 /// Whether the directory has all that the bundles know of the order, and is being used: then it is left as it is.
-fn is_nothing_new(combined: &Combined, present: Option<&FileSystemState>) -> bool {
+fn is_nothing_new(combined: &CombinedView, present: Option<&FileSystemState>) -> bool {
     present.is_some_and(|present| {
         present.view.log == combined.view.log
             && present.view.slots == combined.view.slots
@@ -198,13 +200,13 @@ fn share_memberships(bundles: &mut [Bundle]) {
 
 /// Holds the statements against each other: forged ones are refused, and so are those that prove a fork.
 fn judged(bundles: &[Bundle], data: &Path) -> Outcome {
-    let testimony = |bundle: &Bundle| Testimony {
+    let testimony = |bundle: &Bundle| LabeledStatement {
         label: bundle.path().display().to_string(),
         made_ns: now_ns(),
         statement: bundle.statement.clone(),
         met: None,
     };
-    let testimonies: Vec<Testimony> = bundles.iter().map(testimony).collect();
+    let testimonies: Vec<LabeledStatement> = bundles.iter().map(testimony).collect();
     let verdict = verify(&testimonies, Limits { paths: 0, differences: 0 })?;
     if verdict.conclusion < Conclusion::OneOfSeveralLied {
         return Ok(());
@@ -260,7 +262,7 @@ fn sources<'a>(bundles: &'a [Bundle], present: Option<&'a FileSystemState>) -> V
 }
 
 /// What all that is known comes to.
-fn combined(bundles: &[Bundle], present: Option<&FileSystemState>, data: &Path) -> Outcome<Combined> {
+fn combined(bundles: &[Bundle], present: Option<&FileSystemState>, data: &Path) -> Outcome<CombinedView> {
     match combine(&sources(bundles, present)) {
         Ok(Some(combined)) => Ok(combined),
         Ok(None) => {
@@ -288,7 +290,11 @@ fn combined(bundles: &[Bundle], present: Option<&FileSystemState>, data: &Path) 
     }
 }
 
-fn membership(combined: &Combined, superuser: PublicKey, source: &dyn BlockSource) -> Outcome<Membership> {
+fn membership(
+    combined: &CombinedView,
+    superuser: PublicKey,
+    source: &dyn BlockSource,
+) -> Outcome<Membership> {
     let wanted = combined.membership_wanted(superuser).map_err(|alarm| {
         Failure::new(Exit::Data, format!("the newest bundle is forged or damaged: {}", alarm.explain()))
     })?;
@@ -299,7 +305,7 @@ fn membership(combined: &Combined, superuser: PublicKey, source: &dyn BlockSourc
 }
 
 /// Nodes of the log that anybody knows.
-fn nodes(bundles: &[Bundle], site: &RebuildTarget, combined: &Combined) -> Outcome<Nodes> {
+fn nodes(bundles: &[Bundle], site: &RebuildTarget, combined: &CombinedView) -> Outcome<Nodes> {
     let mut known = KnownNodes::default();
     let size = combined.view.log.size;
     for bundle in bundles {
@@ -320,7 +326,7 @@ fn nodes(bundles: &[Bundle], site: &RebuildTarget, combined: &Combined) -> Outco
 fn log_end(
     bundles: &[Bundle],
     present: Option<&FileSystemState>,
-    combined: &Combined,
+    combined: &CombinedView,
     nodes: &Nodes,
 ) -> Outcome<bool> {
     let newest = bundles
@@ -343,7 +349,7 @@ fn log_end(
 /// What each device will make of the result.
 fn standings(
     bundles: &[Bundle],
-    combined: &Combined,
+    combined: &CombinedView,
     members: &Membership,
     nodes: &Nodes,
     data: &Path,
@@ -352,9 +358,9 @@ fn standings(
     for (place, bundle) in bundles.iter().enumerate() {
         let floor: &Floor = &bundle.statement.floor;
         let standing = match combined.standing(floor, members, nodes) {
-            Standing::GoesOn => DeviceStanding::GoesOn,
-            Standing::Unproven => DeviceStanding::Unproven,
-            Standing::Alarms(alarm) => {
+            SourceOutcome::GoesOn => DeviceStanding::GoesOn,
+            SourceOutcome::Unproven => DeviceStanding::Unproven,
+            SourceOutcome::Alarms(alarm) => {
                 return Err(forked(bundles, &[combined.newest, place], &alarm.explain(), data));
             }
         };

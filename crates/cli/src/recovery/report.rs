@@ -1,7 +1,7 @@
 //! What a rebuild came to, for people and for programs.
 
 use crate::output::table;
-use holdfast_client::rebuild::losses::{Loss, Lost};
+use holdfast_client::rebuild::losses::{Loss, LossKind};
 use holdfast_client::statement::device_name;
 use holdfast_content::{DeviceId, Membership};
 use serde::Serialize;
@@ -49,7 +49,7 @@ pub struct Report {
 #[derive(Serialize)]
 pub struct LostFile {
     path: String,
-    lost: Lost,
+    lost: LossKind,
     /// Who wrote it last, and may have it.
     writer: Option<String>,
 }
@@ -161,10 +161,10 @@ impl Report {
 impl LostFile {
     fn words(&self) -> String {
         let what = match self.lost {
-            Lost::Bytes(bytes) => format!("{bytes} bytes of it"),
-            Lost::Content => "its content".to_owned(),
-            Lost::Names => "the names in it, and what they stood for".to_owned(),
-            Lost::Everything => "all of it".to_owned(),
+            LossKind::Bytes(bytes) => format!("{bytes} bytes of it"),
+            LossKind::Content => "its content".to_owned(),
+            LossKind::Names => "the names in it, and what they stood for".to_owned(),
+            LossKind::Everything => "all of it".to_owned(),
         };
         match &self.writer {
             Some(writer) => format!("  {}: {what}; written last by {writer}\n", self.path),

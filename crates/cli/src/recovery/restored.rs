@@ -6,7 +6,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::keys;
 use crate::output::{Format, clean};
 use crate::paths::{Directories, make_private};
-use holdfast_client::admin::{DeclareConfig, Prospect, declare_restore};
+use holdfast_client::admin::{DeclarationPreview, DeclareConfig, declare_restore};
 use holdfast_rpc::Address;
 use std::io::{BufRead, IsTerminal};
 
@@ -19,7 +19,7 @@ pub fn run(arguments: &Restored, directories: &Directories, format: Format) -> O
     let processes = superuser.into_processes()?;
     let config = DeclareConfig { address, state_dir, processes, deadline: DEADLINE };
     let mut asked = Ok(());
-    let mut confirm = |prospect: Prospect| {
+    let mut confirm = |prospect: DeclarationPreview| {
         asked = if arguments.yes { Ok(()) } else { confirmed(prospect) };
         asked.is_ok()
     };
@@ -36,8 +36,8 @@ pub fn run(arguments: &Restored, directories: &Directories, format: Format) -> O
 }
 
 /// Asks a person.
-fn confirmed(prospect: Prospect) -> Outcome {
-    let Prospect { size, seen } = prospect;
+fn confirmed(prospect: DeclarationPreview) -> Outcome {
+    let DeclarationPreview { size, seen } = prospect;
     let told = match seen.checked_sub(size) {
         None | Some(0) => format!(
             "The server has {size} operations, all that this device has seen. Others may have seen more; that would be lost."

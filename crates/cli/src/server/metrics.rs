@@ -8,7 +8,7 @@ use crate::logging;
 use crate::output::line;
 use holdfast_crypto::Digest;
 use holdfast_http_server::{HttpReply, HttpRequest, HttpServer, Method, PLAIN, StatusCode};
-use holdfast_server::BucketStanding;
+use holdfast_server::BucketStatus;
 use holdfast_server::control::{self, OrderStatus, Outcome as Report, Statistics, Task};
 use holdfast_server::witnessing::LogStatus;
 use std::fmt::Write;
@@ -185,7 +185,7 @@ fn put_figures(text: &mut Exposition, figures: &Statistics) {
     }
 }
 
-fn put_bucket(text: &mut Exposition, bucket: &BucketStanding) {
+fn put_bucket(text: &mut Exposition, bucket: &BucketStatus) {
     let reached = f64::from(u8::from(bucket.trouble.is_none()));
     text.gauge("holdfast_bucket_up", "1 while the bucket is reached and does not refuse.", reached);
     text.gauge("holdfast_bucket_segments", "Segments that the bucket has.", bucket.segments as f64);
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(troubles(&figures), ["the order at etcd://one,two/team cannot be reached"]);
         let mut text = Exposition(String::new());
         put_figures(&mut text, &figures);
-        let bucket = BucketStanding {
+        let bucket = BucketStatus {
             trouble: None,
             segments: 2,
             bytes: 1 << 20,

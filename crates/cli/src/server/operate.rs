@@ -6,7 +6,7 @@ use crate::output::{Format, bytes_bar, clean, table};
 use crate::time;
 use holdfast_crypto::Digest;
 use holdfast_protocol::history::Retention;
-use holdfast_server::BucketStanding;
+use holdfast_server::BucketStatus;
 use holdfast_server::control::{ControlError, Outcome as Report, Task, perform};
 use holdfast_server::witnessing::WitnessStatus;
 use holdfast_server::{BackupError, ServerConfig};
@@ -343,7 +343,7 @@ pub fn statistics(data: &Path, format: Format) -> Outcome {
     })
 }
 
-fn of_bucket(bucket: &BucketStanding) -> serde_json::Value {
+fn of_bucket(bucket: &BucketStatus) -> serde_json::Value {
     let [put, get, head, list, delete] = bucket.requests;
     serde_json::json!({
         "trouble": bucket.trouble.clone().unwrap_or_else(|| "none".to_owned()),

@@ -1,7 +1,7 @@
-//! Changes that put people out of groups: what their devices hold of those groups goes over to the device that makes the
-//! change.
+//! Changes that put users out of groups: the device that makes the change takes over the groups' files that these users'
+//! devices hold.
 
-use super::Departure;
+use super::GroupDepartures;
 use crate::engine::Engine;
 use crate::error::FsError;
 use crate::tree::{Base, ReadError, Transaction, each_file};
@@ -10,17 +10,17 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Files taken over in one operation.
+/// Most files that are taken over in one operation.
 const BATCH: usize = 200;
 
-/// Who ceases to belong to which group.
+/// For each group the users who cease to belong to it.
 pub(super) type Leavers = BTreeMap<GroupId, BTreeSet<UserId>>;
 
 /// Changes the membership, once nobody whom the change puts out of a group holds anything of it.
 pub(super) fn change(
     engine: &Engine,
     change: impl Fn(&mut Membership) -> Result<(), FsError> + Clone + Send + 'static,
-) -> Result<Departure, FsError> {
+) -> Result<GroupDepartures, FsError> {
     let progress = Arc::new(Mutex::new((0usize, false, Vec::new())));
     let mut adopted = 0;
     // All but the last batch come before the change, so that the change itself stays small; what the devices
@@ -32,7 +32,7 @@ pub(super) fn change(
             change(&mut members)?;
             let (leavers, left) = transaction.read_base(|base| {
                 let leavers = leavers(&base.membership, &members);
-                let left = named(&base.membership, &leavers);
+                let left = departures_by_name(&base.membership, &leavers);
                 Ok((leavers, left))
             })?;
             let (count, last) = take_batch(transaction, &leavers)?;
@@ -44,7 +44,7 @@ pub(super) fn change(
         adopted += count;
         if last {
             engine.flush_commits()?;
-            return Ok(Departure { adopted, left });
+            return Ok(GroupDepartures { adopted, left });
         }
     }
 }
@@ -86,13 +86,13 @@ fn take_batch(transaction: &mut Transaction<'_>, leavers: &Leavers) -> Result<(u
     Ok((batch.len(), held.len() <= BATCH))
 }
 
-/// Who ceases to belong to which groups.
+/// For each group the users who cease to belong to it from `before` to `next`.
 pub(super) fn leavers(before: &Membership, next: &Membership) -> Leavers {
     let groups = before.groups.keys().map(|group| (*group, before.leaving_members(*group, next)));
     groups.filter(|(_, users)| !users.is_empty()).collect()
 }
 
-fn named(members: &Membership, leavers: &Leavers) -> Vec<(String, Vec<String>)> {
+fn departures_by_name(members: &Membership, leavers: &Leavers) -> Vec<(String, Vec<String>)> {
     let names = |users: &BTreeSet<UserId>| {
         let users = users.iter().filter_map(|user| members.users.get(user));
         users.filter(|user| !user.removed).map(|user| user.name.clone()).collect()

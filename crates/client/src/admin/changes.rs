@@ -1,5 +1,5 @@
-//! What each change makes of a membership. The rules that all of them keep are the membership's own
-//! ([`Membership::validate_successor`]); when they take effect is stamped where they are put into the order.
+//! Computes the next membership for each kind of change. [`Membership::validate_successor`] checks the rules that all
+//! changes keep; the time from which one takes effect is set when it is ordered.
 
 use crate::error::FsError;
 use holdfast_content::{Device, DeviceId, Group, GroupId, Member, Membership, User, UserId};

@@ -11,7 +11,7 @@ use holdfast_protocol::certificate::{Certificate, Path};
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::message::{AddressedBlock, Request, Response, ServerError, ServerKeys};
 use holdfast_protocol::signed::Signed;
-use holdfast_protocol::signer::{Effect, Event, Finished, Misuse, Signer};
+use holdfast_protocol::signer::{Effect, Event, Misuse, OperationEnd, Signer};
 use holdfast_rpc::{RpcError, ServerAddress};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ pub struct CreateConfig {
     pub server: ServerAddress,
     /// Others that stand in for it: it is created on whichever takes it.
     pub others: Vec<ServerAddress>,
-    /// Its superuser's key: device 0.
+    /// The superuser's key, which is that of device 0.
     pub superuser: Arc<dyn KeyHolder>,
-    /// What the file system is called.
+    /// Name of the file system.
     pub name: String,
-    /// What its superuser is called.
+    /// Name of its superuser.
     pub superuser_name: String,
     /// Where the state of the superuser's key will be kept, also by later mounts.
     pub state_dir: PathBuf,
@@ -46,7 +46,7 @@ pub enum CreateError {
     /// The server does not let this key create file systems.
     #[error("the server does not allow it: {0}")]
     NotAllowed(String),
-    /// A name that cannot be used.
+    /// A name cannot be used.
     #[error("{0}")]
     BadName(String),
     /// The server cannot be reached.
@@ -176,7 +176,7 @@ pub fn create_with(
                     other => return Err(crate::store::unexpected("CreateFileSystem", &other).into()),
                 }
             }
-            Effect::Finished(Finished::Committed(_)) => {
+            Effect::Finished(OperationEnd::Committed(_)) => {
                 return Ok(file_system);
             }
             Effect::Alarm(alarm) => return Err(CreateError::Refused(alarm.explain())),

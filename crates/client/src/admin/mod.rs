@@ -12,12 +12,12 @@ mod adopt;
 pub mod changes;
 mod create;
 pub mod off_line;
-mod place;
+mod placement;
 mod restored;
 
 pub use create::{CreateConfig, CreateError, create_with};
-pub use place::{Created, create, create_by};
-pub use restored::{DeclareConfig, DeclareError, Prospect, declare_restore};
+pub use placement::{NewFileSystem, create, create_by};
+pub use restored::{DeclarationPreview, DeclareConfig, DeclareError, declare_restore};
 
 use crate::engine::Engine;
 use crate::error::FsError;
@@ -32,13 +32,13 @@ use std::sync::Arc;
 pub enum Home {
     /// `/NAME`, owned by the new user or group.
     Make,
-    /// None.
+    /// No directory is made.
     None,
 }
 
 /// What a change led to that may have put people out of groups.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Departure {
+pub struct GroupDepartures {
     /// Files of groups that were taken over from those who left them.
     pub adopted: usize,
     /// Groups, and who ceased to belong to each, directly or by a group within it; by name.
@@ -155,7 +155,7 @@ impl<'a> Admin<'a> {
     ///
     /// # Errors
     /// [`FsError::NotFound`]; as [`Engine::modify`].
-    pub fn remove_group(&self, name: &str) -> Result<Departure, FsError> {
+    pub fn remove_group(&self, name: &str) -> Result<GroupDepartures, FsError> {
         let name = name.to_owned();
         adopt::change(self.engine, move |members| changes::remove_group(members, &name))
     }
@@ -175,7 +175,7 @@ impl<'a> Admin<'a> {
     ///
     /// # Errors
     /// [`FsError::NotFound`]; as [`Engine::modify`].
-    pub fn remove_member(&self, group: &str, member: &str) -> Result<Departure, FsError> {
+    pub fn remove_member(&self, group: &str, member: &str) -> Result<GroupDepartures, FsError> {
         let (group, member) = (group.to_owned(), member.to_owned());
         adopt::change(self.engine, move |members| changes::remove_member(members, &group, &member))
     }

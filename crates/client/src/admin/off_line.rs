@@ -33,7 +33,7 @@ const MAGIC: &[u8; 8] = b"hfchange";
 const FORMAT: u8 = 1;
 /// Longest file: two memberships, and little else.
 pub const FILE_BYTES_MAX: usize = 2 * BODY_BYTES_MAX as usize + 4096;
-/// Longest address in it.
+/// Longest server address (URL) in a change file, in bytes.
 const URL_BYTES_MAX: usize = 1024;
 /// For how long a change waits for others to end.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -49,13 +49,13 @@ pub struct SigningRequest {
     pub change: Change,
     /// Whose directory to make under the root once it is in force. Not signed: it gives nobody anything.
     pub home: Option<(PrincipalId, String)>,
-    /// The superuser's.
+    /// The superuser's signature, once there is one.
     pub signature: Option<Signature>,
 }
 
-/// As it is written.
+/// A change file as it is encoded.
 #[derive(BorshSerialize, BorshDeserialize)]
-struct Written {
+struct ChangeFile {
     url: String,
     present: Vec<u8>,
     change: Change,
@@ -65,11 +65,11 @@ struct Written {
 
 /// Why a file is not what it should be.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Unusable {
-    /// Something else, or damaged.
+pub enum ChangeFileError {
+    /// It is no change file, or it is damaged.
     #[error("this is no change of a membership, or it is damaged: {0}")]
     Malformed(String),
-    /// By a later version.
+    /// It was written by a later version of this program.
     #[error("it is of format {0}, and this program knows up to {FORMAT}; use a newer holdfast")]
     Newer(u8),
     /// It was altered since it was signed.
@@ -80,11 +80,11 @@ pub enum Unusable {
 }
 
 impl SigningRequest {
-    /// To be written to a file.
-    pub fn to_bytes(&self) -> Result<Vec<u8>, Unusable> {
-        let malformed = |error: &dyn std::fmt::Display| Unusable::Malformed(error.to_string());
+    /// Encodes the change file.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, ChangeFileError> {
+        let malformed = |error: &dyn std::fmt::Display| ChangeFileError::Malformed(error.to_string());
         let block = self.present.to_block(&DigestKey::WELL_KNOWN).map_err(|error| malformed(&error))?;
-        let written = Written {
+        let written = ChangeFile {
             url: self.url.clone(),
             present: block.body().to_vec(),
             change: self.change.clone(),
@@ -97,19 +97,19 @@ impl SigningRequest {
     /// From a file: whole, consistent in itself, and properly signed if at all.
     ///
     /// # Errors
-    /// See [`Unusable`].
-    pub fn from_bytes(bytes: &[u8]) -> Result<SigningRequest, Unusable> {
-        let malformed = |why: &str| Unusable::Malformed(why.to_owned());
+    /// See [`ChangeFileError`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<SigningRequest, ChangeFileError> {
+        let malformed = |why: &str| ChangeFileError::Malformed(why.to_owned());
         if bytes.len() > FILE_BYTES_MAX {
             return Err(malformed("it is too long"));
         }
         let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| malformed("it begins otherwise"))?;
         let rest = match rest.split_first() {
             Some((&FORMAT, rest)) => rest,
-            Some((&format, _)) => return Err(Unusable::Newer(format)),
+            Some((&format, _)) => return Err(ChangeFileError::Newer(format)),
             None => return Err(malformed("it ends too soon")),
         };
-        let Written { url, present, change, home, signature } =
+        let ChangeFile { url, present, change, home, signature } =
             decode(rest).map_err(|error| malformed(&error.why))?;
         if url.len() > URL_BYTES_MAX || present.len() > BODY_BYTES_MAX as usize {
             return Err(malformed("a part of it is too long"));
@@ -120,11 +120,11 @@ impl SigningRequest {
         }
         let present = Membership::from_block(&block).map_err(|error| malformed(&error.to_string()))?;
         let request = SigningRequest { url, present, change, home, signature };
-        request.check().map_err(Unusable::Malformed)?;
+        request.check().map_err(ChangeFileError::Malformed)?;
         if let Some(signature) = &request.signature {
             let superuser = request.present.devices[&DeviceId::SUPERUSER].key;
             if !superuser.verify(Domain::Warrant, &request.change.signed_bytes(), signature) {
-                return Err(Unusable::NotSigned);
+                return Err(ChangeFileError::NotSigned);
             }
         }
         Ok(request)
@@ -167,7 +167,7 @@ impl SigningRequest {
         words(&self.present, &self.next())
     }
 
-    /// Who ceases to belong to which groups.
+    /// For each group the users who cease to belong to it by this change.
     fn leavers(&self) -> Leavers {
         adopt::leavers(&self.present, &self.next())
     }
@@ -182,7 +182,7 @@ impl SigningRequest {
     }
 }
 
-/// What changes from `before` to `after`.
+/// Says in words what changes from `before` to `after`.
 fn words(before: &Membership, after: &Membership) -> Vec<String> {
     let mut lines = Vec::new();
     let user = |id: &UserId| match after.users.get(id) {
@@ -314,7 +314,7 @@ pub fn prepare(
 
 /// What became of a change that was submitted.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Submitted {
+pub struct SubmitReport {
     /// Files of groups that were taken over from those who left.
     pub adopted: usize,
     /// The directory that was to be made and could not be by this device, and why not.
@@ -326,7 +326,7 @@ pub struct Submitted {
 /// # Errors
 /// [`FsError::Expired`] if another change came between; [`FsError::NotPermitted`] if another device must submit it; as
 /// [`Engine::modify`].
-pub fn submit(engine: &Engine, request: &SigningRequest, now_ns: i64) -> Result<Submitted, FsError> {
+pub fn submit(engine: &Engine, request: &SigningRequest, now_ns: i64) -> Result<SubmitReport, FsError> {
     let signature = request.signature.ok_or_else(|| FsError::Invalid("it is not signed".to_owned()))?;
     let leavers = request.leavers();
     let deadline = Instant::now() + PATIENCE;
@@ -371,7 +371,7 @@ pub fn submit(engine: &Engine, request: &SigningRequest, now_ns: i64) -> Result<
             Err(error) => return Err(error),
         },
     };
-    Ok(Submitted { adopted, no_home })
+    Ok(SubmitReport { adopted, no_home })
 }
 
 /// What changes name in the place of the file system.

@@ -20,17 +20,17 @@ use holdfast_protocol::floor::Floor;
 use holdfast_protocol::mandate::Mandate;
 use holdfast_protocol::message::{AddressedBlock, Request, Response, ServerError, ViewReply};
 use holdfast_protocol::order::last_vector;
-use holdfast_protocol::restore::{Left, Lost, left, take_up};
+use holdfast_protocol::restore::{RemainingLog, RestoreLoss, remaining_log, take_up};
 use holdfast_protocol::sequencer::settled;
 use holdfast_protocol::signed::Signed;
-use holdfast_protocol::signer::{Effect, Event, Finished, Misuse, Signer};
+use holdfast_protocol::signer::{Effect, Event, Misuse, OperationEnd, Signer};
 use holdfast_protocol::structure::View;
 use holdfast_rpc::{Address, RpcError, ServerProof, Transport};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is needed.
+/// What declaring a restore needs.
 pub struct DeclareConfig {
     /// The file system, and its server.
     pub address: Address,
@@ -98,7 +98,7 @@ impl From<ProcessesError> for DeclareError {
 
 /// What a declaration will mean, to be confirmed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Prospect {
+pub struct DeclarationPreview {
     /// Operations that are left at the server.
     pub size: u64,
     /// Operations that the superuser's device has seen.
@@ -111,18 +111,18 @@ pub struct Prospect {
 /// See [`DeclareError`].
 pub fn declare_restore(
     config: &DeclareConfig,
-    confirm: &mut dyn FnMut(Prospect) -> bool,
+    confirm: &mut dyn FnMut(DeclarationPreview) -> bool,
 ) -> Result<Option<RestoreReport>, DeclareError> {
-    let mut site = Site::open(config)?;
+    let mut site = SuperuserDevice::open(config)?;
     let (reply, members) = site.look(0)?;
     if let Some(unfinished) = site.unfinished(&reply)? {
-        // Confirmed before.
-        let restores = site.known()?;
+        // The declaration was confirmed when it was begun: it only has to be finished.
+        let restores = site.known_restores()?;
         let (size, declared_ns) = restores.last().map_or((0, 0), |last| (last.size, last.declared_ns));
         let next = Membership { restores, ..site.next(&members, &reply.view) };
         let blocks = match unfinished {
-            Unfinished::Unsent => site.blocks(&next)?,
-            Unfinished::Taken => Vec::new(),
+            InterruptedDeclaration::Unsent => site.blocks(&next)?,
+            InterruptedDeclaration::Taken => Vec::new(),
         };
         let effects = site.signer.step(&*site.config.processes, Event::Restarted)?;
         site.drive(effects, blocks)?;
@@ -130,12 +130,12 @@ pub fn declare_restore(
     }
     site.must_await()?;
     let seen = site.signer.floor().log().size;
-    if !confirm(Prospect { size: reply.view.log.size, seen }) {
+    if !confirm(DeclarationPreview { size: reply.view.log.size, seen }) {
         return Ok(None);
     }
     let restores = site.declare(&members, &reply.view)?;
     save(&config.state_dir, &restores).map_err(|error| site.unusable(&error))?;
-    let (left, report) = site.go_over(&restores)?;
+    let (left, report) = site.take_up(&restores)?;
     let (_, members) = site.look(0)?;
     let next = Membership { restores, ..site.next(&members, &site.signer.floor().view) };
     let block = membership_block(&next)?;
@@ -143,7 +143,7 @@ pub fn declare_restore(
     let effects = site.signer.declare(&*config.processes, block.0, now_ns(), &tables)?;
     // The key has gone over, and never goes back: nor do the leaves.
     if let Ok(mut leaves) = LeafFile::open(&config.state_dir)
-        && let Err(error) = leaves.go_back(left.head())
+        && let Err(error) = leaves.truncate(left.head())
     {
         tracing::warn!(%error, "leaves of the log cannot be kept");
     }
@@ -153,7 +153,7 @@ pub fn declare_restore(
 
 /// What became of a declaration that broke off.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Unfinished {
+enum InterruptedDeclaration {
     /// The server does not have it, and still shows the state that it is of.
     Unsent,
     /// The server has it: the answer was lost.
@@ -161,7 +161,7 @@ enum Unfinished {
 }
 
 /// The superuser's device, opened for this one operation.
-struct Site<'a> {
+struct SuperuserDevice<'a> {
     config: &'a DeclareConfig,
     log: StateLog,
     state: State,
@@ -169,8 +169,8 @@ struct Site<'a> {
     remote: Arc<dyn Remote>,
 }
 
-impl<'a> Site<'a> {
-    fn open(config: &'a DeclareConfig) -> Result<Site<'a>, DeclareError> {
+impl<'a> SuperuserDevice<'a> {
+    fn open(config: &'a DeclareConfig) -> Result<SuperuserDevice<'a>, DeclareError> {
         let unusable = |why: String| DeclareError::State(config.state_dir.clone(), why);
         let (key, file_system) = (config.processes.public(), config.address.file_system);
         if key.file_system_id() != file_system {
@@ -191,7 +191,7 @@ impl<'a> Site<'a> {
         let server = config.address.servers();
         let remote = config.processes.connect(server, Some(proof), Transport::default());
         remote.wait_until_connected(config.deadline)?;
-        Ok(Site { config, log, state, signer, remote })
+        Ok(SuperuserDevice { config, log, state, signer, remote })
     }
 
     fn unusable(&self, why: &dyn std::fmt::Display) -> DeclareError {
@@ -221,14 +221,14 @@ impl<'a> Site<'a> {
     }
 
     /// All restores that the superuser has declared, as far as this device knows.
-    fn known(&self) -> Result<Vec<Restore>, DeclareError> {
+    fn known_restores(&self) -> Result<Vec<Restore>, DeclareError> {
         read(&self.config.state_dir).map_err(|error| self.unusable(&error))
     }
 
     /// Whether a declaration broke off that can be finished.
-    fn unfinished(&self, reply: &ViewReply) -> Result<Option<Unfinished>, DeclareError> {
+    fn unfinished(&self, reply: &ViewReply) -> Result<Option<InterruptedDeclaration>, DeclareError> {
         let (Some(certificate), Some(structure)) = self.signer.in_flight() else { return Ok(None) };
-        let ours = epoch::latest(self.config.address.file_system, &self.known()?);
+        let ours = epoch::latest(self.config.address.file_system, &self.known_restores()?);
         if self.signer.frozen().is_some()
             || certificate.new_members().is_none()
             || structure.forecast.file_system != ours
@@ -237,8 +237,8 @@ impl<'a> Site<'a> {
         }
         let is_taken = reply.view.slots.get(&structure.device()).is_some_and(|slot| slot.value == *structure);
         Ok(match structure.forecast.log == reply.view.log {
-            _ if is_taken => Some(Unfinished::Taken),
-            true => Some(Unfinished::Unsent),
+            _ if is_taken => Some(InterruptedDeclaration::Taken),
+            true => Some(InterruptedDeclaration::Unsent),
             false => None,
         })
     }
@@ -257,7 +257,7 @@ impl<'a> Site<'a> {
 
     /// Has the restore to this state signed; all of the file system with it.
     fn declare(&self, members: &Membership, view: &View) -> Result<Vec<Restore>, DeclareError> {
-        let mut known = self.known()?;
+        let mut known = self.known_restores()?;
         if !known.starts_with(&members.restores) {
             if !members.restores.starts_with(&known) {
                 return Err(self.unusable(&"the server knows of a restore that this device did not declare"));
@@ -292,15 +292,15 @@ impl<'a> Site<'a> {
     }
 
     /// Takes the restore up: the superuser's device is the first to.
-    fn go_over(&mut self, restores: &[Restore]) -> Result<(Left, RestoreReport), DeclareError> {
+    fn take_up(&mut self, restores: &[Restore]) -> Result<(RemainingLog, RestoreReport), DeclareError> {
         let no_restore = |alarm: Alarm| DeclareError::NoRestore(Box::new(alarm));
         let old = self.signer.floor().clone();
-        let Some(left) = left(&old, restores).map_err(no_restore)? else {
+        let Some(left) = remaining_log(&old, restores).map_err(no_restore)? else {
             return Err(DeclareError::Refused("it has been declared already".to_owned()));
         };
         let (reply, members) = self.look(left.head().size)?;
         let (floor, lost) = take_up(&old, restores, &members, &reply).map_err(no_restore)?;
-        if let Left::Beginning(head) = left
+        if let RemainingLog::Beginning(head) = left
             && let Ok(leaves) = LeafFile::open(&self.config.state_dir)
             && leaves.is_past(head).unwrap_or(None) == Some(false)
         {
@@ -310,7 +310,7 @@ impl<'a> Site<'a> {
         let report = self.report(&old, last, lost);
         let signer = Signer::in_epoch(floor);
         let next = Mandate::adopt(&signer, self.config.processes.public());
-        self.config.processes.go_over(&old.superuser, restores, &next)?;
+        self.config.processes.enter_epoch(&old.superuser, restores, &next)?;
         self.signer = signer;
         self.state.allocator = self.state.allocator.after_restore();
         self.state.frozen = None;
@@ -318,7 +318,7 @@ impl<'a> Site<'a> {
     }
 
     /// Keeps what is lost of what this device had seen.
-    fn report(&self, old: &Floor, last: &Restore, lost: Lost) -> RestoreReport {
+    fn report(&self, old: &Floor, last: &Restore, lost: RestoreLoss) -> RestoreReport {
         let (size, declared_ns) = (last.size, last.declared_ns);
         let mut report = RestoreReport { size, declared_ns, lost: lost.seen, own: lost.own, kept: None };
         if lost.seen > 0 {
@@ -359,7 +359,7 @@ impl<'a> Site<'a> {
                         other => return Err(crate::store::unexpected("DeclareRestore", &other).into()),
                     }
                 }
-                Effect::Finished(Finished::Committed(_)) => return Ok(()),
+                Effect::Finished(OperationEnd::Committed(_)) => return Ok(()),
                 Effect::Alarm(alarm) => return Err(DeclareError::Refused(alarm.explain())),
                 _ => {}
             }

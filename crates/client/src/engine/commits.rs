@@ -6,7 +6,7 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// Remembered losses, for those who ask late.
+/// Most lost tickets that are remembered, for callers that ask late.
 const LOST_MAX: usize = 1024;
 
 /// Tickets of operations that were answered before their second half was acknowledged.
@@ -63,7 +63,7 @@ impl Commits {
         self.changed.notify_all();
     }
 
-    /// Everything open is lost.
+    /// Fails all open tickets.
     pub fn lose_all(&self, error: &FsError) {
         let mut state = self.state.lock();
         let open = std::mem::take(&mut state.open);

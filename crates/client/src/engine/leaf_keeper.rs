@@ -22,15 +22,15 @@ const PAUSE: Duration = Duration::from_secs(3);
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 /// The longest pause while leaves cannot be had.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
-/// How long one question may take.
+/// How long one request for leaves may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(super) struct LeafKeeper {
-    kept: Mutex<Kept>,
+    kept: Mutex<LeafKeeperState>,
     stop: Stop,
 }
 
-struct Kept {
+struct LeafKeeperState {
     file: LeafFile,
     /// Those behind the verified ones that this process has written.
     noted: BTreeSet<u64>,
@@ -38,11 +38,11 @@ struct Kept {
 
 impl LeafKeeper {
     pub fn open(state_dir: &Path) -> io::Result<LeafKeeper> {
-        let kept = Kept { file: LeafFile::open(state_dir)?, noted: BTreeSet::new() };
+        let kept = LeafKeeperState { file: LeafFile::open(state_dir)?, noted: BTreeSet::new() };
         Ok(LeafKeeper { kept: Mutex::new(kept), stop: Stop::default() })
     }
 
-    /// A view was accepted.
+    /// Notes the leaf of a view that was accepted.
     pub fn note(&self, floor: &Floor) {
         if let Err(error) = self.kept.lock().note(floor) {
             tracing::debug!(%error, "leaves of the log could not be kept");
@@ -55,13 +55,13 @@ impl LeafKeeper {
     }
 
     /// Forgets all behind a head, after a restore of the server.
-    pub fn go_back(&self, head: LogHead) -> io::Result<()> {
+    pub fn truncate(&self, head: LogHead) -> io::Result<()> {
         let mut kept = self.kept.lock();
         kept.noted.retain(|at| *at < head.size);
-        kept.file.go_back(head)
+        kept.file.truncate(head)
     }
 
-    /// Fills gaps until it is stopped.
+    /// The keeper's thread: asks the server for missing leaves until it is stopped.
     pub fn run(&self, shared: &Shared) {
         let mut pause = PAUSE_FIRST;
         while !self.stop.pause(pause) {
@@ -114,7 +114,7 @@ impl LeafKeeper {
     }
 }
 
-impl Kept {
+impl LeafKeeperState {
     fn note(&mut self, floor: &Floor) -> io::Result<()> {
         let from = self.file.verified();
         let slots = floor.view.slots.values().map(|slot| &slot.value.forecast);

@@ -5,34 +5,34 @@
 //! view the present one: while an operation whose caller has its answer must be made again, and when one has waited for
 //! its COMMIT for so long that the server may have declared it dead.
 
-use super::queue::Reads;
+use super::lease_requests::LeaseRequests;
+use super::queue::ReadSet;
 use super::shared::Shared;
-use super::wishes::Wishes;
 use crate::remote::Remote;
 use holdfast_content::Handle;
-use holdfast_protocol::leases::{Dropped, LeaseGrant, LeaseHolder, LeaseWish};
+use holdfast_protocol::leases::{LeaseGrant, LeaseHolder, LeaseRequest, RecalledLeases};
 use holdfast_protocol::message::{Request, Response};
 use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// Longest single question for recalls.
+/// Longest time for which the server holds one question for recalls, in milliseconds.
 const AWAIT_MS: u32 = 50_000;
-/// How much longer its answer may take.
+/// How much longer than that its answer may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// For how long who has looked at something that another device held exclusively is taken to work where that one does, in
 /// milliseconds.
 const CONTENDED_MS: u64 = 1_000;
 /// First pause after a question without an answer.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
-/// Longest.
+/// Longest pause between attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// How long the end of this run may be held up by saying so.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Called with what a recall took away, which is not served any more; the recall is acknowledged when it returns.
-pub type RecallHook = Box<dyn Fn(&Dropped) + Send + Sync>;
+pub type RecallHook = Box<dyn Fn(&RecalledLeases) + Send + Sync>;
 
 /// Leases of one engine.
 pub(super) struct Leases {
@@ -45,14 +45,14 @@ pub(super) struct Leases {
     hooks: Mutex<Vec<RecallHook>>,
     /// Times that something was answered under a lease.
     pub reads: AtomicU64,
-    /// Recalls carried out.
+    /// Number of recalls that were carried out.
     pub recalls: AtomicU64,
 }
 
 #[derive(Default)]
 struct State {
     holder: LeaseHolder,
-    wishes: Wishes,
+    requests: LeaseRequests,
     wants_exclusive: bool,
     /// When something was looked at last that another device held exclusively.
     contended_ms: Option<u64>,
@@ -64,16 +64,16 @@ struct State {
 }
 
 /// While it lives, an operation whose caller has its answer is still to be made again.
-pub(super) struct Redone(Arc<AtomicUsize>);
+pub(super) struct RedoneGuard(Arc<AtomicUsize>);
 
-impl Drop for Redone {
+impl Drop for RedoneGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, SeqCst);
     }
 }
 
 impl Leases {
-    /// Without `enabled`, none are ever wished for.
+    /// Leases of a run; without `enabled` none are ever asked for.
     pub fn new(enabled: bool, run: u128) -> Leases {
         Leases {
             enabled,
@@ -88,7 +88,7 @@ impl Leases {
     }
 
     /// Whether the newest accepted view is the present one for these files. `Some`: a stamp, by which can be told later
-    /// that nothing was lost since. Files without a lease are wished for.
+    /// that nothing was lost since. Files without a lease are asked for.
     pub fn hold(&self, files: &[Handle]) -> Option<u64> {
         if !self.enabled {
             return None;
@@ -98,9 +98,9 @@ impl Leases {
         let mut all = true;
         for file in files {
             if state.holder.holds(*file, now_ms) {
-                state.wishes.answered(*file);
+                state.requests.answered(*file);
             } else {
-                state.wishes.want(*file, now_ms);
+                state.requests.want(*file, now_ms);
                 all = false;
             }
         }
@@ -108,7 +108,7 @@ impl Leases {
     }
 
     /// How long a stamp's leases last, if nothing was lost since.
-    pub fn left(&self, stamp: u64, files: &[Handle]) -> Option<Duration> {
+    pub fn time_left(&self, stamp: u64, files: &[Handle]) -> Option<Duration> {
         let now_ms = now_ms();
         let state = self.state.lock();
         let holds = files.iter().all(|file| state.holder.holds(*file, now_ms));
@@ -119,13 +119,13 @@ impl Leases {
         Some(Duration::from_millis(state.holder.left_ms(now_ms).min(certain_ms)))
     }
 
-    /// Wishes for a lease with the next operation.
+    /// Makes the next operation ask for a lease of a file.
     pub fn want(&self, file: Handle) {
         if self.enabled {
             let now_ms = now_ms();
             let mut state = self.state.lock();
             if !state.holder.holds(file, now_ms) {
-                state.wishes.want(file, now_ms);
+                state.requests.want(file, now_ms);
             }
         }
     }
@@ -136,7 +136,7 @@ impl Leases {
             let now_ms = now_ms();
             let mut state = self.state.lock();
             if !state.holder.holds(file, now_ms) {
-                state.wishes.want_ahead(file);
+                state.requests.want_ahead(file);
             }
         }
     }
@@ -152,22 +152,28 @@ impl Leases {
 
     /// What to say with the next operation, which reads this; `beside`: what is likely to be changed next.
     ///
-    /// Only one that `looks` wishes for leases of what was looked at: it waits for whoever holds that exclusively, and one that
+    /// Only one that `looks` asks for leases of what was looked at: it waits for whoever holds that exclusively, and one that
     /// sends what was changed here must not, as they may be waiting for it. If it `changes` nothing and reads nothing that is
     /// likely to be changed, it asks for what [`want_ahead`](Self::want_ahead) named as well.
-    pub fn wish(&self, reads: &Reads, beside: &[Handle], looks: bool, changes: bool) -> Option<LeaseWish> {
+    pub fn request(
+        &self,
+        reads: &ReadSet,
+        siblings: &[Handle],
+        looks: bool,
+        changes: bool,
+    ) -> Option<LeaseRequest> {
         if !self.enabled {
             return None;
         }
         let now_ms = now_ms();
         let mut state = self.state.lock();
         let (edits, reads_only): (Vec<Handle>, Vec<Handle>) =
-            reads.files.iter().copied().partition(|file| state.wishes.is_edited(file, now_ms));
+            reads.files.iter().copied().partition(|file| state.requests.is_edited(file, now_ms));
         let asks_ahead = looks && !changes && edits.is_empty();
-        let also = if asks_ahead { state.wishes.take_ahead() } else { beside.to_vec() };
-        Some(LeaseWish {
+        let also = if asks_ahead { state.requests.take_ahead() } else { siblings.to_vec() };
+        Some(LeaseRequest {
             run: self.run,
-            scopes: if looks { state.wishes.take() } else { Vec::new() },
+            scopes: if looks { state.requests.take() } else { Vec::new() },
             reads: reads_only,
             edits,
             also,
@@ -176,12 +182,12 @@ impl Leases {
         })
     }
 
-    /// Of these files, which an operation changes, those in which, if they are directories, what is in them is to be wished for
+    /// Of these files, which an operation changes, those in which, if they are directories, what is in them is to be asked for
     /// too.
-    pub fn wanting_beside(&self, files: impl Iterator<Item = Handle>) -> Vec<Handle> {
+    pub fn wanting_siblings(&self, files: impl Iterator<Item = Handle>) -> Vec<Handle> {
         let now_ms = now_ms();
         let state = self.state.lock();
-        let wants = |file: &Handle| state.wishes.wants_beside(file, now_ms);
+        let wants = |file: &Handle| state.requests.wants_siblings(file, now_ms);
         if state.wants_exclusive { files.filter(wants).collect() } else { Vec::new() }
     }
 
@@ -190,7 +196,7 @@ impl Leases {
         let now_ms = now_ms();
         let mut state = self.state.lock();
         if state.wants_exclusive {
-            files.for_each(|file| state.wishes.edited(file, now_ms));
+            files.for_each(|file| state.requests.edited(file, now_ms));
         }
     }
 
@@ -199,14 +205,14 @@ impl Leases {
         self.state.lock().contended_ms = Some(now_ms());
     }
 
-    /// Whether that was a moment ago.
+    /// Whether something that another device held exclusively was read a moment ago.
     pub fn is_contended(&self) -> bool {
         self.state.lock().contended_ms.is_some_and(|at_ms| now_ms() < at_ms + CONTENDED_MS)
     }
 
-    /// The operation came to nothing: the next one wishes for the same.
-    pub fn wish_again(&self, wish: LeaseWish) {
-        self.state.lock().wishes.again(wish.scopes);
+    /// The operation came to nothing: the next one asks for the same.
+    pub fn restore_request(&self, request: LeaseRequest) {
+        self.state.lock().requests.put_back(request.scopes);
     }
 
     /// Takes up a grant; the view of its operation is the newest accepted one.
@@ -230,10 +236,10 @@ impl Leases {
         self.state.lock().log_size = log_size;
     }
 
-    /// An operation is to be made again.
-    pub fn redo(&self) -> Redone {
+    /// Counts an operation that is to be made again.
+    pub fn redo(&self) -> RedoneGuard {
         self.redone.fetch_add(1, SeqCst);
-        Redone(self.redone.clone())
+        RedoneGuard(self.redone.clone())
     }
 
     /// Whether the newest accepted view may lack what callers were told is there.
@@ -253,12 +259,12 @@ impl Leases {
         (left_ms > 0 && state.is_certain(now_ms)).then(|| Duration::from_millis(left_ms))
     }
 
-    /// Whether that is the whole file system.
+    /// Whether this device holds the delegation of the whole file system.
     pub fn has_delegation(&self) -> bool {
         self.exclusive().is_some() && self.state.lock().holder.has_delegation(now_ms())
     }
 
-    /// Whether that is all of these files.
+    /// Whether this device holds all of these files exclusively.
     pub fn holds_exclusively(&self, files: &[Handle]) -> bool {
         let now_ms = now_ms();
         let state = self.state.lock();
@@ -270,7 +276,7 @@ impl Leases {
         self.state.lock().wants_exclusive = wanted;
     }
 
-    /// Scopes held.
+    /// Number of scopes that are held.
     pub fn held(&self) -> usize {
         let mut state = self.state.lock();
         state.holder.expire(now_ms());
@@ -299,14 +305,14 @@ impl Leases {
                     pause = PAUSE_MIN;
                     {
                         let mut state = self.state.lock();
-                        state.holder.told(epoch, acknowledged);
+                        state.holder.note_answer(epoch, acknowledged);
                         state.log_size = state.log_size.max(difference.until);
                     }
                     shared.queue.push_view(difference);
                 }
                 Ok(Response::Recalled(recall)) => {
                     pause = PAUSE_MIN;
-                    self.state.lock().holder.told(epoch, acknowledged);
+                    self.state.lock().holder.note_answer(epoch, acknowledged);
                     let Some(recall) = recall else { continue };
                     let dropped = {
                         let mut state = self.state.lock();
@@ -315,7 +321,7 @@ impl Leases {
                         }
                         let dropped = state.holder.recalled(epoch, &recall);
                         if let Some(dropped) = &dropped {
-                            state.wishes.recalled(dropped, now_ms());
+                            state.requests.recalled(dropped, now_ms());
                         }
                         dropped
                     };
@@ -334,7 +340,7 @@ impl Leases {
                 }
                 // Without an answer the leases run out, and everything is asked for again.
                 _ => {
-                    shared.resubmission.disturbed();
+                    shared.resend.disturbed();
                     let mut state = self.state.lock();
                     if !state.stop {
                         self.changed.wait_for(&mut state, pause);
@@ -348,7 +354,7 @@ impl Leases {
     /// Everything is lost: the newest accepted view is another one altogether. Nothing is served under leases any more when
     /// this returns; whoever keeps copies is told by a thread of its own, as they may wait for the caller.
     pub fn lose_all(shared: &Arc<Shared>) {
-        let dropped = shared.leases.state.lock().holder.lose();
+        let dropped = shared.leases.state.lock().holder.drop_all();
         let telling = shared.clone();
         let tell = move || telling.leases.hooks.lock().iter().for_each(|hook| hook(&dropped));
         if let Err(error) = std::thread::Builder::new().name("holdfast-lost".to_owned()).spawn(tell) {
@@ -377,7 +383,7 @@ impl Leases {
             if state.holder.must_ask(now_ms) {
                 // Nothing held: there is something to acknowledge, and nothing to wait for.
                 let wait_ms = if state.holder.is_empty(now_ms) { 0 } else { AWAIT_MS };
-                return Some((state.holder.epoch(), state.holder.handled(), state.log_size, wait_ms));
+                return Some((state.holder.epoch(), state.holder.last_recall(), state.log_size, wait_ms));
             }
             self.changed.wait_until(&mut state, Instant::now() + PATIENCE);
         }

@@ -2,8 +2,8 @@
 //! when the server has forgotten them.
 //!
 //! The server is told every [`TICK`] that we are still there. When its epoch for this run changes (it has restarted,
-//! or gave us up after a long silence), all that is held is claimed again; what somebody else has meanwhile is lost,
-//! and whoever relied on it is told.
+//! or gave us up after a long silence), all locks are claimed again; those that another holder has meanwhile are lost,
+//! and the mount is told of each.
 
 use super::shared::Shared;
 use crate::error::FsError;
@@ -12,7 +12,7 @@ use crate::remote::call_patiently;
 use holdfast_content::Handle;
 use holdfast_protocol::locks::{LockRange, Ranges};
 use holdfast_protocol::message::{
-    LockAnswer, LockHolder, LockMode, LockRequest, LockSpace, Request, Response,
+    LockHolder, LockMode, LockReply, LockRequest, LockSpace, Request, Response,
 };
 use holdfast_rpc::RpcError;
 use parking_lot::{Condvar, Mutex};
@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 const TICK: Duration = Duration::from_secs(10);
-/// Longest single wait at the server.
+/// Longest time for which the server holds one request that waits for a lock.
 const AWAIT: Duration = Duration::from_secs(20);
 /// How long a server that has just started is left alone before it is asked again.
 const GRACE_PAUSE: Duration = Duration::from_millis(200);
@@ -31,16 +31,16 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 /// A range of a file, and who wants it on this machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct LockPlace {
+pub struct LockTarget {
     /// The file.
     pub file: Handle,
-    /// Which of the two kinds of locks.
+    /// Whether the lock is of `flock` or of `fcntl`.
     pub space: LockSpace,
     /// Process or open file description, as the kernel numbers them.
     pub owner: u64,
-    /// The process, for others to see.
+    /// Number of the process, which other clients are shown.
     pub process: u32,
-    /// Bytes.
+    /// The bytes to lock.
     pub range: LockRange,
 }
 
@@ -59,10 +59,10 @@ pub(super) struct Locks {
 struct State {
     held: HashMap<Holder, (Ranges, u32)>,
     epoch: Option<u64>,
-    /// The server has forgotten what is held.
+    /// Set when the server has forgotten this run's locks, so that they must be reclaimed.
     reclaim: bool,
     /// Places where the server may not have what [`State::held`] says: an answer was not waited for.
-    doubtful: Vec<(Instant, LockPlace)>,
+    doubtful: Vec<(Instant, LockTarget)>,
     stop: bool,
 }
 
@@ -75,34 +75,34 @@ impl Locks {
     pub fn lock(
         &self,
         shared: &Shared,
-        place: &LockPlace,
+        place: &LockTarget,
         mode: LockMode,
         wait: bool,
     ) -> Result<Option<LockHolder>, FsError> {
         loop {
-            let wish = self.wish(place, Some(mode), wait);
-            match self.ask(shared, &Request::Lock(wish.clone())) {
+            let lock = self.request(place, Some(mode), wait);
+            match self.ask(shared, &Request::Lock(lock.clone())) {
                 Err(error) => {
-                    self.doubt(*place);
+                    self.note_unanswered(*place);
                     return Err(error);
                 }
-                Ok(LockAnswer::Granted) => {
+                Ok(LockReply::Granted) => {
                     self.note(place, Some(mode));
                     return Ok(None);
                 }
-                Ok(LockAnswer::Held(holder)) if !wait => return Ok(Some(holder)),
-                Ok(LockAnswer::Held(_)) => {
+                Ok(LockReply::Held(holder)) if !wait => return Ok(Some(holder)),
+                Ok(LockReply::Held(_)) => {
                     if place.space == LockSpace::Flock {
-                        // Converting gives up the old lock first.
+                        // A conversion gives up the old lock first, as flock(2) does.
                         self.note(place, None);
                     }
-                    let request = Request::AwaitLock { lock: wish, wait_ms: AWAIT.as_millis() as u32 };
+                    let request = Request::AwaitLock { lock, wait_ms: AWAIT.as_millis() as u32 };
                     // Whatever comes of it, the lock itself is asked for again.
                     let _ = shared.remote.call(request, AWAIT + shared.patience());
                 }
-                Ok(LockAnswer::Deadlock) => return Err(FsError::Deadlock),
-                Ok(LockAnswer::TooMany) => return Err(FsError::TooManyLocks),
-                Ok(LockAnswer::Grace { .. }) => std::thread::sleep(GRACE_PAUSE),
+                Ok(LockReply::Deadlock) => return Err(FsError::Deadlock),
+                Ok(LockReply::TooMany) => return Err(FsError::TooManyLocks),
+                Ok(LockReply::Grace { .. }) => std::thread::sleep(GRACE_PAUSE),
             }
             if interrupt::is_raised() {
                 return Err(FsError::Interrupted);
@@ -116,11 +116,11 @@ impl Locks {
     pub fn test(
         &self,
         shared: &Shared,
-        place: &LockPlace,
+        place: &LockTarget,
         mode: LockMode,
     ) -> Result<Option<LockHolder>, FsError> {
-        match self.ask(shared, &Request::TestLock(self.wish(place, Some(mode), false)))? {
-            LockAnswer::Held(mut holder) => {
+        match self.ask(shared, &Request::TestLock(self.request(place, Some(mode), false)))? {
+            LockReply::Held(mut holder) => {
                 let is_here = holder.run == self.run;
                 holder.process = if is_here { self.process_in_the_way(place, mode) } else { 0 };
                 Ok(Some(holder))
@@ -130,10 +130,10 @@ impl Locks {
     }
 
     /// Gives up a range. A server that does not answer is told later.
-    pub fn unlock(&self, shared: &Shared, place: &LockPlace) {
+    pub fn unlock(&self, shared: &Shared, place: &LockTarget) {
         self.note(place, None);
-        if self.ask(shared, &Request::Lock(self.wish(place, None, false))).is_err() {
-            self.doubt(*place);
+        if self.ask(shared, &Request::Lock(self.request(place, None, false))).is_err() {
+            self.note_unanswered(*place);
         }
     }
 
@@ -157,7 +157,7 @@ impl Locks {
         self.changed.notify_all();
     }
 
-    /// Keeps the locks, until it is stopped.
+    /// The thread that keeps the locks alive at the server, until it is stopped.
     pub fn run(&self, shared: &Shared) {
         loop {
             let (stop, held, doubtful, reclaim) = {
@@ -171,7 +171,7 @@ impl Locks {
                 let (doubtful, later) =
                     std::mem::take(&mut state.doubtful).into_iter().partition(|(due, _)| *due <= now);
                 state.doubtful = later;
-                let doubtful: Vec<(Instant, LockPlace)> = doubtful;
+                let doubtful: Vec<(Instant, LockTarget)> = doubtful;
                 (state.stop, !state.held.is_empty(), doubtful, state.reclaim)
             };
             if stop {
@@ -182,36 +182,36 @@ impl Locks {
             }
             for (_, place) in doubtful {
                 if self.assert(shared, &place).is_err() {
-                    self.doubt(place);
+                    self.note_unanswered(place);
                 }
             }
             if held && self.ask(shared, &Request::KeepLocks { run: self.run }).is_ok() && reclaim {
                 self.reclaim(shared);
             } else if reclaim {
-                // The server is away: no hurry.
+                // The server is away, so there is no hurry.
                 self.changed.wait_for(&mut self.state.lock(), Duration::from_secs(1));
             }
         }
     }
 
     /// Makes the server have what is held here of a range.
-    fn assert(&self, shared: &Shared, place: &LockPlace) -> Result<(), FsError> {
+    fn assert(&self, shared: &Shared, place: &LockTarget) -> Result<(), FsError> {
         let held = self.state.lock().held.get(&(place.file, place.space, place.owner)).cloned();
-        self.ask(shared, &Request::Lock(self.wish(place, None, false)))?;
+        self.ask(shared, &Request::Lock(self.request(place, None, false)))?;
         let Some((ranges, process)) = held else { return Ok(()) };
         for (range, mode) in ranges.iter().filter(|(range, _)| range.overlaps(&place.range)) {
-            self.claim(shared, LockPlace { range, process, ..*place }, mode)?;
+            self.claim(shared, LockTarget { range, process, ..*place }, mode)?;
         }
         Ok(())
     }
 
     fn reclaim(&self, shared: &Shared) {
-        let held: Vec<(LockPlace, LockMode)> = {
+        let held: Vec<(LockTarget, LockMode)> = {
             let mut state = self.state.lock();
             state.reclaim = false;
             let places = |(&(file, space, owner), (ranges, process)): (&Holder, &(Ranges, u32))| {
                 let process = *process;
-                let place = move |(range, mode)| (LockPlace { file, space, owner, process, range }, mode);
+                let place = move |(range, mode)| (LockTarget { file, space, owner, process, range }, mode);
                 ranges.iter().map(place).collect::<Vec<_>>()
             };
             state.held.iter().flat_map(places).collect()
@@ -225,9 +225,9 @@ impl Locks {
     }
 
     /// Takes again what was held. If somebody else has it, it is lost.
-    fn claim(&self, shared: &Shared, place: LockPlace, mode: LockMode) -> Result<(), FsError> {
-        let wish = LockRequest { reclaim: true, ..self.wish(&place, Some(mode), false) };
-        if self.ask(shared, &Request::Lock(wish))? == LockAnswer::Granted {
+    fn claim(&self, shared: &Shared, place: LockTarget, mode: LockMode) -> Result<(), FsError> {
+        let lock = LockRequest { reclaim: true, ..self.request(&place, Some(mode), false) };
+        if self.ask(shared, &Request::Lock(lock))? == LockReply::Granted {
             return Ok(());
         }
         self.note(&place, None);
@@ -239,7 +239,7 @@ impl Locks {
         Ok(())
     }
 
-    fn wish(&self, place: &LockPlace, mode: Option<LockMode>, wait: bool) -> LockRequest {
+    fn request(&self, place: &LockTarget, mode: Option<LockMode>, wait: bool) -> LockRequest {
         LockRequest {
             run: self.run,
             owner: place.owner,
@@ -253,11 +253,11 @@ impl Locks {
         }
     }
 
-    fn ask(&self, shared: &Shared, request: &Request) -> Result<LockAnswer, FsError> {
+    fn ask(&self, shared: &Shared, request: &Request) -> Result<LockReply, FsError> {
         let answer = call_patiently(&*shared.remote, request, shared.patience());
         match answer.map_err(|error| FsError::from(&error))? {
             Response::Locks { epoch, answer } => {
-                shared.heard();
+                shared.note_answer();
                 let mut state = self.state.lock();
                 if state.epoch.replace(epoch).is_some_and(|known| known != epoch) && !state.held.is_empty() {
                     state.reclaim = true;
@@ -272,8 +272,8 @@ impl Locks {
         }
     }
 
-    /// 0: none of this run.
-    fn process_in_the_way(&self, place: &LockPlace, mode: LockMode) -> u32 {
+    /// Number of the process of this mount that holds a conflicting lock; 0 if none does.
+    fn process_in_the_way(&self, place: &LockTarget, mode: LockMode) -> u32 {
         let state = self.state.lock();
         let mut others = state.held.iter().filter(|((file, space, owner), (ranges, _))| {
             (*file, *space) == (place.file, place.space)
@@ -283,7 +283,7 @@ impl Locks {
         others.next().map_or(0, |(_, (_, process))| *process)
     }
 
-    fn note(&self, place: &LockPlace, mode: Option<LockMode>) {
+    fn note(&self, place: &LockTarget, mode: Option<LockMode>) {
         let mut state = self.state.lock();
         let holder = (place.file, place.space, place.owner);
         let (ranges, process) = state.held.entry(holder).or_default();
@@ -297,8 +297,8 @@ impl Locks {
         }
     }
 
-    /// An answer was not waited for.
-    fn doubt(&self, place: LockPlace) {
+    /// Notes that nobody waited for the answer to a request, so that the server may hold the lock.
+    fn note_unanswered(&self, place: LockTarget) {
         self.state.lock().doubtful.push((Instant::now() + DOUBT, place));
         self.changed.notify_all();
     }

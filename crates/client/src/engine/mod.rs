@@ -1,11 +1,13 @@
 //! The engine: one signer, one order, many callers.
 //!
 //! Callers come from any thread, block, and get an answer or an error by their deadline. One thread (the pump)
-//! gathers what they wish for into signed operations. What happens to an operation on its way is the protocol's
+//! gathers what they ask for into signed operations. What happens to an operation on its way is the protocol's
 //! to decide ([`holdfast_protocol::signer::Signer`]); this module moves bytes and wakes people up.
 
 mod commits;
+mod freshness;
 mod leaf_keeper;
+mod lease_requests;
 mod leases;
 mod locks;
 mod notes;
@@ -17,32 +19,30 @@ mod pump;
 mod queue;
 mod quota;
 mod reclaim;
+mod resend;
 pub(crate) mod restored;
-mod resubmit;
 mod settle;
 mod shared;
 mod snapshot;
 mod start;
 mod status;
 mod stop;
-mod vigil;
-mod wishes;
 
-pub use holdfast_protocol::leases::Dropped;
+pub use freshness::{HeadStatus, StaleHook, WhenStale, WitnessPolicy};
+pub use holdfast_protocol::leases::RecalledLeases;
 pub use leases::RecallHook;
-pub use locks::LockPlace;
+pub use locks::LockTarget;
 pub use notices::{Notice, NoticeHook};
 pub use past::{PastState, PastTree};
-pub use peers::{PeerHook, PeerStanding, PeerStatus, PeersPolicy, PeersStatus, WhenPeerLost};
+pub use peers::{PeerHook, PeerPresence, PeerStatus, PeersPolicy, PeersStatus, WhenPeerLost};
 pub use pins::Pin;
-pub use reclaim::{Reclaimed, ReclaimedFile};
+pub use reclaim::{ReclaimReport, ReclaimedFile};
+pub use resend::{ResendHook, ResendReport, ResendStatus};
 pub use restored::{RestoreReport, RestoredHook};
-pub use resubmit::{SentAgain, SentAgainHook, SentAgainStatus};
 pub use shared::LookHook;
 pub use snapshot::Snapshot;
 pub(crate) use start::explain;
 pub use status::Status;
-pub use vigil::{HeadStatus, StaleHook, WhenStale, WitnessPolicy};
 
 use crate::error::FsError;
 use crate::processes::Processes;
@@ -57,22 +57,22 @@ use holdfast_rpc::{Address, RpcError, Transport};
 use locks::Locks;
 use parking_lot::Mutex;
 use pins::Pins;
-use queue::Reads;
+use queue::ReadSet;
 use shared::Shared;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Is told why there is no connection.
-pub type OnTrouble = Arc<dyn Fn(&RpcError) + Send + Sync>;
+/// Called with the reason why there is no connection.
+pub type TroubleHook = Arc<dyn Fn(&RpcError) + Send + Sync>;
 
-/// How an engine is set up.
+/// Configuration of an engine.
 #[derive(Clone)]
 pub struct EngineConfig {
     /// The file system and where to find it.
     pub address: Address,
-    /// This device's key.
+    /// Signs for this device.
     pub key: Arc<dyn KeyHolder>,
     /// The processes that have the key, if this one does not.
     pub processes: Option<Arc<Processes>>,
@@ -106,7 +106,7 @@ pub struct EngineConfig {
     /// How other clients are met, if they are to be. Needs [`EngineConfig::processes`].
     pub peers: Option<PeersPolicy>,
     /// Called while the first connection fails, each time for another reason.
-    pub on_trouble: Option<OnTrouble>,
+    pub on_trouble: Option<TroubleHook>,
 }
 
 impl EngineConfig {
@@ -154,7 +154,7 @@ pub struct Engine {
     shared: Arc<Shared>,
     pins: Arc<Pins>,
     locks: Arc<Locks>,
-    pasts: past::Pasts,
+    pasts: past::PastStates,
     quota: quota::Quota,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -174,7 +174,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::fetch`].
     pub fn fetch_of(&self, files: &[Handle]) -> Result<Arc<Snapshot>, FsError> {
-        self.shared.fetch(Reads::of(files))
+        self.shared.fetch(ReadSet::of(files))
     }
 
     /// As [`Engine::fetch`], with everything that any device has acknowledged to its programs by then.
@@ -182,7 +182,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::fetch`].
     pub fn fetch_everything(&self) -> Result<Arc<Snapshot>, FsError> {
-        self.shared.fetch(Reads::everything())
+        self.shared.fetch(ReadSet::everything())
     }
 
     /// What a declared restore of the server cost this device, if one was taken up since the start.
@@ -193,17 +193,17 @@ impl Engine {
     /// Registers who is told of each declared restore that is taken up, that at the start included. It must not call the
     /// engine.
     pub fn on_restored(&self, hook: RestoredHook) {
-        self.shared.restores.listen(hook);
+        self.shared.restores.on_restored(hook);
     }
 
     /// What became of what a declared restore lost of this device's, if there was any since the start.
-    pub fn sent_again(&self) -> Option<SentAgain> {
-        self.shared.resubmission.latest()
+    pub fn resend_report(&self) -> Option<ResendReport> {
+        self.shared.resend.latest()
     }
 
     /// Registers who is told once all of it is sent again, or it does not go on. It must not call the engine.
-    pub fn on_sent_again(&self, hook: SentAgainHook) {
-        self.shared.resubmission.listen(hook);
+    pub fn on_resend(&self, hook: ResendHook) {
+        self.shared.resend.on_report(hook);
     }
 
     /// Makes a modification; the result contains its effect. When this returns the operation has its place in
@@ -223,7 +223,7 @@ impl Engine {
     }
 
     /// The last accepted view, if leases say that it is the present one for these files, and a stamp for
-    /// [`Engine::leased_for`]. If not, the next operation wishes for leases of them.
+    /// [`Engine::leased_for`]. If not, the next operation asks for leases of them.
     pub fn leased(&self, files: &[Handle]) -> Option<(Arc<Snapshot>, u64)> {
         let leases = &self.shared.leases;
         let stamp = leases.hold(files)?;
@@ -240,10 +240,10 @@ impl Engine {
     /// How long what was read with this stamp of these files stays present, unless it is recalled; `None` if it may be
     /// outdated already.
     pub fn leased_for(&self, stamp: u64, files: &[Handle]) -> Option<Duration> {
-        self.shared.leases.left(stamp, files)
+        self.shared.leases.time_left(stamp, files)
     }
 
-    /// Makes the next operation wish for a lease of a file.
+    /// Makes the next operation ask for a lease of a file.
     pub fn want_lease(&self, file: Handle) {
         self.shared.leases.want(file);
     }
@@ -307,7 +307,7 @@ impl Engine {
     pub fn flush_commits(&self) -> Result<(), FsError> {
         self.settle_commits()?;
         let ask = || {
-            if !self.shared.queue.keep_notes() {
+            if !self.shared.queue.sync_notes() {
                 self.shared.notes.end(&self.shared.check().err().unwrap_or_else(shared::stopped));
             }
         };
@@ -375,7 +375,12 @@ impl Engine {
     /// # Errors
     /// [`FsError::Deadlock`], [`FsError::TooManyLocks`], [`FsError::Interrupted`]; [`FsError::Access`]: an exclusive
     /// lock of a file that this device may not write; [`FsError::Unreachable`].
-    pub fn lock(&self, place: &LockPlace, mode: LockMode, wait: bool) -> Result<Option<LockHolder>, FsError> {
+    pub fn lock(
+        &self,
+        place: &LockTarget,
+        mode: LockMode,
+        wait: bool,
+    ) -> Result<Option<LockHolder>, FsError> {
         self.locks.lock(&self.shared, place, mode, wait)
     }
 
@@ -383,12 +388,12 @@ impl Engine {
     ///
     /// # Errors
     /// [`FsError::Unreachable`], [`FsError::Access`].
-    pub fn test_lock(&self, place: &LockPlace, mode: LockMode) -> Result<Option<LockHolder>, FsError> {
+    pub fn test_lock(&self, place: &LockTarget, mode: LockMode) -> Result<Option<LockHolder>, FsError> {
         self.locks.test(&self.shared, place, mode)
     }
 
     /// Gives up a range. A server that is away is told when it is back.
-    pub fn unlock(&self, place: &LockPlace) {
+    pub fn unlock(&self, place: &LockTarget) {
         self.locks.unlock(&self.shared, place);
     }
 
@@ -405,19 +410,19 @@ impl Engine {
     /// Registers what is to be called with every offence of the server, once for each, those noticed already
     /// included. When the order is wrong, unsaved data must be saved to a folder. It must not call the engine.
     pub fn on_notice(&self, hook: NoticeHook) {
-        self.shared.notices.listen(hook);
+        self.shared.notices.on_notice(hook);
     }
 
     /// Registers what is to be called when the newest head becomes too old, and when it is fresh again.
     pub fn on_stale(&self, hook: StaleHook) {
-        if let Some(vigil) = self.shared.vigil.get() {
-            vigil.on_change(hook);
+        if let Some(monitor) = self.shared.freshness.get() {
+            monitor.on_change(hook);
         }
     }
 
     /// How the newest head stands that witnesses vouch for; `None`: nobody wants to know.
     pub fn head(&self) -> Option<HeadStatus> {
-        self.shared.vigil.get().map(|vigil| vigil.status())
+        self.shared.freshness.get().map(|monitor| monitor.status())
     }
 
     /// Whether programs may look at anything, as far as witnesses and peers go.
@@ -425,7 +430,7 @@ impl Engine {
     /// # Errors
     /// [`FsError::Outdated`].
     pub fn may_read(&self) -> Result<(), FsError> {
-        self.shared.vigil.get().map_or(Ok(()), |vigil| vigil.may_read())?;
+        self.shared.freshness.get().map_or(Ok(()), |monitor| monitor.may_read())?;
         self.shared.peers.get().map_or(Ok(()), |peers| peers.may_work())
     }
 
@@ -434,13 +439,13 @@ impl Engine {
     /// # Errors
     /// [`FsError::Outdated`], [`FsError::ReadOnly`].
     pub fn may_change(&self) -> Result<(), FsError> {
-        self.shared.vigil.get().map_or(Ok(()), |vigil| vigil.may_change())?;
+        self.shared.freshness.get().map_or(Ok(()), |monitor| monitor.may_change())?;
         self.shared.peers.get().map_or(Ok(()), |peers| peers.may_work())
     }
 
     /// Every offence noticed since the start, oldest first.
     pub fn notices(&self) -> Vec<Notice> {
-        self.shared.notices.told()
+        self.shared.notices.notices()
     }
 
     /// Whether there is a connection to the server, as far as is known.
@@ -456,7 +461,7 @@ impl Engine {
     /// Everything `holdfast status` prints. A mount that nobody uses asks the server nothing, so it is asked soon whether
     /// this device is still a member; a later status tells.
     pub fn status(&self) -> Status {
-        self.shared.resubmission.disturbed();
+        self.shared.resend.disturbed();
         status::of(&self.shared, self.locks.count())
     }
 
@@ -468,13 +473,13 @@ impl Engine {
             peers.stop();
         }
         self.shared.queue.stop();
-        if let Some(vigil) = self.shared.vigil.get() {
-            vigil.stop();
+        if let Some(monitor) = self.shared.freshness.get() {
+            monitor.stop();
         }
         if let Some(keeper) = self.shared.leaf_keeper.get() {
             keeper.stop();
         }
-        self.shared.resubmission.stop();
+        self.shared.resend.stop();
         self.pins.stop();
         self.locks.stop();
         self.shared.leases.stop();

@@ -9,7 +9,7 @@ use crate::interrupt::{self, Woken};
 use parking_lot::{Condvar, Mutex};
 use std::time::Instant;
 
-/// Notes, counted.
+/// Counts notes and knows how many of them are durable.
 #[derive(Default)]
 pub(super) struct Notes {
     state: Mutex<State>,
@@ -20,38 +20,38 @@ pub(super) struct Notes {
 struct State {
     noted: u64,
     durable: u64,
-    /// How often saving has failed, and why last.
+    /// How often saving has failed, and the last error.
     failures: (u64, Option<FsError>),
-    /// Nothing more is saved.
+    /// Why nothing more is made durable; `None` while the engine runs.
     ended: Option<FsError>,
 }
 
 impl Notes {
-    /// There is one more.
+    /// Counts one more note.
     pub fn add(&self) {
         self.state.lock().noted += 1;
     }
 
-    /// How many there are.
+    /// Number of notes so far.
     pub fn count(&self) -> u64 {
         self.state.lock().noted
     }
 
-    /// Whether some are not durable.
-    pub fn are_open(&self) -> bool {
+    /// Whether some notes are not durable yet.
+    pub fn has_pending(&self) -> bool {
         let state = self.state.lock();
         state.durable < state.noted
     }
 
-    /// So many are durable.
-    pub fn keep(&self, count: u64) {
+    /// The first `count` notes are durable now.
+    pub fn mark_durable(&self, count: u64) {
         let mut state = self.state.lock();
         state.durable = state.durable.max(count);
         drop(state);
         self.changed.notify_all();
     }
 
-    /// They could not be saved this time.
+    /// Notes that saving has failed this time; it is tried again.
     pub fn fail(&self, error: FsError) {
         let mut state = self.state.lock();
         state.failures = (state.failures.0 + 1, Some(error));
@@ -59,7 +59,7 @@ impl Notes {
         self.changed.notify_all();
     }
 
-    /// None is saved from here on.
+    /// From now on no note is made durable.
     pub fn end(&self, error: &FsError) {
         self.state.lock().ended.get_or_insert_with(|| error.clone());
         self.changed.notify_all();
@@ -113,20 +113,20 @@ mod tests {
         let notes = Notes::default();
         notes.wait(in_time(), || panic!("nothing is open"), || panic!("late")).expect("nothing to wait for");
         notes.add();
-        assert!(notes.are_open());
+        assert!(notes.has_pending());
         let late = notes.wait(Instant::now() + Duration::from_millis(20), || {}, || FsError::Busy);
         assert!(matches!(late, Err(FsError::Busy)));
         let upto = notes.count();
         let saved = || {
             notes.add();
-            notes.keep(upto);
+            notes.mark_durable(upto);
         };
         notes.wait(in_time(), saved, || panic!("late")).expect("durable");
-        assert!(notes.are_open());
+        assert!(notes.has_pending());
         let full = notes.wait(in_time(), || notes.fail(FsError::NoSpace), || panic!("late"));
         assert!(matches!(full, Err(FsError::NoSpace)));
         notes
-            .wait(in_time(), || notes.keep(2), || panic!("late"))
+            .wait(in_time(), || notes.mark_durable(2), || panic!("late"))
             .expect("a failure is over once it is saved");
         notes.add();
         notes.end(&FsError::Busy);

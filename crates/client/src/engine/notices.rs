@@ -1,4 +1,4 @@
-//! What people must be told: every offence of the server once, in words, with the next step.
+//! Notices to people: every offence of the server is reported once, in words, with the next step.
 
 use crate::error::{FrozenReport, IntegrityReport};
 use holdfast_content::Handle;
@@ -14,7 +14,7 @@ const NOTICES_MAX: usize = 256;
 pub enum Notice {
     /// Wrong data of one file.
     Data(Arc<IntegrityReport>),
-    /// A wrong order: everything is stopped.
+    /// The server showed a wrong order of operations: everything is stopped.
     Order(Arc<FrozenReport>),
 }
 
@@ -59,8 +59,8 @@ struct State {
 }
 
 impl Notices {
-    /// Tells everybody, unless it was told before.
-    pub fn tell(&self, notice: Notice) {
+    /// Calls all hooks with a notice, unless the same one was published before.
+    pub fn publish(&self, notice: Notice) {
         let mut state = self.0.lock();
         if state.told.iter().any(|told| told.subject() == notice.subject()) {
             return;
@@ -74,8 +74,8 @@ impl Notices {
         hooks.iter().for_each(|hook| hook(&notice));
     }
 
-    /// Registers a hook, and tells it what has been told already.
-    pub fn listen(&self, hook: NoticeHook) {
+    /// Registers a hook, and calls it with the notices so far.
+    pub fn on_notice(&self, hook: NoticeHook) {
         let hook: SharedHook = Arc::from(hook);
         let mut state = self.0.lock();
         state.hooks.push(hook.clone());
@@ -84,8 +84,8 @@ impl Notices {
         told.iter().for_each(|notice| hook(notice));
     }
 
-    /// What was told so far, oldest first.
-    pub fn told(&self) -> Vec<Notice> {
+    /// The notices so far, oldest first.
+    pub fn notices(&self) -> Vec<Notice> {
         self.0.lock().told.clone()
     }
 }
@@ -119,12 +119,12 @@ mod tests {
                 count.fetch_add(1, Ordering::SeqCst);
             })
         };
-        notices.listen(counting(&count));
-        notices.tell(data("altered", 1));
-        notices.tell(data("altered", 2));
+        notices.on_notice(counting(&count));
+        notices.publish(data("altered", 1));
+        notices.publish(data("altered", 2));
         assert_eq!(count.load(Ordering::SeqCst), 1);
         for number in 0..2 * NOTICES_MAX {
-            notices.tell(data(&format!("altered {number}"), 3));
+            notices.publish(data(&format!("altered {number}"), 3));
         }
         let order = FrozenReport {
             what: "forked".to_owned(),
@@ -134,11 +134,11 @@ mod tests {
             is_local: false,
             is_restored: false,
         };
-        notices.tell(Notice::Order(Arc::new(order)));
-        assert!(matches!(notices.told().last(), Some(Notice::Order(_))));
+        notices.publish(Notice::Order(Arc::new(order)));
+        assert!(matches!(notices.notices().last(), Some(Notice::Order(_))));
         assert_eq!(count.load(Ordering::SeqCst), NOTICES_MAX + 1);
         let late = Arc::new(AtomicUsize::new(0));
-        notices.listen(counting(&late));
+        notices.on_notice(counting(&late));
         assert_eq!(late.load(Ordering::SeqCst), NOTICES_MAX + 1);
     }
 }

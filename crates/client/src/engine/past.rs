@@ -5,7 +5,7 @@
 //! something out, or name what is refused when it is looked at.
 
 use super::Engine;
-use super::queue::Learned;
+use super::queue::SignerEvent;
 use super::shared::Shared;
 use crate::error::{FsError, IntegrityReport};
 use crate::evidence::now_ns;
@@ -15,7 +15,7 @@ use holdfast_content::{ContentError, Entry, Handle, Inode, Membership, SourceErr
 use holdfast_crypto::{Digest, KeyHolder};
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::history::{
-    Point, Snapshot as Name, SnapshotEnd, believe, membership_of, name_offence,
+    Point, Snapshot as Name, SnapshotEnd, membership_of, name_offence, verify_past_state,
 };
 use holdfast_protocol::message::{Request, Response, ServerError};
 use holdfast_protocol::signed::{Signable, Signed};
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 /// How long a list of kept states is believed to be the present one.
 const LIST_AGE_MAX: Duration = Duration::from_secs(1);
-/// States that are at hand.
+/// Most past states that are kept in memory.
 const STATES_MAX: usize = 64;
 /// Most states that are listed.
 const POINTS_MAX: usize = 100_000;
@@ -38,7 +38,7 @@ const NOTE_ATTEMPTS: u32 = 50;
 /// How often a state is named that may have passed when its name arrives.
 const NAME_ATTEMPTS: u32 = 10;
 
-/// A kept state.
+/// A past state that the server keeps.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PastState {
     /// Which one, and when its last operation was declared by its author's clock.
@@ -48,16 +48,16 @@ pub struct PastState {
 }
 
 /// What an engine knows of past states.
-pub(super) struct Pasts {
+pub(super) struct PastStates {
     key: Arc<dyn KeyHolder>,
     list: Mutex<Option<(Instant, Arc<Vec<PastState>>)>>,
     states: Mutex<LruCache<Point, Arc<PastTree>>>,
 }
 
-impl Pasts {
-    pub(super) fn new(key: Arc<dyn KeyHolder>) -> Pasts {
+impl PastStates {
+    pub(super) fn new(key: Arc<dyn KeyHolder>) -> PastStates {
         let states = LruCache::new(NonZeroUsize::new(STATES_MAX).expect("not zero"));
-        Pasts { key, list: Mutex::default(), states: Mutex::new(states) }
+        PastStates { key, list: Mutex::default(), states: Mutex::new(states) }
     }
 }
 
@@ -186,11 +186,12 @@ impl Engine {
             membership_of(floor.superuser, &reply.view).map_err(|lie| refused(lie.to_string()))?;
         let members = Membership::load(&shared.store, &reference)
             .map_err(|error| shared.describe(None, &ReadError::Content(error)))?;
-        let past = believe(&floor, &members, point, &reply).map_err(|lie| refused(lie.to_string()))?;
+        let past =
+            verify_past_state(&floor, &members, point, &reply).map_err(|lie| refused(lie.to_string()))?;
         for structure in past.settled() {
             let mut learned = Floor::clone(&floor);
             learned.learn(&*base.membership, structure.clone()).map_err(|alarm| refused(alarm.explain()))?;
-            shared.teach(Learned::Committed(Box::new(structure.clone())))?;
+            shared.report_event(SignerEvent::Committed(Box::new(structure.clone())))?;
         }
         let blocks = Arc::new(shared.store.clone());
         let view = Arc::new(past.view().clone());
@@ -292,12 +293,12 @@ impl Engine {
 }
 
 impl PastTree {
-    /// Which state.
+    /// Which state this is a view of.
     pub fn point(&self) -> Point {
         self.point
     }
 
-    /// The membership of then.
+    /// The membership at that state.
     pub fn membership(&self) -> &Membership {
         &self.base.membership
     }

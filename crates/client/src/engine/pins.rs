@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const TICK: Duration = Duration::from_secs(5);
 const PIN_SECONDS: u32 = 1800;
-/// Told again in time.
+/// After this time the server is told of a pin again, so that it does not expire.
 const RENEW_AFTER: Duration = Duration::from_secs(900);
 /// Addresses in one request, which is all that a device may have pinned. Who has more files open risks that one is
 /// collected that was opened after them.
@@ -23,23 +23,23 @@ const PINS_MAX: usize = 4096;
 /// Everything that is pinned.
 #[derive(Default)]
 pub(super) struct Pins {
-    pinned: Mutex<Pinned>,
+    pinned: Mutex<PinnedRoots>,
     stopped: Condvar,
 }
 
 #[derive(Default)]
-struct Pinned {
+struct PinnedRoots {
     /// How many hold it, and when the server was told last.
     roots: HashMap<Digest, (usize, Option<Instant>)>,
     stop: bool,
 }
 
-impl Pinned {
+impl PinnedRoots {
     /// What to tell the server, if it is time: all of it, as it takes the place of what was pinned before.
     fn to_tell(&self, now: Instant) -> Option<Vec<Digest>> {
         let mut roots: Vec<(Option<Instant>, Digest)> =
             self.roots.iter().map(|(root, (_, told))| (*told, *root)).collect();
-        // Those that the server has come first.
+        // Roots that the server has been told of come first.
         roots.sort_by_key(|(told, _)| (told.is_none(), *told));
         roots.truncate(PINS_MAX);
         let is_due = |told: Option<Instant>| told.is_none_or(|told| now - told >= RENEW_AFTER);
@@ -72,7 +72,7 @@ impl Pins {
         self.stopped.notify_all();
     }
 
-    /// Tells the server, until it is stopped.
+    /// The thread that tells the server of pins, until it is stopped.
     pub fn run(&self, shared: &Shared) {
         let mut pinned = self.pinned.lock();
         loop {

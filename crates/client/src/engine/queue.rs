@@ -1,6 +1,6 @@
-//! Those who wait for an operation, and what they wait for.
+//! The queue of requests that wait to be carried by an operation, and of events for the signer.
 
-use super::leases::Redone;
+use super::leases::RedoneGuard;
 use super::snapshot::Snapshot;
 use crate::error::{FrozenReport, FsError};
 use crate::interrupt::{self, Woken};
@@ -19,57 +19,57 @@ use std::time::{Duration, Instant};
 /// What an operation's author relies on in its view, beside what the plan of an edit shows: no other device may hold it
 /// exclusively at the operation's place in the order.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub(super) struct Reads {
+pub(super) struct ReadSet {
     pub files: BTreeSet<Handle>,
     pub everything: bool,
 }
 
-impl Reads {
-    /// Anything.
-    pub fn everything() -> Reads {
-        Reads { everything: true, files: BTreeSet::new() }
+impl ReadSet {
+    /// The operation may read anything.
+    pub fn everything() -> ReadSet {
+        ReadSet { everything: true, files: BTreeSet::new() }
     }
 
-    /// These files.
-    pub fn of(files: &[Handle]) -> Reads {
-        Reads { files: files.iter().copied().collect(), everything: false }
+    /// The operation reads these files.
+    pub fn of(files: &[Handle]) -> ReadSet {
+        ReadSet { files: files.iter().copied().collect(), everything: false }
     }
 }
 
-/// One caller's wish.
+/// One caller's request, which waits to be carried by an operation.
 pub(super) struct Job {
     /// What to change; `None` for a fetch.
     pub edit: Option<Arc<Mutex<dyn Edit>>>,
     /// What the caller is going to read in the answer.
-    pub reads: Reads,
+    pub reads: ReadSet,
     /// Who waits. `None` when the caller has its answer and the work must only be done again, because the
     /// server declared the first attempt dead.
     pub waiter: Option<Arc<Waiter>>,
     /// The ticket under which a flush waits for work done again.
     pub ticket: Option<u64>,
-    /// Must not share an operation: it spoiled one.
+    /// Whether it must have an operation of its own, since it has spoiled a shared one.
     pub alone: bool,
     /// How often the server refused an operation that carried it.
     pub refusals: u32,
     /// The block that was missing when it was planned last.
     pub missing: Option<Digest>,
     /// It is made again although its caller has the answer.
-    pub redone: Option<Redone>,
-    /// When its turn is.
-    pub turn: Turn,
+    pub redone: Option<RedoneGuard>,
+    /// Whether the request waits while what a restore lost is made again.
+    pub priority: RequestPriority,
 }
 
-/// Whether a wish waits while what a restore lost is made again.
+/// Whether a request waits while what a restore lost is made again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Turn {
-    /// It does.
+pub(super) enum RequestPriority {
+    /// A program's request: it waits.
     Usual,
-    /// It is part of that.
+    /// A request that belongs to the resend, or that must not wait for it.
     First,
 }
 
 impl Job {
-    /// Whether nobody wants it any more. Work whose caller already has its answer is always wanted.
+    /// Whether its caller has given up. A request whose caller already has its answer is never abandoned.
     pub fn is_abandoned(&self) -> bool {
         self.waiter.as_ref().is_some_and(|waiter| waiter.is_abandoned())
     }
@@ -82,7 +82,7 @@ impl Job {
     }
 }
 
-/// One caller.
+/// A caller that waits for its answer.
 #[derive(Default)]
 pub(super) struct Waiter {
     state: Mutex<WaiterState>,
@@ -107,7 +107,7 @@ impl Waiter {
         self.answered.notify_all();
     }
 
-    /// Waits for the answer. After the deadline, or when the caller is interrupted, the wish is withdrawn, unless it
+    /// Waits for the answer. After the deadline, or when the caller is interrupted, the request is withdrawn, unless it
     /// is on its way already.
     pub fn wait(&self, deadline: Instant, late: impl FnOnce() -> FsError) -> Result<Arc<Snapshot>, FsError> {
         let mut state = self.state.lock();
@@ -122,19 +122,19 @@ impl Waiter {
     }
 }
 
-/// Most lessons that wait when another is added of which nothing depends.
-const LESSONS_MAX: usize = 16;
+/// Most events that may wait when a pushed view is added, which may be dropped.
+const EVENTS_MAX: usize = 16;
 
 /// What a reader found out that the signer must know before the reader uses it.
-pub(super) struct Lesson {
-    /// What was learned.
-    pub what: Learned,
+pub(super) struct QueuedEvent {
+    /// What the signer is told.
+    pub event: SignerEvent,
     /// Tells the reader that the signer knows.
     pub done: std::sync::mpsc::Sender<()>,
 }
 
-/// See [`Lesson`].
-pub(super) enum Learned {
+/// What a reader tells the signer.
+pub(super) enum SignerEvent {
     /// An operation that was pending is committed: this is its structure, already verified by the reader.
     Committed(Box<Signed<Structure>>),
     /// The server gave a structure that is not the one announced.
@@ -147,7 +147,7 @@ pub(super) enum Learned {
     Froze(Box<FrozenReport>),
 }
 
-/// The wishes that no operation carries yet.
+/// The requests that no operation carries yet.
 #[derive(Default)]
 pub(super) struct Queue {
     jobs: Mutex<Jobs>,
@@ -157,53 +157,53 @@ pub(super) struct Queue {
 #[derive(Default)]
 struct Jobs {
     waiting: VecDeque<Job>,
-    lessons: Vec<Lesson>,
+    events: Vec<QueuedEvent>,
     /// Somebody waits for what was noted to be durable.
-    keep: bool,
-    /// What waits while what has its turn first is made.
-    held: Held,
+    sync_notes: bool,
+    /// Which requests wait for those of the resend.
+    hold: QueueHold,
     stopped: bool,
 }
 
-/// Which wishes wait for those whose turn is first.
+/// Which requests wait for those of the resend.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(super) enum Held {
-    /// None.
+pub(super) enum QueueHold {
+    /// No request waits.
     #[default]
     Nothing,
-    /// Those that change something: what comes first has to wait itself.
+    /// Requests that change something wait, while the resend itself has to wait.
     Changes,
-    /// All.
+    /// All requests wait but those of the resend.
     All,
 }
 
 impl Jobs {
-    /// Where the first wish is whose turn it is.
+    /// Index of the first request that does not have to wait.
     fn next(&self) -> Option<usize> {
-        self.waiting.iter().position(|job| match self.held {
-            Held::Nothing => true,
-            Held::Changes => job.turn == Turn::First || job.edit.is_none(),
-            Held::All => job.turn == Turn::First,
+        self.waiting.iter().position(|job| match self.hold {
+            QueueHold::Nothing => true,
+            QueueHold::Changes => job.priority == RequestPriority::First || job.edit.is_none(),
+            QueueHold::All => job.priority == RequestPriority::First,
         })
     }
 }
 
-/// What a look into the queue found.
-pub(super) enum Taken {
-    /// Wishes for one operation.
+/// What the pump is to do next.
+pub(super) enum NextWork {
+    /// These requests are for one operation.
     Jobs(Vec<Job>),
-    /// Something for the signer to know, first of all.
-    Lessons(Vec<Lesson>),
-    /// None, and somebody waits for what was noted to be durable.
-    Keep,
-    /// None, for a while.
+    /// These events must reach the signer before anything else.
+    Events(Vec<QueuedEvent>),
+    /// No request waits, but a caller waits for notes to be durable.
+    SyncNotes,
+    /// No request came within the time.
     Idle,
-    /// None, and there will be none.
+    /// The queue has been stopped.
     Stopped,
 }
 
 impl Queue {
-    /// Adds a wish; hands it back once the engine has stopped.
+    /// Adds a request; hands it back once the engine has stopped.
     pub fn push(&self, job: Job) -> Result<(), Job> {
         let mut jobs = self.jobs.lock();
         if jobs.stopped {
@@ -214,11 +214,11 @@ impl Queue {
         Ok(())
     }
 
-    /// Hands in a lesson; `false` once the engine has stopped.
-    pub fn teach(&self, lesson: Lesson) -> bool {
+    /// Adds an event for the signer; `false` once the engine has stopped.
+    pub fn push_event(&self, event: QueuedEvent) -> bool {
         let mut jobs = self.jobs.lock();
         if !jobs.stopped {
-            jobs.lessons.push(lesson);
+            jobs.events.push(event);
             self.arrived.notify_one();
         }
         !jobs.stopped
@@ -228,33 +228,33 @@ impl Queue {
     /// much waits to be known it is dropped: the next operation's view has it.
     pub fn push_view(&self, difference: Difference) {
         let mut jobs = self.jobs.lock();
-        if !jobs.stopped && jobs.lessons.len() < LESSONS_MAX {
+        if !jobs.stopped && jobs.events.len() < EVENTS_MAX {
             let (done, _) = std::sync::mpsc::channel();
-            jobs.lessons.push(Lesson { what: Learned::Pushed(Box::new(difference)), done });
+            jobs.events.push(QueuedEvent { event: SignerEvent::Pushed(Box::new(difference)), done });
             self.arrived.notify_one();
         }
     }
 
     /// Has what was noted made durable as soon as nothing is under way; `false` once the engine has stopped.
-    pub fn keep_notes(&self) -> bool {
+    pub fn sync_notes(&self) -> bool {
         let mut jobs = self.jobs.lock();
-        jobs.keep = true;
+        jobs.sync_notes = true;
         self.arrived.notify_one();
         !jobs.stopped
     }
 
-    /// The lessons handed in since the last look.
-    pub fn lessons(&self) -> Vec<Lesson> {
-        std::mem::take(&mut self.jobs.lock().lessons)
+    /// Takes the events that were added since the last call.
+    pub fn events(&self) -> Vec<QueuedEvent> {
+        std::mem::take(&mut self.jobs.lock().events)
     }
 
-    /// From now on these wait for those whose turn is first.
-    pub fn hold(&self, held: Held) {
-        self.jobs.lock().held = held;
+    /// Chooses which requests wait for those of the resend.
+    pub fn hold(&self, held: QueueHold) {
+        self.jobs.lock().hold = held;
         self.arrived.notify_one();
     }
 
-    /// Puts wishes back, before all others and in their order.
+    /// Puts requests back, before all others and in their order.
     pub fn push_front(&self, again: Vec<Job>) {
         let mut jobs = self.jobs.lock();
         for job in again.into_iter().rev() {
@@ -263,33 +263,33 @@ impl Queue {
         self.arrived.notify_one();
     }
 
-    /// Takes up to `count` wishes; waits for the first for at most `patience`.
-    pub fn take(&self, count: usize, patience: Duration) -> Taken {
+    /// Takes up to `count` requests; waits for the first for at most `patience`.
+    pub fn take(&self, count: usize, patience: Duration) -> NextWork {
         let mut jobs = self.jobs.lock();
         let end = Instant::now() + patience;
         loop {
             if jobs.stopped {
-                return Taken::Stopped;
+                return NextWork::Stopped;
             }
-            if !jobs.lessons.is_empty() {
-                return Taken::Lessons(std::mem::take(&mut jobs.lessons));
+            if !jobs.events.is_empty() {
+                return NextWork::Events(std::mem::take(&mut jobs.events));
             }
             jobs.waiting.retain(|job| !job.is_abandoned());
             if jobs.next().is_some() {
                 // An operation makes durable what was noted before it.
                 break;
             }
-            if std::mem::take(&mut jobs.keep) {
-                return Taken::Keep;
+            if std::mem::take(&mut jobs.sync_notes) {
+                return NextWork::SyncNotes;
             }
             let late = self.arrived.wait_until(&mut jobs, end).timed_out();
-            if late && jobs.next().is_none() && jobs.lessons.is_empty() && !jobs.stopped {
-                return Taken::Idle;
+            if late && jobs.next().is_none() && jobs.events.is_empty() && !jobs.stopped {
+                return NextWork::Idle;
             }
         }
-        if jobs.held != Held::Nothing {
+        if jobs.hold != QueueHold::Nothing {
             let next = jobs.next();
-            return Taken::Jobs(next.and_then(|at| jobs.waiting.remove(at)).into_iter().collect());
+            return NextWork::Jobs(next.and_then(|at| jobs.waiting.remove(at)).into_iter().collect());
         }
         let mut taken = Vec::new();
         while taken.len() < count
@@ -304,13 +304,13 @@ impl Queue {
                 break;
             }
         }
-        Taken::Jobs(taken)
+        NextWork::Jobs(taken)
     }
 
-    /// Everybody who waits.
+    /// Removes and returns all requests.
     pub fn drain(&self) -> Vec<Job> {
         let mut jobs = self.jobs.lock();
-        jobs.lessons.clear();
+        jobs.events.clear();
         jobs.waiting.drain(..).collect()
     }
 
@@ -322,18 +322,18 @@ impl Queue {
         });
     }
 
-    /// How many wait.
+    /// Number of requests that wait.
     pub fn len(&self) -> usize {
         self.jobs.lock().waiting.len()
     }
 
-    /// Takes no more wishes.
+    /// From now on requests are handed back.
     pub fn stop(&self) {
         self.jobs.lock().stopped = true;
         self.arrived.notify_all();
     }
 
-    /// Whether no more wishes are taken.
+    /// Whether the queue has been stopped.
     pub fn is_stopped(&self) -> bool {
         self.jobs.lock().stopped
     }

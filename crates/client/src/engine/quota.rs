@@ -1,5 +1,5 @@
-//! How much more this user may store. The server refuses what is over the limit; here programs hear so when they write,
-//! before anything is sent and while the data is still theirs.
+//! How much more this user may store. The server refuses what is over the limit; here programs get that error when they
+//! write, before anything is sent and while they still have the data.
 //!
 //! That there is a limit is known from the membership, or from a refusal: without one nobody asks the server anything.
 //! What is used is the server's word, and so no more than a service to honest programs: a server that lies can refuse to
@@ -15,23 +15,23 @@ use std::time::{Duration, Instant};
 const FRESH: Duration = Duration::from_secs(10);
 /// How soon it is asked again when there seems to be no room.
 const AGAIN: Duration = Duration::from_millis(500);
-/// How long it is waited for.
+/// How long to wait for the server's answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What is known of it.
+/// What this device knows of its user's quota.
 #[derive(Default)]
-pub(super) struct Quota(Mutex<Known>);
+pub(super) struct Quota(Mutex<QuotaRecord>);
 
 #[derive(Default)]
-struct Known {
+struct QuotaRecord {
     /// A limit that the membership does not have, of the server's operator: known since it refused something.
     operators: bool,
     told: Option<(Instant, Usage)>,
-    /// Bytes written since.
+    /// Bytes written since the server told the usage.
     since: u64,
 }
 
-impl Known {
+impl QuotaRecord {
     /// What would be used with `bytes` more, and the limit, if that is too much.
     fn over(&self, bytes: u64) -> Option<FsError> {
         let (_, usage) = self.told.as_ref()?;
@@ -104,12 +104,12 @@ impl Engine {
         }
     }
 
-    fn is_limited(&self, known: &Known) -> bool {
+    fn is_limited(&self, known: &QuotaRecord) -> bool {
         known.operators || self.membership().quotas.contains_key(&self.me().1)
     }
 
     /// Without an answer, what was said before is gone by.
-    fn refresh(&self, known: &mut Known) {
+    fn refresh(&self, known: &mut QuotaRecord) {
         if !self.is_connected() {
             return;
         }

@@ -1,4 +1,4 @@
-//! Giving back what belongs to this user, or to its groups, and has no name any more.
+//! Removes files that belong to this user, or to its groups, and have no name any more.
 //!
 //! Whoever may write a directory may remove any name in it; the file itself is its owner's affair (SUNDR 4). So its
 //! owner looks now and then for files that no directory names, and removes them. That nothing names a file is proven
@@ -8,14 +8,14 @@
 use super::Engine;
 use crate::error::FsError;
 use crate::interrupt;
-use crate::tree::{Base, Transaction, Unreferenced, survey};
+use crate::tree::{Base, Transaction, UnreferencedFile, survey};
 use holdfast_content::Handle;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Files removed in one operation.
+/// Most files that are removed in one operation.
 const BATCH: usize = 200;
 /// How often a view is fetched in which nothing is pending.
 const TRIES: u32 = 50;
@@ -29,10 +29,10 @@ pub struct ReclaimedFile {
     pub bytes: u64,
 }
 
-/// What was found.
+/// What a search for files without a name found.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Reclaimed {
-    /// Inodes gone through.
+pub struct ReclaimReport {
+    /// Number of inodes that were looked at.
     pub inodes: u64,
     /// Files without a name that were removed, or, if that was only tried, would be.
     pub files: Vec<ReclaimedFile>,
@@ -51,24 +51,24 @@ impl Engine {
         dry_run: bool,
         inodes_max: u64,
         in_use: &dyn Fn(Handle) -> bool,
-    ) -> Result<Option<Reclaimed>, FsError> {
+    ) -> Result<Option<ReclaimReport>, FsError> {
         let Some(base) = self.at_rest()? else { return Ok(None) };
         let mine = |principal| base.membership.may_write(base.me, principal);
         let goes_on = || !interrupt::is_raised() && self.shared.check().is_ok();
         let found = survey(&base, inodes_max, &mine, &goes_on)
             .map_err(|error| self.shared.explain(None, None, &error, &base))?;
         let Some(found) = found else { return Ok(None) };
-        let (detached, files): (Vec<Unreferenced>, Vec<Unreferenced>) =
+        let (detached, files): (Vec<UnreferencedFile>, Vec<UnreferencedFile>) =
             found.unreferenced.into_iter().filter(|one| !in_use(one.file)).partition(|one| one.holds_names);
-        let number = |one: &Unreferenced| one.file.inode_number();
-        let mut reclaimed = Reclaimed {
+        let number = |one: &UnreferencedFile| one.file.inode_number();
+        let mut reclaimed = ReclaimReport {
             inodes: found.inodes,
             files: Vec::new(),
             detached: detached.iter().filter_map(number).collect(),
         };
         for batch in files.chunks(BATCH) {
             let removed = if dry_run { batch.to_vec() } else { self.remove_unnamed(batch)? };
-            let shown = |one: &Unreferenced| Some(ReclaimedFile { ino: number(one)?, bytes: one.bytes });
+            let shown = |one: &UnreferencedFile| Some(ReclaimedFile { ino: number(one)?, bytes: one.bytes });
             reclaimed.files.extend(removed.iter().filter_map(shown));
         }
         Ok(Some(reclaimed))
@@ -90,9 +90,9 @@ impl Engine {
         Ok(None)
     }
 
-    fn remove_unnamed(&self, batch: &[Unreferenced]) -> Result<Vec<Unreferenced>, FsError> {
+    fn remove_unnamed(&self, batch: &[UnreferencedFile]) -> Result<Vec<UnreferencedFile>, FsError> {
         let batch = batch.to_vec();
-        let result: Arc<Mutex<Vec<Unreferenced>>> = Arc::default();
+        let result: Arc<Mutex<Vec<UnreferencedFile>>> = Arc::default();
         let removed = result.clone();
         let edit = move |transaction: &mut Transaction<'_>| {
             let mut done = Vec::new();

@@ -10,7 +10,7 @@ use holdfast_crypto::{DigestKey, decode, encode};
 use holdfast_protocol::check::membership_wanted;
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::message::{Request, Response, ViewReply};
-use holdfast_protocol::restore::left;
+use holdfast_protocol::restore::remaining_log;
 use parking_lot::Mutex;
 use serde::Serialize;
 use std::fmt;
@@ -75,20 +75,20 @@ pub type RestoredHook = Box<dyn Fn(&RestoreReport) + Send + Sync>;
 pub(super) struct Restores(Mutex<(Option<RestoreReport>, Vec<RestoredHook>)>);
 
 impl Restores {
-    /// One more.
+    /// Adds a restore that this engine has taken up.
     pub fn taken_up(&self, report: RestoreReport) {
         let (latest, hooks) = &mut *self.0.lock();
         hooks.iter().for_each(|hook| hook(&report));
         *latest = Some(report);
     }
 
-    /// The last one.
+    /// The restore that was taken up last.
     pub fn latest(&self) -> Option<RestoreReport> {
         self.0.lock().0.clone()
     }
 
     /// Registers a hook, and tells it what has been told already.
-    pub fn listen(&self, hook: RestoredHook) {
+    pub fn on_restored(&self, hook: RestoredHook) {
         let (latest, hooks) = &mut *self.0.lock();
         if let Some(report) = latest {
             hook(report);
@@ -108,7 +108,7 @@ pub(crate) fn read(state_dir: &Path) -> io::Result<Vec<Restore>> {
     }
 }
 
-/// Notes them, durably.
+/// Makes the list of restores durable.
 pub(crate) fn save(state_dir: &Path, restores: &[Restore]) -> io::Result<()> {
     let (path, new) = (state_dir.join(FILE), state_dir.join("restores.new"));
     let mut file = File::create(&new)?;
@@ -122,7 +122,7 @@ pub(crate) fn save(state_dir: &Path, restores: &[Restore]) -> io::Result<()> {
 /// yet but that.
 pub(in crate::engine) fn is_declared(remote: &dyn Remote, floor: &Floor, deadline: Duration) -> bool {
     let shown = look(remote, floor, 0, deadline);
-    shown.is_some_and(|(_, members)| matches!(left(floor, &members.restores), Ok(Some(_))))
+    shown.is_some_and(|(_, members)| matches!(remaining_log(floor, &members.restores), Ok(Some(_))))
 }
 
 /// What the server shows now, with its membership and a proof that its log extends the first `log_size` operations.

@@ -1,4 +1,4 @@
-//! Wishes that wait for another device's pending operation, so that nobody else waits with them.
+//! Requests that wait for another device's pending operation, so that nobody else waits with them.
 
 use super::queue::Job;
 use super::shared::Shared;
@@ -9,18 +9,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The parked wishes, by the operation they wait for.
-pub(super) struct Parking {
+/// The parked requests, by the operation they wait for.
+pub(super) struct ParkedRequests {
     shared: Arc<Shared>,
     parked: Mutex<BTreeMap<Tag, Vec<Job>>>,
 }
 
-impl Parking {
-    pub fn new(shared: Arc<Shared>) -> Parking {
-        Parking { shared, parked: Mutex::default() }
+impl ParkedRequests {
+    pub fn new(shared: Arc<Shared>) -> ParkedRequests {
+        ParkedRequests { shared, parked: Mutex::default() }
     }
 
-    /// Takes a wish out of the way until the first of `tags` is (probably) settled. If another still is not,
+    /// Takes a request out of the way until the first of `tags` is (probably) settled. If another still is not,
     /// its next plan says so and it comes back here.
     pub fn park(self: &Arc<Self>, job: Job, tags: BTreeSet<Tag>) {
         let Some(tag) = tags.into_iter().next() else {
@@ -52,7 +52,7 @@ impl Parking {
         }
     }
 
-    /// Answers all parked wishes with an error.
+    /// Answers all parked requests with an error.
     pub fn fail(&self, error: &FsError) {
         for job in std::mem::take(&mut *self.parked.lock()).into_values().flatten() {
             job.answer(Err(error.clone()));

@@ -1,16 +1,16 @@
-//! What callers and the pump share.
+//! State of an engine that callers and the pump's thread share.
 
 use super::commits::Commits;
+use super::freshness::FreshnessMonitor;
 use super::leaf_keeper::LeafKeeper;
 use super::leases::Leases;
 use super::notes::Notes;
 use super::notices::{Notice, Notices};
 use super::peers::Peers;
-use super::queue::{Job, Learned, Lesson, Queue, Reads, Turn, Waiter};
+use super::queue::{Job, Queue, QueuedEvent, ReadSet, RequestPriority, SignerEvent, Waiter};
+use super::resend::Resend;
 use super::restored::Restores;
-use super::resubmit::Resubmission;
 use super::snapshot::Snapshot;
-use super::vigil::Vigil;
 use crate::error::{FrozenReport, FsError, IntegrityReport};
 use crate::evidence::{Evidence, now_ns};
 use crate::remote::Remote;
@@ -58,10 +58,10 @@ pub(super) struct Counters {
 
 /// A view that callers read from, and its place among those this engine has accepted.
 #[derive(Clone)]
-pub(super) struct Place {
-    /// How many were accepted before it.
+pub(super) struct LatestView {
+    /// Number of views that were accepted before it.
     pub sequence: u64,
-    /// What to read.
+    /// The view to read from.
     pub base: Arc<Base>,
     /// What was believed with it: knows which pending operations it may be completed by.
     pub floor: Arc<Floor>,
@@ -79,7 +79,7 @@ impl Default for Failures {
 }
 
 impl Failures {
-    /// One more; how many now.
+    /// Counts one more failure; returns their number.
     fn note(&mut self, file: Option<Handle>) -> u64 {
         let times = self.0.get_or_insert_mut(file, || 0);
         *times += 1;
@@ -106,7 +106,7 @@ pub(super) struct Shared {
     pub notes: Notes,
     pub counters: Counters,
     /// The last accepted view.
-    pub latest: RwLock<Place>,
+    pub latest: RwLock<LatestView>,
     pub in_flight: AtomicBool,
     /// Why the key did not sign when it was last asked to.
     key_trouble: RwLock<Option<String>>,
@@ -121,15 +121,15 @@ pub(super) struct Shared {
     pub notices: Notices,
     pub leases: Leases,
     /// Set once, when the engine has begun.
-    pub vigil: OnceLock<Arc<Vigil>>,
-    /// The same; who is met.
+    pub freshness: OnceLock<Arc<FreshnessMonitor>>,
+    /// Set once, when the engine has begun to meet peers.
     pub peers: OnceLock<Arc<Peers>>,
-    /// The same; where leaves of the log are kept.
+    /// Set once, when the engine has begun; `None` where no leaves of the log are kept.
     pub leaf_keeper: OnceLock<Arc<LeafKeeper>>,
     /// The declared restore that was taken up last.
     pub restores: Restores,
-    /// What a restore lost and is made again.
-    pub resubmission: Arc<Resubmission>,
+    /// Makes again what a restore lost of this device's operations.
+    pub resend: Arc<Resend>,
     /// Called before each operation that only looks.
     pub before_look: OnceLock<LookHook>,
 }
@@ -147,7 +147,7 @@ impl Shared {
         base: Arc<Base>,
         floor: Arc<Floor>,
         leases: Leases,
-        resubmission: Arc<Resubmission>,
+        resend: Arc<Resend>,
     ) -> Shared {
         Shared {
             address,
@@ -162,7 +162,7 @@ impl Shared {
             commits: Commits::default(),
             notes: Notes::default(),
             counters: Counters::default(),
-            latest: RwLock::new(Place {
+            latest: RwLock::new(LatestView {
                 sequence: 0,
                 base,
                 floor,
@@ -177,11 +177,11 @@ impl Shared {
             broken: RwLock::default(),
             notices: Notices::default(),
             leases,
-            vigil: OnceLock::new(),
+            freshness: OnceLock::new(),
             peers: OnceLock::new(),
             leaf_keeper: OnceLock::new(),
             restores: Restores::default(),
-            resubmission,
+            resend,
             before_look: OnceLock::new(),
         }
     }
@@ -202,29 +202,29 @@ impl Shared {
         self.frozen.read().clone()
     }
 
-    /// A wish, and the wait for its answer.
+    /// Queues a request and waits for its answer.
     pub fn submit(&self, edit: Option<Arc<Mutex<dyn Edit>>>) -> Result<Arc<Snapshot>, FsError> {
         self.check()?;
         self.may_operate(edit.is_some())?;
-        self.submit_in_turn(edit, Reads::default(), Turn::Usual)
+        self.submit_in_turn(edit, ReadSet::default(), RequestPriority::Usual)
     }
 
     /// Whether what was agreed for an old head, or a lost peer, lets an operation be made.
     pub fn may_operate(&self, changes: bool) -> Result<(), FsError> {
-        self.vigil.get().map_or(Ok(()), |vigil| vigil.may_operate(changes))?;
+        self.freshness.get().map_or(Ok(()), |monitor| monitor.may_operate(changes))?;
         self.peers.get().map_or(Ok(()), |peers| peers.may_operate())
     }
 
-    /// A wish that is no program's: it waits for none of this, nor for what a restore lost.
+    /// Queues a request that is not a program's: neither an old head, nor a lost peer, nor a resend holds it up.
     pub fn submit_freely(&self, edit: Option<Arc<Mutex<dyn Edit>>>) -> Result<Arc<Snapshot>, FsError> {
-        self.submit_in_turn(edit, Reads::default(), Turn::First)
+        self.submit_in_turn(edit, ReadSet::default(), RequestPriority::First)
     }
 
     fn submit_in_turn(
         &self,
         edit: Option<Arc<Mutex<dyn Edit>>>,
-        reads: Reads,
-        turn: Turn,
+        reads: ReadSet,
+        turn: RequestPriority,
     ) -> Result<Arc<Snapshot>, FsError> {
         let waiter = Arc::new(Waiter::default());
         let job = Job {
@@ -236,7 +236,7 @@ impl Shared {
             refusals: 0,
             missing: None,
             redone: None,
-            turn,
+            priority: turn,
         };
         self.counters.gathered.fetch_add(1, Relaxed);
         if self.queue.push(job).is_err() {
@@ -248,23 +248,23 @@ impl Shared {
     }
 
     /// A view sequenced after this call began. What else than `reads` others hold exclusively is found out when it is read.
-    pub fn fetch(&self, reads: Reads) -> Result<Arc<Snapshot>, FsError> {
+    pub fn fetch(&self, reads: ReadSet) -> Result<Arc<Snapshot>, FsError> {
         self.check()?;
         self.may_operate(false)?;
         let _guard = self.before_look.get().map(|begin| begin()).transpose()?;
-        self.submit_in_turn(None, reads, Turn::Usual)
+        self.submit_in_turn(None, reads, RequestPriority::Usual)
     }
 
-    /// A view, while others wait until what a restore lost is made again.
-    pub fn fetch_first(&self, reads: Reads) -> Result<Arc<Snapshot>, FsError> {
+    /// A view for the resend, for which other requests wait.
+    pub fn fetch_first(&self, reads: ReadSet) -> Result<Arc<Snapshot>, FsError> {
         self.check()?;
-        self.submit_in_turn(None, reads, Turn::First)
+        self.submit_in_turn(None, reads, RequestPriority::First)
     }
 
-    /// A modification that is part of that.
+    /// A modification that belongs to the resend, so it does not wait for it.
     pub fn modify_first(&self, edit: Arc<Mutex<dyn Edit>>) -> Result<Arc<Snapshot>, FsError> {
         self.check()?;
-        self.submit_in_turn(Some(edit), Reads::default(), Turn::First)
+        self.submit_in_turn(Some(edit), ReadSet::default(), RequestPriority::First)
     }
 
     /// How long a call waits. Once one has waited its full time in vain, the next ones do not wait as long:
@@ -273,8 +273,8 @@ impl Shared {
         if self.silent.load(Relaxed) { self.deadline.min(SILENT_PATIENCE) } else { self.deadline }
     }
 
-    /// The server has answered.
-    pub fn heard(&self) {
+    /// Notes that the server has answered: calls wait their full time again.
+    pub fn note_answer(&self) {
         self.silent.store(false, Relaxed);
     }
 
@@ -334,7 +334,7 @@ impl Shared {
         self.excluded.load(Relaxed)
     }
 
-    /// Why a deadline passed.
+    /// The error of a call whose deadline has passed.
     pub fn late(&self) -> FsError {
         self.check().err().unwrap_or_else(|| {
             let waited = self.patience().as_secs();
@@ -364,9 +364,9 @@ impl Shared {
     }
 
     /// Makes the signer know something before anybody relies on it (trace T9).
-    pub fn teach(&self, what: Learned) -> Result<(), FsError> {
+    pub fn report_event(&self, what: SignerEvent) -> Result<(), FsError> {
         let (done, told) = std::sync::mpsc::channel();
-        if self.queue.teach(Lesson { what, done }) {
+        if self.queue.push_event(QueuedEvent { event: what, done }) {
             // Ends with an error when the engine stops, and nobody is told.
             let _ = told.recv_timeout(self.deadline);
         }
@@ -408,7 +408,7 @@ impl Shared {
             tracing::error!(report = %report, times, "integrity failures of this file so far");
         }
         let report = Arc::new(report);
-        self.notices.tell(Notice::Data(report.clone()));
+        self.notices.publish(Notice::Data(report.clone()));
         FsError::Integrity(report)
     }
 
@@ -453,12 +453,12 @@ impl Shared {
     }
 
     /// Takes a new view as the latest.
-    pub fn publish(&self, base: Arc<Base>, floor: Arc<Floor>, withheld: Arc<Withheld>) -> Place {
+    pub fn publish(&self, base: Arc<Base>, floor: Arc<Floor>, withheld: Arc<Withheld>) -> LatestView {
         if let Some(keeper) = self.leaf_keeper.get() {
             keeper.note(&floor);
         }
         let mut latest = self.latest.write();
-        *latest = Place { sequence: latest.sequence + 1, base, floor, withheld };
+        *latest = LatestView { sequence: latest.sequence + 1, base, floor, withheld };
         latest.clone()
     }
 
@@ -469,11 +469,11 @@ impl Shared {
             frozen.get_or_insert_with(|| Arc::new(report)).clone()
         };
         tracing::error!(report = %report, "frozen");
-        self.notices.tell(Notice::Order(report.clone()));
+        self.notices.publish(Notice::Order(report.clone()));
         self.fail_all(&FsError::Frozen(report));
     }
 
-    /// Stops everything: this machine failed.
+    /// Stops everything, because this machine failed.
     pub fn break_down(&self, error: FsError) {
         tracing::error!(%error, "the local state failed");
         self.broken.write().get_or_insert(error.clone());
@@ -489,7 +489,7 @@ impl Shared {
     }
 }
 
-/// After [`super::Engine::stop`].
+/// The error of calls after [`super::Engine::stop`].
 pub(super) fn stopped() -> FsError {
     FsError::Unreachable("the file system is being unmounted".to_owned())
 }

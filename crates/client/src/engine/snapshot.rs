@@ -1,7 +1,7 @@
-//! A verified view that programs read from.
+//! The verified view that one or more requests are answered from.
 
-use super::queue::{Learned, Reads};
-use super::shared::{Place, Shared};
+use super::queue::{ReadSet, SignerEvent};
+use super::shared::{LatestView, Shared};
 use crate::error::FsError;
 use crate::store::VerifiedStore;
 use crate::tree::{Base, ReadError, Tree};
@@ -22,14 +22,14 @@ use std::time::{Duration, Instant};
 /// the present view, which is later in the order. So one snapshot's reads never go back, but may go forward.
 pub struct Snapshot {
     shared: Arc<Shared>,
-    place: RwLock<Place>,
+    place: RwLock<LatestView>,
     ticket: Option<u64>,
     /// What others hold exclusively is read as it is here.
     is_lenient: bool,
 }
 
 impl Snapshot {
-    pub(super) fn new(shared: Arc<Shared>, place: Place, ticket: Option<u64>) -> Snapshot {
+    pub(super) fn new(shared: Arc<Shared>, place: LatestView, ticket: Option<u64>) -> Snapshot {
         Snapshot { shared, place: RwLock::new(place), ticket, is_lenient: false }
     }
 
@@ -78,12 +78,12 @@ impl Snapshot {
 
     /// Goes on in the present view, in which a file is to be read.
     fn renew(&self, file: Handle) -> Result<(), FsError> {
-        let newer = self.shared.fetch(Reads::of(&[file]))?.place.read().clone();
+        let newer = self.shared.fetch(ReadSet::of(&[file]))?.place.read().clone();
         self.go_on(newer);
         Ok(())
     }
 
-    fn go_on(&self, newer: Place) {
+    fn go_on(&self, newer: LatestView) {
         let mut place = self.place.write();
         if newer.sequence > place.sequence {
             *place = newer;
@@ -107,13 +107,13 @@ impl Snapshot {
 
     /// Takes the structure of an operation that was pending here. The signer is told first: were the operation
     /// shown as dead later, it must know that its effects have been read (trace T9).
-    fn learn(&self, structure: Signed<Structure>) -> Result<(), FsError> {
-        let Place { base, floor, .. } = self.place.read().clone();
+    fn adopt_structure(&self, structure: Signed<Structure>) -> Result<(), FsError> {
+        let LatestView { base, floor, .. } = self.place.read().clone();
         let mut learned = Floor::clone(&floor);
         if let Err(alarm) = learned.learn(&*base.membership, structure.clone()) {
-            return self.shared.teach(Learned::Alarm(Box::new(alarm)));
+            return self.shared.report_event(SignerEvent::Alarm(Box::new(alarm)));
         }
-        self.shared.teach(Learned::Committed(Box::new(structure)))?;
+        self.shared.report_event(SignerEvent::Committed(Box::new(structure)))?;
         let mut view = learned.view.clone();
         // The own operation may be signed and not yet committed; the floor does not hold it then.
         view.slots.extend(base.view.slots.get(&base.me).map(|own| (base.me, own.clone())));
@@ -166,7 +166,7 @@ impl Snapshot {
                         )));
                     }
                     match self.shared.wait_settled(tag, deadline) {
-                        Some(structure) => self.learn(*structure)?,
+                        Some(structure) => self.adopt_structure(*structure)?,
                         None => {
                             std::thread::sleep(pause);
                             pause = (pause * 2).min(Duration::from_millis(500));

@@ -1,15 +1,15 @@
-//! From a key and an address to a running engine.
+//! Starts an engine, given a key and an address.
 
+use super::freshness::{FreshnessMonitor, WitnessPolicy};
 use super::leaf_keeper::LeafKeeper;
 use super::peers::{self, PeersPolicy};
 use super::pump::{Pump, TakeUp};
-use super::queue::{Held, Reads};
+use super::queue::{QueueHold, ReadSet};
+use super::resend::Resend;
 use super::restored;
-use super::resubmit::Resubmission;
 use super::shared::Shared;
-use super::vigil::{Vigil, WitnessPolicy};
 use super::{
-    Engine, EngineConfig, FOREVER, OnTrouble, leases::Leases, locks::Locks, past::Pasts, pins::Pins,
+    Engine, EngineConfig, FOREVER, TroubleHook, leases::Leases, locks::Locks, past::PastStates, pins::Pins,
 };
 use crate::error::{FrozenReport, FsError, StartError};
 use crate::evidence::Evidence;
@@ -43,7 +43,11 @@ const TELLING_PAUSE: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Waits for the first connection, and says why there is none yet.
-fn connect(remote: &dyn Remote, patience: Duration, on_trouble: Option<&OnTrouble>) -> Result<(), RpcError> {
+fn connect(
+    remote: &dyn Remote,
+    patience: Duration,
+    on_trouble: Option<&TroubleHook>,
+) -> Result<(), RpcError> {
     let end = Instant::now() + patience;
     let mut said = String::new();
     loop {
@@ -83,7 +87,7 @@ impl Engine {
             None => 0,
         };
         let file_system = config.address.file_system;
-        // Before anything of the network is read.
+        // The signer must have the key before anything is read from the network.
         let signed = begin_signing(&config, state.as_ref())?;
         let proof = ServerProof { file_system, minimum_sequence };
         let addresses = config.address.servers();
@@ -195,7 +199,7 @@ impl Engine {
         let run =
             draw_run().map_err(|source| StartError::Local { what: "drawing a number".to_owned(), source })?;
         let leases = Leases::new(config.leases, run);
-        let again = Arc::new(Resubmission::new(&config.state_dir));
+        let again = Arc::new(Resend::new(&config.state_dir));
         let shared = Arc::new(Shared::new(
             address,
             me,
@@ -209,8 +213,8 @@ impl Engine {
             leases,
             again.clone(),
         ));
-        if again.is_left() {
-            shared.queue.hold(Held::All);
+        if again.has_work() {
+            shared.queue.hold(QueueHold::All);
             again.begin();
         }
         let take_up = TakeUp {
@@ -230,25 +234,25 @@ impl Engine {
         let lessee = spawn("leases", move || keeper.leases.run(&keeper))?;
         // The last one ends last: see `Engine::stop`.
         let threads = Mutex::new(vec![thread, pinner, locker, lessee]);
-        let pasts = Pasts::new(config.key.clone());
+        let pasts = PastStates::new(config.key.clone());
         let quota = Default::default();
         let engine = Arc::new(Engine { shared: shared.clone(), pins, locks, pasts, quota, threads });
         if is_away {
             tracing::warn!("no server answers; starting from what is known here");
-            // Unless somebody asks, no connection is made.
+            // No connection is made until somebody asks for something.
             let asking = spawn("first-fetch", move || {
-                while let Err(FsError::Unreachable(_)) = shared.fetch(Reads::default())
+                while let Err(FsError::Unreachable(_)) = shared.fetch(ReadSet::default())
                     && !shared.queue.is_stopped()
                 {
                     std::thread::sleep(FIRST_PAUSE);
                 }
             })?;
             engine.threads.lock().insert(0, asking);
-            return engine.keep_vigil(witnesses, false);
+            return engine.start_freshness_monitor(witnesses, false);
         }
         // Programs wait until what a restore lost is made again; the start does not.
-        match shared.fetch_first(Reads::default()) {
-            Ok(_) => engine.keep_vigil(witnesses, true),
+        match shared.fetch_first(ReadSet::default()) {
+            Ok(_) => engine.start_freshness_monitor(witnesses, true),
             Err(error) => {
                 engine.stop();
                 Err(match error {
@@ -266,7 +270,7 @@ impl Engine {
     /// From now on what a restore lost is made again. Not before it is known whether anything may be changed.
     fn send_again(self: Arc<Self>) -> Result<Arc<Engine>, StartError> {
         let shared = self.shared.clone();
-        let sender = spawn("again", move || shared.resubmission.run(&shared))?;
+        let sender = spawn("again", move || shared.resend.run(&shared))?;
         self.threads.lock().insert(0, sender);
         Ok(self)
     }
@@ -288,29 +292,29 @@ impl Engine {
     }
 
     /// From now on the newest head must not be too old.
-    fn keep_vigil(
+    fn start_freshness_monitor(
         self: Arc<Self>,
         policy: Option<WitnessPolicy>,
         is_here: bool,
     ) -> Result<Arc<Engine>, StartError> {
         let Some(policy) = policy else { return Ok(self) };
-        let vigil = Arc::new(Vigil::new(policy));
+        let monitor = Arc::new(FreshnessMonitor::new(policy));
         if is_here {
-            vigil.begin(&self.shared);
+            monitor.begin(&self.shared);
         }
-        let _ = self.shared.vigil.set(vigil.clone());
+        let _ = self.shared.freshness.set(monitor.clone());
         let shared = self.shared.clone();
-        let thread = spawn("vigil", move || vigil.run(&shared))?;
+        let thread = spawn("freshness", move || monitor.run(&shared))?;
         self.threads.lock().insert(0, thread);
         Ok(self)
     }
 }
 
 /// With what other clients are met, if they are to be.
-type Meeting = (PeersPolicy, Arc<Processes>, ServerAddress, TcpListener);
+type PeerSetup = (PeersPolicy, Arc<Processes>, ServerAddress, TcpListener);
 
 /// Listens for other clients, before anything else is begun.
-fn meeting(config: &EngineConfig) -> Result<Option<Meeting>, StartError> {
+fn meeting(config: &EngineConfig) -> Result<Option<PeerSetup>, StartError> {
     let Some(policy) = &config.peers else { return Ok(None) };
     let Some(processes) = &config.processes else {
         let source = std::io::ErrorKind::Unsupported.into();

@@ -1,9 +1,9 @@
 //! What `holdfast status` prints.
 
+use super::freshness::HeadStatus;
 use super::peers::PeersStatus;
-use super::resubmit::SentAgainStatus;
+use super::resend::ResendStatus;
 use super::shared::Shared;
-use super::vigil::HeadStatus;
 use crate::error::FrozenReport;
 use crate::remote::Remote;
 use crate::store::StoreStatus;
@@ -27,7 +27,7 @@ pub struct Status {
     pub last_operation: u64,
     /// Whether an operation is on its way.
     pub in_flight: bool,
-    /// Callers that wait.
+    /// Number of callers that wait for an operation.
     pub waiting: u64,
     /// Other devices' operations that were pending in the last accepted view.
     pub pending: u64,
@@ -45,9 +45,9 @@ pub struct Status {
     pub key_trouble: Option<String>,
     /// Signed operations made since the start.
     pub operations: u64,
-    /// Of those: in one round trip.
+    /// Number of those that took one round trip.
     pub fast: u64,
-    /// Of those: refused and made again in two.
+    /// Number of those that were refused, and made again in two round trips.
     pub refused: u64,
     /// Views of what others did that were accepted without an operation.
     pub pushes: u64,
@@ -78,10 +78,11 @@ pub struct Status {
     /// What a declared restore of the server cost this device, if one was taken up since the start.
     pub restored: Option<String>,
     /// What became of what it had lost of this device's own.
-    pub sent_again: Option<SentAgainStatus>,
-    /// Who is met, if anybody is to be.
+    #[serde(rename = "sent_again")]
+    pub resend: Option<ResendStatus>,
+    /// Peers, if they are to be met.
     pub peers: Option<PeersStatus>,
-    /// Blocks and caches.
+    /// Status of the block store and its caches.
     pub store: StoreStatus,
 }
 
@@ -150,9 +151,9 @@ pub(super) fn of(shared: &Shared, locks: usize) -> Status {
         recalls: shared.leases.recalls.load(Relaxed),
         leases: shared.leases.held(),
         locks,
-        head: shared.vigil.get().map(|vigil| vigil.status()),
+        head: shared.freshness.get().map(|monitor| monitor.status()),
         restored: shared.restores.latest().map(|report| report.to_string()),
-        sent_again: shared.resubmission.latest().map(Into::into),
+        resend: shared.resend.latest().map(Into::into),
         peers: shared.peers.get().map(|peers| peers.status(shared)),
         store: shared.store.status(),
     }

@@ -10,13 +10,13 @@ pub(super) struct Stop {
 }
 
 impl Stop {
-    /// The thread is to end.
+    /// Asks the thread to end.
     pub fn ask(&self) {
         *self.asked.lock() = true;
         self.told.notify_all();
     }
 
-    /// Whether it is to end.
+    /// Whether the thread has been asked to end.
     pub fn is_asked(&self) -> bool {
         *self.asked.lock()
     }

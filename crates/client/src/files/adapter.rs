@@ -1,10 +1,10 @@
-//! The engine as files see it.
+//! Implements the interface that `files` needs ([`super::backend`]) by an engine.
 
-use super::backend::{Backend, Changes, Guard, Leased, MakeContent, Names, Plan, Upload, View};
-use super::{Expected, FileSystem, Ino, MountOptions, WriteBack, WriteBackOptions};
-use crate::engine::{Engine, LockPlace, LookHook, Notice, PastState, PastTree, Snapshot};
+use super::backend::{Backend, Changes, Guard, LeasedView, MakeContent, Names, Plan, Upload, View};
+use super::{FileSystem, Ino, MountOptions, ReadAheadFile, WriteBack, WriteBackOptions};
+use crate::engine::{Engine, LockTarget, LookHook, Notice, PastState, PastTree, Snapshot};
 use crate::error::FsError;
-use crate::store::{self, About, TransferMode};
+use crate::store::{self, TransferMode, WriteTarget};
 use crate::tree::{Edit, Transaction, Tree};
 use holdfast_content::{
     Block, BlockSink, BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode, Membership,
@@ -44,7 +44,7 @@ impl FileSystem {
     ) -> Result<Arc<FileSystem>, FsError> {
         let files = FileSystem::with_backend(backend, options)?;
         if engine.head().is_some() || engine.meets_peers() {
-            let _ = files.vigil.set(engine.clone());
+            let _ = files.engine.set(engine.clone());
         }
         let told = Arc::downgrade(&files);
         engine.on_notice(Box::new(move |notice| {
@@ -134,9 +134,9 @@ impl Backend for EngineBackend {
         self.view(self.engine.latest())
     }
 
-    fn leased(&self, files: &[Handle]) -> Option<Leased> {
+    fn leased(&self, files: &[Handle]) -> Option<LeasedView> {
         let (snapshot, stamp) = self.engine.leased(files)?;
-        Some(Leased { view: self.view(snapshot), stamp })
+        Some(LeasedView { view: self.view(snapshot), stamp })
     }
 
     fn leased_for(&self, stamp: u64, files: &[Handle]) -> Option<Duration> {
@@ -179,7 +179,7 @@ impl Backend for EngineBackend {
         Arc::new(self.engine.store().clone())
     }
 
-    fn upload(&self, about: About) -> Box<dyn Upload + '_> {
+    fn upload(&self, about: WriteTarget) -> Box<dyn Upload + '_> {
         Box::new(StoreUpload { upload: self.engine.store().upload_of(about), engine: self.engine.clone() })
     }
 
@@ -187,16 +187,16 @@ impl Backend for EngineBackend {
         self.engine.store().transfer_mode()
     }
 
-    fn approach(&self, file: Handle, path: &[u8], inode: &Inode) {
-        self.engine.store().approach(&file, path, &inode.content);
+    fn prepare_read(&self, file: Handle, path: &[u8], inode: &Inode) {
+        self.engine.store().prepare_read(&file, path, &inode.content);
     }
 
-    fn approach_all(&self, files: &[Expected]) {
-        self.engine.store().approach_all(files);
+    fn read_ahead(&self, files: &[ReadAheadFile]) {
+        self.engine.store().read_ahead(files);
     }
 
-    fn saw(&self, file: Handle, path: Vec<u8>, inode: &Inode) {
-        self.engine.store().saw(file, path, &inode.content, inode.size);
+    fn note_version(&self, file: Handle, path: Vec<u8>, inode: &Inode) {
+        self.engine.store().note_version(file, path, &inode.content, inode.size);
     }
 
     fn ahead_bytes(&self) -> u64 {
@@ -248,15 +248,15 @@ impl Backend for EngineBackend {
         Box::new(self.engine.pin(roots))
     }
 
-    fn lock(&self, place: &LockPlace, mode: LockMode, wait: bool) -> Result<Option<LockHolder>, FsError> {
+    fn lock(&self, place: &LockTarget, mode: LockMode, wait: bool) -> Result<Option<LockHolder>, FsError> {
         self.engine.lock(place, mode, wait)
     }
 
-    fn test_lock(&self, place: &LockPlace, mode: LockMode) -> Result<Option<LockHolder>, FsError> {
+    fn test_lock(&self, place: &LockTarget, mode: LockMode) -> Result<Option<LockHolder>, FsError> {
         self.engine.test_lock(place, mode)
     }
 
-    fn unlock(&self, place: &LockPlace) -> Result<(), FsError> {
+    fn unlock(&self, place: &LockTarget) -> Result<(), FsError> {
         self.engine.unlock(place);
         Ok(())
     }

@@ -1,10 +1,10 @@
 //! What files need of the engine, and no more: verified views, edits, blocks. The engine implements it; tests
 //! put an in-memory file system in its place.
 
-use super::{Expected, Ino};
-use crate::engine::{LockPlace, LookHook, Notice, PastState};
+use super::{Ino, ReadAheadFile};
+use crate::engine::{LockTarget, LookHook, Notice, PastState};
 use crate::error::FsError;
-use crate::store::{About, TransferMode};
+use crate::store::{TransferMode, WriteTarget};
 use holdfast_content::{
     BlockSink, BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode, Membership, PrincipalId,
     UserId,
@@ -143,7 +143,7 @@ pub trait Upload: BlockSink {
 }
 
 /// A view that leases make the present one.
-pub struct Leased {
+pub struct LeasedView {
     /// The view.
     pub view: Arc<dyn View>,
     /// Tells for [`Backend::leased_for`] what it rests on.
@@ -180,8 +180,8 @@ pub trait Backend: Send + Sync {
     fn latest(&self) -> Arc<dyn View>;
 
     /// The last accepted view, if leases say that it is the present one for these files. If not, the next operation
-    /// wishes for leases of them.
-    fn leased(&self, _files: &[Handle]) -> Option<Leased> {
+    /// asks for leases of them.
+    fn leased(&self, _files: &[Handle]) -> Option<LeasedView> {
         None
     }
 
@@ -200,7 +200,7 @@ pub trait Backend: Send + Sync {
         false
     }
 
-    /// Makes the next operation wish for a lease of a file.
+    /// Makes the next operation ask for a lease of a file.
     fn want_lease(&self, _file: Handle) {}
 
     /// Makes the next operation that only looks ask for a lease of a file that is likely to be read next. It is granted if nobody
@@ -226,7 +226,7 @@ pub trait Backend: Send + Sync {
     /// Whether to ask for what is changed.
     fn want_exclusive(&self, _wanted: bool) {}
 
-    /// Verified blocks.
+    /// The source of verified blocks.
     fn source(&self) -> Arc<dyn BlockSource + Send + Sync>;
 
     /// The local disk is full: gives up what is only cached there. Whether that has made room.
@@ -235,10 +235,10 @@ pub trait Backend: Send + Sync {
     }
 
     /// Where data goes before it is named.
-    fn upload(&self, about: About) -> Box<dyn Upload + '_>;
+    fn upload(&self, about: WriteTarget) -> Box<dyn Upload + '_>;
 
     /// As [`Backend::upload`], of data that somebody waits for until it is durable at the server.
-    fn upload_awaited(&self, about: About) -> Box<dyn Upload + '_> {
+    fn upload_awaited(&self, about: WriteTarget) -> Box<dyn Upload + '_> {
         self.upload(about)
     }
 
@@ -248,13 +248,13 @@ pub trait Backend: Send + Sync {
     }
 
     /// A file's content is about to be read. A hint.
-    fn approach(&self, _file: Handle, _path: &[u8], _inode: &Inode) {}
+    fn prepare_read(&self, _file: Handle, _path: &[u8], _inode: &Inode) {}
 
     /// The content of these small files is likely to be read soon. A hint; does not wait.
-    fn approach_all(&self, _files: &[Expected]) {}
+    fn read_ahead(&self, _files: &[ReadAheadFile]) {}
 
     /// A file's content was read or published here: a later version of it may be compared with this one.
-    fn saw(&self, _file: Handle, _path: Vec<u8>, _inode: &Inode) {}
+    fn note_version(&self, _file: Handle, _path: Vec<u8>, _inode: &Inode) {}
 
     /// How many bytes are worth having under way ahead of a sequential reader.
     fn ahead_bytes(&self) -> u64 {
@@ -285,10 +285,10 @@ pub trait Backend: Send + Sync {
     /// A program wrote bytes of a file; for statistics.
     fn has_written(&self, _ino: Ino, _bytes: usize) {}
 
-    /// This device.
+    /// Number of this device.
     fn device(&self) -> DeviceId;
 
-    /// Its user.
+    /// The user that this device belongs to.
     fn user(&self) -> UserId;
 
     /// Waits until all operations made so far are committed, hence durable.
@@ -318,16 +318,16 @@ pub trait Backend: Send + Sync {
     ///
     /// # Errors
     /// As [`crate::Engine::lock`].
-    fn lock(&self, place: &LockPlace, mode: LockMode, wait: bool) -> Result<Option<LockHolder>, FsError>;
+    fn lock(&self, place: &LockTarget, mode: LockMode, wait: bool) -> Result<Option<LockHolder>, FsError>;
 
     /// As [`crate::Engine::test_lock`].
     ///
     /// # Errors
     /// As [`crate::Engine::test_lock`].
-    fn test_lock(&self, place: &LockPlace, mode: LockMode) -> Result<Option<LockHolder>, FsError>;
+    fn test_lock(&self, place: &LockTarget, mode: LockMode) -> Result<Option<LockHolder>, FsError>;
 
-    /// Gives up a range.
-    fn unlock(&self, place: &LockPlace) -> Result<(), FsError>;
+    /// Gives up the locks of a range.
+    fn unlock(&self, place: &LockTarget) -> Result<(), FsError>;
 
     /// Whether an owner holds locks of a file.
     fn holds_locks(&self, file: Handle, space: LockSpace, owner: u64) -> bool;

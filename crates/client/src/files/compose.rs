@@ -1,4 +1,4 @@
-//! Making publishable content of a file's base and its changes.
+//! Makes the content to publish from a file's base and its changes.
 //!
 //! Small files are cut anew as a whole (or lie in the inode). Large ones keep the extents that did not change;
 //! only what changed is cut and stored, copies of other files are copies of extents, and holes stay holes. At
@@ -8,7 +8,7 @@
 
 use super::overlay::{Overlay, Piece};
 use super::spool::read_spooled;
-use super::state::{Place, Snapshot};
+use super::state::{DataLocation, Snapshot};
 use crate::error::FsError;
 use crate::store::TransferMode;
 use holdfast_content::file::{self, ChunkerConfig};
@@ -32,7 +32,7 @@ const GRAFTS_MAX: usize = 4096;
 const RUN_BYTES: u64 = 256 << 20;
 /// Written runs no further apart than this are stored as one.
 const GAP_BYTES: u64 = 4 << 10;
-/// Bytes read at once.
+/// Number of bytes that are read at once.
 const STEP_BYTES: u64 = 1 << 20;
 /// Bytes on either side of a change in which extents are counted.
 const WINDOW_BYTES: u64 = 256 << 10;
@@ -43,7 +43,7 @@ const FRAGMENT_RANGES_MAX: usize = 1024;
 
 /// Why a file is published now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Occasion {
+pub enum PublishReason {
     /// It must become durable; it stays open.
     Sync,
     /// It is being closed: time to tidy.
@@ -59,8 +59,8 @@ pub enum ComposeError {
     Local(FsError),
 }
 
-/// Content to publish.
-pub struct Composed {
+/// Content that is ready to be published.
+pub struct ComposedContent {
     /// The content.
     pub content: Content,
     /// Whether it was cut as a whole, or its fragments anew.
@@ -75,30 +75,30 @@ pub fn compose(
     source: &dyn BlockSource,
     sink: &mut dyn BlockSink,
     snapshot: &Snapshot,
-    occasion: Occasion,
+    occasion: PublishReason,
     mode: TransferMode,
-) -> Result<Composed, ComposeError> {
+) -> Result<ComposedContent, ComposeError> {
     let places = merged(snapshot.places(0..snapshot.size));
-    if places.iter().all(|(_, place)| matches!(place, Place::Zero)) {
-        return Ok(Composed { content: Content::None, whole: true });
+    if places.iter().all(|(_, place)| matches!(place, DataLocation::Zero)) {
+        return Ok(ComposedContent { content: Content::None, whole: true });
     }
-    let keeps_holes = |(range, place): &(Range<u64>, Place)| {
-        matches!(place, Place::Zero) && range.end - range.start >= HOLE_BYTES_MIN
+    let keeps_holes = |(range, place): &(Range<u64>, DataLocation)| {
+        matches!(place, DataLocation::Zero) && range.end - range.start >= HOLE_BYTES_MIN
     };
     if snapshot.size <= INLINE_BYTES_MAX as u64 {
         let bytes = read_all(source, snapshot, &places)?;
-        return Ok(Composed { content: inline(bytes), whole: true });
+        return Ok(ComposedContent { content: inline(bytes), whole: true });
     }
     let config = cutting(snapshot, mode);
     let whole = |result: Result<(ExtentMap, u64), ContentError>| match result {
-        Ok((map, _)) => Ok(Composed { content: Content::Extents(map), whole: true }),
+        Ok((map, _)) => Ok(ComposedContent { content: Content::Extents(map), whole: true }),
         Err(error) => Err(blame(snapshot, error)),
     };
     if snapshot.size <= WHOLE_BYTES_MAX && !places.iter().any(keeps_holes) {
         let bytes = read_all(source, snapshot, &places)?;
         return whole(file::from_reader(sink, &config, bytes.as_slice()));
     }
-    if let [(_, Place::Spool)] = places.as_slice() {
+    if let [(_, DataLocation::Spool)] = places.as_slice() {
         let failure = RefCell::new(None);
         let reader = RangeReader::new(source, snapshot, 0..snapshot.size, &failure);
         let cut = file::from_reader(sink, &config, reader);
@@ -111,7 +111,7 @@ pub fn compose(
     let mut map = base_map(source, sink, base, visible).map_err(|error| blame(snapshot, error))?;
     map = lay_changes(source, sink, snapshot, map, &config)?;
     let mut tidied = false;
-    if occasion == Occasion::Close {
+    if occasion == PublishReason::Close {
         let windows = fragmented(source, snapshot, &map).map_err(|error| blame(snapshot, error))?;
         if !windows.is_empty() {
             map = file::rechunk(source, sink, &config, &map, &windows)
@@ -119,7 +119,7 @@ pub fn compose(
             tidied = true;
         }
     }
-    Ok(Composed { content: content_of(map), whole: tidied })
+    Ok(ComposedContent { content: content_of(map), whole: tidied })
 }
 
 /// What was appended to the base, as a file of its own: [`append`] puts it behind any other content.
@@ -203,19 +203,19 @@ fn content_of(map: ExtentMap) -> Content {
 pub fn read_places(
     source: &dyn BlockSource,
     data: Option<&File>,
-    places: &[(Range<u64>, Place)],
+    places: &[(Range<u64>, DataLocation)],
     out: &mut [u8],
 ) -> Result<(), ComposeError> {
     let begin = places.first().map_or(0, |(range, _)| range.start);
     for (range, place) in places {
         let out = &mut out[(range.start - begin) as usize..(range.end - begin) as usize];
         match place {
-            Place::Zero => out.fill(0),
-            Place::Spool => match data {
+            DataLocation::Zero => out.fill(0),
+            DataLocation::Spool => match data {
                 Some(data) => read_spooled(data, range.start, out).map_err(ComposeError::Local)?,
                 None => unreachable!("spooled ranges have a spool"),
             },
-            Place::Published(inode, offset) => {
+            DataLocation::Published(inode, offset) => {
                 out.fill(0);
                 file::read_into(source, inode, *offset, out)
                     .map_err(|error| ComposeError::Content(inode.clone(), error))?;
@@ -226,12 +226,15 @@ pub fn read_places(
 }
 
 /// Joins neighbours that continue each other, whichever layer they come from.
-fn merged(places: Vec<(Range<u64>, Place)>) -> Vec<(Range<u64>, Place)> {
-    let mut merged: Vec<(Range<u64>, Place)> = Vec::with_capacity(places.len());
+fn merged(places: Vec<(Range<u64>, DataLocation)>) -> Vec<(Range<u64>, DataLocation)> {
+    let mut merged: Vec<(Range<u64>, DataLocation)> = Vec::with_capacity(places.len());
     for (range, place) in places {
         if let Some((last, last_place)) = merged.last_mut()
             && last.end == range.start
-            && matches!((&*last_place, &place), (Place::Spool, Place::Spool) | (Place::Zero, Place::Zero))
+            && matches!(
+                (&*last_place, &place),
+                (DataLocation::Spool, DataLocation::Spool) | (DataLocation::Zero, DataLocation::Zero)
+            )
         {
             last.end = range.end;
         } else {
@@ -244,7 +247,7 @@ fn merged(places: Vec<(Range<u64>, Place)>) -> Vec<(Range<u64>, Place)> {
 fn read_all(
     source: &dyn BlockSource,
     snapshot: &Snapshot,
-    places: &[(Range<u64>, Place)],
+    places: &[(Range<u64>, DataLocation)],
 ) -> Result<Vec<u8>, ComposeError> {
     let mut bytes = vec![0; snapshot.size as usize];
     read_places(source, snapshot.data.as_deref(), places, &mut bytes)?;

@@ -1,13 +1,13 @@
 //! Open files: open, create, read, write, flush, fsync, release.
 
 use super::backend::View;
-use super::compose::{ComposeError, Occasion, read_places};
-use super::gate::Entry;
-use super::names::Made;
+use super::compose::{ComposeError, PublishReason, read_places};
+use super::names::NewInode;
 use super::nodes::{Node, NodeState, Pages};
-use super::state::{FileState, Place, content_roots};
+use super::program_rules::AccessKind;
+use super::state::{DataLocation, FileState, content_roots};
 use super::{
-    Attributes, Caller, FileHandleId, FileSystem, Ino, OpenFile, OpenFlags, Opened, WriteSource, now_ns,
+    Attributes, Caller, FileHandleId, FileSystem, Ino, OpenFile, OpenFlags, OpenReply, WriteSource, now_ns,
 };
 use crate::error::FsError;
 use crate::store::account;
@@ -31,12 +31,12 @@ impl FileSystem {
     /// # Errors
     /// [`FsError::Access`]: another principal's file, for writing. [`FsError::IsDirectory`],
     /// [`FsError::ReadOnly`], [`FsError::Stale`].
-    pub fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<Opened, FsError> {
+    pub fn open(&self, caller: &Caller, ino: Ino, flags: OpenFlags) -> Result<OpenReply, FsError> {
         self.run(|| {
             if ino.is_past() {
                 return self.past_open(ino, flags);
             }
-            let (node, keep_cache) = self.open_node(caller, ino, flags, Entry::Open)?;
+            let (node, keep_cache) = self.open_node(caller, ino, flags, AccessKind::Open)?;
             let opened = self.opened(node.clone(), flags, keep_cache);
             if flags.truncate && flags.write {
                 let mut state = node.state();
@@ -64,12 +64,12 @@ impl FileSystem {
         name: &[u8],
         mode: u32,
         flags: OpenFlags,
-    ) -> Result<(Attributes, Opened), FsError> {
+    ) -> Result<(Attributes, OpenReply), FsError> {
         self.run(|| {
-            self.gate_for_new(&*self.backend.latest(), parent)?;
+            self.guard_for_new(&*self.backend.latest(), parent)?;
             let inode = Inode::new(InodeKind::File, mode, self.backend.device(), now_ns());
             match self.make_inode(caller, parent, name, inode) {
-                Ok(Made { attributes, inode, node, view }) => {
+                Ok(NewInode { attributes, inode, node, view }) => {
                     let keep_cache = self.enter(&node, &inode, &*view, flags);
                     let opened = self.opened(node, flags, keep_cache);
                     self.guard_new(caller, attributes.ino, &inode, flags, &opened);
@@ -94,20 +94,20 @@ impl FileSystem {
         })
     }
 
-    pub(super) fn opened(&self, node: Arc<Node>, flags: OpenFlags, keep_cache: bool) -> Opened {
+    pub(super) fn opened(&self, node: Arc<Node>, flags: OpenFlags, keep_cache: bool) -> OpenReply {
         let handle = self.new_handle();
         let open = OpenFile {
             node,
             flags,
             read_end: AtomicU64::new(0),
             ahead: AtomicU64::new(0),
-            approached: AtomicBool::new(false),
+            is_prepared: AtomicBool::new(false),
             window: AtomicU64::new(AHEAD_BYTES_FIRST),
             lock_owners: Mutex::default(),
             admitted: OnceLock::new(),
         };
         self.files.lock().insert(handle, Arc::new(open));
-        Opened { handle, keep_cache }
+        OpenReply { handle, keep_cache }
     }
 
     /// Finds a file in a view that may answer this open, and counts the open in.
@@ -116,14 +116,14 @@ impl FileSystem {
         caller: &Caller,
         ino: Ino,
         flags: OpenFlags,
-        by: Entry,
+        by: AccessKind,
     ) -> Result<(Arc<Node>, bool), FsError> {
         let handle = self.handle(ino)?;
         let fetched = self.view_of(caller, ino)?;
         let view = &*fetched.view;
         let inode = match view.inode(handle) {
             // Opened once more through a descriptor (/proc/self/fd): it lives as long as that.
-            Err(FsError::NotFound) => self.open_without_name(ino).ok_or(FsError::Stale)?,
+            Err(FsError::NotFound) => self.open_orphan(ino).ok_or(FsError::Stale)?,
             other => other?,
         };
         Self::must_be_file(inode.kind)?;
@@ -133,7 +133,7 @@ impl FileSystem {
                 return Err(FsError::Access(format!("the file belongs to {}", handle.principal)));
             }
         }
-        self.pass_gate(caller, ino, &inode, flags, by)?;
+        self.ask_guard(caller, ino, &inode, flags, by)?;
         let node = self.nodes.get(ino, handle);
         let keep_cache = self.enter(&node, &inode, view, flags);
         Ok((node, keep_cache))
@@ -202,10 +202,10 @@ impl FileSystem {
         self.run(|| {
             let open = self.usable_file(handle)?;
             let _behalf = account::on_behalf_of(open.node.ino.0);
-            let is_first = self.approach(&open);
+            let is_first = self.prepare_read(&open);
             self.read_whole(&open);
             if is_first {
-                self.read_beside(&open.node);
+                self.read_ahead_siblings(&open.node);
             }
             let bytes = self.read_node(&open.node, offset, size.min(READ_BYTES_MAX))?;
             self.backend.has_read(open.node.ino, bytes.len());
@@ -225,7 +225,7 @@ impl FileSystem {
         }
         let places = file.places(offset..end);
         let content = file.base_content;
-        let is_local = places.iter().any(|(_, place)| matches!(place, Place::Spool));
+        let is_local = places.iter().any(|(_, place)| matches!(place, DataLocation::Spool));
         let mut bytes = vec![0; (end - offset) as usize];
         // Spooled bytes are read under the lock, since publishing may remove them; published ones without.
         if is_local {
@@ -240,7 +240,7 @@ impl FileSystem {
         drop(state);
         let begin = offset;
         for (range, place) in &places {
-            if let Place::Published(..) = place {
+            if let DataLocation::Published(..) = place {
                 let out = &mut bytes[(range.start - begin) as usize..(range.end - begin) as usize];
                 read_places(&*source, None, std::slice::from_ref(&(range.clone(), place.clone())), out)
                     .map_err(|error| self.compose_error(node, error))?;
@@ -251,13 +251,13 @@ impl FileSystem {
 
     /// Once before a file is read: what is known of an earlier version of it may make reading it cheap.
     /// Whether it is the first time.
-    fn approach(&self, open: &OpenFile) -> bool {
-        if open.approached.swap(true, Ordering::Relaxed) {
+    fn prepare_read(&self, open: &OpenFile) -> bool {
+        if open.is_prepared.swap(true, Ordering::Relaxed) {
             return false;
         }
         let base = open.node.state().file.as_ref().map(|file| file.base.clone());
         if let Some(base) = base {
-            self.backend.approach(open.node.handle(), &self.nodes.path(open.node.ino), &base);
+            self.backend.prepare_read(open.node.handle(), &self.nodes.path(open.node.ino), &base);
         }
         true
     }
@@ -304,7 +304,7 @@ impl FileSystem {
             let range = ahead.max(end)..end + window;
             open.ahead.store(range.end, Ordering::Relaxed);
             open.window.store((2 * window).min(self.backend.ahead_bytes()), Ordering::Relaxed);
-            // Only a hint, as above.
+            // The prefetch is only a hint: an error here comes again when the bytes are read.
             let _ = file::prefetch(&*self.backend.source(), map, range);
         }
     }
@@ -363,10 +363,10 @@ impl FileSystem {
             }
             self.backend.has_written(open.node.ino, bytes.len());
             if open.flags.synchronous {
-                self.publish(&open.node, Occasion::Sync)?;
-                self.commit(&open.node, Occasion::Sync)?;
+                self.publish(&open.node, PublishReason::Sync)?;
+                self.commit(&open.node, PublishReason::Sync)?;
             } else if pieces > PIECES_MAX {
-                self.publish(&open.node, Occasion::Sync)?;
+                self.publish(&open.node, PublishReason::Sync)?;
             }
             Ok(bytes.len())
         })
@@ -382,8 +382,8 @@ impl FileSystem {
             if !open.flags.write {
                 return Ok(());
             }
-            self.publish(&open.node, Occasion::Close)?;
-            self.commit(&open.node, Occasion::Close)
+            self.publish(&open.node, PublishReason::Close)?;
+            self.commit(&open.node, PublishReason::Close)
         })
     }
 
@@ -394,8 +394,8 @@ impl FileSystem {
     pub fn fsync(&self, handle: FileHandleId) -> Result<(), FsError> {
         self.run(|| {
             let open = self.open_file(handle)?;
-            self.publish(&open.node, Occasion::Sync)?;
-            self.commit(&open.node, Occasion::Sync)
+            self.publish(&open.node, PublishReason::Sync)?;
+            self.commit(&open.node, PublishReason::Sync)
         })
     }
 
@@ -416,16 +416,16 @@ impl FileSystem {
     fn close(&self, handle: FileHandleId) {
         let Some(open) = self.files.lock().remove(&handle) else { return };
         if open.flags.write
-            && let Err(error) = self.publish(&open.node, Occasion::Close)
+            && let Err(error) = self.publish(&open.node, PublishReason::Close)
         {
             self.notice(&error);
-            self.report_kept(&open.node, &error);
+            self.report_unpublished(&open.node, &error);
         }
-        if open.approached.load(Ordering::Relaxed)
+        if open.is_prepared.load(Ordering::Relaxed)
             && !open.node.ino.is_past()
             && let Some(base) = open.node.state().file.as_ref().map(|file| file.base.clone())
         {
-            self.backend.saw(open.node.handle(), self.nodes.path(open.node.ino), &base);
+            self.backend.note_version(open.node.handle(), self.nodes.path(open.node.ino), &base);
         }
         let (node, flags) = (open.node.clone(), open.flags);
         let (file, owners) = (node.handle(), std::mem::take(&mut *open.lock_owners.lock()));
@@ -442,8 +442,8 @@ impl FileSystem {
         ino: Ino,
         change: impl FnOnce(&Node) -> Result<(), FsError>,
     ) -> Result<(), FsError> {
-        let (node, _) = self.open_node(caller, ino, OpenFlags::READ_WRITE, Entry::Name)?;
-        let result = change(&node).and_then(|()| self.publish(&node, Occasion::Close));
+        let (node, _) = self.open_node(caller, ino, OpenFlags::READ_WRITE, AccessKind::Name)?;
+        let result = change(&node).and_then(|()| self.publish(&node, PublishReason::Close));
         if result.is_err() {
             let mut state = node.state();
             if state.open == 1
@@ -479,10 +479,12 @@ impl FileSystem {
 }
 
 /// The places with all but the spooled ones blanked.
-fn spooled_only(places: &[(std::ops::Range<u64>, Place)]) -> Vec<(std::ops::Range<u64>, Place)> {
-    let blank = |place: &Place| match place {
-        Place::Spool => Place::Spool,
-        _ => Place::Zero,
+fn spooled_only(
+    places: &[(std::ops::Range<u64>, DataLocation)],
+) -> Vec<(std::ops::Range<u64>, DataLocation)> {
+    let blank = |place: &DataLocation| match place {
+        DataLocation::Spool => DataLocation::Spool,
+        _ => DataLocation::Zero,
     };
     places.iter().map(|(range, place)| (range.clone(), blank(place))).collect()
 }

@@ -6,7 +6,7 @@
 
 use super::backend::{Names, View};
 use super::nodes::Node;
-use super::views::{Fetched, Name};
+use super::views::{FetchedView, PathStep};
 use super::{Caller, DirectoryItem, FileHandleId, FileSystem, Ino, ino_of, known_handle};
 use crate::error::FsError;
 use holdfast_content::{Handle, InodeKind};
@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Entries read at once.
+/// Number of entries that are read at once.
 const PAGE: usize = 256;
 /// Entries between two remembered names.
 const MARK_EVERY: u64 = 1024;
@@ -28,7 +28,7 @@ pub struct OpenDirectory {
 
 struct Listing {
     view: Arc<dyn View>,
-    /// When it was asked for.
+    /// When its listing was asked for.
     fetched: Instant,
     /// Whether anything was read: going back to the beginning then means a fresh listing.
     begun: bool,
@@ -40,8 +40,8 @@ struct Listing {
 }
 
 impl OpenDirectory {
-    /// One that is read from a view.
-    pub(super) fn new(node: Arc<Node>, fetched: Fetched) -> OpenDirectory {
+    /// A directory that is read from this view.
+    pub(super) fn new(node: Arc<Node>, fetched: FetchedView) -> OpenDirectory {
         OpenDirectory { node, listing: Mutex::new(Listing::of(fetched)) }
     }
 }
@@ -104,8 +104,11 @@ impl FileSystem {
             }
             let listed = self.list(open.node.ino, open.node.handle(), &mut listing, offset, sink);
             let way = self.nodes.ancestors(open.node.ino).unwrap_or_default();
-            let way =
-                way.into_iter().map(|at| Name { directory: at.parent, name: at.name.into(), ino: at.ino });
+            let way = way.into_iter().map(|at| PathStep {
+                directory: at.parent,
+                name: at.name.into(),
+                ino: at.ino,
+            });
             self.tokens.listed(caller.thread, open.node.ino, way.collect(), listing.fetched);
             listed
         })
@@ -132,11 +135,11 @@ impl FileSystem {
         }
         let mut number = offset.saturating_sub(2);
         loop {
-            let turned = match listing.turn_to(directory, number) {
+            let turned = match listing.seek_to(directory, number) {
                 // The directory's blocks of then are gone: go on by name in the present.
                 Err(FsError::Stale) if !ino.is_past() => {
-                    Fetched { view: listing.view, at: listing.fetched } = self.fetch(&[directory])?;
-                    listing.turn_to(directory, number)
+                    FetchedView { view: listing.view, at: listing.fetched } = self.fetch(&[directory])?;
+                    listing.seek_to(directory, number)
                 }
                 other => other,
             };
@@ -155,7 +158,7 @@ impl FileSystem {
                 let found = match ino.is_past() {
                     true => self.past_child(ino, entry)?,
                     false => {
-                        // It is likely to be looked at next.
+                        // The next entries of a listing are likely to be looked at soon.
                         self.backend.want_lease(handle);
                         ino_of(handle)
                     }
@@ -182,8 +185,8 @@ impl FileSystem {
 }
 
 impl Listing {
-    fn of(fetched: Fetched) -> Listing {
-        let Fetched { view, at: fetched } = fetched;
+    fn of(fetched: FetchedView) -> Listing {
+        let FetchedView { view, at: fetched } = fetched;
         Listing { view, fetched, begun: false, page: Vec::new(), first: 0, marks: BTreeMap::new() }
     }
 
@@ -193,7 +196,7 @@ impl Listing {
     }
 
     /// Reads pages from the nearest remembered name until one holds `number`, or the entries end before it.
-    fn turn_to(&mut self, directory: Handle, number: u64) -> Result<(), FsError> {
+    fn seek_to(&mut self, directory: Handle, number: u64) -> Result<(), FsError> {
         if (self.first..self.first + self.page.len() as u64).contains(&number) {
             return Ok(());
         }

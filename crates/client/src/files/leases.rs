@@ -1,4 +1,4 @@
-//! What is answered without asking, and what the kernel may keep of it.
+//! Which requests are answered under leases without asking the server, and what the kernel may keep of the answers.
 //!
 //! A request about files under lease is answered from the newest accepted view, which is then the present one
 //! ([`crate::engine::Engine::leased`]); it needs none of the rules of [`super::views`].
@@ -14,8 +14,8 @@
 //! Two answers could be overtaken by a recall: one that is read but not sent yet (the gate is for that, and the stamp),
 //! and one that the kernel has but the program has not woken up to ([`WAKING`]).
 
-use super::backend::Leased;
-use super::views::Fetched;
+use super::backend::LeasedView;
+use super::views::FetchedView;
 use super::{Attributes, Caller, FileSystem, Ino};
 use crate::error::FsError;
 use holdfast_content::Handle;
@@ -35,7 +35,7 @@ pub const NAMES_LIVE: Duration = Duration::from_millis(100);
 const LOOKED_UP_AGAIN: Duration = Duration::from_secs(2);
 /// Most look-ups that are remembered for that.
 const LOOKED_UP_MAX: NonZeroUsize = NonZeroUsize::new(8192).expect("not zero");
-/// Of so many files that come next in a directory are leases wished for with a look at one of them.
+/// Of so many files that come next in a directory are leases asked for with a look at one of them.
 const LOOK_AHEAD: usize = 256;
 /// Most directories of which it is remembered how often they were looked into.
 const LOOKED_INTO_MAX: NonZeroUsize = NonZeroUsize::new(1024).expect("not zero");
@@ -56,11 +56,11 @@ const MARGIN: Duration = Duration::from_millis(100);
 /// attributes when this returns; of the names, whom to tell when it is done.
 pub type Forget = Box<dyn Fn(Vec<(Ino, Box<[u8]>)>, Vec<Ino>, Sender<()>) + Send + Sync>;
 
-/// What the kernel keeps.
+/// What the kernel has been allowed to keep, and how it is told to forget.
 pub(super) struct Kernel {
     /// Held shared while an answer with a life is sent, and taken once by each recall.
     gate: RwLock<()>,
-    told: Mutex<VecDeque<Told>>,
+    told: Mutex<VecDeque<NameGrant>>,
     /// Digests of names with their directories, and when they were looked up.
     looked_up: Mutex<LruCache<u64, Instant>>,
     digests: RandomState,
@@ -68,7 +68,7 @@ pub(super) struct Kernel {
     looked_into: Mutex<LruCache<Ino, (Instant, u32)>>,
     /// Directories of which names were taken from the kernel, and when.
     contended: Mutex<LruCache<Ino, Instant>>,
-    /// When the kernel was waited for last.
+    /// When a recall last had to wait for the kernel.
     waited: Mutex<Option<Instant>>,
     forget: OnceLock<Forget>,
 }
@@ -101,7 +101,7 @@ impl Kernel {
 
     /// Notes that a name is looked up without a lease. Whether what comes after it in its directory is likely to be looked up
     /// too: so it seems with the second look in a row, and again with the third, fifth, ninth and so on.
-    fn goes_through(&self, parent: Ino) -> bool {
+    fn note_walk(&self, parent: Ino) -> bool {
         let now = Instant::now();
         let mut looked_into = self.looked_into.lock();
         let before = looked_into.get(&parent).filter(|(at, _)| now.duration_since(*at) < LOOKED_UP_AGAIN);
@@ -115,13 +115,13 @@ impl Kernel {
         let mut told = self.told.lock();
         forget_old(&mut told);
         for (old, new) in [(from, to), (to, from)] {
-            let of = |name: (Ino, &[u8]), told: &Told| (told.parent, &*told.name) == name;
+            let of = |name: (Ino, &[u8]), told: &NameGrant| (told.parent, &*told.name) == name;
             let olds: Vec<(Instant, Option<Ino>)> =
                 told.iter().filter(|told| of(old, told)).map(|told| (told.at, told.found)).collect();
             for (at, found) in olds {
                 // Once each, or names that are moved to and fro would become more each time.
                 if !told.iter().any(|known| of(new, known) && known.found == found && known.at >= at) {
-                    told.push_back(Told { at, parent: new.0, name: new.1.into(), found });
+                    told.push_back(NameGrant { at, parent: new.0, name: new.1.into(), found });
                 }
             }
         }
@@ -130,14 +130,14 @@ impl Kernel {
 }
 
 /// Drops what the kernel does not keep any more. Names are in the order in which it was told of them.
-fn forget_old(told: &mut VecDeque<Told>) {
+fn forget_old(told: &mut VecDeque<NameGrant>) {
     let now = Instant::now();
     while told.front().is_some_and(|oldest| oldest.at + NAMES_LIVE + MARGIN < now) {
         told.pop_front();
     }
 }
 
-struct Told {
+struct NameGrant {
     at: Instant,
     parent: Ino,
     name: Box<[u8]>,
@@ -151,7 +151,7 @@ pub struct NameLife<'a> {
 }
 
 impl NameLife<'_> {
-    /// The time; zero for not at all.
+    /// The time; zero if the kernel may not keep the name.
     pub fn get(&self) -> Duration {
         self.life
     }
@@ -172,14 +172,14 @@ impl FileSystem {
     }
 
     /// The newest accepted view, if leases say that it is the present one for these files.
-    pub(super) fn leased(&self, files: &[Handle]) -> Option<Fetched> {
+    pub(super) fn leased(&self, files: &[Handle]) -> Option<FetchedView> {
         self.leased_with_stamp(files).map(|(fetched, _)| fetched)
     }
 
-    fn leased_with_stamp(&self, files: &[Handle]) -> Option<(Fetched, u64)> {
+    fn leased_with_stamp(&self, files: &[Handle]) -> Option<(FetchedView, u64)> {
         let at = super::views::now();
-        let Leased { view, stamp } = self.backend.leased(files)?;
-        Some((Fetched { view, at }, stamp))
+        let LeasedView { view, stamp } = self.backend.leased(files)?;
+        Some((FetchedView { view, at }, stamp))
     }
 
     /// Answers a LOOKUP under leases of the directory and of what is found in it, if they are held.
@@ -193,7 +193,7 @@ impl FileSystem {
         let (fetched, stamp) = self.leased_with_stamp(&[directory])?;
         // A directory that is gone, or cannot be read, is found out about anew.
         let Some(entry) = fetched.view.entry(directory, name).ok()? else {
-            self.tokens.spend_any(caller.thread);
+            self.tokens.forget_token(caller.thread);
             return Some((Err(FsError::NotFound), LeaseBasis { stamp, directory, found: None }));
         };
         let (fetched, stamp) = self.leased_with_stamp(&[directory, entry.handle])?;
@@ -201,17 +201,17 @@ impl FileSystem {
         if fetched.view.entry(directory, name).ok()? != Some(entry) {
             return None;
         }
-        self.tokens.spend_any(caller.thread);
+        self.tokens.forget_token(caller.thread);
         let basis = LeaseBasis { stamp, directory, found: Some(entry.handle) };
         Some((self.show(&*fetched.view, parent, name, entry), basis))
     }
 
     /// A LOOKUP has to be answered by an operation: who goes through a directory is given leases of what comes next with it.
     pub(super) fn look_ahead(&self, parent: Ino, directory: Handle, name: &[u8]) {
-        if !self.kernel.goes_through(parent) {
+        if !self.kernel.note_walk(parent) {
             return;
         }
-        // Without the directory's blocks there is nothing to wish for: the operation that follows brings them.
+        // Without the directory's blocks there is nothing to ask for: the operation that follows brings them.
         let Ok(entries) = self.backend.latest().entries(directory, Some(name), LOOK_AHEAD) else {
             return;
         };
@@ -247,7 +247,7 @@ impl FileSystem {
         if life.is_zero() || told.len() >= NAMES_MAX {
             return Duration::ZERO;
         }
-        told.push_back(Told { at: Instant::now(), parent, name: name.into(), found });
+        told.push_back(NameGrant { at: Instant::now(), parent, name: name.into(), found });
         drop(told);
         // From now on a request about it may come without a LOOKUP before.
         if let Some(ino) = found {
@@ -271,9 +271,9 @@ impl FileSystem {
         // Answers that were begun under them are sent; none that is sent from now on has a life.
         drop(self.kernel.gate.write());
         let Some(forget) = self.kernel.forget.get() else { return };
-        let told: VecDeque<Told> = {
+        let told: VecDeque<NameGrant> = {
             let mut all = self.kernel.told.lock();
-            let is_kept = |told: &Told| !everything && self.is_leased(told);
+            let is_kept = |told: &NameGrant| !everything && self.is_leased(told);
             let (kept, gone) = std::mem::take(&mut *all).into_iter().partition(is_kept);
             *all = kept;
             gone
@@ -307,7 +307,7 @@ impl FileSystem {
     }
 
     /// Whether leases of a name's directory, and of what it was found to stand for, are held still.
-    fn is_leased(&self, told: &Told) -> bool {
+    fn is_leased(&self, told: &NameGrant) -> bool {
         let inos = [told.parent].into_iter().chain(told.found);
         let handles: Result<Vec<Handle>, FsError> = inos.map(|ino| self.handle(ino)).collect();
         handles.is_ok_and(|handles| self.backend.holds_leases(&handles))
@@ -339,7 +339,7 @@ mod tests {
         let kernel = Kernel::default();
         let (here, found) = (Ino(5), Some(Ino(9)));
         let at = Instant::now();
-        kernel.told.lock().push_back(Told { at, parent: here, name: (*b"old").into(), found });
+        kernel.told.lock().push_back(NameGrant { at, parent: here, name: (*b"old").into(), found });
         for _ in 0..100 {
             kernel.moves((here, b"old"), (here, b"new"));
             kernel.moves((here, b"new"), (here, b"old"));

@@ -5,11 +5,11 @@
 //! it, durably, before anybody else can have it. So programs that lock see each other's changes whatever machines
 //! they run on.
 
-use super::compose::Occasion;
+use super::compose::PublishReason;
 use super::nodes::{Node, NodeState};
-use super::state::{Named, content_roots};
+use super::state::{NameStatus, content_roots};
 use super::{Caller, FileHandleId, FileSystem, OpenFile, ino_of};
-use crate::engine::LockPlace;
+use crate::engine::LockTarget;
 use crate::error::FsError;
 use holdfast_content::Handle;
 use holdfast_protocol::locks::LockRange;
@@ -22,24 +22,24 @@ use std::time::{Duration, Instant};
 /// A lock, as the kernel asks for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lock {
-    /// flock or fcntl.
+    /// Whether the lock is of `flock` or of `fcntl`.
     pub space: LockSpace,
     /// Process or open file description, as the kernel numbers them.
     pub owner: u64,
-    /// The process.
+    /// Number of the process that locks.
     pub process: u32,
-    /// Bytes.
+    /// The bytes to lock.
     pub range: LockRange,
 }
 
 /// Bytes of a file `NAME-shm` that SQLite locks, of which all who have a database in WAL mode open hold the last, shared.
 /// (SQLite's source: UNIX_SHM_BASE, UNIX_SHM_DMS.)
 const SHARED_MEMORY_LOCKS: RangeInclusive<u64> = 120..=128;
-/// How the name of such a file ends.
+/// End of the name of SQLite's shared-memory files.
 const SHARED_MEMORY_NAME: &[u8] = b"-shm";
 /// Most such files that are remembered as refused.
 const SHARED_MEMORY_REFUSED_MAX: usize = 100;
-/// How long they are shown.
+/// How long such refusals are shown in the status.
 const SHARED_MEMORY_SHOWN: Duration = Duration::from_secs(3600);
 /// Who holds, in place of a process, what shows other mounts that this one has a file of shared memory open.
 const MOUNT_OWNER: u64 = u64::MAX;
@@ -60,7 +60,7 @@ impl FileSystem {
         wait: bool,
     ) -> Result<Option<LockHolder>, FsError> {
         self.run(|| {
-            self.tokens.spend_any(caller.thread);
+            self.tokens.forget_token(caller.thread);
             let open = self.open_file(handle)?;
             let place = place_of(handle, &open.node, lock);
             if self.is_shared_memory(&open.node, lock)
@@ -75,7 +75,7 @@ impl FileSystem {
                 return Ok(Some(holder));
             }
             if let Err(error) = self.bring_up_to_date(&open.node) {
-                // Nothing was written under it.
+                // The lock is given up, since nothing was written under it.
                 let _ = self.backend.unlock(&place);
                 return Err(error);
             }
@@ -196,7 +196,9 @@ impl FileSystem {
 
     fn give_up(&self, file: Handle, space: LockSpace, owner: u64) -> Result<(), FsError> {
         match self.backend.holds_locks(file, space, owner) {
-            true => self.backend.unlock(&LockPlace { file, space, owner, process: 0, range: LockRange::ALL }),
+            true => {
+                self.backend.unlock(&LockTarget { file, space, owner, process: 0, range: LockRange::ALL })
+            }
             false => Ok(()),
         }
     }
@@ -214,14 +216,14 @@ impl FileSystem {
     fn publish_durably(&self, node: &Node) -> Result<(), FsError> {
         let is_pending = node.state().file.as_ref().is_some_and(|file| file.is_pending());
         if is_pending {
-            self.publish(node, Occasion::Sync)?;
-            self.commit(node, Occasion::Sync)?;
+            self.publish(node, PublishReason::Sync)?;
+            self.commit(node, PublishReason::Sync)?;
         }
         Ok(())
     }
 
     fn bring_up_to_date(&self, node: &Node) -> Result<(), FsError> {
-        self.publish(node, Occasion::Sync)?;
+        self.publish(node, PublishReason::Sync)?;
         let view = self.backend.fetch_of(&[node.handle()])?;
         let inode = match view.inode(node.handle()) {
             // It goes on without a name, for those who have it open.
@@ -242,15 +244,15 @@ impl FileSystem {
             if is_other {
                 file.pins.extend(pin);
             }
-            is_other && file.named == Named::Yes
+            is_other && file.named == NameStatus::Named
         };
         if is_other { self.invalidate_now(node.ino) } else { Ok(()) }
     }
 }
 
-fn mount_place(file: Handle) -> LockPlace {
+fn mount_place(file: Handle) -> LockTarget {
     let range = LockRange { start: MOUNT_BYTE, last: MOUNT_BYTE };
-    LockPlace { file, space: LockSpace::Fcntl, owner: MOUNT_OWNER, process: 0, range }
+    LockTarget { file, space: LockSpace::Fcntl, owner: MOUNT_OWNER, process: 0, range }
 }
 
 /// What people are told of a database that is in use on another machine.
@@ -264,8 +266,8 @@ fn shared_memory_words(path: &str) -> String {
 
 /// What belongs to a descriptor goes by its number here: the kernel's is given to the next as soon as it is closed, and so
 /// before its end is told.
-fn place_of(handle: FileHandleId, node: &Node, lock: &Lock) -> LockPlace {
+fn place_of(handle: FileHandleId, node: &Node, lock: &Lock) -> LockTarget {
     let Lock { space, owner, process, range } = *lock;
     let owner = if space == LockSpace::Flock { handle.0 } else { owner };
-    LockPlace { file: node.handle(), space, owner, process, range }
+    LockTarget { file: node.handle(), space, owner, process, range }
 }

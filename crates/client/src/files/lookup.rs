@@ -4,8 +4,8 @@ use super::backend::View;
 use super::leases::LeaseBasis;
 use super::nodes::NodeState;
 use super::past::is_folder;
-use super::state::Named;
-use super::views::{Basis, Fetched, Name, Walk};
+use super::state::NameStatus;
+use super::views::{FetchedView, LookupBasis, LookupView, PathStep};
 use super::{
     Attributes, Caller, FileHandleId, FileSystem, Ino, Rights, Statistics, check_name, ino_of, known_handle,
     own_attributes,
@@ -40,7 +40,7 @@ impl FileSystem {
             let is_open = self.nodes.is_open(parent);
             let walk = self.tokens.take_for_walk(caller.thread, parent, is_open);
             // What was found through a listing is checked later, by its names; so these are kept.
-            if !matches!(walk, Walk::Listing(_))
+            if !matches!(walk, LookupView::Listing(_))
                 && let Some((found, rests_on)) = self.look_up_leased(caller, parent, directory, name)
                 && !matches!(found, Err(FsError::Stale))
             {
@@ -58,11 +58,11 @@ impl FileSystem {
         parent: Ino,
         directory: Handle,
         name: &[u8],
-        walk: Walk,
+        walk: LookupView,
     ) -> Result<Attributes, FsError> {
         let (fetched, basis) = match walk {
-            Walk::Fresh(fetched, within) => (fetched, Basis::Fresh(Some(within))),
-            Walk::Listing(found_by) => {
+            LookupView::Fresh(fetched, within) => (fetched, LookupBasis::Fresh(Some(within))),
+            LookupView::Listing(found_by) => {
                 if let Some(found) = self.look_up_listed(caller, parent, directory, name, found_by.clone())? {
                     return Ok(found);
                 }
@@ -70,16 +70,16 @@ impl FileSystem {
                 let fetched = self.fetch(&[directory])?;
                 self.check_places(caller, &*fetched.view, &found_by)?;
                 self.tokens.renew_listed(caller.thread, parent, fetched.at);
-                (fetched, Basis::Fresh(None))
+                (fetched, LookupBasis::Fresh(None))
             }
-            Walk::Unknown => {
+            LookupView::Unknown => {
                 if let Some(found) = self.look_up_listed(caller, parent, directory, name, Vec::new())? {
                     return Ok(found);
                 }
                 self.look_ahead(parent, directory, name);
                 let fetched = self.fetch(&[directory])?;
                 self.tokens.renew_listed(caller.thread, parent, fetched.at);
-                (fetched, Basis::Fresh(None))
+                (fetched, LookupBasis::Fresh(None))
             }
         };
         loop {
@@ -98,18 +98,18 @@ impl FileSystem {
         parent: Ino,
         directory: Handle,
         name: &[u8],
-        mut found_by: Vec<Name>,
+        mut found_by: Vec<PathStep>,
     ) -> Result<Option<Attributes>, FsError> {
         let Some(at) = self.tokens.listed_at(caller.thread, parent, name) else { return Ok(None) };
         if self.frozen.get().is_some() {
             return Ok(None);
         }
-        let fetched = Fetched { view: self.backend.latest(), at };
+        let fetched = FetchedView { view: self.backend.latest(), at };
         match fetched.view.entry(directory, name) {
             Ok(Some(entry)) => {
                 let ino = ino_of(known_handle(entry.handle)?);
-                found_by.push(Name { directory: parent, name: name.to_vec(), ino });
-                self.found(caller, &fetched, parent, name, entry, Basis::Listing(found_by)).map(Some)
+                found_by.push(PathStep { directory: parent, name: name.to_vec(), ino });
+                self.found(caller, &fetched, parent, name, entry, LookupBasis::Listing(found_by)).map(Some)
             }
             // Perhaps it is there by now, or what shows it is gone.
             Ok(None) | Err(FsError::NotFound | FsError::Stale) => Ok(None),
@@ -121,11 +121,11 @@ impl FileSystem {
     fn found(
         &self,
         caller: &Caller,
-        fetched: &Fetched,
+        fetched: &FetchedView,
         parent: Ino,
         name: &[u8],
         entry: Entry,
-        basis: Basis,
+        basis: LookupBasis,
     ) -> Result<Attributes, FsError> {
         let attributes = self.show(&*fetched.view, parent, name, entry)?;
         self.tokens.offer(caller.thread, attributes.ino, name, fetched, basis);
@@ -166,9 +166,9 @@ impl FileSystem {
         &self,
         caller: &Caller,
         view: &dyn View,
-        names: &[Name],
+        names: &[PathStep],
     ) -> Result<(), FsError> {
-        for Name { directory, name, ino } in names {
+        for PathStep { directory, name, ino } in names {
             let entry = match self.handle(*directory) {
                 Ok(directory) => view.entry(directory, name),
                 Err(error) => Err(error),
@@ -251,7 +251,7 @@ impl FileSystem {
             }
             let handle = self.handle(ino)?;
             if let Some(shown) = self.attributes_here(handle, ino) {
-                self.tokens.spend_any(caller.thread);
+                self.tokens.forget_token(caller.thread);
                 return Ok(shown);
             }
             let fetched = self.view_to_look_at(caller, ino)?;
@@ -275,7 +275,7 @@ impl FileSystem {
         let node = self.nodes.find(ino)?;
         let state = node.state();
         let file = state.file.as_ref()?;
-        if !(state.writers > 0 || file.is_dirty() || file.named != Named::Yes) {
+        if !(state.writers > 0 || file.is_dirty() || file.named != NameStatus::Named) {
             return None;
         }
         let mut shown = self.published_attributes(&*self.backend.latest(), handle, &file.latest);
@@ -297,8 +297,8 @@ impl FileSystem {
             let shown = self.published_attributes(&*self.backend.latest(), handle, inode);
             return Some(Attributes { links: 0, ..shown });
         };
-        if file.named == Named::Yes {
-            file.named = Named::RemovedElsewhere;
+        if file.named == NameStatus::Named {
+            file.named = NameStatus::RemovedElsewhere;
         }
         let mut shown = self.published_attributes(&*self.backend.latest(), handle, &file.latest);
         own_attributes(file, &mut shown);
@@ -314,7 +314,7 @@ impl FileSystem {
             if ino.is_past() {
                 return self.past_readlink(ino);
             }
-            // What it leads to may be opened next.
+            // The file that the link leads to may be opened next.
             let view = self.view_of(caller, ino)?.view;
             match &view.inode(self.handle(ino)?).map_err(stale)?.content {
                 Content::Target(target) => Ok(target.clone()),
@@ -393,7 +393,7 @@ impl FileSystem {
 
     /// An inode in a view that may answer a look at it.
     pub(super) fn fresh_inode(&self, caller: &Caller, ino: Ino) -> Result<Arc<Inode>, FsError> {
-        if let Some(inode) = self.open_without_name(ino) {
+        if let Some(inode) = self.open_orphan(ino) {
             return Ok(inode);
         }
         let handle = self.handle(ino)?;

@@ -13,23 +13,23 @@
 
 mod adapter;
 pub mod backend;
-mod beside;
 mod compose;
+mod conflict_copies;
 mod data;
 mod directory;
-mod gate;
-mod kept;
 mod leases;
 mod locks;
 mod lookup;
-mod nameless;
 mod names;
 mod nodes;
+mod orphans;
 mod overlay;
 mod owners;
 mod past;
 mod plan;
+mod program_rules;
 mod publish;
+mod read_ahead;
 mod salvage;
 mod setattr;
 mod space;
@@ -44,22 +44,24 @@ mod xattr;
 mod tests;
 
 pub(crate) use adapter::PlanEdit;
-pub use beside::Expected;
-pub use gate::{Admitted, Entering, Gate, RULES};
+pub use conflict_copies::{CONFLICT_COPIES_MAX, ConflictCopy, ConflictCopyPart};
 pub use holdfast_protocol::locks::LockRange;
 pub use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
-pub use kept::{KEPT_MAX, KeptPart, KeptVersion};
 pub use leases::{Forget, LeaseBasis, NAMES_LIVE, NameLife};
 pub use locks::Lock;
-pub use owners::{OwnerMap, Unmapped};
+pub use owners::{OwnerMap, UnmappedOwner};
 pub use past::{FOLDER, PastEntry, PastFile, PastVersion, time_name};
-pub use salvage::{Salvaged, SalvagedFile};
+pub use program_rules::{OpenAdmission, OpenAttempt, ProgramGuard, RULES};
+pub use read_ahead::ReadAheadFile;
+pub use salvage::{SalvageReport, SalvagedFile};
 pub use space::seek_in;
 pub use state::allocated;
 pub(crate) use state::content_digest;
 pub use types::*;
-pub(crate) use write_back::{EntryChange, InodeChange, Kept, Manner, Net, Outcome, Record, Replay, Sender};
-pub use write_back::{GATHER, Told, WriteBack, WriteBackOptions, WriteBackStatus};
+pub use write_back::{ConflictReport, GATHER, WriteBack, WriteBackOptions, WriteBackStatus};
+pub(crate) use write_back::{
+    EntryChange, InodeChange, JournalInode, NetChange, Outcome, Record, Replay, ReplayKind, Sender,
+};
 
 use crate::engine::Engine;
 use crate::error::{FrozenReport, FsError};
@@ -75,25 +77,25 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use views::{Fetched, Known, REQUEST_AGE_MAX, Tokens};
+use views::{FetchedView, KnownView, REQUEST_AGE_MAX, Tokens};
 
 /// Owner shown for what the mounting user may not write.
 pub const NOBODY: u32 = 65534;
 
-/// How a file system is mounted.
+/// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
     /// Owner shown for what the mounting user may write.
     pub uid: u32,
-    /// Its group.
+    /// The group that this mount shows for the user's files.
     pub gid: u32,
-    /// Who stands for whom else.
+    /// Local users and groups that stand for others of the file system.
     pub owners: OwnerMap,
     /// Where unpublished bytes are kept; this process must be the only user.
     pub spool_dir: PathBuf,
     /// Where unpublished bytes are saved when they cannot be published.
     pub salvage_dir: PathBuf,
-    /// Refuse all changes.
+    /// Whether all changes are refused.
     pub read_only: bool,
 }
 
@@ -118,12 +120,12 @@ pub struct FileSystem {
     salvaging: Mutex<()>,
     invalidate: OnceLock<Invalidate>,
     kernel: leases::Kernel,
-    beside: beside::Beside,
-    pasts: past::Pasts,
+    read_ahead: read_ahead::ReadAhead,
+    pasts: past::PastNodes,
     /// Asked before files with rules for programs are opened.
-    gate: OnceLock<Arc<dyn Gate>>,
+    guard: OnceLock<Arc<dyn ProgramGuard>>,
     /// Asked whether what is shown is new enough, and whether a peer is to be waited for.
-    vigil: OnceLock<Arc<Engine>>,
+    engine: OnceLock<Arc<Engine>>,
     /// Files of shared memory that another mount has open, and when that was last in the way; the latest first.
     shared_memory_refused: Mutex<VecDeque<(String, Instant)>>,
     this: Weak<FileSystem>,
@@ -134,16 +136,16 @@ struct OpenFile {
     flags: OpenFlags,
     /// Where the last read ended, to tell sequential reading.
     read_end: AtomicU64,
-    /// Up to where has been fetched ahead.
+    /// Offset up to which data was fetched ahead.
     ahead: AtomicU64,
-    /// Whether it was read.
-    approached: AtomicBool,
-    /// How far ahead is fetched the next time.
+    /// Whether its content was read before, so that the backend has had its hint.
+    is_prepared: AtomicBool,
+    /// Number of bytes to fetch ahead the next time.
     window: AtomicU64,
-    /// Who has taken fcntl locks through it.
+    /// Owners that have taken fcntl locks through it.
     lock_owners: Mutex<BTreeSet<u64>>,
     /// Of a new file with rules: whether its opener was let in.
-    admitted: OnceLock<Arc<dyn Admitted>>,
+    admitted: OnceLock<Arc<dyn OpenAdmission>>,
 }
 
 impl FileSystem {
@@ -185,10 +187,10 @@ impl FileSystem {
                 salvaging: Mutex::new(()),
                 invalidate: OnceLock::new(),
                 kernel: leases::Kernel::default(),
-                beside: beside::Beside::default(),
-                pasts: past::Pasts::default(),
-                gate: OnceLock::new(),
-                vigil: OnceLock::new(),
+                read_ahead: read_ahead::ReadAhead::default(),
+                pasts: past::PastNodes::default(),
+                guard: OnceLock::new(),
+                engine: OnceLock::new(),
                 shared_memory_refused: Mutex::default(),
                 this: this.clone(),
             }
@@ -202,7 +204,7 @@ impl FileSystem {
     }
 
     /// The path of a file that was looked up here, for people; its number if that was forgotten.
-    pub fn path_for_people(&self, ino: Ino) -> String {
+    pub fn display_path(&self, ino: Ino) -> String {
         match self.nodes.path(ino) {
             path if path == b"?" => format!("(inode {})", ino.0),
             path => String::from_utf8_lossy(&path).into_owned(),
@@ -214,7 +216,7 @@ impl FileSystem {
         let _ = self.invalidate.set(invalidate);
     }
 
-    /// How it is mounted.
+    /// The options of this mount.
     pub fn options(&self) -> &MountOptions {
         &self.options
     }
@@ -224,8 +226,8 @@ impl FileSystem {
         if let Some(report) = self.frozen.get() {
             return Err(FsError::Frozen(report.clone()));
         }
-        if let Some(vigil) = self.vigil.get() {
-            vigil.may_read()?;
+        if let Some(engine) = self.engine.get() {
+            engine.may_read()?;
         }
         call().inspect_err(|error| self.notice(error)).map_err(|error| match error {
             // Whatever was waited for, it is the caller who gave up.
@@ -238,15 +240,15 @@ impl FileSystem {
     pub fn status_text(&self) -> String {
         let mut lines: Vec<String> =
             self.backend.notices().iter().map(|told| format!("ALARM: {told}")).collect();
-        if self.vigil.get().is_some_and(|engine| engine.is_excluded()) {
+        if self.engine.get().is_some_and(|engine| engine.is_excluded()) {
             lines.push(
                 "STOPPED: this device was removed from the file system, or its key was replaced".to_owned(),
             );
         }
-        if self.vigil.get().and_then(|vigil| vigil.head()).is_some_and(|head| head.is_stale) {
+        if self.engine.get().and_then(|engine| engine.head()).is_some_and(|head| head.is_stale) {
             lines.push("STALE: no head that is new enough is vouched for by witnesses".to_owned());
         }
-        if self.vigil.get().and_then(|engine| engine.peers()).is_some_and(|peers| peers.is_paused) {
+        if self.engine.get().and_then(|engine| engine.peers()).is_some_and(|peers| peers.is_paused) {
             lines.push("PAUSED: a peer that was met is silent (`holdfast peers`)".to_owned());
         }
         lines.extend(self.shared_memory_refusals());
@@ -280,17 +282,17 @@ impl FileSystem {
         if self.options.read_only {
             return Err(FsError::ReadOnly);
         }
-        self.vigil.get().map_or(Ok(()), |vigil| vigil.may_change())
+        self.engine.get().map_or(Ok(()), |engine| engine.may_change())
     }
 
     /// A fresh view, in which these files are to be read.
-    fn fetch(&self, files: &[Handle]) -> Result<Fetched, FsError> {
+    fn fetch(&self, files: &[Handle]) -> Result<FetchedView, FsError> {
         let at = views::now();
-        Ok(Fetched { view: self.backend.fetch_of(files)?, at })
+        Ok(FetchedView { view: self.backend.fetch_of(files)?, at })
     }
 
     /// The present view of one file: the newest accepted one under a lease, else a fresh one.
-    fn present(&self, file: Handle) -> Result<Fetched, FsError> {
+    fn present(&self, file: Handle) -> Result<FetchedView, FsError> {
         match self.leased(&[file]) {
             Some(fetched) => Ok(fetched),
             None => self.fetch(&[file]),
@@ -298,10 +300,10 @@ impl FileSystem {
     }
 
     /// The view for a request on `ino`: that of the same thread's LOOKUP just before, or the present one.
-    fn view_of(&self, caller: &Caller, ino: Ino) -> Result<Fetched, FsError> {
+    fn view_of(&self, caller: &Caller, ino: Ino) -> Result<FetchedView, FsError> {
         match self.tokens.take(caller.thread, ino) {
-            Some(Known::Fresh(fetched)) => Ok(fetched),
-            Some(Known::Listing(_, found_by)) => {
+            Some(KnownView::Fresh(fetched)) => Ok(fetched),
+            Some(KnownView::Listing(_, found_by)) => {
                 let fetched = self.fetch(&[self.handle(ino)?])?;
                 self.check_places(caller, &*fetched.view, &found_by)?;
                 Ok(fetched)
@@ -311,10 +313,10 @@ impl FileSystem {
     }
 
     /// The view for a look at what `ino` is, which that of a listing just before serves too.
-    fn view_to_look_at(&self, caller: &Caller, ino: Ino) -> Result<Fetched, FsError> {
+    fn view_to_look_at(&self, caller: &Caller, ino: Ino) -> Result<FetchedView, FsError> {
         match self.tokens.take(caller.thread, ino) {
-            Some(Known::Fresh(fetched)) => Ok(fetched),
-            Some(Known::Listing(fetched, _))
+            Some(KnownView::Fresh(fetched)) => Ok(fetched),
+            Some(KnownView::Listing(fetched, _))
                 if views::now().saturating_duration_since(fetched.at) <= REQUEST_AGE_MAX =>
             {
                 Ok(fetched)
@@ -325,7 +327,7 @@ impl FileSystem {
                     (Some(leased), _) => Ok(leased),
                     // The kernel looks at a directory again after each change in it.
                     (None, Some(at)) if self.frozen.get().is_none() => {
-                        Ok(Fetched { view: self.backend.latest(), at })
+                        Ok(FetchedView { view: self.backend.latest(), at })
                     }
                     _ => self.fetch(&[handle]),
                 }
@@ -357,7 +359,7 @@ impl FileSystem {
         self.files.lock().get(&handle).cloned().ok_or_else(unknown)
     }
 
-    /// The same, for using what is in the file.
+    /// The open file, for reading or changing its content.
     fn usable_file(&self, handle: FileHandleId) -> Result<Arc<OpenFile>, FsError> {
         let open = self.open_file(handle)?;
         match open.admitted.get() {
@@ -379,7 +381,7 @@ impl FileSystem {
         }
     }
 
-    /// The same, and waits until it is done.
+    /// Tells the kernel to forget a file's pages, and waits until it has.
     fn invalidate_now(&self, ino: Ino) -> Result<(), FsError> {
         let Some(invalidate) = self.invalidate.get() else { return Ok(()) };
         let (done, told) = std::sync::mpsc::channel();
@@ -435,7 +437,7 @@ impl FileSystem {
 fn own_attributes(file: &state::FileState, shown: &mut Attributes) {
     shown.mode = file.shown_mode();
     shown.links = match file.named {
-        state::Named::Yes => file.latest.links,
+        state::NameStatus::Named => file.latest.links,
         _ => 0,
     };
     shown.size = file.size;

@@ -3,10 +3,10 @@
 //! all other clients.
 
 use super::backend::{Changes, View};
-use super::gate::inherit;
-use super::nodes::{Found, Node};
+use super::nodes::{InodeName, Node};
 use super::past::is_folder;
-use super::plan::{Dropped, LINKS_MAX, drop_link, existing, writable_directory};
+use super::plan::{LINKS_MAX, NameRemoval, drop_link, existing, writable_directory};
+use super::program_rules::inherit;
 use super::{Attributes, Caller, FileSystem, Ino, RenameFlags, check_name, ino_of, now_ns};
 use crate::error::FsError;
 use holdfast_content::{Content, Entry, Handle, Inode, InodeKind, TARGET_BYTES_MAX};
@@ -20,11 +20,11 @@ const SET_GROUP_ID: u32 = 0o2000;
 /// Entries read at once by that search.
 const SEARCH_PAGE: usize = 512;
 
-/// A new inode.
-pub(super) struct Made {
+/// A newly made inode.
+pub(super) struct NewInode {
     /// Its attributes.
     pub attributes: Attributes,
-    /// As it was made.
+    /// The inode as it was made.
     pub inode: Arc<Inode>,
     /// Its node.
     pub node: Arc<Node>,
@@ -101,7 +101,7 @@ impl FileSystem {
         parent: Ino,
         name: &[u8],
         inode: Inode,
-    ) -> Result<Made, FsError> {
+    ) -> Result<NewInode, FsError> {
         self.settle_in(caller, &[(parent, name)])?;
         self.may_change()?;
         self.backend.room(0)?;
@@ -136,7 +136,7 @@ impl FileSystem {
         let attributes = self.attributes(&*view, handle, &inode);
         let node = self.nodes.looked_up(attributes.ino, handle, parent, name);
         node.shows(&attributes);
-        Ok(Made { attributes, inode, node, view })
+        Ok(NewInode { attributes, inode, node, view })
     }
 
     /// Removes a name of anything but a directory.
@@ -207,7 +207,7 @@ impl FileSystem {
                 return Err(FsError::Exists);
             }
             let (handle, directory) = (self.handle(ino)?, self.handle(parent)?);
-            if let Some(attributes) = self.link_nameless(handle, parent, name)? {
+            if let Some(attributes) = self.link_orphan(handle, parent, name)? {
                 return Ok(attributes);
             }
             let (wanted, now) = (name.to_vec(), now_ns());
@@ -286,25 +286,25 @@ impl FileSystem {
         })
     }
 
-    /// The directories above `ino`, as last seen, for [`Rename::keeps_out_of`] to verify.
+    /// The directories above `ino`, as last seen, for [`Rename::refuse_cycle`] to verify.
     fn chain(&self, ino: Ino) -> Option<Vec<Link>> {
-        let to_link = |Found { ino, parent, name }| {
+        let to_link = |InodeName { ino, parent, name }| {
             Some(Link { child: self.handle(ino).ok()?, parent: self.handle(parent).ok()?, name })
         };
         self.nodes.ancestors(ino)?.into_iter().map(to_link).collect()
     }
 
     /// A name of ours is gone; if the inode is too, whoever has it open goes on without publishing.
-    pub(super) fn dropped(&self, view: &dyn View, dropped: Dropped) {
-        let (Dropped::Removed(handle, _) | Dropped::Kept(handle)) = dropped;
+    pub(super) fn dropped(&self, view: &dyn View, dropped: NameRemoval) {
+        let (NameRemoval::Removed(handle, _) | NameRemoval::Remains(handle)) = dropped;
         for node in self.nodes.of(ino_of(handle), handle) {
             Self::tell_dropped(&node, view, &dropped);
         }
     }
 
-    fn tell_dropped(node: &Node, view: &dyn View, dropped: &Dropped) {
+    fn tell_dropped(node: &Node, view: &dyn View, dropped: &NameRemoval) {
         match dropped {
-            Dropped::Kept(handle) => {
+            NameRemoval::Remains(handle) => {
                 let Ok(inode) = view.inode(*handle) else { return };
                 let mut state = node.state();
                 let writers = state.writers > 0;
@@ -312,7 +312,7 @@ impl FileSystem {
                     file.refresh(&inode, view.position(), writers);
                 }
             }
-            Dropped::Removed(_, inode) => {
+            NameRemoval::Removed(_, inode) => {
                 let mut state = node.state();
                 if let Some(file) = &mut state.file {
                     file.removed_here();
@@ -339,7 +339,7 @@ fn must_be_empty(changes: &mut dyn Changes, directory: Handle) -> Result<(), FsE
     }
 }
 
-/// A directory's place, as last seen.
+/// Where a directory was seen last.
 struct Link {
     child: Handle,
     parent: Handle,
@@ -356,15 +356,15 @@ struct Rename {
 }
 
 #[derive(Clone)]
-struct Moved {
+struct RenameOutcome {
     source: Handle,
     exchanged: Option<Handle>,
-    dropped: Option<Dropped>,
+    dropped: Option<NameRemoval>,
 }
 
 impl Rename {
     /// Plans it; `None` if both names stand for one file already, which is no change (POSIX).
-    fn plan(&self, changes: &mut dyn Changes) -> Result<Option<Moved>, FsError> {
+    fn plan(&self, changes: &mut dyn Changes) -> Result<Option<RenameOutcome>, FsError> {
         let (from, to) = (self.from.0, self.to.0);
         writable_directory(changes, from)?;
         writable_directory(changes, to)?;
@@ -376,9 +376,9 @@ impl Rename {
             return Err(FsError::Exists);
         }
         if from != to && is_directory {
-            self.keeps_out_of(changes, source.handle, to, &self.to_chain)?;
+            self.refuse_cycle(changes, source.handle, to, &self.to_chain)?;
         }
-        let mut moved = Moved { source: source.handle, exchanged: None, dropped: None };
+        let mut moved = RenameOutcome { source: source.handle, exchanged: None, dropped: None };
         match (target, self.flags) {
             (None, RenameFlags::Exchange) => return Err(FsError::NotFound),
             (None, _) => changes.set_entry(from, &self.from.1, None, self.now_ns)?,
@@ -386,7 +386,7 @@ impl Rename {
             (Some(target), RenameFlags::Exchange) => {
                 let kind = kind_of(changes, &target)?;
                 if from != to && kind == Some(InodeKind::Directory) {
-                    self.keeps_out_of(changes, target.handle, from, &self.from_chain)?;
+                    self.refuse_cycle(changes, target.handle, from, &self.from_chain)?;
                 }
                 changes.set_entry(from, &self.from.1, Some(target), self.now_ns)?;
                 touch(changes, target.handle, self.now_ns)?;
@@ -412,7 +412,7 @@ impl Rename {
     /// Refuses to move `directory` to `place` if that is `directory` itself or below it. There are no parent
     /// pointers: the chain of parents known from look-ups is verified link by link in the base of this edit,
     /// and if it no longer holds, what is below `directory` is searched.
-    fn keeps_out_of(
+    fn refuse_cycle(
         &self,
         changes: &mut dyn Changes,
         directory: Handle,

@@ -24,7 +24,7 @@ pub const DEPTH_MAX: usize = 4096;
 /// What the kernel's pages of a file were read from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pages {
-    /// It has none.
+    /// The kernel has no pages of it.
     None,
     /// All from this content (and from what was written here since).
     Of(Digest),
@@ -32,25 +32,25 @@ pub enum Pages {
     Mixed,
 }
 
-/// One inode.
+/// An inode that the kernel knows.
 pub struct Node {
     /// Its number.
     pub ino: Ino,
     handle: Mutex<Handle>,
-    /// First lock: see the module.
+    /// The first of the two locks that the module's comment describes.
     pub publishing: Mutex<()>,
     state: Mutex<NodeState>,
 }
 
-/// What a node's second lock guards.
+/// State of a node, guarded by the second lock.
 pub struct NodeState {
     /// Open handles, of files and directories.
     pub open: u32,
-    /// Those for writing.
+    /// Number of open descriptions that may write.
     pub writers: u32,
     /// Content, while the file is open or unpublished.
     pub file: Option<Box<FileState>>,
-    /// What the kernel has.
+    /// Of which content the kernel has pages.
     pub pages: Pages,
     /// What it was, once its last name was removed: descriptors and working directories that are left still show it.
     pub removed: Option<Box<Inode>>,
@@ -72,7 +72,7 @@ impl Node {
         self.state.lock()
     }
 
-    /// Notes what is shown of it.
+    /// Notes the attributes that the kernel is shown.
     pub fn shows(&self, attributes: &Attributes) {
         if !matches!(attributes.kind, InodeKind::File | InodeKind::Symlink) {
             self.state().shown = Some(Box::new(*attributes));
@@ -96,25 +96,25 @@ impl NodeState {
 }
 
 /// Where an inode was last found.
-pub struct Found {
+pub struct InodeName {
     /// The inode.
     pub ino: Ino,
-    /// The directory.
+    /// The directory it was found in.
     pub parent: Ino,
-    /// The name in it.
+    /// Its name in that directory.
     pub name: Box<[u8]>,
 }
 
-struct Known {
+struct NodeEntry {
     node: Arc<Node>,
     lookups: u64,
     place: Option<(Ino, Box<[u8]>)>,
 }
 
-/// The table.
+/// The table of all inodes that the kernel knows.
 #[derive(Default)]
 pub struct Nodes {
-    known: Mutex<HashMap<Ino, Known>>,
+    known: Mutex<HashMap<Ino, NodeEntry>>,
     /// Nodes that stand for another handle than their number's.
     moved: Mutex<Vec<Weak<Node>>>,
 }
@@ -130,8 +130,8 @@ impl Nodes {
         Some(self.known.lock().get(&ino)?.node.clone())
     }
 
-    /// A node stands for another handle from now on.
-    pub fn becomes(&self, node: &Arc<Node>, handle: Handle) {
+    /// Makes a node stand for another handle.
+    pub fn set_handle(&self, node: &Arc<Node>, handle: Handle) {
         *node.handle.lock() = handle;
         let mut moved = self.moved.lock();
         moved.retain(|node| node.strong_count() > 0);
@@ -161,8 +161,8 @@ impl Nodes {
         entry.node.clone()
     }
 
-    /// The same of an inode without a name.
-    pub fn appeared(&self, ino: Ino, handle: Handle) -> Arc<Node> {
+    /// Makes the node of an inode without a name, and counts a lookup.
+    pub fn insert_unnamed(&self, ino: Ino, handle: Handle) -> Arc<Node> {
         let mut known = self.known.lock();
         let entry = Self::entry(&mut known, ino, handle);
         entry.lookups += 1;
@@ -183,7 +183,7 @@ impl Nodes {
         Self::tidy(&mut self.known.lock(), ino);
     }
 
-    /// A name was given or changed here.
+    /// Notes a name that was given or changed here.
     pub fn moved(&self, ino: Ino, parent: Ino, name: &[u8]) {
         if let Some(entry) = self.known.lock().get_mut(&ino) {
             entry.place = Some((parent, name.into()));
@@ -201,13 +201,13 @@ impl Nodes {
     }
 
     /// The places from that of `ino` up to the root, as last found. `None` where the chain is not known.
-    pub fn ancestors(&self, ino: Ino) -> Option<Vec<Found>> {
+    pub fn ancestors(&self, ino: Ino) -> Option<Vec<InodeName>> {
         let known = self.known.lock();
         let mut chain = Vec::new();
         let mut at = ino;
         while at != Ino::ROOT {
             let (parent, name) = known.get(&at)?.place.clone()?;
-            chain.push(Found { ino: at, parent, name });
+            chain.push(InodeName { ino: at, parent, name });
             at = parent;
             if chain.len() > DEPTH_MAX {
                 return None;
@@ -237,8 +237,8 @@ impl Nodes {
         names.join(&b'/')
     }
 
-    fn entry(known: &mut HashMap<Ino, Known>, ino: Ino, handle: Handle) -> &mut Known {
-        known.entry(ino).or_insert_with(|| Known {
+    fn entry(known: &mut HashMap<Ino, NodeEntry>, ino: Ino, handle: Handle) -> &mut NodeEntry {
+        known.entry(ino).or_insert_with(|| NodeEntry {
             node: Arc::new(Node {
                 ino,
                 handle: Mutex::new(handle),
@@ -258,7 +258,7 @@ impl Nodes {
         })
     }
 
-    fn tidy(known: &mut HashMap<Ino, Known>, ino: Ino) {
+    fn tidy(known: &mut HashMap<Ino, NodeEntry>, ino: Ino) {
         let idle = known.get(&ino).is_some_and(|entry| {
             entry.lookups == 0 && Arc::strong_count(&entry.node) == 1 && entry.node.is_idle()
         });

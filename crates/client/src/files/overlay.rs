@@ -1,5 +1,4 @@
-//! What a file's unpublished changes lay over its published content: a map from ranges to where their bytes
-//! are.
+//! The unpublished changes of a file, over its published content: a map from ranges to where their bytes are.
 //!
 //! Invariants: pieces are not empty and do not overlap; neighbours that continue each other are one piece. So
 //! memory grows with the number of separate changes, never with bytes.
@@ -12,14 +11,14 @@ use std::ops::Range;
 pub enum Piece<S> {
     /// In the spool, at the same offset.
     Spool,
-    /// Nowhere: zeroes.
+    /// A hole, which reads as zeroes.
     Hole,
     /// In another file's content, from this offset on.
     Copy(S, u64),
 }
 
 impl<S: Clone> Piece<S> {
-    /// The same piece, begun `by` bytes later.
+    /// The piece without its first `by` bytes.
     fn advanced(&self, by: u64) -> Piece<S> {
         match self {
             Piece::Spool => Piece::Spool,
@@ -58,7 +57,7 @@ impl<S: Clone + PartialEq> Overlay<S> {
         self.spans.is_empty()
     }
 
-    /// After the last piece.
+    /// The offset behind the last piece.
     pub fn end(&self) -> u64 {
         self.spans.last_key_value().map_or(0, |(_, span)| span.end)
     }

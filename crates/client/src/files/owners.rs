@@ -5,8 +5,8 @@
 //! belongs to it, by reference, and put it in the place of the name (SUNDR 4).
 
 use super::backend::Changes;
-use super::compose::Occasion;
-use super::plan::{Dropped, drop_link, existing, writable_directory};
+use super::compose::PublishReason;
+use super::plan::{NameRemoval, drop_link, existing, writable_directory};
 use super::{Attributes, Caller, FileSystem, Ino, NOBODY, SetAttributes};
 use crate::error::FsError;
 use holdfast_content::{Entry, GroupId, Handle, Inode, InodeKind, PrincipalId, UserId};
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 /// Entries of a directory that may be given another owner: all of them are entered anew in one operation.
 const ENTRIES_MAX: usize = 4096;
-/// Entries read at once.
+/// Number of entries that are read at once.
 const PAGE: usize = 512;
 
 /// What local users and groups stand for those of the file system.
@@ -25,27 +25,27 @@ pub struct OwnerMap {
     /// Local group of each group that has one.
     pub groups: BTreeMap<GroupId, u32>,
     /// What a change of owner to somebody who stands for nobody does.
-    pub unmapped: Unmapped,
+    pub unmapped: UnmappedOwner,
 }
 
 /// What `chown` to a local user or group does that stands for nobody in the file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum Unmapped {
-    /// Fails.
+pub enum UnmappedOwner {
+    /// `chown` fails.
     #[default]
     Refuse,
     /// Succeeds and changes nothing.
     Ignore,
 }
 
-/// What a wish for an owner means.
+/// The owner that a call of `chown` asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Wanted {
-    /// The one it has.
+enum OwnerChange {
+    /// The owner that the file has already.
     Same,
-    /// Another.
+    /// Another owner.
     Other(PrincipalId),
-    /// Nobody that is known here.
+    /// A local user or group that stands for nobody in the file system.
     Unmapped,
 }
 
@@ -62,7 +62,7 @@ impl FileSystem {
         }
     }
 
-    fn wanted_owner(&self, present: PrincipalId, uid: Option<u32>, gid: Option<u32>) -> Wanted {
+    fn wanted_owner(&self, present: PrincipalId, uid: Option<u32>, gid: Option<u32>) -> OwnerChange {
         let map = &self.options.owners;
         let mine = self.backend.latest().may_write(present);
         let shown = self.owner_shown(present, mine);
@@ -76,22 +76,22 @@ impl FileSystem {
             // The mounting user's own group stands for no group.
             None => (gid == self.options.gid).then_some(None),
         });
-        // Somebody who stands for nobody is passed over, the other half of the wish is not.
+        // Somebody who stands for nobody is passed over, the other half of the request is not.
         let (user, group) = match map.unmapped {
-            Unmapped::Ignore => (user.filter(Option::is_some), group.filter(Option::is_some)),
-            Unmapped::Refuse => (user, group),
+            UnmappedOwner::Ignore => (user.filter(Option::is_some), group.filter(Option::is_some)),
+            UnmappedOwner::Refuse => (user, group),
         };
         match (user, group) {
-            (Some(None), _) | (_, Some(None)) => Wanted::Unmapped,
-            // A file of a group has no user.
-            (_, Some(Some(Some(group)))) => Wanted::Other(PrincipalId::Group(group)),
-            (Some(Some(user)), _) => Wanted::Other(PrincipalId::User(user)),
-            (None, Some(Some(None))) => Wanted::Other(PrincipalId::User(self.backend.user())),
-            (None, None) => Wanted::Same,
+            (Some(None), _) | (_, Some(None)) => OwnerChange::Unmapped,
+            // A file that belongs to a group has no user.
+            (_, Some(Some(Some(group)))) => OwnerChange::Other(PrincipalId::Group(group)),
+            (Some(Some(user)), _) => OwnerChange::Other(PrincipalId::User(user)),
+            (None, Some(Some(None))) => OwnerChange::Other(PrincipalId::User(self.backend.user())),
+            (None, None) => OwnerChange::Same,
         }
     }
 
-    /// Gives a file the owner that is wished for, and mode and time of modification with it. `None`: it has that
+    /// Gives a file the owner that is asked for, and mode and time of modification with it. `None`: it has that
     /// owner already, and nothing was done.
     pub(super) fn change_owner(
         &self,
@@ -105,8 +105,8 @@ impl FileSystem {
         }
         let present = self.handle(ino)?.principal;
         let principal = match self.wanted_owner(present, set.uid, set.gid) {
-            Wanted::Other(principal) if principal != present => principal,
-            Wanted::Unmapped => {
+            OwnerChange::Other(principal) if principal != present => principal,
+            OwnerChange::Unmapped => {
                 return Err(FsError::NotPermitted(
                     "this user or group stands for nobody in the file system; see --map-user, --map-group"
                         .into(),
@@ -133,7 +133,7 @@ impl FileSystem {
         let no_name = || FsError::NotPermitted("its owner cannot be changed without a name".into());
         let node = self.nodes.find(ino);
         if let Some(node) = &node {
-            self.publish(node, Occasion::Sync)?;
+            self.publish(node, PublishReason::Sync)?;
         }
         let old = self.handle(ino)?;
         let (parent, name) = self.nodes.place(ino).ok_or_else(no_name)?;
@@ -166,8 +166,8 @@ impl FileSystem {
         self.changed_unseen(vec![(parent, shown_name)], ino);
         match (&node, &dropped) {
             // Nothing else bears the old number: whoever has it open goes on with the copy.
-            (Some(node), Dropped::Removed(..)) => {
-                self.nodes.becomes(node, new);
+            (Some(node), NameRemoval::Removed(..)) => {
+                self.nodes.set_handle(node, new);
                 if let Some(file) = &mut node.state().file {
                     file.refresh(&inode, view.position(), true);
                     (file.modified_ns, file.changed_ns) = (inode.modified_ns, inode.changed_ns);

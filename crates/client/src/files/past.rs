@@ -1,13 +1,13 @@
 //! `.snapshots` in the root: past states as trees for reading only.
 //!
 //! ```text
-//! .snapshots/2026-11-22T21.30.05Z/...     a kept state, by the time of its last operation (UTC, its author's clock)
+//! .snapshots/2026-11-22T21.30.05Z/...     a past state, by the time of its last operation (UTC, its author's clock)
 //! .snapshots/before-the-move/...          one that somebody has named
 //! ```
 //!
-//! The directory is in no listing of the root, so that programs that walk a tree do not walk all its pasts; who asks for it
-//! by name finds it. What is read in it was verified as the present is ([`crate::Engine::past`]), and files are read by the
-//! same code: an open past file is an open file whose content is that of then.
+//! The directory is in no listing of the root, so that programs that walk a tree do not walk all its past states; a lookup by
+//! name finds it. What is read in it was verified as the present is ([`crate::Engine::past`]), and files are read by the same
+//! code: an open file of a past state is an open file with the content that it had then.
 //!
 //! Invariants:
 //! - numbers of past inodes are told from present ones by their top bits, and no call but those here takes them
@@ -18,9 +18,9 @@
 
 use super::backend::View;
 use super::directory::OpenDirectory;
-use super::views::Fetched;
+use super::views::FetchedView;
 use super::{
-    Attributes, Caller, DirectoryItem, FileHandleId, FileSystem, Ino, OpenFlags, Opened, RULES, Rights,
+    Attributes, Caller, DirectoryItem, FileHandleId, FileSystem, Ino, OpenFlags, OpenReply, RULES, Rights,
     known_handle,
 };
 use crate::engine::PastState;
@@ -32,7 +32,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// What the directory is called.
+/// Name of the directory of past states, in the root.
 pub const FOLDER: &[u8] = b".snapshots";
 /// Its number, and what numbers of past inodes have in common.
 const FOLDER_INO: Ino = Ino(PAST | 1);
@@ -41,45 +41,45 @@ const PAST: u64 = 3 << 62;
 /// A past state by its name in the directory.
 #[derive(Clone, Debug)]
 pub struct PastEntry {
-    /// The name.
+    /// Its name in the folder of past states.
     pub name: String,
-    /// The state.
+    /// The past state.
     pub state: PastState,
 }
 
-/// What the kernel knows of the past.
+/// Files of past states that the kernel knows.
 #[derive(Default)]
-pub(super) struct Pasts {
-    known: Mutex<HashMap<Ino, Known>>,
+pub(super) struct PastNodes {
+    known: Mutex<HashMap<Ino, PastNodeEntry>>,
     folders: Mutex<HashMap<FileHandleId, Arc<Vec<PastEntry>>>>,
-    /// Names for the states of a list.
-    named: Mutex<Option<Arc<Named>>>,
+    /// Names that were given to the states of the last list.
+    named: Mutex<Option<Arc<StateNames>>>,
 }
 
-/// Entries, and where each is by its name.
-struct Named {
-    /// The list.
+/// Named states of a list, and the index of each by name.
+struct StateNames {
+    /// The list of states that the names are of.
     of: Arc<Vec<PastState>>,
     entries: Arc<Vec<PastEntry>>,
     places: HashMap<String, usize>,
 }
 
 #[derive(Clone)]
-struct Known {
-    place: Place,
+struct PastNodeEntry {
+    place: PastNode,
     parent: Ino,
     lookups: u64,
 }
 
 /// A file in a past state.
 #[derive(Clone)]
-struct Place {
+struct PastNode {
     entry: Arc<PastEntry>,
     handle: Handle,
 }
 
 impl Ino {
-    /// Whether it is of the past.
+    /// Whether the number is of a file in a past state.
     pub(super) fn is_past(self) -> bool {
         self.0 & PAST == PAST
     }
@@ -116,9 +116,9 @@ pub fn time_name(ns: i64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}.{minute:02}.{second:02}Z")
 }
 
-/// Names for kept states. Of several of one second the last has the plain name, and the others their places in the order
+/// Names for past states. Of several of one second the last has the plain name, and the others their places in the order
 /// too.
-fn named(states: &[PastState]) -> Vec<PastEntry> {
+fn name_states(states: &[PastState]) -> Vec<PastEntry> {
     let mut last: HashMap<String, u64> = HashMap::new();
     for state in states.iter().filter(|state| state.name.is_none()) {
         let size = last.entry(time_name(state.point.time_ns)).or_default();
@@ -146,7 +146,7 @@ impl FileSystem {
         self.run(|| Ok(self.past_named()?.entries.to_vec()))
     }
 
-    fn past_named(&self) -> Result<Arc<Named>, FsError> {
+    fn past_named(&self) -> Result<Arc<StateNames>, FsError> {
         let states = self.backend.past_states()?;
         let mut known = self.pasts.named.lock();
         if let Some(named) = &*known
@@ -154,9 +154,9 @@ impl FileSystem {
         {
             return Ok(named.clone());
         }
-        let entries = Arc::new(named(&states));
+        let entries = Arc::new(name_states(&states));
         let places = entries.iter().enumerate().map(|(place, entry)| (entry.name.clone(), place)).collect();
-        let named = Arc::new(Named { of: states, entries, places });
+        let named = Arc::new(StateNames { of: states, entries, places });
         *known = Some(named.clone());
         Ok(named)
     }
@@ -174,7 +174,7 @@ impl FileSystem {
         self.backend.past(&entry.state)
     }
 
-    fn past_place(&self, ino: Ino) -> Result<Place, FsError> {
+    fn past_place(&self, ino: Ino) -> Result<PastNode, FsError> {
         let known = self.pasts.known.lock();
         known.get(&ino).map(|known| known.place.clone()).ok_or(FsError::Stale)
     }
@@ -186,7 +186,7 @@ impl FileSystem {
         parent: Ino,
         name: &[u8],
     ) -> Result<Attributes, FsError> {
-        self.tokens.spend_any(caller.thread);
+        self.tokens.forget_token(caller.thread);
         if is_folder(parent, name) {
             self.nodes.looked_up(FOLDER_INO, Handle::ROOT, parent, name);
             return self.folder_attributes();
@@ -195,18 +195,19 @@ impl FileSystem {
             let named = self.past_named()?;
             let place = std::str::from_utf8(name).ok().and_then(|name| named.places.get(name));
             let entry = named.entries[*place.ok_or(FsError::NotFound)?].clone();
-            let place = Place { entry: Arc::new(entry), handle: Handle::ROOT };
+            let place = PastNode { entry: Arc::new(entry), handle: Handle::ROOT };
             return self.past_found(place, parent, name);
         }
-        let Place { entry, handle } = self.past_place(parent)?;
+        let PastNode { entry, handle } = self.past_place(parent)?;
         let found = self.past_view(&entry)?.entry(handle, name)?.ok_or(FsError::NotFound)?;
-        self.past_found(Place { entry, handle: known_handle(found.handle)? }, parent, name)
+        self.past_found(PastNode { entry, handle: known_handle(found.handle)? }, parent, name)
     }
 
-    fn past_found(&self, place: Place, parent: Ino, name: &[u8]) -> Result<Attributes, FsError> {
+    fn past_found(&self, place: PastNode, parent: Ino, name: &[u8]) -> Result<Attributes, FsError> {
         let shown = self.past_attributes(&place)?;
         let mut known = self.pasts.known.lock();
-        let entry = known.entry(shown.ino).or_insert(Known { place: place.clone(), parent, lookups: 0 });
+        let entry =
+            known.entry(shown.ino).or_insert(PastNodeEntry { place: place.clone(), parent, lookups: 0 });
         entry.lookups += 1;
         drop(known);
         self.nodes.looked_up(shown.ino, place.handle, parent, name);
@@ -224,13 +225,13 @@ impl FileSystem {
         }
     }
 
-    fn past_inode(&self, place: &Place) -> Result<Arc<Inode>, FsError> {
+    fn past_inode(&self, place: &PastNode) -> Result<Arc<Inode>, FsError> {
         self.past_view(&place.entry)?.inode(place.handle)
     }
 
-    fn past_attributes(&self, place: &Place) -> Result<Attributes, FsError> {
+    fn past_attributes(&self, place: &PastNode) -> Result<Attributes, FsError> {
         let inode = self.past_inode(place)?;
-        // As the present shows its owner.
+        // The owner is shown as it would be at present.
         let shown = self.published_attributes(&*self.backend.latest(), place.handle, &inode);
         Ok(Attributes { ino: ino_of_past(&place.entry.name, place.handle), ..shown })
     }
@@ -242,7 +243,7 @@ impl FileSystem {
         Ok(shown)
     }
 
-    /// Attributes of something past.
+    /// Attributes of a file in a past state.
     pub(super) fn past_getattr(&self, ino: Ino) -> Result<Attributes, FsError> {
         match ino {
             FOLDER_INO => self.folder_attributes(),
@@ -250,7 +251,7 @@ impl FileSystem {
         }
     }
 
-    /// Where a past symbolic link points.
+    /// Target of a symbolic link in a past state.
     pub(super) fn past_readlink(&self, ino: Ino) -> Result<Vec<u8>, FsError> {
         match &self.past_inode(&self.past_place(ino)?)?.content {
             Content::Target(target) => Ok(target.clone()),
@@ -278,7 +279,7 @@ impl FileSystem {
         if allowed { Ok(()) } else { Err(FsError::Access("the permission bits say no".into())) }
     }
 
-    /// Extended attributes of something past.
+    /// Extended attributes of a file in a past state.
     pub(super) fn past_xattrs(
         &self,
         ino: Ino,
@@ -289,8 +290,8 @@ impl FileSystem {
         }
     }
 
-    /// Opens a past file for reading.
-    pub(super) fn past_open(&self, ino: Ino, flags: OpenFlags) -> Result<Opened, FsError> {
+    /// Opens a file in a past state for reading.
+    pub(super) fn past_open(&self, ino: Ino, flags: OpenFlags) -> Result<OpenReply, FsError> {
         if flags.write || flags.truncate {
             return Err(FsError::ReadOnly);
         }
@@ -312,7 +313,7 @@ impl FileSystem {
         Ok(self.opened(node, flags, keep_cache))
     }
 
-    /// Opens a directory of the past.
+    /// Opens a directory in a past state.
     pub(super) fn past_opendir(&self, ino: Ino) -> Result<FileHandleId, FsError> {
         let id = self.new_handle();
         if ino == FOLDER_INO {
@@ -326,7 +327,7 @@ impl FileSystem {
         }
         let node = self.nodes.get(ino, place.handle);
         node.state().open += 1;
-        let open = OpenDirectory::new(node, Fetched { view, at: super::views::now() });
+        let open = OpenDirectory::new(node, FetchedView { view, at: super::views::now() });
         self.directories.lock().insert(id, Arc::new(open));
         Ok(id)
     }
@@ -357,22 +358,22 @@ impl FileSystem {
         self.pasts.folders.lock().remove(&handle).is_some()
     }
 
-    /// The number of an entry of a past directory.
+    /// Inode number of an entry of a directory in a past state.
     pub(super) fn past_child(&self, directory: Ino, entry: &Entry) -> Result<Ino, FsError> {
         let state = self.past_place(directory)?.entry;
         Ok(ino_of_past(&state.name, known_handle(entry.handle)?))
     }
 
-    /// The directory above a past one.
+    /// Inode number of the directory above one in a past state.
     pub(super) fn past_parent(&self, ino: Ino) -> Ino {
         self.pasts.known.lock().get(&ino).map_or(Ino::ROOT, |known| known.parent)
     }
 }
 
-/// A version that a path had in a row of kept states.
+/// A version that a path had in a row of past states.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PastVersion {
-    /// The first kept state with it.
+    /// The first past state with it.
     pub first: String,
     /// The last; `None`: it is the present version too.
     pub last: Option<String>,
@@ -380,16 +381,16 @@ pub struct PastVersion {
     pub since_ns: i64,
     /// Snapshots that hold it.
     pub snapshots: Vec<String>,
-    /// What it is; `None`: nothing was there.
+    /// The file; `None` if the path led to nothing.
     pub file: Option<PastFile>,
 }
 
-/// What is told of a past file.
+/// What is shown of a file in a past state.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PastFile {
-    /// `file`, `directory`, or what it was else.
+    /// Kind of the file: `file`, `directory` and so on.
     pub kind: String,
-    /// Size.
+    /// Size in bytes.
     pub bytes: u64,
     /// Permission bits.
     pub mode: u32,
@@ -397,14 +398,14 @@ pub struct PastFile {
     pub modified_ns: i64,
     /// The user who wrote it last.
     pub written_by: String,
-    /// With this device.
+    /// The device that wrote it.
     pub device: u32,
-    /// Tells versions apart.
+    /// Digest of the inode, by which versions are told apart.
     pub ihash: String,
 }
 
 impl FileSystem {
-    /// The versions that a path had in the kept states, oldest first, and has now. A file that was deleted and made again
+    /// The versions that a path had in the past states, oldest first, and has now. A file that was deleted and made again
     /// is one with another version; links are not followed.
     ///
     /// # Errors
@@ -424,7 +425,7 @@ impl FileSystem {
         for (entry, snapshots) in states.into_values() {
             let file = match self.past_view(&entry) {
                 Ok(view) => past_file(&*view, path)?,
-                // Given up between the list and now.
+                // The state was given up since the list was made.
                 Err(FsError::NotFound) => continue,
                 Err(error) => return Err(error),
             };
@@ -515,7 +516,7 @@ mod tests {
     #[test]
     fn names_are_different() {
         let state = |log_size, time_ns| PastState { point: Point { log_size, time_ns }, name: None };
-        let names = named(&[state(3, 5), state(7, 900), state(9, 2_000_000_000)]);
+        let names = name_states(&[state(3, 5), state(7, 900), state(9, 2_000_000_000)]);
         let names: Vec<&str> = names.iter().map(|entry| &entry.name[..]).collect();
         assert_eq!(names, ["1970-01-01T00.00.00Z-3", "1970-01-01T00.00.00Z", "1970-01-01T00.00.02Z"]);
     }

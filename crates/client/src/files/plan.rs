@@ -11,15 +11,17 @@ use std::sync::{Arc, OnceLock};
 pub const LINKS_MAX: u32 = 65_000;
 
 /// Tells what an edit made, once it is in the order: also when nobody has waited for the answer.
-pub type Told<T> = Arc<OnceLock<T>>;
+pub type OrderedResult<T> = Arc<OnceLock<T>>;
 
-struct Closure<T, F> {
+struct ClosurePlan<T, F> {
     run: F,
     made: Option<T>,
-    told: Told<T>,
+    result: OrderedResult<T>,
 }
 
-impl<T: Clone + Send + Sync, F: FnMut(&mut dyn Changes) -> Result<T, FsError> + Send> Plan for Closure<T, F> {
+impl<T: Clone + Send + Sync, F: FnMut(&mut dyn Changes) -> Result<T, FsError> + Send> Plan
+    for ClosurePlan<T, F>
+{
     fn plan(&mut self, changes: &mut dyn Changes) -> Result<(), FsError> {
         self.made = None;
         self.made = Some((self.run)(changes)?);
@@ -28,7 +30,7 @@ impl<T: Clone + Send + Sync, F: FnMut(&mut dyn Changes) -> Result<T, FsError> + 
 
     fn ordered(&mut self) {
         if let Some(made) = &self.made {
-            let _ = self.told.set(made.clone());
+            let _ = self.result.set(made.clone());
         }
     }
 }
@@ -39,24 +41,24 @@ impl FileSystem {
         &self,
         run: impl FnMut(&mut dyn Changes) -> Result<T, FsError> + Send + 'static,
     ) -> Result<(T, Arc<dyn View>), FsError> {
-        self.edit_told(Told::default(), run)
+        self.edit_told(OrderedResult::default(), run)
     }
 
     /// The same; `told` learns what was made even if this returns an error because the answer was late. After
     /// any later operation of this client it is known for good.
     pub(super) fn edit_told<T: Clone + Send + Sync + 'static>(
         &self,
-        told: Told<T>,
+        told: OrderedResult<T>,
         run: impl FnMut(&mut dyn Changes) -> Result<T, FsError> + Send + 'static,
     ) -> Result<(T, Arc<dyn View>), FsError> {
-        let plan = Arc::new(Mutex::new(Closure { run, made: None, told }));
+        let plan = Arc::new(Mutex::new(ClosurePlan { run, made: None, result: told }));
         let view = self.backend.modify(plan.clone())?;
         let made = plan.lock().made.take().expect("an edit that was made was planned");
         Ok((made, view))
     }
 }
 
-/// A directory that names may be changed in.
+/// The inode of a directory, if names may be changed in it.
 pub fn writable_directory(changes: &mut dyn Changes, directory: Handle) -> Result<Arc<Inode>, FsError> {
     let inode = changes.inode(directory)?;
     if inode.kind != InodeKind::Directory {
@@ -75,33 +77,33 @@ pub fn existing(changes: &mut dyn Changes, directory: Handle, name: &[u8]) -> Re
     Ok(entry)
 }
 
-/// What removing a name did to the inode.
+/// What the removal of a name did to the inode.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Dropped {
-    /// It has other names, or belongs to somebody else, whose affair it is.
-    Kept(Handle),
+pub enum NameRemoval {
+    /// It stays: it has other names, or belongs to somebody else, who may remove it.
+    Remains(Handle),
     /// It is gone; this is what it was, unless its owner had removed it before.
     Removed(Handle, Option<Arc<Inode>>),
 }
 
 /// Takes one name from an inode, and removes it with its last. Another principal's inode stays as it is:
 /// whoever may write the directory may remove the name, and no more (SUNDR 4).
-pub fn drop_link(changes: &mut dyn Changes, handle: Handle, now_ns: i64) -> Result<Dropped, FsError> {
+pub fn drop_link(changes: &mut dyn Changes, handle: Handle, now_ns: i64) -> Result<NameRemoval, FsError> {
     let inode = match changes.inode(handle) {
         Ok(inode) => inode,
-        Err(FsError::NotFound) => return Ok(Dropped::Removed(handle, None)),
+        Err(FsError::NotFound) => return Ok(NameRemoval::Removed(handle, None)),
         Err(error) => return Err(error),
     };
     if !changes.may_write(handle.principal) {
-        return Ok(Dropped::Kept(handle));
+        return Ok(NameRemoval::Remains(handle));
     }
     if inode.links <= 1 || inode.kind == InodeKind::Directory {
         changes.remove_inode(handle)?;
-        return Ok(Dropped::Removed(handle, Some(inode)));
+        return Ok(NameRemoval::Removed(handle, Some(inode)));
     }
     let mut inode = (*inode).clone();
     inode.links -= 1;
     inode.changed_ns = now_ns;
     changes.set_inode(handle, inode)?;
-    Ok(Dropped::Kept(handle))
+    Ok(NameRemoval::Remains(handle))
 }

@@ -1,16 +1,18 @@
 //! Publishing a file's changes: content is stored first, then one edit puts it into the inode.
 
 use super::backend::{Changes, Guard};
-use super::compose::{ComposeError, Occasion, append, compose, cut_appendix};
-use super::kept::{KeptId, Overwriting, keep};
+use super::compose::{ComposeError, PublishReason, append, compose, cut_appendix};
+use super::conflict_copies::{ConflictCopyId, Overwrite, keep_conflict_copy};
 use super::lookup::stale;
 use super::nodes::{Node, NodeState, Pages};
-use super::plan::Told;
-use super::state::{FileState, Landed, Named, Publication, Snapshot, content_digest, content_roots};
+use super::plan::OrderedResult;
+use super::state::{
+    FileState, NameStatus, Publication, PublishEffect, Snapshot, content_digest, content_roots,
+};
 use super::{FileSystem, now_ns};
 use crate::error::FsError;
 use crate::interrupt;
-use crate::store::{About, account};
+use crate::store::{WriteTarget, account};
 use holdfast_content::{Content, FILE_BYTES_MAX, Handle, Inode};
 use holdfast_crypto::Digest;
 use parking_lot::MutexGuard;
@@ -25,7 +27,7 @@ impl FileSystem {
     /// [`FsError::Stale`]: the file was removed elsewhere. [`FsError::Access`]: the right to write it was
     /// lost. [`FsError::Unreachable`], [`FsError::NoSpace`], [`FsError::Integrity`] (content that stays could
     /// not be read). The changes are then as unpublished as before.
-    pub(super) fn publish(&self, node: &Node, occasion: Occasion) -> Result<(), FsError> {
+    pub(super) fn publish(&self, node: &Node, occasion: PublishReason) -> Result<(), FsError> {
         let Some(_one_at_a_time) = interrupt::lock(&node.publishing) else {
             return Err(FsError::Interrupted);
         };
@@ -37,7 +39,7 @@ impl FileSystem {
             if *lock_lost && file.is_dirty() {
                 return Err(FsError::LockLost);
             }
-            if file.named.is_nameless() {
+            if file.named.is_orphan() {
                 return Ok(());
             }
             match file.begin_publication() {
@@ -45,12 +47,12 @@ impl FileSystem {
                 None => return Ok(()),
             }
         };
-        let told = Told::default();
+        let told = OrderedResult::default();
         let result = self.publish_snapshot(node, &snapshot, occasion, &told);
         if let Ok(published) = &result
             && !published.made.attributes_only
         {
-            self.backend.saw(node.handle(), self.nodes.path(node.ino), &published.made.inode);
+            self.backend.note_version(node.handle(), self.nodes.path(node.ino), &published.made.inode);
         }
         let mut state = node.state();
         let pages = state.pages;
@@ -59,10 +61,10 @@ impl FileSystem {
             Ok(published) => {
                 let before = file.base_content;
                 let name = || self.journal_name(node.ino);
-                let Published { made, position, whole, pin } = published;
+                let PublishedContent { made, position, whole, pin } = published;
                 let landed = file.published(&made, position, whole, &self.spool, &name);
                 // Pins of what was copied from stay until the copy's own pin is there.
-                if landed != Landed::Apart {
+                if landed != PublishEffect::Apart {
                     file.pins.clear();
                     file.pins.extend(pin);
                 }
@@ -97,8 +99,8 @@ impl FileSystem {
     }
 
     /// The kernel's pages are of the file as it was here alone.
-    fn landed(&self, node: &Node, mut state: MutexGuard<'_, NodeState>, landed: Landed) {
-        if landed == Landed::Elsewhere {
+    fn landed(&self, node: &Node, mut state: MutexGuard<'_, NodeState>, landed: PublishEffect) {
+        if landed == PublishEffect::Elsewhere {
             state.pages = Pages::Mixed;
             drop(state);
             self.invalidate(node.ino);
@@ -109,23 +111,23 @@ impl FileSystem {
         &self,
         node: &Node,
         snapshot: &Snapshot,
-        occasion: Occasion,
-        told: &Told<Publication>,
-    ) -> Result<Published, FsError> {
+        occasion: PublishReason,
+        told: &OrderedResult<Publication>,
+    ) -> Result<PublishedContent, FsError> {
         let (new, whole) = self.new_content(node, snapshot, occasion)?;
         let handle = node.handle();
         let (mode, modified_ns) = (snapshot.mode, snapshot.modified_ns);
         let (device, changed_ns, now_ns) = (self.backend.device(), snapshot.changed_ns, now_ns());
-        let how = Overwriting { path: self.nodes.path(node.ino), by: device, at_ns: now_ns };
+        let how = Overwrite { path: self.nodes.path(node.ino), by: device, at_ns: now_ns };
         let (made, view) = self.edit_told(told.clone(), move |changes| {
             let mut inode = (*changes.inode(handle).map_err(stale)?).clone();
             Self::must_be_file(inode.kind)?;
             if !changes.may_write(handle.principal) {
                 return Err(FsError::Access(format!("the file belongs to {}", handle.principal)));
             }
-            let Put { behind_others, kept } = match &new {
+            let PutOutcome { behind_others, conflict_copy: kept } = match &new {
                 Some(new) => new.put_into(changes, handle, &mut inode, &how)?,
-                None => Put::default(),
+                None => PutOutcome::default(),
             };
             inode.modified_ns = match behind_others {
                 true => inode.modified_ns.max(modified_ns),
@@ -140,12 +142,12 @@ impl FileSystem {
                 inode: Arc::new(inode.clone()),
                 behind_others,
                 attributes_only: new.is_none(),
-                kept,
+                conflict_copy: kept,
             };
             changes.set_inode(handle, inode)?;
             Ok(made)
         })?;
-        if let Some(kept) = made.kept {
+        if let Some(kept) = made.conflict_copy {
             tracing::warn!(
                 path = %self.path_of(node),
                 "a version of this file that was published elsewhere, and not seen here, was overwritten; it is kept: \
@@ -154,7 +156,7 @@ impl FileSystem {
         }
         let roots = content_roots(&made.inode);
         let pin = (!roots.is_empty()).then(|| self.backend.pin(roots));
-        Ok(Published { whole: whole && !made.behind_others, made, position: view.position(), pin })
+        Ok(PublishedContent { whole: whole && !made.behind_others, made, position: view.position(), pin })
     }
 
     /// Makes and stores the content to publish, if it changes, and whether it was cut as a whole.
@@ -162,7 +164,7 @@ impl FileSystem {
         &self,
         node: &Node,
         snapshot: &Snapshot,
-        occasion: Occasion,
+        occasion: PublishReason,
     ) -> Result<(Option<NewContent>, bool), FsError> {
         if !snapshot.changes_content() {
             return Ok((None, false));
@@ -171,11 +173,11 @@ impl FileSystem {
         let mut whole = false;
         let source = self.backend.source();
         let before = snapshot.base.content.clone();
-        let about = About { handle: node.handle(), path: self.nodes.path(node.ino), before };
+        let about = WriteTarget { handle: node.handle(), path: self.nodes.path(node.ino), before };
         let mode = self.backend.transfer_mode();
         let mut upload = match occasion {
-            Occasion::Close => self.backend.upload(about),
-            Occasion::Sync => self.backend.upload_awaited(about),
+            PublishReason::Close => self.backend.upload(about),
+            PublishReason::Sync => self.backend.upload_awaited(about),
         };
         let failed = |error| self.compose_error(node, error);
         let appendix = match snapshot.appended {
@@ -199,10 +201,10 @@ impl FileSystem {
 
     /// Waits until what is published is committed; at a close, until it is as safe as that has to be. If that fails, whichever file it concerns, all open files
     /// with something uncommitted are noted for salvage.
-    pub(super) fn commit(&self, node: &Node, occasion: Occasion) -> Result<(), FsError> {
+    pub(super) fn commit(&self, node: &Node, occasion: PublishReason) -> Result<(), FsError> {
         let result = match occasion {
-            Occasion::Close => self.backend.keep_commits(),
-            Occasion::Sync => self.backend.flush_commits(),
+            PublishReason::Close => self.backend.keep_commits(),
+            PublishReason::Sync => self.backend.flush_commits(),
         };
         let settle = |node: &Node| {
             if let Some(file) = &mut node.state().file {
@@ -220,7 +222,7 @@ impl FileSystem {
     pub fn publish_all(&self) -> Vec<(Vec<u8>, FsError)> {
         let mut failed = Vec::new();
         for node in self.nodes.all() {
-            if let Err(error) = self.publish(&node, Occasion::Close) {
+            if let Err(error) = self.publish(&node, PublishReason::Close) {
                 self.notice(&error);
                 failed.push((self.nodes.path(node.ino), error));
             }
@@ -234,14 +236,14 @@ impl FileSystem {
     /// Paths of the files with unpublished changes, as far as they are known; for `holdfast status`.
     pub fn unpublished(&self) -> Vec<String> {
         let is_unpublished = |node: &Arc<Node>| {
-            node.state().file.as_ref().is_some_and(|file| file.is_dirty() && !file.named.is_nameless())
+            node.state().file.as_ref().is_some_and(|file| file.is_dirty() && !file.named.is_orphan())
         };
         let nodes = self.nodes.all().into_iter().filter(is_unpublished);
         nodes.map(|node| String::from_utf8_lossy(&self.nodes.path(node.ino)).into_owned()).collect()
     }
 
     /// A file is closed for good with changes that could not be published.
-    pub(super) fn report_kept(&self, node: &Node, error: &FsError) {
+    pub(super) fn report_unpublished(&self, node: &Node, error: &FsError) {
         tracing::warn!(
             path = %String::from_utf8_lossy(&self.nodes.path(node.ino)),
             %error,
@@ -250,7 +252,7 @@ impl FileSystem {
     }
 }
 
-struct Published {
+struct PublishedContent {
     made: Publication,
     position: u64,
     whole: bool,
@@ -262,19 +264,19 @@ pub(super) struct NewContent {
     /// Base and changes; `None` if that could not be made, and need not be.
     content: Option<Content>,
     size: u64,
-    /// What was appended, if all that is new was.
+    /// The appended bytes, if nothing but that is new.
     appendix: Option<Inode>,
-    /// Contents that its writer has seen.
+    /// Contents that the writer has seen, so that replacing them is no conflict.
     seen: [Option<Digest>; 2],
     /// The operation may have to be made again when its caller has long had the answer.
     _held: Guard,
 }
 
-/// What became of the content that was there.
+/// What became of the content that a publication replaced.
 #[derive(Default)]
-struct Put {
+struct PutOutcome {
     behind_others: bool,
-    kept: Option<KeptId>,
+    conflict_copy: Option<ConflictCopyId>,
 }
 
 impl NewContent {
@@ -289,8 +291,8 @@ impl NewContent {
         changes: &mut dyn Changes,
         handle: Handle,
         inode: &mut Inode,
-        how: &Overwriting,
-    ) -> Result<Put, FsError> {
+        how: &Overwrite,
+    ) -> Result<PutOutcome, FsError> {
         let found = content_digest(inode);
         let appendix = match (&self.content, &self.appendix) {
             (Some(content), appendix) if appendix.is_none() || Some(found) == self.seen[0] => {
@@ -300,10 +302,10 @@ impl NewContent {
                 // Nothing is lost with an empty version, nor with one that is the same.
                 let is_lost = before.size > 0 && found != content_digest(inode);
                 let kept = match is_lost && !self.seen.contains(&Some(found)) {
-                    true => keep(changes, handle, &before, how)?,
+                    true => keep_conflict_copy(changes, handle, &before, how)?,
                     false => None,
                 };
-                return Ok(Put { behind_others: false, kept });
+                return Ok(PutOutcome { behind_others: false, conflict_copy: kept });
             }
             (_, appendix) => appendix.as_ref().expect("what is no base and changes is an appendix"),
         };
@@ -315,16 +317,16 @@ impl NewContent {
             changes.make_content(handle, &|source, sink| append(source, sink, present, appendix))?;
         inode.content = content;
         inode.size += appendix.size;
-        Ok(Put { behind_others: true, kept: None })
+        Ok(PutOutcome { behind_others: true, conflict_copy: None })
     }
 }
 
 /// A file that is gone in the order's view has lost its name elsewhere, unless it was removed here meanwhile.
 fn gone_meanwhile(file: &mut FileState, error: FsError) -> Result<(), FsError> {
     match (file.named, error) {
-        (Named::RemovedHere, FsError::Stale) => Ok(()),
+        (NameStatus::RemovedHere, FsError::Stale) => Ok(()),
         (_, FsError::Stale) => {
-            file.named = Named::RemovedElsewhere;
+            file.named = NameStatus::RemovedElsewhere;
             Err(FsError::Stale)
         }
         (_, error) => Err(error),

@@ -1,11 +1,11 @@
-//! Getting unpublished data out when it cannot be published: after the order of operations was found wrong,
-//! after a publication failed for good, after a crash.
+//! Saves unpublished data that cannot be published: after the order of operations was found wrong, after a publication
+//! failed for good, or after a crash.
 
 use super::backend::Guard;
 use super::compose::{ComposeError, read_places};
 use super::overlay::Overlay;
-use super::spool::{Leftover, SavedInode};
-use super::state::{Changes, Place, Snapshot};
+use super::spool::{LeftoverSpool, SavedInode};
+use super::state::{Changes, DataLocation, Snapshot};
 use super::{FileSystem, now_ns};
 use crate::error::FsError;
 use holdfast_content::{ContentError, DeviceId, Inode, InodeKind, SourceError};
@@ -20,20 +20,20 @@ use std::sync::Arc;
 
 /// Name of the list in a salvage folder.
 pub const INDEX: &str = "INDEX.json";
-/// Bytes copied at once.
+/// Number of bytes that are copied at once.
 pub(super) const STEP_BYTES: u64 = 1 << 20;
 /// What a disk that is damaged reads or fails to read at once.
 pub(super) const SECTOR_BYTES: u64 = 4096;
 
 /// What was saved, and where. Also the layout of the list in the folder.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Salvaged {
-    /// The folder.
+pub struct SalvageReport {
+    /// The folder that was made.
     #[serde(serialize_with = "as_text")]
     pub folder: PathBuf,
-    /// Why.
+    /// Why they could not be published.
     pub reason: String,
-    /// The files.
+    /// The files that were saved.
     pub files: Vec<SalvagedFile>,
     /// Paths whose last changes are gone or were held back, since the journal that kept them is damaged. What is saved here
     /// or stands at the server is older, or is not there. Until the folder is removed, `holdfast status` names them.
@@ -45,12 +45,12 @@ pub struct Salvaged {
 pub struct SalvagedFile {
     /// Its path in the mount, as last known.
     pub path: String,
-    /// Where it is saved, within the folder.
+    /// Path of the copy within the folder.
     #[serde(serialize_with = "as_text")]
     pub saved_as: PathBuf,
     /// Its inode number.
     pub ino: u64,
-    /// Its size.
+    /// Its size in bytes.
     pub bytes: u64,
     /// Ranges (first offset, and the one after the last) that could not be had, since they were published
     /// earlier and the server does not give them; they are holes.
@@ -66,13 +66,13 @@ impl FileSystem {
     ///
     /// # Errors
     /// [`FsError::NoSpace`] or [`FsError::Local`]; nothing is removed from the spool then.
-    pub fn save_unsaved(&self, reason: &str) -> Result<Option<Salvaged>, FsError> {
+    pub fn save_unsaved(&self, reason: &str) -> Result<Option<SalvageReport>, FsError> {
         let _one_at_a_time = self.salvaging.lock();
         let mut open = Vec::new();
         for node in self.nodes.all() {
             let state = node.state();
             let unpublished = state.file.as_ref().filter(|file| {
-                file.is_dirty() && !file.named.is_nameless() && file.snapshot().changes_content()
+                file.is_dirty() && !file.named.is_orphan() && file.snapshot().changes_content()
             });
             if let Some(file) = unpublished {
                 let snapshot = file.snapshot();
@@ -103,10 +103,10 @@ impl FileSystem {
             }
             files.push(file);
         }
-        let salvaged = Salvaged { folder: folder.clone(), reason: reason.to_owned(), files, in_doubt };
+        let salvaged = SalvageReport { folder: folder.clone(), reason: reason.to_owned(), files, in_doubt };
         let list = serde_json::to_vec_pretty(&salvaged).expect("a list of plain values");
         write_list(&folder, &list).map_err(failed)?;
-        saved_whole.into_iter().for_each(Leftover::remove);
+        saved_whole.into_iter().for_each(LeftoverSpool::remove);
         tracing::warn!(
             folder = %folder.display(), files = salvaged.files.len(), reason,
             "unpublished data was saved"
@@ -133,7 +133,7 @@ impl FileSystem {
         lost.into_iter().for_each(|range| missing.insert(range, super::overlay::Piece::Hole));
         let mut server_answers = true;
         for (range, place) in snapshot.places(0..snapshot.size) {
-            if matches!(place, Place::Zero) {
+            if matches!(place, DataLocation::Zero) {
                 continue;
             }
             let mut at = range.start;
@@ -141,12 +141,12 @@ impl FileSystem {
                 let part = at..range.end.min(at + STEP_BYTES);
                 at = part.end;
                 let place = match &place {
-                    Place::Published(inode, offset) => {
-                        Place::Published(inode.clone(), offset + (part.start - range.start))
+                    DataLocation::Published(inode, offset) => {
+                        DataLocation::Published(inode.clone(), offset + (part.start - range.start))
                     }
                     other => other.clone(),
                 };
-                let is_published = matches!(place, Place::Published(..));
+                let is_published = matches!(place, DataLocation::Published(..));
                 let mut bytes = vec![0; (part.end - part.start) as usize];
                 let step = [(part.clone(), place)];
                 let read = (!is_published || server_answers)
@@ -184,7 +184,7 @@ impl FileSystem {
 pub(super) type ReadInode<'a> = &'a dyn Fn(&Inode, u64, usize) -> Option<Vec<u8>>;
 
 /// What to save into a new folder.
-pub(super) struct Rescue<'a> {
+pub(super) struct SalvageRequest<'a> {
     pub reason: &'a str,
     /// Files and the paths they are known by.
     pub inodes: Vec<(Vec<u8>, Arc<Inode>)>,
@@ -200,7 +200,7 @@ pub(super) struct Rescue<'a> {
 ///
 /// # Errors
 /// [`FsError::NoSpace`] or [`FsError::Local`].
-pub(super) fn save_inodes(salvage_dir: &Path, rescue: Rescue<'_>) -> Result<Salvaged, FsError> {
+pub(super) fn save_inodes(salvage_dir: &Path, rescue: SalvageRequest<'_>) -> Result<SalvageReport, FsError> {
     let failed = |error: io::Error| FsError::local("saving unpublished data", &error);
     let folder = new_folder(salvage_dir, now_ns()).map_err(failed)?;
     let mut files = Vec::new();
@@ -246,7 +246,7 @@ pub(super) fn save_inodes(salvage_dir: &Path, rescue: Rescue<'_>) -> Result<Salv
             from_earlier_run: true,
         });
     }
-    let salvaged = Salvaged {
+    let salvaged = SalvageReport {
         folder: folder.clone(),
         reason: rescue.reason.to_owned(),
         files,
@@ -281,7 +281,7 @@ fn decode(saved: &SavedInode) -> Option<Arc<Inode>> {
     (inode.kind == InodeKind::File).then(|| Arc::new(inode))
 }
 
-fn snapshot_of(leftover: &Leftover) -> (Snapshot, Vec<Range<u64>>) {
+fn snapshot_of(leftover: &LeftoverSpool) -> (Snapshot, Vec<Range<u64>>) {
     let (changes, visible, size, mut lost): (Changes, _, _, _) = leftover.replay(&decode);
     let base = decode(&leftover.header.base);
     if base.is_none() && visible > 0 {
@@ -325,7 +325,7 @@ fn new_folder(dir: &Path, now_ns: i64) -> io::Result<PathBuf> {
 /// Makes a file for `path` under the folder: where it was, if that can be; else by its number.
 fn new_file(folder: &Path, path: &[u8], ino: u64) -> io::Result<(PathBuf, File)> {
     let safe = |part: &&str| !part.is_empty() && *part != "." && *part != ".." && !part.contains('\0');
-    // The list is text, so the names are.
+    // Names in the list are text, so the names of the copies are too.
     let relative: PathBuf = String::from_utf8_lossy(path).split('/').filter(safe).collect();
     if !relative.as_os_str().is_empty()
         && !relative.to_string_lossy().starts_with(INDEX)
@@ -369,7 +369,7 @@ fn write_list(folder: &Path, list: &[u8]) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// UTC, from seconds since the epoch.
+/// A date and time in UTC, from seconds since 1970.
 pub(super) fn timestamp(seconds: i64) -> String {
     let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     // Days to date in the proleptic Gregorian calendar, counted from 1 March of year 0.

@@ -1,7 +1,7 @@
 //! Changing attributes: mode, size, times. Owners are changed in `owners`.
 
 use super::nodes::NodeState;
-use super::state::{FileState, Named};
+use super::state::{FileState, NameStatus};
 use super::{Attributes, Caller, FileHandleId, FileSystem, Ino, SetAttributes, TimeToSet, now_ns};
 use crate::error::FsError;
 use holdfast_content::{FILE_BYTES_MAX, InodeKind};
@@ -76,7 +76,7 @@ impl FileSystem {
             inode.changed_ns = now_ns;
             return Ok(true);
         };
-        if !file.is_dirty() && file.named == Named::Yes {
+        if !file.is_dirty() && file.named == NameStatus::Named {
             return Ok(false);
         }
         file.set_attributes(mode, modified_ns, now_ns);
@@ -103,7 +103,7 @@ impl FileSystem {
             Ok(())
         };
         if let Some(handle) = handle {
-            self.tokens.spend_any(caller.thread);
+            self.tokens.forget_token(caller.thread);
             let open = self.usable_file(handle)?;
             if !open.flags.write {
                 return Err(FsError::Invalid("the file is not open for writing".into()));
@@ -125,7 +125,7 @@ impl FileSystem {
         }
     }
 
-    /// Refuses what is no regular file.
+    /// Fails if it is not a regular file.
     pub(super) fn must_be_file(kind: InodeKind) -> Result<(), FsError> {
         match kind {
             InodeKind::File => Ok(()),

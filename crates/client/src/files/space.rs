@@ -1,9 +1,9 @@
 //! Space within files: fallocate, seeking data and holes, copying ranges.
 
-use super::compose::Occasion;
+use super::compose::PublishReason;
 use super::nodes::{Node, Pages};
 use super::overlay::Piece;
-use super::state::Place;
+use super::state::DataLocation;
 use super::{Allocate, FileHandleId, FileSystem, SeekTo, now_ns};
 use crate::error::FsError;
 use holdfast_content::{Content, ContentError, FILE_BYTES_MAX, Inode};
@@ -69,9 +69,9 @@ impl FileSystem {
             };
             for (range, place) in places {
                 let found = match place {
-                    Place::Spool => (to == SeekTo::Data).then_some(range.start),
-                    Place::Zero => (to == SeekTo::Hole).then_some(range.start),
-                    Place::Published(inode, from) => {
+                    DataLocation::Spool => (to == SeekTo::Data).then_some(range.start),
+                    DataLocation::Zero => (to == SeekTo::Hole).then_some(range.start),
+                    DataLocation::Published(inode, from) => {
                         self.seek_published(&open.node, range, &inode, from, to)?
                     }
                 };
@@ -141,11 +141,11 @@ impl FileSystem {
                 let at = to_offset + (range.start - from_offset);
                 let end = at + (range.end - range.start);
                 match place {
-                    Place::Zero => self.lay(&to.node, at..end, Piece::Hole)?,
-                    Place::Published(inode, offset) => {
+                    DataLocation::Zero => self.lay(&to.node, at..end, Piece::Hole)?,
+                    DataLocation::Published(inode, offset) => {
                         self.lay(&to.node, at..end, Piece::Copy(inode, offset))?;
                     }
-                    Place::Spool => {
+                    DataLocation::Spool => {
                         let mut done = range.start;
                         while done < range.end && by_bytes < COPY_BYTES_MAX {
                             let step = (range.end - done).min(1 << 20) as usize;
@@ -169,8 +169,8 @@ impl FileSystem {
                 file.pins.extend(pin);
             }
             if to.flags.synchronous {
-                self.publish(&to.node, Occasion::Sync)?;
-                self.commit(&to.node, Occasion::Sync)?;
+                self.publish(&to.node, PublishReason::Sync)?;
+                self.commit(&to.node, PublishReason::Sync)?;
             }
             Ok(copied)
         })

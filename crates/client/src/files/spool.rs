@@ -22,11 +22,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Layout of a journal.
+/// Format of a spool's journal.
 const FORMAT: u16 = 1;
 /// Largest record; a longer one is damage.
 const RECORD_BYTES_MAX: usize = 4 << 20;
-/// Bytes moved at once.
+/// Number of bytes that are moved at once.
 const STEP_BYTES: u64 = 1 << 20;
 /// A journal with more than four times as many records as pieces, and this many, is rewritten.
 const COMPACT_RECORDS_MIN: u64 = 4096;
@@ -40,10 +40,10 @@ pub struct SavedInode {
     pub references: Vec<Digest>,
 }
 
-/// What a journal begins with.
+/// The first record of a spool's journal.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Header {
-    /// The file.
+    /// Inode number of the file.
     pub ino: u64,
     /// Its path in the mount, as last known.
     pub path: Vec<u8>,
@@ -51,39 +51,39 @@ pub struct Header {
     pub base: SavedInode,
     /// Bytes of the base that still count.
     pub visible: u64,
-    /// Size of the file.
+    /// Size of the file in bytes.
     pub size: u64,
 }
 
-/// A change.
+/// A change of a file that is not published yet.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum Record {
     /// Bytes were spooled.
     Spool {
         /// First offset.
         start: u64,
-        /// After the last.
+        /// The offset behind the last byte.
         end: u64,
     },
     /// A range became zeroes.
     Hole {
         /// First offset.
         start: u64,
-        /// After the last.
+        /// The offset behind the last byte.
         end: u64,
     },
     /// A range became a copy of another file's published bytes.
     Copy {
         /// First offset.
         start: u64,
-        /// After the last.
+        /// The offset behind the last byte.
         end: u64,
-        /// That file.
+        /// The file that is copied from.
         source: SavedInode,
-        /// Offset there.
+        /// The offset in that file.
         from: u64,
     },
-    /// The size was set.
+    /// The size in bytes was set.
     Size(u64),
     /// The file has no name: nothing of it is wanted once its process is gone.
     Removed,
@@ -110,15 +110,15 @@ pub struct Spool {
 }
 
 /// What a process that ended left behind.
-pub struct Leftover {
-    /// Beginning of the journal.
+pub struct LeftoverSpool {
+    /// The first record of the journal.
     pub header: Header,
     /// Changes since, oldest first.
     pub records: Vec<Record>,
     /// Whether the journal ends with something that is no whole change: the machine crashed, or its disk altered it. Later
     /// changes may be missing.
     pub is_torn: bool,
-    /// Their bytes.
+    /// The spooled bytes.
     pub data: Arc<File>,
     data_path: PathBuf,
     journal_path: PathBuf,
@@ -148,7 +148,7 @@ impl SpoolDirectory {
         })
     }
 
-    /// Where it is.
+    /// Where the spool directory is.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -208,7 +208,7 @@ impl SpoolDirectory {
 
     /// What earlier processes, or [`SpoolDirectory::keep`], have left. A journal that cannot be read is
     /// reported in the log and stays in place.
-    pub fn leftovers(&self) -> Vec<Leftover> {
+    pub fn leftovers(&self) -> Vec<LeftoverSpool> {
         let Ok(entries) = fs::read_dir(&self.path) else { return Vec::new() };
         let mut found = Vec::new();
         let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -219,7 +219,7 @@ impl SpoolDirectory {
             if !is_journal || !(is_earlier || self.kept.lock().contains(&journal_path)) {
                 continue;
             }
-            match Leftover::read(&journal_path) {
+            match LeftoverSpool::read(&journal_path) {
                 Ok(leftover) if leftover.records.contains(&Record::Removed) => leftover.remove(),
                 Ok(leftover) => found.push(leftover),
                 Err(error) => tracing::warn!(
@@ -289,8 +289,8 @@ impl Drop for Spool {
     }
 }
 
-impl Leftover {
-    fn read(journal_path: &Path) -> io::Result<Leftover> {
+impl LeftoverSpool {
+    fn read(journal_path: &Path) -> io::Result<LeftoverSpool> {
         let data_path = journal_path.with_extension("data");
         let data = Arc::new(File::open(&data_path)?);
         let mut journal = io::BufReader::new(File::open(journal_path)?);
@@ -311,7 +311,7 @@ impl Leftover {
                 None => break true,
             }
         };
-        Ok(Leftover { header, records, is_torn, data, data_path, journal_path: journal_path.to_owned() })
+        Ok(LeftoverSpool { header, records, is_torn, data, data_path, journal_path: journal_path.to_owned() })
     }
 
     /// Replays the changes: what is laid over the base, how much of the base counts, and the size. `decode`

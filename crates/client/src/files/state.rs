@@ -12,9 +12,9 @@
 //! Everything here is guarded by the node's state lock and waits for nothing but the local disk.
 
 use super::backend::Guard;
-use super::kept::KeptId;
+use super::conflict_copies::ConflictCopyId;
 use super::overlay::{Overlay, Piece};
-use super::plan::Told;
+use super::plan::OrderedResult;
 use super::spool::{Header, Record, SavedInode, Spool, SpoolDirectory};
 use crate::error::FsError;
 use holdfast_content::{Content, DeviceId, Extents, FILE_BYTES_MAX, Inode};
@@ -31,10 +31,10 @@ const COUNTED_MAX: usize = 256;
 
 /// Where bytes of a range are.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum DataLocation {
     /// In the spool, at the same offset.
     Spool,
-    /// Zeroes.
+    /// Nowhere: they are zeroes.
     Zero,
     /// In this inode's published content, from this offset on.
     Published(Arc<Inode>, u64),
@@ -42,9 +42,9 @@ pub enum Place {
 
 /// Whether the file still has a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Named {
-    /// It has.
-    Yes,
+pub enum NameStatus {
+    /// It has a name.
+    Named,
     /// Its last name was removed by this client: nothing is published any more, as on any local file system.
     RemovedHere,
     /// It was made without one, and has not been given any.
@@ -53,16 +53,16 @@ pub enum Named {
     RemovedElsewhere,
 }
 
-impl Named {
-    /// Whether it is this client's alone, and gone when it is closed.
-    pub fn is_nameless(self) -> bool {
-        matches!(self, Named::RemovedHere | Named::NotYet)
+impl NameStatus {
+    /// Whether the file is an orphan: this client's alone, and gone when it is closed.
+    pub fn is_orphan(self) -> bool {
+        matches!(self, NameStatus::RemovedHere | NameStatus::NotYet)
     }
 }
 
 /// State of one open or unpublished file.
 pub struct FileState {
-    /// Newest attributes known.
+    /// The newest inode that is known.
     pub latest: Arc<Inode>,
     /// Published content underneath.
     pub base: Arc<Inode>,
@@ -72,7 +72,7 @@ pub struct FileState {
     pub position: u64,
     /// Bytes of `base` that still count.
     pub visible: u64,
-    /// Size.
+    /// Size in bytes.
     pub size: u64,
     /// Time of last modification.
     pub modified_ns: i64,
@@ -81,7 +81,7 @@ pub struct FileState {
     /// Permission bits to publish with the next content.
     pub mode: Option<u32>,
     /// Whether it has a name.
-    pub named: Named,
+    pub named: NameStatus,
     /// Changes since the last publication began.
     changes: Changes,
     /// Whether size, times or mode changed since then.
@@ -116,13 +116,13 @@ struct InFlight {
 /// A publication whose answer was not waited for: it may be in the order all the same.
 #[derive(Clone)]
 pub struct Attempt {
-    /// What was tried.
+    /// The changes that the attempt publishes.
     pub changes: Arc<Changes>,
-    /// Says whether it came to be.
-    pub told: Told<Publication>,
+    /// Is set if the publication was ordered.
+    pub told: OrderedResult<Publication>,
 }
 
-/// What a publication made.
+/// What a publication did to the file.
 #[derive(Clone)]
 pub struct Publication {
     /// The file's new inode.
@@ -132,21 +132,21 @@ pub struct Publication {
     /// Whether the content is what it was, whoever published that.
     pub attributes_only: bool,
     /// Where the version is kept that it replaces without having seen it.
-    pub kept: Option<KeptId>,
+    pub conflict_copy: Option<ConflictCopyId>,
 }
 
-/// What became of the file as it is shown here, when it was published.
+/// What a publication did to the file as it is shown here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Landed {
-    /// It is what was published.
+pub enum PublishEffect {
+    /// The file is what was published.
     Here,
-    /// It has become what was published: what was appended, behind what others have published; or all theirs.
+    /// The file now has what was appended behind what others have published, or is entirely theirs.
     Elsewhere,
-    /// It stays, though what was published is that: something was put in its place here meanwhile.
+    /// The file stays as it is here: something was put in its place while it was published.
     Apart,
 }
 
-/// What one publication publishes.
+/// The state of a file that one publication publishes.
 pub struct Snapshot {
     /// Published content underneath.
     pub base: Arc<Inode>,
@@ -182,8 +182,8 @@ impl Snapshot {
             || self.visible < self.base.size
     }
 
-    /// All of `range`, in order, by place.
-    pub fn places(&self, range: Range<u64>) -> Vec<(Range<u64>, Place)> {
+    /// Where the bytes of `range` are, in sequence.
+    pub fn places(&self, range: Range<u64>) -> Vec<(Range<u64>, DataLocation)> {
         let mut places = Vec::new();
         for (range, piece) in self.changes.slices(range) {
             match piece {
@@ -230,7 +230,7 @@ pub fn content_roots(inode: &Inode) -> Vec<Digest> {
 }
 
 impl FileState {
-    /// A file as published.
+    /// The state of a file without unpublished changes.
     pub fn new(inode: Arc<Inode>, position: u64) -> FileState {
         FileState {
             base_content: content_digest(&inode),
@@ -242,7 +242,7 @@ impl FileState {
             base: inode,
             position,
             mode: None,
-            named: Named::Yes,
+            named: NameStatus::Named,
             changes: Overlay::default(),
             touched: false,
             placed: false,
@@ -280,7 +280,7 @@ impl FileState {
     /// Takes note of the inode in a view. `writers`: somebody here has the file open for writing.
     /// Returns whether the content shown has become another.
     pub fn refresh(&mut self, inode: &Arc<Inode>, position: u64, writers: bool) -> bool {
-        if position < self.position || self.named != Named::Yes {
+        if position < self.position || self.named != NameStatus::Named {
             return false;
         }
         self.position = position;
@@ -309,7 +309,7 @@ impl FileState {
     }
 
     /// All of `range`, in order, by place. Beyond the size it is all zeroes.
-    pub fn places(&self, range: Range<u64>) -> Vec<(Range<u64>, Place)> {
+    pub fn places(&self, range: Range<u64>) -> Vec<(Range<u64>, DataLocation)> {
         let mut places = Vec::new();
         for (range, piece) in self.changes.slices(range) {
             match (piece, &self.in_flight) {
@@ -456,7 +456,7 @@ impl FileState {
 
     /// The last name was removed by this client: a crash from now on leaves nothing behind.
     pub fn removed_here(&mut self) {
-        self.named = Named::RemovedHere;
+        self.named = NameStatus::RemovedHere;
         if let Some(spool) = &mut self.spool
             && let Err(error) = spool.note(&Record::Removed)
         {
@@ -500,7 +500,7 @@ impl FileState {
     }
 
     /// The publication failed: all of it is unpublished again, unless `told` will say otherwise.
-    pub fn publication_failed(&mut self, told: Option<Told<Publication>>) {
+    pub fn publication_failed(&mut self, told: Option<OrderedResult<Publication>>) {
         if let (Some(told), Some(flight)) = (told, &self.in_flight) {
             self.attempt = Some(Attempt { changes: flight.changes.clone(), told });
         }
@@ -527,16 +527,16 @@ impl FileState {
         &mut self,
         directory: &SpoolDirectory,
         name: &dyn Fn() -> (u64, Vec<u8>),
-    ) -> Landed {
-        let Some(Attempt { changes, told }) = self.attempt.take() else { return Landed::Here };
-        let Some(made) = told.get() else { return Landed::Here };
-        if self.named == Named::NotYet {
+    ) -> PublishEffect {
+        let Some(Attempt { changes, told }) = self.attempt.take() else { return PublishEffect::Here };
+        let Some(made) = told.get() else { return PublishEffect::Here };
+        if self.named == NameStatus::NotYet {
             // It has its name, and what was in it then. What is in it now is published like any change.
-            self.named = Named::Yes;
+            self.named = NameStatus::Named;
             self.ours = Some(content_digest(&made.inode));
             self.latest = made.inode.clone();
             self.placed = true;
-            return Landed::Here;
+            return PublishEffect::Here;
         }
         // What was put in its place is published whole once more, which changes nothing. What was appended
         // would be there twice.
@@ -544,7 +544,7 @@ impl FileState {
             // What it came behind, or left as it was, was not seen here.
             let is_ours = !made.behind_others && !made.attributes_only;
             self.ours = is_ours.then(|| content_digest(&made.inode));
-            return Landed::Here;
+            return PublishEffect::Here;
         }
         let end = self.changes.end();
         let flown = changes.end();
@@ -565,7 +565,7 @@ impl FileState {
         whole: bool,
         directory: &SpoolDirectory,
         name: &dyn Fn() -> (u64, Vec<u8>),
-    ) -> Landed {
+    ) -> PublishEffect {
         let Publication { inode, behind_others, attributes_only, .. } = made;
         let before = self.base_content;
         if *behind_others && !self.follow(inode, directory, name) {
@@ -577,11 +577,11 @@ impl FileState {
             if position >= self.position {
                 (self.position, self.latest) = (position, inode.clone());
             }
-            return Landed::Apart;
+            return PublishEffect::Apart;
         }
         self.rebase_on_published(inode.clone(), position, whole, name);
         let is_other = *behind_others || *attributes_only && self.base_content != before;
-        if is_other { Landed::Elsewhere } else { Landed::Here }
+        if is_other { PublishEffect::Elsewhere } else { PublishEffect::Here }
     }
 
     /// What was appended begins elsewhere than it does here, since others have published: what was appended after
@@ -664,7 +664,7 @@ impl FileState {
     pub fn committed(&mut self, all: bool, directory: &SpoolDirectory, name: &dyn Fn() -> (u64, Vec<u8>)) {
         if all {
             (self.uncommitted, self.in_doubt) = (false, None);
-        } else if self.uncommitted && self.in_doubt.is_none() && self.named == Named::Yes {
+        } else if self.uncommitted && self.in_doubt.is_none() && self.named == NameStatus::Named {
             let (ino, path) = name();
             let size = self.base.size;
             let header = Header { ino, path, base: save(&self.base), visible: size, size };
@@ -677,7 +677,7 @@ impl FileState {
 
     /// The last descriptor is closed. Returns whether something is left to salvage.
     pub fn close(&mut self, directory: &SpoolDirectory) -> bool {
-        if self.named.is_nameless() {
+        if self.named.is_orphan() {
             self.in_doubt = None;
             return false;
         }
@@ -714,7 +714,7 @@ impl FileState {
     fn records(&self) -> Vec<Record> {
         let snapshot = self.snapshot();
         let changes = snapshot.changes.iter().map(|(range, piece)| record_of(&range, piece));
-        changes.chain(self.named.is_nameless().then_some(Record::Removed)).collect()
+        changes.chain(self.named.is_orphan().then_some(Record::Removed)).collect()
     }
 }
 
@@ -732,20 +732,25 @@ fn record_of(range: &Range<u64>, piece: &Piece<Arc<Inode>>) -> Record {
     }
 }
 
-fn place_of(piece: Piece<Arc<Inode>>) -> Place {
+fn place_of(piece: Piece<Arc<Inode>>) -> DataLocation {
     match piece {
-        Piece::Spool => Place::Spool,
-        Piece::Hole => Place::Zero,
-        Piece::Copy(source, offset) => Place::Published(source, offset),
+        Piece::Spool => DataLocation::Spool,
+        Piece::Hole => DataLocation::Zero,
+        Piece::Copy(source, offset) => DataLocation::Published(source, offset),
     }
 }
 
-fn base_places(base: &Arc<Inode>, visible: u64, range: Range<u64>, places: &mut Vec<(Range<u64>, Place)>) {
+fn base_places(
+    base: &Arc<Inode>,
+    visible: u64,
+    range: Range<u64>,
+    places: &mut Vec<(Range<u64>, DataLocation)>,
+) {
     let middle = visible.clamp(range.start, range.end);
     if range.start < middle {
-        places.push((range.start..middle, Place::Published(base.clone(), range.start)));
+        places.push((range.start..middle, DataLocation::Published(base.clone(), range.start)));
     }
     if middle < range.end {
-        places.push((middle..range.end, Place::Zero));
+        places.push((middle..range.end, DataLocation::Zero));
     }
 }

@@ -1,4 +1,4 @@
-//! What crosses the inode API: numbers, attributes, flags. No behaviour beyond conversions.
+//! Types of the inode API: numbers, attributes, flags. They have no behaviour but conversions.
 
 use holdfast_content::InodeKind;
 
@@ -15,7 +15,7 @@ impl Ino {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct FileHandleId(pub u64);
 
-/// Who asks: the kernel's word for it.
+/// The process that made a call, as the kernel says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Caller {
     /// Effective user.
@@ -29,17 +29,17 @@ pub struct Caller {
 /// What `stat` shows. There is no time of last access: show `modified_ns`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Attributes {
-    /// Number.
+    /// Inode number.
     pub ino: Ino,
-    /// Kind.
+    /// File, directory, symbolic link and so on.
     pub kind: InodeKind,
     /// Permission bits, at most 0o7777.
     pub mode: u32,
     /// Names it has; 1 for every directory, 0 for an open file without a name.
     pub links: u32,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Units of 512 bytes.
+    /// Size on disk, in units of 512 bytes.
     pub blocks: u64,
     /// Last modification, nanoseconds since the epoch.
     pub modified_ns: i64,
@@ -47,7 +47,7 @@ pub struct Attributes {
     pub changed_ns: i64,
     /// Owner shown: the mounting user for what that user may write, 65534 otherwise.
     pub uid: u32,
-    /// Group shown, likewise.
+    /// Local group that is shown, likewise.
     pub gid: u32,
     /// Device number of a device file.
     pub device_number: u32,
@@ -55,7 +55,7 @@ pub struct Attributes {
     pub generation: u64,
 }
 
-/// A time to set.
+/// A time that `utimensat` sets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TimeToSet {
     /// The moment of the call.
@@ -135,16 +135,16 @@ impl OpenFlags {
     }
 }
 
-/// An opened file.
+/// The answer to an open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Opened {
+pub struct OpenReply {
     /// Names the open file until release.
     pub handle: FileHandleId,
     /// Whether the pages that the kernel has of this file are of the content now opened (FOPEN_KEEP_CACHE).
     pub keep_cache: bool,
 }
 
-/// Which rename is meant.
+/// What a rename does where the target exists.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum RenameFlags {
     /// The target, if there, is replaced.
@@ -192,7 +192,7 @@ pub enum WriteSource {
 /// How an extended attribute may be set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SetXattr {
-    /// Made or replaced.
+    /// The attribute is made or replaced.
     Any,
     /// Must not exist (XATTR_CREATE).
     Create,
@@ -229,13 +229,13 @@ pub struct DirectoryItem<'a> {
 pub struct Statistics {
     /// Bytes a block, for the counts below.
     pub block_bytes: u32,
-    /// Blocks in all.
+    /// Number of blocks in all.
     pub blocks: u64,
-    /// Blocks free.
+    /// Number of free blocks.
     pub blocks_free: u64,
-    /// Inodes in all.
+    /// Number of inodes in all.
     pub files: u64,
-    /// Inodes free.
+    /// Number of inodes that can still be made.
     pub files_free: u64,
     /// Longest name in bytes.
     pub name_bytes_max: u32,

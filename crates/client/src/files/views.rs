@@ -86,7 +86,7 @@ struct Token {
     ino: Ino,
     name: Vec<u8>,
     /// How far the view serves.
-    basis: Basis,
+    basis: LookupBasis,
     view: Arc<dyn View>,
     /// When the view was asked for.
     fetched: Instant,
@@ -96,29 +96,29 @@ struct Token {
 
 /// What a LOOKUP was answered by.
 #[derive(Clone)]
-pub enum Basis {
+pub enum LookupBasis {
     /// A view ordered after the system call began; with the directory it was found in, if that was a component
     /// of the same path.
     Fresh(Option<Directory>),
     /// A listing before. These names were found through it, on the way to and with the one looked up.
-    Listing(Vec<Name>),
+    Listing(Vec<PathStep>),
 }
 
 /// A directory that a thread has listed.
-struct Listed {
+struct ListedDirectory {
     directory: Ino,
     /// When the view of the listing, or a later one, was asked for.
     at: Instant,
     /// The name looked up last, and since when.
     last: Option<(Vec<u8>, Instant)>,
     /// By which names it was found itself.
-    way: Vec<Name>,
+    path: Vec<PathStep>,
 }
 
 #[derive(Default)]
-struct Thread {
+struct ThreadState {
     token: Option<Token>,
-    listed: Option<Listed>,
+    listed: Option<ListedDirectory>,
 }
 
 /// A directory as a component of a path.
@@ -130,7 +130,7 @@ pub struct Directory {
 
 /// A view and when it was asked for.
 #[derive(Clone)]
-pub struct Fetched {
+pub struct FetchedView {
     /// The view.
     pub view: Arc<dyn View>,
     /// The moment before the fetch.
@@ -138,43 +138,43 @@ pub struct Fetched {
 }
 
 /// What is known for a request on an inode that its thread has just looked up.
-pub enum Known {
+pub enum KnownView {
     /// A view that serves it.
-    Fresh(Fetched),
+    Fresh(FetchedView),
     /// A view that serves looks at attributes while it is young, and the names that anything else must check first.
-    Listing(Fetched, Vec<Name>),
+    Listing(FetchedView, Vec<PathStep>),
 }
 
 /// A name in a directory, and where it led.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Name {
+pub struct PathStep {
     /// The directory.
     pub directory: Ino,
-    /// Its name there.
+    /// The name in that directory.
     pub name: Vec<u8>,
-    /// What it stood for.
+    /// The inode that it led to.
     pub ino: Ino,
 }
 
 /// What is known for a LOOKUP in a directory.
-pub enum Walk {
+pub enum LookupView {
     /// The directory was a component of the same path, as far as can be told.
-    Fresh(Fetched, Directory),
+    Fresh(FetchedView, Directory),
     /// It was found by these names, in the view of a listing.
-    Listing(Vec<Name>),
-    /// Nothing.
+    Listing(Vec<PathStep>),
+    /// Nothing is known.
     Unknown,
 }
 
 /// The last LOOKUP and the last listing of each thread.
 #[derive(Default)]
 pub struct Tokens {
-    threads: Mutex<HashMap<u32, Thread>>,
+    threads: Mutex<HashMap<u32, ThreadState>>,
 }
 
 impl Tokens {
     /// Remembers that `thread` looked up `name` and found `ino`.
-    pub fn offer(&self, thread: u32, ino: Ino, name: &[u8], fetched: &Fetched, basis: Basis) {
+    pub fn offer(&self, thread: u32, ino: Ino, name: &[u8], fetched: &FetchedView, basis: LookupBasis) {
         let token = Token {
             ino,
             name: name.to_vec(),
@@ -188,29 +188,29 @@ impl Tokens {
 
     /// What is known for a request on `ino`, if the same thread has just looked it up. Whatever the answer, the
     /// token is spent.
-    pub fn take(&self, thread: u32, ino: Ino) -> Option<Known> {
-        let token = self.spend(thread)?;
+    pub fn take(&self, thread: u32, ino: Ino) -> Option<KnownView> {
+        let token = self.take_token(thread)?;
         if token.ino != ino {
             return None;
         }
-        let fetched = Fetched { view: token.view, at: token.fetched };
+        let fetched = FetchedView { view: token.view, at: token.fetched };
         match token.basis {
-            Basis::Fresh(_) => (now().saturating_duration_since(fetched.at) <= REQUEST_AGE_MAX)
-                .then_some(Known::Fresh(fetched)),
-            Basis::Listing(found_by) => Some(Known::Listing(fetched, found_by)),
+            LookupBasis::Fresh(_) => (now().saturating_duration_since(fetched.at) <= REQUEST_AGE_MAX)
+                .then_some(KnownView::Fresh(fetched)),
+            LookupBasis::Listing(found_by) => Some(KnownView::Listing(fetched, found_by)),
         }
     }
 
     /// What is known for a LOOKUP in `directory`: whether the same thread has just looked that up as a component
     /// of the same path, or something else in it (rename looks up two names), as far as can be told. `is_open`:
     /// the directory has an open descriptor. The token is spent.
-    pub fn take_for_walk(&self, thread: u32, directory: Ino, is_open: bool) -> Walk {
-        let Some(token) = self.spend(thread) else { return Walk::Unknown };
+    pub fn take_for_walk(&self, thread: u32, directory: Ino, is_open: bool) -> LookupView {
+        let Some(token) = self.take_token(thread) else { return LookupView::Unknown };
         let component = match token.basis {
-            Basis::Fresh(Some(within)) if within.ino == directory => within,
-            Basis::Listing(found_by) if token.ino == directory => return Walk::Listing(found_by),
-            Basis::Listing(_) => return Walk::Unknown,
-            Basis::Fresh(_) => Directory { ino: token.ino, name: token.name },
+            LookupBasis::Fresh(Some(within)) if within.ino == directory => within,
+            LookupBasis::Listing(found_by) if token.ino == directory => return LookupView::Listing(found_by),
+            LookupBasis::Listing(_) => return LookupView::Unknown,
+            LookupBasis::Fresh(_) => Directory { ino: token.ino, name: token.name },
         };
         let next = component.ino == directory
             && !is_open
@@ -218,18 +218,18 @@ impl Tokens {
             && now().saturating_duration_since(token.fetched) <= REQUEST_AGE_MAX
             && !may_be_working_directory(thread, &component.name);
         match next {
-            true => Walk::Fresh(Fetched { view: token.view, at: token.fetched }, component),
-            false => Walk::Unknown,
+            true => LookupView::Fresh(FetchedView { view: token.view, at: token.fetched }, component),
+            false => LookupView::Unknown,
         }
     }
 
     /// Remembers that `thread` lists `directory`, which it found by the names of `way`, in a view asked for `at` then.
-    pub fn listed(&self, thread: u32, directory: Ino, way: Vec<Name>, at: Instant) {
+    pub fn listed(&self, thread: u32, directory: Ino, way: Vec<PathStep>, at: Instant) {
         self.with(thread, |known| match &mut known.listed {
-            Some(listed) if listed.directory == directory && listed.way == way => {
+            Some(listed) if listed.directory == directory && listed.path == way => {
                 listed.at = listed.at.max(at);
             }
-            listed => *listed = Some(Listed { directory, at, last: None, way }),
+            listed => *listed = Some(ListedDirectory { directory, at, last: None, path: way }),
         });
     }
 
@@ -242,7 +242,7 @@ impl Tokens {
             return None;
         }
         if listed.directory != directory {
-            listed.way.iter().find(|known| known.directory == directory && known.name == name)?;
+            listed.path.iter().find(|known| known.directory == directory && known.name == name)?;
             return Some(listed.at);
         }
         match &listed.last {
@@ -269,9 +269,9 @@ impl Tokens {
     /// found one of `about` or looked in it. (Of the first of two paths, as of rename, the names before the last are not
     /// known any more.) The token is spent: the kernel answers some calls from what a LOOKUP told it, so what is left of
     /// one may have nothing to do with this change.
-    pub fn unchecked(&self, thread: u32, about: &[Ino]) -> Vec<Name> {
-        match self.spend(thread) {
-            Some(Token { ino, basis: Basis::Listing(found_by), .. })
+    pub fn unchecked(&self, thread: u32, about: &[Ino]) -> Vec<PathStep> {
+        match self.take_token(thread) {
+            Some(Token { ino, basis: LookupBasis::Listing(found_by), .. })
                 if about.contains(&ino)
                     || found_by.last().is_some_and(|last| about.contains(&last.directory)) =>
             {
@@ -283,7 +283,7 @@ impl Tokens {
 
     /// A thread that listed `directory` has fetched a view asked for `at` then.
     pub fn renew_listed(&self, thread: u32, directory: Ino, at: Instant) {
-        if let Some(Thread { listed: Some(listed), .. }) = self.threads.lock().get_mut(&thread)
+        if let Some(ThreadState { listed: Some(listed), .. }) = self.threads.lock().get_mut(&thread)
             && listed.directory == directory
         {
             listed.at = at;
@@ -303,8 +303,8 @@ impl Tokens {
         self.threads.lock().retain(|_, known| {
             let concerns = |token: &Token| match &token.basis {
                 _ if token.ino == ino => true,
-                Basis::Fresh(within) => within.as_ref().is_some_and(|within| within.ino == ino),
-                Basis::Listing(found_by) => found_by.iter().any(|name| name.directory == ino),
+                LookupBasis::Fresh(within) => within.as_ref().is_some_and(|within| within.ino == ino),
+                LookupBasis::Listing(found_by) => found_by.iter().any(|name| name.directory == ino),
             };
             if known.token.as_ref().is_some_and(concerns) {
                 known.token = None;
@@ -319,11 +319,11 @@ impl Tokens {
     }
 
     /// Forgets a thread's token: it has sent another request.
-    pub fn spend_any(&self, thread: u32) {
-        self.spend(thread);
+    pub fn forget_token(&self, thread: u32) {
+        self.take_token(thread);
     }
 
-    fn spend(&self, thread: u32) -> Option<Token> {
+    fn take_token(&self, thread: u32) -> Option<Token> {
         let mut threads = self.threads.lock();
         let known = threads.get_mut(&thread)?;
         let token = known.token.take();
@@ -333,7 +333,7 @@ impl Tokens {
         token
     }
 
-    fn with(&self, thread: u32, change: impl FnOnce(&mut Thread)) {
+    fn with(&self, thread: u32, change: impl FnOnce(&mut ThreadState)) {
         if thread == 0 {
             return;
         }

@@ -120,7 +120,7 @@ impl FileSystem {
         ino: Ino,
         change: impl Fn(&mut holdfast_content::Inode) -> Result<(), FsError> + Send + 'static,
     ) -> Result<(), FsError> {
-        if self.edit_nameless(ino, &change)? {
+        if self.edit_orphan(ino, &change)? {
             return Ok(());
         }
         let (handle, now) = (self.handle(ino)?, now_ns());

@@ -26,7 +26,7 @@ pub(super) const ANSWER: u8 = 1;
 pub(super) const FAILED: u8 = 2;
 pub(super) const STANDING: u8 = 3;
 
-/// What a frame begins with.
+/// Header of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Header {
     pub(super) kind: u8,
@@ -43,7 +43,7 @@ impl Header {
         bytes
     }
 
-    /// `None`: no such frame is ever sent.
+    /// Decodes a header; `None` if no such frame is ever sent.
     pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Header> {
         let length = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize;
         let id = u64::from_le_bytes(*bytes.last_chunk().expect("thirteen"));

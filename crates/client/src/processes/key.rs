@@ -1,11 +1,11 @@
-//! The main process's side: starts the others, hands over the key, and asks.
+//! The main process's side: it starts the other two processes, hands over the key, and asks for signatures.
 
 use super::link::Link;
-use super::sockets::{self, Servers};
-use super::words::{
-    AGENT, FromSigner, HANDSHAKE, KeyPlace, NETWORK, ORDERS, PART_BYTES, SIGN, SIGNER, SOCKETS, Thing,
-    ToNetwork, ToSigner,
+use super::messages::{
+    AGENT, HANDSHAKE, KeyLocation, NETWORK, NetworkRequest, ORDERS, PART_BYTES, SIGN, SIGNER, SOCKETS,
+    SignerReply, SignerRequest, SigningPayload,
 };
+use super::sockets::{self, Servers};
 use crate::remote::Remote;
 use holdfast_components::{
     Asker, Bounds, ChannelPlan, ComponentError, ComponentPlan, End, Patience, Permission, Plan, Profile,
@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The signer's file in the state directory.
+/// Name of the signer's file in the state directory.
 pub(super) const FILE: &str = "signed";
 /// How long to wait for a signature: an agent may ask a person twice for one operation.
 const SIGN_PATIENCE: Duration = Duration::from_secs(90);
@@ -41,16 +41,16 @@ const GONE_PATIENCE: Duration = Duration::from_secs(3);
 pub enum KeySource {
     /// A pipe that holds its seed (32 bytes), and nobody else reads.
     Pipe {
-        /// The pipe.
+        /// The pipe that the seed can be read from.
         pipe: OwnedFd,
-        /// Its public half.
+        /// The public half of the key.
         public: PublicKey,
     },
-    /// An SSH agent.
+    /// The key is in an SSH agent.
     Agent {
-        /// Its socket.
+        /// Path of the agent's socket.
         socket: PathBuf,
-        /// The public half.
+        /// The public half of the key.
         public: PublicKey,
     },
 }
@@ -66,7 +66,7 @@ impl KeySource {
         Ok(KeySource::Pipe { pipe, public: key.public() })
     }
 
-    /// The public half.
+    /// The public half of the key.
     pub fn public(&self) -> PublicKey {
         match self {
             KeySource::Pipe { public, .. } | KeySource::Agent { public, .. } => *public,
@@ -77,7 +77,7 @@ impl KeySource {
 /// Why the processes do not work.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessesError {
-    /// They cannot be started, or one is gone.
+    /// They cannot be started, or one has ended.
     #[error(
         "Holdfast keeps a device's key, and reads from the network, in processes of their own, shut in: {0}"
     )]
@@ -85,10 +85,10 @@ pub enum ProcessesError {
     /// Another process signs with the key.
     #[error("another process signs with this key")]
     InUse,
-    /// The file of what was signed.
+    /// The file with what was signed cannot be used.
     #[error("{path}: {source}")]
     File {
-        /// Its path.
+        /// Path of the file.
         path: PathBuf,
         /// What is wrong with it.
         source: io::Error,
@@ -102,10 +102,10 @@ pub enum ProcessesError {
 pub struct Processes {
     source: Mutex<Option<KeySource>>,
     public: PublicKey,
-    asker: Asker<ToSigner, FromSigner>,
-    orders: Asker<ToNetwork, ()>,
+    asker: Asker<SignerRequest, SignerReply>,
+    orders: Asker<NetworkRequest, ()>,
     servers: Arc<Mutex<Servers>>,
-    /// One conversation at a time: what is long comes in parts.
+    /// Held for one exchange with the signer at a time, since long messages come in parts.
     turn: Mutex<()>,
     supervisor: Supervisor,
 }
@@ -161,22 +161,22 @@ impl Processes {
     }
 
     /// Has the network process, or the next one, carry a connection over `stream`.
-    pub(super) fn open(&self, order: &ToNetwork, stream: OwnedFd) -> Result<(), ComponentError> {
+    pub(super) fn open(&self, order: &NetworkRequest, stream: OwnedFd) -> Result<(), ComponentError> {
         self.order(order, [stream].into_iter().chain(diagnosis_socket()).collect())
     }
 
     /// From now on the signer signs handshakes with clients that connect to this one.
     pub(super) fn meets_peers(&self) -> Result<(), ProcessesError> {
         let _turn = self.turn.lock();
-        match self.ask(&ToSigner::MeetPeers, &[])? {
-            FromSigner::Taken => Ok(()),
-            FromSigner::Not(why) => Err(why.into()),
-            _ => Err(strange().into()),
+        match self.ask(&SignerRequest::MeetPeers, &[])? {
+            SignerReply::Accepted => Ok(()),
+            SignerReply::NotSigned(why) => Err(why.into()),
+            _ => Err(unexpected_reply().into()),
         }
     }
 
-    /// Gives the network process an order, with files.
-    pub(super) fn order(&self, order: &ToNetwork, files: Vec<OwnedFd>) -> Result<(), ComponentError> {
+    /// Sends the network process a request, with files.
+    pub(super) fn order(&self, order: &NetworkRequest, files: Vec<OwnedFd>) -> Result<(), ComponentError> {
         let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
         let patience = Patience::of(OPEN_PATIENCE);
         let ticket = self.orders.start(0, order, &borrowed, patience)?;
@@ -212,7 +212,7 @@ impl Processes {
     ///
     /// # Errors
     /// The restores are not declared, or do not follow what the key has taken up.
-    pub fn go_over(
+    pub fn enter_epoch(
         &self,
         superuser: &PublicKey,
         restores: &[Restore],
@@ -220,11 +220,11 @@ impl Processes {
     ) -> Result<(), ProcessesError> {
         let _turn = self.turn.lock();
         self.send_parts(&next.to_bytes())?;
-        let question = ToSigner::GoOver { superuser: *superuser, restores: restores.to_vec() };
+        let question = SignerRequest::GoOver { superuser: *superuser, restores: restores.to_vec() };
         match self.ask(&question, &[])? {
-            FromSigner::Ready { .. } => Ok(()),
-            FromSigner::Not(why) => Err(why.into()),
-            _ => Err(strange().into()),
+            SignerReply::Ready { .. } => Ok(()),
+            SignerReply::NotSigned(why) => Err(why.into()),
+            _ => Err(unexpected_reply().into()),
         }
     }
 
@@ -246,52 +246,52 @@ impl Processes {
         let source = self.source.lock().take();
         let source = source.ok_or_else(|| SignError::Refused("the key was handed over before".to_owned()))?;
         let (key, pipe) = match source {
-            KeySource::Pipe { pipe, .. } => (KeyPlace::Pipe, Some(pipe)),
+            KeySource::Pipe { pipe, .. } => (KeyLocation::Pipe, Some(pipe)),
             KeySource::Agent { socket, public } => {
                 let name = format!("the SSH agent at {}", socket.display());
-                (KeyPlace::Agent { name, public }, None)
+                (KeyLocation::Agent { name, public }, None)
             }
         };
         self.send_parts(known)?;
         let files: Vec<OwnedFd> = pipe.into_iter().chain(file).collect();
         let borrowed: Vec<_> = files.iter().map(AsFd::as_fd).collect();
-        match self.ask(&ToSigner::Begin { key, file_system }, &borrowed)? {
-            FromSigner::Ready { public, number } if public == self.public => Ok(number),
-            FromSigner::Not(why) => Err(why.into()),
-            _ => Err(strange().into()),
+        match self.ask(&SignerRequest::Begin { key, file_system }, &borrowed)? {
+            SignerReply::Ready { public, number } if public == self.public => Ok(number),
+            SignerReply::NotSigned(why) => Err(why.into()),
+            _ => Err(unexpected_reply().into()),
         }
     }
 
     /// Asks the signer. One that has ended is not waited for: it is not started anew.
-    fn ask(&self, question: &ToSigner, files: &[BorrowedFd]) -> Result<FromSigner, ComponentError> {
+    fn ask(&self, question: &SignerRequest, files: &[BorrowedFd]) -> Result<SignerReply, ComponentError> {
         let ticket = self.asker.start(0, question, files, Patience::of(TAKEN_PATIENCE))?;
         Ok(self.asker.finish(ticket, Patience::of(SIGN_PATIENCE))?.body)
     }
 
     fn send_parts(&self, bytes: &[u8]) -> Result<(), ProcessesError> {
         for part in bytes.chunks(PART_BYTES) {
-            let part = ToSigner::Part(part.to_vec());
+            let part = SignerRequest::Part(part.to_vec());
             match self.ask(&part, &[])? {
-                FromSigner::Taken => {}
-                FromSigner::Not(why) => return Err(why.into()),
-                _ => return Err(strange().into()),
+                SignerReply::Accepted => {}
+                SignerReply::NotSigned(why) => return Err(why.into()),
+                _ => return Err(unexpected_reply().into()),
             }
         }
         Ok(())
     }
 
     fn sign(&self, asks: &[SignRequest]) -> Result<Vec<Signature>, ProcessesError> {
-        let things = Thing::encode_all(asks)?;
+        let things = SigningPayload::encode_all(asks)?;
         let _turn = self.turn.lock();
         self.send_parts(&things)?;
-        match self.ask(&ToSigner::Sign, &[])? {
-            FromSigner::Signed(signatures) if signatures.len() == asks.len() => Ok(signatures),
-            FromSigner::Not(why) => Err(why.into()),
-            _ => Err(strange().into()),
+        match self.ask(&SignerRequest::Sign, &[])? {
+            SignerReply::Signed(signatures) if signatures.len() == asks.len() => Ok(signatures),
+            SignerReply::NotSigned(why) => Err(why.into()),
+            _ => Err(unexpected_reply().into()),
         }
     }
 
-    /// What a failure to ask means for who wants a signature.
+    /// What a failure to reach the signer means for a caller that wants a signature.
     fn lost(&self, error: ProcessesError) -> SignError {
         match error {
             ProcessesError::Key(why) => why,
@@ -336,7 +336,7 @@ impl KeyHolder for Processes {
     }
 }
 
-fn strange() -> SignError {
+fn unexpected_reply() -> SignError {
     SignError::Refused("the process that keeps this device's key answers something else".to_owned())
 }
 

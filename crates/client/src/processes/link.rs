@@ -6,7 +6,7 @@
 
 use super::frames::{self, HEADER_BYTES, Header};
 use super::key::Processes;
-use super::words::{Open, Standing, ToNetwork};
+use super::messages::{ConnectionStatus, NetworkRequest, OpenRequest};
 use crate::interrupt;
 use crate::remote::Remote;
 use borsh::BorshSerialize;
@@ -33,26 +33,26 @@ const GRACE: Duration = Duration::from_millis(500);
 const FIRST_ATTEMPT: Duration = Duration::from_secs(25);
 /// A network process that does not take a request for this long is stuck.
 const STUCK: Duration = Duration::from_secs(30);
-/// Figures are not waited for longer.
+/// Longest wait for figures.
 const FIGURES: Duration = Duration::from_millis(500);
 /// Buffers that are kept, and how large one may be: that of a batch of blocks.
 const SPARE_MAX: usize = 8;
 const SPARE_BYTES_MAX: usize = 2 << 20;
-/// After a crash.
+/// Pause before a network process that crashed is started again.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What came for a request.
-enum Came {
+/// What became of a request to the network process.
+enum CallResult {
     /// With what it took in the network process and beyond, which is only told.
     Answer(Vec<u8>, Duration),
     Failed(RpcError),
 }
 
-/// Who waits for which answer.
-type Waiting = HashMap<u64, SyncSender<Came>>;
+/// Callers that wait for answers, by request number.
+type Waiting = HashMap<u64, SyncSender<CallResult>>;
 
-/// One stream to one network process. It ends with that.
-struct Line {
+/// A stream to a network process, which ends with that process.
+struct NetworkStream {
     writer: Mutex<UnixStream>,
     /// `None` once it has ended.
     waiting: Arc<Mutex<Option<Waiting>>>,
@@ -62,9 +62,9 @@ struct Line {
 
 /// Buffers of requests and answers, kept for the next ones.
 #[derive(Default)]
-struct Spare(Mutex<Vec<Vec<u8>>>);
+struct SpareBuffers(Mutex<Vec<Vec<u8>>>);
 
-impl Spare {
+impl SpareBuffers {
     fn take(&self) -> Vec<u8> {
         self.0.lock().pop().unwrap_or_default()
     }
@@ -78,18 +78,18 @@ impl Spare {
     }
 }
 
-/// A connection.
+/// A connection to a server, by way of a network process.
 pub(super) struct Link {
     processes: Arc<Processes>,
-    order: Box<dyn Fn(u64) -> Open + Send + Sync>,
-    /// The highest number of a list of server keys seen.
+    order: Box<dyn Fn(u64) -> OpenRequest + Send + Sync>,
+    /// The highest number of a list of server keys that was seen.
     sequence: AtomicU64,
-    line: Mutex<Option<Arc<Line>>>,
-    standing: Arc<Mutex<Standing>>,
+    line: Mutex<Option<Arc<NetworkStream>>>,
+    standing: Arc<Mutex<ConnectionStatus>>,
     /// Bytes sent and received by the network processes before this one.
     past: Arc<Mutex<(u64, u64)>>,
     next: AtomicU64,
-    spare: Arc<Spare>,
+    spare: Arc<SpareBuffers>,
 }
 
 impl Link {
@@ -103,7 +103,7 @@ impl Link {
         let public = processes.public_key();
         let sequence = AtomicU64::new(proof.as_ref().map_or(0, |proof| proof.minimum_sequence));
         let file_system = proof.map(|proof| proof.file_system);
-        let order = move |sequence| Open {
+        let order = move |sequence| OpenRequest {
             public,
             servers: servers.clone(),
             proof: file_system.map(|file_system| (file_system, sequence)),
@@ -125,8 +125,8 @@ impl Link {
         }
     }
 
-    /// The stream as it is now, or a new one to a new process.
-    fn line(&self) -> Result<Arc<Line>, RpcError> {
+    /// The present stream, or a new one to a new process.
+    fn line(&self) -> Result<Arc<NetworkStream>, RpcError> {
         let mut line = self.line.lock();
         if let Some(line) = line.as_ref().filter(|line| line.is_open()) {
             return Ok(Arc::clone(line));
@@ -137,9 +137,9 @@ impl Link {
         theirs.set_nonblocking(true).map_err(|error| unreachable(error.to_string()))?;
         ours.set_write_timeout(Some(STUCK)).map_err(|error| unreachable(error.to_string()))?;
         let reader = ours.try_clone().map_err(|error| unreachable(error.to_string()))?;
-        let order = ToNetwork::Open((self.order)(self.sequence.load(Ordering::Relaxed)));
+        let order = NetworkRequest::Open((self.order)(self.sequence.load(Ordering::Relaxed)));
         self.processes.open(&order, OwnedFd::from(theirs)).map_err(|error| unreachable(error.to_string()))?;
-        let opened = Arc::new(Line {
+        let opened = Arc::new(NetworkStream {
             writer: Mutex::new(ours),
             waiting: Arc::new(Mutex::new(Some(HashMap::new()))),
             broken: AtomicBool::new(false),
@@ -181,10 +181,10 @@ impl Link {
         came
     }
 
-    /// Sends a frame and waits for what comes.
+    /// Sends a frame and waits for its answer.
     fn ask(
         &self,
-        line: &Line,
+        line: &NetworkStream,
         kind: u8,
         head: &[u8],
         body: &[u8],
@@ -248,17 +248,17 @@ fn milliseconds(time: Duration) -> u64 {
 }
 
 /// Waits until something comes, the stream ends, the time is up, or whoever waits was interrupted.
-fn wait_for(answered: &Receiver<Came>, end: Instant) -> Result<Vec<u8>, RpcError> {
+fn wait_for(answered: &Receiver<CallResult>, end: Instant) -> Result<Vec<u8>, RpcError> {
     let can_be_raised = interrupt::can_be_raised();
     loop {
         let left = end.saturating_duration_since(Instant::now());
         let slice = if can_be_raised { left.min(interrupt::GLANCE) } else { left };
         match answered.recv_timeout(slice) {
-            Ok(Came::Answer(answer, took)) => {
+            Ok(CallResult::Answer(answer, took)) => {
                 tracing::trace!(target: "operation", ?took, "in the network process and beyond");
                 return Ok(answer);
             }
-            Ok(Came::Failed(error)) => return Err(error),
+            Ok(CallResult::Failed(error)) => return Err(error),
             Err(RecvTimeoutError::Disconnected) => return Err(RpcError::Lost { maybe_sent: true }),
             Err(RecvTimeoutError::Timeout) => {
                 if Instant::now() >= end || (can_be_raised && interrupt::is_raised()) {
@@ -269,7 +269,7 @@ fn wait_for(answered: &Receiver<Came>, end: Instant) -> Result<Vec<u8>, RpcError
     }
 }
 
-impl Line {
+impl NetworkStream {
     fn is_open(&self) -> bool {
         !self.broken.load(Ordering::Relaxed) && self.waiting.lock().is_some()
     }
@@ -288,7 +288,7 @@ impl Line {
         let small: Vec<u8> = [&Header::encode(kind, id, head.len() + body.len()), head].concat();
         let written = writer.write_all(&small).and_then(|()| writer.write_all(body));
         if written.is_err() {
-            // What follows half a frame would be taken for the rest of it.
+            // The network process would take the next frame for the rest of this incomplete one.
             self.broken.store(true, Ordering::Relaxed);
             let _ = writer.shutdown(std::net::Shutdown::Both);
         }
@@ -308,9 +308,9 @@ impl Drop for Link {
 /// Reads until the end; what the other end did wrong, if that was it.
 fn read_frames(
     mut reader: UnixStream,
-    waiting: &Mutex<Option<HashMap<u64, SyncSender<Came>>>>,
-    standing: &Mutex<Standing>,
-    spare: &Spare,
+    waiting: &Mutex<Option<HashMap<u64, SyncSender<CallResult>>>>,
+    standing: &Mutex<ConnectionStatus>,
+    spare: &SpareBuffers,
 ) -> Option<&'static str> {
     loop {
         let mut header = [0; HEADER_BYTES];
@@ -327,12 +327,12 @@ fn read_frames(
                     let took = Duration::from_micros(u32::from_le_bytes(*took).into());
                     let bytes = answer.len();
                     body.truncate(bytes);
-                    Came::Answer(body, took)
+                    CallResult::Answer(body, took)
                 }
                 None => return Some("an answer that does not say what it took"),
             },
             frames::FAILED => match decode(&body) {
-                Ok(error) => Came::Failed(error),
+                Ok(error) => CallResult::Failed(error),
                 Err(_) => return Some("a failure that does not decode"),
             },
             _ => match decode(&body) {
@@ -363,7 +363,7 @@ impl Remote for Link {
         let mut all = pin!(collect_blocks(request, response, more));
         match all.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(outcome) => outcome,
-            // It waits for nothing but `more`, which blocks.
+            // The future waits for nothing but `more`, which blocks.
             Poll::Pending => Err(RpcError::Closed),
         }
     }
@@ -377,7 +377,7 @@ impl Remote for Link {
     }
 
     fn traffic(&self) -> (u64, u64) {
-        // What is told unasked is a little old.
+        // Figures that the network process sends unasked are a little old.
         let line = self.line.lock().clone();
         if let Some(line) = line.filter(|line| line.is_open()) {
             let _ = self.ask(&line, frames::ASK, &[], &[], Instant::now() + FIGURES);
@@ -435,7 +435,7 @@ fn end_of(deadline: Duration) -> Instant {
 mod tests {
     use super::*;
 
-    type Waiting = Mutex<Option<HashMap<u64, SyncSender<Came>>>>;
+    type Waiting = Mutex<Option<HashMap<u64, SyncSender<CallResult>>>>;
 
     /// Reads what a hostile network process wrote; what it was found to have done.
     fn read(bytes: &[u8], waiting: &Waiting) -> Option<&'static str> {
@@ -444,7 +444,7 @@ mod tests {
         let writing = std::thread::spawn(move || {
             let _ = theirs.write_all(&bytes);
         });
-        let outcome = read_frames(ours, waiting, &Mutex::default(), &Spare::default());
+        let outcome = read_frames(ours, waiting, &Mutex::default(), &SpareBuffers::default());
         writing.join().expect("no panic");
         outcome
     }
@@ -474,7 +474,7 @@ mod tests {
             frame(frames::ANSWER, 5, b"second\x07\0\0\0"),
         ];
         assert_eq!(read(&some.concat(), &waiting), None);
-        assert!(matches!(answered.try_recv(), Ok(Came::Answer(answer, _)) if answer == b"first"));
+        assert!(matches!(answered.try_recv(), Ok(CallResult::Answer(answer, _)) if answer == b"first"));
         assert!(answered.try_recv().is_err());
     }
 

@@ -14,22 +14,23 @@
 
 mod agent;
 mod frames;
-mod keep;
+mod handshakes;
 mod key;
 mod link;
-mod meetings;
+pub mod messages;
 mod network;
+mod peer_channels;
 pub mod record;
 mod signer;
 mod sockets;
-mod visits;
-pub mod words;
+mod two_slot_file;
 
 pub use agent::connect_to_agent;
 pub use key::{KeySource, Processes, ProcessesError};
-pub(crate) use visits::{Beacons, Visit};
+pub(crate) use peer_channels::{BeaconStream, PeerChannel};
 
 use holdfast_components::Main;
 
 /// The components, for [`holdfast_components::run_if_component`].
-pub const COMPONENTS: &[(&str, Main)] = &[(words::SIGNER, signer::main), (words::NETWORK, network::main)];
+pub const COMPONENTS: &[(&str, Main)] =
+    &[(messages::SIGNER, signer::main), (messages::NETWORK, network::main)];

@@ -1,6 +1,6 @@
 //! The network process: TLS or QUIC, frames, multiplexing and the estimates of links, in a sandbox without keys and
 //! files. It cannot connect: sockets are made by the main process, for servers that one names, and for clients that are met
-//! ([`super::meetings`]), and handed over. It signs nothing: the signer does, handshakes only.
+//! ([`super::handshakes`]), and handed over. It signs nothing: the signer does, handshakes only.
 //!
 //! It carries requests and answers as bytes and looks into neither, save for a server's refusals. What it may do if it
 //! is taken over: drop, delay and repeat messages, and make up answers, as a lying server may, against which the main
@@ -8,8 +8,10 @@
 //! datagrams, if QUIC may be used.
 
 use super::frames::{self, HEADER_BYTES, Header};
-use super::meetings;
-use super::words::{GivenSocket, HANDSHAKE, Open, SOCKETS, Standing, ToNetwork, WantedSocket};
+use super::handshakes;
+use super::messages::{
+    ConnectionStatus, HANDSHAKE, NetworkRequest, OpenRequest, SOCKETS, SocketReply, SocketRequest,
+};
 use holdfast_components::{Asker, ComponentError, Context, Patience, Refusal, Reply, Request};
 use holdfast_crypto::{KeyHolder, PublicKey, SignError, Signature, encode};
 use holdfast_protocol::message::Welcome;
@@ -33,18 +35,18 @@ use tokio::task::AbortHandle;
 
 /// How long a handshake may wait for its signature: an agent may ask a person.
 const SIGN_PATIENCE: Duration = Duration::from_secs(60);
-/// How long a socket may take.
+/// Longest wait for a socket.
 const SOCKET_PATIENCE: Duration = Duration::from_secs(20);
 /// How often the main process is told how things are, if they change.
 const TELL_EVERY: Duration = Duration::from_millis(100);
 
-/// The component.
+/// Entry point of the network process, as a component.
 pub(super) fn main(context: Context) -> ExitCode {
     let prepared = || -> Result<_, ComponentError> {
         Ok((Arc::new(context.ports.asker(HANDSHAKE)?), Arc::new(context.ports.asker(SOCKETS)?)))
     };
     let outcome = prepared().and_then(|(handshakes, sockets)| {
-        context.ports.serve(|request| obey(request, &handshakes, &sockets))
+        context.ports.serve(|request| handle_request(request, &handshakes, &sockets))
     });
     match outcome {
         Ok(_) => ExitCode::SUCCESS,
@@ -56,23 +58,23 @@ pub(super) fn main(context: Context) -> ExitCode {
 }
 
 type Handshakes = Arc<Asker<Vec<u8>, Result<Signature, SignError>>>;
-type SocketSource = Arc<Asker<WantedSocket, GivenSocket>>;
+type SocketSource = Arc<Asker<SocketRequest, SocketReply>>;
 
-fn obey(request: Request, handshakes: &Handshakes, sockets: &SocketSource) -> Reply {
-    let order: ToNetwork = match request.question() {
+fn handle_request(request: Request, handshakes: &Handshakes, sockets: &SocketSource) -> Reply {
+    let order: NetworkRequest = match request.question() {
         Ok(order) => order,
         Err(refusal) => return Reply::refuse(refusal),
     };
     let mut files = request.files.into_iter();
     let Some(stream) = files.next() else { return Reply::refuse(Refusal::Malformed) };
     match (order, files.next()) {
-        (ToNetwork::Open(order), lent) => open(order, stream, lent, handshakes, sockets),
-        (ToNetwork::Meet(order), Some(socket)) => {
-            let key = Elsewhere { public: order.public, handshakes: handshakes.clone() };
-            done(meetings::meet(&order, Arc::new(key), stream, socket))
+        (NetworkRequest::Open(order), lent) => open(order, stream, lent, handshakes, sockets),
+        (NetworkRequest::Meet(order), Some(socket)) => {
+            let key = RemoteKey { public: order.public, handshakes: handshakes.clone() };
+            done(handshakes::meet(&order, Arc::new(key), stream, socket))
         }
-        (ToNetwork::HearBeacons { file_system }, Some(socket)) => {
-            done(meetings::hear_beacons(file_system, stream, socket))
+        (NetworkRequest::HearBeacons { file_system }, Some(socket)) => {
+            done(handshakes::hear_beacons(file_system, stream, socket))
         }
         _ => Reply::refuse(Refusal::Malformed),
     }
@@ -86,7 +88,7 @@ fn done(outcome: io::Result<()>) -> Reply {
 }
 
 fn open(
-    order: Open,
+    order: OpenRequest,
     stream: OwnedFd,
     lent: Option<OwnedFd>,
     handshakes: &Handshakes,
@@ -101,21 +103,21 @@ fn open(
     let expected =
         order.proof.map(|(file_system, minimum_sequence)| ServerProof { file_system, minimum_sequence });
     let key: Arc<dyn KeyHolder> =
-        Arc::new(Elsewhere { public: order.public, handshakes: handshakes.clone() });
+        Arc::new(RemoteKey { public: order.public, handshakes: handshakes.clone() });
     let mut connector = Connector::new(key, addresses, expected);
     connector.options.transport = match order.transport {
         0 => Transport::Tcp,
         1 => Transport::Quic,
         _ => Transport::Auto,
     };
-    connector.sockets = Arc::new(Handed { source: sockets.clone(), places });
+    connector.sockets = Arc::new(MainProcessSockets { source: sockets.clone(), places });
     let connection = match connector.start() {
         Ok(connection) => connection,
         Err(error) => return failed(&error),
     };
     let runtime = connection.runtime();
     runtime.spawn(async move {
-        // Ends with the stream; the connection with it.
+        // The connection ends with the stream.
         if let Err(error) = carry(stream, connection).await {
             tracing::debug!(%error, "a stream ended");
         }
@@ -179,7 +181,7 @@ async fn carry(stream: OwnedFd, connection: Connection) -> io::Result<()> {
             frames::WAIT if body.len() == 8 => tokio::spawn(async move {
                 let begun = Instant::now();
                 let outcome = connection.connected_by(milliseconds(&body)).await;
-                // How things are is known before that they are so.
+                // The status goes first, so that whoever gets the answer knows it.
                 let _ = out.send((frames::STANDING, 0, encode(&standing(&connection))));
                 ended.lock().remove(&id);
                 let _ = out.send(match outcome {
@@ -238,10 +240,10 @@ async fn tell(connection: Connection, out: mpsc::UnboundedSender<Outgoing>) {
     }
 }
 
-fn standing(connection: &Connection) -> Standing {
+fn standing(connection: &Connection) -> ConnectionStatus {
     let traffic = connection.traffic();
     let microseconds = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
-    Standing {
+    ConnectionStatus {
         welcome: connection.welcome(),
         server_key: connection.server_key(),
         is_connected: connection.is_connected(),
@@ -257,19 +259,19 @@ fn standing(connection: &Connection) -> Standing {
     }
 }
 
-/// The device's key, in the signer.
-struct Elsewhere {
+/// The device's key, which the signer process has.
+struct RemoteKey {
     public: PublicKey,
     handshakes: Handshakes,
 }
 
-impl fmt::Debug for Elsewhere {
+impl fmt::Debug for RemoteKey {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str("Elsewhere")
     }
 }
 
-impl KeyHolder for Elsewhere {
+impl KeyHolder for RemoteKey {
     fn public(&self) -> PublicKey {
         self.public
     }
@@ -286,24 +288,24 @@ impl KeyHolder for Elsewhere {
 }
 
 /// Sockets that the main process makes.
-struct Handed {
+struct MainProcessSockets {
     source: SocketSource,
     places: HashMap<ServerAddress, u16>,
 }
 
-impl fmt::Debug for Handed {
+impl fmt::Debug for MainProcessSockets {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str("Handed")
     }
 }
 
-impl Handed {
+impl MainProcessSockets {
     fn place(&self, address: &ServerAddress) -> io::Result<u16> {
         self.places.get(address).copied().ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
     /// Waits for the main process on a thread of its own: connecting may take long.
-    async fn ask(&self, wanted: WantedSocket) -> io::Result<(GivenSocket, Option<OwnedFd>)> {
+    async fn ask(&self, wanted: SocketRequest) -> io::Result<(SocketReply, Option<OwnedFd>)> {
         let source = Arc::clone(&self.source);
         let asked = tokio::task::spawn_blocking(move || ask(&source, &wanted)).await;
         asked.map_err(io::Error::other)?
@@ -311,37 +313,37 @@ impl Handed {
 }
 
 fn ask(
-    source: &Asker<WantedSocket, GivenSocket>,
-    wanted: &WantedSocket,
-) -> io::Result<(GivenSocket, Option<OwnedFd>)> {
+    source: &Asker<SocketRequest, SocketReply>,
+    wanted: &SocketRequest,
+) -> io::Result<(SocketReply, Option<OwnedFd>)> {
     let patience = Patience::of(SOCKET_PATIENCE);
     let ticket = source.start(0, wanted, &[], patience).map_err(io::Error::other)?;
     let reply = source.finish(ticket, patience).map_err(io::Error::other)?;
     match reply.body {
-        GivenSocket::None(why) => Err(io::Error::other(why)),
+        SocketReply::None(why) => Err(io::Error::other(why)),
         given => Ok((given, reply.files.into_iter().next())),
     }
 }
 
-fn socket_of((given, file): (GivenSocket, Option<OwnedFd>)) -> io::Result<OwnedFd> {
-    if let GivenSocket::Socket { bbr: false } = given {
+fn socket_of((given, file): (SocketReply, Option<OwnedFd>)) -> io::Result<OwnedFd> {
+    if let SocketReply::Socket { bbr: false } = given {
         assume_bbr_is_missing();
     }
     file.ok_or_else(|| io::Error::other("no socket came"))
 }
 
-impl Sockets for Handed {
+impl Sockets for MainProcessSockets {
     fn tcp<'a>(&'a self, address: &'a ServerAddress) -> SocketFuture<'a, TcpStream> {
         Box::pin(async move {
-            let given = self.ask(WantedSocket::Tcp(self.place(address)?)).await?;
+            let given = self.ask(SocketRequest::Tcp(self.place(address)?)).await?;
             TcpStream::from_std(std::net::TcpStream::from(socket_of(given)?))
         })
     }
 
     fn resolve<'a>(&'a self, address: &'a ServerAddress) -> SocketFuture<'a, Vec<SocketAddr>> {
         Box::pin(async move {
-            let (given, _) = self.ask(WantedSocket::Addresses(self.place(address)?)).await?;
-            let GivenSocket::Addresses(found) = given else { return Ok(Vec::new()) };
+            let (given, _) = self.ask(SocketRequest::Addresses(self.place(address)?)).await?;
+            let SocketReply::Addresses(found) = given else { return Ok(Vec::new()) };
             let address = |(bytes, port): (Vec<u8>, u16)| {
                 let ip = match bytes.len() {
                     4 => IpAddr::from(<[u8; 4]>::try_from(bytes).ok()?),
@@ -354,6 +356,6 @@ impl Sockets for Handed {
     }
 
     fn udp(&self) -> io::Result<UdpSocket> {
-        Ok(UdpSocket::from(socket_of(ask(&self.source, &WantedSocket::Udp)?)?))
+        Ok(UdpSocket::from(socket_of(ask(&self.source, &SocketRequest::Udp)?)?))
     }
 }

@@ -1,8 +1,7 @@
-//! The signer's record, read and put by whoever carries a state from one machine to another. Only while no signer has
-//! it open.
+//! Reads and replaces the signer's record, for the export and import of a state. It must not be open in a signer.
 
-use super::keep::Keep;
 use super::key::{FILE, open_record};
+use super::two_slot_file::TwoSlotFile;
 use std::io;
 use std::path::Path;
 
@@ -16,7 +15,7 @@ pub fn read(state_dir: &Path) -> io::Result<Option<Vec<u8>>> {
         return Ok(None);
     }
     let file = open_record(&path).map_err(io::Error::other)?;
-    Keep::open(file).map(|(_, record)| record)
+    TwoSlotFile::open(file).map(|(_, record)| record)
 }
 
 /// Puts this in its place, durably; with `None` there is nothing, and the signer begins from the state.
@@ -32,7 +31,7 @@ pub fn replace(state_dir: &Path, record: Option<&[u8]>) -> io::Result<()> {
     }
     if let Some(record) = record {
         let file = open_record(&path).map_err(io::Error::other)?;
-        Keep::open(file)?.0.write(record)?;
+        TwoSlotFile::open(file)?.0.write(record)?;
     }
     std::fs::File::open(state_dir)?.sync_all()
 }

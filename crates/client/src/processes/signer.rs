@@ -7,10 +7,11 @@
 //! Attack answered: whoever takes over the process that mounts, or the one that reads from the network, gets signatures
 //! only for as long as he is there, and no two that contradict each other.
 
-use super::keep::Keep;
-use super::words::{
-    AGENT, FromSigner, HANDSHAKE, HANDSHAKE_BYTES_MAX, KeyPlace, SIGN, Thing, ToSigner, WHOLE_BYTES_MAX,
+use super::messages::{
+    AGENT, HANDSHAKE, HANDSHAKE_BYTES_MAX, KeyLocation, SIGN, SignerReply, SignerRequest, SigningPayload,
+    WHOLE_BYTES_MAX,
 };
+use super::two_slot_file::TwoSlotFile;
 use holdfast_components::{Asker, Context, Patience, Refusal, Reply, Request};
 use holdfast_content::Restore;
 use holdfast_crypto::{
@@ -29,7 +30,7 @@ use zeroize::Zeroizing;
 /// How long the main process may take to connect to an agent.
 const AGENT_PATIENCE: Duration = Duration::from_secs(40);
 
-/// The component.
+/// Entry point of the signer, as a component.
 pub(super) fn main(context: Context) -> ExitCode {
     let agent = match context.ports.asker(AGENT) {
         Ok(agent) => Arc::new(agent),
@@ -50,10 +51,10 @@ pub(super) fn main(context: Context) -> ExitCode {
 
 struct State {
     agent: Arc<Asker<(), Result<(), String>>>,
-    /// What came so far of something longer.
+    /// The parts of a long message that came so far.
     part: Vec<u8>,
     key: Option<Box<dyn KeyHolder>>,
-    mandate: Option<(Mandate, Keep)>,
+    mandate: Option<(Mandate, TwoSlotFile)>,
     /// Whether other clients may connect to this one.
     meets_peers: bool,
 }
@@ -61,7 +62,7 @@ struct State {
 impl State {
     fn answer(&mut self, request: Request) -> Reply {
         match request.port {
-            SIGN => match request.question::<ToSigner>() {
+            SIGN => match request.question::<SignerRequest>() {
                 Ok(question) => Reply::of(&self.main_asks(question, request.files)),
                 Err(refusal) => Reply::refuse(refusal),
             },
@@ -73,43 +74,43 @@ impl State {
         }
     }
 
-    fn main_asks(&mut self, question: ToSigner, files: Vec<OwnedFd>) -> FromSigner {
+    fn main_asks(&mut self, question: SignerRequest, files: Vec<OwnedFd>) -> SignerReply {
         let part = std::mem::take(&mut self.part);
         let outcome = match question {
-            ToSigner::Part(more) if part.len() + more.len() <= WHOLE_BYTES_MAX => {
+            SignerRequest::Part(more) if part.len() + more.len() <= WHOLE_BYTES_MAX => {
                 self.part = part;
                 self.part.extend_from_slice(&more);
-                Ok(FromSigner::Taken)
+                Ok(SignerReply::Accepted)
             }
-            ToSigner::Part(_) => Err(refused("it is longer than anything that is signed")),
-            ToSigner::Begin { key, file_system } => self.begin(&part, key, file_system, files),
-            ToSigner::Sign => self.sign(&part).map(FromSigner::Signed),
-            ToSigner::GoOver { superuser, restores } => self.go_over(&part, &superuser, &restores),
-            ToSigner::MeetPeers => {
+            SignerRequest::Part(_) => Err(refused("it is longer than anything that is signed")),
+            SignerRequest::Begin { key, file_system } => self.begin(&part, key, file_system, files),
+            SignerRequest::Sign => self.sign(&part).map(SignerReply::Signed),
+            SignerRequest::GoOver { superuser, restores } => self.enter_epoch(&part, &superuser, &restores),
+            SignerRequest::MeetPeers => {
                 self.meets_peers = true;
-                Ok(FromSigner::Taken)
+                Ok(SignerReply::Accepted)
             }
         };
-        outcome.unwrap_or_else(FromSigner::Not)
+        outcome.unwrap_or_else(SignerReply::NotSigned)
     }
 
-    /// Takes the key and what is known of its signatures: once.
+    /// Takes the key and what is known of its signatures; possible only once.
     fn begin(
         &mut self,
         known: &[u8],
-        place: KeyPlace,
+        place: KeyLocation,
         file_system: Option<Digest>,
         files: Vec<OwnedFd>,
-    ) -> Result<FromSigner, SignError> {
+    ) -> Result<SignerReply, SignError> {
         if self.key.is_some() {
             return Err(refused("the signer has its key already"));
         }
         let mut files = files.into_iter();
         let mut next = || files.next().ok_or_else(|| refused("a file is missing"));
         let key: Box<dyn KeyHolder> = match place {
-            KeyPlace::Pipe => Box::new(read_seed(next()?)?),
-            KeyPlace::Agent { name, public } => {
-                Box::new(InAgent { name, public, connections: Arc::clone(&self.agent) })
+            KeyLocation::Pipe => Box::new(read_seed(next()?)?),
+            KeyLocation::Agent { name, public } => {
+                Box::new(AgentKey { name, public, connections: Arc::clone(&self.agent) })
             }
         };
         let public = key.public();
@@ -120,17 +121,17 @@ impl State {
             self.mandate = Some((mandate, keep));
         }
         self.key = Some(key);
-        Ok(FromSigner::Ready { public, number })
+        Ok(SignerReply::Ready { public, number })
     }
 
     fn sign(&mut self, things: &[u8]) -> Result<Vec<Signature>, SignError> {
         let (Some(key), Some((mandate, keep))) = (&self.key, &mut self.mandate) else {
             return Err(refused("the signer was given no file system to sign for"));
         };
-        let things: Vec<Thing> = decode(things).map_err(|error| refused(&error.to_string()))?;
-        let asks: Vec<SignRequest> = things.iter().map(Thing::ask).collect();
+        let things: Vec<SigningPayload> = decode(things).map_err(|error| refused(&error.to_string()))?;
+        let asks: Vec<SignRequest> = things.iter().map(SigningPayload::ask).collect();
         let after = mandate.judge(&asks).map_err(|why| refused(&why.to_string()))?;
-        // An agent may refuse: then nothing is used up.
+        // An agent may refuse; then no number is used up.
         let signatures = key.try_sign_all(&asks)?;
         if after != *mandate {
             let kept = keep.write(&after.to_bytes());
@@ -141,21 +142,22 @@ impl State {
     }
 
     /// Signs in the epoch after a restore that the superuser has declared, and no more in those before.
-    fn go_over(
+    fn enter_epoch(
         &mut self,
         next: &[u8],
         superuser: &PublicKey,
         restores: &[Restore],
-    ) -> Result<FromSigner, SignError> {
+    ) -> Result<SignerReply, SignError> {
         let (Some(key), Some((mandate, keep))) = (&self.key, &mut self.mandate) else {
             return Err(refused("the signer was given no file system to sign for"));
         };
         let next = Mandate::from_bytes(next).map_err(|error| refused(&error.to_string()))?;
-        let after = mandate.go_over(superuser, restores, &next).map_err(|why| refused(&why.to_string()))?;
+        let after =
+            mandate.enter_epoch(superuser, restores, &next).map_err(|why| refused(&why.to_string()))?;
         let kept = keep.write(&after.to_bytes());
         kept.map_err(|error| SignError::Away(format!("what is signed cannot be recorded: {error}")))?;
         *mandate = after;
-        Ok(FromSigner::Ready { public: key.public(), number: mandate.number() })
+        Ok(SignerReply::Ready { public: key.public(), number: mandate.number() })
     }
 
     fn network_asks(&mut self, message: &[u8]) -> Result<Signature, SignError> {
@@ -188,10 +190,10 @@ fn mandate(
     public: &PublicKey,
     known: &[u8],
     file: OwnedFd,
-) -> Result<(Mandate, Keep), SignError> {
+) -> Result<(Mandate, TwoSlotFile), SignError> {
     let unusable =
         |why: &dyn fmt::Display| refused(&format!("its record of what was signed cannot be used: {why}"));
-    let (mut keep, found) = Keep::open(file).map_err(|error| unusable(&error))?;
+    let (mut keep, found) = TwoSlotFile::open(file).map_err(|error| unusable(&error))?;
     let read = |bytes: &[u8]| -> Result<Mandate, SignError> {
         let mandate = Mandate::from_bytes(bytes).map_err(|error| unusable(&error))?;
         match mandate.belongs_to(file_system, public) {
@@ -218,19 +220,19 @@ fn mandate(
 }
 
 /// A key in an agent, over connections that the main process makes, one for each question.
-struct InAgent {
+struct AgentKey {
     name: String,
     public: PublicKey,
     connections: Arc<Asker<(), Result<(), String>>>,
 }
 
-impl fmt::Debug for InAgent {
+impl fmt::Debug for AgentKey {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "InAgent({})", self.name)
     }
 }
 
-impl InAgent {
+impl AgentKey {
     fn ask(&self, question: &[u8]) -> Result<Vec<u8>, String> {
         let patience = Patience::of(AGENT_PATIENCE);
         let asked = self.connections.start(0, &(), &[], patience);
@@ -242,7 +244,7 @@ impl InAgent {
     }
 }
 
-impl KeyHolder for InAgent {
+impl KeyHolder for AgentKey {
     fn public(&self) -> PublicKey {
         self.public
     }

@@ -1,8 +1,8 @@
-//! What the main process does for the others because it may: connect to the servers that it named, and to the SSH agent.
-//! A question is a place in its own list, never an address.
+//! Makes sockets in the main process for the other two, which may not: to the servers that it named, and to the SSH agent.
+//! A request has an index into the main process's own list, never an address.
 
 use super::agent::connect_to_agent;
-use super::words::{AGENT, GivenSocket, SOCKETS, WantedSocket};
+use super::messages::{AGENT, SOCKETS, SocketReply, SocketRequest};
 use holdfast_components::{Ports, Refusal, Reply, Request};
 use holdfast_rpc::{OwnSockets, ServerAddress, Sockets, Transport, prepare};
 use parking_lot::Mutex;
@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 /// How long connecting may take.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
-/// Connections that are made at the same time.
+/// Number of connections that are made at the same time.
 const THREADS: usize = 4;
-/// Servers of one key. Its commands know one or two.
+/// Most servers of one key; commands know one or two.
 const SERVERS_MAX: usize = 64;
 
 /// Servers that may be connected to.
@@ -41,7 +41,7 @@ impl Servers {
     }
 }
 
-/// Answers until the supervisor ends.
+/// Answers requests for sockets until the supervisor ends.
 pub(super) fn serve(
     ports: Arc<Ports>,
     servers: Arc<Mutex<Servers>>,
@@ -49,7 +49,7 @@ pub(super) fn serve(
 ) -> io::Result<()> {
     let answer = move |request: Request| match request.port {
         AGENT => to_agent(agent.as_deref()),
-        SOCKETS => match request.question::<WantedSocket>() {
+        SOCKETS => match request.question::<SocketRequest>() {
             Ok(wanted) => socket(&servers, &wanted),
             Err(refusal) => Reply::refuse(refusal),
         },
@@ -74,23 +74,23 @@ fn to_agent(agent: Option<&std::path::Path>) -> Reply {
     }
 }
 
-fn socket(servers: &Mutex<Servers>, wanted: &WantedSocket) -> Reply {
+fn socket(servers: &Mutex<Servers>, wanted: &SocketRequest) -> Reply {
     let server =
         |place: &u16| servers.lock().known.get(usize::from(*place)).cloned().ok_or(io::ErrorKind::NotFound);
     let made = match wanted {
-        WantedSocket::Tcp(place) => server(place).map_err(Into::into).and_then(|server| connect(&server)),
-        WantedSocket::Udp if !servers.lock().datagrams => Err(io::ErrorKind::PermissionDenied.into()),
-        WantedSocket::Udp => {
-            OwnSockets.udp().map(|socket| (GivenSocket::Socket { bbr: true }, Some(socket.into())))
+        SocketRequest::Tcp(place) => server(place).map_err(Into::into).and_then(|server| connect(&server)),
+        SocketRequest::Udp if !servers.lock().datagrams => Err(io::ErrorKind::PermissionDenied.into()),
+        SocketRequest::Udp => {
+            OwnSockets.udp().map(|socket| (SocketReply::Socket { bbr: true }, Some(socket.into())))
         }
-        WantedSocket::Addresses(place) => {
+        SocketRequest::Addresses(place) => {
             let resolved = server(place).map_err(io::Error::from).and_then(|server| resolve(&server));
-            resolved.map(|found| (GivenSocket::Addresses(found), None))
+            resolved.map(|found| (SocketReply::Addresses(found), None))
         }
     };
     match made {
         Ok((given, file)) => Reply { files: file.into_iter().collect(), ..Reply::of(&given) },
-        Err(error) => Reply::of(&GivenSocket::None(error.to_string())),
+        Err(error) => Reply::of(&SocketReply::None(error.to_string())),
     }
 }
 
@@ -103,7 +103,7 @@ fn resolve(server: &ServerAddress) -> io::Result<Vec<(Vec<u8>, u16)>> {
     Ok(found.take(16).map(|address| (bytes(address.ip()), address.port())).collect())
 }
 
-fn connect(server: &ServerAddress) -> io::Result<(GivenSocket, Option<OwnedFd>)> {
+fn connect(server: &ServerAddress) -> io::Result<(SocketReply, Option<OwnedFd>)> {
     let end = Instant::now() + CONNECT_PATIENCE;
     let mut why = io::Error::other("its name has no address");
     for address in (server.host.as_str(), server.port).to_socket_addrs()? {
@@ -115,7 +115,7 @@ fn connect(server: &ServerAddress) -> io::Result<(GivenSocket, Option<OwnedFd>)>
             Ok(stream) => {
                 stream.set_nonblocking(true)?;
                 let bbr = prepare(&stream);
-                return Ok((GivenSocket::Socket { bbr }, Some(stream.into())));
+                return Ok((SocketReply::Socket { bbr }, Some(stream.into())));
             }
             Err(error) => why = error,
         }

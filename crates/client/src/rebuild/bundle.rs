@@ -34,22 +34,22 @@ pub enum BundleError {
     /// It cannot be read or written.
     #[error("{path}: {source}", path = .path.display())]
     Io {
-        /// The file.
+        /// Path of the bundle.
         path: PathBuf,
         /// What the system said.
         source: io::Error,
     },
-    /// It is none, is damaged, or was not finished.
+    /// It is not a bundle, is damaged, or was not finished.
     #[error("{path}: no whole bundle: {why}", path = .path.display())]
     Damaged {
-        /// The file.
+        /// Path of the bundle.
         path: PathBuf,
-        /// What is wrong.
+        /// What is wrong with it.
         why: String,
     },
 }
 
-/// A bundle being written; it has its name when it is finished.
+/// A bundle that is being written; the file gets its name when it is finished.
 pub struct BundleWriter {
     file: BufWriter<File>,
     to: PathBuf,
@@ -111,7 +111,7 @@ impl BundleWriter {
         let mut finish = || -> io::Result<()> {
             self.file.flush()?;
             self.file.get_ref().sync_all()?;
-            // Does not replace a file that has come there meanwhile.
+            // A link does not replace a file that has come there meanwhile.
             fs::hard_link(&self.temporary, &self.to)?;
             fs::remove_file(&self.temporary)
         };
@@ -129,7 +129,7 @@ impl BundleWriter {
     }
 }
 
-/// A bundle, of which only the blocks are not in memory.
+/// An opened bundle; all of it but the blocks is in memory.
 pub struct Bundle {
     path: PathBuf,
     file: File,
@@ -173,7 +173,7 @@ impl Bundle {
                 return Err(damaged("a record in it is too long"));
             }
             if kind == BLOCK {
-                // Only where it lies; the rest is read when it is wanted.
+                // Notes only where the block lies; its bytes are read when they are wanted.
                 let mut address = [0; 32];
                 let rest = length.checked_sub(32).ok_or_else(|| damaged("a block in it has no address"))?;
                 reader.read_exact(&mut address).map_err(failed)?;
@@ -211,7 +211,7 @@ impl Bundle {
         Ok(Bundle { path: path.to_owned(), file, statement, leaves, blocks })
     }
 
-    /// Its file.
+    /// Path of the bundle.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -21,16 +21,16 @@ use std::path::Path;
 /// Name of the file in a state directory.
 pub const FILE: &str = "leaves";
 const MAGIC: [u8; 8] = *b"hfleaves";
-/// Where leaves begin.
+/// Offset at which the leaves begin, in bytes.
 const HEADER_BYTES: u64 = 4096;
 const LEAF_BYTES: u64 = 32;
-/// Leaves read at a time.
+/// Number of leaves that are read at a time.
 const STEP: u64 = 16_384;
 
 /// An open file of leaves.
 pub struct LeafFile {
     file: File,
-    /// Those that are verified.
+    /// Right edge of the leaves that are verified.
     verified: Frontier,
 }
 
@@ -47,7 +47,7 @@ impl LeafFile {
         Ok(LeafFile { file, verified })
     }
 
-    /// How many are verified.
+    /// Number of leaves, from the first, that are verified.
     pub fn verified(&self) -> u64 {
         self.verified.head().size
     }
@@ -144,7 +144,7 @@ impl LeafFile {
     ///
     /// # Errors
     /// I/O errors.
-    pub fn go_back(&mut self, head: LogHead) -> io::Result<()> {
+    pub fn truncate(&mut self, head: LogHead) -> io::Result<()> {
         if self.verified() > head.size {
             self.verified = match self.frontier_at(head.size)? {
                 Some(frontier) if frontier.head() == head => frontier,

@@ -13,24 +13,24 @@ const NAMES_MAX: u64 = u64::MAX;
 /// What is lost of something that has a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Lost {
+pub enum LossKind {
     /// So many bytes of its content.
     Bytes(u64),
-    /// Where its content lies, and so all of it.
+    /// The map of its content, and so all of it.
     Content,
-    /// The names in it, and so whatever it held.
+    /// The directory's names, and so all that was in it.
     Names,
-    /// All there was to know about it.
+    /// Its inode, and so all that is known of it.
     Everything,
 }
 
-/// Something that is not whole.
+/// A file or directory that is not whole.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Loss {
-    /// From the root; what is no text is replaced.
+    /// Path from the root; bytes that are no text are replaced.
     pub path: String,
-    /// What of it.
-    pub lost: Lost,
+    /// What of it is lost.
+    pub lost: LossKind,
     /// The device that wrote it last, if that is known.
     pub writer: Option<u32>,
 }
@@ -47,7 +47,7 @@ pub fn losses(branch: &Branch, missing: &HashSet<Digest>, most: usize) -> (Vec<L
         if !entered.insert(directory) {
             continue;
         }
-        // What cannot be read was told when its name was found.
+        // That a directory cannot be read was reported when its name was found.
         let Ok(names) = branch.names(directory, NAMES_MAX) else { continue };
         for (name, entry) in names {
             let mut path = path.clone();
@@ -68,8 +68,8 @@ pub fn losses(branch: &Branch, missing: &HashSet<Digest>, most: usize) -> (Vec<L
 }
 
 /// What is lost of a file, and who wrote it.
-fn of(branch: &Branch, file: Handle, missing: &HashSet<Digest>) -> Option<(Lost, Option<u32>)> {
-    let Ok(inode) = branch.base().inode(file) else { return Some((Lost::Everything, None)) };
+fn of(branch: &Branch, file: Handle, missing: &HashSet<Digest>) -> Option<(LossKind, Option<u32>)> {
+    let Ok(inode) = branch.base().inode(file) else { return Some((LossKind::Everything, None)) };
     let lost = match &inode.content {
         Content::Extents(map) => {
             let mut bytes = 0u64;
@@ -81,11 +81,11 @@ fn of(branch: &Branch, file: Handle, missing: &HashSet<Digest>) -> Option<(Lost,
             });
             match visited {
                 Ok(()) if bytes == 0 => None,
-                Ok(()) => Some(Lost::Bytes(bytes)),
-                Err(_) => Some(Lost::Content),
+                Ok(()) => Some(LossKind::Bytes(bytes)),
+                Err(_) => Some(LossKind::Content),
             }
         }
-        Content::Directory(_) => branch.names(file, NAMES_MAX).is_err().then_some(Lost::Names),
+        Content::Directory(_) => branch.names(file, NAMES_MAX).is_err().then_some(LossKind::Names),
         _ => None,
     };
     Some((lost?, Some(inode.writer.0)))

@@ -19,7 +19,7 @@ use holdfast_crypto::{Digest, DigestKey, Domain, decode, encode};
 use holdfast_log::{Log, Position};
 use holdfast_protocol::signer::Signer;
 
-/// Format of a change.
+/// Format of a change record.
 const FORMAT: u16 = 1;
 /// Changes may be this long together before there is a whole state again, however short that is.
 const CHANGES_BYTES_LEAST: usize = 256 << 10;
@@ -36,7 +36,7 @@ pub(super) struct Change {
 
 /// What the next record may build on. Only what is durable is noted here.
 #[derive(Default)]
-pub(super) struct Standing {
+pub(super) struct RecordBase {
     /// The segment with the last record that stands by itself.
     pub segment: u32,
     /// The signer's state in the last record, and that record's digest; `None`: the next one must be whole.
@@ -49,10 +49,10 @@ pub(super) fn digest(body: &[u8]) -> Digest {
     DigestKey::WELL_KNOWN.digest(Domain::LocalRecord, body)
 }
 
-impl Standing {
+impl RecordBase {
     /// In a log whose last record that stands by itself is in this segment; the next one is to be such a record too.
-    pub fn after(segment: u32) -> Standing {
-        Standing { segment, ..Standing::default() }
+    pub fn after(segment: u32) -> RecordBase {
+        RecordBase { segment, ..RecordBase::default() }
     }
 
     /// The body of a change record that leads to this; `None` if it is better to write the whole.
@@ -73,7 +73,7 @@ impl Standing {
 
     /// A whole state is durable; the signer's, if changes may follow.
     pub fn whole(&mut self, at: Position, body: &[u8], signer: Option<&Signer>) {
-        *self = Standing {
+        *self = RecordBase {
             segment: at.segment,
             last: signer.map(|signer| (signer.clone(), digest(body))),
             whole_bytes: body.len(),
@@ -81,14 +81,14 @@ impl Standing {
         };
     }
 
-    /// A change is durable.
+    /// Notes that a change record is durable.
     pub fn changed(&mut self, body: &[u8], signer: &Signer) {
         self.last = Some((signer.clone(), digest(body)));
         self.change_bytes += body.len();
     }
 }
 
-/// The state that a whole one and the changes after it make.
+/// Applies the change records after a whole one to it.
 pub(super) fn replay(log: &Log, whole: &[u8], changes: &[Position]) -> Result<State, StateError> {
     let corrupt = |error: &dyn std::fmt::Display| StateError::Corrupt(error.to_string());
     let mut state: State = decode(whole).map_err(|error| corrupt(&error))?;

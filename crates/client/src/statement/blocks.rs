@@ -1,9 +1,9 @@
-//! Where blocks come from when there may be no server: files, caches, and whatever else there is, in that order.
+//! Sources of blocks for use without a server: files, caches, and others, asked in sequence.
 
 use super::Statement;
 use crate::evidence::Evidence;
 use crate::remote::Remote;
-use crate::store::{Blocks, Near, StoreConfig, TransferConfig, VerifiedStore};
+use crate::store::{Blocks, LocalStore, StoreConfig, TransferConfig, VerifiedStore};
 use holdfast_content::{BODY_BYTES_MAX, Block, BlockKind, BlockSource, MemoryBlocks, Reference, SourceError};
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_protocol::message::{AddressedBlock, Request, Response, Welcome};
@@ -27,7 +27,7 @@ impl Sources {
         Sources(vec![Arc::new(memory)])
     }
 
-    /// One more, asked last.
+    /// Adds a source, which is asked last.
     #[must_use]
     pub fn and(mut self, source: Arc<dyn BlockSource + Send + Sync>) -> Sources {
         self.0.push(source);
@@ -59,7 +59,7 @@ impl BlockSource for Sources {
 }
 
 /// The persistent cache of a file system, without a server.
-pub struct CacheOnly(Near);
+pub struct CacheOnly(LocalStore);
 
 impl CacheOnly {
     /// Opens the cache in `folder`; what is found to be altered there is only left out.
@@ -73,7 +73,7 @@ impl CacheOnly {
                 deadline: Duration::ZERO,
                 transfer: TransferConfig::default(),
             },
-            Arc::new(Nobody),
+            Arc::new(EmptySource),
         );
         CacheOnly(store.near())
     }
@@ -91,10 +91,10 @@ impl BlockSource for CacheOnly {
     fn prefetch(&self, _: &[(Reference, BlockKind)]) {}
 }
 
-/// No server.
-struct Nobody;
+/// The source where there is no server: it has nothing.
+struct EmptySource;
 
-impl Remote for Nobody {
+impl Remote for EmptySource {
     fn call(&self, _: Request, _: Duration) -> Result<Response, RpcError> {
         Err(RpcError::Closed)
     }
@@ -115,10 +115,10 @@ impl Remote for Nobody {
 /// A source that remembers what it gave, but for the data of files, within a bound.
 pub(super) struct Recorder {
     source: Arc<dyn BlockSource + Send + Sync>,
-    kept: Mutex<Kept>,
+    kept: Mutex<RecordedBlocks>,
 }
 
-struct Kept {
+struct RecordedBlocks {
     blocks: BTreeMap<Digest, AddressedBlock>,
     known: BTreeSet<Digest>,
     bytes_left: usize,
@@ -128,15 +128,18 @@ struct Kept {
 impl Recorder {
     pub fn new(source: Arc<dyn BlockSource + Send + Sync>, bytes_max: usize) -> Recorder {
         let (blocks, known) = (BTreeMap::new(), BTreeSet::new());
-        Recorder { source, kept: Mutex::new(Kept { blocks, known, bytes_left: bytes_max, all: true }) }
+        Recorder {
+            source,
+            kept: Mutex::new(RecordedBlocks { blocks, known, bytes_left: bytes_max, all: true }),
+        }
     }
 
-    /// What need not be remembered.
+    /// Notes a block that need not be remembered.
     pub fn know(&self, address: Digest) {
         self.kept.lock().known.insert(address);
     }
 
-    /// What it gave, and whether that is all of it.
+    /// Takes the blocks that the source gave, and whether these are all of them.
     pub fn take(&self) -> (Vec<AddressedBlock>, bool) {
         let mut kept = self.kept.lock();
         (std::mem::take(&mut kept.blocks).into_values().collect(), kept.all)
@@ -170,7 +173,7 @@ impl BlockSource for Recorder {
     }
 }
 
-/// Something to read a view from that nothing is written to.
+/// A block source in the form that a view wants, which takes no new blocks.
 pub(super) struct ReadOnly(pub Arc<dyn BlockSource + Send + Sync>);
 
 impl BlockSource for ReadOnly {

@@ -9,7 +9,7 @@
 //! Bounded: paths are visited up to a limit, and directories that hold themselves are entered once.
 
 use super::blocks::ReadOnly;
-use crate::tree::{Base, Place, ReadError, TableCache};
+use crate::tree::{Base, InodeLocation, ReadError, TableCache};
 use holdfast_content::{BlockSource, DeviceId, Entry, Handle, InodeKind, Membership};
 use holdfast_crypto::Digest;
 use holdfast_protocol::structure::View;
@@ -17,7 +17,7 @@ use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Names read at a time.
+/// Number of names that are read at a time.
 const PAGE: usize = 1024;
 /// Longest path looked at, in bytes: deeper ones are said to be left out.
 const PATH_BYTES_MAX: usize = 64 << 10;
@@ -27,19 +27,19 @@ pub struct Branch {
     base: Base,
 }
 
-/// How much is looked at.
+/// Bounds of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most paths visited.
+    /// Most paths that are visited.
     pub paths: u64,
     /// Most differences listed.
     pub differences: usize,
 }
 
-/// What happened to a path since the branches parted.
+/// How a path differs between two branches.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum What {
+pub enum PathDifference {
     /// Both changed it, differently.
     Conflict,
     /// Ours changed it; theirs is what it was.
@@ -59,17 +59,17 @@ pub enum What {
 /// A file on one side.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Version {
-    /// The file.
+    /// The file itself.
     #[serde(skip)]
     pub file: Handle,
-    /// What it is.
+    /// File, directory, symbolic link and so on.
     #[serde(skip)]
     pub kind: InodeKind,
-    /// Size in bytes, if its inode is at hand.
+    /// Size in bytes, if its inode can be read.
     pub bytes: Option<u64>,
     /// Time of the last change, as its writer's clock had it, nanoseconds since 1970.
     pub modified_ns: Option<i64>,
-    /// Who wrote it last.
+    /// The device that wrote it last.
     pub writer: Option<u32>,
 }
 
@@ -81,11 +81,11 @@ pub struct Difference {
     /// The bytes of it, part by part.
     #[serde(skip)]
     pub parts: Vec<Vec<u8>>,
-    /// What happened.
-    pub what: What,
-    /// Ours.
+    /// How the two sides differ.
+    pub what: PathDifference,
+    /// The file on our side, if it is there.
     pub ours: Option<Version>,
-    /// Theirs.
+    /// The file on their side, if it is there.
     pub theirs: Option<Version>,
 }
 
@@ -94,7 +94,7 @@ pub struct Difference {
 pub struct Comparison {
     /// Paths that are the same on both sides, directories not counted.
     pub identical: u64,
-    /// Paths that are not.
+    /// Paths that differ.
     pub differences: Vec<Difference>,
     /// Paths that could not be compared, and why.
     pub unread: Vec<(String, String)>,
@@ -115,7 +115,7 @@ impl Branch {
         Branch { base: Base::new(view, membership, device, blocks, Arc::new(TableCache::default())) }
     }
 
-    /// To read files from.
+    /// The tree to read files from.
     pub fn base(&self) -> &Base {
         &self.base
     }
@@ -152,11 +152,11 @@ impl Branch {
 
     /// Whether a file here is what it was where `other` parts from this.
     fn is_unchanged(&self, file: Handle, ihash: Digest, other: &Branch) -> bool {
-        let Ok(Some(Place { device, number })) = self.base.place(file) else { return false };
+        let Ok(Some(InodeLocation { device, number })) = self.base.place(file) else { return false };
         if self.number(device) <= other.number(device) {
             return true;
         }
-        other.base.ihash_at(Place { device, number }).is_ok_and(|there| there == Some(ihash))
+        other.base.ihash_at(InodeLocation { device, number }).is_ok_and(|there| there == Some(ihash))
     }
 }
 
@@ -265,13 +265,13 @@ impl Walk<'_> {
         let there =
             their.zip(other).map(|(entry, ihash)| self.theirs.is_unchanged(entry.handle, ihash, self.ours));
         let what = match (here, there) {
-            (Some(true), None) => What::RemovedInTheirs,
-            (Some(false), None) => What::OnlyInOurs,
-            (None, Some(true)) => What::RemovedInOurs,
-            (None, Some(false)) => What::OnlyInTheirs,
-            (Some(true), Some(false)) => What::ChangedInTheirs,
-            (Some(false), Some(true)) => What::ChangedInOurs,
-            _ => What::Conflict,
+            (Some(true), None) => PathDifference::RemovedInTheirs,
+            (Some(false), None) => PathDifference::OnlyInOurs,
+            (None, Some(true)) => PathDifference::RemovedInOurs,
+            (None, Some(false)) => PathDifference::OnlyInTheirs,
+            (Some(true), Some(false)) => PathDifference::ChangedInTheirs,
+            (Some(false), Some(true)) => PathDifference::ChangedInOurs,
+            _ => PathDifference::Conflict,
         };
         self.result.differences.push(Difference {
             path: text(path),

@@ -1,4 +1,4 @@
-//! Files of a branch copied out, into a directory that was made for it.
+//! Copies files of a branch into a new directory.
 //!
 //! Everything that is written was verified on its way. A file of which a block is missing is not written at all; what is
 //! neither file, directory nor link is left out. Set-user-ID bits are dropped: the files become their copier's.

@@ -14,12 +14,12 @@
 mod blocks;
 mod branch;
 mod copy;
+mod explanation;
 mod verify;
-mod words;
 
 pub use blocks::{CacheOnly, Sources};
-pub use branch::{Branch, Comparison, Difference, Limits, Version, What, compare};
-pub use verify::{Conclusion, Showing, Testimony, Unusable, Verdict, branch, verify};
+pub use branch::{Branch, Comparison, Difference, Limits, PathDifference, Version, compare};
+pub use verify::{Conclusion, LabeledStatement, StatementView, UnusableStatement, Verdict, branch, verify};
 
 use crate::evidence::{EvidenceFile, Proof, now_ns};
 use blocks::Recorder;
@@ -42,10 +42,10 @@ const FILES_MAX: u64 = 100_000;
 /// What a device was shown.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Statement {
-    /// What it had accepted.
+    /// The newest view that the client had accepted, with the edge of the log.
     pub floor: Floor,
     /// What it refused, if it is about that.
-    pub refused: Option<Refused>,
+    pub refused: Option<RefusedReply>,
     /// Blocks that these views refer to: the membership, then metadata as far as it was at hand.
     pub blocks: Vec<AddressedBlock>,
     /// Whether these are all the metadata of what was accepted.
@@ -54,8 +54,8 @@ pub struct Statement {
 
 /// An answer that was refused.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub struct Refused {
-    /// Why.
+pub struct RefusedReply {
+    /// The alarm that the refused reply raised.
     pub alarm: Alarm,
     /// The answer, if it was a view.
     pub reply: Option<ViewReply>,
@@ -63,7 +63,7 @@ pub struct Refused {
 
 impl Statement {
     /// Of what `floor` has accepted, and perhaps what was refused then, with the membership out of `source`.
-    pub fn of(floor: Floor, refused: Option<Refused>, source: &dyn BlockSource) -> Statement {
+    pub fn of(floor: Floor, refused: Option<RefusedReply>, source: &dyn BlockSource) -> Statement {
         let mut statement = Statement { floor, refused, blocks: Vec::new(), is_whole: false };
         let wanted: Vec<Reference> =
             statement.views().filter_map(|view| membership_wanted(&statement.floor, view).ok()).collect();
@@ -83,7 +83,7 @@ impl Statement {
             }
             Proof::Order { alarm, floor, reply } => {
                 let reply = decode(reply).ok();
-                let refused = decode(alarm).ok().map(|alarm| Refused { alarm, reply });
+                let refused = decode(alarm).ok().map(|alarm| RefusedReply { alarm, reply });
                 let floor = decode(floor).ok()?;
                 Some(Statement { floor, refused, blocks: Vec::new(), is_whole: false })
             }
@@ -91,7 +91,7 @@ impl Statement {
         }
     }
 
-    /// As a file for others.
+    /// Makes evidence of the statement, with an explanation for people.
     pub fn into_evidence(self, explanation: String) -> EvidenceFile {
         EvidenceFile {
             format: 2,

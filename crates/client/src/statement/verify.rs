@@ -17,7 +17,7 @@ use holdfast_protocol::epoch::Epochs;
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::judge::{Contradiction, Exhibit, Suspect, contradictions};
 use holdfast_protocol::message::ViewReply;
-use holdfast_protocol::peers::{Acknowledged, believe};
+use holdfast_protocol::peers::{AcknowledgedOperation, verify_progress};
 use holdfast_protocol::signed::{Signable, Signed};
 use holdfast_protocol::structure::{Structure, View};
 use serde::Serialize;
@@ -31,7 +31,7 @@ const REMARKS_MAX: usize = 16;
 
 /// One statement to be judged, with what is known of how it came.
 #[derive(Clone, Debug)]
-pub struct Testimony {
+pub struct LabeledStatement {
     /// What to call it: its file.
     pub label: String,
     /// When it was made, by its machine's clock.
@@ -39,36 +39,36 @@ pub struct Testimony {
     /// The statement.
     pub statement: Statement,
     /// An operation of another device, with the server's receipt, that the teller heard from it directly.
-    pub met: Option<Acknowledged>,
+    pub met: Option<AcknowledgedOperation>,
 }
 
 /// Why a statement cannot be judged.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Unusable {
+pub enum UnusableStatement {
     /// It contradicts itself where no honest program would have it.
     #[error("{label}: it is forged or damaged: {why}")]
     Forged {
-        /// Which.
+        /// The file that the statement came in.
         label: String,
-        /// Where.
+        /// What in it is forged or damaged.
         why: String,
     },
     /// What its signatures are checked by is missing.
     #[error("{label}: the membership that its signatures are checked by is not in it")]
     NoMembership {
-        /// Which.
+        /// The file that the statement came in.
         label: String,
     },
     /// They are of several file systems.
     #[error("{first} is of file system {one}, {second} of {other}: they say nothing about each other")]
     OtherFileSystem {
-        /// One.
+        /// The file that the first statement came in.
         first: String,
-        /// Of this one.
+        /// The file system that it is of.
         one: Digest,
-        /// Another.
+        /// The file that the second statement came in.
         second: String,
-        /// Of this one.
+        /// The file system that it is of.
         other: Digest,
     },
 }
@@ -89,7 +89,7 @@ pub enum Conclusion {
     ServerLied,
 }
 
-/// The findings.
+/// What came of judging the statements.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verdict {
     /// The strongest finding.
@@ -98,20 +98,20 @@ pub struct Verdict {
     pub file_system: String,
     /// What its superuser calls it.
     pub name: String,
-    /// What was looked at.
-    pub statements: Vec<Told>,
-    /// What contradicts what.
-    pub contradictions: Vec<Clashing>,
+    /// The statements that were judged.
+    pub statements: Vec<StatementReport>,
+    /// Operations that contradict each other.
+    pub contradictions: Vec<ContradictionReport>,
     /// Who knew how much, where there are two sides.
-    pub sides: Option<Sides>,
+    pub sides: Option<SidesReport>,
 }
 
 /// One statement, in words.
 #[derive(Clone, Debug, Serialize)]
-pub struct Told {
-    /// Its file.
+pub struct StatementReport {
+    /// The file that the statement came in.
     pub label: String,
-    /// Who makes it.
+    /// The device that makes the statement.
     pub by: String,
     /// When, as that machine's clock had it, nanoseconds since 1970.
     pub made_ns: i64,
@@ -137,12 +137,12 @@ pub struct Told {
 
 /// Two operations that cannot both be.
 #[derive(Clone, Debug, Serialize)]
-pub struct Clashing {
-    /// One.
+pub struct ContradictionReport {
+    /// The first operation, in words.
     pub first: String,
-    /// The other.
+    /// The second operation, in words.
     pub second: String,
-    /// How.
+    /// How they contradict each other.
     pub why: String,
     /// Who of them lied, at least one; with one only, this one did.
     pub suspects: Vec<String>,
@@ -150,53 +150,53 @@ pub struct Clashing {
     pub is_proof: bool,
 }
 
-/// What two sides know.
+/// How the views of two sides differ.
 #[derive(Clone, Debug, Serialize)]
-pub struct Sides {
-    /// What the first is.
+pub struct SidesReport {
+    /// What the first side is, in words.
     pub ours: String,
-    /// What the second is.
+    /// What the second side is, in words.
     pub theirs: String,
     /// The same for every device, in operations.
-    pub devices: Vec<Known>,
+    pub devices: Vec<DeviceKnowledge>,
     /// Which files differ, as far as can be said.
     pub files: Comparison,
 }
 
 /// How many operations of a device each side knows.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct Known {
+pub struct DeviceKnowledge {
     /// The device.
     pub device: String,
     /// Operations known to the first side.
     pub ours: u64,
-    /// And to the second.
+    /// Operations known to the second side.
     pub theirs: u64,
 }
 
 /// A statement that hangs together.
-struct Prepared<'a> {
-    testimony: &'a Testimony,
+struct CheckedStatement<'a> {
+    testimony: &'a LabeledStatement,
     /// By which accepted structures were checked; none before the first view.
     membership: Option<Membership>,
     refused_membership: Option<Membership>,
     exhibits: Vec<Exhibit<'a>>,
-    told: Told,
+    told: StatementReport,
 }
 
 /// Judges statements of one file system. At least one must be given.
 ///
 /// # Errors
-/// [`Unusable`]: the first that cannot be judged.
-pub fn verify(testimonies: &[Testimony], limits: Limits) -> Result<Verdict, Unusable> {
+/// [`UnusableStatement`]: the first that cannot be judged.
+pub fn verify(testimonies: &[LabeledStatement], limits: Limits) -> Result<Verdict, UnusableStatement> {
     let mut prepared = Vec::new();
     for testimony in testimonies {
         prepared.push(prepare(testimony)?);
     }
     for pair in prepared.windows(2) {
-        let id = |prepared: &Prepared<'_>| prepared.testimony.statement.floor.file_system();
+        let id = |prepared: &CheckedStatement<'_>| prepared.testimony.statement.floor.file_system();
         if id(&pair[0]) != id(&pair[1]) {
-            return Err(Unusable::OtherFileSystem {
+            return Err(UnusableStatement::OtherFileSystem {
                 first: pair[0].told.label.clone(),
                 one: id(&pair[0]),
                 second: pair[1].told.label.clone(),
@@ -210,7 +210,7 @@ pub fn verify(testimonies: &[Testimony], limits: Limits) -> Result<Verdict, Unus
         .flatten()
         .max_by_key(|membership| membership.version)
         .cloned()
-        .ok_or_else(|| Unusable::NoMembership { label: labels(testimonies) })?;
+        .ok_or_else(|| UnusableStatement::NoMembership { label: labels(testimonies) })?;
     let exhibits: Vec<Exhibit<'_>> =
         prepared.iter().flat_map(|prepared| prepared.exhibits.iter().copied()).collect();
     let found = contradictions(&exhibits);
@@ -228,10 +228,10 @@ pub fn verify(testimonies: &[Testimony], limits: Limits) -> Result<Verdict, Unus
 
 /// Which of a statement's views.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Showing {
-    /// What was accepted.
+pub enum StatementView {
+    /// The view that was accepted.
     Accepted,
-    /// What was refused.
+    /// The view that was refused.
     Refused,
 }
 
@@ -239,17 +239,17 @@ pub enum Showing {
 /// are left out. `None`: it has no such view.
 ///
 /// # Errors
-/// [`Unusable`].
+/// [`UnusableStatement`].
 pub fn branch(
-    testimony: &Testimony,
-    showing: Showing,
+    testimony: &LabeledStatement,
+    showing: StatementView,
     source: Arc<dyn BlockSource + Send + Sync>,
-) -> Result<Option<Branch>, Unusable> {
+) -> Result<Option<Branch>, UnusableStatement> {
     let prepared = prepare(testimony)?;
     let statement = &testimony.statement;
     let (view, membership) = match showing {
-        Showing::Accepted => (Some(&statement.floor.view), prepared.membership),
-        Showing::Refused => {
+        StatementView::Accepted => (Some(&statement.floor.view), prepared.membership),
+        StatementView::Refused => {
             let reply = statement.refused.as_ref().and_then(|refused| refused.reply.as_ref());
             (reply.map(|reply| &reply.view), prepared.refused_membership)
         }
@@ -266,7 +266,7 @@ fn true_part(view: &View, members: &Membership) -> View {
     view
 }
 
-fn labels(testimonies: &[Testimony]) -> String {
+fn labels(testimonies: &[LabeledStatement]) -> String {
     testimonies.iter().map(|testimony| testimony.label.as_str()).collect::<Vec<_>>().join(", ")
 }
 
@@ -280,7 +280,7 @@ fn conclusion(found: &[Contradiction], refused: bool) -> Conclusion {
     found.iter().map(of).max().unwrap_or(otherwise)
 }
 
-fn clashing(clash: &Contradiction, members: &Membership) -> Clashing {
+fn clashing(clash: &Contradiction, members: &Membership) -> ContradictionReport {
     let operation = |operation: holdfast_protocol::alarm::Operation| {
         format!("operation {} of {}", operation.number, device_name(members, operation.device))
     };
@@ -288,7 +288,7 @@ fn clashing(clash: &Contradiction, members: &Membership) -> Clashing {
         Suspect::Server => "whoever has the server's key".to_owned(),
         Suspect::Device(device) => format!("whoever has the key of {}", device_name(members, *device)),
     };
-    Clashing {
+    ContradictionReport {
         first: operation(clash.first.0),
         second: operation(clash.second.0),
         why: clash.clash.to_string(),
@@ -297,15 +297,15 @@ fn clashing(clash: &Contradiction, members: &Membership) -> Clashing {
     }
 }
 
-fn prepare(testimony: &Testimony) -> Result<Prepared<'_>, Unusable> {
-    let Testimony { label, statement, made_ns, met } = testimony;
+fn prepare(testimony: &LabeledStatement) -> Result<CheckedStatement<'_>, UnusableStatement> {
+    let LabeledStatement { label, statement, made_ns, met } = testimony;
     let floor = &statement.floor;
-    let forged = |why: String| Unusable::Forged { label: label.clone(), why };
+    let forged = |why: String| UnusableStatement::Forged { label: label.clone(), why };
     let mut remarks = Vec::new();
     let mut exhibits = Vec::new();
     let membership = membership(statement, &floor.view).map_err(forged)?;
     if membership.is_none() && !floor.view.slots.is_empty() {
-        return Err(Unusable::NoMembership { label: label.clone() });
+        return Err(UnusableStatement::NoMembership { label: label.clone() });
     }
     let promised = receipt(floor).map_err(forged)?;
     if let Some(members) = &membership {
@@ -326,7 +326,7 @@ fn prepare(testimony: &Testimony) -> Result<Prepared<'_>, Unusable> {
     }
     if let (Some(met), Some(members)) = (met, &membership) {
         let peer = met.structure.value.device();
-        match believe(floor, members, peer, met) {
+        match verify_progress(floor, members, peer, met) {
             Ok(()) => exhibits.push(Exhibit { structure: &met.structure, acknowledged: true }),
             Err(why) => remarks.push(format!("what it heard from device {} proves nothing: {why}", peer.0)),
         }
@@ -334,7 +334,7 @@ fn prepare(testimony: &Testimony) -> Result<Prepared<'_>, Unusable> {
     let (refused_membership, confirmed) = refused(statement, &mut exhibits, &mut remarks);
     remarks.truncate(REMARKS_MAX);
     let by = membership.as_ref().or(refused_membership.as_ref());
-    let told = Told {
+    let told = StatementReport {
         label: label.clone(),
         by: by.map_or_else(
             || format!("device {}", floor.device.0),
@@ -354,7 +354,7 @@ fn prepare(testimony: &Testimony) -> Result<Prepared<'_>, Unusable> {
         is_whole: statement.is_whole,
         remarks,
     };
-    Ok(Prepared { testimony, membership, refused_membership, exhibits, told })
+    Ok(CheckedStatement { testimony, membership, refused_membership, exhibits, told })
 }
 
 /// Whether a structure is of the file system, in an epoch that its membership knows.
@@ -405,7 +405,7 @@ fn hangs_together(floor: &Floor, members: &Membership) -> Result<(), Alarm> {
         consistency: Vec::new(),
         blocks: Vec::new(),
     };
-    check_look(&Floor::beside(floor.superuser, BYSTANDER, members), members, &reply).map(drop)
+    check_look(&Floor::unseen(floor.superuser, BYSTANDER, members), members, &reply).map(drop)
 }
 
 /// The refused answer: exhibits in it, and whether it is refused here too.
@@ -450,7 +450,7 @@ fn refused<'a>(
 }
 
 /// One side, to be compared.
-struct Side<'a> {
+struct StatementSide<'a> {
     label: String,
     statement: &'a Statement,
     view: &'a View,
@@ -460,27 +460,27 @@ struct Side<'a> {
 /// The two views that the first contradiction is between; without one, those of two statements, or what was accepted
 /// and what was refused.
 fn sides(
-    prepared: &[Prepared<'_>],
+    prepared: &[CheckedStatement<'_>],
     found: &[Contradiction],
     members: &Membership,
     limits: Limits,
-) -> Option<Sides> {
-    let mut all: Vec<Side<'_>> = Vec::new();
+) -> Option<SidesReport> {
+    let mut all: Vec<StatementSide<'_>> = Vec::new();
     for prepared in prepared {
         let statement = &prepared.testimony.statement;
         let label = |what: &str| format!("{what} {} ({})", prepared.told.by, prepared.told.label);
         if let Some(membership) = &prepared.membership {
             let view = &statement.floor.view;
-            all.push(Side { label: label("what was accepted by"), statement, view, membership });
+            all.push(StatementSide { label: label("what was accepted by"), statement, view, membership });
         }
         if let (Some(membership), Some(refused)) = (&prepared.refused_membership, &statement.refused)
             && let Some(reply) = &refused.reply
         {
             let label = label("what was refused by");
-            all.push(Side { label, statement, view: &reply.view, membership });
+            all.push(StatementSide { label, statement, view: &reply.view, membership });
         }
     }
-    let has = |side: &Side<'_>, structure: Digest| {
+    let has = |side: &StatementSide<'_>, structure: Digest| {
         side.view.slots.values().any(|slot: &Signed<Structure>| slot.value.digest() == structure)
     };
     let clash = found.first().map(|clash| (clash.first.1, clash.second.1));
@@ -492,26 +492,26 @@ fn sides(
     let (one, other) = pair.or((all.len() > 1).then_some((0, 1)))?;
     let (ours, theirs) = (&all[one], &all[other]);
     let source: Arc<Sources> = Arc::new(Sources::of(&[ours.statement, theirs.statement]));
-    let branch = |side: &Side<'_>| {
+    let branch = |side: &StatementSide<'_>| {
         let device = side.statement.floor.device;
         let view = true_part(side.view, side.membership);
         Branch::reading(view, side.membership.clone(), device, source.clone())
     };
-    Some(Sides {
+    Some(SidesReport {
         ours: ours.label.clone(),
         theirs: theirs.label.clone(),
-        devices: known(ours.view, theirs.view, members),
+        devices: device_knowledge(ours.view, theirs.view, members),
         files: compare(&branch(ours), &branch(theirs), limits),
     })
 }
 
-fn known(ours: &View, theirs: &View, members: &Membership) -> Vec<Known> {
+fn device_knowledge(ours: &View, theirs: &View, members: &Membership) -> Vec<DeviceKnowledge> {
     let number =
         |view: &View, device: &DeviceId| view.slots.get(device).map_or(0, |slot| slot.value.number());
     let devices: BTreeSet<DeviceId> = ours.slots.keys().chain(theirs.slots.keys()).copied().collect();
     devices
         .into_iter()
-        .map(|device| Known {
+        .map(|device| DeviceKnowledge {
             device: device_name(members, device),
             ours: number(ours, &device),
             theirs: number(theirs, &device),

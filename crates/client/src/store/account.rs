@@ -1,7 +1,7 @@
-//! Who caused what to cross the link, and what did not have to: counters, for people.
+//! Accounts of the traffic that each file caused, and of what did not have to cross the link: counters, for people.
 //!
-//! What crosses is booked to the file on whose behalf the calling thread asked ([`on_behalf_of`]), in a table of
-//! bounded size: the smallest entries are joined when it is full, so that the sum stays true.
+//! Traffic is booked to the file for which the calling thread asked ([`on_behalf_of`]), in a table of bounded size: the
+//! smallest entries are joined when it is full, so that the sum stays true.
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Files that are told apart.
+/// Most files with accounts of their own.
 const FILES_MAX: usize = 512;
 /// Stands for what no file caused: directories and tables.
 pub const NO_FILE: u64 = 0;
@@ -21,26 +21,26 @@ thread_local! {
     static BEHALF: Cell<u64> = const { Cell::new(NO_FILE) };
 }
 
-/// While it lives, what this thread asks for is booked to a file.
-pub struct Behalf(u64);
+/// Books what this thread asks for to a file, while this lives.
+pub struct FileScope(u64);
 
 /// Books what this thread asks for to the file with inode number `ino`.
-pub fn on_behalf_of(ino: u64) -> Behalf {
-    Behalf(BEHALF.replace(ino))
+pub fn on_behalf_of(ino: u64) -> FileScope {
+    FileScope(BEHALF.replace(ino))
 }
 
-/// On whose behalf this thread asks.
-pub fn behalf() -> u64 {
+/// The file to which this thread's traffic is booked.
+pub fn current_scope() -> u64 {
     BEHALF.get()
 }
 
-impl Drop for Behalf {
+impl Drop for FileScope {
     fn drop(&mut self) {
         BEHALF.set(self.0);
     }
 }
 
-/// What one file caused.
+/// Traffic that one file caused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Traffic {
     /// Bytes of blocks received from the server, as they travelled.
@@ -66,9 +66,9 @@ impl Traffic {
     }
 }
 
-/// What did not cross the link, and why; and what crossed, before compression.
+/// Bytes that did not cross the link, by reason; and bytes that crossed it, before compression.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Means {
+pub struct Savings {
     /// Bytes of blocks found in memory.
     pub memory: u64,
     /// Bytes of blocks found in the persistent cache.
@@ -77,7 +77,7 @@ pub struct Means {
     pub known: u64,
     /// Bytes by which compression against older versions made what was received shorter.
     pub delta_received: u64,
-    /// The same of what was sent.
+    /// Bytes by which compression against older versions made what was sent shorter.
     pub delta_sent: u64,
     /// Bytes by which compression made what was received shorter.
     pub compression_received: u64,
@@ -104,12 +104,12 @@ struct Files {
 }
 
 impl Account {
-    /// A block was found in memory.
+    /// Notes that a block was found in memory.
     pub fn in_memory(&self, bytes: usize) {
         self.memory.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// A block was found in the persistent cache.
+    /// Notes that a block was found in the persistent cache.
     pub fn on_disk(&self, bytes: usize) {
         self.disk.fetch_add(bytes as u64, Relaxed);
     }
@@ -117,26 +117,26 @@ impl Account {
     /// A block of `plain` bytes was received as `travelled` bytes, on behalf of a file.
     pub fn received(&self, ino: u64, travelled: usize, plain: usize) {
         self.compression_received.fetch_add(plain.saturating_sub(travelled) as u64, Relaxed);
-        self.book(ino, &Traffic { received: travelled as u64, ..Traffic::default() });
+        self.add_traffic(ino, &Traffic { received: travelled as u64, ..Traffic::default() });
     }
 
-    /// The same of one that was sent.
+    /// Notes a block that was sent.
     pub fn sent(&self, ino: u64, travelled: usize, plain: usize) {
         self.compression_sent.fetch_add(plain.saturating_sub(travelled) as u64, Relaxed);
-        self.book(ino, &Traffic { sent: travelled as u64, ..Traffic::default() });
+        self.add_traffic(ino, &Traffic { sent: travelled as u64, ..Traffic::default() });
     }
 
-    /// A program read bytes of a file.
+    /// Notes that a program read bytes of a file.
     pub fn read(&self, ino: u64, bytes: usize) {
-        self.book(ino, &Traffic { read: bytes as u64, ..Traffic::default() });
+        self.add_traffic(ino, &Traffic { read: bytes as u64, ..Traffic::default() });
     }
 
-    /// A program wrote bytes of a file.
+    /// Notes that a program wrote bytes of a file.
     pub fn written(&self, ino: u64, bytes: usize) {
-        self.book(ino, &Traffic { written: bytes as u64, ..Traffic::default() });
+        self.add_traffic(ino, &Traffic { written: bytes as u64, ..Traffic::default() });
     }
 
-    fn book(&self, ino: u64, traffic: &Traffic) {
+    fn add_traffic(&self, ino: u64, traffic: &Traffic) {
         let mut files = self.files.lock();
         let Files { by_ino, others } = &mut *files;
         if by_ino.len() >= FILES_MAX && !by_ino.contains_key(&ino) {
@@ -154,9 +154,9 @@ impl Account {
 
     /// What was saved. `known`: bytes the server had; `deltas`: bytes that older versions spared what was received and
     /// sent, which are counted as compression here.
-    pub fn means(&self, known: u64, deltas: (u64, u64)) -> Means {
+    pub fn means(&self, known: u64, deltas: (u64, u64)) -> Savings {
         let (delta_received, delta_sent) = deltas;
-        Means {
+        Savings {
             memory: self.memory.load(Relaxed),
             disk: self.disk.load(Relaxed),
             known,
@@ -181,7 +181,7 @@ impl Account {
         (all, others)
     }
 
-    /// How the link was found to be.
+    /// What was measured of the link.
     pub fn pace(&self) -> &Pace {
         &self.pace
     }
@@ -199,12 +199,12 @@ const SMALL_BYTES: usize = 16 << 10;
 const AHEAD_SECONDS: f64 = 0.25;
 /// At least and at most so many bytes are fetched ahead.
 const AHEAD_BYTES: std::ops::RangeInclusive<u64> = 256 << 10..=16 << 20;
-/// While nothing is known.
+/// Assumed until something was measured.
 const AHEAD_BYTES_FIRST: u64 = 1 << 20;
 
 impl Pace {
-    /// An answer of so many bytes took so long.
-    pub fn heard(&self, bytes: usize, took: Duration) {
+    /// Notes how long an answer of so many bytes took.
+    pub fn note_transfer(&self, bytes: usize, took: Duration) {
         let took = took.as_secs_f64().max(1e-6);
         let mut known = self.0.lock();
         let (trip, rate) = known.unwrap_or((took, bytes as f64 / took));
@@ -254,9 +254,9 @@ mod tests {
         let found = |trip_ms: u64, bytes_per_s: u64| {
             let pace = Pace::default();
             for _ in 0..50 {
-                pace.heard(1000, Duration::from_millis(trip_ms));
+                pace.note_transfer(1000, Duration::from_millis(trip_ms));
                 let took = trip_ms * 1000 + (1_000_000_000_000 / bytes_per_s);
-                pace.heard(1_000_000, Duration::from_micros(took));
+                pace.note_transfer(1_000_000, Duration::from_micros(took));
             }
             pace.ahead_bytes()
         };
@@ -273,8 +273,8 @@ mod tests {
     fn behalves_nest() {
         let outer = on_behalf_of(1);
         drop(on_behalf_of(2));
-        assert_eq!(behalf(), 1);
+        assert_eq!(current_scope(), 1);
         drop(outer);
-        assert_eq!(behalf(), NO_FILE);
+        assert_eq!(current_scope(), NO_FILE);
     }
 }

@@ -4,14 +4,14 @@
 //! orders of all samples each feature is the first: two files have it in common as often as the part of their
 //! samples that they share.
 
-/// Features of a file.
+/// Number of features of a file.
 pub(super) const FEATURES: usize = 8;
 /// The least of eight orders of all samples; `u64::MAX` where there is none.
 pub(super) type Features = [u64; FEATURES];
 
 /// One sample in so many bytes, as a power of two.
 const SAMPLE_BITS: u32 = 7;
-/// Shorter data resembles nothing.
+/// Data shorter than this resembles nothing, in bytes.
 const BYTES_MIN: usize = 4 << 10;
 
 /// Takes the features of data that comes in pieces.

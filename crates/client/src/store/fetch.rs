@@ -5,7 +5,7 @@ use super::account::{self, Account};
 use super::disk::DiskCache;
 use super::index::ChunkIndex;
 use super::memory::MemoryCache;
-use super::{Counters, Kin, TransferConfig, unexpected};
+use super::{BaseCandidates, Counters, TransferConfig, unexpected};
 use crate::evidence::Evidence;
 use crate::interrupt;
 use crate::remote::{Remote, call_patiently};
@@ -31,43 +31,43 @@ pub(super) struct Shared {
     pub(super) memory: Mutex<MemoryCache>,
     /// Let go, with its lock, when the last clone of the store goes.
     pub(super) disk: Mutex<Option<DiskCache>>,
-    pub(super) unsent: Mutex<HashMap<Digest, Unsent>>,
+    pub(super) unsent: Mutex<HashMap<Digest, UnsentBlock>>,
     pub(super) acknowledged: Mutex<LruCache<Digest, Instant>>,
     /// The server was put back to an older state: what it had is no reason to leave anything out.
     pub(super) doubted: AtomicBool,
-    pub(super) flights: Mutex<HashMap<Digest, Arc<Flight>>>,
+    pub(super) flights: Mutex<HashMap<Digest, Arc<BlockFetch>>>,
     pub(super) counters: Counters,
     pub(super) transfer: TransferConfig,
     pub(super) index: Mutex<ChunkIndex>,
-    /// What chunks that may be read soon resemble.
-    pub(super) expected: Mutex<LruCache<Digest, Arc<Kin>>>,
+    /// Older blocks that chunks which may be read soon resemble.
+    pub(super) expected: Mutex<LruCache<Digest, Arc<BaseCandidates>>>,
     /// From which node of an older version a block hangs, and as which of its references: a short name for it.
     pub(super) hangs: Mutex<LruCache<Digest, (Digest, u16)>>,
     /// Blocks of the tree of files that the server surely had a moment ago, and what kind they are.
     pub(super) recent: Mutex<LruCache<Digest, BlockKind>>,
-    /// What the server was found not to have.
+    /// Blocks that the server was found not to have.
     pub(super) absent: Mutex<LruCache<Digest, ()>>,
     pub(super) account: Account,
 }
 
-pub(super) struct Unsent {
+pub(super) struct UnsentBlock {
     pub(super) block: Arc<Block>,
     pub(super) holders: usize,
-    /// What it resembles.
-    pub(super) kin: Arc<Kin>,
+    /// Older blocks that it may be compressed against.
+    pub(super) base_candidates: Arc<BaseCandidates>,
     /// The file it was made for.
-    pub(super) behalf: u64,
+    pub(super) scope: u64,
 }
 
 /// One block under way, and those who wait for it.
 #[derive(Default)]
-pub(super) struct Flight {
-    pub(super) state: Mutex<FlightState>,
+pub(super) struct BlockFetch {
+    pub(super) state: Mutex<FetchState>,
     pub(super) landed: Condvar,
 }
 
 #[derive(Default)]
-pub(super) enum FlightState {
+pub(super) enum FetchState {
     #[default]
     UnderWay,
     Landed(Result<Arc<Block>, SourceError>),
@@ -75,12 +75,12 @@ pub(super) enum FlightState {
     CalledOff,
 }
 
-pub(super) struct Wanted {
+pub(super) struct FetchRequest {
     pub(super) reference: Reference,
     pub(super) kind: BlockKind,
-    pub(super) flight: Arc<Flight>,
+    pub(super) flight: Arc<BlockFetch>,
     /// The file it is wanted for.
-    pub(super) behalf: u64,
+    pub(super) scope: u64,
 }
 
 impl Shared {
@@ -100,14 +100,14 @@ impl Shared {
     pub(super) fn at_server(&self, address: Digest) -> Option<(u64, usize)> {
         let entry = self.unsent.lock().remove(&address);
         self.acknowledged.lock().put(address, Instant::now());
-        let Unsent { block, behalf, .. } = entry?;
+        let UnsentBlock { block, scope: behalf, .. } = entry?;
         let plain = block.body().len();
         self.memory.lock().insert(block);
         Some((behalf, plain))
     }
 
-    /// A block was made that the server has.
-    pub(super) fn known(&self, block: Arc<Block>) {
+    /// Takes a new block that the server has already.
+    pub(super) fn note_at_server(&self, block: Arc<Block>) {
         self.counters.blocks_known.fetch_add(1, Relaxed);
         self.counters.bytes_known.fetch_add(block.body().len() as u64, Relaxed);
         self.memory.lock().insert(block);
@@ -164,7 +164,7 @@ impl Shared {
     }
 
     /// A block that is here, of whatever kind, verified.
-    pub(super) fn kept(&self, address: &Digest) -> Option<Arc<Block>> {
+    pub(super) fn cached(&self, address: &Digest) -> Option<Arc<Block>> {
         let found = self.memory.lock().get(address);
         found.or_else(|| {
             let located = self.disk.lock().as_mut().and_then(|disk| disk.locate(address))?;
@@ -181,19 +181,19 @@ impl Shared {
         }
     }
 
-    /// Joins the flight for a block, or starts one (`true`), which the caller must then land.
-    pub(super) fn board(&self, reference: &Reference) -> (Arc<Flight>, bool) {
+    /// Joins the fetch of a block, or starts one (`true`), which the caller must then complete.
+    pub(super) fn join_or_start(&self, reference: &Reference) -> (Arc<BlockFetch>, bool) {
         let mut flights = self.flights.lock();
         if let Some(flight) = flights.get(&reference.address) {
             return (flight.clone(), false);
         }
-        let flight = Arc::new(Flight::default());
+        let flight = Arc::new(BlockFetch::default());
         flights.insert(reference.address, flight.clone());
         (flight, true)
     }
 
-    /// Fetches, verifies and lands.
-    pub(super) fn retrieve(&self, wanted: Vec<Wanted>) {
+    /// Fetches blocks, verifies them, and wakes those who wait for them.
+    pub(super) fn retrieve(&self, wanted: Vec<FetchRequest>) {
         let mut results = self.request(&wanted);
         for (one, result) in wanted.iter().zip(&mut results) {
             while let Err(SourceError::Altered(address, _)) = result
@@ -207,13 +207,13 @@ impl Shared {
         for (one, result) in wanted.into_iter().zip(results) {
             self.flights.lock().remove(&one.reference.address);
             *one.flight.state.lock() =
-                if called_off { FlightState::CalledOff } else { FlightState::Landed(result) };
+                if called_off { FetchState::CalledOff } else { FetchState::Landed(result) };
             one.flight.landed.notify_all();
         }
     }
 
     /// Asks for blocks and verifies them.
-    fn request(&self, wanted: &[Wanted]) -> Vec<Result<Arc<Block>, SourceError>> {
+    fn request(&self, wanted: &[FetchRequest]) -> Vec<Result<Arc<Block>, SourceError>> {
         match self.delta_down() {
             Some(level) => self.request_packed(wanted, level),
             None => self.request_plain(wanted),
@@ -221,14 +221,14 @@ impl Shared {
     }
 
     /// Asks for blocks one by one, as they are stored.
-    pub(super) fn request_plain(&self, wanted: &[Wanted]) -> Vec<Result<Arc<Block>, SourceError>> {
+    pub(super) fn request_plain(&self, wanted: &[FetchRequest]) -> Vec<Result<Arc<Block>, SourceError>> {
         let addresses: Vec<Digest> = wanted.iter().map(|one| one.reference.address).collect();
         self.counters.retrieves.fetch_add(1, Relaxed);
         let asked = Instant::now();
         let answer = match call_patiently(&*self.remote, &Request::Retrieve(addresses), self.deadline) {
             Ok(Response::Blocks(blocks)) if blocks.len() == wanted.len() => {
                 let bytes = blocks.iter().flatten().map(|(_, block)| block.block.body.len()).sum();
-                self.account.pace().heard(bytes, asked.elapsed());
+                self.account.pace().note_transfer(bytes, asked.elapsed());
                 Ok(blocks)
             }
             Ok(other) => Err(unexpected("Retrieve", &other).to_string()),
@@ -249,7 +249,7 @@ impl Shared {
 
     pub(super) fn verify(
         &self,
-        wanted: &Wanted,
+        wanted: &FetchRequest,
         stored: Option<StoredBlock>,
     ) -> Result<Arc<Block>, SourceError> {
         let address = wanted.reference.address;
@@ -260,12 +260,12 @@ impl Shared {
                 self.counters.blocks_fetched.fetch_add(1, Relaxed);
                 self.counters.bytes_fetched.fetch_add(bytes, Relaxed);
                 self.counters.plain_fetched.fetch_add(block.body().len() as u64, Relaxed);
-                self.noted(&block);
-                self.account.received(wanted.behalf, stored.body.len(), block.body().len());
+                self.note_sent(&block);
+                self.account.received(wanted.scope, stored.body.len(), block.body().len());
                 let block = Arc::new(block);
                 self.memory.lock().insert(block.clone());
                 // What is pinned is kept elsewhere.
-                if wanted.behalf != account::PINNING {
+                if wanted.scope != account::PINNING {
                     self.cache(address, &stored);
                 }
                 Ok(block)

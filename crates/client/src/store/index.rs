@@ -9,7 +9,7 @@
 //! chunk and 500 a file, 20 MB in all.
 
 use super::features::{FEATURES, Features};
-use super::relatives::Piece;
+use super::piece_matches::Piece;
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::Handle;
 use holdfast_crypto::Digest;
@@ -20,9 +20,9 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-/// Files remembered.
+/// Most files that are remembered.
 pub(super) const FILES_MAX: usize = 8192;
-/// Chunks remembered, of all files.
+/// Most chunks that are remembered, of all files together.
 pub(super) const CHUNKS_MAX: usize = 256 << 10;
 /// A file of more chunks is not remembered.
 pub(super) const FILE_CHUNKS_MAX: usize = 32 << 10;
@@ -37,22 +37,22 @@ const ALIKE_MIN: usize = 2;
 
 /// One version of a file.
 #[derive(Clone, Debug, PartialEq, Eq, BorshSerialize, BorshDeserialize)]
-pub(super) struct Seen {
+pub(super) struct FileVersion {
     pub(super) handle: Handle,
     /// Its path, as far as it was known.
     pub(super) path: Vec<u8>,
     /// The node that all of its chunks hang from, if they are more than fit the inode.
     pub(super) root: Option<Digest>,
-    /// Its chunks, in order.
+    /// The file's chunks, in sequence.
     pub(super) chunks: Vec<Piece>,
-    /// The nodes of its map.
+    /// The nodes of the file's extent map.
     pub(super) nodes: Vec<Piece>,
     pub(super) features: Features,
 }
 
-/// See the module.
+/// Finds the older version of a file that a new one resembles, by its chunks, its path or its features.
 pub(super) struct ChunkIndex {
-    files: LruCache<u64, Seen>,
+    files: LruCache<u64, FileVersion>,
     next: u64,
     chunks: usize,
     by_handle: HashMap<Handle, u64>,
@@ -60,13 +60,13 @@ pub(super) struct ChunkIndex {
     by_name: HashMap<Vec<u8>, u64>,
     by_chunk: HashMap<u64, u64>,
     by_feature: HashMap<(u8, u64), u64>,
-    log: Option<Log>,
+    log: Option<IndexLog>,
 }
 
-struct Log {
+struct IndexLog {
     file: File,
     path: PathBuf,
-    /// Held for its lock.
+    /// Keeps the file locked while this lives.
     _lock: FileLock,
     bytes: u64,
 }
@@ -114,7 +114,7 @@ impl ChunkIndex {
         // What is behind the last good record would hide what comes.
         file.set_len(good)?;
         let file = OpenOptions::new().append(true).open(&path)?;
-        index.log = Some(Log { file, path, _lock: lock, bytes: good });
+        index.log = Some(IndexLog { file, path, _lock: lock, bytes: good });
         Ok(index)
     }
 
@@ -128,7 +128,7 @@ impl ChunkIndex {
         let mut good = 0;
         while let Some((length, rest)) = bytes[good..].split_first_chunk::<4>()
             && let Some(record) = rest.get(..u32::from_le_bytes(*length) as usize)
-            && let Ok(seen) = Seen::try_from_slice(record)
+            && let Ok(seen) = FileVersion::try_from_slice(record)
         {
             good += 4 + record.len();
             self.insert(seen);
@@ -137,7 +137,7 @@ impl ChunkIndex {
     }
 
     /// Remembers a version of a file, in place of an older one.
-    pub(super) fn remember(&mut self, seen: Seen) {
+    pub(super) fn remember(&mut self, seen: FileVersion) {
         if self.of_handle(&seen.handle).is_some_and(|known| *known == seen) {
             return;
         }
@@ -156,7 +156,7 @@ impl ChunkIndex {
         }
     }
 
-    /// Writes only what is remembered still.
+    /// Rewrites the log with what is still remembered.
     fn rewrite(&mut self) -> io::Result<()> {
         let Some(log) = &mut self.log else { return Ok(()) };
         let fresh = log.path.with_extension("new");
@@ -172,7 +172,7 @@ impl ChunkIndex {
             records.push(record);
         }
         let mut file = File::create(&fresh)?;
-        // The least recently used first, as they came.
+        // Records are written with the least recently used first, in the sequence in which they came.
         for record in records.iter().rev() {
             file.write_all(&[&(record.len() as u32).to_le_bytes()[..], record].concat())?;
         }
@@ -181,7 +181,7 @@ impl ChunkIndex {
         Ok(())
     }
 
-    fn insert(&mut self, mut seen: Seen) -> bool {
+    fn insert(&mut self, mut seen: FileVersion) -> bool {
         if seen.path.len() > PATH_BYTES_MAX {
             seen.path.clear();
         }
@@ -240,7 +240,7 @@ impl ChunkIndex {
         }
     }
 
-    fn of_handle(&mut self, handle: &Handle) -> Option<&Seen> {
+    fn of_handle(&mut self, handle: &Handle) -> Option<&FileVersion> {
         let number = self.by_handle.get(handle)?;
         self.files.get(number)
     }
@@ -252,21 +252,21 @@ impl ChunkIndex {
 
     /// The last version seen of a file, or else of one that had its path, or else its name: of editors' temporary files
     /// too.
-    pub(super) fn earlier(&mut self, handle: &Handle, path: &[u8]) -> Option<&Seen> {
+    pub(super) fn earlier(&mut self, handle: &Handle, path: &[u8]) -> Option<&FileVersion> {
         let of_path = || self.by_path.get(path).or_else(|| self.by_name.get(&name_key(path)));
         let number = self.by_handle.get(handle).or_else(of_path)?;
         self.files.get(number)
     }
 
-    /// The file with the most of these chunks.
-    pub(super) fn sharing(&mut self, chunks: &[Piece]) -> Option<&Seen> {
+    /// The file version that has most of these chunks.
+    pub(super) fn sharing(&mut self, chunks: &[Piece]) -> Option<&FileVersion> {
         let found = chunks.iter().filter_map(|(address, _)| self.by_chunk.get(&short(address)).copied());
         let number = most(found)?.0;
         self.files.get(&number)
     }
 
     /// A file that resembles one with these features.
-    pub(super) fn alike(&mut self, features: &Features) -> Option<&Seen> {
+    pub(super) fn alike(&mut self, features: &Features) -> Option<&FileVersion> {
         let found = (0..FEATURES as u8).zip(features);
         let found = found.filter_map(|(place, feature)| self.by_feature.get(&(place, *feature)).copied());
         let (number, count) = most(found)?;
@@ -315,7 +315,7 @@ fn is_passing(suffix: &[u8], hidden: bool) -> bool {
     let known: [&[u8]; 10] =
         [b"swp", b"swo", b"swx", b"bak", b"orig", b"new", b"save", b"part", b"old", b"backup"];
     let is_temporary = [&b"tmp"[..], b"temp"].iter().any(|prefix| suffix.starts_with(prefix));
-    // As mkstemp makes them, and rsync.
+    // mkstemp and rsync make such names.
     let is_drawn = hidden && suffix.len() == 6 && suffix.iter().all(u8::is_ascii_alphanumeric);
     known.contains(&suffix) || is_temporary || is_drawn
 }
@@ -325,8 +325,8 @@ mod tests {
     use super::*;
     use holdfast_content::{PrincipalId, UserId};
 
-    fn seen(number: u64, path: &str, chunks: &[u8]) -> Seen {
-        Seen {
+    fn seen(number: u64, path: &str, chunks: &[u8]) -> FileVersion {
+        FileVersion {
             handle: handle(number),
             path: path.as_bytes().to_vec(),
             root: None,
@@ -403,7 +403,7 @@ mod tests {
                 digest[..8].copy_from_slice(&(n + (number << 32)).to_le_bytes());
                 (Digest(digest), 1)
             });
-            Seen { chunks: chunks.collect(), ..seen(number, "", &[]) }
+            FileVersion { chunks: chunks.collect(), ..seen(number, "", &[]) }
         };
         for number in 1 << 20..(1 << 20) + 10 {
             index.remember(large(number));
@@ -451,7 +451,7 @@ mod tests {
         let mut index = ChunkIndex::open(dir.path()).unwrap();
         for number in 0..600 {
             let nodes = vec![(Digest([1; 32]), 1); 3000];
-            index.remember(Seen { nodes, ..seen(number % 7, "", &[number as u8]) });
+            index.remember(FileVersion { nodes, ..seen(number % 7, "", &[number as u8]) });
         }
         assert!(fs::metadata(dir.path().join("0.log")).unwrap().len() <= LOG_BYTES_MAX + 200_000);
         drop(index);

@@ -34,7 +34,7 @@ impl MemoryCache {
         Some((block.clone(), !std::mem::replace(asked, true)))
     }
 
-    /// Whether it is here; does not count as use.
+    /// Whether a block is in the cache; this does not count as use.
     pub fn contains(&self, address: &Digest) -> bool {
         self.blocks.contains(address)
     }
@@ -56,7 +56,7 @@ impl MemoryCache {
         }
     }
 
-    /// Most bytes held.
+    /// The bound on the cache's size, in bytes.
     pub fn bytes_max(&self) -> usize {
         self.bytes_max
     }

@@ -12,31 +12,31 @@
 //! tampered with. Unreachable, missing and altered are three different answers and never mixed up.
 
 pub mod account;
+mod base_candidates;
 mod disk;
 mod features;
 mod fetch;
 mod index;
-mod kin;
-mod known;
 mod memory;
 mod packing;
+mod piece_matches;
 mod pinning;
-mod relatives;
 mod transfer;
 mod upload;
+mod versions;
 
-use account::{Account, Means};
-use fetch::{FlightState, Shared, Unsent, Wanted, check};
+use account::{Account, Savings};
+pub(crate) use base_candidates::BaseCandidates;
+use fetch::{FetchRequest, FetchState, Shared, UnsentBlock, check};
 use index::ChunkIndex;
-pub(crate) use kin::Kin;
-use known::Keep;
+use versions::StoreTask;
 
-pub use disk::{BYTES_MAX_DEFAULT, Checked, DiskCache, pins};
+pub use disk::{BYTES_MAX_DEFAULT, CheckReport, DiskCache, pins};
 pub use memory::MemoryCache;
-pub use packing::Riding;
+pub use packing::AttachedBlocks;
 pub use pinning::PinningSource;
 pub use transfer::{Link, TransferConfig, TransferMode};
-pub use upload::{About, Held, Upload};
+pub use upload::{UnsentBlocks, Upload, WriteTarget};
 
 use crate::evidence::Evidence;
 use crate::interrupt::{self, Woken};
@@ -78,12 +78,12 @@ const ABSENT_MAX: usize = 4096;
 
 /// A source that also takes new blocks: they can be read back as long as they are held.
 pub trait Blocks: BlockSource + Send + Sync {
-    /// This as a plain source.
+    /// This store as a plain source of blocks.
     fn as_source(&self) -> &dyn BlockSource;
     /// Takes a block until as many [`Blocks::release`]s as holds have come. `false` if it needs neither sending
     /// nor releasing, because the server has it.
     fn hold(&self, block: Block) -> bool;
-    /// Ends one hold.
+    /// Ends one hold of a block.
     fn release(&self, address: &Digest);
 }
 
@@ -164,25 +164,25 @@ pub struct StoreStatus {
     pub bytes_known: u64,
     /// Blocks given up again that the server dropped at once (SUNDR: DECREF).
     pub blocks_dereferenced: u64,
-    /// RETRIEVE requests.
+    /// Number of RETRIEVE requests.
     pub retrieves: u64,
-    /// STORE requests.
+    /// Number of STORE requests.
     pub stores: u64,
     /// Cache entries that failed verification and were fetched again.
     pub corrupt_cache_entries: u64,
     /// Bytes cached in memory.
     pub memory_bytes: u64,
-    /// Most that they take.
+    /// Most bytes that they may take.
     pub memory_bytes_max: u64,
     /// Bytes cached on disk.
     pub disk_bytes: u64,
     /// What came over the link, and what did not have to.
     pub transfer: TransferStatus,
-    /// What did not have to cross the link.
-    pub saved: Means,
+    /// Bytes that did not have to cross the link.
+    pub saved: Savings,
 }
 
-/// What the means against slow links have done.
+/// What was saved on slow links.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct TransferStatus {
     /// Bytes of the blocks that were sent, before compression.
@@ -209,13 +209,13 @@ pub struct TransferStatus {
 #[derive(Clone)]
 pub struct VerifiedStore {
     shared: Arc<Shared>,
-    lanes: Arc<Lanes>,
+    lanes: Arc<WorkerQueues>,
 }
 
-/// A store that goes when its users go.
+/// A reference that does not keep the store alive.
 pub struct WeakStore {
     shared: Weak<Shared>,
-    lanes: Weak<Lanes>,
+    lanes: Weak<WorkerQueues>,
 }
 
 impl WeakStore {
@@ -225,15 +225,15 @@ impl WeakStore {
     }
 }
 
-/// The ways to the workers, which end when these are gone.
-struct Lanes {
+/// Queues of the worker threads, which end when the queues are dropped.
+struct WorkerQueues {
     shared: Arc<Shared>,
-    retrievals: Sender<Vec<Wanted>>,
-    keep: SyncSender<Keep>,
+    retrievals: Sender<Vec<FetchRequest>>,
+    keep: SyncSender<StoreTask>,
     storing: Sender<StoreJob>,
 }
 
-impl Drop for Lanes {
+impl Drop for WorkerQueues {
     fn drop(&mut self) {
         // A worker may still wait for the server; the next user of the cache folder need not.
         *self.shared.disk.lock() = None;
@@ -242,8 +242,8 @@ impl Drop for Lanes {
 
 pub(crate) struct StoreJob {
     blocks: Vec<Arc<Block>>,
-    /// What they resemble.
-    kin: Arc<Kin>,
+    /// Older blocks that they may be compressed against.
+    base_candidates: Arc<BaseCandidates>,
     /// Whether the server is asked first which of them it has.
     ask: bool,
     done: Sender<Result<(), RpcError>>,
@@ -290,21 +290,21 @@ impl VerifiedStore {
             account: Account::default(),
         });
         let (retrievals, receiver) = channel();
-        spawn_workers("retrieve", &shared, receiver, PARALLEL, |shared, wanted: Vec<Wanted>| {
+        spawn_workers("retrieve", &shared, receiver, PARALLEL, |shared, wanted: Vec<FetchRequest>| {
             shared.retrieve(wanted)
         });
         let (storing, receiver) = channel();
         spawn_workers("store", &shared, receiver, STORED_AT_ONCE, |shared, job: StoreJob| {
             let _ = job.done.send(shared.send(&job));
         });
-        let (keep, receiver) = sync_channel::<Keep>(1024);
+        let (keep, receiver) = sync_channel::<StoreTask>(1024);
         let keeper = shared.clone();
         spawn("cache", move || {
             while let Ok(keep) = receiver.recv() {
                 keep.carry_out(&keeper);
             }
         });
-        let lanes = Arc::new(Lanes { shared: shared.clone(), retrievals, keep, storing });
+        let lanes = Arc::new(WorkerQueues { shared: shared.clone(), retrievals, keep, storing });
         VerifiedStore { shared, lanes }
     }
 
@@ -313,9 +313,9 @@ impl VerifiedStore {
         WeakStore { shared: Arc::downgrade(&self.shared), lanes: Arc::downgrade(&self.lanes) }
     }
 
-    /// What of it is on this machine: asks nobody.
-    pub fn near(&self) -> Near {
-        Near(self.clone())
+    /// The part of the store that is on this machine: it never asks the server.
+    pub fn near(&self) -> LocalStore {
+        LocalStore(self.clone())
     }
 
     /// Starts a write that is not yet part of an operation: a file's data.
@@ -323,12 +323,12 @@ impl VerifiedStore {
         Upload::new(self.clone(), None)
     }
 
-    /// The same for a file of which something is known.
-    pub fn upload_of(&self, about: About) -> Upload {
+    /// An upload of a file of which something is known.
+    pub fn upload_of(&self, about: WriteTarget) -> Upload {
         Upload::new(self.clone(), Some(about))
     }
 
-    /// Which means of transfer are used.
+    /// Which ways of saving bytes are used.
     pub fn transfer_mode(&self) -> TransferMode {
         self.shared.transfer.mode
     }
@@ -369,9 +369,9 @@ impl VerifiedStore {
             if let Ok(block) =
                 hint.block.open_any(&self.shared.key, address, holdfast_content::BODY_BYTES_MAX)
             {
-                self.shared.noted(&block);
+                self.shared.note_sent(&block);
                 self.shared.memory.lock().insert(Arc::new(block));
-                let _ = self.lanes.keep.try_send(Keep::Block(address, stored));
+                let _ = self.lanes.keep.try_send(StoreTask::Block(address, stored));
             }
         }
     }
@@ -444,7 +444,7 @@ impl VerifiedStore {
         }
     }
 
-    /// Who caused what to cross the link.
+    /// Accounts of the traffic that each file caused.
     pub fn account(&self) -> &Account {
         &self.shared.account
     }
@@ -468,7 +468,7 @@ impl VerifiedStore {
     /// Waits until what was sent and fetched until now is in the persistent cache. Whether it is.
     pub fn settle_cache(&self, patience: Duration) -> bool {
         let (done, settled) = sync_channel(1);
-        self.lanes.keep.try_send(Keep::Settle(done)).is_ok() && settled.recv_timeout(patience).is_ok()
+        self.lanes.keep.try_send(StoreTask::Settle(done)).is_ok() && settled.recv_timeout(patience).is_ok()
     }
 
     /// Lets go of the persistent cache, once what was sent and fetched until now is in it.
@@ -477,12 +477,12 @@ impl VerifiedStore {
         *self.shared.disk.lock() = None;
     }
 
-    /// A block was made that the server has.
+    /// Takes a new block that the server has already.
     fn known(&self, block: Block) {
-        self.shared.known(Arc::new(block));
+        self.shared.note_at_server(Arc::new(block));
     }
 
-    /// An unsent block.
+    /// An unsent block, to be sent with an operation.
     pub(crate) fn collect_one(&self, address: &Digest) -> Option<Arc<Block>> {
         self.shared.unsent.lock().get(address).map(|entry| entry.block.clone())
     }
@@ -497,13 +497,17 @@ impl Blocks for VerifiedStore {
         let address = block.reference().address;
         let block = Arc::new(block);
         if self.shared.is_acknowledged(&address) {
-            self.shared.known(block);
+            self.shared.note_at_server(block);
             return false;
         }
-        let behalf = account::behalf();
+        let behalf = account::current_scope();
         let mut unsent = self.shared.unsent.lock();
-        let entry =
-            unsent.entry(address).or_insert(Unsent { block, holders: 0, kin: Arc::default(), behalf });
+        let entry = unsent.entry(address).or_insert(UnsentBlock {
+            block,
+            holders: 0,
+            base_candidates: Arc::default(),
+            scope: behalf,
+        });
         entry.holders += 1;
         true
     }
@@ -529,27 +533,27 @@ impl BlockSource for VerifiedStore {
             return Ok(block);
         }
         loop {
-            let (flight, mine) = self.shared.board(reference);
+            let (flight, mine) = self.shared.join_or_start(reference);
             if mine {
-                self.shared.retrieve(vec![Wanted {
+                self.shared.retrieve(vec![FetchRequest {
                     reference: *reference,
                     kind,
                     flight: flight.clone(),
-                    behalf: account::behalf(),
+                    scope: account::current_scope(),
                 }]);
             }
             let mut state = flight.state.lock();
             loop {
                 match &*state {
-                    FlightState::Landed(result) => {
+                    FetchState::Landed(result) => {
                         let block = result.clone()?;
                         check(&block, reference, kind)?;
                         return Ok(block);
                     }
-                    FlightState::CalledOff if mine => return Err(interrupted(reference)),
-                    // Whoever fetched it was interrupted; that is not our concern.
-                    FlightState::CalledOff => break,
-                    FlightState::UnderWay => {
+                    FetchState::CalledOff if mine => return Err(interrupted(reference)),
+                    // The call that fetched it was interrupted, which does not concern this one.
+                    FetchState::CalledOff => break,
+                    FetchState::UnderWay => {
                         if interrupt::wait(&flight.landed, &mut state, None) == Woken::Interrupted {
                             return Err(interrupted(reference));
                         }
@@ -560,7 +564,7 @@ impl BlockSource for VerifiedStore {
     }
 
     fn prefetch(&self, references: &[(Reference, BlockKind)]) {
-        let behalf = account::behalf();
+        let behalf = account::current_scope();
         let references: Vec<_> =
             references.iter().map(|(reference, kind)| (*reference, *kind, behalf)).collect();
         self.prefetch_for(&references);
@@ -568,7 +572,7 @@ impl BlockSource for VerifiedStore {
 }
 
 impl VerifiedStore {
-    /// Begins to fetch blocks, each on somebody's behalf.
+    /// Begins to fetch blocks, each with the file that its traffic is booked to.
     fn prefetch_for(&self, references: &[(Reference, BlockKind, u64)]) {
         if let Some(disk) = &mut *self.shared.disk.lock()
             && references.iter().any(|(reference, ..)| !disk.contains(&reference.address))
@@ -580,9 +584,9 @@ impl VerifiedStore {
             if self.shared.is_near(&reference.address) {
                 continue;
             }
-            let (flight, mine) = self.shared.board(reference);
+            let (flight, mine) = self.shared.join_or_start(reference);
             if mine {
-                wanted.push(Wanted { reference: *reference, kind: *kind, flight, behalf: *behalf });
+                wanted.push(FetchRequest { reference: *reference, kind: *kind, flight, scope: *behalf });
             }
         }
         let bytes_max = self.shared.asked_bytes(&wanted);
@@ -606,9 +610,9 @@ impl VerifiedStore {
 }
 
 /// Blocks that are on this machine.
-pub struct Near(VerifiedStore);
+pub struct LocalStore(VerifiedStore);
 
-impl BlockSource for Near {
+impl BlockSource for LocalStore {
     fn digest_key(&self) -> DigestKey {
         self.0.shared.key
     }

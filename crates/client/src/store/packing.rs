@@ -6,13 +6,13 @@
 //! Attack answered: a server that packs other blocks than were asked for, copies from what was not offered, or says
 //! that it lacks what it has. What comes out of a parcel is only used under the address that its bytes give it.
 
-use super::fetch::{Shared, Wanted, check};
+use super::fetch::{FetchRequest, Shared, check};
 use super::index::FILE_CHUNKS_MAX;
-use super::known::Keep;
-use super::known::Version;
-use super::relatives::Piece;
+use super::piece_matches::Piece;
 use super::transfer::{Link, TransferMode, delta_level, message_bytes};
-use super::{BATCH_BYTES, Kin, StoreJob, VerifiedStore, account, batches, unexpected};
+use super::versions::StoreTask;
+use super::versions::Version;
+use super::{BATCH_BYTES, BaseCandidates, StoreJob, VerifiedStore, account, batches, unexpected};
 use crate::interrupt;
 use crate::remote::call_patiently;
 use holdfast_content::{
@@ -42,17 +42,17 @@ const MAP_BYTES_MIN: usize = 64 << 10;
 /// Blocks of the tree that are named as bases for one new one.
 const TREE_BASES: usize = 2;
 
-/// Blocks that ride along with an operation.
-pub struct Riding {
+/// Blocks that are sent in the same message as an operation.
+pub struct AttachedBlocks {
     /// As the request carries them.
     pub attached: Attached,
-    /// What the server must have for it.
+    /// Blocks that the server must have to unpack them.
     offered: Vec<Digest>,
     blocks: Vec<Arc<Block>>,
 }
 
 impl Shared {
-    /// What is known of the link.
+    /// What is known or measured of the link.
     pub(super) fn link(&self) -> Option<Link> {
         self.transfer.link.or_else(|| Link::from_estimate(&self.remote.estimate()?))
     }
@@ -73,7 +73,7 @@ impl Shared {
         delta_level(self.link()?.down)
     }
 
-    /// Whether waiting for an answer is what takes long.
+    /// Whether a round trip costs more than the work for a few requests.
     pub(super) fn is_far(&self) -> bool {
         self.transfer.mode == TransferMode::Full && self.link().is_some_and(|link| link.is_far())
     }
@@ -90,7 +90,7 @@ impl Shared {
     }
 
     /// Plain bytes of these asked for at once: what resembles something that is here comes as little.
-    pub(super) fn asked_bytes(&self, wanted: &[Wanted]) -> usize {
+    pub(super) fn asked_bytes(&self, wanted: &[FetchRequest]) -> usize {
         let expected = self.expected.lock();
         match wanted.first().is_some_and(|one| expected.contains(&one.reference.address)) {
             true => PARCEL_BYTES_MAX,
@@ -112,7 +112,7 @@ impl Shared {
         }
     }
 
-    /// Plain bytes asked for at once.
+    /// Most uncompressed bytes that are asked for in one request.
     fn answer_bytes(&self) -> usize {
         match (self.delta_down(), self.link()) {
             (Some(_), Some(link)) => (message_bytes(link.down) * RATIO).min(BATCH_BYTES),
@@ -122,7 +122,7 @@ impl Shared {
     }
 
     /// Remembers a block of the tree that the server has: what comes next resembles it.
-    pub(super) fn noted(&self, block: &Block) {
+    pub(super) fn note_sent(&self, block: &Block) {
         if block.kind() != BlockKind::Chunk {
             self.recent.lock().put(block.reference().address, block.kind());
         }
@@ -171,7 +171,7 @@ impl Shared {
 
     /// Compares a version with earlier ones, and notes where what it may be based on hangs, so that it can be named
     /// in few bytes.
-    pub(super) fn kin(&self, olds: &[Version], new: &Version) -> Kin {
+    pub(super) fn base_candidates(&self, olds: &[Version], new: &Version) -> BaseCandidates {
         for (node, _) in olds.iter().flat_map(|old| &old.nodes) {
             let Some(block) = self.shared_block(node) else { continue };
             let mut hangs = self.hangs.lock();
@@ -179,19 +179,19 @@ impl Shared {
                 hangs.put(*address, (*node, place));
             }
         }
-        Kin::of(olds, new)
+        BaseCandidates::of(olds, new)
     }
 
-    /// What a parcel copies from, of what was offered.
-    fn prefix_named(&self, names: &[Base], offered: &[Digest]) -> Result<Prefix, Unpackable> {
+    /// The blocks that a parcel copies from, of those that were offered.
+    fn prefix_named(&self, names: &[Base], offered: &[Digest]) -> Result<Prefix, UnpackError> {
         let here = |node: &Digest| -> Result<Option<Vec<Digest>>, Infallible> {
             Ok(self.shared_block(node).map(|block| block.references().to_vec()))
         };
-        let gone = Unpackable::Unusable("it copies from what is not here");
+        let gone = UnpackError::Unusable("it copies from what is not here");
         let Ok(bases) = Base::addresses(names, here) else { return Err(gone) };
         let offered: HashSet<&Digest> = offered.iter().collect();
         if !bases.iter().all(|base| offered.contains(base)) {
-            return Err(Unpackable::Unusable("it copies from what was not offered"));
+            return Err(UnpackError::Unusable("it copies from what was not offered"));
         }
         // What the server has chosen, it may take from anywhere in an older version.
         let prefix = self.prefix_within(PARCEL_PREFIX_BYTES_MAX, bases.iter().copied());
@@ -220,20 +220,20 @@ impl Shared {
         found.into_iter().take(TREE_BASES).map(|(.., address)| address).collect()
     }
 
-    /// The latest first.
+    /// Addresses of blocks of this kind that are known here, the latest first.
     fn recent_of(&self, kind: BlockKind) -> Vec<Digest> {
         let recent = self.recent.lock();
         recent.iter().filter(|(_, known)| **known == kind).map(|(address, _)| *address).collect()
     }
 
-    fn bases_of(&self, blocks: &[Arc<Block>], kin: &Kin) -> Vec<Digest> {
+    fn bases_of(&self, blocks: &[Arc<Block>], candidates: &BaseCandidates) -> Vec<Digest> {
         let pieces: Vec<Piece> = blocks.iter().map(|block| piece(block)).collect();
-        let of_file = kin.bases(&pieces, PREFIX_BYTES_MAX);
+        let of_file = candidates.bases(&pieces, PREFIX_BYTES_MAX);
         let mut bases: Vec<Digest> = of_file.into_iter().map(|(address, _)| address).collect();
         let in_tree = |block: &&Arc<Block>| match block.kind() {
             BlockKind::Chunk => false,
             // Of a file's map the older version is known, or there is none.
-            BlockKind::MapLeaf | BlockKind::MapInner => kin.lacks_nodes(),
+            BlockKind::MapLeaf | BlockKind::MapInner => candidates.lacks_nodes(),
             _ => true,
         };
         for block in blocks.iter().filter(in_tree) {
@@ -254,7 +254,7 @@ impl Shared {
             blocks = &asked;
         }
         match self.delta_up() {
-            Some(level) => self.send_packed(blocks, &job.kin, level),
+            Some(level) => self.send_packed(blocks, &job.base_candidates, level),
             None => self.send_plain(blocks),
         }
     }
@@ -297,7 +297,7 @@ impl Shared {
                 Response::Done => self.sent(batch, bytes),
                 other => return Err(unexpected("Store", &other)),
             }
-            // What was written here is likely to be read here.
+            // Blocks that were written here are likely to be read here.
             if let Request::Store(stored) = request {
                 stored.iter().for_each(|sent| self.cache(sent.address, &sent.block));
             }
@@ -318,19 +318,24 @@ impl Shared {
                 false => (bytes as u64 * block.body().len() as u64 / plain.max(1) as u64) as usize,
             };
             left = left.saturating_sub(share);
-            self.noted(block);
+            self.note_sent(block);
             self.absent.lock().pop(&block.reference().address);
             self.acknowledged_one(block.reference().address, share);
         }
     }
 
-    fn send_packed(&self, blocks: &[Arc<Block>], kin: &Kin, level: i8) -> Result<(), RpcError> {
+    fn send_packed(
+        &self,
+        blocks: &[Arc<Block>],
+        candidates: &BaseCandidates,
+        level: i8,
+    ) -> Result<(), RpcError> {
         let limit = self.message_bytes();
         let size = |block: &Arc<Block>| parcel_bytes(block);
         let mut left: Vec<&[Arc<Block>]> = batches(blocks, PARCEL_BYTES_MAX, size);
         left.reverse();
         while let Some(next) = left.pop() {
-            let prefix = self.prefix(self.bases_of(next, kin));
+            let prefix = self.prefix(self.bases_of(next, candidates));
             let Ok(parcel) = Parcel::pack(&prefix, next, level.into()) else {
                 self.send_plain(next)?;
                 continue;
@@ -388,7 +393,7 @@ impl Shared {
     /// Asks for blocks packed together; what does not come that way is asked for one by one.
     pub(super) fn request_packed(
         &self,
-        wanted: &[Wanted],
+        wanted: &[FetchRequest],
         level: i8,
     ) -> Vec<Result<Arc<Block>, SourceError>> {
         let mut results = Vec::with_capacity(wanted.len());
@@ -396,12 +401,13 @@ impl Shared {
             let rest = &wanted[results.len()..];
             match self.request_parcel(rest, level) {
                 Ok(some) => results.extend(some),
-                Err(Unpackable::Unreachable(why)) => {
-                    let gone =
-                        |one: &Wanted| Err(SourceError::Unreachable(one.reference.address, why.clone()));
+                Err(UnpackError::Unreachable(why)) => {
+                    let gone = |one: &FetchRequest| {
+                        Err(SourceError::Unreachable(one.reference.address, why.clone()))
+                    };
                     results.extend(rest.iter().map(gone));
                 }
-                Err(Unpackable::Unusable(why)) => {
+                Err(UnpackError::Unusable(why)) => {
                     tracing::debug!(why, "a parcel could not be used");
                     self.counters.parcels_refused.fetch_add(1, Relaxed);
                     results.extend(self.request_plain(rest));
@@ -414,9 +420,9 @@ impl Shared {
     /// One question and its answer: results for at least the first of `wanted`.
     fn request_parcel(
         &self,
-        wanted: &[Wanted],
+        wanted: &[FetchRequest],
         level: i8,
-    ) -> Result<Vec<Result<Arc<Block>, SourceError>>, Unpackable> {
+    ) -> Result<Vec<Result<Arc<Block>, SourceError>>, UnpackError> {
         let prefix = self.prefix(self.bases_for(wanted));
         let request = Request::RetrieveParcel {
             wanted: wanted.iter().map(|one| one.reference.address).collect(),
@@ -428,21 +434,21 @@ impl Shared {
         let (parcel, covered, missing) = match call_patiently(&*self.remote, &request, self.deadline) {
             Ok(Response::Parcel { parcel, covered, missing }) => (parcel, covered as usize, missing),
             Ok(other) => {
-                return Err(Unpackable::Unreachable(unexpected("RetrieveParcel", &other).to_string()));
+                return Err(UnpackError::Unreachable(unexpected("RetrieveParcel", &other).to_string()));
             }
-            Err(error) => return Err(Unpackable::Unreachable(error.to_string())),
+            Err(error) => return Err(UnpackError::Unreachable(error.to_string())),
         };
         let bytes = parcel.as_ref().map_or(0, Parcel::message_bytes);
-        self.account.pace().heard(bytes, asked.elapsed());
+        self.account.pace().note_transfer(bytes, asked.elapsed());
         if covered == 0 || covered > wanted.len() {
-            return Err(Unpackable::Unusable("it covers nothing, or more than was asked for"));
+            return Err(UnpackError::Unusable("it covers nothing, or more than was asked for"));
         }
         let bytes_max = wanted.iter().map(|one| plain_bytes_max(&one.reference, one.kind)).sum();
         let behalf_of = |address: &Digest| {
             wanted
                 .iter()
                 .find(|one| one.reference.address == *address)
-                .map_or(wanted[0].behalf, |one| one.behalf)
+                .map_or(wanted[0].scope, |one| one.scope)
         };
         let mut blocks = self.unpack(parcel, &prefix, bytes_max, behalf_of)?;
         let missing: HashSet<Digest> = missing.into_iter().collect();
@@ -451,7 +457,7 @@ impl Shared {
             let address = one.reference.address;
             let result = match blocks.remove(&address) {
                 Some(block) => match check(&block, &one.reference, one.kind) {
-                    Ok(()) => Ok(self.arrived(block, one.behalf)),
+                    Ok(()) => Ok(self.arrived(block, one.scope)),
                     Err(error) => Err(error),
                 },
                 None if missing.contains(&address) => Err(SourceError::Missing(address)),
@@ -472,10 +478,10 @@ impl Shared {
         offered: &Prefix,
         bytes_max: usize,
         behalf_of: impl Fn(&Digest) -> u64,
-    ) -> Result<HashMap<Digest, Arc<Block>>, Unpackable> {
+    ) -> Result<HashMap<Digest, Arc<Block>>, UnpackError> {
         let Some(parcel) = parcel else { return Ok(HashMap::new()) };
         if parcel.plain_bytes as usize > bytes_max {
-            return Err(Unpackable::Unusable("it holds more than was asked for"));
+            return Err(UnpackError::Unusable("it holds more than was asked for"));
         }
         let narrowed;
         let prefix = if parcel.bases == offered.names() {
@@ -485,7 +491,7 @@ impl Shared {
             &narrowed
         };
         let bytes = parcel.message_bytes();
-        let blocks = parcel.open(&self.key, prefix).map_err(|_| Unpackable::Unusable("it does not open"))?;
+        let blocks = parcel.open(&self.key, prefix).map_err(|_| UnpackError::Unusable("it does not open"))?;
         self.counters.bytes_fetched.fetch_add(bytes as u64, Relaxed);
         let plain: usize = blocks.iter().map(|block| block.body().len()).sum();
         self.counters.plain_fetched.fetch_add(plain as u64, Relaxed);
@@ -500,27 +506,27 @@ impl Shared {
         Ok(blocks.into_iter().map(|block| (block.reference().address, Arc::new(block))).collect())
     }
 
-    /// A block has come in a parcel.
+    /// Takes a block that came in a parcel.
     fn arrived(&self, block: Arc<Block>, behalf: u64) -> Arc<Block> {
         self.counters.blocks_fetched.fetch_add(1, Relaxed);
-        self.noted(&block);
+        self.note_sent(&block);
         self.memory.lock().insert(block.clone());
-        // What is pinned is kept elsewhere.
+        // Pinned blocks are kept in files of their own.
         if behalf != account::PINNING {
             self.cache(block.reference().address, &block.to_stored());
         }
         block
     }
 
-    fn bases_for(&self, wanted: &[Wanted]) -> Vec<Digest> {
+    fn bases_for(&self, wanted: &[FetchRequest]) -> Vec<Digest> {
         let mut bases = Vec::new();
-        let expected: Vec<Option<Arc<Kin>>> = {
+        let expected: Vec<Option<Arc<BaseCandidates>>> = {
             let mut expected = self.expected.lock();
             wanted.iter().map(|one| expected.get(&one.reference.address).cloned()).collect()
         };
         let mut next = 0;
         while next < wanted.len() {
-            let Some(kin) = &expected[next] else {
+            let Some(candidates) = &expected[next] else {
                 if wanted[next].kind != BlockKind::Chunk {
                     bases.extend(self.recent_of(wanted[next].kind).into_iter().take(TREE_BASES));
                 }
@@ -529,13 +535,13 @@ impl Shared {
             };
             // What is of one file is based on its older version together, in the order of that.
             let of_file = expected[next..].iter().take_while(|other| match other {
-                Some(other) => Arc::ptr_eq(kin, other),
+                Some(other) => Arc::ptr_eq(candidates, other),
                 None => false,
             });
             let end = next + of_file.count();
             let pieces: Vec<Piece> =
                 wanted[next..end].iter().map(|one| (one.reference.address, one.reference.length)).collect();
-            bases.extend(kin.bases(&pieces, PREFIX_BYTES_MAX).into_iter().map(|(address, _)| address));
+            bases.extend(candidates.bases(&pieces, PREFIX_BYTES_MAX).into_iter().map(|(address, _)| address));
             next = end;
         }
         bases
@@ -566,7 +572,7 @@ impl Shared {
             return;
         };
         // A block is sent whole, if only its beginning fits.
-        let behalf = account::behalf();
+        let behalf = account::current_scope();
         let unpacked = self
             .prefix_named(&parcel.bases, offered)
             .and_then(|prefix| self.unpack(Some(parcel), &prefix, bytes_max + (2 << 20), |_| behalf));
@@ -587,7 +593,7 @@ fn plain_bytes_max(reference: &Reference, kind: BlockKind) -> usize {
 }
 
 /// Why blocks did not come in a parcel.
-enum Unpackable {
+enum UnpackError {
     Unreachable(String),
     Unusable(&'static str),
 }
@@ -604,7 +610,7 @@ impl VerifiedStore {
         bytes_max: usize,
         blocks_max: usize,
         plain: bool,
-    ) -> Result<Riding, RpcError> {
+    ) -> Result<AttachedBlocks, RpcError> {
         let mut riding = Vec::new();
         let mut stored = Vec::new();
         let level = if plain { None } else { self.shared.delta_up() };
@@ -633,17 +639,17 @@ impl VerifiedStore {
             Some(parcel) => Attached { blocks: Vec::new(), parcels: vec![parcel] },
             None => stored.into(),
         };
-        Ok(Riding { attached, offered, blocks: riding })
+        Ok(AttachedBlocks { attached, offered, blocks: riding })
     }
 
     fn bases_riding(&self, riding: &[Arc<Block>]) -> Vec<Digest> {
         let mut bases = Vec::new();
         for block in riding {
-            let kin = match self.shared.unsent.lock().get(&block.reference().address) {
-                Some(entry) => entry.kin.clone(),
+            let candidates = match self.shared.unsent.lock().get(&block.reference().address) {
+                Some(entry) => entry.base_candidates.clone(),
                 None => continue,
             };
-            bases.extend(self.shared.bases_of(std::slice::from_ref(block), &kin));
+            bases.extend(self.shared.bases_of(std::slice::from_ref(block), &candidates));
         }
         let new: HashSet<Digest> = riding.iter().map(|block| block.reference().address).collect();
         bases.retain(|base| !new.contains(base));
@@ -651,7 +657,7 @@ impl VerifiedStore {
     }
 
     /// Tells that the server lacks what riding blocks were packed against.
-    pub fn bases_missing(&self, riding: &Riding, missing: &[Digest]) {
+    pub fn bases_missing(&self, riding: &AttachedBlocks, missing: &[Digest]) {
         self.shared.without(missing, &riding.offered);
     }
 
@@ -667,11 +673,16 @@ impl VerifiedStore {
         let mut sent = 0;
         let size = |block: &Arc<Block>| block.body().len() + 32 * block.references().len();
         for batch in batches(blocks, self.shared.job_bytes(), size) {
-            let kin = match self.shared.unsent.lock().get(&batch[0].reference().address) {
-                Some(entry) => entry.kin.clone(),
+            let candidates = match self.shared.unsent.lock().get(&batch[0].reference().address) {
+                Some(entry) => entry.base_candidates.clone(),
                 None => Arc::default(),
             };
-            let job = StoreJob { blocks: batch.to_vec(), kin, ask: false, done: done.clone() };
+            let job = StoreJob {
+                blocks: batch.to_vec(),
+                base_candidates: candidates,
+                ask: false,
+                done: done.clone(),
+            };
             self.lanes.storing.send(job).map_err(|_| RpcError::Closed)?;
             sent += 1;
         }
@@ -683,7 +694,7 @@ impl VerifiedStore {
     ///
     /// # Errors
     /// [`RpcError`].
-    pub fn reassure(&self, roots: Vec<Digest>) -> Result<(), RpcError> {
+    pub fn store_missing(&self, roots: Vec<Digest>) -> Result<(), RpcError> {
         let (mut open, mut seen, mut doubtful) = (roots, HashSet::new(), Vec::new());
         while let Some(address) = open.pop() {
             if !seen.insert(address) {
@@ -691,7 +702,7 @@ impl VerifiedStore {
             }
             let unsent = self.collect_one(&address);
             let is_doubtful = unsent.is_none() && self.shared.acknowledged.lock().contains(&address);
-            let block = unsent.or_else(|| is_doubtful.then(|| self.shared.kept(&address)).flatten());
+            let block = unsent.or_else(|| is_doubtful.then(|| self.shared.cached(&address)).flatten());
             let Some(block) = block else { continue };
             open.extend(block.references());
             if is_doubtful {
@@ -709,19 +720,19 @@ impl VerifiedStore {
             let missing: Vec<Arc<Block>> = missing.map(|(_, block)| block.clone()).collect();
             self.store_all(&missing)?;
         }
-        // Of the rest nothing is taken for granted any more.
+        // Nothing more is assumed of the other blocks.
         self.shared.acknowledged.lock().clear();
         Ok(())
     }
 
     /// The server was put back to an older state: of what it had acknowledged, or showed, nothing is taken for granted.
-    pub fn doubt_all(&self) {
+    pub fn forget_acknowledged(&self) {
         self.shared.doubted.store(true, Relaxed);
         self.shared.acknowledged.lock().clear();
     }
 
     /// Tells that the server has taken blocks that rode along with an operation.
-    pub fn acknowledge(&self, riding: &Riding) {
+    pub fn acknowledge(&self, riding: &AttachedBlocks) {
         let parcels: usize = riding.attached.parcels.iter().map(Parcel::message_bytes).sum();
         let blocks: usize = riding.attached.blocks.iter().map(|block| block.block.body.len()).sum();
         if parcels > 0 {
@@ -729,7 +740,7 @@ impl VerifiedStore {
         }
         self.shared.sent(&riding.blocks, parcels + blocks);
         if !riding.attached.blocks.is_empty() {
-            let _ = self.lanes.keep.try_send(Keep::Blocks(riding.attached.blocks.clone()));
+            let _ = self.lanes.keep.try_send(StoreTask::Blocks(riding.attached.blocks.clone()));
         }
     }
 }

@@ -7,10 +7,10 @@ use holdfast_crypto::{Digest, DigestKey};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Chunks fetched at once.
+/// Number of chunks that are fetched at once.
 const CHUNKS: usize = 64;
 
-/// A source that puts what it gives under a pin.
+/// A source that adds each block it gives to a pin.
 pub struct PinningSource {
     store: VerifiedStore,
     pinning: Mutex<Pinning>,
@@ -18,7 +18,7 @@ pub struct PinningSource {
 }
 
 impl PinningSource {
-    /// Reads from `store`.
+    /// A source that reads from `store` and keeps what it reads for the pin.
     pub fn new(store: VerifiedStore, pinning: Pinning) -> PinningSource {
         PinningSource { store, pinning: Mutex::new(pinning), failure: Mutex::default() }
     }

@@ -6,10 +6,10 @@ use holdfast_rpc::LinkEstimate;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Which of the means against slow links are used.
+/// Which ways of saving bytes on slow links are used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub enum TransferMode {
-    /// All that the link makes worth while.
+    /// All that are worth their cost on the link.
     #[default]
     Full,
     /// Compression block by block only; to compare with.
@@ -43,14 +43,14 @@ impl std::str::FromStr for TransferMode {
     }
 }
 
-/// What a link is like.
+/// Estimates of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Link {
     /// From a request to its answer when nothing else is under way.
     pub round_trip: Duration,
     /// Bytes a second to the server.
     pub up: u64,
-    /// Bytes a second from it.
+    /// Bytes a second from the server.
     pub down: u64,
 }
 
@@ -72,18 +72,18 @@ impl Link {
     }
 }
 
-/// How transfers are made.
+/// Configuration of transfers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TransferConfig {
-    /// Which means are used.
+    /// Which ways of saving bytes are used.
     pub mode: TransferMode,
-    /// What the link is taken to be like; `None`: it is measured.
+    /// Assumed estimates of the link; `None` to measure it.
     pub link: Option<Link>,
 }
 
 /// A round trip from which on a server is far away.
 const FAR: Duration = Duration::from_millis(5);
-/// What the link to it is taken for: 10 Mbit/s.
+/// Assumed rate of the link to a far server: 10 Mbit/s.
 const FAR_RATE: u64 = 1_250_000;
 /// Faster than this, in bytes a second, nothing is gained by a delta: making it takes as long as sending. About
 /// 50 Mbit/s.

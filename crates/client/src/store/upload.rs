@@ -6,11 +6,13 @@
 
 use super::features::Sampler;
 use super::index::ChunkIndex;
-use super::known::Version;
 use super::packing::piece;
-use super::relatives::Piece;
+use super::piece_matches::Piece;
 use super::transfer::{TransferMode, asking_pays};
-use super::{BATCH_BYTES, Blocks, Kin, PARALLEL, STORED_AT_ONCE, StoreJob, VerifiedStore, batches};
+use super::versions::Version;
+use super::{
+    BATCH_BYTES, BaseCandidates, Blocks, PARALLEL, STORED_AT_ONCE, StoreJob, VerifiedStore, batches,
+};
 use crate::error::FsError;
 use crate::interrupt;
 use holdfast_content::{Block, BlockKind, BlockSink, BlockSource, Content, Handle, Reference};
@@ -30,8 +32,8 @@ const ASKED_BYTES_MIN: usize = 256 << 10;
 
 /// What is known of a file that is written.
 #[derive(Clone)]
-pub struct About {
-    /// Which.
+pub struct WriteTarget {
+    /// The file.
     pub handle: Handle,
     /// Its path, as far as it is known.
     pub path: Vec<u8>,
@@ -43,10 +45,10 @@ pub struct About {
 /// in memory; [`BlockSink::put`] waits when the server is slower than the writer.
 pub struct Upload {
     store: VerifiedStore,
-    about: Option<About>,
-    /// The published version, if all that tells it is here.
+    about: Option<WriteTarget>,
+    /// The published version, if its whole map is on this machine.
     before: Version,
-    /// Blocks of it.
+    /// Blocks of the earlier version, which the server certainly has.
     certain: HashSet<Digest>,
     /// The version that is written, so far.
     made: Version,
@@ -62,13 +64,13 @@ pub struct Upload {
 }
 
 /// Keeps unsent blocks readable and sendable. Keep it until the operation that names them has been made.
-pub struct Held {
+pub struct UnsentBlocks {
     store: VerifiedStore,
     addresses: Vec<Digest>,
 }
 
 impl Upload {
-    pub(super) fn new(store: VerifiedStore, about: Option<About>) -> Upload {
+    pub(super) fn new(store: VerifiedStore, about: Option<WriteTarget>) -> Upload {
         let (done, results) = channel();
         let before = match about.as_ref().map(|about| &about.before) {
             // What was there before a restore of the server may not be there any more.
@@ -102,7 +104,7 @@ impl Upload {
     ///
     /// # Errors
     /// [`FsError::Unreachable`], [`FsError::NoSpace`] or [`FsError::Refused`]: the data is not at the server.
-    pub fn finish(self) -> Result<Held, FsError> {
+    pub fn finish(self) -> Result<UnsentBlocks, FsError> {
         self.finish_as(None)
     }
 
@@ -110,7 +112,7 @@ impl Upload {
     ///
     /// # Errors
     /// As [`Upload::finish`].
-    pub fn finish_as(mut self, content: Option<&Content>) -> Result<Held, FsError> {
+    pub fn finish_as(mut self, content: Option<&Content>) -> Result<UnsentBlocks, FsError> {
         if !self.waiting.is_empty()
             && self.store.shared.delta_up().is_some()
             && let Some(Content::Extents(map)) = content
@@ -130,7 +132,7 @@ impl Upload {
         }
         match self.failed.take() {
             Some(error) => Err(FsError::from(&error)),
-            None => Ok(Held { store: self.store.clone(), addresses: std::mem::take(&mut self.held) }),
+            None => Ok(UnsentBlocks { store: self.store.clone(), addresses: std::mem::take(&mut self.held) }),
         }
     }
 
@@ -140,24 +142,24 @@ impl Upload {
         if waiting.is_empty() {
             return Ok(());
         }
-        if self.asks(&waiting) {
+        if self.must_ask(&waiting) {
             waiting = self.store.shared.leave_out_present(&waiting)?;
         }
         if self.store.shared.delta_up().is_none() {
             return Ok(());
         }
-        let kin = self.kin(&waiting);
+        let candidates = self.base_candidates(&waiting);
         let mut unsent = self.store.shared.unsent.lock();
         for block in waiting {
             if let Some(entry) = unsent.get_mut(&block.reference().address) {
-                entry.kin = kin.clone();
+                entry.base_candidates = candidates.clone();
             }
         }
         Ok(())
     }
 
-    /// Whether the server is to be asked what it has of these.
-    fn asks(&self, blocks: &[Arc<Block>]) -> bool {
+    /// Whether to ask the server first which of these blocks it has.
+    fn must_ask(&self, blocks: &[Arc<Block>]) -> bool {
         let shared = &self.store.shared;
         let Some(link) = shared.link() else { return false };
         let bytes =
@@ -165,7 +167,7 @@ impl Upload {
         let all: usize = bytes(&mut blocks.iter());
         match shared.transfer.mode {
             TransferMode::Plain => false,
-            // As LBFS asks for each chunk of each file.
+            // LBFS asks for each chunk of each file.
             TransferMode::Lbfs => true,
             TransferMode::Full if shared.delta_up().is_none() => false,
             TransferMode::Full if all >= ASKED_BYTES_MIN => asking_pays(&link, all),
@@ -177,16 +179,16 @@ impl Upload {
         }
     }
 
-    /// What the blocks resemble: see [`Shared::forebears`]. With nothing known, a file that looks alike.
-    fn kin(&self, blocks: &[Arc<Block>]) -> Arc<Kin> {
+    /// What the blocks resemble: see `Shared::earlier_versions`. If nothing is known, a file that looks alike.
+    fn base_candidates(&self, blocks: &[Arc<Block>]) -> Arc<BaseCandidates> {
         let shared = &self.store.shared;
         let before = match self.before.chunks.is_empty() {
             true => self.earlier(&mut shared.index.lock()).unwrap_or_default(),
             false => self.before.clone(),
         };
-        let forebears = shared.forebears(before, &self.made);
-        if !forebears.is_empty() {
-            return Arc::new(shared.kin(&forebears, &self.made));
+        let earlier = shared.earlier_versions(before, &self.made);
+        if !earlier.is_empty() {
+            return Arc::new(shared.base_candidates(&earlier, &self.made));
         }
         let mut sampler = Sampler::new();
         for block in blocks.iter().filter(|block| block.kind() == BlockKind::Chunk) {
@@ -194,7 +196,7 @@ impl Upload {
         }
         let features = sampler.finish();
         let alike = shared.index.lock().alike(&features).map(Version::from);
-        Arc::new(shared.kin(alike.as_slice(), &self.made))
+        Arc::new(shared.base_candidates(alike.as_slice(), &self.made))
     }
 
     fn earlier(&self, index: &mut ChunkIndex) -> Option<Version> {
@@ -205,20 +207,25 @@ impl Upload {
     fn flush(&mut self) {
         let blocks = std::mem::take(&mut self.waiting);
         self.waiting_bytes = 0;
-        let kin = match self.store.shared.delta_up() {
-            Some(_) => self.kin(&blocks),
+        let candidates = match self.store.shared.delta_up() {
+            Some(_) => self.base_candidates(&blocks),
             None => Arc::default(),
         };
         let at_once = match self.store.shared.delta_up() {
             Some(_) => PARALLEL,
             None => STORED_AT_ONCE,
         };
-        let ask = self.asks(&blocks);
+        let ask = self.must_ask(&blocks);
         for batch in batches(&blocks, self.store.shared.job_bytes(), |block| block.body().len()) {
             while self.under_way >= at_once {
                 self.reap();
             }
-            let job = StoreJob { blocks: batch.to_vec(), kin: kin.clone(), ask, done: self.done.clone() };
+            let job = StoreJob {
+                blocks: batch.to_vec(),
+                base_candidates: candidates.clone(),
+                ask,
+                done: self.done.clone(),
+            };
             if self.store.lanes.storing.send(job).is_err() {
                 self.failed = Some(RpcError::Closed);
                 return;
@@ -281,7 +288,7 @@ impl Drop for Upload {
     }
 }
 
-impl Drop for Held {
+impl Drop for UnsentBlocks {
     fn drop(&mut self) {
         for address in &self.addresses {
             self.store.release(address);

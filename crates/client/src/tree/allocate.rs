@@ -21,7 +21,7 @@ const RANGE_MAX: u32 = 1024;
 const PLACES: u64 = (1 << 40) / RANGE_MAX as u64 - 1;
 /// Remembered numbers of files that are not in a range of this device.
 const NUMBERS_MAX: usize = 4096;
-/// So many of them are copied with an allocator.
+/// Most numbers in `newest`, which are copied with an allocator.
 const NEWEST_MAX: usize = 64;
 
 /// Pre-allocated numbers of a user or group, and the device numbers they lead to.
@@ -29,11 +29,11 @@ const NEWEST_MAX: usize = 64;
 pub struct Range {
     /// First number of the user or group.
     pub first: u64,
-    /// First device number.
+    /// The first number in the device's table.
     pub device_first: u64,
-    /// How many.
+    /// How many numbers are in the range.
     pub count: u32,
-    /// How many are given out.
+    /// How many of them are given out.
     pub used: u32,
 }
 
@@ -41,7 +41,7 @@ pub struct Range {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Numbers {
     shared: Arc<BTreeMap<Handle, u64>>,
-    /// These come first.
+    /// Numbers noted since the copies parted; they take precedence over `shared`.
     newest: BTreeMap<Handle, u64>,
 }
 
@@ -73,7 +73,7 @@ pub struct Allocator {
     /// devices keeps one number here. Only a hint.
     #[borsh(skip)]
     numbers: Numbers,
-    /// What this operation reserved, in order.
+    /// The numbers that this operation reserved, in sequence.
     #[borsh(skip)]
     reserved: BTreeMap<PrincipalId, Vec<Range>>,
     /// What an earlier plan of this operation reserved and this one has not yet asked for.
@@ -100,7 +100,7 @@ impl Allocator {
         Allocator { next_number: self.next_number, ..Allocator::default() }
     }
 
-    /// For the first plan of an operation.
+    /// The allocator for the first plan of an operation.
     pub fn begin(&self) -> Allocator {
         let mut work = self.clone();
         work.reserved.clear();
@@ -109,7 +109,7 @@ impl Allocator {
         work
     }
 
-    /// For another plan of the same operation: it will be given the same numbers for the same wishes.
+    /// For another plan of the same operation: it will be given the same numbers for the same requests.
     pub fn again(&self, earlier: &Allocator) -> Allocator {
         let mut work = self.begin();
         work.next_number = earlier.next_number;
@@ -133,7 +133,7 @@ impl Allocator {
     }
 
     /// The state after the operation had no effect: what it reserved is burned.
-    pub fn burned(mut self) -> Allocator {
+    pub fn without_effect(mut self) -> Allocator {
         for (principal, ranges) in std::mem::take(&mut self.reserved) {
             if let Some(pool) = self.pools.get_mut(&principal) {
                 pool.retain(|range| !ranges.iter().any(|burned| burned.first == range.first));
@@ -240,7 +240,7 @@ mod tests {
         let (second, number_again, taken_again) = run(start.again(&first));
         assert_eq!((number, &taken), (number_again, &taken_again));
         assert!(taken[63].is_some() && taken[64].is_none());
-        let burned = second.clone().burned();
+        let burned = second.clone().without_effect();
         assert_eq!(burned.begin().take(user), None);
         let (_, _, after) = run(burned.begin());
         assert!(after[0].unwrap().1 > taken[63].unwrap().1);

@@ -18,9 +18,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-/// Decoded tables kept.
+/// Most decoded tables that are kept.
 const TABLES_MAX: usize = 128;
-/// Inodes remembered by one view.
+/// Most inodes that one view remembers.
 const INODES_MAX: usize = 8192;
 
 /// Names of a directory with what they stand for, in byte order.
@@ -48,14 +48,14 @@ pub enum ReadError {
 
 /// Where a file's inode lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct InodeLocation {
     /// The device whose table holds it.
     pub device: DeviceId,
-    /// Its number there.
+    /// Its number in that table.
     pub number: u64,
 }
 
-/// Tables decoded lately, shared by the views of one engine.
+/// Tables that were decoded lately, shared by the views of one engine.
 pub struct TableCache(Mutex<LruCache<Digest, Arc<Table>>>);
 
 impl Default for TableCache {
@@ -96,15 +96,15 @@ impl TableCache {
 pub struct Base {
     /// The view: latest structures, the own one included, and what is pending.
     pub view: Arc<View>,
-    /// The membership in force in it.
+    /// The membership in force in the view.
     pub membership: Arc<Membership>,
-    /// This device.
+    /// Number of this device.
     pub me: DeviceId,
-    /// Its user.
+    /// The user that this device belongs to.
     pub user: UserId,
     /// Where blocks come from and go to.
     pub blocks: Arc<dyn Blocks>,
-    /// What is pending, by what it touches.
+    /// The pending operations, by what they touch.
     pub touches: Touches,
     tables: Arc<TableCache>,
     inodes: Mutex<HashMap<Handle, Arc<Inode>>>,
@@ -124,13 +124,13 @@ impl Base {
         Base { view, membership, me, user, blocks, touches, tables, inodes: Mutex::default() }
     }
 
-    /// The same with another view under the same membership.
+    /// A base for another view under the same membership.
     pub fn with_view(&self, view: View) -> Base {
         let view = Arc::new(view);
         Base::new(view, self.membership.clone(), self.me, self.blocks.clone(), self.tables.clone())
     }
 
-    /// What became of operations, by this view.
+    /// What became of operations, as this view shows.
     pub fn fates(&self) -> &dyn OperationStatuses {
         &*self.view
     }
@@ -163,7 +163,7 @@ impl Base {
     ///
     /// # Errors
     /// [`ReadError`]; a device that may not write the file is [`ReadError::Misplaced`].
-    pub fn place(&self, file: Handle) -> Result<Option<Place>, ReadError> {
+    pub fn place(&self, file: Handle) -> Result<Option<InodeLocation>, ReadError> {
         if matches!(file.principal, PrincipalId::Members | PrincipalId::Device(_)) {
             return Err(ReadError::Misplaced(format!("{file} is no file of a user or group")));
         }
@@ -172,7 +172,7 @@ impl Base {
         match target {
             None => Ok(None),
             Some(target) if may_hold(&self.membership, target.device, file.principal) => {
-                Ok(Some(Place { device: target.device, number: target.first }))
+                Ok(Some(InodeLocation { device: target.device, number: target.first }))
             }
             Some(target) => Err(ReadError::Misplaced(format!(
                 "{file} is held by device {}, which may not write it",
@@ -181,7 +181,7 @@ impl Base {
         }
     }
 
-    fn slot(&self, place: Place) -> Result<Option<InodeSlot>, ReadError> {
+    fn slot(&self, place: InodeLocation) -> Result<Option<InodeSlot>, ReadError> {
         let (_, table) = self.table(PrincipalId::Device(place.device))?;
         Ok(table.slot(self.source(), self.fates(), place.number)?.value)
     }
@@ -190,7 +190,7 @@ impl Base {
     ///
     /// # Errors
     /// [`ReadError`].
-    pub fn inode_at(&self, place: Place) -> Result<Option<Arc<Inode>>, ReadError> {
+    pub fn inode_at(&self, place: InodeLocation) -> Result<Option<Arc<Inode>>, ReadError> {
         match self.slot(place)? {
             None => Ok(None),
             Some(slot) => Ok(Some(Arc::new(slot.into_inode(self.source())?))),
@@ -201,7 +201,7 @@ impl Base {
     ///
     /// # Errors
     /// [`ReadError`].
-    pub fn ihash_at(&self, place: Place) -> Result<Option<Digest>, ReadError> {
+    pub fn ihash_at(&self, place: InodeLocation) -> Result<Option<Digest>, ReadError> {
         let key = self.source().digest_key();
         Ok(self.slot(place)?.map(|slot| slot.ihash(&key)).transpose()?)
     }

@@ -19,9 +19,9 @@ mod touches;
 mod transaction;
 
 pub use allocate::{Allocator, Range};
-pub use base::{Base, Entries, Place, ReadError, TableCache, directory_of, laid_over};
+pub use base::{Base, Entries, InodeLocation, ReadError, TableCache, directory_of, laid_over};
 pub use plan::Plan;
-pub use survey::{Survey, Unreferenced, each_file, survey};
+pub use survey::{Survey, UnreferencedFile, each_file, survey};
 pub use touches::{Touches, tag_of};
 pub use transaction::{Edit, Explain, PlanSink, Transaction};
 

@@ -30,7 +30,7 @@ pub struct Plan {
     pub deltas: Vec<Delta>,
     /// Pending operations that it reads or overwrites; it may not take effect unless this is empty.
     pub conflicts: BTreeSet<Tag>,
-    /// Numbers given out.
+    /// The numbers that are given out after this operation.
     pub allocator: Allocator,
     inodes: BTreeMap<u64, Option<Arc<Inode>>>,
     directories: BTreeMap<Handle, DirectoryChange>,

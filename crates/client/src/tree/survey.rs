@@ -4,7 +4,7 @@
 //! counts as unreferenced only if no directory of anybody has a name for it: taking a directory's name away, which
 //! others may be able to do, makes nothing in it unreferenced.
 
-use super::base::{Base, Place, ReadError, directory_of};
+use super::base::{Base, InodeLocation, ReadError, directory_of};
 use holdfast_content::{Handle, Inode, InodeKind, PrincipalId, Target, directory, key_number};
 use holdfast_crypto::Digest;
 use std::collections::HashSet;
@@ -14,7 +14,7 @@ const PAGE: usize = 1024;
 
 /// A file that no directory has a name for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Unreferenced {
+pub struct UnreferencedFile {
     /// The file.
     pub file: Handle,
     /// Its i-hash: whoever changes anything about it, or names it, changes this.
@@ -25,13 +25,13 @@ pub struct Unreferenced {
     pub holds_names: bool,
 }
 
-/// What a survey found.
+/// What a survey of a view found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Survey {
-    /// Inodes there are.
+    /// Number of inodes that there are.
     pub inodes: u64,
-    /// Those of the principals asked for that no directory names.
-    pub unreferenced: Vec<Unreferenced>,
+    /// Files of the principals asked for that no directory names.
+    pub unreferenced: Vec<UnreferencedFile>,
 }
 
 /// Goes through a whole view, in which nothing may be pending, for unreferenced files of the principals that
@@ -50,7 +50,7 @@ pub fn survey(
     let groups = membership.groups.keys().map(|group| PrincipalId::Group(*group));
     let mut survey = Survey::default();
     let mut named: HashSet<Handle> = HashSet::from([Handle::ROOT]);
-    let mut candidates: Vec<Unreferenced> = Vec::new();
+    let mut candidates: Vec<UnreferencedFile> = Vec::new();
     for principal in users.chain(groups) {
         let wanted = is_wanted(principal);
         let all = each_file(base, principal, &mut |file| {
@@ -60,7 +60,7 @@ pub fn survey(
             let holds_names = is_directory && names_in(base, &inode, &mut named)? > 0;
             if wanted {
                 let (ihash, bytes) = (base.ihash(file)?, inode.size);
-                candidates.push(Unreferenced { file, ihash, bytes, holds_names });
+                candidates.push(UnreferencedFile { file, ihash, bytes, holds_names });
             }
             Ok(survey.inodes <= inodes_max && goes_on())
         })?;
@@ -70,7 +70,7 @@ pub fn survey(
     }
     candidates.sort_unstable();
     candidates.dedup();
-    // Some have no name by design: they are found by number.
+    // Some files have no name by design: they are found by number.
     candidates
         .retain(|candidate| !named.contains(&candidate.file) && !candidate.file.is_nameless_by_design());
     survey.unreferenced = candidates;
@@ -94,7 +94,7 @@ pub fn each_file(
             for device_number in numbers_in(base, target)? {
                 let file = Handle { principal, number: number + (device_number - target.first) };
                 // A single entry may have taken the number out of the range.
-                let here = Place { device: target.device, number: device_number };
+                let here = InodeLocation { device: target.device, number: device_number };
                 if base.place(file)? == Some(here) && !visit(file)? {
                     return Ok(false);
                 }

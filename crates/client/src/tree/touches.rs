@@ -52,7 +52,7 @@ pub fn lawful_deltas<'a>(
                 directory.principal
             }
             Delta::Preallocate { principal, .. } => *principal,
-            // By device 0, or under a warrant.
+            // A change of membership is made by device 0, or under a warrant.
             Delta::SetMembers { .. } => return membership.is_active(device),
         };
         membership.may_write(device, principal)

@@ -9,7 +9,7 @@
 //! behind and spoils none of the others.
 
 use super::allocate::{Allocator, Range};
-use super::base::{Base, Place, ReadError, directory_of, laid_over};
+use super::base::{Base, InodeLocation, ReadError, directory_of, laid_over};
 use crate::error::FsError;
 use crate::store::Blocks;
 use holdfast_content::{
@@ -69,7 +69,7 @@ impl Layer {
     }
 }
 
-/// A plan in the making.
+/// Edits while they run on one state of the tree.
 pub struct Transaction<'a> {
     pub(super) base: &'a Base,
     explain: Explain<'a>,
@@ -135,12 +135,12 @@ impl<'a> Transaction<'a> {
         self.len() == 0 && self.batch.members.is_none()
     }
 
-    /// This device.
+    /// Number of this device.
     pub fn me(&self) -> DeviceId {
         self.base.me
     }
 
-    /// Its user.
+    /// The user that this device belongs to.
     pub fn user(&self) -> UserId {
         self.base.user
     }
@@ -150,7 +150,7 @@ impl<'a> Transaction<'a> {
         &self.base.membership
     }
 
-    /// Where blocks are read.
+    /// The source that blocks are read from.
     pub fn source(&self) -> &dyn BlockSource {
         self.base.source()
     }
@@ -392,7 +392,7 @@ impl<'a> Transaction<'a> {
     pub fn set_members(&mut self, membership: Membership) -> Result<(), FsError> {
         self.may_write(PrincipalId::Members)?;
         let mut membership = membership;
-        // The founding operation has none before it.
+        // The founding operation has no membership before it.
         if self.base.view.handle(PrincipalId::Members).is_some() {
             let version = membership.version;
             membership = self.base.membership.succeeded_by(membership, version);
@@ -451,7 +451,7 @@ impl<'a> Transaction<'a> {
     ///
     /// # Errors
     /// Errors of the data itself.
-    pub fn place(&self, file: Handle) -> Result<Option<Place>, FsError> {
+    pub fn place(&self, file: Handle) -> Result<Option<InodeLocation>, FsError> {
         self.base.place(file).map_err(|error| (self.explain)(Some(file), &error))
     }
 
@@ -499,7 +499,7 @@ pub(super) fn touch(inode: &mut Inode, time_ns: i64) {
     inode.changed_ns = inode.changed_ns.max(time_ns);
 }
 
-/// Collects a plan's new blocks; they are let go with the plan.
+/// Collects a plan's new blocks, which are dropped with the plan.
 pub struct PlanSink {
     blocks: Arc<dyn Blocks>,
     held: Vec<Digest>,

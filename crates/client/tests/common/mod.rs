@@ -11,14 +11,16 @@ use holdfast_crypto::{Digest, DigestKey, PublicKey, SigningKey};
 use holdfast_log::Storage;
 use holdfast_log::simulated::PowerLoss;
 use holdfast_protocol::certificate::{Certificate, Delta};
-use holdfast_protocol::history::{Archive, Noting, PastReply};
+use holdfast_protocol::history::{Archive, PastReply, PointPolicy};
 use holdfast_protocol::leases::{LeaseGrant, Withheld};
 use holdfast_protocol::log_tree::{UPDATES, consistency_proof};
 use holdfast_protocol::message::{
     AddressedBlock, Request, Response, ServerError, ServerKeys, StoreHeader, ViewReply, Welcome,
 };
 use holdfast_protocol::packed::Difference;
-use holdfast_protocol::sequencer::{CommitOutcome, FastOutcome, Sequencer, Standing, Step, Updated};
+use holdfast_protocol::sequencer::{
+    CommitOutcome, FastOutcome, OperationStatus, Sequencer, Step, UpdateOutcome,
+};
 use holdfast_protocol::signed::Signed;
 use holdfast_rpc::{Address, RpcError, ServerAddress};
 use parking_lot::{Condvar, Mutex};
@@ -62,7 +64,7 @@ impl FileSystem {
         self.records.extend(step.records.iter().map(|record| record.to_bytes()));
         for record in &step.records {
             let now_ns = self.records.len() as i64 * 1_000_000_000;
-            self.archive.observe(&self.sequencer, record, now_ns, Noting::LastOfSecond);
+            self.archive.observe(&self.sequencer, record, now_ns, PointPolicy::LastOfSecond);
         }
         step.answer
     }
@@ -212,7 +214,7 @@ impl Server {
             let (sequencer, receipt) = step.answer;
             let mut archive = Archive::default();
             for record in &step.records {
-                archive.observe(&sequencer, record, 0, Noting::LastOfSecond);
+                archive.observe(&sequencer, record, 0, PointPolicy::LastOfSecond);
             }
             state.file_system = Some(FileSystem { sequencer, keys: server_keys, nodes, records, archive });
             return Response::Committed(Signed::new(receipt, &self.key));
@@ -256,7 +258,7 @@ impl Server {
                 match fs.sequencer.update(now_ms, device, &certificate, members) {
                     Err(error) => refused(error),
                     Ok(step) => match fs.take(step) {
-                        Updated::View(reply) => {
+                        UpdateOutcome::View(reply) => {
                             let reply = Box::new(fs.prove(log_size, *reply));
                             let grant = lease.map(|_| LeaseGrant::none(Withheld::default()));
                             // What was ordered before and committed since is not told apart: then the whole is asked for.
@@ -276,8 +278,8 @@ impl Server {
                                 (None, None) => Response::View(reply),
                             }
                         }
-                        Updated::Aborted => Response::Aborted,
-                        Updated::Refused => Response::Refused,
+                        UpdateOutcome::Aborted => Response::Aborted,
+                        UpdateOutcome::Refused => Response::Refused,
                     },
                 }
             }
@@ -329,9 +331,9 @@ impl Server {
                 let end = Instant::now() + Duration::from_millis(wait_ms.into());
                 loop {
                     match state.file_system.as_ref().unwrap().sequencer.standing(device, number) {
-                        Standing::Committed(structure) => return Response::Structure(Some(structure)),
-                        Standing::Gone => return Response::Structure(None),
-                        Standing::Pending => {
+                        OperationStatus::Committed(structure) => return Response::Structure(Some(structure)),
+                        OperationStatus::Gone => return Response::Structure(None),
+                        OperationStatus::Pending => {
                             if self.settled.wait_until(&mut state, end).timed_out() {
                                 return Response::Structure(None);
                             }
@@ -342,11 +344,11 @@ impl Server {
             Request::History { after, note } => {
                 let fs = state.file_system.as_mut().unwrap();
                 let now_ns = fs.records.len() as i64 * 1_000_000_000;
-                if note && fs.archive.note(&fs.sequencer, now_ns, Noting::LastOfSecond).is_none() {
+                if note && fs.archive.note(&fs.sequencer, now_ns, PointPolicy::LastOfSecond).is_none() {
                     return Response::Error(ServerError::Busy);
                 }
                 let (points, more) = fs.archive.points(after, 3);
-                Response::History { points, more, named: fs.archive.named().cloned().collect() }
+                Response::History { points, more, named: fs.archive.snapshots().cloned().collect() }
             }
             Request::Past { log_size, known } => {
                 Response::Past(state.file_system.as_ref().unwrap().past(log_size, known))

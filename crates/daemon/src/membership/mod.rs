@@ -7,8 +7,8 @@ use crate::control::{Bytes, Request};
 use crate::mounts::requests::MountRequest;
 use crate::time::now_ns;
 use check::{belonging, check};
-use holdfast_client::admin::off_line::{self, SigningRequest, Unusable};
-use holdfast_client::admin::{Admin, Departure, Home, changes};
+use holdfast_client::admin::off_line::{self, ChangeFileError, SigningRequest};
+use holdfast_client::admin::{Admin, GroupDepartures, Home, changes};
 use holdfast_client::{Engine, FsError};
 use holdfast_content::{GroupId, Membership, PrincipalId, UserId};
 use holdfast_crypto::PublicKey;
@@ -305,7 +305,7 @@ fn make(engine: &Arc<Engine>, change: &Change) -> Outcome<String> {
             format!("{} joined group {group}", users.join(", "))
         }
         Change::Leave { group, users } => {
-            let mut departure = Departure::default();
+            let mut departure = GroupDepartures::default();
             for user in belonging(&members, group, users, true) {
                 let one = admin.remove_member(group, user)?;
                 departure.adopted += one.adopted;
@@ -344,7 +344,7 @@ fn members_note(users: &[&str]) -> String {
 }
 
 /// Who is affected, and how.
-fn departure_note(departure: &Departure) -> String {
+fn departure_note(departure: &GroupDepartures) -> String {
     let mut note = String::new();
     for (group, users) in departure.left.iter().filter(|(_, users)| !users.is_empty()) {
         note += &format!("; no longer in {group}: {}", users.join(", "));
@@ -425,11 +425,11 @@ fn apply(change: &Change, members: &mut Membership) -> Result<Option<(PrincipalI
 }
 
 /// Why a file with a signing request is of no use.
-pub fn unusable_request(why: Unusable) -> Failure {
+pub fn unusable_request(why: ChangeFileError) -> Failure {
     let code = match why {
-        Unusable::Newer(_) => Exit::Newer,
-        Unusable::NotSigned => Exit::NotAllowed,
-        Unusable::Malformed(_) => Exit::Data,
+        ChangeFileError::Newer(_) => Exit::Newer,
+        ChangeFileError::NotSigned => Exit::NotAllowed,
+        ChangeFileError::Malformed(_) => Exit::Data,
     };
     Failure::new(code, why)
 }

@@ -1,7 +1,7 @@
 //! Conflict copies, as a daemon lists and reads them.
 
 use crate::control::Bytes;
-use holdfast_client::files::{KeptPart, KeptVersion};
+use holdfast_client::files::{ConflictCopy, ConflictCopyPart};
 use serde::{Deserialize, Serialize};
 
 /// Versions listed at once: paths are long at worst, and what is no text in them longer.
@@ -20,20 +20,20 @@ pub struct ConflictPart {
     pub bytes: Bytes,
 }
 
-impl From<KeptPart> for ConflictPart {
-    fn from(part: KeptPart) -> ConflictPart {
-        let KeptPart { content, size, offset, bytes } = part;
+impl From<ConflictCopyPart> for ConflictPart {
+    fn from(part: ConflictCopyPart) -> ConflictPart {
+        let ConflictCopyPart { content, size, offset, bytes } = part;
         ConflictPart { content, size, offset, bytes: Bytes(bytes) }
     }
 }
 
 /// Where a version stands in the list.
-pub fn position(version: &KeptVersion) -> (i64, String) {
+pub fn position(version: &ConflictCopy) -> (i64, String) {
     (version.overwritten_ns, version.id.clone())
 }
 
 /// As many versions after `after` as surely fit into one message.
-pub fn page(mut versions: Vec<KeptVersion>, after: Option<&(i64, String)>) -> Vec<KeptVersion> {
+pub fn page(mut versions: Vec<ConflictCopy>, after: Option<&(i64, String)>) -> Vec<ConflictCopy> {
     versions.sort_by_key(position);
     let later = versions.into_iter().filter(|version| after.is_none_or(|after| position(version) > *after));
     later.take(PAGE).collect()
@@ -46,7 +46,7 @@ mod tests {
     /// Proves: pages follow each other without a gap, also where several versions were overwritten at one time.
     #[test]
     fn pages_are_complete() {
-        let version = |number: i64| KeptVersion {
+        let version = |number: i64| ConflictCopy {
             id: format!("u1-{number:04x}"),
             path: "f".into(),
             ino: 1,
@@ -57,8 +57,8 @@ mod tests {
             overwritten_ns: number / 7,
             overwritten_by: "anna".into(),
         };
-        let all: Vec<KeptVersion> = (0..250).map(version).collect();
-        let mut found: Vec<KeptVersion> = Vec::new();
+        let all: Vec<ConflictCopy> = (0..250).map(version).collect();
+        let mut found: Vec<ConflictCopy> = Vec::new();
         loop {
             let mut reversed = all.clone();
             reversed.reverse();
@@ -76,7 +76,7 @@ mod tests {
     #[test]
     fn parts_survive_their_way() {
         let bytes: Vec<u8> = (0..=255).collect();
-        let part = KeptPart { content: "x".into(), size: 300, offset: 44, bytes: bytes.clone() };
+        let part = ConflictCopyPart { content: "x".into(), size: 300, offset: 44, bytes: bytes.clone() };
         let text = serde_json::to_string(&ConflictPart::from(part)).unwrap();
         let part: ConflictPart = serde_json::from_str(&text).unwrap();
         assert_eq!((part.bytes, part.size, part.offset), (Bytes(bytes), 300, 44));

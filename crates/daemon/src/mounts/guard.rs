@@ -2,7 +2,7 @@
 
 use crate::mounts::settings::MountSettings;
 use holdfast_client::FsError;
-use holdfast_client::files::{Admitted, Entering, Gate, Ino};
+use holdfast_client::files::{Ino, OpenAdmission, OpenAttempt};
 use holdfast_program_identity::guard::{Admission, Decision, Guard, OpenRequest, Settings};
 use holdfast_program_identity::manifest;
 use holdfast_program_identity::rules::Rights;
@@ -23,13 +23,13 @@ pub struct ProgramGuard(pub Arc<Guard>);
 
 struct NewFileAdmission(Arc<Admission>);
 
-impl Admitted for NewFileAdmission {
+impl OpenAdmission for NewFileAdmission {
     fn is_given(&self) -> bool {
         self.0.is_given()
     }
 }
 
-fn open_request<'a>(entering: &'a Entering<'_>) -> OpenRequest<'a> {
+fn open_request<'a>(entering: &'a OpenAttempt<'_>) -> OpenRequest<'a> {
     let writes = entering.flags.write || entering.flags.truncate || entering.flags.append;
     OpenRequest {
         inode: entering.ino.0,
@@ -40,8 +40,8 @@ fn open_request<'a>(entering: &'a Entering<'_>) -> OpenRequest<'a> {
     }
 }
 
-impl Gate for ProgramGuard {
-    fn enter(&self, entering: &Entering<'_>) -> Result<(), FsError> {
+impl holdfast_client::files::ProgramGuard for ProgramGuard {
+    fn enter(&self, entering: &OpenAttempt<'_>) -> Result<(), FsError> {
         match self.0.open(&open_request(entering)) {
             Decision::Admitted => Ok(()),
             Decision::Retry => Err(FsError::Stale),
@@ -53,11 +53,11 @@ impl Gate for ProgramGuard {
         self.0.before_creating(directory.0).map_err(FsError::Access)
     }
 
-    fn created(&self, entering: &Entering<'_>) -> Arc<dyn Admitted> {
+    fn created(&self, entering: &OpenAttempt<'_>) -> Arc<dyn OpenAdmission> {
         Arc::new(NewFileAdmission(self.0.created(&open_request(entering))))
     }
 
-    fn refused(&self, entering: &Entering<'_>, reason: &str) {
+    fn refused(&self, entering: &OpenAttempt<'_>, reason: &str) {
         self.0.refused(&open_request(entering), reason);
     }
 

@@ -4,7 +4,7 @@
 //!
 //! Nothing here may fail or wait: telling is best effort, and evidence is kept before.
 
-use holdfast_client::{Notice, SentAgain, Told};
+use holdfast_client::{ConflictReport, Notice, ResendReport};
 use rustix::process::geteuid;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,7 @@ pub fn tell_restored(address: &str, words: &str) {
 }
 
 /// Tells what became of what this device had written and such a restore lost.
-pub fn tell_sent_again(address: &str, report: &SentAgain) {
+pub fn tell_sent_again(address: &str, report: &ResendReport) {
     let title = "Holdfast: what a restore of the server lost was sent again";
     let is_well = report.trouble.is_none() && report.not_made_count == 0 && report.conflicts.is_empty();
     let rest = if is_well { "" } else { " `holdfast status` says more." };
@@ -46,7 +46,7 @@ pub fn tell_sent_again(address: &str, report: &SentAgain) {
 }
 
 /// Tells of a conflict between what was changed here and elsewhere.
-pub fn tell_conflict(address: &str, told: &Told) {
+pub fn tell_conflict(address: &str, told: &ConflictReport) {
     let title = "Holdfast: a file was changed here and elsewhere";
     say(WARNING, title, &format!("{address}: {}: {}", told.path, told.what));
 }

@@ -1,7 +1,7 @@
 //! The map of owners, from names to those that the membership has.
 
 use crate::mounts::settings::MountSettings;
-use holdfast_client::files::{OwnerMap, Unmapped};
+use holdfast_client::files::{OwnerMap, UnmappedOwner};
 use holdfast_content::Membership;
 use holdfast_failure::{Exit, Failure, Outcome};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ pub fn of(membership: &Membership, settings: &MountSettings) -> Outcome<OwnerMap
     Ok(OwnerMap {
         users: map("user", &users.collect(), &settings.map_user)?,
         groups: map("group", &groups.collect(), &settings.map_group)?,
-        unmapped: if settings.ignore_unmapped { Unmapped::Ignore } else { Unmapped::Refuse },
+        unmapped: if settings.ignore_unmapped { UnmappedOwner::Ignore } else { UnmappedOwner::Refuse },
     })
 }
 
@@ -69,7 +69,7 @@ mod tests {
             peers: None,
         };
         let map = of(&membership, &settings(&[("root", 5)], &[])).unwrap();
-        assert_eq!((map.users, map.unmapped), ([(UserId::SUPERUSER, 5)].into(), Unmapped::Ignore));
+        assert_eq!((map.users, map.unmapped), ([(UserId::SUPERUSER, 5)].into(), UnmappedOwner::Ignore));
         let failure = of(&membership, &settings(&[("rot", 5)], &[])).unwrap_err();
         assert!(failure.message.contains("rot=5") && failure.hint.unwrap().contains("root"));
         assert!(of(&membership, &settings(&[], &[("root", 5)])).is_err());

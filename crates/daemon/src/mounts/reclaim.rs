@@ -4,7 +4,7 @@
 //! have it open on another machine.
 
 use super::service::Service;
-use holdfast_client::Reclaimed;
+use holdfast_client::ReclaimReport;
 use std::collections::HashSet;
 use std::sync::Weak;
 use std::time::Duration;
@@ -47,7 +47,7 @@ struct Tidying {
 
 impl Tidying {
     /// Removes what was seen before and is found again, and takes note of what is found now.
-    fn search(&mut self, mut reclaim: impl FnMut(bool, &HashSet<u64>) -> Option<Reclaimed>) {
+    fn search(&mut self, mut reclaim: impl FnMut(bool, &HashSet<u64>) -> Option<ReclaimReport>) {
         if !self.seen.is_empty() {
             reclaim(false, &self.seen);
         }
@@ -82,7 +82,7 @@ mod tests {
                     there.borrow_mut().retain(|ino| !found.contains(ino));
                 }
                 let files = found.iter().map(|ino| ReclaimedFile { ino: *ino, bytes: 0 }).collect();
-                Some(Reclaimed { inodes: 9, files, detached: Vec::new() })
+                Some(ReclaimReport { inodes: 9, files, detached: Vec::new() })
             });
         };
         search();

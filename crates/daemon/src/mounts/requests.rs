@@ -10,8 +10,8 @@ use crate::control::{Encoded, requests};
 use crate::membership::{
     Administer, MembershipReport, PrepareChange, QuotaUsage, ShowMembership, ShowUsage, SubmitChange,
 };
-use holdfast_client::Reclaimed;
-use holdfast_client::files::{KeptVersion, PastVersion};
+use holdfast_client::ReclaimReport;
+use holdfast_client::files::{ConflictCopy, PastVersion};
 use holdfast_client::reader::VerifiedView;
 use holdfast_protocol::floor::Floor;
 use serde::{Deserialize, Serialize};
@@ -165,14 +165,14 @@ requests! {
         Unmount => Option<String>;
         Status => MountDaemonStatus, QUICK;
         Salvage => usize;
-        ListConflicts => Vec<KeptVersion>;
+        ListConflicts => Vec<ConflictCopy>;
         ReadConflict => ConflictPart;
         DropConflicts => ();
         ListPastStates => Vec<PastState>;
         TakeSnapshot => PastState;
         EndSnapshot => ();
         ListVersions => Vec<PastVersion>;
-        Reclaim => Option<Reclaimed>;
+        Reclaim => Option<ReclaimReport>;
         Pin => PinState;
         Unpin => ();
         ListPins => Vec<PinState>;

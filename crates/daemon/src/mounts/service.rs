@@ -20,7 +20,7 @@ use crate::{cache, limits, logging, time};
 use holdfast_client::files::{Ino, OwnerMap};
 use holdfast_client::reader::VerifiedView;
 use holdfast_client::store::account::{self, Traffic};
-use holdfast_client::{Engine, EngineConfig, FileSystem, FsError, MountOptions, Reclaimed, WriteBack};
+use holdfast_client::{Engine, EngineConfig, FileSystem, FsError, MountOptions, ReclaimReport, WriteBack};
 use holdfast_content::Handle;
 use holdfast_crypto::DigestKey;
 use holdfast_failure::{Exit, Failure, Outcome};
@@ -168,7 +168,7 @@ impl Service {
         let told = service.address.to_string();
         service.engine.on_restored(Box::new(move |report| notify::tell_restored(&told, &report.to_string())));
         let told = service.address.to_string();
-        service.engine.on_sent_again(Box::new(move |report| notify::tell_sent_again(&told, report)));
+        service.engine.on_resend(Box::new(move |report| notify::tell_sent_again(&told, report)));
         let told = service.address.to_string();
         service.engine.on_peer(Box::new(move |is_lost, words| notify::tell_peer(&told, is_lost, words)));
         service.rescue_leftovers();
@@ -224,18 +224,19 @@ impl Service {
             Request::Status(request) => Reply::to(&request, self.status()),
             Request::Salvage(request) => Reply::to(&request, self.salvage()),
             Request::ListConflicts(request) => {
-                let versions = self.files(false).and_then(|files| Ok(files.kept_versions()?));
+                let versions = self.files(false).and_then(|files| Ok(files.conflict_copies()?));
                 Reply::to(&request, versions.map(|all| conflicts::page(all, request.after.as_ref())))
             }
             Request::ReadConflict(request) => {
                 let part = self
                     .files(false)
-                    .and_then(|files| Ok(files.read_kept(&request.id, request.offset)?.into()));
+                    .and_then(|files| Ok(files.read_conflict_copy(&request.id, request.offset)?.into()));
                 Reply::to(&request, part)
             }
-            Request::DropConflicts(request) => {
-                Reply::to(&request, self.files(true).and_then(|files| Ok(files.drop_kept(&request.ids)?)))
-            }
+            Request::DropConflicts(request) => Reply::to(
+                &request,
+                self.files(true).and_then(|files| Ok(files.drop_conflict_copies(&request.ids)?)),
+            ),
             Request::ListPastStates(request) => {
                 let files = self.mount_at(&request.directory);
                 Reply::to(&request, files.and_then(|(files, _)| past::page(&files, request.from)))
@@ -348,7 +349,7 @@ impl Service {
         dry_run: bool,
         inodes_max: u64,
         is_spared: &dyn Fn(Handle) -> bool,
-    ) -> Outcome<Option<Reclaimed>> {
+    ) -> Outcome<Option<ReclaimReport>> {
         let files: Vec<_> = self.lock().mounts.values().map(|active| Arc::clone(&active.files)).collect();
         let in_use = |file| is_spared(file) || files.iter().any(|files| files.is_in_use(file));
         let found = self.engine.reclaim(dry_run, inodes_max, &in_use)?;
@@ -414,7 +415,7 @@ impl Service {
             None => FileSystem::new(Arc::clone(&self.engine), options)?,
         };
         let guard = guard::new(settings);
-        files.set_gate(Arc::new(ProgramGuard(Arc::clone(&guard))));
+        files.set_guard(Arc::new(ProgramGuard(Arc::clone(&guard))));
         let number = state.begun;
         state.begun += 1;
         let service = Arc::downgrade(self);
@@ -528,7 +529,7 @@ impl Service {
         let name = |ino| match (ino, mount) {
             (0, _) => "(directories and tables)".to_owned(),
             (account::PINNING, _) => "(what is pinned)".to_owned(),
-            (ino, Some(mount)) => mount.files.path_for_people(Ino(ino)),
+            (ino, Some(mount)) => mount.files.display_path(Ino(ino)),
             (ino, None) => format!("(inode {ino})"),
         };
         let told = top.into_iter().map(|(ino, traffic)| FileTraffic { path: name(ino), traffic });

@@ -72,7 +72,7 @@ pub fn start(
         Err(error) => return Err(error.into()),
     };
     let told = address.to_string();
-    back.on_told(Box::new(move |conflict| notify::tell_conflict(&told, conflict)));
+    back.on_conflict(Box::new(move |conflict| notify::tell_conflict(&told, conflict)));
     if wanted.is_some() {
         return Ok(Some(back));
     }

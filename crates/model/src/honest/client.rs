@@ -7,9 +7,9 @@ use crate::intern::Interner;
 use crate::world::{Kind, Operation, World, name, sent};
 use holdfast_content::{DeviceId, Membership, OperationStatus, PrincipalId};
 use holdfast_protocol::certificate::Certificate;
-use holdfast_protocol::check::Accepted;
+use holdfast_protocol::check::AcceptedView;
 use holdfast_protocol::message::{Request, Response};
-use holdfast_protocol::signer::{Effect, Event, Finished, Signer};
+use holdfast_protocol::signer::{Effect, Event, OperationEnd, Signer};
 use holdfast_protocol::structure::Outcome;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -99,7 +99,7 @@ pub(super) struct Next {
 
 /// An accepted view, and the certificate it is for.
 pub(super) struct Folding {
-    accepted: Accepted,
+    accepted: AcceptedView,
     certificate: Certificate,
 }
 
@@ -202,7 +202,7 @@ impl Clients {
                     let make = || Folding { accepted: *accepted, certificate: certificate.value.clone() };
                     next.folding = self.foldings.add(known, make) + 1;
                 }
-                Effect::Finished(Finished::Committed(structure)) => {
+                Effect::Finished(OperationEnd::Committed(structure)) => {
                     next.acknowledged = Some(number);
                     next.committed = structure.value.outcome == Outcome::Done;
                 }

@@ -21,7 +21,7 @@ use holdfast_protocol::check::check_look;
 use holdfast_protocol::epoch::{Declaration, latest};
 use holdfast_protocol::message::{Request, Response, ViewReply};
 use holdfast_protocol::order::last_vector;
-use holdfast_protocol::restore::{left, take_up};
+use holdfast_protocol::restore::{remaining_log, take_up};
 use holdfast_protocol::sequencer::settled;
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::signer::{Signer, Tables};
@@ -64,7 +64,7 @@ impl Servers {
         // The superuser's device has done nothing since the founding, and takes the restore up first.
         let floor = world.superuser.floor().clone();
         let refused = |alarm: Alarm| format!("the superuser alarms at a restore: {alarm}");
-        let from = left(&floor, &restores).map_err(refused)?.ok_or("it was declared before")?;
+        let from = remaining_log(&floor, &restores).map_err(refused)?.ok_or("it was declared before")?;
         let mut reply = self.shown(world, backup, from.head().size);
         reply.view = settled(&reply.view);
         let (floor, _) = take_up(&floor, &restores, &members, &reply).map_err(refused)?;
@@ -98,7 +98,7 @@ impl Servers {
         client: &Client,
     ) -> Result<Option<u32>, String> {
         let restores = self.get(server).restores();
-        match left(client.signer.floor(), &restores) {
+        match remaining_log(client.signer.floor(), &restores) {
             Ok(None) => Ok(None),
             Ok(Some(left)) => Ok(Some(self.look(world, mail, server, left.head().size))),
             Err(alarm) => Err(format!("an honest restore is refused: {alarm}")),

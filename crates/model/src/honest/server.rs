@@ -9,7 +9,7 @@ use holdfast_crypto::Digest;
 use holdfast_protocol::certificate::Certificate;
 use holdfast_protocol::message::{Request, Response, ServerError, ViewReply};
 use holdfast_protocol::sequencer::{
-    CommitOutcome, FastOutcome, OrderingRecord, Sequencer, Standing, Step, Updated,
+    CommitOutcome, FastOutcome, OperationStatus, OrderingRecord, Sequencer, Step, UpdateOutcome,
 };
 use holdfast_protocol::signed::{Signable, Signed};
 use holdfast_protocol::structure::View;
@@ -236,9 +236,9 @@ impl Servers {
                     Ok(step) => {
                         let (next, answer) = self.advance(world, server, sequencer, step, &declared)?;
                         let response = match answer {
-                            Updated::View(reply) => self.proven(world, next, reply.view, *log_size),
-                            Updated::Aborted => Response::Aborted,
-                            Updated::Refused => Response::Refused,
+                            UpdateOutcome::View(reply) => self.proven(world, next, reply.view, *log_size),
+                            UpdateOutcome::Aborted => Response::Aborted,
+                            UpdateOutcome::Refused => Response::Refused,
                         };
                         (next, response)
                     }
@@ -391,8 +391,10 @@ impl Servers {
         number: u64,
     ) -> Option<u32> {
         match self.get(server).sequencer.standing(device, number) {
-            Standing::Committed(structure) => Some(mail.response(Response::Structure(Some(structure)))),
-            Standing::Pending | Standing::Gone => None,
+            OperationStatus::Committed(structure) => {
+                Some(mail.response(Response::Structure(Some(structure))))
+            }
+            OperationStatus::Pending | OperationStatus::Gone => None,
         }
     }
 }

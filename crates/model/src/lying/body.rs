@@ -8,7 +8,7 @@ use holdfast_protocol::floor::Floor;
 use holdfast_protocol::members::Members;
 use holdfast_protocol::message::{Receipt, Request, ViewReply};
 use holdfast_protocol::signed::Signed;
-use holdfast_protocol::signer::{Effect, Event, Finished, Signer};
+use holdfast_protocol::signer::{Effect, Event, OperationEnd, Signer};
 use holdfast_protocol::structure::{Forecast, Outcome, Structure, View};
 
 /// What a client waits for.
@@ -147,7 +147,7 @@ impl Body for Signer {
     fn committed(&mut self, world: &World, receipt: Signed<Receipt>) -> bool {
         let key = world.key(Signer::floor(self).device);
         let effects = self.step(key, Event::Committed(receipt)).expect("in flight");
-        matches!(effects[..], [Effect::Note(_), Effect::Finished(Finished::Committed(_))])
+        matches!(effects[..], [Effect::Note(_), Effect::Finished(OperationEnd::Committed(_))])
     }
 
     fn denied(&mut self, world: &World) {
@@ -183,7 +183,7 @@ pub(super) fn answer(
     let outcome = if fits { outcome } else { Outcome::Nothing };
     let tables = world.fold(&accepted.view, device, &deltas, outcome);
     let effects = signer.step(&key, Event::Folded { outcome, tables }).ok()?;
-    let is_given_up = matches!(effects[..], [Effect::Persist(_), Effect::Finished(Finished::GivenUp)]);
+    let is_given_up = matches!(effects[..], [Effect::Persist(_), Effect::Finished(OperationEnd::GivenUp)]);
     let is_sent = matches!(effects[..], [Effect::Persist(_), Effect::Send(_)]);
     assert!(is_given_up || is_sent, "persisted before it is sent");
     Some(accepted.view.clone())

@@ -1,4 +1,4 @@
-//! Before all else: the view is of the epoch that this device has taken up.
+//! Checked first: the view is of the epoch that this device has taken up.
 
 use crate::alarm::Alarm;
 use crate::epoch::{Epochs, are_declared};

@@ -38,7 +38,7 @@ fn in_force(view: &View) -> Result<BTreeMap<PrincipalId, (DeviceId, HandleVersio
     Ok(tables)
 }
 
-/// All new slots, and the tables in force against those of the last view.
+/// Checks all new slots, and the tables in force against those of the last view.
 pub(super) fn check(context: &Context<'_>, merged: &View) -> Result<(), Alarm> {
     let floor = context.floor;
     for (device, slot) in &merged.slots {
@@ -56,7 +56,7 @@ pub(super) fn check(context: &Context<'_>, merged: &View) -> Result<(), Alarm> {
     Ok(())
 }
 
-/// One structure that was not in the last accepted view.
+/// Checks one structure that was not in the last accepted view.
 pub(super) fn check_slot(
     floor: &Floor,
     members: &dyn Members,
@@ -79,7 +79,7 @@ pub(super) fn check_slot(
     // What a device carried forward before this client saw it may have been advanced in its unseen past.
     let skipped = known.map_or(0, Structure::number) + 1 < operation.number;
     let announced = announced.filter(|_| !skipped);
-    // Whose word the membership in force is, is checked by itself (`membership`).
+    // The module `membership` checks that the superuser made the membership in force.
     let may_write =
         |principal| principal == PrincipalId::Members || members.may_write(device, principal, since);
     handles::check(structure, known, announced, view, &may_write).map_err(|offence| match offence {

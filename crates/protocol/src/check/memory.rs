@@ -1,4 +1,4 @@
-//! Check 8: what this device has accepted before is still so.
+//! Check 8: the view does not contradict what this device has accepted before.
 
 use super::Context;
 use super::policy::Rule;

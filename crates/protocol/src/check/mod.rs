@@ -38,7 +38,7 @@ use crate::signed::{Signable, Signed};
 use crate::structure::{Forecast, Outcome, PendingEntry, Structure, View};
 use holdfast_content::{DeviceId, OperationStatus, PrincipalId, Reference};
 use holdfast_crypto::{Digest, PublicKey};
-use policy::{Everything, Policy};
+use policy::{AllRules, Policy};
 pub(crate) use shape::continues as given_up_consistently;
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,7 +52,7 @@ pub const PRINCIPALS_MAX: usize = 16_384;
 
 /// A view that passed all checks.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Accepted {
+pub struct AcceptedView {
     /// The view to read from, with what was learned while it was on its way.
     pub view: View,
     /// The forecast of the own operation: what its structure must say.
@@ -70,8 +70,8 @@ pub fn check(
     members: &dyn Members,
     reply: &ViewReply,
     certificate: &Certificate,
-) -> Result<Accepted, Alarm> {
-    check_with(floor, members, reply, Some(certificate), &Everything).map(|(floor, forecast)| Accepted {
+) -> Result<AcceptedView, Alarm> {
+    check_with(floor, members, reply, Some(certificate), &AllRules).map(|(floor, forecast)| AcceptedView {
         view: floor.view.clone(),
         forecast: forecast.expect("an operation has a forecast"),
         floor,
@@ -84,7 +84,7 @@ pub fn check(
 /// # Errors
 /// See [`check`].
 pub fn check_look(floor: &Floor, members: &dyn Members, reply: &ViewReply) -> Result<Floor, Alarm> {
-    check_with(floor, members, reply, None, &Everything).map(|(floor, _)| floor)
+    check_with(floor, members, reply, None, &AllRules).map(|(floor, _)| floor)
 }
 
 /// The membership block a view names, so that the driver can fetch it before [`check`]: the one thing that
@@ -123,16 +123,16 @@ pub fn membership_holds(superuser: &PublicKey, members: &dyn Members, view: &Vie
 /// # Errors
 /// [`Alarm`]: why not.
 pub fn authentic(members: &dyn Members, structure: &Signed<Structure>) -> Result<(), Alarm> {
-    shape::signature(members, structure, &Everything)
+    shape::signature(members, structure, &AllRules)
 }
 
-/// See [`Floor::learn`].
+/// Does what [`Floor::learn`] does, by a chosen set of checks.
 pub(crate) fn learn(
     floor: &mut Floor,
     members: &dyn Members,
     structure: Signed<Structure>,
 ) -> Result<(), Alarm> {
-    learn_with(floor, members, structure, &Everything)
+    learn_with(floor, members, structure, &AllRules)
 }
 
 fn learn_with(
@@ -225,55 +225,55 @@ struct Context<'a> {
     /// known slots have seen of others was checked when that view was.
     changed: BTreeSet<DeviceId>,
     epochs: Epochs,
-    pending: BTreeMap<(DeviceId, u64), Announced<'a>>,
+    pending: BTreeMap<(DeviceId, u64), PendingElement<'a>>,
     slots: BTreeMap<DeviceId, OnceCell<Digest>>,
-    brief: Brief,
+    slot_summary: SlotSummary,
 }
 
 /// Of each slot its number, and whether it gives numbers up, by device: that is asked for every number that every operation
 /// has seen, which is the square of the devices. Of devices with ids beyond, which no honest superuser gives out, the slot
 /// itself is asked.
-struct Brief(Vec<(u64, bool)>);
+struct SlotSummary(Vec<(u64, bool)>);
 
-impl Brief {
+impl SlotSummary {
     const IDS_MAX: u32 = 1 << 16;
 
-    fn of(view: &View) -> Brief {
+    fn of(view: &View) -> SlotSummary {
         let mut brief = Vec::new();
-        for (device, slot) in view.slots.range(..DeviceId(Brief::IDS_MAX)) {
+        for (device, slot) in view.slots.range(..DeviceId(SlotSummary::IDS_MAX)) {
             brief.resize(device.0 as usize, (0, false));
             brief.push((slot.value.number(), !slot.value.forecast.voids.0.is_empty()));
         }
-        Brief(brief)
+        SlotSummary(brief)
     }
 
-    /// `None`: it does not say.
+    /// `None` if the summary does not have the device.
     fn get(&self, device: DeviceId) -> Option<(u64, bool)> {
         match self.0.get(device.0 as usize) {
             Some(found) => Some(*found),
-            None => (device.0 < Brief::IDS_MAX).then_some((0, false)),
+            None => (device.0 < SlotSummary::IDS_MAX).then_some((0, false)),
         }
     }
 }
 
 /// An entry of the pending list, and the digest of its forecast once that was wanted: every operation after it names it.
-struct Announced<'a> {
+struct PendingElement<'a> {
     entry: &'a PendingEntry,
     digest: OnceCell<Digest>,
 }
 
-impl Announced<'_> {
+impl PendingElement<'_> {
     fn digest(&self) -> Digest {
         *self.digest.get_or_init(|| self.entry.forecast.digest())
     }
 }
 
 /// The pending list by device and number. Of entries that claim to be the same operation the first counts.
-fn announced(view: &View) -> BTreeMap<(DeviceId, u64), Announced<'_>> {
+fn pending_element(view: &View) -> BTreeMap<(DeviceId, u64), PendingElement<'_>> {
     let mut found = BTreeMap::new();
     for entry in &view.pending {
         let certificate = &entry.certificate.value;
-        let announced = Announced { entry, digest: OnceCell::new() };
+        let announced = PendingElement { entry, digest: OnceCell::new() };
         found.entry((certificate.device, certificate.number)).or_insert(announced);
     }
     found
@@ -282,7 +282,7 @@ fn announced(view: &View) -> BTreeMap<(DeviceId, u64), Announced<'_>> {
 impl Context<'_> {
     /// The number in `device`'s slot; 0 if it has none.
     fn slot_number(&self, device: DeviceId) -> u64 {
-        match self.brief.get(device) {
+        match self.slot_summary.get(device) {
             Some((number, _)) => number,
             None => self.view.slots.get(&device).map_or(0, |slot| slot.value.number()),
         }
@@ -294,13 +294,13 @@ impl Context<'_> {
         Some(*self.slots.get(&device)?.get_or_init(|| slot.value.forecast.digest()))
     }
 
-    fn entry(&self, device: DeviceId, number: u64) -> Option<&Announced<'_>> {
+    fn entry(&self, device: DeviceId, number: u64) -> Option<&PendingElement<'_>> {
         self.pending.get(&(device, number))
     }
 
     /// Whether `device` has given `number` up, by its slot or by what it declared since.
     fn is_void(&self, device: DeviceId, number: u64) -> bool {
-        let may_be = self.brief.get(device).is_none_or(|(_, gives_up)| gives_up);
+        let may_be = self.slot_summary.get(device).is_none_or(|(_, gives_up)| gives_up);
         let has = |slot: &Signed<Structure>| slot.value.forecast.voids.contains(number);
         (may_be && self.view.slots.get(&device).is_some_and(has))
             || self.view.pending.iter().any(|entry| {
@@ -341,9 +341,9 @@ fn check_with(
     elements.sort_by_key(|element| {
         (element.forecast.log.size, element.origin != Origin::Floor, element.forecast.device)
     });
-    let pending = announced(view);
+    let pending = pending_element(view);
     let slots = view.slots.keys().map(|device| (*device, OnceCell::new())).collect();
-    let brief = Brief::of(view);
+    let brief = SlotSummary::of(view);
     let context = Context {
         floor,
         members,
@@ -355,7 +355,7 @@ fn check_with(
         epochs,
         pending,
         slots,
-        brief,
+        slot_summary: brief,
     };
 
     membership::check(&context)?;
@@ -398,7 +398,10 @@ fn next_floor(
         next.append_own(own);
         next.offered
             .entry(certificate.number)
-            .or_insert_with(|| crate::floor::Offered { certificate: certificate.digest(), forecast: None })
+            .or_insert_with(|| crate::floor::OwnOperation {
+                certificate: certificate.digest(),
+                forecast: None,
+            })
             .forecast = Some(own.digest());
     }
     (next, own)

@@ -65,7 +65,7 @@ fn follows(context: &Context<'_>, x: Element<'_>, y: Element<'_>) -> Result<(), 
     Ok(())
 }
 
-/// Check 3.
+/// Check 3: the device's own slot shows the number that it committed last.
 pub(super) fn own_numbers(context: &Context<'_>) -> Result<(), Alarm> {
     if !context.policy.on(Rule::OwnNumbers) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Which checks run. Shipped code has exactly one policy, [`Everything`]; only this crate's own tests can name
+//! Which checks run. Shipped code has exactly one policy, [`AllRules`]; only this crate's own tests can name
 //! another, to show that each check is needed (`traces`).
 
 /// A check that a test can leave out.
@@ -12,41 +12,41 @@ pub(super) enum Rule {
     Order,
     /// The author's own number grows strictly.
     Strict,
-    /// Nobody knows more of this device than it committed.
+    /// Nobody knows of more operations of this device than it committed.
     OwnNumbers,
-    /// Pending records must come true...
+    /// An operation that was recorded as pending is still shown...
     PendingRecords,
-    /// ...with the same contents.
+    /// ...with the same forecast.
     PendingHash,
-    /// Abort records must come true.
+    /// An operation that was recorded as aborted stays aborted.
     AbortedRecords,
-    /// What is pending or dead is known to all that saw it.
+    /// Every operation that saw another one as pending or dead has a record of that.
     Reflection,
     /// Nothing saw a void number as committed.
     Void,
-    /// Everything known is shown.
+    /// Every operation that another one knows of is shown.
     Hidden,
-    /// What was accepted stays.
+    /// Operations that were accepted before are still shown.
     Memory,
     /// Tables in force do not go back.
     Tables,
     /// The membership is the superuser's.
     Warrants,
-    /// What was lost by a restore does not come back.
+    /// Operations that a restore lost do not come back.
     Epochs,
     /// Signatures verify.
     Signatures,
 }
 
-/// Says which checks run.
+/// Says which checks run. Everything that ships runs all of them; tests leave some out.
 pub(super) trait Policy {
     fn on(&self, rule: Rule) -> bool;
 }
 
-/// All of them.
-pub(super) struct Everything;
+/// Runs all checks.
+pub(super) struct AllRules;
 
-impl Policy for Everything {
+impl Policy for AllRules {
     fn on(&self, _: Rule) -> bool {
         true
     }

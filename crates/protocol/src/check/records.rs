@@ -85,7 +85,7 @@ fn remembers(element: &Element<'_>, device: DeviceId, number: u64) -> bool {
     element.forecast.pending.iter().any(matches) || element.forecast.aborted.iter().any(matches)
 }
 
-/// Check 6: whatever saw a pending or dead operation saw it as such.
+/// Check 6: every operation that saw a pending or dead one has a record that it was so.
 pub(super) fn reflection(context: &Context<'_>) -> Result<(), Alarm> {
     if !context.policy.on(Rule::Reflection) {
         return Ok(());
@@ -118,7 +118,7 @@ pub(super) fn reflection(context: &Context<'_>) -> Result<(), Alarm> {
     Ok(())
 }
 
-/// Check 7: nothing saw a given-up operation as committed.
+/// Check 7: no operation saw a given-up one as committed.
 pub(super) fn void(context: &Context<'_>) -> Result<(), Alarm> {
     if !context.policy.on(Rule::Void) {
         return Ok(());

@@ -8,7 +8,7 @@
 //! With all checks on, nothing is ever found. With single checks left out, contradictions are found: the search
 //! has teeth, and those checks are needed.
 
-use super::policy::{Everything, Policy, Rule};
+use super::policy::{AllRules, Policy, Rule};
 use super::{check_with, learn_with};
 use crate::certificate::{Certificate, Delta, Path};
 use crate::floor::Floor;
@@ -268,7 +268,7 @@ fn hunt(
 /// With all checks on (but those that would only help), no lie that passes ever contradicts another.
 #[test]
 fn nothing_believed_contradicts_itself() {
-    assert!(Everything.on(Rule::Log) && Everything.on(Rule::Signatures));
+    assert!(AllRules.on(Rule::Log) && AllRules.on(Rule::Signatures));
     for (clients, steps) in [(2, 8), (2, 16), (3, 12), (3, 24)] {
         let (found, believed) = hunt(&[], seeds(60), clients, steps);
         println!("{clients} clients, {steps} steps: {believed} views believed");

@@ -23,7 +23,7 @@ fn within(device: Option<DeviceId>, what: &str, found: usize, limit: usize) -> R
     Ok(())
 }
 
-/// Sizes, before anything is computed from them.
+/// Checks sizes, before anything is computed from them.
 pub(super) fn limits(view: &View) -> Result<(), Alarm> {
     within(None, "slots", view.slots.len(), DEVICES_MAX)?;
     within(None, "pending entries", view.pending.len(), PENDING_MAX)?;
@@ -48,7 +48,7 @@ fn forecast_limits(forecast: &Forecast) -> Result<(), Alarm> {
     Ok(())
 }
 
-/// Check 1, but for the limits.
+/// Check 1 without the limits, which are checked before.
 pub(super) fn check(context: &Context<'_>) -> Result<(), Alarm> {
     let Context { floor, members, view, .. } = context;
     let expected = view.handle(PrincipalId::Members).map_or(0, |(_, handle)| handle.version);
@@ -171,7 +171,7 @@ fn own_slot(context: &Context<'_>) -> Result<(), Alarm> {
 fn signed_elsewhere(floor: &Floor, shown: &Structure) -> bool {
     let number = shown.number();
     match floor.own() {
-        // Of one number this device commits one structure.
+        // This device commits only one structure under one number.
         Some(own) if own.value.number() == number => true,
         _ => {
             let made = floor.offered.get(&number);
@@ -253,7 +253,7 @@ fn pending_entry(context: &Context<'_>, entry: &PendingEntry) -> Result<(), Alar
     Ok(())
 }
 
-/// An entry of this device's own: one it sent and gave up since.
+/// Checks a pending entry of this device, which must be one that it sent and has given up since.
 fn own_entry(context: &Context<'_>, entry: &PendingEntry, operation: Operation) -> Result<(), Alarm> {
     let floor = context.floor;
     let number = operation.number;

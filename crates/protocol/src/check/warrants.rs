@@ -1,7 +1,7 @@
 //! Memberships under a warrant: what a view may show, to somebody who knows the one before and to somebody who knows
 //! nothing, and what each part of the rule prevents.
 
-use super::policy::{Everything, Policy, Rule};
+use super::policy::{AllRules, Policy, Rule};
 use super::{check_look, check_with, learn_with, membership_holds, membership_wanted};
 use crate::alarm::{Alarm, Blame};
 use crate::certificate::{Delta, Path};
@@ -73,7 +73,7 @@ fn shown(stage: &Stage, members: &Membership, floor: &Floor, policy: &dyn Policy
 /// Refused to those who knew the one before and to those who knew nothing, and only by this rule.
 fn unwarranted(stage: &Stage, members: &Membership, floors: &[&Floor], words: &str) {
     for floor in floors {
-        let alarm = shown(stage, members, floor, &Everything).expect_err(words);
+        let alarm = shown(stage, members, floor, &AllRules).expect_err(words);
         assert!(matches!(alarm, Alarm::Unwarranted { .. }) && alarm.to_string().contains(words), "{alarm}");
         assert_eq!(alarm.blame(), Blame::Device(A));
         assert!(!alarm.explain().is_empty());
@@ -89,14 +89,14 @@ fn the_superusers_word_is_believed_whoever_brings_it() {
     let mut stage = start.clone();
     let mut a = Client::new(A);
     bring(&mut stage, &mut a, "next");
-    shown(&stage, &next, &known, &Everything).expect("it follows");
-    shown(&stage, &next, &Client::new(B).floor, &Everything).expect("to one who knows nothing too");
+    shown(&stage, &next, &known, &AllRules).expect("it follows");
+    shown(&stage, &next, &Client::new(B).floor, &AllRules).expect("to one who knows nothing too");
     membership_holds(&known.superuser, &next, &stage.view).expect("by itself");
 
     // One after the other; who has missed some believes the last.
     let second = signed(&change(&in_force(&stage), &renamed(&next, "others")), 3);
     bring(&mut stage, &mut a, "second");
-    shown(&stage, &second, &known, &Everything).expect("one was missed");
+    shown(&stage, &second, &known, &AllRules).expect("one was missed");
     // Burnt versions do no harm: the order gives it a later one.
     let late = signed(&change(&in_force(&stage), &renamed(&second, "late")), 9);
     assert_eq!(late.version, 9);
@@ -163,7 +163,7 @@ fn a_warrant_is_for_one_place_in_the_order() {
     let mut hidden = lie.clone();
     let slot = hidden.view.slots.get_mut(&DeviceId(0)).expect("there");
     slot.value.handles.remove(&PrincipalId::Members);
-    let alarm = shown(&hidden, &replayed, &after, &Everything).expect_err("it is known");
+    let alarm = shown(&hidden, &replayed, &after, &AllRules).expect_err("it is known");
     assert!(matches!(alarm, Alarm::Unwarranted { .. }), "{alarm}");
 
     // The same one twice: the second does not follow what is in force.
@@ -200,7 +200,7 @@ fn a_membership_is_not_learned() {
     stage.order(&certificate);
     let mut floor = knowing(&stage, &membership(), B);
     let before = floor.clone();
-    learn_with(&mut floor, &membership(), structure, &Everything).expect("no offence");
+    learn_with(&mut floor, &membership(), structure, &AllRules).expect("no offence");
     assert_eq!(floor, before);
 }
 

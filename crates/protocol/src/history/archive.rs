@@ -27,7 +27,7 @@ use std::marker::PhantomData;
 /// Most bytes of points, of states without names, and of those with. One has a few hundred, mostly its certificate, which
 /// tells the time of the state; a large operation's has a megabyte.
 const POINTS_BYTES_MAX: usize = 64 << 20;
-/// Structures in one record.
+/// Most structures in one record.
 const STRUCTURES_PER_RECORD: usize = 64;
 const SECOND_NS: i64 = 1_000_000_000;
 
@@ -37,12 +37,12 @@ pub enum HistoryRecord {
     /// Structures that points show, each after earlier ones of its device.
     Structures(Vec<Signed<Structure>>),
     /// A point, all of whose structures stand before it.
-    Point(Kept),
+    Point(PointRecord),
     /// Points that are not kept any more, by the size of their logs.
     Dropped(Vec<u64>),
-    /// A point has a name.
+    /// A point was given a name.
     Named(Signed<Snapshot>),
-    /// It has it no more.
+    /// A point has lost its name.
     Ended(Signed<SnapshotEnd>),
     /// What is kept of the states of a log up to this size is in the file: others have been given up, and do not come back
     /// when records are replayed.
@@ -50,7 +50,7 @@ pub enum HistoryRecord {
 }
 
 impl HistoryRecord {
-    /// How long the log is at least that it rests on.
+    /// Least size of the log that the record refers to.
     pub fn reaches(&self) -> u64 {
         match self {
             HistoryRecord::Structures(list) => {
@@ -64,20 +64,20 @@ impl HistoryRecord {
     }
 }
 
-/// A point.
+/// A past state that is kept, as it is stored.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub struct Kept {
-    /// The log.
+pub struct PointRecord {
+    /// The log of updates at that state.
     pub log: LogHead,
     /// When the server noted it, by its own clock: what retention goes by.
     pub noted_ns: i64,
     /// Certificate of the last operation.
     pub newest: Signed<Certificate>,
-    /// What was dead and not given up by its author yet.
+    /// Operations that were dead, and not given up by their authors yet.
     pub dead: Vec<PendingEntry>,
 }
 
-/// A value that takes no more memory than its bytes.
+/// An encoded value, which takes no more memory than its bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Encoded<T>(Box<[u8]>, PhantomData<T>);
 
@@ -91,20 +91,25 @@ impl<T: BorshSerialize + BorshDeserialize> Encoded<T> {
     }
 }
 
-/// A point, and what is asked of it often.
+/// A point in encoded form, with the fields that are needed often.
 #[derive(Clone, PartialEq, Eq, Debug)]
-struct Held {
+struct IndexedPoint {
     log: LogHead,
     noted_ns: i64,
-    /// By the certificate of the last operation.
+    /// Time of the last operation, by its certificate, in nanoseconds since 1970.
     time_ns: i64,
-    kept: Encoded<Kept>,
+    kept: Encoded<PointRecord>,
 }
 
-impl Held {
-    fn of(kept: &Kept) -> Held {
-        let Kept { log, noted_ns, newest, .. } = kept;
-        Held { log: *log, noted_ns: *noted_ns, time_ns: newest.value.time_ns, kept: Encoded::of(kept) }
+impl IndexedPoint {
+    fn of(kept: &PointRecord) -> IndexedPoint {
+        let PointRecord { log, noted_ns, newest, .. } = kept;
+        IndexedPoint {
+            log: *log,
+            noted_ns: *noted_ns,
+            time_ns: newest.value.time_ns,
+            kept: Encoded::of(kept),
+        }
     }
 
     fn bytes(&self) -> usize {
@@ -114,8 +119,8 @@ impl Held {
 
 /// Which states become points.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Noting {
-    /// None; the present one when it is asked for.
+pub enum PointPolicy {
+    /// No state becomes a point by itself; the present one does when it is asked for.
     None,
     /// The last of each second.
     LastOfSecond,
@@ -127,8 +132,8 @@ pub enum Noting {
 /// Past states of one file system.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Archive {
-    points: BTreeMap<u64, Held>,
-    /// Their bytes.
+    points: BTreeMap<u64, IndexedPoint>,
+    /// Bytes of these records.
     bytes: usize,
     structures: BTreeMap<DeviceId, BTreeMap<u64, Encoded<Signed<Structure>>>>,
     named: BTreeMap<String, Signed<Snapshot>>,
@@ -136,7 +141,7 @@ pub struct Archive {
     newest: Option<Signed<Certificate>>,
     /// Whether something may have changed since the last point.
     changed: bool,
-    /// Up to here the file has all that is kept.
+    /// Size of the log up to which the file has all points.
     up_to: u64,
     /// Points that are in the file.
     saved: BTreeSet<u64>,
@@ -158,7 +163,7 @@ impl Archive {
         (archive, is_cut)
     }
 
-    /// What a file says before its first record.
+    /// The archive that a new file stands for.
     pub fn begin() -> Archive {
         Archive { changed: true, ..Archive::default() }
     }
@@ -218,7 +223,13 @@ impl Archive {
 
     /// The sequencer has just applied `record`. If nothing is pending now and something has changed since the last
     /// point, there is a point here.
-    pub fn observe(&mut self, sequencer: &Sequencer, record: &OrderingRecord, noted_ns: i64, noting: Noting) {
+    pub fn observe(
+        &mut self,
+        sequencer: &Sequencer,
+        record: &OrderingRecord,
+        noted_ns: i64,
+        noting: PointPolicy,
+    ) {
         match record {
             OrderingRecord::Create { certificate, structure, .. }
             | OrderingRecord::Fast { certificate, structure, .. }
@@ -234,13 +245,13 @@ impl Archive {
             OrderingRecord::Commit { .. } | OrderingRecord::Dead { .. } => {}
             OrderingRecord::Burn { .. } => return,
         }
-        if noting != Noting::None && self.changed {
+        if noting != PointPolicy::None && self.changed {
             self.note(sequencer, noted_ns, noting);
         }
     }
 
     /// Notes the present state, if nothing is pending, and gives its place; an earlier one if nothing has changed since.
-    pub fn note(&mut self, sequencer: &Sequencer, noted_ns: i64, noting: Noting) -> Option<u64> {
+    pub fn note(&mut self, sequencer: &Sequencer, noted_ns: i64, noting: PointPolicy) -> Option<u64> {
         let log = sequencer.head();
         let last = self.points.last_key_value().map(|(size, kept)| (*size, kept.noted_ns));
         if let Some((size, _)) = last
@@ -248,7 +259,7 @@ impl Archive {
         {
             return Some(size);
         }
-        if noting == Noting::Each && log.size <= self.up_to {
+        if noting == PointPolicy::Each && log.size <= self.up_to {
             self.changed &= sequencer.dead().is_none();
             return None;
         }
@@ -262,7 +273,7 @@ impl Archive {
                 continue;
             }
             structures.insert(place, Encoded::of(slot));
-            // Kept so far only because it was the newest.
+            // The point before was kept only because it was the newest.
             if let Some(before) = before
                 && self.points.range(before + 1..=place).next().is_none()
             {
@@ -271,16 +282,16 @@ impl Archive {
         }
         // Never before one that is there, or spans of time would have two newest ones.
         // And what is replayed stays apart, whatever its author's clock said.
-        let apart = if noting == Noting::Each { SECOND_NS } else { 0 };
+        let apart = if noting == PointPolicy::Each { SECOND_NS } else { 0 };
         let at_ns = match last {
             Some((_, before_ns)) if noted_ns <= before_ns => before_ns.saturating_add(apart),
             _ => noted_ns,
         };
-        self.insert(&Kept { log, noted_ns: at_ns, newest, dead });
+        self.insert(&PointRecord { log, noted_ns: at_ns, newest, dead });
         self.changed = false;
         self.bound();
         if let Some((size, before_ns)) = last
-            && noting != Noting::Each
+            && noting != PointPolicy::Each
             && before_ns.div_euclid(SECOND_NS) == at_ns.div_euclid(SECOND_NS)
             && !self.is_named(size)
         {
@@ -292,7 +303,7 @@ impl Archive {
     /// The points, oldest first, after `after`, and whether there are more.
     pub fn points(&self, after: u64, limit: usize) -> (Vec<Point>, bool) {
         let mut points = self.points.range(after.saturating_add(1)..);
-        let shown = |(size, held): (&u64, &Held)| Point { log_size: *size, time_ns: held.time_ns };
+        let shown = |(size, held): (&u64, &IndexedPoint)| Point { log_size: *size, time_ns: held.time_ns };
         let list: Vec<Point> = points.by_ref().take(limit).map(shown).collect();
         (list, points.next().is_some())
     }
@@ -313,7 +324,7 @@ impl Archive {
         self.points.len()
     }
 
-    /// Whether there is none.
+    /// Whether there is no point.
     pub fn is_empty(&self) -> bool {
         self.points.is_empty()
     }
@@ -323,12 +334,12 @@ impl Archive {
         Some(self.points.get(&log_size)?.log)
     }
 
-    /// Names, in their order.
-    pub fn named(&self) -> impl Iterator<Item = &Signed<Snapshot>> {
+    /// Snapshots in order of name.
+    pub fn snapshots(&self) -> impl Iterator<Item = &Signed<Snapshot>> {
         self.named.values()
     }
 
-    /// What has a name.
+    /// The snapshot of this name.
     pub fn by_name(&self, name: &str) -> Option<&Signed<Snapshot>> {
         self.named.get(name)
     }
@@ -343,7 +354,7 @@ impl Archive {
         true
     }
 
-    /// Takes a name away.
+    /// Ends a snapshot, as this record says.
     pub fn end(&mut self, end: Signed<SnapshotEnd>) {
         self.replay(HistoryRecord::Ended(end.clone()));
         self.unsaved.push(HistoryRecord::Ended(end));
@@ -411,7 +422,7 @@ impl Archive {
         records
     }
 
-    /// Everything, as records for a new file, one after the other.
+    /// The records of a new file with all of the archive.
     pub fn all(&self) -> impl Iterator<Item = HistoryRecord> {
         let structures = self.structures.values().flat_map(|structures| {
             let all: Vec<_> = structures.values().collect();
@@ -424,8 +435,8 @@ impl Archive {
         structures.chain(points).chain(named).chain(up_to)
     }
 
-    fn insert(&mut self, kept: &Kept) {
-        let held = Held::of(kept);
+    fn insert(&mut self, kept: &PointRecord) {
+        let held = IndexedPoint::of(kept);
         self.bytes += held.bytes();
         if let Some(before) = self.points.insert(kept.log.size, held) {
             self.bytes -= before.bytes();
@@ -453,7 +464,7 @@ impl Archive {
         sizes.iter().filter_map(|size| Some(self.points.get(size)?.bytes())).sum()
     }
 
-    /// Whether another state may have a name.
+    /// Whether there is room for another snapshot.
     pub fn has_room(&self) -> bool {
         self.named.len() < SNAPSHOTS_MAX && self.bytes_of(&self.named_sizes()) <= POINTS_BYTES_MAX
     }

@@ -6,20 +6,20 @@
 //!
 //! - [`Archive`] (server): the structures that kept states need, each once, so that a state costs what changed;
 //! - [`Retention`] (server): which states are kept;
-//! - [`believe`] (client): a state shown later is checked like a present view, and must be the beginning of the very log
+//! - [`verify_past_state`] (client): a state shown later is checked like a present view, and must be the beginning of the very log
 //!   that this client has accepted. So a server can withhold a state, and never show one that was not, nor one of another
 //!   fork, nor a mixture of two;
 //! - [`Snapshot`]: a name for a state, signed by whoever gave it.
 
 mod archive;
-mod believe;
 mod retention;
 #[cfg(test)]
 mod tests;
+mod verify;
 
-pub use archive::{Archive, HistoryRecord, Noting};
-pub use believe::{Lie, Past, believe, membership_of};
+pub use archive::{Archive, HistoryRecord, PointPolicy};
 pub use retention::{Retention, RetentionError, Tier};
+pub use verify::{Lie, VerifiedPast, membership_of, verify_past_state};
 
 use crate::certificate::Certificate;
 use crate::signed::{Signable, Signed};
@@ -37,17 +37,17 @@ pub const SNAPSHOTS_MAX: usize = 16_384;
 /// Most points in one answer.
 pub const POINTS_PER_ANSWER_MAX: usize = 8192;
 
-/// A kept state, as it is listed.
+/// A past state that is kept, as it is listed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Point {
     /// Size of the log of updates.
     pub log_size: u64,
-    /// When its last operation was declared, by its author's clock, nanoseconds since the epoch: [`believe`] compares it
+    /// When its last operation was declared, by its author's clock, nanoseconds since the epoch: [`verify_past_state`] compares it
     /// with what the author signed.
     pub time_ns: i64,
 }
 
-/// A state, as a server shows it. Untrusted until [`believe`] has passed it.
+/// A state, as a server shows it. Untrusted until [`verify_past_state`] has passed it.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct PastReply {
     /// The state.
@@ -56,7 +56,7 @@ pub struct PastReply {
     pub peaks: Vec<Digest>,
     /// The certificate of the last operation in its log, which tells the time.
     pub newest: Signed<Certificate>,
-    /// That its log is the beginning of the one asked about.
+    /// Proof that its log is the beginning of the one that the client asked about.
     pub consistency: Vec<Digest>,
     /// That each structure, and then each dead operation, in the order of the view, has its place in the log.
     pub inclusion: Vec<Vec<Digest>>,
@@ -67,9 +67,9 @@ pub struct PastReply {
 pub struct Snapshot {
     /// File system.
     pub file_system: Digest,
-    /// Who names it.
+    /// The device that names it.
     pub device: DeviceId,
-    /// The name.
+    /// The snapshot's name.
     pub name: String,
     /// The log of updates up to this state.
     pub log: LogHead,
@@ -85,10 +85,10 @@ impl Signable for Snapshot {
     }
 }
 
-/// The end of a name.
+/// Ends a snapshot: what it kept may go.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct SnapshotEnd {
-    /// Who ends it: a device of the user who gave it, or of the superuser.
+    /// The device that ends it: one of the user who gave the name, or of the superuser.
     pub device: DeviceId,
     /// Digest of the [`Snapshot`] that ends.
     pub snapshot: Digest,

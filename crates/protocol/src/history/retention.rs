@@ -11,7 +11,7 @@ use std::str::FromStr;
 const SECOND_NS: i64 = 1_000_000_000;
 /// Most states without a name.
 const POINTS_MAX: usize = 16_384;
-/// Most rules.
+/// Most rules in a retention.
 const TIERS_MAX: usize = 16;
 /// Longest time anything is kept, in seconds: a century.
 const SECONDS_MAX: i64 = 100 * 366 * 86_400;
@@ -21,14 +21,14 @@ const SECONDS_MAX: i64 = 100 * 366 * 86_400;
 pub struct Tier {
     /// Nanoseconds; at least a second.
     pub every_ns: i64,
-    /// Nanoseconds.
+    /// For how long, in nanoseconds.
     pub for_ns: i64,
 }
 
-/// Which states are kept.
+/// Rules on which past states are kept, and for how long.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Retention {
-    /// What one rule keeps is kept.
+    /// The rules; a state is kept if one of them keeps it.
     pub tiers: Vec<Tier>,
     /// Most states without a name.
     pub points_max: usize,
@@ -49,7 +49,7 @@ impl Retention {
     }
 }
 
-/// Why a text says nothing about what to keep.
+/// A text is not a valid retention.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "{0:?} is no rule for what to keep: it is 0, or a list of EVERY:FOR such as all:1d,1h:7d,1d:30d,7d:1y"
@@ -76,7 +76,7 @@ impl FromStr for Retention {
     }
 }
 
-/// A number with its unit, in nanoseconds.
+/// Parses a number with its unit; the result is in nanoseconds.
 fn span(text: &str) -> Option<i64> {
     let unit = text.chars().last()?;
     let seconds = match unit {
@@ -108,7 +108,7 @@ impl fmt::Display for Retention {
 }
 
 impl Retention {
-    /// Whether anything is kept that has no name.
+    /// Whether anything is kept but named states.
     pub fn keeps_any(&self) -> bool {
         !self.tiers.is_empty()
     }
@@ -150,7 +150,7 @@ impl Retention {
         self.tiers.iter().map(|tier| tier.every_ns).min().unwrap_or(SECOND_NS)
     }
 
-    /// As many of the newest as may be kept.
+    /// Leaves out the oldest, so that no more are kept than may be.
     fn newest(&self, mut kept: Vec<bool>) -> Vec<bool> {
         let mut left = self.points_max;
         for keep in kept.iter_mut().rev().filter(|keep| **keep) {

@@ -5,9 +5,9 @@
 use super::*;
 use crate::certificate::{Delta, Path};
 use crate::check::check;
-use crate::history::archive::Kept;
+use crate::history::archive::PointRecord;
 use crate::log_tree::{UPDATES, consistency_proof};
-use crate::sequencer::{CommitOutcome, OrderingRecord, Sequencer, Step, Updated};
+use crate::sequencer::{CommitOutcome, OrderingRecord, Sequencer, Step, UpdateOutcome};
 use crate::structure::{HandleVersion, Structure};
 use crate::testing::random::Random;
 use crate::testing::{A, B, C, Client, GROUP, founding, key, membership, table};
@@ -57,7 +57,7 @@ impl Server {
                 &self.sequencer,
                 record,
                 self.now_ms as i64 * 1_000_000,
-                Noting::LastOfSecond,
+                PointPolicy::LastOfSecond,
             );
         }
         if let Some(dead) = self.sequencer.dead() {
@@ -82,7 +82,7 @@ impl Server {
         let certificate = client.declare(Path::Slow, deltas);
         let verified = certificate.clone().verified(key(device).public()).expect("signed");
         let step = self.sequencer.update(self.now_ms, device, &verified, None).expect("honest");
-        let Updated::View(mut reply) = self.take(step) else { panic!("not ordered") };
+        let UpdateOutcome::View(mut reply) = self.take(step) else { panic!("not ordered") };
         let proof = consistency_proof(client.floor.log().size, reply.view.log.size, &mut self.node());
         reply.consistency = proof.expect("all nodes are kept");
         let accepted = check(&client.floor, &membership(), &reply, &certificate.value).expect("honest");
@@ -171,7 +171,7 @@ fn an_honest_past_is_believed() {
     let mut with_dead = 0;
     for Point { log_size, .. } in points {
         let shown = server.show(log_size, c.floor.log().size);
-        let past = believe(&c.floor, &membership(), point(log_size), &shown);
+        let past = verify_past_state(&c.floor, &membership(), point(log_size), &shown);
         let past = past.unwrap_or_else(|lie| panic!("{log_size}: {lie}"));
         assert_eq!(*past.view(), server.truth[&log_size]);
         with_dead += usize::from(!past.view().pending.is_empty());
@@ -195,10 +195,10 @@ fn what_was_pending_is_to_be_learned() {
     assert!(server.commit(&mut c, &next));
     let size = server.sequencer.log_size();
     let shown = server.show(size, c.floor.log().size);
-    let past = believe(&c.floor, &membership(), point(size), &shown).expect("honest");
+    let past = verify_past_state(&c.floor, &membership(), point(size), &shown).expect("honest");
     assert_eq!(past.settled(), std::slice::from_ref(&late));
     c.floor.learn(&membership(), late).expect("honest");
-    let past = believe(&c.floor, &membership(), point(size), &shown).expect("honest");
+    let past = verify_past_state(&c.floor, &membership(), point(size), &shown).expect("honest");
     assert_eq!(past.settled(), []);
 }
 
@@ -362,7 +362,7 @@ fn log_at(server: &Server, size: u64) -> LogHead {
     frontier.head()
 }
 
-fn verdict(result: Result<Past, Lie>) -> String {
+fn verdict(result: Result<VerifiedPast, Lie>) -> String {
     match result {
         Ok(_) => "accepted".to_owned(),
         Err(lie) => {
@@ -382,7 +382,8 @@ fn verdict(result: Result<Past, Lie>) -> String {
 #[test]
 fn each_lie_is_refused() {
     let stage = Stage::new();
-    let believed = |(at, shown): (Point, PastReply)| believe(&stage.reader.floor, &membership(), at, &shown);
+    let believed =
+        |(at, shown): (Point, PastReply)| verify_past_state(&stage.reader.floor, &membership(), at, &shown);
     for size in [stage.at, stage.with_dead] {
         let shown = stage.server.show(size, stage.known());
         assert_eq!(verdict(believed((point(size), shown))), "accepted");
@@ -403,12 +404,12 @@ fn a_member_can_show_its_own_past_otherwise() {
     let handle = HandleVersion { reference: table("mine"), ..slot.value.handles[&own] };
     slot.value.handles.insert(own, handle);
     *slot = Signed::new(slot.value.clone(), &key(B));
-    assert!(believe(&stage.reader.floor, &membership(), point(stage.at), &shown).is_ok());
+    assert!(verify_past_state(&stage.reader.floor, &membership(), point(stage.at), &shown).is_ok());
     // Not A's, with B's key.
     let slot = shown.view.slots.get_mut(&A).expect("there");
     slot.value.handles.insert(PrincipalId::Device(A), handle);
     *slot = Signed::new(slot.value.clone(), &key(B));
-    assert!(believe(&stage.reader.floor, &membership(), point(stage.at), &shown).is_err());
+    assert!(verify_past_state(&stage.reader.floor, &membership(), point(stage.at), &shown).is_err());
 }
 
 /// Proves: however the bytes of an answer are changed, the check neither panics nor accepts another state.
@@ -427,7 +428,9 @@ fn altered_bytes_show_nothing_else() {
         }
         let Ok(shown) = decode::<PastReply>(&altered) else { continue };
         decoded += 1;
-        if let Ok(past) = believe(&stage.reader.floor, &membership(), point(stage.with_dead), &shown) {
+        if let Ok(past) =
+            verify_past_state(&stage.reader.floor, &membership(), point(stage.with_dead), &shown)
+        {
             assert_eq!(past.view(), truth);
         }
     }
@@ -496,7 +499,7 @@ fn an_archive_keeps_what_was() {
                 assert_eq!(view.log.size, *log_size);
                 assert_eq!(newest.value.file_system, server.sequencer.file_system());
             }
-            for snapshot in server.archive.named() {
+            for snapshot in server.archive.snapshots() {
                 assert!(server.archive.state(snapshot.value.log.size).is_some(), "a name keeps its state");
             }
         }
@@ -512,7 +515,7 @@ fn an_archive_keeps_what_was() {
         }
         // With nothing to keep, one structure a device is left: later states rely on it.
         let nothing: Retention = "0".parse().expect("rules");
-        for name in server.archive.named().cloned().collect::<Vec<_>>() {
+        for name in server.archive.snapshots().cloned().collect::<Vec<_>>() {
             let snapshot = name.value.digest();
             let file_system = name.value.file_system;
             server.archive.end(Signed::new(SnapshotEnd { device: A, snapshot, file_system }, &key(A)));
@@ -534,7 +537,7 @@ fn states_of_one_second_are_one() {
     for number in 2..6 {
         let structure = server.order(&mut a, set(number));
         assert_eq!(
-            server.archive.clone().note(&server.sequencer, now_ns, Noting::None),
+            server.archive.clone().note(&server.sequencer, now_ns, PointPolicy::None),
             None,
             "something is pending"
         );
@@ -542,7 +545,12 @@ fn states_of_one_second_are_one() {
         let step = server.sequencer.commit(A, &verified).expect("honest");
         server.nodes.extend(step.nodes);
         for record in &step.records {
-            server.archive.observe(&server.sequencer, record, now_ns + number as i64, Noting::LastOfSecond);
+            server.archive.observe(
+                &server.sequencer,
+                record,
+                now_ns + number as i64,
+                PointPolicy::LastOfSecond,
+            );
         }
         a.acknowledge(&structure);
     }
@@ -561,7 +569,7 @@ fn formats_are_held() {
         Snapshot { file_system, device, name: "before".to_owned(), log, time_ns: 1_700_000_000_000_000_000 };
     let end = SnapshotEnd { device, snapshot: snapshot.digest(), file_system };
     let (certificate, structure) = founding();
-    let kept = Kept { log, noted_ns: 5, newest: certificate, dead: Vec::new() };
+    let kept = PointRecord { log, noted_ns: 5, newest: certificate, dead: Vec::new() };
     let records = [
         HistoryRecord::Structures(vec![structure]),
         HistoryRecord::Point(kept),

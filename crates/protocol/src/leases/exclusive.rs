@@ -1,4 +1,4 @@
-//! Who holds which files exclusively, as the server keeps it and tells others.
+//! Which sessions hold which files exclusively, as the server keeps it and tells other clients.
 
 use super::Scope;
 use crate::locks::SessionId;
@@ -13,7 +13,7 @@ pub const WITHHELD_MAX: usize = 64;
 /// Files that others held exclusively at an operation's place in the order: what its view has of them may be outdated.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Withheld {
-    /// It may be any file.
+    /// Whether it may be any file.
     pub everything: bool,
     /// Whose files, and their first and last number; at most [`WITHHELD_MAX`], in order.
     pub ranges: Vec<(PrincipalId, u64, u64)>,
@@ -25,7 +25,7 @@ impl Withheld {
         Withheld { everything: true, ranges: Vec::new() }
     }
 
-    /// Whether a file is.
+    /// Whether a file is withheld.
     pub fn has(&self, file: &Handle) -> bool {
         let is_in = |(principal, first, last): &(PrincipalId, u64, u64)| {
             *principal == file.principal && (first..=last).contains(&&file.number)
@@ -34,16 +34,16 @@ impl Withheld {
     }
 }
 
-/// What of one user's or group's files is held exclusively.
+/// Which of one user's or group's files are held exclusively.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
-struct Owned {
-    /// By whom all of them are.
+struct OwnerHolds {
+    /// The session that holds all of them, if one does.
     all: Option<SessionId>,
     /// First numbers of ranges, each with the last one and who holds it.
     files: BTreeMap<u64, (u64, SessionId)>,
 }
 
-impl Owned {
+impl OwnerHolds {
     fn holder(&self, number: u64) -> Option<SessionId> {
         let (_, (last, id)) = self.files.range(..=number).next_back()?;
         (number <= *last).then_some(*id)
@@ -84,7 +84,7 @@ impl Owned {
 
 /// Everything that is held exclusively in one file system, but for the delegation.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
-pub(super) struct Exclusives(BTreeMap<PrincipalId, Owned>);
+pub(super) struct Exclusives(BTreeMap<PrincipalId, OwnerHolds>);
 
 impl Exclusives {
     pub(super) fn insert(&mut self, scope: Scope, id: SessionId) {
@@ -106,7 +106,7 @@ impl Exclusives {
         }
     }
 
-    /// Who holds a file exclusively, and by which scope.
+    /// Sessions that hold a file exclusively, and the scopes by which they do.
     pub(super) fn of_file(&self, file: &Handle) -> impl Iterator<Item = (SessionId, Scope)> {
         let owned = self.0.get(&file.principal);
         let all = owned.and_then(|owned| owned.all).map(|id| (id, Scope::Principal(file.principal)));
@@ -114,7 +114,7 @@ impl Exclusives {
         all.into_iter().chain(one)
     }
 
-    /// Whether another device holds any of somebody's files exclusively.
+    /// Whether another device holds any file of `principal` exclusively.
     pub(super) fn are_anothers(&self, principal: PrincipalId, device: DeviceId) -> bool {
         let Some(owned) = self.0.get(&principal) else { return false };
         let mut holders = owned.all.iter().chain(owned.files.values().map(|(_, id)| id));

@@ -17,18 +17,18 @@ pub struct LeaseHolder {
     /// Those of them that are held exclusively, and whether the whole file system is.
     exclusive: BTreeSet<Scope>,
     has_delegation: bool,
-    /// Until when.
+    /// Until when exclusive leases count, by the holder's clock in milliseconds.
     exclusive_until_ms: u64,
     /// Grows whenever anything is lost: what was read before may be outdated after.
     losses: u64,
 }
 
-/// What a recall took away.
+/// Leases that a recall took away.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
-pub struct Dropped {
-    /// Scopes.
+pub struct RecalledLeases {
+    /// Scopes whose leases were recalled.
     pub scopes: Vec<Scope>,
-    /// Whether all were lost.
+    /// Whether all leases were lost.
     pub everything: bool,
     /// Whether the delegation was lost.
     pub delegation: bool,
@@ -38,13 +38,13 @@ pub struct Dropped {
 }
 
 impl LeaseHolder {
-    /// Of the session, for the next message; 0 if there is none.
+    /// The session's epoch, for the next message; 0 if there is no session.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
     /// Number of the last recall that was carried out.
-    pub fn handled(&self) -> u64 {
+    pub fn last_recall(&self) -> u64 {
         self.handled
     }
 
@@ -54,7 +54,7 @@ impl LeaseHolder {
     }
 
     /// The server has answered a question asked with this epoch and number.
-    pub fn told(&mut self, epoch: u64, acknowledged: u64) {
+    pub fn note_answer(&mut self, epoch: u64, acknowledged: u64) {
         self.told = (epoch, acknowledged);
     }
 
@@ -97,12 +97,12 @@ impl LeaseHolder {
 
     /// Carries out a recall, the answer to a question asked with epoch `asked`. It may be acknowledged when nothing rests
     /// on what it took away any more. `None`: it is not about this session.
-    pub fn recalled(&mut self, asked: u64, recall: &Recall) -> Option<Dropped> {
+    pub fn recalled(&mut self, asked: u64, recall: &Recall) -> Option<RecalledLeases> {
         if asked != self.epoch || (recall.epoch != self.epoch && !recall.everything) {
             return None;
         }
         if recall.everything {
-            let dropped = self.lose();
+            let dropped = self.drop_all();
             self.epoch = recall.epoch;
             self.handled = recall.number;
             return Some(dropped);
@@ -119,12 +119,12 @@ impl LeaseHolder {
             recall.scopes.iter().copied().filter(|scope| self.scopes.remove(scope)).collect();
         self.handled = self.handled.max(recall.number);
         self.losses += 1;
-        Some(Dropped { scopes, everything: false, delegation, exclusive })
+        Some(RecalledLeases { scopes, everything: false, delegation, exclusive })
     }
 
     /// Gives up everything by itself: what it rests on is no more. The server is told with the next question.
-    pub fn lose(&mut self) -> Dropped {
-        let dropped = Dropped {
+    pub fn drop_all(&mut self) -> RecalledLeases {
+        let dropped = RecalledLeases {
             scopes: self.scopes.iter().copied().collect(),
             everything: true,
             delegation: self.has_delegation,
@@ -141,7 +141,7 @@ impl LeaseHolder {
                 || self.scopes.contains(&Scope::File(file)))
     }
 
-    /// Whether this client has the file system for itself.
+    /// Whether this client holds the delegation of the whole file system.
     pub fn has_delegation(&self, now_ms: u64) -> bool {
         self.has_delegation && self.exclusive_ms(now_ms) > 0
     }
@@ -158,17 +158,17 @@ impl LeaseHolder {
         self.exclusive_until_ms.saturating_sub(now_ms)
     }
 
-    /// How long what is held is held, in milliseconds.
+    /// How long the present leases last at least, in milliseconds.
     pub fn left_ms(&self, now_ms: u64) -> u64 {
         self.expires_ms.saturating_sub(now_ms)
     }
 
-    /// Whether anything is held.
+    /// Whether no lease is held.
     pub fn is_empty(&self, now_ms: u64) -> bool {
         now_ms >= self.expires_ms || (self.scopes.is_empty() && self.exclusive_ms(now_ms) == 0)
     }
 
-    /// Grows whenever anything is lost.
+    /// A number that grows whenever a lease is lost.
     pub fn losses(&self) -> u64 {
         self.losses
     }
@@ -178,7 +178,7 @@ impl LeaseHolder {
         self.scopes.len()
     }
 
-    /// Forgets what has run out.
+    /// Forgets leases that have run out.
     pub fn expire(&mut self, now_ms: u64) {
         if now_ms >= self.exclusive_until_ms {
             self.lose_exclusives();

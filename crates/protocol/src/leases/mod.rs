@@ -4,8 +4,8 @@
 //! *delegation* is the whole file system. The server's machine is [`LeaseTable`], the client's [`LeaseHolder`].
 //!
 //! The invariant, in one sentence: *an operation is ordered only while no other device holds, exclusively, a scope that it
-//! reads or changes.* A certificate declares what an operation changes; the wish that comes with it names what its author
-//! reads ([`LeaseWish::reads`], and the files it wishes leases of). The answer says which files are [`Withheld`]: held
+//! reads or changes.* A certificate declares what an operation changes; the request that comes with it names what its author
+//! reads ([`LeaseRequest::reads`], and the files it asks leases of). The answer says which files are [`Withheld`]: held
 //! exclusively by others at that place in the order, so that what its view has of them may be outdated. Who wants to read
 //! one of those names it with another operation.
 //!
@@ -22,17 +22,17 @@
 //!   no new scopes, and one that knows of recalls not heard of here brings nothing at all;
 //! - an epoch tells a session at the server from an earlier one that it has forgotten.
 
+mod backoff;
 mod exclusive;
 mod holder;
 mod session;
-mod spell;
 mod table;
 #[cfg(test)]
 mod tests;
 
+pub use backoff::Backoff;
 pub use exclusive::Withheld;
-pub use holder::{Dropped, LeaseHolder};
-pub use spell::Spell;
+pub use holder::{LeaseHolder, RecalledLeases};
 pub use table::{ClaimId, LeaseTable};
 
 use crate::certificate::{Certificate, Delta};
@@ -46,12 +46,12 @@ pub const TERM_MS: u64 = 45_000;
 /// Longest time for which one run holds anything exclusively without operating, in milliseconds. Others' operations in that
 /// scope wait as long for a holder that has died or sleeps.
 pub const EXCLUSIVE_MS: u64 = 10_000;
-/// Most scopes in one wish, and most files it says are read.
-pub const WISHES_MAX: usize = 4096;
+/// Most scopes in one request, and most files it says are read.
+pub const LEASE_REQUESTS_MAX: usize = 4096;
 /// Most scopes that one run of a client holds; beyond it the oldest are recalled.
 pub const SCOPES_MAX: usize = 65_536;
 
-/// What a lease is about.
+/// What a lease covers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub enum Scope {
     /// Everything that a user or group owns.
@@ -62,19 +62,19 @@ pub enum Scope {
 
 /// What an operation changes that others may have read, and what it reads that others may have changed.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
-pub struct Touched {
+pub struct Footprint {
     files: BTreeSet<Handle>,
-    /// A change of membership: who may write what is part of every view.
+    /// Set by a change of membership, since who may write what is part of every view.
     everything: bool,
     reads: BTreeSet<Handle>,
     reads_everything: bool,
 }
 
-impl Touched {
+impl Footprint {
     /// What a certificate declares, as far as its author may write it: the rest takes no effect for anybody.
     /// Pre-allocated numbers stand for no file yet, so nobody has read them.
-    pub fn by(certificate: &Certificate, membership: &Membership) -> Touched {
-        let mut touched = Touched::default();
+    pub fn by(certificate: &Certificate, membership: &Membership) -> Footprint {
+        let mut touched = Footprint::default();
         touched.add(certificate, membership);
         touched
     }
@@ -90,7 +90,7 @@ impl Touched {
                 Delta::SetEntry { directory, .. } if may_write(directory) => {
                     self.files.insert(*directory);
                 }
-                // By device 0, or under a warrant.
+                // A change of membership is made by device 0, or under a warrant.
                 Delta::SetMembers { .. } => self.everything |= membership.is_active(certificate.device),
                 _ => {}
             }
@@ -98,21 +98,25 @@ impl Touched {
     }
 
     /// A change of one file.
-    pub fn file(file: Handle) -> Touched {
-        Touched { files: [file].into(), ..Touched::default() }
+    pub fn file(file: Handle) -> Footprint {
+        Footprint { files: [file].into(), ..Footprint::default() }
     }
 
     /// With what the author of the operation reads, and is about to change as far as it may write that. Who does not say
     /// reads everything.
     #[must_use]
-    pub fn reading(mut self, wish: Option<&LeaseWish>, may_write: impl Fn(PrincipalId) -> bool) -> Touched {
-        let Some(wish) = wish else { return Touched { reads_everything: true, ..self } };
-        self.reads_everything |= wish.reads_everything;
-        self.reads.extend(wish.reads.iter().chain(&wish.edits));
-        if wish.exclusive {
-            self.files.extend(wish.edits.iter().filter(|file| may_write(file.principal)));
+    pub fn reading(
+        mut self,
+        request: Option<&LeaseRequest>,
+        may_write: impl Fn(PrincipalId) -> bool,
+    ) -> Footprint {
+        let Some(request) = request else { return Footprint { reads_everything: true, ..self } };
+        self.reads_everything |= request.reads_everything;
+        self.reads.extend(request.reads.iter().chain(&request.edits));
+        if request.exclusive {
+            self.files.extend(request.edits.iter().filter(|file| may_write(file.principal)));
         }
-        self.reads.extend(wish.scopes.iter().filter_map(|scope| match scope {
+        self.reads.extend(request.scopes.iter().filter_map(|scope| match scope {
             Scope::File(file) => Some(file),
             Scope::Principal(_) => None,
         }));
@@ -149,7 +153,7 @@ impl Touched {
     }
 }
 
-/// Whose files a scope is about.
+/// The user or group whose files a scope covers.
 fn principal_of(scope: &Scope) -> PrincipalId {
     match scope {
         Scope::Principal(principal) => *principal,
@@ -162,22 +166,22 @@ fn of(principal: PrincipalId) -> std::ops::RangeInclusive<Handle> {
     Handle { principal, number: 0 }..=Handle { principal, number: u64::MAX }
 }
 
-/// What a client wishes for with an operation, and what it says that it reads.
+/// What a client asks for with an operation, and what it says that it reads.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, BorshSerialize, BorshDeserialize)]
-pub struct LeaseWish {
+pub struct LeaseRequest {
     /// The run of the client, drawn at random when it begins.
     pub run: u128,
-    /// Leases that it asks for; at most [`WISHES_MAX`]. It reads the files among them.
+    /// Leases that it asks for; at most [`LEASE_REQUESTS_MAX`]. It reads the files among them.
     pub scopes: Vec<Scope>,
-    /// What else the author reads in the view that the operation is ordered on; at most [`WISHES_MAX`]. What it changes
+    /// What else the author reads in the view that the operation is ordered on; at most [`LEASE_REQUESTS_MAX`]. What it changes
     /// need not be named.
     pub reads: Vec<Handle>,
-    /// What it reads because it is about to change it; at most [`WISHES_MAX`]. Who wishes to hold that exclusively waits its
+    /// What it reads because it is about to change it; at most [`LEASE_REQUESTS_MAX`]. Who wants to hold that exclusively waits its
     /// turn, as if it were changed now.
     pub edits: Vec<Handle>,
     /// What it would also hold exclusively beside what the operation changes, or have leases of if it changes nothing, where
     /// nobody has to give up anything for that: what is in a directory that is worked in, or gone through; at most
-    /// [`WISHES_MAX`]. The operation does not read it, so it waits for nobody who holds it.
+    /// [`LEASE_REQUESTS_MAX`]. The operation does not read it, so it waits for nobody who holds it.
     pub also: Vec<Handle>,
     /// Whether it reads everything.
     pub reads_everything: bool,
@@ -186,10 +190,10 @@ pub struct LeaseWish {
     pub exclusive: bool,
 }
 
-impl LeaseWish {
-    /// Nothing wished for, and nothing read.
-    pub fn none(run: u128) -> LeaseWish {
-        LeaseWish {
+impl LeaseRequest {
+    /// A request for no leases, of an operation that reads nothing.
+    pub fn none(run: u128) -> LeaseRequest {
+        LeaseRequest {
             run,
             scopes: Vec::new(),
             reads: Vec::new(),
@@ -204,28 +208,28 @@ impl LeaseWish {
 /// What was granted at an operation's place in the order.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct LeaseGrant {
-    /// Of the session; 0: there is none.
+    /// Epoch of the session; 0 if there is none.
     pub epoch: u64,
-    /// How many recalls were sent to the session before.
+    /// Number of recalls that were sent to the session before.
     pub recalls: u64,
     /// For how long everything held is held from the sending of the request on, in milliseconds. 0: nothing is granted
     /// and nothing made longer.
     pub term_ms: u32,
-    /// Those of the wish that are held.
+    /// Scopes of the request that the session holds now.
     pub scopes: Vec<Scope>,
     /// For how long what is held exclusively is held so from the sending of the request on, in milliseconds. 0: that is not
     /// made longer.
     pub exclusive_ms: u32,
-    /// Whether that is the whole file system.
+    /// Whether the session holds the delegation of the whole file system.
     pub delegation: bool,
     /// Scopes that are held exclusively from now on; they are also held as any lease.
     pub exclusive: Vec<Scope>,
-    /// What others hold exclusively.
+    /// Files that other devices hold exclusively.
     pub withheld: Withheld,
 }
 
 impl LeaseGrant {
-    /// No leases.
+    /// A grant without leases.
     pub fn none(withheld: Withheld) -> LeaseGrant {
         LeaseGrant {
             epoch: 0,
@@ -239,7 +243,7 @@ impl LeaseGrant {
         }
     }
 
-    /// Nothing is granted; what is withheld from the author is as before.
+    /// The same grant without its leases; what is withheld from the author stays.
     #[must_use]
     pub fn without_leases(self) -> LeaseGrant {
         let (scopes, exclusive) = (Vec::new(), Vec::new());
@@ -250,15 +254,15 @@ impl LeaseGrant {
 /// What a session is to give up.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Recall {
-    /// Of the session; 0: the server knows none.
+    /// Epoch of the session; 0 if the server knows none.
     pub epoch: u64,
     /// The number of the last recall that this tells of.
     pub number: u64,
-    /// Scopes to give up.
+    /// Scopes whose leases are to be given up.
     pub scopes: Vec<Scope>,
     /// Scopes to hold no more exclusively; they may still be read.
     pub exclusive: Vec<Scope>,
-    /// Whether to give up all there are.
+    /// Whether to give up all leases.
     pub everything: bool,
     /// Whether to give up the delegation.
     pub delegation: bool,

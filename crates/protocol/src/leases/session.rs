@@ -2,7 +2,7 @@
 //! again.
 
 use super::table::{SLICE_MS, SLICE_MS_MAX};
-use super::{EXCLUSIVE_MS, Scope, Touched, principal_of};
+use super::{EXCLUSIVE_MS, Footprint, Scope, principal_of};
 use holdfast_content::{DeviceId, PrincipalId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,13 +27,13 @@ pub(super) struct Exclusive {
     pub(super) is_recalled: bool,
 }
 
-/// What one run of a client holds.
+/// What one run of a client holds, as the server knows it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Session {
     pub(super) epoch: u64,
     pub(super) expires_ms: u64,
     pub(super) scopes: BTreeMap<Scope, Lease>,
-    /// Those held firmly, oldest first.
+    /// Active leases, the oldest first.
     pub(super) ages: BTreeMap<u64, Scope>,
     pub(super) next_age: u64,
     /// What it holds exclusively; each is among its scopes too.
@@ -47,47 +47,52 @@ pub(super) struct Session {
     /// Files that it may not read any more because another device went through what it had leases of: its next operation asks
     /// for those that nobody else holds exclusively by then.
     unleased: BTreeSet<Scope>,
-    /// When an operation last asked for such.
+    /// When an operation last asked for exclusive leases.
     asked_again_ms: u64,
     /// Who came last to something that it held exclusively, and to something that it only had leases of.
-    visited: Option<Visit>,
-    visited_leases: Option<Visit>,
+    visited: Option<ForeignAccess>,
+    visited_leases: Option<ForeignAccess>,
     /// How long it takes to give up what was recalled, in milliseconds: the longest lately.
     handover_ms: u64,
     /// Until when it holds the delegation, or anything else exclusively; 0: it does not.
     pub(super) exclusive_until_ms: u64,
-    /// Since when it has the delegation.
+    /// When it was given the delegation, in milliseconds.
     pub(super) delegated_since_ms: u64,
-    /// It may hold anything, from before the server started.
+    /// Whether it may hold anything, granted before the server started.
     pub(super) inherited: bool,
     pub(super) issued: u64,
-    /// Recalls not acknowledged yet.
-    pub(super) outstanding: BTreeMap<u64, Outstanding>,
+    /// Recalls that are not acknowledged yet, by number.
+    pub(super) outstanding: BTreeMap<u64, OutstandingRecall>,
 }
 
 /// An operation that reads or changes something that another session holds exclusively.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Visit {
+struct ForeignAccess {
     by: DeviceId,
     scopes: BTreeSet<Scope>,
     at_ms: u64,
 }
 
 /// Notes who comes to what, and says whether the same device came to something else within the last [`ROAM_MS`].
-fn come(visited: &mut Option<Visit>, by: DeviceId, scopes: &BTreeSet<Scope>, at_ms: u64) -> bool {
+fn note_access(
+    visited: &mut Option<ForeignAccess>,
+    by: DeviceId,
+    scopes: &BTreeSet<Scope>,
+    at_ms: u64,
+) -> bool {
     let has_roamed = visited.as_ref().is_some_and(|before| {
         let is_known = |scope: &Scope| {
             before.scopes.contains(scope) || before.scopes.contains(&Scope::Principal(principal_of(scope)))
         };
         before.by == by && at_ms.saturating_sub(before.at_ms) < ROAM_MS && !scopes.iter().all(is_known)
     });
-    *visited = Some(Visit { by, scopes: scopes.clone(), at_ms });
+    *visited = Some(ForeignAccess { by, scopes: scopes.clone(), at_ms });
     has_roamed
 }
 
-/// What one recall is about.
+/// What one recall takes away.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
-pub(super) struct Outstanding {
+pub(super) struct OutstandingRecall {
     pub(super) at_ms: u64,
     pub(super) scopes: Vec<Scope>,
     pub(super) exclusive: Vec<Scope>,
@@ -119,7 +124,7 @@ impl Session {
         }
     }
 
-    /// A run that may hold anything until then, from before the server started.
+    /// A session from before the server started, which may hold anything until these times.
     pub(super) fn inherited(epoch: u64, expires_ms: u64, exclusive_until_ms: u64) -> Session {
         Session { inherited: true, exclusive_until_ms, ..Session::new(epoch, expires_ms) }
     }
@@ -134,9 +139,12 @@ impl Session {
 
     /// Recalls, in one recall, those of `scopes` that are held firmly; those of `exclusive`, and what of `scopes` is held
     /// exclusively; and the delegation if that is asked for. Whether there was anything.
-    pub(super) fn recall(&mut self, what: Outstanding) -> bool {
-        let mut recalled =
-            Outstanding { at_ms: what.at_ms, delegation: what.delegation, ..Outstanding::default() };
+    pub(super) fn recall(&mut self, what: OutstandingRecall) -> bool {
+        let mut recalled = OutstandingRecall {
+            at_ms: what.at_ms,
+            delegation: what.delegation,
+            ..OutstandingRecall::default()
+        };
         for scope in what.exclusive.iter().chain(&what.scopes) {
             let Some(held) = self.exclusive.get_mut(scope).filter(|held| !held.is_recalled) else { continue };
             held.is_recalled = true;
@@ -162,21 +170,21 @@ impl Session {
         (self.handover_ms * 2).clamp(SLICE_MS, SLICE_MS_MAX)
     }
 
-    /// It has given up what was recalled so long ago.
+    /// Notes how long it took to give up what was recalled.
     pub(super) fn handed_over(&mut self, took_ms: u64) {
         self.handover_ms = took_ms.max(self.handover_ms * 3 / 4);
     }
 
     /// Another device's operation comes to scopes that this session holds exclusively. Whether the same device came to others of
     /// them within the last [`ROAM_MS`].
-    pub(super) fn visit(&mut self, by: DeviceId, scopes: &BTreeSet<Scope>, at_ms: u64) -> bool {
-        come(&mut self.visited, by, scopes, at_ms)
+    pub(super) fn note_foreign_access(&mut self, by: DeviceId, scopes: &BTreeSet<Scope>, at_ms: u64) -> bool {
+        note_access(&mut self.visited, by, scopes, at_ms)
     }
 
     /// Another device's operation changes what this session has leases of. Whether the same device changed others of them within
     /// the last [`ROAM_MS`].
     pub(super) fn visit_leases(&mut self, by: DeviceId, scopes: &BTreeSet<Scope>, at_ms: u64) -> bool {
-        come(&mut self.visited_leases, by, scopes, at_ms)
+        note_access(&mut self.visited_leases, by, scopes, at_ms)
     }
 
     /// What it holds exclusively of a user's or group's files.
@@ -207,7 +215,7 @@ impl Session {
         self.given_up_until_ms = now_ms + EXCLUSIVE_MS;
     }
 
-    /// Its next operation takes these files up again.
+    /// Notes files that its next operation takes up again.
     pub(super) fn gives_up(&mut self, files: impl Iterator<Item = Scope>, now_ms: u64) {
         self.forget_given_up(now_ms);
         let room = GIVEN_UP_MAX.saturating_sub(self.given_up.len());
@@ -225,11 +233,11 @@ impl Session {
     }
 
     /// Of the files that it gave up, those of owners whose files its operation reads or changes: to be taken up with that
-    /// exclusively, if it changes some of that owner's and `wishes` for it, else as leases.
-    pub(super) fn take_up(&mut self, touched: &Touched, wishes: bool, now_ms: u64) -> Vec<Scope> {
+    /// exclusively, if it changes some of that owner's and `wants_exclusive` access, else as leases.
+    pub(super) fn take_up(&mut self, touched: &Footprint, wants_exclusive: bool, now_ms: u64) -> Vec<Scope> {
         self.forget_given_up(now_ms);
         let whole = |scope: &Scope| Scope::Principal(principal_of(scope));
-        let changes = |scope: &Scope| wishes && touched.changes(&whole(scope));
+        let changes = |scope: &Scope| wants_exclusive && touched.changes(&whole(scope));
         let (concerned, others): (BTreeSet<Scope>, BTreeSet<Scope>) =
             std::mem::take(&mut self.given_up).into_iter().partition(|scope| touched.concerns(&whole(scope)));
         let (changed, not_changed): (BTreeSet<Scope>, BTreeSet<Scope>) =

@@ -1,11 +1,11 @@
 //! The server's leases of one file system: who holds what, who must wait for whom.
 //!
 //! Invariants:
-//! - an operation is ordered only when [`LeaseTable::in_the_way`] says that nobody else's lease forbids it, and nobody
+//! - an operation is ordered only when [`LeaseTable::recall_conflicts`] says that nobody else's lease forbids it, and nobody
 //!   is granted what a waiting operation has claimed: so a writer waits for at most one term, and one who only looks for
 //!   at most [`EXCLUSIVE_MS`];
 //! - where several want to hold the same exclusively, they have it in turn, each for a slice ([`SLICE_MS`]): so one of them
-//!   waits for [`TURNS_MAX`] others at most. What waits and does not wish for that is ordered before the next one has it: so it
+//!   waits for [`TURNS_MAX`] others at most. What waits and does not ask for that is ordered before the next one has it: so it
 //!   waits for one holder, however many there are;
 //! - a scope that was recalled counts as held until its holder has said that it gave it up, or its time is over;
 //! - a session that has recalls to acknowledge gets nothing and keeps nothing for longer;
@@ -16,15 +16,16 @@
 //! the first operation of the next one, and nobody else waits for them until their time is over. (Operations of a device
 //! are ordered one after the other: none of an earlier run is ordered after one of a later.)
 //!
-//! How much a session gets to hold exclusively when it wishes for that: the whole file system if nobody else holds anything;
+//! How much a session gets to hold exclusively when it asks for that: the whole file system if nobody else holds anything;
 //! else all files of a user or group if nobody else holds any of those; else single files. What was recalled is not
-//! granted again for a while in the two wider forms, longer each time ([`Spell`]); but all files of a user or group are granted
+//! granted again for a while in the two wider forms, longer each time ([`Backoff`]); but all files of a user or group are granted
 //! to who has had [`STREAK`] operations in a row there, as nobody else seems to work there any more.
 
 use super::exclusive::Exclusives;
-use super::session::{Exclusive, Lease, Outstanding, Session};
+use super::session::{Exclusive, Lease, OutstandingRecall, Session};
 use super::{
-    EXCLUSIVE_MS, LeaseGrant, LeaseWish, Recall, SCOPES_MAX, Scope, Spell, Touched, Withheld, principal_of,
+    Backoff, EXCLUSIVE_MS, Footprint, LeaseGrant, LeaseRequest, Recall, SCOPES_MAX, Scope, Withheld,
+    principal_of,
 };
 use crate::locks::SessionId;
 use holdfast_content::{DeviceId, Handle, PrincipalId};
@@ -44,15 +45,15 @@ pub(super) const SLICE_MS: u64 = 100;
 pub(super) const SLICE_MS_MAX: u64 = 400;
 /// For how long it is left to its holder although somebody wants to look, in milliseconds.
 pub(super) const LOOK_MS: u64 = 35;
-/// Whose turn it is loses it if it has not wished again for so long, in milliseconds: a few round trips of a far link. Until
+/// Whose turn it is loses it if it has not asked again for so long, in milliseconds: a few round trips of a far link. Until
 /// then nobody else has it, as when a program has just ended.
 const TURN_MS: u64 = 250;
-/// Most turns that an operation waits for before its own. Where more devices wish for the same, each operation goes before
+/// Most turns that an operation waits for before its own. Where more devices ask for the same, each operation goes before
 /// the next turn.
 const TURNS_MAX: usize = 8;
 /// For how long a scope wider than a file is not granted exclusively after a recall, in milliseconds.
 const SHARED_MS_MIN: u64 = 1_000;
-/// Longest.
+/// Longest such time, in milliseconds.
 const SHARED_MS_MAX: u64 = 60_000;
 /// Operations in a row after which a device is taken to work alone in a user's or group's files: it is granted all of them
 /// although they were recalled a moment ago, since single files have cost it as much by then as another recall will. Others
@@ -67,9 +68,9 @@ const IDLE_MS: u64 = 1_000;
 const ACKNOWLEDGE_MS_MAX: u64 = 10_000;
 /// Shortest time for which a slow device is granted nothing, in milliseconds.
 const SLOW_MS_MIN: u64 = 60_000;
-/// Longest.
+/// Longest such time, in milliseconds.
 const SLOW_MS_MAX: u64 = 3_600_000;
-/// How often what has run out is looked for, in milliseconds.
+/// How often leases that have run out are looked for, in milliseconds.
 const SWEEP_MS: u64 = 1_000;
 
 /// A waiting operation's claim on what it changes.
@@ -79,38 +80,38 @@ pub struct ClaimId(u64);
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Claim {
     device: DeviceId,
-    touched: Touched,
-    /// Whether it wishes to hold exclusively what it changes.
-    wishes: bool,
+    touched: Footprint,
+    /// Whether it wants to hold exclusively what it changes.
+    wants_exclusive: bool,
 }
 
-/// Devices that wish to hold a scope exclusively and have not had it since, in the order of their turns, with when they last
-/// wished.
+/// Devices that want to hold a scope exclusively and have not had it since, in the order of their turns, with when they last
+/// asked for it.
 type Turns = VecDeque<(DeviceId, u64)>;
 
-/// Who uses the files of a user or group.
+/// Which devices use the files of a user or group.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
-struct Use {
-    /// They were recalled as a whole, and are not granted so while this lasts.
-    spell: Spell,
-    /// Whose operations came last to them, and how many in a row.
+struct PrincipalUse {
+    /// While this lasts they are not granted as a whole, since they were recalled so.
+    spell: Backoff,
+    /// The device whose operations came last to them, and how many came in a row.
     streak: Option<(DeviceId, u32)>,
 }
 
-impl Use {
+impl PrincipalUse {
     fn by(&mut self, device: DeviceId) {
         let before = self.streak.filter(|(by, _)| *by == device).map_or(0, |(_, count)| count);
         self.streak = Some((device, before.saturating_add(1)));
     }
 
     /// Whether a device works there alone, it seems: so the more often they were recalled, the later.
-    fn is_of(&self, device: DeviceId, now_ms: u64) -> bool {
+    fn works_alone(&self, device: DeviceId, now_ms: u64) -> bool {
         let wanted = STREAK << self.spell.doublings(SHARED_MS_MIN, now_ms).min(STREAK_DOUBLINGS_MAX);
         self.streak.is_some_and(|(by, count)| by == device && count >= wanted)
     }
 
     fn keeps_from(&self, device: DeviceId, now_ms: u64) -> bool {
-        self.spell.lasts(now_ms) && !self.is_of(device, now_ms)
+        self.spell.lasts(now_ms) && !self.works_alone(device, now_ms)
     }
 }
 
@@ -121,7 +122,7 @@ pub struct LeaseTable {
     next_epoch: u64,
     sessions: BTreeMap<SessionId, Session>,
     holders: BTreeMap<Scope, BTreeSet<SessionId>>,
-    /// Scopes that sessions hold of each user's and group's files.
+    /// For each user and group the number of scopes that each session holds of their files.
     interest: BTreeMap<PrincipalId, BTreeMap<SessionId, usize>>,
     held: usize,
     exclusives: Exclusives,
@@ -130,14 +131,14 @@ pub struct LeaseTable {
     /// Devices whose claims change something in a scope, once for each claim.
     claimed: BTreeMap<Scope, Vec<DeviceId>>,
     next_claim: u64,
-    /// Sessions that may hold anything.
+    /// Number of sessions that may hold anything.
     inherited: usize,
     turns: BTreeMap<Scope, Turns>,
-    /// While the delegation is not granted.
-    not_alone: Spell,
-    uses: BTreeMap<PrincipalId, Use>,
+    /// While this lasts the delegation is not granted.
+    not_alone: Backoff,
+    uses: BTreeMap<PrincipalId, PrincipalUse>,
     /// Devices that are granted nothing for a while.
-    slow: BTreeMap<DeviceId, Spell>,
+    slow: BTreeMap<DeviceId, Backoff>,
     swept_ms: u64,
     /// Something was recalled or has become free since the driver looked last.
     recalled: bool,
@@ -146,12 +147,12 @@ pub struct LeaseTable {
 }
 
 /// The latest of some moments that are to come.
-struct Wait {
+struct LatestDeadline {
     now_ms: u64,
     until_ms: Option<u64>,
 }
 
-impl Wait {
+impl LatestDeadline {
     fn until(&mut self, until_ms: u64) {
         if until_ms > self.now_ms {
             self.until_ms = Some(self.until_ms.map_or(until_ms, |until| until.max(until_ms)));
@@ -176,7 +177,7 @@ impl LeaseTable {
             next_claim: 0,
             inherited: 0,
             turns: BTreeMap::new(),
-            not_alone: Spell::default(),
+            not_alone: Backoff::default(),
             uses: BTreeMap::new(),
             slow: BTreeMap::new(),
             swept_ms: 0,
@@ -220,14 +221,14 @@ impl LeaseTable {
     }
 
     /// An operation that waits for leases of others: until [`LeaseTable::end_claim`], what it changes is granted to nobody, but
-    /// if it `wishes` to hold that exclusively, for others' turns.
-    pub fn claim(&mut self, device: DeviceId, touched: &Touched, wishes: bool) -> ClaimId {
+    /// if it `wants_exclusive` access to that, for others' turns.
+    pub fn claim(&mut self, device: DeviceId, touched: &Footprint, wants_exclusive: bool) -> ClaimId {
         self.next_claim += 1;
         let id = ClaimId(self.next_claim);
         for scope in touched.scopes() {
             self.claimed.entry(scope).or_default().push(device);
         }
-        self.claims.insert(id, Claim { device, touched: touched.clone(), wishes });
+        self.claims.insert(id, Claim { device, touched: touched.clone(), wants_exclusive });
         id
     }
 
@@ -245,18 +246,18 @@ impl LeaseTable {
         }
     }
 
-    /// Recalls what forbids an operation of `device`, which itself `wishes` to hold exclusively what it changes or not.
+    /// Recalls what forbids an operation of `device`, which `wants_exclusive` access to what it changes, or not.
     /// `Some`: when to ask again at the latest, as it is not free yet.
-    pub fn in_the_way(
+    pub fn recall_conflicts(
         &mut self,
         device: DeviceId,
-        touched: &Touched,
-        wishes: bool,
+        touched: &Footprint,
+        wants_exclusive: bool,
         now_ms: u64,
     ) -> Option<u64> {
-        self.sweep(now_ms);
-        let mut wait = Wait { now_ms, until_ms: None };
-        if let Some(slice_ends_ms) = self.others_delegation(device, touched, wishes, &mut wait) {
+        self.drop_expired(now_ms);
+        let mut wait = LatestDeadline { now_ms, until_ms: None };
+        if let Some(slice_ends_ms) = self.others_delegation(device, touched, wants_exclusive, &mut wait) {
             return Some(slice_ends_ms);
         }
         if self.inherited > 0 {
@@ -268,8 +269,8 @@ impl LeaseTable {
             };
             others.for_each(|(_, session)| wait.until(until(session)));
         }
-        self.others_exclusives(device, touched, wishes, &mut wait);
-        self.others_leases(device, touched, wishes, &mut wait);
+        self.others_exclusives(device, touched, wants_exclusive, &mut wait);
+        self.others_leases(device, touched, wants_exclusive, &mut wait);
         wait.until_ms
     }
 
@@ -277,9 +278,9 @@ impl LeaseTable {
     fn others_delegation(
         &mut self,
         device: DeviceId,
-        touched: &Touched,
-        wishes: bool,
-        wait: &mut Wait,
+        touched: &Footprint,
+        wants_exclusive: bool,
+        wait: &mut LatestDeadline,
     ) -> Option<u64> {
         let id = self.delegate.filter(|id| id.device != device)?;
         let session = self.sessions.get_mut(&id)?;
@@ -290,12 +291,12 @@ impl LeaseTable {
         if session.is_delegation_recalled() {
             return None;
         }
-        let slice_ms = if touched.is_empty() && !wishes { LOOK_MS } else { session.slice_ms() };
+        let slice_ms = if touched.is_empty() && !wants_exclusive { LOOK_MS } else { session.slice_ms() };
         let slice_ends_ms = session.delegated_since_ms + slice_ms;
         if slice_ends_ms > wait.now_ms {
             return Some(slice_ends_ms);
         }
-        let what = Outstanding { at_ms: wait.now_ms, delegation: true, ..Outstanding::default() };
+        let what = OutstandingRecall { at_ms: wait.now_ms, delegation: true, ..OutstandingRecall::default() };
         self.recalled |= session.recall(what);
         self.not_alone.begin(SHARED_MS_MIN, SHARED_MS_MAX, wait.now_ms);
         None
@@ -304,7 +305,13 @@ impl LeaseTable {
     /// Recalls what others hold exclusively of what an operation reads or changes, once they have had it for a slice. Of whom
     /// the same device came to something else a moment ago gives up all of that user's or group's files at once, as far as
     /// to look or to change: whoever goes through a directory comes to what is in it next.
-    fn others_exclusives(&mut self, device: DeviceId, touched: &Touched, wishes: bool, wait: &mut Wait) {
+    fn others_exclusives(
+        &mut self,
+        device: DeviceId,
+        touched: &Footprint,
+        wants_exclusive: bool,
+        wait: &mut LatestDeadline,
+    ) {
         let now_ms = wait.now_ms;
         for (id, scopes) in self.exclusive_conflicts(device, touched) {
             let Some(session) = self.sessions.get_mut(&id) else { continue };
@@ -317,7 +324,7 @@ impl LeaseTable {
                     wait.until(slice_ends_ms);
                     due = false;
                 }
-                if changes && wishes {
+                if changes && wants_exclusive {
                     take_turn(self.turns.entry(*scope).or_default(), device, now_ms);
                 }
             }
@@ -325,7 +332,7 @@ impl LeaseTable {
                 continue;
             }
             wait.until(session.exclusive_until_ms);
-            let has_roamed = session.visit(device, &scopes, now_ms);
+            let has_roamed = session.note_foreign_access(device, &scopes, now_ms);
             let (mut changed, mut read): (Vec<Scope>, Vec<Scope>) =
                 scopes.iter().partition(|scope| touched.changes(scope));
             if has_roamed {
@@ -346,7 +353,8 @@ impl LeaseTable {
             }
             let untouched = changed.iter().filter(|scope| !scopes.contains(scope));
             session.gives_up(read.iter().chain(untouched).copied(), now_ms);
-            let what = Outstanding { at_ms: now_ms, scopes: changed, exclusive: read, delegation: false };
+            let what =
+                OutstandingRecall { at_ms: now_ms, scopes: changed, exclusive: read, delegation: false };
             self.recalled |= session.recall(what);
         }
     }
@@ -355,7 +363,7 @@ impl LeaseTable {
     fn exclusive_conflicts(
         &self,
         device: DeviceId,
-        touched: &Touched,
+        touched: &Footprint,
     ) -> BTreeMap<SessionId, BTreeSet<Scope>> {
         let mut conflicts: BTreeMap<SessionId, BTreeSet<Scope>> = BTreeMap::new();
         if touched.everything || touched.reads_everything {
@@ -374,11 +382,17 @@ impl LeaseTable {
         conflicts
     }
 
-    /// Recalls what others may read of what an operation changes, unless they hold it exclusively for now. For who `wishes` to
+    /// Recalls what others may read of what an operation changes, unless they hold it exclusively for now. For a device that wants to
     /// hold that exclusively, readers have a slice too: else they would read once in each. Of whom the same device changed
     /// something else a moment ago loses all leases of that user's or group's files at once, as who goes through a tree to
     /// change it comes to the next file then.
-    fn others_leases(&mut self, device: DeviceId, touched: &Touched, wishes: bool, wait: &mut Wait) {
+    fn others_leases(
+        &mut self,
+        device: DeviceId,
+        touched: &Footprint,
+        wants_exclusive: bool,
+        wait: &mut LatestDeadline,
+    ) {
         let mut by_session: BTreeMap<SessionId, Vec<Scope>> = BTreeMap::new();
         if touched.everything {
             for (id, session) in self.sessions.iter().filter(|(id, _)| id.device != device) {
@@ -399,7 +413,7 @@ impl LeaseTable {
                 _ => 0,
             };
             let ends_ms = scopes.iter().map(slice_ends_ms).max().unwrap_or(0);
-            if wishes && !touched.everything && ends_ms > wait.now_ms {
+            if wants_exclusive && !touched.everything && ends_ms > wait.now_ms {
                 wait.until(ends_ms);
                 continue;
             }
@@ -413,28 +427,28 @@ impl LeaseTable {
                 );
                 scopes.extend(near);
             }
-            let what = Outstanding { at_ms: wait.now_ms, scopes, ..Outstanding::default() };
+            let what = OutstandingRecall { at_ms: wait.now_ms, scopes, ..OutstandingRecall::default() };
             self.recalled |= session.recall(what);
         }
     }
 
-    /// An operation of a session was ordered: makes longer what it holds, and grants what it wishes for. `touched`: what it
+    /// An operation of a session was ordered: makes longer what it holds, and grants what it asks for. `touched`: what it
     /// changes and reads. `fresh`: it was ordered just now, so that its view is the present one; else nothing is granted
     /// that is not held already. `pending`: what operations of other devices will still change.
     pub fn grant(
         &mut self,
         id: SessionId,
-        wish: &LeaseWish,
-        touched: &Touched,
+        request: &LeaseRequest,
+        touched: &Footprint,
         fresh: bool,
-        pending: &Touched,
+        pending: &Footprint,
         now_ms: u64,
     ) -> LeaseGrant {
-        self.sweep(now_ms);
-        self.lapse(id, now_ms);
+        self.drop_expired(now_ms);
+        self.expire_session(id, now_ms);
         if fresh {
             self.end_earlier_runs(id);
-            self.note_use(id, wish, touched, now_ms);
+            self.note_use(id, request, touched, now_ms);
         }
         let mut grant = LeaseGrant::none(match fresh {
             true => self.exclusives.withheld_from(id.device),
@@ -447,7 +461,7 @@ impl LeaseTable {
         if !self.sessions.contains_key(&id) {
             let of_device = self.sessions.keys().filter(|known| known.device == id.device).count();
             let has_room = of_device < DEVICE_SESSIONS_MAX && self.sessions.len() < SESSIONS_MAX;
-            if !has_room || (wish.scopes.is_empty() && !wish.exclusive) {
+            if !has_room || (request.scopes.is_empty() && !request.exclusive) {
                 self.lose_turns(id.device);
                 return grant;
             }
@@ -457,34 +471,34 @@ impl LeaseTable {
         let session = self.sessions.get_mut(&id).expect("it is there");
         (grant.epoch, grant.recalls) = (session.epoch, session.issued);
         if session.inherited || !session.outstanding.is_empty() {
-            if fresh && wish.exclusive {
+            if fresh && request.exclusive {
                 // A recall makes its holder send everything that it has gathered, mostly about other files than those recalled.
                 session.changed_meanwhile(touched.files.iter().map(|file| Scope::File(*file)), now_ms);
             }
-            // Who leaves a recall unanswered holds up nobody's turn.
+            // A device that leaves a recall unanswered loses its turns.
             self.lose_turns(id.device);
             return grant;
         }
         grant.term_ms = u32::try_from(self.term_ms).unwrap_or(u32::MAX);
         session.expires_ms = now_ms + self.term_ms;
         let session = self.sessions.get_mut(&id).expect("it is there");
-        let taken_up = if fresh { session.take_up(touched, wish.exclusive, now_ms) } else { Vec::new() };
-        if wish.exclusive {
-            let also = wish.also.iter().map(|file| Scope::File(*file));
+        let taken_up = if fresh { session.take_up(touched, request.exclusive, now_ms) } else { Vec::new() };
+        if request.exclusive {
+            let also = request.also.iter().map(|file| Scope::File(*file));
             let also = also.filter(|scope| !self.others_take_up(id, scope, now_ms));
-            let beside: Vec<Scope> = taken_up.iter().copied().chain(also).collect();
-            self.grant_exclusively(id, &beside, touched, fresh, pending, now_ms, &mut grant);
+            let extra: Vec<Scope> = taken_up.iter().copied().chain(also).collect();
+            self.grant_exclusively(id, &extra, touched, fresh, pending, now_ms, &mut grant);
         }
-        let ahead = wish.also.iter().filter(|_| touched.is_empty()).map(|file| Scope::File(*file));
+        let ahead = request.also.iter().filter(|_| touched.is_empty()).map(|file| Scope::File(*file));
         let ahead: Vec<Scope> = ahead.filter(|scope| !self.others_take_up(id, scope, now_ms)).collect();
-        let wanted = wish.scopes.iter().copied().chain(taken_up).chain(ahead).collect();
+        let wanted = request.scopes.iter().copied().chain(taken_up).chain(ahead).collect();
         self.grant_leases(id, wanted, fresh, pending, now_ms, &mut grant);
         grant
     }
 
     /// Notes whose files an operation reads and changes. Where its device works alone, it seems, others lose the leases that they
     /// have left there, so that a later operation gets all of these files.
-    fn note_use(&mut self, id: SessionId, wish: &LeaseWish, touched: &Touched, now_ms: u64) {
+    fn note_use(&mut self, id: SessionId, request: &LeaseRequest, touched: &Footprint, now_ms: u64) {
         // Anything may be named as read, so that makes no new entry. What is changed belongs to somebody in the membership.
         for principal in touched.reads.iter().map(|file| file.principal).collect::<BTreeSet<PrincipalId>>() {
             let is_changed = touched.changes(&Scope::Principal(principal));
@@ -495,7 +509,7 @@ impl LeaseTable {
         for principal in touched.files.iter().map(|file| file.principal).collect::<BTreeSet<PrincipalId>>() {
             let of = self.uses.entry(principal).or_default();
             of.by(id.device);
-            if !wish.exclusive || !of.is_of(id.device, now_ms) {
+            if !request.exclusive || !of.works_alone(id.device, now_ms) {
                 continue;
             }
             let sessions = self.interest.get(&principal).into_iter().flat_map(BTreeMap::keys);
@@ -517,7 +531,7 @@ impl LeaseTable {
                 let held: Vec<Scope> = session.exclusive_of(principal).collect();
                 session.gives_up(held.iter().copied(), now_ms);
                 let scopes = leases.into_iter().chain(held).collect();
-                let what = Outstanding { at_ms: now_ms, scopes, ..Outstanding::default() };
+                let what = OutstandingRecall { at_ms: now_ms, scopes, ..OutstandingRecall::default() };
                 self.recalled |= session.recall(what);
             }
         }
@@ -527,10 +541,10 @@ impl LeaseTable {
     fn grant_exclusively(
         &mut self,
         id: SessionId,
-        beside: &[Scope],
-        touched: &Touched,
+        extra: &[Scope],
+        touched: &Footprint,
         fresh: bool,
-        pending: &Touched,
+        pending: &Footprint,
         now_ms: u64,
         grant: &mut LeaseGrant,
     ) {
@@ -562,7 +576,7 @@ impl LeaseTable {
         }
         // What it wants beside that is its own if nobody has to give up anything for it.
         if fresh && !touched.files.is_empty() {
-            for scope in beside {
+            for scope in extra {
                 let whole = Scope::Principal(principal_of(scope));
                 if touched.changes(&whole) && self.may_have_file(id, scope, pending, now_ms) {
                     self.hold_exclusively(id, *scope, now_ms, grant);
@@ -612,14 +626,14 @@ impl LeaseTable {
         id: SessionId,
         wanted: BTreeSet<Scope>,
         fresh: bool,
-        pending: &Touched,
+        pending: &Footprint,
         now_ms: u64,
         grant: &mut LeaseGrant,
     ) {
         let is_others = |claim: &Claim| claim.device != id.device && claim.touched.everything;
         let all_claimed = self.claims.values().any(is_others);
         let unsettled = pending.scopes();
-        // In this order, a user or group comes before its files.
+        // Sorted so, a user or group comes before its files.
         for scope in wanted {
             let session = &self.sessions[&id];
             if session.scopes.contains_key(&scope) {
@@ -649,7 +663,8 @@ impl LeaseTable {
         if excess > 0 {
             // Those just granted are the youngest, so they stay; the client gives up the others when it hears of it.
             let scopes: Vec<Scope> = session.ages.values().take(excess).copied().collect();
-            self.recalled |= session.recall(Outstanding { at_ms: now_ms, scopes, ..Outstanding::default() });
+            self.recalled |=
+                session.recall(OutstandingRecall { at_ms: now_ms, scopes, ..OutstandingRecall::default() });
         }
     }
 
@@ -667,7 +682,7 @@ impl LeaseTable {
         self.held += 1;
     }
 
-    /// Notes that it may not any more.
+    /// Notes that a session may not read a scope any more.
     fn release(&mut self, id: SessionId, scope: &Scope) {
         let Some(sessions) = self.holders.get_mut(scope) else { return };
         if !sessions.remove(&id) {
@@ -691,7 +706,7 @@ impl LeaseTable {
     }
 
     /// Whether nobody else holds, wants or changes anything, so that a session may have the file system for itself.
-    fn is_alone(&self, id: SessionId, pending: &Touched, now_ms: u64) -> bool {
+    fn is_alone(&self, id: SessionId, pending: &Footprint, now_ms: u64) -> bool {
         let holds =
             |(other, session): (&SessionId, &Session)| other.device != id.device && !session.holds_nothing();
         !self.not_alone.lasts(now_ms)
@@ -701,7 +716,7 @@ impl LeaseTable {
     }
 
     /// Whether nobody else holds, wants or changes any of a user's or group's files.
-    fn may_have_all_of(&self, id: SessionId, of: PrincipalId, pending: &Touched, now_ms: u64) -> bool {
+    fn may_have_all_of(&self, id: SessionId, of: PrincipalId, pending: &Footprint, now_ms: u64) -> bool {
         let is_others = |other: &SessionId| other.device != id.device;
         let is_known = self.interest.get(&of).is_some_and(|sessions| sessions.keys().any(is_others));
         self.uses.get(&of).is_none_or(|of| !of.keeps_from(id.device, now_ms))
@@ -709,7 +724,7 @@ impl LeaseTable {
             && self.may_hold(id, &Scope::Principal(of), pending, now_ms)
     }
 
-    fn may_have_file(&self, id: SessionId, scope: &Scope, pending: &Touched, now_ms: u64) -> bool {
+    fn may_have_file(&self, id: SessionId, scope: &Scope, pending: &Footprint, now_ms: u64) -> bool {
         let is_others = |other: &SessionId| other.device != id.device;
         let is_read = |scope| self.holders.get(scope).is_some_and(|sessions| sessions.iter().any(is_others));
         let whole = Scope::Principal(principal_of(scope));
@@ -718,14 +733,14 @@ impl LeaseTable {
 
     /// Whether it is a session's turn to hold a scope exclusively, and nobody else waits to read or change something in it
     /// but for a turn of its own, or has that pending, or may hold it from before the server started.
-    fn may_hold(&self, id: SessionId, scope: &Scope, pending: &Touched, now_ms: u64) -> bool {
+    fn may_hold(&self, id: SessionId, scope: &Scope, pending: &Footprint, now_ms: u64) -> bool {
         let is_current = |(device, at_ms): &&(DeviceId, u64)| {
             *device == id.device || now_ms.saturating_sub(*at_ms) < TURN_MS
         };
         let turns = self.turns.get(scope);
         let next = turns.and_then(|turns| turns.iter().find(is_current));
         let are_few = turns.is_none_or(|turns| turns.len() <= TURNS_MAX);
-        let has_turn = |claim: &Claim| are_few && claim.wishes && claim.touched.changes(scope);
+        let has_turn = |claim: &Claim| are_few && claim.wants_exclusive && claim.touched.changes(scope);
         let waits =
             |claim: &Claim| claim.device != id.device && claim.touched.concerns(scope) && !has_turn(claim);
         next.is_none_or(|(device, _)| *device == id.device)
@@ -734,7 +749,7 @@ impl LeaseTable {
             && !self.claims.values().any(waits)
     }
 
-    /// Of how many users and groups it is remembered who uses their files.
+    /// Number of users and groups whose use is remembered.
     #[cfg(test)]
     pub(super) fn owners_used(&self) -> usize {
         self.uses.len()
@@ -753,8 +768,8 @@ impl LeaseTable {
 
     /// What a session is to give up, if anything; it has given up everything up to number `acknowledged`.
     pub fn recall(&mut self, id: SessionId, epoch: u64, acknowledged: u64, now_ms: u64) -> Option<Recall> {
-        self.sweep(now_ms);
-        self.lapse(id, now_ms);
+        self.drop_expired(now_ms);
+        self.expire_session(id, now_ms);
         let everything = |epoch, number| Recall {
             epoch,
             number,
@@ -763,14 +778,14 @@ impl LeaseTable {
             everything: true,
             delegation: true,
         };
-        self.heard(id, epoch);
+        self.note_epoch(id, epoch);
         let Some(session) = self.sessions.get_mut(&id) else { return Some(everything(0, 0)) };
         if session.epoch != epoch {
             return Some(everything(session.epoch, session.issued));
         }
         let later = session.outstanding.split_off(&acknowledged.saturating_add(1));
         let done = std::mem::replace(&mut session.outstanding, later);
-        let is_late = |recall: &Outstanding| {
+        let is_late = |recall: &OutstandingRecall| {
             !recall.delegation
                 && recall.exclusive.is_empty()
                 && now_ms.saturating_sub(recall.at_ms) > ACKNOWLEDGE_MS_MAX
@@ -807,12 +822,12 @@ impl LeaseTable {
             delegation: outstanding.values().any(|recall| recall.delegation),
         });
         if was_late {
-            self.made_wait(id.device, now_ms);
+            self.penalize(id.device, now_ms);
         }
         recall
     }
 
-    /// A session is over: it has given up everything.
+    /// Ends a session, which has given up everything.
     pub fn end(&mut self, id: SessionId) {
         let Some(session) = self.sessions.remove(&id) else { return };
         self.inherited -= usize::from(session.inherited);
@@ -824,15 +839,15 @@ impl LeaseTable {
         self.freed = true;
     }
 
-    /// Whether nobody holds anything.
+    /// Whether no session holds anything.
     pub fn is_empty(&mut self, now_ms: u64) -> bool {
         self.swept_ms = 0;
-        self.sweep(now_ms);
+        self.drop_expired(now_ms);
         self.sessions.values().all(Session::holds_nothing)
     }
 
     /// A session that asks with its present epoch has given up what it held before.
-    fn heard(&mut self, id: SessionId, epoch: u64) {
+    fn note_epoch(&mut self, id: SessionId, epoch: u64) {
         if let Some(session) = self.sessions.get_mut(&id)
             && session.inherited
             && session.epoch == epoch
@@ -857,31 +872,31 @@ impl LeaseTable {
     }
 
     /// Forgets a session whose time is over, or what it held exclusively: that may have been changed since.
-    fn lapse(&mut self, id: SessionId, now_ms: u64) {
-        self.lapse_exclusives(id, now_ms);
+    fn expire_session(&mut self, id: SessionId, now_ms: u64) {
+        self.expire_exclusives(id, now_ms);
         let Some(session) = self.sessions.get(&id).filter(|session| session.expires_ms <= now_ms) else {
             return;
         };
         if !session.outstanding.is_empty() {
-            self.made_wait(id.device, now_ms);
+            self.penalize(id.device, now_ms);
         }
         self.end(id);
     }
 
-    fn lapse_exclusives(&mut self, id: SessionId, now_ms: u64) {
+    fn expire_exclusives(&mut self, id: SessionId, now_ms: u64) {
         let is_over = |session: &&mut Session| {
             session.exclusive_until_ms > 0 && session.exclusive_until_ms <= now_ms && !session.inherited
         };
         let Some(session) = self.sessions.get_mut(&id).filter(is_over) else { return };
         session.exclusive_until_ms = 0;
         let exclusive = std::mem::take(&mut session.exclusive);
-        let is_waited_for = |recall: &Outstanding| recall.delegation || !recall.exclusive.is_empty();
+        let is_waited_for = |recall: &OutstandingRecall| recall.delegation || !recall.exclusive.is_empty();
         let was_waited_for = session.outstanding.values().any(is_waited_for);
         self.delegate = self.delegate.filter(|delegate| *delegate != id);
         exclusive.keys().for_each(|scope| self.exclusives.remove(scope, id));
         self.freed = true;
         if was_waited_for {
-            self.made_wait(id.device, now_ms);
+            self.penalize(id.device, now_ms);
         }
     }
 
@@ -891,7 +906,7 @@ impl LeaseTable {
 
     /// A device let others wait for an acknowledgement: it does without leases for a while, and longer the more often
     /// that happens, so that nobody can hold up all changes.
-    fn made_wait(&mut self, device: DeviceId, now_ms: u64) {
+    fn penalize(&mut self, device: DeviceId, now_ms: u64) {
         self.slow.entry(device).or_default().begin(SLOW_MS_MIN, SLOW_MS_MAX, now_ms);
     }
 
@@ -900,11 +915,11 @@ impl LeaseTable {
         let scopes: Vec<Scope> = session.ages.values().copied().collect();
         let exclusive: Vec<Scope> = session.exclusive.keys().copied().collect();
         let delegation = self.delegate == Some(id) && !session.is_delegation_recalled();
-        self.recalled |= session.recall(Outstanding { at_ms: now_ms, scopes, exclusive, delegation });
+        self.recalled |= session.recall(OutstandingRecall { at_ms: now_ms, scopes, exclusive, delegation });
     }
 
-    /// Forgets what has run out.
-    fn sweep(&mut self, now_ms: u64) {
+    /// Removes sessions and leases that have run out.
+    fn drop_expired(&mut self, now_ms: u64) {
         if now_ms < self.swept_ms.saturating_add(SWEEP_MS) && self.swept_ms > 0 {
             return;
         }
@@ -916,7 +931,7 @@ impl LeaseTable {
         let over: Vec<SessionId> =
             self.sessions.iter().filter(|(_, session)| is_over(session)).map(|(id, _)| *id).collect();
         for id in over {
-            self.lapse(id, now_ms);
+            self.expire_session(id, now_ms);
         }
         self.slow.retain(|_, slow| !slow.is_forgotten(now_ms));
         self.turns.retain(|_, turns| {
@@ -926,7 +941,7 @@ impl LeaseTable {
     }
 }
 
-/// Puts a device at the end of a queue, or notes that it still wishes.
+/// Puts a device at the end of a queue of turns, or notes that it still asks.
 fn take_turn(turns: &mut Turns, device: DeviceId, now_ms: u64) {
     if let Some((_, at_ms)) = turns.iter_mut().find(|(waiting, _)| *waiting == device) {
         *at_ms = now_ms;

@@ -17,12 +17,12 @@ fn session(device: u32) -> SessionId {
     SessionId { device: DeviceId(device), run: u128::from(device) * 100 }
 }
 
-fn wish(device: u32, scopes: &[Scope]) -> LeaseWish {
-    LeaseWish { scopes: scopes.to_vec(), ..LeaseWish::none(session(device).run) }
+fn wish(device: u32, scopes: &[Scope]) -> LeaseRequest {
+    LeaseRequest { scopes: scopes.to_vec(), ..LeaseRequest::none(session(device).run) }
 }
 
-fn nothing() -> Touched {
-    Touched::default()
+fn nothing() -> Footprint {
+    Footprint::default()
 }
 
 fn granted(table: &mut LeaseTable, device: u32, scopes: &[Scope], now_ms: u64) -> LeaseGrant {
@@ -52,9 +52,9 @@ fn changes_wait_for_holders() {
     assert_eq!(one.scopes, [Scope::File(changed)]);
     assert_eq!(table.recall(session(1), one.epoch, 0, 30), None);
 
-    let touched = Touched::file(changed);
+    let touched = Footprint::file(changed);
     let claim = table.claim(DeviceId(3), &touched, false);
-    assert_eq!(table.in_the_way(DeviceId(3), &touched, false, 30), Some(1_020));
+    assert_eq!(table.recall_conflicts(DeviceId(3), &touched, false, 30), Some(1_020));
     assert!(table.take_recalled());
     let recall = table.recall(session(1), one.epoch, 0, 40).expect("it is recalled");
     assert_eq!(
@@ -66,12 +66,12 @@ fn changes_wait_for_holders() {
     assert_eq!(table.recall(session(1), one.epoch, 1, 60), None);
     assert!(table.take_freed());
     assert_eq!(
-        table.in_the_way(DeviceId(3), &touched, false, 60),
+        table.recall_conflicts(DeviceId(3), &touched, false, 60),
         Some(1_020),
         "the other one is still there"
     );
-    assert_eq!(table.in_the_way(DeviceId(2), &touched, false, 60), None, "nobody waits for himself");
-    assert_eq!(table.in_the_way(DeviceId(3), &touched, false, 1_020), None, "its time is over");
+    assert_eq!(table.recall_conflicts(DeviceId(2), &touched, false, 60), None, "nobody waits for himself");
+    assert_eq!(table.recall_conflicts(DeviceId(3), &touched, false, 1_020), None, "its time is over");
     assert_eq!(
         table.recall(session(2), two.epoch, 0, 1_020).expect("an answer").epoch,
         0,
@@ -80,12 +80,12 @@ fn changes_wait_for_holders() {
     table.end_claim(claim);
     assert_eq!(granted(&mut table, 4, &[Scope::File(changed)], 1_030).scopes, [Scope::File(changed)]);
 
-    let everything = Touched { everything: true, ..Touched::default() };
+    let everything = Footprint { everything: true, ..Footprint::default() };
     granted(&mut table, 3, &[Scope::Principal(other.principal)], 1_030);
-    assert_eq!(table.in_the_way(DeviceId(9), &everything, false, 1_040), Some(2_030));
+    assert_eq!(table.recall_conflicts(DeviceId(9), &everything, false, 1_040), Some(2_030));
     table.end(session(3));
     table.end(session(4));
-    assert_eq!(table.in_the_way(DeviceId(9), &everything, false, 1_040), None);
+    assert_eq!(table.recall_conflicts(DeviceId(9), &everything, false, 1_040), None);
     assert!(table.is_empty(1_040));
 }
 
@@ -95,7 +95,7 @@ fn changes_wait_for_holders() {
 fn grants_are_of_the_present() {
     let mut table = LeaseTable::new(TERM, 1);
     let (one, two) = (Scope::File(file(1, 1)), Scope::File(file(1, 2)));
-    let pending = Touched::file(file(1, 2));
+    let pending = Footprint::file(file(1, 2));
     let coarse = Scope::Principal(file(1, 1).principal);
     let grant = table.grant(session(1), &wish(1, &[one, two, coarse]), &nothing(), true, &pending, 10);
     assert_eq!((grant.scopes, grant.withheld), (vec![one], Withheld::default()));
@@ -113,25 +113,29 @@ fn grants_are_of_the_present() {
 fn restarts() {
     let mut table = LeaseTable::new(TERM, 50);
     table.inherit(session(1), false, 500);
-    let touched = Touched::file(file(1, 1));
-    assert_eq!(table.in_the_way(DeviceId(2), &nothing(), false, 10), None, "who only looks waits for nobody");
-    assert_eq!(table.in_the_way(DeviceId(2), &touched, false, 10), Some(500));
-    assert_eq!(table.in_the_way(DeviceId(1), &touched, false, 10), None);
+    let touched = Footprint::file(file(1, 1));
+    assert_eq!(
+        table.recall_conflicts(DeviceId(2), &nothing(), false, 10),
+        None,
+        "who only looks waits for nobody"
+    );
+    assert_eq!(table.recall_conflicts(DeviceId(2), &touched, false, 10), Some(500));
+    assert_eq!(table.recall_conflicts(DeviceId(1), &touched, false, 10), None);
     assert!(!table.is_empty(10));
     assert_eq!(granted(&mut table, 1, &[Scope::File(file(1, 1))], 20).scopes, []);
     let recall = table.recall(session(1), 7, 3, 30).expect("it has to give up all");
     assert!(recall.everything && recall.epoch == 50);
-    assert_eq!(table.in_the_way(DeviceId(2), &touched, false, 30), Some(500), "it has not said so yet");
+    assert_eq!(table.recall_conflicts(DeviceId(2), &touched, false, 30), Some(500), "it has not said so yet");
     assert_eq!(table.recall(session(1), 50, recall.number, 40), None);
-    assert_eq!(table.in_the_way(DeviceId(2), &touched, false, 40), None);
+    assert_eq!(table.recall_conflicts(DeviceId(2), &touched, false, 40), None);
 
     table.inherit(session(3), true, 5_000);
     assert_eq!(
-        table.in_the_way(DeviceId(2), &nothing(), false, 50),
+        table.recall_conflicts(DeviceId(2), &nothing(), false, 50),
         Some(5_000),
         "it may have had all for itself"
     );
-    assert_eq!(table.in_the_way(DeviceId(2), &touched, false, 5_000), None);
+    assert_eq!(table.recall_conflicts(DeviceId(2), &touched, false, 5_000), None);
 }
 
 /// Proves: what a run held that was killed is free with the first operation that is ordered of its device's next run, also
@@ -139,51 +143,55 @@ fn restarts() {
 #[test]
 fn the_next_run_frees_what_a_killed_one_held() {
     let mut table = LeaseTable::new(TERM, 1);
-    let touched = Touched::file(file(1, 1));
+    let touched = Footprint::file(file(1, 1));
     let next = |run| SessionId { device: DeviceId(1), run };
-    let wish = |run| LeaseWish { run, ..wish(1, &[Scope::File(file(1, 1))]) };
+    let wish = |run| LeaseRequest { run, ..wish(1, &[Scope::File(file(1, 1))]) };
     granted(&mut table, 1, &[Scope::File(file(1, 1))], 10);
     table.grant(next(7), &wish(7), &nothing(), false, &nothing(), 20);
-    assert_eq!(table.in_the_way(DeviceId(2), &touched, false, 20), Some(1_010), "nothing was ordered");
+    assert_eq!(table.recall_conflicts(DeviceId(2), &touched, false, 20), Some(1_010), "nothing was ordered");
     table.take_freed();
     let of_next = table.grant(next(7), &wish(7), &nothing(), true, &nothing(), 30);
     assert_eq!(of_next.scopes.len(), 1);
     assert!(table.take_freed());
-    assert_eq!(table.in_the_way(DeviceId(2), &touched, false, 30), Some(1_030), "that of the next run");
+    assert_eq!(table.recall_conflicts(DeviceId(2), &touched, false, 30), Some(1_030), "that of the next run");
     // An answer for the killed one that is given again.
     table.grant(session(1), &wish(session(1).run), &nothing(), false, &nothing(), 40);
-    assert_eq!(table.in_the_way(DeviceId(2), &touched, false, 40), Some(1_030));
+    assert_eq!(table.recall_conflicts(DeviceId(2), &touched, false, 40), Some(1_030));
 
     table.inherit(session(3), false, 5_000);
-    assert_eq!(table.in_the_way(DeviceId(2), &Touched::file(file(9, 9)), false, 50), Some(5_000));
+    assert_eq!(table.recall_conflicts(DeviceId(2), &Footprint::file(file(9, 9)), false, 50), Some(5_000));
     table.grant(
         SessionId { device: DeviceId(3), run: 1 },
-        &LeaseWish { run: 1, ..wish(1) },
+        &LeaseRequest { run: 1, ..wish(1) },
         &nothing(),
         true,
         &nothing(),
         60,
     );
-    assert_eq!(table.in_the_way(DeviceId(2), &Touched::file(file(9, 9)), false, 60), None);
+    assert_eq!(table.recall_conflicts(DeviceId(2), &Footprint::file(file(9, 9)), false, 60), None);
 }
 
-/// A wish to hold exclusively what an operation changes.
-fn exclusively(device: u32) -> LeaseWish {
-    LeaseWish { exclusive: true, ..wish(device, &[]) }
+/// A request to hold exclusively what an operation changes.
+fn exclusively(device: u32) -> LeaseRequest {
+    LeaseRequest { exclusive: true, ..wish(device, &[]) }
 }
 
-/// An operation that is ordered, changes a file and wishes to hold it exclusively.
+/// An operation that is ordered, changes a file and wants to hold it exclusively.
 fn changes(table: &mut LeaseTable, device: u32, file: Handle, now_ms: u64) -> LeaseGrant {
-    let touched = Touched::file(file);
-    assert_eq!(table.in_the_way(DeviceId(device), &touched, true, now_ms), None, "{device} at {now_ms}");
+    let touched = Footprint::file(file);
+    assert_eq!(
+        table.recall_conflicts(DeviceId(device), &touched, true, now_ms),
+        None,
+        "{device} at {now_ms}"
+    );
     table.grant(session(device), &exclusively(device), &touched, true, &nothing(), now_ms)
 }
 
-fn reads(file: Handle) -> Touched {
-    Touched { reads: [file].into(), ..Touched::default() }
+fn reads(file: Handle) -> Footprint {
+    Footprint { reads: [file].into(), ..Footprint::default() }
 }
 
-/// Proves: who is alone has the delegation from the first wish on; anybody else's operation, even a look that is signed,
+/// Proves: who is alone has the delegation from the first request on; anybody else's operation, even a look that is signed,
 /// takes it back once a slice is over, and waits for that; what is held exclusively in a narrower scope stays, unless the
 /// operation is about that; and the delegation is granted again after a while.
 #[test]
@@ -193,18 +201,22 @@ fn delegations() {
     let grant = changes(&mut table, 1, file(1, 1), 10);
     assert!(grant.delegation && grant.exclusive_ms > 0 && grant.exclusive == [mine], "{grant:?}");
     let epoch = grant.epoch;
-    assert_eq!(table.in_the_way(DeviceId(1), &nothing(), true, 30), None);
-    assert_eq!(table.in_the_way(DeviceId(2), &nothing(), false, 30), Some(10 + LOOK_MS));
+    assert_eq!(table.recall_conflicts(DeviceId(1), &nothing(), true, 30), None);
+    assert_eq!(table.recall_conflicts(DeviceId(2), &nothing(), false, 30), Some(10 + LOOK_MS));
     assert_eq!(table.recall(session(1), epoch, 0, 30), None, "its slice is left to it");
-    assert_eq!(table.in_the_way(DeviceId(2), &nothing(), false, 10 + LOOK_MS), Some(1_010));
+    assert_eq!(table.recall_conflicts(DeviceId(2), &nothing(), false, 10 + LOOK_MS), Some(1_010));
     let recall = table.recall(session(1), epoch, 0, 50).expect("it is recalled");
     assert!(
         recall.delegation && !recall.everything && recall.scopes.is_empty() && recall.exclusive.is_empty()
     );
     assert_eq!(table.recall(session(1), epoch, recall.number, 60), None);
-    assert_eq!(table.in_the_way(DeviceId(2), &nothing(), false, 60), None);
-    assert_eq!(table.in_the_way(DeviceId(2), &reads(file(2, 1)), false, 60), None, "it has only its own");
-    assert!(table.in_the_way(DeviceId(2), &reads(file(1, 9)), false, 60).is_some());
+    assert_eq!(table.recall_conflicts(DeviceId(2), &nothing(), false, 60), None);
+    assert_eq!(
+        table.recall_conflicts(DeviceId(2), &reads(file(2, 1)), false, 60),
+        None,
+        "it has only its own"
+    );
+    assert!(table.recall_conflicts(DeviceId(2), &reads(file(1, 9)), false, 60).is_some());
     let recall = table.recall(session(1), epoch, recall.number, 65).expect("it is recalled");
     assert_eq!((&recall.exclusive[..], recall.delegation), (&[mine][..], false));
     assert_eq!(table.recall(session(1), epoch, recall.number, 66), None);
@@ -214,7 +226,11 @@ fn delegations() {
     let mut restarted = LeaseTable::new(TERM, 1);
     restarted.inherit(session(1), true, 500);
     restarted.inherit(session(2), true, 600);
-    assert_eq!(restarted.in_the_way(DeviceId(3), &nothing(), false, 10), Some(600), "each may have had it");
+    assert_eq!(
+        restarted.recall_conflicts(DeviceId(3), &nothing(), false, 10),
+        Some(600),
+        "each may have had it"
+    );
 }
 
 /// Proves: two who work in files of their own, or in different files of one group, hold them exclusively side by side; the
@@ -251,14 +267,14 @@ fn scopes_side_by_side() {
     let for_one = granted(&mut table, 1, &[], 30).withheld;
     assert!(!for_one.has(&own) && !for_one.has(&file(team, 12)) && for_one.has(&file(team, 13)));
 
-    assert_eq!(table.in_the_way(DeviceId(3), &reads(file(team, 2)), false, 40), None);
-    assert_eq!(table.in_the_way(DeviceId(3), &reads(file(team, 11)), false, 40), Some(20 + LOOK_MS));
+    assert_eq!(table.recall_conflicts(DeviceId(3), &reads(file(team, 2)), false, 40), None);
+    assert_eq!(table.recall_conflicts(DeviceId(3), &reads(file(team, 11)), false, 40), Some(20 + LOOK_MS));
     let of_team = |numbers: &[u64]| -> BTreeSet<Scope> {
         numbers.iter().map(|number| Scope::File(file(team, *number))).collect()
     };
     changes(&mut table, 1, file(team, 14), 40);
     for again_ms in [60, 65] {
-        assert_eq!(table.in_the_way(DeviceId(3), &reads(file(team, 11)), false, again_ms), Some(1_040));
+        assert_eq!(table.recall_conflicts(DeviceId(3), &reads(file(team, 11)), false, again_ms), Some(1_040));
     }
     let recall = table.recall(session(1), one.epoch, 0, 65).expect("it is recalled");
     assert_eq!(recall.exclusive, [Scope::File(file(team, 11))], "that file only");
@@ -266,55 +282,55 @@ fn scopes_side_by_side() {
     assert_eq!(changes_nothing(&mut table, 1, 70).term_ms, 0, "nothing before that is given up");
     assert_eq!(changes(&mut table, 1, file(team, 15), 70).exclusive, []);
     assert_eq!(table.recall(session(1), one.epoch, recall.number, 80), None);
-    assert_eq!(table.in_the_way(DeviceId(3), &reads(file(team, 11)), false, 80), None);
+    assert_eq!(table.recall_conflicts(DeviceId(3), &reads(file(team, 11)), false, 80), None);
 
     // Who comes to the next one a moment later goes through all of them, it seems.
-    assert!(table.in_the_way(DeviceId(3), &reads(file(team, 12)), false, 80).is_some());
+    assert!(table.recall_conflicts(DeviceId(3), &reads(file(team, 12)), false, 80).is_some());
     let recall = table.recall(session(1), one.epoch, recall.number, 80).expect("it is recalled");
     assert_eq!(recall.exclusive.iter().copied().collect::<BTreeSet<_>>(), of_team(&[12, 14]));
     assert_eq!(table.recall(session(1), one.epoch, recall.number, 90), None);
-    assert_eq!(table.in_the_way(DeviceId(3), &reads(file(team, 12)), false, 90), None);
+    assert_eq!(table.recall_conflicts(DeviceId(3), &reads(file(team, 12)), false, 90), None);
 
     // What it gave up so, and what it sent meanwhile, is its own again with its next change there, and not another's before.
-    let also = LeaseWish { also: vec![file(team, 12), file(team, 16)], ..exclusively(2) };
-    let grant = table.grant(session(2), &also, &Touched::file(file(team, 13)), true, &nothing(), 90);
+    let also = LeaseRequest { also: vec![file(team, 12), file(team, 16)], ..exclusively(2) };
+    let grant = table.grant(session(2), &also, &Footprint::file(file(team, 13)), true, &nothing(), 90);
     assert_eq!(grant.exclusive.iter().copied().collect::<BTreeSet<_>>(), of_team(&[13, 16]));
     let again = changes(&mut table, 1, file(team, 17), 90).exclusive;
     assert_eq!(again.into_iter().collect::<BTreeSet<_>>(), of_team(&[11, 12, 14, 15, 17]));
-    assert!(table.in_the_way(DeviceId(3), &reads(own), false, 90).is_some());
+    assert!(table.recall_conflicts(DeviceId(3), &reads(own), false, 90).is_some());
 
     // A change takes away the right to read as well, of that file only.
     let two = granted(&mut table, 2, &[], 90);
-    assert!(table.in_the_way(DeviceId(3), &Touched::file(file(team, 13)), false, 130).is_some());
+    assert!(table.recall_conflicts(DeviceId(3), &Footprint::file(file(team, 13)), false, 130).is_some());
     let recall = table.recall(session(2), two.epoch, 0, 130).expect("it is recalled");
     assert_eq!(
         (&recall.scopes[..], &recall.exclusive[..]),
         (&[Scope::File(file(team, 13))][..], &recall.scopes[..])
     );
     table.recall(session(2), two.epoch, recall.number, 140);
-    assert_eq!(table.in_the_way(DeviceId(3), &Touched::file(file(team, 13)), false, 140), None);
+    assert_eq!(table.recall_conflicts(DeviceId(3), &Footprint::file(file(team, 13)), false, 140), None);
 
     // Who changes the members, or reads everything, waits for all.
-    let everything = Touched { reads_everything: true, ..Touched::default() };
-    assert!(table.in_the_way(DeviceId(3), &everything, false, 140).is_some());
+    let everything = Footprint { reads_everything: true, ..Footprint::default() };
+    assert!(table.recall_conflicts(DeviceId(3), &everything, false, 140).is_some());
     assert!(nothing().reading(None, |_| true).reads_everything);
     // Whoever may write nothing of somebody's holds nothing of it by naming it as read.
-    let named = LeaseWish { reads: vec![file(5, 1)], ..exclusively(3) };
-    let touched = Touched::file(file(6, 1)).reading(Some(&named), |of| of == file(6, 1).principal);
+    let named = LeaseRequest { reads: vec![file(5, 1)], ..exclusively(3) };
+    let touched = Footprint::file(file(6, 1)).reading(Some(&named), |of| of == file(6, 1).principal);
     let grant = table.grant(session(3), &named, &touched, true, &nothing(), 150);
     assert_eq!(grant.exclusive, [whole(6)]);
 
     // What is about to be changed is held from the look on, by those who may write it.
-    let about = LeaseWish { edits: vec![file(7, 1), file(8, 1)], ..exclusively(3) };
+    let about = LeaseRequest { edits: vec![file(7, 1), file(8, 1)], ..exclusively(3) };
     let touched = nothing().reading(Some(&about), |of| of == file(7, 1).principal);
     let grant = table.grant(session(3), &about, &touched, true, &nothing(), 160);
     assert_eq!(grant.exclusive, [whole(7)]);
 
     // Beside what is changed, what nobody else has; nobody gives anything up for that.
     granted(&mut table, 4, &[Scope::File(file(team, 21))], 170);
-    let also = LeaseWish { also: vec![file(team, 20), file(team, 21), file(2, 1)], ..exclusively(3) };
-    let touched = Touched::file(file(team, 19)).reading(Some(&also), |_| true);
-    assert_eq!(table.in_the_way(DeviceId(3), &touched, true, 180), None);
+    let also = LeaseRequest { also: vec![file(team, 20), file(team, 21), file(2, 1)], ..exclusively(3) };
+    let touched = Footprint::file(file(team, 19)).reading(Some(&also), |_| true);
+    assert_eq!(table.recall_conflicts(DeviceId(3), &touched, true, 180), None);
     let grant = table.grant(session(3), &also, &touched, true, &nothing(), 180);
     assert_eq!(grant.exclusive, [19, 20].map(|number| Scope::File(file(team, number))));
 }
@@ -335,7 +351,7 @@ fn who_works_alone_has_all_again() {
     granted(&mut table, 3, &[Scope::File(file(8, 1))], 5);
     let one = changes(&mut table, 1, team(1), 10);
     assert_eq!(one.exclusive, [whole]);
-    assert!(table.in_the_way(DeviceId(2), &Touched::file(team(2)), true, 10 + SLICE_MS).is_some());
+    assert!(table.recall_conflicts(DeviceId(2), &Footprint::file(team(2)), true, 10 + SLICE_MS).is_some());
     gives_up(&mut table, 1, one.epoch, 120);
     let two = changes(&mut table, 2, team(20), 120);
     assert_eq!(two.exclusive, [Scope::File(team(20))]);
@@ -350,10 +366,10 @@ fn who_works_alone_has_all_again() {
 
     // The first comes to one of them, and a moment later to the next.
     let now_ms = 130 + SLICE_MS;
-    assert!(table.in_the_way(DeviceId(1), &Touched::file(team(20)), true, now_ms).is_some());
+    assert!(table.recall_conflicts(DeviceId(1), &Footprint::file(team(20)), true, now_ms).is_some());
     assert_eq!(gives_up(&mut table, 2, two.epoch, now_ms), [Scope::File(team(20))].into());
     changes(&mut table, 1, team(20), now_ms);
-    assert!(table.in_the_way(DeviceId(1), &Touched::file(team(21)), true, now_ms).is_some());
+    assert!(table.recall_conflicts(DeviceId(1), &Footprint::file(team(21)), true, now_ms).is_some());
     let rest = (21..34).map(|number| Scope::File(team(number))).collect::<BTreeSet<_>>();
     assert_eq!(gives_up(&mut table, 2, two.epoch, now_ms), rest);
     changes(&mut table, 1, team(21), now_ms);
@@ -403,22 +419,22 @@ fn readers_do_not_hold_up_who_changes_all() {
     granted(&mut table, 3, &[Scope::File(team(99))], 10);
     let mut recalls = 0;
     for number in 1..=10 {
-        if table.in_the_way(DeviceId(1), &Touched::file(team(number)), true, 100).is_some() {
+        if table.recall_conflicts(DeviceId(1), &Footprint::file(team(number)), true, 100).is_some() {
             recalls += 1;
             let recall = table.recall(session(4), reader.epoch, recalls - 1, 100).expect("it is recalled");
             assert_eq!(recall.scopes.len(), if recalls == 1 { 1 } else { 19 });
             assert_eq!(table.recall(session(4), reader.epoch, recalls, 100), None);
         }
-        assert_eq!(table.in_the_way(DeviceId(1), &Touched::file(team(number)), true, 100), None);
+        assert_eq!(table.recall_conflicts(DeviceId(1), &Footprint::file(team(number)), true, 100), None);
         assert_eq!(changes(&mut table, 1, team(number), 100).exclusive, [Scope::File(team(number))]);
     }
     assert_eq!(recalls, 2);
-    assert_eq!(table.in_the_way(DeviceId(1), &reads(file(8, 1)), false, 100), None);
+    assert_eq!(table.recall_conflicts(DeviceId(1), &reads(file(8, 1)), false, 100), None);
     let again = granted(&mut table, 4, &[Scope::File(team(20))], 110);
     assert_eq!(again.scopes, (11..=20).map(|number| Scope::File(team(number))).collect::<Vec<_>>());
 
     // Who loses them again at once has to ask for what it looks at.
-    assert!(table.in_the_way(DeviceId(1), &Touched::file(team(11)), true, 150).is_some());
+    assert!(table.recall_conflicts(DeviceId(1), &Footprint::file(team(11)), true, 150).is_some());
     let recall = table.recall(session(4), reader.epoch, recalls, 150).expect("it is recalled");
     assert_eq!(recall.scopes.len(), 10);
     assert_eq!(table.recall(session(4), reader.epoch, recall.number, 150), None);
@@ -457,7 +473,7 @@ fn slices() {
             };
             let is_anothers = devices.iter().any(has_it);
             let device = devices.get_mut(&number).expect("it is there");
-            let (epoch, handled) = (device.holder.epoch(), device.holder.handled());
+            let (epoch, handled) = (device.holder.epoch(), device.holder.last_recall());
             match device.acknowledges {
                 Some(at) if at > now => continue,
                 _ if epoch > 0 => {
@@ -475,8 +491,8 @@ fn slices() {
             if device.next > now {
                 continue;
             }
-            let touched = if works { Touched::file(about) } else { reads(about) };
-            if table.in_the_way(DeviceId(number), &touched, works, now).is_some() {
+            let touched = if works { Footprint::file(about) } else { reads(about) };
+            if table.recall_conflicts(DeviceId(number), &touched, works, now).is_some() {
                 device.claim.get_or_insert_with(|| (table.claim(DeviceId(number), &touched, works), now));
                 continue;
             }
@@ -485,7 +501,7 @@ fn slices() {
                 table.end_claim(claim);
                 device.waited_max = device.waited_max.max(now - since);
             }
-            let wish = LeaseWish { exclusive: works, ..wish(number, &[]) };
+            let wish = LeaseRequest { exclusive: works, ..wish(number, &[]) };
             let grant = table.grant(session(number), &wish, &touched, true, &nothing(), now);
             device.holder.granted(&grant, now, now);
             device.next = now + if works { TAKES } else { 317 };
@@ -519,21 +535,21 @@ fn exclusive_terms_are_short() {
     holder.granted(&changes(&mut table, 1, file(1, 1), 2_000), 2_000, 2_000);
     assert!(holder.has_delegation(end));
     let over = 2_000 + EXCLUSIVE_MS;
-    assert_eq!(table.in_the_way(DeviceId(2), &nothing(), false, 3_000), Some(over));
+    assert_eq!(table.recall_conflicts(DeviceId(2), &nothing(), false, 3_000), Some(over));
     let late = table.grant(session(1), &exclusively(1), &nothing(), true, &nothing(), 4_000);
     assert_eq!((late.exclusive_ms, late.term_ms), (0, 0), "not while it is recalled");
-    assert_eq!(table.in_the_way(DeviceId(2), &nothing(), false, over - 1), Some(over));
-    assert_eq!(table.in_the_way(DeviceId(2), &nothing(), false, over), None);
+    assert_eq!(table.recall_conflicts(DeviceId(2), &nothing(), false, over - 1), Some(over));
+    assert_eq!(table.recall_conflicts(DeviceId(2), &nothing(), false, over), None);
     let slow =
-        table.grant(session(1), &exclusively(1), &Touched::file(file(1, 1)), true, &nothing(), over + 1);
+        table.grant(session(1), &exclusively(1), &Footprint::file(file(1, 1)), true, &nothing(), over + 1);
     assert_eq!((slow.term_ms, slow.exclusive), (0, vec![]));
     assert!(
-        table.in_the_way(DeviceId(2), &Touched::file(file(1, 1)), false, over).is_some(),
+        table.recall_conflicts(DeviceId(2), &Footprint::file(file(1, 1)), false, over).is_some(),
         "its leases are still held"
     );
 }
 
-/// Proves: one that wishes for ever more loses its oldest leases, the table stays within its bounds, and other devices are
+/// Proves: one that asks for ever more loses its oldest leases, the table stays within its bounds, and other devices are
 /// granted theirs all the same.
 #[test]
 fn floods_are_bounded() {
@@ -541,29 +557,33 @@ fn floods_are_bounded() {
     let epoch = granted(&mut table, 1, &[Scope::File(file(1, 0))], 10).epoch;
     let mut acknowledged = 0;
     for batch in 0..40u64 {
-        let scopes: Vec<Scope> =
-            (0..WISHES_MAX as u64).map(|number| Scope::File(file(1, 1 + batch * 10_000 + number))).collect();
-        assert_eq!(granted(&mut table, 1, &scopes, 10).scopes.len(), WISHES_MAX);
+        let scopes: Vec<Scope> = (0..LEASE_REQUESTS_MAX as u64)
+            .map(|number| Scope::File(file(1, 1 + batch * 10_000 + number)))
+            .collect();
+        assert_eq!(granted(&mut table, 1, &scopes, 10).scopes.len(), LEASE_REQUESTS_MAX);
         if let Some(recall) = table.recall(session(1), epoch, acknowledged, 10) {
             acknowledged = recall.number;
             assert_eq!(table.recall(session(1), epoch, acknowledged, 10), None);
         }
     }
     assert_eq!(
-        table.in_the_way(DeviceId(2), &Touched::file(file(1, 0)), false, 20),
+        table.recall_conflicts(DeviceId(2), &Footprint::file(file(1, 0)), false, 20),
         None,
         "the oldest is gone"
     );
-    assert!(table.in_the_way(DeviceId(2), &Touched::file(file(1, 1 + 39 * 10_000)), false, 20).is_some());
+    assert!(
+        table.recall_conflicts(DeviceId(2), &Footprint::file(file(1, 1 + 39 * 10_000)), false, 20).is_some()
+    );
     for run in 0..100 {
-        let wish = LeaseWish { run, ..wish(3, &[Scope::File(file(2, 1))]) };
+        let wish = LeaseRequest { run, ..wish(3, &[Scope::File(file(2, 1))]) };
         // What is sent again is ordered no more, and so ends no earlier run.
         table.grant(SessionId { device: DeviceId(3), run }, &wish, &nothing(), run == 0, &nothing(), 20);
     }
     assert!(table.sessions().filter(|(id, _)| id.device == DeviceId(3)).count() <= 16);
     // Whatever is named as read, whether it belongs to anybody or not, leaves nothing behind.
-    let named = LeaseWish { reads: (0..4096).map(|user| file(10_000 + user, 1)).collect(), ..exclusively(3) };
-    let touched = Touched::file(file(3, 1)).reading(Some(&named), |of| of == file(3, 1).principal);
+    let named =
+        LeaseRequest { reads: (0..4096).map(|user| file(10_000 + user, 1)).collect(), ..exclusively(3) };
+    let touched = Footprint::file(file(3, 1)).reading(Some(&named), |of| of == file(3, 1).principal);
     table.grant(session(3), &named, &touched, true, &nothing(), 20);
     assert_eq!(table.owners_used(), 1);
     assert_eq!(granted(&mut table, 4, &[Scope::File(file(2, 1))], 20).scopes.len(), 1);
@@ -588,7 +608,7 @@ fn who_makes_others_wait_goes_without() {
         };
         pauses.push(now_ms - start_ms);
         assert_eq!(grant.scopes, [scope]);
-        assert!(table.in_the_way(DeviceId(2), &Touched::file(file(1, 1)), false, now_ms).is_some());
+        assert!(table.recall_conflicts(DeviceId(2), &Footprint::file(file(1, 1)), false, now_ms).is_some());
         if round % 2 == 0 {
             now_ms += 11_000;
             assert_eq!(table.recall(session(1), grant.epoch, 1, now_ms), None);
@@ -635,7 +655,7 @@ fn holders() {
         delegation: false,
     };
     assert_eq!(holder.recalled(4, &recall), None);
-    assert_eq!(holder.recalled(5, &recall), Some(Dropped::default()));
+    assert_eq!(holder.recalled(5, &recall), Some(RecalledLeases::default()));
     assert!(!holder.granted(&grant(5, 1, &[Scope::File(two)]), 200, 210), "it was recalled since");
     assert!(holder.holds(one, 1_120) && !holder.holds(two, 210), "what is held is held for longer");
     assert!(holder.granted(&grant(5, 2, &[Scope::Principal(two.principal)]), 220, 230));
@@ -647,7 +667,7 @@ fn holders() {
     assert!(dropped.everything && dropped.scopes.len() == 2);
     assert!(holder.losses() > losses && !holder.holds(one, 231));
     assert!(holder.must_ask(231), "the server is to hear of it");
-    holder.told(holder.epoch(), holder.handled());
+    holder.note_answer(holder.epoch(), holder.last_recall());
     assert!(!holder.must_ask(231));
     assert!(holder.granted(&grant(9, 4, &[Scope::File(one)]), 300, 310));
     holder.expire(2_000);
@@ -661,9 +681,9 @@ fn what_comes_next_is_waited_for_by_nobody() {
     let mut table = LeaseTable::new(TERM, 1);
     granted(&mut table, 3, &[Scope::File(file(9, 1))], 5);
     changes(&mut table, 1, file(9, 2), 10);
-    let ahead = LeaseWish { also: vec![file(9, 2), file(9, 3)], ..wish(2, &[Scope::File(file(9, 1))]) };
-    let touched = Touched::default().reading(Some(&ahead), |_| true);
-    assert_eq!(table.in_the_way(DeviceId(2), &touched, false, 20), None);
+    let ahead = LeaseRequest { also: vec![file(9, 2), file(9, 3)], ..wish(2, &[Scope::File(file(9, 1))]) };
+    let touched = Footprint::default().reading(Some(&ahead), |_| true);
+    assert_eq!(table.recall_conflicts(DeviceId(2), &touched, false, 20), None);
     let grant = table.grant(session(2), &ahead, &touched, true, &nothing(), 20);
     assert_eq!(grant.scopes, [Scope::File(file(9, 1)), Scope::File(file(9, 3))]);
 }

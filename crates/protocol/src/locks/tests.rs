@@ -8,8 +8,8 @@ fn holder(device: u32, owner: u64) -> Holder {
     Holder { session: SessionId { device: DeviceId(device), run: 1 }, owner }
 }
 
-fn wish(start: u64, last: u64, mode: Option<LockMode>) -> Wish {
-    Wish {
+fn wish(start: u64, last: u64, mode: Option<LockMode>) -> LockAttempt {
+    LockAttempt {
         file: FILE,
         space: LockSpace::Fcntl,
         range: LockRange { start, last },
@@ -27,15 +27,15 @@ fn table() -> LockTable {
     LockTable::new(1, 0)
 }
 
-fn ask(table: &mut LockTable, holder: Holder, wish: &Wish, now_ms: u64) -> Granted {
-    table.hear(holder.session, now_ms).expect("there is room");
-    table.wish(holder, wish, now_ms)
+fn ask(table: &mut LockTable, holder: Holder, wish: &LockAttempt, now_ms: u64) -> LockOutcome {
+    table.renew_session(holder.session, now_ms).expect("there is room");
+    table.request(holder, wish, now_ms)
 }
 
 /// What locks mean, byte by byte.
 type Model = BTreeMap<(Holder, u64), LockMode>;
 
-fn model_wish(model: &mut Model, holder: Holder, wish: &Wish) -> bool {
+fn model_wish(model: &mut Model, holder: Holder, wish: &LockAttempt) -> bool {
     let bytes = || wish.range.start..=wish.range.last;
     if let Some(mode) = wish.mode {
         let free = |(other, byte): &(Holder, u64), held: &LockMode| {
@@ -81,8 +81,8 @@ proptest! {
             let wish = wish(start, start + length, mode);
             let test = table.test(holder, &wish, 0);
             let granted = ask(&mut table, holder, &wish, 0);
-            prop_assert_eq!(granted == Granted::Yes, model_wish(&mut model, holder, &wish));
-            prop_assert_eq!(test.is_none(), granted == Granted::Yes);
+            prop_assert_eq!(granted == LockOutcome::Granted, model_wish(&mut model, holder, &wish));
+            prop_assert_eq!(test.is_none(), granted == LockOutcome::Granted);
             prop_assert_eq!(&bytes_of(&table), &model);
             for device in [DeviceId(0), DeviceId(1)] {
                 let its = |holder: &Holder| holder.session.device == device;
@@ -103,15 +103,15 @@ proptest! {
 fn the_last_byte() {
     let mut table = table();
     let all = wish(0, u64::MAX, EXCLUSIVE);
-    assert_eq!(ask(&mut table, holder(1, 1), &all, 0), Granted::Yes);
-    assert_eq!(ask(&mut table, holder(1, 1), &wish(5, 5, None), 0), Granted::Yes);
-    assert_eq!(ask(&mut table, holder(2, 1), &wish(5, 5, EXCLUSIVE), 0), Granted::Yes);
+    assert_eq!(ask(&mut table, holder(1, 1), &all, 0), LockOutcome::Granted);
+    assert_eq!(ask(&mut table, holder(1, 1), &wish(5, 5, None), 0), LockOutcome::Granted);
+    assert_eq!(ask(&mut table, holder(2, 1), &wish(5, 5, EXCLUSIVE), 0), LockOutcome::Granted);
     assert!(matches!(
         ask(&mut table, holder(2, 1), &wish(u64::MAX, u64::MAX, SHARED), 0),
-        Granted::Conflict(_)
+        LockOutcome::Conflict(_)
     ));
-    assert_eq!(ask(&mut table, holder(1, 1), &wish(6, u64::MAX, None), 0), Granted::Yes);
-    assert_eq!(ask(&mut table, holder(2, 1), &wish(u64::MAX, u64::MAX, SHARED), 0), Granted::Yes);
+    assert_eq!(ask(&mut table, holder(1, 1), &wish(6, u64::MAX, None), 0), LockOutcome::Granted);
+    assert_eq!(ask(&mut table, holder(2, 1), &wish(u64::MAX, u64::MAX, SHARED), 0), LockOutcome::Granted);
 }
 
 /// Proves: flock and fcntl locks do not see each other, nor do files.
@@ -119,10 +119,10 @@ fn the_last_byte() {
 fn spaces_are_apart() {
     let mut table = table();
     let fcntl = wish(0, 9, EXCLUSIVE);
-    let flock = Wish { space: LockSpace::Flock, range: LockRange::ALL, ..fcntl };
-    let other = Wish { file: Handle { number: 8, ..FILE }, ..fcntl };
+    let flock = LockAttempt { space: LockSpace::Flock, range: LockRange::ALL, ..fcntl };
+    let other = LockAttempt { file: Handle { number: 8, ..FILE }, ..fcntl };
     for (device, wish) in [(1, fcntl), (2, flock), (3, other)] {
-        assert_eq!(ask(&mut table, holder(device, 1), &wish, 0), Granted::Yes);
+        assert_eq!(ask(&mut table, holder(device, 1), &wish, 0), LockOutcome::Granted);
     }
 }
 
@@ -132,29 +132,32 @@ fn spaces_are_apart() {
 fn silence_costs_locks_only_when_they_are_wanted() {
     let mut table = table();
     let (first, second) = (holder(1, 1), holder(2, 1));
-    assert_eq!(ask(&mut table, first, &wish(0, 9, EXCLUSIVE), 0), Granted::Yes);
-    assert_eq!(ask(&mut table, first, &wish(100, 109, EXCLUSIVE), 0), Granted::Yes);
-    let epoch = table.hear(first.session, 0);
-    assert!(matches!(ask(&mut table, second, &wish(0, 9, SHARED), LEASE_MS), Granted::Conflict(_)));
-    assert_eq!(table.hear(first.session, 10 * LEASE_MS), epoch, "nobody wanted them");
-    assert!(matches!(ask(&mut table, second, &wish(0, 9, SHARED), 10 * LEASE_MS), Granted::Conflict(_)));
+    assert_eq!(ask(&mut table, first, &wish(0, 9, EXCLUSIVE), 0), LockOutcome::Granted);
+    assert_eq!(ask(&mut table, first, &wish(100, 109, EXCLUSIVE), 0), LockOutcome::Granted);
+    let epoch = table.renew_session(first.session, 0);
+    assert!(matches!(ask(&mut table, second, &wish(0, 9, SHARED), LEASE_MS), LockOutcome::Conflict(_)));
+    assert_eq!(table.renew_session(first.session, 10 * LEASE_MS), epoch, "nobody wanted them");
+    assert!(matches!(ask(&mut table, second, &wish(0, 9, SHARED), 10 * LEASE_MS), LockOutcome::Conflict(_)));
     let late = 11 * LEASE_MS + 1;
-    assert_eq!(ask(&mut table, second, &wish(0, 9, SHARED), late), Granted::Yes);
-    assert_eq!(ask(&mut table, second, &wish(100, 109, SHARED), late), Granted::Yes);
-    assert_ne!(table.hear(first.session, late), epoch);
-    let again = Wish { reclaim: true, ..wish(0, 9, EXCLUSIVE) };
-    assert!(matches!(table.wish(first, &again, late), Granted::Conflict(_)), "reclaiming takes from nobody");
+    assert_eq!(ask(&mut table, second, &wish(0, 9, SHARED), late), LockOutcome::Granted);
+    assert_eq!(ask(&mut table, second, &wish(100, 109, SHARED), late), LockOutcome::Granted);
+    assert_ne!(table.renew_session(first.session, late), epoch);
+    let again = LockAttempt { reclaim: true, ..wish(0, 9, EXCLUSIVE) };
+    assert!(
+        matches!(table.request(first, &again, late), LockOutcome::Conflict(_)),
+        "reclaiming takes from nobody"
+    );
 }
 
 /// Proves: after a restart those who held locks come first; giving up is always granted.
 #[test]
 fn grace() {
     let mut table = LockTable::new(5, 1000);
-    assert_eq!(ask(&mut table, holder(2, 1), &wish(0, 9, EXCLUSIVE), 400), Granted::Grace(600));
-    assert_eq!(ask(&mut table, holder(2, 1), &wish(0, 9, None), 400), Granted::Yes);
-    let again = Wish { reclaim: true, ..wish(0, 9, EXCLUSIVE) };
-    assert_eq!(ask(&mut table, holder(1, 1), &again, 400), Granted::Yes);
-    assert!(matches!(ask(&mut table, holder(2, 1), &wish(0, 9, EXCLUSIVE), 1000), Granted::Conflict(_)));
+    assert_eq!(ask(&mut table, holder(2, 1), &wish(0, 9, EXCLUSIVE), 400), LockOutcome::Grace(600));
+    assert_eq!(ask(&mut table, holder(2, 1), &wish(0, 9, None), 400), LockOutcome::Granted);
+    let again = LockAttempt { reclaim: true, ..wish(0, 9, EXCLUSIVE) };
+    assert_eq!(ask(&mut table, holder(1, 1), &again, 400), LockOutcome::Granted);
+    assert!(matches!(ask(&mut table, holder(2, 1), &wish(0, 9, EXCLUSIVE), 1000), LockOutcome::Conflict(_)));
 }
 
 /// Proves: a circle of waiting processes is seen by the one who would close it, and not before; who gives up
@@ -162,22 +165,22 @@ fn grace() {
 #[test]
 fn circles_are_seen() {
     let mut table = table();
-    let waiting = |start: u64| Wish { wait: true, ..wish(start, start, EXCLUSIVE) };
+    let waiting = |start: u64| LockAttempt { wait: true, ..wish(start, start, EXCLUSIVE) };
     let holders: Vec<Holder> = (0..3).map(|device| holder(device, 1)).collect();
     for (at, holder) in (0..).zip(&holders) {
-        assert_eq!(ask(&mut table, *holder, &wish(at, at, EXCLUSIVE), 0), Granted::Yes);
+        assert_eq!(ask(&mut table, *holder, &wish(at, at, EXCLUSIVE), 0), LockOutcome::Granted);
     }
-    assert!(matches!(table.wait_for(holders[0], &waiting(1), 0), Granted::Conflict(_)));
-    assert!(matches!(table.wait_for(holders[1], &waiting(2), 0), Granted::Conflict(_)));
-    assert_eq!(ask(&mut table, holders[2], &waiting(0), 0), Granted::Deadlock);
-    assert_eq!(table.wait_for(holders[2], &waiting(0), 0), Granted::Deadlock);
-    let tried = Wish { wait: false, ..waiting(0) };
-    assert!(matches!(ask(&mut table, holders[2], &tried, 0), Granted::Conflict(_)), "who only tries may");
+    assert!(matches!(table.wait_for(holders[0], &waiting(1), 0), LockOutcome::Conflict(_)));
+    assert!(matches!(table.wait_for(holders[1], &waiting(2), 0), LockOutcome::Conflict(_)));
+    assert_eq!(ask(&mut table, holders[2], &waiting(0), 0), LockOutcome::Deadlock);
+    assert_eq!(table.wait_for(holders[2], &waiting(0), 0), LockOutcome::Deadlock);
+    let tried = LockAttempt { wait: false, ..waiting(0) };
+    assert!(matches!(ask(&mut table, holders[2], &tried, 0), LockOutcome::Conflict(_)), "who only tries may");
     table.waits_no_more(holders[0]);
-    assert!(matches!(table.wait_for(holders[2], &waiting(0), 0), Granted::Conflict(_)));
+    assert!(matches!(table.wait_for(holders[2], &waiting(0), 0), LockOutcome::Conflict(_)));
     table.end(holders[1].session);
-    assert_eq!(table.wait_for(holders[0], &waiting(1), 0), Granted::Yes, "waiting takes nothing");
-    assert_eq!(ask(&mut table, holders[0], &waiting(1), 0), Granted::Yes);
+    assert_eq!(table.wait_for(holders[0], &waiting(1), 0), LockOutcome::Granted, "waiting takes nothing");
+    assert_eq!(ask(&mut table, holders[0], &waiting(1), 0), LockOutcome::Granted);
 }
 
 /// Proves: two who convert a shared flock wait for each other in turn, not for ever, as flock(2) says; who only
@@ -186,22 +189,22 @@ fn circles_are_seen() {
 fn conversion_of_flocks() {
     let mut table = table();
     let flock =
-        |mode, wait| Wish { space: LockSpace::Flock, range: LockRange::ALL, wait, ..wish(0, 0, mode) };
+        |mode, wait| LockAttempt { space: LockSpace::Flock, range: LockRange::ALL, wait, ..wish(0, 0, mode) };
     let (first, second) = (holder(1, 1), holder(2, 1));
     for holder in [first, second] {
-        assert_eq!(ask(&mut table, holder, &flock(SHARED, false), 0), Granted::Yes);
+        assert_eq!(ask(&mut table, holder, &flock(SHARED, false), 0), LockOutcome::Granted);
     }
-    assert!(matches!(ask(&mut table, first, &flock(EXCLUSIVE, false), 0), Granted::Conflict(_)));
+    assert!(matches!(ask(&mut table, first, &flock(EXCLUSIVE, false), 0), LockOutcome::Conflict(_)));
     assert!(
-        matches!(ask(&mut table, second, &flock(EXCLUSIVE, false), 0), Granted::Conflict(_)),
+        matches!(ask(&mut table, second, &flock(EXCLUSIVE, false), 0), LockOutcome::Conflict(_)),
         "it kept it"
     );
     assert!(!table.take_freed());
-    assert!(matches!(ask(&mut table, first, &flock(EXCLUSIVE, true), 0), Granted::Conflict(_)));
+    assert!(matches!(ask(&mut table, first, &flock(EXCLUSIVE, true), 0), LockOutcome::Conflict(_)));
     assert!(table.take_freed(), "the other must hear of it");
-    assert!(matches!(ask(&mut table, first, &flock(EXCLUSIVE, true), 0), Granted::Conflict(_)));
+    assert!(matches!(ask(&mut table, first, &flock(EXCLUSIVE, true), 0), LockOutcome::Conflict(_)));
     assert!(!table.take_freed(), "or they would wake each other for ever");
-    assert_eq!(ask(&mut table, second, &flock(EXCLUSIVE, true), 0), Granted::Yes);
+    assert_eq!(ask(&mut table, second, &flock(EXCLUSIVE, true), 0), LockOutcome::Granted);
 }
 
 /// Proves: no device holds more than its share, and what is refused changes nothing; nor has it more sessions than
@@ -212,8 +215,8 @@ fn locks_are_bounded() {
     let mut granted = 0;
     for at in 0..DEVICE_RANGES_MAX as u64 + 10 {
         match ask(&mut table, holder(1, at % 5), &wish(at * 2, at * 2, EXCLUSIVE), 0) {
-            Granted::Yes => granted += 1,
-            other => assert_eq!(other, Granted::TooMany),
+            LockOutcome::Granted => granted += 1,
+            other => assert_eq!(other, LockOutcome::TooMany),
         }
     }
     assert!((DEVICE_RANGES_MAX - 2..=DEVICE_RANGES_MAX).contains(&granted));
@@ -221,22 +224,22 @@ fn locks_are_bounded() {
     let other_run = Holder { session: SessionId { run: 2, ..holder(1, 1).session }, owner: 1 };
     assert_eq!(
         ask(&mut table, other_run, &wish(1, 1, EXCLUSIVE), 0),
-        Granted::TooMany,
+        LockOutcome::TooMany,
         "the device's share is used up"
     );
     assert_eq!(
         ask(&mut table, holder(2, 1), &wish(1, 1, EXCLUSIVE), 0),
-        Granted::Yes,
+        LockOutcome::Granted,
         "others have their own"
     );
 
     let session = |run| SessionId { device: DeviceId(3), run };
     for run in 0..DEVICE_SESSIONS_MAX as u128 {
-        assert!(table.hear(session(run), 5 + run as u64).is_some());
+        assert!(table.renew_session(session(run), 5 + run as u64).is_some());
     }
-    assert!(table.hear(session(1000), LEASE_MS).is_none(), "all were heard of lately");
-    let epoch = table.hear(session(1), LEASE_MS);
-    assert!(table.hear(session(1000), 6 + LEASE_MS).is_some(), "run 0 was silent for longest");
-    assert_eq!(table.hear(session(1), 6 + LEASE_MS), epoch);
+    assert!(table.renew_session(session(1000), LEASE_MS).is_none(), "all were heard of lately");
+    let epoch = table.renew_session(session(1), LEASE_MS);
+    assert!(table.renew_session(session(1000), 6 + LEASE_MS).is_some(), "run 0 was silent for longest");
+    assert_eq!(table.renew_session(session(1), 6 + LEASE_MS), epoch);
     assert_eq!(table.sessions.keys().filter(|id| id.device == DeviceId(3)).count(), DEVICE_SESSIONS_MAX);
 }

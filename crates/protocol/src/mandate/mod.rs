@@ -18,7 +18,7 @@
 //! - only the superuser's key changes the membership by itself, lists servers, or signs warrants; no two lists have one
 //!   number, and no two warrants follow one membership, or an older one. Any key may bring a membership alone, which is
 //!   worth nothing without a warrant in its block;
-//! - after a declared restore it signs in the new epoch only, from the state that is left ([`Mandate::go_over`]);
+//! - after a declared restore it signs in the new epoch only, from the state that is left ([`Mandate::enter_epoch`]);
 //! - the same thing may be signed again.
 //!
 //! What it cannot know: whether the view that a structure rests on was really shown by the server, and whether the
@@ -44,12 +44,12 @@ use crate::vector::VersionVector;
 use crate::warrant::Change;
 use holdfast_content::{DeviceId, PrincipalId, Restore};
 use holdfast_crypto::{Digest, Domain, PublicKey, SignRequest, decode};
-use record::{Announced, Made};
+use record::{SignedCertificate, SignedStructure};
 
 /// Why something is not signed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Contradiction {
-    /// It is no such thing as this key signs.
+    /// The key signs nothing of that kind.
     #[error("this key signs no {0}")]
     NotSignable(&'static str),
     /// It does not decode, or what it covers is not what was shown.
@@ -67,17 +67,17 @@ pub enum Contradiction {
     /// It is in another device's name.
     #[error("it is in the name of device {found}, and this key has signed for device {known}")]
     OtherDevice {
-        /// Of earlier signatures.
+        /// The device number in earlier signatures.
         known: u32,
-        /// Of this one.
+        /// The device number in this one.
         found: u32,
     },
     /// Its number is not the next one.
     #[error("its number is {found}, and after what was signed before it must be {expected}")]
     WrongNumber {
-        /// What comes next.
+        /// The number that comes next.
         expected: u64,
-        /// Its own.
+        /// The number that was asked for.
         found: u64,
     },
     /// Something else was signed under this number.
@@ -86,7 +86,7 @@ pub enum Contradiction {
     /// It does not name what was signed before it.
     #[error("it does not follow what was signed last")]
     WrongPrevious,
-    /// What it gives up, or says to be without effect, is not what was.
+    /// The numbers that it gives up, or says to be without effect, are not the right ones.
     #[error("the numbers that it gives up, or calls without effect, are not those that are")]
     WrongVoids,
     /// It is not the structure of the certificate signed before.
@@ -95,28 +95,28 @@ pub enum Contradiction {
     /// A version number goes back.
     #[error("it goes back behind version {known} of {principal}, to {found}")]
     VectorBack {
-        /// Whose.
+        /// The user or group whose table it is.
         principal: PrincipalId,
-        /// What is known.
+        /// The version that is known.
         known: u64,
-        /// What it says.
+        /// The version in what is to be signed.
         found: u64,
     },
     /// The log of updates goes back or is another one.
     #[error("its log of updates has {found} entries and does not go on from the one of {known} known before")]
     LogBack {
-        /// What is known.
+        /// The size that is known.
         known: u64,
-        /// What it says.
+        /// The size in what is to be signed.
         found: u64,
     },
-    /// It remembers an operation of this device that cannot be so.
+    /// It records an operation of this device as pending or dead that cannot be so.
     #[error("it calls an operation of this device pending, or dead, that is not")]
     WrongRecord,
     /// A table is not what it must be.
     #[error("the table of {0} is not what this operation can leave behind")]
     WrongTable(PrincipalId),
-    /// Only the superuser's key does this.
+    /// Only the superuser's key signs that.
     #[error("only the superuser's key signs this")]
     NotSuperuser,
     /// Another change was signed to follow this membership, or a later one.
@@ -126,23 +126,23 @@ pub enum Contradiction {
          which. Submit the first, and prepare this one anew after it"
     )]
     WarrantBack {
-        /// What was signed.
+        /// The version that was signed.
         known: u64,
-        /// What is asked for.
+        /// The version that is asked for.
         found: u64,
     },
     /// A list of server keys is older than one signed before, or another of the same number.
     #[error("list {found} of server keys does not follow list {known}, which was signed before")]
     ListBack {
-        /// What was signed.
+        /// The time that was signed.
         known: u64,
-        /// What is asked for.
+        /// The time that is asked for.
         found: u64,
     },
 }
 
 impl Mandate {
-    /// Of a key that has signed nothing.
+    /// The mandate of a key that has signed nothing.
     pub fn new(file_system: Digest, key: PublicKey) -> Mandate {
         Mandate::empty(file_system, key)
     }
@@ -156,15 +156,15 @@ impl Mandate {
         mandate.device = Some(floor.device);
         mandate.number = floor.used;
         if let Some(own) = floor.own() {
-            mandate.settled = Made::of(&own.value);
+            mandate.settled = SignedStructure::of(&own.value);
             mandate.vector = own.value.forecast.vector.clone();
         }
         mandate.log = floor.log();
         // Of the last number itself, what becomes of it is said by the next certificate.
         mandate.voids = floor.voids.clone();
         mandate.ineffective = floor.ineffective.clone();
-        mandate.certificate = certificate.map(Announced::of);
-        mandate.open = structure.map(Made::of);
+        mandate.certificate = certificate.map(SignedCertificate::of);
+        mandate.open = structure.map(SignedStructure::of);
         mandate.server_keys =
             floor.server_keys.as_ref().map(|keys| (keys.value.sequence, keys.value.digest()));
         mandate
@@ -199,12 +199,12 @@ impl Mandate {
                 if let Some(offence) = name_offence(&snapshot.name) {
                     return Err(Contradiction::Offence(offence));
                 }
-                self.in_name_of(snapshot.device)?;
+                self.check_device(snapshot.device)?;
                 self.same(snapshot.file_system)
             }
             Domain::SnapshotEnd => {
                 let end = shown::<SnapshotEnd>(ask)?;
-                self.in_name_of(end.device)?;
+                self.check_device(end.device)?;
                 self.same(end.file_system)
             }
             Domain::Receipt => Err(Contradiction::NotSignable("receipts of servers")),
@@ -217,7 +217,7 @@ impl Mandate {
         self.key.file_system_id() == self.file_system
     }
 
-    /// What names the file system itself, whatever the epoch.
+    /// Checks the file system of something that is of no epoch.
     fn same(&self, file_system: Digest) -> Result<(), Contradiction> {
         if file_system == self.file_system { Ok(()) } else { Err(Contradiction::OtherFileSystem) }
     }
@@ -226,10 +226,10 @@ impl Mandate {
         if epoch != self.epoch() {
             return Err(Contradiction::OtherFileSystem);
         }
-        self.in_name_of(device)
+        self.check_device(device)
     }
 
-    fn in_name_of(&mut self, device: DeviceId) -> Result<(), Contradiction> {
+    fn check_device(&mut self, device: DeviceId) -> Result<(), Contradiction> {
         match self.device {
             Some(known) if known != device => {
                 return Err(Contradiction::OtherDevice { known: known.0, found: device.0 });
@@ -277,14 +277,14 @@ impl Mandate {
             return Err(Contradiction::WrongVoids);
         }
         if let Some(made) = committed {
-            // It is in the order: from here on, nothing is below it.
+            // The operation is in the order, so no later one may know less.
             self.log = LogHead { size: made.log_size + 1, root: Digest::ZERO };
             self.vector = made.vector.clone();
             self.settled = made;
         }
         self.open = None;
         self.number = certificate.number;
-        self.certificate = Some(Announced::of(certificate));
+        self.certificate = Some(SignedCertificate::of(certificate));
         (self.voids, self.ineffective) = (voids, ineffective);
         Ok(())
     }
@@ -306,23 +306,23 @@ impl Mandate {
         if forecast.voids != self.voids || forecast.ineffective != self.ineffective {
             return Err(Contradiction::WrongVoids);
         }
-        self.goes_on(structure, &announced.principals)?;
+        self.check_progress(structure, &announced.principals)?;
         self.remembers_itself(structure)?;
-        self.leaves_tables(structure, &announced.principals)?;
+        self.check_tables(structure, &announced.principals)?;
         let brings_members = announced.principals.contains(&PrincipalId::Members);
         if brings_members && structure.outcome != Outcome::Done && !self.is_superuser() {
             // It would hold the membership that stays, for which it has no warrant.
             return Err(Contradiction::WrongTable(PrincipalId::Members));
         }
         let seen = seen_before(structure, &announced.principals);
-        self.open = Some(Made::of(structure));
+        self.open = Some(SignedStructure::of(structure));
         self.vector = seen;
         self.log = forecast.log;
         Ok(())
     }
 
-    /// Versions and log: nowhere back.
-    fn goes_on(&self, structure: &Structure, advanced: &[PrincipalId]) -> Result<(), Contradiction> {
+    /// Checks that neither versions nor the log go back.
+    fn check_progress(&self, structure: &Structure, advanced: &[PrincipalId]) -> Result<(), Contradiction> {
         let (forecast, own) = (&structure.forecast, PrincipalId::Device(structure.device()));
         for (&principal, &known) in self.vector.versions().iter().filter(|(principal, _)| **principal != own)
         {
@@ -358,7 +358,7 @@ impl Mandate {
     }
 
     /// The rule for i-handles, as far as this device's own structures tell.
-    fn leaves_tables(&self, structure: &Structure, advanced: &[PrincipalId]) -> Result<(), Contradiction> {
+    fn check_tables(&self, structure: &Structure, advanced: &[PrincipalId]) -> Result<(), Contradiction> {
         let own = PrincipalId::Device(structure.device());
         let vector = &structure.forecast.vector;
         for (&principal, handle) in &structure.handles {
@@ -424,7 +424,7 @@ impl Mandate {
     ///
     /// # Errors
     /// [`Contradiction::OtherEpoch`]: the restores are not declared, or do not follow what this key has taken up.
-    pub fn go_over(
+    pub fn enter_epoch(
         &self,
         superuser: &PublicKey,
         restores: &[Restore],

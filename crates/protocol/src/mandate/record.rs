@@ -31,16 +31,16 @@ const WITH_EPOCH: u8 = 3;
 pub struct Mandate {
     pub(super) file_system: Digest,
     pub(super) key: PublicKey,
-    /// In whose name; the first signature says.
+    /// The device that the key signs for, set by the first signature.
     pub(super) device: Option<DeviceId>,
     /// The highest number signed for.
     pub(super) number: u64,
     /// The certificate of that number; `None` where it is not known, or no structure may be signed for it any more.
-    pub(super) certificate: Option<Announced>,
+    pub(super) certificate: Option<SignedCertificate>,
     /// The structure of that number, if one was signed: whether it is committed is not known yet.
-    pub(super) open: Option<Made>,
+    pub(super) open: Option<SignedStructure>,
     /// The last structure that was called committed.
-    pub(super) settled: Made,
+    pub(super) settled: SignedStructure,
     /// Numbers given up before `number`, or with it.
     pub(super) voids: VoidSet,
     /// Numbers committed without effect.
@@ -61,33 +61,33 @@ pub struct Mandate {
 
 /// A certificate that was signed.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub(super) struct Announced {
+pub(super) struct SignedCertificate {
     pub(super) digest: Digest,
     pub(super) principals: Vec<PrincipalId>,
 }
 
-impl Announced {
-    pub(super) fn of(certificate: &Certificate) -> Announced {
-        Announced { digest: certificate.digest(), principals: certificate.principals() }
+impl SignedCertificate {
+    pub(super) fn of(certificate: &Certificate) -> SignedCertificate {
+        SignedCertificate { digest: certificate.digest(), principals: certificate.principals() }
     }
 }
 
 /// A structure that was signed.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub(super) struct Made {
+pub(super) struct SignedStructure {
     pub(super) number: u64,
     pub(super) forecast: Digest,
     pub(super) structure: Digest,
     pub(super) outcome: Outcome,
-    /// Of the log before it.
+    /// Size of the log before the operation.
     pub(super) log_size: u64,
     pub(super) vector: VersionVector,
     pub(super) handles: BTreeMap<PrincipalId, HandleVersion>,
 }
 
-impl Made {
-    pub(super) fn of(structure: &Structure) -> Made {
-        Made {
+impl SignedStructure {
+    pub(super) fn of(structure: &Structure) -> SignedStructure {
+        SignedStructure {
             number: structure.number(),
             forecast: structure.forecast.digest(),
             structure: structure.digest(),
@@ -98,9 +98,9 @@ impl Made {
         }
     }
 
-    /// What comes before the first.
-    fn none() -> Made {
-        Made {
+    /// The structure that stands for none, before the first.
+    fn none() -> SignedStructure {
+        SignedStructure {
             number: 0,
             forecast: Digest::ZERO,
             structure: Digest::ZERO,
@@ -121,7 +121,7 @@ impl Mandate {
             number: 0,
             certificate: None,
             open: None,
-            settled: Made::none(),
+            settled: SignedStructure::none(),
             voids: VoidSet::default(),
             ineffective: VoidSet::default(),
             vector: VersionVector::default(),
@@ -166,7 +166,7 @@ impl Mandate {
             && (differ(certificate(self), certificate(other)) || differ(structure(self), structure(other)))
     }
 
-    /// To be stored.
+    /// Encodes the record to be stored.
     pub fn to_bytes(&self) -> Vec<u8> {
         match (&self.later_epoch, &self.warrant) {
             (None, None) => encode(&(FORMAT, self)),

@@ -7,7 +7,7 @@
 //! What is said is a device's last committed operation with the server's receipt for it, and the length of the log that
 //! it has accepted. What a peer says is never content, and nothing that it says by itself freezes anybody:
 //!
-//! - an operation is believed only with its device's signature and a listed server's receipt ([`believe`]);
+//! - an operation is believed only with its device's signature and a listed server's receipt ([`verify_progress`]);
 //! - two operations with receipts that contradict each other convict the server, by [`crate::judge`];
 //! - what this device was not shown ([`Finding::Unseen`]) is asked for. When it has then made an operation of its own and
 //!   has the server's receipt, either that operation knows of the peer's or both convict the server: an honest server
@@ -36,80 +36,80 @@ use holdfast_crypto::{Digest, DigestKey, Domain, encode};
 pub const VERSION: u16 = 1;
 /// Longest word that is read: a structure at all its limits is shorter.
 pub const WORD_BYTES_MAX: usize = 4 << 20;
-/// Bytes of a beacon.
+/// Length of a beacon in bytes.
 pub const BEACON_BYTES: usize = 8 + SALT_BYTES + 6 + 32;
-/// Bytes of a knock.
+/// Length of a knock in bytes.
 pub const KNOCK_BYTES: usize = SALT_BYTES + 32;
-/// Random bytes in either.
+/// Random bytes in a beacon or a knock.
 pub const SALT_BYTES: usize = 16;
 
-/// What beacons begin with.
+/// First bytes of a beacon.
 const BEACON_MAGIC: [u8; 8] = *b"hfpeer\0\x01";
 
 /// An operation that a server has promised to have committed.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub struct Acknowledged {
-    /// What its device signed.
+pub struct AcknowledgedOperation {
+    /// The structure that its device signed.
     pub structure: Signed<Structure>,
-    /// The server's promise.
+    /// The server's receipt for it.
     pub receipt: Signed<Receipt>,
 }
 
-/// How far a device is.
+/// How far a device has got.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub struct Latest {
+pub struct DeviceProgress {
     /// Its last committed operation, if it has made one and was given a receipt.
-    pub operation: Option<Acknowledged>,
+    pub operation: Option<AcknowledgedOperation>,
     /// The log that it has accepted: its word only, but a reason to ask the server.
     pub log: LogHead,
 }
 
-/// What is said between two devices that have proven their keys.
+/// A message between two devices that have proven their keys to each other.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub enum Word {
-    /// First of all.
+pub enum PeerMessage {
+    /// The first message of each side.
     Hello {
-        /// Version of this conversation.
+        /// Version of this protocol.
         version: u16,
-        /// What it is about: the epoch of the file system.
+        /// The epoch of the file system that the conversation is about.
         file_system: Digest,
-        /// Tells this run of the device from others.
+        /// Number that tells this run of the device from others.
         run: u64,
     },
-    /// How far it is now.
-    Latest(Box<Latest>),
-    /// It is still there.
-    Here,
-    /// It leaves, in order.
+    /// How far the sender has got by now.
+    Progress(Box<DeviceProgress>),
+    /// The sender is still there.
+    KeepAlive,
+    /// The sender leaves in order.
     Bye,
 }
 
-impl Latest {
-    /// What the device with this floor says.
-    pub fn of(floor: &Floor) -> Latest {
+impl DeviceProgress {
+    /// The progress of the device with this floor.
+    pub fn of(floor: &Floor) -> DeviceProgress {
         let operation = floor.own().zip(floor.receipt.as_ref()).and_then(|(structure, receipt)| {
             // A receipt may be of an earlier operation.
             (receipt.value.structure == structure.value.digest())
-                .then(|| Acknowledged { structure: structure.clone(), receipt: receipt.clone() })
+                .then(|| AcknowledgedOperation { structure: structure.clone(), receipt: receipt.clone() })
         });
-        Latest { operation, log: floor.log() }
+        DeviceProgress { operation, log: floor.log() }
     }
 }
 
-/// What one side's view of the other's word is.
+/// What one device finds when it compares a peer's progress with what it has accepted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Finding {
     /// All that the peer said is in what this device has accepted, as far as can be told.
     Agrees,
     /// The peer has seen what this device was not shown. The server must be asked.
-    Unseen(Unseen),
+    Unseen(UnseenState),
     /// Both sides' receipts convict the server.
     Convicted(Box<Contradiction>),
 }
 
 /// What this device was not shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Unseen {
+pub enum UnseenState {
     /// The peer's operation of this number.
     Operation(u64),
     /// A log of this many operations, or another one of the same length: the peer's word.
@@ -119,7 +119,7 @@ pub enum Unseen {
 /// Why a peer's word is not believed. None of it says anything about the server.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Offence {
-    /// It speaks of another file system, or another version of the conversation.
+    /// It speaks of another file system, or another version of this protocol.
     #[error("it speaks of something else")]
     Foreign,
     /// The operation is another device's.
@@ -140,11 +140,11 @@ pub enum Offence {
 ///
 /// # Errors
 /// [`Offence`].
-pub fn believe(
+pub fn verify_progress(
     floor: &Floor,
     members: &dyn Members,
     peer: DeviceId,
-    operation: &Acknowledged,
+    operation: &AcknowledgedOperation,
 ) -> Result<(), Offence> {
     let structure = &operation.structure;
     if structure.value.device() != peer {
@@ -168,10 +168,10 @@ pub fn judge(
     floor: &Floor,
     members: &dyn Members,
     peer: DeviceId,
-    latest: &Latest,
+    latest: &DeviceProgress,
 ) -> Result<Finding, Offence> {
     if let Some(theirs) = &latest.operation {
-        believe(floor, members, peer, theirs)?;
+        verify_progress(floor, members, peer, theirs)?;
         if let Some(contradiction) = conviction(floor, theirs) {
             return Ok(Finding::Convicted(Box::new(contradiction)));
         }
@@ -184,17 +184,17 @@ pub fn judge(
             _ => {}
         }
         if slot.map_or(0, |slot| slot.value.number()) < number {
-            return Ok(Finding::Unseen(Unseen::Operation(number)));
+            return Ok(Finding::Unseen(UnseenState::Operation(number)));
         }
     }
     let (ours, theirs) = (floor.log(), latest.log);
     let differs = theirs.size > ours.size || (theirs.size == ours.size && theirs.root != ours.root);
-    Ok(if differs { Finding::Unseen(Unseen::Log(theirs.size)) } else { Finding::Agrees })
+    Ok(if differs { Finding::Unseen(UnseenState::Log(theirs.size)) } else { Finding::Agrees })
 }
 
 /// What convicts the server in this device's last operation and another's, both with receipts.
-fn conviction(floor: &Floor, theirs: &Acknowledged) -> Option<Contradiction> {
-    let ours = Latest::of(floor).operation?;
+fn conviction(floor: &Floor, theirs: &AcknowledgedOperation) -> Option<Contradiction> {
+    let ours = DeviceProgress::of(floor).operation?;
     if !floor.accepts_receipt(&ours.receipt, &ours.structure.value) {
         return None;
     }
@@ -207,14 +207,14 @@ fn conviction(floor: &Floor, theirs: &Acknowledged) -> Option<Contradiction> {
 /// is: `magic | salt | device u32 | port u16 | keyed digest`, integers little endian.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Beacon {
-    /// Who it is.
+    /// The device that sends it.
     pub device: DeviceId,
-    /// Where it listens, at the address that the beacon came from.
+    /// The TCP port on which it listens, at the address that the beacon came from.
     pub port: u16,
 }
 
 impl Beacon {
-    /// As it is sent.
+    /// Encodes the beacon as it is sent.
     pub fn to_bytes(self, file_system: &Digest, salt: [u8; SALT_BYTES]) -> [u8; BEACON_BYTES] {
         let mut bytes = [0; BEACON_BYTES];
         bytes[..8].copy_from_slice(&BEACON_MAGIC);
@@ -226,7 +226,7 @@ impl Beacon {
         bytes
     }
 
-    /// `None`: it is no beacon of this file system.
+    /// Decodes a beacon; `None` if it is not one of this file system.
     pub fn read(file_system: &Digest, bytes: &[u8]) -> Option<Beacon> {
         let bytes: &[u8; BEACON_BYTES] = bytes.try_into().ok()?;
         let is_ours =
@@ -247,7 +247,7 @@ pub fn knock(file_system: &Digest, to: &Digest, salt: [u8; SALT_BYTES]) -> [u8; 
     bytes
 }
 
-/// Whether a knock is for whoever has the key with this digest.
+/// Whether a knock is for the device whose key has this digest.
 pub fn is_knock(file_system: &Digest, to: &Digest, bytes: &[u8; KNOCK_BYTES]) -> bool {
     let mut salt = [0; SALT_BYTES];
     salt.copy_from_slice(&bytes[..SALT_BYTES]);

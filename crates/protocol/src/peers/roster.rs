@@ -12,12 +12,12 @@ pub const PEERS_MAX: usize = crate::check::DEVICES_MAX;
 /// The run of a device of which only a beacon was heard.
 pub const UNKNOWN_RUN: u64 = 0;
 
-/// How a peer stands.
+/// Whether a peer is there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Presence {
-    /// It says that it is there, and was not met, or is not waited for any more.
+    /// It has said that it is there, and was not met, or is not waited for any more.
     LoggedIn,
-    /// It is heard.
+    /// It is there, and is heard.
     Met,
     /// It was met, has not left, and is silent.
     Lost,
@@ -25,25 +25,25 @@ pub enum Presence {
     LoggedOut,
 }
 
-/// A peer.
+/// What is known of a peer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Peer {
-    /// How it stands.
+    /// Whether it is there.
     pub presence: Presence,
-    /// Its run, as far as known.
+    /// Number of its run, as far as it is known.
     pub run: u64,
-    /// When it was heard last.
+    /// When it was heard last, in milliseconds of the caller's clock.
     pub heard_ms: Option<u64>,
 }
 
-/// What changed.
+/// A change of a peer's presence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Change {
-    /// Whose standing.
+    /// The peer's device.
     pub device: DeviceId,
-    /// What it was.
+    /// Its presence before.
     pub before: Presence,
-    /// What it is now.
+    /// Its presence now.
     pub presence: Presence,
 }
 
@@ -55,17 +55,17 @@ pub struct Roster {
 }
 
 impl Roster {
-    /// Nobody yet. Who was met is lost after so long a silence.
+    /// A roster without peers. A peer that was met counts as lost after so long a silence.
     pub fn new(timeout_ms: u64) -> Roster {
         Roster { timeout_ms, peers: BTreeMap::new() }
     }
 
-    /// All of them.
+    /// All peers, by device.
     pub fn peers(&self) -> &BTreeMap<DeviceId, Peer> {
         &self.peers
     }
 
-    /// A record says that this run of the device is there.
+    /// Notes that a record says that this run of the device is there.
     pub fn handle_login(&mut self, device: DeviceId, run: u64) {
         let is_room = self.peers.len() < PEERS_MAX;
         match self.peers.get_mut(&device) {
@@ -81,7 +81,7 @@ impl Roster {
         }
     }
 
-    /// It was heard directly. What changed, if anything.
+    /// Notes that the device was heard directly; returns what changed, if anything.
     pub fn handle_heard(&mut self, now_ms: u64, device: DeviceId, run: u64) -> Option<Change> {
         self.handle_login(device, run);
         let peer = self.peers.get_mut(&device)?;
@@ -93,7 +93,7 @@ impl Roster {
         (before != Presence::Met).then_some(Change { device, before, presence: Presence::Met })
     }
 
-    /// It says, directly or in a record, that this run has ended in order.
+    /// Notes that the device says, directly or in a record, that this run has ended in order.
     pub fn handle_logout(&mut self, device: DeviceId, run: u64) -> Option<Change> {
         let peer = self.peers.get_mut(&device)?;
         if peer.run != run || peer.presence == Presence::LoggedOut {
@@ -103,7 +103,7 @@ impl Roster {
         Some(Change { device, before, presence: Presence::LoggedOut })
     }
 
-    /// Who has been silent for too long by now.
+    /// Marks peers that have been silent for too long as lost, and returns these changes.
     pub fn poll(&mut self, now_ms: u64) -> Vec<Change> {
         let mut changes = Vec::new();
         for (device, peer) in &mut self.peers {
@@ -116,8 +116,8 @@ impl Roster {
         changes
     }
 
-    /// Who is lost is not waited for, until it is met again. Who that was.
-    pub fn go_on(&mut self) -> Vec<DeviceId> {
+    /// Stops waiting for lost peers, until they are met again; returns which these were.
+    pub fn stop_waiting_for_lost(&mut self) -> Vec<DeviceId> {
         let lost = self.peers.iter_mut().filter(|(_, peer)| peer.presence == Presence::Lost);
         lost.map(|(device, peer)| {
             peer.presence = Presence::LoggedIn;
@@ -131,7 +131,7 @@ impl Roster {
         self.peers.retain(|device, _| is_member(*device));
     }
 
-    /// Whether anybody is lost.
+    /// Whether any peer is lost.
     pub fn is_anybody_lost(&self) -> bool {
         self.peers.values().any(|peer| peer.presence == Presence::Lost)
     }

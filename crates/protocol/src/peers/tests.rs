@@ -86,7 +86,7 @@ impl Member {
     }
 
     fn hears(&self, peer: &Member) -> Finding {
-        let latest = Latest::of(&peer.client.floor);
+        let latest = DeviceProgress::of(&peer.client.floor);
         judge(&self.client.floor, &membership(), peer.device(), &latest).expect("an honest peer")
     }
 }
@@ -125,7 +125,7 @@ proptest! {
             let found = members[one].hears(&members[other]);
             prop_assert!(!matches!(found, Finding::Convicted(_)), "{found:?}");
             if matches!(found, Finding::Unseen(_)) {
-                let latest = Latest::of(&members[other].client.floor);
+                let latest = DeviceProgress::of(&members[other].client.floor);
                 let is_free = members[one].under_way.is_none();
                 members[one].look(&stage);
                 let floor = &members[one].client.floor;
@@ -175,10 +175,10 @@ proptest! {
             member.operate(&mut stage);
         }
         let [one, other, _] = &members;
-        let mut bytes = encode(&Word::Latest(Box::new(Latest::of(&other.client.floor))));
+        let mut bytes = encode(&PeerMessage::Progress(Box::new(DeviceProgress::of(&other.client.floor))));
         let position = position % bytes.len();
         bytes[position] ^= change;
-        if let Ok(Word::Latest(latest)) = holdfast_crypto::decode(&bytes) {
+        if let Ok(PeerMessage::Progress(latest)) = holdfast_crypto::decode(&bytes) {
             let found = judge(&one.client.floor, &membership(), other.device(), &latest);
             prop_assert!(!matches!(found, Ok(Finding::Convicted(_))), "{found:?}");
         }
@@ -195,10 +195,10 @@ fn a_peer_alone_convicts_nobody() {
     let mut branch = stage.clone();
     one.operate(&mut stage);
     other.operate(&mut branch);
-    let said = Latest::of(&other.client.floor);
-    let judged = |latest: &Latest, peer| judge(&one.client.floor, &membership(), peer, latest);
+    let said = DeviceProgress::of(&other.client.floor);
+    let judged = |latest: &DeviceProgress, peer| judge(&one.client.floor, &membership(), peer, latest);
     assert!(matches!(judged(&said, B), Ok(Finding::Convicted(_))), "with the receipt it does");
-    let with = |change: &dyn Fn(&mut Acknowledged)| {
+    let with = |change: &dyn Fn(&mut AcknowledgedOperation)| {
         let mut changed = said.clone();
         change(changed.operation.as_mut().expect("it has one"));
         changed
@@ -211,8 +211,8 @@ fn a_peer_alone_convicts_nobody() {
     let unsigned = with(&|operation| operation.structure.value.handles.clear());
     assert!(matches!(judged(&unsigned, B), Err(Offence::NotAuthentic(_))));
     // A log of its own invention is a reason to ask, and no more.
-    let invented = Latest { operation: None, log: LogHead { size: u64::MAX, root: Digest::ZERO } };
-    assert_eq!(judged(&invented, B), Ok(Finding::Unseen(Unseen::Log(u64::MAX))));
+    let invented = DeviceProgress { operation: None, log: LogHead { size: u64::MAX, root: Digest::ZERO } };
+    assert_eq!(judged(&invented, B), Ok(Finding::Unseen(UnseenState::Log(u64::MAX))));
 }
 
 /// Proves: beacons and knocks are of one file system and, those, for one key; nothing shorter, longer or altered is either.
@@ -270,7 +270,7 @@ fn who_is_lost() {
     assert_eq!(roster.handle_heard(50, A, 1), met(Presence::Lost), "it is back");
     assert!(!roster.is_anybody_lost());
     assert_eq!(roster.poll(80).len(), 1);
-    assert_eq!(roster.go_on(), [A]);
+    assert_eq!(roster.stop_waiting_for_lost(), [A]);
     assert!(!roster.is_anybody_lost());
     assert_eq!(roster.poll(1_000), [], "not waited for until it is met again");
     assert_eq!(roster.handle_heard(1_000, A, 1), met(Presence::LoggedIn));

@@ -3,7 +3,7 @@
 //!
 //! Each source tells a view with the right edge of its log. The longest log is the present; structures that others know
 //! of, and that it only announces, complete it. Nothing is believed because somebody says so: what comes out is a view,
-//! to be checked as any view is ([`Combined::check`]), by somebody who has seen nothing and by each source in turn, with
+//! to be checked as any view is ([`CombinedView::check`]), by somebody who has seen nothing and by each source in turn, with
 //! the very checks that clients will make.
 //!
 //! Invariants:
@@ -33,7 +33,7 @@ use holdfast_content::{DeviceId, Reference};
 use holdfast_crypto::{Digest, PublicKey};
 use std::collections::BTreeMap;
 
-/// In whose place a view is checked by somebody who has seen nothing.
+/// Number of a device that does not exist, as which a view is checked by a client that has seen nothing.
 const NOBODY: DeviceId = DeviceId(u32::MAX);
 
 /// What one client has accepted, or an older server's data holds.
@@ -56,38 +56,38 @@ impl<'a> From<&'a Floor> for Source<'a> {
 /// Two sources that cannot both be right.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Disagreement {
-    /// Which two, by their places among the sources.
+    /// The two sources, by their indices.
     pub between: (usize, usize),
-    /// What about, in words.
+    /// What they disagree about, in words.
     pub what: String,
 }
 
-/// What a set of sources comes to; nothing of it has been verified.
+/// The view that a set of sources makes together; nothing of it has been verified.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Combined {
+pub struct CombinedView {
     /// The view.
     pub view: View,
     /// The right edge of its log.
     pub frontier: Frontier,
-    /// Which source has the longest log.
+    /// Index of the source with the longest log.
     pub newest: usize,
     /// The highest number that each device has given up.
     pub given_up: BTreeMap<DeviceId, u64>,
 }
 
-/// What is pending, with the source that says so.
-type Announced<'a> = BTreeMap<(DeviceId, u64), (&'a PendingEntry, usize)>;
+/// Pending operations, with the index of the source that says so.
+type PendingByOperation<'a> = BTreeMap<(DeviceId, u64), (&'a PendingEntry, usize)>;
 
 /// Combines what several sources know. `None` if there is none that has seen anything.
 ///
 /// # Errors
 /// [`Disagreement`]: the first that is found. None of those found here can come about with an honest server.
-pub fn combine(sources: &[Source<'_>]) -> Result<Option<Combined>, Disagreement> {
+pub fn combine(sources: &[Source<'_>]) -> Result<Option<CombinedView>, Disagreement> {
     let seen = sources.iter().enumerate().filter(|(_, source)| !source.view.slots.is_empty());
-    // Of several with one log, any will do.
+    // Of several sources with the same log any will do.
     let Some((newest, base)) = seen.max_by_key(|(_, source)| source.view.log.size) else { return Ok(None) };
     let head = base.view.log;
-    let mut announced: Announced<'_> = BTreeMap::new();
+    let mut announced: PendingByOperation<'_> = BTreeMap::new();
     for (place, source) in sources.iter().enumerate().filter(|(_, source)| source.view.log.size == head.size)
     {
         if source.view.log != head {
@@ -101,7 +101,7 @@ pub fn combine(sources: &[Source<'_>]) -> Result<Option<Combined>, Disagreement>
                     let what = format!("{} was announced differently", words(operation));
                     return Err(Disagreement { between: (*other, place), what });
                 }
-                // That it is dead is the stronger word.
+                // A source that shows it dead is right: death is final.
                 Some((known, _)) if known.dead => {}
                 _ => drop(announced.insert((operation.device, operation.number), (entry, place))),
             }
@@ -124,7 +124,7 @@ pub fn combine(sources: &[Source<'_>]) -> Result<Option<Combined>, Disagreement>
     let slots: BTreeMap<DeviceId, Signed<Structure>> =
         slots.into_iter().map(|(device, slot)| (device, slot.clone())).collect();
     let view = View { slots, pending, log: head };
-    Ok(Some(Combined { view, frontier: base.frontier.clone(), newest, given_up }))
+    Ok(Some(CombinedView { view, frontier: base.frontier.clone(), newest, given_up }))
 }
 
 /// The newest structure of each device that any source has accepted.
@@ -132,7 +132,7 @@ fn slots<'a>(
     sources: &[Source<'a>],
     newest: usize,
     head: LogHead,
-    announced: &Announced<'_>,
+    announced: &PendingByOperation<'_>,
 ) -> Result<BTreeMap<DeviceId, &'a Signed<Structure>>, Disagreement> {
     let mut slots: BTreeMap<DeviceId, (&Signed<Structure>, usize)> = BTreeMap::new();
     let all = sources.iter().enumerate();
@@ -187,21 +187,21 @@ fn words(operation: Operation) -> String {
     format!("operation {} of device {}", operation.number, operation.device.0)
 }
 
-/// How far the end of the log is more than somebody's word.
+/// Whether the end of the log is proven, or only somebody's word.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LogEnd {
     /// It follows from what the author of the last structure has signed, and from the operations shown after that one.
     Proven,
     /// Not enough of the log is known to tell. If it is made up, no other device can be shown that it extends its own.
     Unproven,
-    /// It is made up.
+    /// The source is made up; the text says what shows it.
     False(String),
 }
 
-/// What a source makes of the combined view.
+/// What the client that a source comes from will make of the combined view.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Standing {
-    /// It goes on as if nothing had happened.
+pub enum SourceOutcome {
+    /// It accepts the view, as if nothing had happened.
     GoesOn,
     /// The nodes of the log that would prove to it that the view extends its own are lost.
     Unproven,
@@ -209,8 +209,8 @@ pub enum Standing {
     Alarms(Box<Alarm>),
 }
 
-impl Combined {
-    /// Numbers that an earlier server has refused stay so.
+impl CombinedView {
+    /// Keeps numbers refused that an earlier server has refused.
     pub fn keep_given_up(&mut self, refused: &BTreeMap<DeviceId, u64>) {
         for (device, number) in refused {
             let last = self.view.slots.get(device).map_or(0, |slot| slot.value.number());
@@ -235,23 +235,25 @@ impl Combined {
     /// # Errors
     /// [`Alarm`].
     pub fn check(&self, superuser: PublicKey, members: &dyn Members) -> Result<(), Alarm> {
-        check_look(&Floor::beside(superuser, NOBODY, members), members, &self.reply()).map(drop)
+        check_look(&Floor::unseen(superuser, NOBODY, members), members, &self.reply()).map(drop)
     }
 
     /// What a client at `floor` will make of it.
-    pub fn standing(&self, floor: &Floor, members: &dyn Members, nodes: &Nodes) -> Standing {
+    pub fn standing(&self, floor: &Floor, members: &dyn Members, nodes: &Nodes) -> SourceOutcome {
         let known = floor.log();
         let proof =
             consistency_proof(known.size, self.view.log.size, &mut |level, index| nodes.get(level, index));
         let Some(consistency) = proof else {
             return match known.size > self.view.log.size {
-                true => Standing::Alarms(Box::new(Alarm::LogNotExtended { known, found: self.view.log })),
-                false => Standing::Unproven,
+                true => {
+                    SourceOutcome::Alarms(Box::new(Alarm::LogNotExtended { known, found: self.view.log }))
+                }
+                false => SourceOutcome::Unproven,
             };
         };
         match check_look(floor, members, &ViewReply { consistency, ..self.reply() }) {
-            Ok(_) => Standing::GoesOn,
-            Err(alarm) => Standing::Alarms(Box::new(alarm)),
+            Ok(_) => SourceOutcome::GoesOn,
+            Err(alarm) => SourceOutcome::Alarms(Box::new(alarm)),
         }
     }
 

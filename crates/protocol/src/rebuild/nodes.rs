@@ -12,16 +12,16 @@ use std::collections::HashMap;
 /// Most candidates for one node that are combined with those for its neighbour.
 const CANDIDATES_MAX: usize = 8;
 
-/// What somebody says a node is, and how many say so.
+/// Digests that sources give for a node, and how many sources give each.
 type Candidates = Vec<(Digest, u32)>;
 
-/// Nodes that somebody has told, by level and place.
+/// Nodes that some source has given, by level and index.
 #[derive(Clone, Debug, Default)]
 pub struct KnownNodes {
     levels: Vec<HashMap<u64, Candidates>>,
 }
 
-/// Nodes that are the log's: hashes lead to each from its peaks.
+/// Nodes that certainly belong to the log, since hashes lead to each of them from its peaks.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Nodes {
     nodes: HashMap<(u8, u64), Digest>,
@@ -51,7 +51,7 @@ impl Nodes {
 }
 
 impl KnownNodes {
-    /// Takes note of a node.
+    /// Adds a node of the tree, which is not checked yet.
     pub fn offer(&mut self, level: u8, index: u64, digest: Digest) {
         let level = usize::from(level.min(63));
         if self.levels.len() <= level {
@@ -64,7 +64,7 @@ impl KnownNodes {
         }
     }
 
-    /// Takes note of the peaks of a log.
+    /// Adds the peaks of a log.
     pub fn offer_frontier(&mut self, frontier: &Frontier) {
         let size = frontier.head().size;
         let mut first = 0;
@@ -75,7 +75,7 @@ impl KnownNodes {
         }
     }
 
-    /// Takes note of the operations in a view: each has its place in its forecast.
+    /// Adds leaves for the operations in a view; each has its position in its forecast.
     pub fn offer_view(&mut self, view: &View) {
         let slots = view.slots.values().map(|slot| &slot.value.forecast);
         for forecast in slots.chain(view.pending.iter().map(|entry| &entry.forecast)) {
@@ -83,7 +83,7 @@ impl KnownNodes {
         }
     }
 
-    /// What of it belongs to the log with this right edge.
+    /// The nodes that belong to the log with this right edge.
     pub fn of_log(mut self, frontier: &Frontier) -> Nodes {
         let size = frontier.head().size;
         self.make_inner(size);
@@ -114,7 +114,7 @@ impl KnownNodes {
         found
     }
 
-    /// Makes inner nodes of a log of `size` leaves of what is below them.
+    /// Computes inner nodes of a log of `size` leaves from those below them.
     fn make_inner(&mut self, size: u64) {
         if let Some(leaves) = self.levels.first_mut() {
             leaves.retain(|index, _| *index < size);

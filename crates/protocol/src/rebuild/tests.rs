@@ -79,14 +79,14 @@ impl World {
         known
     }
 
-    fn combine(&self, who: &[usize]) -> Result<Combined, Disagreement> {
+    fn combine(&self, who: &[usize]) -> Result<CombinedView, Disagreement> {
         let sources: Vec<Source<'_>> =
             who.iter().map(|who| Source::from(&self.clients[*who].floor)).collect();
         combine(&sources).map(|combined| combined.expect("somebody has seen something"))
     }
 
     /// Rebuilds from some, and demands that these go on.
-    fn rebuilt(&self, who: &[usize]) -> Combined {
+    fn rebuilt(&self, who: &[usize]) -> CombinedView {
         let combined = self.combine(who).expect("one history");
         combined.check(key(DeviceId(0)).public(), &membership()).expect("an honest view");
         let nodes = self.known(who, true).of_log(&combined.frontier);
@@ -95,7 +95,7 @@ impl World {
         assert_eq!(combined.log_end(&sources, &nodes), LogEnd::Proven);
         for who in who {
             let standing = combined.standing(&self.clients[*who].floor, &membership(), &nodes);
-            assert_eq!(standing, Standing::GoesOn, "client {who}");
+            assert_eq!(standing, SourceOutcome::GoesOn, "client {who}");
         }
         combined
     }
@@ -166,7 +166,7 @@ fn honest_clients_go_on() {
             };
             if same && !client.floor.view.pending.iter().any(unseen) {
                 let standing = alone.standing(&client.floor, &membership(), &nodes);
-                assert_eq!(standing, Standing::GoesOn, "seed {seed}");
+                assert_eq!(standing, SourceOutcome::GoesOn, "seed {seed}");
             }
         }
         // The machine made of it orders the next operation of each, and shows what they accept.
@@ -178,7 +178,7 @@ fn honest_clients_go_on() {
             let certificate = client.declare(Path::Slow, Vec::new());
             let verified = certificate.clone().verified(key(client.floor.device).public()).expect("signed");
             let step = sequencer.update(0, client.floor.device, &verified, None).expect("it is ordered");
-            let crate::sequencer::Updated::View(mut reply) = step.answer else {
+            let crate::sequencer::UpdateOutcome::View(mut reply) = step.answer else {
                 panic!("seed {seed}: not ordered")
             };
             let frontier = Frontier::from_peaks(reply.view.log, reply.peaks.clone()).expect("fits");
@@ -226,7 +226,7 @@ fn forks_and_inventions_are_found() {
     let older = world.combine(&[2]).expect("one history");
     let nodes = world.known(&[2], true).of_log(&older.frontier);
     let standing = older.standing(&world.clients[0].floor, &membership(), &nodes);
-    assert!(matches!(standing, Standing::Alarms(_)), "{standing:?}");
+    assert!(matches!(standing, SourceOutcome::Alarms(_)), "{standing:?}");
 
     // A bad client makes up how the log ends: longer, or otherwise.
     let source = [Source::from(&world.clients[0].floor)];
@@ -236,7 +236,7 @@ fn forks_and_inventions_are_found() {
     for size in [honest.view.log.size + 1, 1 << 40] {
         let frontier =
             Frontier::of(size, vec![Digest([9; 32]); size.count_ones() as usize]).expect("so many");
-        let longer = Combined {
+        let longer = CombinedView {
             view: View { log: frontier.head(), ..honest.view.clone() },
             frontier,
             ..honest.clone()
@@ -246,8 +246,11 @@ fn forks_and_inventions_are_found() {
     }
     let size = honest.view.log.size;
     let frontier = Frontier::of(size, vec![Digest([9; 32]); size.count_ones() as usize]).expect("so many");
-    let otherwise =
-        Combined { view: View { log: frontier.head(), ..honest.view.clone() }, frontier, ..honest.clone() };
+    let otherwise = CombinedView {
+        view: View { log: frontier.head(), ..honest.view.clone() },
+        frontier,
+        ..honest.clone()
+    };
     let with_nodes = otherwise.log_end(&source, &nodes);
     assert!(matches!(with_nodes, LogEnd::False(_)), "{with_nodes:?}");
     assert_ne!(otherwise.log_end(&[], &Nodes::default()), LogEnd::Proven);
@@ -264,7 +267,9 @@ fn forks_and_inventions_are_found() {
     less.view.slots.remove(&B);
     let nodes = world.known(&[0], true).of_log(&less.frontier);
     let by_nobody = less.check(key(DeviceId(0)).public(), &membership()).is_err();
-    assert!(by_nobody || less.standing(&world.clients[1].floor, &membership(), &nodes) != Standing::GoesOn);
+    assert!(
+        by_nobody || less.standing(&world.clients[1].floor, &membership(), &nodes) != SourceOutcome::GoesOn
+    );
 }
 
 /// Proves: nodes are found where hashes lead, also where each of several knows only some leaves and somebody tells wrong

@@ -9,9 +9,9 @@ use crate::log_tree::consistency_proof;
 use crate::mandate::Mandate;
 use crate::message::{Receipt, Request, ServerKeys};
 use crate::order::last_vector;
-use crate::sequencer::{CommitOutcome, FastOutcome, Refusal, Sequencer, Step, Updated, settled};
+use crate::sequencer::{CommitOutcome, FastOutcome, Refusal, Sequencer, Step, UpdateOutcome, settled};
 use crate::signed::{Signed, Verified};
-use crate::signer::{Effect, Event, Finished, Signer, Tables};
+use crate::signer::{Effect, Event, OperationEnd, Signer, Tables};
 use crate::structure::Structure;
 use crate::testing::random::Random;
 use crate::testing::{A, B, GROUP, key, membership, table};
@@ -44,7 +44,7 @@ impl Keeper {
     fn go_over(&self, restores: &[Restore], signer: &Signer) {
         let next = Mandate::adopt(signer, self.key.public());
         let mut mandate = self.mandate.lock().expect("whole");
-        let after = mandate.go_over(&key(ROOT).public(), restores, &next).expect("declared");
+        let after = mandate.enter_epoch(&key(ROOT).public(), restores, &next).expect("declared");
         *mandate = Mandate::from_bytes(&after.to_bytes()).expect("own bytes");
     }
 }
@@ -99,7 +99,7 @@ struct Device {
     keeper: Keeper,
     /// All restores that it has taken up.
     restores: Vec<Restore>,
-    lost: Vec<Lost>,
+    lost: Vec<RestoreLoss>,
 }
 
 struct World {
@@ -170,7 +170,7 @@ impl World {
         let ((sequencer, promise), nodes) = (step.answer, step.nodes.into_iter().collect());
         let done =
             founder.signer.step(&founder.keeper, Event::Committed(receipt(promise))).expect("in flight");
-        assert!(done.iter().any(|effect| matches!(effect, Effect::Finished(Finished::Committed(_)))));
+        assert!(done.iter().any(|effect| matches!(effect, Effect::Finished(OperationEnd::Committed(_)))));
         let server = Server { sequencer, nodes };
         World { server, devices, now_ms: 0, signed: vec![(structure, true)] }
     }
@@ -242,7 +242,7 @@ impl World {
             Some(Request::Update { certificate, log_size, .. }) => {
                 match server.sequencer.update(now_ms, id, &verified(certificate), None) {
                     Ok(step) => match server.took(step) {
-                        Updated::View(reply) => {
+                        UpdateOutcome::View(reply) => {
                             let reply = server.proven(*reply, log_size);
                             let members = server.members().clone();
                             let effects = self.step(id, Event::Reply { reply: &reply, members: &members });
@@ -250,8 +250,8 @@ impl World {
                                 self.commit(id, random);
                             }
                         }
-                        Updated::Aborted => drop(self.step(id, Event::Aborted)),
-                        Updated::Refused => drop(self.step(id, Event::Refused)),
+                        UpdateOutcome::Aborted => drop(self.step(id, Event::Aborted)),
+                        UpdateOutcome::Refused => drop(self.step(id, Event::Refused)),
                     },
                     Err(refusal) => self.refused(id, &refusal),
                 }
@@ -292,7 +292,7 @@ impl World {
     /// What a server that was put back does not take is forgotten with its epoch.
     fn refused(&mut self, id: DeviceId, refusal: &Refusal) {
         let members = self.server.members().clone();
-        let left = left(self.device(id).signer.floor(), &members.restores).expect("declared");
+        let left = remaining_log(self.device(id).signer.floor(), &members.restores).expect("declared");
         assert!(left.is_some(), "{refusal}: nothing else is refused by an honest server");
         self.take_up(id);
     }
@@ -300,7 +300,7 @@ impl World {
     fn take_up(&mut self, id: DeviceId) {
         let members = self.server.members().clone();
         let floor = self.device(id).signer.floor().clone();
-        let Some(left) = left(&floor, &members.restores).expect("declared") else { return };
+        let Some(left) = remaining_log(&floor, &members.restores).expect("declared") else { return };
         let reply = self.server.look(left.head().size);
         let (taken, lost) = take_up(&floor, &members.restores, &members, &reply).expect("an honest restore");
         let device = self.device(id);
@@ -336,7 +336,7 @@ impl World {
         let declared = Signed::by(declaration, &root.keeper).expect("of the present epoch");
         known.push(declared.value.with(declared.signature));
         let floor = root.signer.floor().clone();
-        let left = left(&floor, &known).expect("declared").expect("new");
+        let left = remaining_log(&floor, &known).expect("declared").expect("new");
         let mut reply = self.server.look(left.head().size);
         reply.view = settled(&reply.view);
         let (taken, lost) = take_up(&floor, &known, &members, &reply).expect("an honest restore");
@@ -461,7 +461,7 @@ fn what_was_lost_stays_lost() {
     let refused = check_look(world.devices[&B].signer.floor(), &members, &shown).expect_err("it was lost");
     assert_eq!(refused.blame(), Blame::Server, "{refused}");
     // A newcomer refuses it as well.
-    let newcomer = Floor::beside(key(ROOT).public(), NOBODY, &members);
+    let newcomer = Floor::unseen(key(ROOT).public(), NOBODY, &members);
     let shown = ViewReply { consistency: Vec::new(), ..shown };
     assert!(check_look(&newcomer, &members, &shown).is_err());
 
@@ -499,13 +499,13 @@ fn false_restores_are_refused() {
         Restore { declared_ns: 1, ..good },
         Restore { signature: key(A).sign(Domain::Restore, b"x"), ..good },
     ] {
-        assert!(left(&before, &with(forged)).is_err());
+        assert!(remaining_log(&before, &with(forged)).is_err());
         let forged = Membership { restores: with(forged), ..members.clone() };
-        let newcomer = Floor::beside(key(ROOT).public(), NOBODY, &forged);
+        let newcomer = Floor::unseen(key(ROOT).public(), NOBODY, &forged);
         assert!(check_look(&newcomer, &forged, &world.server.look(0)).is_err());
     }
     // Twice the same: the second does not end the epoch that the first began.
-    assert!(left(&before, &[good, good]).is_err());
+    assert!(remaining_log(&before, &[good, good]).is_err());
     // A proof from elsewhere.
     let mut reply = world.server.look(good.size);
     reply.consistency.push(Digest([7; 32]));
@@ -602,7 +602,7 @@ fn what_is_left_is_not_told_as_lost() {
     whole(&mut world, B);
     world.put_back(backup, &mut quiet());
     let restores = world.server.members().restores.clone();
-    let from = left(&behind, &restores).expect("declared").expect("new");
+    let from = remaining_log(&behind, &restores).expect("declared").expect("new");
     let reply = world.server.look(from.head().size);
     let mut behind = behind;
     // It was under way.

@@ -12,8 +12,8 @@
 //! Attacks answered: malicious users who replay, forge, misnumber or oversize requests, or advance tables they
 //! may not write, in order to make an honest server look like a lying one.
 
-mod police;
-mod put_back;
+mod after_restore;
+mod client_checks;
 mod record;
 #[cfg(test)]
 mod tests;
@@ -25,12 +25,12 @@ use crate::log_tree::{Frontier, Node, leaf};
 use crate::message::{MESSAGE_BYTES_MAX, Receipt, ServerError, ViewReply};
 use crate::order::forecast;
 use crate::packed::{self, Packed};
-use crate::rebuild::Combined;
+use crate::rebuild::CombinedView;
 use crate::signed::{Signable, Signed, Verified};
 use crate::structure::{LogHead, Outcome, PendingEntry, Structure, View};
+pub use after_restore::settled;
 use holdfast_content::{DeviceId, Membership, PrincipalId};
 use holdfast_crypto::{Digest, PublicKey};
-pub use put_back::settled;
 use record::State;
 pub use record::{OrderingRecord, RestoreError};
 use std::collections::BTreeMap;
@@ -41,15 +41,15 @@ use std::collections::BTreeMap;
 pub struct Step<T> {
     /// The answer.
     pub answer: T,
-    /// To be made durable first, in order; see [`OrderingRecord::to_bytes`].
+    /// Records to be made durable before the answer is sent, in sequence; see [`OrderingRecord::to_bytes`].
     pub records: Vec<OrderingRecord>,
     /// Nodes of the log of updates that are now complete.
     pub nodes: Vec<Node>,
 }
 
-/// Answer to an UPDATE.
+/// What became of an UPDATE.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Updated {
+pub enum UpdateOutcome {
     /// Ordered. Blocks and consistency proof are still empty.
     View(Box<ViewReply>),
     /// It was ordered earlier and is dead by now.
@@ -58,7 +58,7 @@ pub enum Updated {
     Refused,
 }
 
-/// Answer to a fast operation.
+/// What became of a fast operation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FastOutcome {
     /// Committed; the receipt is to be signed with the server's key.
@@ -67,7 +67,7 @@ pub enum FastOutcome {
     Refused,
 }
 
-/// Answer to a COMMIT.
+/// What became of a COMMIT.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum CommitOutcome {
     /// Committed; the receipt is to be signed with the server's key.
@@ -76,12 +76,12 @@ pub enum CommitOutcome {
     Aborted,
 }
 
-/// Where an operation stands, for FETCHPENDING.
+/// Status of an operation, for FETCHPENDING.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Standing {
+pub enum OperationStatus {
     /// Ordered, not committed yet.
     Pending,
-    /// In its device's slot.
+    /// Committed: this is its structure.
     Committed(Box<Signed<Structure>>),
     /// Dead, superseded or never seen.
     Gone,
@@ -102,9 +102,9 @@ pub enum Refusal {
     /// Another operation has this number.
     #[error("number {found} is used up; the next is above {last}")]
     WrongNumber {
-        /// Found.
+        /// The number that was found.
         found: u64,
-        /// Highest used.
+        /// The highest number that was used.
         last: u64,
     },
     /// It does not follow the device's slot.
@@ -122,10 +122,10 @@ pub enum Refusal {
     /// The new membership does not follow the present one.
     #[error("the new membership is not valid: {0}")]
     Membership(String),
-    /// A structure that contradicts its certificate or the order.
+    /// The structure contradicts its certificate or the order.
     #[error("the structure does not fit: {0}")]
     Structure(String),
-    /// COMMIT of an operation that is not pending.
+    /// A COMMIT is of an operation that is not pending.
     #[error("operation {0} is not pending")]
     NotPending(u64),
     /// So much is pending that a view of it hardly fits into a message.
@@ -164,7 +164,7 @@ impl Sequencer {
         membership: Membership,
         abort_after_ms: u64,
     ) -> Result<Step<(Sequencer, Receipt)>, Refusal> {
-        police::founding(&superuser, &certificate, &structure, &membership)?;
+        client_checks::founding(&superuser, &certificate, &structure, &membership)?;
         let receipt = receipt(&structure.value);
         let record = OrderingRecord::Create { superuser, certificate, structure, membership };
         let mut nodes = Vec::new();
@@ -224,13 +224,13 @@ impl Sequencer {
     /// been checked. `membership` is the one that the view names.
     pub fn rebuilt(
         superuser: PublicKey,
-        combined: Combined,
+        combined: CombinedView,
         membership: Membership,
         abort_after_ms: u64,
     ) -> Sequencer {
-        let Combined { view, frontier, given_up, newest: _ } = combined;
-        // Nobody will be given the answer to an operation again that is dead.
-        let dead = |entry: PendingEntry| record::Slow {
+        let CombinedView { view, frontier, given_up, newest: _ } = combined;
+        // The reply to an operation that is dead is not needed again.
+        let dead = |entry: PendingEntry| record::PendingOperation {
             certificate: entry.certificate,
             forecast: entry.forecast,
             dead: true,
@@ -270,7 +270,7 @@ impl Sequencer {
         self.state.superuser.file_system_id()
     }
 
-    /// Its epoch: what operations name in its place.
+    /// The present epoch, which operations name in the place of the file system.
     pub fn epoch(&self) -> Digest {
         self.state.epoch
     }
@@ -301,7 +301,7 @@ impl Sequencer {
         session: DeviceId,
         certificate: &Verified<Certificate>,
         membership: Option<Membership>,
-    ) -> Result<Step<Updated>, Refusal> {
+    ) -> Result<Step<UpdateOutcome>, Refusal> {
         let declared = certificate.value();
         if declared.path != Path::Slow {
             return Err(Refusal::Malformed("UPDATE of a fast operation".to_owned()));
@@ -310,14 +310,14 @@ impl Sequencer {
             && entry.certificate.value == *declared
         {
             return Ok(unchanged(match &entry.reply {
-                Some(reply) if !entry.dead => Updated::View(shown(reply)),
-                _ => Updated::Aborted,
+                Some(reply) if !entry.dead => UpdateOutcome::View(shown(reply)),
+                _ => UpdateOutcome::Aborted,
             }));
         }
         if self.state.is_burnt(declared) {
-            return Ok(unchanged(Updated::Refused));
+            return Ok(unchanged(UpdateOutcome::Refused));
         }
-        police::certificate(&self.state, session, certificate, membership.as_ref())?;
+        client_checks::certificate(&self.state, session, certificate, membership.as_ref())?;
         self.has_room(declared.device)?;
         let mut records = Vec::new();
         for entry in self.state.pending.iter().filter(|entry| !entry.dead) {
@@ -329,13 +329,13 @@ impl Sequencer {
                 // Neither could take effect over the other. Later it could, so a late copy must stay refused.
                 let burn = OrderingRecord::Burn { device: declared.device, number: declared.number };
                 let step = self.apply_all(vec![burn], now_ms);
-                return Ok(Step { answer: Updated::Refused, records: step.records, nodes: step.nodes });
+                return Ok(Step { answer: UpdateOutcome::Refused, records: step.records, nodes: step.nodes });
             }
         }
         let mut step = self.apply_all(records, now_ms);
-        // As it is kept for when the request is sent again.
-        let answer = Updated::View(Box::new(self.state.reply()));
-        let membership = membership.map(police::judged);
+        // The same reply is kept for when the request is sent again.
+        let answer = UpdateOutcome::View(Box::new(self.state.reply()));
+        let membership = membership.map(client_checks::judged);
         let update = OrderingRecord::Update { certificate: certificate.signed().clone(), membership };
         let ordered = self.apply_all(vec![update], now_ms);
         step.records.extend(ordered.records);
@@ -381,9 +381,9 @@ impl Sequencer {
         if entry.dead {
             return Ok(unchanged(CommitOutcome::Aborted));
         }
-        police::key(&self.state, device, structure.key())?;
+        client_checks::key(&self.state, device, structure.key())?;
         let (certificate, membership) = (&entry.certificate.value, entry.membership.as_ref());
-        police::structure(&self.state, value, certificate, &entry.forecast, membership)?;
+        client_checks::structure(&self.state, value, certificate, &entry.forecast, membership)?;
         let step = self.apply_all(vec![OrderingRecord::Commit { structure: structure.signed().clone() }], 0);
         Ok(Step {
             answer: CommitOutcome::Committed(receipt(value)),
@@ -423,19 +423,19 @@ impl Sequencer {
         if self.state.is_burnt(declared) {
             return Ok(unchanged(FastOutcome::Refused));
         }
-        police::certificate(&self.state, session, certificate, membership.as_ref())?;
-        police::key(&self.state, session, structure.key())?;
+        client_checks::certificate(&self.state, session, certificate, membership.as_ref())?;
+        client_checks::key(&self.state, session, structure.key())?;
         let expected = forecast(&self.state.view(), declared);
         if !self.state.pending.is_empty() || value.forecast != expected {
             let burn = OrderingRecord::Burn { device: declared.device, number: declared.number };
             let step = self.apply_all(vec![burn], now_ms);
             return Ok(Step { answer: FastOutcome::Refused, records: step.records, nodes: step.nodes });
         }
-        police::structure(&self.state, value, declared, &expected, membership.as_ref())?;
+        client_checks::structure(&self.state, value, declared, &expected, membership.as_ref())?;
         let record = OrderingRecord::Fast {
             certificate: certificate.signed().clone(),
             structure: structure.signed().clone(),
-            membership: membership.map(police::judged),
+            membership: membership.map(client_checks::judged),
         };
         let step = self.apply_all(vec![record], now_ms);
         Ok(Step { answer: FastOutcome::Accepted(receipt(value)), records: step.records, nodes: step.nodes })
@@ -457,7 +457,7 @@ impl Sequencer {
         self.state.reply()
     }
 
-    /// What was ordered and is neither committed nor dead.
+    /// Operations that are ordered and neither committed nor dead.
     pub fn pending(&self) -> impl Iterator<Item = &Certificate> {
         self.state.pending.iter().filter(|entry| !entry.dead).map(|entry| &entry.certificate.value)
     }
@@ -479,7 +479,7 @@ impl Sequencer {
 
     /// What is dead and not given up by its author yet; `None` if something is pending beside it.
     pub fn dead(&self) -> Option<Vec<PendingEntry>> {
-        let entry = |entry: &record::Slow| {
+        let entry = |entry: &record::PendingOperation| {
             entry.dead.then(|| PendingEntry {
                 certificate: entry.certificate.clone(),
                 forecast: entry.forecast.clone(),
@@ -504,13 +504,13 @@ impl Sequencer {
         self.state.frontier.head()
     }
 
-    /// Where an operation stands.
-    pub fn standing(&self, device: DeviceId, number: u64) -> Standing {
+    /// The status of an operation.
+    pub fn standing(&self, device: DeviceId, number: u64) -> OperationStatus {
         match self.state.slots.get(&device) {
-            Some(slot) if slot.value.number() == number => Standing::Committed(Box::new(slot.clone())),
+            Some(slot) if slot.value.number() == number => OperationStatus::Committed(Box::new(slot.clone())),
             _ => match self.state.entry(device, number) {
-                Some(entry) if !entry.dead => Standing::Pending,
-                _ => Standing::Gone,
+                Some(entry) if !entry.dead => OperationStatus::Pending,
+                _ => OperationStatus::Gone,
             },
         }
     }
@@ -549,7 +549,7 @@ impl Sequencer {
     }
 }
 
-/// A reply that was kept.
+/// Unpacks a reply that was kept.
 fn shown(reply: &Packed) -> Box<ViewReply> {
     reply.reply().expect("what was packed here")
 }

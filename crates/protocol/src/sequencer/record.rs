@@ -22,56 +22,56 @@ const STATE_FORMAT: u8 = 2;
 pub enum OrderingRecord {
     /// The file system was created.
     Create {
-        /// Its superuser.
+        /// The file system's superuser.
         superuser: PublicKey,
-        /// Founding operation.
+        /// Certificate of the founding operation.
         certificate: Signed<Certificate>,
-        /// Its structure.
+        /// Structure of the founding operation.
         structure: Signed<Structure>,
-        /// First membership.
+        /// The first membership.
         membership: Membership,
     },
     /// An operation was ordered.
     Update {
-        /// The declaration.
+        /// The certificate of the operation.
         certificate: Signed<Certificate>,
         /// The membership it brings.
         membership: Option<Membership>,
     },
     /// A pending operation was declared dead.
     Dead {
-        /// Its device.
+        /// The device that made the operation.
         device: DeviceId,
-        /// Its number.
+        /// Number of the operation.
         number: u64,
     },
     /// An ordered operation was committed.
     Commit {
-        /// Its structure.
+        /// Structure of the operation.
         structure: Signed<Structure>,
     },
     /// An operation was ordered and committed at once.
     Fast {
-        /// The declaration.
+        /// The certificate of the operation.
         certificate: Signed<Certificate>,
-        /// Its structure.
+        /// Structure of the operation.
         structure: Signed<Structure>,
         /// The membership it brings.
         membership: Option<Membership>,
     },
     /// A number was refused and must never be ordered.
     Burn {
-        /// Its device.
+        /// The device that made the operation.
         device: DeviceId,
-        /// The number.
+        /// Number of the operation.
         number: u64,
     },
     /// The superuser declared that this is a restored state: everything pending is dead, what was refused is forgotten
     /// with the epoch that it was refused in, and this operation is the first of the new one.
     Restore {
-        /// The declaration.
+        /// The certificate of the operation.
         certificate: Signed<Certificate>,
-        /// Its structure.
+        /// Structure of the operation.
         structure: Signed<Structure>,
         /// The membership with the restore.
         membership: Membership,
@@ -84,13 +84,13 @@ pub enum RestoreError {
     /// There is neither a checkpoint nor a record.
     #[error("there is neither a checkpoint nor a record of this file system")]
     Empty,
-    /// Written by a newer program.
+    /// It was written by a newer program.
     #[error("ordering state has format {0}, which this program does not know")]
     Format(u8),
-    /// Undecodable.
+    /// A record cannot be decoded.
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    /// A record that cannot follow the state before it.
+    /// A record does not fit the state before it.
     #[error("an ordering record does not fit the state before it: {0}")]
     Misplaced(String),
 }
@@ -123,7 +123,7 @@ impl OrderingRecord {
 
 /// An entry of the pending list.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub(super) struct Slow<R = Packed> {
+pub(super) struct PendingOperation<R = Packed> {
     pub(super) certificate: Signed<Certificate>,
     pub(super) forecast: Forecast,
     pub(super) dead: bool,
@@ -133,11 +133,11 @@ pub(super) struct Slow<R = Packed> {
     pub(super) membership: Option<Membership>,
 }
 
-impl Slow<ViewReply> {
-    fn packed(self) -> Slow {
-        let Slow { certificate, forecast, dead, arrived_ms, reply, membership } = self;
+impl PendingOperation<ViewReply> {
+    fn packed(self) -> PendingOperation {
+        let PendingOperation { certificate, forecast, dead, arrived_ms, reply, membership } = self;
         let reply = reply.as_ref().map(Packed::of);
-        Slow { certificate, forecast, dead, arrived_ms, reply, membership }
+        PendingOperation { certificate, forecast, dead, arrived_ms, reply, membership }
     }
 }
 
@@ -147,7 +147,7 @@ pub(super) struct State<R = Packed> {
     pub(super) superuser: PublicKey,
     pub(super) membership: Membership,
     pub(super) slots: BTreeMap<DeviceId, Signed<Structure>>,
-    pub(super) pending: Vec<Slow<R>>,
+    pub(super) pending: Vec<PendingOperation<R>>,
     pub(super) frontier: Frontier,
     /// Highest refused number of each device, while it is above its slot's.
     pub(super) burnt: BTreeMap<DeviceId, u64>,
@@ -172,7 +172,7 @@ impl State {
             Some((1, rest)) => {
                 let State { epoch, superuser, membership, slots, pending, frontier, burnt } =
                     decode::<State<ViewReply>>(rest)?;
-                let pending = pending.into_iter().map(Slow::packed).collect();
+                let pending = pending.into_iter().map(PendingOperation::packed).collect();
                 Ok(State { epoch, superuser, membership, slots, pending, frontier, burnt })
             }
             Some((&format, _)) => Err(RestoreError::Format(format)),
@@ -203,7 +203,7 @@ impl State {
         }
     }
 
-    pub(super) fn entry(&self, device: DeviceId, number: u64) -> Option<&Slow> {
+    pub(super) fn entry(&self, device: DeviceId, number: u64) -> Option<&PendingOperation> {
         self.pending.iter().find(|entry| {
             let certificate = &entry.certificate.value;
             (certificate.device, certificate.number) == (device, number)
@@ -260,7 +260,7 @@ impl State {
                 let reply = self.reply();
                 let forecast = forecast(&reply.view, &certificate.value);
                 nodes.extend(self.frontier.append(leaf(forecast.certificate, forecast.digest())));
-                self.pending.push(Slow {
+                self.pending.push(PendingOperation {
                     certificate,
                     forecast,
                     dead: false,
@@ -323,7 +323,7 @@ impl State {
         self.settle(structure, membership);
     }
 
-    /// Puts a structure into its slot and forgets what it passed.
+    /// Puts a structure into its slot and forgets the device's operations before it.
     fn settle(&mut self, structure: Signed<Structure>, membership: Option<Membership>) {
         let (device, number) = (structure.value.device(), structure.value.number());
         self.pending.retain(|entry| {

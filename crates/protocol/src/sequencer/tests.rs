@@ -44,7 +44,7 @@ fn update(
     let step = sequencer
         .update(now_ms, device, &verified(certificate.clone(), device), None)
         .expect("an honest request");
-    let Updated::View(mut reply) = step.answer else { panic!("ordered: {:?}", step.answer) };
+    let UpdateOutcome::View(mut reply) = step.answer else { panic!("ordered: {:?}", step.answer) };
     // Consistency proofs are the driver's; a client with an empty log needs none.
     reply.consistency = Vec::new();
     let mut floor = client.floor.clone();
@@ -201,7 +201,7 @@ fn repeated_requests_are_done_once() {
     let before = sequencer.checkpoint();
     for _ in 0..2 {
         let step = sequencer.update(5, A, &certificate, None).unwrap();
-        assert!(matches!(step.answer, Updated::View(_)) && step.records.is_empty());
+        assert!(matches!(step.answer, UpdateOutcome::View(_)) && step.records.is_empty());
     }
     assert_eq!(sequencer.checkpoint(), before);
     let first = sequencer.commit(A, &structure).unwrap();
@@ -256,7 +256,7 @@ fn the_dead_hold_nobody_up() {
     operate(&mut sequencer, &mut b, ABORT_AFTER_MS, Vec::new());
     assert_eq!(b.floor.view.pending.iter().filter(|entry| entry.dead).count(), 1);
     assert!(b.floor.view.is_settled(), "nothing to wait for any more");
-    assert_eq!(sequencer.standing(A, 1), Standing::Gone);
+    assert_eq!(sequencer.standing(A, 1), OperationStatus::Gone);
     let step = sequencer.commit(A, &verified(late, A)).unwrap();
     assert_eq!((step.answer, step.records.len()), (CommitOutcome::Aborted, 0));
     a.give_up(Path::Slow);
@@ -287,12 +287,12 @@ fn giving_up_for_reasons_of_the_driver() {
     assert_eq!(sequencer.give_up(A, 1).records, [OrderingRecord::Burn { device: A, number: 1 }]);
     assert!(sequencer.give_up(A, 1).records.is_empty());
     let step = sequencer.update(0, A, &verified(refused, A), None).unwrap();
-    assert_eq!(step.answer, Updated::Refused);
+    assert_eq!(step.answer, UpdateOutcome::Refused);
     a.give_up(Path::Slow);
     let (certificate, _) = update(&mut sequencer, &mut a, 0, Vec::new());
     assert_eq!(sequencer.give_up(A, 2).records, [OrderingRecord::Dead { device: A, number: 2 }]);
     let step = sequencer.update(0, A, &verified(certificate, A), None).unwrap();
-    assert_eq!(step.answer, Updated::Aborted);
+    assert_eq!(step.answer, UpdateOutcome::Aborted);
     a.give_up(Path::Slow);
     operate(&mut sequencer, &mut a, 0, Vec::new());
 }
@@ -316,7 +316,7 @@ fn removal_takes_effect_at_its_place_in_the_order() {
     let certificate = root.declare(Path::Slow, vec![Delta::SetMembers { reference: table("second") }]);
     let declared = verified(certificate.clone(), DeviceId(0));
     let step = sequencer.update(0, DeviceId(0), &declared, Some(without_b.clone())).unwrap();
-    let Updated::View(reply) = step.answer else { panic!("ordered") };
+    let UpdateOutcome::View(reply) = step.answer else { panic!("ordered") };
     let (floor, own) = (root.floor.clone(), forecast(&reply.view, &certificate.value));
     let mut structure = root.structure(&certificate.value, own).value;
     structure.handles.get_mut(&PrincipalId::Members).expect("declared").reference = table("second");
@@ -335,7 +335,7 @@ fn removal_takes_effect_at_its_place_in_the_order() {
     // A accepts the view that still holds B's earlier structure, and refuses a later one of B's.
     let certificate = a.declare(Path::Slow, Vec::new());
     let step = sequencer.update(0, A, &verified(certificate.clone(), A), None).unwrap();
-    let Updated::View(reply) = step.answer else { panic!("ordered") };
+    let UpdateOutcome::View(reply) = step.answer else { panic!("ordered") };
     a.floor.frontier = Default::default();
     check(&a.floor, &without_b, &reply, &certificate.value).expect("an honest server");
     let mut lie = reply.clone();
@@ -399,7 +399,7 @@ fn warrants_bring_what_they_are_for() {
     let c = Client::new(DeviceId(3));
     let late = declare(&c);
     let step = sequencer.update(0, DeviceId(3), &late, Some(sign(&good, 3))).expect("not an offence");
-    assert_eq!(step.answer, Updated::Refused);
+    assert_eq!(step.answer, UpdateOutcome::Refused);
     // Without effect it is not committed.
     let entry = sequencer.look().view.pending.pop().expect("just ordered");
     let mut structure = a.structure(&certificate.value, entry.forecast).value;
@@ -416,7 +416,7 @@ fn warrants_bring_what_they_are_for() {
     a.acknowledge(&structure);
     // A late copy of what was refused stays refused, whatever has become of the other.
     let step = sequencer.update(0, DeviceId(3), &late, Some(sign(&good, 3))).expect("not an offence");
-    assert_eq!(step.answer, Updated::Refused);
+    assert_eq!(step.answer, UpdateOutcome::Refused);
     // It is good for one use.
     let again = a.declare(Path::Slow, vec![Delta::SetMembers { reference }]);
     let refusal = sequencer.update(0, A, &verified(again, A), Some(sign(&good, 3))).expect_err("used");
@@ -446,12 +446,12 @@ fn a_warrant_survives_who_submits_it() {
     let second = change.enacted(3, signature);
     let step =
         sequencer.update(2 * ABORT_AFTER_MS, DeviceId(3), &declared, Some(second.clone())).expect("due");
-    let Updated::View(reply) = step.answer else { panic!("ordered") };
+    let UpdateOutcome::View(reply) = step.answer else { panic!("ordered") };
     let mut structure = c.structure(&certificate.value, forecast(&reply.view, &certificate.value)).value;
     structure.handles.get_mut(&PrincipalId::Members).expect("declared").reference = reference;
     let structure = verified(Signed::new(structure, &key(DeviceId(3))), DeviceId(3));
     let _ = sequencer.commit(DeviceId(3), &structure).expect("as declared");
-    assert_eq!(sequencer.membership(), &police::judged(second));
+    assert_eq!(sequencer.membership(), &client_checks::judged(second));
     assert_eq!(sequencer.membership().devices[&B].removed_at, Some(3));
 }
 
@@ -511,7 +511,7 @@ fn earlier_checkpoints_are_read() {
     update(&mut sequencer, &mut a, 0, vec![set_group(1)]);
     let (certificate, _) = update(&mut sequencer, &mut b, 0, vec![set_group(2)]);
     let State { epoch, superuser, membership, slots, pending, frontier, burnt } = sequencer.state.clone();
-    let plain = |entry: record::Slow| record::Slow {
+    let plain = |entry: record::PendingOperation| record::PendingOperation {
         certificate: entry.certificate,
         forecast: entry.forecast,
         dead: entry.dead,
@@ -519,7 +519,7 @@ fn earlier_checkpoints_are_read() {
         reply: entry.reply.map(|reply| *reply.reply().expect("it is one")),
         membership: entry.membership,
     };
-    let pending: Vec<record::Slow<ViewReply>> = pending.into_iter().map(plain).collect();
+    let pending: Vec<record::PendingOperation<ViewReply>> = pending.into_iter().map(plain).collect();
     let state = State { epoch, superuser, membership, slots, pending, frontier, burnt };
     let bytes = holdfast_crypto::encode(&(1_u8, state));
     let nothing = std::iter::empty::<Vec<u8>>();
@@ -569,7 +569,7 @@ fn what_is_pending_fits_into_a_message() {
     let step = sequencer.commit(A, &verified(structure, A)).expect("it is pending");
     assert!(matches!(step.answer, CommitOutcome::Committed(_)));
     let step = sequencer.update(0, B, &declared, None).expect("there is room");
-    assert!(matches!(step.answer, Updated::View(_)));
+    assert!(matches!(step.answer, UpdateOutcome::View(_)));
 }
 
 /// Proves: where so many devices have signed that nobody could read a view, none is answered with, though nothing is pending.

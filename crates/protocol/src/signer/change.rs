@@ -12,7 +12,7 @@
 //! ```
 //!
 //! Vectors are taken out of what is encoded before, and follow as differences: each from the one before it, the first from
-//! that of the earlier state's last accepted view. Their order is that of [`Parts::vectors`].
+//! that of the earlier state's last accepted view. Their order is that of [`ChangeParts::vectors`].
 //!
 //! Invariant: applied to the state that it was made from, a change gives exactly the later one. To which state it belongs
 //! is for the caller to know; applied to another one it gives nonsense or an error, and never panics.
@@ -27,11 +27,11 @@ use holdfast_crypto::{DecodeError, decode, encode};
 use std::collections::BTreeMap;
 use std::mem::take;
 
-/// Format of a change.
+/// Format of a change record.
 const FORMAT: u8 = 1;
 
 #[derive(BorshSerialize, BorshDeserialize)]
-struct Parts {
+struct ChangeParts {
     gone: Vec<DeviceId>,
     put: Vec<(DeviceId, Signed<Structure>)>,
     pending: Vec<Pending>,
@@ -51,8 +51,8 @@ struct VectorChange {
     gone: Vec<PrincipalId>,
 }
 
-impl Parts {
-    /// Every vector in it, in the order in which they are encoded.
+impl ChangeParts {
+    /// Every vector in the change, in the sequence of its encoding.
     fn vectors(&mut self) -> Vec<&mut VersionVector> {
         let floor = &mut self.rest.floor;
         let mut all: Vec<&mut VersionVector> = Vec::new();
@@ -111,7 +111,7 @@ fn pending_since(before: &[PendingEntry], after: Vec<PendingEntry>) -> Vec<Pendi
 }
 
 impl Signer {
-    /// What has changed since `before`, to be made durable after it.
+    /// Encodes what has changed since `before`, to be made durable after it.
     pub fn change_since(&self, before: &Signer) -> Vec<u8> {
         let mut rest = self.clone();
         let slots = take(&mut rest.floor.view.slots);
@@ -119,7 +119,7 @@ impl Signer {
         let gone = known.keys().filter(|device| !slots.contains_key(device)).copied().collect();
         let put = slots.into_iter().filter(|(device, slot)| known.get(device) != Some(slot)).collect();
         let pending = pending_since(&before.floor.view.pending, take(&mut rest.floor.view.pending));
-        let mut parts = Parts { gone, put, pending, rest };
+        let mut parts = ChangeParts { gone, put, pending, rest };
         let mut last = before.last_accepted();
         let mut vectors = Vec::new();
         for vector in parts.vectors() {
@@ -144,7 +144,7 @@ impl Signer {
                 return Err(wrong(format!("format {found:?}, this program knows up to {FORMAT}")));
             }
         };
-        let (mut parts, changes): (Parts, Vec<VectorChange>) = decode(rest)?;
+        let (mut parts, changes): (ChangeParts, Vec<VectorChange>) = decode(rest)?;
         let mut last = self.last_accepted();
         let vectors = parts.vectors();
         if vectors.len() != changes.len() {

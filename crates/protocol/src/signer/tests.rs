@@ -61,7 +61,7 @@ fn operate(signer: &mut Signer, stage: &mut Stage) {
     let Some(Request::Commit { structure, .. }) = sent(&effects) else { panic!("{effects:?}") };
     stage.commit(&structure);
     let effects = signer.step(&key(device), Event::Committed(receipt(&structure.value))).expect("in flight");
-    assert!(matches!(&effects[..], [Effect::Note(_), Effect::Finished(Finished::Committed(_))]));
+    assert!(matches!(&effects[..], [Effect::Note(_), Effect::Finished(OperationEnd::Committed(_))]));
 }
 
 /// Everything signed is durable before it is sent (trace T1): in every list of effects a Persist whose bytes
@@ -84,7 +84,7 @@ fn persisted_before_sent() {
             Request::Fast { .. } => assert_eq!(again, [Effect::Send(request.clone())]),
             // No structure was signed: the number is given up, never used again.
             _ => {
-                assert_eq!(again[1], Effect::Finished(Finished::GivenUp));
+                assert_eq!(again[1], Effect::Finished(OperationEnd::GivenUp));
                 assert!(restored.floor().voids.contains(2) && restored.floor().used == 2);
             }
         }
@@ -130,14 +130,17 @@ fn t11_no_view_overtakes_a_fast_operation() {
     let taken = crate::check::check_look(&b.floor, &members, &reply).expect("an honest view");
     b.floor = taken;
     let effects = b.step(&key(B), Event::Committed(receipt(&structure.value))).expect("in flight");
-    assert!(matches!(&effects[..], [Effect::Note(_), Effect::Finished(Finished::NotTaken)]), "{effects:?}");
+    assert!(
+        matches!(&effects[..], [Effect::Note(_), Effect::Finished(OperationEnd::NotOrdered)]),
+        "{effects:?}"
+    );
     assert!(b.floor().never_offered.contains(2), "the number is given up");
 
     // Without the look, it is.
     let mut b = before;
     let effects = b.step(&key(B), Event::Committed(receipt(&structure.value))).expect("in flight");
     assert!(
-        matches!(&effects[..], [Effect::Note(_), Effect::Finished(Finished::Committed(_))]),
+        matches!(&effects[..], [Effect::Note(_), Effect::Finished(OperationEnd::Committed(_))]),
         "{effects:?}"
     );
 }
@@ -161,7 +164,7 @@ fn t12_nothing_is_signed_on_a_view_behind_what_was_read() {
     assert!(matches!(effects.as_deref(), Ok([Effect::Note(_), Effect::Advanced])), "{effects:?}");
     let reply = stage.proven(b.floor());
     let effects = b.step(&key(B), Event::Reply { reply: &reply, members: &members });
-    let not_taken = [Effect::Note(Box::new(b.clone())), Effect::Finished(Finished::NotTaken)];
+    let not_taken = [Effect::Note(Box::new(b.clone())), Effect::Finished(OperationEnd::NotOrdered)];
     assert_eq!(effects.as_deref(), Ok(&not_taken[..]));
     assert!(b.is_idle() && b.floor().voids.contains(2));
     assert_eq!(b.floor().view.slots.get(&A), Some(&a1), "what was read stays");
@@ -423,7 +426,7 @@ fn a_change_of_membership_takes_effect_or_is_given_up() {
     for (stage, outcome) in [(&Stage::new(), Outcome::Nothing), (&pending, Outcome::Done)] {
         let (a, effects) = folded(stage, outcome);
         assert!(
-            matches!(effects[..], [Effect::Persist(_), Effect::Finished(Finished::GivenUp)]),
+            matches!(effects[..], [Effect::Persist(_), Effect::Finished(OperationEnd::GivenUp)]),
             "{effects:?}"
         );
         assert!(a.is_idle() && a.floor().voids.contains(1));

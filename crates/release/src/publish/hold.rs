@@ -11,7 +11,7 @@ use crate::keys::ReleaseId;
 use crate::release_dir::ReleaseDir;
 use holdfast_client::remote::{Remote, call_patiently};
 use holdfast_crypto::Digest;
-use holdfast_protocol::message::{AddressedBlock, HoldShown, Request, Response};
+use holdfast_protocol::message::{AddressedBlock, HoldEntry, Request, Response};
 use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
@@ -31,7 +31,7 @@ fn name(release: ReleaseId, sequence: u64, root: &Digest) -> String {
 }
 
 /// The number and root of a release that a hold is for.
-fn release_of(hold: &HoldShown, release: ReleaseId) -> Option<(u64, String)> {
+fn release_of(hold: &HoldEntry, release: ReleaseId) -> Option<(u64, String)> {
     let rest = hold.name.strip_prefix(&format!("release/{release}/"))?;
     let (sequence, root) = rest.split_once('/')?;
     Some((sequence.parse().ok()?, root.to_owned()))
@@ -160,7 +160,7 @@ pub fn release_holds(server: &dyn Remote, target: &Path) -> Result<usize, Publis
     let Response::Holds(holds) = ask(server, &Request::Holds)? else {
         return Err(not_held("its answer makes no sense"));
     };
-    let goes = |hold: &HoldShown| {
+    let goes = |hold: &HoldEntry| {
         release_of(hold, chain.id())
             .is_some_and(|held| held.0 <= newest && held.0 + 1 != newest && !stays.contains(&held))
     };

@@ -8,7 +8,7 @@
 //! Invariant: an unreachable bucket, a damaged block and an absent block are three different errors.
 
 use super::local::OwnLog;
-use super::{BlockStoreError, BlockStoreStatus, BucketStanding, LocalBlocks};
+use super::{BlockStoreError, BlockStoreStatus, BucketStatus, LocalBlocks};
 use crate::error::OpenError;
 use holdfast_content::BODY_BYTES_MAX;
 use holdfast_crypto::{Digest, DigestKey};
@@ -199,9 +199,9 @@ impl BucketTier {
     /// Checks a block that was read against its address; another one counts as damaged.
     pub(super) fn checked(&self, address: Digest, loaded: LoadedBlock) -> LoadedBlock {
         match loaded {
-            LoadedBlock::Found(header, block) => {
+            LoadedBlock::Present(header, block) => {
                 match block.clone().open_any(&DigestKey::WELL_KNOWN, address, BODY_BYTES_MAX) {
-                    Ok(_) => LoadedBlock::Found(header, block),
+                    Ok(_) => LoadedBlock::Present(header, block),
                     Err(error) => LoadedBlock::Damaged(format!(
                         "{} gave wrong bytes for it: {error}; {WAY_OUT}",
                         self.address
@@ -226,9 +226,9 @@ impl BucketTier {
     }
 }
 
-fn bucket_status(status: holdfast_tiered::TieredStatus) -> BucketStanding {
+fn bucket_status(status: holdfast_tiered::TieredStatus) -> BucketStatus {
     let requests = status.requests;
-    BucketStanding {
+    BucketStatus {
         trouble: status.trouble,
         segments: status.segments,
         bytes: status.bytes,

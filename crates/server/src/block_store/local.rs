@@ -13,7 +13,7 @@ use crate::control::ScrubSummary;
 use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::Digest;
 use holdfast_log::{LogError, Position};
-use holdfast_protocol::block_server::{BlockFigures, LISTED_MAX, ListedBlock, LoadedBlock, PinShown};
+use holdfast_protocol::block_server::{BlockFigures, LISTED_MAX, ListedBlock, LoadedBlock, PinEntry};
 use holdfast_protocol::message::StoreHeader;
 use holdfast_store::{
     Allowance, Charge, CollectReport, DecrefOutcome, Hold, HoldOutcome, IndexedBlock, Pin, ScrubReport,
@@ -105,7 +105,7 @@ impl LocalBlocks {
     fn retrieve(&self, file_system: Digest, address: Digest) -> Result<LoadedBlock, StoreError> {
         match self.store.retrieve(file_system, address) {
             Ok(None) => Ok(LoadedBlock::Absent),
-            Ok(Some((header, block))) => Ok(LoadedBlock::Found(
+            Ok(Some((header, block))) => Ok(LoadedBlock::Present(
                 StoreHeader { owner: header.owner, stored_ns: header.stored_ns },
                 block,
             )),
@@ -139,7 +139,7 @@ impl BlockStore for LocalBlocks {
         let (mut blocks, mut bytes) = (Vec::with_capacity(addresses.len()), 0);
         for address in addresses {
             let loaded = self.load_one(file_system, *address)?;
-            if let LoadedBlock::Found(_, block) = &loaded {
+            if let LoadedBlock::Present(_, block) = &loaded {
                 bytes += stored_bytes(block);
             }
             if bytes > bytes_max && !blocks.is_empty() {
@@ -246,9 +246,9 @@ impl BlockStore for LocalBlocks {
         Ok(found.into_iter().map(listed).collect())
     }
 
-    fn pinned(&self, file_system: Digest, after: Option<u64>) -> Result<Option<PinShown>, BlockStoreError> {
+    fn pinned(&self, file_system: Digest, after: Option<u64>) -> Result<Option<PinEntry>, BlockStoreError> {
         let found = self.store.pinned(file_system).into_iter().filter(|one| Some(one.holder) > after);
-        let pin_entry = |Pin { holder, until_ns, addresses }: Pin| PinShown { holder, until_ns, addresses };
+        let pin_entry = |Pin { holder, until_ns, addresses }: Pin| PinEntry { holder, until_ns, addresses };
         Ok(found.min_by_key(|one| one.holder).map(pin_entry))
     }
 

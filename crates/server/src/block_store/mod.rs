@@ -27,14 +27,14 @@ use crate::refusal::RequestError;
 use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::Digest;
 use holdfast_log::LogError;
-use holdfast_protocol::block_server::{BlockFigures, ListedBlock, LoadedBlock, PinShown};
+use holdfast_protocol::block_server::{BlockFigures, ListedBlock, LoadedBlock, PinEntry};
 use holdfast_protocol::message::ServerError;
 use holdfast_store::{Allowance, Charge, CollectReport, Hold, HoldOutcome, StoreError};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use bucket::BucketSettings;
 pub use election::Candidate;
-pub use holdfast_protocol::block_server::BucketStanding;
+pub use holdfast_protocol::block_server::BucketStatus;
 pub use holdfast_tiered::BucketAddress;
 pub use local::LocalBlocks;
 pub(crate) use local::summary_of;
@@ -160,7 +160,7 @@ pub trait BlockStore: Send + Sync {
     ///
     /// # Errors
     /// [`BlockStoreError`]
-    fn pinned(&self, file_system: Digest, after: Option<u64>) -> Result<Option<PinShown>, BlockStoreError>;
+    fn pinned(&self, file_system: Digest, after: Option<u64>) -> Result<Option<PinEntry>, BlockStoreError>;
 
     /// What devices are charged for together; in between two checkpoints of an index this may be too much.
     ///
@@ -224,7 +224,7 @@ pub struct BlockStoreStatus {
     /// The figures of the store; `None` if they could not be read.
     pub figures: Option<BlockFigures>,
     /// The bucket, if the blocks are in one, here or there.
-    pub bucket: Option<BucketStanding>,
+    pub bucket: Option<BucketStatus>,
 }
 
 /// The host name of this machine.
@@ -382,7 +382,7 @@ pub(crate) fn sound(
     address: &Digest,
 ) -> Option<(holdfast_protocol::message::StoreHeader, StoredBlock)> {
     match loaded {
-        LoadedBlock::Found(header, block) => Some((header, block)),
+        LoadedBlock::Present(header, block) => Some((header, block)),
         LoadedBlock::Absent => None,
         LoadedBlock::Damaged(why) => {
             tracing::error!(%file_system, %address, why, "a block is damaged; answering that it is missing");

@@ -28,7 +28,7 @@ use crate::server::{bound, segment_bytes};
 use holdfast_components::{Plan, Program, Supervisor};
 use holdfast_crypto::{Digest, PublicKey, SigningKey};
 use holdfast_log::{LocalStorage, Storage, StorageLock};
-use holdfast_protocol::block_server::{BlockAnswer, BlockCall, BlockFault, BlockReply, Shard, StoreId};
+use holdfast_protocol::block_server::{BlockCall, BlockFault, BlockReply, BlockResult, Shard, StoreId};
 use holdfast_protocol::message::{PROTOCOL_VERSIONS, Request, Response, ServerError, Welcome};
 use holdfast_rpc::privsep::{HandshakeService, VerifiedConnection, serve_introduced};
 use holdfast_rpc::{BlocksAddress, Limits, Listeners, ServerAddress, Service, Session};
@@ -446,7 +446,7 @@ impl Service for BlockService {
             Request::BlockServer(request) => {
                 let Some(shard) = session.state.shard.get().copied() else {
                     let outcome = match request.call {
-                        BlockCall::Greet => Ok(BlockAnswer::Shards(self.seats.shards)),
+                        BlockCall::Greet => Ok(BlockResult::Shards(self.seats.shards)),
                         _ => Err(BlockFault::Refused("a shard is to be asked for when greeting".to_owned())),
                     };
                     let reply = BlockReply { store: StoreId::default(), position: 0, outcome };

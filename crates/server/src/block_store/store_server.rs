@@ -15,9 +15,9 @@ use holdfast_content::DeviceId;
 use holdfast_crypto::Digest;
 use holdfast_log::{LocalStorage, LogError};
 use holdfast_protocol::block_server::{
-    BlockAnswer, BlockCall, BlockCollection, BlockFault, BlockReply, BlockRequest, StoreId,
+    BlockCall, BlockCollection, BlockFault, BlockReply, BlockRequest, BlockResult, StoreId,
 };
-use holdfast_protocol::message::{BATCH_MAX, HoldShown, MESSAGE_BYTES_MAX};
+use holdfast_protocol::message::{BATCH_MAX, HoldEntry, MESSAGE_BYTES_MAX};
 use holdfast_store::{Allowance, CollectReport, Hold, HoldOutcome, StoreConfig, StoreError};
 use holdfast_tiered::{Bucket, BucketAddress};
 use std::io::{ErrorKind, Write};
@@ -170,7 +170,7 @@ impl StoreServer {
         Ok(BlockReply { store: self.name, position: self.blocks.durable(), outcome })
     }
 
-    fn carry_out(&self, file_system: Digest, call: BlockCall) -> Result<BlockAnswer, Fault> {
+    fn carry_out(&self, file_system: Digest, call: BlockCall) -> Result<BlockResult, Fault> {
         let blocks = &self.blocks;
         let counts = match &call {
             BlockCall::Store { blocks, .. } => blocks.len(),
@@ -184,7 +184,7 @@ impl StoreServer {
             return Err(BlockFault::Refused(format!("more than {BATCH_MAX} blocks at once")).into());
         }
         Ok(match call {
-            BlockCall::Greet => BlockAnswer::Done,
+            BlockCall::Greet => BlockResult::Done,
             BlockCall::Store { owner, blocks: given, allowance, now_ns } => {
                 let given = given.into_iter().map(|given| (given.address, given.block)).collect();
                 let allowance = allowance.map(|all| Allowance {
@@ -193,54 +193,54 @@ impl StoreServer {
                     reserve: all.reserve,
                 });
                 blocks.store(file_system, owner, given, allowance.as_ref(), now_ns)?;
-                BlockAnswer::Done
+                BlockResult::Done
             }
             BlockCall::Load { addresses, bytes_max } => {
                 let bytes_max = (bytes_max as usize).min(MESSAGE_BYTES_MAX - (2 << 20));
-                BlockAnswer::Loaded(blocks.load(file_system, &addresses, bytes_max)?)
+                BlockResult::Loaded(blocks.load(file_system, &addresses, bytes_max)?)
             }
             BlockCall::References(addresses) => self.references(file_system, &addresses)?,
             BlockCall::Contains(addresses) => {
-                BlockAnswer::Which(blocks.contains(file_system, &addresses)?.into_iter().collect())
+                BlockResult::Flags(blocks.contains(file_system, &addresses)?.into_iter().collect())
             }
             BlockCall::Renew { addresses, now_ns } => {
-                BlockAnswer::Which(blocks.renew(file_system, &addresses, now_ns)?.into_iter().collect())
+                BlockResult::Flags(blocks.renew(file_system, &addresses, now_ns)?.into_iter().collect())
             }
             BlockCall::Dereference { owner, addresses, now_ns } => {
                 let dropped = blocks.dereference(file_system, owner, &addresses, now_ns)?;
-                BlockAnswer::Count(dropped)
+                BlockResult::Count(dropped)
             }
             BlockCall::Snapshot { now_ns } => {
                 blocks.snapshot(file_system, now_ns)?;
-                BlockAnswer::Done
+                BlockResult::Done
             }
             BlockCall::Pin { holder, addresses, until_ns, now_ns } => {
                 blocks.pin(file_system, holder, &addresses, until_ns, now_ns)?;
-                BlockAnswer::Done
+                BlockResult::Done
             }
-            BlockCall::Hold(HoldShown { name, device, made_ns, roots }) => {
+            BlockCall::Hold(HoldEntry { name, device, made_ns, roots }) => {
                 let outcome = blocks.hold(file_system, Hold { name, device, made_ns, roots })?;
-                BlockAnswer::Missing(match outcome {
+                BlockResult::Missing(match outcome {
                     HoldOutcome::Held => Vec::new(),
                     HoldOutcome::Missing(missing) => missing,
                 })
             }
             BlockCall::Unhold(name) => {
                 let was = blocks.unhold(file_system, &name)?;
-                BlockAnswer::Count(was.into())
+                BlockResult::Count(was.into())
             }
             BlockCall::Holds => {
-                BlockAnswer::Holds(blocks.holds(file_system)?.into_iter().map(hold_entry).collect())
+                BlockResult::Holds(blocks.holds(file_system)?.into_iter().map(hold_entry).collect())
             }
-            BlockCall::List { after } => BlockAnswer::Listed(blocks.list(file_system, after)?),
-            BlockCall::Pinned { after } => BlockAnswer::Pinned(blocks.pinned(file_system, after)?),
+            BlockCall::List { after } => BlockResult::Listed(blocks.list(file_system, after)?),
+            BlockCall::Pinned { after } => BlockResult::Pinned(blocks.pinned(file_system, after)?),
             BlockCall::Charged(devices) => {
                 let charge = blocks.charged(file_system, &devices)?;
-                BlockAnswer::Charges(vec![(DeviceId::SUPERUSER, charge.blocks, charge.bytes)])
+                BlockResult::Charges(vec![(DeviceId::SUPERUSER, charge.blocks, charge.bytes)])
             }
             BlockCall::Charges => {
                 let charges = blocks.charges(file_system)?.into_iter();
-                BlockAnswer::Charges(
+                BlockResult::Charges(
                     charges.map(|(device, charge)| (device, charge.blocks, charge.bytes)).collect(),
                 )
             }
@@ -248,25 +248,25 @@ impl StoreServer {
                 // So that the log has something behind all that may be removed: its end never goes back.
                 blocks.mark_end(OWN)?;
                 let report = blocks.collect(file_system, &roots, &short.into_iter().collect(), now_ns)?;
-                BlockAnswer::Collected(collection_of(report))
+                BlockResult::Collected(collection_of(report))
             }
             BlockCall::Scrub => {
                 let found = blocks.scrub(&mut |_, _| {})?;
                 let (records, bytes, bad_count) = (found.records, found.bytes, found.bad_count);
-                BlockAnswer::Scrubbed { records, bytes, bad: found.bad, bad_count }
+                BlockResult::Scrubbed { records, bytes, bad: found.bad, bad_count }
             }
             BlockCall::Figures => {
                 let figures = blocks.figures()?;
                 match blocks.tier().and_then(|tier| tier.status(None).bucket) {
-                    None => BlockAnswer::Figures(figures),
-                    Some(bucket) => BlockAnswer::FiguresInBucket(figures, bucket),
+                    None => BlockResult::Figures(figures),
+                    Some(bucket) => BlockResult::FiguresInBucket(figures, bucket),
                 }
             }
         })
     }
 
     /// As many references as fit into one reply; the caller asks for the rest again.
-    fn references(&self, file_system: Digest, addresses: &[Digest]) -> Result<BlockAnswer, Fault> {
+    fn references(&self, file_system: Digest, addresses: &[Digest]) -> Result<BlockResult, Fault> {
         let (mut references, mut bytes) = (Vec::with_capacity(addresses.len()), 0);
         for address in addresses {
             let found = self.blocks.references(file_system, &[*address])?.pop().flatten();
@@ -276,12 +276,12 @@ impl StoreServer {
             }
             references.push(found);
         }
-        Ok(BlockAnswer::References(references))
+        Ok(BlockResult::References(references))
     }
 }
 
-fn hold_entry(Hold { name, device, made_ns, roots }: Hold) -> HoldShown {
-    HoldShown { name, device, made_ns, roots }
+fn hold_entry(Hold { name, device, made_ns, roots }: Hold) -> HoldEntry {
+    HoldEntry { name, device, made_ns, roots }
 }
 
 fn collection_of(report: CollectReport) -> BlockCollection {

@@ -148,7 +148,7 @@ impl<'a> BlockCopier<'a> {
             wanted = rest;
             for (one, loaded) in now.iter().zip(loaded) {
                 let (header, block) = match loaded {
-                    LoadedBlock::Found(header, block) => (header, block),
+                    LoadedBlock::Present(header, block) => (header, block),
                     LoadedBlock::Absent => {
                         done.damaged.push((one.address, "it is not there".to_owned()));
                         continue;

@@ -31,7 +31,7 @@ impl FileSystem {
                 return Err(ServerError::Busy.into());
             }
             let (points, more) = ledger.archive().points(after, POINTS_PER_ANSWER_MAX);
-            Response::History { points, more, named: ledger.archive().named().cloned().collect() }
+            Response::History { points, more, named: ledger.archive().snapshots().cloned().collect() }
         };
         // Nothing leaves the server that a power loss could still undo.
         core.commit(self)?;
@@ -100,7 +100,7 @@ impl FileSystem {
             if !ledger.archive().has_room() {
                 return refuse("no more states can have names here; remove one first");
             }
-            ledger.archive().named().map(|named| named.value.device).collect::<Vec<_>>()
+            ledger.archive().snapshots().map(|named| named.value.device).collect::<Vec<_>>()
         };
         let user = |device| self.user_of(device);
         let of_user = authors.into_iter().filter(|author| user(*author) == user(device)).count();
@@ -136,7 +136,7 @@ impl FileSystem {
             return refuse("it is in another device's name, or of another file system");
         }
         let ended = |snapshot: &&Signed<Snapshot>| snapshot.value.digest() == end.value().snapshot;
-        let known = self.current(core)?.archive().named().find(ended).cloned();
+        let known = self.current(core)?.archive().snapshots().find(ended).cloned();
         let Some(known) = known else { return Ok(Response::Done) };
         if !self.acts_for(device, known.value.device) {
             let author = known.value.device.0;

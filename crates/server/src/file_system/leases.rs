@@ -8,7 +8,7 @@ use crate::server_core::ServerCore;
 use holdfast_content::{DeviceId, Membership};
 use holdfast_crypto::Digest;
 use holdfast_protocol::certificate::Certificate;
-use holdfast_protocol::leases::{ClaimId, LeaseGrant, LeaseTable, LeaseWish, Recall, TERM_MS, Touched};
+use holdfast_protocol::leases::{ClaimId, Footprint, LeaseGrant, LeaseRequest, LeaseTable, Recall, TERM_MS};
 use holdfast_protocol::locks::SessionId;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
@@ -71,9 +71,9 @@ fn touched(
     membership: &Membership,
     device: DeviceId,
     certificate: &Certificate,
-    lease_request: Option<&LeaseWish>,
-) -> Touched {
-    Touched::by(certificate, membership)
+    lease_request: Option<&LeaseRequest>,
+) -> Footprint {
+    Footprint::by(certificate, membership)
         .reading(lease_request, |principal| membership.may_write(device, principal))
 }
 
@@ -97,7 +97,7 @@ impl FileSystem {
         core: &ServerCore,
         device: DeviceId,
         certificate: &Certificate,
-        lease_request: Option<&LeaseWish>,
+        lease_request: Option<&LeaseRequest>,
         has_claim: bool,
     ) -> Option<(u64, Option<Claim>)> {
         if certificate.device != device {
@@ -108,7 +108,7 @@ impl FileSystem {
         let wishes = lease_request.is_some_and(|lease_request| lease_request.exclusive);
         let now_ms = core.clock.monotonic_ms();
         self.leases.with(|table| {
-            let until_ms = table.in_the_way(device, &touched, wishes, now_ms)?;
+            let until_ms = table.recall_conflicts(device, &touched, wishes, now_ms)?;
             let id = (!has_claim).then(|| table.claim(device, &touched, wishes));
             let claim = id.map(|id| Claim { file_system: self.clone(), id });
             Some((until_ms.saturating_sub(now_ms), claim))
@@ -123,12 +123,12 @@ impl FileSystem {
         ledger: &Ledger,
         device: DeviceId,
         certificate: &Certificate,
-        lease_request: Option<&LeaseWish>,
-    ) -> Option<Touched> {
+        lease_request: Option<&LeaseRequest>,
+    ) -> Option<Footprint> {
         let touched = touched(ledger.sequencer().membership(), device, certificate, lease_request);
         let now_ms = core.clock.monotonic_ms();
         self.leases
-            .with(|table| table.in_the_way(device, &touched, false, now_ms))
+            .with(|table| table.recall_conflicts(device, &touched, false, now_ms))
             .is_none()
             .then_some(touched)
     }
@@ -140,13 +140,13 @@ impl FileSystem {
         core: &ServerCore,
         ledger: &Ledger,
         device: DeviceId,
-        lease_request: Option<&LeaseWish>,
-        touched: &Touched,
+        lease_request: Option<&LeaseRequest>,
+        touched: &Footprint,
         fresh: bool,
     ) -> Option<LeaseGrant> {
         let lease_request = lease_request?;
         let membership = ledger.sequencer().membership();
-        let mut pending = Touched::default();
+        let mut pending = Footprint::default();
         for certificate in ledger.sequencer().pending().filter(|pending| pending.device != device) {
             pending.add(certificate, membership);
         }

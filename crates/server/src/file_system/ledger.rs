@@ -9,7 +9,7 @@ use crate::tree::{Tree, TreeError};
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::DeviceId;
 use holdfast_crypto::{Digest, decode, encode};
-use holdfast_protocol::history::{Archive, HistoryRecord, Noting};
+use holdfast_protocol::history::{Archive, HistoryRecord, PointPolicy};
 use holdfast_protocol::log_tree::Node;
 use holdfast_protocol::message::{ServerError, ServerKeys};
 use holdfast_protocol::rebuild::{KnownNodes, Nodes};
@@ -125,7 +125,7 @@ impl Ledger {
             if let Some(declared_ns) = record.declared_ns() {
                 noted_ns = declared_ns.min(now_ns);
             }
-            let noting = if keeping.retention.keeps_any() { Noting::Each } else { Noting::None };
+            let noting = if keeping.retention.keeps_any() { PointPolicy::Each } else { PointPolicy::None };
             archive.observe(sequencer, record, noted_ns, noting);
         };
         let restored =
@@ -256,7 +256,8 @@ impl Ledger {
     /// Notes what is now a past state, if it is one.
     fn observe(&mut self, records: &[OrderingRecord]) {
         let now_ns = self.keeping.clock.wall_ns();
-        let noting = if self.keeping.retention.keeps_any() { Noting::LastOfSecond } else { Noting::None };
+        let noting =
+            if self.keeping.retention.keeps_any() { PointPolicy::LastOfSecond } else { PointPolicy::None };
         for record in records {
             self.archive.observe(&self.sequencer, record, now_ns, noting);
         }
@@ -269,7 +270,7 @@ impl Ledger {
 
     /// Notes the present state as a past one; `None` while something is pending.
     pub(super) fn note_state(&mut self) -> Option<u64> {
-        self.archive.note(&self.sequencer, self.keeping.clock.wall_ns(), Noting::LastOfSecond)
+        self.archive.note(&self.sequencer, self.keeping.clock.wall_ns(), PointPolicy::LastOfSecond)
     }
 
     /// Changes which past states have names, durably.

@@ -5,8 +5,8 @@ use super::FileSystem;
 use crate::refusal::RequestError;
 use crate::server_core::ServerCore;
 use holdfast_content::DeviceId;
-use holdfast_protocol::locks::{Granted, Holder, SessionId, Wish};
-use holdfast_protocol::message::{LockAnswer, LockHolder, LockMode, LockRequest, Response, ServerError};
+use holdfast_protocol::locks::{Holder, LockAttempt, LockOutcome, SessionId};
+use holdfast_protocol::message::{LockHolder, LockMode, LockReply, LockRequest, Response, ServerError};
 use parking_lot::Mutex;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -26,8 +26,8 @@ impl FileSystem {
         }
         let now_ms = core.clock.monotonic_ms();
         let mut table = self.locks.lock();
-        let epoch = table.hear(holder.session, now_ms).ok_or(ServerError::Busy)?;
-        let granted = table.wish(holder, &wish, now_ms);
+        let epoch = table.renew_session(holder.session, now_ms).ok_or(ServerError::Busy)?;
+        let granted = table.request(holder, &wish, now_ms);
         let freed = table.take_freed();
         drop(table);
         if freed {
@@ -46,10 +46,10 @@ impl FileSystem {
         let (holder, wish) = self.wish_of(device, request)?;
         let now_ms = core.clock.monotonic_ms();
         let mut table = self.locks.lock();
-        let epoch = table.hear(holder.session, now_ms).ok_or(ServerError::Busy)?;
+        let epoch = table.renew_session(holder.session, now_ms).ok_or(ServerError::Busy)?;
         let answer = match table.test(holder, &wish, now_ms) {
-            Some(conflict) => answer(Granted::Conflict(conflict)),
-            None => LockAnswer::Granted,
+            Some(conflict) => answer(LockOutcome::Conflict(conflict)),
+            None => LockReply::Granted,
         };
         Ok(Response::Locks { epoch, answer })
     }
@@ -64,7 +64,7 @@ impl FileSystem {
         let (holder, wish) = self.wish_of(device, request)?;
         let now_ms = core.clock.monotonic_ms();
         let mut table = self.locks.lock();
-        let epoch = table.hear(holder.session, now_ms).ok_or(ServerError::Busy)?;
+        let epoch = table.renew_session(holder.session, now_ms).ok_or(ServerError::Busy)?;
         let granted = table.wait_for(holder, &wish, now_ms);
         Ok(Response::Locks { epoch, answer: answer(granted) })
     }
@@ -77,8 +77,9 @@ impl FileSystem {
         run: u128,
     ) -> Result<Response, RequestError> {
         let now_ms = core.clock.monotonic_ms();
-        let epoch = self.locks.lock().hear(SessionId { device, run }, now_ms).ok_or(ServerError::Busy)?;
-        Ok(Response::Locks { epoch, answer: LockAnswer::Granted })
+        let epoch =
+            self.locks.lock().renew_session(SessionId { device, run }, now_ms).ok_or(ServerError::Busy)?;
+        Ok(Response::Locks { epoch, answer: LockReply::Granted })
     }
 
     /// A run of a client is over.
@@ -104,7 +105,11 @@ impl FileSystem {
         !self.locks.lock().is_empty()
     }
 
-    fn wish_of(&self, device: DeviceId, request: &LockRequest) -> Result<(Holder, Wish), RequestError> {
+    fn wish_of(
+        &self,
+        device: DeviceId,
+        request: &LockRequest,
+    ) -> Result<(Holder, LockAttempt), RequestError> {
         if !request.range.is_valid() {
             return Err(ServerError::Invalid("a range of bytes ends before it begins".to_owned()).into());
         }
@@ -113,7 +118,7 @@ impl FileSystem {
             let why = format!("only who may write a file of {} may lock others out", request.file.principal);
             return Err(ServerError::NotAllowed(why).into());
         }
-        let wish = Wish {
+        let wish = LockAttempt {
             file: request.file,
             space: request.space,
             range: request.range,
@@ -126,19 +131,21 @@ impl FileSystem {
     }
 }
 
-fn answer(granted: Granted) -> LockAnswer {
+fn answer(granted: LockOutcome) -> LockReply {
     match granted {
-        Granted::Yes => LockAnswer::Granted,
-        Granted::Conflict(conflict) => LockAnswer::Held(LockHolder {
+        LockOutcome::Granted => LockReply::Granted,
+        LockOutcome::Conflict(conflict) => LockReply::Held(LockHolder {
             device: conflict.holder.session.device,
             run: conflict.holder.session.run,
             process: conflict.process,
             range: conflict.range,
             mode: conflict.mode,
         }),
-        Granted::Deadlock => LockAnswer::Deadlock,
-        Granted::Grace(left_ms) => LockAnswer::Grace { left_ms: u32::try_from(left_ms).unwrap_or(u32::MAX) },
-        Granted::TooMany => LockAnswer::TooMany,
+        LockOutcome::Deadlock => LockReply::Deadlock,
+        LockOutcome::Grace(left_ms) => {
+            LockReply::Grace { left_ms: u32::try_from(left_ms).unwrap_or(u32::MAX) }
+        }
+        LockOutcome::TooMany => LockReply::TooMany,
     }
 }
 

@@ -180,7 +180,7 @@ fn altered_and_removed_objects_are_named() {
     let (mut bad, mut fine) = (Vec::new(), 0);
     for (address, block) in &all {
         match &store.load(FS, &[*address], usize::MAX).unwrap()[0] {
-            LoadedBlock::Found(_, found) => {
+            LoadedBlock::Present(_, found) => {
                 assert_eq!(found, block);
                 fine += 1;
             }

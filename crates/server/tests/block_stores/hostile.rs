@@ -5,7 +5,7 @@ use super::fixture::{FS, SERVER};
 use super::{ANNA, chunk};
 use crate::common::key;
 use holdfast_protocol::block_server::{
-    BlockAnswer, BlockCall, BlockFault, BlockReply, ListedBlock, LoadedBlock, PinShown,
+    BlockCall, BlockFault, BlockReply, BlockResult, ListedBlock, LoadedBlock, PinEntry,
 };
 use holdfast_protocol::message::{Request, Response, ServerError, StoreHeader, Welcome};
 use holdfast_rpc::{BlocksAddress, Limits, Listeners, ServerAddress, Service, Session, serve};
@@ -42,17 +42,17 @@ impl Service for Liar {
                 abort_after_ms: 0,
             });
         };
-        let other = LoadedBlock::Found(StoreHeader { owner: ANNA, stored_ns: 0 }, chunk(2, 100).1);
-        let mut reply = BlockReply { store: [1; 16], position: 5, outcome: Ok(BlockAnswer::Done) };
+        let other = LoadedBlock::Present(StoreHeader { owner: ANNA, stored_ns: 0 }, chunk(2, 100).1);
+        let mut reply = BlockReply { store: [1; 16], position: 5, outcome: Ok(BlockResult::Done) };
         if request.call == BlockCall::Greet {
             return Response::BlockServer(Box::new(reply));
         }
         let lie = *self.0.lock().unwrap();
         reply.outcome = match lie.unwrap() {
-            Lie::OtherBlock => Ok(BlockAnswer::Loaded(vec![other])),
-            Lie::TooMany => Ok(BlockAnswer::Loaded(vec![other; 9])),
-            Lie::Nothing => Ok(BlockAnswer::Loaded(Vec::new())),
-            Lie::OtherAnswer => Ok(BlockAnswer::Count(3)),
+            Lie::OtherBlock => Ok(BlockResult::Loaded(vec![other])),
+            Lie::TooMany => Ok(BlockResult::Loaded(vec![other; 9])),
+            Lie::Nothing => Ok(BlockResult::Loaded(Vec::new())),
+            Lie::OtherAnswer => Ok(BlockResult::Count(3)),
             Lie::OtherResponse => return Response::Done,
             Lie::Error => return Response::Error(ServerError::Storage("burnt".to_owned())),
             Lie::AlwaysOther => {
@@ -67,11 +67,11 @@ impl Service for Liar {
             Lie::ListedBefore => {
                 let address = chunk(1, 100).0;
                 let again = ListedBlock { address, owner: ANNA, age_ns: 0, bytes: 100, place: 5 };
-                Ok(BlockAnswer::Listed(vec![again]))
+                Ok(BlockResult::Listed(vec![again]))
             }
             Lie::PinnedBefore => {
-                let again = PinShown { holder: 5, until_ns: 0, addresses: Vec::new() };
-                Ok(BlockAnswer::Pinned(Some(again)))
+                let again = PinEntry { holder: 5, until_ns: 0, addresses: Vec::new() };
+                Ok(BlockResult::Pinned(Some(again)))
             }
         };
         Response::BlockServer(Box::new(reply))

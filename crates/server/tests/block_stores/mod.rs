@@ -43,7 +43,7 @@ fn node_of(kind: BlockKind, seed: u32, bytes: usize, references: Vec<Digest>) ->
 
 fn found(store: &dyn BlockStore, file_system: Digest, address: Digest) -> Option<StoredBlock> {
     match store.load(file_system, &[address], usize::MAX).unwrap().pop().unwrap() {
-        LoadedBlock::Found(_, block) => Some(block),
+        LoadedBlock::Present(_, block) => Some(block),
         LoadedBlock::Absent => None,
         LoadedBlock::Damaged(why) => panic!("{why}"),
     }
@@ -89,9 +89,9 @@ fn what_is_stored_is_found() {
         store.sync().unwrap();
         let addresses = [blocks[3].0, Digest([1; 32]), blocks[2].0];
         let loaded = store.load(FS, &addresses, usize::MAX).unwrap();
-        let LoadedBlock::Found(header, block) = &loaded[2] else { panic!("{loaded:?}") };
+        let LoadedBlock::Present(header, block) = &loaded[2] else { panic!("{loaded:?}") };
         assert_eq!((header.owner, header.stored_ns, block), (ANNA, 7, &blocks[2].1));
-        assert!(matches!(&loaded[0], LoadedBlock::Found(_, block) if *block == blocks[3].1));
+        assert!(matches!(&loaded[0], LoadedBlock::Present(_, block) if *block == blocks[3].1));
         assert_eq!(loaded[1], LoadedBlock::Absent);
         assert_eq!(found(store, OTHER, blocks[0].0), None, "another file system has none of it");
         assert_eq!(store.contains(FS, &addresses).unwrap(), [true, false, true]);
@@ -112,7 +112,7 @@ fn answers_are_bounded() {
         let all = store.load(FS, &addresses, usize::MAX).unwrap();
         assert_eq!(all.len(), 24);
         for (loaded, (_, block)) in all.iter().zip(&blocks) {
-            assert!(matches!(loaded, LoadedBlock::Found(_, found) if found == block));
+            assert!(matches!(loaded, LoadedBlock::Present(_, found) if found == block));
         }
         assert!(store.load(FS, &[], 1).unwrap().is_empty());
     });
@@ -263,7 +263,7 @@ fn what_comes_back_is_what_was_named() {
     let (wrong, _) = chunk(3, 100);
     store.store(FS, ANNA, vec![(address, stored.clone()), (wrong, stored.clone())], None, 0).unwrap();
     let loaded = store.load(FS, &[address, wrong], usize::MAX).unwrap();
-    assert!(matches!(&loaded[0], LoadedBlock::Found(_, block) if *block == stored));
+    assert!(matches!(&loaded[0], LoadedBlock::Present(_, block) if *block == stored));
     let LoadedBlock::Damaged(why) = &loaded[1] else { panic!("{:?}", loaded[1]) };
     assert!(why.contains("hf+blocks://") && why.contains("holdfast server scrub"), "{why}");
 }
@@ -304,7 +304,7 @@ impl Model {
         let loaded = store.load(FS, &addresses, usize::MAX).unwrap();
         for (loaded, (address, block)) in loaded.iter().zip(&self.here) {
             assert!(
-                matches!(loaded, LoadedBlock::Found(_, found) if found == block),
+                matches!(loaded, LoadedBlock::Present(_, found) if found == block),
                 "{address}: {loaded:?}"
             );
         }

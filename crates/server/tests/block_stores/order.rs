@@ -5,7 +5,7 @@ use crate::common::*;
 use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, PublicKey};
 use holdfast_log::simulated::{Crash, PowerLoss};
-use holdfast_protocol::block_server::{BlockFigures, ListedBlock, LoadedBlock, PinShown};
+use holdfast_protocol::block_server::{BlockFigures, ListedBlock, LoadedBlock, PinEntry};
 use holdfast_protocol::message::{Request, Response};
 use holdfast_server::control::ScrubSummary;
 use holdfast_server::{BlockStore, BlockStoreError, BlockStoreStatus, Caller, LocalBlocks, ServerCore};
@@ -61,7 +61,7 @@ impl BlockStore for OtherDiskStore {
     fn list(&self, file_system: Digest, after: u64) -> Done<Vec<ListedBlock>> {
         self.0.list(file_system, after)
     }
-    fn pinned(&self, file_system: Digest, after: Option<u64>) -> Done<Option<PinShown>> {
+    fn pinned(&self, file_system: Digest, after: Option<u64>) -> Done<Option<PinEntry>> {
         self.0.pinned(file_system, after)
     }
     fn snapshot(&self, file_system: Digest, now_ns: i64) -> Done<()> {

@@ -13,12 +13,12 @@
 use super::oracle::Call;
 use super::scene::{ALICE, BOB, DAVE, Scene, content, key_of};
 use super::stage::Stage;
-use holdfast_client::statement::{Conclusion, Limits, Statement, Testimony, verify};
+use holdfast_client::statement::{Conclusion, LabeledStatement, Limits, Statement, verify};
 use holdfast_content::{DeviceId, MemoryBlocks, PrincipalId};
 use holdfast_crypto::{Digest, DigestKey};
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::members::Members;
-use holdfast_protocol::peers::{Finding, Latest, Offence, Presence, Roster, judge};
+use holdfast_protocol::peers::{DeviceProgress, Finding, Offence, Presence, Roster, judge};
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::LogHead;
 use holdfast_rpc::RpcError;
@@ -168,7 +168,7 @@ pub const DOINGS: [(&str, Option<Call>); 4] = [
 ];
 
 /// How what a peer says is judged: the real way, or one that is careless.
-pub type Judge = fn(&Floor, &dyn Members, DeviceId, &Latest) -> Result<Finding, Offence>;
+pub type Judge = fn(&Floor, &dyn Members, DeviceId, &DeviceProgress) -> Result<Finding, Offence>;
 
 /// The real way.
 pub const REAL: Judge = judge;
@@ -222,7 +222,7 @@ pub fn run(meeting: Meeting, doing: Option<Call>, judge: Judge) -> Result<Outcom
 }
 
 /// What somebody says of itself.
-fn latest(stage: &mut Stage, who: usize) -> Latest {
+fn latest(stage: &mut Stage, who: usize) -> DeviceProgress {
     let engine = stage.honest(who).engine.clone();
     let mut before = 0;
     if who == DAVE {
@@ -231,13 +231,13 @@ fn latest(stage: &mut Stage, who: usize) -> Latest {
     }
     engine.flush_commits().expect("it is told the truth");
     // What was looked at is there before the operation that looked is.
-    let is_new = |floor: &Floor| floor.last() > before && Latest::of(floor).operation.is_some();
+    let is_new = |floor: &Floor| floor.last() > before && DeviceProgress::of(floor).operation.is_some();
     eventually("it has its receipt", || is_new(&engine.floor()));
-    Latest::of(&engine.floor())
+    DeviceProgress::of(&engine.floor())
 }
 
 /// What the peer says instead.
-fn said_falsely(stage: &mut Stage, meeting: Meeting, old: &Latest, said: &mut Latest) {
+fn said_falsely(stage: &mut Stage, meeting: Meeting, old: &DeviceProgress, said: &mut DeviceProgress) {
     let operation = said.operation.as_mut().expect("it has one");
     match meeting {
         M::OldHead | M::ForkAndOldHead | M::ForkAndOneLiar => *said = old.clone(),
@@ -271,7 +271,7 @@ fn said_falsely(stage: &mut Stage, meeting: Meeting, old: &Latest, said: &mut La
 fn hear(
     stage: &mut Stage,
     who: usize,
-    said: &Latest,
+    said: &DeviceProgress,
     judge: Judge,
     has_asked: &mut bool,
 ) -> Result<Finding, Offence> {
@@ -284,7 +284,7 @@ fn hear(
             if stage.call(ALICE, Call::Stat("second")).is_ok() {
                 // The receipt of what was just made is what convicts.
                 let has_receipt =
-                    |floor: &Floor| floor.last() > before && Latest::of(floor).operation.is_some();
+                    |floor: &Floor| floor.last() > before && DeviceProgress::of(floor).operation.is_some();
                 eventually("it has its receipt", || has_receipt(&engine.floor()));
             }
             find()
@@ -296,7 +296,7 @@ fn hear(
 fn outcome(
     stage: &mut Stage,
     meeting: Meeting,
-    said: &Latest,
+    said: &DeviceProgress,
     found: Result<Finding, Offence>,
 ) -> Result<Outcome, String> {
     let engine = stage.mounts[ALICE].as_ref().expect("it is mounted").engine.clone();
@@ -325,7 +325,7 @@ fn outcome(
             let near = MemoryBlocks::new(DigestKey::WELL_KNOWN);
             engine.membership().store(&mut &near).map_err(|error| error.to_string())?;
             let statement = Statement::of((*engine.floor()).clone(), None, &near);
-            let testimony = Testimony { label: "kept".to_owned(), made_ns: 0, statement, met };
+            let testimony = LabeledStatement { label: "kept".to_owned(), made_ns: 0, statement, met };
             let verdict = verify(&[testimony], Limits { paths: 10, differences: 10 });
             let verdict = verdict.map_err(|why| format!("the evidence is refused: {why}"))?;
             if verdict.conclusion != Conclusion::ServerLied {

@@ -18,7 +18,7 @@ use holdfast_crypto::DigestKey;
 use holdfast_protocol::epoch::{Declaration, latest};
 use holdfast_protocol::message::{AddressedBlock, Request, Response};
 use holdfast_protocol::order::last_vector;
-use holdfast_protocol::restore::{left, take_up};
+use holdfast_protocol::restore::{remaining_log, take_up};
 use holdfast_protocol::sequencer::settled;
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::signer::{Effect, Signer, Tables};
@@ -63,7 +63,7 @@ pub(super) fn declare(stage: &mut Stage, image: &Image, place: Place) -> usize {
     restores.push(signed.value.with(signed.signature));
 
     // The superuser's device is the first to take it up.
-    let left = left(&before, &restores).expect("it was just declared").expect("it is new");
+    let left = remaining_log(&before, &restores).expect("it was just declared").expect("it is new");
     let mut reply = look_from(&link, left.head().size).expect("it shows its state");
     reply.view = settled(&reply.view);
     let (floor, _) = take_up(&before, &restores, &members, &reply).expect("an older state of its own");

@@ -6,7 +6,7 @@ use super::scene::{ALICE, BOB, CAROL, DAVE, Scene, content};
 use super::stage::Stage;
 use super::world::{Habits, Refusal};
 use holdfast_client::evidence::{self, Proof};
-use holdfast_client::statement::{Limits, Statement, Testimony, Unusable, verify};
+use holdfast_client::statement::{LabeledStatement, Limits, Statement, UnusableStatement, verify};
 use holdfast_client::{FrozenReport, FsError, IntegrityReport, StartError};
 use holdfast_protocol::leases::TERM_MS;
 use holdfast_testing::PATIENCE;
@@ -576,13 +576,14 @@ fn check_evidence(kept: &Path, has_just_started: bool) -> Result<String, String>
     let has_view = statement.refused.as_ref().is_some_and(|refused| refused.reply.is_some());
     let accepted_nothing = statement.floor.view.slots.is_empty();
     let unsaid = || "the evidence does not say what was refused".to_owned();
-    let testimony = Testimony { label: "kept".to_owned(), made_ns: file.noticed_ns, statement, met: None };
+    let testimony =
+        LabeledStatement { label: "kept".to_owned(), made_ns: file.noticed_ns, statement, met: None };
     let limits = Limits { paths: 100, differences: 10 };
     let verdict = match verify(&[testimony], limits) {
         Ok(verdict) => verdict,
         // Who had accepted nothing, and was shown nothing that the superuser had signed, has nothing to check by.
         // Nor has who keeps no cache, has just started, and is shown another membership than it had accepted.
-        Err(Unusable::NoMembership { .. }) if accepted_nothing || has_just_started => {
+        Err(UnusableStatement::NoMembership { .. }) if accepted_nothing || has_just_started => {
             return alarm.ok_or_else(unsaid);
         }
         Err(why) => return Err(format!("the evidence is refused: {why}")),

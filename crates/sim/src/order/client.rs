@@ -12,11 +12,11 @@ use holdfast_crypto::{
 };
 use holdfast_protocol::alarm::Alarm;
 use holdfast_protocol::certificate::Delta;
-use holdfast_protocol::check::{Accepted, membership_wanted};
+use holdfast_protocol::check::{AcceptedView, membership_wanted};
 use holdfast_protocol::mandate::Mandate;
 use holdfast_protocol::message::{Request, Response, ServerError, ViewReply};
 use holdfast_protocol::signed::Signed;
-use holdfast_protocol::signer::{Effect, Event, Finished, Signer};
+use holdfast_protocol::signer::{Effect, Event, OperationEnd, Signer};
 use holdfast_protocol::structure::{Outcome, View};
 use holdfast_protocol::warrant::Change;
 use std::rc::Rc;
@@ -109,7 +109,7 @@ pub struct Client {
     noted: Option<Vec<u8>>,
     plan: Option<Plan>,
     /// An accepted view whose tables are being computed.
-    folding: Option<Box<Accepted>>,
+    folding: Option<Box<AcceptedView>>,
     counter: u64,
 }
 
@@ -274,7 +274,7 @@ impl Client {
 
     /// Whether a membership fits its operation's place: it was planned for that version, and follows the one in force
     /// there if it is under a warrant.
-    fn fits(&self, accepted: &Accepted, reference: &Reference) -> bool {
+    fn fits(&self, accepted: &AcceptedView, reference: &Reference) -> bool {
         let version = accepted.forecast.vector.get(PrincipalId::Members);
         let present = accepted.view.handle(PrincipalId::Members).map(|(_, handle)| handle);
         Membership::load(&*self.blocks, reference).is_ok_and(|planned| {
@@ -455,13 +455,15 @@ impl Client {
         }
     }
 
-    fn finished(&mut self, number: u64, finished: Finished, ledger: &mut Ledger) {
+    fn finished(&mut self, number: u64, finished: OperationEnd, ledger: &mut Ledger) {
         let (known, outcome) = match &finished {
-            Finished::Committed(structure) => {
+            OperationEnd::Committed(structure) => {
                 let outcome = if effective(&structure.value) { Outcome::Done } else { Outcome::Nothing };
                 (Known::Committed, Some(outcome))
             }
-            Finished::NotTaken | Finished::Aborted | Finished::GivenUp => (Known::Aborted, None),
+            OperationEnd::NotOrdered | OperationEnd::Aborted | OperationEnd::GivenUp => {
+                (Known::Aborted, None)
+            }
         };
         self.plan = None;
         self.folding = None;
@@ -473,7 +475,7 @@ impl Client {
 }
 
 fn accepted_certificate(
-    accepted: &Accepted,
+    accepted: &AcceptedView,
     device: DeviceId,
     deltas: &[Delta],
 ) -> holdfast_protocol::certificate::Certificate {

@@ -7,7 +7,7 @@ use holdfast_protocol::certificate::{Certificate, Delta};
 use holdfast_protocol::log_tree::{Node, consistency_proof};
 use holdfast_protocol::message::{Receipt, Request, Response, ServerError, ViewReply};
 use holdfast_protocol::sequencer::{
-    CommitOutcome, FastOutcome, OrderingRecord, Sequencer, Standing, Step, Updated,
+    CommitOutcome, FastOutcome, OperationStatus, OrderingRecord, Sequencer, Step, UpdateOutcome,
 };
 use holdfast_protocol::signed::{Signable, Signed, Verified};
 use holdfast_protocol::structure::Structure;
@@ -118,9 +118,9 @@ impl Server {
                 let Some(certificate) = self.verified(device, certificate) else { return bad_signature() };
                 match self.sequencer.update(now_ms, device, &certificate, membership) {
                     Ok(step) => match self.answer(step) {
-                        Updated::View(reply) => self.view(*reply, log_size),
-                        Updated::Aborted => Response::Aborted,
-                        Updated::Refused => Response::Refused,
+                        UpdateOutcome::View(reply) => self.view(*reply, log_size),
+                        UpdateOutcome::Aborted => Response::Aborted,
+                        UpdateOutcome::Refused => Response::Refused,
                     },
                     Err(refusal) => Response::Error(refusal.into()),
                 }
@@ -150,8 +150,8 @@ impl Server {
                 }
             }
             Request::FetchPending { device, number, .. } => match self.sequencer.standing(device, number) {
-                Standing::Committed(structure) => Response::Structure(Some(structure)),
-                Standing::Pending | Standing::Gone => Response::Structure(None),
+                OperationStatus::Committed(structure) => Response::Structure(Some(structure)),
+                OperationStatus::Pending | OperationStatus::Gone => Response::Structure(None),
             },
             Request::Hello { .. } => Response::Hello(holdfast_protocol::message::Welcome {
                 version: 1,

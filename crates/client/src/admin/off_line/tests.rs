@@ -70,11 +70,14 @@ fn a_file_comes_back_and_damaged_ones_do_not() {
     }
     assert!(SigningRequest::from_bytes(&[&bytes[..], &[0]].concat()).is_err());
     let newer = [&bytes[..8], &[9], &bytes[9..]].concat();
-    assert_eq!(SigningRequest::from_bytes(&newer), Err(Unusable::Newer(9)));
+    assert_eq!(SigningRequest::from_bytes(&newer), Err(ChangeFileError::Newer(9)));
     assert!(SigningRequest::from_bytes(&vec![0; FILE_BYTES_MAX + 1]).is_err());
     // By another key.
     request.sign(&SigningKey::from_seed(&[2; 32])).expect("signed");
-    assert_eq!(SigningRequest::from_bytes(&request.to_bytes().expect("valid")), Err(Unusable::NotSigned));
+    assert_eq!(
+        SigningRequest::from_bytes(&request.to_bytes().expect("valid")),
+        Err(ChangeFileError::NotSigned)
+    );
 }
 
 #[test]
@@ -82,7 +85,7 @@ fn a_change_that_may_not_follow_is_no_request() {
     let refused = |request: SigningRequest| {
         let bytes = request.to_bytes().expect("encodes");
         let error = SigningRequest::from_bytes(&bytes).expect_err("it may not follow");
-        assert!(matches!(error, Unusable::Malformed(_)), "{error}");
+        assert!(matches!(error, ChangeFileError::Malformed(_)), "{error}");
     };
     let mut dated = request(remove_ben);
     dated.change.next.version = 5;

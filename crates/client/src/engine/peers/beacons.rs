@@ -1,11 +1,11 @@
 //! Beacons on the local network: what [`holdfast_protocol::peers::Beacon`] says, by UDP multicast, a few times a minute.
 //!
-//! A beacon names no file system to who does not know it, and is trusted for nothing but an address to call.
+//! A beacon does not reveal the file system to those who do not know it, and is trusted for nothing but an address to call.
 
 use super::Peers;
 use crate::engine::leases::now_ms;
 use crate::engine::shared::Shared;
-use crate::processes::Beacons;
+use crate::processes::BeaconStream;
 use holdfast_content::DeviceId;
 use holdfast_protocol::peers::{Beacon, SALT_BYTES, UNKNOWN_RUN};
 use rustix::net::sockopt::{set_socket_reuseaddr, set_socket_reuseport};
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// The group: of those for use within an organisation (RFC 2365), and sent to the local network only.
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 255, 74, 40);
-/// The port.
+/// UDP port of beacons.
 const PORT: u16 = 7442;
 /// How often beacons are sent.
 const EVERY: Duration = Duration::from_secs(5);
@@ -26,10 +26,10 @@ const YIELD_MS: u64 = 2_000;
 
 /// Sends beacons, and has others' heard, until it is stopped.
 pub(super) fn run(peers: &Arc<Peers>, shared: &Arc<Shared>) {
-    let mut ear: Option<Beacons> = None;
+    let mut ear: Option<BeaconStream> = None;
     loop {
         if ear.as_ref().is_none_or(|ear| !ear.is_open()) {
-            ear = hear(peers, shared);
+            ear = start_listener(peers, shared);
         }
         if let Err(error) = send(peers, shared) {
             tracing::debug!(%error, "no beacon could be sent");
@@ -56,9 +56,9 @@ fn send(peers: &Peers, shared: &Shared) -> io::Result<()> {
     socket.send_to(&beacon.to_bytes(&shared.file_system(), salt), (GROUP, PORT)).map(drop)
 }
 
-/// Has a thread note what is heard.
-fn hear(peers: &Arc<Peers>, shared: &Arc<Shared>) -> Option<Beacons> {
-    let heard = listen()
+/// Starts a thread that notes the beacons that are heard.
+fn start_listener(peers: &Arc<Peers>, shared: &Arc<Shared>) -> Option<BeaconStream> {
+    let heard = open_socket()
         .map_err(|error| error.to_string())
         .and_then(|socket| peers.processes.hear_beacons(socket, shared.file_system()))
         .and_then(|ear| Ok((ear.try_clone().map_err(|error| error.to_string())?, ear)));
@@ -71,7 +71,7 @@ fn hear(peers: &Arc<Peers>, shared: &Arc<Shared>) -> Option<Beacons> {
     };
     let (peers, shared) = (peers.clone(), shared.clone());
     let hearing = move || {
-        while let Ok((device, address)) = other.hear() {
+        while let Ok((device, address)) = other.receive() {
             peers.heard_beacon(&shared, DeviceId(device), address);
         }
         other.end();
@@ -81,7 +81,7 @@ fn hear(peers: &Arc<Peers>, shared: &Arc<Shared>) -> Option<Beacons> {
 }
 
 /// A socket that hears the group, beside those of other mounts of this machine.
-fn listen() -> io::Result<UdpSocket> {
+fn open_socket() -> io::Result<UdpSocket> {
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     set_socket_reuseaddr(&socket, true)?;
     set_socket_reuseport(&socket, true)?;
@@ -98,15 +98,15 @@ impl Peers {
         if !is_member || device == shared.me {
             return;
         }
-        let mut desk = self.desk.lock();
-        if desk.has_seat(device) {
+        let mut state = self.state.lock();
+        if state.is_connected_to(device) {
             return;
         }
-        // Which run it is, is said once it is met.
-        desk.roster.handle_login(device, UNKNOWN_RUN);
-        let known = desk.known.entry(device).or_default();
+        // A beacon does not say which run it is of; the peer says that when it is met.
+        state.roster.handle_login(device, UNKNOWN_RUN);
+        let known = state.known.entry(device).or_default();
         let is_new = !known.addresses().contains(&address);
-        known.heard_at(address);
+        known.note_address(address);
         if is_new {
             let soon = now_ms() + YIELD_MS * if shared.me < device { 2 } else { 1 };
             known.call_at_ms = if known.call_at_ms == 0 { soon } else { known.call_at_ms.min(soon) };

@@ -1,4 +1,4 @@
-//! What peers say is judged, and the server asked for what this device was not shown.
+//! Judges what peers say, and asks the server for operations that this device was not shown.
 //!
 //! A peer's operation that is missing here is first looked for in the present view, which orders nothing. If it is not
 //! there, this device makes an (empty) operation of its own: an honest server orders that behind the peer's, and one that
@@ -12,50 +12,50 @@ use crate::evidence::now_ns;
 use crate::statement::{Statement, device_name};
 use holdfast_content::DeviceId;
 use holdfast_protocol::judge::Contradiction;
-use holdfast_protocol::peers::{Finding, Latest, Offence, Unseen, judge};
+use holdfast_protocol::peers::{DeviceProgress, Finding, Offence, UnseenState, judge};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// How long a connection to the server is waited for.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(3);
-/// How long the present view is waited for.
+/// How long to wait for the present view.
 const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 /// How long the receipt for an operation of this device is waited for.
 const RECEIPT_PATIENCE: Duration = Duration::from_secs(10);
-/// How often it is looked for.
+/// How often the view is looked at meanwhile.
 const GLANCE: Duration = Duration::from_millis(20);
 /// When what could not be settled is judged again.
 const AGAIN_MS: u64 = 3_000;
 /// The shortest time between two operations that are made because of peers' mere words.
 const WORDS_MS_MIN: u64 = 20_000;
-/// Without anything to judge.
+/// Longest sleep while there is nothing to judge.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// Judges until it is stopped.
+/// The thread that judges what peers say, until it is stopped.
 pub(super) fn run(peers: &Arc<Peers>, shared: &Arc<Shared>) {
     let mut judge = Judge { peers, shared, operated_ms: None };
     while !peers.stop.is_asked() {
         let due = {
-            let mut desk = peers.desk.lock();
+            let mut state = peers.state.lock();
             let now = now_ms();
-            let due: Vec<(DeviceId, Latest)> = (desk.known.iter_mut())
+            let due: Vec<(DeviceId, DeviceProgress)> = (state.known.iter_mut())
                 .filter(|(_, known)| known.judge_at_ms <= now)
                 .filter_map(|(device, known)| {
                     let said = known.said.as_ref()?;
-                    // What is said meanwhile is judged at once.
+                    // This time is only for what it has said already: anything later is judged at once.
                     known.judge_at_ms = now + AGAIN_MS;
-                    Some((*device, Latest::clone(said)))
+                    Some((*device, DeviceProgress::clone(said)))
                 })
                 .collect();
             if due.is_empty() {
-                peers.said.wait_for(&mut desk, IDLE);
+                peers.said.wait_for(&mut state, IDLE);
                 continue;
             }
             due
         };
         for (device, latest) in due {
-            // One that is frozen has judged.
+            // A frozen engine has nothing more to judge.
             if peers.stop.is_asked() || shared.check().is_err() {
                 peers.stop.pause(IDLE);
                 break;
@@ -73,7 +73,7 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    fn find(&self, device: DeviceId, latest: &Latest) -> Result<Finding, Offence> {
+    fn find(&self, device: DeviceId, latest: &DeviceProgress) -> Result<Finding, Offence> {
         let place = self.shared.latest.read().clone();
         judge(&place.floor, &*place.base.membership, device, latest)
     }
@@ -83,7 +83,7 @@ impl Judge<'_> {
         self.shared.remote.is_connected() || self.shared.remote.wait_until_connected(CONNECT_PATIENCE).is_ok()
     }
 
-    fn one(&mut self, device: DeviceId, latest: &Latest) {
+    fn one(&mut self, device: DeviceId, latest: &DeviceProgress) {
         let outcome = self.find(device, latest).and_then(|found| match found {
             Finding::Unseen(_) if self.is_server_there() => {
                 self.shared.look(LOOK_PATIENCE);
@@ -97,22 +97,22 @@ impl Judge<'_> {
             }
             found => Ok(found),
         });
-        let mut desk = self.peers.desk.lock();
-        let known = desk.known.entry(device).or_default();
+        let mut state = self.peers.state.lock();
+        let known = state.known.entry(device).or_default();
         match outcome {
             Ok(Finding::Agrees) => {
                 known.agreed = Some((latest.log.size, now_ns()));
                 known.trouble = None;
-                // Unless it has said more meanwhile.
+                // If the peer has said more meanwhile, that is still to be judged.
                 known.said.take_if(|said| **said == *latest);
             }
             Ok(Finding::Unseen(what)) => {
                 known.trouble = Some(match (what, self.shared.remote.is_connected()) {
                     (_, false) => "it has seen more than this device, and the server is away".to_owned(),
-                    (Unseen::Operation(number), true) => {
+                    (UnseenState::Operation(number), true) => {
                         format!("the server has not shown its operation {number} here")
                     }
-                    (Unseen::Log(size), true) => {
+                    (UnseenState::Log(size), true) => {
                         format!(
                             "it says that it has seen {size} operations that the server has not shown here"
                         )
@@ -120,7 +120,7 @@ impl Judge<'_> {
                 });
             }
             Ok(Finding::Convicted(contradiction)) => {
-                drop(desk);
+                drop(state);
                 self.freeze(device, latest, &contradiction);
             }
             Err(offence) => {
@@ -132,8 +132,8 @@ impl Judge<'_> {
     }
 
     /// Makes an operation of this device, and waits for the server's receipt.
-    fn operate(&mut self, why: Unseen) {
-        if matches!(why, Unseen::Log(_)) {
+    fn operate(&mut self, why: UnseenState) {
+        if matches!(why, UnseenState::Log(_)) {
             let now = now_ms();
             if self.operated_ms.is_some_and(|before| now.saturating_sub(before) < WORDS_MS_MIN) {
                 return;
@@ -148,13 +148,13 @@ impl Judge<'_> {
         let end = Instant::now() + RECEIPT_PATIENCE;
         while Instant::now() < end && !self.peers.stop.pause(GLANCE) {
             let floor = self.shared.latest.read().floor.clone();
-            if floor.last() > before && Latest::of(&floor).operation.is_some() {
+            if floor.last() > before && DeviceProgress::of(&floor).operation.is_some() {
                 return;
             }
         }
     }
 
-    fn freeze(&self, device: DeviceId, latest: &Latest, contradiction: &Contradiction) {
+    fn freeze(&self, device: DeviceId, latest: &DeviceProgress, contradiction: &Contradiction) {
         let place = self.shared.latest.read().clone();
         let name = device_name(&place.base.membership, device);
         let what = format!(
@@ -168,7 +168,7 @@ impl Judge<'_> {
             let statement = Statement::of((*place.floor).clone(), None, &self.shared.store.near());
             self.shared.evidence.keep_meeting(what.clone(), statement, operation)
         });
-        self.peers.desk.lock().note(device, Some("the server has shown it another history".to_owned()));
+        self.peers.state.lock().note(device, Some("the server has shown it another history".to_owned()));
         let last_good_operation = self.shared.last_operation.load(Relaxed);
         let report = FrozenReport::of_server(what, last_good_operation, evidence);
         self.shared.freeze_for_good(report);

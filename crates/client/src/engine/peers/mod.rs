@@ -7,33 +7,33 @@
 //!
 //! Who is where: [`records`] in the file system itself, and [`beacons`] on the local network. Neither is trusted: they
 //! lead to connections, over which a peer proves the key of a device that the membership in force lists
-//! ([`visiting`]). What it says is judged on a thread of its own ([`judging`]), so that a server that does not answer
+//! ([`connections`]). What it says is judged on a thread of its own ([`judging`]), so that a server that does not answer
 //! does not silence this device.
 //!
 //! Invariants: nothing that a peer says by itself freezes anybody, or is ever content. Each peer has a bounded part of
-//! everything: [`SEATS_A_DEVICE_MAX`] connections, one word that is not judged yet, [`ADDRESSES_MAX`] addresses of each
+//! everything: [`DEVICE_CONNECTIONS_MAX`] connections, one word that is not judged yet, [`ADDRESSES_MAX`] addresses of each
 //! kind, and so many words and questions to the server a second.
 
 mod beacons;
+mod connections;
 mod judging;
 mod records;
 mod status;
 #[cfg(test)]
 mod tests;
-mod visiting;
 mod watching;
 
-pub use status::{PeerStanding, PeerStatus, PeersStatus};
+pub use status::{PeerPresence, PeerStatus, PeersStatus};
 
 use super::Engine;
 use super::leases::now_ms;
 use super::shared::Shared;
 use super::stop::Stop;
 use crate::error::{FsError, StartError};
-use crate::processes::{Processes, Visit};
+use crate::processes::{PeerChannel, Processes};
 use holdfast_content::DeviceId;
 use holdfast_crypto::Digest;
-use holdfast_protocol::peers::{Change, Latest, Presence, Roster};
+use holdfast_protocol::peers::{Change, DeviceProgress, Presence, Roster};
 use holdfast_rpc::ServerAddress;
 use parking_lot::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
@@ -44,9 +44,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::Se
 use std::time::Duration;
 
 /// Most connections to other clients.
-const SEATS_MAX: usize = 64;
+const CONNECTIONS_MAX: usize = 64;
 /// Most connections to one device. (Both ends may make one at the same time, and an old one may not be known to be dead.)
-const SEATS_A_DEVICE_MAX: usize = 4;
+const DEVICE_CONNECTIONS_MAX: usize = 4;
 /// Most connections each way that are only beginning.
 const BEGINNING_MAX: usize = 24;
 /// Most addresses of one device that are remembered, from records and from beacons each.
@@ -56,85 +56,85 @@ const ADDRESSES_MAX: usize = 3;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WhenPeerLost {
-    /// Says so, and goes on.
+    /// Warns, and goes on.
     Warn,
     /// Refuses everything until it is back, has logged out, or the user says so.
     Pause,
 }
 
-/// How other clients are met.
+/// Settings for meeting other clients.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PeersPolicy {
     /// Where to listen; `None`: at a free port of all addresses.
     pub listen: Option<SocketAddr>,
     /// Whether to tell the local network, and hear what is told there.
     pub beacon: bool,
-    /// After how long a silence a peer is lost.
+    /// A peer that is silent for so long counts as lost.
     pub timeout: Duration,
-    /// What happens then.
+    /// What a mount does when a peer is lost.
     pub when_lost: WhenPeerLost,
 }
 
 /// Called when a peer is lost or back: whether anybody is lost now, and in words.
 pub type PeerHook = Box<dyn Fn(bool, &str) + Send + Sync>;
 
-/// The meetings of one engine.
+/// What one engine knows of its peers, and its connections to them.
 pub(super) struct Peers {
     policy: PeersPolicy,
     processes: Arc<Processes>,
-    /// Tells this run of the device from others.
+    /// Random number of this run of the device.
     run: u64,
-    /// Where others find it.
+    /// Addresses at which other devices find this one.
     announced: Vec<SocketAddr>,
     port: u16,
-    desk: Mutex<Desk>,
-    /// Something is to be judged.
+    state: Mutex<PeersState>,
+    /// Notified when a peer has said something that is to be judged.
     said: Condvar,
     /// Connections that are beginning: those made to this device, and those that it makes.
     beginning: [AtomicUsize; 2],
-    /// Whether programs have to wait.
+    /// Whether programs must wait, since a peer is lost.
     is_paused: AtomicBool,
     has_left: AtomicBool,
     hooks: Mutex<Vec<PeerHook>>,
     stop: Stop,
 }
 
-/// What is known of everybody.
-struct Desk {
+/// What is known of all peers.
+struct PeersState {
     roster: Roster,
-    known: BTreeMap<DeviceId, Known>,
-    seats: Vec<Arc<Seat>>,
+    known: BTreeMap<DeviceId, PeerState>,
+    connections: Vec<Arc<PeerConnection>>,
     trouble: Option<String>,
 }
 
-/// What is known of one device.
+/// What is known of one peer's device.
 #[derive(Default)]
-struct Known {
+struct PeerState {
     recorded: Vec<SocketAddr>,
     heard: VecDeque<SocketAddr>,
     /// When it may be called next, and how long to wait after that fails.
     call_at_ms: u64,
     call_pause_ms: u64,
     /// The last that it said and that was not found to agree yet.
-    said: Option<Box<Latest>>,
-    /// When to judge it (again).
+    said: Option<Box<DeviceProgress>>,
+    /// When to judge what it said, in milliseconds of this process's clock.
     judge_at_ms: u64,
     /// How far both have seen the same, and when that was found.
     agreed: Option<(u64, i64)>,
-    /// When it was heard last, by the wall clock.
+    /// When it was heard last, in nanoseconds since 1970.
     heard_ns: Option<i64>,
     trouble: Option<String>,
 }
 
-/// A connection to a peer that was introduced.
-struct Seat {
+/// A connection to a peer whose key and device are known.
+struct PeerConnection {
     device: DeviceId,
-    visit: Visit,
-    /// What it was told last, and when.
-    told: Mutex<(Option<Latest>, u64)>,
+    channel: PeerChannel,
+    /// The last progress that it was told, and when, in milliseconds.
+    told: Mutex<(Option<DeviceProgress>, u64)>,
 }
 
-/// What one of the threads does.
+/// The work of one thread.
 type Task = Box<dyn FnOnce(&Arc<Peers>, &Arc<Shared>) + Send>;
 
 impl Peers {
@@ -146,14 +146,14 @@ impl Peers {
         port: u16,
     ) -> Peers {
         let roster = Roster::new(policy.timeout.as_millis() as u64);
-        let (known, seats) = Default::default();
+        let (known, connections) = Default::default();
         Peers {
             policy,
             processes,
             run,
             announced,
             port,
-            desk: Mutex::new(Desk { roster, known, seats, trouble: None }),
+            state: Mutex::new(PeersState { roster, known, connections, trouble: None }),
             said: Condvar::new(),
             beginning: Default::default(),
             is_paused: AtomicBool::new(false),
@@ -180,8 +180,8 @@ impl Peers {
     }
 
     fn words(&self) -> String {
-        let desk = self.desk.lock();
-        let lost = desk.roster.peers().iter().filter(|(_, peer)| peer.presence == Presence::Lost);
+        let state = self.state.lock();
+        let lost = state.roster.peers().iter().filter(|(_, peer)| peer.presence == Presence::Lost);
         let lost: Vec<String> = lost.map(|(device, _)| format!("device {}", device.0)).collect();
         format!(
             "{} was met directly, has not logged out, and is silent; whether the server shows the same to both is not \
@@ -192,7 +192,7 @@ impl Peers {
 
     /// Registers a hook, and tells it at once if somebody is lost already.
     pub fn on_change(&self, hook: PeerHook) {
-        if self.desk.lock().roster.is_anybody_lost() {
+        if self.state.lock().roster.is_anybody_lost() {
             hook(true, &self.words());
         }
         self.hooks.lock().push(hook);
@@ -200,7 +200,7 @@ impl Peers {
 
     /// Does what changes mean: the pause, words to whoever wants to hear.
     fn changed(&self, changes: &[Change]) {
-        let is_anybody_lost = self.desk.lock().roster.is_anybody_lost();
+        let is_anybody_lost = self.state.lock().roster.is_anybody_lost();
         self.is_paused.store(is_anybody_lost && self.policy.when_lost == WhenPeerLost::Pause, SeqCst);
         for change in changes {
             let device = change.device.0;
@@ -222,13 +222,13 @@ impl Peers {
     }
 
     /// Those who are lost are not waited for, until they are met again. Who that was.
-    pub fn go_on(&self) -> Vec<DeviceId> {
-        let given_up = self.desk.lock().roster.go_on();
+    pub fn stop_waiting_for_lost(&self) -> Vec<DeviceId> {
+        let given_up = self.state.lock().roster.stop_waiting_for_lost();
         self.changed(&[]);
         given_up
     }
 
-    /// Tells everybody that this run ends in order.
+    /// Tells all peers that this run ends in order.
     pub fn leave(&self, shared: &Arc<Shared>) {
         if self.has_left.swap(true, SeqCst) {
             return;
@@ -241,8 +241,8 @@ impl Peers {
     pub fn stop(&self) {
         self.stop.ask();
         self.said.notify_all();
-        for seat in &self.desk.lock().seats {
-            seat.visit.hang_up();
+        for connection in &self.state.lock().connections {
+            connection.channel.hang_up();
         }
     }
 }
@@ -288,7 +288,7 @@ fn announced(listener: &TcpListener, server: &ServerAddress) -> (Vec<SocketAddr>
 }
 
 impl Engine {
-    /// From now on other clients are met.
+    /// Begins to meet other clients.
     pub(super) fn meet_peers(
         self: Arc<Self>,
         policy: PeersPolicy,
@@ -310,7 +310,7 @@ impl Engine {
         };
         spawn("peer-records", Box::new(records::run))?;
         spawn("peer-judge", Box::new(judging::run))?;
-        spawn("peer-door", Box::new(move |peers, shared| visiting::accept(peers, shared, &listener)))?;
+        spawn("peer-door", Box::new(move |peers, shared| connections::accept(peers, shared, &listener)))?;
         spawn("peer-watch", Box::new(watching::run))?;
         if peers.policy.beacon {
             spawn("peer-beacons", Box::new(beacons::run))?;
@@ -340,7 +340,7 @@ impl Engine {
 
     /// Waits no more for peers that are lost. Which devices these were; `None`: nobody is to be met.
     pub fn go_on_without_lost(&self) -> Option<Vec<DeviceId>> {
-        self.shared.peers.get().map(|peers| peers.go_on())
+        self.shared.peers.get().map(|peers| peers.stop_waiting_for_lost())
     }
 }
 
@@ -359,9 +359,9 @@ impl Shared {
     }
 }
 
-impl Desk {
-    fn has_seat(&self, device: DeviceId) -> bool {
-        self.seats.iter().any(|seat| seat.device == device)
+impl PeersState {
+    fn is_connected_to(&self, device: DeviceId) -> bool {
+        self.connections.iter().any(|connection| connection.device == device)
     }
 
     fn note(&mut self, device: DeviceId, trouble: Option<String>) {
@@ -369,16 +369,16 @@ impl Desk {
     }
 }
 
-impl Known {
-    /// Where to call it, the newest first.
+impl PeerState {
+    /// Addresses at which to call the device, the newest first.
     fn addresses(&self) -> Vec<SocketAddr> {
         let mut all: Vec<SocketAddr> = self.heard.iter().copied().collect();
         all.extend(self.recorded.iter().filter(|address| !self.heard.contains(address)));
         all
     }
 
-    /// An address that it said it has.
-    fn heard_at(&mut self, address: SocketAddr) {
+    /// Notes an address from the device's beacon.
+    fn note_address(&mut self, address: SocketAddr) {
         if !self.heard.contains(&address) {
             self.heard.push_front(address);
             self.heard.truncate(ADDRESSES_MAX);
@@ -386,7 +386,7 @@ impl Known {
         }
     }
 
-    /// A call has failed, or was hung up.
+    /// Notes that a call has failed: the next one waits longer.
     fn call_later(&mut self) {
         self.call_pause_ms = (self.call_pause_ms * 2).clamp(2_000, 60_000);
         self.call_at_ms = now_ms() + self.call_pause_ms;

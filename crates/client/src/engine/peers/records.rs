@@ -36,19 +36,19 @@ const READ_EVERY: Duration = Duration::from_secs(3);
 const LOGOUT_PATIENCE: Duration = Duration::from_secs(5);
 /// Users whose records are read. In a file system with more, some are found by beacons only.
 const USERS_MAX: usize = 512;
-/// Records of a user that are read.
+/// Most records of one user that are read.
 const RECORDS_MAX: usize = 32;
 /// How much longer the device with the lower number waits before it calls, so that one of two does.
 const YIELD_MS: u64 = 2_000;
 
-/// What a record says.
+/// A login or logout record.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Record {
-    /// Which mount.
+    /// Number that tells this mount from other runs of the device.
     pub run: u64,
-    /// Seconds since 1970.
+    /// When it was written, in seconds since 1970.
     pub at_s: i64,
-    /// Where it is found; `None`: it is over.
+    /// Addresses at which the device listens; `None` once it has logged out.
     pub is_in: Option<Vec<SocketAddr>>,
 }
 
@@ -68,7 +68,7 @@ impl Record {
         text
     }
 
-    /// `None`: it is no record.
+    /// Parses the text of a record; `None` if it is none.
     pub(super) fn parse(text: &[u8]) -> Option<Record> {
         let mut lines = std::str::from_utf8(text).ok()?.strip_suffix('\n')?.split('\n');
         if lines.next()? != "holdfast login 1" {
@@ -96,11 +96,11 @@ pub(super) fn run(peers: &Arc<Peers>, shared: &Arc<Shared>) {
             match write(shared, peers.record(true)) {
                 Ok(()) => {
                     is_written = true;
-                    peers.desk.lock().trouble = None;
+                    peers.state.lock().trouble = None;
                 }
                 Err(error) => {
                     tracing::warn!(%error, "the login record could not be written");
-                    peers.desk.lock().trouble =
+                    peers.state.lock().trouble =
                         Some(format!("the login record could not be written: {error}"));
                 }
             }
@@ -211,13 +211,13 @@ impl Peers {
     }
 
     fn noticed(&self, shared: &Shared, device: DeviceId, record: Record) -> Option<Change> {
-        let mut desk = self.desk.lock();
+        let mut state = self.state.lock();
         let Some(mut addresses) = record.is_in else {
-            return desk.roster.handle_logout(device, record.run);
+            return state.roster.handle_logout(device, record.run);
         };
         addresses.truncate(ADDRESSES_MAX);
-        desk.roster.handle_login(device, record.run);
-        let known = desk.known.entry(device).or_default();
+        state.roster.handle_login(device, record.run);
+        let known = state.known.entry(device).or_default();
         if known.recorded != addresses {
             known.recorded = addresses;
             known.call_pause_ms = 0;

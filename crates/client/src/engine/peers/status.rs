@@ -5,69 +5,69 @@ use crate::engine::shared::Shared;
 use holdfast_protocol::peers::Presence;
 use serde::{Deserialize, Serialize};
 
-/// How a peer stands.
+/// Whether a peer is there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum PeerStanding {
+pub enum PeerPresence {
     /// It says that it is there, and was not met, or is not waited for any more.
     LoggedIn,
-    /// It is met.
+    /// It has been met, and answers.
     Met,
     /// It was met, has not logged out, and is silent.
     Lost,
-    /// It has logged out.
+    /// It has logged out in order.
     LoggedOut,
 }
 
-/// One peer.
+/// What is known of one peer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PeerStatus {
-    /// Its device.
+    /// Number of its device.
     pub device: u32,
-    /// What that is called.
+    /// Name of its device.
     pub name: String,
-    /// Its user.
+    /// Name of the user that the device belongs to.
     pub user: String,
-    /// Where it is said to listen.
+    /// Addresses at which it is said to listen.
     pub addresses: Vec<String>,
-    /// How it stands.
-    pub standing: PeerStanding,
+    /// Whether it is there.
+    pub standing: PeerPresence,
     /// When it was heard last, nanoseconds since the epoch.
     pub heard_ns: Option<i64>,
     /// Operations of which both have seen the same, as far as can be told.
     pub agreed_operations: Option<u64>,
     /// When that was found, nanoseconds since the epoch.
     pub agreed_ns: Option<i64>,
-    /// What was wrong with it last.
+    /// The last failure to reach it, in words.
     pub trouble: Option<String>,
 }
 
-/// All of them.
+/// What is known of all peers.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PeersStatus {
-    /// Where this device listens.
+    /// Addresses at which this device listens.
     pub listens: Vec<String>,
     /// After how many seconds of silence a peer is lost.
     pub timeout_s: u64,
-    /// What happens then.
+    /// What this mount does when a peer is lost.
     pub when_lost: WhenPeerLost,
     /// Whether everything waits for one that is lost.
     pub is_paused: bool,
     /// Why this device's own record could not be written, if so.
     pub trouble: Option<String>,
-    /// The peers, by device.
+    /// The peers, in order of their devices' numbers.
     pub peers: Vec<PeerStatus>,
 }
 
 impl Peers {
-    /// How it stands.
+    /// What `holdfast peers` prints.
     pub fn status(&self, shared: &Shared) -> PeersStatus {
         let membership = shared.latest.read().base.membership.clone();
-        let desk = self.desk.lock();
-        let peers = desk.roster.peers().iter().map(|(device, peer)| {
+        let state = self.state.lock();
+        let peers = state.roster.peers().iter().map(|(device, peer)| {
             let member = membership.devices.get(device);
             let user = member.and_then(|member| membership.users.get(&member.user));
-            let known = desk.known.get(device);
+            let known = state.known.get(device);
             let addresses = known.map(|known| known.addresses()).unwrap_or_default();
             let agreed = known.and_then(|known| known.agreed);
             PeerStatus {
@@ -76,10 +76,10 @@ impl Peers {
                 user: user.map_or_else(String::new, |user| user.name.clone()),
                 addresses: addresses.iter().map(ToString::to_string).collect(),
                 standing: match peer.presence {
-                    Presence::LoggedIn => PeerStanding::LoggedIn,
-                    Presence::Met => PeerStanding::Met,
-                    Presence::Lost => PeerStanding::Lost,
-                    Presence::LoggedOut => PeerStanding::LoggedOut,
+                    Presence::LoggedIn => PeerPresence::LoggedIn,
+                    Presence::Met => PeerPresence::Met,
+                    Presence::Lost => PeerPresence::Lost,
+                    Presence::LoggedOut => PeerPresence::LoggedOut,
                 },
                 heard_ns: known.and_then(|known| known.heard_ns),
                 agreed_operations: agreed.map(|(operations, _)| operations),
@@ -92,7 +92,7 @@ impl Peers {
             timeout_s: self.policy.timeout.as_secs(),
             when_lost: self.policy.when_lost,
             is_paused: self.is_paused.load(std::sync::atomic::Ordering::Relaxed),
-            trouble: desk.trouble.clone(),
+            trouble: state.trouble.clone(),
             peers: peers.collect(),
         }
     }

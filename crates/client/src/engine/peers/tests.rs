@@ -38,12 +38,12 @@ fn records_as_text() {
 /// Proves: however many addresses a device is said to have, a few are kept, the newest.
 #[test]
 fn few_addresses_are_kept() {
-    let mut known = Known::default();
+    let mut known = PeerState::default();
     let address = |port: u16| SocketAddr::from(([192, 0, 2, 1], port));
     known.recorded = vec![address(1)];
     for port in 1..100 {
-        known.heard_at(address(port));
-        known.heard_at(address(port));
+        known.note_address(address(port));
+        known.note_address(address(port));
     }
     assert_eq!(known.addresses(), [address(99), address(98), address(97), address(1)]);
 }

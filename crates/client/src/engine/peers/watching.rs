@@ -1,61 +1,61 @@
-//! What goes on by itself: peers are told how far this device is, those that are not connected are called, and silence is
-//! noticed.
+//! The thread that looks after peers: it tells them how far this device has got, calls those that are not connected, and
+//! notices silence.
 
-use super::{Peers, Seat, visiting};
+use super::{PeerConnection, Peers, connections};
 use crate::engine::leases::now_ms;
 use crate::engine::shared::Shared;
-use holdfast_protocol::peers::{Latest, Presence, Word};
+use holdfast_protocol::peers::{DeviceProgress, PeerMessage, Presence};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often.
+/// How often this thread looks after the peers.
 const EVERY: Duration = Duration::from_millis(500);
 /// The longest silence of this device, unless peers are lost sooner.
 const HERE_MS_MAX: u64 = 5_000;
 
-/// Watches until it is stopped.
+/// The thread that looks after peers, until it is stopped.
 pub(super) fn run(peers: &Arc<Peers>, shared: &Arc<Shared>) {
     while !peers.stop.pause(EVERY) {
-        peers.forget_strangers(shared);
-        let seats = peers.desk.lock().seats.clone();
-        for seat in &seats {
-            peers.tell(shared, seat);
+        peers.drop_removed_devices(shared);
+        let connections = peers.state.lock().connections.clone();
+        for connection in &connections {
+            peers.tell_progress(shared, connection);
         }
-        let changes = peers.desk.lock().roster.poll(now_ms());
+        let changes = peers.state.lock().roster.poll(now_ms());
         if !changes.is_empty() {
             peers.changed(&changes);
         }
-        peers.call_some(shared);
+        peers.call_unconnected(shared);
     }
 }
 
 impl Peers {
     /// Tells a peer how far this device is, if that is news, or that it is there, if it was not told for a while.
-    pub(super) fn tell(&self, shared: &Shared, seat: &Seat) {
-        let latest = Latest::of(&shared.latest.read().floor);
+    pub(super) fn tell_progress(&self, shared: &Shared, connection: &PeerConnection) {
+        let latest = DeviceProgress::of(&shared.latest.read().floor);
         let here_ms = (self.policy.timeout.as_millis() as u64 / 6).min(HERE_MS_MAX);
-        let mut told = seat.told.lock();
+        let mut told = connection.told.lock();
         let now_ms = now_ms();
         let word = if told.0.as_ref() != Some(&latest) {
             told.0 = Some(latest.clone());
-            Word::Latest(Box::new(latest))
+            PeerMessage::Progress(Box::new(latest))
         } else if now_ms.saturating_sub(told.1) >= here_ms {
-            Word::Here
+            PeerMessage::KeepAlive
         } else {
             return;
         };
         told.1 = now_ms;
-        seat.visit.say_or_hang_up(&word);
+        connection.channel.send_or_hang_up(&word);
     }
 
-    /// Says goodbye to everybody.
+    /// Tells all peers that this device leaves.
     pub(super) fn say_goodbye(&self) {
-        let seats = self.desk.lock().seats.clone();
-        seats.iter().for_each(|seat| seat.visit.say_or_hang_up(&Word::Bye));
+        let connections = self.state.lock().connections.clone();
+        connections.iter().for_each(|connection| connection.channel.send_or_hang_up(&PeerMessage::Bye));
     }
 
     /// Hangs up on who is no member any more, and does not wait for it.
-    fn forget_strangers(&self, shared: &Shared) {
+    fn drop_removed_devices(&self, shared: &Shared) {
         let membership = shared.latest.read().base.membership.clone();
         // Before the first view there is no membership to go by.
         if membership.devices.len() <= 1 {
@@ -63,45 +63,46 @@ impl Peers {
         }
         let is_member =
             |device| membership.devices.get(&device).is_some_and(|known| known.removed_at.is_none());
-        let mut desk = self.desk.lock();
-        for seat in desk.seats.iter().filter(|seat| !is_member(seat.device)) {
-            seat.visit.hang_up();
+        let mut state = self.state.lock();
+        for connection in state.connections.iter().filter(|connection| !is_member(connection.device)) {
+            connection.channel.hang_up();
         }
-        let was_anybody_lost = desk.roster.is_anybody_lost();
-        desk.roster.retain(is_member);
-        desk.known.retain(|device, _| is_member(*device));
-        let is_anybody_lost = desk.roster.is_anybody_lost();
-        drop(desk);
+        let was_anybody_lost = state.roster.is_anybody_lost();
+        state.roster.retain(is_member);
+        state.known.retain(|device, _| is_member(*device));
+        let is_anybody_lost = state.roster.is_anybody_lost();
+        drop(state);
         if was_anybody_lost != is_anybody_lost {
             self.changed(&[]);
         }
     }
 
     /// Calls those that are there and not connected, each when its time has come.
-    fn call_some(self: &Arc<Self>, shared: &Arc<Shared>) {
+    fn call_unconnected(self: &Arc<Self>, shared: &Arc<Shared>) {
         let now_ms = now_ms();
         let mut calls = Vec::new();
         {
-            let mut desk = self.desk.lock();
+            let mut state = self.state.lock();
             let present = |device| {
-                let peer = desk.roster.peers().get(device);
-                peer.is_some_and(|peer| peer.presence != Presence::LoggedOut) && !desk.has_seat(*device)
+                let peer = state.roster.peers().get(device);
+                peer.is_some_and(|peer| peer.presence != Presence::LoggedOut)
+                    && !state.is_connected_to(*device)
             };
-            let due: Vec<_> = (desk.known.iter())
+            let due: Vec<_> = (state.known.iter())
                 .filter(|(device, known)| known.call_at_ms <= now_ms && present(device))
                 .map(|(device, known)| (*device, known.addresses()))
                 .filter(|(_, addresses)| !addresses.is_empty())
                 .collect();
             for (device, addresses) in due {
-                // Until it is known what becomes of it.
-                if let Some(known) = desk.known.get_mut(&device) {
+                // No other call of this device begins before this one has ended.
+                if let Some(known) = state.known.get_mut(&device) {
                     known.call_at_ms = now_ms + 30_000;
                 }
                 calls.push((device, addresses));
             }
         }
         for (device, addresses) in calls {
-            visiting::call(self, shared, device, addresses);
+            connections::call(self, shared, device, addresses);
         }
     }
 }

@@ -1,10 +1,10 @@
-//! What outlives the process, and what is tidied up.
+//! Makes the signer's state durable, and tidies up while there is nothing else to do.
 
-use super::{End, Operation, PAUSE_MAX, Pump};
+use super::{Operation, PAUSE_MAX, Pump, PumpEnd};
 use crate::error::{FrozenReport, FsError};
 use crate::evidence::now_ns;
 use crate::state::{Frozen, StateError};
-use crate::statement::{Refused, Statement};
+use crate::statement::{RefusedReply, Statement};
 use holdfast_content::PrincipalId;
 use holdfast_crypto::Digest;
 use holdfast_protocol::alarm::{Alarm, Blame};
@@ -17,15 +17,15 @@ pub(super) const SUPERSEDED_MAX: usize = 256;
 impl Pump {
     /// Makes the signer's state durable. A full disk is waited for; any other failure is the end, since what is
     /// durable is then unknown.
-    pub(super) fn persist(&mut self, signer: &Signer, operation: &Operation) -> Result<(), End> {
+    pub(super) fn persist(&mut self, signer: &Signer, operation: &Operation) -> Result<(), PumpEnd> {
         let _span = tracing::trace_span!(target: "operation", "sync state").entered();
         loop {
             match self.save(Some(signer)) {
                 Ok(()) => return Ok(()),
                 Err(StateError::Full) => {
-                    self.tell_waiting(operation, &FsError::NoSpace);
+                    self.fail_waiting(operation, &FsError::NoSpace);
                     if self.shared.queue.is_stopped() {
-                        return Err(End::Stopped);
+                        return Err(PumpEnd::Stopped);
                     }
                     std::thread::sleep(PAUSE_MAX);
                 }
@@ -34,7 +34,7 @@ impl Pump {
                         kind: std::io::ErrorKind::Other,
                         text: format!("the state of this device could not be saved: {error}"),
                     });
-                    return Err(End::Stopped);
+                    return Err(PumpEnd::Stopped);
                 }
             }
         }
@@ -50,16 +50,16 @@ impl Pump {
             evidence: report.evidence.as_ref().map(|path| path.display().to_string()),
         });
         self.state.save_signer(signer.unwrap_or(&self.signer), &allocator, frozen.as_ref())?;
-        self.shared.notes.keep(noted);
+        self.shared.notes.mark_durable(noted);
         self.shared.counters.fsyncs.store(self.state.syncs(), Relaxed);
         Ok(())
     }
 
-    /// Keeps evidence and tells everybody.
+    /// Writes evidence, and freezes the engine.
     pub(super) fn freeze(&mut self, alarm: &Alarm) {
         let what = alarm.explain();
         let is_restored = alarm.blame() == Blame::Nobody;
-        let refused = Refused { alarm: alarm.clone(), reply: self.reply.take() };
+        let refused = RefusedReply { alarm: alarm.clone(), reply: self.reply.take() };
         // The server is not asked any more; the membership was read a moment ago.
         let near = self.shared.store.near();
         let statement = Statement::of(self.signer.floor().clone(), Some(refused), &near);
@@ -92,7 +92,7 @@ impl Pump {
 
     /// Makes what was noted durable.
     pub(super) fn keep_notes(&mut self) {
-        if self.shared.notes.are_open()
+        if self.shared.notes.has_pending()
             && let Err(error) = self.save(None)
         {
             tracing::debug!(%error, "a note could not be saved; a restart will ask the server instead");

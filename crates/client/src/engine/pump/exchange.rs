@@ -1,6 +1,6 @@
-//! Talking to the server about the operation in flight.
+//! Exchanges messages with the server about the operation in flight.
 
-use super::{End, LeaseAsked, Operation, PAUSE_MAX, Pump};
+use super::{Operation, OperationLeases, PAUSE_MAX, Pump, PumpEnd};
 use crate::engine::leases::now_ms;
 use crate::engine::shared::is_definite;
 use crate::error::FsError;
@@ -29,15 +29,15 @@ impl Pump {
         &mut self,
         request: Request,
         operation: &mut Operation,
-    ) -> Result<VecDeque<Effect>, End> {
+    ) -> Result<VecDeque<Effect>, PumpEnd> {
         let mut pause = Duration::from_millis(20);
         let committing = matches!(request, Request::Commit { .. });
         let mut was_away = false;
         loop {
             if self.shared.queue.is_stopped() && !committing {
-                return Err(End::Stopped);
+                return Err(PumpEnd::Stopped);
             }
-            let error = match self.reassured(&request, operation, &mut was_away) {
+            let error = match self.call_after_reconnect(&request, operation, &mut was_away) {
                 Ok(Response::View(reply)) => return self.accept(*reply, operation),
                 Ok(Response::Committed(receipt)) => return self.step(Event::Committed(receipt)),
                 Ok(Response::Difference(difference)) => {
@@ -77,11 +77,11 @@ impl Pump {
             tracing::debug!(%error, "no answer; asking again");
             was_away |= !matches!(error, RpcError::Server(_));
             if let RpcError::Server(ServerError::NoSpace | ServerError::Storage(_)) = &error {
-                self.tell_waiting(operation, &FsError::from(&error));
+                self.fail_waiting(operation, &FsError::from(&error));
             }
             if self.shared.queue.is_stopped() {
                 // Unmounting does not wait for a server that is away; a restart sends it again.
-                return Err(End::Stopped);
+                return Err(PumpEnd::Stopped);
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(PAUSE_MAX);
@@ -90,7 +90,7 @@ impl Pump {
 
     /// After a refusal that an honest server has no reason for: does it still know what it showed before? One
     /// that was put back to an older state refuses everything, and only its view tells why.
-    pub(super) fn look(&mut self) -> Result<bool, End> {
+    pub(super) fn look(&mut self) -> Result<bool, PumpEnd> {
         let log_size = self.signer.floor().log().size;
         let answer = self.shared.remote.call(Request::Look { log_size }, self.shared.deadline);
         self.shared.looked(&answer);
@@ -101,7 +101,7 @@ impl Pump {
             Err(alarm) => {
                 self.reply = Some(*reply);
                 self.freeze(&alarm);
-                return Err(End::Stopped);
+                return Err(PumpEnd::Stopped);
             }
         };
         let Ok(members) = Membership::load(&self.shared.store, &reference) else { return Ok(false) };
@@ -125,7 +125,7 @@ impl Pump {
 
     /// Accepts a view that the server has shown unasked or with a refusal, if it follows what is accepted: the next operation is
     /// signed on it. Nothing is read from it before that, which makes it durable, too.
-    pub(super) fn adopt(&mut self, difference: &Difference) -> Result<(), End> {
+    pub(super) fn adopt(&mut self, difference: &Difference) -> Result<(), PumpEnd> {
         let floor = self.signer.floor();
         let Ok(mut reply) = difference.resolve(&floor.view, floor.log().size) else { return Ok(()) };
         self.shared.store.accept_hints(std::mem::take(&mut reply.blocks));
@@ -134,7 +134,7 @@ impl Pump {
         let members = match (wanted, &self.members) {
             (Err(alarm), _) => {
                 self.freeze(&alarm);
-                return Err(End::Stopped);
+                return Err(PumpEnd::Stopped);
             }
             (Ok(reference), Some((address, members))) if *address == reference.address => members.clone(),
             // The view of the next operation brings the membership.
@@ -154,14 +154,14 @@ impl Pump {
 
     /// One attempt. If the server has been away, it may have lost what it acknowledged before and nothing refers to yet,
     /// and have been rebuilt: it is asked first.
-    fn reassured(
+    fn call_after_reconnect(
         &mut self,
         request: &Request,
         operation: &mut Operation,
         was_away: &mut bool,
     ) -> Result<Response, RpcError> {
         if *was_away {
-            self.shared.store.reassure(roots_of(request, operation))?;
+            self.shared.store.store_missing(roots_of(request, operation))?;
             *was_away = false;
         }
         self.exchange(request, operation)
@@ -191,11 +191,11 @@ impl Pump {
             {
                 *by_difference = !operation.wants_whole;
                 let asked = &mut operation.lease;
-                if asked.wish.is_none() {
-                    asked.wish =
-                        self.shared.leases.wish(&asked.reads, &asked.beside, asked.looks, asked.changes);
+                if asked.request.is_none() {
+                    asked.request =
+                        self.shared.leases.request(&asked.reads, &asked.siblings, asked.looks, asked.changes);
                 }
-                lease.clone_from(&asked.wish);
+                lease.clone_from(&asked.request);
                 asked.first_sent_ms.get_or_insert_with(now_ms);
             }
             self.shared.counters.rounds.fetch_add(1, Relaxed);
@@ -219,8 +219,8 @@ impl Pump {
                 response => response,
             };
             if let Request::Fast { .. } | Request::Update { .. } = &request {
-                // Who wishes for nothing reads everything; else the answer says what is withheld.
-                let withheld = || match operation.lease.wish {
+                // Who asks for nothing reads everything; else the answer says what is withheld.
+                let withheld = || match operation.lease.request {
                     None => Withheld::default(),
                     Some(_) => Withheld::everything(),
                 };
@@ -228,13 +228,13 @@ impl Pump {
             }
             match response {
                 Response::Error(error) => return Err(error.into()),
-                // Nothing was done.
+                // The server has done nothing, since it lacks bases: send everything plainly.
                 Response::BasesMissing(missing) if !plain => {
                     packed_attempts -= 1;
                     self.shared.store.bases_missing(&riding, &missing);
                 }
                 response => {
-                    self.shared.heard();
+                    self.shared.note_answer();
                     if matches!(
                         response,
                         Response::View(_) | Response::Difference(_) | Response::Committed(_)
@@ -245,12 +245,12 @@ impl Pump {
                 }
             }
         };
-        self.greet().map_err(|End::Stopped| RpcError::Closed)?;
+        self.take_server_keys().map_err(|PumpEnd::Stopped| RpcError::Closed)?;
         Ok(response)
     }
 
     /// Takes a newer list of server keys, if the connection brought one.
-    pub(super) fn greet(&mut self) -> Result<(), End> {
+    pub(super) fn take_server_keys(&mut self) -> Result<(), PumpEnd> {
         let known = self.signer.floor().server_keys.as_ref().map_or(0, |keys| keys.value.sequence);
         let shown = self.shared.remote.welcome().and_then(|welcome| welcome.file_system);
         if let Some((_, keys)) = shown
@@ -262,16 +262,16 @@ impl Pump {
         Ok(())
     }
 
-    /// The answer to an UPDATE.
+    /// Handles the reply to an UPDATE.
     pub(super) fn accept(
         &mut self,
         mut reply: ViewReply,
         operation: &Operation,
-    ) -> Result<VecDeque<Effect>, End> {
+    ) -> Result<VecDeque<Effect>, PumpEnd> {
         self.shared.store.accept_hints(std::mem::take(&mut reply.blocks));
         // What has been read must be known before a view is judged that may contradict it.
-        let lessons = self.shared.queue.lessons();
-        self.learn(lessons)?;
+        let events = self.shared.queue.events();
+        self.handle_events(events)?;
         let members = self.membership_of(&reply.view, operation)?;
         if self.is_put_back(&members) {
             let effects = self.step(Event::Refused)?;
@@ -289,7 +289,7 @@ impl Pump {
             }
             Err(misuse) => {
                 self.shared.break_down(FsError::Refused(misuse.to_string()));
-                Err(End::Stopped)
+                Err(PumpEnd::Stopped)
             }
         }
     }
@@ -305,13 +305,13 @@ impl Pump {
         &mut self,
         view: &View,
         operation: &Operation,
-    ) -> Result<Arc<Membership>, End> {
+    ) -> Result<Arc<Membership>, PumpEnd> {
         let reference = match membership_wanted(self.signer.floor(), view) {
             Ok(reference) => reference,
             Err(alarm) => {
                 self.freeze(&alarm);
                 let _ = self.save(None);
-                return Err(End::Stopped);
+                return Err(PumpEnd::Stopped);
             }
         };
         if let Some((address, members)) = &self.members
@@ -327,7 +327,7 @@ impl Pump {
         &self,
         reference: &Reference,
         operation: &Operation,
-    ) -> Result<Arc<Membership>, End> {
+    ) -> Result<Arc<Membership>, PumpEnd> {
         let mut pause = Duration::from_millis(50);
         loop {
             match Membership::load(&self.shared.store, reference) {
@@ -340,7 +340,7 @@ impl Pump {
                 }
             }
             if self.shared.queue.is_stopped() {
-                return Err(End::Stopped);
+                return Err(PumpEnd::Stopped);
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(PAUSE_MAX);
@@ -348,7 +348,7 @@ impl Pump {
     }
 }
 
-impl LeaseAsked {
+impl OperationLeases {
     fn granted(&mut self, grant: LeaseGrant, sent_ms: u64) {
         self.withheld = Some(grant.withheld.clone());
         self.grant = Some((grant, sent_ms));
@@ -364,7 +364,7 @@ fn name_of(request: &Request) -> &'static str {
     }
 }
 
-/// What the blocks of a request hang from.
+/// Roots of the trees that the blocks of a request belong to.
 fn roots_of(request: &Request, operation: &Operation) -> Vec<Digest> {
     match request {
         Request::Fast { structure, .. } | Request::Commit { structure, .. } => roots(&structure.value),
@@ -372,7 +372,7 @@ fn roots_of(request: &Request, operation: &Operation) -> Vec<Digest> {
     }
 }
 
-/// Everything a structure's tables reach.
+/// Roots of all that a structure's tables refer to.
 fn roots(structure: &Structure) -> Vec<Digest> {
     structure.handles.values().map(|handle| handle.reference.address).collect()
 }

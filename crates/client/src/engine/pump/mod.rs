@@ -1,26 +1,26 @@
-//! The one thread that signs: it gathers what callers wish for into one operation, drives the signer through it,
+//! The one thread that signs: it gathers what callers ask for into one operation, drives the signer through it,
 //! and answers.
 //!
 //! Invariants:
 //! - one operation is in flight at a time; whoever arrives meanwhile shares the next one;
 //! - nothing is sent before the signer's state is durable, and nothing read from a view is handed out before the
 //!   floor that holds it is;
-//! - an answer is given only for a view that was sequenced after the wish: results planned on the last view
+//! - an answer is given only for a view that was sequenced after the request: results planned on the last view
 //!   count only if the server took the operation on exactly that view (fast path) or the same plan comes out on
 //!   the view it answered with;
 //! - an operation that does not fit its place in the order is committed without effect *at once* and made again,
 //!   so nobody ever waits for anybody before COMMIT.
 
-mod answers;
+mod answering;
 mod durable;
 mod exchange;
-mod place;
+mod placement;
 mod take_up;
 
 pub(super) use take_up::TakeUp;
 
-use super::queue::{Job, Reads, Taken};
-use super::settle::Parking;
+use super::queue::{Job, NextWork, ReadSet};
+use super::settle::ParkedRequests;
 use super::shared::{Shared, stopped};
 use crate::error::FsError;
 use crate::evidence::now_ns;
@@ -29,27 +29,27 @@ use crate::tree::{Allocator, Base, Plan, ReadError, Transaction};
 use holdfast_content::{DeviceId, Handle, Membership, Tag};
 use holdfast_crypto::{Digest, KeyHolder, SignError};
 use holdfast_protocol::certificate::{DELTAS_MAX, Delta, Path};
-use holdfast_protocol::leases::{LeaseGrant, LeaseWish, WISHES_MAX, Withheld};
+use holdfast_protocol::leases::{LEASE_REQUESTS_MAX, LeaseGrant, LeaseRequest, Withheld};
 use holdfast_protocol::message::{Request, ViewReply};
-use holdfast_protocol::signer::{Effect, Event, Finished, Misuse, Signer};
+use holdfast_protocol::signer::{Effect, Event, Misuse, OperationEnd, Signer};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tracing::trace_span;
 
-/// Most wishes in one operation.
+/// Most requests in one operation.
 const JOBS_MAX: usize = 256;
 /// No further edit joins an operation with this many changes; one edit alone may make more.
 const CHANGES_MAX: usize = 512;
-/// Most files beside those that an operation changes that are wished for with it.
-const BESIDE_MAX: usize = 1024;
-/// After this long without a wish the pump tidies up.
+/// Most files beside those that an operation changes that are asked for with it.
+const SIBLINGS_MAX: usize = 1024;
+/// After this long without a request the pump tidies up.
 const IDLE: Duration = Duration::from_secs(1);
 /// Longest pause between attempts to reach the server.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// The thread's own state.
+/// State of the pump's thread.
 pub(super) struct Pump {
     shared: Arc<Shared>,
     key: Arc<dyn KeyHolder>,
@@ -66,7 +66,7 @@ pub(super) struct Pump {
     withheld: Arc<Withheld>,
     /// What they will hold at that of the next operation, as far as can be foreseen.
     foreseen: Arc<Withheld>,
-    parking: Arc<Parking>,
+    parking: Arc<ParkedRequests>,
     /// The highest number that the key had signed for when this began.
     signed: u64,
     superseded: Vec<Digest>,
@@ -76,23 +76,23 @@ pub(super) struct Pump {
     take_up: TakeUp,
 }
 
-/// Why the thread ends.
-pub(super) enum End {
+/// Why the pump's thread ends.
+pub(super) enum PumpEnd {
     /// It was told to, or froze; whoever waits has been told.
     Stopped,
 }
 
-/// One operation on its way.
+/// One operation, from its plan to its answer.
 #[derive(Default)]
 struct Operation {
     jobs: Vec<Job>,
     /// The plan that the certificate declares; `None` for one recovered after a restart.
     plan: Option<Plan>,
-    /// Numbers as the plan left them.
+    /// The allocator as the plan left it.
     work: Option<Allocator>,
-    /// The epoch that it began in.
+    /// The epoch in which the operation began.
     epoch: Option<Digest>,
-    verdicts: Vec<Verdict>,
+    verdicts: Vec<RequestOutcome>,
     /// Whether the callers have their answers.
     answered: bool,
     ticket: Option<u64>,
@@ -101,24 +101,24 @@ struct Operation {
     refusal: Option<FsError>,
     /// The answer's difference from what is accepted could not be resolved.
     wants_whole: bool,
-    /// The own table before it.
+    /// Address of this device's table before the operation.
     former_table: Option<Digest>,
-    lease: LeaseAsked,
+    lease: OperationLeases,
 }
 
 /// The leases that go with an operation.
 #[derive(Default)]
-struct LeaseAsked {
+struct OperationLeases {
     /// What the operation reads.
-    reads: Reads,
-    /// Files in the directories that it changes, at most [`BESIDE_MAX`]: they are likely to be changed next, so leases of them
-    /// are wished for with it.
-    beside: Vec<Handle>,
+    reads: ReadSet,
+    /// Files in the directories that it changes, at most [`SIBLINGS_MAX`]: they are likely to be changed next, so leases of them
+    /// are asked for with it.
+    siblings: Vec<Handle>,
     /// Whether a caller is going to read in its view.
     looks: bool,
     /// Whether it changes something.
     changes: bool,
-    wish: Option<LeaseWish>,
+    request: Option<LeaseRequest>,
     /// When its declaration was sent first.
     first_sent_ms: Option<u64>,
     /// What was granted, and from when on it counts.
@@ -127,25 +127,25 @@ struct LeaseAsked {
     withheld: Option<Withheld>,
 }
 
-/// What an operation means for one wish.
-enum Verdict {
-    /// The caller's answer.
+/// What an operation means for one request.
+enum RequestOutcome {
+    /// This is the caller's answer.
     Answer(Result<(), FsError>),
-    /// It must be planned again.
+    /// The request must be planned again.
     Again,
-    /// It must be planned again, by itself.
+    /// The request must be planned again, in an operation of its own.
     Alone,
-    /// It must be planned again once these are settled.
+    /// The request must be planned again once these operations are settled.
     Wait(BTreeSet<Tag>),
 }
 
-/// A plan with what it means for each wish.
-struct Planned {
+/// A plan with what it means for each request.
+struct PlannedOperation {
     plan: Result<Plan, ReadError>,
     results: Vec<(Result<(), FsError>, BTreeSet<Tag>)>,
     /// What the edits looked at, also those that failed.
     reads: BTreeSet<Handle>,
-    /// How many wishes took part; the rest did not fit.
+    /// How many requests took part; the rest did not fit.
     took: usize,
 }
 
@@ -160,7 +160,7 @@ impl Pump {
         take_up: TakeUp,
     ) -> Pump {
         let base = shared.latest.read().base.clone();
-        let parking = Arc::new(Parking::new(shared.clone()));
+        let parking = Arc::new(ParkedRequests::new(shared.clone()));
         Pump {
             shared,
             key,
@@ -181,8 +181,8 @@ impl Pump {
     }
 
     /// Finishes what an earlier process left unfinished.
-    fn recover(&mut self) -> Result<(), End> {
-        self.greet()?;
+    fn recover(&mut self) -> Result<(), PumpEnd> {
+        self.take_server_keys()?;
         let effects = self.step(Event::Restarted)?;
         let mut operation = Operation { answered: true, ..Operation::default() };
         self.drive(effects, &mut operation)?;
@@ -193,7 +193,7 @@ impl Pump {
 
     /// Gives up a number that the key has signed for and that this state does not know of: an earlier process ended
     /// between the signature and its own record of it, so nothing of it was sent.
-    fn catch_up(&mut self) -> Result<(), End> {
+    fn catch_up(&mut self) -> Result<(), PumpEnd> {
         let used = self.signer.floor().used;
         match self.signed.saturating_sub(used) {
             0 => return Ok(()),
@@ -204,27 +204,27 @@ impl Pump {
                      Put back what is newer; or make a new key (`holdfast keygen`) and have the superuser enrol it as \
                      another device (`holdfast fs device add`)"
                 )));
-                return Err(End::Stopped);
+                return Err(PumpEnd::Stopped);
             }
         }
         if let Err(misuse) = self.signer.skip() {
             self.shared.break_down(FsError::Refused(misuse.to_string()));
-            return Err(End::Stopped);
+            return Err(PumpEnd::Stopped);
         }
         tracing::info!(number = self.signed, "gave up a number that was signed for and not sent");
         let signer = self.signer.clone();
         self.persist(&signer, &Operation { answered: true, ..Operation::default() })
     }
 
-    /// Serves until it is stopped.
+    /// The pump's thread: makes operations until it is stopped.
     pub fn run(mut self) {
-        let _alarm = TellOfPanic(self.shared.clone());
+        let _alarm = PanicNotifier(self.shared.clone());
         if self.recover().is_err() {
             return self.end();
         }
         loop {
             match self.shared.queue.take(JOBS_MAX, IDLE) {
-                Taken::Jobs(jobs) => {
+                NextWork::Jobs(jobs) => {
                     self.shared.in_flight.store(true, Relaxed);
                     let result = self.operate(jobs);
                     self.shared.in_flight.store(false, Relaxed);
@@ -235,17 +235,17 @@ impl Pump {
                         self.give_up_superseded();
                     }
                 }
-                Taken::Lessons(lessons) => {
-                    if self.learn(lessons).is_err() {
+                NextWork::Events(events) => {
+                    if self.handle_events(events).is_err() {
                         break;
                     }
                 }
-                Taken::Keep => self.keep_notes(),
-                Taken::Idle => {
+                NextWork::SyncNotes => self.keep_notes(),
+                NextWork::Idle => {
                     self.give_up_superseded();
                     self.keep_notes();
                 }
-                Taken::Stopped => break,
+                NextWork::Stopped => break,
             }
         }
         self.end();
@@ -255,7 +255,7 @@ impl Pump {
     fn end(&mut self) {
         // Also what others froze it for, of which it may not have heard.
         let is_frozen = self.shared.frozen().is_some();
-        if is_frozen || self.shared.check().is_ok() && self.shared.notes.are_open() {
+        if is_frozen || self.shared.check().is_ok() && self.shared.notes.has_pending() {
             let _ = self.save(None);
         }
         let error = self.shared.check().err().unwrap_or_else(stopped);
@@ -270,14 +270,14 @@ impl Pump {
         }
     }
 
-    /// One operation for these wishes, or for as many of them as fit.
-    fn operate(&mut self, mut jobs: Vec<Job>) -> Result<(), End> {
+    /// One operation for these requests, or for as many of them as fit.
+    fn operate(&mut self, mut jobs: Vec<Job>) -> Result<(), PumpEnd> {
         let number = self.signer.floor().used + 1;
         let _span = trace_span!(target: "operation", "operation", number, jobs = jobs.len()).entered();
         let mut fast = self.signer.wants_fast() && self.members.is_some();
         let path = |fast| if fast { Path::Fast } else { Path::Slow };
         let mut planned = self.plan(&jobs, self.allocator.begin(), path(fast));
-        let (reads, beside) = (planned.all_reads(&jobs), self.beside(&planned));
+        let (reads, siblings) = (planned.all_reads(&jobs), self.siblings(&planned));
         self.shared.leases.edits(planned.changed());
         if fast && (reads.everything || reads.files.iter().any(|file| self.foreseen.has(file))) {
             // Its holder sends first, so this view will not be the present one.
@@ -290,8 +290,8 @@ impl Pump {
             self.shared.queue.push_front(rest);
         }
         let looks = jobs.iter().any(|job| job.edit.is_none());
-        let mut verdicts: Vec<Verdict> =
-            planned.results.into_iter().map(|(result, _)| Verdict::Answer(result)).collect();
+        let mut verdicts: Vec<RequestOutcome> =
+            planned.results.into_iter().map(|(result, _)| RequestOutcome::Answer(result)).collect();
         let mut plan = match planned.plan {
             Ok(plan) if self.is_lawful(&plan) => plan,
             // Nothing can be declared: a fetch shows whether the view is the present one. If so, one of the
@@ -304,7 +304,11 @@ impl Pump {
                 };
                 for (job, verdict) in jobs.iter().zip(&mut verdicts) {
                     if job.edit.is_some() {
-                        *verdict = if alone { Verdict::Answer(Err(error.clone())) } else { Verdict::Alone };
+                        *verdict = if alone {
+                            RequestOutcome::Answer(Err(error.clone()))
+                        } else {
+                            RequestOutcome::Alone
+                        };
                     }
                 }
                 self.empty_plan()
@@ -325,12 +329,12 @@ impl Pump {
             former_table: self.own_table(),
             epoch: Some(self.signer.floor().epoch),
             jobs,
-            lease: LeaseAsked { reads, beside, looks, changes, ..LeaseAsked::default() },
+            lease: OperationLeases { reads, siblings, looks, changes, ..OperationLeases::default() },
             ..Operation::default()
         };
         // What this operation reserves is not to be relied on before it is committed; its numbers are spent in
         // any case.
-        self.reserve = Some(plan.allocator.clone().burned());
+        self.reserve = Some(plan.allocator.clone().without_effect());
         let deltas = plan.deltas.clone();
         operation.effective = !deltas.is_empty();
         operation.plan = Some(plan);
@@ -344,7 +348,7 @@ impl Pump {
             Ok(Ok(effects)) => self.drive(effects, &mut operation),
             Ok(Err(refusal)) => {
                 self.refused_by_key(&refusal, &mut operation);
-                Ok(Some(Finished::GivenUp))
+                Ok(Some(OperationEnd::GivenUp))
             }
             Err(end) => Err(end),
         };
@@ -363,22 +367,22 @@ impl Pump {
         }
     }
 
-    /// The files in directories that this plan changes, at most [`BESIDE_MAX`]; mostly none of directories that this device has
-    /// also changed within the last second, as they were wished for then.
-    fn beside(&self, planned: &Planned) -> Vec<Handle> {
+    /// The files in directories that this plan changes, at most [`SIBLINGS_MAX`]; mostly none of directories that this device has
+    /// also changed within the last second, as they were asked for then.
+    fn siblings(&self, planned: &PlannedOperation) -> Vec<Handle> {
         let directories: BTreeSet<Handle> = planned.directories().collect();
         let mut all = Vec::new();
-        for directory in self.shared.leases.wanting_beside(directories.into_iter()) {
-            // It was just planned on, so what leads there is here. What cannot be had is not wished for.
-            let Ok((entries, _)) = self.base.entries(directory, None, BESIDE_MAX) else { continue };
+        for directory in self.shared.leases.wanting_siblings(directories.into_iter()) {
+            // It was just planned on, so what leads there is here. What cannot be had is not asked for.
+            let Ok((entries, _)) = self.base.entries(directory, None, SIBLINGS_MAX) else { continue };
             all.extend(entries.into_iter().map(|(_, entry)| entry.handle));
         }
-        all.truncate(BESIDE_MAX);
+        all.truncate(SIBLINGS_MAX);
         all
     }
 
-    /// Plans as many wishes as fit, on the present base.
-    fn plan(&self, jobs: &[Job], allocator: Allocator, path: Path) -> Planned {
+    /// Plans as many requests as fit, on the present base.
+    fn plan(&self, jobs: &[Job], allocator: Allocator, path: Path) -> PlannedOperation {
         let _span = trace_span!(target: "operation", "plan", ?path).entered();
         let base = self.base.clone();
         // What fails on an outdated view is no failure yet: see `judge`.
@@ -396,7 +400,7 @@ impl Pump {
             results.push(transaction.run(&mut *edit.lock()));
         }
         let reads = transaction.reads();
-        Planned { plan: transaction.finish(path), took: results.len(), results, reads }
+        PlannedOperation { plan: transaction.finish(path), took: results.len(), results, reads }
     }
 
     /// Whether this device may declare the plan as one operation: a membership under a warrant comes alone.
@@ -413,12 +417,12 @@ impl Pump {
     }
 
     /// Tells the signer something; it never objects to a driver that keeps its rules.
-    fn step(&mut self, event: Event<'_>) -> Result<VecDeque<Effect>, End> {
+    fn step(&mut self, event: Event<'_>) -> Result<VecDeque<Effect>, PumpEnd> {
         match self.signer.step(&*self.key, event) {
             Ok(effects) => Ok(effects.into()),
             Err(misuse) => {
                 self.shared.break_down(FsError::Refused(misuse.to_string()));
-                Err(End::Stopped)
+                Err(PumpEnd::Stopped)
             }
         }
     }
@@ -426,7 +430,7 @@ impl Pump {
     /// Tells the signer what it has to sign for. A key whose keeper is away is waited for like a server that does
     /// not answer: nothing is lost, and callers give up by their own deadlines. One who refuses is not asked
     /// again, as that may be a person.
-    fn sign(&mut self, event: Event<'static>) -> Result<Result<VecDeque<Effect>, SignError>, End> {
+    fn sign(&mut self, event: Event<'static>) -> Result<Result<VecDeque<Effect>, SignError>, PumpEnd> {
         let _span = trace_span!(target: "operation", "sign").entered();
         let mut pause = Duration::from_millis(20);
         loop {
@@ -438,7 +442,7 @@ impl Pump {
                 Err(Misuse::NotSigned(error)) => error,
                 Err(misuse) => {
                     self.shared.break_down(FsError::Refused(misuse.to_string()));
-                    return Err(End::Stopped);
+                    return Err(PumpEnd::Stopped);
                 }
             };
             self.shared.key_did(Some(&error));
@@ -446,20 +450,20 @@ impl Pump {
                 return Ok(Err(error));
             }
             if self.shared.queue.is_stopped() {
-                return Err(End::Stopped);
+                return Err(PumpEnd::Stopped);
             }
             std::thread::sleep(pause);
             pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 
-    /// What a refusal means for the wishes of an operation: their callers are told, but what has been promised
+    /// What a refusal means for the requests of an operation: their callers are told, but what has been promised
     /// before is tried again after a pause.
     fn refused_by_key(&self, refusal: &SignError, operation: &mut Operation) {
         for (job, verdict) in operation.jobs.iter().zip(&mut operation.verdicts) {
             *verdict = match job.ticket {
-                Some(_) => Verdict::Again,
-                None => Verdict::Answer(Err(FsError::Key(refusal.to_string()))),
+                Some(_) => RequestOutcome::Again,
+                None => RequestOutcome::Answer(Err(FsError::Key(refusal.to_string()))),
             };
         }
         if operation.jobs.iter().any(|job| job.ticket.is_some()) {
@@ -472,7 +476,7 @@ impl Pump {
         &mut self,
         mut effects: VecDeque<Effect>,
         operation: &mut Operation,
-    ) -> Result<Option<Finished>, End> {
+    ) -> Result<Option<OperationEnd>, PumpEnd> {
         let mut finished = None;
         while let Some(effect) = effects.pop_front() {
             match effect {
@@ -488,17 +492,17 @@ impl Pump {
                 Effect::Finished(how) => finished = Some(how),
                 Effect::Advanced => {}
                 Effect::Alarm(alarm) => self.freeze(&alarm),
-                Effect::FreezeAll => return Err(End::Stopped),
+                Effect::FreezeAll => return Err(PumpEnd::Stopped),
             }
         }
         Ok(finished)
     }
 }
 
-/// Nobody is to wait for a thread that is gone.
-struct TellOfPanic(Arc<Shared>);
+/// Fails all callers if the pump's thread panics, so that nobody waits for it in vain.
+struct PanicNotifier(Arc<Shared>);
 
-impl Drop for TellOfPanic {
+impl Drop for PanicNotifier {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let error = FsError::Local {
@@ -511,7 +515,7 @@ impl Drop for TellOfPanic {
     }
 }
 
-impl Planned {
+impl PlannedOperation {
     /// Files that the operation changes.
     fn changed(&self) -> impl Iterator<Item = Handle> {
         self.plan.iter().flat_map(|plan| &plan.deltas).filter_map(|delta| match delta {
@@ -527,8 +531,8 @@ impl Planned {
     }
 
     /// What the operation reads, whether callers said so or the plan shows it, and does not change.
-    fn all_reads(&self, jobs: &[Job]) -> Reads {
-        let mut all = Reads { files: self.reads.clone(), everything: false };
+    fn all_reads(&self, jobs: &[Job]) -> ReadSet {
+        let mut all = ReadSet { files: self.reads.clone(), everything: false };
         for job in &jobs[..self.took] {
             all.everything |= job.reads.everything;
             all.files.extend(&job.reads.files);
@@ -536,8 +540,8 @@ impl Planned {
         for file in self.changed() {
             all.files.remove(&file);
         }
-        if all.files.len() > WISHES_MAX {
-            all = Reads::everything();
+        if all.files.len() > LEASE_REQUESTS_MAX {
+            all = ReadSet::everything();
         }
         all
     }
@@ -551,8 +555,8 @@ fn directories_of(plan: &Plan) -> impl Iterator<Item = Handle> {
     })
 }
 
-impl Verdict {
-    fn of((result, tags): (Result<(), FsError>, BTreeSet<Tag>)) -> Verdict {
-        if tags.is_empty() { Verdict::Answer(result) } else { Verdict::Wait(tags) }
+impl RequestOutcome {
+    fn of((result, tags): (Result<(), FsError>, BTreeSet<Tag>)) -> RequestOutcome {
+        if tags.is_empty() { RequestOutcome::Answer(result) } else { RequestOutcome::Wait(tags) }
     }
 }

@@ -1,13 +1,13 @@
-//! A declared restore, met by a running engine: it is taken up on the spot, at the start as well as in between. To programs
-//! it looks like a change that others have made: what they have open and is gone is gone, and leases are lost, so that
-//! nothing is answered from what was known before. Wishes that had not come to anything are made on the restored state, once
-//! what it had lost of this device's own is made again ([`crate::engine::resubmit`]).
+//! Takes up a declared restore as soon as the engine meets it, at the start or later. To programs it looks like a change that
+//! others have made: files that the restore lost are gone, also open ones, and leases are lost, so that nothing is answered
+//! from what was known before. Requests that were not ordered yet are made on the restored state, once the operations of this
+//! device that the restore lost are made again ([`crate::engine::resend`]).
 
-use super::{End, Pump};
+use super::{Pump, PumpEnd};
 use crate::engine::leases::Leases;
-use crate::engine::queue::Held;
+use crate::engine::queue::QueueHold;
+use crate::engine::resend::LostWork;
 use crate::engine::restored::{self, RestoreReport};
-use crate::engine::resubmit::Work;
 use crate::error::FsError;
 use crate::processes::Processes;
 use crate::rebuild::leaves::LeafFile;
@@ -17,17 +17,17 @@ use holdfast_protocol::alarm::Alarm;
 use holdfast_protocol::check::membership_wanted;
 use holdfast_protocol::mandate::Mandate;
 use holdfast_protocol::message::{Request, Response};
-use holdfast_protocol::restore::{Left, left, take_up};
+use holdfast_protocol::restore::{RemainingLog, remaining_log, take_up};
 use holdfast_protocol::signer::Signer;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// What it takes.
+/// What taking up a restore needs beside the signer.
 #[derive(Clone)]
 pub(in crate::engine) struct TakeUp {
     /// Where leaves of the log and the restores taken up are kept.
     pub state_dir: PathBuf,
-    /// Who has the key, if this process does not.
+    /// The processes that have the key, if this process does not.
     pub processes: Option<Arc<Processes>>,
     /// Whether what is lost of this device's own is made again.
     pub sends_again: bool,
@@ -36,14 +36,14 @@ pub(in crate::engine) struct TakeUp {
 impl Pump {
     /// Whether restores were declared since that a membership tells of.
     pub(super) fn is_put_back(&self, members: &Membership) -> bool {
-        matches!(left(self.signer.floor(), &members.restores), Ok(Some(_)))
+        matches!(remaining_log(self.signer.floor(), &members.restores), Ok(Some(_)))
     }
 
     /// Takes the restores of a membership up that were declared since; whether there were any. A server that does not answer
     /// now is met again by the next operation.
-    pub(super) fn takes_up(&mut self, members: &Membership) -> Result<bool, End> {
+    pub(super) fn takes_up(&mut self, members: &Membership) -> Result<bool, PumpEnd> {
         // What is not the superuser's, or goes back, is for the checks to say.
-        let Ok(Some(left)) = left(self.signer.floor(), &members.restores) else { return Ok(false) };
+        let Ok(Some(left)) = remaining_log(self.signer.floor(), &members.restores) else { return Ok(false) };
         let how = self.take_up.clone();
         let log_size = left.head().size;
         let answer = self.shared.remote.call(Request::Look { log_size }, self.shared.deadline);
@@ -72,7 +72,7 @@ impl Pump {
             (None, Some(leaves)) => leaves.is_past(head),
             (None, None) => Ok(None),
         };
-        if let Left::Beginning(head) = left
+        if let RemainingLog::Beginning(head) = left
             && is_past(head).unwrap_or(None) == Some(false)
         {
             let known = old.log();
@@ -83,18 +83,18 @@ impl Pump {
         let signer = Signer::in_epoch(floor);
         if let Some(processes) = &how.processes {
             let next = Mandate::adopt(&signer, self.key.public());
-            if let Err(error) = processes.go_over(&old.superuser, &members.restores, &next) {
+            if let Err(error) = processes.enter_epoch(&old.superuser, &members.restores, &next) {
                 self.shared.break_down(FsError::Key(error.to_string()));
-                return Err(End::Stopped);
+                return Err(PumpEnd::Stopped);
             }
         }
         // The superuser's device keeps the membership, which is changed again by people.
         let is_ours = how.sends_again && lost_own && self.shared.me != DeviceId::SUPERUSER;
         if is_ours {
             let epoch = signer.floor().epoch;
-            let earlier = self.shared.resubmission.readable.take_views(&self.shared);
-            let work = Work::new(epoch, old.clone(), earlier, report.kept.as_deref());
-            if let Err(error) = self.shared.resubmission.note(work) {
+            let earlier = self.shared.resend.readable.take_views(&self.shared);
+            let work = LostWork::new(epoch, old.clone(), earlier, report.kept.as_deref());
+            if let Err(error) = self.shared.resend.note(work) {
                 tracing::error!(%error, "what this device had written and is lost cannot be sent again by itself");
             }
         }
@@ -103,7 +103,7 @@ impl Pump {
         }
         self.signed = signer.floor().used;
         self.signer = signer;
-        // The numbers of what is under way are spent.
+        // Numbers of the operation under way are never given out again.
         self.allocator = self.reserve.take().as_ref().unwrap_or(&self.allocator).after_restore();
         // Among them may be the table that is in force again.
         self.superseded.clear();
@@ -111,8 +111,8 @@ impl Pump {
         let signer = self.signer.clone();
         self.persist(&signer, &super::Operation { answered: true, ..Default::default() })?;
         let gone_back = match (&keeper, &mut leaves) {
-            (Some(keeper), _) => keeper.go_back(left.head()),
-            (None, Some(leaves)) => leaves.go_back(left.head()),
+            (Some(keeper), _) => keeper.truncate(left.head()),
+            (None, Some(leaves)) => leaves.truncate(left.head()),
             (None, None) => Ok(()),
         };
         if let Err(error) = gone_back {
@@ -121,25 +121,25 @@ impl Pump {
         tracing::warn!("{report}");
         self.shared.restores.taken_up(report);
         Leases::lose_all(&self.shared);
-        self.shared.store.doubt_all();
+        self.shared.store.forget_acknowledged();
         if is_ours {
-            self.shared.queue.hold(Held::All);
-            self.shared.resubmission.begin();
+            self.shared.queue.hold(QueueHold::All);
+            self.shared.resend.begin();
         }
         Ok(true)
     }
 
-    fn refuse_restore(&mut self, alarm: &Alarm) -> Result<bool, End> {
+    fn refuse_restore(&mut self, alarm: &Alarm) -> Result<bool, PumpEnd> {
         self.freeze(alarm);
-        Err(End::Stopped)
+        Err(PumpEnd::Stopped)
     }
 
-    /// Keeps what is lost, and puts it into words.
+    /// Writes down what is lost as evidence, and reports it in words.
     fn report(
         &self,
         old: &holdfast_protocol::floor::Floor,
         members: &Membership,
-        lost: holdfast_protocol::restore::Lost,
+        lost: holdfast_protocol::restore::RestoreLoss,
     ) -> RestoreReport {
         let last = members.restores.last();
         let size = last.map_or(0, |restore| restore.size);

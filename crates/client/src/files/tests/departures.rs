@@ -196,7 +196,7 @@ fn chown_to_the_owner_shown() {
     let nobody = SetAttributes { uid: Some(NOBODY), gid: Some(NOBODY), ..SetAttributes::default() };
     assert_eq!(set(&ours, before.ino, nobody).unwrap(), before);
 
-    let owners = OwnerMap { unmapped: Unmapped::Ignore, ..OwnerMap::default() };
+    let owners = OwnerMap { unmapped: UnmappedOwner::Ignore, ..OwnerMap::default() };
     let options = MountOptions { owners, ..super::memory::options(client.dir.path()) };
     let lenient = FileSystem::with_backend(client.memory.clone(), options).unwrap();
     let both = SetAttributes { uid: Some(0), gid: Some(5), mode: Some(0o600), ..SetAttributes::default() };
@@ -209,7 +209,7 @@ fn mapped(client: &Client) -> Arc<FileSystem> {
     let owners = OwnerMap {
         users: [(UserId::SUPERUSER, 500), (UserId(7), 507)].into(),
         groups: [(GroupId(1), 601)].into(),
-        unmapped: Unmapped::Refuse,
+        unmapped: UnmappedOwner::Refuse,
     };
     let options = MountOptions { owners, ..super::memory::options(&client.dir.path().join("mapped")) };
     FileSystem::with_backend(client.memory.clone(), options).unwrap()

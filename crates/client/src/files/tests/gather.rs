@@ -356,7 +356,7 @@ fn large_files_go_straight() {
     let opened = mine.files.open(&WHO, find(&mine.files, "small").unwrap(), flags).unwrap();
     mine.files.write(opened.handle, 0, &noise(3, 300_000), WriteSource::Call).unwrap();
     use super::super::backend::Backend;
-    let about = crate::store::About {
+    let about = crate::store::WriteTarget {
         handle: holdfast_content::Handle::ROOT,
         path: Vec::new(),
         before: holdfast_content::Content::None,
@@ -442,7 +442,7 @@ fn both_stay_after_a_lapse() {
     assert!(mine.back.settle(NEVER).unwrap());
     assert_eq!(get(&other, "file").unwrap(), b"made here");
     assert_eq!(mine.back.status().conflicts.len(), 1);
-    let kept = other.kept_versions().unwrap();
+    let kept = other.conflict_copies().unwrap();
     assert_eq!(kept.len(), 1, "{kept:?}");
 }
 

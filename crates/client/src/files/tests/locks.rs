@@ -224,7 +224,7 @@ fn a_lost_lock_stops_writing() {
     assert!(try_lock(&ours, mine, &lock));
     put(&ours, mine, 0, b"mine");
     // Another has it now, and publishes.
-    let _ = ours.memory.unlock(&crate::LockPlace {
+    let _ = ours.memory.unlock(&crate::LockTarget {
         file: handle_of(ino).unwrap(),
         space: LockSpace::Fcntl,
         owner: 1,

@@ -2,17 +2,17 @@
 //! faults to inject. Every edit is planned twice, as the engine may, so that edits which are not re-runnable
 //! show.
 
-use super::super::backend::{Backend, Changes, Guard, Leased, MakeContent, Names, Plan, Upload, View};
+use super::super::backend::{Backend, Changes, Guard, LeasedView, MakeContent, Names, Plan, Upload, View};
 use super::super::{Caller, FileSystem, MountOptions, OwnerMap, WriteBack, WriteBackOptions};
-use crate::engine::{LockPlace, LookHook, Notice};
+use crate::engine::{LockTarget, LookHook, Notice};
 use crate::error::{FrozenReport, FsError, IntegrityReport};
-use crate::store::About;
+use crate::store::WriteTarget;
 use holdfast_content::{
     Block, BlockSink, BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode, InodeKind,
     MemoryBlocks, PrincipalId, Reference, SourceError, UserId,
 };
 use holdfast_crypto::{Digest, DigestKey};
-use holdfast_protocol::locks::{Conflict, Granted, Holder, LockTable, SessionId, Wish};
+use holdfast_protocol::locks::{Conflict, Holder, LockAttempt, LockOutcome, LockTable, SessionId};
 use holdfast_protocol::message::{LockHolder, LockMode, LockSpace};
 use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeMap, BTreeSet};
@@ -370,9 +370,9 @@ impl Memory {
         SessionId { device: self.device, run: 1 }
     }
 
-    fn wish(&self, place: &LockPlace, mode: Option<LockMode>, wait: bool) -> (Holder, Wish) {
-        let LockPlace { file, space, owner, process, range } = *place;
-        let wish = Wish { file, space, range, mode, process, reclaim: false, wait };
+    fn wish(&self, place: &LockTarget, mode: Option<LockMode>, wait: bool) -> (Holder, LockAttempt) {
+        let LockTarget { file, space, owner, process, range } = *place;
+        let wish = LockAttempt { file, space, range, mode, process, reclaim: false, wait };
         (Holder { session: self.session(), owner }, wish)
     }
 }
@@ -418,11 +418,11 @@ impl Backend for Memory {
         self.view_of(self.seen.lock().clone())
     }
 
-    fn leased(&self, files: &[Handle]) -> Option<Leased> {
+    fn leased(&self, files: &[Handle]) -> Option<LeasedView> {
         let leases = self.leases.lock();
         let leases = leases.as_ref()?;
         let is_held = |file: &Handle| leases.contains(file) || self.holds_exclusively(&[*file]);
-        files.iter().all(is_held).then(|| Leased { view: self.latest(), stamp: 0 })
+        files.iter().all(is_held).then(|| LeasedView { view: self.latest(), stamp: 0 })
     }
 
     fn exclusive(&self) -> Option<Duration> {
@@ -447,7 +447,7 @@ impl Backend for Memory {
         Arc::new(WorldBlocks(self.world.clone()))
     }
 
-    fn upload(&self, _: About) -> Box<dyn Upload + '_> {
+    fn upload(&self, _: WriteTarget) -> Box<dyn Upload + '_> {
         Box::new(MemoryUpload(self))
     }
 
@@ -493,28 +493,28 @@ impl Backend for Memory {
         Box::new(Unpin(self.world.clone(), roots))
     }
 
-    fn lock(&self, place: &LockPlace, mode: LockMode, wait: bool) -> Result<Option<LockHolder>, FsError> {
+    fn lock(&self, place: &LockTarget, mode: LockMode, wait: bool) -> Result<Option<LockHolder>, FsError> {
         let (holder, wish) = self.wish(place, Some(mode), wait);
         let mut table = self.world.locks.lock();
         loop {
-            table.hear(holder.session, 0);
-            match table.wish(holder, &wish, 0) {
-                Granted::Yes => return Ok(None),
-                Granted::Conflict(_) if wait => self.world.lock_changes.wait(&mut table),
-                Granted::Conflict(conflict) => return Ok(Some(lock_holder(&conflict))),
+            table.renew_session(holder.session, 0);
+            match table.request(holder, &wish, 0) {
+                LockOutcome::Granted => return Ok(None),
+                LockOutcome::Conflict(_) if wait => self.world.lock_changes.wait(&mut table),
+                LockOutcome::Conflict(conflict) => return Ok(Some(lock_holder(&conflict))),
                 other => panic!("{other:?}"),
             }
         }
     }
 
-    fn test_lock(&self, place: &LockPlace, mode: LockMode) -> Result<Option<LockHolder>, FsError> {
+    fn test_lock(&self, place: &LockTarget, mode: LockMode) -> Result<Option<LockHolder>, FsError> {
         let (holder, wish) = self.wish(place, Some(mode), false);
         Ok(self.world.locks.lock().test(holder, &wish, 0).map(|conflict| lock_holder(&conflict)))
     }
 
-    fn unlock(&self, place: &LockPlace) -> Result<(), FsError> {
+    fn unlock(&self, place: &LockTarget) -> Result<(), FsError> {
         let (holder, wish) = self.wish(place, None, false);
-        self.world.locks.lock().wish(holder, &wish, 0);
+        self.world.locks.lock().request(holder, &wish, 0);
         self.world.lock_changes.notify_all();
         Ok(())
     }

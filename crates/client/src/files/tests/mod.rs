@@ -2,16 +2,16 @@
 //! scenario by scenario. `docs/semantics.md` names the scenarios that stand for its paragraphs.
 
 mod appending;
+mod conflict_copies;
 mod departures;
 mod failures;
-mod gate;
 mod gather;
-mod kept;
 mod locks;
 mod memory;
 mod model;
-mod nameless;
+mod orphans;
 mod parallel;
+mod program_rules;
 mod reference;
 mod regressions;
 mod semantics;

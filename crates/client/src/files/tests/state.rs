@@ -1,10 +1,10 @@
 //! One open file against an array of bytes: writes, truncation, holes and copies around publications that
 //! succeed or fail while changes go on.
 
-use super::super::compose::{Occasion, compose, read_places};
+use super::super::compose::{PublishReason, compose, read_places};
 use super::super::overlay::Piece;
 use super::super::spool::SpoolDirectory;
-use super::super::state::{FileState, Landed, Place, Publication, Snapshot};
+use super::super::state::{DataLocation, FileState, Publication, PublishEffect, Snapshot};
 use crate::store::TransferMode;
 use holdfast_content::{Content, DeviceId, Inode, InodeKind, MemoryBlocks, file};
 use holdfast_crypto::DigestKey;
@@ -120,7 +120,7 @@ impl Bench {
             }
             Step::Succeed(close) => {
                 if let Some(snapshot) = self.snapshot.take() {
-                    self.succeed(&snapshot, if close { Occasion::Close } else { Occasion::Sync });
+                    self.succeed(&snapshot, if close { PublishReason::Close } else { PublishReason::Sync });
                 }
             }
             Step::Fail => {
@@ -131,7 +131,7 @@ impl Bench {
         }
     }
 
-    fn succeed(&mut self, snapshot: &Snapshot, occasion: Occasion) {
+    fn succeed(&mut self, snapshot: &Snapshot, occasion: PublishReason) {
         let mut inode = (*snapshot.base).clone();
         let mut whole = false;
         if snapshot.changes_content() {
@@ -141,10 +141,14 @@ impl Bench {
         }
         inode.check().unwrap();
         self.position += 1;
-        let made =
-            Publication { inode: Arc::new(inode), behind_others: false, attributes_only: false, kept: None };
+        let made = Publication {
+            inode: Arc::new(inode),
+            behind_others: false,
+            attributes_only: false,
+            conflict_copy: None,
+        };
         let landed = self.file.published(&made, self.position, whole, &self.spool, &|| (1, b"x".to_vec()));
-        assert_eq!(landed, Landed::Here);
+        assert_eq!(landed, PublishEffect::Here);
     }
 
     fn read(&self) -> Vec<u8> {
@@ -229,10 +233,11 @@ fn holes_stay_holes() {
     bench.file.write(&bench.spool, &|| (1, Vec::new()), 1 << 39, b"island", 1).unwrap();
     let snapshot = bench.file.begin_publication().unwrap();
     let composed =
-        compose(&bench.blocks, &mut &bench.blocks, &snapshot, Occasion::Close, TransferMode::Full).unwrap();
+        compose(&bench.blocks, &mut &bench.blocks, &snapshot, PublishReason::Close, TransferMode::Full)
+            .unwrap();
     let Content::Extents(map) = &composed.content else { panic!("extents") };
     let extents = map.extents_in(&bench.blocks, 0..u64::MAX).unwrap();
     assert_eq!(extents.len(), 1);
     assert_eq!((extents[0].0, extents[0].1.length), (1 << 39, 6));
-    assert!(matches!(bench.file.places(0..1)[0].1, Place::Zero));
+    assert!(matches!(bench.file.places(0..1)[0].1, DataLocation::Zero));
 }

@@ -258,10 +258,10 @@ fn both_wrote_a_file() {
     put(&other, "both/file", b"theirs").unwrap();
     mine.settle();
     assert_eq!(get(&other, "both/file").unwrap(), b"mine");
-    let kept = other.kept_versions().unwrap();
+    let kept = other.conflict_copies().unwrap();
     assert_eq!(kept.len(), 1);
     assert_eq!((kept[0].path.as_str(), kept[0].bytes), ("both/file", 6));
-    assert_eq!(other.read_kept(&kept[0].id, 0).unwrap().bytes, b"theirs");
+    assert_eq!(other.read_conflict_copy(&kept[0].id, 0).unwrap().bytes, b"theirs");
     let told = mine.told();
     assert!(told.len() == 1 && told[0].contains("both/file") && told[0].contains(&kept[0].id), "{told:?}");
 }
@@ -318,9 +318,9 @@ fn one_removed_what_the_other_wrote() {
     let back = all.iter().find(|name| name.starts_with("file (changed by")).expect("it came back");
     assert_eq!(get(&other, &format!("both/{back}")).unwrap(), b"written here");
     assert!(!all.contains("other"));
-    let kept = other.kept_versions().unwrap();
+    let kept = other.conflict_copies().unwrap();
     assert_eq!(kept.len(), 1);
-    assert_eq!(other.read_kept(&kept[0].id, 0).unwrap().bytes, b"written there");
+    assert_eq!(other.read_conflict_copy(&kept[0].id, 0).unwrap().bytes, b"written there");
     assert_eq!(mine.told().len(), 2, "{:?}", mine.told());
 }
 
@@ -781,8 +781,8 @@ mod random {
         let fresh = world.client(9, &[]);
         let mut found = BTreeSet::new();
         collect(&fresh, Ino::ROOT, &mut found);
-        for kept in fresh.kept_versions().unwrap() {
-            found.insert(fresh.read_kept(&kept.id, 0).unwrap().bytes);
+        for kept in fresh.conflict_copies().unwrap() {
+            found.insert(fresh.read_conflict_copy(&kept.id, 0).unwrap().bytes);
         }
         for folder in &folders {
             found.extend(saved(folder.path()));

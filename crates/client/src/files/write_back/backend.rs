@@ -1,12 +1,12 @@
-//! Write-back as files see it.
+//! The backend that `files` uses when changes are written back later.
 
-use super::super::backend::{Backend, Guard, Leased, PathOf, Plan, Upload, View};
+use super::super::backend::{Backend, Guard, LeasedView, PathOf, Plan, Upload, View};
 use super::super::state::content_roots;
-use super::super::{Expected, Ino};
+use super::super::{Ino, ReadAheadFile};
 use super::{UNLOCK_PATIENCE, WriteBack};
-use crate::engine::{LockPlace, Notice, PastState};
+use crate::engine::{LockTarget, Notice, PastState};
 use crate::error::FsError;
-use crate::store::{About, TransferMode};
+use crate::store::{TransferMode, WriteTarget};
 use holdfast_content::{BlockSource, ContentError, DeviceId, Handle, Inode, Membership, UserId};
 use holdfast_crypto::Digest;
 use holdfast_protocol::message::{LockHolder, LockMode, LockSpace, Usage};
@@ -50,10 +50,10 @@ impl Backend for WriteBack {
         self.shared.source()
     }
 
-    fn leased(&self, files: &[Handle]) -> Option<Leased> {
-        let Leased { view, stamp } = self.shared.inner.leased(&self.shared.not_fresh(files))?;
+    fn leased(&self, files: &[Handle]) -> Option<LeasedView> {
+        let LeasedView { view, stamp } = self.shared.inner.leased(&self.shared.not_fresh(files))?;
         self.shared.accept(view);
-        Some(Leased { view: self.shared.view(), stamp })
+        Some(LeasedView { view: self.shared.view(), stamp })
     }
 
     fn leased_for(&self, stamp: u64, files: &[Handle]) -> Option<Duration> {
@@ -72,14 +72,14 @@ impl Backend for WriteBack {
         self.shared.inner.want_lease_ahead(file);
     }
 
-    fn upload(&self, about: About) -> Box<dyn Upload + '_> {
+    fn upload(&self, about: WriteTarget) -> Box<dyn Upload + '_> {
         match self.shared.options.gathers {
             true => Box::new(self.shared.gathering_sink(about, false)),
             false => Box::new(self.shared.sink()),
         }
     }
 
-    fn upload_awaited(&self, about: About) -> Box<dyn Upload + '_> {
+    fn upload_awaited(&self, about: WriteTarget) -> Box<dyn Upload + '_> {
         match self.shared.options.gathers {
             true => Box::new(self.shared.gathering_sink(about, true)),
             false => Box::new(self.shared.sink()),
@@ -90,20 +90,20 @@ impl Backend for WriteBack {
         self.shared.inner.transfer_mode()
     }
 
-    fn approach(&self, file: Handle, path: &[u8], inode: &Inode) {
+    fn prepare_read(&self, file: Handle, path: &[u8], inode: &Inode) {
         if !content_roots(inode).iter().any(|root| self.shared.journal.contains(root)) {
-            self.shared.inner.approach(file, path, inode);
+            self.shared.inner.prepare_read(file, path, inode);
         }
     }
 
-    fn approach_all(&self, files: &[Expected]) {
-        self.shared.inner.approach_all(files);
+    fn read_ahead(&self, files: &[ReadAheadFile]) {
+        self.shared.inner.read_ahead(files);
     }
 
-    fn saw(&self, file: Handle, path: Vec<u8>, inode: &Inode) {
-        // What is only in the journal is seen when it is sent.
+    fn note_version(&self, file: Handle, path: Vec<u8>, inode: &Inode) {
+        // Content that is only in the journal is noted when it is sent.
         if !content_roots(inode).iter().any(|root| self.shared.journal.contains(root)) {
-            self.shared.inner.saw(file, path, inode);
+            self.shared.inner.note_version(file, path, inode);
         }
     }
 
@@ -164,7 +164,7 @@ impl Backend for WriteBack {
 
     fn keep_commits(&self) -> Result<(), FsError> {
         match self.shared.options.gathers {
-            true => self.shared.flush_straight(),
+            true => self.shared.flush_inner(),
             false => self.shared.journal.sync(),
         }
     }
@@ -175,7 +175,7 @@ impl Backend for WriteBack {
 
     fn pin(&self, roots: Vec<Digest>) -> Guard {
         let here = self.shared.journal.hold(&roots);
-        // What the server does not have yet it cannot keep.
+        // The server cannot keep what it does not have yet.
         let there: Vec<Digest> =
             roots.into_iter().filter(|root| !self.shared.journal.contains(root)).collect();
         let there = (!there.is_empty()).then(|| self.shared.inner.pin(there));
@@ -183,7 +183,7 @@ impl Backend for WriteBack {
     }
 
     /// Whoever takes a lock wants to see what others wrote under it, and others what was written here before.
-    fn lock(&self, place: &LockPlace, mode: LockMode, wait: bool) -> Result<Option<LockHolder>, FsError> {
+    fn lock(&self, place: &LockTarget, mode: LockMode, wait: bool) -> Result<Option<LockHolder>, FsError> {
         if self.shared.options.gathers {
             self.shared.drain()?;
             return self.shared.inner.lock(place, mode, wait);
@@ -196,12 +196,12 @@ impl Backend for WriteBack {
         Ok(held)
     }
 
-    fn test_lock(&self, place: &LockPlace, mode: LockMode) -> Result<Option<LockHolder>, FsError> {
+    fn test_lock(&self, place: &LockTarget, mode: LockMode) -> Result<Option<LockHolder>, FsError> {
         self.shared.inner.test_lock(place, mode)
     }
 
-    fn unlock(&self, place: &LockPlace) -> Result<(), FsError> {
-        let patience = if self.shared.is_away() { Duration::ZERO } else { UNLOCK_PATIENCE };
+    fn unlock(&self, place: &LockTarget) -> Result<(), FsError> {
+        let patience = if self.shared.is_server_away() { Duration::ZERO } else { UNLOCK_PATIENCE };
         match self.shared.settle(patience) {
             Ok(true) => {}
             // The caller is called off, not the lock: it must not be free before what was written under it is there.
@@ -224,7 +224,7 @@ impl Backend for WriteBack {
     fn is_reachable(&self) -> bool {
         match self.shared.options.gathers {
             true => self.shared.inner.is_reachable(),
-            false => !self.shared.is_away(),
+            false => !self.shared.is_server_away(),
         }
     }
 
@@ -234,9 +234,9 @@ impl Backend for WriteBack {
 }
 
 impl WriteBack {
-    /// Everything is at the server, or the call fails.
+    /// Fails unless every edit is at the server.
     pub(super) fn settled(&self) -> Result<(), FsError> {
-        if self.shared.is_away() {
+        if self.shared.is_server_away() {
             return Err(FsError::Unreachable("locks are the server's, and it is away".to_owned()));
         }
         match self.shared.settle(UNLOCK_PATIENCE)? {

@@ -1,5 +1,5 @@
-//! Damage in the journal: telling it from a torn end, finding what stands whole behind it, and which files it leaves in
-//! doubt.
+//! Damage in the journal: this module tells it from a torn end, finds the frames behind it that are whole, and says which
+//! files may lack changes.
 //!
 //! A crash tears only the end of the last segment: what is missing there was promised to nobody. A bad frame with whole
 //! frames behind it, or one that reaches exactly to the end of its file, was written whole once and has been altered
@@ -7,11 +7,11 @@
 //! are *withheld*: what is left of them is saved to a folder, together with the damaged segments, and the server keeps
 //! the version it has.
 
-use super::journal::{BODY_MAX, Frame, HEADER_BYTES, Journal, Recovered, read_frame, tag};
-use super::record::{Net, Record};
-use super::{PATHS_MAX, Told, now_ns};
+use super::journal::{BODY_MAX, Frame, HEADER_BYTES, Journal, RecoveredJournal, read_frame, tag};
+use super::record::{NetChange, Record};
+use super::{ConflictReport, PATHS_MAX, now_ns};
 use crate::error::FsError;
-use crate::files::salvage::{self, Rescue, SECTOR_BYTES, read_around_damage};
+use crate::files::salvage::{self, SECTOR_BYTES, SalvageRequest, read_around_damage};
 use crate::files::state::content_roots;
 use holdfast_content::{
     Block, BlockKind, BlockSource, Content, Handle, Inode, InodeKind, Reference, SourceError, file,
@@ -40,8 +40,8 @@ pub struct DamagedSegment {
 /// What was in damaged frames, as far as can be guessed from what is left of them. Used to name and withhold files; no
 /// byte of it is sent.
 #[derive(Default)]
-pub struct Lost {
-    /// Whether there was something that cannot be made out at all.
+pub struct DamagedContents {
+    /// Whether some damaged frame gives no clue to what was in it.
     unknown: bool,
     edits: Vec<Record>,
     blocks: HashSet<Digest>,
@@ -49,7 +49,7 @@ pub struct Lost {
 
 /// What damage means for the edits that were found.
 #[derive(Default, Debug)]
-pub struct Doubt {
+pub struct DamageAssessment {
     /// How many edits are gone, of those that were not at the server.
     pub edits_lost: u64,
     /// Files whose edits are not to be sent, since some of their changes are gone.
@@ -73,7 +73,7 @@ pub fn behind(file: &File, offset: u64, end: u64) -> Option<u64> {
         .map(|at| offset + at as u64)
 }
 
-/// Where the frame at `offset` ends by its own account.
+/// Where the frame at `offset` ends, if its length field is right.
 fn next_by_length(file: &File, offset: u64, end: u64) -> Option<u64> {
     let mut length = [0; 4];
     file.read_exact_at(&mut length, offset).ok()?;
@@ -103,7 +103,7 @@ fn is_row(bytes: &[u8], hashed: &mut usize) -> bool {
     true
 }
 
-impl Lost {
+impl DamagedContents {
     /// Takes note of the damaged frame in `range`.
     pub fn add(&mut self, file: &File, range: &Range<u64>) {
         let is_one = next_by_length(file, range.start, range.end) == Some(range.end);
@@ -117,12 +117,12 @@ impl Lost {
     }
 
     /// Which files are in doubt. `references` tells what a block refers to, `None` if it is not in the journal.
-    pub fn doubt(
+    pub fn assess(
         mut self,
         records: &[Record],
         done: u64,
         references: &dyn Fn(&Digest) -> Option<Vec<Digest>>,
-    ) -> Doubt {
+    ) -> DamageAssessment {
         let numbers: BTreeSet<u64> = records.iter().map(|record| record.number).collect();
         // Between those that were found: what says how far the server has them may be damaged itself.
         let gaps = match (numbers.first(), numbers.last()) {
@@ -131,8 +131,8 @@ impl Lost {
         };
         self.edits.retain(|edit| edit.number > done && !numbers.contains(&edit.number));
         let named = self.edits.len() as u64;
-        let mut doubt = Doubt { edits_lost: gaps.max(named), ..Doubt::default() };
-        let net = Net::of(records);
+        let mut doubt = DamageAssessment { edits_lost: gaps.max(named), ..DamageAssessment::default() };
+        let net = NetChange::of(records);
         for change in self.edits.iter().flat_map(|edit| &edit.inodes) {
             if change.new.as_ref().is_some_and(|new| new.0.kind == InodeKind::File) {
                 doubt.withheld.insert(change.handle);
@@ -160,7 +160,7 @@ impl Lost {
                 doubt.withheld.insert(change.handle);
             }
         }
-        // What was removed afterwards is missed by nobody.
+        // Nobody misses changes of files that were removed afterwards.
         doubt.withheld.retain(|handle| net.inodes.get(handle).is_none_or(|change| change.new.is_some()));
         let names = names(records);
         let withheld = doubt.withheld.iter().filter_map(|handle| names.get(handle).cloned());
@@ -228,9 +228,9 @@ pub fn withhold(record: &mut Record, withheld: &BTreeSet<Handle>, created: &BTre
 }
 
 /// Reads what the journal has, without asking the server.
-struct OnlyJournal<'a>(&'a Journal, DigestKey);
+struct JournalSource<'a>(&'a Journal, DigestKey);
 
-impl BlockSource for OnlyJournal<'_> {
+impl BlockSource for JournalSource<'_> {
     fn digest_key(&self) -> DigestKey {
         self.1
     }
@@ -247,10 +247,10 @@ impl BlockSource for OnlyJournal<'_> {
 /// [`FsError::NoSpace`] or [`FsError::Local`]; the journal is as it was.
 pub fn save(
     journal: &Journal,
-    recovered: &Recovered,
+    recovered: &RecoveredJournal,
     salvage_dir: &Path,
     key: DigestKey,
-) -> Result<Vec<Told>, FsError> {
+) -> Result<Vec<ConflictReport>, FsError> {
     let doubt = &recovered.doubt;
     let segments: Vec<String> =
         recovered.damaged.iter().map(|segment| segment.path.display().to_string()).collect();
@@ -265,16 +265,16 @@ pub fn save(
         segments.join(", ")
     );
     tracing::error!(in_doubt = ?doubt.paths, "{reason}");
-    let net = Net::of(&recovered.records);
+    let net = NetChange::of(&recovered.records);
     let names = names(&recovered.records);
     let left = doubt.withheld.iter().filter_map(|handle| {
         let new = &net.inodes.get(handle)?.new.as_ref()?.0;
         let name = names.get(handle).cloned().unwrap_or_default().into_bytes();
         Some((name, new.clone()))
     });
-    let source = OnlyJournal(journal, key);
+    let source = JournalSource(journal, key);
     let read = |inode: &Inode, offset: u64, count: usize| file::read(&source, inode, offset, count).ok();
-    let rescue = Rescue {
+    let rescue = SalvageRequest {
         reason: &reason,
         inodes: left.collect(),
         read: &read,
@@ -288,5 +288,5 @@ pub fn save(
         saved.folder.display()
     );
     let told = doubt.paths.iter().take(PATHS_MAX);
-    Ok(told.map(|path| Told { path: path.clone(), what: what.clone(), at_ns: now_ns() }).collect())
+    Ok(told.map(|path| ConflictReport { path: path.clone(), what: what.clone(), at_ns: now_ns() }).collect())
 }

@@ -1,14 +1,15 @@
-//! Gathering: edits of what this client holds exclusively are made here and sent together; all others go to the server at
-//! once.
+//! Gathering: edits of files that this client holds exclusively are made here and sent together; all others go to the server
+//! at once.
 //!
-//! While the server says that nobody else reads or changes some files unless this client is told first
-//! ([`Backend::holds_exclusively`]), an edit of those, planned on the file system as it is here, is planned on what is
-//! there. So it may be answered at once, and many be sent as one operation. When somebody else wants one of the files, that
-//! is recalled, everything is sent, and only then does the other one's operation have its place.
+//! While the server promises that nobody else reads or changes some files unless this client is told first
+//! ([`Backend::holds_exclusively`](crate::files::backend::Backend::holds_exclusively)), an edit of them that is planned on the
+//! local state is planned on the state at the server. So it may be answered at once, and many edits be sent as one operation.
+//! When another device wants one of the files, the lease is recalled, everything is sent, and only then is the other device's
+//! operation ordered.
 //!
 //! Invariants:
 //! - an edit is made here only if all files that it reads or changes are held exclusively, with time left to send it, at the
-//!   moment it joins the queue: who recalls finds it there ([`Shared::recalled`]). Files that were made here and are not at
+//!   moment it joins the queue: a recall finds it there ([`Shared::recalled`]). Files that were made here and are not at
 //!   the server yet are nobody else's: the way to them leads through a directory that is held exclusively, or by an edit
 //!   that goes to the server after all those that were made here before;
 //! - an edit that went straight to the server is never under way together with one that is made here, since each would
@@ -18,14 +19,14 @@
 //! - data that went to the server ahead of its edit is named by an edit that goes there straight;
 //! - what was answered from here is in the journal, which outlives this process; `fsync` waits for the server.
 
-use super::journal::Writing;
-use super::overlay::Planning;
+use super::journal::WriteGuard;
+use super::overlay::LocalTransaction;
 use super::views::FixedView;
-use super::{Made, Shared};
+use super::{LocalOutcome, Shared};
 use crate::error::FsError;
 use crate::files::backend::{Guard, Plan, Upload, View};
 use crate::interrupt::{self, Woken};
-use crate::store::About;
+use crate::store::WriteTarget;
 use holdfast_content::{Block, BlockSink, Content, Handle, Reference};
 use holdfast_crypto::{Digest, DigestKey};
 use parking_lot::{Mutex, MutexGuard};
@@ -48,7 +49,7 @@ const STREAK_MAX: u32 = 16;
 /// Edits come in a row if no more than this is between the end of one and the beginning of the next. (How long each takes,
 /// since others have to be waited for, is not counted.)
 const STREAK_GAP: Duration = Duration::from_millis(300);
-/// So long after the last edit it is not asked for any more.
+/// So long after the last edit, exclusive leases are not asked for any more.
 const STREAK_ENDS: Duration = Duration::from_secs(3);
 /// How long a recall is held up at most by what is to be sent: it ends by itself then.
 const RECALL_PATIENCE: Duration = Duration::from_secs(10);
@@ -59,12 +60,12 @@ const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 /// How long edits go straight to the server after the journal could not be written.
 const JOURNAL_PAUSE: Duration = Duration::from_secs(60);
 
-/// What gathering keeps beside the queue; under the same lock.
+/// State of gathering, under the same lock as the queue.
 #[derive(Default)]
 pub(super) struct Gathering {
-    /// Edits that are on their way straight to the server.
+    /// Number of edits on their way straight to the server.
     direct: usize,
-    /// How many ever began.
+    /// Number of such edits that ever began.
     begun: u64,
     /// How many ever ended; and up to which of these their commits were waited for.
     ended: u64,
@@ -86,34 +87,34 @@ pub(super) struct Gathering {
     pub(super) sent: u64,
     /// Files made here that are not at the server yet, since the last recall.
     fresh: HashSet<Handle>,
-    /// The journal could not be written.
+    /// Until when the journal is not used, since it could not be written.
     no_journal_until: Option<Instant>,
 }
 
 impl Gathering {
-    /// Files are made here.
-    pub(super) fn takes(&mut self, files: &[Handle]) {
+    /// Notes files that were made here.
+    pub(super) fn note_made(&mut self, files: &[Handle]) {
         self.fresh.extend(files);
     }
 
-    /// Files that were made here are at the server.
-    pub(super) fn are_there(&mut self, files: &[Handle]) {
+    /// Notes that files that were made here are at the server now.
+    pub(super) fn note_sent(&mut self, files: &[Handle]) {
         for file in files {
             self.fresh.remove(file);
         }
     }
 }
 
-/// What gathering shares with data on its way.
+/// Data whose edit is still to come.
 #[derive(Default)]
-pub(super) struct OnItsWay {
-    /// Data at the server that an edit to come will name.
+pub(super) struct PendingData {
+    /// Number of uploads to the server that an edit to come will name.
     ahead: Arc<AtomicUsize>,
     /// Data in the journal that an edit to come will name.
-    small: Mutex<Vec<Weak<Small>>>,
-    /// Data that is in neither yet.
+    small: Mutex<Vec<Weak<JournaledData>>>,
+    /// Blocks that are neither at the server nor in the journal yet.
     pub(super) held: Arc<HeldBlocks>,
-    /// A call has waited in vain.
+    /// Whether a call has waited for the server in vain, so that the next ones wait less.
     silent: AtomicBool,
 }
 
@@ -137,26 +138,26 @@ impl HeldBlocks {
         }
     }
 
-    /// One of them.
+    /// One of these blocks, if it is still held.
     pub(super) fn get(&self, address: &Digest) -> Option<Arc<Block>> {
         self.0.lock().get(address).map(|(block, _)| block.clone())
     }
 }
 
-/// An operation that only looks is under way.
-pub(super) struct Looking(Arc<Shared>);
+/// Counts an operation that only looks, while this lives.
+pub(super) struct LookGuard(Arc<Shared>);
 
-impl Drop for Looking {
+impl Drop for LookGuard {
     fn drop(&mut self) {
         self.0.local.lock().gathering.looks -= 1;
         self.0.changed.notify_all();
     }
 }
 
-/// Which way an edit goes.
-enum Way {
-    Here,
-    Straight,
+/// Where an edit is made first.
+enum EditRoute {
+    Local,
+    Server,
 }
 
 impl Shared {
@@ -170,16 +171,16 @@ impl Shared {
         self.note_edit();
         let mut may_stay = true;
         loop {
-            match self.choose(may_stay)? {
-                Way::Straight => {
-                    let result = self.modify_straight(plan);
+            match self.choose_route(may_stay)? {
+                EditRoute::Server => {
+                    let result = self.modify_at_server(plan);
                     self.local.lock().gathering.last_edit = Some(Instant::now());
                     return result;
                 }
-                Way::Here => match self.modify_here(&plan) {
-                    Ok(Made::Yes) => return Ok(()),
-                    Ok(Made::NotNow) => {}
-                    Ok(Made::NotHere) => may_stay = false,
+                EditRoute::Local => match self.modify_here(&plan) {
+                    Ok(LocalOutcome::Made) => return Ok(()),
+                    Ok(LocalOutcome::NotNow) => {}
+                    Ok(LocalOutcome::NotHere) => may_stay = false,
                     // It may be planned at the server, where no journal is needed.
                     Err(error @ (FsError::Local { .. } | FsError::NoSpace)) => self.journal_failed(&error),
                     Err(error) => return Err(error),
@@ -189,22 +190,27 @@ impl Shared {
     }
 
     /// Whether an edit may still be made here, as one that was planned after `begun` others went straight.
-    pub(super) fn stays_here(&self, local: &super::Local, begun: u64, planning: &Planning) -> Made {
+    pub(super) fn stays_here(
+        &self,
+        local: &super::LocalState,
+        begun: u64,
+        planning: &LocalTransaction,
+    ) -> LocalOutcome {
         if !self.options.gathers {
-            return Made::Yes;
+            return LocalOutcome::Made;
         }
         let gathering = &local.gathering;
         if !self.is_gathering() || gathering.begun != begun || gathering.looks + gathering.looks_waiting > 0 {
-            return Made::NotNow;
+            return LocalOutcome::NotNow;
         }
         let files = planning.files();
         let others: Vec<Handle> =
             files.into_iter().filter(|file| !local.gathering.fresh.contains(file)).collect();
-        if self.inner.holds_exclusively(&others) { Made::Yes } else { Made::NotHere }
+        if self.inner.holds_exclusively(&others) { LocalOutcome::Made } else { LocalOutcome::NotHere }
     }
 
     /// When what was held exclusively has run out, others can find what was made here as soon as it is sent.
-    pub(super) fn check_fresh(&self, local: &mut super::Local) {
+    pub(super) fn check_fresh(&self, local: &mut super::LocalState) {
         if !self.is_gathering() {
             local.gathering.fresh.clear();
         }
@@ -216,12 +222,12 @@ impl Shared {
         files.iter().filter(|file| !local.gathering.fresh.contains(file)).copied().collect()
     }
 
-    /// Edits that ever went straight.
-    pub(super) fn begun(local: &super::Local) -> u64 {
+    /// Number of edits that ever went straight to the server.
+    pub(super) fn begun(local: &super::LocalState) -> u64 {
         local.gathering.begun
     }
 
-    fn choose(&self, may_stay: bool) -> Result<Way, FsError> {
+    fn choose_route(&self, may_stay: bool) -> Result<EditRoute, FsError> {
         let mut local = self.local.lock();
         loop {
             if let Some(ended) = &local.ended {
@@ -230,14 +236,13 @@ impl Shared {
             let is_writable = local.gathering.no_journal_until.is_none_or(|until| Instant::now() >= until)
                 && self.journal.bytes() <= self.options.bytes_max;
             let is_possible = is_writable && local.gathering.looks == 0;
-            let may =
-                may_stay && is_possible && self.on_its_way.ahead.load(SeqCst) == 0 && self.is_gathering();
+            let may = may_stay && is_possible && self.pending.ahead.load(SeqCst) == 0 && self.is_gathering();
             self.check_fresh(&mut local);
             if !may {
                 if local.queue.is_empty() {
                     local.gathering.direct += 1;
                     local.gathering.begun += 1;
-                    return Ok(Way::Straight);
+                    return Ok(EditRoute::Server);
                 }
                 drop(local);
                 self.drain()?;
@@ -258,7 +263,7 @@ impl Shared {
             }
             if local.gathering.unsure > local.gathering.decided {
                 drop(local);
-                self.decide(&[])?;
+                self.await_direct_edits(&[])?;
                 local = self.local.lock();
                 continue;
             }
@@ -270,7 +275,7 @@ impl Shared {
             }
             drop(local);
             self.accept(self.inner.latest());
-            return Ok(Way::Here);
+            return Ok(EditRoute::Local);
         }
     }
 
@@ -278,7 +283,7 @@ impl Shared {
     ///
     /// What cannot be sent now does not prevent anybody from looking: then both may wait for another device until what it and
     /// this one hold exclusively runs out.
-    pub(super) fn begin_look(self: &Arc<Self>) -> Result<Looking, FsError> {
+    pub(super) fn begin_look(self: &Arc<Self>) -> Result<LookGuard, FsError> {
         let mut local = self.local.lock();
         local.gathering.looks_waiting += 1;
         let result = self.send_before_look(&mut local);
@@ -288,10 +293,10 @@ impl Shared {
         }
         drop(local);
         self.changed.notify_all();
-        result.map(|()| Looking(self.clone()))
+        result.map(|()| LookGuard(self.clone()))
     }
 
-    fn send_before_look(&self, local: &mut MutexGuard<'_, super::Local>) -> Result<(), FsError> {
+    fn send_before_look(&self, local: &mut MutexGuard<'_, super::LocalState>) -> Result<(), FsError> {
         let end = Instant::now() + LOOK_PATIENCE;
         local.wanted = local.wanted.max(local.last);
         self.changed.notify_all();
@@ -310,7 +315,7 @@ impl Shared {
         self.inner.ahead_bytes()
     }
 
-    fn modify_straight(&self, plan: Arc<Mutex<dyn Plan>>) -> Result<(), FsError> {
+    fn modify_at_server(&self, plan: Arc<Mutex<dyn Plan>>) -> Result<(), FsError> {
         let result = self.send_small().and_then(|()| self.inner.modify(plan));
         let is_unsure = match &result {
             Ok(view) => {
@@ -333,7 +338,7 @@ impl Shared {
 
     /// Waits until it is known of all edits that went straight whether they have taken effect, and fetches a view in which
     /// these files are to be read.
-    fn decide(&self, files: &[Handle]) -> Result<(), FsError> {
+    fn await_direct_edits(&self, files: &[Handle]) -> Result<(), FsError> {
         let asked = self.local.lock().gathering.unsure;
         let view = self.inner.fetch_of(&self.not_fresh(files))?;
         self.accept(view);
@@ -359,7 +364,7 @@ impl Shared {
         if is_decided && self.inner.has_delegation() {
             self.accept(self.inner.latest());
         } else {
-            self.decide(files)?;
+            self.await_direct_edits(files)?;
         }
         Ok(self.view())
     }
@@ -386,7 +391,7 @@ impl Shared {
         }
     }
 
-    /// Wishes to hold exclusively what is edited when edits come in a row.
+    /// Asks to hold exclusively what is edited when edits come in a row.
     fn note_edit(&self) {
         let now = Instant::now();
         let mut local = self.local.lock();
@@ -412,7 +417,7 @@ impl Shared {
 
     /// Waits until everything made so far is at the server.
     pub(super) fn drain(&self) -> Result<(), FsError> {
-        let silent = self.on_its_way.silent.load(SeqCst);
+        let silent = self.pending.silent.load(SeqCst);
         let patience =
             if silent { self.options.patience.min(SILENT_PATIENCE) } else { self.options.patience };
         let end = Instant::now() + patience;
@@ -427,7 +432,7 @@ impl Shared {
             if local.stopping {
                 return Err(FsError::Unreachable("the file system is being unmounted".to_owned()));
             }
-            // The sender waited as long as calls do.
+            // The sender has waited as long as calls do, so this call fails too.
             if local.troubles > troubles
                 && let Some(trouble) =
                     local.trouble.clone().filter(|why| !matches!(why, FsError::Integrity(_)))
@@ -438,13 +443,13 @@ impl Shared {
                 Woken::Notified => {}
                 Woken::Interrupted => return Err(FsError::Interrupted),
                 Woken::Late => {
-                    self.on_its_way.silent.store(true, SeqCst);
+                    self.pending.silent.store(true, SeqCst);
                     let why = "what was changed here before could not be sent in time".to_owned();
                     return Err(FsError::Unreachable(why));
                 }
             }
         }
-        self.on_its_way.silent.store(false, SeqCst);
+        self.pending.silent.store(false, SeqCst);
         Ok(())
     }
 
@@ -454,12 +459,12 @@ impl Shared {
         if let Some(error) = self.local.lock().given_up.take() {
             return Err(error);
         }
-        self.flush_straight()?;
+        self.flush_inner()?;
         self.inner.flush_commits()
     }
 
     /// What `close` waits for: what went straight to the server is durable there; what is made here may wait.
-    pub(super) fn flush_straight(&self) -> Result<(), FsError> {
+    pub(super) fn flush_inner(&self) -> Result<(), FsError> {
         let target = {
             let gathering = &self.local.lock().gathering;
             if gathering.flushed >= gathering.ended {
@@ -475,19 +480,19 @@ impl Shared {
 
     /// Where new data goes. If its edit `is_awaited` until it is durable at the server, and nothing is gathered that would go
     /// with it, there is nothing to be gained by a journal: it goes straight.
-    pub(super) fn gathering_sink(&self, about: About, is_awaited: bool) -> GatheringSink<'_> {
+    pub(super) fn gathering_sink(&self, about: WriteTarget, is_awaited: bool) -> GatheringSink<'_> {
         let goes_alone = || is_awaited && self.local.lock().queue.is_empty();
         let (onward, about) = match self.is_gathering() && !goes_alone() {
             true => (None, Some(about)),
             false => (Some(self.inner.upload(about)), None),
         };
-        GatheringSink { shared: self, about, held: Held::new(&self.on_its_way.held), bytes: 0, onward }
+        GatheringSink { shared: self, about, held: SinkBlocks::new(&self.pending.held), bytes: 0, onward }
     }
 
     /// An edit that was to be made here goes straight: so must its data.
     fn send_small(&self) -> Result<(), FsError> {
-        let mut small: Vec<Arc<Small>> = Vec::new();
-        self.on_its_way.small.lock().retain(|one| one.upgrade().map(|one| small.push(one)).is_some());
+        let mut small: Vec<Arc<JournaledData>> = Vec::new();
+        self.pending.small.lock().retain(|one| one.upgrade().map(|one| small.push(one)).is_some());
         for one in small {
             let mut sent = one.sent.lock();
             if sent.is_none() {
@@ -502,42 +507,42 @@ impl Shared {
     }
 
     /// The newest view, when nothing is laid over it.
-    pub(super) fn fixed(local: &super::Local) -> FixedView {
+    pub(super) fn fixed(local: &super::LocalState) -> FixedView {
         FixedView { view: local.base.clone(), position: local.position }
     }
 }
 
 /// Data in the journal whose edit is still to come.
-struct Small {
-    about: About,
+struct JournaledData {
+    about: WriteTarget,
     content: Option<Content>,
     blocks: Vec<Arc<Block>>,
-    /// It is at the server too.
+    /// Keeps the blocks at the server, if they were sent there too.
     sent: Mutex<Option<Guard>>,
-    _writing: Writing,
+    _writing: WriteGuard,
 }
 
 /// Data at the server whose edit is still to come.
-struct Ahead {
+struct PendingUpload {
     count: Arc<AtomicUsize>,
     _guard: Guard,
 }
 
-impl Drop for Ahead {
+impl Drop for PendingUpload {
     fn drop(&mut self) {
         self.count.fetch_sub(1, SeqCst);
     }
 }
 
 /// Blocks that one sink holds.
-struct Held {
+struct SinkBlocks {
     all: Arc<HeldBlocks>,
     blocks: Vec<Arc<Block>>,
 }
 
-impl Held {
-    fn new(all: &Arc<HeldBlocks>) -> Held {
-        Held { all: all.clone(), blocks: Vec::new() }
+impl SinkBlocks {
+    fn new(all: &Arc<HeldBlocks>) -> SinkBlocks {
+        SinkBlocks { all: all.clone(), blocks: Vec::new() }
     }
 
     fn push(&mut self, block: Block) {
@@ -547,7 +552,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for SinkBlocks {
     fn drop(&mut self) {
         self.blocks.iter().for_each(|block| self.all.release(&block.reference().address));
     }
@@ -556,15 +561,15 @@ impl Drop for Held {
 /// New data: little of it is journaled once it is complete, and much goes to the server while it comes.
 pub(super) struct GatheringSink<'a> {
     shared: &'a Shared,
-    /// Until it goes to the server.
-    about: Option<About>,
-    held: Held,
+    /// What is known of the file; `None` once the data goes to the server.
+    about: Option<WriteTarget>,
+    held: SinkBlocks,
     bytes: usize,
     onward: Option<Box<dyn Upload + 'a>>,
 }
 
 impl<'a> GatheringSink<'a> {
-    fn onward(&mut self) -> &mut Box<dyn Upload + 'a> {
+    fn switch_to_server(&mut self) -> &mut Box<dyn Upload + 'a> {
         let (shared, about, held) = (self.shared, &mut self.about, &mut self.held);
         self.onward.get_or_insert_with(|| {
             let about = about.take().expect("it has gone nowhere yet");
@@ -572,8 +577,8 @@ impl<'a> GatheringSink<'a> {
             for block in &held.blocks {
                 onward.put(Block::clone(block));
             }
-            // From now on they are read back from there.
-            *held = Held::new(&shared.on_its_way.held);
+            // From now on the blocks are read back from the journal.
+            *held = SinkBlocks::new(&shared.pending.held);
             onward
         })
     }
@@ -591,7 +596,7 @@ impl BlockSink for GatheringSink<'_> {
             self.held.push(block);
             return reference;
         }
-        self.onward().put(block)
+        self.switch_to_server().put(block)
     }
 }
 
@@ -602,14 +607,14 @@ impl Upload for GatheringSink<'_> {
             let writing = shared.journal.writing();
             match self.held.blocks.iter().try_for_each(|block| shared.journal.put(block)) {
                 Ok(()) => {
-                    let small = Arc::new(Small {
+                    let small = Arc::new(JournaledData {
                         about: self.about.take().expect("it has gone nowhere yet"),
                         content: content.cloned(),
                         blocks: self.held.blocks.clone(),
                         sent: Mutex::new(None),
                         _writing: writing,
                     });
-                    let mut all = shared.on_its_way.small.lock();
+                    let mut all = shared.pending.small.lock();
                     all.retain(|one| one.strong_count() > 0);
                     all.push(Arc::downgrade(&small));
                     return Ok(Box::new(small));
@@ -617,10 +622,10 @@ impl Upload for GatheringSink<'_> {
                 Err(error) => shared.journal_failed(&error),
             }
         }
-        self.onward();
+        self.switch_to_server();
         let guard = self.onward.take().expect("it was just begun").finish(content)?;
-        let count = shared.on_its_way.ahead.clone();
+        let count = shared.pending.ahead.clone();
         count.fetch_add(1, SeqCst);
-        Ok(Box::new(Ahead { count, _guard: guard }))
+        Ok(Box::new(PendingUpload { count, _guard: guard }))
     }
 }

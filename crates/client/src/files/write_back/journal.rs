@@ -1,15 +1,15 @@
 //! The durable journal: edits and data that are not at the server yet, in append-only segments.
 //!
 //! A segment is a row of frames ⟨length, tag, body⟩; the tag is a digest of the body, so that damage is told from what
-//! was written, and a torn end from damage ([`super::damage`]). The first frame says how things stood when the segment began; the ones after it hold blocks of
-//! data, edits, and how far the server has them. Appending does not wait for the disk; [`Journal::sync`] does, once for
-//! all who ask at that moment.
+//! was written, and a torn end from damage ([`super::damage`]). The first frame has the journal's header at the time when the
+//! segment began; the ones after it hold blocks of data, edits, and how far the server has them. Appending does not wait for
+//! the disk; [`Journal::sync`] does, once for all callers that ask at that moment.
 //!
 //! Invariants: what [`Journal::sync`] returned for is found again after any crash; data stands before the edit that
 //! refers to it; a segment goes once every edit that is in it, or refers to data in it, is at the server, nobody has a
 //! file open with data in it, and whoever was then writing has ended. Blocks read back are verified like any others.
 
-use super::damage::{self, DamagedSegment, Doubt, Lost};
+use super::damage::{self, DamageAssessment, DamagedContents, DamagedSegment};
 use super::record::Record;
 use crate::error::FsError;
 use crate::files::space::ROOM_MIN;
@@ -27,84 +27,84 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Layout of the frames.
+/// Format of the frames.
 const FORMAT: u16 = 1;
 /// A segment this long is followed by another, in bytes.
 const SEGMENT_BYTES: u64 = 64 << 20;
 /// The shortest, in bytes, however small the bound of the journal is.
 const SEGMENT_BYTES_MIN: u64 = 256 << 10;
-/// Length and tag before a body.
+/// Bytes of a frame's length and tag, before its body.
 pub(super) const HEADER_BYTES: u64 = 4 + 16;
-/// How long a process that is ending may hold the folder.
+/// How long to wait for a process that is ending to give up the directory.
 const LOCK_PATIENCE: Duration = Duration::from_secs(15);
 /// Longest body; a longer one is damage.
 pub(super) const BODY_MAX: usize = 8 << 20;
 
 /// Numbers of files that this device may give to new files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub struct Numbers {
-    /// Whose.
+pub struct NumberRange {
+    /// The user or group whose numbers these are.
     pub principal: PrincipalId,
-    /// The first.
+    /// The first number.
     pub first: u64,
-    /// How many.
+    /// How many numbers.
     pub count: u64,
 }
 
 /// A name that was taken by somebody else, so that what it stands for here has another one at the server.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
-pub struct Placed {
-    /// What.
+pub struct NameMapping {
+    /// The file that the name stands for.
     pub handle: Handle,
-    /// The name it has here.
-    pub wanted: (Handle, Vec<u8>),
+    /// The name that it has here.
+    pub local: (Handle, Vec<u8>),
     /// The name it has at the server.
-    pub found: (Handle, Vec<u8>),
+    pub at_server: (Handle, Vec<u8>),
 }
 
 /// What a journal remembers beside edits and data.
 #[derive(Clone, PartialEq, Eq, Debug, Default, BorshSerialize, BorshDeserialize)]
-pub struct Standing {
-    /// Names the journal.
+pub struct JournalHeader {
+    /// Number that tells this journal from others.
     pub id: u128,
     /// The last edit that is at the server.
     pub done: u64,
     /// The last edit of a batch that may be at the server.
     pub sending: u64,
-    /// Numbers for new files.
-    pub numbers: Vec<Numbers>,
-    /// Names that differ.
-    pub placed: Vec<Placed>,
+    /// Numbers that are reserved for new files.
+    pub numbers: Vec<NumberRange>,
+    /// Names that differ from those at the server.
+    pub placed: Vec<NameMapping>,
 }
 
-/// What a segment is made of.
+/// A frame of a segment.
 #[derive(BorshSerialize, BorshDeserialize)]
 pub(super) enum Frame {
     Begin {
         format: u16,
-        standing: Standing,
+        standing: JournalHeader,
     },
     Block {
         address: Digest,
         block: StoredBlock,
     },
     Edit(Record),
-    Numbers(Numbers),
+    Numbers(NumberRange),
     /// Edits up to this one are on their way.
     Sending(u64),
     /// Edits up to this one are at the server.
     Done {
         last: u64,
-        placed: Vec<Placed>,
+        placed: Vec<NameMapping>,
     },
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct BlockLocation {
     segment: u64,
     offset: u64,
     length: u32,
-    /// Whether it refers to nothing.
+    /// Whether the block refers to no others.
     leaf: bool,
 }
 
@@ -112,9 +112,9 @@ struct Segment {
     file: Arc<File>,
     path: PathBuf,
     bytes: u64,
-    /// The last edit that needs it.
+    /// Number of the last edit that needs it.
     needed_by: u64,
-    /// Open files with data in it.
+    /// Number of holds on data in it, such as those of open files.
     holders: usize,
     /// Set once nothing needs it: writers with a lower number may have counted on it.
     unneeded_at: Option<u64>,
@@ -122,11 +122,11 @@ struct Segment {
 
 struct State {
     segments: BTreeMap<u64, Segment>,
-    blocks: HashMap<Digest, Place>,
-    /// Frames appended since the start.
+    blocks: HashMap<Digest, BlockLocation>,
+    /// Number of frames that were appended since the start.
     appended: u64,
-    standing: Standing,
-    /// Those whose edit is still to come.
+    standing: JournalHeader,
+    /// Numbers of writers whose edit is still to come.
     writers: BTreeSet<u64>,
     next_writer: u64,
     broken: Option<FsError>,
@@ -147,16 +147,16 @@ pub struct Journal {
 /// Makes room on a disk that is full; whether it did. Called with the journal's lock held.
 pub type MakeRoom = Box<dyn Fn(u64) -> bool + Send + Sync>;
 
-/// What an earlier process left.
-pub struct Recovered {
+/// What an earlier process left in the journal.
+pub struct RecoveredJournal {
     /// Edits that are not known to be at the server, oldest first.
     pub records: Vec<Record>,
-    /// The rest.
-    pub standing: Standing,
-    /// Segments that are damaged. [`Journal::heal`] before anything is sent.
+    /// What the journal's first frames say.
+    pub standing: JournalHeader,
+    /// Segments that are damaged. [`Journal::remove_damage`] before anything is sent.
     pub damaged: Vec<DamagedSegment>,
     /// What the damage means for the edits.
-    pub doubt: Doubt,
+    pub doubt: DamageAssessment,
 }
 
 impl Journal {
@@ -165,7 +165,11 @@ impl Journal {
     ///
     /// # Errors
     /// [`FsError::Local`]: the folder cannot be used, another process uses it, or it is of another format.
-    pub fn open(directory: &Path, key: DigestKey, bytes_max: u64) -> Result<(Journal, Recovered), FsError> {
+    pub fn open(
+        directory: &Path,
+        key: DigestKey,
+        bytes_max: u64,
+    ) -> Result<(Journal, RecoveredJournal), FsError> {
         Journal::open_with(directory, key, (bytes_max / 4).clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES))
     }
 
@@ -173,7 +177,7 @@ impl Journal {
         directory: &Path,
         key: DigestKey,
         segment_bytes: u64,
-    ) -> Result<(Journal, Recovered), FsError> {
+    ) -> Result<(Journal, RecoveredJournal), FsError> {
         let failed = |error: io::Error| local(directory, &error);
         DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
         let lock = OpenOptions::new()
@@ -201,7 +205,7 @@ impl Journal {
             segments: BTreeMap::new(),
             blocks: HashMap::new(),
             appended: 0,
-            standing: Standing::default(),
+            standing: JournalHeader::default(),
             writers: BTreeSet::new(),
             next_writer: 0,
             broken: None,
@@ -215,13 +219,13 @@ impl Journal {
             make_room: OnceLock::new(),
             _lock: lock,
         };
-        let mut recovered = Recovered {
+        let mut recovered = RecoveredJournal {
             records: Vec::new(),
-            standing: Standing::default(),
+            standing: JournalHeader::default(),
             damaged: Vec::new(),
-            doubt: Doubt::default(),
+            doubt: DamageAssessment::default(),
         };
-        let mut lost = Lost::default();
+        let mut lost = DamagedContents::default();
         let last = numbers.last().copied();
         for number in numbers {
             journal.load(number, Some(number) == last, &mut recovered, &mut lost)?;
@@ -232,7 +236,7 @@ impl Journal {
             let mut state = journal.state.lock();
             if !recovered.damaged.is_empty() {
                 recovered.doubt =
-                    lost.doubt(&recovered.records, done, &|address| references(&state, address));
+                    lost.assess(&recovered.records, done, &|address| references(&state, address));
             }
             if recovered.standing.id == 0 {
                 recovered.standing.id = random()?;
@@ -253,8 +257,8 @@ impl Journal {
         &self,
         number: u64,
         is_last: bool,
-        recovered: &mut Recovered,
-        lost: &mut Lost,
+        recovered: &mut RecoveredJournal,
+        lost: &mut DamagedContents,
     ) -> Result<(), FsError> {
         let path = self.path(number);
         let failed = |error: io::Error| local(&path, &error);
@@ -290,7 +294,7 @@ impl Journal {
                 Frame::Begin { standing: by_then, .. } => *standing = by_then,
                 Frame::Block { address, block } => {
                     let leaf = block.references.is_empty();
-                    let place = Place { segment: number, offset, length: body_length, leaf };
+                    let place = BlockLocation { segment: number, offset, length: body_length, leaf };
                     state.blocks.entry(address).or_insert(place);
                 }
                 Frame::Edit(record) => {
@@ -319,7 +323,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`FsError::NoSpace`] or [`FsError::Local`]; the damage is found again at the next start then.
-    pub fn heal(self, recovered: &Recovered) -> Result<(), FsError> {
+    pub fn remove_damage(self, recovered: &RecoveredJournal) -> Result<(), FsError> {
         let created = recovered.records.iter().flat_map(|record| &record.inodes);
         let created = created.filter(|change| change.seen.is_none()).map(|change| change.handle).collect();
         let state = self.state.into_inner();
@@ -354,7 +358,7 @@ impl Journal {
             .map_err(|error| local(&self.directory, &error))
     }
 
-    /// Registers who makes room when the disk is full. Once.
+    /// Registers, once, the function that makes room when the disk is full.
     pub fn on_full(&self, make_room: MakeRoom) {
         let _ = self.make_room.set(make_room);
     }
@@ -383,7 +387,7 @@ impl Journal {
     }
 
     /// Appends a frame to the last segment.
-    fn append(&self, state: &mut State, frame: &Frame) -> Result<Place, FsError> {
+    fn append(&self, state: &mut State, frame: &Frame) -> Result<BlockLocation, FsError> {
         if let Some(broken) = &state.broken {
             return Err(broken.clone());
         }
@@ -406,7 +410,7 @@ impl Journal {
             written = segment.file.write_all_at(&bytes, offset);
         }
         if let Err(error) = written {
-            // What stands behind half a frame would not be found again.
+            // Frames behind an incomplete one would not be found again.
             if let Err(cut) = segment.file.set_len(offset) {
                 state.broken = Some(local(&segment.path, &cut));
             }
@@ -414,7 +418,7 @@ impl Journal {
         }
         segment.bytes += bytes.len() as u64;
         let leaf = matches!(frame, Frame::Block { block, .. } if block.references.is_empty());
-        let place = Place { segment: *number, offset, length: body.len() as u32, leaf };
+        let place = BlockLocation { segment: *number, offset, length: body.len() as u32, leaf };
         state.appended += 1;
         Ok(place)
     }
@@ -446,7 +450,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Keeps a block for a [`Writing`] that is under way.
+    /// Keeps a block for a [`WriteGuard`] that is under way.
     ///
     /// # Errors
     /// [`FsError::NoSpace`] or [`FsError::Local`].
@@ -466,7 +470,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Its name, drawn at random when it began.
+    /// Number of the journal, drawn at random when it was begun.
     pub fn id(&self) -> u128 {
         self.state.lock().standing.id
     }
@@ -520,7 +524,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`FsError::NoSpace`] or [`FsError::Local`].
-    pub fn add_numbers(&self, numbers: Numbers) -> Result<(), FsError> {
+    pub fn add_numbers(&self, numbers: NumberRange) -> Result<(), FsError> {
         let mut state = self.state.lock();
         self.append(&mut state, &Frame::Numbers(numbers))?;
         state.standing.numbers.push(numbers);
@@ -544,7 +548,7 @@ impl Journal {
     ///
     /// # Errors
     /// [`FsError::NoSpace`] or [`FsError::Local`]; it is found out again after a restart then.
-    pub fn done(&self, last: u64, placed: &[Placed]) -> Result<(), FsError> {
+    pub fn done(&self, last: u64, placed: &[NameMapping]) -> Result<(), FsError> {
         let mut state = self.state.lock();
         self.append(&mut state, &Frame::Done { last, placed: placed.to_vec() })?;
         state.standing.done = last;
@@ -584,22 +588,22 @@ impl Journal {
         }
     }
 
-    /// Bytes on disk.
+    /// Bytes that the journal takes on disk.
     pub fn bytes(&self) -> u64 {
         self.state.lock().segments.values().map(|segment| segment.bytes).sum()
     }
 
     /// Keeps everything that is here, and what is written, until the result is dropped: its edit is still to come.
-    pub fn writing(self: &Arc<Journal>) -> Writing {
+    pub fn writing(self: &Arc<Journal>) -> WriteGuard {
         let mut state = self.state.lock();
         let number = state.next_writer;
         state.next_writer += 1;
         state.writers.insert(number);
-        Writing { journal: self.clone(), number }
+        WriteGuard { journal: self.clone(), number }
     }
 
     /// Keeps what `roots` reach until the result is dropped: a file is open. `None` if none of it is here.
-    pub fn hold(self: &Arc<Journal>, roots: &[Digest]) -> Option<Holding> {
+    pub fn hold(self: &Arc<Journal>, roots: &[Digest]) -> Option<JournalHold> {
         let mut state = self.state.lock();
         let segments = reached(&state, roots.to_vec());
         for number in &segments {
@@ -608,7 +612,7 @@ impl Journal {
                 segment.unneeded_at = None;
             }
         }
-        (!segments.is_empty()).then(|| Holding { journal: self.clone(), segments })
+        (!segments.is_empty()).then(|| JournalHold { journal: self.clone(), segments })
     }
 }
 
@@ -618,13 +622,13 @@ impl Segment {
     }
 }
 
-/// See [`Journal::writing`].
-pub struct Writing {
+/// Keeps what was written to the journal in it, until the edit comes that names it; made by [`Journal::writing`].
+pub struct WriteGuard {
     journal: Arc<Journal>,
     number: u64,
 }
 
-impl Drop for Writing {
+impl Drop for WriteGuard {
     fn drop(&mut self) {
         let mut state = self.journal.state.lock();
         state.writers.remove(&self.number);
@@ -632,13 +636,13 @@ impl Drop for Writing {
     }
 }
 
-/// See [`Journal::hold`].
-pub struct Holding {
+/// Keeps what was read from the journal in it while this lives; made by [`Journal::hold`].
+pub struct JournalHold {
     journal: Arc<Journal>,
     segments: BTreeSet<u64>,
 }
 
-impl Drop for Holding {
+impl Drop for JournalHold {
     fn drop(&mut self) {
         let mut state = self.journal.state.lock();
         for number in &self.segments {
@@ -678,8 +682,8 @@ fn references(state: &State, address: &Digest) -> Option<Vec<Digest>> {
     }
 }
 
-/// Takes numbers that were given out from those that are free.
-fn take(numbers: &mut Vec<Numbers>, taken: &[Handle]) {
+/// Removes numbers that were given out from the free ones.
+fn take(numbers: &mut Vec<NumberRange>, taken: &[Handle]) {
     for handle in taken {
         let found = numbers.iter().position(|free| {
             free.principal == handle.principal
@@ -687,9 +691,12 @@ fn take(numbers: &mut Vec<Numbers>, taken: &[Handle]) {
         });
         let Some(at) = found else { continue };
         let free = numbers.remove(at);
-        let before = Numbers { count: handle.number - free.first, ..free };
-        let after =
-            Numbers { first: handle.number + 1, count: free.first + free.count - handle.number - 1, ..free };
+        let before = NumberRange { count: handle.number - free.first, ..free };
+        let after = NumberRange {
+            first: handle.number + 1,
+            count: free.first + free.count - handle.number - 1,
+            ..free
+        };
         let rest = [before, after].into_iter().filter(|rest| rest.count > 0);
         for (offset, rest) in rest.enumerate() {
             numbers.insert(at + offset, rest);
@@ -737,7 +744,7 @@ fn local(path: &Path, error: &io::Error) -> FsError {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::{InodeChange, Kept};
+    use super::super::record::{InodeChange, JournalInode};
     use super::*;
     use holdfast_content::{
         BlockKind, Content, DeviceId, Extent, ExtentMap, Extents, Inode, InodeKind, UserId,
@@ -765,7 +772,7 @@ mod tests {
         let mut map = ExtentMap::empty();
         map.extents = Extents::Inline(vec![(0, extent)]);
         inode.content = Content::Extents(map);
-        let new = Some(Kept(Arc::new(inode)));
+        let new = Some(JournalInode(Arc::new(inode)));
         let change = InodeChange { handle, path: b"file".to_vec(), seen: None, new };
         Record { number, at_ns: 9, inodes: vec![change], entries: Vec::new(), taken: vec![handle] }
     }
@@ -790,7 +797,7 @@ mod tests {
         found
     }
 
-    fn open(directory: &Path, segment_bytes: u64) -> (Arc<Journal>, Recovered) {
+    fn open(directory: &Path, segment_bytes: u64) -> (Arc<Journal>, RecoveredJournal) {
         let (journal, recovered) = Journal::open_with(directory, KEY, segment_bytes).unwrap();
         (Arc::new(journal), recovered)
     }
@@ -801,7 +808,7 @@ mod tests {
     fn torn_anywhere() {
         let folder = tempfile::tempdir().unwrap();
         let (journal, _) = open(folder.path(), 1 << 30);
-        journal.add_numbers(Numbers { principal: OWNER, first: 5000, count: 100 }).unwrap();
+        journal.add_numbers(NumberRange { principal: OWNER, first: 5000, count: 100 }).unwrap();
         fill(&journal, 1..=3);
         drop(journal);
         let file = segments(folder.path()).pop().unwrap();
@@ -861,7 +868,7 @@ mod tests {
                     || !found.contains(&number)),
                 "byte {at}: {withheld:?}"
             );
-            journal.heal(&recovered).unwrap();
+            journal.remove_damage(&recovered).unwrap();
             let (_, healed) = open(copy.path(), 1 << 30);
             assert!(healed.damaged.is_empty());
             let sent = healed.records.iter().filter(|record| !record.inodes.is_empty());

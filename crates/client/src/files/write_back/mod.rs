@@ -31,7 +31,7 @@ mod views;
 
 use super::backend::{Backend, PathOf, View};
 use crate::error::FsError;
-use journal::{Journal, Numbers, Placed};
+use journal::{Journal, NameMapping, NumberRange};
 use overlay::Overlay;
 use parking_lot::{Condvar, Mutex, RwLock};
 use serde::{Deserialize, Serialize};
@@ -43,12 +43,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub(super) use super::now_ns;
-pub(crate) use record::{EntryChange, InodeChange, Kept, Net, Record};
-pub(crate) use replay::{Manner, Outcome, Replay, Sender};
+pub(crate) use record::{EntryChange, InodeChange, JournalInode, NetChange, Record};
+pub(crate) use replay::{Outcome, Replay, ReplayKind, Sender};
 
 /// Most things changed that wait to be sent; beyond it, whoever changes more waits.
 const CHANGES_MAX: usize = 400_000;
-/// How many more there may be that make nothing.
+/// How many more changes there may be by edits that make no files.
 const CHANGES_RESERVED: usize = 20_000;
 /// Bounds of the part of the journal that is kept for such changes: a sixteenth of it, but no less and no more.
 const RESERVE_MIN: u64 = 256 << 10;
@@ -71,14 +71,14 @@ const TOLD_MAX: usize = 1000;
 /// Most paths that are listed as not yet sent.
 const PATHS_MAX: usize = 100;
 
-/// How write-back is set up.
+/// Options of write-back.
 #[derive(Clone, Debug)]
 pub struct WriteBackOptions {
-    /// Where the journal is; one process at a time.
+    /// Directory of the journal, which one process at a time may use.
     pub directory: PathBuf,
     /// Most bytes it may take.
     pub bytes_max: u64,
-    /// Where edits are saved that the server will never take.
+    /// Directory into which edits are saved that the server will never take.
     pub salvage_dir: PathBuf,
     /// What to call this device's versions in names of conflicts.
     pub name: String,
@@ -95,8 +95,8 @@ pub const GATHER: Duration = Duration::from_millis(300);
 
 /// Something that could not be made as it was meant, because others had changed the same.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Told {
-    /// The file.
+pub struct ConflictReport {
+    /// Path of the file.
     pub path: String,
     /// What happened, in words, and where both sides are.
     pub what: String,
@@ -104,12 +104,12 @@ pub struct Told {
     pub at_ns: i64,
 }
 
-/// How things stand.
+/// Status of write-back.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct WriteBackStatus {
-    /// Only under a delegation changes are kept here for a moment.
+    /// Whether changes are only gathered for a moment, under a delegation.
     pub gathers: bool,
-    /// There is one.
+    /// Whether changes are gathered now.
     pub gathering: bool,
     /// Edits that are not at the server yet.
     pub edits: u64,
@@ -126,22 +126,22 @@ pub struct WriteBackStatus {
     /// Why the last attempt to send failed.
     pub trouble: Option<String>,
     /// Conflicts since the start, newest last.
-    pub conflicts: Vec<Told>,
+    pub conflicts: Vec<ConflictReport>,
 }
 
-struct Local {
+struct LocalState {
     /// The newest verified view.
     base: Arc<dyn View>,
-    /// Grows with every change of what programs see.
+    /// Grows by one with every change of what programs see.
     position: u64,
     overlay: Overlay,
     /// Edits that are not at the server, oldest first.
     queue: VecDeque<Arc<Record>>,
-    /// Things that they change.
+    /// Number of changes in them.
     changes: usize,
     /// About how many bytes of data they bring.
     bytes: u64,
-    /// The last edit made.
+    /// Number of the last edit that was made here.
     last: u64,
     /// The last edit that is at the server.
     done: u64,
@@ -149,11 +149,11 @@ struct Local {
     wanted: u64,
     /// Edits up to this one may be at the server without our knowing.
     maybe_sent: u64,
-    numbers: Vec<Numbers>,
-    placed: Vec<Placed>,
-    told: VecDeque<Told>,
+    numbers: Vec<NumberRange>,
+    placed: Vec<NameMapping>,
+    told: VecDeque<ConflictReport>,
     trouble: Option<FsError>,
-    /// How often there was any.
+    /// Number of attempts to send that failed.
     troubles: u64,
     /// Why something was given up, until an fsync has said so.
     given_up: Option<FsError>,
@@ -176,33 +176,33 @@ pub struct Shared {
     inner: Arc<dyn Backend>,
     journal: Arc<Journal>,
     options: WriteBackOptions,
-    local: Mutex<Local>,
-    /// Something to send, something sent, or the end.
+    local: Mutex<LocalState>,
+    /// Notified when there is something to send, when something was sent, and at the end.
     changed: Condvar,
     fetching: Mutex<Fetching>,
     fetched: Condvar,
-    /// The server does not answer.
+    /// Whether the server does not answer.
     away: AtomicBool,
-    /// Numbers are being fetched.
+    /// Whether numbers for new files are being fetched.
     numbering: AtomicBool,
     paths: RwLock<Vec<PathOf>>,
-    hook: OnceLock<ToldHook>,
-    on_its_way: gather::OnItsWay,
-    /// Names this run where the journal cannot.
+    hook: OnceLock<ConflictHook>,
+    pending: gather::PendingData,
+    /// Number of this run, for use where there is no journal.
     stand_in: u128,
 }
 
 /// Whether an edit was made here.
-enum Made {
-    Yes,
-    /// What it rests on has changed hands meanwhile.
+enum LocalOutcome {
+    Made,
+    /// The lease that the edit needs has been recalled meanwhile.
     NotNow,
     /// It concerns files that are not held exclusively: it must go straight to the server.
     NotHere,
 }
 
 /// Called with every conflict. It must not call back.
-pub type ToldHook = Box<dyn Fn(&Told) + Send + Sync>;
+pub type ConflictHook = Box<dyn Fn(&ConflictReport) + Send + Sync>;
 
 /// A backend that answers from here and sends in the background.
 pub struct WriteBack {
@@ -221,7 +221,7 @@ impl WriteBack {
         let mut told = VecDeque::new();
         if !recovered.damaged.is_empty() {
             told = damage::save(&journal, &recovered, &options.salvage_dir, key)?.into();
-            journal.heal(&recovered)?;
+            journal.remove_damage(&recovered)?;
             (journal, recovered) = Journal::open(&options.directory, key, options.bytes_max)?;
         }
         let cache = inner.clone();
@@ -229,7 +229,7 @@ impl WriteBack {
         let standing = recovered.standing;
         let mut overlay = Overlay::default();
         recovered.records.iter().for_each(|record| overlay.lay(record));
-        let local = Local {
+        let local = LocalState {
             base: inner.latest(),
             position: 1,
             overlay,
@@ -265,7 +265,7 @@ impl WriteBack {
             numbering: AtomicBool::new(false),
             paths: RwLock::default(),
             hook: OnceLock::new(),
-            on_its_way: gather::OnItsWay::default(),
+            pending: gather::PendingData::default(),
             stand_in: journal::random()?,
         });
         if shared.options.gathers {
@@ -289,7 +289,7 @@ impl WriteBack {
         Ok(Arc::new(WriteBack { shared, threads: Mutex::new(threads) }))
     }
 
-    /// How things stand.
+    /// The status of write-back.
     pub fn status(&self) -> WriteBackStatus {
         let journal_bytes = self.shared.journal.bytes();
         let (gathering, room_left) = (self.shared.is_gathering(), self.shared.room_left());
@@ -318,8 +318,8 @@ impl WriteBack {
         }
     }
 
-    /// Registers who is told of conflicts. Once.
-    pub fn on_told(&self, hook: ToldHook) {
+    /// Registers, once, the hook that is called with conflicts.
+    pub fn on_conflict(&self, hook: ConflictHook) {
         let _ = self.shared.hook.set(hook);
     }
 
@@ -357,7 +357,7 @@ impl WriteBack {
     ///
     /// # Errors
     /// [`FsError::NoSpace`] or [`FsError::Local`].
-    pub fn save(&self, reason: &str) -> Result<Option<super::Salvaged>, FsError> {
+    pub fn save(&self, reason: &str) -> Result<Option<super::SalvageReport>, FsError> {
         let records: Vec<Arc<Record>> = self.shared.local.lock().queue.iter().cloned().collect();
         sender::save(&self.shared, &records, reason)
     }

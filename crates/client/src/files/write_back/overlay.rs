@@ -1,7 +1,7 @@
-//! What local edits have made of the file system: laid over the newest verified view.
+//! The changes of local edits, over the newest verified view.
 
-use super::journal::Writing;
-use super::record::{EntryChange, InodeChange, Kept, Record};
+use super::journal::WriteGuard;
+use super::record::{EntryChange, InodeChange, JournalInode, Record};
 use super::{Shared, now_ns};
 use crate::error::FsError;
 use crate::files::backend::{Changes, MakeContent, Names, View};
@@ -12,26 +12,26 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 /// An inode as it is here; `None` if it was removed.
-type Here = Option<Arc<Inode>>;
+type LocalInode = Option<Arc<Inode>>;
 
-/// Something changed here, and by which edit last.
-struct Changed<T> {
+/// Something that was changed here, and the number of the last edit that did.
+struct LocalChange<T> {
     value: T,
     record: u64,
 }
 
 #[derive(Default)]
-struct NamesHere {
-    entries: BTreeMap<Vec<u8>, Changed<Option<Entry>>>,
+struct LocalNames {
+    entries: BTreeMap<Vec<u8>, LocalChange<Option<Entry>>>,
     /// When a name was changed last.
-    latest: Option<Changed<i64>>,
+    latest: Option<LocalChange<i64>>,
 }
 
-/// All that is not at the server yet.
+/// All changes that are not at the server yet.
 #[derive(Default)]
 pub struct Overlay {
-    inodes: HashMap<Handle, Changed<Option<Arc<Inode>>>>,
-    names: HashMap<Handle, NamesHere>,
+    inodes: HashMap<Handle, LocalChange<Option<Arc<Inode>>>>,
+    names: HashMap<Handle, LocalNames>,
 }
 
 impl Overlay {
@@ -40,16 +40,16 @@ impl Overlay {
         let number = record.number;
         for change in &record.inodes {
             let value = change.new.as_ref().map(|kept| kept.0.clone());
-            self.inodes.insert(change.handle, Changed { value, record: number });
+            self.inodes.insert(change.handle, LocalChange { value, record: number });
         }
         for change in &record.entries {
             let names = self.names.entry(change.directory).or_default();
-            names.latest = Some(Changed { value: change.time_ns, record: number });
-            names.entries.insert(change.name.clone(), Changed { value: change.new, record: number });
+            names.latest = Some(LocalChange { value: change.time_ns, record: number });
+            names.entries.insert(change.name.clone(), LocalChange { value: change.new, record: number });
         }
     }
 
-    /// Whether there is nothing.
+    /// Whether there are no changes.
     pub fn is_empty(&self) -> bool {
         self.inodes.is_empty() && self.names.is_empty()
     }
@@ -74,14 +74,14 @@ impl Overlay {
     }
 
     /// Whether anything is changed in a directory, or the directory itself, by an edit after `record`.
-    fn changed_since(&self, read: &Read, record: u64) -> bool {
+    fn changed_since(&self, read: &ReadKey, record: u64) -> bool {
         match read {
-            Read::Inode(handle) => self.inodes.get(handle).is_some_and(|changed| changed.record > record),
-            Read::Entry(directory, name) => {
+            ReadKey::Inode(handle) => self.inodes.get(handle).is_some_and(|changed| changed.record > record),
+            ReadKey::Entry(directory, name) => {
                 let names = self.names.get(directory).and_then(|names| names.entries.get(name));
                 names.is_some_and(|changed| changed.record > record)
             }
-            Read::Names(directory) => self
+            ReadKey::Names(directory) => self
                 .names
                 .get(directory)
                 .is_some_and(|names| names.entries.values().any(|changed| changed.record > record)),
@@ -98,7 +98,7 @@ pub struct LiveView {
 impl LiveView {
     /// An inode as the overlay has it, and the view to read from if it has nothing; with the latest change of a name
     /// in it.
-    fn layered(&self, handle: Handle) -> (Option<Here>, Arc<dyn View>, Option<i64>) {
+    fn layered(&self, handle: Handle) -> (Option<LocalInode>, Arc<dyn View>, Option<i64>) {
         let local = self.shared.local.lock();
         let here = local.overlay.inodes.get(&handle).map(|changed| changed.value.clone());
         // A time that was set after the last change of a name stays.
@@ -135,7 +135,7 @@ impl LiveView {
     }
 }
 
-/// What a directory is made of.
+/// The layers that make up a directory's listing.
 struct Layers {
     changed: BTreeMap<Vec<u8>, Option<Entry>>,
     below: Option<Arc<dyn View>>,
@@ -214,7 +214,7 @@ impl View for LiveView {
 
 /// Something that a plan has looked at.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Read {
+pub enum ReadKey {
     Inode(Handle),
     Entry(Handle, Vec<u8>),
     Names(Handle),
@@ -223,23 +223,23 @@ pub enum Read {
 type NewNames = BTreeMap<Vec<u8>, (Option<Entry>, i64)>;
 
 /// One edit in the making, on the file system as it is here.
-pub struct Planning {
+pub struct LocalTransaction {
     shared: Arc<Shared>,
     view: LiveView,
     inodes: BTreeMap<Handle, Option<Arc<Inode>>>,
     names: BTreeMap<Handle, NewNames>,
     seen_inodes: BTreeMap<Handle, Option<Arc<Inode>>>,
     seen_entries: BTreeMap<(Handle, Vec<u8>), Option<Entry>>,
-    reads: BTreeSet<Read>,
+    reads: BTreeSet<ReadKey>,
     taken: Vec<Handle>,
     /// What it reads and makes stays in the journal until the edit is there too.
-    _writing: Writing,
+    _writing: WriteGuard,
 }
 
-impl Planning {
-    pub fn new(shared: Arc<Shared>) -> Planning {
+impl LocalTransaction {
+    pub fn new(shared: Arc<Shared>) -> LocalTransaction {
         let view = LiveView { shared: shared.clone(), position: 0 };
-        Planning {
+        LocalTransaction {
             _writing: shared.journal.writing(),
             shared,
             view,
@@ -264,7 +264,7 @@ impl Planning {
 
     /// The edit as it is journaled; the caller numbers it.
     pub fn into_record(self, path: &dyn Fn(Handle) -> Vec<u8>) -> Record {
-        let keep = |inode: &Option<Arc<Inode>>| inode.clone().map(Kept);
+        let keep = |inode: &Option<Arc<Inode>>| inode.clone().map(JournalInode);
         let mut record = Record { at_ns: now_ns(), taken: self.taken, ..Record::default() };
         // A new inode has no path yet but that of the name it is given here.
         let mut paths: BTreeMap<Handle, Vec<u8>> = BTreeMap::new();
@@ -302,7 +302,7 @@ impl Planning {
     /// All files that it looks at or changes, but for those it makes.
     pub fn files(&self) -> BTreeSet<Handle> {
         let read = self.reads.iter().map(|read| match read {
-            Read::Inode(file) | Read::Entry(file, _) | Read::Names(file) => file,
+            ReadKey::Inode(file) | ReadKey::Entry(file, _) | ReadKey::Names(file) => file,
         });
         let all = read.chain(self.inodes.keys()).chain(self.names.keys());
         all.filter(|file| !self.taken.contains(file)).copied().collect()
@@ -317,9 +317,9 @@ impl Planning {
         self.names.get(&handle)?.values().map(|(_, time)| *time).max()
     }
 
-    /// What is there before this edit.
+    /// The inode before this edit.
     fn before(&mut self, handle: Handle) -> Result<Option<Arc<Inode>>, FsError> {
-        self.reads.insert(Read::Inode(handle));
+        self.reads.insert(ReadKey::Inode(handle));
         match self.view.inode(handle) {
             Ok(inode) => Ok(Some(inode)),
             Err(FsError::NotFound) => Ok(None),
@@ -344,7 +344,7 @@ impl Planning {
     }
 }
 
-impl Changes for Planning {
+impl Changes for LocalTransaction {
     fn inode(&mut self, handle: Handle) -> Result<Arc<Inode>, FsError> {
         let inode = match self.inodes.get(&handle) {
             Some(staged) => staged.clone(),
@@ -364,8 +364,8 @@ impl Changes for Planning {
             Some(Some(_)) if self.taken.contains(&directory) => return Ok(None),
             _ => {}
         }
-        self.reads.insert(Read::Inode(directory));
-        self.reads.insert(Read::Entry(directory, name.to_vec()));
+        self.reads.insert(ReadKey::Inode(directory));
+        self.reads.insert(ReadKey::Entry(directory, name.to_vec()));
         self.view.entry(directory, name)
     }
 
@@ -384,8 +384,8 @@ impl Changes for Planning {
             Some(Some(inode)) if inode.kind != InodeKind::Directory => return Err(FsError::NotDirectory),
             Some(Some(_)) if self.taken.contains(&directory) => Vec::new(),
             _ => {
-                self.reads.insert(Read::Inode(directory));
-                self.reads.insert(Read::Names(directory));
+                self.reads.insert(ReadKey::Inode(directory));
+                self.reads.insert(ReadKey::Names(directory));
                 self.view.entries(directory, after, wanted)?
             }
         };
@@ -430,8 +430,8 @@ impl Changes for Planning {
             let seen = match self.taken.contains(&directory) {
                 true => None,
                 false => {
-                    self.reads.insert(Read::Inode(directory));
-                    self.reads.insert(Read::Entry(directory, name.to_vec()));
+                    self.reads.insert(ReadKey::Inode(directory));
+                    self.reads.insert(ReadKey::Entry(directory, name.to_vec()));
                     self.view.entry(directory, name)?
                 }
             };

@@ -1,4 +1,4 @@
-//! What local edits change, as it is journaled, and the net effect of several.
+//! The changes of a local edit, as they are journaled, and the net effect of several edits.
 
 use super::gather::SMALL_MAX;
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -9,35 +9,35 @@ use std::sync::Arc;
 
 /// An inode as a journal keeps it: its canonical encoding with the addresses it numbers.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Kept(pub Arc<Inode>);
+pub struct JournalInode(pub Arc<Inode>);
 
-impl BorshSerialize for Kept {
+impl BorshSerialize for JournalInode {
     fn serialize<W: Write>(&self, writer: &mut W) -> io::Result<()> {
         let encoded = self.0.encode().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         encoded.serialize(writer)
     }
 }
 
-impl BorshDeserialize for Kept {
-    fn deserialize_reader<R: Read>(reader: &mut R) -> io::Result<Kept> {
+impl BorshDeserialize for JournalInode {
+    fn deserialize_reader<R: Read>(reader: &mut R) -> io::Result<JournalInode> {
         let (bytes, references) = <(Vec<u8>, Vec<holdfast_crypto::Digest>)>::deserialize_reader(reader)?;
         let inode = Inode::decode(&bytes, &references)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        Ok(Kept(Arc::new(inode)))
+        Ok(JournalInode(Arc::new(inode)))
     }
 }
 
 /// A change of an inode.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct InodeChange {
-    /// Which.
+    /// The file whose inode changes.
     pub handle: Handle,
-    /// Its path, as known here.
+    /// Path of the file, as known here.
     pub path: Vec<u8>,
-    /// What it was; `None`: there was none.
-    pub seen: Option<Kept>,
-    /// What it is now.
-    pub new: Option<Kept>,
+    /// The inode before the change; `None` if there was none.
+    pub seen: Option<JournalInode>,
+    /// The inode after the change; `None` if it was removed.
+    pub new: Option<JournalInode>,
 }
 
 /// A change of a name.
@@ -45,28 +45,28 @@ pub struct InodeChange {
 pub struct EntryChange {
     /// The directory.
     pub directory: Handle,
-    /// Its path, as known here.
+    /// Path of the file, as known here.
     pub path: Vec<u8>,
     /// The name.
     pub name: Vec<u8>,
-    /// What it stood for.
+    /// What the name stood for before.
     pub seen: Option<Entry>,
-    /// What it stands for now.
+    /// What the name stands for after the change.
     pub new: Option<Entry>,
-    /// The directory's new time.
+    /// The directory's new time of modification, nanoseconds since 1970.
     pub time_ns: i64,
 }
 
 /// One local edit.
 #[derive(Clone, PartialEq, Eq, Debug, Default, BorshSerialize, BorshDeserialize)]
 pub struct Record {
-    /// 1 for the first, then one more each.
+    /// Number of the edit, counted from 1.
     pub number: u64,
     /// When it was made, nanoseconds since the epoch.
     pub at_ns: i64,
-    /// Inodes.
+    /// Changes of inodes.
     pub inodes: Vec<InodeChange>,
-    /// Names.
+    /// Changes of names.
     pub entries: Vec<EntryChange>,
     /// Numbers of new files that were taken for it.
     pub taken: Vec<Handle>,
@@ -83,7 +83,7 @@ impl Record {
         bytes.sum()
     }
 
-    /// How many things it changes.
+    /// Number of inodes and names that it changes.
     pub fn changes(&self) -> usize {
         self.inodes.len() + self.entries.len()
     }
@@ -91,19 +91,19 @@ impl Record {
 
 /// What several edits in a row come to: what was there before the first, and what is there after the last.
 #[derive(Clone, Debug, Default)]
-pub struct Net {
-    /// The last edit in it.
+pub struct NetChange {
+    /// Number of the last edit in it.
     pub last: u64,
-    /// Inodes.
+    /// Changes of inodes, by file.
     pub inodes: BTreeMap<Handle, InodeChange>,
     /// Names by directory and name.
     pub entries: BTreeMap<(Handle, Vec<u8>), EntryChange>,
 }
 
-impl Net {
+impl NetChange {
     /// The net effect of `records`.
-    pub fn of<'a>(records: impl IntoIterator<Item = &'a Record>) -> Net {
-        let mut net = Net::default();
+    pub fn of<'a>(records: impl IntoIterator<Item = &'a Record>) -> NetChange {
+        let mut net = NetChange::default();
         for record in records {
             net.add(record);
         }

@@ -1,5 +1,5 @@
-//! Making edits at the server that were made here before: what others did meanwhile is found, and nothing of theirs or
-//! ours is lost.
+//! Makes edits at the server that were made here before. What others did meanwhile is found, and nothing of theirs or ours is
+//! lost.
 //!
 //! For everything that an edit changed, the journal says what was there when it was made (*seen*) and what it became
 //! (*new*). At the edit's place in the order there is something at *present*:
@@ -13,22 +13,22 @@
 //! - a directory removed here in which others have put something, or which they have moved, stays;
 //! - a directory moved on both sides is where they have moved it; a file moved on both sides has both names, and one that
 //!   was removed here and moved by others has theirs;
-//! - what no place is left for is not made, and the caller saves it.
+//! - a file for which no directory is left is not made, and the caller saves it.
 //!
-//! So much for what was never sent ([`Manner::Unsent`]). What *was* sent, and lost by a restore of the server
-//! ([`crate::resubmit`]), is older than whatever others have made since, so there it is the other way round
-//! ([`Manner::Lost`]): what others have written stands, and ours is kept as an overwritten version; nothing that they have
+//! That is for edits that were never sent ([`ReplayKind::Unsent`]). Edits that *were* sent, and lost by a restore of the server
+//! ([`crate::engine`]), are older than whatever others have made since, so there it is the other way round
+//! ([`ReplayKind::Lost`]): what others have written stands, and ours is kept as an overwritten version; nothing that they have
 //! changed since is removed, or loses its name.
 //!
 //! The same operation notes in a file without a name ([`Handle::sent_mark`]) how far the journal is sent, so that edits
 //! whose answer was lost are known again, also after a restart, whatever others did since.
 
-use super::journal::Placed;
-use super::record::{EntryChange, InodeChange, Kept, Net};
-use super::{Told, now_ns};
+use super::journal::NameMapping;
+use super::record::{EntryChange, InodeChange, JournalInode, NetChange};
+use super::{ConflictReport, now_ns};
 use crate::error::FsError;
 use crate::files::backend::{Changes, Plan};
-use crate::files::kept::{Overwriting, keep};
+use crate::files::conflict_copies::{Overwrite, keep_conflict_copy};
 use crate::files::names::below;
 use crate::files::salvage::timestamp;
 use crate::files::state::content_digest;
@@ -47,60 +47,60 @@ const SENT_AGAIN: &[u8] = b"holdfast.sent-again";
 
 /// What is made, and so who gives way where both sides have changed something.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Manner {
+pub enum ReplayKind {
     /// Changes that were never at the server: ours are the newer ones.
     Unsent,
     /// Changes that were, and were lost by a restore of it: others' are the newer ones.
     Lost,
 }
 
-/// Who sends.
+/// The device that sends a journal.
 #[derive(Clone, Debug)]
 pub struct Sender {
-    /// This device.
+    /// Number of the device.
     pub device: DeviceId,
-    /// Its user.
+    /// The user that the device belongs to.
     pub user: UserId,
-    /// The journal.
+    /// Number of the journal.
     pub journal: u128,
-    /// What to call it in names.
+    /// What the device is called in names of conflicting files.
     pub name: String,
 }
 
-/// What making the edits came to.
+/// What became of the edits.
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
-    /// What is to be told.
-    pub told: Vec<Told>,
+    /// Conflicts to report to people.
+    pub conflicts: Vec<ConflictReport>,
     /// All names that differ from those here.
-    pub placed: Vec<Placed>,
-    /// Files that there is no place for.
+    pub placed: Vec<NameMapping>,
+    /// Files for which no directory was found.
     pub unplaced: Vec<Handle>,
-    /// An earlier attempt had made it all, and found what it found.
+    /// Whether an earlier attempt had made all of it already; its conflicts were reported then.
     pub was_made: bool,
 }
 
 /// Makes the net effect of some edits.
 pub struct Replay {
-    manner: Manner,
-    net: Arc<Net>,
+    manner: ReplayKind,
+    net: Arc<NetChange>,
     sender: Sender,
-    placed: Vec<Placed>,
+    placed: Vec<NameMapping>,
     at_ns: i64,
-    /// Of the last planning.
+    /// What the last run of the plan came to.
     pub outcome: Outcome,
     /// Names that each file has won by it, less those that it has lost.
     names: BTreeMap<Handle, i64>,
     /// Files of which a name was taken away here that others have taken away, too.
     taken_twice: BTreeSet<Handle>,
-    /// What others have changed, and what was lost gives way to.
+    /// Files that others have changed since: what was lost gives way to them.
     newer: BTreeSet<Handle>,
 }
 
-type Present = Option<Arc<Inode>>;
+type PresentInode = Option<Arc<Inode>>;
 
-/// A file that needs a name: the one it had cannot be.
-struct Homeless {
+/// A file that cannot have the name that it has here, and needs another.
+struct UnplacedFile {
     handle: Handle,
     kind: InodeKind,
     path: Vec<u8>,
@@ -110,22 +110,22 @@ struct Homeless {
 }
 
 impl Replay {
-    pub fn new(net: Arc<Net>, sender: Sender, placed: Vec<Placed>, manner: Manner) -> Replay {
+    pub fn new(net: Arc<NetChange>, sender: Sender, placed: Vec<NameMapping>, manner: ReplayKind) -> Replay {
         let outcome = Outcome { placed: placed.clone(), ..Outcome::default() };
         let (names, taken_twice, newer) = Default::default();
         Replay { manner, net, sender, placed, at_ns: now_ns(), outcome, names, taken_twice, newer }
     }
 
-    fn tell(&mut self, path: &[u8], what: String) {
+    fn report_conflict(&mut self, path: &[u8], what: String) {
         let path = String::from_utf8_lossy(path).into_owned();
-        self.outcome.told.push(Told { path, what, at_ns: self.at_ns });
+        self.outcome.conflicts.push(ConflictReport { path, what, at_ns: self.at_ns });
     }
 
-    fn overwriting(&self, path: &[u8]) -> Overwriting {
-        Overwriting { path: path.to_vec(), by: self.sender.device, at_ns: self.at_ns }
+    fn overwriting(&self, path: &[u8]) -> Overwrite {
+        Overwrite { path: path.to_vec(), by: self.sender.device, at_ns: self.at_ns }
     }
 
-    /// Whether an earlier attempt has made it. Notes it if not.
+    /// Whether an earlier attempt has made these edits; if not, notes in the same operation that they are made.
     fn is_made(&self, changes: &mut dyn Changes) -> Result<bool, FsError> {
         let mark = Handle::sent_mark(self.sender.user, self.sender.device);
         let inode = match changes.inode(mark) {
@@ -134,8 +134,8 @@ impl Replay {
             Err(error) => return Err(error),
         };
         let attribute = match self.manner {
-            Manner::Unsent => SENT,
-            Manner::Lost => SENT_AGAIN,
+            ReplayKind::Unsent => SENT,
+            ReplayKind::Lost => SENT_AGAIN,
         };
         let noted = inode.as_ref().and_then(|inode| decode::<(u128, u64)>(inode.xattrs.get(attribute)?).ok());
         if noted.is_some_and(|(journal, last)| journal == self.sender.journal && last >= self.net.last) {
@@ -152,8 +152,8 @@ impl Replay {
         &mut self,
         changes: &mut dyn Changes,
         change: &InodeChange,
-        present: &Present,
-        homeless: &mut Vec<Homeless>,
+        present: &PresentInode,
+        homeless: &mut Vec<UnplacedFile>,
     ) -> Result<(), FsError> {
         let handle = change.handle;
         let Some(new) = change.new.as_ref().map(|kept| &kept.0) else { return Ok(()) };
@@ -163,11 +163,11 @@ impl Replay {
             if written && new.kind == InodeKind::File {
                 self.outcome.unplaced.push(handle);
                 let what = "the right to write it was lost; what was written here is saved";
-                self.tell(&change.path, what.into());
+                self.report_conflict(&change.path, what.into());
             }
             return Ok(());
         }
-        if let (Manner::Lost, Some(present)) = (self.manner, present)
+        if let (ReplayKind::Lost, Some(present)) = (self.manner, present)
             && self.newer.contains(&handle)
         {
             return self.give_way(changes, change, new, present);
@@ -185,7 +185,7 @@ impl Replay {
                 Ok(())
             }
             (Some(seen), Some(present)) if same(present, seen) => {
-                // How many names it has is counted where they change.
+                // The number of names is counted where names change.
                 changes.set_inode(handle, Inode { links: present.links, ..Inode::clone(new) })
             }
             (Some(seen), Some(present)) => {
@@ -195,11 +195,11 @@ impl Replay {
                     && present.kind == InodeKind::File
                     && present.size > 0;
                 if lost {
-                    let kept = keep(changes, handle, present, &self.overwriting(&change.path))?;
+                    let kept = keep_conflict_copy(changes, handle, present, &self.overwriting(&change.path))?;
                     let whose = kept.map_or_else(String::new, |kept| {
                         format!("; theirs is kept: `holdfast conflicts get {kept} --out FILE` copies it out")
                     });
-                    self.tell(
+                    self.report_conflict(
                         &change.path,
                         format!(
                             "it was changed both here and elsewhere; it is now as it was made here{whose}"
@@ -219,7 +219,7 @@ impl Replay {
                         true => "it was replaced elsewhere by another file while it was changed here",
                         false => "it was removed elsewhere while it was changed here",
                     };
-                    homeless.push(Homeless {
+                    homeless.push(UnplacedFile {
                         handle,
                         kind: new.kind,
                         path: change.path.clone(),
@@ -254,26 +254,26 @@ impl Replay {
         if !is_newer || lost.kind != InodeKind::File || lost.size == 0 {
             return Ok(());
         }
-        let how = Overwriting { by: present.writer, ..self.overwriting(&change.path) };
-        let kept = keep(changes, handle, lost, &how)?;
+        let how = Overwrite { by: present.writer, ..self.overwriting(&change.path) };
+        let kept = keep_conflict_copy(changes, handle, lost, &how)?;
         let where_it_is = kept.map_or_else(String::new, |kept| {
             format!(": `holdfast conflicts get {kept} --out FILE` copies it out")
         });
         let what = format!(
             "others have changed it since the server was put back, and that stands; the version that was lost is kept{where_it_is}"
         );
-        self.tell(&change.path, what);
+        self.report_conflict(&change.path, what);
         Ok(())
     }
 
     /// Whether others have changed something since it was what is to be replaced.
-    fn is_newer(&self, change: &InodeChange, present: &Present) -> bool {
+    fn is_newer(&self, change: &InodeChange, present: &PresentInode) -> bool {
         let Some(present) = present else { return false };
-        let is = |kept: &Option<Kept>| kept.as_ref().is_some_and(|kept| same(present, &kept.0));
-        self.manner == Manner::Lost && !is(&change.seen) && !is(&change.new)
+        let is = |kept: &Option<JournalInode>| kept.as_ref().is_some_and(|kept| same(present, &kept.0));
+        self.manner == ReplayKind::Lost && !is(&change.seen) && !is(&change.new)
     }
 
-    /// Sets a name, and counts.
+    /// Sets a name, and counts the names of the files concerned.
     fn set_name(
         &mut self,
         changes: &mut dyn Changes,
@@ -292,8 +292,8 @@ impl Replay {
 
     /// Where a name of this machine is at the server.
     fn place_of(&self, handle: Handle, wanted: &(Handle, Vec<u8>)) -> (Handle, Vec<u8>) {
-        let placed = self.placed.iter().find(|placed| placed.handle == handle && placed.wanted == *wanted);
-        placed.map_or_else(|| wanted.clone(), |placed| placed.found.clone())
+        let placed = self.placed.iter().find(|placed| placed.handle == handle && placed.local == *wanted);
+        placed.map_or_else(|| wanted.clone(), |placed| placed.at_server.clone())
     }
 
     /// Directories that had a name which they lost here, and that are there no more: others have moved them.
@@ -313,14 +313,14 @@ impl Replay {
         Ok(moved)
     }
 
-    /// A name that something has here.
+    /// Gives a file the name that it has here.
     fn give_name(
         &mut self,
         changes: &mut dyn Changes,
         change: &EntryChange,
         created: &BTreeSet<Handle>,
         stay: &mut BTreeSet<Handle>,
-        homeless: &mut Vec<Homeless>,
+        homeless: &mut Vec<UnplacedFile>,
     ) -> Result<(), FsError> {
         let Some(new) = change.new else { return Ok(()) };
         let directory = change.directory;
@@ -330,14 +330,14 @@ impl Replay {
             Err(FsError::NotFound) => {
                 if !created.contains(&new.handle) && changes.may_write(new.handle.principal) {
                     let what = "it got this name here, but elsewhere it was removed or replaced; it is gone";
-                    self.tell(&path, what.into());
+                    self.report_conflict(&path, what.into());
                 }
                 return Ok(());
             }
             other => other?,
         };
         if !is_open_to(changes, directory)? {
-            homeless.push(Homeless {
+            homeless.push(UnplacedFile {
                 handle: new.handle,
                 kind: new.kind,
                 path,
@@ -352,7 +352,7 @@ impl Replay {
         }
         if stay.contains(&new.handle) {
             let what = "it was moved both here and elsewhere; it is where it was moved to elsewhere";
-            self.tell(&path, what.into());
+            self.report_conflict(&path, what.into());
             return Ok(());
         }
         if new.kind == InodeKind::Directory
@@ -360,7 +360,7 @@ impl Replay {
             && (new.handle == directory || below(changes, new.handle, directory)?)
         {
             stay.insert(new.handle);
-            self.tell(
+            self.report_conflict(
                 &path,
                 "it was moved here, but elsewhere its new place was moved into it; it stays".into(),
             );
@@ -372,20 +372,20 @@ impl Replay {
         }
         let name = self.free_name(changes, directory, &change.name)?;
         self.set_name(changes, (directory, &name), Some(new), change.time_ns)?;
-        self.outcome.placed.push(Placed {
+        self.outcome.placed.push(NameMapping {
             handle: new.handle,
-            wanted: (directory, change.name.clone()),
-            found: (directory, name.clone()),
+            local: (directory, change.name.clone()),
+            at_server: (directory, name.clone()),
         });
         let name = String::from_utf8_lossy(&name).into_owned();
-        self.tell(
+        self.report_conflict(
             &path,
             format!("somebody else has taken the name meanwhile; what was made here is now {name:?}"),
         );
         Ok(())
     }
 
-    /// A name that something had, and has no more here.
+    /// Removes a name that was removed here.
     fn take_name(
         &mut self,
         changes: &mut dyn Changes,
@@ -398,7 +398,7 @@ impl Replay {
         if stay.contains(&seen.handle) || !is_open_to(changes, directory)? {
             return Ok(());
         }
-        self.outcome.placed.retain(|placed| placed.handle != seen.handle || placed.wanted != wanted);
+        self.outcome.placed.retain(|placed| placed.handle != seen.handle || placed.local != wanted);
         let present = changes.entry(directory, &name)?;
         if present.is_some_and(|present| present.handle == seen.handle) {
             return self.set_name(changes, (directory, &name), None, change.time_ns);
@@ -408,13 +408,13 @@ impl Replay {
             let path = [change.path.as_slice(), &change.name].join(&b'/');
             let what =
                 "the name was removed here, but somebody else has given it to something new, which stays";
-            self.tell(&path, what.into());
+            self.report_conflict(&path, what.into());
         }
         Ok(())
     }
 
     /// Tells of a file that is left and was moved by others while it was moved or removed here. `links`: its names.
-    fn tell_of_move(&mut self, change: &InodeChange, present: &Present, links: u32) {
+    fn tell_of_move(&mut self, change: &InodeChange, present: &PresentInode, links: u32) {
         let (Some(seen), Some(present)) = (&change.seen, present) else { return };
         // They have taken a name away. If it has as many as before nevertheless, they have moved it.
         if !self.taken_twice.contains(&change.handle) || present.links < seen.0.links {
@@ -425,7 +425,7 @@ impl Replay {
             Some(_) if links > present.links => "it was moved both here and elsewhere; it has both names",
             Some(_) => return,
         };
-        self.tell(&change.path, what.into());
+        self.report_conflict(&change.path, what.into());
     }
 
     /// After all names are made: what has none left goes, and what has others is told how many.
@@ -433,7 +433,7 @@ impl Replay {
         &mut self,
         changes: &mut dyn Changes,
         change: &InodeChange,
-        present: &Present,
+        present: &PresentInode,
         moved: &BTreeSet<Handle>,
     ) -> Result<(), FsError> {
         let handle = change.handle;
@@ -450,7 +450,10 @@ impl Replay {
             return match (&change.new, moved.contains(&handle)) {
                 (None, false) => self.remove_directory(changes, change),
                 (None, true) => {
-                    self.tell(&change.path, "it was removed here, but moved elsewhere; it stays".into());
+                    self.report_conflict(
+                        &change.path,
+                        "it was removed here, but moved elsewhere; it stays".into(),
+                    );
                     Ok(())
                 }
                 _ => Ok(()),
@@ -473,22 +476,25 @@ impl Replay {
             && present.size > 0
             && content_digest(present) != content_digest(&seen.0)
         {
-            let kept = keep(changes, handle, present, &self.overwriting(&change.path))?;
+            let kept = keep_conflict_copy(changes, handle, present, &self.overwriting(&change.path))?;
             let whose = kept.map_or_else(String::new, |kept| {
                 format!("; that version is kept: `holdfast conflicts get {kept} --out FILE` copies it out")
             });
-            self.tell(&change.path, format!("it was removed here while it was changed elsewhere{whose}"));
+            self.report_conflict(
+                &change.path,
+                format!("it was removed here while it was changed elsewhere{whose}"),
+            );
         }
         changes.remove_inode(handle)
     }
 
-    /// A directory that is gone here.
+    /// Removes a directory that was removed here.
     fn remove_directory(&mut self, changes: &mut dyn Changes, change: &InodeChange) -> Result<(), FsError> {
         let handle = change.handle;
         if changes.entries(handle, None, 1)?.is_empty() {
             return changes.remove_inode(handle);
         }
-        self.tell(
+        self.report_conflict(
             &change.path,
             "it was removed here, but others have put something into it; it stays".into(),
         );
@@ -505,8 +511,8 @@ impl Replay {
     }
 
     /// Finds a place for a file that has none: beside where it was, or above.
-    fn house(&mut self, changes: &mut dyn Changes, homeless: Homeless) -> Result<(), FsError> {
-        let Homeless { handle, kind, path, why, wanted } = homeless;
+    fn place_file(&mut self, changes: &mut dyn Changes, homeless: UnplacedFile) -> Result<(), FsError> {
+        let UnplacedFile { handle, kind, path, why, wanted } = homeless;
         let parts: Vec<&[u8]> = path.split(|&byte| byte == b'/').filter(|part| !part.is_empty()).collect();
         let (name, above) = match parts.split_last() {
             Some((name, above)) => (name.to_vec(), above),
@@ -529,21 +535,24 @@ impl Replay {
             if kind != InodeKind::Directory {
                 self.outcome.unplaced.push(handle);
             }
-            self.tell(&path, format!("{why}, and there is no place left for it; it is saved"));
+            self.report_conflict(&path, format!("{why}, and there is no place left for it; it is saved"));
             return Ok(());
         };
         let name = self.free_name(changes, directory, &name)?;
         self.set_name(changes, (directory, &name), Some(Entry { handle, kind }), self.at_ns)?;
         if let Some(wanted) = wanted {
             let found = (directory, name.clone());
-            self.outcome.placed.push(Placed { handle, wanted, found });
+            self.outcome.placed.push(NameMapping { handle, local: wanted, at_server: found });
         }
         let name = String::from_utf8_lossy(&name).into_owned();
-        self.tell(&path, format!("{why}; it is now {name:?} in the nearest directory that is left"));
+        self.report_conflict(
+            &path,
+            format!("{why}; it is now {name:?} in the nearest directory that is left"),
+        );
         Ok(())
     }
 
-    /// A name beside one that is taken.
+    /// A free name that resembles one that is taken.
     fn free_name(
         &self,
         changes: &mut dyn Changes,
@@ -551,7 +560,7 @@ impl Replay {
         name: &[u8],
     ) -> Result<Vec<u8>, FsError> {
         for attempt in 1..=NAMES_TRIED {
-            let name = beside(name, &self.sender.name, self.at_ns, attempt);
+            let name = conflict_name(name, &self.sender.name, self.at_ns, attempt);
             if changes.entry(directory, &name)?.is_none() {
                 return Ok(name);
             }
@@ -597,7 +606,7 @@ impl Plan for Replay {
             self.take_name(changes, change, &stay)?;
         }
         for one in homeless {
-            self.house(changes, one)?;
+            self.place_file(changes, one)?;
         }
         for change in net.inodes.values() {
             self.count(changes, change, &present[&change.handle], &moved)?;
@@ -668,7 +677,7 @@ fn merged(seen: &Inode, new: &Inode, present: &Inode) -> Inode {
 }
 
 /// `report.txt` becomes `report (NAME, DATE).txt`.
-fn beside(name: &[u8], whose: &str, at_ns: i64, attempt: u32) -> Vec<u8> {
+fn conflict_name(name: &[u8], whose: &str, at_ns: i64, attempt: u32) -> Vec<u8> {
     let date = timestamp(at_ns.div_euclid(1_000_000_000));
     let number = if attempt > 1 { format!(" {attempt}") } else { String::new() };
     let whose: String = whose.chars().filter(|one| *one != '/' && !one.is_control()).take(40).collect();
@@ -677,7 +686,7 @@ fn beside(name: &[u8], whose: &str, at_ns: i64, attempt: u32) -> Vec<u8> {
     let (stem, extension) = name.split_at(dot.unwrap_or(name.len()));
     let room = NAME_BYTES_MAX - mark.len() - extension.len();
     let mut end = stem.len().min(room);
-    // Not in the middle of a character, where names are text.
+    // Does not cut a name in the middle of a character.
     while end > 0 && end < stem.len() && stem[end] & 0xc0 == 0x80 {
         end -= 1;
     }

@@ -1,15 +1,15 @@
-//! Sending edits on: many at once, in their order, each once.
+//! Sends edits to the server: many at once, in sequence, and each exactly once.
 
-use super::journal::Numbers;
-use super::record::{Net, Record};
-use super::replay::{Manner, Outcome, Replay, Sender};
-use super::{Shared, Told, now_ns};
+use super::journal::NumberRange;
+use super::record::{NetChange, Record};
+use super::replay::{Outcome, Replay, ReplayKind, Sender};
+use super::{ConflictReport, Shared, now_ns};
 use crate::error::FsError;
-use crate::files::Salvaged;
+use crate::files::SalvageReport;
 use crate::files::backend::{Changes, Guard, Plan, Upload};
-use crate::files::salvage::{self, Rescue, STEP_BYTES};
+use crate::files::salvage::{self, STEP_BYTES, SalvageRequest};
 use crate::files::state::content_roots;
-use crate::store::About;
+use crate::store::WriteTarget;
 use holdfast_content::{Block, Content, Handle, Inode, InodeKind, PrincipalId, file};
 use holdfast_crypto::Digest;
 use parking_lot::Mutex;
@@ -21,27 +21,27 @@ use std::time::{Duration, Instant};
 const BATCH_CHANGES: usize = 1000;
 /// Attempts on data that does not verify before the edits that need it are given up.
 const INTEGRITY_ATTEMPTS: u32 = 5;
-/// How often it is looked whether the server is back.
+/// How often the sender checks whether the server is back.
 const AWAY_PAUSE: Duration = Duration::from_millis(200);
 /// Longest pause between attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// Reserves numbers for new files.
-pub struct Reserve {
+pub struct NumberReservation {
     pub principal: PrincipalId,
     pub count: u64,
-    /// Of the last planning.
-    pub got: Vec<Numbers>,
+    /// The numbers that the last run of the plan reserved.
+    pub got: Vec<NumberRange>,
 }
 
-impl Plan for Reserve {
+impl Plan for NumberReservation {
     fn plan(&mut self, changes: &mut dyn Changes) -> Result<(), FsError> {
         self.got.clear();
         for _ in 0..self.count {
             let Handle { principal, number } = changes.allocate(self.principal)?;
             match self.got.last_mut() {
                 Some(last) if last.first + last.count == number => last.count += 1,
-                _ => self.got.push(Numbers { principal, first: number, count: 1 }),
+                _ => self.got.push(NumberRange { principal, first: number, count: 1 }),
             }
         }
         Ok(())
@@ -51,18 +51,18 @@ impl Plan for Reserve {
 }
 
 /// What became of a batch.
-enum Sent {
+enum SendOutcome {
     /// It is at the server.
-    Yes,
-    /// Not now.
+    Sent,
+    /// It may succeed later.
     Later(FsError),
-    /// Never as it is.
+    /// It can never be sent as it is.
     Never(FsError),
     /// Nothing can be sent any more.
     Ended(FsError),
 }
 
-/// Sends until the end.
+/// The sender's thread: sends batches until the engine stops.
 pub fn run(shared: &Arc<Shared>) {
     let mut pause = Duration::from_millis(100);
     // After a batch that is refused, edits are sent one by one until the one to blame is found.
@@ -70,41 +70,41 @@ pub fn run(shared: &Arc<Shared>) {
     let mut integrity_failures = 0;
     let mut earlier = None;
     while let Some(batch) = next_batch(shared, one_by_one_until) {
-        if shared.is_away() {
+        if shared.is_server_away() {
             // What is made meanwhile goes in one with it, and much of it cancels out.
-            shared.note_away(true);
-            rest(shared, AWAY_PAUSE);
+            shared.set_server_away(true);
+            sleep(shared, AWAY_PAUSE);
             continue;
         }
         let last = batch.last().expect("a batch has edits").number;
         match send(shared, &batch, &mut earlier) {
-            Sent::Yes => {
+            SendOutcome::Sent => {
                 integrity_failures = 0;
                 pause = Duration::from_millis(100);
-                shared.note_away(false);
+                shared.set_server_away(false);
             }
             // The server may come to its senses; if not, other edits must not wait for ever.
-            Sent::Later(FsError::Integrity(_))
+            SendOutcome::Later(FsError::Integrity(_))
                 if batch.len() > 1 && integrity_failures >= INTEGRITY_ATTEMPTS =>
             {
                 shared.local.lock().maybe_sent = 0;
                 one_by_one_until = last;
             }
-            Sent::Later(error @ FsError::Integrity(_)) if integrity_failures >= INTEGRITY_ATTEMPTS => {
+            SendOutcome::Later(error @ FsError::Integrity(_)) if integrity_failures >= INTEGRITY_ATTEMPTS => {
                 give_up(shared, &batch, &error);
             }
-            Sent::Later(error) => {
+            SendOutcome::Later(error) => {
                 integrity_failures += u32::from(matches!(error, FsError::Integrity(_)));
                 if matches!(error, FsError::Unreachable(_)) {
-                    shared.note_away(true);
+                    shared.set_server_away(true);
                 }
                 shared.note_trouble(error);
-                rest(shared, pause);
+                sleep(shared, pause);
                 pause = (pause * 2).min(PAUSE_MAX);
             }
-            Sent::Never(_) if batch.len() > 1 => one_by_one_until = last,
-            Sent::Never(error) => give_up(shared, &batch, &error),
-            Sent::Ended(error) => {
+            SendOutcome::Never(_) if batch.len() > 1 => one_by_one_until = last,
+            SendOutcome::Never(error) => give_up(shared, &batch, &error),
+            SendOutcome::Ended(error) => {
                 let records: Vec<_> = shared.local.lock().queue.iter().cloned().collect();
                 if let Err(failed) = save(shared, &records, &error.to_string()) {
                     tracing::error!(%failed, "what is not at the server stays in the journal");
@@ -117,7 +117,7 @@ pub fn run(shared: &Arc<Shared>) {
     }
 }
 
-fn rest(shared: &Shared, pause: Duration) {
+fn sleep(shared: &Shared, pause: Duration) {
     let mut local = shared.local.lock();
     if !local.stopping {
         shared.changed.wait_until(&mut local, Instant::now() + pause);
@@ -168,8 +168,8 @@ fn next_batch(shared: &Shared, one_by_one_until: u64) -> Option<Vec<Arc<Record>>
 }
 
 /// Makes a batch at the server. `earlier`: what an attempt came to whose answer did not come.
-fn send(shared: &Arc<Shared>, batch: &[Arc<Record>], earlier: &mut Option<(u64, Outcome)>) -> Sent {
-    let net = Arc::new(Net::of(batch.iter().map(Arc::as_ref)));
+fn send(shared: &Arc<Shared>, batch: &[Arc<Record>], earlier: &mut Option<(u64, Outcome)>) -> SendOutcome {
+    let net = Arc::new(NetChange::of(batch.iter().map(Arc::as_ref)));
     let last = batch.last().expect("a batch has edits").number;
     let _held = match upload(shared, &net) {
         Ok(held) => held,
@@ -196,13 +196,13 @@ fn send(shared: &Arc<Shared>, batch: &[Arc<Record>], earlier: &mut Option<(u64, 
         journal,
         name: shared.options.name.clone(),
     };
-    let replay = Arc::new(Mutex::new(Replay::new(net, sender, placed, Manner::Unsent)));
+    let replay = Arc::new(Mutex::new(Replay::new(net, sender, placed, ReplayKind::Unsent)));
     let view = match shared.inner.modify(replay.clone()) {
         Ok(view) => view,
         Err(error) => {
             let sent = judge(error);
             // A definite refusal: it was not made, and may be cut otherwise.
-            if matches!(sent, Sent::Never(_)) {
+            if matches!(sent, SendOutcome::Never(_)) {
                 shared.local.lock().maybe_sent = 0;
             }
             remember(earlier, last, &replay);
@@ -221,8 +221,8 @@ fn send(shared: &Arc<Shared>, batch: &[Arc<Record>], earlier: &mut Option<(u64, 
     }
     if !outcome.unplaced.is_empty() {
         let only = |handle: Handle| outcome.unplaced.contains(&handle);
-        if let Err(error) = save_some(shared, batch, "the server has no place for them any more", &only) {
-            return Sent::Later(error);
+        if let Err(error) = salvage(shared, batch, "the server has no place for them any more", &only) {
+            return SendOutcome::Later(error);
         }
     }
     {
@@ -234,9 +234,9 @@ fn send(shared: &Arc<Shared>, batch: &[Arc<Record>], earlier: &mut Option<(u64, 
     if let Err(error) = shared.journal.done(last, &placed) {
         tracing::warn!(%error, "the journal cannot note what was sent; after a restart it is compared again");
     }
-    shared.tell(outcome.told);
+    shared.report_conflicts(outcome.conflicts);
     shared.changed.notify_all();
-    Sent::Yes
+    SendOutcome::Sent
 }
 
 /// What a planned attempt came to, in case it turns out to be made.
@@ -247,9 +247,9 @@ fn remember(earlier: &mut Option<(u64, Outcome)>, last: u64, replay: &Mutex<Repl
     }
 }
 
-/// Takes edits out of the queue that are done with.
+/// Removes edits from the queue that are at the server, or were given up.
 fn finish(
-    local: &mut super::Local,
+    local: &mut super::LocalState,
     batch: &[Arc<Record>],
     view: Option<Arc<dyn crate::files::backend::View>>,
 ) {
@@ -260,7 +260,7 @@ fn finish(
     }
     local.gathering.sent += 1;
     for record in batch {
-        local.gathering.are_there(&record.taken);
+        local.gathering.note_sent(&record.taken);
         local.queue.pop_front();
         local.changes -= record.changes();
         local.bytes -= record.bytes();
@@ -271,37 +271,37 @@ fn finish(
     local.position += 1;
 }
 
-/// What an error means for the edits it met.
-fn judge(error: FsError) -> Sent {
+/// What an error means for the edits that were to be sent.
+fn judge(error: FsError) -> SendOutcome {
     match error {
-        FsError::Frozen(_) | FsError::Local { .. } => Sent::Ended(error),
+        FsError::Frozen(_) | FsError::Local { .. } => SendOutcome::Ended(error),
         FsError::Unreachable(_)
         | FsError::Key(_)
         | FsError::NoSpace
         | FsError::Busy
         | FsError::Interrupted
-        | FsError::Integrity(_) => Sent::Later(error),
-        _ => Sent::Never(error),
+        | FsError::Integrity(_) => SendOutcome::Later(error),
+        _ => SendOutcome::Never(error),
     }
 }
 
 /// An edit that the server will never take: its files are saved, and it is passed over.
 fn give_up(shared: &Arc<Shared>, batch: &[Arc<Record>], error: &FsError) {
     let reason = format!("the server does not take them: {error}");
-    if let Err(failed) = save_some(shared, batch, &reason, &|_| true) {
-        // It must not be dropped before it is safe elsewhere.
+    if let Err(failed) = salvage(shared, batch, &reason, &|_| true) {
+        // The edits must not be dropped before they are safe elsewhere.
         shared.note_trouble(failed);
-        rest(shared, PAUSE_MAX);
+        sleep(shared, PAUSE_MAX);
         return;
     }
-    let told = batch.iter().flat_map(|record| &record.inodes).map(|change| Told {
+    let told = batch.iter().flat_map(|record| &record.inodes).map(|change| ConflictReport {
         path: String::from_utf8_lossy(&change.path).into_owned(),
         what: format!(
             "the change made here could not be made at the server ({error}); see `holdfast salvage`"
         ),
         at_ns: now_ns(),
     });
-    shared.tell(told.collect());
+    shared.report_conflicts(told.collect());
     let last = batch.last().expect("a batch has edits").number;
     let placed = {
         let mut local = shared.local.lock();
@@ -317,7 +317,7 @@ fn give_up(shared: &Arc<Shared>, batch: &[Arc<Record>], error: &FsError) {
 
 /// Stores the data that new inodes refer to and that is only here, referred-to before referring, file by file: what a
 /// file was before tells what of it need not travel. Keep the guards until the operation is made.
-fn upload(shared: &Shared, net: &Net) -> Result<Vec<Guard>, FsError> {
+fn upload(shared: &Shared, net: &NetChange) -> Result<Vec<Guard>, FsError> {
     let mut seen: HashSet<Digest> = HashSet::new();
     let mut guards = Vec::new();
     for change in net.inodes.values() {
@@ -328,7 +328,7 @@ fn upload(shared: &Shared, net: &Net) -> Result<Vec<Guard>, FsError> {
             continue;
         }
         let before = change.seen.as_ref().map_or(Content::None, |seen| seen.0.content.clone());
-        let about = About { handle: change.handle, path: change.path.clone(), before };
+        let about = WriteTarget { handle: change.handle, path: change.path.clone(), before };
         let mut upload: Box<dyn Upload + '_> = shared.inner.upload(about);
         while let Some((address, expanded)) = stack.pop() {
             if let Some(block) = expanded {
@@ -344,7 +344,7 @@ fn upload(shared: &Shared, net: &Net) -> Result<Vec<Guard>, FsError> {
             stack.extend(children.into_iter().map(|child| (child, None)));
         }
         guards.push(upload.finish(Some(&new.0.content))?);
-        shared.inner.saw(change.handle, change.path.clone(), &new.0);
+        shared.inner.note_version(change.handle, change.path.clone(), &new.0);
     }
     Ok(guards)
 }
@@ -353,17 +353,21 @@ fn upload(shared: &Shared, net: &Net) -> Result<Vec<Guard>, FsError> {
 ///
 /// # Errors
 /// [`FsError::NoSpace`] or [`FsError::Local`].
-pub fn save(shared: &Shared, records: &[Arc<Record>], reason: &str) -> Result<Option<Salvaged>, FsError> {
-    save_some(shared, records, reason, &|_| true)
+pub fn save(
+    shared: &Shared,
+    records: &[Arc<Record>],
+    reason: &str,
+) -> Result<Option<SalvageReport>, FsError> {
+    salvage(shared, records, reason, &|_| true)
 }
 
-fn save_some(
+fn salvage(
     shared: &Shared,
     records: &[Arc<Record>],
     reason: &str,
     only: &dyn Fn(Handle) -> bool,
-) -> Result<Option<Salvaged>, FsError> {
-    let net = Net::of(records.iter().map(Arc::as_ref));
+) -> Result<Option<SalvageReport>, FsError> {
+    let net = NetChange::of(records.iter().map(Arc::as_ref));
     let files: BTreeMap<Handle, (Vec<u8>, Arc<Inode>)> = net
         .inodes
         .values()
@@ -380,7 +384,7 @@ fn save_some(
     }
     let source = shared.source();
     let read = |inode: &Inode, offset: u64, count: usize| file::read(&*source, inode, offset, count).ok();
-    let rescue = Rescue {
+    let rescue = SalvageRequest {
         reason,
         inodes: files.into_values().collect(),
         read: &read,

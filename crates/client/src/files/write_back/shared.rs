@@ -1,13 +1,13 @@
-//! Edits as they are planned and journaled here, fresh views and numbers from the server, and whether it is away.
+//! Plans and journals edits, gets fresh views and numbers from the server, and notes whether it is away.
 
 use super::super::backend::{Plan, View};
-use super::journal::Numbers;
-use super::overlay::{LiveView, Planning};
-use super::sender::Reserve;
-use super::views::{JournalSink, Layered};
+use super::journal::NumberRange;
+use super::overlay::{LiveView, LocalTransaction};
+use super::sender::NumberReservation;
+use super::views::{JournalSink, LayeredSource};
 use super::{
-    AHEAD_MAX, CHANGES_MAX, CHANGES_RESERVED, FRESH_PATIENCE, Made, NUMBERS_FETCHED, NUMBERS_LOW,
-    PROBE_PAUSE, RESERVE_MAX, RESERVE_MIN, ROOM_LOOK, Shared, TOLD_MAX, Told,
+    AHEAD_MAX, CHANGES_MAX, CHANGES_RESERVED, ConflictReport, FRESH_PATIENCE, LocalOutcome, NUMBERS_FETCHED,
+    NUMBERS_LOW, PROBE_PAUSE, RESERVE_MAX, RESERVE_MIN, ROOM_LOOK, Shared, TOLD_MAX,
 };
 use crate::error::FsError;
 use crate::interrupt::{self, Woken};
@@ -46,16 +46,16 @@ impl Shared {
         String::from_utf8_lossy(&self.path(handle)).into_owned()
     }
 
-    /// Blocks, wherever they are.
+    /// A source of blocks in the journal and at the server.
     pub(super) fn source(&self) -> Arc<dyn BlockSource + Send + Sync> {
-        Arc::new(Layered {
-            held: self.on_its_way.held.clone(),
+        Arc::new(LayeredSource {
+            held: self.pending.held.clone(),
             journal: self.journal.clone(),
             inner: self.inner.source(),
         })
     }
 
-    /// Where new blocks go.
+    /// The sink that puts new blocks into the journal.
     pub(super) fn sink(&self) -> JournalSink {
         let writing = self.journal.writing();
         // Half of what is reserved stays for edits that bring no blocks.
@@ -64,14 +64,14 @@ impl Shared {
         JournalSink { journal: self.journal.clone(), key, bytes_max, failed: None, writing }
     }
 
-    /// Makes an edit here, wherever the server is.
+    /// Makes an edit here, whether or not the server answers.
     pub(super) fn modify(self: &Arc<Self>, plan: &Mutex<dyn Plan>) -> Result<(), FsError> {
         self.wait_for_room()?;
         self.modify_here(plan).map(drop)
     }
 
-    /// Makes an edit here.
-    pub(super) fn modify_here(self: &Arc<Self>, plan: &Mutex<dyn Plan>) -> Result<Made, FsError> {
+    /// Makes an edit on the local state.
+    pub(super) fn modify_here(self: &Arc<Self>, plan: &Mutex<dyn Plan>) -> Result<LocalOutcome, FsError> {
         loop {
             let (started, done, begun) = {
                 let local = self.local.lock();
@@ -80,25 +80,25 @@ impl Shared {
                 }
                 (local.last, local.done, Self::begun(&local))
             };
-            let mut planning = Planning::new(self.clone());
+            let mut planning = LocalTransaction::new(self.clone());
             let planned = plan.lock().plan(&mut planning);
             if let Err(error) = planned {
-                self.give_back(planning.taken());
+                self.return_numbers(planning.taken());
                 return Err(error);
             }
             if planning.is_empty() {
                 // It may have taken a number all the same: for a file without a name.
-                self.local.lock().gathering.takes(planning.taken());
+                self.local.lock().gathering.note_made(planning.taken());
                 plan.lock().ordered();
-                return Ok(Made::Yes);
+                return Ok(LocalOutcome::Made);
             }
             let mut record = None;
             {
                 let mut local = self.local.lock();
                 let made = self.stays_here(&local, begun, &planning);
-                if !matches!(made, Made::Yes) {
+                if !matches!(made, LocalOutcome::Made) {
                     drop(local);
-                    self.give_back(planning.taken());
+                    self.return_numbers(planning.taken());
                     return Ok(made);
                 }
                 // What was sent meanwhile may no longer be told apart from what was there before.
@@ -107,12 +107,12 @@ impl Shared {
                     made.number = local.last + 1;
                     if let Err(error) = self.journal.note(&made) {
                         drop(local);
-                        self.give_back(&made.taken);
+                        self.return_numbers(&made.taken);
                         return Err(error);
                     }
                     local.last = made.number;
                     local.gathering.made_here += 1;
-                    local.gathering.takes(&made.taken);
+                    local.gathering.note_made(&made.taken);
                     local.overlay.lay(&made);
                     local.position += 1;
                     local.changes += made.changes();
@@ -125,13 +125,13 @@ impl Shared {
                     record = Some(made);
                 } else {
                     drop(local);
-                    self.give_back(planning.taken());
+                    self.return_numbers(planning.taken());
                 }
             }
             if record.is_some() {
                 plan.lock().ordered();
                 self.changed.notify_all();
-                return Ok(Made::Yes);
+                return Ok(LocalOutcome::Made);
             }
         }
     }
@@ -146,7 +146,7 @@ impl Shared {
             if let Some(ended) = &local.ended {
                 return Err(ended.clone());
             }
-            if self.is_away() {
+            if self.is_server_away() {
                 return Err(FsError::NoSpace);
             }
             // All is sent. What still takes room is needed by open files, or by this very edit, and goes after it.
@@ -177,14 +177,14 @@ impl Shared {
 
     /// How much more may be written; `None`: as much as can be sent.
     pub(super) fn room_left(&self) -> Option<u64> {
-        if self.options.gathers || !self.is_away() {
+        if self.options.gathers || !self.is_server_away() {
             return None;
         }
         let is_full = self.local.lock().changes > CHANGES_MAX;
         Some(if is_full { 0 } else { self.options.bytes_max.saturating_sub(self.journal.bytes()) })
     }
 
-    pub(super) fn is_away(&self) -> bool {
+    pub(super) fn is_server_away(&self) -> bool {
         self.away.load(SeqCst) || !self.inner.is_reachable()
     }
 
@@ -193,7 +193,7 @@ impl Shared {
         for attempt in 0.. {
             let left = {
                 let mut local = self.local.lock();
-                let mine = |numbers: &&mut Numbers| numbers.principal == principal && numbers.count > 0;
+                let mine = |numbers: &&mut NumberRange| numbers.principal == principal && numbers.count > 0;
                 let taken = local.numbers.iter_mut().find(mine).map(|numbers| {
                     numbers.first += 1;
                     numbers.count -= 1;
@@ -205,7 +205,7 @@ impl Shared {
             };
             match left {
                 (Some(handle), left) => {
-                    if left < NUMBERS_LOW && !self.is_away() && !self.numbering.swap(true, SeqCst) {
+                    if left < NUMBERS_LOW && !self.is_server_away() && !self.numbering.swap(true, SeqCst) {
                         let shared = self.clone();
                         std::thread::spawn(move || {
                             let _ = shared.fetch_numbers(principal);
@@ -215,7 +215,7 @@ impl Shared {
                     return Ok(handle);
                 }
                 // Who gathers only for as long as the server is there waits for it, as for any other operation.
-                (None, _) if attempt == 0 && self.is_away() && !self.options.gathers => {
+                (None, _) if attempt == 0 && self.is_server_away() && !self.options.gathers => {
                     let why = "new files need numbers from the server, and it is away".to_owned();
                     return Err(FsError::Unreachable(why));
                 }
@@ -249,7 +249,8 @@ impl Shared {
 
     /// Reserves numbers for new files at the server.
     pub(super) fn fetch_numbers(&self, principal: PrincipalId) -> Result<(), FsError> {
-        let plan = Arc::new(Mutex::new(Reserve { principal, count: NUMBERS_FETCHED, got: Vec::new() }));
+        let plan =
+            Arc::new(Mutex::new(NumberReservation { principal, count: NUMBERS_FETCHED, got: Vec::new() }));
         self.inner.modify(plan.clone())?;
         self.inner.flush_commits()?;
         for numbers in std::mem::take(&mut plan.lock().got) {
@@ -259,10 +260,10 @@ impl Shared {
         Ok(())
     }
 
-    pub(super) fn give_back(&self, taken: &[Handle]) {
+    pub(super) fn return_numbers(&self, taken: &[Handle]) {
         let mut local = self.local.lock();
         for handle in taken {
-            local.numbers.push(Numbers { principal: handle.principal, first: handle.number, count: 1 });
+            local.numbers.push(NumberRange { principal: handle.principal, first: handle.number, count: 1 });
         }
     }
 
@@ -271,10 +272,10 @@ impl Shared {
         if let Some(ended) = &self.local.lock().ended {
             return Err(ended.clone());
         }
-        if !self.is_away() {
+        if !self.is_server_away() {
             let end = Instant::now() + FRESH_PATIENCE;
             let mut fetching = self.fetching.lock();
-            // One that is under way began before this call did.
+            // A fetch that is under way began before this call did, so it is not new enough.
             let mine = fetching.started + 1;
             fetching.asked = fetching.asked.max(mine);
             self.fetched.notify_all();
@@ -283,7 +284,7 @@ impl Shared {
                     Woken::Notified => {}
                     Woken::Interrupted => return Err(FsError::Interrupted),
                     Woken::Late => {
-                        self.note_away(true);
+                        self.set_server_away(true);
                         break;
                     }
                 }
@@ -295,7 +296,7 @@ impl Shared {
         Ok(self.view())
     }
 
-    pub(super) fn note_away(&self, away: bool) {
+    pub(super) fn set_server_away(&self, away: bool) {
         if self.away.swap(away, SeqCst) != away {
             match away {
                 true if self.options.gathers => tracing::warn!("the server is away"),
@@ -327,11 +328,11 @@ impl Shared {
             let error = match result {
                 Ok(view) => {
                     self.accept(view);
-                    self.note_away(false);
+                    self.set_server_away(false);
                     None
                 }
                 Err(error) => {
-                    self.note_away(matches!(error, FsError::Unreachable(_)));
+                    self.set_server_away(matches!(error, FsError::Unreachable(_)));
                     Some(error)
                 }
             };
@@ -369,7 +370,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    pub(super) fn tell(&self, told: Vec<Told>) {
+    pub(super) fn report_conflicts(&self, told: Vec<ConflictReport>) {
         let mut local = self.local.lock();
         for told in told {
             tracing::warn!(path = told.path, "{}", told.what);

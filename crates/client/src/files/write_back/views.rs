@@ -1,8 +1,8 @@
-//! What stands between the journal and who reads or writes: a view at a fixed place, blocks wherever they are, new ones.
+//! Views, block sources and sinks through which files read and write what is in the journal.
 
 use super::super::backend::{Guard, Names, Upload, View};
 use super::gather::HeldBlocks;
-use super::journal::{Journal, Writing};
+use super::journal::{Journal, WriteGuard};
 use crate::error::FsError;
 use holdfast_content::{
     Block, BlockKind, BlockSink, BlockSource, Content, Entry, Handle, Inode, PrincipalId, Reference,
@@ -11,7 +11,7 @@ use holdfast_content::{
 use holdfast_crypto::{Digest, DigestKey};
 use std::sync::Arc;
 
-/// A view as the backend calls it.
+/// A view in the form that the backend interface wants.
 pub(super) struct FixedView {
     pub(super) view: Arc<dyn View>,
     pub(super) position: u64,
@@ -47,14 +47,14 @@ impl View for FixedView {
     }
 }
 
-/// Blocks on their way, of the journal, and of the engine.
-pub(super) struct Layered {
+/// A source of blocks that are still held in memory, those of the journal, and those of the engine.
+pub(super) struct LayeredSource {
     pub(super) held: Arc<HeldBlocks>,
     pub(super) journal: Arc<Journal>,
     pub(super) inner: Arc<dyn BlockSource + Send + Sync>,
 }
 
-impl BlockSource for Layered {
+impl BlockSource for LayeredSource {
     fn digest_key(&self) -> DigestKey {
         self.inner.digest_key()
     }
@@ -74,18 +74,18 @@ impl BlockSource for Layered {
     }
 }
 
-/// New blocks on their way into the journal.
+/// A sink that puts new blocks into the journal.
 pub(super) struct JournalSink {
     pub(super) journal: Arc<Journal>,
     pub(super) key: DigestKey,
     /// How large the journal may become, while nothing can be sent.
     pub(super) bytes_max: Option<u64>,
     pub(super) failed: Option<FsError>,
-    pub(super) writing: Writing,
+    pub(super) writing: WriteGuard,
 }
 
 impl JournalSink {
-    pub(super) fn finish(self) -> Result<Writing, FsError> {
+    pub(super) fn finish(self) -> Result<WriteGuard, FsError> {
         match self.failed {
             Some(error) => Err(error),
             None => Ok(self.writing),

@@ -1,4 +1,4 @@
-//! Reading everything there is, and dropping what is not what it should be.
+//! Checks the whole cache, and drops damaged blocks.
 
 use super::record::{self, Record};
 use super::{DiskCache, SegmentName, TEMPORARY, open_plainly, summary};
@@ -10,12 +10,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
-/// What a check found.
+/// What a check of the cache found.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize)]
-pub struct Checked {
+pub struct CheckReport {
     /// Blocks that are what their address says.
     pub blocks: u64,
-    /// Their bytes.
+    /// Bytes of these blocks.
     pub bytes: u64,
     /// Blocks that are not, and were dropped.
     pub bad: u64,
@@ -29,11 +29,11 @@ impl DiskCache {
     ///
     /// # Errors
     /// I/O errors; [`io::ErrorKind::ResourceBusy`] if somebody makes room just now.
-    pub fn check(&mut self, key: &DigestKey, progress: &mut dyn FnMut(u64)) -> io::Result<Checked> {
+    pub fn check(&mut self, key: &DigestKey, progress: &mut dyn FnMut(u64)) -> io::Result<CheckReport> {
         let busy = || io::Error::new(io::ErrorKind::ResourceBusy, "another process makes room in the cache");
         let _lock = self.lock()?.ok_or_else(busy)?;
         self.list()?;
-        let mut checked = Checked::default();
+        let mut checked = CheckReport::default();
         let names: Vec<(SegmentName, u32)> = self.by_name.iter().map(|(name, slot)| (*name, *slot)).collect();
         for (name, slot) in names {
             // Gone meanwhile: its owner may unpin it at any time.

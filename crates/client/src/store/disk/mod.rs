@@ -23,7 +23,7 @@ pub mod pins;
 mod record;
 mod summary;
 
-pub use check::Checked;
+pub use check::CheckReport;
 
 use borsh::BorshDeserialize;
 use holdfast_content::StoredBlock;
@@ -46,7 +46,7 @@ type Key = [u8; 16];
 pub const BYTES_MAX_DEFAULT: u64 = 4 << 30;
 /// File with the bound on bytes that was chosen for a folder, in decimal.
 const SIZE_FILE: &str = "size";
-/// Held while segments are removed or replaced.
+/// Name of the file that is locked while segments are removed or replaced.
 const LOCK_FILE: &str = "lock";
 /// How the name of a file begins that is not yet what it will be.
 const TEMPORARY: &str = "tmp-";
@@ -54,7 +54,7 @@ const TEMPORARY: &str = "tmp-";
 const SEGMENTS_MAX: usize = 512;
 /// Bytes of the bound for each block that is remembered at most.
 const BYTES_PER_ENTRY: u64 = 1024;
-/// Uses that are told to others at once.
+/// Number of uses that are noted for other processes at once.
 const NOTES_AT_ONCE: usize = 512;
 /// How often it is tried to make a segment that others make at the same time.
 const ATTEMPTS: u32 = 64;
@@ -69,7 +69,7 @@ const FULL_PAUSE: Duration = Duration::from_secs(10);
 const CLOCK_STEP: Duration = Duration::from_millis(50);
 
 #[derive(Clone, Copy)]
-struct Place {
+struct RecordLocation {
     slot: u32,
     offset: u32,
     length: u32,
@@ -82,16 +82,16 @@ struct Segment {
     file: Arc<File>,
     /// Tells a file from another that came in its place.
     inode: u64,
-    /// Up to where its records are known.
+    /// Offset up to which its records are known.
     scanned: u64,
-    /// How long it was when it was last looked at.
+    /// Its length in bytes when it was looked at last.
     length: u64,
 }
 
 /// A bounded cache of stored blocks on disk.
 pub struct DiskCache {
     directory: PathBuf,
-    index: HashMap<Key, Place>,
+    index: HashMap<Key, RecordLocation>,
     segments: HashMap<u32, Segment>,
     by_name: BTreeMap<SegmentName, u32>,
     next_slot: u32,
@@ -100,11 +100,11 @@ pub struct DiskCache {
     /// The folder's time of change when it was last listed.
     listed_at: Option<(i64, i64)>,
     bytes_max: u64,
-    /// Bound for folders in which none was chosen.
+    /// Bound in bytes for directories in which none was chosen.
     bytes_max_given: u64,
-    /// Uses that others have not been told of.
+    /// Uses that are not noted for other processes yet.
     notes: Vec<Key>,
-    /// Where records are made.
+    /// Buffer in which records are made.
     record: Vec<u8>,
     /// Until then nothing is added: the disk is full of other things.
     full_until: Option<Instant>,
@@ -156,7 +156,7 @@ impl DiskCache {
         text.trim().parse().ok()
     }
 
-    /// Its folder.
+    /// The cache directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -177,7 +177,7 @@ impl DiskCache {
         pinned.map(|segment| segment.length).sum()
     }
 
-    /// The bound on bytes.
+    /// The bound on the cache's size, in bytes.
     pub fn bytes_max(&self) -> u64 {
         self.bytes_max
     }
@@ -410,8 +410,8 @@ impl DiskCache {
         self.by_name.insert(name, slot);
         let (rows, covered) = summary::read(&self.directory, name, metadata.len()).unwrap_or_default();
         for row in rows {
-            let place = Place { slot, offset: row.offset, length: row.length, used: row.used };
-            self.learn(row.key, place);
+            let place = RecordLocation { slot, offset: row.offset, length: row.length, used: row.used };
+            self.note_location(row.key, place);
         }
         if let Some(segment) = self.segments.get_mut(&slot) {
             segment.scanned = covered;
@@ -428,23 +428,23 @@ impl DiskCache {
             return;
         }
         let mine = self.index.iter().filter(|(_, place)| place.slot == slot);
-        let row = |(key, place): (&Key, &Place)| summary::Row {
+        let row = |(key, place): (&Key, &RecordLocation)| summary::SummaryRow {
             key: *key,
             offset: place.offset,
             length: place.length,
             used: place.used,
         };
-        let rows: Vec<summary::Row> = mine.map(row).collect();
+        let rows: Vec<summary::SummaryRow> = mine.map(row).collect();
         if let Err(error) = summary::write(&self.directory, segment.name, segment.scanned, &rows) {
             tracing::debug!(%error, "a segment could not be summed up");
         }
     }
 
     /// Takes note of where a block lies.
-    fn learn(&mut self, key: Key, place: Place) {
+    fn note_location(&mut self, key: Key, place: RecordLocation) {
         let has_room = (self.index.len() as u64) < self.entries_max();
         match self.index.entry(key) {
-            // What is pinned stays longest.
+            // A block that is pinned stays in the cache longest.
             Entry::Occupied(known)
                 if pinned(&self.segments, known.get()) && !pinned(&self.segments, &place) => {}
             Entry::Occupied(mut known) => drop(known.insert(place)),
@@ -463,7 +463,10 @@ impl DiskCache {
             let Some((record, end)) = record::read(&file, at, length)? else { break };
             match record {
                 Record::Block(address, offset, length) => {
-                    self.learn(key_of(&address), Place { slot, offset, length, used: false });
+                    self.note_location(
+                        key_of(&address),
+                        RecordLocation { slot, offset, length, used: false },
+                    );
                 }
                 Record::Note(keys) => {
                     for key in keys {
@@ -483,7 +486,7 @@ impl DiskCache {
 
     fn tell_uses(&mut self) {
         for keys in std::mem::take(&mut self.notes).chunks(record::NOTE_KEYS_MAX) {
-            // Only a hint of what is worth keeping.
+            // The note is only a hint of what is worth keeping.
             let _ = self.append(&record::note_record(keys));
         }
     }
@@ -512,7 +515,7 @@ impl DiskCache {
     /// A segment to write to: one that nobody writes to and that is not full, or a new one.
     fn take_segment(&mut self) -> io::Result<u32> {
         if let Some(full) = self.own.take().and_then(|slot| self.segments.get(&slot)) {
-            // Whoever makes room may have it.
+            // The process that makes room may remove the segment now.
             let _ = flock(&full.file, FlockOperation::Unlock);
         }
         let full = self.segment_bytes();
@@ -529,7 +532,7 @@ impl DiskCache {
             let number = last.map_or(0, |name| name.number + 1);
             let name = SegmentName { pin: None, number };
             slot = match self.create(name) {
-                // Somebody else was faster.
+                // Another process was faster.
                 Err(error)
                     if matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::WouldBlock) =>
                 {
@@ -579,7 +582,7 @@ impl DiskCache {
 
     /// Drops whole segments, oldest first, while `goes_on`; not the one that is written to.
     fn drop_segments(&mut self, goes_on: impl Fn(&DiskCache) -> bool) {
-        // Whoever has the lock does it for all.
+        // The process that has the lock does it for all.
         let Ok(Some(_lock)) = self.lock() else { return };
         self.follow();
         self.tell_uses();
@@ -593,7 +596,7 @@ impl DiskCache {
                 continue;
             }
             if self.lacking() == 0
-                && let Err(error) = self.rescue(slot)
+                && let Err(error) = self.rewrite_used(slot)
             {
                 tracing::debug!(%error, "used blocks could not be kept");
             }
@@ -608,7 +611,7 @@ impl DiskCache {
         }
     }
 
-    /// Whether nobody writes to a segment.
+    /// Whether no process writes to a segment.
     fn is_free(&self, slot: u32) -> bool {
         let Some(segment) = self.segments.get(&slot) else { return false };
         let free = flock(&segment.file, FlockOperation::NonBlockingLockExclusive).is_ok();
@@ -617,7 +620,7 @@ impl DiskCache {
     }
 
     /// Copies blocks of a segment that were used to the end, where they count as not used.
-    fn rescue(&mut self, slot: u32) -> io::Result<()> {
+    fn rewrite_used(&mut self, slot: u32) -> io::Result<()> {
         let Some(segment) = self.segments.get(&slot) else { return Ok(()) };
         let (file, mut left) = (segment.file.clone(), segment.length / 4 * 3);
         let used = self.index.values().filter(|place| place.slot == slot && place.used);
@@ -681,7 +684,7 @@ impl Located {
     }
 }
 
-fn pinned(segments: &HashMap<u32, Segment>, place: &Place) -> bool {
+fn pinned(segments: &HashMap<u32, Segment>, place: &RecordLocation) -> bool {
     segments.get(&place.slot).is_some_and(|segment| segment.name.pin.is_some())
 }
 

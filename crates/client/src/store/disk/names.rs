@@ -1,4 +1,4 @@
-//! What the files of a cache folder are called.
+//! Names of the files in a cache directory.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use std::fmt;
 pub struct SegmentName {
     /// The pin whose blocks it keeps; `None` for what may go when room is needed.
     pub pin: Option<u64>,
-    /// Its number.
+    /// Number of the segment.
     pub number: u64,
 }
 
 impl SegmentName {
-    /// Reads a file's name.
+    /// Parses the name of a segment's file.
     pub fn parse(name: &str) -> Option<SegmentName> {
         if let Some(number) = name.strip_suffix(".segment") {
             return Some(SegmentName { pin: None, number: number_of(number)? });
@@ -31,7 +31,7 @@ impl fmt::Display for SegmentName {
     }
 }
 
-/// A number that another can follow.
+/// Parses a number; one so large that no other could follow it is refused.
 fn number_of(text: &str) -> Option<u64> {
     hex(text).filter(|number| *number < 1 << 62)
 }

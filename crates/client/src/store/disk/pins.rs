@@ -1,5 +1,5 @@
-//! What is to stay: pins. Each has a file that says what it is of, and segments of its own, which nobody removes to
-//! make room. They count towards the bound like all others.
+//! Pins: blocks that are to stay in the cache. Each pin has a file that says what it is of, and segments of its own, which
+//! nobody removes to make room. They count towards the bound like all others.
 
 use super::names::{SegmentName, hex};
 use super::record::{self, Record, key_of};
@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 
 /// A pin's segment is followed by another when it has so many bytes.
 const SEGMENT_BYTES: u64 = 256 << 20;
-/// Pins of one folder; more are not looked at.
+/// Most pins of one directory; more are not looked at.
 pub const PINS_MAX: usize = 1024;
 
-/// One pin.
+/// What is known of one pin.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Pin {
     /// Its number, which its files are named after.
@@ -28,13 +28,13 @@ pub struct Pin {
     pub path: String,
     /// When it was last brought up to date, nanoseconds since the epoch.
     pub at_ns: i64,
-    /// Files it has.
+    /// Number of files that it keeps.
     pub files: u64,
-    /// Blocks it has.
+    /// Number of blocks that it keeps.
     pub blocks: u64,
-    /// Their bytes.
+    /// Bytes of these blocks.
     pub bytes: u64,
-    /// Whether all of it was there then.
+    /// Whether all of it was in the cache when the pin was made.
     pub whole: bool,
 }
 
@@ -106,11 +106,11 @@ fn segments(directory: &Path) -> io::Result<Vec<SegmentName>> {
 pub struct Pinning {
     directory: PathBuf,
     id: u64,
-    /// Held for its lock.
+    /// Keeps the pin locked while this lives.
     _lock: FileLock,
-    /// What the pin has already.
+    /// Blocks that the pin has already.
     known: HashSet<Key>,
-    /// What it was found to need.
+    /// Blocks that it was found to need.
     needed: HashSet<Key>,
     blocks: u64,
     bytes: u64,
@@ -125,7 +125,7 @@ pub enum PinError {
     /// The bound of the cache has no room for it.
     #[error("what is pinned would take more than {0} bytes, nine tenths of the cache's size")]
     TooLarge(u64),
-    /// I/O.
+    /// The disk failed.
     #[error(transparent)]
     Io(#[from] io::Error),
 }
@@ -145,7 +145,7 @@ impl Pinning {
         })?;
         let mine = segments(&directory)?.into_iter().filter(|name| name.pin == Some(id));
         let mut pinning = Pinning {
-            // Others' pins and a tenth for all else.
+            // Pins may take nine tenths of the cache; the rest is for everything else.
             bytes_max: cache.bytes_max / 10 * 9,
             directory,
             id,

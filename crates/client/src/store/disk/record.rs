@@ -1,4 +1,4 @@
-//! What segments are made of: a row of records ⟨magic, length of the rest, rest⟩, little-endian.
+//! The records of a segment: ⟨magic, length of the rest, rest⟩, little-endian, one after the other.
 //!
 //! A *block* record's rest is the block's address and the encoded block. A *note* record's is a row of keys: blocks
 //! that somebody read since they were put here.
@@ -13,13 +13,13 @@ use std::os::unix::fs::FileExt;
 
 const BLOCK_MAGIC: u32 = 0x4842_4332;
 const NOTE_MAGIC: u32 = 0x4842_4e32;
-/// Magic and length.
+/// Length of a record's magic and its length field, in bytes.
 const PREFIX: usize = 4 + 4;
 /// Magic, length and address: what stands before a block.
 pub const BLOCK_HEADER: usize = PREFIX + 32;
 /// An encoded block is never longer: body, references and their counts.
 pub const BLOCK_MAX: usize = (1 << 20) + 8192 * 32 + 64;
-/// Most keys of one note.
+/// Most keys in one note.
 pub const NOTE_KEYS_MAX: usize = 4096;
 
 /// A record as it stands in a segment.
@@ -47,7 +47,7 @@ pub fn block_record(record: &mut Vec<u8>, address: &Digest, block: &StoredBlock)
     record.len() - BLOCK_HEADER <= BLOCK_MAX
 }
 
-/// A note's record.
+/// Encodes a note.
 pub fn note_record(keys: &[Key]) -> Vec<u8> {
     let mut record = Vec::with_capacity(PREFIX + 16 * keys.len());
     record.extend_from_slice(&NOTE_MAGIC.to_le_bytes());

@@ -13,11 +13,11 @@ const MAGIC: u32 = 0x4842_5332;
 const HEADER: usize = 4 + 8;
 const ROW: usize = 16 + 4 + 4;
 const USED: u32 = 1 << 31;
-/// Larger ones are not read.
+/// Summaries larger than this are not read, in bytes.
 const BYTES_MAX: u64 = 64 << 20;
 
 /// A block: its key, its place, and whether it was used.
-pub struct Row {
+pub struct SummaryRow {
     pub key: Key,
     pub offset: u32,
     pub length: u32,
@@ -32,7 +32,7 @@ fn path_of(directory: &Path, name: SegmentName) -> PathBuf {
 ///
 /// # Errors
 /// I/O errors.
-pub fn write(directory: &Path, name: SegmentName, covered: u64, rows: &[Row]) -> io::Result<()> {
+pub fn write(directory: &Path, name: SegmentName, covered: u64, rows: &[SummaryRow]) -> io::Result<()> {
     let mut bytes = Vec::with_capacity(HEADER + ROW * rows.len());
     bytes.extend_from_slice(&MAGIC.to_le_bytes());
     bytes.extend_from_slice(&covered.to_le_bytes());
@@ -48,7 +48,7 @@ pub fn write(directory: &Path, name: SegmentName, covered: u64, rows: &[Row]) ->
 }
 
 /// The summary of a segment of `length` bytes, and how many of them it covers; nothing if there is none that can be.
-pub fn read(directory: &Path, name: SegmentName, length: u64) -> Option<(Vec<Row>, u64)> {
+pub fn read(directory: &Path, name: SegmentName, length: u64) -> Option<(Vec<SummaryRow>, u64)> {
     let file = open_plainly(&path_of(directory, name)).ok()?;
     let mut bytes = Vec::new();
     file.take(BYTES_MAX).read_to_end(&mut bytes).ok()?;
@@ -64,9 +64,9 @@ pub fn read(directory: &Path, name: SegmentName, length: u64) -> Option<(Vec<Row
             && length as usize <= record::BLOCK_MAX
             && u64::from(offset) + u64::from(length) <= covered;
         let key = row[..16].try_into().expect("16 bytes");
-        is_within.then_some(Row { key, offset, length, used: word(20) & USED != 0 })
+        is_within.then_some(SummaryRow { key, offset, length, used: word(20) & USED != 0 })
     };
-    let rows: Option<Vec<Row>> = rows.as_chunks::<ROW>().0.iter().map(row).collect();
+    let rows: Option<Vec<SummaryRow>> = rows.as_chunks::<ROW>().0.iter().map(row).collect();
     Some((rows?, covered))
 }
 

@@ -11,7 +11,7 @@ use crate::control::ScrubSummary;
 use holdfast_content::{DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, SigningKey};
 use holdfast_protocol::block_server::{
-    BlockFigures, BucketStanding, ListedBlock, LoadedBlock, PinShown, Shard,
+    BlockFigures, BucketStatus, ListedBlock, LoadedBlock, PinEntry, Shard,
 };
 use holdfast_rpc::BlocksAddress;
 use holdfast_store::{Allowance, Charge, CollectReport, Hold, HoldOutcome};
@@ -239,7 +239,7 @@ impl BlockStore for RemoteBlocks {
         self.of(&file_system).list(file_system, after)
     }
 
-    fn pinned(&self, file_system: Digest, after: Option<u64>) -> Result<Option<PinShown>, BlockStoreError> {
+    fn pinned(&self, file_system: Digest, after: Option<u64>) -> Result<Option<PinEntry>, BlockStoreError> {
         self.of(&file_system).pinned(file_system, after)
     }
 
@@ -299,7 +299,7 @@ impl BlockStore for RemoteBlocks {
             Some(if each.len() > 1 { format!("shard {number}: {doubt}") } else { doubt.clone() })
         });
         let figures: Option<Vec<BlockFigures>> = each.iter().map(|status| status.figures.clone()).collect();
-        let buckets: Option<Vec<BucketStanding>> = each.iter().map(|status| status.bucket.clone()).collect();
+        let buckets: Option<Vec<BucketStatus>> = each.iter().map(|status| status.bucket.clone()).collect();
         Some(BlockStoreStatus {
             address: self.address.clone(),
             reached: each.len() == self.stores.len() && each.iter().all(|status| status.reached),
@@ -323,10 +323,10 @@ fn sum_of_figures(each: Vec<BlockFigures>) -> BlockFigures {
     each.into_iter().reduce(sum).unwrap_or_default()
 }
 
-fn sum_of_buckets(one: BucketStanding, other: BucketStanding) -> BucketStanding {
+fn sum_of_buckets(one: BucketStatus, other: BucketStatus) -> BucketStatus {
     let mut requests = one.requests;
     requests.iter_mut().zip(other.requests).for_each(|(count, more)| *count += more);
-    BucketStanding {
+    BucketStatus {
         trouble: one.trouble.or(other.trouble),
         segments: one.segments + other.segments,
         bytes: one.bytes + other.bytes,

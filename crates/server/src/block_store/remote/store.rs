@@ -15,11 +15,11 @@ use crate::control::ScrubSummary;
 use holdfast_content::{BODY_BYTES_MAX, DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey, SigningKey};
 use holdfast_protocol::block_server::{
-    BlockAnswer, BlockCall, BlockFault, BlockFigures, BlockReply, BlockRequest, BucketStanding, ListedBlock,
-    LoadedBlock, PinShown, SHARDS_MAX, Shard, StoreAllowance, StoreId,
+    BlockCall, BlockFault, BlockFigures, BlockReply, BlockRequest, BlockResult, BucketStatus, ListedBlock,
+    LoadedBlock, PinEntry, SHARDS_MAX, Shard, StoreAllowance, StoreId,
 };
 use holdfast_protocol::message::{
-    AddressedBlock, BATCH_MAX, HoldShown, MESSAGE_BYTES_MAX, Request, Response, ServerError,
+    AddressedBlock, BATCH_MAX, HoldEntry, MESSAGE_BYTES_MAX, Request, Response, ServerError,
 };
 use holdfast_rpc::{Connection, ConnectionOptions, Connector, RpcError, Transport};
 use holdfast_store::{Allowance, Charge, CollectReport, Hold, HoldOutcome};
@@ -101,8 +101,8 @@ impl RemoteStore {
         let (store, file_system) = (None, Digest::ZERO);
         let reply = self.exchange(BlockRequest { store, known: 0, file_system, call: BlockCall::Greet })?;
         match reply.outcome {
-            Ok(BlockAnswer::Shards(shards)) if (2..=SHARDS_MAX).contains(&shards) => Ok(Some(shards)),
-            Ok(BlockAnswer::Shards(_)) => self.unexpected(),
+            Ok(BlockResult::Shards(shards)) if (2..=SHARDS_MAX).contains(&shards) => Ok(Some(shards)),
+            Ok(BlockResult::Shards(_)) => self.unexpected(),
             _ => Ok(None),
         }
     }
@@ -133,7 +133,7 @@ impl RemoteStore {
         &self.address
     }
 
-    fn call(&self, file_system: Digest, call: BlockCall) -> Result<BlockAnswer, BlockStoreError> {
+    fn call(&self, file_system: Digest, call: BlockCall) -> Result<BlockResult, BlockStoreError> {
         let mut surprises = 0;
         loop {
             let (store, known) = {
@@ -272,10 +272,10 @@ impl RemoteStore {
     }
 
     /// Its figures, and its bucket's if it has one.
-    fn look(&self) -> Result<(BlockFigures, Option<BucketStanding>), BlockStoreError> {
+    fn look(&self) -> Result<(BlockFigures, Option<BucketStatus>), BlockStoreError> {
         match self.call(Digest::ZERO, BlockCall::Figures)? {
-            BlockAnswer::Figures(figures) => Ok((figures, None)),
-            BlockAnswer::FiguresInBucket(figures, bucket) => Ok((figures, Some(bucket))),
+            BlockResult::Figures(figures) => Ok((figures, None)),
+            BlockResult::FiguresInBucket(figures, bucket) => Ok((figures, Some(bucket))),
             _ => self.unexpected(),
         }
     }
@@ -289,9 +289,9 @@ impl RemoteStore {
         let way_out = "`holdfast server scrub` lists all that is damaged there; a device that still has the block gives it \
                        back when it stores it again, or restore that machine's backup";
         match loaded {
-            LoadedBlock::Found(header, block) => {
+            LoadedBlock::Present(header, block) => {
                 match block.clone().open_any(&DigestKey::WELL_KNOWN, address, BODY_BYTES_MAX) {
-                    Ok(_) => LoadedBlock::Found(header, block),
+                    Ok(_) => LoadedBlock::Present(header, block),
                     Err(error) => LoadedBlock::Damaged(format!(
                         "the block store {} gave wrong bytes for it: {error}; {way_out}",
                         self.address
@@ -314,7 +314,7 @@ impl RemoteStore {
         let mut which = Vec::with_capacity(addresses.len());
         for addresses in addresses.chunks(BATCH_MAX) {
             match self.call(file_system, call(addresses.to_vec()))? {
-                BlockAnswer::Which(bits) => which.extend((0..addresses.len()).map(|at| bits.get(at))),
+                BlockResult::Flags(bits) => which.extend((0..addresses.len()).map(|at| bits.get(at))),
                 _ => return self.unexpected(),
             }
         }
@@ -323,14 +323,14 @@ impl RemoteStore {
 
     fn done(&self, file_system: Digest, call: BlockCall) -> Result<(), BlockStoreError> {
         match self.call(file_system, call)? {
-            BlockAnswer::Done => Ok(()),
+            BlockResult::Done => Ok(()),
             _ => self.unexpected(),
         }
     }
 
     fn count(&self, file_system: Digest, call: BlockCall) -> Result<u32, BlockStoreError> {
         match self.call(file_system, call)? {
-            BlockAnswer::Count(count) => Ok(count),
+            BlockResult::Count(count) => Ok(count),
             _ => self.unexpected(),
         }
     }
@@ -341,7 +341,7 @@ impl RemoteStore {
         call: BlockCall,
     ) -> Result<BTreeMap<DeviceId, Charge>, BlockStoreError> {
         match self.call(file_system, call)? {
-            BlockAnswer::Charges(charges) => Ok(charges
+            BlockResult::Charges(charges) => Ok(charges
                 .into_iter()
                 .map(|(device, blocks, bytes)| (device, Charge { blocks, bytes }))
                 .collect()),
@@ -396,13 +396,13 @@ impl BlockStore for RemoteStore {
             let rest = &addresses[blocks.len()..];
             let wanted = rest[..rest.len().min(BATCH_MAX)].to_vec();
             let call = BlockCall::Load { addresses: wanted, bytes_max: room.min(LOAD_BYTES) as u32 };
-            let BlockAnswer::Loaded(some) = self.call(file_system, call)? else { return self.unexpected() };
+            let BlockResult::Loaded(some) = self.call(file_system, call)? else { return self.unexpected() };
             if some.is_empty() || some.len() > rest.len() {
                 return self.unexpected();
             }
             let first = blocks.is_empty();
             for (at, (loaded, address)) in some.into_iter().zip(rest).enumerate() {
-                if let LoadedBlock::Found(_, block) = &loaded {
+                if let LoadedBlock::Present(_, block) = &loaded {
                     bytes += stored_bytes(block);
                 }
                 if bytes > bytes_max && !(first && at == 0) {
@@ -424,7 +424,7 @@ impl BlockStore for RemoteStore {
             let rest = &addresses[references.len()..];
             let wanted = rest[..rest.len().min(BATCH_MAX)].to_vec();
             match self.call(file_system, BlockCall::References(wanted))? {
-                BlockAnswer::References(some) if !some.is_empty() && some.len() <= rest.len() => {
+                BlockResult::References(some) if !some.is_empty() && some.len() <= rest.len() => {
                     references.extend(some)
                 }
                 _ => return self.unexpected(),
@@ -474,9 +474,9 @@ impl BlockStore for RemoteStore {
 
     fn hold(&self, file_system: Digest, hold: Hold) -> Result<HoldOutcome, BlockStoreError> {
         let Hold { name, device, made_ns, roots } = hold;
-        match self.call(file_system, BlockCall::Hold(HoldShown { name, device, made_ns, roots }))? {
-            BlockAnswer::Missing(missing) if missing.is_empty() => Ok(HoldOutcome::Held),
-            BlockAnswer::Missing(missing) => Ok(HoldOutcome::Missing(missing)),
+        match self.call(file_system, BlockCall::Hold(HoldEntry { name, device, made_ns, roots }))? {
+            BlockResult::Missing(missing) if missing.is_empty() => Ok(HoldOutcome::Held),
+            BlockResult::Missing(missing) => Ok(HoldOutcome::Missing(missing)),
             _ => self.unexpected(),
         }
     }
@@ -486,9 +486,9 @@ impl BlockStore for RemoteStore {
     }
 
     fn holds(&self, file_system: Digest) -> Result<Vec<Hold>, BlockStoreError> {
-        let held = |HoldShown { name, device, made_ns, roots }| Hold { name, device, made_ns, roots };
+        let held = |HoldEntry { name, device, made_ns, roots }| Hold { name, device, made_ns, roots };
         match self.call(file_system, BlockCall::Holds)? {
-            BlockAnswer::Holds(holds) => Ok(holds.into_iter().map(held).collect()),
+            BlockResult::Holds(holds) => Ok(holds.into_iter().map(held).collect()),
             _ => self.unexpected(),
         }
     }
@@ -496,14 +496,14 @@ impl BlockStore for RemoteStore {
     fn list(&self, file_system: Digest, after: u64) -> Result<Vec<ListedBlock>, BlockStoreError> {
         match self.call(file_system, BlockCall::List { after })? {
             // One that begins anew would never end.
-            BlockAnswer::Listed(listed) if listed.iter().all(|one| one.place > after) => Ok(listed),
+            BlockResult::Listed(listed) if listed.iter().all(|one| one.place > after) => Ok(listed),
             _ => self.unexpected(),
         }
     }
 
-    fn pinned(&self, file_system: Digest, after: Option<u64>) -> Result<Option<PinShown>, BlockStoreError> {
+    fn pinned(&self, file_system: Digest, after: Option<u64>) -> Result<Option<PinEntry>, BlockStoreError> {
         match self.call(file_system, BlockCall::Pinned { after })? {
-            BlockAnswer::Pinned(pinned) if pinned.as_ref().is_none_or(|one| Some(one.holder) > after) => {
+            BlockResult::Pinned(pinned) if pinned.as_ref().is_none_or(|one| Some(one.holder) > after) => {
                 Ok(pinned)
             }
             _ => self.unexpected(),
@@ -533,7 +533,7 @@ impl BlockStore for RemoteStore {
         }
         let (roots, short) = (roots.to_vec(), short.iter().copied().collect());
         match self.call(file_system, BlockCall::Collect { roots, short, now_ns })? {
-            BlockAnswer::Collected(collected) => Ok(CollectReport {
+            BlockResult::Collected(collected) => Ok(CollectReport {
                 marked: collected.marked,
                 dropped: collected.dropped,
                 dropped_bytes: collected.dropped_bytes,
@@ -558,7 +558,7 @@ impl BlockStore for RemoteStore {
 
     fn scrub(&self, _progress: &mut dyn FnMut(u64, u64)) -> Result<ScrubSummary, BlockStoreError> {
         match self.call(Digest::ZERO, BlockCall::Scrub)? {
-            BlockAnswer::Scrubbed { records, bytes, bad, bad_count } => {
+            BlockResult::Scrubbed { records, bytes, bad, bad_count } => {
                 let bad = bad.into_iter().map(|bad| format!("at {}: {bad}", self.address)).collect();
                 Ok(ScrubSummary { records, bytes, bad, bad_count })
             }

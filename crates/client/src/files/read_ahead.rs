@@ -1,0 +1,127 @@
+//! Reading a directory's small files one after the other: those that come next are fetched ahead, many in one request.
+//!
+//! A program that reads files of a directory in the sequence of its listing (`tar`, `grep -r`, a copy) is likely to go on.
+//! Each time it comes near the end of what was fetched, twice as many files are fetched, up to [`WINDOW_MAX`] of them and as
+//! many bytes as are worth having under way on the link. For a program that opens files here and there nothing is fetched
+//! ahead.
+//!
+//! None of these blocks is trusted, and none is promised: they are verified when they are read, as all others, and those that
+//! did not come are fetched then.
+
+use super::nodes::Node;
+use super::{FileSystem, Ino, ino_of, known_handle};
+use holdfast_content::{Content, Extents, Handle, Inode, InodeKind};
+use lru::LruCache;
+use parking_lot::Mutex;
+use std::num::NonZeroUsize;
+
+/// Most directories in which reading is followed.
+const DIRECTORIES_MAX: usize = 64;
+/// The next file read may be so many entries behind the last one, as some are skipped or read by another thread.
+const NEAR: usize = 8;
+/// Files read in order before the first are fetched ahead.
+const STREAK_MIN: u32 = 3;
+/// Most files fetched ahead at once.
+const WINDOW_MAX: usize = 256;
+/// Larger files are fetched when they are read.
+const FILE_BYTES_MAX: u64 = 128 << 10;
+
+/// A file that is likely to be read soon.
+pub struct ReadAheadFile {
+    /// Its inode number.
+    pub ino: u64,
+    /// The file.
+    pub handle: Handle,
+    /// Its path, as far as it is known.
+    pub path: Vec<u8>,
+    /// Its content.
+    pub content: Content,
+}
+
+/// How far programs have read in the directories that were read lately.
+pub(super) struct ReadAhead(Mutex<LruCache<Ino, ReadStreak>>);
+
+#[derive(Clone, Default)]
+struct ReadStreak {
+    /// Name of the file read last.
+    last: Vec<u8>,
+    /// Number of files that were read in the sequence of their names.
+    length: u32,
+    /// Files up to this name have been fetched.
+    until: Vec<u8>,
+    /// Number of files that were fetched the last time.
+    window: usize,
+}
+
+impl Default for ReadAhead {
+    fn default() -> ReadAhead {
+        ReadAhead(Mutex::new(LruCache::new(NonZeroUsize::new(DIRECTORIES_MAX).expect("not zero"))))
+    }
+}
+
+impl FileSystem {
+    /// A file is read for the first time since it was opened.
+    pub(super) fn read_ahead_siblings(&self, node: &Node) {
+        let Some((parent, name)) = self.nodes.place(node.ino) else { return };
+        // A past state's directory has no handle here, so nothing is guessed from it.
+        let Ok(directory) = self.handle(parent) else { return };
+        let view = self.backend.latest();
+        let mut streak = self.read_ahead.0.lock().get(&parent).cloned().unwrap_or_default();
+        if *name == *streak.last {
+            return;
+        }
+        let follows = streak.length > 0
+            && *name > *streak.last
+            && view
+                .entries(directory, Some(&streak.last), NEAR)
+                .is_ok_and(|near| near.iter().any(|(near, _)| **near == *name));
+        streak = match follows {
+            true => ReadStreak { last: name.to_vec(), length: streak.length + 1, ..streak },
+            false => ReadStreak { last: name.to_vec(), length: 1, ..ReadStreak::default() },
+        };
+        if streak.length < STREAK_MIN {
+            self.read_ahead.0.lock().put(parent, streak);
+            return;
+        }
+        // As long as half of what was asked for lies ahead, nothing is asked for.
+        let ahead = view.entries(directory, Some(&name), (streak.window / 2).max(1)).unwrap_or_default();
+        if ahead.last().is_none_or(|(last, _)| *last <= streak.until) {
+            self.read_ahead.0.lock().put(parent, streak);
+            return;
+        }
+        streak.window = (2 * streak.window).clamp(NEAR, WINDOW_MAX);
+        let from = streak.until.clone().max(name.to_vec());
+        let next = view.entries(directory, Some(&from), streak.window).unwrap_or_default();
+        let folder = self.nodes.path(parent);
+        let mut left = self.backend.ahead_bytes();
+        let mut expected = Vec::new();
+        for (name, entry) in next {
+            let inode = match known_handle(entry.handle) {
+                Ok(handle) if entry.kind == InodeKind::File => {
+                    self.backend.want_lease(handle);
+                    view.inode(handle).ok().filter(|inode| is_small(inode)).map(|inode| (handle, inode))
+                }
+                _ => None,
+            };
+            if let Some((handle, inode)) = inode {
+                let Some(rest) = left.checked_sub(inode.size) else { break };
+                left = rest;
+                let path = match folder.is_empty() {
+                    true => name.clone(),
+                    false => [&folder[..], b"/", &name].concat(),
+                };
+                let content = inode.content.clone();
+                expected.push(ReadAheadFile { ino: ino_of(handle).0, handle, path, content });
+            }
+            streak.until = name;
+        }
+        self.read_ahead.0.lock().put(parent, streak);
+        self.backend.read_ahead(&expected);
+    }
+}
+
+/// Whether all that tells what is in a file is in its inode, and it is little.
+fn is_small(inode: &Inode) -> bool {
+    let listed = matches!(&inode.content, Content::Extents(map) if matches!(map.extents, Extents::Inline(_)));
+    listed && (1..=FILE_BYTES_MAX).contains(&inode.size)
+}
