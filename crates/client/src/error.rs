@@ -52,7 +52,7 @@ pub enum FsError {
     /// The server's or the local disk is full.
     #[error("no space left")]
     NoSpace,
-    /// As much is stored as this user may have at the server.
+    /// The user has as much at the server as the limit allows.
     #[error(
         "the quota at the server is used up ({used} of {limit} bytes): delete what is not needed, which counts once the \
          server has collected it, or ask the superuser for more; see `holdfast fs quota list`"
@@ -87,7 +87,7 @@ pub enum FsError {
     /// A signature was revoked.
     #[error("{0}")]
     Revoked(String),
-    /// Those who are in the way of a lock wait for the one who asks.
+    /// The holders in the way of a lock wait for this one.
     #[error("waiting for this lock would never end")]
     Deadlock,
     /// No more locks can be held.
@@ -114,7 +114,7 @@ pub enum FsError {
     /// No head that is new enough is vouched for by witnesses, and the mount is to stop then.
     #[error("{0}")]
     Outdated(String),
-    /// Whoever keeps this device's key does not sign.
+    /// The holder of this device's key does not sign.
     #[error("this device's key cannot be used: {0}")]
     Key(String),
     /// The server refused the request.

@@ -23,7 +23,7 @@ pub trait Remote: Send + Sync + 'static {
         self.call(request.clone(), deadline)
     }
 
-    /// What the server said when it was greeted last; `None` before it was.
+    /// The server's answer to the last greeting; `None` before the first.
     fn welcome(&self) -> Option<Welcome>;
 
     /// Whether there is a connection, as far as is known.
@@ -32,7 +32,7 @@ pub trait Remote: Send + Sync + 'static {
     /// Bytes sent and received so far.
     fn traffic(&self) -> (u64, u64);
 
-    /// How often a link was made, as far as is known: if it is another number than before, there was a moment without.
+    /// Number of connections made, as far as is known: if it has changed, there was a moment without one.
     fn connects(&self) -> u64 {
         0
     }

@@ -67,8 +67,8 @@ pub fn remaining_log(floor: &Floor, restores: &[Restore]) -> Result<Option<Remai
 }
 
 /// The floor of a device in the epoch after `restores`, and what is lost of what it knew. `reply` proves that its log
-/// extends what [`remaining_log`] says, and `members` is the membership that it names: it has these restores, but for one that is
-/// only being declared.
+/// extends what [`remaining_log`] says, and `members` is the membership that it names: it has these restores, but for
+/// one that is only being declared.
 ///
 /// # Errors
 /// [`Alarm`].

@@ -1,5 +1,5 @@
-//! Changes that put users out of groups: the device that makes the change takes over the groups' files that these users'
-//! devices hold.
+//! Changes that put users out of groups: the device that makes the change takes over the groups' files that these
+//! users' devices hold.
 
 use super::GroupDepartures;
 use crate::engine::Engine;
@@ -16,7 +16,7 @@ const BATCH: usize = 200;
 /// For each group the users who cease to belong to it.
 pub(super) type Leavers = BTreeMap<GroupId, BTreeSet<UserId>>;
 
-/// Changes the membership, once nobody whom the change puts out of a group holds anything of it.
+/// Changes the membership, once no device of a user whom the change puts out of a group holds files of that group.
 pub(super) fn change(
     engine: &Engine,
     change: impl Fn(&mut Membership) -> Result<(), FsError> + Clone + Send + 'static,
@@ -70,7 +70,7 @@ pub(super) fn take_over(engine: &Engine, leavers: &Leavers) -> Result<usize, FsE
     }
 }
 
-/// Whether the devices of those who leave hold anything of the groups.
+/// Whether devices of the users who leave hold files of the groups.
 pub(super) fn holds_any(transaction: &Transaction<'_>, leavers: &Leavers) -> Result<bool, FsError> {
     transaction.read_base(|base| Ok(!held_by(base, leavers, 1)?.is_empty()))
 }
@@ -101,7 +101,7 @@ fn departures_by_name(members: &Membership, leavers: &Leavers) -> Vec<(String, V
     groups.map(|(group, users)| (group.name.clone(), names(users))).collect()
 }
 
-/// Files of groups whose inodes lie in tables of devices of those who leave; at most `limit`.
+/// Files of groups whose inodes are in tables of devices of the users who leave; at most `limit`.
 fn held_by(base: &Base, leavers: &Leavers, limit: usize) -> Result<Vec<Handle>, ReadError> {
     let mut held = BTreeSet::new();
     for (group, users) in leavers {

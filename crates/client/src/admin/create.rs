@@ -52,7 +52,7 @@ pub enum CreateError {
     /// The server cannot be reached.
     #[error("the server could not be reached: {0}")]
     Unreachable(String),
-    /// Whoever keeps the superuser's key does not sign.
+    /// The holder of the superuser's key does not sign.
     #[error("the superuser's key cannot be used: {0}")]
     Key(String),
     /// The server answered something else.

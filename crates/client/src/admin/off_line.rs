@@ -157,7 +157,7 @@ impl SigningRequest {
         }
     }
 
-    /// What comes after, at the first version that it can have.
+    /// The next membership, at the first version that it can have.
     fn next(&self) -> Membership {
         self.change.next.dated(self.change.version.saturating_add(1))
     }
@@ -226,7 +226,7 @@ fn words(before: &Membership, after: &Membership) -> Vec<String> {
             lines.push(format!("group {} is called {} from then on", then.name, now.name));
         }
         if !then.removed && now.removed {
-            // Those who belonged to it by groups within it are then its own, and those groups are not.
+            // Users who belonged to it by groups within it become its direct members, and those groups leave it.
             lines.push(format!("group {} is removed; what it wrote stays", now.name));
             if now.groups.is_empty() && now.members == *before.effective_members(*id) {
                 continue;
@@ -333,7 +333,7 @@ pub fn submit(engine: &Engine, request: &SigningRequest, now_ns: i64) -> Result<
     let mut adopted = 0;
     loop {
         if !is_due(engine, request)? {
-            // Submitted before, by somebody who could not make the directory.
+            // The change was submitted before, by a device that could not make the directory.
             break;
         }
         for (group, users) in &leavers {
@@ -374,7 +374,7 @@ pub fn submit(engine: &Engine, request: &SigningRequest, now_ns: i64) -> Result<
     Ok(SubmitReport { adopted, no_home })
 }
 
-/// What changes name in the place of the file system.
+/// The id that changes name as their file system.
 fn epoch_of(members: &Membership) -> Digest {
     epoch::latest(members.devices[&DeviceId::SUPERUSER].key.file_system_id(), &members.restores)
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const GREETING_PATIENCE: Duration = Duration::from_secs(3);
 /// How long one of several may take before the next is asked. Asking twice does no harm.
 const TURN: Duration = Duration::from_secs(15);
-/// How long a server is asked who stands in for it.
+/// How long to wait for a server's answer about which servers stand in for it.
 const TELLING_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Where a new file system was created.

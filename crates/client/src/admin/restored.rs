@@ -51,7 +51,7 @@ pub enum DeclareError {
     /// The state of the superuser's device is not here, or cannot be used.
     #[error("the state of the superuser's device in {0} cannot be used: {1}")]
     State(PathBuf, String),
-    /// Whoever keeps the superuser's key does not sign.
+    /// The holder of the superuser's key does not sign.
     #[error("the superuser's key cannot be used: {0}")]
     Key(String),
     /// The server cannot be reached.
@@ -208,7 +208,7 @@ impl<'a> SuperuserDevice<'a> {
         }
     }
 
-    /// What the server shows, settled, and its membership.
+    /// The view that the server shows, once nothing in it is pending, and its membership.
     fn look(&self, log_size: u64) -> Result<(ViewReply, Membership), DeclareError> {
         let shown = look(&*self.remote, self.signer.floor(), log_size, self.config.deadline);
         let (mut reply, members) = shown.ok_or_else(|| {
@@ -266,7 +266,7 @@ impl<'a> SuperuserDevice<'a> {
         }
         let mut nonce = [0; 16];
         getrandom::fill(&mut nonce).map_err(|error| self.unusable(&error))?;
-        // One that broke off before the key went over was declared in vain.
+        // A declaration that broke off before the key entered the new epoch had no effect.
         let mut refusal = None;
         for count in [known.len(), known.len().saturating_sub(1)] {
             let before = &known[..count];

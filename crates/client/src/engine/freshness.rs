@@ -53,7 +53,7 @@ pub enum WhenStale {
 pub struct WitnessPolicy {
     /// Keys of the witnesses that are trusted.
     pub witnesses: Vec<VerifierKey>,
-    /// How many of them must vouch for a head; `None`: so many that two quorums have more in common than may lie.
+    /// How many of them must co-sign a head; `None`: so many that two quorums share more witnesses than may lie.
     pub quorum: Option<usize>,
     /// Age at which a head counts as stale.
     pub stale_after: Duration,

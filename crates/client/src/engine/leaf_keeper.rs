@@ -17,7 +17,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// How often it is looked whether there is something new, and how soon at first.
+/// How often the keeper looks for new leaves, and how soon at first.
 const PAUSE: Duration = Duration::from_secs(3);
 const PAUSE_FIRST: Duration = Duration::from_secs(1);
 /// The longest pause while leaves cannot be had.
@@ -32,7 +32,7 @@ pub(super) struct LeafKeeper {
 
 struct LeafKeeperState {
     file: LeafFile,
-    /// Those behind the verified ones that this process has written.
+    /// Numbers of leaves behind the verified ones that this process has written.
     noted: BTreeSet<u64>,
 }
 

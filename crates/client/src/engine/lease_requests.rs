@@ -22,7 +22,7 @@ const HOT_LOOKS: u32 = 8;
 /// Most files of which that is remembered.
 const HOT_MAX: usize = 4096;
 
-/// For how long who has changed a file is taken to be about to change it again, in milliseconds.
+/// For so long after a change a device is assumed to be about to change the file again, in milliseconds.
 const EDITED_MS: u64 = 1_000;
 /// Most files of which that is remembered.
 const EDITED_MAX: usize = 8192;
@@ -31,12 +31,12 @@ const EDITED_MAX: usize = 8192;
 #[derive(Default)]
 pub(super) struct LeaseRequests {
     wanted: BTreeSet<Scope>,
-    /// Files that are likely to be looked at next, at most [`LEASE_REQUESTS_MAX`]: leases of them are worth having, and not worth
-    /// calling others back for.
+    /// Files that are likely to be looked at next, at most [`LEASE_REQUESTS_MAX`]: leases of them are worth having, and
+    /// not worth calling others back for.
     ahead: BTreeSet<Handle>,
     /// Users and groups whose files are asked for one by one.
     fine: HashMap<PrincipalId, Backoff>,
-    /// What was answered under leases of all that they own, since the last recall.
+    /// Number of answers under leases of all that a user or group owns, since the last recall.
     answered: HashMap<PrincipalId, u64>,
     /// Files that are not asked for, and how often each was looked at since it was recalled.
     hot: HashMap<Handle, (Backoff, u32)>,
@@ -101,8 +101,8 @@ impl LeaseRequests {
         self.edited.get(file).is_some_and(|(at_ms, _)| now_ms < *at_ms + EDITED_MS)
     }
 
-    /// Whether what is in a directory that is changed now is to be asked for with it: with the first change in a row, and, as
-    /// others may have had it then, with the second, third, fifth, ninth and so on.
+    /// Whether what is in a directory that is changed now is to be asked for with it: with the first change in a row,
+    /// and, as others may have had it then, with the second, third, fifth, ninth and so on.
     pub fn wants_siblings(&self, directory: &Handle, now_ms: u64) -> bool {
         !self.is_edited(directory, now_ms) || self.edited[directory].1.is_power_of_two()
     }
@@ -151,8 +151,8 @@ mod tests {
     use super::*;
     use holdfast_content::UserId;
 
-    /// Proves: however many files of however many owners are looked at, no operation asks for more than one may carry: the server
-    /// would refuse it, and its caller would hear of a refusal that has nothing to do with what it does.
+    /// Proves: however many files of however many owners are looked at, no operation asks for more than one may carry:
+    /// the server would refuse it, and its caller would hear of a refusal that has nothing to do with what it does.
     #[test]
     fn wishes_fit_an_operation() {
         for others in 1..6 {
@@ -174,8 +174,8 @@ mod tests {
         }
     }
 
-    /// Proves: what is looked at ahead is asked for once, by itself, since what is asked for otherwise counts as read, and whoever
-    /// holds it is waited for; and it is never more than an operation may carry.
+    /// Proves: what is looked at ahead is asked for once, by itself, since what is asked for otherwise counts as read,
+    /// and whoever holds it is waited for; and it is never more than an operation may carry.
     #[test]
     fn what_comes_next_is_not_read() {
         let mut requests = LeaseRequests::default();
@@ -185,7 +185,8 @@ mod tests {
         assert_eq!(requests.take_ahead(), []);
     }
 
-    /// Proves: what is in a directory is asked for with the first change there, and seldom with those that follow at once.
+    /// Proves: what is in a directory is asked for with the first change there, and seldom with those that follow at
+    /// once.
     #[test]
     fn what_is_beside_is_wished_for_now_and_then() {
         let mut requests = LeaseRequests::default();
@@ -208,9 +209,9 @@ mod tests {
         RecalledLeases { scopes: vec![scope], ..RecalledLeases::default() }
     }
 
-    /// Proves: a whole user is asked for again after each recall that came once it had saved something, and single files for
-    /// a while after one that came before, for longer each time that others go on, and not those that others have just
-    /// changed; what the server takes back by itself changes nothing; what is remembered is bounded.
+    /// Proves: a whole user is asked for again after each recall that came once it had saved something, and single
+    /// files for a while after one that came before, for longer each time that others go on, and not those that others
+    /// have just changed; what the server takes back by itself changes nothing; what is remembered is bounded.
     #[test]
     fn coarse_then_fine() {
         let mut requests = LeaseRequests::default();

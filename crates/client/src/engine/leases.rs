@@ -28,7 +28,7 @@ const CONTENDED_MS: u64 = 1_000;
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Longest pause between attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// How long the end of this run may be held up by saying so.
+/// How long the end of this run may wait for the server to hear of it.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Called with what a recall took away, which is not served any more; the recall is acknowledged when it returns.
@@ -152,9 +152,9 @@ impl Leases {
 
     /// What to say with the next operation, which reads this; `beside`: what is likely to be changed next.
     ///
-    /// Only one that `looks` asks for leases of what was looked at: it waits for whoever holds that exclusively, and one that
-    /// sends what was changed here must not, as they may be waiting for it. If it `changes` nothing and reads nothing that is
-    /// likely to be changed, it asks for what [`want_ahead`](Self::want_ahead) named as well.
+    /// Only one that `looks` asks for leases of what was looked at: it waits for whoever holds that exclusively, and
+    /// one that sends what was changed here must not, as they may be waiting for it. If it `changes` nothing and reads
+    /// nothing that is likely to be changed, it asks for what [`want_ahead`](Self::want_ahead) named as well.
     pub fn request(
         &self,
         reads: &ReadSet,
@@ -182,8 +182,8 @@ impl Leases {
         })
     }
 
-    /// Of these files, which an operation changes, those in which, if they are directories, what is in them is to be asked for
-    /// too.
+    /// Of these files, which an operation changes, those in which, if they are directories, what is in them is to be
+    /// asked for too.
     pub fn wanting_siblings(&self, files: impl Iterator<Item = Handle>) -> Vec<Handle> {
         let now_ms = now_ms();
         let state = self.state.lock();
@@ -191,7 +191,7 @@ impl Leases {
         if state.wants_exclusive { files.filter(wants).collect() } else { Vec::new() }
     }
 
-    /// An operation changes these files: who looks at them soon after is about to change them again.
+    /// Notes that an operation changes these files: programs that read them soon after are about to change them again.
     pub fn edits(&self, files: impl Iterator<Item = Handle>) {
         let now_ms = now_ms();
         let mut state = self.state.lock();
@@ -283,7 +283,7 @@ impl Leases {
         state.holder.count()
     }
 
-    /// Registers who is told what is not to be served any more.
+    /// Registers the hook that is called with leases that were recalled.
     pub fn on_recall(&self, hook: RecallHook) {
         self.hooks.lock().push(hook);
     }
@@ -358,7 +358,7 @@ impl Leases {
         let telling = shared.clone();
         let tell = move || telling.leases.hooks.lock().iter().for_each(|hook| hook(&dropped));
         if let Err(error) = std::thread::Builder::new().name("holdfast-lost".to_owned()).spawn(tell) {
-            // What the kernel keeps runs out within a second.
+            // Names that the kernel keeps expire within a second.
             tracing::warn!(%error, "nobody can be told that leases are lost");
         }
     }

@@ -22,14 +22,14 @@ use std::time::{Duration, Instant};
 const TICK: Duration = Duration::from_secs(10);
 /// Longest time for which the server holds one request that waits for a lock.
 const AWAIT: Duration = Duration::from_secs(20);
-/// How long a server that has just started is left alone before it is asked again.
+/// How long to wait before a server that has just started is asked again.
 const GRACE_PAUSE: Duration = Duration::from_millis(200);
-/// How long after a call that was called off its request may still be on its way.
+/// How long the request of an interrupted call may still be on its way.
 const DOUBT: Duration = Duration::from_secs(1);
-/// How long the end of this run may be held up by saying so.
+/// How long the end of this run may wait for the server to hear of it.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// A range of a file, and who wants it on this machine.
+/// A range of a file, and the process on this machine that locks it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LockTarget {
     /// The file.
@@ -147,7 +147,7 @@ impl Locks {
         self.state.lock().held.values().map(|(ranges, _)| ranges.len()).sum()
     }
 
-    /// Registers who is told of files whose locks were lost.
+    /// Registers the hook that is called with files whose locks were lost.
     pub fn on_lost(&self, hook: LostHook) {
         self.lost.lock().push(hook);
     }

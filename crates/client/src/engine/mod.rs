@@ -88,20 +88,20 @@ pub struct EngineConfig {
     pub deadline: Duration,
     /// Once started, calls wait for as long as it takes, or until they are interrupted.
     pub hard: bool,
-    /// What carries the conversation with the server.
+    /// How the server is reached.
     pub transport: Transport,
     /// How data is sent and fetched.
     pub transfer: TransferConfig,
-    /// Start from what is known here if no server answers: for those who can do without it for a while.
+    /// Whether to start from what is known here if no server answers, for mounts that can do without one for a while.
     pub starts_away: bool,
     /// Ask the server for leases, under which what was read is read again without a message.
     pub leases: bool,
-    /// What a declared restore of the server lost of this device's own is made again by itself.
+    /// Whether operations of this device that a declared restore lost are made again by themselves.
     pub sends_again: bool,
     /// Go on after an alarm about the order that the user has looked into. What was accepted before it stays the
     /// floor, so a server that still shows the same raises the same alarm.
     pub acknowledge_alarm: bool,
-    /// Who vouches for how old the newest head is, if anybody.
+    /// The witnesses that co-sign heads, if there are any.
     pub witnesses: Option<WitnessPolicy>,
     /// How other clients are met, if they are to be. Needs [`EngineConfig::processes`].
     pub peers: Option<PeersPolicy>,
@@ -196,12 +196,12 @@ impl Engine {
         self.shared.restores.on_restored(hook);
     }
 
-    /// What became of what a declared restore lost of this device's, if there was any since the start.
+    /// The report of the resend after a declared restore, if there was one since the start.
     pub fn resend_report(&self) -> Option<ResendReport> {
         self.shared.resend.latest()
     }
 
-    /// Registers who is told once all of it is sent again, or it does not go on. It must not call the engine.
+    /// Registers the hook that is called once the resend has ended, or does not go on. It must not call the engine.
     pub fn on_resend(&self, hook: ResendHook) {
         self.shared.resend.on_report(hook);
     }
@@ -402,7 +402,8 @@ impl Engine {
         self.locks.holds(file, space, owner)
     }
 
-    /// Registers who is told of a file whose lock was lost: the server forgot it, and somebody else took it.
+    /// Registers the hook that is called with a file whose lock was lost: the server forgot it, and another holder took
+    /// it.
     pub fn on_lock_lost(&self, hook: Box<dyn Fn(Handle) + Send + Sync>) {
         self.locks.on_lost(hook);
     }
@@ -420,7 +421,7 @@ impl Engine {
         }
     }
 
-    /// How the newest head stands that witnesses vouch for; `None`: nobody wants to know.
+    /// Status of the newest head that witnesses co-signed; `None` if there is no policy.
     pub fn head(&self) -> Option<HeadStatus> {
         self.shared.freshness.get().map(|monitor| monitor.status())
     }
@@ -498,7 +499,7 @@ impl Engine {
             let end = Instant::now() + SHORT_PATIENCE;
             join_unless(lessee, &|| Instant::now() > end);
         }
-        // Whoever still holds a snapshot can go on reading; the folder is free for the next engine.
+        // Holders of a snapshot can go on reading; the directory is free for the next engine.
         self.shared.store.close_cache();
     }
 }

@@ -46,7 +46,7 @@ impl fmt::Display for Notice {
     }
 }
 
-/// All notices since the start, and who wants to hear of them.
+/// All notices since the start, and the hooks that are called with them.
 #[derive(Default)]
 pub(super) struct Notices(Mutex<State>);
 

@@ -27,7 +27,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a list of kept states is believed to be the present one.
+/// How long a list of past states is used before the server is asked again.
 const LIST_AGE_MAX: Duration = Duration::from_secs(1);
 /// Most past states that are kept in memory.
 const STATES_MAX: usize = 64;
@@ -35,7 +35,7 @@ const STATES_MAX: usize = 64;
 const POINTS_MAX: usize = 100_000;
 /// How often the present state is asked to be noted while something is pending, before it is given up.
 const NOTE_ATTEMPTS: u32 = 50;
-/// How often a state is named that may have passed when its name arrives.
+/// How often naming the present state is tried, since it may have passed when the name arrives.
 const NAME_ATTEMPTS: u32 = 10;
 
 /// A past state that the server keeps.
@@ -105,7 +105,8 @@ impl Engine {
                 break named;
             }
         };
-        // What others have done since this client last looked must be accepted before it can be believed as past.
+        // Operations that others have made since this client last looked must be accepted before they can be verified
+        // as past.
         if points.last().is_some_and(|last| last.log_size > self.accepted()) {
             self.fetch()?;
         }

@@ -40,7 +40,7 @@ impl ReadSet {
 pub(super) struct Job {
     /// What to change; `None` for a fetch.
     pub edit: Option<Arc<Mutex<dyn Edit>>>,
-    /// What the caller is going to read in the answer.
+    /// What the caller is going to read in the view.
     pub reads: ReadSet,
     /// Who waits. `None` when the caller has its answer and the work must only be done again, because the
     /// server declared the first attempt dead.
@@ -53,7 +53,7 @@ pub(super) struct Job {
     pub refusals: u32,
     /// The block that was missing when it was planned last.
     pub missing: Option<Digest>,
-    /// It is made again although its caller has the answer.
+    /// Held while the work is made again although its caller has the answer.
     pub redone: Option<RedoneGuard>,
     /// Whether the request waits while what a restore lost is made again.
     pub priority: RequestPriority,
@@ -141,7 +141,7 @@ pub(super) enum SignerEvent {
     Alarm(Box<Alarm>),
     /// The present view is wanted, without an operation.
     Look,
-    /// What others have done, as the server shows it to who is at work.
+    /// The server pushed a view with operations of other devices.
     Pushed(Box<Difference>),
     /// Everything is frozen for a reason that the signer did not find.
     Froze(Box<FrozenReport>),
@@ -314,7 +314,7 @@ impl Queue {
         jobs.waiting.drain(..).collect()
     }
 
-    /// Answers all who wait with an error. Work whose caller has its answer stays.
+    /// Fails all requests that wait. Work whose caller has its answer stays.
     pub fn fail_waiting(&self, error: &FsError) {
         self.jobs.lock().waiting.retain(|job| {
             job.answer(Err(error.clone()));

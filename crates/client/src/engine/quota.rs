@@ -11,7 +11,7 @@ use holdfast_protocol::message::{Request, Response, Usage};
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
-/// How long what the server said is gone by, with what was written since counted on top.
+/// How long the server's figure is used, with what was written since counted on top.
 const FRESH: Duration = Duration::from_secs(10);
 /// How soon it is asked again when there seems to be no room.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -83,7 +83,7 @@ impl Engine {
         }
     }
 
-    /// What is used and may be used, where there is a limit and the server says.
+    /// The usage and the limit, where there is a limit and the server tells it.
     pub fn quota(&self) -> Option<Usage> {
         let mut known = self.quota.0.lock();
         if !self.is_limited(&known) {

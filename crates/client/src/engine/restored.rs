@@ -31,7 +31,7 @@ pub struct RestoreReport {
     pub declared_ns: i64,
     /// Operations that this device had seen and that are lost.
     pub lost: u64,
-    /// Of them, those of its own that were acknowledged: first and last number.
+    /// First and last number of this device's own operations among them that were acknowledged.
     pub own: Option<(u64, u64)>,
     /// The file with what it had seen, for `holdfast evidence merge`.
     pub kept: Option<PathBuf>,
@@ -70,7 +70,7 @@ impl fmt::Display for RestoreReport {
 /// Called with what a restore cost when it was taken up.
 pub type RestoredHook = Box<dyn Fn(&RestoreReport) + Send + Sync>;
 
-/// What was taken up since the start, and who wants to hear of it.
+/// Reports of the restores that were taken up since the start, and the hooks that are called with them.
 #[derive(Default)]
 pub(super) struct Restores(Mutex<(Option<RestoreReport>, Vec<RestoredHook>)>);
 

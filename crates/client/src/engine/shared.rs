@@ -63,13 +63,13 @@ pub(super) struct LatestView {
     pub sequence: u64,
     /// The view to read from.
     pub base: Arc<Base>,
-    /// What was believed with it: knows which pending operations it may be completed by.
+    /// The floor with the view; it knows by which pending operations the view may be completed.
     pub floor: Arc<Floor>,
-    /// What others held exclusively there: it may be outdated in this view.
+    /// Files that others held exclusively at that position, so that this view may be outdated for them.
     pub withheld: Arc<Withheld>,
 }
 
-/// How often a file's content was found wrong, of as many files as are remembered.
+/// How often each file's content was found wrong, for a bounded number of files.
 pub(super) struct Failures(LruCache<Option<Handle>, u64>);
 
 impl Default for Failures {

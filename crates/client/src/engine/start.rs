@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 
 /// How long a start that can do without a server waits for one.
 const AWAY_PATIENCE: Duration = Duration::from_secs(5);
-/// How soon it is said why there is no connection.
+/// After this time the reason why there is no connection is reported.
 const TELLING_PAUSE: Duration = Duration::from_secs(1);
 /// Between attempts to make the first fetch after such a start.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -463,7 +463,7 @@ fn enrol(remote: &dyn Remote, config: &EngineConfig) -> Result<Signer, StartErro
     Ok(Signer::new(Floor::new(*superuser, device)))
 }
 
-/// What a failure to reach the server means for somebody who wants to mount.
+/// The error for a start that could not reach the server.
 pub(crate) fn explain(error: RpcError, config: &EngineConfig) -> StartError {
     match error {
         RpcError::WrongServer { .. } => StartError::WrongServer(error.to_string()),

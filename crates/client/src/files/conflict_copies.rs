@@ -6,8 +6,8 @@
 //! meet it. No byte is copied, read or fetched, and nobody sees the one without the other. All members can list
 //! and read what is kept, and whoever may write the principal's files removes it.
 //!
-//! Invariants: at most [`CONFLICT_COPIES_MAX`] versions a principal, the oldest goes first; names sort by time. What a record
-//! says is the word of whoever overwrote the version, as all attributes are their writer's.
+//! Invariants: at most [`CONFLICT_COPIES_MAX`] versions a principal, the oldest goes first; names sort by time. What a
+//! record says is the word of whoever overwrote the version, as all attributes are their writer's.
 
 use super::backend::{Changes, View};
 use super::program_rules::inherit;

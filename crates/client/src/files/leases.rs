@@ -35,7 +35,7 @@ pub const NAMES_LIVE: Duration = Duration::from_millis(100);
 const LOOKED_UP_AGAIN: Duration = Duration::from_secs(2);
 /// Most look-ups that are remembered for that.
 const LOOKED_UP_MAX: NonZeroUsize = NonZeroUsize::new(8192).expect("not zero");
-/// Of so many files that come next in a directory are leases asked for with a look at one of them.
+/// Number of files that come next in a directory for which leases are asked with a look at one of them.
 const LOOK_AHEAD: usize = 256;
 /// Most directories of which it is remembered how often they were looked into.
 const LOOKED_INTO_MAX: NonZeroUsize = NonZeroUsize::new(1024).expect("not zero");
@@ -157,7 +157,7 @@ impl NameLife<'_> {
     }
 }
 
-/// What an answer to a LOOKUP rests on, if that is a lease.
+/// The lease that an answer to a LOOKUP relies on.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseBasis {
     stamp: u64,
@@ -166,7 +166,7 @@ pub struct LeaseBasis {
 }
 
 impl FileSystem {
-    /// Sets who is told of names that the kernel should look up again. Without it, the kernel keeps none. Once.
+    /// Registers, once, the hook that tells the kernel which names to look up again. Without it, the kernel keeps none.
     pub fn on_forget(&self, forget: Forget) {
         let _ = self.kernel.forget.set(forget);
     }
@@ -206,7 +206,8 @@ impl FileSystem {
         Some((self.show(&*fetched.view, parent, name, entry), basis))
     }
 
-    /// A LOOKUP has to be answered by an operation: who goes through a directory is given leases of what comes next with it.
+    /// A LOOKUP has to be answered by an operation: if a program goes through a directory, leases of the next files
+    /// come with it.
     pub(super) fn look_ahead(&self, parent: Ino, directory: Handle, name: &[u8]) {
         if !self.kernel.note_walk(parent) {
             return;
@@ -232,7 +233,7 @@ impl FileSystem {
     }
 
     fn life_of(&self, parent: Ino, name: &[u8], found: Option<Ino>, basis: &LeaseBasis) -> Duration {
-        // What is written here changes at each close, of which the kernel is not told.
+        // A file that is written here changes at each close, of which the kernel is not told.
         if self.kernel.forget.get().is_none() || found.is_some_and(|ino| self.is_written(ino)) {
             return Duration::ZERO;
         }

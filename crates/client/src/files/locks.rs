@@ -41,7 +41,7 @@ const SHARED_MEMORY_NAME: &[u8] = b"-shm";
 const SHARED_MEMORY_REFUSED_MAX: usize = 100;
 /// How long such refusals are shown in the status.
 const SHARED_MEMORY_SHOWN: Duration = Duration::from_secs(3600);
-/// Who holds, in place of a process, what shows other mounts that this one has a file of shared memory open.
+/// The holder, in place of a process, of the lock that shows other mounts that this one has a shared-memory file open.
 const MOUNT_OWNER: u64 = u64::MAX;
 /// The byte of it that is locked for that, far behind all that SQLite uses.
 const MOUNT_BYTE: u64 = 1 << 62;

@@ -410,7 +410,7 @@ pub(super) fn stale(error: FsError) -> FsError {
     }
 }
 
-/// What another client has removed, as it was shown last.
+/// An inode that another client has removed, as it was shown last.
 fn inode_shown(shown: &Attributes) -> Inode {
     let mut inode = Inode::new(shown.kind, shown.mode, DeviceId(0), shown.changed_ns);
     (inode.links, inode.size, inode.modified_ns) = (0, shown.size, shown.modified_ns);

@@ -99,7 +99,7 @@ pub struct MountOptions {
     pub read_only: bool,
 }
 
-/// Told which inodes' pages the kernel should drop, outside of all locks, and whom to tell when it is done.
+/// Called, outside of all locks, with inodes whose pages the kernel should drop, and whom to tell when it has.
 pub type Invalidate = Box<dyn Fn(Ino, Option<std::sync::mpsc::Sender<()>>) + Send + Sync>;
 
 /// A mounted file system.
@@ -144,7 +144,7 @@ struct OpenFile {
     window: AtomicU64,
     /// Owners that have taken fcntl locks through it.
     lock_owners: Mutex<BTreeSet<u64>>,
-    /// Of a new file with rules: whether its opener was let in.
+    /// Whether the program that made a file with rules may use the descriptor.
     admitted: OnceLock<Arc<dyn OpenAdmission>>,
 }
 
@@ -211,7 +211,7 @@ impl FileSystem {
         }
     }
 
-    /// Sets who is told of pages that the kernel should drop. Without it, only opens drop pages. Once.
+    /// Registers, once, the hook that has the kernel drop pages. Without it, only opens drop pages.
     pub fn on_invalidate(&self, invalidate: Invalidate) {
         let _ = self.invalidate.set(invalidate);
     }
@@ -236,7 +236,7 @@ impl FileSystem {
         })
     }
 
-    /// What is to be said of the server, in words: alarms with what to do, or that there are none.
+    /// A text for people on the server: alarms with what to do, or that there are none.
     pub fn status_text(&self) -> String {
         let mut lines: Vec<String> =
             self.backend.notices().iter().map(|told| format!("ALARM: {told}")).collect();

@@ -52,9 +52,9 @@ pub struct NodeState {
     pub file: Option<Box<FileState>>,
     /// Of which content the kernel has pages.
     pub pages: Pages,
-    /// What it was, once its last name was removed: descriptors and working directories that are left still show it.
+    /// The inode as it was when its last name was removed, since descriptors and working directories still show it.
     pub removed: Option<Box<Inode>>,
-    /// What was shown of it last, unless it is a file or a symbolic link: what it was when another client has removed it.
+    /// The attributes shown last, unless it is a file or a symbolic link; shown on when another client has removed it.
     pub shown: Option<Box<Attributes>>,
     /// A lock was lost: nothing is written until it is closed, or locked anew.
     pub lock_lost: bool,

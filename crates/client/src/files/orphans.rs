@@ -35,7 +35,7 @@ impl FileSystem {
             let (handle, view) = self.edit(move |changes| {
                 let within = writable_directory(changes, directory)?;
                 if within.xattrs.contains_key(RULES) {
-                    // Whoever makes it could not be identified; programs make one with a name then.
+                    // The program that makes it cannot be identified; programs make a file with a name then.
                     return Err(FsError::Unsupported);
                 }
                 changes.allocate(directory.principal)

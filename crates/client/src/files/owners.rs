@@ -24,7 +24,7 @@ pub struct OwnerMap {
     pub users: BTreeMap<UserId, u32>,
     /// Local group of each group that has one.
     pub groups: BTreeMap<GroupId, u32>,
-    /// What a change of owner to somebody who stands for nobody does.
+    /// What `chown` does where the local user or group stands for nobody in the file system.
     pub unmapped: UnmappedOwner,
 }
 
@@ -76,7 +76,7 @@ impl FileSystem {
             // The mounting user's own group stands for no group.
             None => (gid == self.options.gid).then_some(None),
         });
-        // Somebody who stands for nobody is passed over, the other half of the request is not.
+        // A local user or group that stands for nobody is ignored, and the other half of the request is carried out.
         let (user, group) = match map.unmapped {
             UnmappedOwner::Ignore => (user.filter(Option::is_some), group.filter(Option::is_some)),
             UnmappedOwner::Refuse => (user, group),

@@ -5,9 +5,9 @@
 //! .snapshots/before-the-move/...          one that somebody has named
 //! ```
 //!
-//! The directory is in no listing of the root, so that programs that walk a tree do not walk all its past states; a lookup by
-//! name finds it. What is read in it was verified as the present is ([`crate::Engine::past`]), and files are read by the same
-//! code: an open file of a past state is an open file with the content that it had then.
+//! The directory is in no listing of the root, so that programs that walk a tree do not walk all its past states; a
+//! lookup by name finds it. What is read in it was verified as the present is ([`crate::Engine::past`]), and files are
+//! read by the same code: an open file of a past state is an open file with the content that it had then.
 //!
 //! Invariants:
 //! - numbers of past inodes are told from present ones by their top bits, and no call but those here takes them
@@ -116,8 +116,8 @@ pub fn time_name(ns: i64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}.{minute:02}.{second:02}Z")
 }
 
-/// Names for past states. Of several of one second the last has the plain name, and the others their places in the order
-/// too.
+/// Names for past states. Of several of one second the last has the plain name, and the others their places in the
+/// order too.
 fn name_states(states: &[PastState]) -> Vec<PastEntry> {
     let mut last: HashMap<String, u64> = HashMap::new();
     for state in states.iter().filter(|state| state.name.is_none()) {
@@ -405,8 +405,8 @@ pub struct PastFile {
 }
 
 impl FileSystem {
-    /// The versions that a path had in the past states, oldest first, and has now. A file that was deleted and made again
-    /// is one with another version; links are not followed.
+    /// The versions that a path had in the past states, oldest first, and has now. A file that was deleted and made
+    /// again is one with another version; links are not followed.
     ///
     /// # Errors
     /// [`FsError::NotFound`]: it is in none of them; as [`FileSystem::past_entries`] and [`FileSystem::past_view`].

@@ -70,7 +70,7 @@ pub fn writable_directory(changes: &mut dyn Changes, directory: Handle) -> Resul
     Ok(inode)
 }
 
-/// What a name stands for, which must be something.
+/// The entry of a name, which must exist.
 pub fn existing(changes: &mut dyn Changes, directory: Handle, name: &[u8]) -> Result<Entry, FsError> {
     let entry = changes.entry(directory, name)?.ok_or(FsError::NotFound)?;
     known_handle(entry.handle)?;

@@ -1,10 +1,10 @@
-//! Rules for programs, as files see them: an attribute of the inode, and a guard that is asked before a file that has it
-//! is opened. Only the guard knows what the rules mean.
+//! Rules for programs, as files see them: an attribute of the inode, and a guard that is asked before a file that has
+//! it is opened. Only the guard knows what the rules mean.
 //!
-//! Invariants: a file with the attribute is opened only if the guard admits the open; without a guard it is refused. Programs
-//! cannot change the attribute through the mount, nor the size of a file with rules by its name, since the kernel does not say
-//! which program asks: both are done by requests to the mount's control socket. New files and directories begin with their
-//! directory's rules.
+//! Invariants: a file with the attribute is opened only if the guard admits the open; without a guard it is refused.
+//! Programs cannot change the attribute through the mount, nor the size of a file with rules by its name, since the
+//! kernel does not say which program asks: both are done by requests to the mount's control socket. New files and
+//! directories begin with their directory's rules.
 
 use super::backend::View;
 use super::{Caller, FileSystem, Ino, OpenFlags, OpenReply};
@@ -71,7 +71,7 @@ pub(super) enum AccessKind {
 }
 
 impl FileSystem {
-    /// Sets who is asked before files with rules are opened. Once.
+    /// Registers, once, the guard that is asked before files with rules are opened.
     pub fn set_guard(&self, guard: Arc<dyn ProgramGuard>) {
         let _ = self.guard.set(guard);
     }
@@ -184,7 +184,7 @@ impl OpenAdmission for NoAdmission {
     }
 }
 
-/// What a new inode has of its directory's rules.
+/// Gives a new inode the rules of its directory.
 pub(super) fn inherit(from: &BTreeMap<Vec<u8>, Vec<u8>>, to: &mut Inode) {
     if let (InodeKind::File | InodeKind::Directory, Some(rules)) = (to.kind, from.get(RULES)) {
         to.xattrs.insert(RULES.to_vec(), rules.clone());

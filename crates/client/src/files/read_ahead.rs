@@ -1,12 +1,12 @@
 //! Reading a directory's small files one after the other: those that come next are fetched ahead, many in one request.
 //!
-//! A program that reads files of a directory in the sequence of its listing (`tar`, `grep -r`, a copy) is likely to go on.
-//! Each time it comes near the end of what was fetched, twice as many files are fetched, up to [`WINDOW_MAX`] of them and as
-//! many bytes as are worth having under way on the link. For a program that opens files here and there nothing is fetched
-//! ahead.
+//! A program that reads files of a directory in the sequence of its listing (`tar`, `grep -r`, a copy) is likely to go
+//! on. Each time it comes near the end of what was fetched, twice as many files are fetched, up to [`WINDOW_MAX`] of
+//! them and as many bytes as are worth having under way on the link. For a program that opens files here and there
+//! nothing is fetched ahead.
 //!
-//! None of these blocks is trusted, and none is promised: they are verified when they are read, as all others, and those that
-//! did not come are fetched then.
+//! None of these blocks is trusted, and none is promised: they are verified when they are read, as all others, and
+//! those that did not come are fetched then.
 
 use super::nodes::Node;
 use super::{FileSystem, Ino, ino_of, known_handle};
@@ -83,7 +83,7 @@ impl FileSystem {
             self.read_ahead.0.lock().put(parent, streak);
             return;
         }
-        // As long as half of what was asked for lies ahead, nothing is asked for.
+        // Nothing is fetched as long as half of what was fetched last lies ahead.
         let ahead = view.entries(directory, Some(&name), (streak.window / 2).max(1)).unwrap_or_default();
         if ahead.last().is_none_or(|(last, _)| *last <= streak.until) {
             self.read_ahead.0.lock().put(parent, streak);

@@ -22,7 +22,7 @@ use std::sync::Arc;
 pub const INDEX: &str = "INDEX.json";
 /// Number of bytes that are copied at once.
 pub(super) const STEP_BYTES: u64 = 1 << 20;
-/// What a disk that is damaged reads or fails to read at once.
+/// Number of bytes that a damaged disk reads, or fails to read, at once.
 pub(super) const SECTOR_BYTES: u64 = 4096;
 
 /// What was saved, and where. Also the layout of the list in the folder.

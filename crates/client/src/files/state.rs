@@ -47,7 +47,7 @@ pub enum NameStatus {
     Named,
     /// Its last name was removed by this client: nothing is published any more, as on any local file system.
     RemovedHere,
-    /// It was made without one, and has not been given any.
+    /// It was made without a name, and has not been given one.
     NotYet,
     /// It is gone in the present view: what is unpublished cannot be published, and that is an error.
     RemovedElsewhere,
@@ -541,7 +541,7 @@ impl FileState {
         // What was put in its place is published whole once more, which changes nothing. What was appended
         // would be there twice.
         if self.placed || changes.is_empty() {
-            // What it came behind, or left as it was, was not seen here.
+            // The content that it was appended to, or left as it was, was not seen here.
             let is_ours = !made.behind_others && !made.attributes_only;
             self.ours = is_ours.then(|| content_digest(&made.inode));
             return PublishEffect::Here;

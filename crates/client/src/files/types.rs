@@ -220,7 +220,7 @@ pub struct DirectoryItem<'a> {
     pub kind: InodeKind,
     /// Its name.
     pub name: &'a [u8],
-    /// Where a later `readdir` goes on after this item.
+    /// Offset at which a later `readdir` goes on after this item.
     pub next_offset: u64,
 }
 

@@ -56,7 +56,7 @@ impl Header {
 mod tests {
     use super::*;
 
-    /// What is encoded is decoded, and nothing too long or of another kind is.
+    /// Proves: encoded headers decode, and those of frames that are too long or of another kind do not.
     #[test]
     fn headers() {
         for body_bytes in [0, 1, MESSAGE_BYTES_MAX + 10] {

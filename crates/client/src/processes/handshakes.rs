@@ -1,5 +1,5 @@
-//! The network process's part of channels between clients: it makes the knock and the handshake over a socket that it was
-//! handed, and then carries bytes both ways without reading them; and it reads the beacons of other clients.
+//! The network process's part of channels between clients: it makes the knock and the handshake over a socket that it
+//! was handed, and then carries bytes both ways without reading them; and it reads the beacons of other clients.
 //!
 //! A socket becomes a channel only after the peer has proven a key; which key may be talked to is decided by the main
 //! process, which hangs up otherwise. Bounds: [`MEETINGS_MAX`] at a time, an end for each handshake, and at most
@@ -22,7 +22,7 @@ use tokio::sync::Semaphore;
 
 /// Most meetings at a time, with those that are only beginning.
 const MEETINGS_MAX: usize = 96;
-/// How many handshakes wait for signatures at a time; others wait for them.
+/// Most handshakes that wait for signatures at a time; others wait for their turn.
 const HANDSHAKES_MAX: usize = 4;
 /// How long a handshake may take, its signature included: an agent may ask a person.
 const HANDSHAKE_TIME: Duration = Duration::from_secs(70);

@@ -30,11 +30,11 @@ use std::time::{Duration, Instant};
 pub(super) const FILE: &str = "signed";
 /// How long to wait for a signature: an agent may ask a person twice for one operation.
 const SIGN_PATIENCE: Duration = Duration::from_secs(90);
-/// How long the signer may take to take a question: it reads while nothing else is asked.
+/// Longest time in which the signer takes a request: it reads while nothing else is asked.
 const TAKEN_PATIENCE: Duration = Duration::from_secs(2);
 /// How long to wait for a network process that is started anew.
 const OPEN_PATIENCE: Duration = Duration::from_secs(15);
-/// How long the signer of an earlier process may take to be gone.
+/// How long to wait for the signer of an earlier process to end.
 const GONE_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Where a device's private key comes from.

@@ -344,7 +344,7 @@ fn read_frames(
             },
         };
         let wanted = waiting.lock().as_mut().and_then(|waiting| waiting.remove(&id));
-        // What nobody waits for any more, or ever did, changes nothing.
+        // An answer that nobody waits for changes nothing.
         if let Some(wanted) = wanted {
             let _ = wanted.try_send(came);
         }
@@ -425,7 +425,7 @@ impl Remote for Link {
     }
 }
 
-/// As long as a deadline says, or for ever, as far as clocks go.
+/// The moment of a deadline, or the latest one that the clock has.
 fn end_of(deadline: Duration) -> Instant {
     let now = Instant::now();
     now.checked_add(deadline).unwrap_or(now + Duration::from_secs(1 << 32))

@@ -1,5 +1,5 @@
-//! Messages between the client's processes. They are bounded and canonical, and each process checks what it receives. The
-//! module is public so that tests can play a hostile process.
+//! Messages between the client's processes. They are bounded and canonical, and each process checks what it receives.
+//! The module is public so that tests can play a hostile process.
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::Restore;
@@ -47,7 +47,7 @@ pub enum SignerRequest {
     Begin {
         /// The key, and where it is.
         key: KeyLocation,
-        /// In which file system it signs; `None`: it makes handshakes only, and there is no file.
+        /// The file system in which it signs; `None`: it signs handshakes only, and there is no file.
         file_system: Option<Digest>,
     },
     /// Sign what the parts before say: a list of [`SigningPayload`].
@@ -101,7 +101,8 @@ pub enum SignerReply {
 pub enum NetworkRequest {
     /// Make a connection to a server.
     Open(OpenRequest),
-    /// Make a connected socket a channel to another client ([`super::handshakes`]). With it come a stream and the socket.
+    /// Make a connected socket a channel to another client ([`super::handshakes`]). With it come a stream and the
+    /// socket.
     Meet(MeetRequest),
     /// Read what clients say to all of a network. With it come a stream and a socket for datagrams.
     HearBeacons {
@@ -121,7 +122,7 @@ pub struct MeetRequest {
     pub expected: Option<PublicKey>,
 }
 
-/// How a meeting went: the first thing in its stream, after its length as `u32`.
+/// Result of a handshake with a peer: the first message in its stream, after its length as `u32`.
 pub type PeerIntroduction = Result<PublicKey, String>;
 
 /// A beacon that was heard: the address it came from, and what it says.

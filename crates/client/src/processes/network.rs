@@ -37,7 +37,7 @@ use tokio::task::AbortHandle;
 const SIGN_PATIENCE: Duration = Duration::from_secs(60);
 /// Longest wait for a socket.
 const SOCKET_PATIENCE: Duration = Duration::from_secs(20);
-/// How often the main process is told how things are, if they change.
+/// How often the main process is sent the connection's status, if it changes.
 const TELL_EVERY: Duration = Duration::from_millis(100);
 
 /// Entry point of the network process, as a component.

@@ -1,5 +1,5 @@
-//! The main process's part of channels between clients: it makes and accepts connections, which it does not read, has the
-//! network process make channels of them, and gets messages through that process.
+//! The main process's part of channels between clients: it makes and accepts connections, which it does not read, has
+//! the network process make channels of them, and gets messages through that process.
 //!
 //! A message is believed no further than its signatures: see [`holdfast_protocol::peers`].
 
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long an introduction may take; the network process ends it before.
+/// How long a handshake with a peer may take; the network process ends it before.
 const INTRODUCTION: Duration = Duration::from_secs(90);
 /// The channel to a peer that takes no message for this long is closed.
 const STUCK: Duration = Duration::from_secs(5);

@@ -184,7 +184,7 @@ fn read_seed(pipe: OwnedFd) -> Result<SigningKey, SignError> {
     Ok(SigningKey::from_seed(&seed))
 }
 
-/// What the key may sign, by its own file and what the main process remembers: whichever knows of more.
+/// The mandate of the signer's own file, or the one that the main process remembers: whichever knows of more.
 fn mandate(
     file_system: &Digest,
     public: &PublicKey,
@@ -204,7 +204,7 @@ fn mandate(
     let known = if known.is_empty() { None } else { Some(read(known)?) };
     let kept = found.map(|bytes| read(&bytes)).transpose()?;
     let mandate = match (kept, known) {
-        // One of the two has taken a restore up that the other has not; it is taken up again.
+        // Only one of the two has taken up a restore; it is taken up again.
         (Some(kept), Some(known)) if kept.epoch() != known.epoch() => return Ok((kept, keep)),
         (Some(kept), Some(known)) if kept.contradicts(&known) => {
             return Err(unusable(&"it and the state of this device differ about the last operation"));

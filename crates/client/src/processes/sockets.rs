@@ -1,5 +1,5 @@
-//! Makes sockets in the main process for the other two, which may not: to the servers that it named, and to the SSH agent.
-//! A request has an index into the main process's own list, never an address.
+//! Makes sockets in the main process for the other two, which may not: to the servers that it named, and to the SSH
+//! agent. A request has an index into the main process's own list, never an address.
 
 use super::agent::connect_to_agent;
 use super::messages::{AGENT, SOCKETS, SocketReply, SocketRequest};

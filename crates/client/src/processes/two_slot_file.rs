@@ -1,5 +1,5 @@
-//! The file in which the signer remembers what it signed: two slots, written in turn, so that one of them is whole whenever
-//! power fails.
+//! The file in which the signer remembers what it signed: two slots, written in turn, so that one of them is whole
+//! whenever power fails.
 //!
 //! ```text
 //! at 0 and at 4 MiB:  magic "hfsigned" | sequence u64 | length u32 | digest (32) | bytes        little endian

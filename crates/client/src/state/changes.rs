@@ -92,7 +92,7 @@ impl RecordBase {
 pub(super) fn replay(log: &Log, whole: &[u8], changes: &[Position]) -> Result<State, StateError> {
     let corrupt = |error: &dyn std::fmt::Display| StateError::Corrupt(error.to_string());
     let mut state: State = decode(whole).map_err(|error| corrupt(&error))?;
-    // What cannot be read is for the caller to refuse, who looks at whose it is first.
+    // The caller refuses what cannot be read, after it has checked whose state it is.
     if changes.is_empty() {
         return Ok(state);
     }

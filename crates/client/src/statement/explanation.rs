@@ -4,11 +4,11 @@ use super::branch::{Comparison, Difference, PathDifference};
 use super::verify::{Conclusion, DeviceKnowledge, SidesReport, StatementReport, Verdict};
 use std::fmt::Write;
 
-/// Differences told one by one.
+/// Most differences that are listed one by one.
 const TOLD_MAX: usize = 40;
 
 impl Verdict {
-    /// Everything there is to say; `moment` writes times.
+    /// The whole explanation; `moment` formats times.
     pub fn words(&self, moment: &dyn Fn(i64) -> String) -> String {
         let mut text = format!("{}\n\nFile system {} ({})\n", self.conclusion, self.name, self.file_system);
         for told in &self.statements {
@@ -36,7 +36,7 @@ impl Verdict {
         text
     }
 
-    /// What it does not prove.
+    /// Says what the verdict does not prove.
     fn limits(&self) -> &'static str {
         match self.conclusion {
             Conclusion::Fits => {

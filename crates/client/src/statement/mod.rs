@@ -62,7 +62,8 @@ pub struct RefusedReply {
 }
 
 impl Statement {
-    /// Of what `floor` has accepted, and perhaps what was refused then, with the membership out of `source`.
+    /// A statement of what `floor` has accepted, and perhaps of what was refused then, with the membership from
+    /// `source`.
     pub fn of(floor: Floor, refused: Option<RefusedReply>, source: &dyn BlockSource) -> Statement {
         let mut statement = Statement { floor, refused, blocks: Vec::new(), is_whole: false };
         let wanted: Vec<Reference> =

@@ -29,7 +29,7 @@ const BYSTANDER: DeviceId = DeviceId(u32::MAX);
 /// Most remarks about one statement.
 const REMARKS_MAX: usize = 16;
 
-/// One statement to be judged, with what is known of how it came.
+/// A statement that is to be judged, with its file and what came with it.
 #[derive(Clone, Debug)]
 pub struct LabeledStatement {
     /// What to call it: its file.
@@ -53,7 +53,7 @@ pub enum UnusableStatement {
         /// What in it is forged or damaged.
         why: String,
     },
-    /// What its signatures are checked by is missing.
+    /// The membership by which its signatures are checked is missing.
     #[error("{label}: the membership that its signatures are checked by is not in it")]
     NoMembership {
         /// The file that the statement came in.
@@ -73,7 +73,7 @@ pub enum UnusableStatement {
     },
 }
 
-/// What comes out, strongest last.
+/// Conclusions, the strongest last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Conclusion {
@@ -85,7 +85,7 @@ pub enum Conclusion {
     OneOfSeveralLied,
     /// A device's key signed two things that contradict each other.
     KeyUsedTwice,
-    /// Whoever has the server's key signed two things that contradict each other.
+    /// The server's key signed two things that contradict each other.
     ServerLied,
 }
 
@@ -102,7 +102,7 @@ pub struct Verdict {
     pub statements: Vec<StatementReport>,
     /// Operations that contradict each other.
     pub contradictions: Vec<ContradictionReport>,
-    /// Who knew how much, where there are two sides.
+    /// How the views of two sides differ, where there are two.
     pub sides: Option<SidesReport>,
 }
 
@@ -144,7 +144,7 @@ pub struct ContradictionReport {
     pub second: String,
     /// How they contradict each other.
     pub why: String,
-    /// Who of them lied, at least one; with one only, this one did.
+    /// Those of whom at least one lied; if there is only one, this one did.
     pub suspects: Vec<String>,
     /// Whether that is proven of a single one.
     pub is_proof: bool,
@@ -174,10 +174,10 @@ pub struct DeviceKnowledge {
     pub theirs: u64,
 }
 
-/// A statement that hangs together.
+/// A statement that does not contradict itself.
 struct CheckedStatement<'a> {
     testimony: &'a LabeledStatement,
-    /// By which accepted structures were checked; none before the first view.
+    /// The membership by which accepted structures were checked; none before the first view.
     membership: Option<Membership>,
     refused_membership: Option<Membership>,
     exhibits: Vec<Exhibit<'a>>,
@@ -367,7 +367,7 @@ fn membership(statement: &Statement, view: &View) -> Result<Option<Membership>, 
     if view.slots.is_empty() {
         return Ok(None);
     }
-    // Nothing is taken to be verified already.
+    // This check takes nothing to be verified already.
     let bystander = Floor::new(statement.floor.superuser, BYSTANDER);
     let reference = membership_wanted(&bystander, view).map_err(|alarm| alarm.to_string())?;
     let source = Sources::of(&[statement]);
@@ -390,14 +390,14 @@ fn receipt(floor: &Floor) -> Result<Option<Digest>, String> {
     }
     let (Some(receipt), Some(own)) = (&floor.receipt, floor.own()) else { return Ok(None) };
     if receipt.value.structure != own.value.digest() {
-        // Of an earlier operation.
+        // The receipt is of an earlier operation.
         return Ok(None);
     }
     // A list that the superuser has replaced may leave out the server of the time.
     Ok(floor.accepts_receipt(receipt, &own.value).then_some(receipt.value.structure))
 }
 
-/// Whether the accepted view is one that somebody who knows nothing could accept.
+/// Whether a client that knows nothing could accept the accepted view.
 fn hangs_together(floor: &Floor, members: &Membership) -> Result<(), Alarm> {
     let reply = ViewReply {
         view: floor.view.clone(),
@@ -449,7 +449,7 @@ fn refused<'a>(
     (Some(members), Some(confirmed))
 }
 
-/// One side, to be compared.
+/// One of two sides that are compared.
 struct StatementSide<'a> {
     label: String,
     statement: &'a Statement,

@@ -99,7 +99,7 @@ pub struct Account {
 #[derive(Default)]
 struct Files {
     by_ino: HashMap<u64, Traffic>,
-    /// What of files that had to make room is remembered.
+    /// Traffic of files whose own entries had to make room.
     others: Traffic,
 }
 
@@ -187,11 +187,11 @@ impl Account {
     }
 }
 
-/// How fast answers come, from those to requests for blocks.
+/// The link's speed, measured by answers to requests for blocks.
 #[derive(Default)]
 pub struct Pace(Mutex<Option<(f64, f64)>>);
 
-/// How much of what was found before counts when something new is.
+/// Weight of earlier measurements when there is a new one.
 const INERTIA: f64 = 0.75;
 /// An answer of fewer bytes tells of the round trip, one of more of the rate.
 const SMALL_BYTES: usize = 16 << 10;

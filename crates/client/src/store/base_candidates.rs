@@ -22,7 +22,7 @@ struct VersionMatch {
 }
 
 impl BaseCandidates {
-    /// What of `new` resembles what of each of `olds`, the likeliest first.
+    /// Matches of `new` with each of `olds`, the likeliest first.
     pub(super) fn of<'a>(olds: impl IntoIterator<Item = &'a Version>, new: &Version) -> BaseCandidates {
         let part = |old: &Version| VersionMatch {
             chunks: PieceMatches::of(&old.chunks, &new.chunks),
@@ -31,7 +31,7 @@ impl BaseCandidates {
         BaseCandidates { parts: olds.into_iter().map(part).collect() }
     }
 
-    /// What to copy from for `blocks`: at most so many bytes, and the likeliest last.
+    /// Blocks to copy from for `blocks`: at most `bytes_max` bytes, and the likeliest last.
     pub(super) fn bases(&self, blocks: &[Piece], bytes_max: usize) -> Vec<Piece> {
         let mut bytes = 0;
         let mut chosen: Vec<Vec<Piece>> = Vec::new();

@@ -59,7 +59,7 @@ pub(super) struct UnsentBlock {
     pub(super) scope: u64,
 }
 
-/// One block under way, and those who wait for it.
+/// The fetch of one block, with the calls that wait for it.
 #[derive(Default)]
 pub(super) struct BlockFetch {
     pub(super) state: Mutex<FetchState>,
@@ -96,7 +96,8 @@ impl Shared {
         }
     }
 
-    /// The server surely has a block. Returns for whom it was to be sent and its length, if it still was.
+    /// Notes that the server surely has a block. Returns the file it was to be sent for and its length, if it still
+    /// was.
     pub(super) fn at_server(&self, address: Digest) -> Option<(u64, usize)> {
         let entry = self.unsent.lock().remove(&address);
         self.acknowledged.lock().put(address, Instant::now());

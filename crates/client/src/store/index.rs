@@ -111,7 +111,7 @@ impl ChunkIndex {
         // Last, so that what this process knows is the newest.
         let good = index.load(&path);
         let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
-        // What is behind the last good record would hide what comes.
+        // Bytes behind the last good record would hide new records.
         file.set_len(good)?;
         let file = OpenOptions::new().append(true).open(&path)?;
         index.log = Some(IndexLog { file, path, _lock: lock, bytes: good });

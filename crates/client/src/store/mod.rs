@@ -71,7 +71,7 @@ const EXPECTED_MAX: usize = 65_536;
 const HANGING_MAX: usize = 32_768;
 /// Blocks of the tree of files, as opposed to data, that were sent or fetched lately.
 const RECENT_MAX: usize = 128;
-/// How long what is to be cached is waited for at the end.
+/// How long to wait at the end for blocks that are still to be cached.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 /// Blocks that the server was found not to have.
 const ABSENT_MAX: usize = 4096;
@@ -176,7 +176,7 @@ pub struct StoreStatus {
     pub memory_bytes_max: u64,
     /// Bytes cached on disk.
     pub disk_bytes: u64,
-    /// What came over the link, and what did not have to.
+    /// Traffic over the link, and what was saved.
     pub transfer: TransferStatus,
     /// Bytes that did not have to cross the link.
     pub saved: Savings,
@@ -308,7 +308,7 @@ impl VerifiedStore {
         VerifiedStore { shared, lanes }
     }
 
-    /// This, for who is not to keep it: what it gets its blocks from.
+    /// A reference to this store that does not keep it alive.
     pub fn downgrade(&self) -> WeakStore {
         WeakStore { shared: Arc::downgrade(&self.shared), lanes: Arc::downgrade(&self.lanes) }
     }

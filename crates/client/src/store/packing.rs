@@ -35,7 +35,7 @@ use std::time::Instant;
 const PREFIX_BYTES_MAX: usize = 15 << 20;
 /// Most plain bytes of one parcel.
 const PARCEL_BYTES_MAX: usize = 4 << 20;
-/// By how much a parcel is expected to be shorter than what is in it.
+/// Factor by which a parcel is expected to be shorter than its blocks.
 const RATIO: usize = 4;
 /// Bytes of the map of a very large file that are asked for at once.
 const MAP_BYTES_MIN: usize = 64 << 10;
@@ -417,7 +417,7 @@ impl Shared {
         results
     }
 
-    /// One question and its answer: results for at least the first of `wanted`.
+    /// Sends one request; returns results for at least the first of `wanted`.
     fn request_parcel(
         &self,
         wanted: &[FetchRequest],

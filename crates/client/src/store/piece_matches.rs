@@ -66,7 +66,7 @@ impl PieceMatches {
         PieceMatches { gone, near }
     }
 
-    /// What to copy from for `blocks`, in the order of the old version.
+    /// Blocks to copy from for `blocks`, in the sequence of the old version.
     pub(super) fn bases(&self, blocks: &[Piece]) -> Vec<Piece> {
         let mut chosen: Vec<usize> = Vec::new();
         for (address, length) in blocks {

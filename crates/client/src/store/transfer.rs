@@ -1,4 +1,4 @@
-//! How much trouble is taken over sending and fetching: what the link is like decides, and what the user asked for.
+//! Decides how much work is spent on saving bytes, by the estimates of the link and the user's choice.
 
 use holdfast_content::Chunker;
 use holdfast_content::file::ChunkerConfig;
@@ -20,7 +20,7 @@ pub enum TransferMode {
 }
 
 impl TransferMode {
-    /// How a file is cut that was cut with `present` before.
+    /// The chunker for a file that was cut with `present` before.
     pub fn chunks(self, size: u64, present: Chunker) -> ChunkerConfig {
         match self {
             TransferMode::Full => ChunkerConfig::for_file(size, present),

@@ -73,7 +73,7 @@ impl Upload {
     pub(super) fn new(store: VerifiedStore, about: Option<WriteTarget>) -> Upload {
         let (done, results) = channel();
         let before = match about.as_ref().map(|about| &about.before) {
-            // What was there before a restore of the server may not be there any more.
+            // After a restore of the server, blocks that it had before may be lost.
             Some(Content::Extents(map))
                 if store.shared.transfer.mode == TransferMode::Full
                     && !store.shared.doubted.load(Relaxed) =>
@@ -179,7 +179,7 @@ impl Upload {
         }
     }
 
-    /// What the blocks resemble: see `Shared::earlier_versions`. If nothing is known, a file that looks alike.
+    /// Versions that the blocks resemble: see `Shared::earlier_versions`. If none is known, a file that looks alike.
     fn base_candidates(&self, blocks: &[Arc<Block>]) -> Arc<BaseCandidates> {
         let shared = &self.store.shared;
         let before = match self.before.chunks.is_empty() {

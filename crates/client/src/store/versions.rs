@@ -19,7 +19,7 @@ use std::sync::mpsc::SyncSender;
 
 /// If more than this is missing of a file, it is fetched as it is read, as likely not all of it is.
 const WHOLE_BYTES_MAX: u64 = 16 << 20;
-/// Of larger files no features are taken: their names and chunks must do.
+/// No features are taken of larger files: their names and chunks must be enough.
 const FEATURED_BYTES_MAX: u64 = 16 << 20;
 
 /// Over a fast link, files of more chunks are not compared.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 const RANGE_FIRST: u32 = 64;
 /// Numbers in its later ones, and what every range begins at a multiple of.
 const RANGE_MAX: u32 = 1024;
-/// How many places there are for a range, the first left out: it holds number 1, the root directory.
+/// Number of positions for a range, without the first, which holds number 1, the root directory.
 const PLACES: u64 = (1 << 40) / RANGE_MAX as u64 - 1;
 /// Remembered numbers of files that are not in a range of this device.
 const NUMBERS_MAX: usize = 4096;
@@ -76,7 +76,7 @@ pub struct Allocator {
     /// The numbers that this operation reserved, in sequence.
     #[borsh(skip)]
     reserved: BTreeMap<PrincipalId, Vec<Range>>,
-    /// What an earlier plan of this operation reserved and this one has not yet asked for.
+    /// Numbers that an earlier plan of this operation reserved and this one has not asked for yet.
     #[borsh(skip)]
     again: BTreeMap<PrincipalId, VecDeque<Range>>,
 }

@@ -17,7 +17,7 @@ pub struct Touches {
     /// Files whose inode as a whole changes: declared inodes, removals, re-mappings of anything else than a
     /// directory whose entries change.
     whole: HashMap<Handle, Tag>,
-    /// The same by place, since the file a delta names is only its author's word.
+    /// The same by location in tables, since the file that a delta names is only its author's word.
     slots: HashMap<(DeviceId, u64), Tag>,
     /// Directory entries.
     entries: HashMap<Handle, BTreeMap<Vec<u8>, Tag>>,

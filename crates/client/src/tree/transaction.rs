@@ -155,7 +155,7 @@ impl<'a> Transaction<'a> {
         self.base.source()
     }
 
-    /// Where new blocks go. They can be read back at once, and travel only if the operation reaches them.
+    /// The sink for new blocks. They can be read back at once, and are sent only if the operation refers to them.
     pub fn sink(&mut self) -> &mut dyn BlockSink {
         &mut self.sink
     }

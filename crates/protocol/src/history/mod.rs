@@ -42,8 +42,8 @@ pub const POINTS_PER_ANSWER_MAX: usize = 8192;
 pub struct Point {
     /// Size of the log of updates.
     pub log_size: u64,
-    /// When its last operation was declared, by its author's clock, nanoseconds since the epoch: [`verify_past_state`] compares it
-    /// with what the author signed.
+    /// When its last operation was declared, by its author's clock, nanoseconds since the epoch: [`verify_past_state`]
+    /// compares it with what the author signed.
     pub time_ns: i64,
 }
 

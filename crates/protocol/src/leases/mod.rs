@@ -4,10 +4,10 @@
 //! *delegation* is the whole file system. The server's machine is [`LeaseTable`], the client's [`LeaseHolder`].
 //!
 //! The invariant, in one sentence: *an operation is ordered only while no other device holds, exclusively, a scope that it
-//! reads or changes.* A certificate declares what an operation changes; the request that comes with it names what its author
-//! reads ([`LeaseRequest::reads`], and the files it asks leases of). The answer says which files are [`Withheld`]: held
-//! exclusively by others at that place in the order, so that what its view has of them may be outdated. Who wants to read
-//! one of those names it with another operation.
+//! reads or changes.* A certificate declares what an operation changes; the request that comes with it names what its
+//! author reads ([`LeaseRequest::reads`], and the files it asks leases of). The answer says which files are
+//! [`Withheld`]: held exclusively by others at that place in the order, so that what its view has of them may be
+//! outdated. Who wants to read one of those names it with another operation.
 //!
 //! A lease brings no data. It says that the newest accepted view is still the present one in some scope; whatever is
 //! read is read from a view that was signed for and checked. So there is nothing new to check, and a server that lies
@@ -173,11 +173,11 @@ pub struct LeaseRequest {
     pub run: u128,
     /// Leases that it asks for; at most [`LEASE_REQUESTS_MAX`]. It reads the files among them.
     pub scopes: Vec<Scope>,
-    /// What else the author reads in the view that the operation is ordered on; at most [`LEASE_REQUESTS_MAX`]. What it changes
-    /// need not be named.
+    /// What else the author reads in the view that the operation is ordered on; at most [`LEASE_REQUESTS_MAX`]. What it
+    /// changes need not be named.
     pub reads: Vec<Handle>,
-    /// What it reads because it is about to change it; at most [`LEASE_REQUESTS_MAX`]. Who wants to hold that exclusively waits its
-    /// turn, as if it were changed now.
+    /// What it reads because it is about to change it; at most [`LEASE_REQUESTS_MAX`]. Who wants to hold that
+    /// exclusively waits its turn, as if it were changed now.
     pub edits: Vec<Handle>,
     /// What it would also hold exclusively beside what the operation changes, or have leases of if it changes nothing, where
     /// nobody has to give up anything for that: what is in a directory that is worked in, or gone through; at most

@@ -5,8 +5,8 @@
 //!   is granted what a waiting operation has claimed: so a writer waits for at most one term, and one who only looks for
 //!   at most [`EXCLUSIVE_MS`];
 //! - where several want to hold the same exclusively, they have it in turn, each for a slice ([`SLICE_MS`]): so one of them
-//!   waits for [`TURNS_MAX`] others at most. What waits and does not ask for that is ordered before the next one has it: so it
-//!   waits for one holder, however many there are;
+//!   waits for [`TURNS_MAX`] others at most. What waits and does not ask for that is ordered before the next one has
+//!   it: so it waits for one holder, however many there are;
 //! - a scope that was recalled counts as held until its holder has said that it gave it up, or its time is over;
 //! - a session that has recalls to acknowledge gets nothing and keeps nothing for longer;
 //! - what sessions held before a restart counts as held by them, whatever it was, until they are heard from or the
@@ -16,10 +16,10 @@
 //! the first operation of the next one, and nobody else waits for them until their time is over. (Operations of a device
 //! are ordered one after the other: none of an earlier run is ordered after one of a later.)
 //!
-//! How much a session gets to hold exclusively when it asks for that: the whole file system if nobody else holds anything;
-//! else all files of a user or group if nobody else holds any of those; else single files. What was recalled is not
-//! granted again for a while in the two wider forms, longer each time ([`Backoff`]); but all files of a user or group are granted
-//! to who has had [`STREAK`] operations in a row there, as nobody else seems to work there any more.
+//! How much a session gets to hold exclusively when it asks for that: the whole file system if nobody else holds
+//! anything; else all files of a user or group if nobody else holds any of those; else single files. What was recalled
+//! is not granted again for a while in the two wider forms, longer each time ([`Backoff`]); but all files of a user or
+//! group are granted to who has had [`STREAK`] operations in a row there, as nobody else seems to work there any more.
 
 use super::exclusive::Exclusives;
 use super::session::{Exclusive, Lease, OutstandingRecall, Session};
@@ -45,11 +45,11 @@ pub(super) const SLICE_MS: u64 = 100;
 pub(super) const SLICE_MS_MAX: u64 = 400;
 /// For how long it is left to its holder although somebody wants to look, in milliseconds.
 pub(super) const LOOK_MS: u64 = 35;
-/// Whose turn it is loses it if it has not asked again for so long, in milliseconds: a few round trips of a far link. Until
-/// then nobody else has it, as when a program has just ended.
+/// Whose turn it is loses it if it has not asked again for so long, in milliseconds: a few round trips of a far link.
+/// Until then nobody else has it, as when a program has just ended.
 const TURN_MS: u64 = 250;
-/// Most turns that an operation waits for before its own. Where more devices ask for the same, each operation goes before
-/// the next turn.
+/// Most turns that an operation waits for before its own. Where more devices ask for the same, each operation goes
+/// before the next turn.
 const TURNS_MAX: usize = 8;
 /// For how long a scope wider than a file is not granted exclusively after a recall, in milliseconds.
 const SHARED_MS_MIN: u64 = 1_000;
@@ -85,8 +85,8 @@ struct Claim {
     wants_exclusive: bool,
 }
 
-/// Devices that want to hold a scope exclusively and have not had it since, in the order of their turns, with when they last
-/// asked for it.
+/// Devices that want to hold a scope exclusively and have not had it since, in the order of their turns, with when they
+/// last asked for it.
 type Turns = VecDeque<(DeviceId, u64)>;
 
 /// Which devices use the files of a user or group.
@@ -382,10 +382,10 @@ impl LeaseTable {
         conflicts
     }
 
-    /// Recalls what others may read of what an operation changes, unless they hold it exclusively for now. For a device that wants to
-    /// hold that exclusively, readers have a slice too: else they would read once in each. Of whom the same device changed
-    /// something else a moment ago loses all leases of that user's or group's files at once, as who goes through a tree to
-    /// change it comes to the next file then.
+    /// Recalls what others may read of what an operation changes, unless they hold it exclusively for now. For a device
+    /// that wants to hold that exclusively, readers have a slice too: else they would read once in each. Of whom the
+    /// same device changed something else a moment ago loses all leases of that user's or group's files at once, as who
+    /// goes through a tree to change it comes to the next file then.
     fn others_leases(
         &mut self,
         device: DeviceId,
@@ -432,9 +432,9 @@ impl LeaseTable {
         }
     }
 
-    /// An operation of a session was ordered: makes longer what it holds, and grants what it asks for. `touched`: what it
-    /// changes and reads. `fresh`: it was ordered just now, so that its view is the present one; else nothing is granted
-    /// that is not held already. `pending`: what operations of other devices will still change.
+    /// An operation of a session was ordered: makes longer what it holds, and grants what it asks for. `touched`: what
+    /// it changes and reads. `fresh`: it was ordered just now, so that its view is the present one; else nothing is
+    /// granted that is not held already. `pending`: what operations of other devices will still change.
     pub fn grant(
         &mut self,
         id: SessionId,

@@ -191,9 +191,9 @@ fn reads(file: Handle) -> Footprint {
     Footprint { reads: [file].into(), ..Footprint::default() }
 }
 
-/// Proves: who is alone has the delegation from the first request on; anybody else's operation, even a look that is signed,
-/// takes it back once a slice is over, and waits for that; what is held exclusively in a narrower scope stays, unless the
-/// operation is about that; and the delegation is granted again after a while.
+/// Proves: who is alone has the delegation from the first request on; anybody else's operation, even a look that is
+/// signed, takes it back once a slice is over, and waits for that; what is held exclusively in a narrower scope stays,
+/// unless the operation is about that; and the delegation is granted again after a while.
 #[test]
 fn delegations() {
     let mut table = LeaseTable::new(TERM, 1);
@@ -549,8 +549,8 @@ fn exclusive_terms_are_short() {
     );
 }
 
-/// Proves: one that asks for ever more loses its oldest leases, the table stays within its bounds, and other devices are
-/// granted theirs all the same.
+/// Proves: one that asks for ever more loses its oldest leases, the table stays within its bounds, and other devices
+/// are granted theirs all the same.
 #[test]
 fn floods_are_bounded() {
     let mut table = LeaseTable::new(TERM, 1);

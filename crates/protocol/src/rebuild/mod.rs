@@ -3,8 +3,8 @@
 //!
 //! Each source tells a view with the right edge of its log. The longest log is the present; structures that others know
 //! of, and that it only announces, complete it. Nothing is believed because somebody says so: what comes out is a view,
-//! to be checked as any view is ([`CombinedView::check`]), by somebody who has seen nothing and by each source in turn, with
-//! the very checks that clients will make.
+//! to be checked as any view is ([`CombinedView::check`]), by somebody who has seen nothing and by each source in turn,
+//! with the very checks that clients will make.
 //!
 //! Invariants:
 //! - what any source has accepted as committed is committed in the result, or the result is refused;

@@ -1,6 +1,7 @@
 //! Beacons on the local network: what [`holdfast_protocol::peers::Beacon`] says, by UDP multicast, a few times a minute.
 //!
-//! A beacon does not reveal the file system to those who do not know it, and is trusted for nothing but an address to call.
+//! A beacon does not reveal the file system to those who do not know it, and is trusted for nothing but an address to
+//! call.
 
 use super::Peers;
 use crate::engine::leases::now_ms;
@@ -80,7 +81,7 @@ fn start_listener(peers: &Arc<Peers>, shared: &Arc<Shared>) -> Option<BeaconStre
     Some(ear)
 }
 
-/// A socket that hears the group, beside those of other mounts of this machine.
+/// A socket that receives from the multicast group, beside those of other mounts of this machine.
 fn open_socket() -> io::Result<UdpSocket> {
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     set_socket_reuseaddr(&socket, true)?;

@@ -22,7 +22,7 @@ const CALL_PATIENCE: Duration = Duration::from_secs(5);
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 /// After each word: a peer that talks faster is heard no faster.
 const WORD_PAUSE: Duration = Duration::from_millis(50);
-/// How long the present view is looked for when a stranger calls: it may be enrolled since.
+/// How long to wait for the present view when an unknown key calls: it may have been enrolled since.
 const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The thread that accepts connections, until it is stopped.
@@ -60,7 +60,7 @@ fn begin(
     called: Option<DeviceId>,
     connect: impl FnOnce() -> io::Result<TcpStream> + Send + 'static,
 ) {
-    // Whoever calls does not keep this device from calling.
+    // A call from a peer does not keep this device from calling it.
     let way = usize::from(called.is_some());
     if peers.beginning[way].fetch_add(1, SeqCst) >= BEGINNING_MAX {
         peers.beginning[way].fetch_sub(1, SeqCst);

@@ -7,12 +7,12 @@
 //!
 //! Who is where: [`records`] in the file system itself, and [`beacons`] on the local network. Neither is trusted: they
 //! lead to connections, over which a peer proves the key of a device that the membership in force lists
-//! ([`connections`]). What it says is judged on a thread of its own ([`judging`]), so that a server that does not answer
-//! does not silence this device.
+//! ([`connections`]). What it says is judged on a thread of its own ([`judging`]), so that a server that does not
+//! answer does not silence this device.
 //!
 //! Invariants: nothing that a peer says by itself freezes anybody, or is ever content. Each peer has a bounded part of
-//! everything: [`DEVICE_CONNECTIONS_MAX`] connections, one word that is not judged yet, [`ADDRESSES_MAX`] addresses of each
-//! kind, and so many words and questions to the server a second.
+//! everything: [`DEVICE_CONNECTIONS_MAX`] connections, one word that is not judged yet, [`ADDRESSES_MAX`] addresses of
+//! each kind, and so many words and questions to the server a second.
 
 mod beacons;
 mod connections;
@@ -119,7 +119,7 @@ struct PeerState {
     said: Option<Box<DeviceProgress>>,
     /// When to judge what it said, in milliseconds of this process's clock.
     judge_at_ms: u64,
-    /// How far both have seen the same, and when that was found.
+    /// Size of the log up to which both have seen the same, and when that was found, in nanoseconds since 1970.
     agreed: Option<(u64, i64)>,
     /// When it was heard last, in nanoseconds since 1970.
     heard_ns: Option<i64>,
@@ -210,7 +210,7 @@ impl Peers {
                 Presence::LoggedOut => tracing::info!(device, "a peer has logged out"),
                 Presence::LoggedIn => {}
             }
-            // Who comes and goes in order is no news to people.
+            // Peers that come and leave in order are not reported to people.
             let words = match (change.before, change.presence) {
                 (_, Presence::Lost) => self.words(),
                 (Presence::Lost, Presence::Met) => format!("device {device} is met again"),
@@ -221,7 +221,7 @@ impl Peers {
         }
     }
 
-    /// Those who are lost are not waited for, until they are met again. Who that was.
+    /// Stops waiting for lost peers, until they are met again; returns which these were.
     pub fn stop_waiting_for_lost(&self) -> Vec<DeviceId> {
         let given_up = self.state.lock().roster.stop_waiting_for_lost();
         self.changed(&[]);
@@ -260,7 +260,7 @@ pub(super) fn listen(policy: &PeersPolicy) -> Result<TcpListener, StartError> {
     listener.map_err(|source| StartError::Local { what: "listening for other clients".to_owned(), source })
 }
 
-/// Where others find this machine: the address that it listens at, or by which it reaches the server.
+/// Addresses at which others find this machine: the one it listens at, or the one by which it reaches the server.
 fn announced(listener: &TcpListener, server: &ServerAddress) -> (Vec<SocketAddr>, u16) {
     let Ok(local) = listener.local_addr() else { return (Vec::new(), 0) };
     if !local.ip().is_unspecified() {
@@ -328,7 +328,7 @@ impl Engine {
         }
     }
 
-    /// Who was met, and what was agreed on; `None`: nobody is to be met.
+    /// Status of the peers; `None` if none are to be met.
     pub fn peers(&self) -> Option<PeersStatus> {
         self.shared.peers.get().map(|peers| peers.status(&self.shared))
     }

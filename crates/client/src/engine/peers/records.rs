@@ -30,7 +30,7 @@ use std::time::Duration;
 
 /// The folder in a user's directory, and the one in that.
 const FOLDERS: [&[u8]; 2] = [b".holdfast", b"logins"];
-/// How often records are read, if anything has changed, and one that could not be written is tried again.
+/// How often records are read, if anything has changed, and the writing of one that failed is tried again.
 const READ_EVERY: Duration = Duration::from_secs(3);
 /// How long an end in order waits for its record.
 const LOGOUT_PATIENCE: Duration = Duration::from_secs(5);
@@ -227,7 +227,7 @@ impl Peers {
     }
 }
 
-/// What the records in a user's directory say, by the devices that wrote them.
+/// The records in a user's directory, with the devices that wrote them.
 fn records_of(snapshot: &Snapshot, user: &[u8]) -> Result<Vec<(DeviceId, Record)>, FsError> {
     let mut folder = Handle::ROOT;
     for name in std::iter::once(user).chain(FOLDERS) {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PeerPresence {
-    /// It says that it is there, and was not met, or is not waited for any more.
+    /// It has said that it is there, and was not met, or is not waited for any more.
     LoggedIn,
     /// It has been met, and answers.
     Met,

@@ -1,5 +1,5 @@
-//! The thread that looks after peers: it tells them how far this device has got, calls those that are not connected, and
-//! notices silence.
+//! The thread that looks after peers: it tells them how far this device has got, calls those that are not connected,
+//! and notices silence.
 
 use super::{PeerConnection, Peers, connections};
 use crate::engine::leases::now_ms;
@@ -54,7 +54,7 @@ impl Peers {
         connections.iter().for_each(|connection| connection.channel.send_or_hang_up(&PeerMessage::Bye));
     }
 
-    /// Hangs up on who is no member any more, and does not wait for it.
+    /// Closes connections to devices that are no members any more, and forgets these.
     fn drop_removed_devices(&self, shared: &Shared) {
         let membership = shared.latest.read().base.membership.clone();
         // Before the first view there is no membership to go by.

@@ -69,7 +69,7 @@ impl Pump {
         }
     }
 
-    /// What others held exclusively at the operation's place in the order, whose view is the one read from now.
+    /// Notes which files others held exclusively at the operation's position in the order, whose view is read from now.
     pub(super) fn note_withheld(&mut self, operation: &mut Operation) {
         if let Some(withheld) = operation.lease.withheld.take() {
             self.withheld = Arc::new(withheld);
@@ -77,14 +77,14 @@ impl Pump {
         }
     }
 
-    /// What was granted with the operation counts from now on: what is read from has its view.
+    /// Leases that were granted with the operation count from now on, since its view is the one that is read.
     fn take_up(&self, operation: &mut Operation) {
         if let Some((grant, sent_ms)) = operation.lease.grant.take() {
             self.shared.leases.take_up(&grant, sent_ms);
         }
     }
 
-    /// After the operation: who is answered, who goes on waiting.
+    /// Ends an operation: answers callers, or makes their requests wait on.
     pub(super) fn conclude(&mut self, mut operation: Operation, finished: Option<OperationEnd>) {
         self.reserve = None;
         self.renew_base();
@@ -122,7 +122,7 @@ impl Pump {
             // Not taken, or dead: nothing of it counts, and everything is made again. Callers who have their
             // answer do not notice, unless it turns out to be impossible now.
             if let Some(work) = operation.work.take() {
-                // What it reserved in an epoch that a restore has ended is not there any more.
+                // Numbers that it reserved in an epoch that a restore has ended are not reserved any more.
                 let is_of_before = operation.epoch.is_some_and(|epoch| epoch != self.signer.floor().epoch);
                 self.allocator = if is_of_before { work.after_restore() } else { work.without_effect() };
             }
@@ -138,7 +138,7 @@ impl Pump {
         self.requeue(operation);
     }
 
-    /// What an operation that was not taken, or died, means for its requests.
+    /// Plans the requests of an operation again that was not ordered, or died.
     pub(super) fn plan_again(&self, operation: &mut Operation) {
         let shared = operation.jobs.len() > 1;
         for (job, verdict) in operation.jobs.iter_mut().zip(&mut operation.verdicts) {

@@ -75,7 +75,7 @@ impl Pump {
             is_local: alarm.blame() == Blame::LocalState,
             is_restored,
         });
-        // So that a restart finds the report, not only the alarm.
+        // The report is saved, so that a restart finds more than the alarm.
         let _ = self.save(None);
     }
 

@@ -219,7 +219,8 @@ impl Pump {
                 response => response,
             };
             if let Request::Fast { .. } | Request::Update { .. } = &request {
-                // Who asks for nothing reads everything; else the answer says what is withheld.
+                // An operation without a request for leases counts as reading everything; else the reply says what is
+                // withheld.
                 let withheld = || match operation.lease.request {
                     None => Withheld::default(),
                     Some(_) => Withheld::everything(),

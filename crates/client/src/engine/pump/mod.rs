@@ -62,9 +62,9 @@ pub(super) struct Pump {
     /// The membership block read last.
     members: Option<(Digest, Arc<Membership>)>,
     base: Arc<Base>,
-    /// What others held exclusively at its place in the order.
+    /// Files that others held exclusively at the operation's position in the order.
     withheld: Arc<Withheld>,
-    /// What they will hold at that of the next operation, as far as can be foreseen.
+    /// Files that others will hold exclusively at the next operation's position, as far as can be foreseen.
     foreseen: Arc<Withheld>,
     parking: Arc<ParkedRequests>,
     /// The highest number that the key had signed for when this began.
@@ -78,7 +78,7 @@ pub(super) struct Pump {
 
 /// Why the pump's thread ends.
 pub(super) enum PumpEnd {
-    /// It was told to, or froze; whoever waits has been told.
+    /// It was stopped, or the engine is frozen; all callers have their answers.
     Stopped,
 }
 
@@ -111,8 +111,8 @@ struct Operation {
 struct OperationLeases {
     /// What the operation reads.
     reads: ReadSet,
-    /// Files in the directories that it changes, at most [`SIBLINGS_MAX`]: they are likely to be changed next, so leases of them
-    /// are asked for with it.
+    /// Files in the directories that it changes, at most [`SIBLINGS_MAX`]: they are likely to be changed next, so
+    /// leases of them are asked for with it.
     siblings: Vec<Handle>,
     /// Whether a caller is going to read in its view.
     looks: bool,
@@ -251,7 +251,7 @@ impl Pump {
         self.end();
     }
 
-    /// Saves what may be lost and tells everybody who still waits.
+    /// Saves what may be lost, and fails all requests that still wait.
     fn end(&mut self) {
         // Also what others froze it for, of which it may not have heard.
         let is_frozen = self.shared.frozen().is_some();
@@ -367,13 +367,13 @@ impl Pump {
         }
     }
 
-    /// The files in directories that this plan changes, at most [`SIBLINGS_MAX`]; mostly none of directories that this device has
-    /// also changed within the last second, as they were asked for then.
+    /// The files in directories that this plan changes, at most [`SIBLINGS_MAX`]; mostly none of directories that this
+    /// device has also changed within the last second, as they were asked for then.
     fn siblings(&self, planned: &PlannedOperation) -> Vec<Handle> {
         let directories: BTreeSet<Handle> = planned.directories().collect();
         let mut all = Vec::new();
         for directory in self.shared.leases.wanting_siblings(directories.into_iter()) {
-            // It was just planned on, so what leads there is here. What cannot be had is not asked for.
+            // The view was just planned on, so the nodes are in memory. Files that cannot be listed are left out.
             let Ok((entries, _)) = self.base.entries(directory, None, SIBLINGS_MAX) else { continue };
             all.extend(entries.into_iter().map(|(_, entry)| entry.handle));
         }
@@ -385,7 +385,7 @@ impl Pump {
     fn plan(&self, jobs: &[Job], allocator: Allocator, path: Path) -> PlannedOperation {
         let _span = trace_span!(target: "operation", "plan", ?path).entered();
         let base = self.base.clone();
-        // What fails on an outdated view is no failure yet: see `judge`.
+        // An edit that fails on an outdated view has not failed yet: see `judge`.
         let explain = |file: Option<Handle>, error: &ReadError| self.shared.describe(file, error);
         let mut transaction = Transaction::new(&base, allocator, &explain);
         let mut results = Vec::new();

@@ -1,5 +1,5 @@
-//! Runs an operation's plan again at its position in the order, to see whether it is still right there, and makes the view
-//! that callers read from.
+//! Runs an operation's plan again at its position in the order, to see whether it is still right there, and makes the
+//! view that callers read from.
 
 use super::{Operation, Pump, PumpEnd, RequestOutcome};
 use crate::engine::queue::{QueuedEvent, SignerEvent};
@@ -156,7 +156,7 @@ impl Pump {
                     if self.signer.is_idle() {
                         self.adopt(&difference)?;
                     }
-                    // Where it was not accepted, the next is to follow what is.
+                    // If it was not accepted, the next operation must follow the accepted view.
                     self.shared.leases.accepted(self.signer.floor().log().size);
                 }
                 SignerEvent::Froze(report) => {

@@ -1,7 +1,7 @@
-//! Takes up a declared restore as soon as the engine meets it, at the start or later. To programs it looks like a change that
-//! others have made: files that the restore lost are gone, also open ones, and leases are lost, so that nothing is answered
-//! from what was known before. Requests that were not ordered yet are made on the restored state, once the operations of this
-//! device that the restore lost are made again ([`crate::engine::resend`]).
+//! Takes up a declared restore as soon as the engine meets it, at the start or later. To programs it looks like a
+//! change that others have made: files that the restore lost are gone, also open ones, and leases are lost, so that
+//! nothing is answered from what was known before. Requests that were not ordered yet are made on the restored state,
+//! once the operations of this device that the restore lost are made again ([`crate::engine::resend`]).
 
 use super::{Pump, PumpEnd};
 use crate::engine::leases::Leases;
@@ -42,7 +42,7 @@ impl Pump {
     /// Takes the restores of a membership up that were declared since; whether there were any. A server that does not answer
     /// now is met again by the next operation.
     pub(super) fn takes_up(&mut self, members: &Membership) -> Result<bool, PumpEnd> {
-        // What is not the superuser's, or goes back, is for the checks to say.
+        // The checks find restores that the superuser has not declared, or that go back.
         let Ok(Some(left)) = remaining_log(self.signer.floor(), &members.restores) else { return Ok(false) };
         let how = self.take_up.clone();
         let log_size = left.head().size;

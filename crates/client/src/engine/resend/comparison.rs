@@ -216,7 +216,7 @@ impl RestoreFacts for RestoreComparison<'_> {
         };
         let is = self.now.newest();
         let slot = is.view.slots.get(&place.device);
-        // This device has done nothing yet; and who has not taken the restore up has not either.
+        // A device that has not taken the restore up has made no operation since.
         if place.device == is.me || slot.is_some_and(|slot| slot.value.forecast.file_system != self.epoch) {
             return true;
         }

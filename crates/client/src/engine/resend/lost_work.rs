@@ -32,7 +32,7 @@ pub struct LostWork {
     pub earlier: Vec<View>,
     /// Operations to be made, first to last; `None` until they are planned.
     pub batches: Option<Vec<Record>>,
-    /// What became of those that are not among them any more.
+    /// What became of the operations that are not in `batches` any more.
     pub report: ResendReport,
 }
 

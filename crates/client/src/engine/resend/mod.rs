@@ -1,5 +1,5 @@
-//! The resend: operations of this device that the server had acknowledged and a declared restore lost are made again on the
-//! state that is left.
+//! The resend: operations of this device that the server had acknowledged and a declared restore lost are made again on
+//! the state that is left.
 //!
 //! 1. When a restore is taken up ([`super::pump`]), what the device had accepted is noted durably ([`lost_work`]) before its state
 //!    goes over, and from then on programs' requests wait.
@@ -55,13 +55,13 @@ pub struct ResendReport {
     pub made: u64,
     /// Files and directories that were removed again.
     pub removed: u64,
-    /// Where others had changed the same: path, and what was done.
+    /// Files that others had changed too: path, and what was done.
     pub conflicts: Vec<(String, String)>,
     /// What could not be made again: path, and why.
     pub not_made: Vec<(String, String)>,
     /// How many could not be made again, also those not listed.
     pub not_made_count: u64,
-    /// Names that are there again, as nobody can say who had removed them: some paths.
+    /// Paths of some names that are there again, since it is not known who had removed them.
     pub back: Vec<String>,
     /// How many names are back, also those not listed.
     pub back_count: u64,
@@ -127,7 +127,7 @@ impl From<ResendReport> for ResendStatus {
     }
 }
 
-/// What is to be made again, and what became of it.
+/// The works that are to be made again, and the last report.
 pub(super) struct Resend {
     state_dir: PathBuf,
     state: Mutex<State>,
@@ -169,9 +169,9 @@ impl Resend {
     /// Notes durably what is to be made again once a restore is taken up.
     pub fn note(&self, work: LostWork) -> io::Result<()> {
         let mut works = lost_work::read(&self.state_dir).unwrap_or_default();
-        // One that was noted and not taken up, because this machine crashed between, is the same again.
+        // A work that was noted before a crash, and whose restore was not taken up then, is replaced by the same one.
         works.retain(|noted| noted.floor.epoch != work.floor.epoch);
-        // What was made again and lost once more comes before what was left to be made.
+        // Operations that were made again and lost once more come before those that were still to be made.
         works.insert(0, work);
         lost_work::save(&self.state_dir, &works)
     }
@@ -187,7 +187,7 @@ impl Resend {
         self.is_disturbed.store(true, Relaxed);
     }
 
-    /// How it stands, if there was anything since the start.
+    /// The last report, if there was work since the start.
     pub fn latest(&self) -> Option<ResendReport> {
         self.state.lock().latest.clone()
     }

@@ -65,7 +65,7 @@ pub trait RestoreFacts {
 pub struct ResendPlan {
     /// One operation each, in their order.
     pub batches: Vec<Record>,
-    /// Names that were removed, by nobody knows whom, and are there again: paths of some.
+    /// Paths of some names that are there again, since it is not known who had removed them.
     pub left: Vec<Vec<u8>>,
     /// Number of such names, also those not listed.
     pub left_count: u64,
@@ -132,7 +132,7 @@ struct Planner<'a> {
     is: &'a dyn TreeState,
     mine: &'a BTreeMap<Handle, Option<Arc<Inode>>>,
     known: &'a dyn RestoreFacts,
-    /// Of directories and of files in `mine`, as they were.
+    /// Names of directories and of files in `mine`, as they were.
     paths: HashMap<Handle, Vec<u8>>,
     differences: Vec<Difference>,
     inodes: BTreeMap<Handle, InodeChange>,
@@ -202,7 +202,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Those of `mine` that programs knew by a name.
+    /// Files in `mine` that programs knew by a name.
     fn wanting_names(&self) -> BTreeSet<Handle> {
         let kept = |owner| self.was.names(Handle::kept_versions(owner)).unwrap_or_default().into_values();
         let owners: HashSet<PrincipalId> = self.mine.keys().map(|handle| handle.principal).collect();
@@ -248,7 +248,7 @@ impl Planner<'_> {
     /// Plans what this device had written into files.
     fn files(&mut self) {
         for (&handle, left) in self.mine {
-            // What has no name is not for programs: conflict copies, marks.
+            // Files without a name, such as conflict copies and marks, are not for programs.
             let Some(path) = self.paths.get(&handle).cloned() else { continue };
             let new = match self.as_written(handle) {
                 Ok(Some(new)) => new,
@@ -312,7 +312,7 @@ impl Planner<'_> {
         if change.is_none() {
             self.touch(was.handle, path.clone());
         }
-        // What others have put there since keeps its name.
+        // A file that others have put there since keeps its name.
         let seen = difference.is.filter(|there| self.known.is_as_restored(there.handle));
         if let Some(there) = seen {
             self.lose(there, path);
@@ -357,7 +357,7 @@ impl Planner<'_> {
         }
     }
 
-    /// What is in a directory that was removed: removed, too, or moved elsewhere, where it has a name by now.
+    /// A removed directory's files were removed too, or moved elsewhere, where they have names by now.
     fn empty(&mut self, directory: Handle, path: &[u8]) {
         let mut stack = vec![(directory, path.to_vec())];
         let mut entered = HashSet::new();
@@ -436,7 +436,7 @@ impl Planner<'_> {
     }
 }
 
-/// Of a directory only the attributes: what is in it is made name by name.
+/// A directory's inode without its names, which are made one by one.
 fn attributes_only(inode: Arc<Inode>) -> JournalInode {
     match &inode.content {
         Content::Directory(_) => JournalInode(Arc::new(Inode {

@@ -1,6 +1,6 @@
-//! A mount that nobody uses asks the server nothing, so it would not meet a restore, and its lost operations would stay lost.
-//! So after the server was away, this module fetches one view, to see whether the server still shows what it had shown, and
-//! whether this device is still a member.
+//! A mount that nobody uses asks the server nothing, so it would not meet a restore, and its lost operations would stay
+//! lost. So after the server was away, this module fetches one view, to see whether the server still shows what it had
+//! shown, and whether this device is still a member.
 
 use crate::engine::queue::{QueuedEvent, SignerEvent};
 use crate::engine::restored::is_declared;
@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// How often it is looked whether there is a connection.
+/// How often this module checks whether there is a connection.
 pub const GLANCE: Duration = Duration::from_secs(2);
 /// How long one request may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -62,7 +62,7 @@ impl RestoreWatch {
         if (is_older || is_other) && is_declared(&*shared.remote, &floor, PATIENCE) {
             shared.queue.push_event(QueuedEvent { event: SignerEvent::Look, done: channel().0 });
         } else if is_older {
-            // It may be about to be declared. If not, that is for the next operation to say.
+            // A restore may be about to be declared. If it is not, the next operation raises the alarm.
             self.due = Some((Instant::now() + pause, (pause * 2).min(PAUSE_CONNECTED_MAX)));
         }
     }

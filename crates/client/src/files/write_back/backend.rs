@@ -182,7 +182,7 @@ impl Backend for WriteBack {
         Box::new((here, there))
     }
 
-    /// Whoever takes a lock wants to see what others wrote under it, and others what was written here before.
+    /// A program that takes a lock must see what others wrote under it, and others what was written here before.
     fn lock(&self, place: &LockTarget, mode: LockMode, wait: bool) -> Result<Option<LockHolder>, FsError> {
         if self.shared.options.gathers {
             self.shared.drain()?;

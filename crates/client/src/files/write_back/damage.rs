@@ -1,5 +1,5 @@
-//! Damage in the journal: this module tells it from a torn end, finds the frames behind it that are whole, and says which
-//! files may lack changes.
+//! Damage in the journal: this module tells it from a torn end, finds the frames behind it that are whole, and says
+//! which files may lack changes.
 //!
 //! A crash tears only the end of the last segment: what is missing there was promised to nobody. A bad frame with whole
 //! frames behind it, or one that reaches exactly to the end of its file, was written whole once and has been altered

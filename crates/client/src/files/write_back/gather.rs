@@ -1,16 +1,16 @@
-//! Gathering: edits of files that this client holds exclusively are made here and sent together; all others go to the server
-//! at once.
+//! Gathering: edits of files that this client holds exclusively are made here and sent together; all others go to the
+//! server at once.
 //!
 //! While the server promises that nobody else reads or changes some files unless this client is told first
-//! ([`Backend::holds_exclusively`](crate::files::backend::Backend::holds_exclusively)), an edit of them that is planned on the
-//! local state is planned on the state at the server. So it may be answered at once, and many edits be sent as one operation.
-//! When another device wants one of the files, the lease is recalled, everything is sent, and only then is the other device's
-//! operation ordered.
+//! ([`Backend::holds_exclusively`](crate::files::backend::Backend::holds_exclusively)), an edit of them that is planned
+//! on the local state is planned on the state at the server. So it may be answered at once, and many edits be sent as
+//! one operation. When another device wants one of the files, the lease is recalled, everything is sent, and only then
+//! is the other device's operation ordered.
 //!
 //! Invariants:
 //! - an edit is made here only if all files that it reads or changes are held exclusively, with time left to send it, at the
-//!   moment it joins the queue: a recall finds it there ([`Shared::recalled`]). Files that were made here and are not at
-//!   the server yet are nobody else's: the way to them leads through a directory that is held exclusively, or by an edit
+//!   moment it joins the queue: a recall finds it there ([`Shared::recalled`]). Files that were made here and are not
+//!   at the server yet are nobody else's: the way to them leads through a directory that is held exclusively, or by an edit
 //!   that goes to the server after all those that were made here before;
 //! - an edit that went straight to the server is never under way together with one that is made here, since each would
 //!   miss the other's effect;
@@ -51,7 +51,7 @@ const STREAK_MAX: u32 = 16;
 const STREAK_GAP: Duration = Duration::from_millis(300);
 /// So long after the last edit, exclusive leases are not asked for any more.
 const STREAK_ENDS: Duration = Duration::from_secs(3);
-/// How long a recall is held up at most by what is to be sent: it ends by itself then.
+/// Longest time for which a recall waits for edits to be sent; the lease ends by itself then.
 const RECALL_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a call waits for a server that has kept one waiting for its full time already.
 const SILENT_PATIENCE: Duration = Duration::from_secs(5);
@@ -80,7 +80,7 @@ pub(super) struct Gathering {
     streak: u32,
     last_edit: Option<Instant>,
     wishing: bool,
-    /// How many in a row it takes now; 0 at the start, which means [`STREAK`].
+    /// How many edits in a row it takes now to ask for exclusive leases; 0 at the start, which means [`STREAK`].
     worth: u32,
     /// Edits made here, and operations that they became, since the last recall.
     pub(super) made_here: u64,

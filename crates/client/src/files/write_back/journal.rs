@@ -1,9 +1,9 @@
 //! The durable journal: edits and data that are not at the server yet, in append-only segments.
 //!
 //! A segment is a row of frames ⟨length, tag, body⟩; the tag is a digest of the body, so that damage is told from what
-//! was written, and a torn end from damage ([`super::damage`]). The first frame has the journal's header at the time when the
-//! segment began; the ones after it hold blocks of data, edits, and how far the server has them. Appending does not wait for
-//! the disk; [`Journal::sync`] does, once for all callers that ask at that moment.
+//! was written, and a torn end from damage ([`super::damage`]). The first frame has the journal's header at the time
+//! when the segment began; the ones after it hold blocks of data, edits, and how far the server has them. Appending
+//! does not wait for the disk; [`Journal::sync`] does, once for all callers that ask at that moment.
 //!
 //! Invariants: what [`Journal::sync`] returned for is found again after any crash; data stands before the edit that
 //! refers to it; a segment goes once every edit that is in it, or refers to data in it, is at the server, nobody has a

@@ -53,7 +53,7 @@ const CHANGES_RESERVED: usize = 20_000;
 /// Bounds of the part of the journal that is kept for such changes: a sixteenth of it, but no less and no more.
 const RESERVE_MIN: u64 = 256 << 10;
 const RESERVE_MAX: u64 = 64 << 20;
-/// How often who waits for room looks whether the server is there.
+/// How often a call that waits for room checks whether the server is back.
 const ROOM_LOOK: Duration = Duration::from_millis(500);
 /// Numbers for new files fetched at once, and how few left mean that it is time.
 const NUMBERS_FETCHED: u64 = 8192;

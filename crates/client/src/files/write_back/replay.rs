@@ -1,5 +1,5 @@
-//! Makes edits at the server that were made here before. What others did meanwhile is found, and nothing of theirs or ours is
-//! lost.
+//! Makes edits at the server that were made here before. What others did meanwhile is found, and nothing of theirs or
+//! ours is lost.
 //!
 //! For everything that an edit changed, the journal says what was there when it was made (*seen*) and what it became
 //! (*new*). At the edit's place in the order there is something at *present*:
@@ -15,10 +15,10 @@
 //!   was removed here and moved by others has theirs;
 //! - a file for which no directory is left is not made, and the caller saves it.
 //!
-//! That is for edits that were never sent ([`ReplayKind::Unsent`]). Edits that *were* sent, and lost by a restore of the server
-//! ([`crate::engine`]), are older than whatever others have made since, so there it is the other way round
-//! ([`ReplayKind::Lost`]): what others have written stands, and ours is kept as an overwritten version; nothing that they have
-//! changed since is removed, or loses its name.
+//! That is for edits that were never sent ([`ReplayKind::Unsent`]). Edits that *were* sent, and lost by a restore of
+//! the server ([`crate::engine`]), are older than whatever others have made since, so there it is the other way round
+//! ([`ReplayKind::Lost`]): what others have written stands, and ours is kept as an overwritten version; nothing that
+//! they have changed since is removed, or loses its name.
 //!
 //! The same operation notes in a file without a name ([`Handle::sent_mark`]) how far the journal is sent, so that edits
 //! whose answer was lost are known again, also after a restart, whatever others did since.
@@ -45,7 +45,7 @@ const SENT: &[u8] = b"holdfast.sent";
 /// The attribute that says how far what a restore lost is sent again.
 const SENT_AGAIN: &[u8] = b"holdfast.sent-again";
 
-/// What is made, and so who gives way where both sides have changed something.
+/// Which edits are replayed, and so which side gives way where both have changed something.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReplayKind {
     /// Changes that were never at the server: ours are the newer ones.
@@ -232,7 +232,8 @@ impl Replay {
         }
     }
 
-    /// What was lost meets something newer: that stands, and what was lost is kept beside it.
+    /// Handles content that was lost and meets something newer: the newer stands, and the lost one becomes a conflict
+    /// copy.
     fn give_way(
         &mut self,
         changes: &mut dyn Changes,
@@ -325,7 +326,7 @@ impl Replay {
         let Some(new) = change.new else { return Ok(()) };
         let directory = change.directory;
         let path = [change.path.as_slice(), &change.name].join(&b'/');
-        // What could not be made, or was removed elsewhere, has no names.
+        // A file that could not be made, or was removed elsewhere, gets no names.
         match changes.inode(new.handle) {
             Err(FsError::NotFound) => {
                 if !created.contains(&new.handle) && changes.may_write(new.handle.principal) {
@@ -416,7 +417,7 @@ impl Replay {
     /// Tells of a file that is left and was moved by others while it was moved or removed here. `links`: its names.
     fn tell_of_move(&mut self, change: &InodeChange, present: &PresentInode, links: u32) {
         let (Some(seen), Some(present)) = (&change.seen, present) else { return };
-        // They have taken a name away. If it has as many as before nevertheless, they have moved it.
+        // Others have removed a name. If the file has as many names as before nevertheless, they have moved it.
         if !self.taken_twice.contains(&change.handle) || present.links < seen.0.links {
             return;
         }
@@ -649,7 +650,7 @@ fn same(a: &Inode, b: &Inode) -> bool {
     }
 }
 
-/// What both sides have made of an inode: each field is of the side that changed it, and ours where both did.
+/// Merges both sides' changes of an inode: each field is of the side that changed it, and ours where both did.
 fn merged(seen: &Inode, new: &Inode, present: &Inode) -> Inode {
     let mut inode = present.clone();
     if new.mode != seen.mode {

@@ -71,7 +71,7 @@ pub fn run(shared: &Arc<Shared>) {
     let mut earlier = None;
     while let Some(batch) = next_batch(shared, one_by_one_until) {
         if shared.is_server_away() {
-            // What is made meanwhile goes in one with it, and much of it cancels out.
+            // Edits that are made meanwhile are sent together with it, and many of them cancel out.
             shared.set_server_away(true);
             sleep(shared, AWAY_PAUSE);
             continue;
@@ -136,7 +136,7 @@ fn next_batch(shared: &Shared, one_by_one_until: u64) -> Option<Vec<Arc<Record>>
             shared.changed.wait(&mut local);
             continue;
         };
-        // What may be at the server already is sent again as it was.
+        // A batch that may be at the server already is sent again as it was.
         if local.maybe_sent >= front.number {
             let end = local.maybe_sent;
             return Some(local.queue.iter().take_while(|record| record.number <= end).cloned().collect());
@@ -239,7 +239,7 @@ fn send(shared: &Arc<Shared>, batch: &[Arc<Record>], earlier: &mut Option<(u64, 
     SendOutcome::Sent
 }
 
-/// What a planned attempt came to, in case it turns out to be made.
+/// Outcome of a planned attempt, in case it turns out to have been ordered.
 fn remember(earlier: &mut Option<(u64, Outcome)>, last: u64, replay: &Mutex<Replay>) {
     let outcome = std::mem::take(&mut replay.lock().outcome);
     if !outcome.was_made {

@@ -21,7 +21,7 @@ impl Shared {
     pub(super) fn view(self: &Arc<Self>) -> Arc<dyn View> {
         let local = self.local.lock();
         match self.options.gathers && local.overlay.is_empty() {
-            // What others do may come at any time, so all of an answer must be of one view.
+            // Changes of others may come at any time, so all of an answer must be of one view.
             true => Arc::new(Self::fixed(&local)),
             false => Arc::new(LiveView { shared: self.clone(), position: local.position }),
         }
@@ -175,7 +175,7 @@ impl Shared {
         (self.options.bytes_max / 16).clamp(RESERVE_MIN, RESERVE_MAX)
     }
 
-    /// How much more may be written; `None`: as much as can be sent.
+    /// Number of bytes that may still be written; `None`: as much as can be sent.
     pub(super) fn room_left(&self) -> Option<u64> {
         if self.options.gathers || !self.is_server_away() {
             return None;
@@ -214,7 +214,7 @@ impl Shared {
                     }
                     return Ok(handle);
                 }
-                // Who gathers only for as long as the server is there waits for it, as for any other operation.
+                // A mount that only gathers waits for the server, as for any other operation.
                 (None, _) if attempt == 0 && self.is_server_away() && !self.options.gathers => {
                     let why = "new files need numbers from the server, and it is away".to_owned();
                     return Err(FsError::Unreachable(why));

@@ -78,7 +78,7 @@ impl BlockSource for LayeredSource {
 pub(super) struct JournalSink {
     pub(super) journal: Arc<Journal>,
     pub(super) key: DigestKey,
-    /// How large the journal may become, while nothing can be sent.
+    /// Bound of the journal in bytes, while nothing can be sent.
     pub(super) bytes_max: Option<u64>,
     pub(super) failed: Option<FsError>,
     pub(super) writing: WriteGuard,

@@ -62,7 +62,7 @@ impl DiskCache {
                 at = end;
             }
             progress(length - at.min(length));
-            // What is being written is whole a moment later.
+            // A record that is being written is whole a moment later.
             let torn = if self.is_free(slot) { length - at.min(length) } else { 0 };
             checked.bad += bad;
             checked.bytes_torn += torn;

@@ -48,7 +48,7 @@ pub const BYTES_MAX_DEFAULT: u64 = 4 << 30;
 const SIZE_FILE: &str = "size";
 /// Name of the file that is locked while segments are removed or replaced.
 const LOCK_FILE: &str = "lock";
-/// How the name of a file begins that is not yet what it will be.
+/// Prefix of the name of a file that is still being written.
 const TEMPORARY: &str = "tmp-";
 /// Segments of one folder; more are not looked at.
 const SEGMENTS_MAX: usize = 512;
@@ -56,7 +56,7 @@ const SEGMENTS_MAX: usize = 512;
 const BYTES_PER_ENTRY: u64 = 1024;
 /// Number of uses that are noted for other processes at once.
 const NOTES_AT_ONCE: usize = 512;
-/// How often it is tried to make a segment that others make at the same time.
+/// How often the making of a segment is tried that other processes make at the same time.
 const ATTEMPTS: u32 = 64;
 /// A segment is summed up when so many more bytes of it are known than its summary covers.
 const SUMMARY_STEP: u64 = 1 << 20;
@@ -362,7 +362,7 @@ impl DiskCache {
                 found.insert(name, entry.ino());
             }
         }
-        // Who is to keep nothing does so, whatever was chosen for others.
+        // A process that is to keep nothing does so, whatever size was chosen for the directory.
         if self.bytes_max_given > 0 {
             self.bytes_max = Self::chosen_size(&self.directory).unwrap_or(self.bytes_max_given);
         }

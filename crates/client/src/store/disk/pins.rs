@@ -1,5 +1,5 @@
-//! Pins: blocks that are to stay in the cache. Each pin has a file that says what it is of, and segments of its own, which
-//! nobody removes to make room. They count towards the bound like all others.
+//! Pins: blocks that are to stay in the cache. Each pin has a file that says what it is of, and segments of its own,
+//! which nobody removes to make room. They count towards the bound like all others.
 
 use super::names::{SegmentName, hex};
 use super::record::{self, Record, key_of};
