@@ -53,7 +53,7 @@ impl Drop for Running {
     }
 }
 
-struct Site {
+struct Fixture {
     directory: tempfile::TempDir,
     address: Address,
     server: Option<Running>,
@@ -63,8 +63,8 @@ fn key(seed: u8) -> SigningKey {
     SigningKey::from_seed(&[seed; 32])
 }
 
-impl Site {
-    fn new() -> Site {
+impl Fixture {
+    fn new() -> Fixture {
         let directory = tempfile::tempdir().unwrap();
         let server = Running::start(&directory.path().join("server"), "127.0.0.1:0".parse().unwrap());
         let address = ServerAddress { host: "127.0.0.1".into(), port: server.address.port() };
@@ -83,7 +83,7 @@ impl Site {
             let again = create(config(directory.path().join(state), NOW + 1));
             assert!(matches!(again, Err(CreateError::Exists)));
         }
-        let site = Site { directory, address, server: Some(server) };
+        let site = Fixture { directory, address, server: Some(server) };
         let root = site.start(1).unwrap();
         let admin = Admin::new(&root).unwrap();
         for user in ["alice", "bob"] {
@@ -120,7 +120,7 @@ impl Site {
 /// restarts of the clients and of the server lose nothing.
 #[test]
 fn two_engines_one_server() {
-    let mut site = Site::new();
+    let mut site = Fixture::new();
     let engines = [site.start(2).unwrap(), site.start(3).unwrap()];
     let directory = site.team(&engines[0]);
     std::thread::scope(|scope| {
@@ -177,7 +177,7 @@ fn two_engines_one_server() {
 /// Proves: each wrong start is told apart, with words.
 #[test]
 fn wrong_starts() {
-    let site = Site::new();
+    let site = Fixture::new();
     let alice = site.start(2).unwrap();
     assert!(matches!(site.start(2), Err(StartError::InUse { .. })));
     assert!(matches!(site.start(9), Err(StartError::UnknownDevice { .. })));
@@ -204,7 +204,7 @@ fn wrong_starts() {
 /// same user goes on with the same files.
 #[test]
 fn devices_come_and_go() {
-    let site = Site::new();
+    let site = Fixture::new();
     let laptop = site.start(2).unwrap();
     let directory = site.team(&laptop);
     modify(&laptop, make(directory, "file", b"from the laptop")).unwrap();
@@ -231,7 +231,7 @@ fn devices_come_and_go() {
 /// then it is there again.
 #[test]
 fn leases_and_delegations() {
-    let site = Site::new();
+    let site = Fixture::new();
     let (alice, bob) = (site.start(2).unwrap(), site.start(3).unwrap());
     let team = site.team(&alice);
     let operations = |engine: &Engine| engine.status().operations;
@@ -299,7 +299,7 @@ fn create_file(
 /// deadline of an operation.)
 #[test]
 fn leases_end_with_their_engine() {
-    let site = Site::new();
+    let site = Fixture::new();
     let (alice, bob) = (site.start(2).unwrap(), site.start(3).unwrap());
     let team = site.team(&alice);
     assert!(alice.leased(&[team]).is_none());
@@ -313,7 +313,7 @@ fn leases_end_with_their_engine() {
 /// Proves: after the server was killed, changes wait for those who held leases to hear of it, not for their whole term.
 #[test]
 fn leases_over_restarts() {
-    let mut site = Site::new();
+    let mut site = Fixture::new();
     let (alice, bob) = (site.start(2).unwrap(), site.start(3).unwrap());
     let team = site.team(&alice);
     assert!(alice.leased(&[team]).is_none());

@@ -101,14 +101,14 @@ impl Passed {
     }
 }
 
-struct Site {
+struct Workspace {
     directory: tempfile::TempDir,
     address: Address,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Drop for Site {
+impl Drop for Workspace {
     fn drop(&mut self) {
         drop(self.stop.take());
         let _ = self.thread.take().map(JoinHandle::join);
@@ -123,8 +123,8 @@ fn full() -> TransferConfig {
     TransferConfig { mode: TransferMode::Full, link: Some(CABLE) }
 }
 
-impl Site {
-    fn new() -> Site {
+impl Workspace {
+    fn new() -> Workspace {
         let directory = tempfile::tempdir().unwrap();
         let listen = "127.0.0.1:0".parse().unwrap();
         let server = Server::open(ServerConfig::new(directory.path().join("server"), listen)).unwrap();
@@ -145,7 +145,7 @@ impl Site {
             deadline: DEADLINE,
         })
         .unwrap();
-        let site = Site { directory, address, stop: Some(stop), thread: Some(thread) };
+        let site = Workspace { directory, address, stop: Some(stop), thread: Some(thread) };
         let mut config = EngineConfig::new(site.address.clone(), key(1), site.path("state-1"));
         config.deadline = DEADLINE;
         let root = Engine::start(config).unwrap();
@@ -302,7 +302,7 @@ fn edited(bytes: &[u8], at: usize, with: &[u8]) -> Vec<u8> {
 /// the older version was read, costs little more than that, in at most two requests for blocks.
 #[test]
 fn saves_cost_what_is_new() {
-    let site = Site::new();
+    let site = Workspace::new();
     let (writer, reader) = (site.mount(2, full()), site.mount(3, full()));
     let mut text = prose(1, 300_000);
     let first = writer.put("doc", &text);
@@ -362,7 +362,7 @@ fn saves_cost_what_is_new() {
 /// chunks; what is incompressible travels once.
 #[test]
 fn a_large_binary() {
-    let site = Site::new();
+    let site = Workspace::new();
     let (writer, reader) = (site.mount(2, full()), site.mount(3, full()));
     let mut bytes = noise(5, 6_000_000);
     writer.put("blob", &bytes);
@@ -387,7 +387,7 @@ fn a_large_binary() {
 fn rounds_of_a_first_read() {
     let fast = Link { round_trip: Duration::from_millis(80), up: 50_000_000, down: 50_000_000 };
     for link in [CABLE, fast] {
-        let site = Site::new();
+        let site = Workspace::new();
         let transfer = TransferConfig { mode: TransferMode::Full, link: Some(link) };
         let (writer, reader) = (site.mount(2, transfer), site.mount(3, transfer));
         // Two levels of nodes above the chunks.
@@ -422,7 +422,7 @@ fn many_small_files() {
     const COUNT: usize = 150;
     let fast = Link { round_trip: Duration::from_micros(200), up: 50_000_000, down: 50_000_000 };
     for link in [CABLE, fast] {
-        let site = Site::new();
+        let site = Workspace::new();
         let transfer = TransferConfig { mode: TransferMode::Full, link: Some(link) };
         let writer = site.mount(2, transfer);
         let name = |number: usize| format!("file-{number:03}");
@@ -457,7 +457,7 @@ fn many_small_files() {
 /// its own older version.
 #[test]
 fn put_together_anew() {
-    let site = Site::new();
+    let site = Workspace::new();
     let (writer, reader) = (site.mount(2, full()), site.mount(3, full()));
     // Both cut alike, as both are larger than a MiB.
     let (library, own) = (prose(30, 1_200_000), prose(31, 700_000));
@@ -482,7 +482,7 @@ fn put_together_anew() {
 /// before is not sent again.
 #[test]
 fn cut_in_the_middle() {
-    let site = Site::new();
+    let site = Workspace::new();
     let writer = site.mount(2, full());
     let bytes = noise(9, 3_000_000);
     let sent = Arc::new(Mutex::new(0usize));
@@ -515,7 +515,7 @@ fn cut_in_the_middle() {
 #[test]
 fn bases_gone_at_the_server() {
     for always in [false, true] {
-        let site = Site::new();
+        let site = Workspace::new();
         let writer = site.mount(2, full());
         let mut text = prose(3, 400_000);
         writer.put("doc", &text);
@@ -591,7 +591,7 @@ fn a_server_that_packs_badly() {
             other => other,
         }
     }
-    let site = Site::new();
+    let site = Workspace::new();
     let (writer, reader) = (site.mount(2, full()), site.mount(3, full()));
     let mut text = prose(6, 900_000);
     writer.put("doc", &text);
@@ -611,7 +611,7 @@ fn a_server_that_packs_badly() {
 /// Proves: what the reader was to copy from has gone from its cache, at any moment; it reads the file all the same.
 #[test]
 fn bases_gone_at_the_client() {
-    let site = Site::new();
+    let site = Workspace::new();
     let writer = site.mount(2, full());
     let mut text = prose(8, 800_000);
     writer.put("doc", &text);
@@ -648,7 +648,7 @@ fn spoil(folder: &Path) {
 /// for chunks and sends no deltas, the plain one sends everything.
 #[test]
 fn other_ways_of_transfer() {
-    let site = Site::new();
+    let site = Workspace::new();
     let reader = site.mount(3, full());
     let text = prose(10, 500_000);
     let changed = edited(&text, 250_000, b"a new line\n");

@@ -31,7 +31,7 @@ const ABORT_AFTER_MS: u64 = 1000;
 
 /// What an application wants.
 #[derive(Clone, Debug)]
-enum Wish {
+enum EditRequest {
     Create(usize, u8),
     Unlink(usize, u8),
     Write(usize, u8),
@@ -48,7 +48,7 @@ enum Wish {
 #[derive(Clone, Debug)]
 enum Action {
     /// Begin an operation of these requests; with what is left of the device's last one done first.
-    Begin(usize, Vec<Wish>),
+    Begin(usize, Vec<EditRequest>),
     /// Send the second half.
     Commit(usize),
     /// Die before the second half: the device comes back later and gives the number up.
@@ -57,26 +57,26 @@ enum Action {
     Wait,
 }
 
-fn wish() -> impl Strategy<Value = Wish> {
+fn request() -> impl Strategy<Value = EditRequest> {
     // A few hot names for conflicts, many cold ones so that change lists are folded.
     let name = || prop_oneof![2 => 0u8..4, 1 => 4u8..120];
     let directory = || 0..DIRECTORIES;
     prop_oneof![
-        6 => (directory(), name()).prop_map(|(d, n)| Wish::Create(d, n)),
-        3 => (directory(), name()).prop_map(|(d, n)| Wish::Unlink(d, n)),
-        3 => (directory(), name()).prop_map(|(d, n)| Wish::Write(d, n)),
-        2 => (directory(), name(), directory(), name()).prop_map(|(a, b, c, d)| Wish::Rename(a, b, c, d)),
-        1 => (directory(), name(), directory(), name()).prop_map(|(a, b, c, d)| Wish::Link(a, b, c, d)),
-        1 => directory().prop_map(Wish::Chmod),
-        1 => directory().prop_map(Wish::Seal),
-        2 => Just(Wish::Look),
+        6 => (directory(), name()).prop_map(|(d, n)| EditRequest::Create(d, n)),
+        3 => (directory(), name()).prop_map(|(d, n)| EditRequest::Unlink(d, n)),
+        3 => (directory(), name()).prop_map(|(d, n)| EditRequest::Write(d, n)),
+        2 => (directory(), name(), directory(), name()).prop_map(|(a, b, c, d)| EditRequest::Rename(a, b, c, d)),
+        1 => (directory(), name(), directory(), name()).prop_map(|(a, b, c, d)| EditRequest::Link(a, b, c, d)),
+        1 => directory().prop_map(EditRequest::Chmod),
+        1 => directory().prop_map(EditRequest::Seal),
+        2 => Just(EditRequest::Look),
     ]
 }
 
 fn action() -> impl Strategy<Value = Action> {
     let device = || 0..DEVICES;
     prop_oneof![
-        8 => (device(), prop::collection::vec(wish(), 1..6)).prop_map(|(d, w)| Action::Begin(d, w)),
+        8 => (device(), prop::collection::vec(request(), 1..6)).prop_map(|(d, w)| Action::Begin(d, w)),
         6 => device().prop_map(Action::Commit),
         1 => device().prop_map(Action::Forget),
         1 => Just(Action::Wait),
@@ -93,7 +93,7 @@ struct Model {
 
 /// What a request did when it was planned: enough to do it again in the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Deed {
+enum EditKind {
     Create(usize, u8, Handle, u64),
     Unlink(usize, u8),
     Write(usize, u8, u64),
@@ -112,36 +112,36 @@ impl Model {
     }
 
     /// Does a deed, which must be possible.
-    fn apply(&mut self, deed: &Deed) {
+    fn apply(&mut self, deed: &EditKind) {
         match *deed {
-            Deed::Create(d, n, handle, value) => {
+            EditKind::Create(d, n, handle, value) => {
                 assert!(self.names[d].insert(n, handle).is_none(), "{deed:?}: the name is taken");
                 assert!(self.files.insert(handle, value).is_none(), "{deed:?}: the number is taken");
             }
-            Deed::Unlink(d, n) => {
+            EditKind::Unlink(d, n) => {
                 let file = self.names[d].remove(&n).unwrap_or_else(|| panic!("{deed:?}: no such name"));
                 self.drop_if_unnamed(file);
             }
-            Deed::Write(d, n, value) => {
+            EditKind::Write(d, n, value) => {
                 let file = self.names[d].get(&n).unwrap_or_else(|| panic!("{deed:?}: no such name"));
                 *self.files.get_mut(file).expect("a named file is there") = value;
             }
-            Deed::Rename(a, b, c, d) => {
+            EditKind::Rename(a, b, c, d) => {
                 let file = self.names[a].remove(&b).unwrap_or_else(|| panic!("{deed:?}: no such name"));
                 if let Some(old) = self.names[c].insert(d, file) {
                     self.drop_if_unnamed(old);
                 }
             }
-            Deed::Link(a, b, c, d) => {
+            EditKind::Link(a, b, c, d) => {
                 let file = *self.names[a].get(&b).unwrap_or_else(|| panic!("{deed:?}: no such name"));
                 assert!(self.names[c].insert(d, file).is_none(), "{deed:?}: the name is taken");
             }
-            Deed::Chmod(d, mode) => self.modes[d] = mode,
-            Deed::Seal(d) => {
+            EditKind::Chmod(d, mode) => self.modes[d] = mode,
+            EditKind::Seal(d) => {
                 assert!(self.names[d].is_empty(), "{deed:?}: not empty");
                 self.modes[d] = 0o500;
             }
-            Deed::Look => {}
+            EditKind::Look => {}
         }
     }
 }
@@ -161,7 +161,7 @@ enum OperationStatus {
     Nothing,
 }
 
-struct Host {
+struct TestHost {
     sequencer: Sequencer,
     nodes: HashMap<(u8, u64), holdfast_crypto::Digest>,
     key: SigningKey,
@@ -169,7 +169,7 @@ struct Host {
     order: Vec<Ordered>,
 }
 
-impl Host {
+impl TestHost {
     fn take<T>(&mut self, step: Step<T>) -> T {
         self.nodes.extend(step.nodes.into_iter().map(|node: Node| node));
         step.answer
@@ -218,8 +218,8 @@ struct Client {
     counter: u64,
 }
 
-struct World {
-    host: Host,
+struct Fixture {
+    host: TestHost,
     blocks: Arc<MemoryBlocks>,
     tables: Arc<TableCache>,
     membership: Arc<Membership>,
@@ -245,19 +245,19 @@ fn name_of(name: u8) -> Vec<u8> {
 
 /// Plans one request and says what it did.
 fn fulfil(
-    wish: &Wish,
+    request: &EditRequest,
     directories: &[Handle],
     value: u64,
     transaction: &mut Transaction<'_>,
-) -> Result<Deed, FsError> {
+) -> Result<EditKind, FsError> {
     let time = 1_000_000 + value as i64;
     let drop_name = |transaction: &mut Transaction<'_>, file: Handle| {
         let mut inode = Inode::clone(&*transaction.inode(file)?);
         inode.links -= 1;
         if inode.links == 0 { transaction.remove_inode(file) } else { transaction.set_inode(file, inode) }
     };
-    match *wish {
-        Wish::Create(d, n) => {
+    match *request {
+        EditRequest::Create(d, n) => {
             let directory = directories[d];
             transaction.inode(directory)?;
             if transaction.entry(directory, &name_of(n))?.is_some() {
@@ -270,23 +270,23 @@ fn fulfil(
             transaction.set_inode(handle, inode)?;
             let entry = Entry { handle, kind: InodeKind::File };
             transaction.set_entry(directory, &name_of(n), Some(entry), time)?;
-            Ok(Deed::Create(d, n, handle, value))
+            Ok(EditKind::Create(d, n, handle, value))
         }
-        Wish::Unlink(d, n) => {
+        EditRequest::Unlink(d, n) => {
             let directory = directories[d];
             let entry = transaction.entry(directory, &name_of(n))?.ok_or(FsError::NotFound)?;
             transaction.set_entry(directory, &name_of(n), None, time)?;
             drop_name(transaction, entry.handle)?;
-            Ok(Deed::Unlink(d, n))
+            Ok(EditKind::Unlink(d, n))
         }
-        Wish::Write(d, n) => {
+        EditRequest::Write(d, n) => {
             let entry = transaction.entry(directories[d], &name_of(n))?.ok_or(FsError::NotFound)?;
             let mut inode = Inode::clone(&*transaction.inode(entry.handle)?);
             inode.content = file_bytes(value);
             transaction.set_inode(entry.handle, inode)?;
-            Ok(Deed::Write(d, n, value))
+            Ok(EditKind::Write(d, n, value))
         }
-        Wish::Rename(a, b, c, d) => {
+        EditRequest::Rename(a, b, c, d) => {
             let entry = transaction.entry(directories[a], &name_of(b))?.ok_or(FsError::NotFound)?;
             let target = transaction.entry(directories[c], &name_of(d))?;
             if (a, b) == (c, d) || target.is_some_and(|target| target.handle == entry.handle) {
@@ -297,9 +297,9 @@ fn fulfil(
             }
             transaction.set_entry(directories[a], &name_of(b), None, time)?;
             transaction.set_entry(directories[c], &name_of(d), Some(entry), time)?;
-            Ok(Deed::Rename(a, b, c, d))
+            Ok(EditKind::Rename(a, b, c, d))
         }
-        Wish::Link(a, b, c, d) => {
+        EditRequest::Link(a, b, c, d) => {
             let entry = transaction.entry(directories[a], &name_of(b))?.ok_or(FsError::NotFound)?;
             if transaction.entry(directories[c], &name_of(d))?.is_some() {
                 return Err(FsError::Exists);
@@ -308,32 +308,32 @@ fn fulfil(
             inode.links += 1;
             transaction.set_inode(entry.handle, inode)?;
             transaction.set_entry(directories[c], &name_of(d), Some(entry), time)?;
-            Ok(Deed::Link(a, b, c, d))
+            Ok(EditKind::Link(a, b, c, d))
         }
-        Wish::Chmod(d) => {
+        EditRequest::Chmod(d) => {
             let mode = 0o700 | (value as u32 & 0o77);
             let mut inode = Inode::clone(&*transaction.inode(directories[d])?);
             inode.mode = mode;
             transaction.set_inode(directories[d], inode)?;
-            Ok(Deed::Chmod(d, mode))
+            Ok(EditKind::Chmod(d, mode))
         }
-        Wish::Seal(d) => {
+        EditRequest::Seal(d) => {
             if !transaction.entries(directories[d], None, 1)?.is_empty() {
                 return Err(FsError::NotEmpty);
             }
             let mut inode = Inode::clone(&*transaction.inode(directories[d])?);
             inode.mode = 0o500;
             transaction.set_inode(directories[d], inode)?;
-            Ok(Deed::Seal(d))
+            Ok(EditKind::Seal(d))
         }
-        Wish::Look => Ok(Deed::Look),
+        EditRequest::Look => Ok(EditKind::Look),
     }
 }
 
-type Planned = (Plan, Vec<Deed>, BTreeSet<Tag>);
+type Planned = (Plan, Vec<EditKind>, BTreeSet<Tag>);
 
-impl World {
-    fn new() -> World {
+impl Fixture {
+    fn new() -> Fixture {
         let superuser = SigningKey::from_seed(&[1; 32]);
         let blocks = Arc::new(MemoryBlocks::new(DigestKey::WELL_KNOWN));
         let tables = Arc::new(TableCache::default());
@@ -406,7 +406,8 @@ impl World {
         .unwrap();
         let mut nodes = HashMap::new();
         nodes.extend(step.nodes);
-        let host = Host { sequencer: step.answer.0, nodes, key: server_key, now_ms: 0, order: Vec::new() };
+        let host =
+            TestHost { sequencer: step.answer.0, nodes, key: server_key, now_ms: 0, order: Vec::new() };
         let clients = (1u32..)
             .zip(keys)
             .map(|(n, key)| {
@@ -422,7 +423,7 @@ impl World {
                 Client { key, signer, allocator: Allocator::default(), base, held: None, counter: 0 }
             })
             .collect();
-        World { host, blocks, tables, membership, clients, directories, stats: BTreeMap::new() }
+        Fixture { host, blocks, tables, membership, clients, directories, stats: BTreeMap::new() }
     }
 
     fn base(&self, device: usize) -> Arc<Base> {
@@ -435,16 +436,16 @@ impl World {
         ))
     }
 
-    fn plan(&self, device: usize, wishes: &[Wish], allocator: Allocator, path: Path) -> Planned {
+    fn plan(&self, device: usize, requests: &[EditRequest], allocator: Allocator, path: Path) -> Planned {
         let client = &self.clients[device];
         let base = client.base.clone();
         let mut transaction = Transaction::new(&base, allocator, &explain);
         let mut deeds = Vec::new();
-        for (index, wish) in wishes.iter().enumerate() {
+        for (index, request) in requests.iter().enumerate() {
             let value = (device as u64 + 1) << 32 | client.counter << 4 | index as u64;
             let mut deed = None;
             let mut edit = |transaction: &mut Transaction<'_>| {
-                deed = Some(fulfil(wish, &self.directories, value, transaction)?);
+                deed = Some(fulfil(request, &self.directories, value, transaction)?);
                 Ok(())
             };
             if transaction.run(&mut edit).0.is_ok() {
@@ -460,14 +461,14 @@ impl World {
         *self.stats.entry(what).or_default() += 1;
     }
 
-    fn begin(&mut self, device: usize, wishes: &[Wish]) {
+    fn begin(&mut self, device: usize, requests: &[EditRequest]) {
         self.commit(device);
         self.clients[device].counter += 1;
         self.clients[device].base = self.base(device);
         let fast = self.clients[device].signer.wants_fast();
         let allocator = self.clients[device].allocator.begin();
         let path = if fast { Path::Fast } else { Path::Slow };
-        let (mut plan, deeds, _) = self.plan(device, wishes, allocator, path);
+        let (mut plan, deeds, _) = self.plan(device, requests, allocator, path);
         let tables: Option<Tables> =
             fast.then(|| plan.build(&self.clients[device].base).expect("the base can be read"));
         let client = &mut self.clients[device];
@@ -548,7 +549,7 @@ impl World {
                     assert_eq!(accepted.view, self.clients[device].signer.floor().view);
                     self.clients[device].base = self.base(device);
                     let allocator = self.clients[device].allocator.again(&done.1);
-                    let (mut again, deeds, conflicts) = self.plan(device, wishes, allocator, Path::Slow);
+                    let (mut again, deeds, conflicts) = self.plan(device, requests, allocator, Path::Slow);
                     let stands = again.deltas == plan.deltas && conflicts.is_empty();
                     let base = self.clients[device].base.clone();
                     let (outcome, tables) = if stands {
@@ -658,14 +659,14 @@ impl World {
         // Twice: a device that does not know of the pending operation tries the fast path first and is refused,
         // which settles nothing; its next attempt goes the slow path.
         for device in (0..DEVICES).chain(0..DEVICES) {
-            self.begin(device, &[Wish::Look]);
+            self.begin(device, &[EditRequest::Look]);
             self.commit(device);
         }
         assert!(self.host.is_settled());
         // Once more, so that everybody has seen everybody's end.
         let model = self.host.model();
         for device in 0..DEVICES {
-            self.begin(device, &[Wish::Look]);
+            self.begin(device, &[EditRequest::Look]);
             self.commit(device);
             assert_eq!(self.read(device), model, "device {}", device + 1);
         }
@@ -673,7 +674,7 @@ impl World {
 
     fn act(&mut self, action: &Action) {
         match action {
-            Action::Begin(device, wishes) => self.begin(*device, wishes),
+            Action::Begin(device, requests) => self.begin(*device, requests),
             Action::Commit(device) => self.commit(*device),
             Action::Forget(device) => self.forget(*device),
             Action::Wait => self.host.now_ms += ABORT_AFTER_MS,
@@ -689,7 +690,7 @@ proptest! {
     /// ever seen.
     #[test]
     fn trees_follow_the_order(actions in prop::collection::vec(action(), 1..60)) {
-        let mut world = World::new();
+        let mut world = Fixture::new();
         for (index, action) in actions.iter().enumerate() {
             world.act(action);
             if index % 20 == 19 {
@@ -703,7 +704,7 @@ proptest! {
 /// Proves: the runs above do meet every way an operation can go; a fixed long run counts them.
 #[test]
 fn every_way_is_met() {
-    let mut world = World::new();
+    let mut world = Fixture::new();
     let mut random = 7u64;
     let mut next = |limit: u64| {
         random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
@@ -713,21 +714,21 @@ fn every_way_is_met() {
         let device = next(DEVICES as u64) as usize;
         let action = match next(20) {
             0..=9 => {
-                let wishes = (0..1 + next(4))
+                let requests = (0..1 + next(4))
                     .map(|_| {
                         let (d, e) = (next(3) as usize, next(3) as usize);
                         let hot = next(3) > 0;
                         let n = if hot { next(3) } else { next(120) } as u8;
                         match next(10) {
-                            0..=4 => Wish::Create(d, n),
-                            5 | 6 => Wish::Write(d, n),
-                            7 => Wish::Rename(d, n, e, next(120) as u8),
-                            8 => Wish::Unlink(d, n),
-                            _ => Wish::Look,
+                            0..=4 => EditRequest::Create(d, n),
+                            5 | 6 => EditRequest::Write(d, n),
+                            7 => EditRequest::Rename(d, n, e, next(120) as u8),
+                            8 => EditRequest::Unlink(d, n),
+                            _ => EditRequest::Look,
                         }
                     })
                     .collect();
-                Action::Begin(device, wishes)
+                Action::Begin(device, requests)
             }
             10..=17 => Action::Commit(device),
             18 => Action::Forget(device),

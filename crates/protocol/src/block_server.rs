@@ -167,7 +167,7 @@ pub enum BlockCall {
         /// The place of the last one that is known already; 0: none.
         after: u64,
     },
-    /// Asks who pins blocks, one after the other in order of number. Answered by `Pinned`.
+    /// Asks which readers pin blocks, one after the other in order of number. Answered by `Pinned`.
     Pinned {
         /// The one asked for last; `None`: the first is wanted.
         after: Option<u64>,

@@ -103,7 +103,8 @@ impl Epochs {
             let from = LogHead { size: restore.size, root: restore.root };
             epochs.push(Epoch { id, from, base: Some(restore.base), until: None });
         }
-        // What is left, from the present back. What names itself or a later one as its base leads nowhere.
+        // The restores that lead to the present, last to first. One that names itself or a later one as its base is
+        // refused.
         let (mut at, mut until) = (epochs.len(), Some((epochs[epochs.len() - 1].id, ENDLESS)));
         while let Some((id, end)) = until
             && let Some(place) = epochs[..at].iter().position(|epoch| epoch.id == id)

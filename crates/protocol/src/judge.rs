@@ -190,7 +190,7 @@ fn within_epoch(exhibits: &[Exhibit<'_>]) -> Vec<Contradiction> {
     let mut found = ContradictionSet::default();
     by_device(&elements, &mut found);
     records(&elements, &mut found);
-    // Those with receipts by themselves first: of what contradicts one of them, a conviction is the best that is found.
+    // Structures with receipts are compared first: what contradicts one of them convicts.
     let promised: Vec<Element<'_>> =
         elements.iter().filter(|element| element.acknowledged).copied().collect();
     along_the_log(&promised, &mut found);
@@ -304,7 +304,7 @@ fn along_the_log(elements: &[Element<'_>], found: &mut ContradictionSet) {
         same_place(&elements[start..end], found);
         for (index, element) in elements.iter().enumerate().take(end).skip(start) {
             for (device, number) in element.known() {
-                // What was signed may have been refused: only a receipt says that it took its place.
+                // A signed structure may have been refused: only a receipt says that it was committed.
                 if device == element.device() && !element.acknowledged {
                     continue;
                 }

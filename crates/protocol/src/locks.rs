@@ -17,7 +17,7 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{DeviceId, Handle};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// How long a session that is not heard from keeps its locks against others, in milliseconds.
+/// How long a silent session keeps its locks although others want them, in milliseconds.
 pub const LEASE_MS: u64 = 30_000;
 /// Most ranges that one device holds, in all its sessions: nobody can use up what others need.
 pub const DEVICE_RANGES_MAX: usize = 16_384;
@@ -145,7 +145,7 @@ pub struct LockAttempt {
     pub mode: Option<LockMode>,
     /// The process, for people.
     pub process: u32,
-    /// It was held before the server restarted, or before this session was given up.
+    /// Whether it was held before the server restarted, or before this session was given up.
     pub reclaim: bool,
     /// The holder will wait if it must.
     pub wait: bool,
@@ -197,7 +197,7 @@ pub struct LockTable {
     sessions: BTreeMap<SessionId, Session>,
     /// Number of ranges that each device holds.
     ranges: HashMap<DeviceId, usize>,
-    /// For whom a holder waits. Only processes can wait in circles that they cannot see themselves.
+    /// The holder that each holder waits for. Only processes can wait in circles that they cannot see themselves.
     waiting: HashMap<Holder, Holder>,
     next_epoch: u64,
     grace_until_ms: u64,
@@ -309,7 +309,7 @@ impl LockTable {
         self.waiting.remove(&holder);
     }
 
-    /// Whether something was given up since this was asked last, so that those who wait should ask again.
+    /// Whether a lock was given up since the last call, so that waiting holders should ask again.
     pub fn take_freed(&mut self) -> bool {
         std::mem::take(&mut self.freed)
     }
@@ -347,7 +347,7 @@ impl LockTable {
         }
     }
 
-    /// Whether whom a holder would wait for waits for that holder, directly or not.
+    /// Whether the holder that this one would wait for waits for this one, directly or not.
     fn would_deadlock(&self, holder: Holder, request: &LockAttempt, conflict: &Conflict) -> bool {
         let mut seen = HashSet::new();
         let mut at = conflict.holder;
@@ -361,7 +361,7 @@ impl LockTable {
         false
     }
 
-    /// The first conflict with somebody who is still there. Those in the way who are not lose all they held.
+    /// The first conflict with a session that is still alive. Sessions in the way that are not lose all their locks.
     fn first_conflict(
         &mut self,
         place: (Handle, LockSpace),

@@ -17,7 +17,7 @@ pub fn leaf(certificate: Digest, forecast: Digest) -> Digest {
     pair(Domain::LogLeaf, certificate, forecast)
 }
 
-/// How two nodes make the one above them: all in which trees of this shape differ.
+/// How two nodes are hashed into the one above them; trees of this shape differ in nothing else.
 #[derive(Clone, Copy)]
 pub struct TreeHash(pub fn(Digest, Digest) -> Digest);
 

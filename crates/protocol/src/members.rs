@@ -31,7 +31,7 @@ pub trait Members {
     /// if they left it after `since`, since what they signed before they left stays valid.
     fn may_write(&self, device: DeviceId, principal: PrincipalId, since: u64) -> bool;
 
-    /// What the superuser signed for it off-line, verified; `None` if there is nothing of the kind.
+    /// The warrant that the superuser signed for it off-line, verified; `None` if there is none.
     fn warrant(&self, file_system: Digest, superuser: &PublicKey) -> Option<&Warrant>;
 
     /// The restores declared by then; not verified ([`crate::epoch::are_declared`]).

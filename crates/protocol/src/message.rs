@@ -170,7 +170,7 @@ pub enum Request {
     RetrieveParcel {
         /// Addresses of the blocks, as in [`Request::Retrieve`].
         wanted: Vec<Digest>,
-        /// What the client has; those that the server lacks, or has no room for, it leaves out.
+        /// Blocks that the client has. The server ignores those that it lacks or has no room for.
         bases: Vec<Base>,
         /// zstd's level, 1 to 19; the server may take a lower one.
         level: i8,
@@ -369,7 +369,7 @@ pub enum Request {
         /// Blocks that are not at the server yet.
         blocks: Vec<AddressedBlock>,
     },
-    /// Of a consistency server to its block server, and of nobody else. Answered by `BlockServer`.
+    /// A request of a consistency server to its block server. Answered by `BlockServer`.
     BlockServer(Box<BlockRequest>),
     /// Asks which servers stand in for each other with this one. Answered by `Servers`.
     Servers,
@@ -437,7 +437,7 @@ pub enum LockReply {
     Held(LockHolder),
     /// Waiting would never end, since the holders in the way wait for this one.
     Deadlock,
-    /// The server has just started, and those who held locks before come first.
+    /// The server has just started, and holders of earlier locks may reclaim them first.
     Grace {
         /// For how much longer, in milliseconds.
         left_ms: u32,
@@ -526,7 +526,7 @@ pub enum Response {
     Parcel {
         /// The first `covered` of the blocks asked for, but for `missing`; `None` if that leaves none.
         parcel: Option<Parcel>,
-        /// How many of those asked for this answers, at least 1; the client asks again for the rest.
+        /// Number of blocks of the request that this answers, at least 1; the client asks again for the others.
         covered: u32,
         /// Addresses of blocks that the file system does not have.
         missing: Vec<Digest>,

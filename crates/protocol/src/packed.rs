@@ -179,7 +179,7 @@ impl Packed {
         Packed(bytes)
     }
 
-    /// How much of what a message holds, and of what its reader may hold, a reply takes: the larger of the two.
+    /// The share that a reply takes of a message, or of what its reader may hold: the larger of the two.
     pub(crate) fn share(reply: &ViewReply) -> f64 {
         let mut bytes = Vec::new();
         let plain = write(reply, &mut bytes).expect("writing into memory cannot fail");

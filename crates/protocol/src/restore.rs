@@ -101,7 +101,7 @@ pub fn take_up(
         let offered = OwnOperation { certificate: slot.forecast.certificate, forecast: None };
         floor.offered.insert(slot.number(), offered);
     }
-    // What was under way in the state that is left is dead now, and stays among what this device knows of itself.
+    // An operation that was under way in the state that is left is dead now, and this device goes on listing it.
     for entry in view.pending.iter().filter(|entry| entry.certificate.value.device == old.device) {
         let certificate = &entry.certificate.value;
         let number = certificate.number;
@@ -143,7 +143,7 @@ fn own_slot(old: &Floor, floor: &Floor, reply: &ViewReply) -> Result<(), Alarm> 
 
 fn lost(old: &Floor, floor: &Floor, kept: u64) -> RestoreLoss {
     let seen = old.log().size - kept.min(old.log().size);
-    // What is left may be further than this device knew: an operation that it had no acknowledgement of yet.
+    // The state that is left may have an operation of this device that it had no receipt for yet.
     let is_left = |number: u64| {
         let slot = floor.own().map(|slot| &slot.value);
         slot.is_some_and(|slot| slot.forecast.file_system == old.epoch && slot.number() >= number)

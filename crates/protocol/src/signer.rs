@@ -100,7 +100,7 @@ pub enum Effect {
     /// Make this state durable in the place of earlier ones, *before* any later effect: its bytes
     /// ([`Signer::to_bytes`]), or what has changed since one that is durable ([`Signer::change_since`]).
     Persist(Box<Signer>),
-    /// The same, without waiting: losing it in a power failure costs only a resend.
+    /// Make this state durable without waiting for that: losing it in a power failure costs only a resend.
     Note(Box<Signer>),
     /// Send this, with whatever blocks belong to it.
     Send(Box<Request>),
@@ -152,7 +152,7 @@ pub enum Misuse {
     /// So many operations were given up that the list of them no longer fits a message.
     #[error("this device has given up too many operations; enrol it anew")]
     WornOut,
-    /// Whoever keeps the key did not sign: no mistake of the driver's, who may tell the machine the same again.
+    /// The holder of the key did not sign. That is no mistake of the driver, which may send the same event again.
     #[error(transparent)]
     NotSigned(#[from] SignError),
 }

@@ -62,7 +62,7 @@ pub fn verified<'a>(
 ) -> Option<&'a Warrant> {
     let warrant = membership.warrant.as_ref()?;
     let next = membership.undated();
-    // One signature is for one membership at each version: what goes with this change is dated so.
+    // One signature is for one membership at each version: the membership of this change is dated so.
     if (Membership { warrant: Some(*warrant), ..next.dated(membership.version) }) != *membership {
         return None;
     }

@@ -1,6 +1,6 @@
 //! Which leases to ask for: whole users and groups, taken up again with the next operation after a recall; single files
-//! where that was recalled before it had saved more than it costs; and for a while none at all of a file that others have
-//! just changed, unless it is looked at again and again: a recall costs its writer a round trip.
+//! where that was recalled before it had saved more than it costs; and for a while none at all of a file that others
+//! have just changed, unless it is looked at again and again: a recall costs its writer a round trip.
 
 use holdfast_content::{Handle, PrincipalId};
 use holdfast_protocol::leases::{Backoff, LEASE_REQUESTS_MAX, RecalledLeases, Scope};
@@ -118,8 +118,8 @@ impl LeaseRequests {
         self.wanted.extend(scopes.into_iter().take(room));
     }
 
-    /// Something was recalled. A server that ends, or forgot, takes all at once, and so does one that gives the delegation to
-    /// the next; that says nothing of others' changes.
+    /// Something was recalled. A server that ends, or forgot, takes all at once, and so does one that gives the
+    /// delegation to the next; that says nothing of others' changes.
     pub fn recalled(&mut self, dropped: &RecalledLeases, now_ms: u64) {
         if dropped.everything || dropped.delegation {
             return;
@@ -154,7 +154,7 @@ mod tests {
     /// Proves: however many files of however many owners are looked at, no operation asks for more than one may carry:
     /// the server would refuse it, and its caller would hear of a refusal that has nothing to do with what it does.
     #[test]
-    fn wishes_fit_an_operation() {
+    fn requests_fit_an_operation() {
         for others in 1..6 {
             let mut requests = LeaseRequests::default();
             (0..LEASE_REQUESTS_MAX as u64 - others).for_each(|number| requests.want(file(number), 100));
@@ -188,7 +188,7 @@ mod tests {
     /// Proves: what is in a directory is asked for with the first change there, and seldom with those that follow at
     /// once.
     #[test]
-    fn what_is_beside_is_wished_for_now_and_then() {
+    fn siblings_are_requested_now_and_then() {
         let mut requests = LeaseRequests::default();
         let mut requested = Vec::new();
         for change in 1..=20 {

@@ -114,7 +114,7 @@ impl FileSystem {
         inode.mode = snapshot.mode.unwrap_or(inode.mode);
         (inode.modified_ns, inode.changed_ns) = (snapshot.modified_ns, snapshot.changed_ns);
         inode.writer = self.backend.device();
-        let (made, view) = self.edit_told(told.clone(), move |changes| {
+        let (made, view) = self.edit_with_result(told.clone(), move |changes| {
             writable_directory(changes, directory)?;
             if !changes.may_write(handle.principal) {
                 return Err(FsError::NotPermitted(format!("the file belongs to {}", handle.principal)));

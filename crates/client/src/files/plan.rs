@@ -41,12 +41,12 @@ impl FileSystem {
         &self,
         run: impl FnMut(&mut dyn Changes) -> Result<T, FsError> + Send + 'static,
     ) -> Result<(T, Arc<dyn View>), FsError> {
-        self.edit_told(OrderedResult::default(), run)
+        self.edit_with_result(OrderedResult::default(), run)
     }
 
     /// The same; `told` learns what was made even if this returns an error because the answer was late. After
     /// any later operation of this client it is known for good.
-    pub(super) fn edit_told<T: Clone + Send + Sync + 'static>(
+    pub(super) fn edit_with_result<T: Clone + Send + Sync + 'static>(
         &self,
         told: OrderedResult<T>,
         run: impl FnMut(&mut dyn Changes) -> Result<T, FsError> + Send + 'static,

@@ -119,7 +119,7 @@ impl FileSystem {
         let (mode, modified_ns) = (snapshot.mode, snapshot.modified_ns);
         let (device, changed_ns, now_ns) = (self.backend.device(), snapshot.changed_ns, now_ns());
         let how = Overwrite { path: self.nodes.path(node.ino), by: device, at_ns: now_ns };
-        let (made, view) = self.edit_told(told.clone(), move |changes| {
+        let (made, view) = self.edit_with_result(told.clone(), move |changes| {
             let mut inode = (*changes.inode(handle).map_err(stale)?).clone();
             Self::must_be_file(inode.kind)?;
             if !changes.may_write(handle.principal) {

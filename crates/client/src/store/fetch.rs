@@ -128,7 +128,7 @@ impl Shared {
         kind: BlockKind,
     ) -> Result<Option<Arc<Block>>, SourceError> {
         let address = &reference.address;
-        let found = self.memory.lock().get_told(address);
+        let found = self.memory.lock().get_with_use(address);
         if let Some((block, true)) = &found
             && let Some(disk) = &mut *self.disk.lock()
         {

@@ -24,12 +24,12 @@ impl MemoryCache {
 
     /// The block at `address`, which becomes the most recently used.
     pub fn get(&mut self, address: &Digest) -> Option<Arc<Block>> {
-        self.get_told(address).map(|(block, _)| block)
+        self.get_with_use(address).map(|(block, _)| block)
     }
 
     /// The block at `address`, which becomes the most recently used, and whether this is the first time it is asked
     /// for since it came.
-    pub fn get_told(&mut self, address: &Digest) -> Option<(Arc<Block>, bool)> {
+    pub fn get_with_use(&mut self, address: &Digest) -> Option<(Arc<Block>, bool)> {
         let (block, asked) = self.blocks.get_mut(address)?;
         Some((block.clone(), !std::mem::replace(asked, true)))
     }

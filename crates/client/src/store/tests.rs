@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 const KEY: DigestKey = DigestKey::WELL_KNOWN;
 
 #[derive(Default)]
-struct Host {
+struct TestServer {
     blocks: Mutex<HashMap<Digest, StoredBlock>>,
     retrieves: Mutex<Vec<usize>>,
     stores: Mutex<Vec<usize>>,
@@ -23,14 +23,14 @@ struct Host {
     meets: AtomicBool,
 }
 
-impl Host {
+impl TestServer {
     fn put(&self, block: &Block) -> Reference {
         self.blocks.lock().insert(block.reference().address, block.to_stored());
         block.reference()
     }
 }
 
-impl Remote for Host {
+impl Remote for TestServer {
     fn call(&self, request: Request, _: Duration) -> Result<Response, RpcError> {
         if self.down.load(Relaxed) {
             return Err(RpcError::Unreachable { address: "host".into(), why: "down".into() });
@@ -84,7 +84,7 @@ impl Remote for Host {
     }
 }
 
-fn store_on(host: &Arc<Host>) -> (VerifiedStore, tempfile::TempDir) {
+fn store_on(host: &Arc<TestServer>) -> (VerifiedStore, tempfile::TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let evidence = Arc::new(Evidence::new(directory.path().join("evidence"), Digest::ZERO));
     let config = StoreConfig {
@@ -106,7 +106,7 @@ fn block(number: u64, length: usize, references: Vec<Digest>) -> Block {
 /// Proves: however many ask for one block at once, it is fetched once; afterwards it is here.
 #[test]
 fn one_flight_for_many() {
-    let host = Arc::new(Host::default());
+    let host = Arc::new(TestServer::default());
     host.slow.store(true, Relaxed);
     let (store, _directory) = store_on(&host);
     let reference = host.put(&block(1, 1000, Vec::new()));
@@ -123,7 +123,7 @@ fn one_flight_for_many() {
 /// no request of its own.
 #[test]
 fn prefetch_in_parallel_batches() {
-    let host = Arc::new(Host::default());
+    let host = Arc::new(TestServer::default());
     host.meets.store(true, Relaxed);
     let (store, _directory) = store_on(&host);
     let references: Vec<_> = (0..600).map(|n| host.put(&block(n, 10_000, Vec::new()))).collect();
@@ -145,7 +145,7 @@ fn prefetch_in_parallel_batches() {
 /// taken as soon as the server gives it.
 #[test]
 fn three_ways_to_fail() {
-    let host = Arc::new(Host::default());
+    let host = Arc::new(TestServer::default());
     let (store, _directory) = store_on(&host);
     let (good, bad) = (block(1, 5000, Vec::new()), block(2, 5000, Vec::new()));
     let reference = host.put(&good);
@@ -171,7 +171,7 @@ fn three_ways_to_fail() {
 /// Proves: a hint that comes with a reply is believed only if it is what it says.
 #[test]
 fn hints_are_verified() {
-    let host = Arc::new(Host::default());
+    let host = Arc::new(TestServer::default());
     let (store, _directory) = store_on(&host);
     let (good, bad) = (block(1, 500, Vec::new()), block(2, 500, Vec::new()));
     let reference = host.put(&good);
@@ -187,7 +187,7 @@ fn hints_are_verified() {
 /// last; what nobody holds is forgotten.
 #[test]
 fn collects_what_is_reached() {
-    let host = Arc::new(Host::default());
+    let host = Arc::new(TestServer::default());
     let (store, _directory) = store_on(&host);
     let leaf = block(1, 100, Vec::new());
     let known = host.put(&block(2, 100, Vec::new()));
@@ -228,7 +228,7 @@ fn collects_what_is_reached() {
 #[test]
 fn uploads() {
     use holdfast_content::BlockSink;
-    let host = Arc::new(Host::default());
+    let host = Arc::new(TestServer::default());
     host.meets.store(true, Relaxed);
     let (store, _directory) = store_on(&host);
     let mut upload = store.upload();

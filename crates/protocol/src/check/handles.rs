@@ -76,7 +76,7 @@ pub(super) fn check_slot(
         .map(|entry| &entry.certificate.value)
         .find(|certificate| (certificate.device, certificate.number) == (device, operation.number))
         .filter(|certificate| certificate.digest() == structure.forecast.certificate);
-    // What a device carried forward before this client saw it may have been advanced in its unseen past.
+    // Tables that a device carries forward in the first structure seen of it may have been advanced before that.
     let skipped = known.map_or(0, Structure::number) + 1 < operation.number;
     let announced = announced.filter(|_| !skipped);
     // The module `membership` checks that the superuser made the membership in force.

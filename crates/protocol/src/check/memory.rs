@@ -25,7 +25,7 @@ pub(super) fn check(context: &Context<'_>) -> Result<View, Alarm> {
                 if context.view.slots.get(device) != Some(known) {
                     return Err(Alarm::SlotReplaced(Operation { device: *device, number }));
                 }
-                // The same, and what it shares with views accepted before stays shared.
+                // The same vector, in memory that it shares with views accepted before.
                 merged.slots.insert(*device, known.clone());
             }
             Ordering::Less => {

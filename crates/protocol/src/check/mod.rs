@@ -203,7 +203,7 @@ enum Origin<'a> {
 struct Element<'a> {
     forecast: &'a Forecast,
     origin: Origin<'a>,
-    /// It is a slot that is in the last accepted view, too, so what two of these say of each other was checked then.
+    /// Whether it is a slot of the last accepted view too: what two of these say of each other was checked then.
     is_known: bool,
 }
 

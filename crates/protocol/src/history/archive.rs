@@ -344,7 +344,7 @@ impl Archive {
         self.named.get(name)
     }
 
-    /// Gives a kept point a name. Whether the point is there; who may is the caller's affair.
+    /// Gives a point a name; returns whether there is such a point. The caller checks who may do so.
     pub fn name(&mut self, snapshot: Signed<Snapshot>) -> bool {
         if self.head(snapshot.value.log.size) != Some(snapshot.value.log) {
             return false;

@@ -58,7 +58,8 @@ pub struct PastReply {
     pub newest: Signed<Certificate>,
     /// Proof that its log is the beginning of the one that the client asked about.
     pub consistency: Vec<Digest>,
-    /// That each structure, and then each dead operation, in the order of the view, has its place in the log.
+    /// Proofs that each structure, and then each dead operation, in the sequence of the view, is at its position in the
+    /// log.
     pub inclusion: Vec<Vec<Digest>>,
 }
 

@@ -203,7 +203,7 @@ fn what_was_pending_is_to_be_learned() {
 }
 
 /// A lie: what becomes of the honest answer, and the verdict.
-type Told = (&'static str, &'static str, fn(&Stage) -> (Point, PastReply));
+type LieCase = (&'static str, &'static str, fn(&Stage) -> (Point, PastReply));
 
 /// A history to lie about, and a reader who has accepted all of it.
 struct Stage {
@@ -267,7 +267,7 @@ impl Stage {
     }
 }
 
-const LIES: &[Told] = &[
+const LIES: &[LieCase] = &[
     ("another state than the one asked for", "OtherState", |stage| {
         (point(stage.at), stage.server.show(stage.at + 1, stage.known()))
     }),

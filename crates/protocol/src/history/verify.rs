@@ -26,7 +26,7 @@ use crate::structure::{Forecast, LogHead, Structure, View};
 use holdfast_content::{DeviceId, OperationStatus, PrincipalId, Reference};
 use holdfast_crypto::PublicKey;
 
-/// In whose place the checks of a view are made: a device that is none, and has seen nothing.
+/// Number of a device that does not exist, as which a view is checked by a client that has seen nothing.
 const NOBODY: DeviceId = DeviceId(u32::MAX);
 
 /// A state that passed all checks. Only [`verify_past_state`] makes one.

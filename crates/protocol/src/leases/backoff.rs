@@ -1,6 +1,6 @@
 //! Times that double each time that their reason comes again soon.
 
-/// How long something lasts, in milliseconds; twice as long each time that it begins again soon after its end.
+/// A time in milliseconds that is twice as long each time that it begins again soon after its end.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Backoff {
     until_ms: u64,

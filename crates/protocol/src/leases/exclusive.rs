@@ -39,7 +39,7 @@ impl Withheld {
 struct OwnerHolds {
     /// The session that holds all of them, if one does.
     all: Option<SessionId>,
-    /// First numbers of ranges, each with the last one and who holds it.
+    /// Ranges of numbers that are held, by first number; each with the last one and the session that holds it.
     files: BTreeMap<u64, (u64, SessionId)>,
 }
 

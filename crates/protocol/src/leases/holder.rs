@@ -4,7 +4,7 @@ use super::{LeaseGrant, Recall, Scope};
 use holdfast_content::Handle;
 use std::collections::BTreeSet;
 
-/// What a client holds. Times are milliseconds of a clock that goes on while the machine sleeps.
+/// The leases that a client holds. Times are milliseconds of a clock that goes on while the machine sleeps.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 pub struct LeaseHolder {
     epoch: u64,
@@ -14,7 +14,7 @@ pub struct LeaseHolder {
     told: (u64, u64),
     expires_ms: u64,
     scopes: BTreeSet<Scope>,
-    /// Those of them that are held exclusively, and whether the whole file system is.
+    /// Scopes among them that are held exclusively, and whether the whole file system is.
     exclusive: BTreeSet<Scope>,
     has_delegation: bool,
     /// Until when exclusive leases count, by the holder's clock in milliseconds.
@@ -153,7 +153,7 @@ impl LeaseHolder {
             && (self.has_delegation || has(Scope::Principal(file.principal)) || has(Scope::File(file)))
     }
 
-    /// How long what is held exclusively is held so, in milliseconds; 0: nothing is.
+    /// How long exclusive leases last at least, in milliseconds; 0 if there are none.
     pub fn exclusive_ms(&self, now_ms: u64) -> u64 {
         self.exclusive_until_ms.saturating_sub(now_ms)
     }

@@ -49,10 +49,10 @@ pub(super) struct Session {
     unleased: BTreeSet<Scope>,
     /// When an operation last asked for exclusive leases.
     asked_again_ms: u64,
-    /// Who came last to something that it held exclusively, and to something that it only had leases of.
+    /// The devices that last accessed something that it held exclusively, and something that it only had leases of.
     visited: Option<ForeignAccess>,
     visited_leases: Option<ForeignAccess>,
-    /// How long it takes to give up what was recalled, in milliseconds: the longest lately.
+    /// The longest time, lately, that it took to give up what was recalled, in milliseconds.
     handover_ms: u64,
     /// Until when it holds the delegation, or anything else exclusively; 0: it does not.
     pub(super) exclusive_until_ms: u64,
@@ -73,7 +73,8 @@ struct ForeignAccess {
     at_ms: u64,
 }
 
-/// Notes who comes to what, and says whether the same device came to something else within the last [`ROAM_MS`].
+/// Notes which device accesses which scopes; returns whether the same device accessed others within the last
+/// [`ROAM_MS`].
 fn note_access(
     visited: &mut Option<ForeignAccess>,
     by: DeviceId,

@@ -359,7 +359,7 @@ impl LeaseTable {
         }
     }
 
-    /// What others hold exclusively of what an operation reads or changes, by session.
+    /// Scopes that an operation reads or changes and that others hold exclusively, by session.
     fn exclusive_conflicts(
         &self,
         device: DeviceId,
@@ -574,7 +574,7 @@ impl LeaseTable {
                 }
             }
         }
-        // What it wants beside that is its own if nobody has to give up anything for it.
+        // Scopes that it wants beside those are granted if nobody has to give up anything for them.
         if fresh && !touched.files.is_empty() {
             for scope in extra {
                 let whole = Scope::Principal(principal_of(scope));
@@ -661,7 +661,7 @@ impl LeaseTable {
         let session = self.sessions.get_mut(&id).expect("it is there");
         let excess = session.ages.len().saturating_sub(SCOPES_MAX);
         if excess > 0 {
-            // Those just granted are the youngest, so they stay; the client gives up the others when it hears of it.
+            // Leases just granted are the youngest, so they stay; the client gives up the others when it is told to.
             let scopes: Vec<Scope> = session.ages.values().take(excess).copied().collect();
             self.recalled |=
                 session.recall(OutstandingRecall { at_ms: now_ms, scopes, ..OutstandingRecall::default() });
@@ -766,7 +766,7 @@ impl LeaseTable {
         }
     }
 
-    /// What a session is to give up, if anything; it has given up everything up to number `acknowledged`.
+    /// The recall that a session is to carry out, if there is one; it has carried out all up to number `acknowledged`.
     pub fn recall(&mut self, id: SessionId, epoch: u64, acknowledged: u64, now_ms: u64) -> Option<Recall> {
         self.drop_expired(now_ms);
         self.expire_session(id, now_ms);

@@ -17,7 +17,7 @@ fn session(device: u32) -> SessionId {
     SessionId { device: DeviceId(device), run: u128::from(device) * 100 }
 }
 
-fn wish(device: u32, scopes: &[Scope]) -> LeaseRequest {
+fn lease_request(device: u32, scopes: &[Scope]) -> LeaseRequest {
     LeaseRequest { scopes: scopes.to_vec(), ..LeaseRequest::none(session(device).run) }
 }
 
@@ -26,11 +26,11 @@ fn nothing() -> Footprint {
 }
 
 fn granted(table: &mut LeaseTable, device: u32, scopes: &[Scope], now_ms: u64) -> LeaseGrant {
-    let wish = wish(device, scopes);
+    let request = lease_request(device, scopes);
     let grant = table.grant(
         session(device),
-        &wish,
-        &nothing().reading(Some(&wish), |_| true),
+        &request,
+        &nothing().reading(Some(&request), |_| true),
         true,
         &nothing(),
         now_ms,
@@ -97,11 +97,13 @@ fn grants_are_of_the_present() {
     let (one, two) = (Scope::File(file(1, 1)), Scope::File(file(1, 2)));
     let pending = Footprint::file(file(1, 2));
     let coarse = Scope::Principal(file(1, 1).principal);
-    let grant = table.grant(session(1), &wish(1, &[one, two, coarse]), &nothing(), true, &pending, 10);
+    let grant =
+        table.grant(session(1), &lease_request(1, &[one, two, coarse]), &nothing(), true, &pending, 10);
     assert_eq!((grant.scopes, grant.withheld), (vec![one], Withheld::default()));
-    let again = table.grant(session(1), &wish(1, &[one, two]), &nothing(), false, &nothing(), 20);
+    let again = table.grant(session(1), &lease_request(1, &[one, two]), &nothing(), false, &nothing(), 20);
     assert_eq!((again.scopes, again.withheld), (vec![one], Withheld::everything()));
-    let none = LeaseTable::new(0, 1).grant(session(1), &wish(1, &[one]), &nothing(), true, &nothing(), 10);
+    let none =
+        LeaseTable::new(0, 1).grant(session(1), &lease_request(1, &[one]), &nothing(), true, &nothing(), 10);
     assert_eq!((none.term_ms, none.epoch, none.scopes), (0, 0, vec![]));
     let all = granted(&mut table, 2, &[coarse, one, two], 30);
     assert_eq!(all.scopes, [coarse], "a file of somebody whose files are all held is not held by itself");
@@ -145,24 +147,24 @@ fn the_next_run_frees_what_a_killed_one_held() {
     let mut table = LeaseTable::new(TERM, 1);
     let touched = Footprint::file(file(1, 1));
     let next = |run| SessionId { device: DeviceId(1), run };
-    let wish = |run| LeaseRequest { run, ..wish(1, &[Scope::File(file(1, 1))]) };
+    let request = |run| LeaseRequest { run, ..lease_request(1, &[Scope::File(file(1, 1))]) };
     granted(&mut table, 1, &[Scope::File(file(1, 1))], 10);
-    table.grant(next(7), &wish(7), &nothing(), false, &nothing(), 20);
+    table.grant(next(7), &request(7), &nothing(), false, &nothing(), 20);
     assert_eq!(table.recall_conflicts(DeviceId(2), &touched, false, 20), Some(1_010), "nothing was ordered");
     table.take_freed();
-    let of_next = table.grant(next(7), &wish(7), &nothing(), true, &nothing(), 30);
+    let of_next = table.grant(next(7), &request(7), &nothing(), true, &nothing(), 30);
     assert_eq!(of_next.scopes.len(), 1);
     assert!(table.take_freed());
     assert_eq!(table.recall_conflicts(DeviceId(2), &touched, false, 30), Some(1_030), "that of the next run");
     // An answer for the killed one that is given again.
-    table.grant(session(1), &wish(session(1).run), &nothing(), false, &nothing(), 40);
+    table.grant(session(1), &request(session(1).run), &nothing(), false, &nothing(), 40);
     assert_eq!(table.recall_conflicts(DeviceId(2), &touched, false, 40), Some(1_030));
 
     table.inherit(session(3), false, 5_000);
     assert_eq!(table.recall_conflicts(DeviceId(2), &Footprint::file(file(9, 9)), false, 50), Some(5_000));
     table.grant(
         SessionId { device: DeviceId(3), run: 1 },
-        &LeaseRequest { run: 1, ..wish(1) },
+        &LeaseRequest { run: 1, ..request(1) },
         &nothing(),
         true,
         &nothing(),
@@ -173,7 +175,7 @@ fn the_next_run_frees_what_a_killed_one_held() {
 
 /// A request to hold exclusively what an operation changes.
 fn exclusively(device: u32) -> LeaseRequest {
-    LeaseRequest { exclusive: true, ..wish(device, &[]) }
+    LeaseRequest { exclusive: true, ..lease_request(device, &[]) }
 }
 
 /// An operation that is ordered, changes a file and wants to hold it exclusively.
@@ -442,7 +444,7 @@ fn readers_do_not_hold_up_who_changes_all() {
 }
 
 fn changes_nothing(table: &mut LeaseTable, device: u32, now_ms: u64) -> LeaseGrant {
-    table.grant(session(device), &wish(device, &[]), &nothing(), true, &nothing(), now_ms)
+    table.grant(session(device), &lease_request(device, &[]), &nothing(), true, &nothing(), now_ms)
 }
 
 /// Proves: of those who change things in one directory at once, each holds it exclusively in turn, equally long, and most of
@@ -501,8 +503,8 @@ fn slices() {
                 table.end_claim(claim);
                 device.waited_max = device.waited_max.max(now - since);
             }
-            let wish = LeaseRequest { exclusive: works, ..wish(number, &[]) };
-            let grant = table.grant(session(number), &wish, &touched, true, &nothing(), now);
+            let request = LeaseRequest { exclusive: works, ..lease_request(number, &[]) };
+            let grant = table.grant(session(number), &request, &touched, true, &nothing(), now);
             device.holder.granted(&grant, now, now);
             device.next = now + if works { TAKES } else { 317 };
         }
@@ -575,9 +577,9 @@ fn floods_are_bounded() {
         table.recall_conflicts(DeviceId(2), &Footprint::file(file(1, 1 + 39 * 10_000)), false, 20).is_some()
     );
     for run in 0..100 {
-        let wish = LeaseRequest { run, ..wish(3, &[Scope::File(file(2, 1))]) };
+        let request = LeaseRequest { run, ..lease_request(3, &[Scope::File(file(2, 1))]) };
         // What is sent again is ordered no more, and so ends no earlier run.
-        table.grant(SessionId { device: DeviceId(3), run }, &wish, &nothing(), run == 0, &nothing(), 20);
+        table.grant(SessionId { device: DeviceId(3), run }, &request, &nothing(), run == 0, &nothing(), 20);
     }
     assert!(table.sessions().filter(|(id, _)| id.device == DeviceId(3)).count() <= 16);
     // Whatever is named as read, whether it belongs to anybody or not, leaves nothing behind.
@@ -600,7 +602,8 @@ fn who_makes_others_wait_goes_without() {
     for round in 0..4 {
         let start_ms = now_ms;
         let grant = loop {
-            let grant = table.grant(session(1), &wish(1, &[scope]), &nothing(), true, &nothing(), now_ms);
+            let grant =
+                table.grant(session(1), &lease_request(1, &[scope]), &nothing(), true, &nothing(), now_ms);
             if grant.term_ms > 0 {
                 break grant;
             }
@@ -681,7 +684,8 @@ fn what_comes_next_is_waited_for_by_nobody() {
     let mut table = LeaseTable::new(TERM, 1);
     granted(&mut table, 3, &[Scope::File(file(9, 1))], 5);
     changes(&mut table, 1, file(9, 2), 10);
-    let ahead = LeaseRequest { also: vec![file(9, 2), file(9, 3)], ..wish(2, &[Scope::File(file(9, 1))]) };
+    let ahead =
+        LeaseRequest { also: vec![file(9, 2), file(9, 3)], ..lease_request(2, &[Scope::File(file(9, 1))]) };
     let touched = Footprint::default().reading(Some(&ahead), |_| true);
     assert_eq!(table.recall_conflicts(DeviceId(2), &touched, false, 20), None);
     let grant = table.grant(session(2), &ahead, &touched, true, &nothing(), 20);

@@ -8,7 +8,7 @@ fn holder(device: u32, owner: u64) -> Holder {
     Holder { session: SessionId { device: DeviceId(device), run: 1 }, owner }
 }
 
-fn wish(start: u64, last: u64, mode: Option<LockMode>) -> LockAttempt {
+fn attempt(start: u64, last: u64, mode: Option<LockMode>) -> LockAttempt {
     LockAttempt {
         file: FILE,
         space: LockSpace::Fcntl,
@@ -27,17 +27,17 @@ fn table() -> LockTable {
     LockTable::new(1, 0)
 }
 
-fn ask(table: &mut LockTable, holder: Holder, wish: &LockAttempt, now_ms: u64) -> LockOutcome {
+fn ask(table: &mut LockTable, holder: Holder, request: &LockAttempt, now_ms: u64) -> LockOutcome {
     table.renew_session(holder.session, now_ms).expect("there is room");
-    table.request(holder, wish, now_ms)
+    table.request(holder, request, now_ms)
 }
 
 /// What locks mean, byte by byte.
 type Model = BTreeMap<(Holder, u64), LockMode>;
 
-fn model_wish(model: &mut Model, holder: Holder, wish: &LockAttempt) -> bool {
-    let bytes = || wish.range.start..=wish.range.last;
-    if let Some(mode) = wish.mode {
+fn apply_to_model(model: &mut Model, holder: Holder, request: &LockAttempt) -> bool {
+    let bytes = || request.range.start..=request.range.last;
+    if let Some(mode) = request.mode {
         let free = |(other, byte): &(Holder, u64), held: &LockMode| {
             *other == holder
                 || !bytes().contains(byte)
@@ -48,7 +48,7 @@ fn model_wish(model: &mut Model, holder: Holder, wish: &LockAttempt) -> bool {
         }
     }
     for byte in bytes() {
-        match wish.mode {
+        match request.mode {
             Some(mode) => model.insert((holder, byte), mode),
             None => model.remove(&(holder, byte)),
         };
@@ -78,10 +78,10 @@ proptest! {
         let (mut table, mut model) = (table(), Model::new());
         for (device, owner, start, length, mode) in asked {
             let (holder, mode) = (holder(device, owner), [None, SHARED, EXCLUSIVE][mode as usize]);
-            let wish = wish(start, start + length, mode);
-            let test = table.test(holder, &wish, 0);
-            let granted = ask(&mut table, holder, &wish, 0);
-            prop_assert_eq!(granted == LockOutcome::Granted, model_wish(&mut model, holder, &wish));
+            let request = attempt(start, start + length, mode);
+            let test = table.test(holder, &request, 0);
+            let granted = ask(&mut table, holder, &request, 0);
+            prop_assert_eq!(granted == LockOutcome::Granted, apply_to_model(&mut model, holder, &request));
             prop_assert_eq!(test.is_none(), granted == LockOutcome::Granted);
             prop_assert_eq!(&bytes_of(&table), &model);
             for device in [DeviceId(0), DeviceId(1)] {
@@ -102,27 +102,27 @@ proptest! {
 #[test]
 fn the_last_byte() {
     let mut table = table();
-    let all = wish(0, u64::MAX, EXCLUSIVE);
+    let all = attempt(0, u64::MAX, EXCLUSIVE);
     assert_eq!(ask(&mut table, holder(1, 1), &all, 0), LockOutcome::Granted);
-    assert_eq!(ask(&mut table, holder(1, 1), &wish(5, 5, None), 0), LockOutcome::Granted);
-    assert_eq!(ask(&mut table, holder(2, 1), &wish(5, 5, EXCLUSIVE), 0), LockOutcome::Granted);
+    assert_eq!(ask(&mut table, holder(1, 1), &attempt(5, 5, None), 0), LockOutcome::Granted);
+    assert_eq!(ask(&mut table, holder(2, 1), &attempt(5, 5, EXCLUSIVE), 0), LockOutcome::Granted);
     assert!(matches!(
-        ask(&mut table, holder(2, 1), &wish(u64::MAX, u64::MAX, SHARED), 0),
+        ask(&mut table, holder(2, 1), &attempt(u64::MAX, u64::MAX, SHARED), 0),
         LockOutcome::Conflict(_)
     ));
-    assert_eq!(ask(&mut table, holder(1, 1), &wish(6, u64::MAX, None), 0), LockOutcome::Granted);
-    assert_eq!(ask(&mut table, holder(2, 1), &wish(u64::MAX, u64::MAX, SHARED), 0), LockOutcome::Granted);
+    assert_eq!(ask(&mut table, holder(1, 1), &attempt(6, u64::MAX, None), 0), LockOutcome::Granted);
+    assert_eq!(ask(&mut table, holder(2, 1), &attempt(u64::MAX, u64::MAX, SHARED), 0), LockOutcome::Granted);
 }
 
 /// Proves: flock and fcntl locks do not see each other, nor do files.
 #[test]
 fn spaces_are_apart() {
     let mut table = table();
-    let fcntl = wish(0, 9, EXCLUSIVE);
+    let fcntl = attempt(0, 9, EXCLUSIVE);
     let flock = LockAttempt { space: LockSpace::Flock, range: LockRange::ALL, ..fcntl };
     let other = LockAttempt { file: Handle { number: 8, ..FILE }, ..fcntl };
-    for (device, wish) in [(1, fcntl), (2, flock), (3, other)] {
-        assert_eq!(ask(&mut table, holder(device, 1), &wish, 0), LockOutcome::Granted);
+    for (device, request) in [(1, fcntl), (2, flock), (3, other)] {
+        assert_eq!(ask(&mut table, holder(device, 1), &request, 0), LockOutcome::Granted);
     }
 }
 
@@ -132,17 +132,20 @@ fn spaces_are_apart() {
 fn silence_costs_locks_only_when_they_are_wanted() {
     let mut table = table();
     let (first, second) = (holder(1, 1), holder(2, 1));
-    assert_eq!(ask(&mut table, first, &wish(0, 9, EXCLUSIVE), 0), LockOutcome::Granted);
-    assert_eq!(ask(&mut table, first, &wish(100, 109, EXCLUSIVE), 0), LockOutcome::Granted);
+    assert_eq!(ask(&mut table, first, &attempt(0, 9, EXCLUSIVE), 0), LockOutcome::Granted);
+    assert_eq!(ask(&mut table, first, &attempt(100, 109, EXCLUSIVE), 0), LockOutcome::Granted);
     let epoch = table.renew_session(first.session, 0);
-    assert!(matches!(ask(&mut table, second, &wish(0, 9, SHARED), LEASE_MS), LockOutcome::Conflict(_)));
+    assert!(matches!(ask(&mut table, second, &attempt(0, 9, SHARED), LEASE_MS), LockOutcome::Conflict(_)));
     assert_eq!(table.renew_session(first.session, 10 * LEASE_MS), epoch, "nobody wanted them");
-    assert!(matches!(ask(&mut table, second, &wish(0, 9, SHARED), 10 * LEASE_MS), LockOutcome::Conflict(_)));
+    assert!(matches!(
+        ask(&mut table, second, &attempt(0, 9, SHARED), 10 * LEASE_MS),
+        LockOutcome::Conflict(_)
+    ));
     let late = 11 * LEASE_MS + 1;
-    assert_eq!(ask(&mut table, second, &wish(0, 9, SHARED), late), LockOutcome::Granted);
-    assert_eq!(ask(&mut table, second, &wish(100, 109, SHARED), late), LockOutcome::Granted);
+    assert_eq!(ask(&mut table, second, &attempt(0, 9, SHARED), late), LockOutcome::Granted);
+    assert_eq!(ask(&mut table, second, &attempt(100, 109, SHARED), late), LockOutcome::Granted);
     assert_ne!(table.renew_session(first.session, late), epoch);
-    let again = LockAttempt { reclaim: true, ..wish(0, 9, EXCLUSIVE) };
+    let again = LockAttempt { reclaim: true, ..attempt(0, 9, EXCLUSIVE) };
     assert!(
         matches!(table.request(first, &again, late), LockOutcome::Conflict(_)),
         "reclaiming takes from nobody"
@@ -153,11 +156,14 @@ fn silence_costs_locks_only_when_they_are_wanted() {
 #[test]
 fn grace() {
     let mut table = LockTable::new(5, 1000);
-    assert_eq!(ask(&mut table, holder(2, 1), &wish(0, 9, EXCLUSIVE), 400), LockOutcome::Grace(600));
-    assert_eq!(ask(&mut table, holder(2, 1), &wish(0, 9, None), 400), LockOutcome::Granted);
-    let again = LockAttempt { reclaim: true, ..wish(0, 9, EXCLUSIVE) };
+    assert_eq!(ask(&mut table, holder(2, 1), &attempt(0, 9, EXCLUSIVE), 400), LockOutcome::Grace(600));
+    assert_eq!(ask(&mut table, holder(2, 1), &attempt(0, 9, None), 400), LockOutcome::Granted);
+    let again = LockAttempt { reclaim: true, ..attempt(0, 9, EXCLUSIVE) };
     assert_eq!(ask(&mut table, holder(1, 1), &again, 400), LockOutcome::Granted);
-    assert!(matches!(ask(&mut table, holder(2, 1), &wish(0, 9, EXCLUSIVE), 1000), LockOutcome::Conflict(_)));
+    assert!(matches!(
+        ask(&mut table, holder(2, 1), &attempt(0, 9, EXCLUSIVE), 1000),
+        LockOutcome::Conflict(_)
+    ));
 }
 
 /// Proves: a circle of waiting processes is seen by the one who would close it, and not before; who gives up
@@ -165,10 +171,10 @@ fn grace() {
 #[test]
 fn circles_are_seen() {
     let mut table = table();
-    let waiting = |start: u64| LockAttempt { wait: true, ..wish(start, start, EXCLUSIVE) };
+    let waiting = |start: u64| LockAttempt { wait: true, ..attempt(start, start, EXCLUSIVE) };
     let holders: Vec<Holder> = (0..3).map(|device| holder(device, 1)).collect();
     for (at, holder) in (0..).zip(&holders) {
-        assert_eq!(ask(&mut table, *holder, &wish(at, at, EXCLUSIVE), 0), LockOutcome::Granted);
+        assert_eq!(ask(&mut table, *holder, &attempt(at, at, EXCLUSIVE), 0), LockOutcome::Granted);
     }
     assert!(matches!(table.wait_for(holders[0], &waiting(1), 0), LockOutcome::Conflict(_)));
     assert!(matches!(table.wait_for(holders[1], &waiting(2), 0), LockOutcome::Conflict(_)));
@@ -188,8 +194,12 @@ fn circles_are_seen() {
 #[test]
 fn conversion_of_flocks() {
     let mut table = table();
-    let flock =
-        |mode, wait| LockAttempt { space: LockSpace::Flock, range: LockRange::ALL, wait, ..wish(0, 0, mode) };
+    let flock = |mode, wait| LockAttempt {
+        space: LockSpace::Flock,
+        range: LockRange::ALL,
+        wait,
+        ..attempt(0, 0, mode)
+    };
     let (first, second) = (holder(1, 1), holder(2, 1));
     for holder in [first, second] {
         assert_eq!(ask(&mut table, holder, &flock(SHARED, false), 0), LockOutcome::Granted);
@@ -214,7 +224,7 @@ fn locks_are_bounded() {
     let mut table = table();
     let mut granted = 0;
     for at in 0..DEVICE_RANGES_MAX as u64 + 10 {
-        match ask(&mut table, holder(1, at % 5), &wish(at * 2, at * 2, EXCLUSIVE), 0) {
+        match ask(&mut table, holder(1, at % 5), &attempt(at * 2, at * 2, EXCLUSIVE), 0) {
             LockOutcome::Granted => granted += 1,
             other => assert_eq!(other, LockOutcome::TooMany),
         }
@@ -223,12 +233,12 @@ fn locks_are_bounded() {
     assert_eq!(table.ranges[&DeviceId(1)], granted);
     let other_run = Holder { session: SessionId { run: 2, ..holder(1, 1).session }, owner: 1 };
     assert_eq!(
-        ask(&mut table, other_run, &wish(1, 1, EXCLUSIVE), 0),
+        ask(&mut table, other_run, &attempt(1, 1, EXCLUSIVE), 0),
         LockOutcome::TooMany,
         "the device's share is used up"
     );
     assert_eq!(
-        ask(&mut table, holder(2, 1), &wish(1, 1, EXCLUSIVE), 0),
+        ask(&mut table, holder(2, 1), &attempt(1, 1, EXCLUSIVE), 0),
         LockOutcome::Granted,
         "others have their own"
     );

@@ -147,7 +147,7 @@ impl Mandate {
         Mandate::empty(file_system, key)
     }
 
-    /// Of a key that has signed before there was a mandate, by what its machine remembers.
+    /// The mandate of a key that has signed before it had one, from what its machine remembers.
     pub fn adopt(signer: &Signer, key: PublicKey) -> Mandate {
         let floor = signer.floor();
         let (certificate, structure) = signer.in_flight();
@@ -160,7 +160,7 @@ impl Mandate {
             mandate.vector = own.value.forecast.vector.clone();
         }
         mandate.log = floor.log();
-        // Of the last number itself, what becomes of it is said by the next certificate.
+        // The next certificate says what became of the last number itself.
         mandate.voids = floor.voids.clone();
         mandate.ineffective = floor.ineffective.clone();
         mandate.certificate = certificate.map(SignedCertificate::of);
@@ -311,7 +311,7 @@ impl Mandate {
         self.check_tables(structure, &announced.principals)?;
         let brings_members = announced.principals.contains(&PrincipalId::Members);
         if brings_members && structure.outcome != Outcome::Done && !self.is_superuser() {
-            // It would hold the membership that stays, for which it has no warrant.
+            // The table would hold the present membership, for which there is no warrant.
             return Err(Contradiction::WrongTable(PrincipalId::Members));
         }
         let seen = seen_before(structure, &announced.principals);
@@ -346,7 +346,7 @@ impl Mandate {
         Ok(())
     }
 
-    /// What it remembers of its own device: nothing that waits, and nothing dead that was not given up.
+    /// Checks its records of this device: nothing pending, and nothing dead that was not given up.
     fn remembers_itself(&self, structure: &Structure) -> Result<(), Contradiction> {
         let forecast = &structure.forecast;
         let pending = forecast.pending.iter().any(|record| record.device == forecast.device);
@@ -473,7 +473,7 @@ impl Mandate {
     }
 }
 
-/// What a structure's view had reached before the operation itself counted up: what stays true if it is given up.
+/// The vector before the operation itself counted up, which stays true if the operation is given up.
 fn seen_before(structure: &Structure, advanced: &[PrincipalId]) -> VersionVector {
     let mut seen = structure.forecast.vector.clone();
     for &principal in advanced {
@@ -494,7 +494,7 @@ pub fn is_tls_handshake(message: &[u8]) -> bool {
     is_of_tls(message, b"TLS 1.3, client CertificateVerify\0")
 }
 
-/// The same of what a TLS 1.3 server signs: with the server's context. A device is one where clients meet.
+/// Whether it is what a TLS 1.3 server signs, with the server's context. A device is one where clients meet.
 pub fn is_tls_server_handshake(message: &[u8]) -> bool {
     is_of_tls(message, b"TLS 1.3, server CertificateVerify\0")
 }

@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 const FORMAT: u8 = 1;
 /// The same with the last warrant after it.
 const WITH_WARRANT: u8 = 2;
-/// The same with the epoch, and perhaps the last warrant, after it.
+/// Format of the stored form with the epoch, and perhaps the last warrant, after it.
 const WITH_EPOCH: u8 = 3;
 
 /// What a key has signed in one file system, and so what it may sign next.

@@ -192,7 +192,7 @@ pub fn judge(
     Ok(if differs { Finding::Unseen(UnseenState::Log(theirs.size)) } else { Finding::Agrees })
 }
 
-/// What convicts the server in this device's last operation and another's, both with receipts.
+/// The contradiction between this device's last operation and another's, both with receipts, that convicts the server.
 fn conviction(floor: &Floor, theirs: &AcknowledgedOperation) -> Option<Contradiction> {
     let ours = DeviceProgress::of(floor).operation?;
     if !floor.accepts_receipt(&ours.receipt, &ours.structure.value) {

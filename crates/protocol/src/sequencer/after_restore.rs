@@ -42,7 +42,7 @@ impl Sequencer {
             return Err(Refusal::BadSignature);
         }
         declares(state, declared, &membership)?;
-        // In the state that is left nothing is pending, and what was refused does not count any more.
+        // In the state that is left nothing is pending, and refused numbers do not count any more.
         let mut left = state.clone();
         left.kill_all();
         left.burnt.clear();

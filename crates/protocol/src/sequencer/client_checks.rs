@@ -45,7 +45,7 @@ pub(super) fn certificate(
         return Err(Refusal::Malformed(offence.to_owned()));
     }
     numbers(state, declared)?;
-    // Whoever has a warrant may bring the membership it is for (`new_membership`).
+    // Any device that has a warrant may bring the membership that it is for (`new_membership`).
     for principal in declared.principals() {
         if principal == PrincipalId::Members && session != DeviceId::SUPERUSER {
             continue;

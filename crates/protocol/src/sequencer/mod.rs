@@ -477,7 +477,7 @@ impl Sequencer {
         &self.state.slots
     }
 
-    /// What is dead and not given up by its author yet; `None` if something is pending beside it.
+    /// Operations that are dead and not given up by their authors yet; `None` if any is pending.
     pub fn dead(&self) -> Option<Vec<PendingEntry>> {
         let entry = |entry: &record::PendingOperation| {
             entry.dead.then(|| PendingEntry {

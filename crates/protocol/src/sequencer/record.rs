@@ -128,7 +128,7 @@ pub(super) struct PendingOperation<R = Packed> {
     pub(super) forecast: Forecast,
     pub(super) dead: bool,
     pub(super) arrived_ms: u64,
-    /// What its UPDATE was answered, for when it is sent again; dropped at its death.
+    /// The reply to its UPDATE, for when that is sent again; dropped when the operation dies.
     pub(super) reply: Option<R>,
     pub(super) membership: Option<Membership>,
 }

@@ -40,7 +40,7 @@ struct ChangeParts {
 
 #[derive(BorshSerialize, BorshDeserialize)]
 enum Pending {
-    /// The same as the earlier state has at this place.
+    /// The entry that the earlier state has at this index.
     Kept(u32),
     New(Box<PendingEntry>),
 }

@@ -193,7 +193,7 @@ fn cutting_what_one_has_not_seen() {
 
 /// Proves: a version is read a part at a time, and its holes are skipped.
 #[test]
-fn kept_versions_are_read_in_parts() {
+fn conflict_copies_are_read_in_parts() {
     let world = World::new();
     let (first, second) = (world.client(1, &[]), world.client(2, &[]));
     let ino = write_file(&first, b"f", b"before");
@@ -252,7 +252,7 @@ fn the_oldest_go_first() {
 /// Proves: all members see what is kept, but only who may write the owner's files removes it; all of what is asked
 /// for goes, or nothing; and names of other things are refused.
 #[test]
-fn removing_kept_versions() {
+fn removing_conflict_copies() {
     let (world, first, second, ino, our) = two_versions(b"before", b"theirs", b"ours");
     close(&second, our);
     let (their, our) = (open(&first, ino), open(&second, ino));
@@ -306,7 +306,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// What one client should have of the file.
 #[derive(Default)]
-struct Side {
+struct TestClient {
     slots: Vec<FileHandleId>,
     /// Contents that it has seen.
     seen: Vec<Vec<u8>>,
@@ -318,20 +318,20 @@ struct Side {
     is_cut: bool,
 }
 
-impl Side {
+impl TestClient {
     fn is_changed(&self) -> bool {
         self.is_written || self.is_cut
     }
 }
 
 /// Two clients with one file, and what should become of it.
-struct Expected {
+struct ExpectedCopy {
     present: Vec<u8>,
     kept: Vec<Vec<u8>>,
-    sides: [Side; 2],
+    sides: [TestClient; 2],
 }
 
-impl Expected {
+impl ExpectedCopy {
     fn publish(&mut self, who: usize) {
         let side = &self.sides[who];
         if !side.is_changed() {
@@ -364,7 +364,7 @@ proptest! {
         let clients = [world.client(1, &[]), world.client(2, &[])];
         let ino = write_file(&clients[0], b"f", b"begin");
         let mut expected =
-            Expected { present: b"begin".to_vec(), kept: Vec::new(), sides: [Side::default(), Side::default()] };
+            ExpectedCopy { present: b"begin".to_vec(), kept: Vec::new(), sides: [TestClient::default(), TestClient::default()] };
         for (number, step) in steps.iter().enumerate() {
             let (Step::Open { who, .. }
             | Step::Write { who, .. }

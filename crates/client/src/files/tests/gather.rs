@@ -1,6 +1,6 @@
 //! Gathering: what is answered here under a delegation, what others see of it, and when it is at the server.
 
-use super::memory::{Gate, Memory, journal_options, options};
+use super::memory::{Barrier, Memory, journal_options, options};
 use super::tools::WHO;
 use super::write_back::{find, get, mkdir, names, noise, put, read, rename, unlink};
 use super::*;
@@ -239,7 +239,7 @@ fn what_is_synced_goes_straight() {
 fn looks_come_after_what_was_made_here() {
     let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
     let (mine, held) = Gatherer::holding(&world, dir.path());
-    let gate = Arc::new(Gate::default());
+    let gate = Arc::new(Barrier::default());
     gate.close();
     for round in 0..3 {
         let edits = mine.edits();
@@ -465,7 +465,7 @@ fn a_full_journal_stops_gathering() {
 
 /// Proves: the delegation is asked for when edits come in a row, and not for one, nor for reading.
 #[test]
-fn wishes_come_with_edits() {
+fn lease_requests_come_with_edits() {
     let (world, dir) = (World::new(), tempfile::tempdir().unwrap());
     let mine = Gatherer::new(&world, 1, dir.path());
     put(&mine.files, "one", b"1").unwrap();

@@ -70,9 +70,9 @@ pub struct Memory {
     /// Answers the next edits, after they were made.
     pub late: Mutex<Option<FsError>>,
     /// While closed, edits wait.
-    pub gate: Gate,
+    pub gate: Barrier,
     /// The next look waits at this gate.
-    pub look_gate: Mutex<Option<Arc<Gate>>>,
+    pub look_gate: Mutex<Option<Arc<Barrier>>>,
     before_look: OnceLock<LookHook>,
     /// Files that it has leases of, beside what it holds exclusively. Nobody recalls them. Without this it has none at all.
     pub leases: Mutex<Option<BTreeSet<Handle>>>,
@@ -85,12 +85,12 @@ pub type Meanwhile = Arc<Mutex<Option<(Handle, Box<dyn FnOnce() + Send>)>>>;
 
 /// A gate that a test can close.
 #[derive(Default)]
-pub struct Gate {
+pub struct Barrier {
     state: Mutex<(bool, u32)>,
     changed: Condvar,
 }
 
-impl Gate {
+impl Barrier {
     pub fn close(&self) {
         self.state.lock().0 = true;
     }
@@ -220,7 +220,7 @@ impl World {
             fault: Mutex::new(None),
             commit_fault: Mutex::new(None),
             late: Mutex::new(None),
-            gate: Gate::default(),
+            gate: Barrier::default(),
             meanwhile: Meanwhile::default(),
             look_gate: Mutex::new(None),
             before_look: OnceLock::new(),
@@ -370,10 +370,10 @@ impl Memory {
         SessionId { device: self.device, run: 1 }
     }
 
-    fn wish(&self, place: &LockTarget, mode: Option<LockMode>, wait: bool) -> (Holder, LockAttempt) {
+    fn lock_attempt(&self, place: &LockTarget, mode: Option<LockMode>, wait: bool) -> (Holder, LockAttempt) {
         let LockTarget { file, space, owner, process, range } = *place;
-        let wish = LockAttempt { file, space, range, mode, process, reclaim: false, wait };
-        (Holder { session: self.session(), owner }, wish)
+        let attempt = LockAttempt { file, space, range, mode, process, reclaim: false, wait };
+        (Holder { session: self.session(), owner }, attempt)
     }
 }
 
@@ -494,11 +494,11 @@ impl Backend for Memory {
     }
 
     fn lock(&self, place: &LockTarget, mode: LockMode, wait: bool) -> Result<Option<LockHolder>, FsError> {
-        let (holder, wish) = self.wish(place, Some(mode), wait);
+        let (holder, attempt) = self.lock_attempt(place, Some(mode), wait);
         let mut table = self.world.locks.lock();
         loop {
             table.renew_session(holder.session, 0);
-            match table.request(holder, &wish, 0) {
+            match table.request(holder, &attempt, 0) {
                 LockOutcome::Granted => return Ok(None),
                 LockOutcome::Conflict(_) if wait => self.world.lock_changes.wait(&mut table),
                 LockOutcome::Conflict(conflict) => return Ok(Some(lock_holder(&conflict))),
@@ -508,13 +508,13 @@ impl Backend for Memory {
     }
 
     fn test_lock(&self, place: &LockTarget, mode: LockMode) -> Result<Option<LockHolder>, FsError> {
-        let (holder, wish) = self.wish(place, Some(mode), false);
-        Ok(self.world.locks.lock().test(holder, &wish, 0).map(|conflict| lock_holder(&conflict)))
+        let (holder, attempt) = self.lock_attempt(place, Some(mode), false);
+        Ok(self.world.locks.lock().test(holder, &attempt, 0).map(|conflict| lock_holder(&conflict)))
     }
 
     fn unlock(&self, place: &LockTarget) -> Result<(), FsError> {
-        let (holder, wish) = self.wish(place, None, false);
-        self.world.locks.lock().request(holder, &wish, 0);
+        let (holder, attempt) = self.lock_attempt(place, None, false);
+        self.world.locks.lock().request(holder, &attempt, 0);
         self.world.lock_changes.notify_all();
         Ok(())
     }

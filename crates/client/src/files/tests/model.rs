@@ -4,7 +4,7 @@
 
 use super::super::*;
 use super::memory::{Client, World, caller, journal_options};
-use super::reference::{Answer, Op, Outcome, Path, Reference, data, word, xattr};
+use super::reference::{Op, Outcome, Path, Reference, Reply, data, word, xattr};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,12 +18,12 @@ struct Tested {
     slots: Vec<(FileHandleId, Ino)>,
     /// Sends what the client does in the background.
     back: Option<Arc<WriteBack>>,
-    way: Way,
+    way: Route,
 }
 
 /// How the client gets to the server.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum Route {
     Straight,
     WriteBack,
     /// Under a delegation that comes and goes.
@@ -33,17 +33,17 @@ pub enum Way {
 const WHO: Caller = Caller { uid: 1000, gid: 1000, thread: 77 };
 
 impl Tested {
-    fn new(way: Way) -> Tested {
+    fn new(way: Route) -> Tested {
         let world = World::new();
         let second = world.client(2, &[]);
         let (client, back) = match way {
-            Way::Straight => (world.client(1, &[]), None),
-            Way::WriteBack => {
+            Route::Straight => (world.client(1, &[]), None),
+            Route::WriteBack => {
                 let dir = tempfile::tempdir().unwrap();
                 let (files, memory, back) = world.write_back(1, dir.path());
                 (Client { files, memory, dir }, Some(back))
             }
-            Way::Gather => {
+            Route::Gather => {
                 let dir = tempfile::tempdir().unwrap();
                 // Nothing is sent but when somebody wants it.
                 let options = WriteBackOptions {
@@ -60,7 +60,7 @@ impl Tested {
 
     /// Before each operation: the delegation comes and goes.
     fn change_the_world(&self, number: usize) {
-        let Some(back) = self.back.as_ref().filter(|_| self.way == Way::Gather) else { return };
+        let Some(back) = self.back.as_ref().filter(|_| self.way == Route::Gather) else { return };
         match (number as u32 ^ 5).wrapping_mul(0x9e37_79b9) >> 29 {
             0..=2 => self.world.delegate(&self.client.memory, back),
             3 => self.world.recall(),
@@ -114,8 +114,8 @@ impl Tested {
         if self.slots.is_empty() { Err(none()) } else { Ok(self.slots[slot % self.slots.len()]) }
     }
 
-    fn stat(&self, attributes: Attributes) -> Answer {
-        Answer::Stat {
+    fn stat(&self, attributes: Attributes) -> Reply {
+        Reply::Stat {
             kind: attributes.kind,
             mode: attributes.mode,
             links: attributes.links,
@@ -124,7 +124,7 @@ impl Tested {
         }
     }
 
-    fn try_run(&mut self, op: &Op, lookups: &mut Vec<Ino>) -> Result<Answer, FsError> {
+    fn try_run(&mut self, op: &Op, lookups: &mut Vec<Ino>) -> Result<Reply, FsError> {
         let files = self.client.files.clone();
         let flags = |write, truncate, append, exclusive| OpenFlags {
             read: true,
@@ -184,7 +184,7 @@ impl Tested {
             }
             Op::Readlink(path) => {
                 let ino = self.find(path, lookups)?;
-                return Ok(Answer::Bytes(files.readlink(&WHO, ino)?));
+                return Ok(Reply::Bytes(files.readlink(&WHO, ino)?));
             }
             Op::Chmod(path, mode) => {
                 let ino = self.find(path, lookups)?;
@@ -216,7 +216,7 @@ impl Tested {
             }
             Op::GetXattr(path, name) => {
                 let ino = self.find(path, lookups)?;
-                return Ok(Answer::Bytes(files.getxattr(&WHO, ino, &xattr(*name))?));
+                return Ok(Reply::Bytes(files.getxattr(&WHO, ino, &xattr(*name))?));
             }
             Op::RemoveXattr(path, name) => {
                 let ino = self.find(path, lookups)?;
@@ -224,31 +224,31 @@ impl Tested {
             }
             Op::ListXattr(path) => {
                 let ino = self.find(path, lookups)?;
-                return Ok(Answer::Keys(files.listxattr(&WHO, ino)?));
+                return Ok(Reply::Keys(files.listxattr(&WHO, ino)?));
             }
             Op::List(path) => {
                 let ino = self.find(path, lookups)?;
-                return Ok(Answer::Names(list(&files, ino)?));
+                return Ok(Reply::Names(list(&files, ino)?));
             }
             Op::Peek(path) => {
                 self.settle();
-                return peek(&self.second, &parts(path)).map(Answer::Bytes);
+                return peek(&self.second, &parts(path)).map(Reply::Bytes);
             }
             _ => return self.try_on_slot(op),
         }
-        Ok(Answer::Done)
+        Ok(Reply::Done)
     }
 
-    fn try_on_slot(&mut self, op: &Op) -> Result<Answer, FsError> {
+    fn try_on_slot(&mut self, op: &Op) -> Result<Reply, FsError> {
         let files = self.client.files.clone();
         match op {
             Op::Read { slot, at, length } => {
-                return Ok(Answer::Bytes(files.read(self.slot(*slot)?.0, *at, *length)?));
+                return Ok(Reply::Bytes(files.read(self.slot(*slot)?.0, *at, *length)?));
             }
             Op::Write { slot, at, length, byte } => {
                 let bytes = data(*length, *byte);
                 let count = files.write(self.slot(*slot)?.0, *at, &bytes, WriteSource::Call)?;
-                return Ok(Answer::Count(count as u64));
+                return Ok(Reply::Count(count as u64));
             }
             Op::Resize { slot, size } => {
                 let (handle, ino) = self.slot(*slot)?;
@@ -260,7 +260,7 @@ impl Tested {
             }
             Op::Copy { from, at, to, to_at, length } => {
                 let (from, to) = (self.slot(*from)?.0, self.slot(*to)?.0);
-                return Ok(Answer::Count(files.copy_file_range(from, *at, to, *to_at, *length)?));
+                return Ok(Reply::Count(files.copy_file_range(from, *at, to, *to_at, *length)?));
             }
             Op::Futimens(slot, time) => {
                 let (handle, ino) = self.slot(*slot)?;
@@ -295,7 +295,7 @@ impl Tested {
             }
             _ => unreachable!("handled by path"),
         }
-        Ok(Answer::Done)
+        Ok(Reply::Done)
     }
 }
 
@@ -366,8 +366,8 @@ fn parts(path: &[u8]) -> Vec<&[u8]> {
 fn same(expected: &Outcome, found: &Outcome) -> bool {
     match (expected, found) {
         (
-            Ok(Answer::Stat { kind, mode, links, size, modified_ns }),
-            Ok(Answer::Stat { kind: k, mode: m, links: l, size: s, modified_ns: t }),
+            Ok(Reply::Stat { kind, mode, links, size, modified_ns }),
+            Ok(Reply::Stat { kind: k, mode: m, links: l, size: s, modified_ns: t }),
         ) => {
             let size = *kind == InodeKind::Directory || size == s;
             (kind, mode, links) == (k, m, l) && size && modified_ns.is_none_or(|time| *t == Some(time))
@@ -379,11 +379,11 @@ fn same(expected: &Outcome, found: &Outcome) -> bool {
 
 /// Runs operations on both and compares every answer, then the whole tree through a fresh mount.
 pub fn check(ops: &[Op]) -> Result<(), TestCaseError> {
-    check_by(ops, Way::Straight)
+    check_by(ops, Route::Straight)
 }
 
 /// The same, with the client's way to the server.
-pub fn check_by(ops: &[Op], way: Way) -> Result<(), TestCaseError> {
+pub fn check_by(ops: &[Op], way: Route) -> Result<(), TestCaseError> {
     let mut reference = Reference::new();
     let mut tested = Tested::new(way);
     for (number, op) in ops.iter().enumerate() {
@@ -412,7 +412,7 @@ pub fn check_by(ops: &[Op], way: Way) -> Result<(), TestCaseError> {
 
 fn brief(outcome: &Outcome) -> String {
     match outcome {
-        Ok(Answer::Bytes(bytes)) => {
+        Ok(Reply::Bytes(bytes)) => {
             let start = &bytes[..bytes.len().min(20)];
             let sum: u64 = bytes.iter().map(|byte| u64::from(*byte)).sum();
             format!("{} bytes {start:?}.., sum {sum}", bytes.len())
@@ -546,13 +546,13 @@ proptest! {
     /// Proves the same of a client that sends in the background, while it sends.
     #[test]
     fn write_back_behaves_like_a_textbook_file_system(ops in prop::collection::vec(op(), 1..80)) {
-        check_by(&ops, Way::WriteBack)?;
+        check_by(&ops, Route::WriteBack)?;
     }
 
     /// Proves the same of a client that gathers under a delegation which comes and goes; another client sees what it
     /// closed, whenever that looks.
     #[test]
     fn gathering_behaves_like_a_textbook_file_system(ops in prop::collection::vec(op(), 1..80)) {
-        check_by(&ops, Way::Gather)?;
+        check_by(&ops, Route::Gather)?;
     }
 }

@@ -89,7 +89,7 @@ pub enum Op {
 
 /// What an operation answered, in a form that both sides share.
 #[derive(Clone, PartialEq, Debug)]
-pub enum Answer {
+pub enum Reply {
     Done,
     Bytes(Vec<u8>),
     Count(u64),
@@ -98,7 +98,7 @@ pub enum Answer {
     Stat { kind: InodeKind, mode: u32, links: u32, size: u64, modified_ns: Option<i64> },
 }
 
-pub type Outcome = Result<Answer, &'static str>;
+pub type Outcome = Result<Reply, &'static str>;
 
 pub fn word(error: &FsError) -> &'static str {
     match error {
@@ -116,7 +116,7 @@ pub fn word(error: &FsError) -> &'static str {
 }
 
 #[derive(Clone, Debug)]
-pub struct Thing {
+pub struct ReferenceNode {
     pub kind: InodeKind,
     pub mode: u32,
     pub links: u32,
@@ -140,7 +140,7 @@ pub struct Slot {
 
 /// The reference: a file system as a textbook has it.
 pub struct Reference {
-    pub things: Vec<Thing>,
+    pub things: Vec<ReferenceNode>,
     slots: Vec<Slot>,
 }
 
@@ -148,9 +148,9 @@ pub fn data(length: usize, byte: u8) -> Vec<u8> {
     (0..length).map(|at| byte.wrapping_add((at / 7) as u8).wrapping_mul(31)).collect()
 }
 
-impl Thing {
-    fn new(kind: InodeKind, mode: u32) -> Thing {
-        Thing {
+impl ReferenceNode {
+    fn new(kind: InodeKind, mode: u32) -> ReferenceNode {
+        ReferenceNode {
             kind,
             mode,
             links: 1,
@@ -186,9 +186,9 @@ impl Thing {
         }
     }
 
-    fn stat(&self) -> Answer {
+    fn stat(&self) -> Reply {
         let directory = self.kind == InodeKind::Directory;
-        Answer::Stat {
+        Reply::Stat {
             kind: self.kind,
             mode: self.mode,
             links: if directory { 1 } else { self.links },
@@ -204,7 +204,7 @@ impl Thing {
 
 impl Reference {
     pub fn new() -> Reference {
-        Reference { things: vec![Thing::new(InodeKind::Directory, 0o755)], slots: Vec::new() }
+        Reference { things: vec![ReferenceNode::new(InodeKind::Directory, 0o755)], slots: Vec::new() }
     }
 
     fn find(&self, path: &[u8]) -> Result<usize, &'static str> {
@@ -227,7 +227,7 @@ impl Reference {
         Ok((parent, *name))
     }
 
-    fn make(&mut self, path: &[u8], mut thing: Thing) -> Result<usize, &'static str> {
+    fn make(&mut self, path: &[u8], mut thing: ReferenceNode) -> Result<usize, &'static str> {
         let (parent, name) = self.parent(path)?;
         if self.things[parent].names.contains_key(&name) {
             return Err("exists");
@@ -258,7 +258,7 @@ impl Reference {
             self.things[thing].bytes.clear();
             self.things[thing].touch();
         }
-        Ok(Answer::Done)
+        Ok(Reply::Done)
     }
 
     fn slot(&self, slot: usize) -> Option<Slot> {
@@ -288,7 +288,7 @@ impl Reference {
         match (target, flags) {
             (None, RenameFlags::Exchange) => return Err("not found"),
             (None, _) => {}
-            (Some(target), _) if target == source => return Ok(Answer::Done),
+            (Some(target), _) if target == source => return Ok(Reply::Done),
             (Some(target), RenameFlags::Exchange) => {
                 if is_directory(self, target) && self.is_below(target, from_parent) {
                     return Err("invalid");
@@ -297,7 +297,7 @@ impl Reference {
                 self.things[to_parent].names.insert(to_name, source);
                 self.things[from_parent].modified_ns = None;
                 self.things[to_parent].modified_ns = None;
-                return Ok(Answer::Done);
+                return Ok(Reply::Done);
             }
             (Some(target), _) => {
                 match (is_directory(self, source), is_directory(self, target)) {
@@ -313,21 +313,25 @@ impl Reference {
         self.things[to_parent].names.insert(to_name, source);
         self.things[from_parent].modified_ns = None;
         self.things[to_parent].modified_ns = None;
-        Ok(Answer::Done)
+        Ok(Reply::Done)
     }
 
     /// Does one operation.
     pub fn run(&mut self, op: &Op) -> Outcome {
         match op {
-            Op::Mkdir(path) => self.make(path, Thing::new(InodeKind::Directory, 0o755)).map(|_| Answer::Done),
-            Op::Mkfifo(path) => self.make(path, Thing::new(InodeKind::Fifo, 0o644)).map(|_| Answer::Done),
+            Op::Mkdir(path) => {
+                self.make(path, ReferenceNode::new(InodeKind::Directory, 0o755)).map(|_| Reply::Done)
+            }
+            Op::Mkfifo(path) => {
+                self.make(path, ReferenceNode::new(InodeKind::Fifo, 0o644)).map(|_| Reply::Done)
+            }
             Op::Symlink(path, target) => {
-                let mut thing = Thing::new(InodeKind::Symlink, 0o777);
+                let mut thing = ReferenceNode::new(InodeKind::Symlink, 0o777);
                 thing.target = vec![*target; 5];
-                self.make(path, thing).map(|_| Answer::Done)
+                self.make(path, thing).map(|_| Reply::Done)
             }
             Op::Create { path, exclusive, truncate, append } => {
-                match self.make(path, Thing::new(InodeKind::File, 0o644)) {
+                match self.make(path, ReferenceNode::new(InodeKind::File, 0o644)) {
                     Ok(made) => self.open(made, true, false, *append),
                     Err("exists") if !exclusive => {
                         let at = self.file(path)?;
@@ -349,7 +353,7 @@ impl Reference {
                 self.things[parent].names.remove(&name);
                 self.things[parent].modified_ns = None;
                 self.things[at].links -= 1;
-                Ok(Answer::Done)
+                Ok(Reply::Done)
             }
             Op::Rmdir(path) => {
                 let (parent, name) = self.parent(path)?;
@@ -361,7 +365,7 @@ impl Reference {
                 }
                 self.things[parent].names.remove(&name);
                 self.things[parent].modified_ns = None;
-                Ok(Answer::Done)
+                Ok(Reply::Done)
             }
             Op::Rename { from, to, flags } => self.rename(from, to, *flags),
             Op::Link(from, to) => {
@@ -376,19 +380,19 @@ impl Reference {
                 self.things[parent].names.insert(name, at);
                 self.things[parent].modified_ns = None;
                 self.things[at].links += 1;
-                Ok(Answer::Done)
+                Ok(Reply::Done)
             }
             Op::Truncate { path, size } => {
                 let at = self.file(path)?;
                 self.things[at].bytes.resize(*size as usize, 0);
                 self.things[at].touch();
                 self.things[at].publish();
-                Ok(Answer::Done)
+                Ok(Reply::Done)
             }
             Op::Readlink(path) => {
                 let at = self.find(path)?;
                 match self.things[at].kind {
-                    InodeKind::Symlink => Ok(Answer::Bytes(self.things[at].target.clone())),
+                    InodeKind::Symlink => Ok(Reply::Bytes(self.things[at].target.clone())),
                     _ => Err("invalid"),
                 }
             }
@@ -398,12 +402,12 @@ impl Reference {
                 if !self.things[at].dirty {
                     self.things[at].published_mode = *mode;
                 }
-                Ok(Answer::Done)
+                Ok(Reply::Done)
             }
             Op::Utimens(path, time) => {
                 let at = self.find(path)?;
                 self.things[at].modified_ns = Some(*time);
-                Ok(Answer::Done)
+                Ok(Reply::Done)
             }
             Op::Stat(path) => Ok(self.things[self.find(path)?].stat()),
             Op::SetXattr(path, name, value, how) => {
@@ -415,19 +419,19 @@ impl Reference {
                     _ => {}
                 }
                 self.things[at].xattrs.insert(name, vec![*value; 9]);
-                Ok(Answer::Done)
+                Ok(Reply::Done)
             }
             Op::GetXattr(path, name) => {
                 let at = self.find(path)?;
-                self.things[at].xattrs.get(&xattr(*name)).cloned().map(Answer::Bytes).ok_or("no data")
+                self.things[at].xattrs.get(&xattr(*name)).cloned().map(Reply::Bytes).ok_or("no data")
             }
             Op::RemoveXattr(path, name) => {
                 let at = self.find(path)?;
-                self.things[at].xattrs.remove(&xattr(*name)).map(|_| Answer::Done).ok_or("no data")
+                self.things[at].xattrs.remove(&xattr(*name)).map(|_| Reply::Done).ok_or("no data")
             }
             Op::ListXattr(path) => {
                 let at = self.find(path)?;
-                Ok(Answer::Keys(self.things[at].xattrs.keys().cloned().collect()))
+                Ok(Reply::Keys(self.things[at].xattrs.keys().cloned().collect()))
             }
             Op::List(path) => {
                 let at = self.find(path)?;
@@ -435,11 +439,11 @@ impl Reference {
                     return Err("not a directory");
                 }
                 let names = self.things[at].names.iter();
-                Ok(Answer::Names(names.map(|(name, at)| (vec![*name], self.things[*at].kind)).collect()))
+                Ok(Reply::Names(names.map(|(name, at)| (vec![*name], self.things[*at].kind)).collect()))
             }
             Op::Peek(path) => {
                 let at = self.file(path)?;
-                Ok(Answer::Bytes(self.things[at].published.clone()))
+                Ok(Reply::Bytes(self.things[at].published.clone()))
             }
             _ => self.run_on_slot(op),
         }
@@ -451,7 +455,7 @@ impl Reference {
             Op::Read { slot: number, at, length } => {
                 let bytes = &self.things[slot(*number)?.thing].bytes;
                 let at = (*at as usize).min(bytes.len());
-                Ok(Answer::Bytes(bytes[at..(at + length).min(bytes.len())].to_vec()))
+                Ok(Reply::Bytes(bytes[at..(at + length).min(bytes.len())].to_vec()))
             }
             Op::Write { slot: number, at, length, byte } => {
                 let slot = slot(*number)?;
@@ -461,7 +465,7 @@ impl Reference {
                 let thing = &mut self.things[slot.thing];
                 let at = if slot.append { thing.bytes.len() } else { *at as usize };
                 thing.put(at, &data(*length, *byte));
-                Ok(Answer::Count(*length as u64))
+                Ok(Reply::Count(*length as u64))
             }
             Op::Resize { slot: number, size } => {
                 let slot = slot(*number)?;
@@ -470,7 +474,7 @@ impl Reference {
                 }
                 self.things[slot.thing].bytes.resize(*size as usize, 0);
                 self.things[slot.thing].touch();
-                Ok(Answer::Done)
+                Ok(Reply::Done)
             }
             Op::Allocate { slot: number, at, length, how } => {
                 let slot = slot(*number)?;
@@ -489,7 +493,7 @@ impl Reference {
                     }
                     Allocate::ZeroRange => thing.put(at, &vec![0; end - at]),
                 }
-                Ok(Answer::Done)
+                Ok(Reply::Done)
             }
             Op::Copy { from, at, to, to_at, length } => {
                 let (from, to) = (slot(*from)?, slot(*to)?);
@@ -500,14 +504,14 @@ impl Reference {
                 let at = (*at as usize).min(source.len());
                 let bytes = source[at..(at + *length as usize).min(source.len())].to_vec();
                 if bytes.is_empty() {
-                    return Ok(Answer::Count(0));
+                    return Ok(Reply::Count(0));
                 }
                 let to_at = *to_at as usize;
                 if from.thing == to.thing && at < to_at + bytes.len() && to_at < at + bytes.len() {
                     return Err("invalid");
                 }
                 self.things[to.thing].put(to_at, &bytes);
-                Ok(Answer::Count(bytes.len() as u64))
+                Ok(Reply::Count(bytes.len() as u64))
             }
             Op::Futimens(number, time) => {
                 let slot = slot(*number)?;
@@ -516,7 +520,7 @@ impl Reference {
                     thing.dirty = true;
                 }
                 thing.modified_ns = Some(*time);
-                Ok(Answer::Done)
+                Ok(Reply::Done)
             }
             Op::Fstat(number) => Ok(self.things[slot(*number)?.thing].stat()),
             Op::Flush(number) | Op::Fsync(number) => {
@@ -524,7 +528,7 @@ impl Reference {
                 if self.things[slot.thing].links > 0 && (slot.write || matches!(op, Op::Fsync(_))) {
                     self.things[slot.thing].publish();
                 }
-                Ok(Answer::Done)
+                Ok(Reply::Done)
             }
             Op::Release(number) => {
                 let released = slot(*number)?;
@@ -533,7 +537,7 @@ impl Reference {
                 if released.write && self.things[released.thing].links > 0 {
                     self.things[released.thing].publish();
                 }
-                Ok(Answer::Done)
+                Ok(Reply::Done)
             }
             Op::Seek { slot: number, at, to } => {
                 // Where holes are is the file system's affair; only what must be true is checked.
@@ -541,8 +545,8 @@ impl Reference {
                 let data = bytes[(*at as usize).min(bytes.len())..].iter().any(|byte| *byte != 0);
                 match to {
                     _ if *at >= bytes.len() as u64 => Err("no data"),
-                    SeekTo::Data if !data => Ok(Answer::Done),
-                    _ => Ok(Answer::Done),
+                    SeekTo::Data if !data => Ok(Reply::Done),
+                    _ => Ok(Reply::Done),
                 }
             }
             _ => unreachable!("handled by path"),

@@ -48,7 +48,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-struct Bench {
+struct Fixture {
     blocks: MemoryBlocks,
     spool: SpoolDirectory,
     _dir: tempfile::TempDir,
@@ -60,8 +60,8 @@ struct Bench {
     position: u64,
 }
 
-impl Bench {
-    fn new() -> Bench {
+impl Fixture {
+    fn new() -> Fixture {
         let dir = tempfile::tempdir().unwrap();
         let blocks = MemoryBlocks::new(DigestKey::WELL_KNOWN);
         let other_bytes = noise(3, 300_000);
@@ -70,7 +70,7 @@ impl Bench {
         let mut other = Inode::new(InodeKind::File, 0, DeviceId(1), 0);
         (other.content, other.size) = (Content::Extents(map), size);
         let empty = Arc::new(Inode::new(InodeKind::File, 0, DeviceId(1), 0));
-        Bench {
+        Fixture {
             blocks,
             spool: SpoolDirectory::open(dir.path()).unwrap(),
             _dir: dir,
@@ -178,7 +178,7 @@ proptest! {
     /// everybody else.
     #[test]
     fn reads_see_what_was_written_last(steps in prop::collection::vec(step(), 1..40)) {
-        let mut bench = Bench::new();
+        let mut bench = Fixture::new();
         for step in steps {
             bench.step(step);
             prop_assert_eq!(bench.file.size as usize, bench.bytes.len());
@@ -197,11 +197,11 @@ proptest! {
 /// changes in place are cut anew at close, so that extents do not pile up.
 #[test]
 fn small_changes_cost_little_and_are_tidied_at_close() {
-    let mut bench = Bench::new();
+    let mut bench = Fixture::new();
     bench.step(Step::Write(0, 8 << 20, 1));
     bench.step(Step::Begin);
     bench.step(Step::Succeed(true));
-    let stored = |bench: &Bench| -> usize {
+    let stored = |bench: &Fixture| -> usize {
         let addresses = bench.blocks.addresses();
         addresses.iter().map(|address| bench.blocks.stored(address).unwrap().body.len()).sum()
     };
@@ -228,7 +228,7 @@ fn small_changes_cost_little_and_are_tidied_at_close() {
 /// Proves: holes of a sparse file stay holes when it is published, and cost nothing.
 #[test]
 fn holes_stay_holes() {
-    let mut bench = Bench::new();
+    let mut bench = Fixture::new();
     bench.file.set_size(1 << 40, 1).unwrap();
     bench.file.write(&bench.spool, &|| (1, Vec::new()), 1 << 39, b"island", 1).unwrap();
     let snapshot = bench.file.begin_publication().unwrap();

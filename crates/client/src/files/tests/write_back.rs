@@ -11,16 +11,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// A client that sends in the background.
-struct Behind {
+struct Fixture {
     files: Arc<FileSystem>,
     memory: Arc<Memory>,
     back: Arc<WriteBack>,
 }
 
-impl Behind {
-    fn new(world: &Arc<World>, device: u32, dir: &Path) -> Behind {
+impl Fixture {
+    fn new(world: &Arc<World>, device: u32, dir: &Path) -> Fixture {
         let (files, memory, back) = world.write_back(device, dir);
-        Behind { files, memory, back }
+        Fixture { files, memory, back }
     }
 
     fn go_away(&self) {
@@ -36,7 +36,7 @@ impl Behind {
         assert!(self.back.settle(PATIENCE).unwrap(), "{:?}", self.back.status());
     }
 
-    fn told(&self) -> Vec<String> {
+    fn conflicts(&self) -> Vec<String> {
         let conflicts = self.back.status().conflicts;
         conflicts.into_iter().map(|told| format!("{}: {}", told.path, told.what)).collect()
     }
@@ -113,7 +113,7 @@ pub fn names(files: &FileSystem, path: &str) -> BTreeSet<String> {
 }
 
 /// A tree that both clients have seen: `both/file`, `both/other` and the directory `both/deep`.
-fn shared_tree() -> (Arc<World>, Client, tempfile::TempDir, Behind) {
+fn shared_tree() -> (Arc<World>, Client, tempfile::TempDir, Fixture) {
     let world = World::new();
     let other = world.client(2, &[]);
     mkdir(&other, "both").unwrap();
@@ -121,7 +121,7 @@ fn shared_tree() -> (Arc<World>, Client, tempfile::TempDir, Behind) {
     put(&other, "both/file", b"as it was").unwrap();
     put(&other, "both/other", b"another").unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let mine = Behind::new(&world, 1, dir.path());
+    let mine = Fixture::new(&world, 1, dir.path());
     read(&mine.files, "both/file").unwrap();
     // Numbers for new files are fetched while the server is there.
     mine.put("warm", b"");
@@ -176,7 +176,7 @@ fn works_without_a_server() {
     assert_eq!(names(&other, "made"), ["deep", "large", "link"].map(String::from).into());
     assert_eq!(get(&other, "made/large").unwrap(), large);
     assert_eq!(get(&other, "both/other").unwrap(), b"saved by an editor");
-    assert_eq!(mine.told(), Vec::<String>::new());
+    assert_eq!(mine.conflicts(), Vec::<String>::new());
     let status = mine.back.status();
     assert!(!status.away && status.edits == 0 && status.oldest_ns.is_none(), "{status:?}");
 }
@@ -240,12 +240,12 @@ fn a_late_answer_doubles_nothing() {
         assert!(mine.back.status().edits > 0);
         if restarts {
             drop(mine);
-            mine = Behind::new(&world, 1, dir.path());
+            mine = Fixture::new(&world, 1, dir.path());
         }
         *mine.memory.late.lock() = None;
         mine.settle();
         assert_eq!(get(&other, "both/file").unwrap(), b"theirs, later", "restarts: {restarts}");
-        assert_eq!(mine.told(), Vec::<String>::new());
+        assert_eq!(mine.conflicts(), Vec::<String>::new());
         assert_eq!(read(&mine.files, "both/file").unwrap(), b"theirs, later");
     }
 }
@@ -262,7 +262,7 @@ fn both_wrote_a_file() {
     assert_eq!(kept.len(), 1);
     assert_eq!((kept[0].path.as_str(), kept[0].bytes), ("both/file", 6));
     assert_eq!(other.read_conflict_copy(&kept[0].id, 0).unwrap().bytes, b"theirs");
-    let told = mine.told();
+    let told = mine.conflicts();
     assert!(told.len() == 1 && told[0].contains("both/file") && told[0].contains(&kept[0].id), "{told:?}");
 }
 
@@ -279,7 +279,7 @@ fn both_changed_attributes() {
     assert_eq!(get(&other, "both/file").unwrap(), b"theirs");
     assert_eq!(other.getattr(&caller(9), ino, None).unwrap().mode, 0o600);
     assert_eq!(other.getxattr(&WHO, ino, b"user.x").unwrap(), b"theirs");
-    assert_eq!(mine.told(), Vec::<String>::new());
+    assert_eq!(mine.conflicts(), Vec::<String>::new());
 }
 
 /// Proves: of two new things under one name, both stay, theirs under the name and ours beside it; and what is done with
@@ -300,7 +300,7 @@ fn both_took_a_name() {
     assert_eq!(get(&other, &format!("both/{ours}")).unwrap(), b"mine");
     let folder = all.iter().find(|name| name.starts_with("folder (changed by device 1, ")).unwrap();
     assert_eq!(get(&other, &format!("both/{folder}/inside")).unwrap(), b"mine too");
-    assert_eq!(mine.told().len(), 2, "{:?}", mine.told());
+    assert_eq!(mine.conflicts().len(), 2, "{:?}", mine.conflicts());
     assert_eq!(read(&mine.files, "both/new.txt").unwrap(), b"theirs", "seen here as it is there");
 }
 
@@ -321,7 +321,7 @@ fn one_removed_what_the_other_wrote() {
     let kept = other.conflict_copies().unwrap();
     assert_eq!(kept.len(), 1);
     assert_eq!(other.read_conflict_copy(&kept[0].id, 0).unwrap().bytes, b"written there");
-    assert_eq!(mine.told().len(), 2, "{:?}", mine.told());
+    assert_eq!(mine.conflicts().len(), 2, "{:?}", mine.conflicts());
 }
 
 /// Proves: of a file written here and replaced there, as programs save, both versions stay, and it is called replaced.
@@ -336,7 +336,7 @@ fn replaced_elsewhere() {
     let all = names(&other, "both");
     let ours = all.iter().find(|name| name.starts_with("file (changed by")).expect("it stays beside");
     assert_eq!(get(&other, &format!("both/{ours}")).unwrap(), b"written here");
-    let told = mine.told();
+    let told = mine.conflicts();
     assert!(told.len() == 1 && told[0].contains("both/file: it was replaced elsewhere"), "{told:?}");
 }
 
@@ -357,7 +357,7 @@ fn directories_that_went() {
     put(&other, "both/fresh/theirs", b"put into it there").unwrap();
     mine.settle();
     assert_eq!(get(&other, "both/fresh/theirs").unwrap(), b"put into it there");
-    assert_eq!(mine.told().len(), 2, "{:?}", mine.told());
+    assert_eq!(mine.conflicts().len(), 2, "{:?}", mine.conflicts());
 }
 
 /// Proves: two moves, each right where it was made, that together would make a loop, make none.
@@ -370,7 +370,7 @@ fn moves_make_no_loop() {
     put(&other, "a/in-a", b"a").unwrap();
     put(&other, "b/in-b", b"b").unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let mine = Behind::new(&world, 1, dir.path());
+    let mine = Fixture::new(&world, 1, dir.path());
     mine.go_away();
     rename(&mine.files, "a", "b/a").unwrap();
     rename(&other, "b", "a/b").unwrap();
@@ -378,7 +378,7 @@ fn moves_make_no_loop() {
     assert_eq!(get(&other, "a/in-a").unwrap(), b"a");
     assert_eq!(get(&other, "a/b/in-b").unwrap(), b"b");
     assert_eq!(names(&other, ""), ["a"].map(String::from).into());
-    assert_eq!(mine.told().len(), 1, "{:?}", mine.told());
+    assert_eq!(mine.conflicts().len(), 1, "{:?}", mine.conflicts());
 }
 
 /// Proves: what others moved away is not destroyed by what takes its old name here; what others removed is not named
@@ -400,7 +400,7 @@ fn names_that_others_moved_or_removed() {
     assert_eq!(get(&other, "both/other").unwrap(), b"as it was");
     assert_eq!(get(&other, "both/fourth").unwrap(), b"the fourth");
     assert_eq!(names(&other, "both"), ["deep", "fourth", "other"].map(String::from).into());
-    let told = mine.told();
+    let told = mine.conflicts();
     let gone = "both/fourth: it got this name here, but elsewhere it was removed or replaced; it is gone";
     assert!(told.contains(&gone.to_owned()), "{told:?}");
 }
@@ -435,7 +435,7 @@ fn moved_on_both_sides() {
     assert_eq!(get(&other, "both/other-moved").unwrap(), b"another");
     let ino = find(&other, "both/theirs").unwrap();
     assert_eq!(other.getattr(&caller(9), ino, None).unwrap().links, 2);
-    let told: BTreeSet<String> = mine.told().into_iter().collect();
+    let told: BTreeSet<String> = mine.conflicts().into_iter().collect();
     let expected = [
         "both/deep-mine: it was moved both here and elsewhere; it is where it was moved to elsewhere",
         "both/empty: it was removed here, but moved elsewhere; it stays",
@@ -466,7 +466,7 @@ fn the_right_to_write_was_lost() {
         let back = WriteBack::start(memory.clone(), back_options).unwrap();
         let options = MountOptions { spool_dir: dir.path().join(round.to_string()), ..options(dir.path()) };
         let files = FileSystem::with_backend(back.clone(), options).unwrap();
-        Behind { files, memory, back }
+        Fixture { files, memory, back }
     };
     let mine = start(&[principal], 0);
     mine.put("group/known", b"before");
@@ -484,9 +484,9 @@ fn the_right_to_write_was_lost() {
     assert_eq!(get(&other, "beside").unwrap(), b"goes on");
     let saved = saved(dir.path());
     for bytes in [b"written in vain".to_vec(), b"changed in vain".to_vec()] {
-        assert!(saved.contains(&bytes), "{:?}", mine.told());
+        assert!(saved.contains(&bytes), "{:?}", mine.conflicts());
     }
-    assert!(mine.told().iter().any(|told| told.contains("group/known")), "{:?}", mine.told());
+    assert!(mine.conflicts().iter().any(|told| told.contains("group/known")), "{:?}", mine.conflicts());
 }
 
 /// Proves: names are counted as they are, whoever gave or took them.
@@ -510,7 +510,7 @@ fn what_is_refused_for_good_holds_up_nothing() {
     mine.put("both/never", b"saved elsewhere");
     *mine.memory.fault.lock() = Some(FsError::Refused("not in this life".into()));
     assert!(mine.back.settle(PATIENCE).unwrap(), "{:?}", mine.back.status());
-    assert!(mine.told().iter().any(|told| told.contains("both/never")), "{:?}", mine.told());
+    assert!(mine.conflicts().iter().any(|told| told.contains("both/never")), "{:?}", mine.conflicts());
     *mine.memory.fault.lock() = None;
     mine.put("both/after", b"goes on");
     mine.settle();
@@ -571,7 +571,7 @@ fn what_cancels_out_is_never_sent() {
     let bytes = mine.back.status().journal_bytes;
     assert!(bytes < 70 << 20, "{bytes} bytes");
     drop(mine);
-    let mine = Behind::new(&world, 1, dir.path());
+    let mine = Fixture::new(&world, 1, dir.path());
     let bytes = mine.back.status().journal_bytes;
     assert!(bytes < 100_000, "{bytes} bytes after a restart");
 }
@@ -721,7 +721,7 @@ mod random {
     fn run(steps: &[Step]) -> Result<(), TestCaseError> {
         let world = World::new();
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-        let start = |who: usize| Behind::new(&world, who as u32 + 1, folders[who].path());
+        let start = |who: usize| Fixture::new(&world, who as u32 + 1, folders[who].path());
         let mut clients = [start(0), start(1)];
         for (who, client) in clients.iter().enumerate() {
             client.put(&format!("warm-{who}"), b"");
@@ -777,7 +777,7 @@ mod random {
                 }
             }
         }
-        clients.iter().for_each(Behind::settle);
+        clients.iter().for_each(Fixture::settle);
         let fresh = world.client(9, &[]);
         let mut found = BTreeSet::new();
         collect(&fresh, Ino::ROOT, &mut found);
@@ -792,7 +792,7 @@ mod random {
                 found.contains(bytes),
                 "{:?} is lost; told: {:?}",
                 String::from_utf8_lossy(bytes),
-                clients.iter().map(Behind::told).collect::<Vec<_>>()
+                clients.iter().map(Fixture::conflicts).collect::<Vec<_>>()
             );
         }
         for client in &clients {

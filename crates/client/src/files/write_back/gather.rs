@@ -10,8 +10,8 @@
 //! Invariants:
 //! - an edit is made here only if all files that it reads or changes are held exclusively, with time left to send it, at the
 //!   moment it joins the queue: a recall finds it there ([`Shared::recalled`]). Files that were made here and are not
-//!   at the server yet are nobody else's: the way to them leads through a directory that is held exclusively, or by an edit
-//!   that goes to the server after all those that were made here before;
+//!   at the server yet are nobody else's: the way to them leads through a directory that is held exclusively, or by an
+//!   edit that goes to the server after all those that were made here before;
 //! - an edit that went straight to the server is never under way together with one that is made here, since each would
 //!   miss the other's effect;
 //! - nor is an operation that only looks: it may have to wait for another device, which waits for what was made here, and a
@@ -79,7 +79,7 @@ pub(super) struct Gathering {
     /// How many edits have come in a row, and when the last one began or ended.
     streak: u32,
     last_edit: Option<Instant>,
-    wishing: bool,
+    asks_exclusive: bool,
     /// How many edits in a row it takes now to ask for exclusive leases; 0 at the start, which means [`STREAK`].
     worth: u32,
     /// Edits made here, and operations that they became, since the last recall.
@@ -355,8 +355,8 @@ impl Shared {
                 return Err(ended.clone());
             }
             let gathering = &mut local.gathering;
-            if gathering.wishing && gathering.last_edit.is_none_or(|at| at.elapsed() > STREAK_ENDS) {
-                gathering.wishing = false;
+            if gathering.asks_exclusive && gathering.last_edit.is_none_or(|at| at.elapsed() > STREAK_ENDS) {
+                gathering.asks_exclusive = false;
                 self.inner.want_exclusive(false);
             }
             gathering.unsure == gathering.decided
@@ -386,7 +386,7 @@ impl Shared {
             gathering.worth = STREAK;
         } else {
             gathering.worth = gathering.worth.max(STREAK).saturating_mul(2).min(STREAK_MAX);
-            (gathering.streak, gathering.wishing) = (0, false);
+            (gathering.streak, gathering.asks_exclusive) = (0, false);
             self.inner.want_exclusive(false);
         }
     }
@@ -400,8 +400,8 @@ impl Shared {
         let goes_on = last.is_some_and(|last| now.duration_since(last) < STREAK_GAP);
         gathering.streak = if goes_on { gathering.streak.saturating_add(1) } else { 1 };
         let is_contended = gathering.worth <= STREAK && self.inner.is_contended();
-        if (gathering.streak >= gathering.worth.max(STREAK) || is_contended) && !gathering.wishing {
-            gathering.wishing = true;
+        if (gathering.streak >= gathering.worth.max(STREAK) || is_contended) && !gathering.asks_exclusive {
+            gathering.asks_exclusive = true;
             self.inner.want_exclusive(true);
         }
     }
