@@ -913,7 +913,7 @@ fn check_lease_request(lease_request: Option<&LeaseRequest>) -> Result<(), Reque
                 .iter()
                 .any(|length| *length > LEASE_REQUESTS_MAX) =>
         {
-            refuse(format!("a wish for more than {LEASE_REQUESTS_MAX} leases"))
+            refuse(format!("a request for more than {LEASE_REQUESTS_MAX} leases"))
         }
         _ => Ok(()),
     }
