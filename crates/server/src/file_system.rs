@@ -39,7 +39,7 @@ use holdfast_protocol::locks::{LEASE_MS, LockTable};
 use holdfast_protocol::message::{Receipt, Response, ServerError, ServerKeys, ViewReply};
 use holdfast_protocol::packed::Difference;
 use holdfast_protocol::sequencer::{
-    CommitOutcome, FastOutcome, OperationStatus, Sequencer, Step, UpdateOutcome,
+    CommitOutcome, FastOutcome, OrderingStatus, Sequencer, Step, UpdateOutcome,
 };
 use holdfast_protocol::signed::{Signable, Signed, Verified};
 use holdfast_protocol::structure::Structure;
@@ -198,7 +198,7 @@ impl FileSystem {
     /// The receipt of the founding operation, if it is this one.
     pub(crate) fn founding_receipt(&self, structure: &Signed<Structure>) -> Option<Receipt> {
         match self.ledger.lock().sequencer().standing(DeviceId::SUPERUSER, 1) {
-            OperationStatus::Committed(committed) if *committed == *structure => {
+            OrderingStatus::Committed(committed) if *committed == *structure => {
                 Some(receipt_of(&structure.value))
             }
             _ => None,
@@ -496,9 +496,9 @@ impl FileSystem {
         number: u64,
     ) -> Result<Option<Response>, RequestError> {
         Ok(match self.current(core)?.sequencer().standing(device, number) {
-            OperationStatus::Pending => None,
-            OperationStatus::Committed(structure) => Some(Response::Structure(Some(structure))),
-            OperationStatus::Gone => Some(Response::Structure(None)),
+            OrderingStatus::Pending => None,
+            OrderingStatus::Committed(structure) => Some(Response::Structure(Some(structure))),
+            OrderingStatus::Gone => Some(Response::Structure(None)),
         })
     }
 

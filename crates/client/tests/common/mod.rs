@@ -19,7 +19,7 @@ use holdfast_protocol::message::{
 };
 use holdfast_protocol::packed::Difference;
 use holdfast_protocol::sequencer::{
-    CommitOutcome, FastOutcome, OperationStatus, Sequencer, Step, UpdateOutcome,
+    CommitOutcome, FastOutcome, OrderingStatus, Sequencer, Step, UpdateOutcome,
 };
 use holdfast_protocol::signed::Signed;
 use holdfast_rpc::{Address, RpcError, ServerAddress};
@@ -331,9 +331,9 @@ impl Server {
                 let end = Instant::now() + Duration::from_millis(wait_ms.into());
                 loop {
                     match state.file_system.as_ref().unwrap().sequencer.standing(device, number) {
-                        OperationStatus::Committed(structure) => return Response::Structure(Some(structure)),
-                        OperationStatus::Gone => return Response::Structure(None),
-                        OperationStatus::Pending => {
+                        OrderingStatus::Committed(structure) => return Response::Structure(Some(structure)),
+                        OrderingStatus::Gone => return Response::Structure(None),
+                        OrderingStatus::Pending => {
                             if self.settled.wait_until(&mut state, end).timed_out() {
                                 return Response::Structure(None);
                             }

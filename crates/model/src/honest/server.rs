@@ -9,7 +9,7 @@ use holdfast_crypto::Digest;
 use holdfast_protocol::certificate::Certificate;
 use holdfast_protocol::message::{Request, Response, ServerError, ViewReply};
 use holdfast_protocol::sequencer::{
-    CommitOutcome, FastOutcome, OperationStatus, OrderingRecord, Sequencer, Step, UpdateOutcome,
+    CommitOutcome, FastOutcome, OrderingRecord, OrderingStatus, Sequencer, Step, UpdateOutcome,
 };
 use holdfast_protocol::signed::{Signable, Signed};
 use holdfast_protocol::structure::View;
@@ -391,10 +391,8 @@ impl Servers {
         number: u64,
     ) -> Option<u32> {
         match self.get(server).sequencer.standing(device, number) {
-            OperationStatus::Committed(structure) => {
-                Some(mail.response(Response::Structure(Some(structure))))
-            }
-            OperationStatus::Pending | OperationStatus::Gone => None,
+            OrderingStatus::Committed(structure) => Some(mail.response(Response::Structure(Some(structure)))),
+            OrderingStatus::Pending | OrderingStatus::Gone => None,
         }
     }
 }

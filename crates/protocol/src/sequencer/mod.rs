@@ -78,7 +78,7 @@ pub enum CommitOutcome {
 
 /// Status of an operation, for FETCHPENDING.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum OperationStatus {
+pub enum OrderingStatus {
     /// Ordered, not committed yet.
     Pending,
     /// Committed: this is its structure.
@@ -505,12 +505,12 @@ impl Sequencer {
     }
 
     /// The status of an operation.
-    pub fn standing(&self, device: DeviceId, number: u64) -> OperationStatus {
+    pub fn standing(&self, device: DeviceId, number: u64) -> OrderingStatus {
         match self.state.slots.get(&device) {
-            Some(slot) if slot.value.number() == number => OperationStatus::Committed(Box::new(slot.clone())),
+            Some(slot) if slot.value.number() == number => OrderingStatus::Committed(Box::new(slot.clone())),
             _ => match self.state.entry(device, number) {
-                Some(entry) if !entry.dead => OperationStatus::Pending,
-                _ => OperationStatus::Gone,
+                Some(entry) if !entry.dead => OrderingStatus::Pending,
+                _ => OrderingStatus::Gone,
             },
         }
     }

@@ -256,7 +256,7 @@ fn the_dead_hold_nobody_up() {
     operate(&mut sequencer, &mut b, ABORT_AFTER_MS, Vec::new());
     assert_eq!(b.floor.view.pending.iter().filter(|entry| entry.dead).count(), 1);
     assert!(b.floor.view.is_settled(), "nothing to wait for any more");
-    assert_eq!(sequencer.standing(A, 1), OperationStatus::Gone);
+    assert_eq!(sequencer.standing(A, 1), OrderingStatus::Gone);
     let step = sequencer.commit(A, &verified(late, A)).unwrap();
     assert_eq!((step.answer, step.records.len()), (CommitOutcome::Aborted, 0));
     a.give_up(Path::Slow);

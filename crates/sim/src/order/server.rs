@@ -7,7 +7,7 @@ use holdfast_protocol::certificate::{Certificate, Delta};
 use holdfast_protocol::log_tree::{Node, consistency_proof};
 use holdfast_protocol::message::{Receipt, Request, Response, ServerError, ViewReply};
 use holdfast_protocol::sequencer::{
-    CommitOutcome, FastOutcome, OperationStatus, OrderingRecord, Sequencer, Step, UpdateOutcome,
+    CommitOutcome, FastOutcome, OrderingRecord, OrderingStatus, Sequencer, Step, UpdateOutcome,
 };
 use holdfast_protocol::signed::{Signable, Signed, Verified};
 use holdfast_protocol::structure::Structure;
@@ -150,8 +150,8 @@ impl Server {
                 }
             }
             Request::FetchPending { device, number, .. } => match self.sequencer.standing(device, number) {
-                OperationStatus::Committed(structure) => Response::Structure(Some(structure)),
-                OperationStatus::Pending | OperationStatus::Gone => Response::Structure(None),
+                OrderingStatus::Committed(structure) => Response::Structure(Some(structure)),
+                OrderingStatus::Pending | OrderingStatus::Gone => Response::Structure(None),
             },
             Request::Hello { .. } => Response::Hello(holdfast_protocol::message::Welcome {
                 version: 1,
