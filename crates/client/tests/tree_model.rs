@@ -150,7 +150,7 @@ impl Model {
 struct Ordered {
     device: DeviceId,
     number: u64,
-    deeds: Vec<Deed>,
+    deeds: Vec<EditKind>,
     fate: OperationStatus,
 }
 
