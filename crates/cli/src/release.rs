@@ -18,11 +18,11 @@ use args::{KeysCommand, Release, ReleaseCommand};
 use holdfast_crypto::KeyHolder;
 use holdfast_release::accept::{ExpiredPolicy, HighestRecord, accept};
 use holdfast_release::draft::{Draft, DraftError, DraftPart, FinishedDraft};
+use holdfast_release::form;
 use holdfast_release::keys::KeyChain;
 use holdfast_release::record::{RootFile, authenticate};
 use holdfast_release::release_dir::{ReleaseDir, ReleaseDirError};
 use holdfast_release::signing::Signable;
-use holdfast_release::{files, form};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -140,7 +140,7 @@ fn settle(mut draft: Draft, keys: &[Arc<dyn KeyHolder>], place: &Place, kind: &s
         }
         Err(DraftError::Unfinished(parts)) => {
             not_there(&draft_path)?;
-            files::replace(&draft_path, &form::write(&draft), 0o644)
+            holdfast_durable::replace(&draft_path, &form::write(&draft), 0o644)
                 .map_err(|error| io(&draft_path, error))?;
             Ok(Signed { release, signed, complete: false, path: draft_path, lacking: words(&parts) })
         }
@@ -153,7 +153,7 @@ fn install(finished: &FinishedDraft, place: &Place) -> Outcome {
     match (place, &finished.revocation) {
         (Place::Certificate(path), Some(revocation)) => {
             not_there(path)?;
-            files::replace(path, &form::write(revocation), 0o644).map_err(|error| io(path, error))
+            holdfast_durable::replace(path, &form::write(revocation), 0o644).map_err(|error| io(path, error))
         }
         (Place::Certificate(path), None) => Err(Failure::new(
             Exit::Usage,

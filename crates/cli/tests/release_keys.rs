@@ -7,7 +7,7 @@ use holdfast_release::accept::{ExpiredPolicy, accept};
 use holdfast_release::record::{Location, Record, RootFile};
 use holdfast_release::release_dir::ReleaseDir;
 use holdfast_release::signing::Signed;
-use holdfast_release::{files, form, revocation};
+use holdfast_release::{form, revocation};
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -90,7 +90,7 @@ impl Desk {
         }
         let index = Location { digest: Digest([1; 32]), bytes: 1 };
         let file = RootFile { record, freshness: None, index, hints: None };
-        files::replace(&self.path("site/root"), &form::write(&file), 0o644).expect("written");
+        holdfast_durable::replace(&self.path("site/root"), &form::write(&file), 0o644).expect("written");
     }
 
     /// What a new client makes of the directory.

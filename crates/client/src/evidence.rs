@@ -179,7 +179,7 @@ impl Evidence {
                 file.explanation.push_str(&sentence);
                 let new = evidence.with_extension("new");
                 self.write(&new, &file)?;
-                fs::rename(&new, evidence)?;
+                holdfast_durable::rename(&new, evidence)?;
             }
             Ok(())
         });

@@ -6,7 +6,6 @@ use holdfast_crypto::Digest;
 use holdfast_failure::{Exit, Failure};
 use holdfast_release::admit::Unreadable;
 use holdfast_release::file_system::revoked;
-use holdfast_release::files;
 use std::path::{Path, PathBuf};
 
 /// Why a file system must not be used, as far as directories of certificates tell.
@@ -56,7 +55,8 @@ pub fn check(
 
 fn keep(folder: &Path, id: &Digest, certificate: &[u8]) -> Result<(), String> {
     make_private(folder).map_err(|failure| failure.message)?;
-    files::replace(&folder.join(id.to_string()), certificate, 0o600).map_err(|error| error.to_string())
+    holdfast_durable::replace(&folder.join(id.to_string()), certificate, 0o600)
+        .map_err(|error| error.to_string())
 }
 
 impl From<NotUsable> for Failure {

@@ -1,6 +1,6 @@
 //! Moments in words.
 
-use holdfast_release::moment::date;
+use jiff::Timestamp;
 
 /// Nanoseconds since the epoch, now.
 pub fn now_ns() -> i64 {
@@ -10,11 +10,8 @@ pub fn now_ns() -> i64 {
 
 /// A time in UTC, as in `2026-03-01 12:30:05 UTC`.
 pub fn moment(ns: i64) -> String {
-    let seconds = ns.div_euclid(1_000_000_000);
-    let (days, second_of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    let (year, month, day) = date(days);
-    let (hour, minute, second) = (second_of_day / 3600, second_of_day / 60 % 60, second_of_day % 60);
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+    let time = Timestamp::from_nanosecond(ns.into()).expect("64 bits of nanoseconds are within its years");
+    time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
 #[cfg(test)]

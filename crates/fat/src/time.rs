@@ -2,6 +2,9 @@
 //! 2107. There is no clock here: every operation gets the time, and the file system gets how far local time is
 //! from UTC.
 
+use jiff::SignedDuration;
+use jiff::civil::Date;
+
 /// A moment, as Unix counts.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Moment {
@@ -25,27 +28,12 @@ const FIRST_DAY: i64 = 3652;
 /// The last day that FAT can store, 2107-12-31, in days since 1970.
 const LAST_DAY: i64 = 50_402;
 
-/// Days since 1970-01-01 of a date of the Gregorian calendar.
-fn days(year: i64, month: i64, day: i64) -> i64 {
-    // Counted in years that begin in March, so that the leap day is a year's last.
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let of_era = year - era * 400;
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
-}
+/// 1970-01-01.
+const EPOCH: Date = jiff::civil::date(1970, 1, 1);
 
-/// Year, month and day of a number of days since 1970-01-01.
-fn date(days: i64) -> (i64, i64, i64) {
-    let days = days + 719_468;
-    let era = days.div_euclid(146_097);
-    let of_era = days - era * 146_097;
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    (era * 400 + year + i64::from(month <= 2), month, day)
+/// Days since 1970-01-01 of a date.
+fn days(date: Date) -> i64 {
+    date.duration_since(EPOCH).as_hours() / 24
 }
 
 impl Stored {
@@ -59,7 +47,8 @@ impl Stored {
         if day > LAST_DAY {
             return Stored { date: 127 << 9 | 12 << 5 | 31, time: 23 << 11 | 59 << 5 | 29, hundredths: 199 };
         }
-        let (year, month, day) = date(day);
+        let date = EPOCH + SignedDuration::from_hours(day * 24);
+        let (year, month, day) = (i64::from(date.year()), i64::from(date.month()), i64::from(date.day()));
         let second = local.rem_euclid(DAY);
         let hundredths = (second % 2) as u32 * 100 + moment.nanoseconds.min(999_999_999) / 10_000_000;
         Stored {
@@ -71,13 +60,11 @@ impl Stored {
 
     /// The moment that is stored. What is no date or time becomes the nearest that is.
     pub(crate) fn to_moment(self, utc_offset_minutes: i16) -> Moment {
-        let year = 1980 + i64::from(self.date >> 9);
-        let month = i64::from(self.date >> 5 & 15).clamp(1, 12);
-        let length = match month {
-            12 => 31,
-            _ => days(year, month + 1, 1) - days(year, month, 1),
-        };
-        let day = days(year, month, i64::from(self.date & 31).clamp(1, length));
+        let year = 1980 + (self.date >> 9) as i16;
+        let month = ((self.date >> 5 & 15) as i8).clamp(1, 12);
+        let first = jiff::civil::date(year, month, 1);
+        let of_month = ((self.date & 31) as i8).clamp(1, first.days_in_month());
+        let day = days(first) + i64::from(of_month) - 1;
         let hour = i64::from(self.time >> 11).min(23);
         let minute = i64::from(self.time >> 5 & 63).min(59);
         let second = i64::from(self.time & 31).min(29) * 2;
@@ -108,8 +95,8 @@ mod tests {
         assert_eq!(stored(0).date, 0x0021);
         assert_eq!(stored(i64::MAX).date, 127 << 9 | 12 << 5 | 31);
         assert_eq!(stored(i64::MIN).date, 0x0021);
-        assert_eq!(days(2107, 12, 31), LAST_DAY);
-        assert_eq!(days(1980, 1, 1), FIRST_DAY);
+        assert_eq!(days(jiff::civil::date(2107, 12, 31)), LAST_DAY);
+        assert_eq!(days(jiff::civil::date(1980, 1, 1)), FIRST_DAY);
     }
 
     proptest! {

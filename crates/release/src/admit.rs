@@ -1,7 +1,6 @@
 //! What a client does before it believes a mirror: it looks for revocations, follows the keys, and judges the record.
 
 use crate::accept::{Accepted, ExpiredPolicy, Refusal};
-use crate::files;
 use crate::form::{self, Kind, Malformed};
 use crate::keys::{KeyChain, KeysError, ReleaseId, SETS_MAX, SignedKeySet};
 use crate::layout;
@@ -215,7 +214,7 @@ pub(crate) fn certificates(directory: &Path, id: ReleaseId) -> Result<Vec<(PathB
     let mut found = Vec::new();
     for name in [id.to_string(), format!("{id}.revoked")] {
         let path = directory.join(name);
-        match files::read(&path, Revocation::BYTES_MAX) {
+        match holdfast_durable::read(&path, Revocation::BYTES_MAX) {
             Ok(None) => {}
             Ok(Some(bytes)) => found.push((path, bytes)),
             // A folder in the place of a certificate counts as a false one: anybody who may put files here can make

@@ -28,7 +28,6 @@ pub mod admit;
 pub mod blocks;
 pub mod draft;
 pub mod file_system;
-pub mod files;
 pub mod folder;
 pub mod form;
 pub mod gateway;

@@ -1,5 +1,9 @@
 //! Times and spans of time in words, and back. All in whole seconds, UTC, since the beginning of 1970.
 
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::Offset;
+
 /// The last second of the year 9999: no file of a release names a later time.
 pub const LATEST_S: u64 = 253_402_300_799;
 
@@ -10,14 +14,8 @@ pub fn moment(seconds: u64) -> String {
     if seconds > LATEST_S {
         return "a time after the year 9999".to_owned();
     }
-    let (days, second) = (seconds / DAY_S, seconds % DAY_S);
-    let (year, month, day) = date(days as i64);
-    format!(
-        "{year:04}-{month:02}-{day:02} {:02}:{:02}:{:02} UTC",
-        second / 3600,
-        second / 60 % 60,
-        second % 60
-    )
+    let time = Timestamp::from_second(seconds as i64).expect("it is not after the year 9999");
+    time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
 /// A time in nanoseconds since 1970. What does not fit (before 1677, after 2262) becomes the nearest that does.
@@ -60,16 +58,18 @@ pub fn parse_moment(text: &str) -> Option<u64> {
         Some(text) if text.len() == 5 => numbers(&format!("{text}:00"), ':', &[2, 2, 2])?,
         Some(text) => numbers(text, ':', &[2, 2, 2])?,
     };
-    if time[0] > 23 || time[1] > 59 || time[2] > 59 {
-        return None;
-    }
-    let (year, month, of_month) = (day[0] as i64, day[1] as i64, day[2] as i64);
-    let days = days(year, month, of_month);
-    // Only a day that exists comes out as it went in.
-    if days < 0 || date(days) != (year, month, of_month) {
-        return None;
-    }
-    Some(days as u64 * DAY_S + time[0] * 3600 + time[1] * 60 + time[2])
+    let small = |number: u64| i8::try_from(number).ok();
+    let time = DateTime::new(
+        i16::try_from(day[0]).ok()?,
+        small(day[1])?,
+        small(day[2])?,
+        small(time[0])?,
+        small(time[1])?,
+        small(time[2])?,
+        0,
+    );
+    let seconds = Offset::UTC.to_timestamp(time.ok()?).ok()?.as_second();
+    u64::try_from(seconds).ok()
 }
 
 /// Reads `7d`, `12h`, `30m`, `45s`, `2w`: at least a second, at most a hundred years.
@@ -88,31 +88,6 @@ pub fn parse_span(text: &str) -> Option<u64> {
     }
     let seconds = digits.parse::<u64>().ok()?.checked_mul(unit)?;
     (1..=36_525 * DAY_S).contains(&seconds).then_some(seconds)
-}
-
-/// Days since 1970-01-01 to year, month and day, by counting 400-year periods that begin on 1 March.
-pub fn date(days: i64) -> (i64, i64, i64) {
-    let shifted = days + 719_468;
-    let period = shifted.div_euclid(146_097);
-    let day_of_period = shifted.rem_euclid(146_097);
-    let year_of_period =
-        (day_of_period - day_of_period / 1460 + day_of_period / 36_524 - day_of_period / 146_096) / 365;
-    let day_of_year = day_of_period - (365 * year_of_period + year_of_period / 4 - year_of_period / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    (year_of_period + period * 400 + i64::from(month <= 2), month, day)
-}
-
-/// The other way. Makes some number of what is no date, too.
-fn days(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let period = year.div_euclid(400);
-    let year_of_period = year.rem_euclid(400);
-    let shifted_month = if month > 2 { month - 3 } else { month + 9 };
-    let day_of_year = (153 * shifted_month + 2) / 5 + day - 1;
-    let day_of_period = year_of_period * 365 + year_of_period / 4 - year_of_period / 100 + day_of_year;
-    period * 146_097 + day_of_period - 719_468
 }
 
 #[cfg(test)]

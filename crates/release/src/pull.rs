@@ -16,6 +16,7 @@ mod requests;
 
 use crate::admit::{self, AdmitError};
 use crate::index::{BlockLocation, Index, PACK_BYTES_MAX, PackName};
+use crate::layout;
 use crate::mirror::{Directory, Mirror, Mirrors, Unavailable};
 use crate::open::{self, OpenError, Options};
 use crate::publish::PublishError;
@@ -23,7 +24,6 @@ use crate::publish::compose::{lock, tidy_beside, write_named};
 use crate::publish::store::{read_index, sync_directory};
 use crate::record::{Location, RootFile};
 use crate::trust::Trust;
-use crate::{files, layout};
 use check::{Check, CheckError};
 use fetch::{Fetcher, WantedFile, is_as_named};
 use holdfast_crypto::{Digest, DigestKey};
@@ -322,7 +322,8 @@ pub fn check(
 }
 
 fn make(target: &Path) -> Result<(), PullError> {
-    files::make_directory(target, 0o755).map_err(|error| PublishError::local(target, &error).into())
+    holdfast_durable::make_directory(target, 0o755)
+        .map_err(|error| PublishError::local(target, &error).into())
 }
 
 /// What counts now, by the mirrors and by what the directory may know. That the release was revoked is handed on to
@@ -465,6 +466,6 @@ fn put(target: &Path, name: &str, bytes: &[u8]) -> Result<(), PublishError> {
     if fs::read(&path).is_ok_and(|there| there == bytes) {
         return Ok(());
     }
-    files::make_directory(path.parent().unwrap_or(target), 0o755).map_err(failed)?;
-    files::replace(&path, bytes, 0o644).map_err(failed)
+    holdfast_durable::make_directory(path.parent().unwrap_or(target), 0o755).map_err(failed)?;
+    holdfast_durable::replace(&path, bytes, 0o644).map_err(failed)
 }

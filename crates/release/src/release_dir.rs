@@ -5,7 +5,6 @@
 //! renews while somebody publishes.
 
 use crate::draft::FinishedDraft;
-use crate::files;
 use crate::form::{self, Kind, Malformed};
 use crate::keys::{KeyChain, KeysError, ReleaseId, SETS_MAX, SignedKeySet};
 use crate::layout;
@@ -176,7 +175,7 @@ impl ReleaseDir {
     fn lock(&self) -> Result<FileLock, ReleaseDirError> {
         let path = self.path.join("keys");
         let failed = |error: io::Error| io_error(&path, error);
-        files::make_directory(&path, 0o755).map_err(failed)?;
+        holdfast_durable::make_directory(&path, 0o755).map_err(failed)?;
         let folder = File::open(&path).map_err(failed)?;
         FileLock::wait(folder).map_err(failed)
     }
@@ -217,7 +216,7 @@ impl ReleaseDir {
 
     fn read<T: Kind>(&self, name: &str) -> Result<Option<T>, ReleaseDirError> {
         let path = self.file(name);
-        let bytes = files::read(&path, T::BYTES_MAX).map_err(|error| io_error(&path, error))?;
+        let bytes = holdfast_durable::read(&path, T::BYTES_MAX).map_err(|error| io_error(&path, error))?;
         let Some(bytes) = bytes else { return Ok(None) };
         form::read(&bytes).map(Some).map_err(|error| ReleaseDirError::Malformed { path, error })
     }
@@ -225,8 +224,8 @@ impl ReleaseDir {
     fn put(&self, name: &str, bytes: &[u8]) -> Result<(), ReleaseDirError> {
         let path = self.file(name);
         let folder = path.parent().unwrap_or(&self.path);
-        files::make_directory(folder, 0o755).map_err(|error| io_error(folder, error))?;
-        files::replace(&path, bytes, PUBLIC).map_err(|error| io_error(&path, error))
+        holdfast_durable::make_directory(folder, 0o755).map_err(|error| io_error(folder, error))?;
+        holdfast_durable::replace(&path, bytes, PUBLIC).map_err(|error| io_error(&path, error))
     }
 }
 

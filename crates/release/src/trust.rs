@@ -17,7 +17,6 @@
 //! Attack answered: a mirror that shows a client less than it, or another mirror, has shown it before.
 
 use crate::accept::{Accepted, ExpiredPolicy, HighestRecord, Refusal, Warning, accept};
-use crate::files;
 use crate::form::{self, Kind};
 use crate::keys::{KeyChain, KeysError, ReleaseId, SETS_MAX, SignedKeySet};
 use crate::record::{Record, RootFile, Validity, authenticate};
@@ -137,7 +136,7 @@ impl Trust {
     pub fn open(base: &Path, id: ReleaseId) -> Result<Trust, TrustError> {
         let directory = base.join(id.to_string());
         for folder in [directory.clone(), directory.join("archive"), directory.join("evidence")] {
-            files::make_directory(&folder, 0o700).map_err(io_error(&folder))?;
+            holdfast_durable::make_directory(&folder, 0o700).map_err(io_error(&folder))?;
         }
         Ok(Trust { directory, id })
     }
@@ -247,7 +246,7 @@ impl Trust {
         for (_, path) in archived {
             let price = "nobody can say from here what was in force in its time";
             let damaged = |why: String| TrustError::Damaged { path: path.clone(), why, price };
-            let bytes = files::read(&path, RootFile::BYTES_MAX)
+            let bytes = holdfast_durable::read(&path, RootFile::BYTES_MAX)
                 .map_err(io_error(&path))?
                 .ok_or_else(|| damaged("it has vanished".to_owned()))?;
             let file: RootFile = form::read(&bytes).map_err(|error| damaged(error.to_string()))?;
@@ -283,7 +282,7 @@ impl Trust {
         };
         let _lock = self.lock()?;
         let path = self.directory.join("revoked");
-        files::replace(&path, certificate, 0o600).map_err(io_error(&path))?;
+        holdfast_durable::replace(&path, certificate, 0o600).map_err(io_error(&path))?;
         Ok(Ok(revoked))
     }
 
@@ -299,7 +298,7 @@ impl Trust {
             if kept >= EVIDENCE_MAX {
                 return Ok(None);
             }
-            files::replace(&path, bytes, 0o600).map_err(io_error(&path))?;
+            holdfast_durable::replace(&path, bytes, 0o600).map_err(io_error(&path))?;
         }
         Ok(Some(folder))
     }
@@ -340,7 +339,7 @@ impl Trust {
     ) -> Result<Option<PathBuf>, TrustError> {
         let name = |(sequence, digest): (u64, &Digest)| format!("release-{sequence}-{}", digest.short());
         let known = self.archive_path(seen.0, seen.1);
-        if let Some(bytes) = files::read(&known, RootFile::BYTES_MAX).map_err(io_error(&known))? {
+        if let Some(bytes) = holdfast_durable::read(&known, RootFile::BYTES_MAX).map_err(io_error(&known))? {
             self.keep_evidence(&name(seen), &bytes)?;
         }
         self.keep_evidence(&name(shown), &form::write(file))
@@ -352,7 +351,7 @@ impl Trust {
 
     fn archive(&self, accepted: &Accepted, file: &RootFile) -> Result<(), TrustError> {
         let path = self.archive_path(accepted.record.sequence, &accepted.digest);
-        files::replace(&path, &form::write(file), 0o600).map_err(io_error(&path))?;
+        holdfast_durable::replace(&path, &form::write(file), 0o600).map_err(io_error(&path))?;
         let mut archived = self.archived()?;
         if archived.len() > ARCHIVE_MAX {
             archived.sort_unstable();
@@ -396,7 +395,8 @@ impl Trust {
 
     fn load_revoked(&self) -> Result<Option<Revoked>, TrustError> {
         let path = self.directory.join("revoked");
-        let Some(bytes) = files::read(&path, Revocation::BYTES_MAX).map_err(io_error(&path))? else {
+        let Some(bytes) = holdfast_durable::read(&path, Revocation::BYTES_MAX).map_err(io_error(&path))?
+        else {
             return Ok(None);
         };
         match revocation::verify(self.id, &bytes) {
@@ -421,7 +421,9 @@ impl Trust {
     fn load(&self) -> Result<Option<(KeyChain, Option<HighestRecord>)>, TrustError> {
         let path = self.directory.join("state");
         let bytes_max = TrustState::BYTES_MAX + DIGEST_BYTES as u64;
-        let Some(bytes) = files::read(&path, bytes_max).map_err(io_error(&path))? else { return Ok(None) };
+        let Some(bytes) = holdfast_durable::read(&path, bytes_max).map_err(io_error(&path))? else {
+            return Ok(None);
+        };
         let price = "a mirror may once show an older release than was seen here";
         let damaged = |why: String| TrustError::Damaged { path: path.clone(), why, price };
         let Some((body, digest)) = bytes.split_last_chunk::<DIGEST_BYTES>() else {
@@ -444,7 +446,7 @@ impl Trust {
         let digest = checksum(&bytes);
         bytes.extend(digest.0);
         let path = self.directory.join("state");
-        files::replace(&path, &bytes, 0o600).map_err(io_error(&path))
+        holdfast_durable::replace(&path, &bytes, 0o600).map_err(io_error(&path))
     }
 }
 

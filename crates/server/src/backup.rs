@@ -144,8 +144,7 @@ pub fn backup(
         segments = seal()?;
     }
     copy.rest()?;
-    fs::rename(&unfinished, &path).map_err(failed("naming", &path))?;
-    sync_directory(to)?;
+    holdfast_durable::rename(&unfinished, &path).map_err(failed("naming", &path))?;
     Ok(copy.report)
 }
 
@@ -280,7 +279,7 @@ fn write_file(mut source: File, from: &Path, to: &Path) -> Result<u64, BackupErr
         copied += count as u64;
     }
     file.sync_all().map_err(failed("syncing", &partial))?;
-    fs::rename(&partial, to).map_err(failed("naming", to))?;
+    holdfast_durable::rename(&partial, to).map_err(failed("naming", to))?;
     Ok(copied)
 }
 

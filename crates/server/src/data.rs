@@ -18,8 +18,8 @@
 
 use crate::error::OpenError;
 use holdfast_crypto::{PublicKey, SigningKey, keyfile};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 const KEY: &str = "server-key";
@@ -111,11 +111,9 @@ impl DataDirectory {
 
     /// Notes where the order is stored.
     pub(crate) fn note_order(&self, place: &str, login: Option<&Path>) -> Result<(), OpenError> {
-        let (path, new) = (self.path.join("order"), self.path.join("order.new"));
+        let path = self.path.join("order");
         let login = login.map_or_else(String::new, |login| format!("{}\n", login.display()));
-        std::fs::write(&new, format!("{place}\n{login}"))
-            .and_then(|()| std::fs::File::open(&new)?.sync_all())
-            .and_then(|()| std::fs::rename(&new, &path))
+        holdfast_durable::replace(&path, format!("{place}\n{login}").as_bytes(), holdfast_durable::PRIVATE)
             .map_err(|error| OpenError::io("writing", &path, error))
     }
 
@@ -170,17 +168,7 @@ impl DataDirectory {
         let text = keyfile::format_private(&key, "holdfast server", None)
             .map_err(|error| OpenError::Key { path: path.to_owned(), error })?;
         // Whole or not at all: half a key would lock every client out.
-        let partial = path.with_extension("partial");
-        let _ = std::fs::remove_file(&partial);
-        let mut file = std::fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&partial)
-            .map_err(failed)?;
-        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
-        std::fs::rename(&partial, path).map_err(failed)?;
-        std::fs::File::open(&self.path).and_then(|directory| directory.sync_all()).map_err(failed)?;
+        holdfast_durable::replace(path, text.as_bytes(), holdfast_durable::PRIVATE).map_err(failed)?;
         tracing::info!(key = %key.public(), path = %path.display(), "made the server's key");
         Ok(key)
     }

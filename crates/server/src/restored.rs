@@ -12,7 +12,7 @@ use crate::error::OpenError;
 use holdfast_crypto::Digest;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 /// The file systems that wait until their superusers declare the restore.
@@ -73,20 +73,9 @@ impl UndeclaredRestores {
         let Some(path) = &self.path else { return Ok(()) };
         let ids = self.ids.lock();
         if ids.is_empty() {
-            return match std::fs::remove_file(path) {
-                Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-                _ => Ok(()),
-            };
+            return holdfast_durable::remove(path);
         }
         let text: String = ids.iter().map(|id| format!("{id}\n")).collect();
-        let new = path.with_extension("new");
-        let mut file = std::fs::File::create(&new)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&new, path)?;
-        match path.parent() {
-            Some(folder) => std::fs::File::open(folder)?.sync_all(),
-            None => Ok(()),
-        }
+        holdfast_durable::replace(path, text.as_bytes(), holdfast_durable::PRIVATE)
     }
 }

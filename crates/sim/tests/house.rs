@@ -7,7 +7,7 @@ use std::process::Command;
 /// The layers of `docs/architecture.md`: a crate may use crates of the layers above it (listed earlier), never
 /// of its own layer or below. `log` and the pure crates do not know of each other.
 const LAYERS: &[&[&str]] = &[
-    &["crypto", "http-server", "http-client", "testing"],
+    &["crypto", "durable", "http-server", "http-client", "testing"],
     &["content", "access", "fat"],
     &["protocol", "log", "policy"],
     &["store", "tiered", "rpc", "volume", "components", "program-identity", "checkpoint", "etcd"],

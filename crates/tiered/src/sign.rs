@@ -4,6 +4,7 @@
 
 use crate::credentials::Credentials;
 use hmac::{Hmac, Mac};
+use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 
 /// The parts of a request that its signature covers.
@@ -100,23 +101,8 @@ fn mac(key: &[u8], text: &[u8]) -> Vec<u8> {
 
 /// `20130524T000000Z`.
 pub(crate) fn timestamp(now_s: u64) -> String {
-    let (days, rest) = (now_s / 86_400, now_s % 86_400);
-    let (year, month, day) = civil(days);
-    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
-    format!("{year:04}{month:02}{day:02}T{hour:02}{minute:02}{second:02}Z")
-}
-
-/// Year, month and day of the Gregorian calendar, by days since 1970 (Hinnant, "chrono-compatible low-level date
-/// algorithms").
-fn civil(days: u64) -> (u64, u64, u64) {
-    let shifted = days + 719_468;
-    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let shifted_month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    (era * 400 + year + u64::from(month <= 2), month, day)
+    let time = i64::try_from(now_s).ok().and_then(|seconds| Timestamp::from_second(seconds).ok());
+    time.unwrap_or(Timestamp::MAX).strftime("%Y%m%dT%H%M%SZ").to_string()
 }
 
 #[cfg(test)]

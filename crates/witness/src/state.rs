@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -118,18 +118,7 @@ fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateE
 
 /// Writes a file whole or not at all, durably.
 fn replace(path: &Path, bytes: &[u8]) -> Result<(), StateError> {
-    let partial = path.with_extension("partial");
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&partial)
-        .map_err(failed("writing", &partial))?;
-    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(failed("writing", &partial))?;
-    fs::rename(&partial, path).map_err(failed("replacing", path))?;
-    let folder = path.parent().unwrap_or(Path::new("."));
-    File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed("syncing", folder))
+    holdfast_durable::replace(path, bytes, holdfast_durable::PRIVATE).map_err(failed("replacing", path))
 }
 
 impl WitnessState {

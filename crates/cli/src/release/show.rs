@@ -9,12 +9,12 @@ use holdfast_release::accept::{ExpiredPolicy, accept};
 use holdfast_release::draft::Draft;
 use holdfast_release::form::{self, Kind};
 use holdfast_release::keys::{KeyChain, KeySet, KeysError, SignedKeySet};
+use holdfast_release::layout;
 use holdfast_release::moment::{moment, span};
 use holdfast_release::record::{RootFile, authenticate};
 use holdfast_release::release_dir::{ReleaseDir, ReleaseDirError};
 use holdfast_release::revocation::Revocation;
 use holdfast_release::signing::{Role, Signable, Signed};
-use holdfast_release::{files, layout};
 use serde::Serialize;
 use std::path::Path;
 
@@ -105,7 +105,9 @@ fn of_directory(path: &Path) -> Outcome<Shown> {
     let chain = directory.chain()?;
     let mut shown = Shown { what: "release", valid: true, ..Shown::of_chain(&chain) };
     let root = directory.file(layout::ROOT);
-    if let Some(bytes) = files::read(&root, RootFile::BYTES_MAX).map_err(|error| unreadable(&root, error))? {
+    if let Some(bytes) =
+        holdfast_durable::read(&root, RootFile::BYTES_MAX).map_err(|error| unreadable(&root, error))?
+    {
         let file: RootFile = form::read(&bytes)
             .map_err(|error| Failure::new(Exit::Data, format!("{}: {error}", root.display())))?;
         shown.judge(Some(&chain), &file);
@@ -117,7 +119,7 @@ fn of_directory(path: &Path) -> Outcome<Shown> {
 }
 
 fn of_file(path: &Path) -> Outcome<Shown> {
-    let bytes = files::read(path, Draft::BYTES_MAX).map_err(|error| unreadable(path, error))?;
+    let bytes = holdfast_durable::read(path, Draft::BYTES_MAX).map_err(|error| unreadable(path, error))?;
     let bytes = bytes
         .ok_or_else(|| Failure::new(Exit::NoInput, format!("{}: there is no such file", path.display())))?;
     let malformed = |error| Failure::new(Exit::Data, format!("{}: {error}", path.display()));

@@ -5,7 +5,6 @@ use super::{Place, Signed, install, io, signers, words};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Format;
 use holdfast_release::draft::{Draft, DraftError};
-use holdfast_release::files;
 use holdfast_release::form::{self, Kind};
 use std::path::Path;
 
@@ -37,7 +36,7 @@ pub fn sign(arguments: &Sign, format: Format) -> Outcome {
         Err(error) => return Err(failed(error)),
     };
     if draft != before {
-        files::replace(path, &form::write(&draft), 0o644).map_err(|error| io(path, error))?;
+        holdfast_durable::replace(path, &form::write(&draft), 0o644).map_err(|error| io(path, error))?;
     }
     let complete = finished.is_some();
     let mut done = Signed { release, signed, complete, path: path.clone(), lacking };
@@ -76,7 +75,7 @@ pub fn sign(arguments: &Sign, format: Format) -> Outcome {
 }
 
 fn read(path: &Path) -> Outcome<Draft> {
-    let bytes = files::read(path, Draft::BYTES_MAX)
+    let bytes = holdfast_durable::read(path, Draft::BYTES_MAX)
         .map_err(|error| Failure::new(Exit::NoInput, format!("{}: {error}", path.display())))?
         .ok_or_else(|| Failure::new(Exit::NoInput, format!("{}: there is no such file", path.display())))?;
     form::read(&bytes).map_err(|error| {

@@ -14,8 +14,7 @@ use holdfast_protocol::restore::remaining_log;
 use parking_lot::Mutex;
 use serde::Serialize;
 use std::fmt;
-use std::fs::File;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -110,12 +109,7 @@ pub(crate) fn read(state_dir: &Path) -> io::Result<Vec<Restore>> {
 
 /// Makes the list of restores durable.
 pub(crate) fn save(state_dir: &Path, restores: &[Restore]) -> io::Result<()> {
-    let (path, new) = (state_dir.join(FILE), state_dir.join("restores.new"));
-    let mut file = File::create(&new)?;
-    file.write_all(&encode(&restores.to_vec()))?;
-    file.sync_all()?;
-    std::fs::rename(&new, &path)?;
-    File::open(state_dir)?.sync_all()
+    holdfast_durable::replace(&state_dir.join(FILE), &encode(&restores.to_vec()), holdfast_durable::PRIVATE)
 }
 
 /// Whether the server shows a restore, declared by the superuser, that `floor` has not taken up. Nothing is believed of it

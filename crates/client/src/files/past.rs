@@ -27,6 +27,7 @@ use crate::engine::PastState;
 use crate::error::FsError;
 use holdfast_content::{Content, Entry, Handle, Inode, InodeKind, Membership, PrincipalId};
 use holdfast_crypto::{DigestKey, Domain, encode};
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
@@ -99,21 +100,8 @@ fn ino_of_past(state: &str, handle: Handle) -> Ino {
 
 /// The name of a state that has none: its time, as in `2026-11-22T21.30.05Z`.
 pub fn time_name(ns: i64) -> String {
-    let seconds = ns.div_euclid(1_000_000_000);
-    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Days since 0000-03-01, in eras of 400 years (Howard Hinnant's civil_from_days).
-    let shifted = days + 719_468;
-    let (era, day) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day_of_year = day - (365 * year + year / 4 - year / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let (day, month) = (
-        day_of_year - (153 * shifted_month + 2) / 5 + 1,
-        if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 },
-    );
-    let year = year + era * 400 + i64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}.{minute:02}.{second:02}Z")
+    let time = Timestamp::from_nanosecond(ns.into()).expect("64 bits of nanoseconds are within its years");
+    time.strftime("%Y-%m-%dT%H.%M.%SZ").to_string()
 }
 
 /// Names for past states. Of several of one second the last has the plain name, and the others their places in the

@@ -9,6 +9,7 @@ use super::state::{Changes, DataLocation, Snapshot};
 use super::{FileSystem, now_ns};
 use crate::error::FsError;
 use holdfast_content::{ContentError, DeviceId, Inode, InodeKind, SourceError};
+use jiff::Timestamp;
 use serde::Serialize;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -361,29 +362,14 @@ fn as_text<S: serde::Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> 
 
 /// Writes the list last and in one step: a folder with a list is complete.
 fn write_list(folder: &Path, list: &[u8]) -> io::Result<()> {
-    let unfinished = folder.join(format!("{INDEX}.unfinished"));
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished)?;
-    file.write_all_at(list, 0)?;
-    file.sync_all()?;
-    fs::rename(&unfinished, folder.join(INDEX))?;
-    File::open(folder)?.sync_all()
+    holdfast_durable::replace(&folder.join(INDEX), list, holdfast_durable::PRIVATE)
 }
 
 /// A date and time in UTC, from seconds since 1970.
 pub(super) fn timestamp(seconds: i64) -> String {
-    let (days, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Days to date in the proleptic Gregorian calendar, counted from 1 March of year 0.
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let day_of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}-{minute:02}-{second:02}Z")
+    let nearest = if seconds < 0 { Timestamp::MIN } else { Timestamp::MAX };
+    let time = Timestamp::from_second(seconds).unwrap_or(nearest);
+    time.strftime("%Y-%m-%dT%H-%M-%SZ").to_string()
 }
 
 #[cfg(test)]

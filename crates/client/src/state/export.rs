@@ -174,7 +174,7 @@ pub fn export(
         file.write_all(&sum(&carried).0)?;
         file.write_all(&carried)?;
         file.sync_all()?;
-        sync_parent(&temporary)
+        holdfast_durable::sync_parent(&temporary)
     };
     write().map_err(at(&temporary))?;
     let moved = ExportedMark {
@@ -190,7 +190,7 @@ pub fn export(
         let _ = fs::remove_file(&temporary);
         return Err(error.into());
     }
-    fs::rename(&temporary, to).and_then(|()| sync_parent(to)).map_err(at(to))?;
+    holdfast_durable::rename(&temporary, to).map_err(at(to))?;
     Ok(carriage)
 }
 
@@ -283,11 +283,4 @@ fn holds_files(folder: &Path) -> bool {
         Ok(kind) if kind.is_dir() => holds_files(&entry.path()),
         _ => true,
     })
-}
-
-fn sync_parent(path: &Path) -> io::Result<()> {
-    match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-        Some(parent) => File::open(parent)?.sync_all(),
-        None => File::open(".")?.sync_all(),
-    }
 }

@@ -19,7 +19,6 @@ use holdfast_volume::Header;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -275,15 +274,8 @@ pub fn absolute(path: &Path) -> PathBuf {
 /// # Errors
 /// It cannot be written.
 pub fn replace(path: &Path, bytes: &[u8]) -> Outcome {
-    let failed = |error: std::io::Error| Failure::new(Exit::Io, format!("{}: {error}", path.display()));
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let beside = PathBuf::from(beside);
-    let mut file =
-        File::options().create(true).truncate(true).write(true).mode(0o600).open(&beside).map_err(failed)?;
-    file.write_all(bytes).and_then(|()| file.sync_all()).map_err(failed)?;
-    std::fs::rename(&beside, path).map_err(failed)?;
-    sync_parent(path)
+    holdfast_durable::replace(path, bytes, holdfast_durable::PRIVATE)
+        .map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", path.display())))
 }
 
 /// Makes the names in the directory of `path` durable.
@@ -291,8 +283,6 @@ pub fn replace(path: &Path, bytes: &[u8]) -> Outcome {
 /// # Errors
 /// It cannot be done.
 pub fn sync_parent(path: &Path) -> Outcome {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(parent)
-        .and_then(|directory| directory.sync_all())
-        .map_err(|error| Failure::new(Exit::Io, format!("{}: {error}", parent.display())))
+    holdfast_durable::sync_parent(path)
+        .map_err(|error| Failure::new(Exit::Io, format!("the directory of {}: {error}", path.display())))
 }

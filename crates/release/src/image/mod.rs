@@ -18,7 +18,6 @@ pub mod objects;
 mod tree;
 pub mod verity;
 
-use crate::files;
 use crate::keys::ReleaseId;
 use crate::record::Record;
 use crate::tree::Tree;
@@ -172,7 +171,7 @@ pub struct ExportOptions<'a> {
 /// [`ImageError`]. The image is what it was, or the new one.
 pub fn export(options: &ExportOptions<'_>, progress: &dyn Fn(u64, u64)) -> Result<Report, ImageError> {
     let directory = options.directory;
-    files::make_directory(directory, 0o700).map_err(|error| ImageError::disk(directory, error))?;
+    holdfast_durable::make_directory(directory, 0o700).map_err(|error| ImageError::disk(directory, error))?;
     check_own_directory(directory)?;
     let _lock = lock(directory)?;
     if options.prune
@@ -197,7 +196,7 @@ pub fn export(options: &ExportOptions<'_>, progress: &dyn Fn(u64, u64)) -> Resul
     std::fs::rename(&partial, &to).map_err(|error| ImageError::disk(&to, error))?;
     let path = directory.join(RELEASE);
     let text = serde_json::to_vec_pretty(&of).expect("it has no maps");
-    files::replace(&path, &text, 0o644).map_err(|error| ImageError::disk(&path, error))?;
+    holdfast_durable::replace(&path, &text, 0o644).map_err(|error| ImageError::disk(&path, error))?;
     let gone = if options.prune { objects.prune()? } else { (0, 0) };
     Ok(Report {
         of,
@@ -301,7 +300,8 @@ pub fn image_at(directory: &Path) -> Result<ImageOf, ImageError> {
     }
     let path = directory.join(RELEASE);
     let unclear = |why: String| ImageError::Unclear { path: path.clone(), why };
-    let bytes = files::read(&path, RELEASE_BYTES_MAX).map_err(|error| ImageError::disk(&path, error))?;
+    let bytes =
+        holdfast_durable::read(&path, RELEASE_BYTES_MAX).map_err(|error| ImageError::disk(&path, error))?;
     let bytes = bytes.ok_or_else(|| unclear("there is no such file".into()))?;
     let of: ImageOf = serde_json::from_slice(&bytes).map_err(|error| unclear(error.to_string()))?;
     match ReleaseId::from_hex(&of.id) {

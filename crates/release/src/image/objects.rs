@@ -84,7 +84,7 @@ impl Objects {
     pub fn open(directory: &Path, marking: bool) -> Result<Objects, ImageError> {
         let folder = directory.join(OBJECTS);
         let disk = |error| ImageError::disk(&folder, error);
-        crate::files::make_directory(&folder, 0o755).map_err(disk)?;
+        holdfast_durable::make_directory(&folder, 0o755).map_err(disk)?;
         let handle = File::open(&folder).map_err(disk)?;
         let path = directory.join(KNOWN);
         let mut builder = Database::builder();

@@ -73,7 +73,7 @@ impl Kind for FirstTouches {
 impl FirstTouches {
     /// The list in a file; nothing if there is none, or none that can be read.
     pub fn read(path: &Path) -> FirstTouches {
-        let bytes = crate::files::read(path, Self::BYTES_MAX).ok().flatten().unwrap_or_default();
+        let bytes = holdfast_durable::read(path, Self::BYTES_MAX).ok().flatten().unwrap_or_default();
         form::read(&bytes).unwrap_or_default()
     }
 

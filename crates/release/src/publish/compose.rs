@@ -283,7 +283,7 @@ pub(crate) fn tidy_beside(target: &Path, keep: usize, beside: &[Location]) -> Re
             old.file.index = root.index;
             old.file.hints = root.hints;
             let path = target.join(layout::record(old.sequence()));
-            crate::files::replace(&path, &form::write(&old.file), 0o644)
+            holdfast_durable::replace(&path, &form::write(&old.file), 0o644)
                 .map_err(|error| PublishError::local(&path, &error))?;
         }
     }

@@ -5,7 +5,7 @@ use super::folder::FolderBlocks;
 use super::store::{Lane, PackStore, read_index};
 use crate::index::{BlockLocation, Index, Key, key_of};
 use crate::record::{Location, RootFile};
-use crate::{files, form, layout, pack};
+use crate::{form, layout, pack};
 use holdfast_content::{BlockKind, Reference, StoredBlock};
 use holdfast_crypto::Digest;
 use std::collections::{BTreeMap, HashSet};
@@ -54,7 +54,7 @@ fn sequences(target: &Path) -> Result<Vec<u64>, PublishError> {
 pub fn retained(target: &Path, count: usize) -> Result<Vec<RetainedRelease>, PublishError> {
     let read = |sequence: u64| {
         let path = target.join(layout::record(sequence));
-        let bytes = files::read(&path, <RootFile as form::Kind>::BYTES_MAX)
+        let bytes = holdfast_durable::read(&path, <RootFile as form::Kind>::BYTES_MAX)
             .map_err(|error| PublishError::local(&path, &error))?
             .unwrap_or_default();
         let file =

@@ -11,7 +11,7 @@ use crate::index::{BlockLocation, Index, Key, key_of};
 use crate::publish::PublishError;
 use crate::publish::store::read_index;
 use crate::record::RootFile;
-use crate::{files, layout, pack};
+use crate::{layout, pack};
 use holdfast_content::StoredBlock;
 use holdfast_crypto::Digest;
 use parking_lot::Mutex;
@@ -63,7 +63,7 @@ impl Local {
     pub fn open(path: &Path) -> Result<Local, PullError> {
         let root = path.join(layout::ROOT);
         let damaged = |why: String| PublishError::Local { path: root.clone(), why };
-        let bytes = files::read(&root, RootFile::BYTES_MAX)
+        let bytes = holdfast_durable::read(&root, RootFile::BYTES_MAX)
             .map_err(|error| PublishError::local(&root, &error))?
             .ok_or_else(|| damaged("there is no such file, so blocks cannot be taken from there".into()))?;
         let file: RootFile = form::read(&bytes).map_err(|error| damaged(error.to_string()))?;

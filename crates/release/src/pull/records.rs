@@ -4,6 +4,7 @@ use super::{PullError, put};
 use crate::form::{self, Kind};
 use crate::index::Index;
 use crate::keys::{KeyChain, ReleaseId, SignedKeySet};
+use crate::layout;
 use crate::mirror::{Mirrors, Unavailable};
 use crate::publish::PublishError;
 use crate::publish::store::read_index;
@@ -11,7 +12,6 @@ use crate::record::{Location, RootFile, authenticate};
 use crate::revocation::Revocation;
 use crate::signing::Signable;
 use crate::trust::Trust;
-use crate::{files, layout};
 use std::fs;
 use std::path::Path;
 
@@ -39,7 +39,7 @@ pub fn no_other(target: &Path, id: ReleaseId) -> Result<(), PullError> {
 
 /// A signed file that is there and well formed.
 fn read<T: Kind>(target: &Path, name: &str) -> Option<T> {
-    let bytes = files::read(&target.join(name), T::BYTES_MAX).ok()??;
+    let bytes = holdfast_durable::read(&target.join(name), T::BYTES_MAX).ok()??;
     form::read(&bytes).ok()
 }
 
@@ -169,8 +169,8 @@ pub fn install(
 /// Hands on a revocation that this machine knows, if the directory is a mirror of the release.
 pub fn install_revocation(trust: &Trust, target: &Path) -> Result<(), PullError> {
     let path = trust.directory().join("revoked");
-    let certificate =
-        files::read(&path, Revocation::BYTES_MAX).map_err(|error| PublishError::local(&path, &error))?;
+    let certificate = holdfast_durable::read(&path, Revocation::BYTES_MAX)
+        .map_err(|error| PublishError::local(&path, &error))?;
     if let (Some(certificate), true) = (certificate, target.join(layout::ROOT).exists()) {
         put(target, layout::REVOKED, &certificate)?;
     }

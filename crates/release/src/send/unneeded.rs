@@ -1,6 +1,5 @@
 //! Since when files at a bucket have not been needed any more. If that is forgotten, they stay for as long again.
 
-use crate::files;
 use crate::publish::PublishError;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,14 +14,14 @@ pub struct Memory(BTreeMap<String, u64>);
 impl Memory {
     /// Reads it; what is damaged or not there is empty.
     pub fn read(path: &Path) -> Memory {
-        let bytes = files::read(path, BYTES_MAX).ok().flatten();
+        let bytes = holdfast_durable::read(path, BYTES_MAX).ok().flatten();
         Memory(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default())
     }
 
     /// Writes the file.
     pub fn write(&self, path: &Path) -> Result<(), PublishError> {
         let bytes = serde_json::to_vec(&self.0).expect("text and numbers");
-        files::replace(path, &bytes, 0o600).map_err(|error| PublishError::local(path, &error))
+        holdfast_durable::replace(path, &bytes, 0o600).map_err(|error| PublishError::local(path, &error))
     }
 
     /// Notes what is not needed now; all else is.

@@ -16,7 +16,7 @@ use holdfast_log::{LocalStorage, Storage};
 use holdfast_protocol::block_server::{BlockFigures, LoadedBlock};
 use holdfast_store::{StoreConfig, StoreError};
 use holdfast_tiered::{Bucket, BucketAddress, S3, Settings, Tiered, TieredError};
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -82,13 +82,8 @@ pub(super) fn remember(data: &Path, address: &BucketAddress) -> Result<(), Strin
         if remembered(data)?.as_ref() == Some(address) {
             return Ok(());
         }
-        let path = data.join(super::FILES[0]);
-        let partial = path.with_extension("partial");
-        let mut file = std::fs::File::create(&partial)?;
-        file.write_all(format!("{FIRST_LINE}\naddress {address}\n").as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&partial, &path)?;
-        std::fs::File::open(data)?.sync_all()
+        let text = format!("{FIRST_LINE}\naddress {address}\n");
+        holdfast_durable::replace(&data.join(super::FILES[0]), text.as_bytes(), holdfast_durable::PRIVATE)
     };
     write().map_err(|error: std::io::Error| format!("writing to {}: {error}", data.display()))
 }

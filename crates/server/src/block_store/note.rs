@@ -12,7 +12,7 @@
 use holdfast_protocol::block_server::StoreId;
 use holdfast_rpc::BlocksAddress;
 use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -114,13 +114,7 @@ impl Note {
         if let Some(doubt) = &self.doubt {
             text.push_str(&format!("doubt {}\n", doubt.replace('\n', " ")));
         }
-        let path = self.data.join(FILES[0]);
-        let partial = path.with_extension("partial");
-        let mut file = File::create(&partial)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&partial, &path)?;
-        File::open(&self.data)?.sync_all()
+        holdfast_durable::replace(&self.data.join(FILES[0]), text.as_bytes(), holdfast_durable::PRIVATE)
     }
 
     /// Remembers a position.

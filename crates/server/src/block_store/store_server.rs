@@ -20,7 +20,7 @@ use holdfast_protocol::block_server::{
 use holdfast_protocol::message::{BATCH_MAX, HoldEntry, MESSAGE_BYTES_MAX};
 use holdfast_store::{Allowance, CollectReport, Hold, HoldOutcome, StoreConfig, StoreError};
 use holdfast_tiered::{Bucket, BucketAddress};
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -344,11 +344,9 @@ fn drawn_name(directory: &Path) -> std::io::Result<StoreId> {
 }
 
 fn put_name(directory: &Path, name: &StoreId) -> std::io::Result<()> {
-    let path = directory.join(NAME);
-    let partial = path.with_extension("partial");
-    let mut file = std::fs::File::create(&partial)?;
-    file.write_all(format!("{}\n", digits(name)).as_bytes())?;
-    file.sync_all()?;
-    std::fs::rename(&partial, &path)?;
-    std::fs::File::open(directory)?.sync_all()
+    holdfast_durable::replace(
+        &directory.join(NAME),
+        format!("{}\n", digits(name)).as_bytes(),
+        holdfast_durable::PRIVATE,
+    )
 }

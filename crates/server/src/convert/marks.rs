@@ -1,6 +1,6 @@
 //! The two marks that prevent a data directory and its converted copy from both being served.
 
-use super::{ConvertError, failed, put_file, sync_directory};
+use super::{ConvertError, failed, put_file};
 use crate::error::OpenError;
 use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt;
@@ -85,7 +85,7 @@ impl ConversionMark {
     pub(super) fn take_away(self) -> Result<(), ConvertError> {
         std::fs::remove_file(&self.path).map_err(failed("removing", &self.path))?;
         let data = self.path.parent().unwrap_or(Path::new("."));
-        sync_directory(data).map_err(failed("writing", data))
+        holdfast_durable::sync_directory(data).map_err(failed("writing", data))
     }
 }
 

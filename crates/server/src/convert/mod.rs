@@ -41,7 +41,7 @@ use holdfast_store::StoreError;
 use marks::{ConversionMark, ConversionPlan};
 use source::SourceOrder;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -462,21 +462,7 @@ fn copy_file(from: &Path, to: &Path) -> Result<(), ConvertError> {
 
 /// Writes a small private file, durably and whole or not at all.
 fn put_file(to: &Path, bytes: &[u8]) -> Result<(), ConvertError> {
-    use std::io::Write;
-    let partial = to.with_extension("partial");
-    let write = || {
-        let _ = std::fs::remove_file(&partial);
-        let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&partial, to)?;
-        sync_directory(to.parent().unwrap_or(Path::new(".")))
-    };
-    write().map_err(failed("writing", to))
-}
-
-fn sync_directory(path: &Path) -> io::Result<()> {
-    std::fs::File::open(path)?.sync_all()
+    holdfast_durable::replace(to, bytes, holdfast_durable::PRIVATE).map_err(failed("writing", to))
 }
 
 /// The directory a server will be started on.

@@ -12,9 +12,7 @@ use holdfast_protocol::leases::{ClaimId, Footprint, LeaseGrant, LeaseRequest, Le
 use holdfast_protocol::locks::SessionId;
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
@@ -352,12 +350,7 @@ impl LeasesNote {
         let former = self.inherited.as_ref().map_or(TERM_MS, |(term_ms, _)| *term_ms);
         let term_ms = self.term_ms.max(former);
         let text = note_of(term_ms, sessions);
-        let new = path.with_extension("new");
-        let mut file = File::create(&new)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&new, path)?;
-        File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+        holdfast_durable::replace(path, text.as_bytes(), holdfast_durable::PRIVATE)
     }
 }
 

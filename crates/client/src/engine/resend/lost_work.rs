@@ -12,8 +12,7 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{Digest, decode, encode};
 use holdfast_protocol::floor::Floor;
 use holdfast_protocol::structure::View;
-use std::fs::File;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 /// Name of the file in a state directory.
@@ -90,18 +89,15 @@ pub fn read(state_dir: &Path) -> io::Result<Vec<LostWork>> {
 
 /// Makes the list of works durable.
 pub fn save(state_dir: &Path, works: &Vec<LostWork>) -> io::Result<()> {
-    let (path, new) = (state_dir.join(FILE), state_dir.join("sent-again.new"));
-    if works.is_empty() {
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => return File::open(state_dir)?.sync_all(),
-        }
+    let path = state_dir.join(FILE);
+    match works.is_empty() {
+        true => holdfast_durable::remove(&path),
+        false => holdfast_durable::replace(
+            &path,
+            &[&[FORMAT][..], &encode(works)].concat(),
+            holdfast_durable::PRIVATE,
+        ),
     }
-    let mut file = File::create(&new)?;
-    file.write_all(&[&[FORMAT][..], &encode(works)].concat())?;
-    file.sync_all()?;
-    std::fs::rename(&new, &path)?;
-    File::open(state_dir)?.sync_all()
 }
 
 #[cfg(test)]
