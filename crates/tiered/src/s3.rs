@@ -8,7 +8,7 @@ use crate::address::{BucketAddress, Location};
 use crate::bucket::{Bucket, BucketError, ListedObject, RequestCounts, RequestKind};
 use crate::credentials::Credentials;
 use crate::sign::{UnsignedRequest, encoded, sha256, signature_headers};
-use crate::xml;
+use crate::xml::{self, Document};
 use holdfast_http_client::{Authorities, client};
 use parking_lot::Mutex;
 use std::ops::Range;
@@ -161,10 +161,10 @@ impl S3 {
             }
             answer => answer?,
         };
-        let text = String::from_utf8_lossy(&begun.body);
-        let upload = xml::element(&text, "UploadId").map(xml::text);
-        let upload =
-            upload.ok_or_else(|| self.failed(&began, "it did not say which upload it began".to_owned()))?;
+        let Ok(Document::InitiateMultipartUploadResult(upload)) = xml::parse(&begun.body) else {
+            return Err(self.failed(&began, "it did not say which upload it began".to_owned()));
+        };
+        let upload = upload.upload_id;
         let of_upload =
             S3Request { headers: &[], body: &[], insists: true, ..whole.clone() }.with("uploadId", &upload);
         let done = put(&of_upload).and_then(|tags| match tags {
@@ -197,10 +197,9 @@ impl S3 {
             answer => answer?,
         };
         // A failure may come with the status of success.
-        let text = String::from_utf8_lossy(&answer.body);
-        match text.contains("CompleteMultipartUploadResult") {
-            true => Ok(()),
-            false => Err(self.failed(&call, xml::refusal_of(&answer.body).1)),
+        match xml::parse(&answer.body) {
+            Ok(Document::CompleteMultipartUploadResult(_)) => Ok(()),
+            _ => Err(self.failed(&call, xml::refusal_of(&answer.body).1)),
         }
     }
 
@@ -251,11 +250,10 @@ impl S3 {
             }
             answer => answer?,
         };
-        let text = String::from_utf8_lossy(&answer.body);
-        match (text.contains("CopyPartResult"), xml::element(&text, "ETag").map(xml::text)) {
-            (true, Some(tag)) => Ok(Some(vec![tag])),
+        match xml::parse(&answer.body) {
+            Ok(Document::CopyPartResult(part)) => Ok(Some(vec![part.tag])),
             // A store that does not look at what says so takes it for a part without bytes.
-            _ if text.trim().is_empty() => Ok(None),
+            _ if answer.body.trim_ascii().is_empty() => Ok(None),
             // A failure may come with the status of success.
             _ => Err(self.failed(&call, xml::refusal_of(&answer.body).1)),
         }
@@ -496,25 +494,21 @@ impl Bucket for S3 {
             query.extend(next.take().map(|token| ("continuation-token".to_owned(), token)));
             let call = S3Request { query, ..S3Request::about(RequestKind::List, "") };
             let body = self.send(&call)?.body;
-            let text = String::from_utf8_lossy(&body);
-            // A listing that was cut off must not look like a short one.
-            if !text.trim_end().ends_with("</ListBucketResult>") {
-                return Err(self.failed(&call, "the listing is not whole".to_owned()));
-            }
-            for one in xml::elements(&text, "Contents") {
-                let key = xml::element(one, "Key").map(xml::text);
-                let length = xml::element(one, "Size").and_then(|size| size.parse().ok());
-                let (Some(key), Some(length)) = (key, length) else {
-                    return Err(self.failed(&call, "the listing makes no sense".to_owned()));
-                };
-                if let Some(name) = key.strip_prefix(&self.address.prefix) {
-                    found.push(ListedObject { name: name.to_owned(), length });
+            // A listing that was cut off is none, and so never looks like a short one.
+            let page = match xml::parse(&body) {
+                Ok(Document::ListBucketResult(page)) => page,
+                Ok(_) => return Err(self.failed(&call, "it answered with something else".to_owned())),
+                Err(why) => return Err(self.failed(&call, why)),
+            };
+            for one in page.contents {
+                if let Some(name) = one.key.strip_prefix(&self.address.prefix) {
+                    found.push(ListedObject { name: name.to_owned(), length: one.size });
                 }
             }
-            if xml::element(&text, "IsTruncated") != Some("true") {
+            if !page.is_truncated {
                 break;
             }
-            next = xml::element(&text, "NextContinuationToken").map(xml::text);
+            next = page.next_continuation_token;
             if next.is_none() {
                 return Err(self.failed(&call, "the listing does not say how it goes on".to_owned()));
             }
@@ -535,14 +529,17 @@ impl Bucket for S3 {
         let prefix = format!("{}{beginning}", self.address.prefix);
         let call = S3Request::about(RequestKind::List, "").with("uploads", "").with("prefix", &prefix);
         let body = self.send(&call)?.body;
-        let (text, mut count) = (String::from_utf8_lossy(&body), 0);
+        let found = match xml::parse(&body) {
+            Ok(Document::ListMultipartUploadsResult(found)) => found.upload,
+            _ => Vec::new(),
+        };
+        let mut count = 0;
         // What is on a further page is found at the next start.
-        for one in xml::elements(&text, "Upload") {
-            let key = xml::element(one, "Key").map(xml::text);
-            let upload = xml::element(one, "UploadId").map(xml::text);
-            let name = key.as_ref().and_then(|key| key.strip_prefix(&self.address.prefix));
-            if let (Some(name), Some(upload)) = (name.filter(|name| name.starts_with(beginning)), upload) {
-                match self.send(&S3Request::about(RequestKind::Delete, name).with("uploadId", &upload)) {
+        for one in found {
+            let name = one.key.strip_prefix(&self.address.prefix);
+            if let Some(name) = name.filter(|name| name.starts_with(beginning)) {
+                let remove = S3Request::about(RequestKind::Delete, name).with("uploadId", &one.upload_id);
+                match self.send(&remove) {
                     Ok(_) | Err(BucketError::Absent { .. }) => count += 1,
                     Err(error) => return Err(error),
                 }

@@ -1,59 +1,132 @@
-//! The few elements that are read of a store's answers. What is not there is not there; nothing panics.
+//! What a store answers in XML: listings, uploads in parts, refusals.
 
-/// What is between the first `<name>` and its end.
-pub(crate) fn element<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    let start = text.find(&format!("<{name}>"))? + name.len() + 2;
-    let length = text[start..].find(&format!("</{name}>"))?;
-    Some(&text[start..start + length])
+use serde::Deserialize;
+
+/// Most bytes of a refusal that are looked at.
+const REFUSAL_BYTES_MAX: usize = 16 << 10;
+
+/// An answer, by the name of its outermost element.
+#[derive(Deserialize)]
+pub(crate) enum Document {
+    ListBucketResult(ListBucketResult),
+    ListMultipartUploadsResult(ListMultipartUploadsResult),
+    InitiateMultipartUploadResult(InitiateMultipartUploadResult),
+    CompleteMultipartUploadResult(Anything),
+    CopyPartResult(CopyPartResult),
+    Error(Refusal),
 }
 
-/// All elements of this name, in order.
-pub(crate) fn elements<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
-    let (open, close) = (format!("<{name}>"), format!("</{name}>"));
-    let (mut found, mut rest) = (Vec::new(), text);
-    while let Some(start) = rest.find(&open) {
-        let after = &rest[start + open.len()..];
-        let Some(length) = after.find(&close) else { break };
-        found.push(&after[..length]);
-        rest = &after[length + close.len()..];
-    }
-    found
+/// A page of a listing.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct ListBucketResult {
+    #[serde(default)]
+    pub is_truncated: bool,
+    pub next_continuation_token: Option<String>,
+    #[serde(default)]
+    pub contents: Vec<ListedKey>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct ListedKey {
+    pub key: String,
+    pub size: u64,
+}
+
+/// Uploads in parts that were begun and not completed.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct ListMultipartUploadsResult {
+    #[serde(default)]
+    pub upload: Vec<Upload>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Upload {
+    pub key: String,
+    pub upload_id: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct InitiateMultipartUploadResult {
+    pub upload_id: String,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct CopyPartResult {
+    #[serde(rename = "ETag")]
+    pub tag: String,
+}
+
+/// Whatever is inside.
+#[derive(Deserialize)]
+pub(crate) struct Anything {}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Refusal {
+    #[serde(default)]
+    code: String,
+    #[serde(default)]
+    message: String,
+}
+
+/// Reads an answer. One that was cut off, or that is something else, is none.
+///
+/// # Errors
+/// In words, without control characters.
+pub(crate) fn parse(body: &[u8]) -> Result<Document, String> {
+    quick_xml::de::from_str(&String::from_utf8_lossy(body))
+        .map_err(|error| format!("its answer is not understood: {}", clean(&error.to_string())))
 }
 
 /// Code and message of a refusal, without control characters; empty if it has none.
 pub fn refusal_of(body: &[u8]) -> (String, String) {
-    let body = String::from_utf8_lossy(&body[..body.len().min(16 << 10)]);
-    let part = |name| -> String {
-        let part = element(&body, name).map(text).unwrap_or_default();
-        part.chars().filter(|c| !c.is_control()).take(200).collect()
-    };
-    (part("Code"), part("Message"))
+    match parse(&body[..body.len().min(REFUSAL_BYTES_MAX)]) {
+        Ok(Document::Error(Refusal { code, message })) => (clean(&code), clean(&message)),
+        _ => (String::new(), String::new()),
+    }
 }
 
-/// Text with the five entities resolved.
-pub(crate) fn text(text: &str) -> String {
-    text.replace("&lt;", "<")
-        .replace("&gt;", ">")
-        .replace("&quot;", "\"")
-        .replace("&#34;", "\"")
-        .replace("&apos;", "'")
-        .replace("&#39;", "'")
-        .replace("&amp;", "&")
+fn clean(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(200).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Proves: elements are found, and text that ends too early yields what was whole.
+    /// Proves: listings, uploads and refusals of real stores are read, with namespaces, entities and elements that are not
+    /// ours between; an answer that was cut off is no short one, and a refusal is no listing.
     #[test]
-    fn elements_are_found() {
-        let list = "<R><IsTruncated>true</IsTruncated><Contents><Key>a&amp;b</Key></Contents><Contents><Key>c</Key></Contents><Contents><Key>d";
-        assert_eq!(element(list, "IsTruncated"), Some("true"));
-        let keys: Vec<_> =
-            elements(list, "Contents").into_iter().map(|one| text(element(one, "Key").unwrap())).collect();
-        assert_eq!(keys, ["a&b", "c"]);
-        assert_eq!(element(list, "Missing"), None);
-        assert!(elements("</Contents><Contents>", "Contents").is_empty());
+    fn answers_are_read() {
+        let listing = r#"<?xml version="1.0" encoding="UTF-8"?>
+<ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Name>b</Name><IsTruncated>true</IsTruncated>
+<Contents><Key>a&amp;b&#39;</Key><ETag>&quot;x&quot;</ETag><Size>7</Size></Contents><CommonPrefixes><Prefix>p/</Prefix></CommonPrefixes>
+<Contents><Key>c</Key><Size>0</Size></Contents><NextContinuationToken>on=</NextContinuationToken></ListBucketResult>"#;
+        let Ok(Document::ListBucketResult(page)) = parse(listing.as_bytes()) else { panic!("a listing") };
+        let keys: Vec<_> = page.contents.iter().map(|one| (&*one.key, one.size)).collect();
+        assert_eq!(keys, [("a&b'", 7), ("c", 0)]);
+        assert!(page.is_truncated && page.next_continuation_token.as_deref() == Some("on="));
+        for length in 0..listing.len() {
+            assert!(parse(&listing.as_bytes()[..length]).is_err(), "cut off at {length}");
+        }
+        let empty = parse(b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>");
+        assert!(matches!(empty, Ok(Document::ListBucketResult(page)) if page.contents.is_empty()));
+        let no_size = "<ListBucketResult><Contents><Key>a</Key></Contents></ListBucketResult>";
+        assert!(parse(no_size.as_bytes()).is_err());
+        let uploads = "<ListMultipartUploadsResult><Upload><Key>k</Key><UploadId>u</UploadId></Upload></ListMultipartUploadsResult>";
+        let Ok(Document::ListMultipartUploadsResult(found)) = parse(uploads.as_bytes()) else {
+            panic!("uploads")
+        };
+        assert_eq!((&*found.upload[0].key, &*found.upload[0].upload_id), ("k", "u"));
+        let done = "<CompleteMultipartUploadResult><Location>l</Location><ETag>\"x\"</ETag></CompleteMultipartUploadResult>";
+        assert!(matches!(parse(done.as_bytes()), Ok(Document::CompleteMultipartUploadResult(_))));
+        let refused = "<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Please\u{7} wait</Message><Key>k</Key></Error>";
+        assert_eq!(refusal_of(refused.as_bytes()), ("SlowDown".to_owned(), "Please wait".to_owned()));
+        assert_eq!(refusal_of(b"<html>no</html>"), (String::new(), String::new()));
     }
 }
