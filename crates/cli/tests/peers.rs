@@ -27,7 +27,7 @@ fn errno<T>(result: std::io::Result<T>) -> Option<i32> {
     result.err().and_then(|error| error.raw_os_error())
 }
 
-/// What `holdfast peers` says of `who`'s mount.
+/// What `holdfast evidence peers` says of `who`'s mount.
 fn peers(world: &World, who: &str) -> Value {
     let at = world.path(&format!("{who}-mnt"));
     let output = world.holdfast(who).args(["--json", "peers"]).arg(at).output().expect("it runs");

@@ -281,7 +281,7 @@ fn the_helper_gone_back_and_false() {
         site.kill_helper();
         site.refuses(&mut plain(&site.reader, &file));
         let said = site.why(&["/bin/cat"]);
-        assert!(said.contains("missing") && said.contains("holdfast callers"), "{said}");
+        assert!(said.contains("missing") && said.contains("holdfast program callers"), "{said}");
         site.start_helper();
         site.admits(&mut plain(&site.reader, &file));
     }
@@ -511,7 +511,7 @@ assert libc.prctl(22, 2, ctypes.byref(Program(1, allow))) == 0
 os.execv(sys.argv[1], sys.argv[1:])
 "#;
 
-/// Asserts: unless a rule says +plain, it lets in a program of an ordinary user only if `holdfast run` started it with nobody
+/// Asserts: unless a rule says +plain, it lets in a program of an ordinary user only if `holdfast program run` started it with nobody
 /// looking: then no process of that user takes its descriptors, traces it or reads its memory. A program that was traced or
 /// filtered before, that is in a user namespace, that becomes another or is a child is refused; a plain start is reached into.
 pub fn reaching_into(site: &Site) {

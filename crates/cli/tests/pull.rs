@@ -1,4 +1,4 @@
-//! `holdfast pull` as its users run it: from a server, again, killed, and with mistakes.
+//! `holdfast release pull` as its users run it: from a server, again, killed, and with mistakes.
 
 use crate::common;
 

@@ -387,14 +387,14 @@ fn programs() {
     drop(helper);
     denied(read(&reader));
     let why = desk.does(&["why", "reading/secret"]);
-    assert!(why.contains("holdfast callers"), "{why}");
+    assert!(why.contains("holdfast program callers"), "{why}");
     let helper = Helper::start(&desk);
     assert_eq!(text(&read(&reader)), "the secret");
     drop(helper);
     mounted.unmount();
 }
 
-/// Proves: a session for a program lets in a program of an ordinary user only if `holdfast run` started it, so that no other
+/// Proves: a session for a program lets in a program of an ordinary user only if `holdfast program run` started it, so that no other
 /// process of that user can take what it has opened; one that is mounted with `+plain` lets it in however it was started.
 #[test]
 fn programs_started_clean() {
@@ -417,7 +417,7 @@ fn programs_started_clean() {
     let refused = said(&mut desk.as_nobody(&[reader, "clean/secret"]));
     assert!(refused.contains("Permission denied") && !refused.contains("the secret"), "{refused}");
     let why = said(&mut desk.as_nobody(&[&binary, "why", "clean/secret"]));
-    assert!(why.contains("was not started clean") && why.contains("holdfast run"), "{why}");
+    assert!(why.contains("was not started clean") && why.contains("holdfast program run"), "{why}");
     let run_clean = [&binary, "run", "--callers", socket, "--", reader, "clean/secret"];
     let read = said(&mut desk.as_nobody(&run_clean));
     assert!(read.contains("the secret"), "{read}");

@@ -83,8 +83,8 @@ pub enum StateError {
     Foreign(String),
     /// It was exported to another machine.
     #[error(
-        "it was carried to another machine with `holdfast state export`, in the file {}. This device goes on there; were it \
-         to go on here as well, its operations would contradict each other. Bring it back with `holdfast state import`, \
+        "it was carried to another machine with `holdfast fs state export`, in the file {}. This device goes on there; were it \
+         to go on here as well, its operations would contradict each other. Bring it back with `holdfast fs state import`, \
          or make a new key here (`holdfast keygen`) and have the superuser enrol it (`holdfast fs device add`)", .0.file
     )]
     Moved(ExportedMark),

@@ -354,7 +354,7 @@ impl Guard {
         }
         self.connect().map_err(|why| {
             format!(
-                "the helper that identifies programs is missing ({}: {why}); have root run `holdfast callers`",
+                "the helper that identifies programs is missing ({}: {why}); have root run `holdfast program callers`",
                 self.settings.socket.display()
             )
         })

@@ -27,7 +27,7 @@ pub struct Identity {
     pub altered: Option<String>,
     /// Whether it has code in memory that comes from no file.
     pub generated: bool,
-    /// Nobody but root could reach into it since it began, or can: `holdfast run` started it, or it is root's.
+    /// Nobody but root could reach into it since it began, or can: `holdfast program run` started it, or it is root's.
     pub clean: bool,
 }
 
@@ -112,7 +112,7 @@ impl fmt::Display for Weakness {
             ),
             Weakness::Traced(by) => write!(f, "process {by} traces it"),
             Weakness::Preload(name) => {
-                write!(f, "its environment has {name}, which loads other code; start it with holdfast run")
+                write!(f, "its environment has {name}, which loads other code; start it with holdfast program run")
             }
             Weakness::Foreign(path) => write!(f, "it has loaded {path}, which others than root may change"),
             Weakness::Altered(path) => write!(f, "its code of {path} was changed in memory"),
@@ -120,7 +120,7 @@ impl fmt::Display for Weakness {
                 f.write_str("it has code that comes from no file; a rule with +jit lets it in")
             }
             Weakness::Reachable => f.write_str(
-                "it was not started clean, so other processes of its user can reach into it: start it with `holdfast run`; \
+                "it was not started clean, so other processes of its user can reach into it: start it with `holdfast program run`; \
                  a rule with +plain lets it in as it is",
             ),
         }

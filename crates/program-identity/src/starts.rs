@@ -6,7 +6,7 @@
 //! instruction on. And the helper itself traces the process over that moment, so that nobody else does, who could go on
 //! to change its registers.
 //!
-//! `holdfast run` has the program in a sealed file in memory and asks for it; what the helper finds when the program
+//! `holdfast program run` has the program in a sealed file in memory and asks for it; what the helper finds when the program
 //! has begun is remembered by process, beginning and file. A process that becomes another program, or a child, is not
 //! the one that was started.
 

@@ -373,7 +373,7 @@ impl Alarm {
             _ if matches!(self, Alarm::Cloned { .. }) => {
                 "This is a clone, not a lie of the server's: no server can forge that signature. A machine that was \
                  copied with its state (an image, a snapshot, a restored backup that went on beside the original) has \
-                 used this key. Find it. Carry a state with `holdfast state export` and `import`, which leave one \
+                 used this key. Find it. Carry a state with `holdfast fs state export` and `import`, which leave one \
                  in use; now make a new key on each machine (`holdfast keygen`), have the superuser enrol them \
                  (`holdfast fs device add`) and remove this device."
             }

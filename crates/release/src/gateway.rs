@@ -1,4 +1,4 @@
-//! `holdfast gateway`: a release, or a directory, as pages for people who have only a browser.
+//! `holdfast release gateway`: a release, or a directory, as pages for people who have only a browser.
 //!
 //! Pages hold no program and need none. What is shown of a release is verified here; whoever looks at it trusts this gateway
 //! and the way to it, and can have the verifier from it (`/verify/`) to check a release in the browser itself.

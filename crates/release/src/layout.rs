@@ -6,7 +6,7 @@
 //! records/SEQUENCE  the record of each release that is kept, in decimal
 //! packs/DIGEST      blocks, one after the other
 //! index/DIGEST      which block is where: hints, not covered by the signature
-//! hints/DIGEST      which blocks a path needs: hints for `holdfast serve`
+//! hints/DIGEST      which blocks a path needs: hints for `holdfast release serve`
 //! revoked           a revocation certificate, if the release is revoked
 //! ```
 //!

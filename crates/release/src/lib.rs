@@ -1,7 +1,7 @@
 //! Signed releases (the read-only paper): publish a tree once, mirror it anywhere, verify every byte.
 //!
 //! A release is a tree of the blocks of `holdfast_content` under one signed record. Whoever serves it, a plain web
-//! server, a bucket or `holdfast serve`, holds no secret and is not trusted; clients check every block against its
+//! server, a bucket or `holdfast release serve`, holds no secret and is not trusted; clients check every block against its
 //! digest, up to the record, and the record against the keys that the release's id stands for.
 //!
 //! - [`publish`]: makes the tree of a release from a directory.

@@ -38,7 +38,7 @@ pub trait Mirror: Send + Sync {
     fn get(&self, file: &str, range: Option<Range<u64>>, bytes_max: u64) -> Result<Vec<u8>, MirrorError>;
 
     /// Frames (see [`crate::pack`]) of blocks that the look-up of `paths` needs, as far as the mirror knows; at most
-    /// `bytes_max`. Only `holdfast serve` can do that; of others [`PATHS`] is missing.
+    /// `bytes_max`. Only `holdfast release serve` can do that; of others [`PATHS`] is missing.
     ///
     /// # Errors
     /// [`MirrorError`].

@@ -1,4 +1,4 @@
-//! `holdfast serve`: a small, fast web server for the files of one release (the paper's `sfsrosd`).
+//! `holdfast release serve`: a small, fast web server for the files of one release (the paper's `sfsrosd`).
 //!
 //! It holds no secret and understands nothing of what it serves; clients check every byte. What it answers for is that
 //! it serves the release and nothing else of the machine, and that nobody can make it spend more than its bounds:

@@ -67,7 +67,7 @@ pub enum AddressError {
     BadPort(String),
     /// It is not a block server's.
     #[error(
-        "'{0}' is not a block server's address: it should read hf+blocks://HOST:PORT/KEY, as `holdfast blocks key` prints it"
+        "'{0}' is not a block server's address: it should read hf+blocks://HOST:PORT/KEY, as `holdfast server blocks key` prints it"
     )]
     NotBlocks(String),
 }

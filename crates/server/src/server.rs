@@ -112,7 +112,7 @@ fn join(config: &ServerConfig, data: &DataDirectory, core: &mut ServerCore) -> R
     if core.blocks.status().is_some_and(|status| status.address.starts_with("s3://")) {
         return Err(OpenError::State(
             "a bucket has one writer: servers that stand by would take it from each other. With --order the blocks go to a \
-             block server, which may have them in the bucket (`holdfast blocks --blocks s3://...`, docs/growing.md)"
+             block server, which may have them in the bucket (`holdfast server blocks --blocks s3://...`, docs/growing.md)"
                 .to_owned(),
         ));
     }

@@ -105,7 +105,7 @@ pub fn open(
     }
     if credentials.iter().map(Vec::len).sum::<usize>() > CREDENTIAL_BYTES_MAX {
         return Err(Failure::new(Exit::Usage, format!("too many credentials for {who}"))
-            .hint("present them when it is mounted, with `holdfast credential present`"));
+            .hint("present them when it is mounted, with `holdfast volume credential present`"));
     }
     let (directory, fuse) = open_session(directory, &options)?;
     let gate = rules.map(|(rules, package)| {

@@ -249,7 +249,7 @@ impl FileSystem {
             lines.push("STALE: no head that is new enough is vouched for by witnesses".to_owned());
         }
         if self.engine.get().and_then(|engine| engine.peers()).is_some_and(|peers| peers.is_paused) {
-            lines.push("PAUSED: a peer that was met is silent (`holdfast peers`)".to_owned());
+            lines.push("PAUSED: a peer that was met is silent (`holdfast evidence peers`)".to_owned());
         }
         lines.extend(self.shared_memory_refusals());
         if lines.is_empty() {

@@ -23,7 +23,7 @@ fn offered(name: &[u8]) -> Result<(), FsError> {
 /// A program that rules keep out must not be able to end them.
 fn not_rules(name: &[u8]) -> Result<(), FsError> {
     match name == super::RULES {
-        true => Err(FsError::NotPermitted("rules for programs are changed by `holdfast acl`".into())),
+        true => Err(FsError::NotPermitted("rules for programs are changed by `holdfast program acl`".into())),
         false => Ok(()),
     }
 }

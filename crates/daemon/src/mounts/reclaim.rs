@@ -13,7 +13,7 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_secs(3600);
 /// How often it looks.
 const EVERY: Duration = Duration::from_secs(86_400);
-/// Larger file systems are left to `holdfast reclaim`.
+/// Larger file systems are left to `holdfast fs reclaim`.
 const INODES_MAX: u64 = 200_000;
 
 /// Begins, on a thread of its own that ends with the process.

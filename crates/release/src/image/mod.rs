@@ -59,7 +59,7 @@ pub enum ImageError {
         error: io::Error,
     },
     /// There is no image.
-    #[error("{}: there is no image here; `holdfast export RELEASE --to {}` makes one", .0.display(), .0.display())]
+    #[error("{}: there is no image here; `holdfast release export RELEASE --to {}` makes one", .0.display(), .0.display())]
     None(PathBuf),
     /// The file that says which release it is cannot be read.
     #[error("{}: it does not say which release this is ({why}); export it again", path.display())]

@@ -289,7 +289,7 @@ impl Mirror for Http {
         self.ignores_ranges.load(Relaxed).then(|| {
             format!(
                 "{} sends whole files where parts are asked for, so reading a little costs much and packs of more than {} \
-                 MiB cannot be read: use a web server that knows ranges (holdfast serve, nginx, Apache, Caddy; python3 \
+                 MiB cannot be read: use a web server that knows ranges (holdfast release serve, nginx, Apache, Caddy; python3 \
                  -m http.server does not)",
                 self.name,
                 WHOLE_FILE_BYTES_MAX >> 20

@@ -114,7 +114,7 @@ pub enum PublishError {
     },
     /// A file of the release directory is not what it should be.
     #[error(
-        "{path} is damaged: {why}; get it from a mirror with `holdfast pull`, or publish into an empty directory"
+        "{path} is damaged: {why}; get it from a mirror with `holdfast release pull`, or publish into an empty directory"
     )]
     Damaged {
         /// The path of the file.

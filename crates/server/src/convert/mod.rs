@@ -388,7 +388,7 @@ fn check_destinations(
             )
         } else {
             "a bucket has one writer: with --order the blocks go to a block server, which may have them in the bucket \
-             (`holdfast blocks --blocks s3://...`, docs/growing.md)"
+             (`holdfast server blocks --blocks s3://...`, docs/growing.md)"
                 .to_owned()
         }),
         _ => Ok(()),

@@ -185,7 +185,7 @@ impl Peers {
         let lost: Vec<String> = lost.map(|(device, _)| format!("device {}", device.0)).collect();
         format!(
             "{} was met directly, has not logged out, and is silent; whether the server shows the same to both is not \
-             known until it is back. `holdfast peers go-on` ends the waiting for it",
+             known until it is back. `holdfast evidence peers go-on` ends the waiting for it",
             lost.join(", ")
         )
     }

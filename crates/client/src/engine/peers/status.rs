@@ -1,4 +1,4 @@
-//! What `holdfast peers` prints.
+//! What `holdfast evidence peers` prints.
 
 use super::{Peers, WhenPeerLost};
 use crate::engine::shared::Shared;
@@ -60,7 +60,7 @@ pub struct PeersStatus {
 }
 
 impl Peers {
-    /// What `holdfast peers` prints.
+    /// What `holdfast evidence peers` prints.
     pub fn status(&self, shared: &Shared) -> PeersStatus {
         let membership = shared.latest.read().base.membership.clone();
         let state = self.state.lock();

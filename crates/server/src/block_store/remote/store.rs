@@ -84,7 +84,7 @@ impl RemoteStore {
         let address = note.address.to_string();
         let connection = connector.connect(PATIENCE_FIRST).map_err(|error| match error {
             RpcError::Server(ServerError::NotAllowed(why)) => format!(
-                "the block store {address} does not serve this server: {why}. There, start holdfast blocks with --allow '{own}'"
+                "the block store {address} does not serve this server: {why}. There, start holdfast server blocks with --allow '{own}'"
             ),
             RpcError::Server(ServerError::Elsewhere(_)) => format!("the block store {address}: {NOBODY}"),
             error => format!("the block store {address}: {error}"),
