@@ -2,7 +2,7 @@
 //! copies what lives, once (as where a store cannot) it is read and written again. What lives is read and compared at the end,
 //! by a new directory.
 
-use crate::report::{Report, Taken, measure};
+use crate::report::{Measurement, Report, measure};
 use anyhow::{Context, ensure};
 use holdfast_content::{Block, BlockKind, DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey};
@@ -100,7 +100,7 @@ impl Bucket for Counting {
 
 /// What a collection cost.
 struct Cost {
-    taken: Taken,
+    taken: Measurement,
     written: u64,
     read: u64,
     requests: u64,

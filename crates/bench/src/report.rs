@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 /// What one measured stretch took.
 #[derive(Clone, Copy, Debug)]
-pub struct Taken {
+pub struct Measurement {
     /// Seconds that passed.
     pub wall: f64,
     /// Processor seconds of this process, user and system, all threads.
@@ -14,12 +14,12 @@ pub struct Taken {
 }
 
 /// Measures a stretch of work.
-pub fn measure<T>(work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<(Taken, T)> {
+pub fn measure<T>(work: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<(Measurement, T)> {
     let cpu = cpu_seconds();
     let start = Instant::now();
     let result = work()?;
     let wall = start.elapsed().as_secs_f64();
-    Ok((Taken { wall, cpu: cpu_seconds() - cpu }, result))
+    Ok((Measurement { wall, cpu: cpu_seconds() - cpu }, result))
 }
 
 /// User and system time of this process.

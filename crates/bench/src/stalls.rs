@@ -39,7 +39,7 @@ pub struct Options {
     over: Over,
     /// Which way the bulk goes.
     #[arg(long, default_value = "up")]
-    bulk: Way,
+    bulk: AccessPath,
     /// For how long.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
@@ -56,7 +56,7 @@ enum Over {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-enum Way {
+enum AccessPath {
     Up,
     Down,
     /// None: small requests alone.
@@ -175,7 +175,7 @@ fn client(options: &Options) -> anyhow::Result<()> {
     let mut times = Vec::new();
     let (start, way) = (Instant::now(), options.bulk);
     std::thread::scope(|scope| {
-        let workers = if way == Way::None { 0 } else { AT_ONCE };
+        let workers = if way == AccessPath::None { 0 } else { AT_ONCE };
         for _ in 0..workers {
             scope.spawn(|| bulk(&connection, way, &moved, &ended));
         }
@@ -213,11 +213,11 @@ fn client(options: &Options) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn bulk(connection: &Connection, way: Way, moved: &AtomicU64, ended: &AtomicBool) {
+fn bulk(connection: &Connection, way: AccessPath, moved: &AtomicU64, ended: &AtomicBool) {
     while !ended.load(Ordering::Relaxed) {
         let estimate = connection.estimate();
         let result = match way {
-            Way::Up => {
+            AccessPath::Up => {
                 let bytes = estimate.map_or(256 << 10, |link| link.frame_bytes_advised());
                 let count = (bytes / BLOCK_BYTES).clamp(1, 16);
                 let block = AddressedBlock { address: Digest::ZERO, block: block(BLOCK_BYTES) };

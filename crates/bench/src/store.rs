@@ -4,7 +4,7 @@
 //! *Venti's way* is made of the same parts (the same log, the same index library, cache and batches) and differs
 //! in one thing: each write looks up the index first, and writes only what is not there.
 
-use crate::report::{Report, Taken, measure, median, micros};
+use crate::report::{Measurement, Report, measure, median, micros};
 use anyhow::Context;
 use holdfast_content::{BlockKind, Codec, DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey, Domain};
@@ -90,7 +90,7 @@ enum Work {
 #[derive(Default)]
 struct Rounds {
     /// Seconds, and processor seconds, of each round.
-    taken: HashMap<(Side, Work), Vec<Taken>>,
+    taken: HashMap<(Side, Work), Vec<Measurement>>,
     /// Median latencies of single operations, in microseconds.
     latency: HashMap<(Side, Work), Vec<f64>>,
 }
@@ -148,7 +148,8 @@ impl Bench<'_> {
         let addresses: Vec<Digest> = blocks.iter().map(|(address, _)| *address).collect();
         let mut shuffled = addresses.clone();
         shuffle(&mut shuffled, first);
-        let mut keep = |work: Work, taken: Taken| rounds.taken.entry((side, work)).or_default().push(taken);
+        let mut keep =
+            |work: Work, taken: Measurement| rounds.taken.entry((side, work)).or_default().push(taken);
         {
             let subject = self.open(side)?;
             self.forget(side)?;
@@ -164,7 +165,7 @@ impl Bench<'_> {
             })?;
             let (rest, ()) = measure(|| subject.settle())?;
             keep(Work::Burst, burst);
-            keep(Work::Sustained, Taken { wall: burst.wall + rest.wall, cpu: burst.cpu + rest.cpu });
+            keep(Work::Sustained, Measurement { wall: burst.wall + rest.wall, cpu: burst.cpu + rest.cpu });
             let singles =
                 (first + count..first + count + count / 20).map(|number| block(number, BLOCK_BYTES));
             let mut latencies = Vec::new();

@@ -111,7 +111,7 @@ pub fn run(command: &FsCommand, directories: &Directories, format: Format) -> Ou
 }
 
 #[derive(Serialize)]
-struct Done {
+struct ChangeOutput {
     done: String,
 }
 
@@ -137,7 +137,7 @@ pub fn apply_saying(
         _ => return Err(Failure::new(Exit::Usage, "give --superuser, or --prepare with --key")),
     };
     let done = words(ask(url, superuser, &membership::Administer(change), directories)?);
-    format.print(&Done { done }, |done| clean(&done.done))
+    format.print(&ChangeOutput { done }, |done| clean(&done.done))
 }
 
 fn show(

@@ -637,7 +637,7 @@ pub struct Evidence {
 
 /// Which file system and key: all of this user's unless given.
 #[derive(Debug, Args)]
-pub struct Which {
+pub struct StateSelector {
     /// Address: hf://HOST:PORT/FSID
     #[arg(value_name = "URL", requires = "key")]
     pub url: Option<String>,
@@ -650,7 +650,7 @@ pub struct Which {
 #[derive(Debug, Subcommand)]
 pub enum EvidenceCommand {
     /// List what was kept.
-    List(Which),
+    List(StateSelector),
     /// Show one piece in words.
     Show {
         /// Its name, or the beginning of it, as `list` prints it; or a file.
@@ -698,7 +698,7 @@ pub enum EvidenceCommand {
 pub struct Salvage {
     /// Which file system and key.
     #[command(flatten)]
-    pub which: Which,
+    pub which: StateSelector,
     /// Directory to copy the files to; made if needed, nothing in it is overwritten.
     #[arg(long, value_name = "DIR")]
     pub to: Option<PathBuf>,

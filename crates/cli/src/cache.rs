@@ -162,7 +162,7 @@ fn folders(directories: &Directories) -> Outcome<Vec<Folder>> {
 
 /// What is shown of one cache.
 #[derive(Serialize)]
-struct Shown {
+struct CacheOutput {
     name: String,
     id: String,
     release: bool,
@@ -189,7 +189,7 @@ pub fn run(arguments: &Cache, directories: &Directories, format: Format) -> Outc
         None => list(directories, format),
         Some(CacheCommand::Pin { path }) => pin(path, directories, format),
         Some(CacheCommand::Unpin { path }) => {
-            let place = Place::of(path, directories)?;
+            let place = CachedPath::of(path, directories)?;
             place.process()?.call(&requests::Unpin { path: place.path.clone() })?;
             let said = serde_json::json!({ "unpinned": path });
             format.print(&said, |_| format!("{} is not pinned any more", path.display()))
@@ -240,7 +240,7 @@ fn list(directories: &Directories, format: Format) -> Outcome {
                 pins = process.call(&ListPins)?;
             }
         }
-        all.push(Shown {
+        all.push(CacheOutput {
             name: folder.name(),
             id: folder.id.clone(),
             release: folder.is_release,
@@ -261,7 +261,7 @@ fn list(directories: &Directories, format: Format) -> Outcome {
     })
 }
 
-fn describe(shown: &Shown) -> String {
+fn describe(shown: &CacheOutput) -> String {
     let mut rows = vec![
         vec!["  Folder".to_owned(), shown.folder.display().to_string()],
         vec![
@@ -302,14 +302,14 @@ fn describe(shown: &Shown) -> String {
 }
 
 /// A place in a mounted file system.
-struct Place {
+struct CachedPath {
     state_dir: PathBuf,
     /// From the file system's root.
     path: String,
 }
 
-impl Place {
-    fn of(path: &Path, directories: &Directories) -> Outcome<Place> {
+impl CachedPath {
+    fn of(path: &Path, directories: &Directories) -> Outcome<CachedPath> {
         let absolute = mountpoint::absolute(path)?;
         let unknown = |what: &str| {
             Failure::new(Exit::NoInput, format!("{}: {what}", path.display()))
@@ -319,7 +319,7 @@ impl Place {
             for mount in &status.mounts {
                 if let Ok(below) = absolute.strip_prefix(&mount.directory) {
                     let below = below.to_str().ok_or_else(|| unknown("its name is no text"))?;
-                    return Ok(Place { state_dir, path: below.to_owned() });
+                    return Ok(CachedPath { state_dir, path: below.to_owned() });
                 }
             }
         }
@@ -333,7 +333,7 @@ impl Place {
 }
 
 fn pin(path: &Path, directories: &Directories, format: Format) -> Outcome {
-    let place = Place::of(path, directories)?;
+    let place = CachedPath::of(path, directories)?;
     let mut state = place.process()?.call(&requests::Pin { path: place.path.clone() })?;
     let bar = progress("fetching");
     while state.under_way {

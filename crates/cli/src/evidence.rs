@@ -7,7 +7,7 @@ mod verify;
 
 pub use statement::accepted;
 
-use crate::args::{Evidence, EvidenceCommand, Which};
+use crate::args::{Evidence, EvidenceCommand, StateSelector};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, clean, table};
 use crate::paths::Directories;
@@ -140,7 +140,7 @@ fn check(evidence: &EvidenceFile) -> (&'static str, String) {
     }
 }
 
-fn list(which: &Which, directories: &Directories, format: Format) -> Outcome {
+fn list(which: &StateSelector, directories: &Directories, format: Format) -> Outcome {
     let mut pieces = Vec::new();
     for path in files(which, directories)? {
         match open(&path) {
@@ -201,7 +201,7 @@ fn name_of(path: &Path) -> String {
     path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn files(which: &Which, directories: &Directories) -> Outcome<Vec<PathBuf>> {
+fn files(which: &StateSelector, directories: &Directories) -> Outcome<Vec<PathBuf>> {
     Ok(states(which, directories)?.iter().flat_map(|state_dir| files_in(state_dir)).collect())
 }
 
@@ -219,7 +219,7 @@ fn files_in(state_dir: &Path) -> Vec<PathBuf> {
 
 /// The piece with this name or the only one that begins with it; or a file.
 fn find(name: &str, directories: &Directories) -> Outcome<PathBuf> {
-    let all = files(&Which { url: None, key: None }, directories)?;
+    let all = files(&StateSelector { url: None, key: None }, directories)?;
     let mut matching: Vec<_> = all.into_iter().filter(|path| name_of(path).starts_with(name)).collect();
     if let Some(exact) = matching.iter().position(|path| name_of(path) == name) {
         return Ok(matching.swap_remove(exact));

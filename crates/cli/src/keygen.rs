@@ -8,7 +8,7 @@ use holdfast_crypto::keyfile;
 use serde::Serialize;
 
 #[derive(Serialize)]
-struct Made {
+struct KeyOutput {
     private_key_file: std::path::PathBuf,
     public_key_file: std::path::PathBuf,
     public_key: String,
@@ -28,7 +28,7 @@ pub fn run(arguments: &Keygen, format: Format) -> Outcome {
     let key = keys::generate()?;
     let public_key_file =
         keys::write_new(&arguments.out, &key, &comment, passphrase.as_ref().map(|text| text.as_str()))?;
-    let made = Made {
+    let made = KeyOutput {
         private_key_file: arguments.out.clone(),
         public_key_file,
         public_key: keyfile::format_public(&key.public(), &comment),

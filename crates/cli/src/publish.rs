@@ -33,7 +33,7 @@ use std::sync::Arc;
 const CONNECTIONS: usize = 4;
 
 #[derive(Serialize)]
-struct Done {
+struct PublishOutput {
     id: String,
     directory: PathBuf,
     /// The bucket that it is in, and where everybody can read it there, if that is allowed.
@@ -160,7 +160,7 @@ pub fn run(arguments: &Publish, directories: &Directories, format: Format) -> Ou
         composed.draft.sign(&**holder).map_err(release_failure)?;
     }
     let expires_s = terms.now_s.saturating_add(life_s);
-    let mut done = Done {
+    let mut done = PublishOutput {
         origin,
         id: id.to_string(),
         directory: target.clone(),
@@ -307,7 +307,7 @@ fn memory_file(directories: &Directories, source: &Path, target: &Path) -> Outco
     Ok(folder.join(format!("{}.seen", name.short())))
 }
 
-fn describe(done: &Done) -> String {
+fn describe(done: &PublishOutput) -> String {
     let Report { sequence, names, bytes, files_read, blocks_added, bytes_added, blocks_at_origin, .. } =
         done.report;
     let looked_at = if done.origin.is_some() { "new or changed" } else { "read" };

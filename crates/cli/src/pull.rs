@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 #[derive(Serialize)]
-struct Done {
+struct PullOutput {
     id: String,
     directory: PathBuf,
     valid_until: String,
@@ -112,7 +112,7 @@ pub fn run(arguments: &Pull, directories: &Directories, format: Format) -> Outco
         return send(arguments, bucket, &target, &options, &whole, format);
     }
     tell(&report.notices);
-    let done = Done {
+    let done = PullOutput {
         id: id.to_string(),
         directory: target.clone(),
         valid_until: moment(report.valid_until_s),
@@ -160,7 +160,7 @@ fn send(
     })
 }
 
-fn describe(done: &Done) -> String {
+fn describe(done: &PullOutput) -> String {
     let report = &done.report;
     let head = match report.changed {
         true => format!("{} is now a mirror of release {}", done.directory.display(), report.sequence),

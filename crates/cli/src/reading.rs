@@ -44,7 +44,7 @@ pub fn span_of(name: &str, text: &str) -> Outcome<u64> {
 
 /// A release and its mirrors, as arguments name them.
 pub struct Named {
-    /// Which.
+    /// The release's ID.
     pub id: ReleaseId,
     /// Where, as given.
     pub mirrors: Vec<String>,

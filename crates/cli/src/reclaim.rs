@@ -10,7 +10,7 @@ use holdfast_daemon::mounts::requests;
 use serde::Serialize;
 
 #[derive(Serialize)]
-struct Found {
+struct ReclaimOutput {
     file_system: String,
     dry_run: bool,
     #[serde(flatten)]
@@ -27,15 +27,15 @@ pub fn run(arguments: &Reclaim, directories: &Directories, format: Format) -> Ou
         let reclaimed = answer.ok_or_else(|| {
             Failure::new(Exit::InUse, format!("{}: it is changed all the time; try again", process.address))
         })?;
-        all.push(Found { file_system: process.address, dry_run: arguments.dry_run, reclaimed });
+        all.push(ReclaimOutput { file_system: process.address, dry_run: arguments.dry_run, reclaimed });
     }
     format.print(&all, |all| match all.is_empty() {
         true => "Nothing is mounted.".to_owned(),
-        false => all.iter().map(Found::describe).collect::<Vec<_>>().join("\n"),
+        false => all.iter().map(ReclaimOutput::describe).collect::<Vec<_>>().join("\n"),
     })
 }
 
-impl Found {
+impl ReclaimOutput {
     fn describe(&self) -> String {
         let ReclaimReport { inodes, files, detached } = &self.reclaimed;
         let bytes: u64 = files.iter().map(|file| file.bytes).sum();

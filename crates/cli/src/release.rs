@@ -57,17 +57,17 @@ fn now_s() -> u64 {
 
 /// Where something goes once enough have signed it.
 #[derive(Clone, Debug)]
-enum Place {
+enum DraftTarget {
     /// The directory of a release.
     Directory(PathBuf),
     /// The file of a certificate.
     Certificate(PathBuf),
 }
 
-impl Place {
+impl DraftTarget {
     fn path(&self) -> &Path {
         match self {
-            Place::Directory(path) | Place::Certificate(path) => path,
+            DraftTarget::Directory(path) | DraftTarget::Certificate(path) => path,
         }
     }
 
@@ -97,7 +97,7 @@ struct Signed {
     complete: bool,
     /// Where it is now.
     path: PathBuf,
-    /// Which signatures lack.
+    /// Signatures that are missing.
     lacking: Vec<String>,
 }
 
@@ -122,9 +122,9 @@ impl Signed {
 }
 
 /// Signs a draft with the keys at hand; then puts what is signed in its place, or leaves the draft.
-fn settle(mut draft: Draft, keys: &[Arc<dyn KeyHolder>], place: &Place, kind: &str) -> Outcome<Signed> {
+fn settle(mut draft: Draft, keys: &[Arc<dyn KeyHolder>], place: &DraftTarget, kind: &str) -> Outcome<Signed> {
     let draft_path = place.draft(kind)?;
-    if let Place::Certificate(path) = place {
+    if let DraftTarget::Certificate(path) = place {
         not_there(path)?;
     }
     let mut signed = Vec::new();
@@ -149,17 +149,17 @@ fn settle(mut draft: Draft, keys: &[Arc<dyn KeyHolder>], place: &Place, kind: &s
 }
 
 /// Puts what is signed in its place, unless people who know what is there now would refuse it.
-fn install(finished: &FinishedDraft, place: &Place) -> Outcome {
+fn install(finished: &FinishedDraft, place: &DraftTarget) -> Outcome {
     match (place, &finished.revocation) {
-        (Place::Certificate(path), Some(revocation)) => {
+        (DraftTarget::Certificate(path), Some(revocation)) => {
             not_there(path)?;
             holdfast_durable::replace(path, &form::write(revocation), 0o644).map_err(|error| io(path, error))
         }
-        (Place::Certificate(path), None) => Err(Failure::new(
+        (DraftTarget::Certificate(path), None) => Err(Failure::new(
             Exit::Usage,
             format!("{}: nothing is revoked, so there is no certificate", path.display()),
         )),
-        (Place::Directory(path), _) => {
+        (DraftTarget::Directory(path), _) => {
             let directory = ReleaseDir::new(path);
             if let Some(root) = &finished.root {
                 let seen = match directory.chain() {

@@ -35,7 +35,7 @@ impl Process {
 /// # Errors
 /// Nothing that was asked for is mounted.
 pub fn processes(which: Option<&str>, directories: &Directories) -> Outcome<Vec<Process>> {
-    let wanted = which.map(Wanted::of).transpose()?;
+    let wanted = which.map(ProcessFilter::of).transpose()?;
     let mut found: Vec<Process> = Vec::new();
     for state_dir in directories.all_states()? {
         let Some(client) = Client::connect(&state_dir)? else { continue };
@@ -59,26 +59,26 @@ pub fn processes(which: Option<&str>, directories: &Directories) -> Outcome<Vec<
     }
 }
 
-enum Wanted {
+enum ProcessFilter {
     FileSystem(Address),
     Mount(PathBuf),
 }
 
-impl Wanted {
-    fn of(text: &str) -> Outcome<Wanted> {
+impl ProcessFilter {
+    fn of(text: &str) -> Outcome<ProcessFilter> {
         match text.starts_with("hf://") {
-            true => Ok(Wanted::FileSystem(text.parse()?)),
-            false => Ok(Wanted::Mount(mountpoint::absolute(Path::new(text))?)),
+            true => Ok(ProcessFilter::FileSystem(text.parse()?)),
+            false => Ok(ProcessFilter::Mount(mountpoint::absolute(Path::new(text))?)),
         }
     }
 
     fn is(&self, status: &MountDaemonStatus) -> bool {
         match self {
-            Wanted::FileSystem(wanted) => {
+            ProcessFilter::FileSystem(wanted) => {
                 let served: Result<Address, _> = status.address.parse();
                 served.is_ok_and(|served| served.file_system == wanted.file_system)
             }
-            Wanted::Mount(wanted) => status.mounts.iter().any(|mount| mount.directory == *wanted),
+            ProcessFilter::Mount(wanted) => status.mounts.iter().any(|mount| mount.directory == *wanted),
         }
     }
 }

@@ -69,16 +69,16 @@ pub enum StateCommand {
 
 /// What was carried, as it is printed.
 #[derive(Serialize)]
-struct Done {
+struct StateOutput {
     file_system: String,
     device: u32,
     last_number: u64,
     file: PathBuf,
 }
 
-impl Done {
-    fn of(carriage: &ExportSummary, file: &Path) -> Done {
-        Done {
+impl StateOutput {
+    fn of(carriage: &ExportSummary, file: &Path) -> StateOutput {
+        StateOutput {
             file_system: carriage.file_system.to_string(),
             device: carriage.device,
             last_number: carriage.used,
@@ -96,7 +96,7 @@ pub fn run(arguments: &StateArguments, directories: &Directories, format: Format
             let state_dir = directories.state_of(&address.file_system, &key)?;
             let carriage =
                 patiently(&state_dir, || export::export(&state_dir, address.file_system, key, to, now_ns()))?;
-            format.print(&Done::of(&carriage, to), |done| {
+            format.print(&StateOutput::of(&carriage, to), |done| {
                 format!(
                     "The state of device {} (up to operation {}) is in {}, and is not used here any more. Import it \
                      where the device goes on: holdfast fs state import {} --key KEY",
@@ -115,7 +115,7 @@ pub fn run(arguments: &StateArguments, directories: &Directories, format: Format
                 make_private(&state_dir)?;
             }
             let carriage = patiently(&state_dir, || export::import(file, &state_dir, key))?;
-            format.print(&Done::of(&carriage, file), |done| {
+            format.print(&StateOutput::of(&carriage, file), |done| {
                 format!(
                     "Device {} goes on here, after operation {}. Remove {} now, and do not import it elsewhere.",
                     done.device,

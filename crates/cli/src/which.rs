@@ -1,6 +1,6 @@
 //! Which of the user's state directories a command is about.
 
-use crate::args::Which;
+use crate::args::StateSelector;
 use crate::exit::Outcome;
 use crate::keys;
 use crate::paths::Directories;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 ///
 /// # Errors
 /// A malformed address, an unreadable key.
-pub fn states(which: &Which, directories: &Directories) -> Outcome<Vec<PathBuf>> {
+pub fn states(which: &StateSelector, directories: &Directories) -> Outcome<Vec<PathBuf>> {
     match (&which.url, &which.key) {
         (Some(url), Some(key)) => {
             let address: Address = url.parse()?;

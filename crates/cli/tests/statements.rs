@@ -10,7 +10,7 @@ use holdfast_crypto::{DigestKey, SigningKey, encode};
 use holdfast_protocol::message::Request;
 use holdfast_protocol::peers::{AcknowledgedOperation, DeviceProgress};
 use holdfast_protocol::signed::Signed;
-use holdfast_sim::order::client::{Client, Wanted, Wish};
+use holdfast_sim::order::client::{Client, ClientAction, WorldRequest};
 use holdfast_sim::order::ledger::Ledger;
 use holdfast_sim::order::server::Server;
 use holdfast_sim::order::{device_key, found};
@@ -46,13 +46,13 @@ impl World {
     }
 
     /// One operation from beginning to end.
-    fn operate(&mut self, client: &mut Client, server: &mut Server, wish: Wish) {
+    fn operate(&mut self, client: &mut Client, server: &mut Server, wish: ClientAction) {
         client.wishes.push(wish);
         let mut wanted = client.begin(&mut self.random, &mut self.ledger, 0);
         while let Some(want) = wanted.pop() {
             wanted = match want {
-                Wanted::Fold => client.fold(&mut self.random, &mut self.ledger, 0),
-                Wanted::Send(request) => {
+                WorldRequest::Fold => client.fold(&mut self.random, &mut self.ledger, 0),
+                WorldRequest::Send(request) => {
                     let response = server.handle(0, client.device, *request);
                     server.sync();
                     client.answer(response, &mut self.random, &mut self.ledger, 0)
@@ -87,10 +87,10 @@ fn forked(operations: [u32; 2]) -> [Statement; 2] {
     let (mut one, mut other) = (world.server(), world.server());
     let (mut a, mut b) = (world.client(A), world.client(B));
     for _ in 0..operations[0] {
-        world.operate(&mut a, &mut one, Wish::Own);
+        world.operate(&mut a, &mut one, ClientAction::Own);
     }
     for _ in 0..operations[1] {
-        world.operate(&mut b, &mut other, Wish::Group);
+        world.operate(&mut b, &mut other, ClientAction::Group);
     }
     [world.statement(&a), world.statement(&b)]
 }
@@ -102,7 +102,8 @@ fn honest() -> Vec<Statement> {
     let (mut a, mut b) = (world.client(A), world.client(B));
     let mut statements = Vec::new();
     for round in 0..6 {
-        let (who, wish) = if round % 3 == 0 { (&mut b, Wish::Group) } else { (&mut a, Wish::Own) };
+        let (who, wish) =
+            if round % 3 == 0 { (&mut b, ClientAction::Group) } else { (&mut a, ClientAction::Own) };
         world.operate(who, &mut server, wish);
         statements.extend([world.statement(&a), world.statement(&b)]);
     }

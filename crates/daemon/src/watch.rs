@@ -99,12 +99,12 @@ pub fn watch() -> Outcome {
         }
     };
     std::thread::Builder::new().name("notes".to_owned()).spawn(read).map_err(malformed)?;
-    let mut mounted: Vec<Seen> = Vec::new();
+    let mut mounted: Vec<WatchedMount> = Vec::new();
     let mut was_dying = false;
     loop {
         match notes.recv_timeout(LOOK) {
             Ok(note) => match note.map_err(malformed)? {
-                Note::Mounted(directory) => mounted.push(Seen::now(directory)),
+                Note::Mounted(directory) => mounted.push(WatchedMount::now(directory)),
                 // One may be mounted again before the end of the one before is noted, which is the older one.
                 Note::Unmounted(directory) => {
                     let ended = mounted.iter().position(|seen| seen.directory == directory);
@@ -114,14 +114,14 @@ pub fn watch() -> Outcome {
             Err(RecvTimeoutError::Timeout) => {
                 let is_dying = is_ending(watched);
                 if is_dying && was_dying {
-                    mounted.iter().for_each(Seen::abort);
+                    mounted.iter().for_each(WatchedMount::abort);
                 }
                 was_dying = is_dying;
             }
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
-    for Seen { directory, .. } in mounted {
+    for WatchedMount { directory, .. } in mounted {
         let ours = mountpoint::mounted_at(&directory)?.is_some_and(|mount| mount.is_holdfast());
         if ours && mountpoint::is_dead(&directory) {
             mountpoint::unmount(&directory, mountpoint::UnmountMode::Lazily)?;
@@ -131,19 +131,19 @@ pub fn watch() -> Outcome {
 }
 
 /// A mount of the watched process.
-struct Seen {
+struct WatchedMount {
     directory: PathBuf,
     /// Number of its FUSE connection, if it is one.
     connection: Option<u32>,
 }
 
-impl Seen {
+impl WatchedMount {
     /// As the kernel's table of mounts has it.
-    fn now(directory: PathBuf) -> Seen {
+    fn now(directory: PathBuf) -> WatchedMount {
         let mount = mountpoint::mounted_at(&directory).ok().flatten();
         let connection =
             mount.filter(|mount| mount.kind == mountpoint::KIND).and_then(|mount| mount.connection);
-        Seen { directory, connection }
+        WatchedMount { directory, connection }
     }
 
     /// Ends the connection, unless its number has become another file system's.

@@ -90,7 +90,7 @@ impl Limits {
         Limits { states: u32::MAX as usize, depth: u32::MAX, time: Duration::from_secs(u64::MAX / 4) };
 }
 
-/// What came of it.
+/// What exploring a configuration found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// Everything was explored, and every promise holds.

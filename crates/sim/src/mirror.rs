@@ -241,7 +241,7 @@ fn collect(folder: &Path, beginning: &str, files: &mut BTreeMap<String, Vec<u8>>
 }
 
 /// What was asked for.
-struct Asked {
+struct ReceivedRequest {
     path: String,
     range: Option<Range<usize>>,
 }
@@ -297,7 +297,7 @@ impl Shared {
     }
 
     /// An honest answer.
-    fn honest(&self, stream: &mut TcpStream, asked: &Asked) -> io::Result<bool> {
+    fn honest(&self, stream: &mut TcpStream, asked: &ReceivedRequest) -> io::Result<bool> {
         let Some(file) = self.files.get(&asked.path) else {
             return self.whole(stream, "404 Not Found", "", b"no such file");
         };
@@ -316,7 +316,7 @@ impl Shared {
     }
 
     /// Answers in its way; whether the connection goes on.
-    fn answer(&self, stream: &mut TcpStream, asked: &Asked) -> io::Result<bool> {
+    fn answer(&self, stream: &mut TcpStream, asked: &ReceivedRequest) -> io::Result<bool> {
         let file = self.files.get(&asked.path).map_or(&b""[..], Vec::as_slice);
         let part = match &asked.range {
             Some(range) => range.start.min(file.len())..range.end.min(file.len()),
@@ -402,7 +402,7 @@ impl Shared {
             }
             Misdeed::RedirectsWithin => match asked.path.strip_prefix("moved/") {
                 Some(path) => {
-                    let asked = Asked { path: path.to_owned(), range: asked.range.clone() };
+                    let asked = ReceivedRequest { path: path.to_owned(), range: asked.range.clone() };
                     return self.honest(stream, &asked);
                 }
                 None => {
@@ -415,7 +415,7 @@ impl Shared {
                 return self.whole(stream, status, &headers, &[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3, 0xed]);
             }
             Misdeed::IgnoresRanges => {
-                let whole = Asked { path: asked.path.clone(), range: None };
+                let whole = ReceivedRequest { path: asked.path.clone(), range: None };
                 return self.honest(stream, &whole);
             }
             Misdeed::OtherRange => {
@@ -458,7 +458,7 @@ fn content_range(range: &Range<usize>, total: usize) -> String {
 }
 
 /// Reads the head of a request; requests of clients of a mirror have no body. `None` at the end.
-fn read_request(stream: &mut TcpStream) -> io::Result<Option<Asked>> {
+fn read_request(stream: &mut TcpStream) -> io::Result<Option<ReceivedRequest>> {
     let mut head = Vec::new();
     let mut byte = [0];
     while !head.ends_with(b"\r\n\r\n") {
@@ -474,5 +474,5 @@ fn read_request(stream: &mut TcpStream) -> io::Result<Option<Asked>> {
         let (first, last) = line.strip_prefix("range: bytes=")?.split_once('-')?;
         Some(first.parse().ok()?..last.trim().parse::<usize>().ok()?.checked_add(1)?)
     });
-    Ok(Some(Asked { path, range }))
+    Ok(Some(ReceivedRequest { path, range }))
 }

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The layers of `docs/architecture.md`: a crate may use crates of the layers above it (listed earlier), never
@@ -160,4 +161,122 @@ fn every_file_of_tests_is_run() {
             assert!(main.contains(&format!("mod {name};")), "{}: {name} is not run", tests.display());
         }
     }
+}
+
+/// The sources of a crate's folder, without tests.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+            if path.is_dir() && name != "tests" {
+                folders.push(path);
+            } else if name.ends_with(".rs") && !name.ends_with("tests.rs") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// The sources of all crates, without tests.
+fn all_sources() -> Vec<PathBuf> {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let folders = std::fs::read_dir(&crates).expect("a folder");
+    folders.flat_map(|entry| sources(&entry.expect("an entry").path().join("src"))).collect()
+}
+
+/// What is no name of a type (`docs/glossary.md`, "Names in the code").
+const NO_NAMES: &[&str] = &[
+    "Told", "Shown", "Kept", "Held", "Known", "Found", "Done", "Made", "Taken", "Seen", "Asked", "Wanted",
+    "Which", "Way", "Fate", "Desk", "Wish", "Lesson", "Vigil", "Door", "Gate", "Beside", "Standing", "Place",
+];
+
+/// Comments that say nothing without the file around them.
+const NO_COMMENTS: &[&str] = &[
+    "See the module.",
+    "The same.",
+    "It does.",
+    "Which.",
+    "How many.",
+    "None.",
+    "What came of it.",
+    "So anyway.",
+];
+
+/// Proves that types are named by nouns, and that no item's comment is one of those that say nothing.
+#[test]
+fn names_and_comments_say_something() {
+    let mut wrong = Vec::new();
+    for path in all_sources() {
+        let text = std::fs::read_to_string(&path).expect("a source");
+        for (number, line) in text.lines().enumerate() {
+            let words: Vec<&str> = line.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+            let kind = words.iter().position(|word| ["struct", "enum", "trait", "type"].contains(word));
+            let is_code = !line.trim_start().starts_with("//");
+            let name = kind.filter(|_| is_code).and_then(|at| words.get(at + 1)).unwrap_or(&"");
+            let comment = line.trim_start().trim_start_matches('/').trim();
+            let says_nothing = line.trim_start().starts_with("///") && NO_COMMENTS.contains(&comment);
+            if NO_NAMES.contains(name) || says_nothing {
+                wrong.push(format!("{}:{}: {}", path.display(), number + 1, line.trim()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Longest source in lines.
+const FILE_LINES_MAX: usize = 1_000;
+/// Longest function in lines. What is longer is named below, with its length at most.
+const FUNCTION_LINES_MAX: usize = 130;
+/// Tables of cases written as functions, and what is to be taken apart.
+const LONG_FUNCTIONS: &[(&str, usize)] = &[
+    ("sim/src/adversary/behaviour.rs: prepare", 310),
+    ("sim/src/volume/attack.rs: attacks", 190),
+    ("sim/src/mirror.rs: answer", 140),
+    ("server/src/server_core.rs: answer_member", 230),
+    ("model/src/configurations.rs: honest_ones", 170),
+    ("model/src/configurations.rs: lying_ones", 160),
+    ("cli/src/publish.rs: run", 150),
+    ("cli/src/status.rs: describe", 140),
+    ("stack/src/fs_driver/mod.rs: carry_out", 160),
+    ("stack/src/host/plan.rs: plan", 140),
+    ("components/src/sandbox/filter.rs: list", 140),
+];
+
+/// Proves that no source and no function is longer than somebody can keep in mind, but for those that are named.
+#[test]
+fn nothing_is_too_long() {
+    let mut wrong = Vec::new();
+    for path in all_sources() {
+        let text = std::fs::read_to_string(&path).expect("a source");
+        let lines: Vec<&str> = text.lines().take_while(|line| *line != "#[cfg(test)]").collect();
+        if lines.len() > FILE_LINES_MAX {
+            wrong.push(format!("{}: {} lines", path.display(), lines.len()));
+        }
+        for (start, line) in lines.iter().enumerate() {
+            let indent = line.len() - line.trim_start().len();
+            let code = line.trim_start();
+            let is_function = !code.starts_with("//")
+                && code.split(' ').take_while(|word| !word.contains('(')).any(|word| word == "fn");
+            let head = lines[start..].iter().find(|line| line.ends_with('{') || line.ends_with(';'));
+            if !is_function || head.is_none_or(|line| line.ends_with(';')) {
+                continue;
+            }
+            let end = lines[start..].iter().position(|line| *line == format!("{}}}", " ".repeat(indent)));
+            let length = end.map_or(0, |end| end + 1);
+            let name = code.split("fn ").nth(1).unwrap_or("").split(['(', '<']).next().unwrap_or("");
+            let place = path.display().to_string();
+            let place = place.split("/../").last().unwrap_or("");
+            let named = format!("{place}: {name}");
+            let allowed = LONG_FUNCTIONS.iter().find(|(function, _)| *function == named);
+            if length > allowed.map_or(FUNCTION_LINES_MAX, |(_, lines)| *lines) {
+                wrong.push(format!("{named}: {length} lines"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -3,7 +3,7 @@
 
 use holdfast_log::simulated_device::Devices;
 use holdfast_sim::random::Random;
-use holdfast_sim::volume::check::{Found, check};
+use holdfast_sim::volume::check::{CheckResult, check};
 use holdfast_sim::volume::crash::Moment;
 use holdfast_sim::volume::program::{Subject, options};
 use holdfast_sim::volume::{
@@ -12,7 +12,7 @@ use holdfast_sim::volume::{
 use holdfast_volume::{BLOCK_BYTES, Options, Plan, Volume, VolumeError, VolumeKey};
 
 /// Crashes one program at some of its writes.
-fn sample(seed: u64, threads: u64, states: u64, found: &mut Found) -> order::Checked {
+fn sample(seed: u64, threads: u64, states: u64, found: &mut CheckResult) -> order::Checked {
     let mut random = Random::new(seed);
     let subject = Subject::new(300, options(&mut random), seed);
     match threads {
@@ -44,7 +44,7 @@ fn sample(seed: u64, threads: u64, states: u64, found: &mut Found) -> order::Che
 /// given up before a flush, and no block has more hashes to choose from than is stated.
 #[test]
 fn crash_states() {
-    let mut found = Found::default();
+    let mut found = CheckResult::default();
     let mut checked = order::Checked::default();
     for seed in 1..=10 {
         let one = sample(seed, 1, 12, &mut found);
@@ -60,7 +60,7 @@ fn crash_states() {
 /// Proves the same for several programs at once, whose records, writes and flushes interleave.
 #[test]
 fn crash_states_of_threads() {
-    let mut found = Found::default();
+    let mut found = CheckResult::default();
     for seed in 100..106 {
         sample(seed, 3, 16, &mut found);
     }

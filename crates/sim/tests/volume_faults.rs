@@ -3,7 +3,7 @@
 use holdfast_log::device::Device;
 use holdfast_log::simulated_device::{Devices, Fault, Operation};
 use holdfast_sim::random::Random;
-use holdfast_sim::volume::check::{Found, check};
+use holdfast_sim::volume::check::{CheckResult, check};
 use holdfast_sim::volume::crash::Moment;
 use holdfast_sim::volume::oracle::Oracle;
 use holdfast_sim::volume::{
@@ -124,7 +124,8 @@ fn every_operation_fails() {
                 for mut state in moment.states(&mut random, 3) {
                     // A part of a write is recorded as a whole one that is shorter.
                     state.torn[DISK].extend(0..BLOCKS);
-                    let done = check(&state, &allowed, &options(), 0, &mut random, &mut Found::default());
+                    let done =
+                        check(&state, &allowed, &options(), 0, &mut random, &mut CheckResult::default());
                     done.unwrap_or_else(|error| panic!("{fault:?}: {error}"));
                 }
             }

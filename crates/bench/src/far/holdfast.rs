@@ -1,6 +1,6 @@
 //! A Holdfast server at one end of the link, and mounts of two members at both.
 
-use super::place::{Place, patiently, unmount_forced};
+use super::place::{LinkedHosts, patiently, unmount_forced};
 use super::site;
 use crate::link::Running;
 use anyhow::{Context, ensure};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const PORT: u16 = 7440;
 
 pub(super) struct Holdfast<'p> {
-    place: &'p Place,
+    place: &'p LinkedHosts,
     program: PathBuf,
     url: String,
     _server: Running,
@@ -21,7 +21,7 @@ pub(super) struct Holdfast<'p> {
 
 impl<'p> Holdfast<'p> {
     /// A server with one file system, and the members `near` and `far` with a directory that is theirs together.
-    pub(super) fn start(place: &'p Place, program: &Path) -> anyhow::Result<Holdfast<'p>> {
+    pub(super) fn start(place: &'p LinkedHosts, program: &Path) -> anyhow::Result<Holdfast<'p>> {
         let mut server = Command::new(program);
         server.args(["server", "--listen", &format!("0.0.0.0:{PORT}"), "--data"]).arg(place.path("data"));
         let mut server = place.start(Side::Server, "server", &mut server)?;

@@ -41,7 +41,7 @@ mod work;
 use crate::link::LinkOptions;
 use anyhow::{Context, bail, ensure};
 use holdfast_link::{Conditions, Counts};
-use place::Place;
+use place::LinkedHosts;
 use serde::Serialize;
 use site::{Side, Site};
 use std::io::Write;
@@ -100,12 +100,12 @@ struct Measured {
     delay_ms: u64,
     loss: f64,
     #[serde(flatten)]
-    taken: Taken,
+    taken: Measurement,
     error: Option<String>,
 }
 
 #[derive(Default, Serialize)]
-struct Taken {
+struct Measurement {
     seconds: Option<f64>,
     seconds_sent: Option<f64>,
     bytes_up: u64,
@@ -129,7 +129,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
                 if !work.applies(side) {
                     continue;
                 }
-                let mut taken = Taken::default();
+                let mut taken = Measurement::default();
                 let result = measure(options, *work, side, (up, down), &mut taken);
                 let measured = Measured {
                     figure: options.figure.clone(),
@@ -184,9 +184,9 @@ fn measure(
     work: Work,
     side: Side,
     (up, down): (Conditions, Conditions),
-    taken: &mut Taken,
+    taken: &mut Measurement,
 ) -> anyhow::Result<()> {
-    let place = Place::make(options.keep)?;
+    let place = LinkedHosts::make(options.keep)?;
     let site = Site::start(&place, side, &options.holdfast).context("starting")?;
     let inputs = &options.inputs;
     site.near(&mut |near| work.prepare(inputs, near)).context("preparing what the server has")?;
@@ -273,7 +273,7 @@ mod tests {
     }
 
     /// One measurement of a side that turns a tree with one large file into another.
-    fn turn(more: &[&str]) -> anyhow::Result<(Taken, anyhow::Result<()>)> {
+    fn turn(more: &[&str]) -> anyhow::Result<(Measurement, anyhow::Result<()>)> {
         let place = tempfile::tempdir()?;
         let [old, new] = ["old", "new"].map(|name| place.path().join(name));
         for (tree, text) in [(&old, "older"), (&new, "a newer one")] {
@@ -286,7 +286,7 @@ mod tests {
         let (old, new) = (old.display().to_string(), new.display().to_string());
         let all = [&["far", "--work", "turn", "--old", &old, "--new", &new], more].concat();
         let options = Arguments::try_parse_from(all)?.options;
-        let mut taken = Taken::default();
+        let mut taken = Measurement::default();
         let result =
             measure(&options, options.works[0], options.sides[0], options.link.conditions(), &mut taken);
         Ok((taken, result))

@@ -13,17 +13,17 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Gone when dropped, with what runs at its ends.
-pub(super) struct Place {
+pub(super) struct LinkedHosts {
     pub(super) link: Link,
     directory: PathBuf,
     keep: bool,
 }
 
-impl Place {
-    pub(super) fn make(keep: bool) -> anyhow::Result<Place> {
+impl LinkedHosts {
+    pub(super) fn make(keep: bool) -> anyhow::Result<LinkedHosts> {
         let link = Link::make(Conditions::default(), Conditions::default()).context("making the link")?;
         let directory = tempfile::Builder::new().prefix("holdfast-far.").tempdir()?.keep();
-        let place = Place { link, directory, keep };
+        let place = LinkedHosts { link, directory, keep };
         std::fs::create_dir(place.local())?;
         Ok(place)
     }
@@ -113,7 +113,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for LinkedHosts {
     fn drop(&mut self) {
         if self.keep {
             eprintln!("kept: {}", self.directory.display());

@@ -1,7 +1,7 @@
 //! One side at one place: its server, and its client's mount.
 
 use super::holdfast::Holdfast;
-use super::place::{Place, unmount_forced};
+use super::place::{LinkedHosts, unmount_forced};
 use super::ssh::Ssh;
 use crate::link::Running;
 use anyhow::Context;
@@ -64,7 +64,7 @@ enum Kind<'p> {
 
 /// A side at its place.
 pub(super) struct Site<'p> {
-    place: &'p Place,
+    place: &'p LinkedHosts,
     side: Side,
     kind: Kind<'p>,
     /// The client's mount.
@@ -75,7 +75,7 @@ pub(super) struct Site<'p> {
 }
 
 impl<'p> Site<'p> {
-    pub(super) fn start(place: &'p Place, side: Side, holdfast: &Path) -> anyhow::Result<Site<'p>> {
+    pub(super) fn start(place: &'p LinkedHosts, side: Side, holdfast: &Path) -> anyhow::Result<Site<'p>> {
         let mount = place.path("far");
         std::fs::create_dir(&mount)?;
         let (kind, far) = match side {

@@ -1,6 +1,6 @@
 //! An sshd at the server's end, and what goes to it: sshfs, rclone, rsync.
 
-use super::place::{Place, limited, patiently};
+use super::place::{LinkedHosts, limited, patiently};
 use crate::link::Running;
 use anyhow::ensure;
 use holdfast_link::{SERVER, Side};
@@ -13,12 +13,12 @@ const PORT: u16 = 2222;
 const RCLONE: &str = "127.0.0.1:5572";
 
 pub(super) struct Ssh<'p> {
-    place: &'p Place,
+    place: &'p LinkedHosts,
     _server: Running,
 }
 
 impl<'p> Ssh<'p> {
-    pub(super) fn start(place: &'p Place) -> anyhow::Result<Ssh<'p>> {
+    pub(super) fn start(place: &'p LinkedHosts) -> anyhow::Result<Ssh<'p>> {
         let keys = place.path("ssh");
         std::fs::create_dir(&keys)?;
         std::fs::create_dir(place.path("data"))?;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Whether a sync reaches the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Syncs {
-    /// It does.
+    /// A sync reaches the disk.
     Real,
     /// It returns at once, as on memory that keeps its content without power.
     Free,

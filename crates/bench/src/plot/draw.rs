@@ -240,7 +240,7 @@ pub fn bars(title: &str, groups: &[String], up: &Axis, series: &[Series]) -> Res
     Ok(svg)
 }
 
-type Place<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Scale, Scale>>;
 
 fn mesh(chart: &mut Chart<'_, '_>, across: &Axis, up: &Axis) -> Result<()> {
@@ -258,7 +258,7 @@ fn mesh(chart: &mut Chart<'_, '_>, across: &Axis, up: &Axis) -> Result<()> {
 }
 
 /// What the series are called, beside the picture.
-fn names(area: &Place<'_>, series: &[Series]) -> Result<()> {
+fn names(area: &Area<'_>, series: &[Series]) -> Result<()> {
     let style = ("sans-serif", 14).into_font().color(&INK).pos(Pos::new(HPos::Left, VPos::Center));
     for (row, series) in series.iter().enumerate() {
         let y = 52 + 22 * row as i32;

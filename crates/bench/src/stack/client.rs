@@ -29,11 +29,11 @@ pub enum Order {
     ReadAll { step: u32 },
 }
 
-/// What came of it.
+/// What a run of requests took.
 #[derive(
     Clone, Copy, PartialEq, Debug, Default, BorshSerialize, BorshDeserialize, Serialize, Deserialize,
 )]
-pub struct Taken {
+pub struct Measurement {
     /// Of one.
     pub seconds: f64,
     /// Bytes, or files and directories.
@@ -72,11 +72,13 @@ fn run(context: Context, views: Views) -> ExitCode {
     }
 }
 
-fn carry_out(client: &Client, held: &mut Option<File>, order: Order) -> anyhow::Result<Taken> {
+fn carry_out(client: &Client, held: &mut Option<File>, order: Order) -> anyhow::Result<Measurement> {
     let failed = |code: i32| anyhow!("{}", std::io::Error::from_raw_os_error(code));
     let began = Instant::now();
-    let taken =
-        |times: usize, amount| Taken { seconds: began.elapsed().as_secs_f64() / times.max(1) as f64, amount };
+    let taken = |times: usize, amount| Measurement {
+        seconds: began.elapsed().as_secs_f64() / times.max(1) as f64,
+        amount,
+    };
     match order {
         Order::Open { path, times } => {
             for _ in 0..times {

@@ -1,6 +1,6 @@
 //! A process that runs a stack in one of its arrangements, on an image, and does what it is told line by line.
 
-use super::client::{Order, Taken};
+use super::client::{Measurement, Order};
 use crate::volume::{device, key, salt};
 use anyhow::{Context, bail};
 use holdfast_access::{Access, Acl, Name, Principal};
@@ -163,11 +163,11 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     };
     let stack = Stack::start_as(options.arrangement.variant(), configuration)?;
     stack.wait_until_ready(WAIT)?;
-    let client: Option<Asker<Order, Taken>> = match options.arrangement.is_client() {
+    let client: Option<Asker<Order, Measurement>> = match options.arrangement.is_client() {
         true => Some(stack.ports().asker(TO_CLIENT)?),
         false => None,
     };
-    say(&Taken::default())?;
+    say(&Measurement::default())?;
     for line in std::io::stdin().lines() {
         let line = line?;
         let answer = match (&*line, &client) {
@@ -177,7 +177,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
                     device.flush()?;
                     device.drop_cache(0, bytes);
                 }
-                Taken::default()
+                Measurement::default()
             }
             ("stop", _) => break,
             (order, Some(client)) => {
@@ -194,10 +194,10 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         std::thread::sleep(Duration::from_millis(100));
     }
     stack.stop()?;
-    say(&Taken::default())
+    say(&Measurement::default())
 }
 
-fn say(taken: &Taken) -> anyhow::Result<()> {
+fn say(taken: &Measurement) -> anyhow::Result<()> {
     println!("{}", serde_json::to_string(taken)?);
     Ok(())
 }

@@ -37,7 +37,7 @@ pub struct Options {
 }
 
 #[derive(Serialize)]
-struct Found {
+struct MicroResult {
     figure: &'static str,
     workload: String,
     round: usize,
@@ -183,7 +183,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     for flight in [1, 16] {
         measures.extend(long.iter().map(|(name, asker)| of_pages(name, asker, flight)));
     }
-    let mut found: Vec<Found> = Vec::new();
+    let mut found: Vec<MicroResult> = Vec::new();
     for round in 0..options.rounds {
         for measure in &mut measures {
             (0..measure.times / 10).try_for_each(|_| (measure.once)())?;
@@ -191,7 +191,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             (0..measure.times).try_for_each(|_| (measure.once)())?;
             let seconds = began.elapsed().as_secs_f64() / f64::from(measure.times);
             let (workload, bytes) = (measure.name.clone(), measure.bytes);
-            found.push(Found { figure: "stack-micro", workload, round, seconds, bytes });
+            found.push(MicroResult { figure: "stack-micro", workload, round, seconds, bytes });
         }
     }
     println!("{:<46} {:>10} {:>10} {:>10} {:>10}", "", "low us", "median us", "high us", "MB/s");

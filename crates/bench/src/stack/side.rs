@@ -1,7 +1,7 @@
 //! Who is measured: a stack in a process of its own, a file system of the kernel's on a loop device, or a FAT driver over
 //! FUSE. All have the same files.
 
-use super::client::{Order, Taken};
+use super::client::{Measurement, Order};
 use super::host::{Arrangement, BYTES};
 use crate::volume::command;
 use anyhow::{Context, ensure};
@@ -46,13 +46,13 @@ impl Host {
         Ok(host)
     }
 
-    fn answer(&mut self) -> anyhow::Result<Taken> {
+    fn answer(&mut self) -> anyhow::Result<Measurement> {
         let mut line = String::new();
         self.said.read_line(&mut line)?;
         serde_json::from_str(&line).context("the process with the stack ended")
     }
 
-    fn tell(&mut self, what: &str) -> anyhow::Result<Taken> {
+    fn tell(&mut self, what: &str) -> anyhow::Result<Measurement> {
         let input = self.child.stdin.as_mut().context("no input")?;
         writeln!(input, "{what}")?;
         self.answer()
@@ -84,7 +84,7 @@ enum Below {
     FuseFat,
 }
 
-/// See the module.
+/// A stack, or a file system of the kernel, that is measured.
 pub struct Side {
     pub name: String,
     image: PathBuf,
@@ -198,14 +198,14 @@ impl Side {
     }
 
     /// Does what is measured.
-    pub fn run(&mut self, order: &Order) -> anyhow::Result<Taken> {
+    pub fn run(&mut self, order: &Order) -> anyhow::Result<Measurement> {
         match &mut self.below {
             Below::Host(host) if self.is_client => host.tell(&serde_json::to_string(order)?),
             _ => self.run_here(order),
         }
     }
 
-    fn run_here(&mut self, order: &Order) -> anyhow::Result<Taken> {
+    fn run_here(&mut self, order: &Order) -> anyhow::Result<Measurement> {
         let at = |path: &str| self.at.join(path.trim_start_matches('/'));
         let held = || self.held.as_ref().context("no file is open");
         let (path, began) = match order {
@@ -214,7 +214,7 @@ impl Side {
             }
             _ => (PathBuf::new(), Instant::now()),
         };
-        let taken = |times: usize, amount| Taken {
+        let taken = |times: usize, amount| Measurement {
             seconds: began.elapsed().as_secs_f64() / times.max(1) as f64,
             amount,
         };
@@ -231,7 +231,7 @@ impl Side {
             }
             Order::Hold { .. } => {
                 self.held = Some(File::open(&path)?);
-                Ok(Taken::default())
+                Ok(Measurement::default())
             }
             Order::ReadOne { places } => {
                 let (file, mut byte, mut sum) = (held()?, [0], 0);

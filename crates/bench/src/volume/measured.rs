@@ -14,7 +14,7 @@
 //! logged, written   bytes of log blocks, and bytes written, where it is a protected volume; else 0
 //! ```
 
-use super::stack::{Given, Kind, Place, Stack};
+use super::stack::{Given, ImageLocation, Kind, Stack};
 use crate::report::{Report, median};
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
@@ -32,7 +32,7 @@ pub struct Turns {
     #[arg(long = "given", value_name = "NAME=DEVICE")]
     given: Vec<Given>,
     #[command(flatten)]
-    place: Place,
+    place: ImageLocation,
     /// Times that each is measured, in turns.
     #[arg(long, default_value_t = 5)]
     rounds: usize,

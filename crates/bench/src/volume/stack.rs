@@ -53,7 +53,7 @@ impl FromStr for Given {
 
 /// Where images are, and how large.
 #[derive(clap::Args, Clone)]
-pub struct Place {
+pub struct ImageLocation {
     /// The directory for images and logs.
     #[arg(long, default_value = "/var/tmp")]
     place: PathBuf,
@@ -123,7 +123,7 @@ pub struct Stack {
 
 impl Stack {
     /// Makes one of a kind, with an empty file system, mounted.
-    pub fn new(kind: Kind, place: &Place) -> anyhow::Result<Stack> {
+    pub fn new(kind: Kind, place: &ImageLocation) -> anyhow::Result<Stack> {
         let home = tempfile::Builder::new().prefix("holdfast-volume-").tempdir_in(&place.place)?;
         let path = |name: &str| home.path().join(name);
         let (image, log, at) = (path("image"), path("log"), path("at"));
@@ -160,7 +160,7 @@ impl Stack {
     }
 
     /// Makes an empty ext4 on a device that somebody else has set up.
-    pub fn given(given: &Given, place: &Place) -> anyhow::Result<Stack> {
+    pub fn given(given: &Given, place: &ImageLocation) -> anyhow::Result<Stack> {
         let home = tempfile::Builder::new().prefix("holdfast-volume-").tempdir_in(&place.place)?;
         make("ext4", &given.device)?;
         let mut stack = Stack {

@@ -18,7 +18,7 @@ use std::path::Path;
 
 /// What is printed about a change in a file.
 #[derive(Serialize)]
-struct Told<'a> {
+struct RequestOutput<'a> {
     file: &'a Path,
     file_system: String,
     address: &'a str,
@@ -27,9 +27,9 @@ struct Told<'a> {
     directory: Option<&'a str>,
 }
 
-impl<'a> Told<'a> {
-    fn of(file: &'a Path, request: &'a SigningRequest, changes: &'a [String]) -> Told<'a> {
-        Told {
+impl<'a> RequestOutput<'a> {
+    fn of(file: &'a Path, request: &'a SigningRequest, changes: &'a [String]) -> RequestOutput<'a> {
+        RequestOutput {
             file,
             file_system: request.change.file_system.to_string(),
             address: &request.url,
@@ -70,7 +70,7 @@ pub fn prepare(
         return Err(Failure::new(Exit::Failed, "that is so already: there is nothing to change"));
     }
     write_new(out, &request)?;
-    format.print(&Told::of(out, &parsed, &changes), |told| {
+    format.print(&RequestOutput::of(out, &parsed, &changes), |told| {
         format!(
             "{}\n\nPrepared, and not in force. Where the superuser's key is:\n  holdfast fs sign {} --superuser KEY --out \
              SIGNED\nand then here, or on any device that stays a member:\n  holdfast fs submit SIGNED --key KEY",
@@ -94,7 +94,7 @@ pub fn sign(arguments: &FsSign, directories: &Directories, format: Format) -> Ou
     if changes.is_empty() {
         return Err(Failure::new(Exit::Data, format!("{}: it changes nothing", arguments.file.display())));
     }
-    let told = Told::of(&arguments.file, &request, &changes).text();
+    let told = RequestOutput::of(&arguments.file, &request, &changes).text();
     if !arguments.yes {
         confirm(&told)?;
     }
@@ -108,7 +108,7 @@ pub fn sign(arguments: &FsSign, directories: &Directories, format: Format) -> Ou
     })?;
     let bytes = request.to_bytes().map_err(|why| Failure::new(Exit::Internal, why))?;
     write_new(&arguments.out, &bytes)?;
-    format.print(&Told::of(&arguments.out, &request, &changes), |told| {
+    format.print(&RequestOutput::of(&arguments.out, &request, &changes), |told| {
         format!(
             "{}\n\nSigned. It comes into force with `holdfast fs submit {} --key KEY`, on any device that stays a \
              member, unless something else changes the membership before.",

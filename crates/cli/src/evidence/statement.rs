@@ -1,7 +1,7 @@
 //! Statements for others: what this machine was shown, with what its cache knows of it.
 
 use super::kept;
-use crate::args::Which;
+use crate::args::StateSelector;
 use crate::control::{Client, Encoded, Request};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Format;
@@ -66,7 +66,7 @@ fn stated(
 ) -> Outcome<Statement> {
     let floor = match key {
         Some(key) => {
-            let which = Which { url: Some(which.to_owned()), key: Some(key.to_owned()) };
+            let which = StateSelector { url: Some(which.to_owned()), key: Some(key.to_owned()) };
             of_state(&states(&which, directories)?.remove(0), request)?
         }
         None => {

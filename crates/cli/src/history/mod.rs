@@ -35,7 +35,7 @@ fn states(mount: &Path, directories: &Directories) -> Outcome<Vec<PastState>> {
 
 /// A path in a mount, which need not exist.
 #[derive(Debug)]
-pub struct Place {
+pub struct MountedPath {
     /// The mount.
     pub mount: PathBuf,
     /// From there.
@@ -46,7 +46,7 @@ pub struct Place {
 ///
 /// # Errors
 /// It is in none of holdfast's.
-pub fn place(file: &Path) -> Outcome<Place> {
+pub fn place(file: &Path) -> Outcome<MountedPath> {
     let failed = |error: std::io::Error| Failure::new(Exit::NoInput, format!("{}: {error}", file.display()));
     let whole = std::path::absolute(file).map_err(failed)?;
     if whole.components().any(|part| part == Component::ParentDir) {
@@ -78,7 +78,7 @@ pub fn place(file: &Path) -> Outcome<Place> {
     match nearest {
         Some(mount) if mount.is_holdfast() => {
             let path = whole.strip_prefix(&mount.directory).unwrap_or(Path::new("")).to_owned();
-            Ok(Place { mount: mount.directory, path })
+            Ok(MountedPath { mount: mount.directory, path })
         }
         _ => Err(Failure::new(Exit::MountPoint, format!("{}: is in no holdfast mount", whole.display()))),
     }
@@ -132,7 +132,7 @@ fn about(name: &str, failure: Failure) -> Failure {
 
 /// `holdfast history`
 pub fn versions(arguments: &History, directories: &Directories, format: Format) -> Outcome {
-    let Place { mount, path } = place(&arguments.file)?;
+    let MountedPath { mount, path } = place(&arguments.file)?;
     let bar = progress("reading past states");
     let request = ListVersions { directory: mount.clone(), path: path.as_os_str().as_bytes().to_vec() };
     let versions: Outcome<Vec<PastVersion>> = ask(&mount, directories, &request);

@@ -6,7 +6,7 @@
 //! - the mount copies ranges of past files by reference, so no content crosses the network.
 
 use super::args::Restore;
-use super::{Place, place, states};
+use super::{MountedPath, place, states};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::{Format, clean, progress};
 use crate::paths::Directories;
@@ -34,7 +34,7 @@ struct Restored {
 
 /// `holdfast restore`
 pub fn run(arguments: &Restore, directories: &Directories, format: Format) -> Outcome {
-    let Place { mount, path } = place(&arguments.file)?;
+    let MountedPath { mount, path } = place(&arguments.file)?;
     if path.as_os_str().is_empty() && arguments.to.is_none() {
         return Err(Failure::new(Exit::Usage, "the root itself cannot be replaced; say where to with --to"));
     }

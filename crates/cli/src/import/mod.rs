@@ -41,7 +41,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// What is printed.
 #[derive(Serialize)]
-struct Done {
+struct ImportOutput {
     from: PathBuf,
     to: PathBuf,
     dry_run: bool,
@@ -79,8 +79,12 @@ pub fn run(arguments: &Import, directories: &Directories, format: Format) -> Out
             into_file_system(&from, &to, key, directories, wishes)?
         }
     };
-    let done =
-        Done { from: arguments.from.clone(), to: arguments.to.clone(), dry_run: arguments.dry_run, report };
+    let done = ImportOutput {
+        from: arguments.from.clone(),
+        to: arguments.to.clone(),
+        dry_run: arguments.dry_run,
+        report,
+    };
     format.print(&done, describe)?;
     verdict(&done.report)
 }
@@ -202,7 +206,7 @@ fn names_of(report: &Report) -> u64 {
     report.files + report.directories + report.symlinks + report.links + report.special
 }
 
-fn describe(done: &Done) -> String {
+fn describe(done: &ImportOutput) -> String {
     let report = &done.report;
     let (brought, removed) = match done.dry_run {
         true => ("Would bring in", "would remove"),

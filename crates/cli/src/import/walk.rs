@@ -116,7 +116,7 @@ struct Later<D> {
 type FileId = (u64, u64);
 
 /// The directory and name of a file that is there.
-type Place<D> = Option<(D, Vec<u8>)>;
+type EntryPosition<D> = Option<(D, Vec<u8>)>;
 
 struct Link<D> {
     parent: D,
@@ -142,7 +142,7 @@ pub struct Walk<'a, T: Target> {
     /// Directories get their times when nothing is put into them any more.
     directories: Mutex<Vec<Later<T::Directory>>>,
     /// Where files of several names are, once they are there: `None` while they are not.
-    places: Mutex<HashMap<FileId, Place<T::Directory>>>,
+    places: Mutex<HashMap<FileId, EntryPosition<T::Directory>>>,
     links: Mutex<Vec<Link<T::Directory>>>,
     /// Directories in which something was made or removed.
     touched: Mutex<HashSet<Vec<u8>>>,

@@ -80,7 +80,7 @@ const FOR_OTHERS: [&str; 15] = [
     "defaults", "auto", "noauto", "nofail", "_netdev", "user", "users", "nouser", "owner", "noowner",
     "group", "nogroup", "comment", "helper", "uhelper",
 ];
-/// So anyway.
+/// Holdfast mounts with these whatever is asked.
 const ALWAYS: [&str; 10] = [
     "nosuid",
     "nodev",
@@ -96,7 +96,7 @@ const ALWAYS: [&str; 10] = [
 
 /// What mount(8) wants.
 #[derive(PartialEq, Eq, Debug, Default)]
-struct Wish {
+struct MountCommandLine {
     /// Arguments for `holdfast`.
     arguments: Vec<OsString>,
     /// Only look whether it makes sense (`-f`).
@@ -155,7 +155,7 @@ fn run(arguments: &[OsString]) -> Outcome {
 }
 
 /// Has the command of the other name do it: a release is served by the very command that is asked to mount it.
-fn by_command(wish: &Wish) -> Outcome {
+fn by_command(wish: &MountCommandLine) -> Outcome {
     let output = Process::new("/proc/self/exe")
         .arg0(&wish.arguments[0])
         // What is after it begins with no dash, as it is the address of a release and a mount point.
@@ -185,8 +185,8 @@ fn wrong(message: impl std::fmt::Display) -> Failure {
     Failure::new(Exit::Usage, message)
 }
 
-fn translate(arguments: &[OsString]) -> Outcome<Wish> {
-    let mut wish = Wish::default();
+fn translate(arguments: &[OsString]) -> Outcome<MountCommandLine> {
+    let mut wish = MountCommandLine::default();
     let mut places = Vec::new();
     let mut options: Vec<&str> = Vec::new();
     let mut sloppy = false;
@@ -301,7 +301,7 @@ fn refusal(option: &str, name: &str) -> Failure {
 mod tests {
     use super::*;
 
-    fn wish(line: &str) -> Outcome<Wish> {
+    fn wish(line: &str) -> Outcome<MountCommandLine> {
         translate(&line.split(' ').map(OsString::from).collect::<Vec<_>>())
     }
 

@@ -32,12 +32,12 @@ pub struct Peers {
 #[derive(Debug, Subcommand)]
 pub enum PeersCommand {
     /// Wait no more for peers that are lost, until they are met again.
-    GoOn(Which),
+    GoOn(MountSelector),
 }
 
 /// Which mount.
 #[derive(Debug, Args)]
-pub struct Which {
+pub struct MountSelector {
     /// Mount point, or address.
     #[arg(value_name = "DIR")]
     pub which: PathBuf,

@@ -3,7 +3,7 @@
 
 use super::session::Session;
 use super::whom::rule;
-use super::{Place, args, ask, owned, place, who};
+use super::{MountedFile, args, ask, owned, place, who};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Format;
 use crate::paths::Directories;
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 /// What `acl get` prints as JSON.
 #[derive(Serialize)]
-struct Shown {
+struct AclOutput {
     path: PathBuf,
     rules: Vec<ShownRule>,
 }
@@ -99,14 +99,14 @@ fn malformed(error: impl std::fmt::Display) -> Failure {
     Failure::new(Exit::Usage, error)
 }
 
-fn read(place: &Place, directories: &Directories) -> Outcome<Option<RuleSet>> {
+fn read(place: &MountedFile, directories: &Directories) -> Outcome<Option<RuleSet>> {
     let request = ShowRules { directory: place.mount.clone(), inode: place.inode };
     let report = ask(&place.mount, directories, &request)?;
     let decoded = report.rules.map(|rules| RuleSet::decode(&rules)).transpose();
     decoded.map_err(|error| Failure::new(Exit::Data, format!("{}: {error}", place.path.display())))
 }
 
-fn write(place: &Place, rules: Option<RuleSet>, directories: &Directories) -> Outcome {
+fn write(place: &MountedFile, rules: Option<RuleSet>, directories: &Directories) -> Outcome {
     let request = SetRules {
         directory: place.mount.clone(),
         inode: place.inode,
@@ -124,7 +124,7 @@ fn change_all(
     recursive: bool,
     directories: &Directories,
     change: &dyn Fn(Option<RuleSet>) -> Outcome<Option<RuleSet>>,
-) -> Outcome<Place> {
+) -> Outcome<MountedFile> {
     let mut todo = vec![place(file)?];
     while let Some(place) = todo.pop() {
         let rules = change(read(&place, directories)?)?;
@@ -137,7 +137,7 @@ fn change_all(
 }
 
 /// Files and directories in a directory.
-pub(super) fn children(path: &Path) -> Outcome<Vec<Place>> {
+pub(super) fn children(path: &Path) -> Outcome<Vec<MountedFile>> {
     let failed = |error: std::io::Error| Failure::new(Exit::Io, format!("{}: {error}", path.display()));
     if !path.is_dir() {
         return Ok(Vec::new());
@@ -153,7 +153,7 @@ pub(super) fn children(path: &Path) -> Outcome<Vec<Place>> {
     Ok(found)
 }
 
-fn note_helper(place: &Place, directories: &Directories) -> Outcome {
+fn note_helper(place: &MountedFile, directories: &Directories) -> Outcome {
     let request = ShowRules { directory: place.mount.clone(), inode: place.inode };
     let report = ask(&place.mount, directories, &request)?;
     if let Some(why) = report.helper_missing {
@@ -162,11 +162,11 @@ fn note_helper(place: &Place, directories: &Directories) -> Outcome {
     Ok(())
 }
 
-fn show(place: &Place, rules: Option<&RuleSet>, format: Format) -> Outcome {
+fn show(place: &MountedFile, rules: Option<&RuleSet>, format: Format) -> Outcome {
     let list = rules.map(RuleSet::rules).unwrap_or_default();
     let rules =
         list.iter().map(|rule| ShownRule { rule: rule.to_string(), program: rule.hint.clone() }).collect();
-    format.print(&Shown { path: place.path.clone(), rules }, |shown| {
+    format.print(&AclOutput { path: place.path.clone(), rules }, |shown| {
         if shown.rules.is_empty() {
             return format!("{}: no rules; every program may use it", shown.path.display());
         }

@@ -77,7 +77,7 @@ pub fn run(arguments: &args::Credential, format: Format) -> Outcome {
         CredentialCommand::Revoke(revoke) => self::revoke(revoke, format),
         CredentialCommand::Show(show) => {
             let list = read(&show.file)?;
-            let shown: Vec<Shown> =
+            let shown: Vec<CredentialOutput> =
                 list.iter().map(|bytes| said(bytes).map(shown)).collect::<Outcome<_>>()?;
             format.print(&shown, |shown| {
                 shown.iter().map(|one| one.says.clone()).collect::<Vec<_>>().join("\n")
@@ -88,14 +88,14 @@ pub fn run(arguments: &args::Credential, format: Format) -> Outcome {
 }
 
 #[derive(Serialize)]
-struct Shown {
+struct CredentialOutput {
     issuer: String,
     serial: u64,
     expires_s: Option<u64>,
     says: String,
 }
 
-fn shown(credential: Credential) -> Shown {
+fn shown(credential: Credential) -> CredentialOutput {
     let issuer = whom::shown(&credential.issuer);
     let until = credential.expires_s.map_or(String::new(), |last| {
         let ns = i64::try_from(last).unwrap_or(i64::MAX).saturating_mul(1_000_000_000);
@@ -114,7 +114,7 @@ fn shown(credential: Credential) -> Shown {
         Statement::Ends(Ending::Everything) => "all its credentials are revoked, for good".to_owned(),
     };
     let says = format!("{issuer} says ({}{until}): {what}", credential.serial);
-    Shown { issuer, serial: credential.serial, expires_s: credential.expires_s, says }
+    CredentialOutput { issuer, serial: credential.serial, expires_s: credential.expires_s, says }
 }
 
 fn scope_in_words(scope: &Scope) -> String {

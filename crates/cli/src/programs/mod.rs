@@ -28,7 +28,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// A file in a mount, as its process knows it.
-pub struct Place {
+pub struct MountedFile {
     /// Its path, absolute.
     pub path: PathBuf,
     /// Its number.
@@ -41,14 +41,14 @@ pub struct Place {
 ///
 /// # Errors
 /// It is not there, or in no mount of holdfast.
-pub fn place(file: &Path) -> Outcome<Place> {
+pub fn place(file: &Path) -> Outcome<MountedFile> {
     let failed = |error: std::io::Error| Failure::new(Exit::NoInput, format!("{}: {error}", file.display()));
     let path = file.canonicalize().map_err(failed)?;
     let inode = std::fs::metadata(&path).map_err(failed)?.ino();
     let mounts = mountpoint::mounted()?.into_iter().filter(|mount| path.starts_with(&mount.directory));
     let nearest = mounts.max_by_key(|mount| (mount.directory.as_os_str().len(), mount.id));
     match nearest {
-        Some(mount) if mount.is_holdfast() => Ok(Place { path, inode, mount: mount.directory }),
+        Some(mount) if mount.is_holdfast() => Ok(MountedFile { path, inode, mount: mount.directory }),
         _ => Err(Failure::new(Exit::MountPoint, format!("{}: is in no holdfast mount", path.display()))),
     }
 }
@@ -179,7 +179,7 @@ pub fn run(arguments: &args::Run) -> Outcome {
 
 /// What `holdfast program show` prints as JSON.
 #[derive(Serialize)]
-struct Shown {
+struct ProgramOutput {
     path: PathBuf,
     hash: String,
     interpreter: Option<&'static str>,
@@ -198,10 +198,10 @@ pub fn program(arguments: &args::Program, directories: &Directories, format: For
             for path in &show.programs {
                 let hashed = hash(path)?;
                 let hash = format!("hash:{}", hashed.digest);
-                shown.push(Shown { path: path.clone(), hash, interpreter: hashed.interpreter });
+                shown.push(ProgramOutput { path: path.clone(), hash, interpreter: hashed.interpreter });
             }
             format.print(&shown, |shown| {
-                let line = |one: &Shown| match one.interpreter {
+                let line = |one: &ProgramOutput| match one.interpreter {
                     Some(why) => format!("{} {} (an interpreter: {why})", one.hash, one.path.display()),
                     None => format!("{} {}", one.hash, one.path.display()),
                 };

@@ -4,7 +4,7 @@
 use super::args::{AclCommand, OwnerCommand};
 use super::session::Session;
 use super::whom::{entry, flagged, on_volume, shown, shown_entry};
-use super::{Place, args, place};
+use super::{MountedFile, args, place};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Format;
 use holdfast_access::{Access, Acl, Principal};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// What is printed as JSON.
 #[derive(Serialize)]
-struct Shown {
+struct OwnerOutput {
     path: PathBuf,
     owner: String,
     acl: Vec<String>,
@@ -22,17 +22,22 @@ struct Shown {
     mixed: bool,
 }
 
-fn about(session: &Session, place: &Place) -> Outcome<(Principal, Acl, bool)> {
+fn about(session: &Session, place: &MountedFile) -> Outcome<(Principal, Acl, bool)> {
     match session.request_about(place, &SessionRequest::Label(place.inode))? {
         SessionReply::Label { owner, acl, is_mixed } => Ok((owner, acl, is_mixed)),
         _ => Err(Failure::new(Exit::Protocol, "the mount is served by another version of holdfast")),
     }
 }
 
-fn show(session: &Session, place: &Place, format: Format, text: impl FnOnce(&Shown) -> String) -> Outcome {
+fn show(
+    session: &Session,
+    place: &MountedFile,
+    format: Format,
+    text: impl FnOnce(&OwnerOutput) -> String,
+) -> Outcome {
     let (owner, acl, mixed) = about(session, place)?;
     let acl = acl.entries().map(|(principal, access)| shown_entry(principal, access)).collect();
-    let shown = Shown { path: place.path.clone(), owner: shown(&owner), acl, mixed };
+    let shown = OwnerOutput { path: place.path.clone(), owner: shown(&owner), acl, mixed };
     format.print(&shown, |shown| {
         let mut lines = text(shown);
         if shown.mixed {
@@ -42,7 +47,7 @@ fn show(session: &Session, place: &Place, format: Format, text: impl FnOnce(&Sho
     })
 }
 
-fn acl_text(shown: &Shown) -> String {
+fn acl_text(shown: &OwnerOutput) -> String {
     match shown.acl.as_slice() {
         [] => format!("{}: nobody may use it; {} may change that", shown.path.display(), shown.owner),
         entries => entries.join("\n"),
@@ -50,7 +55,7 @@ fn acl_text(shown: &Shown) -> String {
 }
 
 /// Files at a path, or below it.
-fn files(file: &Path, recursive: bool) -> Outcome<Vec<Place>> {
+fn files(file: &Path, recursive: bool) -> Outcome<Vec<MountedFile>> {
     let mut todo = vec![place(file)?];
     let mut found = Vec::new();
     while let Some(next) = todo.pop() {
@@ -109,7 +114,7 @@ pub fn acl(session: &Session, command: &AclCommand, format: Format) -> Outcome {
     }
 }
 
-fn change(session: &Session, place: &Place, changes: Vec<(Principal, Option<Access>)>) -> Outcome {
+fn change(session: &Session, place: &MountedFile, changes: Vec<(Principal, Option<Access>)>) -> Outcome {
     session.request_about(place, &SessionRequest::Change { file: place.inode, changes }).map(drop)
 }
 

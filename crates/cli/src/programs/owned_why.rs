@@ -2,7 +2,7 @@
 
 use super::session::Session;
 use super::whom::{flagged, on_volume, shown, shown_entry};
-use super::{Place, hash};
+use super::{MountedFile, hash};
 use crate::exit::Outcome;
 use crate::output::{Format, clean};
 use holdfast_access::{Access, Acl, Conditions, Manifest, Principal};
@@ -40,7 +40,7 @@ struct Refused {
 }
 
 /// `holdfast program why` on a volume.
-pub fn run(session: &Session, place: &Place, who: Option<&str>, format: Format) -> Outcome {
+pub fn run(session: &Session, place: &MountedFile, who: Option<&str>, format: Format) -> Outcome {
     let mut notes = Vec::new();
     let facts = &session.facts;
     let label = match session.request_about(place, &SessionRequest::Label(place.inode)) {

@@ -1,6 +1,6 @@
 //! A volume's session, to which commands speak through its mount.
 
-use super::Place;
+use super::MountedFile;
 use crate::exit::{Exit, Failure, Outcome};
 use holdfast_program_identity::exchange::{exchange, is_unheard};
 use holdfast_stack::session_requests::{SessionFacts, SessionReply, SessionRequest};
@@ -61,7 +61,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::request`].
-    pub fn request_about(&self, place: &Place, request: &SessionRequest) -> Outcome<SessionReply> {
+    pub fn request_about(&self, place: &MountedFile, request: &SessionRequest) -> Outcome<SessionReply> {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let _known = rustix::fs::open(&place.path, flags, Mode::empty());
         self.request(request).map_err(|failure| Failure {

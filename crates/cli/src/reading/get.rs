@@ -33,7 +33,7 @@ pub fn get(arguments: &Get, directories: &Directories, format: Format) -> Outcom
     let partial = Partial::claim(&arguments.to)?;
     let bar = progress("fetching");
     let mut taken =
-        Taken { tree, bar: &bar, links: Default::default(), count: 0, bytes: 0, left_out: Vec::new() };
+        TreeCopy { tree, bar: &bar, links: Default::default(), count: 0, bytes: 0, left_out: Vec::new() };
     let within = match node.inode.kind {
         InodeKind::Directory => partial.path.clone(),
         _ => partial.path.join(ONE),
@@ -48,7 +48,7 @@ pub fn get(arguments: &Get, directories: &Directories, format: Format) -> Outcom
         );
         failure
     })?;
-    let Taken { count, bytes, left_out, .. } = taken;
+    let TreeCopy { count, bytes, left_out, .. } = taken;
     let sequence = release.current().accepted.record.sequence;
     let report = serde_json::json!({
         "release": release.id().to_string(), "sequence": sequence, "names": count, "bytes": bytes,
@@ -147,7 +147,7 @@ fn rename(from: &Path, to: &Path) -> rustix::io::Result<()> {
 }
 
 /// A tree that is being copied out.
-struct Taken<'a> {
+struct TreeCopy<'a> {
     tree: &'a Tree,
     bar: &'a indicatif::ProgressBar,
     links: HashMap<u64, PathBuf>,
@@ -156,7 +156,7 @@ struct Taken<'a> {
     left_out: Vec<String>,
 }
 
-impl Taken<'_> {
+impl TreeCopy<'_> {
     fn take(&mut self, node: &Node, path: &[u8], to: &Path) -> Outcome {
         let failed =
             |error: &io::Error| Failure::new(Exit::CannotCreate, format!("{}: {error}", to.display()));

@@ -82,14 +82,14 @@ fn brought(
 }
 
 /// Blocks of the data directory, and of bundles.
-pub struct Known {
+pub struct KnownBlocks {
     /// The data directory.
     pub site: Arc<RebuildTarget>,
     /// Bundles, asked after it.
     pub bundles: Arc<Vec<Bundle>>,
 }
 
-impl BlockSource for Known {
+impl BlockSource for KnownBlocks {
     fn digest_key(&self) -> DigestKey {
         DigestKey::WELL_KNOWN
     }

@@ -1,7 +1,7 @@
 //! `holdfast release keys`
 
 use super::args::{Init, Renewals, Rotate};
-use super::{Place, now_s, settle, signers};
+use super::{DraftTarget, now_s, settle, signers};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys::{public_of, random};
 use crate::output::Format;
@@ -51,7 +51,7 @@ pub fn init(arguments: &Init, format: Format) -> Outcome {
     };
     let set = makes_sense(set)?;
     let draft = Draft { sets: Vec::new(), keys: Some(set), root: None, statement: None };
-    let done = settle(draft, &keys, &Place::Directory(arguments.out.clone()), ".keys-1")?;
+    let done = settle(draft, &keys, &DraftTarget::Directory(arguments.out.clone()), ".keys-1")?;
     format.print(&done, super::Signed::describe)
 }
 
@@ -97,7 +97,7 @@ pub fn rotate(arguments: &Rotate, format: Format) -> Outcome {
     let set = makes_sense(set)?;
     let root = directory.root(&chain)?.map(|root| anew(&chain, &set.value, root, arguments.r#for));
     let draft = Draft { sets: chain.sets().to_vec(), keys: Some(set), root, statement: None };
-    let done = settle(draft, &keys, &Place::Directory(arguments.directory.clone()), &kind)?;
+    let done = settle(draft, &keys, &DraftTarget::Directory(arguments.directory.clone()), &kind)?;
     format.print(&done, super::Signed::describe)
 }
 

@@ -1,7 +1,7 @@
 //! `holdfast release renew`
 
 use super::args::Renew;
-use super::{Place, now_s, settle, signers};
+use super::{DraftTarget, now_s, settle, signers};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Format;
 use holdfast_release::draft::Draft;
@@ -59,6 +59,6 @@ pub fn renew(arguments: &Renew, format: Format) -> Outcome {
             format!("the key {name} may not renew by key set {}", set.number),
         ));
     }
-    let done = settle(draft, &keys, &Place::Directory(arguments.directory.clone()), &kind)?;
+    let done = settle(draft, &keys, &DraftTarget::Directory(arguments.directory.clone()), &kind)?;
     format.print(&done, super::Signed::describe)
 }

@@ -1,7 +1,7 @@
 //! `holdfast release revoke`
 
 use super::args::Revoke;
-use super::{Place, settle, signers};
+use super::{DraftTarget, settle, signers};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Format;
 use holdfast_release::draft::Draft;
@@ -20,7 +20,7 @@ pub fn revoke(arguments: &Revoke, format: Format) -> Outcome {
     let statement = Some(Signed::unsigned(statement));
     let draft = Draft { sets: chain.sets().to_vec(), keys: None, root: None, statement };
     let keys = signers(&arguments.key)?;
-    let done = settle(draft, &keys, &Place::Certificate(arguments.out.clone()), "")?;
+    let done = settle(draft, &keys, &DraftTarget::Certificate(arguments.out.clone()), "")?;
     format.print(&done, |done| match done.complete {
         false => done.describe(),
         true => format!(

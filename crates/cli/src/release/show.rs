@@ -20,7 +20,7 @@ use std::path::Path;
 
 /// A release or a file of one. Times are seconds since 1970.
 #[derive(Default, Serialize)]
-struct Shown {
+struct ReleaseOutput {
     what: &'static str,
     release: Option<String>,
     /// Whether it counts now, for somebody who knows nothing but the id.
@@ -90,7 +90,7 @@ struct ShownRevocation {
 pub fn show(arguments: &Show, format: Format) -> Outcome {
     let path = &arguments.path;
     let shown = if path.is_dir() { of_directory(path)? } else { of_file(path)? };
-    format.print(&shown, Shown::describe)?;
+    format.print(&shown, ReleaseOutput::describe)?;
     match (&shown.why_not, shown.valid) {
         (_, true) => Ok(()),
         (why, false) => {
@@ -100,10 +100,10 @@ pub fn show(arguments: &Show, format: Format) -> Outcome {
     }
 }
 
-fn of_directory(path: &Path) -> Outcome<Shown> {
+fn of_directory(path: &Path) -> Outcome<ReleaseOutput> {
     let directory = ReleaseDir::new(path);
     let chain = directory.chain()?;
-    let mut shown = Shown { what: "release", valid: true, ..Shown::of_chain(&chain) };
+    let mut shown = ReleaseOutput { what: "release", valid: true, ..ReleaseOutput::of_chain(&chain) };
     let root = directory.file(layout::ROOT);
     if let Some(bytes) =
         holdfast_durable::read(&root, RootFile::BYTES_MAX).map_err(|error| unreadable(&root, error))?
@@ -118,7 +118,7 @@ fn of_directory(path: &Path) -> Outcome<Shown> {
     Ok(shown)
 }
 
-fn of_file(path: &Path) -> Outcome<Shown> {
+fn of_file(path: &Path) -> Outcome<ReleaseOutput> {
     let bytes = holdfast_durable::read(path, Draft::BYTES_MAX).map_err(|error| unreadable(path, error))?;
     let bytes = bytes
         .ok_or_else(|| Failure::new(Exit::NoInput, format!("{}: there is no such file", path.display())))?;
@@ -126,7 +126,7 @@ fn of_file(path: &Path) -> Outcome<Shown> {
     if form::claims::<RootFile>(&bytes) {
         let file: RootFile = form::read(&bytes).map_err(malformed)?;
         let chain = chain_near(path)?;
-        let mut shown = chain.as_ref().map(Shown::of_chain).unwrap_or_default();
+        let mut shown = chain.as_ref().map(ReleaseOutput::of_chain).unwrap_or_default();
         (shown.what, shown.valid) = ("record", true);
         shown.judge(chain.as_ref(), &file);
         return Ok(shown);
@@ -156,15 +156,15 @@ fn chain_near(path: &Path) -> Outcome<Option<KeyChain>> {
     Ok(None)
 }
 
-fn of_key_set(set: SignedKeySet, chain: Option<KeyChain>) -> Outcome<Shown> {
+fn of_key_set(set: SignedKeySet, chain: Option<KeyChain>) -> Outcome<ReleaseOutput> {
     let number = set.value.number;
     let before = number.checked_sub(1).and_then(|before| chain.as_ref()?.set(before).cloned());
-    let mut shown = Shown {
+    let mut shown = ReleaseOutput {
         what: "key set",
         valid: true,
         certificates: set.value.certificates,
         key_sets: vec![ShownKeys::of(&set)],
-        ..Shown::default()
+        ..ReleaseOutput::default()
     };
     let checked = match (number, chain) {
         (1, _) => {
@@ -185,14 +185,14 @@ fn of_key_set(set: SignedKeySet, chain: Option<KeyChain>) -> Outcome<Shown> {
     Ok(shown)
 }
 
-fn of_draft(draft: Draft) -> Outcome<Shown> {
+fn of_draft(draft: Draft) -> Outcome<ReleaseOutput> {
     let parts = draft.parts()?;
-    let mut shown = Shown {
+    let mut shown = ReleaseOutput {
         what: "draft",
         release: Some(draft.id()?.to_string()),
         key_sets: draft.keys.iter().map(ShownKeys::of).collect(),
         to_sign: words(&parts),
-        ..Shown::default()
+        ..ReleaseOutput::default()
     };
     let last = draft.keys.as_ref().or(draft.sets.last()).map(|set| &set.value);
     shown.certificates = last.is_some_and(|set| set.certificates);
@@ -210,10 +210,10 @@ fn of_draft(draft: Draft) -> Outcome<Shown> {
     Ok(shown)
 }
 
-fn of_revocation(revocation: Revocation) -> Shown {
+fn of_revocation(revocation: Revocation) -> ReleaseOutput {
     let statement = &revocation.statement.value;
     let release = statement.release;
-    let mut shown = Shown {
+    let mut shown = ReleaseOutput {
         what: "revocation certificate",
         release: Some(release.to_string()),
         valid: true,
@@ -221,7 +221,7 @@ fn of_revocation(revocation: Revocation) -> Shown {
             reason: clean(&statement.reason),
             successor: statement.successor.map(|id| id.to_string()),
         }),
-        ..Shown::default()
+        ..ReleaseOutput::default()
     };
     if let Err(error) = revocation.verify(release) {
         shown.refuse(error.to_string());
@@ -233,13 +233,13 @@ fn unreadable(path: &Path, error: std::io::Error) -> Failure {
     Failure::new(Exit::NoInput, format!("{}: {error}", path.display()))
 }
 
-impl Shown {
-    fn of_chain(chain: &KeyChain) -> Shown {
-        Shown {
+impl ReleaseOutput {
+    fn of_chain(chain: &KeyChain) -> ReleaseOutput {
+        ReleaseOutput {
             release: Some(chain.id().to_string()),
             certificates: chain.current().certificates,
             key_sets: chain.sets().iter().map(ShownKeys::of).collect(),
-            ..Shown::default()
+            ..ReleaseOutput::default()
         }
     }
 

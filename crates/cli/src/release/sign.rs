@@ -1,7 +1,7 @@
 //! `holdfast release sign`
 
 use super::args::Sign;
-use super::{Place, Signed, install, io, signers, words};
+use super::{DraftTarget, Signed, install, io, signers, words};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output::Format;
 use holdfast_release::draft::{Draft, DraftError};
@@ -44,8 +44,8 @@ pub fn sign(arguments: &Sign, format: Format) -> Outcome {
         (None, _) => {}
         (Some(to), Some(finished)) => {
             let place = match finished.revocation {
-                Some(_) => Place::Certificate(to.clone()),
-                None => Place::Directory(to.clone()),
+                Some(_) => DraftTarget::Certificate(to.clone()),
+                None => DraftTarget::Directory(to.clone()),
             };
             install(&finished, &place)?;
             // It has done its work, and would be in the way of the next of its name.

@@ -9,7 +9,7 @@ use serde::Serialize;
 use std::path::Path;
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct ConvertOutput<'a> {
     data: &'a Path,
     /// It was all there already.
     was_done: bool,
@@ -46,8 +46,8 @@ pub fn run(arguments: &ServerConvert, format: Format) -> Outcome {
     let ConvertReport { file_systems, was_done } = done.map_err(explain)?;
     let has_damage = file_systems.iter().any(|one| !one.damaged.is_empty());
     let file_systems = file_systems.into_iter().map(Moved::from).collect();
-    let told = Told { data: &arguments.to, was_done, file_systems };
-    format.print(&told, Told::text)?;
+    let told = ConvertOutput { data: &arguments.to, was_done, file_systems };
+    format.print(&told, ConvertOutput::text)?;
     match has_damage {
         false => Ok(()),
         true => Err(Failure::new(Exit::Data, "all was moved but blocks that are damaged in the old directory")
@@ -109,7 +109,7 @@ impl Moved {
     }
 }
 
-impl Told<'_> {
+impl ConvertOutput<'_> {
     fn text(&self) -> String {
         let mut lines = Vec::new();
         self.file_systems.iter().for_each(|one| one.lines(&mut lines));

@@ -217,7 +217,7 @@ pub fn backup(arguments: &ServerBackup, format: Format) -> Outcome {
 }
 
 #[derive(Serialize)]
-struct Held {
+struct HoldOutput {
     file_system: String,
     name: String,
     device: u32,
@@ -228,16 +228,16 @@ struct Held {
 pub fn holds(data: &Path, format: Format) -> Outcome {
     let Report::Holds(found) = ask(data, Task::Holds, "asking")? else { return Err(unexpected()) };
     let held = found.into_iter().flat_map(|(file_system, holds)| {
-        holds.into_iter().map(move |hold| Held {
+        holds.into_iter().map(move |hold| HoldOutput {
             file_system: file_system.to_string(),
             name: hold.name,
             device: hold.device.0,
             since: time::moment(hold.made_ns),
         })
     });
-    let held: Vec<Held> = held.collect();
+    let held: Vec<HoldOutput> = held.collect();
     format.print(&held, |held| {
-        let line = |hold: &Held| {
+        let line = |hold: &HoldOutput| {
             format!(
                 "{} {} by device {}, since {}",
                 hold.file_system,

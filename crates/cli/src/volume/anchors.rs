@@ -14,14 +14,14 @@ use serde::Serialize;
 use std::path::Path;
 
 #[derive(Serialize)]
-struct Shown {
+struct AnchorOutput {
     volume: String,
     log_block: u64,
     tag: String,
 }
 
-fn shown(anchor: &Anchor) -> Shown {
-    Shown { volume: hex(&anchor.ring), log_block: anchor.number, tag: hex(&anchor.tag) }
+fn shown(anchor: &Anchor) -> AnchorOutput {
+    AnchorOutput { volume: hex(&anchor.ring), log_block: anchor.number, tag: hex(&anchor.tag) }
 }
 
 /// `holdfast volume anchor`

@@ -335,7 +335,7 @@ is printed. Bad blocks are errors (EIO) for whoever reads them.
 What is known of a volume's newest state is in its anchor, a small file in the state directory. A volume without an
 anchor is refused, as it may be an old copy; `holdfast volume anchor import` brings one from another machine.")]
 pub struct Attach {
-    /// Which.
+    /// The volume.
     #[command(flatten)]
     pub opening: Opening,
     /// Directory for the file [default: one of its own below /run/holdfast/volumes, or $XDG_RUNTIME_DIR].
@@ -401,7 +401,7 @@ impl SectorSize {
 
 /// A volume that this machine knows.
 #[derive(Debug, Args)]
-pub struct Which {
+pub struct VolumeSelector {
     /// The volume: its disk, its log, its ID or the beginning of it, or where it is attached.
     #[arg(value_name = "VOLUME")]
     pub volume: PathBuf,
@@ -415,9 +415,9 @@ pub struct Which {
 
 Unmount first: a volume that is in use stays attached.")]
 pub struct Detach {
-    /// Which.
+    /// The volume.
     #[command(flatten)]
-    pub which: Which,
+    pub which: VolumeSelector,
 }
 
 /// `holdfast volume status`
@@ -443,9 +443,9 @@ pub struct Status {
 The volume stays in use. Ctrl-C stops it, as does detaching; the next scrub goes on from there. Exit code 65 if there are
 bad blocks.")]
 pub struct Scrub {
-    /// Which.
+    /// The volume.
     #[command(flatten)]
-    pub which: Which,
+    pub which: VolumeSelector,
     /// MiB a second, at most; 0 means as fast as it goes.
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(0..=1 << 20))]
     pub rate: u64,
@@ -468,9 +468,9 @@ pub struct Scrub {
 
 Only what REPLICA has exactly as it was written last is taken from it. Exit code 65 if bad blocks are left.")]
 pub struct Repair {
-    /// Which.
+    /// The volume.
     #[command(flatten)]
-    pub which: Which,
+    pub which: VolumeSelector,
     /// A copy of the disk, of any age.
     #[arg(long, value_name = "REPLICA")]
     pub from: PathBuf,
@@ -483,7 +483,7 @@ pub struct Repair {
 
 Attaching does the same. After it, nothing is left to do for the next opening.")]
 pub struct Recover {
-    /// Which.
+    /// The volume.
     #[command(flatten)]
     pub opening: Opening,
 }
@@ -498,7 +498,7 @@ Every block is verified under the old key and hashed under the new one, into a s
 that is whole, the volume is what it was, under the old key. Ctrl-C stops, and a power cut may: the same command goes on
 where it was, or begins anew if the volume was attached in between. A log that is a file is replaced at the end.")]
 pub struct Rekey {
-    /// Which.
+    /// The volume.
     #[command(flatten)]
     pub opening: Opening,
     /// The new key file; made when it does not exist.
@@ -522,7 +522,7 @@ pub struct Rekey {
 What is new is taken over as it is there. Before shrinking, shrink the file system. It goes as `rekey` does, with the same
 key: into a second log, so that it can be interrupted anywhere.")]
 pub struct Resize {
-    /// Which.
+    /// The volume.
     #[command(flatten)]
     pub opening: Opening,
     /// New size in bytes, or with K, M, G, T [default: that of DEVICE].
@@ -562,7 +562,7 @@ fn size(text: &str) -> Result<u64, String> {
 Everything that is in the log only is written to the disk, and what was discarded becomes zeroes; then the disk is by
 itself what the volume was. Run `scrub` before, to know that all of it is right.")]
 pub struct Unprotect {
-    /// Which.
+    /// The volume.
     #[command(flatten)]
     pub opening: Opening,
     /// Remove the log: a file is deleted, of a device the header is cleared.
@@ -578,9 +578,9 @@ pub struct Unprotect {
 What this machine remembers of the volume, its anchor too, is removed. The disk is a plain disk, of which nothing is
 known; `protect` takes it over as it is.")]
 pub struct Forget {
-    /// Which.
+    /// The volume.
     #[command(flatten)]
-    pub which: Which,
+    pub which: VolumeSelector,
 }
 
 /// `holdfast volume anchor`
@@ -601,12 +601,12 @@ pub struct Anchor {
 #[derive(Debug, Subcommand)]
 pub enum AnchorCommand {
     /// Print a volume's anchor.
-    Show(Which),
+    Show(VolumeSelector),
     /// Copy a volume's anchor to a file, for another machine.
     Export {
-        /// Which.
+        /// The volume.
         #[command(flatten)]
-        which: Which,
+        which: VolumeSelector,
         /// File to write; never overwritten.
         #[arg(long, value_name = "FILE")]
         to: PathBuf,

@@ -26,7 +26,7 @@ pub const READ_MEANWHILE: &str =
     "until then `holdfast volume attach --read-only` shows what is there, and changes nothing";
 
 #[derive(Serialize)]
-struct Done {
+struct AttachOutput {
     volume: String,
     device: PathBuf,
     export: ExportReport,
@@ -91,7 +91,7 @@ pub fn attach(arguments: &Attach, directories: &Directories, format: Format) -> 
     let status = running(&meant.folder)?;
     let export = status.and_then(|status| status.attached).map(|attached| attached.export);
     let gone = || Failure::new(Exit::Unavailable, "it was detached again at once");
-    let done = Done {
+    let done = AttachOutput {
         volume: meant.folder.name(),
         device: meant.record.disk.clone(),
         export: export.ok_or_else(gone)?,

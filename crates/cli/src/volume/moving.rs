@@ -39,7 +39,7 @@ struct Moving {
 }
 
 /// What is wanted of the new one.
-struct Wanted<'a> {
+struct MoveTarget<'a> {
     secret: &'a Secret,
     key: PathBuf,
     log: Option<&'a Path>,
@@ -66,7 +66,7 @@ pub fn rekey(arguments: &Rekey, directories: &Directories, format: Format) -> Ou
         ));
     }
     let (secret, new_key) = Secret::read_or_make(&arguments.new_key)?;
-    let wanted = Wanted {
+    let wanted = MoveTarget {
         secret: &secret,
         key: absolute(&arguments.new_key),
         log: arguments.new_log.as_deref(),
@@ -91,7 +91,7 @@ pub fn rekey(arguments: &Rekey, directories: &Directories, format: Format) -> Ou
 /// `holdfast volume resize`
 pub fn resize(arguments: &Resize, directories: &Directories, format: Format) -> Outcome {
     let meant = opening::meant(&arguments.opening.opening(), directories)?;
-    let wanted = Wanted {
+    let wanted = MoveTarget {
         secret: &meant.secret,
         key: meant.record.key.clone(),
         log: arguments.new_log.as_deref(),
@@ -111,7 +111,12 @@ pub fn resize(arguments: &Resize, directories: &Directories, format: Format) -> 
 }
 
 /// Fills the new log and puts it in the place of the old one.
-fn relocate(meant: &Meant, directories: &Directories, wanted: &Wanted<'_>, ready: Ready) -> Outcome<Moved> {
+fn relocate(
+    meant: &Meant,
+    directories: &Directories,
+    wanted: &MoveTarget<'_>,
+    ready: Ready,
+) -> Outcome<Moved> {
     let Ready { opened, moving, log } = ready;
     let place = VolumeFolders::new(directories)?.of(&moving.volume);
     let disk: Arc<dyn Device> =
@@ -194,7 +199,7 @@ struct Ready {
 }
 
 /// Opens the volume, and has a new log: the one begun before, if it still fits, else an empty one.
-fn look_and_open(meant: &Meant, arguments: &Opening, wanted: &Wanted<'_>) -> Outcome<Ready> {
+fn look_and_open(meant: &Meant, arguments: &Opening, wanted: &MoveTarget<'_>) -> Outcome<Ready> {
     // Where it ends before we write to it.
     let old_end = {
         let _lock = meant.folder.lock()?;
@@ -246,7 +251,7 @@ fn look_and_open(meant: &Meant, arguments: &Opening, wanted: &Wanted<'_>) -> Out
 fn begin(
     meant: &Meant,
     opened: Opened,
-    wanted: &Wanted<'_>,
+    wanted: &MoveTarget<'_>,
     log_path: PathBuf,
     size_bytes: u64,
 ) -> Outcome<Ready> {

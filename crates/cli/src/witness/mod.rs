@@ -44,7 +44,7 @@ fn serve(arguments: &Witness, state: &Path) -> Outcome {
 
 /// A new witness.
 #[derive(Serialize)]
-struct Made {
+struct NewWitnessOutput {
     key: String,
 }
 
@@ -62,11 +62,11 @@ fn init(arguments: &Init, format: Format) -> Outcome {
         },
     };
     let verifier = WitnessState::init(&arguments.state, &arguments.name, key)?;
-    format.print(&Made { key: verifier.to_string() }, |made| made.key.clone())
+    format.print(&NewWitnessOutput { key: verifier.to_string() }, |made| made.key.clone())
 }
 
 #[derive(Serialize)]
-struct Shown {
+struct WitnessOutput {
     key: String,
     logs: Vec<ShownLog>,
     refused: Vec<String>,
@@ -86,7 +86,7 @@ fn status(arguments: &State, format: Format) -> Outcome {
         size: shown.checkpoint.head.size,
         root: shown.checkpoint.head.root.to_string(),
     });
-    let shown = Shown {
+    let shown = WitnessOutput {
         key: state.verifier().to_string(),
         logs: logs.collect(),
         refused: state.refused().iter().map(|path| path.display().to_string()).collect(),

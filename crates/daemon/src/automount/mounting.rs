@@ -2,7 +2,7 @@
 //! own, so nothing that happens to one concerns another.
 
 use super::places::Refusal;
-use super::probe::Found;
+use super::probe::ProbeResult;
 use crate::background::inherited_environment;
 use crate::paths::Directories;
 use holdfast_failure::Exit;
@@ -61,7 +61,7 @@ impl Settings {
     /// There is no key, or no process can be started.
     pub fn begin(
         &self,
-        found: &Found,
+        found: &ProbeResult,
         place: &Path,
         revocations: &[PathBuf],
         id: &str,
@@ -69,7 +69,7 @@ impl Settings {
         let mut command = self.holdfast();
         command.arg("mount");
         let url = match found {
-            Found::FileSystem(address) => {
+            ProbeResult::FileSystem(address) => {
                 let Some(key) = &self.key else {
                     return Err(Refusal::new(
                         Trouble::NoKey,
@@ -79,7 +79,7 @@ impl Settings {
                 command.arg("--key").arg(key).arg("--timeout").arg(self.timeout.as_secs().to_string());
                 address.to_string()
             }
-            Found::Release(url) => {
+            ProbeResult::Release(url) => {
                 command.args(["--id", id]).arg("--refresh").arg(self.refresh.to_string());
                 url.clone()
             }

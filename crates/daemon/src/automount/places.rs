@@ -7,7 +7,7 @@
 use super::authority::Authorities;
 use super::mounting::{self, Settings, descends};
 use super::name::Name;
-use super::probe::{self, Found};
+use super::probe::{self, ProbeResult};
 use crate::control::Client;
 use crate::keys;
 use holdfast_client::interrupt::{GLANCE, is_raised};
@@ -87,13 +87,13 @@ pub struct Places {
 #[derive(Default)]
 struct Inner {
     numbers: HashMap<Vec<u8>, u64>,
-    known: HashMap<u64, Known>,
+    known: HashMap<u64, NameEntry>,
     last: u64,
     /// No more is mounted.
     ended: bool,
 }
 
-struct Known {
+struct NameEntry {
     name: Vec<u8>,
     lookups: u64,
     used: Instant,
@@ -111,15 +111,15 @@ enum State {
     /// It is being mounted, by these processes and theirs.
     Mounting(Vec<u32>),
     /// It is mounted.
-    Mounted(Found),
+    Mounted(ProbeResult),
     /// It is being unmounted; and whether somebody wants it to be mounted again.
-    Unmounting(Found, Wanted),
+    Unmounting(ProbeResult, NameRequest),
     /// It could not be mounted.
     Failed(Refusal, Instant),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Wanted {
+enum NameRequest {
     Yes,
     No,
 }
@@ -196,7 +196,7 @@ impl Places {
             Err(refusal) => tracing::warn!(name = shown, why = refusal.why, "not mounted"),
         }
         let mut inner = self.inner.lock();
-        if let Some(Known { is: Is::Place(_, state), used, .. }) = inner.known.get_mut(&number) {
+        if let Some(NameEntry { is: Is::Place(_, state), used, .. }) = inner.known.get_mut(&number) {
             *used = Instant::now();
             *state = match brought {
                 Ok(found) => State::Mounted(found),
@@ -210,12 +210,14 @@ impl Places {
 
     fn named(&self, number: u64) -> Option<(Vec<u8>, Name)> {
         match self.inner.lock().known.get(&number) {
-            Some(Known { name, is: Is::Place(parsed, _), .. }) => Some((name.clone(), Name::clone(parsed))),
+            Some(NameEntry { name, is: Is::Place(parsed, _), .. }) => {
+                Some((name.clone(), Name::clone(parsed)))
+            }
             _ => None,
         }
     }
 
-    fn make(&self, number: u64, name: &[u8], parsed: &Name, place: &Path) -> Result<Found, Refusal> {
+    fn make(&self, number: u64, name: &[u8], parsed: &Name, place: &Path) -> Result<ProbeResult, Refusal> {
         // What an earlier run left is of use, unless nobody serves it.
         if self.is_mounted(place)? && mountpoint::is_dead(place) {
             self.settings.unmount(place, true)?;
@@ -244,7 +246,7 @@ impl Places {
                 return Err(Refusal::new(Trouble::Failed, "the automounter is ending"));
             }
             let child = self.settings.begin(&found, place, &revocations, &id)?;
-            if let Some(Known { is: Is::Place(_, state), .. }) = inner.known.get_mut(&number) {
+            if let Some(NameEntry { is: Is::Place(_, state), .. }) = inner.known.get_mut(&number) {
                 *state = State::Mounting(mounters.into_iter().chain([child.id()]).collect());
             }
             child
@@ -255,8 +257,8 @@ impl Places {
     }
 
     /// The process that serves other mounts of this key already: it will be asked to mount this one, too.
-    fn process_of_key(&self, found: &Found) -> Option<u32> {
-        let (Found::FileSystem(address), Some(key)) = (found, &self.settings.key) else { return None };
+    fn process_of_key(&self, found: &ProbeResult) -> Option<u32> {
+        let (ProbeResult::FileSystem(address), Some(key)) = (found, &self.settings.key) else { return None };
         let text = key.to_string_lossy();
         let public = keys::public_of(&text).or_else(|_| keys::read(key).map(|key| key.public())).ok()?;
         let state = self.settings.directories.state_of(&address.file_system, &public).ok()?;
@@ -307,12 +309,12 @@ impl Places {
     fn take_down(&self, number: u64, lazy: bool) -> Result<(), Refusal> {
         let (name, found) = {
             let mut inner = self.inner.lock();
-            let Some(Known { name, is: Is::Place(_, state), .. }) = inner.known.get_mut(&number) else {
+            let Some(NameEntry { name, is: Is::Place(_, state), .. }) = inner.known.get_mut(&number) else {
                 return Ok(());
             };
             let State::Mounted(found) = state else { return Ok(()) };
             let found = found.clone();
-            *state = State::Unmounting(found.clone(), Wanted::No);
+            *state = State::Unmounting(found.clone(), NameRequest::No);
             (name.clone(), found)
         };
         let place = self.path(&name);
@@ -325,8 +327,8 @@ impl Places {
             let _ = std::fs::remove_dir(&place);
         }
         let mut inner = self.inner.lock();
-        if let Some(Known { is: Is::Place(_, state), .. }) = inner.known.get_mut(&number) {
-            let wanted = matches!(state, State::Unmounting(_, Wanted::Yes));
+        if let Some(NameEntry { is: Is::Place(_, state), .. }) = inner.known.get_mut(&number) {
+            let wanted = matches!(state, State::Unmounting(_, NameRequest::Yes));
             *state = if gone.is_ok() { State::Idle } else { State::Mounted(found) };
             if gone.is_ok() && wanted {
                 self.begin(&mut inner, number);
@@ -340,7 +342,7 @@ impl Places {
 
     /// What is to be done now and then: idle mounts go, so do dead ones and those that were revoked.
     pub fn tend(&self, look_for_revocations: bool) {
-        let mounted: Vec<(u64, Vec<u8>, Name, Found, Duration)> = {
+        let mounted: Vec<(u64, Vec<u8>, Name, ProbeResult, Duration)> = {
             let inner = self.inner.lock();
             let mounted = inner.known.iter().filter_map(|(number, known)| match &known.is {
                 Is::Place(parsed, State::Mounted(found)) => Some((
@@ -370,7 +372,7 @@ impl Places {
                 continue;
             }
             // Who serves a release looks by himself.
-            if look_for_revocations && matches!(found, Found::FileSystem(_)) {
+            if look_for_revocations && matches!(found, ProbeResult::FileSystem(_)) {
                 let revocations = self.authorities.revocations_for(&self.directory, &name);
                 let reached = revocations.iter().try_for_each(|directory| self.reach(directory));
                 let refused = reached.and_then(|()| self.authorities.not_revoked(&parsed.id, &revocations));
@@ -439,8 +441,8 @@ impl Places {
             match &known.is {
                 Is::Place(_, State::Mounted(found) | State::Unmounting(found, _)) => {
                     let says = match found {
-                        Found::FileSystem(address) => address.to_string(),
-                        Found::Release(url) => format!("release at {url}"),
+                        ProbeResult::FileSystem(address) => address.to_string(),
+                        ProbeResult::Release(url) => format!("release at {url}"),
                     };
                     status.mounted.push(PlaceStatus { name, says, ago_s: known.used.elapsed().as_secs() });
                 }
@@ -459,7 +461,7 @@ impl Places {
     /// Sees to it that a place is mounted. Whether it is, once that is known.
     fn want(&self, inner: &mut MutexGuard<'_, Inner>, number: u64) -> Option<Result<(), Trouble>> {
         let ended = inner.ended;
-        let Some(Known { name, is: Is::Place(_, state), used, .. }) = inner.known.get_mut(&number) else {
+        let Some(NameEntry { name, is: Is::Place(_, state), used, .. }) = inner.known.get_mut(&number) else {
             return Some(Err(Trouble::NoName));
         };
         *used = Instant::now();
@@ -474,7 +476,7 @@ impl Places {
             }
             State::Mounting(_) => return None,
             State::Unmounting(_, wanted) => {
-                *wanted = Wanted::Yes;
+                *wanted = NameRequest::Yes;
                 return None;
             }
             State::Failed(..) | State::Idle => {}
@@ -498,7 +500,7 @@ impl Places {
             }
         };
         let begun = std::thread::Builder::new().name("mounting".to_owned()).spawn(mount);
-        if let Some(Known { is: Is::Place(_, state), .. }) = inner.known.get_mut(&number) {
+        if let Some(NameEntry { is: Is::Place(_, state), .. }) = inner.known.get_mut(&number) {
             *state = match begun {
                 Ok(_) => State::Mounting(Vec::new()),
                 Err(error) => State::Failed(Refusal::new(Trouble::Failed, error), Instant::now()),
@@ -509,11 +511,11 @@ impl Places {
     /// What is known of a name that is or was a place's, unless it is about to change.
     fn settled(&self, inner: &Inner, name: &[u8]) -> Option<Result<(), Trouble>> {
         let known = inner.numbers.get(name).and_then(|number| inner.known.get(number));
-        let Some(Known { is: Is::Place(_, state), lookups, .. }) = known else { return Some(Ok(())) };
+        let Some(NameEntry { is: Is::Place(_, state), lookups, .. }) = known else { return Some(Ok(())) };
         match state {
             // Whoever asks for it the first time keeps others from it meanwhile, also those who mount.
             _ if *lookups == 0 => Some(Ok(())),
-            State::Mounting(_) | State::Unmounting(_, Wanted::Yes) => None,
+            State::Mounting(_) | State::Unmounting(_, NameRequest::Yes) => None,
             State::Failed(refusal, when) if when.elapsed() < self.failed_for => Some(Err(refusal.trouble)),
             _ => Some(Ok(())),
         }
@@ -531,7 +533,7 @@ impl Places {
 
 impl Inner {
     fn numbers_in(&self, wanted: impl Fn(&State) -> bool) -> Vec<u64> {
-        let is_wanted = |known: &Known| matches!(&known.is, Is::Place(_, state) if wanted(state));
+        let is_wanted = |known: &NameEntry| matches!(&known.is, Is::Place(_, state) if wanted(state));
         self.known.iter().filter(|(_, known)| is_wanted(known)).map(|(number, _)| *number).collect()
     }
 
@@ -560,7 +562,7 @@ impl Inner {
         }
         failed.sort_unstable();
         for (_, number) in failed.iter().take(failed.len().saturating_sub(FAILURES_MAX)) {
-            if let Some(Known { is: Is::Place(_, state), .. }) = self.known.get_mut(number) {
+            if let Some(NameEntry { is: Is::Place(_, state), .. }) = self.known.get_mut(number) {
                 *state = State::Idle;
             }
             self.drop_if_unknown(*number);
@@ -577,7 +579,7 @@ impl Inner {
             Is::Link(target) => Some(target.clone()),
             Is::Place(..) => None,
         };
-        let new = || Known { name: name.to_vec(), lookups: 0, used: Instant::now(), is };
+        let new = || NameEntry { name: name.to_vec(), lookups: 0, used: Instant::now(), is };
         let known = self.known.entry(number).or_insert_with(new);
         known.lookups += 1;
         if let Some(target) = link {
@@ -676,10 +678,10 @@ impl Automounter for Places {
         let mut inner = self.inner.lock();
         loop {
             match inner.known.get(&number) {
-                Some(Known { is: Is::Link(target), .. }) => {
+                Some(NameEntry { is: Is::Link(target), .. }) => {
                     return Ok(target.clone().into_os_string().into_vec());
                 }
-                Some(Known { is: Is::Place(..), name, .. }) => {
+                Some(NameEntry { is: Is::Place(..), name, .. }) => {
                     let target = self.path(name).into_os_string().into_vec();
                     if let Some(mounted) = self.want(&mut inner, number) {
                         return mounted.map(|()| target);

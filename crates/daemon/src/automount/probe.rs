@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What was found.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Found {
+pub enum ProbeResult {
     /// A writable file system.
     FileSystem(Address),
     /// A release, and its mirror.
@@ -31,7 +31,7 @@ pub enum Found {
 
 /// What one of the two protocols brought.
 enum Answer {
-    Found(Found),
+    Found(ProbeResult),
     /// Nobody there speaks for the ID.
     Nobody(String),
     /// Who answers is somebody else.
@@ -44,7 +44,7 @@ enum Answer {
 ///
 /// # Errors
 /// Why nothing is to be mounted.
-pub fn find(name: &Name, trust: &Path, revocations: &[PathBuf]) -> Result<Found, Refusal> {
+pub fn find(name: &Name, trust: &Path, revocations: &[PathBuf]) -> Result<ProbeResult, Refusal> {
     let release = |scheme| release(name, scheme, trust, revocations);
     let answers = std::thread::scope(|scope| {
         let file_system = name.file_system().map(|address| scope.spawn(|| file_system(address)));
@@ -62,7 +62,7 @@ pub fn find(name: &Name, trust: &Path, revocations: &[PathBuf]) -> Result<Found,
     judge(answers)
 }
 
-fn judge(answers: Vec<Answer>) -> Result<Found, Refusal> {
+fn judge(answers: Vec<Answer>) -> Result<ProbeResult, Refusal> {
     let (mut wrong, mut refused, mut said) = (false, None, Vec::new());
     for answer in answers {
         match answer {
@@ -89,7 +89,7 @@ fn file_system(address: Address) -> Answer {
     let mut connector = Connector::new(key, address.servers(), Some(proof));
     connector.options.connect_patience = PATIENCE;
     match connector.connect(Duration::ZERO) {
-        Ok(_) => Answer::Found(Found::FileSystem(address)),
+        Ok(_) => Answer::Found(ProbeResult::FileSystem(address)),
         Err(error @ RpcError::WrongServer { why: WrongServer::NotHoldfast(_), .. }) => {
             Answer::Nobody(error.to_string())
         }
@@ -117,7 +117,7 @@ fn release(name: &Name, scheme: &str, trust: &Path, revocations: &[PathBuf]) -> 
         },
     }
     match may_be_used(id, &*mirror, trust, revocations) {
-        Ok(()) => Answer::Found(Found::Release(url)),
+        Ok(()) => Answer::Found(ProbeResult::Release(url)),
         Err(refusal) => Answer::Not(refusal),
     }
 }
@@ -160,7 +160,7 @@ mod tests {
         let nobody = || Answer::Nobody("nobody".to_owned());
         let wrong = || Answer::Wrong("another".to_owned());
         let revoked = || Answer::Not(Refusal::new(Trouble::Revoked, "revoked"));
-        let found = || Answer::Found(Found::Release("https://h/".to_owned()));
+        let found = || Answer::Found(ProbeResult::Release("https://h/".to_owned()));
         assert!(judge(vec![nobody(), wrong(), found()]).is_ok());
         let trouble = |answers| judge(answers).map_err(|refusal| refusal.trouble);
         assert_eq!(trouble(vec![wrong(), revoked(), nobody()]), Err(Trouble::Revoked));

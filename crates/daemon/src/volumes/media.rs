@@ -224,7 +224,7 @@ impl Device for Untouched {
 pub struct Part {
     /// The device.
     pub whole: Arc<dyn Device>,
-    /// How many.
+    /// How many bytes from its beginning are used.
     pub size_bytes: u64,
 }
 

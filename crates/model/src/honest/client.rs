@@ -53,7 +53,7 @@ impl Client {
 
 /// What a machine is told.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Told {
+pub(super) enum ClientEvent {
     /// Begin; whether on the fast path.
     Begin(Kind, bool),
     /// The answer to the present request.
@@ -74,7 +74,7 @@ pub(super) enum Told {
 
 /// What a crash leaves of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kept {
+pub(super) enum CrashRemnant {
     /// What was there before.
     Nothing,
     /// The new state, or one of those before.
@@ -87,7 +87,7 @@ pub(super) enum Kept {
 #[derive(Clone)]
 pub(super) struct Next {
     pub(super) machine: u32,
-    pub(super) kept: Kept,
+    pub(super) kept: CrashRemnant,
     /// The accepted view whose tables are wanted, plus one.
     pub(super) folding: u32,
     pub(super) acknowledged: Option<u64>,
@@ -108,7 +108,7 @@ pub(super) struct Folding {
 pub(super) struct Clients {
     states: Interner<Vec<u8>, Client>,
     foldings: Interner<(Vec<u8>, Vec<u8>), Folding>,
-    steps: HashMap<(u32, u32, Told), Next>,
+    steps: HashMap<(u32, u32, ClientEvent), Next>,
 }
 
 impl Clients {
@@ -147,21 +147,21 @@ impl Clients {
         mail: &mut Mail,
         machine: u32,
         folding: u32,
-        told: Told,
+        told: ClientEvent,
     ) -> Result<Next, String> {
         if let Some(next) = self.steps.get(&(machine, folding, told)) {
             return Ok(next.clone());
         }
         let before = self.get(machine);
         let mut signer = match told {
-            Told::Restart | Told::RestartFrom(_) => {
+            ClientEvent::Restart | ClientEvent::RestartFrom(_) => {
                 Signer::restore(&before.signer.to_bytes()).map_err(|error| error.to_string())?
             }
             _ => before.signer.clone(),
         };
         let mut lost = None;
         let effects = match told {
-            Told::TakeUp(response) => {
+            ClientEvent::TakeUp(response) => {
                 let Response::View(reply) = &*mail.responses.get(response) else {
                     return Err("a look is answered by a view".to_owned());
                 };
@@ -175,11 +175,21 @@ impl Clients {
             return Err("the floor goes back".to_owned());
         }
         let number = before.used();
-        let mut next =
-            Next { machine: 0, kept: Kept::Nothing, folding: 0, acknowledged: None, committed: false, lost };
-        let waits_still =
-            !matches!(told, Told::Fold(_) | Told::Restart | Told::RestartFrom(_) | Told::TakeUp(_))
-                && folding > 0;
+        let mut next = Next {
+            machine: 0,
+            kept: CrashRemnant::Nothing,
+            folding: 0,
+            acknowledged: None,
+            committed: false,
+            lost,
+        };
+        let waits_still = !matches!(
+            told,
+            ClientEvent::Fold(_)
+                | ClientEvent::Restart
+                | ClientEvent::RestartFrom(_)
+                | ClientEvent::TakeUp(_)
+        ) && folding > 0;
         if waits_still {
             next.folding = folding;
         }
@@ -189,9 +199,9 @@ impl Clients {
                     if *state != signer {
                         return Err("it persists another state than its own".to_owned());
                     }
-                    next.kept = Kept::Persisted;
+                    next.kept = CrashRemnant::Persisted;
                 }
-                Effect::Note(_) => next.kept = Kept::Noted,
+                Effect::Note(_) => next.kept = CrashRemnant::Noted,
                 Effect::Fold(accepted) => {
                     let Some(request) = before.request else { return Err("it folds nothing".to_owned()) };
                     let Request::Update { certificate, .. } = &*mail.requests.get(request) else {
@@ -227,20 +237,20 @@ impl Clients {
         signer: &mut Signer,
         before: &Client,
         folding: u32,
-        told: Told,
+        told: ClientEvent,
     ) -> Result<Vec<Effect>, String> {
         let device = signer.floor().device;
         let misuse = |misuse: holdfast_protocol::signer::Misuse| misuse.to_string();
         let alarms = |alarm: holdfast_protocol::alarm::Alarm| format!("{} alarms: {alarm}", name(device));
         let key = world.key(device).clone();
         match told {
-            Told::Begin(kind, fast) => {
+            ClientEvent::Begin(kind, fast) => {
                 let deltas = world.deltas(signer.floor(), kind);
                 let view = signer.floor().view.clone();
                 let fast = fast.then(|| world.fold(&view, device, &deltas, Outcome::Done));
                 signer.step(&key, Event::Begin { deltas, time_ns: 0, fast }).map_err(misuse)
             }
-            Told::Answer(response) => match &*mail.responses.get(response) {
+            ClientEvent::Answer(response) => match &*mail.responses.get(response) {
                 Response::View(reply) => {
                     let members = world.members(signer.floor(), &reply.view).map_err(alarms)?;
                     signer.step(&key, Event::Reply { reply, members: &*members }).map_err(misuse)
@@ -253,13 +263,13 @@ impl Clients {
                 Response::Refused | Response::Error(_) => signer.step(&key, Event::Refused).map_err(misuse),
                 other => Err(format!("no request is answered by {other:?}")),
             },
-            Told::Fold(outcome) => {
+            ClientEvent::Fold(outcome) => {
                 let folding = self.folding(folding);
                 let view = &folding.accepted.view;
                 let tables = world.fold(view, device, &folding.certificate.deltas, outcome);
                 signer.step(&key, Event::Folded { outcome, tables }).map_err(misuse)
             }
-            Told::Learn(response) => {
+            ClientEvent::Learn(response) => {
                 let Response::Structure(Some(structure)) = &*mail.responses.get(response) else {
                     return Err("a wait ends with a structure".to_owned());
                 };
@@ -269,19 +279,19 @@ impl Clients {
                 let event = Event::Learned { structure: (**structure).clone(), members: &*members };
                 signer.step(&key, event).map_err(misuse)
             }
-            Told::Look(response) => {
+            ClientEvent::Look(response) => {
                 let Response::View(reply) = &*mail.responses.get(response) else {
                     return Err("a look is answered by a view".to_owned());
                 };
                 let members = world.members(signer.floor(), &reply.view).map_err(alarms)?;
                 signer.step(&key, Event::Look { reply, members: &*members }).map_err(misuse)
             }
-            Told::TakeUp(_) => unreachable!("it is no event of the machine"),
-            Told::Restart => {
+            ClientEvent::TakeUp(_) => unreachable!("it is no event of the machine"),
+            ClientEvent::Restart => {
                 debug_assert_eq!(before.signer, *signer);
                 signer.step(&key, Event::Restarted).map_err(misuse)
             }
-            Told::RestartFrom(used) => {
+            ClientEvent::RestartFrom(used) => {
                 let mut effects = signer.step(&key, Event::Restarted).map_err(misuse)?;
                 while signer.floor().used < used {
                     let event = Event::Begin { deltas: Vec::new(), time_ns: 0, fast: None };

@@ -81,7 +81,7 @@ pub struct Config {
 
 /// The state of one client and of what is under way to and from it.
 #[derive(Clone, Default)]
-struct Place {
+struct ClientState {
     machine: u32,
     /// The accepted view whose tables are being computed, plus one.
     folding: u32,
@@ -107,7 +107,7 @@ struct State {
     backup: u32,
     /// Whether it was put back.
     is_restored: u32,
-    places: Vec<Place>,
+    places: Vec<ClientState>,
 }
 
 impl State {
@@ -137,7 +137,7 @@ impl State {
                     let length = take(1)[0] as usize;
                     take(length)
                 };
-                Place {
+                ClientState {
                     machine: fixed[0],
                     folding: fixed[1],
                     crashes: fixed[2],
@@ -274,18 +274,18 @@ impl Honest {
         let before = self.clients.get(place.machine).request;
         place.machine = next.machine;
         match next.kept {
-            client::Kept::Nothing => {}
-            client::Kept::Noted if self.config.durability == Durability::Everything => {
+            client::CrashRemnant::Nothing => {}
+            client::CrashRemnant::Noted if self.config.durability == Durability::Everything => {
                 place.durable = vec![next.machine];
             }
-            client::Kept::Persisted
+            client::CrashRemnant::Persisted
                 if matches!(self.config.durability, Durability::SendsFirst | Durability::Reserved) => {}
-            client::Kept::Noted => {
+            client::CrashRemnant::Noted => {
                 if !place.durable.contains(&next.machine) {
                     place.durable.push(next.machine);
                 }
             }
-            client::Kept::Persisted => place.durable = vec![next.machine],
+            client::CrashRemnant::Persisted => place.durable = vec![next.machine],
         }
         place.folding = next.folding;
         place.acknowledged |= next.acknowledged.map_or(0, |number| 1 << number);
@@ -354,7 +354,7 @@ impl Honest {
         state: &State,
         at: usize,
         mut action: Action,
-        event: client::Told,
+        event: client::ClientEvent,
     ) -> Result<(), Violation> {
         let (machine, folding) = (state.places[at].machine, state.places[at].folding);
         let next = self
@@ -365,10 +365,10 @@ impl Honest {
         let mut state = self.moved(state, at, &next);
         let place = &mut state.places[at];
         match event {
-            client::Told::Learn(structure) => place.learned.retain(|known| *known != structure),
-            client::Told::Look(view) => place.looks.retain(|known| *known != view),
+            client::ClientEvent::Learn(structure) => place.learned.retain(|known| *known != structure),
+            client::ClientEvent::Look(view) => place.looks.retain(|known| *known != view),
             // A driver begins nothing before it has, or has given up, the answer to its look.
-            client::Told::Begin(..) => place.looks.clear(),
+            client::ClientEvent::Begin(..) => place.looks.clear(),
             _ => {}
         }
         self.push(out, action, state)
@@ -398,11 +398,11 @@ impl Honest {
             };
             let wants_fast = self.config.fast && client.signer.wants_fast();
             if wants_fast {
-                let event = client::Told::Begin(kind, true);
+                let event = client::ClientEvent::Begin(kind, true);
                 self.client_step(out, state, at, action(at, fast, 0), event)?;
             }
             if !wants_fast || self.config.slow {
-                let event = client::Told::Begin(kind, false);
+                let event = client::ClientEvent::Begin(kind, false);
                 self.client_step(out, state, at, action(at, slow, 0), event)?;
             }
         }
@@ -480,7 +480,7 @@ impl Honest {
                 state,
                 at,
                 action(at, Verb::Answer, *answer),
-                client::Told::Answer(*answer),
+                client::ClientEvent::Answer(*answer),
             )?;
         }
         if place.folding > 0 {
@@ -490,7 +490,13 @@ impl Honest {
                     Outcome::Nothing => outcome == Outcome::Nothing,
                 };
                 if wanted {
-                    self.client_step(out, state, at, action(at, verb, 0), client::Told::Fold(outcome))?;
+                    self.client_step(
+                        out,
+                        state,
+                        at,
+                        action(at, verb, 0),
+                        client::ClientEvent::Fold(outcome),
+                    )?;
                 }
             }
         }
@@ -504,8 +510,8 @@ impl Honest {
                 crashed.answers.clear();
                 crashed.folding = 0;
                 let told = match self.config.durability {
-                    Durability::Reserved => client::Told::RestartFrom(client.used()),
-                    _ => client::Told::Restart,
+                    Durability::Reserved => client::ClientEvent::RestartFrom(client.used()),
+                    _ => client::ClientEvent::Restart,
                 };
                 let request = client.request;
                 crashed.sent.extend(request);
@@ -525,7 +531,7 @@ impl Honest {
                 }
             }
             for structure in &place.learned {
-                let told = client::Told::Learn(*structure);
+                let told = client::ClientEvent::Learn(*structure);
                 self.client_step(out, state, at, action(at, Verb::Learn, *structure), told)?;
             }
         }
@@ -545,7 +551,7 @@ impl Honest {
                 self.push(out, action(at, Verb::AskLook, look), next)?;
             }
             for view in &place.looks {
-                let told = client::Told::Look(*view);
+                let told = client::ClientEvent::Look(*view);
                 self.client_step(out, state, at, action(at, Verb::Look, *view), told)?;
             }
         }
@@ -559,7 +565,7 @@ impl Model for Honest {
         let plans = self.config.clients.clone();
         let place = |plan: &Plan| {
             let machine = self.clients.create(&self.world, &mut self.mail, plan.device);
-            Place { machine, durable: vec![machine], crashes: plan.crashes, ..Place::default() }
+            ClientState { machine, durable: vec![machine], crashes: plan.crashes, ..ClientState::default() }
         };
         let places = plans.iter().map(place).collect();
         State { server, backup: 0, is_restored: 0, places }.encode()

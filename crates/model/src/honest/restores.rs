@@ -9,7 +9,7 @@
 //! acknowledged in the new epoch keeps all promises that there were before, and everybody can go on in it. A restore that is
 //! not declared is an alarm to whoever has seen more, and to nobody else.
 
-use super::client::{Client, Clients, Told};
+use super::client::{Client, ClientEvent, Clients};
 use super::server::{Server, Servers};
 use super::{Honest, Mail, Restores, State, Verb, action};
 use crate::explore::{Step, Violation};
@@ -116,7 +116,7 @@ impl Honest {
         let broken = |what| Violation { action: action(at, Verb::TakeUp, 0), what };
         let shown = self.servers.taken_up(&mut self.world, &mut self.mail, state.server, &client);
         let Some(shown) = shown.map_err(broken)? else { return Ok(()) };
-        let (machine, event) = (state.places[at].machine, Told::TakeUp(shown));
+        let (machine, event) = (state.places[at].machine, ClientEvent::TakeUp(shown));
         let next = self.clients.step(&mut self.world, &mut self.mail, machine, 0, event).map_err(broken)?;
         let (server, acknowledged) = (self.servers.get(state.server), state.places[at].acknowledged);
         all_is_told(&server, self.device(at), acknowledged, next.lost).map_err(broken)?;
@@ -209,14 +209,14 @@ pub(super) fn undeclared(
         let told = match client.request {
             None if client.is_idle => {
                 let size = client.signer.floor().log().size;
-                Told::Look(servers.look(world, mail, backup, size))
+                ClientEvent::Look(servers.look(world, mail, backup, size))
             }
             Some(request) if matches!(&*mail.requests.get(request), Request::Update { .. }) => {
                 let (_, answer) = servers.handle(world, mail, backup, *device, request, false)?;
                 if !matches!(&*mail.responses.get(answer), Response::View(_)) {
                     continue;
                 }
-                Told::Answer(answer)
+                ClientEvent::Answer(answer)
             }
             _ => continue,
         };
@@ -224,15 +224,19 @@ pub(super) fn undeclared(
         let alarms = clients.step(world, mail, place.machine, place.folding, told).is_err();
         let who = crate::world::name(*device);
         match has_seen {
-            Seen::More if !alarms => return Err(format!("{who} takes a restore that nobody declared")),
-            Seen::NoMore if alarms => return Err(format!("{who} alarms, and has seen nothing that is lost")),
+            ObservedState::More if !alarms => {
+                return Err(format!("{who} takes a restore that nobody declared"));
+            }
+            ObservedState::NoMore if alarms => {
+                return Err(format!("{who} alarms, and has seen nothing that is lost"));
+            }
             _ => {}
         }
     }
     Ok(())
 }
 
-enum Seen {
+enum ObservedState {
     /// Operations that are not left, or that one of them was committed.
     More,
     /// That one was dead, or nothing that can be told from what is left.
@@ -240,7 +244,7 @@ enum Seen {
     NoMore,
 }
 
-fn seen(client: &Client, backup: &Server) -> Seen {
+fn seen(client: &Client, backup: &Server) -> ObservedState {
     let floor = client.signer.floor();
     let number = |device: &DeviceId| backup.view.slots.get(device).map_or(0, |slot| slot.value.number());
     // What was learned by waiting, and in no view yet, may still be pending in one that is under way: nothing is signed on
@@ -249,7 +253,7 @@ fn seen(client: &Client, backup: &Server) -> Seen {
     let mut beyond = floor.view.slots.iter().filter(|(device, slot)| slot.value.number() > number(device));
     let further = beyond.any(|(device, _)| !is_learned(device));
     if further || floor.log().size > backup.view.log.size {
-        return Seen::More;
+        return ObservedState::More;
     }
     let is_dead_there = |device, number| {
         let mut entries = backup.view.pending.iter();
@@ -262,7 +266,7 @@ fn seen(client: &Client, backup: &Server) -> Seen {
     let gave_up = (1..=floor.used).any(|number| floor.voids.contains(number));
     let is_unclear = dead.any(|(device, number)| !is_dead_there(device, number)) || !floor.learned.is_empty();
     match is_unclear || gave_up {
-        true => Seen::Fates,
-        false => Seen::NoMore,
+        true => ObservedState::Fates,
+        false => ObservedState::NoMore,
     }
 }

@@ -127,7 +127,7 @@ enum Verb {
 
 /// What came of telling a client something: who it is now, what it brought into the world.
 #[derive(Clone)]
-struct Told {
+struct EventOutcome {
     client: u32,
     artefacts: Vec<u32>,
     broken: Option<String>,
@@ -146,9 +146,9 @@ pub struct Lying<B: Body> {
     words: Interner<String, String>,
     /// The forecasts of structures.
     twins: HashMap<u32, u32>,
-    views: HashMap<(u32, u32, u8), Rc<Vec<Told>>>,
-    checked: HashMap<(u32, Vec<u32>), Option<Told>>,
-    simple: HashMap<(u32, u8, u32), Option<Told>>,
+    views: HashMap<(u32, u32, u8), Rc<Vec<EventOutcome>>>,
+    checked: HashMap<(u32, Vec<u32>), Option<EventOutcome>>,
+    simple: HashMap<(u32, u8, u32), Option<EventOutcome>>,
     /// Views that clients were shown, and those they believed.
     pub shown: (u64, u64),
 }
@@ -242,7 +242,7 @@ impl<B: Body> Lying<B> {
         seen: Option<(&View, &[u32])>,
         shown: Option<u32>,
         what: String,
-    ) -> Told {
+    ) -> EventOutcome {
         let mut broken = None;
         let (was, is) = (before.body.floor(), body.floor());
         let elements = was.element.as_ref().zip(is.element.as_ref());
@@ -286,7 +286,7 @@ impl<B: Body> Lying<B> {
             Busy::Idle | Busy::Update(_) => 0,
         };
         let client = self.client(body, log, &known, in_flight);
-        Told { client, artefacts, broken, what }
+        EventOutcome { client, artefacts, broken, what }
     }
 
     /// The log that a client believes in now: what it was shown, and its own operation if that has its place there.
@@ -318,7 +318,7 @@ impl<B: Body> Lying<B> {
     }
 
     /// An event that needs no view.
-    fn tell(&mut self, client: u32, verb: Verb, detail: u32) -> Option<Told> {
+    fn tell(&mut self, client: u32, verb: Verb, detail: u32) -> Option<EventOutcome> {
         if let Some(told) = self.simple.get(&(client, verb as u8, detail)) {
             return told.clone();
         }
@@ -376,7 +376,7 @@ impl<B: Body> Lying<B> {
                 let in_flight = if body.busy(&self.world).structure().is_some() { left.in_flight } else { 0 };
                 let client = self.client(body, left.log, &known, in_flight);
                 let what = self.word(format!("{who}: loses power and restarts"));
-                let mut told = Told { client, artefacts: Vec::new(), broken: None, what };
+                let mut told = EventOutcome { client, artefacts: Vec::new(), broken: None, what };
                 if busy {
                     self.settle(&mut told, |archive, known| archive.abort(known, (device, was)));
                 }
@@ -401,7 +401,11 @@ impl<B: Body> Lying<B> {
     }
 
     /// Lets the observer note the fate of a client's own operation.
-    fn settle(&mut self, told: &mut Told, note: impl FnOnce(&Archive, &mut Knowledge) -> Result<(), String>) {
+    fn settle(
+        &mut self,
+        told: &mut EventOutcome,
+        note: impl FnOnce(&Archive, &mut Knowledge) -> Result<(), String>,
+    ) {
         let client = self.clients.get(told.client);
         let mut known = (*self.knowledge.get(client.knowledge)).clone();
         if let Err(why) = note(&self.archive, &mut known) {
@@ -416,7 +420,7 @@ impl<B: Body> Lying<B> {
         state: &[u32],
         at: usize,
         verb: Verb,
-        told: &Told,
+        told: &EventOutcome,
     ) -> Result<(), Violation> {
         let action = Action { actor: at as u8, helps: true, commits: false, what: told.what };
         let mut to = state.to_vec();

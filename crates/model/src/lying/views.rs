@@ -11,7 +11,7 @@
 //! With [`super::Config::prune`], parts of which neither vector is at most the other are not tried together: every order
 //! has to hold both. One configuration runs without, to show that this leaves nothing out.
 
-use super::{Artefact, Body, Busy, Client, Lying, Told, Verb, filler, outcome};
+use super::{Artefact, Body, Busy, Client, EventOutcome, Lying, Verb, filler, outcome};
 use crate::world::name;
 use holdfast_content::DeviceId;
 use holdfast_crypto::Digest;
@@ -50,7 +50,7 @@ fn comparable(x: &Forecast, y: &Forecast) -> bool {
 
 impl<B: Body> Lying<B> {
     /// All that a client makes of the views it would believe.
-    pub(super) fn believed(&mut self, client: u32, pool: u32, verb: Verb) -> Rc<Vec<Told>> {
+    pub(super) fn believed(&mut self, client: u32, pool: u32, verb: Verb) -> Rc<Vec<EventOutcome>> {
         if let Some(known) = self.views.get(&(client, pool, verb as u8)) {
             return known.clone();
         }
@@ -58,7 +58,7 @@ impl<B: Body> Lying<B> {
         let things = self.things(pool);
         let mut drafts = Vec::new();
         self.choose_slots(&before, &things, &mut drafts);
-        let mut believed: Vec<Told> = Vec::new();
+        let mut believed: Vec<EventOutcome> = Vec::new();
         for draft in drafts {
             for gap in 0..=self.config.gaps {
                 if let Some(told) = self.show(client, &before, &things, &draft, gap, verb)
@@ -222,7 +222,7 @@ impl<B: Body> Lying<B> {
         draft: &Draft,
         gap: u64,
         verb: Verb,
-    ) -> Option<Told> {
+    ) -> Option<EventOutcome> {
         let known = before.body.floor().log().size;
         let least = parts(&draft.view).map(|part| part.log.size + 1).max().unwrap_or(0);
         let size = least.max(known) + gap;
@@ -248,7 +248,7 @@ impl<B: Body> Lying<B> {
         reply: &ViewReply,
         log: u32,
         verb: Verb,
-    ) -> Option<Told> {
+    ) -> Option<EventOutcome> {
         let mut body = before.body.clone();
         let seen = match verb {
             Verb::Look => body.look(&mut self.world, reply)?,

@@ -17,7 +17,7 @@ use crate::message::ViewReply;
 use crate::order::{forecast, ordered_elements};
 use crate::signed::Signed;
 use crate::structure::{Forecast, PendingEntry, Structure, View};
-use crate::testing::ledger::{Contradiction, Known, Ledger};
+use crate::testing::ledger::{Contradiction, Ledger, OperationKnowledge};
 use crate::testing::random::Random;
 use crate::testing::{Client, GROUP, founding, membership};
 use holdfast_content::{DeviceId, Handle, Membership};
@@ -122,7 +122,7 @@ impl Search {
         }
         // No believable answer: the client gives the number up after a restart.
         trial.give_up(Path::Slow);
-        self.ledger.settle((device, certificate.value.number), Known::Aborted)?;
+        self.ledger.settle((device, certificate.value.number), OperationKnowledge::Aborted)?;
         self.clients[client] = trial;
         Ok(())
     }
@@ -158,10 +158,10 @@ impl Search {
         let trial = &mut self.clients[client];
         if self.random.chance(60) {
             trial.acknowledge(&structure);
-            self.ledger.settle((device, number), Known::Committed)
+            self.ledger.settle((device, number), OperationKnowledge::Committed)
         } else {
             trial.give_up(path);
-            self.ledger.settle((device, number), Known::Aborted)
+            self.ledger.settle((device, number), OperationKnowledge::Aborted)
         }
     }
 

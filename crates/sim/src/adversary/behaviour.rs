@@ -1,6 +1,6 @@
 //! What the enemy does: each behaviour, how it is prepared, and what must come of it.
 
-use super::oracle::{Call, Place};
+use super::oracle::{Call, TreePosition};
 use super::scene::{ALICE, BOB, CAROL, DAVE, NAMES, ROOT, Scene, content};
 use super::stage::{Stage, about_grants, about_views};
 use super::witness::Witness;
@@ -494,7 +494,7 @@ impl Behaviour {
             }
             B::RollBackAll => {
                 let past = Server::start(&stage.scene.yesterday);
-                let branch = stage.branch(Place { branch: 0, rounds: 0 }, past);
+                let branch = stage.branch(TreePosition { branch: 0, rounds: 0 }, past);
                 stage.lead(victim, branch);
                 told.one();
             }
@@ -769,7 +769,7 @@ impl Behaviour {
     }
 
     /// What the enemy does once the victim's call has returned.
-    pub fn go_on(self, stage: &mut Stage, victim: usize, before: (Place, Image)) {
+    pub fn go_on(self, stage: &mut Stage, victim: usize, before: (TreePosition, Image)) {
         if self == B::ForgetAcknowledged {
             let (place, image) = before;
             let past = Server::start(&image);

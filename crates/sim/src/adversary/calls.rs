@@ -1,6 +1,6 @@
 //! Calls of programs, made through the inode API as the kernel would make them.
 
-use super::oracle::{Bytes, Call, Seen};
+use super::oracle::{Bytes, Call, Observation};
 use super::world::{Mount, Refusal, WHO};
 use holdfast_client::FsError;
 use holdfast_client::files::{
@@ -17,35 +17,35 @@ impl Mount {
     ///
     /// # Errors
     /// See [`Refusal`].
-    pub fn call(&self, call: &Call) -> Result<Seen, Refusal> {
+    pub fn call(&self, call: &Call) -> Result<Observation, Refusal> {
         match self.make(call) {
-            Err(FsError::NotFound) => Ok(Seen::NotThere),
-            Err(FsError::Exists) => Ok(Seen::Taken),
+            Err(FsError::NotFound) => Ok(Observation::NotThere),
+            Err(FsError::Exists) => Ok(Observation::Taken),
             Err(error) => Err(error.into()),
             Ok(seen) => Ok(seen),
         }
     }
 
-    fn make(&self, call: &Call) -> Result<Seen, FsError> {
+    fn make(&self, call: &Call) -> Result<Observation, FsError> {
         let (files, team) = (&self.files, self.team);
         let find = |name: &str| files.lookup(&WHO, team, name.as_bytes());
         match call {
             Call::Read(name) => {
                 let ino = find(name)?.ino;
-                return self.read_all(ino).map(Seen::Bytes);
+                return self.read_all(ino).map(Observation::Bytes);
             }
             Call::Past(name) => {
                 let mut ino = Ino::ROOT;
                 for part in [".snapshots", PAST, "team", name] {
                     ino = files.lookup(&WHO, ino, part.as_bytes())?.ino;
                 }
-                return self.read_all(ino).map(Seen::Bytes);
+                return self.read_all(ino).map(Observation::Bytes);
             }
             Call::Stat(name) => {
                 let found = find(name)?;
-                return Ok(Seen::Attributes(found.size, found.mode));
+                return Ok(Observation::Attributes(found.size, found.mode));
             }
-            Call::List => return self.names().map(Seen::Names),
+            Call::List => return self.names().map(Observation::Names),
             Call::Write(name, bytes) => {
                 let ino = find(name)?.ino;
                 let handle = files.open(&WHO, ino, OpenFlags::READ_WRITE)?.handle;
@@ -54,7 +54,7 @@ impl Mount {
                     .and_then(|_| files.setattr(&WHO, ino, size(bytes.len()), Some(handle)))
                     .and_then(|_| files.fsync(handle));
                 files.release(handle);
-                return written.map(|()| Seen::Done);
+                return written.map(|()| Observation::Done);
             }
             Call::Create(name) => {
                 let flags = OpenFlags { exclusive: true, ..OpenFlags::READ_WRITE };
@@ -80,14 +80,14 @@ impl Mount {
                 let unlocked = files.unlock(handle, &lock);
                 files.release(handle);
                 return match locked? {
-                    None => unlocked.map(|()| Seen::Done),
-                    Some(_) => Ok(Seen::Taken),
+                    None => unlocked.map(|()| Observation::Done),
+                    Some(_) => Ok(Observation::Taken),
                 };
             }
         }
         // What is done is durable, as a program that syncs the directory demands.
         self.engine.flush_commits()?;
-        Ok(Seen::Done)
+        Ok(Observation::Done)
     }
 
     fn read_all(&self, ino: Ino) -> Result<Bytes, FsError> {

@@ -5,9 +5,9 @@
 //! branch to another, and whoever was alarmed goes on only when its user says so.
 
 use super::forge;
-use super::oracle::{Call, Event, Outcome, Place};
+use super::oracle::{Call, Event, Outcome, TreePosition};
 use super::scene::{ALICE, BOB, CAROL, content};
-use super::stage::{Stage, Told, about_views};
+use super::stage::{LieCounter, Stage, about_views};
 use super::world::{Image, Liar, Mount, Refusal, Server};
 use crate::random::Random;
 use holdfast_client::{FsError, StartError};
@@ -73,7 +73,7 @@ struct Chaos {
     /// Who has seen a wrong order, and has not been told to go on.
     alarmed: BTreeSet<usize>,
     /// States to roll back to.
-    kept: Vec<(Place, Image)>,
+    kept: Vec<(TreePosition, Image)>,
     report: Report,
     written: u64,
 }
@@ -209,7 +209,7 @@ impl Chaos {
 
     /// A lie, or a fault that an honest network has too.
     fn lie(&mut self, who: usize) -> Liar {
-        let told: &Told = &self.stage.told;
+        let told: &LieCounter = &self.stage.told;
         let other = DeviceId(*self.random.pick(&ACTORS) as u32);
         let elsewhere = self.random.below(self.stage.servers.len() as u64) as usize;
         let turn = self.random.below(4);
@@ -238,7 +238,7 @@ impl Chaos {
 }
 
 /// Says of what was taken that it was not.
-fn denial(told: &Told) -> Liar {
+fn denial(told: &LieCounter) -> Liar {
     let told = told.clone();
     Arc::new(move |request, honest| {
         let denial = match &request {

@@ -1,7 +1,7 @@
 //! What the enemy makes: altered blocks, and structures that a key in its hands has signed.
 
 use super::scene::{Scene, key_of};
-use super::stage::{Stage, Told};
+use super::stage::{LieCounter, Stage};
 use super::world::Liar;
 use holdfast_content::{
     BODY_BYTES_MAX, Block, BlockKind, Codec, DeviceId, Membership, PrincipalId, StoredBlock, UserId,
@@ -13,7 +13,7 @@ use holdfast_protocol::structure::{HandleVersion, LogHead, Structure, View};
 use std::sync::Arc;
 
 /// Which blocks a lie is about.
-pub type Which = fn(&StoredBlock) -> bool;
+pub type BlockSelector = fn(&StoredBlock) -> bool;
 /// What becomes of one; `None`: the server says that it does not have it.
 pub type Change = fn(&AddressedBlock) -> Option<StoredBlock>;
 
@@ -92,7 +92,7 @@ pub fn double(block: &AddressedBlock) -> Option<StoredBlock> {
 }
 
 /// Alters blocks on their way to a client, however they are asked for.
-pub fn blocks(told: &Told, which: Which, change: Change) -> Liar {
+pub fn blocks(told: &LieCounter, which: BlockSelector, change: Change) -> Liar {
     let told = told.clone();
     let alter = move |found: Option<(StoreHeader, AddressedBlock)>| {
         let (header, block) = found?;

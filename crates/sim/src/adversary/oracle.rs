@@ -56,7 +56,7 @@ pub type Bytes = Arc<Vec<u8>>;
 
 /// What a program saw.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Seen {
+pub enum Observation {
     /// Bytes.
     Bytes(Bytes),
     /// Size and mode.
@@ -75,7 +75,7 @@ pub enum Seen {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// It returned.
-    Returned(Seen),
+    Returned(Observation),
     /// It failed.
     Failed,
 }
@@ -87,7 +87,7 @@ pub struct Event {
     pub who: usize,
     /// The call.
     pub call: Call,
-    /// What came of it.
+    /// What the program was answered.
     pub outcome: Outcome,
 }
 
@@ -102,34 +102,35 @@ pub struct Files {
 
 impl Files {
     /// Makes a call.
-    pub fn apply(&mut self, call: &Call) -> Seen {
+    pub fn apply(&mut self, call: &Call) -> Observation {
         let seen_bytes = |found: Option<&(Bytes, u32)>| match found {
-            Some((bytes, _)) => Seen::Bytes(bytes.clone()),
-            None => Seen::NotThere,
+            Some((bytes, _)) => Observation::Bytes(bytes.clone()),
+            None => Observation::NotThere,
         };
-        let done = |found: Option<()>| if found.is_some() { Seen::Done } else { Seen::NotThere };
+        let done =
+            |found: Option<()>| if found.is_some() { Observation::Done } else { Observation::NotThere };
         match call {
             Call::Read(name) => seen_bytes(self.present.get(*name)),
             Call::Past(name) => seen_bytes(self.past.get(*name)),
             Call::Stat(name) => match self.present.get(*name) {
-                Some((bytes, mode)) => Seen::Attributes(bytes.len() as u64, *mode),
-                None => Seen::NotThere,
+                Some((bytes, mode)) => Observation::Attributes(bytes.len() as u64, *mode),
+                None => Observation::NotThere,
             },
-            Call::List => Seen::Names(self.present.keys().cloned().collect()),
+            Call::List => Observation::Names(self.present.keys().cloned().collect()),
             Call::Write(name, bytes) => {
                 done(self.present.get_mut(*name).map(|(present, _)| *present = bytes.clone()))
             }
-            Call::Create(name) if self.present.contains_key(*name) => Seen::Taken,
+            Call::Create(name) if self.present.contains_key(*name) => Observation::Taken,
             Call::Create(name) => {
                 self.present.insert((*name).to_owned(), (Bytes::default(), 0o644));
-                Seen::Done
+                Observation::Done
             }
             Call::Rename(from, to) => match self.present.remove(*from) {
                 Some(file) => {
                     self.present.insert((*to).to_owned(), file);
-                    Seen::Done
+                    Observation::Done
                 }
-                None => Seen::NotThere,
+                None => Observation::NotThere,
             },
             Call::Unlink(name) => done(self.present.remove(*name).map(drop)),
             Call::Chmod(name, mode) => done(self.present.get_mut(*name).map(|(_, present)| *present = *mode)),
@@ -140,7 +141,7 @@ impl Files {
 
 /// A place in the tree: after so many rounds of a branch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct TreePosition {
     /// The branch.
     pub branch: usize,
     /// Rounds of it.
@@ -149,7 +150,7 @@ pub struct Place {
 
 #[derive(Clone, Debug, Default)]
 struct Branch {
-    begins: Option<Place>,
+    begins: Option<TreePosition>,
     /// Whether the superuser has declared that it goes on from there.
     is_declared: bool,
     rounds: Vec<Vec<Event>>,
@@ -161,7 +162,7 @@ pub struct Tree {
     root: Files,
     branches: Vec<Branch>,
     /// Where each client was told something last.
-    told: BTreeMap<usize, Place>,
+    told: BTreeMap<usize, TreePosition>,
 }
 
 /// Calls that failed, and whose.
@@ -177,12 +178,12 @@ impl Tree {
     }
 
     /// Where a branch is now.
-    pub fn end_of(&self, branch: usize) -> Place {
-        Place { branch, rounds: self.branches[branch].rounds.len() }
+    pub fn end_of(&self, branch: usize) -> TreePosition {
+        TreePosition { branch, rounds: self.branches[branch].rounds.len() }
     }
 
     /// The enemy makes a copy of what there was at a place. Returns its branch.
-    pub fn fork(&mut self, from: Place) -> usize {
+    pub fn fork(&mut self, from: TreePosition) -> usize {
         self.branches.push(Branch { begins: Some(from), ..Branch::default() });
         self.branches.len() - 1
     }
@@ -208,7 +209,7 @@ impl Tree {
         let Some(declared) = self.declared(branch) else {
             return Err(format!("client {who} takes up a restore on branch {branch}, which is none"));
         };
-        let begins = Place { branch: declared, rounds: 0 };
+        let begins = TreePosition { branch: declared, rounds: 0 };
         let before = self.told.insert(who, begins);
         if lost == 0 && before.is_some_and(|before| !self.is_past_of(before, begins)) {
             return Err(format!("client {who} takes a restore up, and does not say what is lost"));
@@ -241,7 +242,7 @@ impl Tree {
         Ok(())
     }
 
-    fn is_past_of(&self, before: Place, mut now: Place) -> bool {
+    fn is_past_of(&self, before: TreePosition, mut now: TreePosition) -> bool {
         loop {
             if now.branch == before.branch {
                 return before.rounds <= now.rounds;
@@ -253,7 +254,7 @@ impl Tree {
         }
     }
 
-    fn rounds_until(&self, place: Place) -> Vec<&[Event]> {
+    fn rounds_until(&self, place: TreePosition) -> Vec<&[Event]> {
         let mut rounds = match self.branches[place.branch].begins {
             Some(begins) => self.rounds_until(begins),
             None => Vec::new(),
@@ -302,7 +303,7 @@ impl Tree {
 fn words(round: &[Event]) -> String {
     let short = |event: &Event| {
         let text = match &event.outcome {
-            Outcome::Returned(Seen::Bytes(bytes)) => {
+            Outcome::Returned(Observation::Bytes(bytes)) => {
                 format!("{} bytes {:?}", bytes.len(), bytes.first_chunk::<4>())
             }
             outcome => format!("{outcome:?}"),
@@ -377,16 +378,16 @@ mod tests {
         Tree::new(files)
     }
 
-    fn saw(who: usize, call: Call, seen: Seen) -> Event {
+    fn saw(who: usize, call: Call, seen: Observation) -> Event {
         Event { who, call, outcome: Outcome::Returned(seen) }
     }
 
     fn wrote(who: usize, content: &[u8]) -> Event {
-        saw(who, Call::Write("a", bytes(content)), Seen::Done)
+        saw(who, Call::Write("a", bytes(content)), Observation::Done)
     }
 
     fn read(who: usize, content: &[u8]) -> Event {
-        saw(who, Call::Read("a"), Seen::Bytes(bytes(content)))
+        saw(who, Call::Read("a"), Observation::Bytes(bytes(content)))
     }
 
     /// Proves: what an honest server may show is accepted, overlapping calls in any order; and what it may not is not:
@@ -407,7 +408,10 @@ mod tests {
             vec![vec![wrote(0, b"1")], vec![read(1, b"0")]],
             vec![vec![read(1, b"9")]],
             vec![vec![wrote(0, b"1"), read(1, b"1")], vec![read(2, b"0")]],
-            vec![vec![saw(0, Call::Create("b"), Seen::Done)], vec![saw(1, Call::Create("b"), Seen::Done)]],
+            vec![
+                vec![saw(0, Call::Create("b"), Observation::Done)],
+                vec![saw(1, Call::Create("b"), Observation::Done)],
+            ],
         ];
         for rounds in lies {
             let mut tree = tree();
@@ -438,7 +442,7 @@ mod tests {
     fn declared_copies_are_taken_up() {
         let mut before = tree();
         before.round(0, vec![wrote(0, b"1")]).unwrap();
-        let back = before.fork(Place { branch: 0, rounds: 0 });
+        let back = before.fork(TreePosition { branch: 0, rounds: 0 });
         assert!(before.clone().take_up(0, back, 1).is_err(), "nobody declared it");
         before.declare(back);
         assert!(before.clone().round(back, vec![read(0, b"0")]).is_err(), "it was not said");
@@ -448,7 +452,7 @@ mod tests {
         before.round(back, vec![wrote(0, b"2")]).unwrap();
         assert_eq!(before.check(), Ok(()));
         assert!(before.clone().round(0, vec![read(0, b"1")]).is_err(), "back to before");
-        let again = before.fork(Place { branch: back, rounds: 0 });
+        let again = before.fork(TreePosition { branch: back, rounds: 0 });
         assert!(before.clone().round(again, vec![read(0, b"0")]).is_err(), "put back twice, declared once");
         before.round(back, vec![read(1, b"1")]).unwrap();
         assert!(before.check().is_err(), "what was lost is shown");
@@ -471,7 +475,7 @@ mod tests {
         assert!(tree.round(0, vec![read(1, b"2")]).is_err());
         let mut back = self::tree();
         back.round(0, vec![wrote(0, b"1")]).unwrap();
-        let before = back.fork(Place { branch: 0, rounds: 0 });
+        let before = back.fork(TreePosition { branch: 0, rounds: 0 });
         assert!(back.round(before, vec![read(0, b"0")]).is_err(), "rolled back");
     }
 }

@@ -5,7 +5,7 @@
 //! it is started again. Anything else is a roll-back.
 
 use super::forge;
-use super::oracle::{Call, Place};
+use super::oracle::{Call, TreePosition};
 use super::scene::{ALICE, BOB, DAVE, ROOT, Scene, content, key_of, look_from};
 use super::stage::{Stage, about_views};
 use super::verdict::{Row, Verdict, When};
@@ -26,7 +26,7 @@ use holdfast_protocol::structure::{HandleVersion, View};
 use holdfast_testing::PATIENCE;
 
 /// Where yesterday ended.
-const YESTERDAY: Place = Place { branch: 0, rounds: 0 };
+const YESTERDAY: TreePosition = TreePosition { branch: 0, rounds: 0 };
 
 /// Puts yesterday's disk back, and has the superuser say so. The branch that begins.
 pub(super) fn yesterday(stage: &mut Stage) -> usize {
@@ -37,7 +37,7 @@ pub(super) fn yesterday(stage: &mut Stage) -> usize {
 ///
 /// # Panics
 /// If an honest restore is refused.
-pub(super) fn declare(stage: &mut Stage, image: &Image, place: Place) -> usize {
+pub(super) fn declare(stage: &mut Stage, image: &Image, place: TreePosition) -> usize {
     stage.lead(ROOT, place.branch);
     let engine = stage.machines[ROOT].start(&Habits::default()).expect("the superuser is told the truth");
     let before = engine.floor();

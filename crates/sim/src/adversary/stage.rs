@@ -1,6 +1,6 @@
 //! A run: the scene, copied; who lives on which branch; and what everybody was told.
 
-use super::oracle::{Call, Event, Outcome, Place, Seen, Tree};
+use super::oracle::{Call, Event, Observation, Outcome, Tree, TreePosition};
 use super::scene::{ALICE, CAROL, NAMES, ROOT, Scene, look};
 use super::witness::Witness;
 use super::world::{Habits, Image, Liar, Link, Machine, Mount, NOW_NS, Refusal, Server};
@@ -22,9 +22,9 @@ use std::time::{Duration, Instant};
 
 /// How many lies were told.
 #[derive(Clone, Default)]
-pub struct Told(Arc<AtomicU64>);
+pub struct LieCounter(Arc<AtomicU64>);
 
-impl Told {
+impl LieCounter {
     /// One more.
     pub fn one(&self) {
         self.0.fetch_add(1, SeqCst);
@@ -57,7 +57,7 @@ pub struct Stage {
     /// What was shown to contradict what is possible, in words.
     pub contradictions: Vec<String>,
     /// Lies told.
-    pub told: Told,
+    pub told: LieCounter,
     /// Who vouches for heads, if anybody.
     pub witness: Option<Witness>,
     /// The branch that everybody is led to when the enemy gives up.
@@ -89,7 +89,7 @@ impl Stage {
             tree: scene.tree.clone(),
             ledger: Ledger::default(),
             contradictions: Vec::new(),
-            told: Told::default(),
+            told: LieCounter::default(),
             witness: None,
             truth: 0,
             restored: BTreeSet::new(),
@@ -138,7 +138,7 @@ impl Stage {
     ///
     /// # Errors
     /// See [`Refusal`].
-    pub fn call(&mut self, who: usize, call: Call) -> Result<Seen, Refusal> {
+    pub fn call(&mut self, who: usize, call: Call) -> Result<Observation, Refusal> {
         let result = self.mount(who).and_then(|()| {
             let mount = self.mounts[who].as_ref().expect("it was just mounted");
             mount.call(&call)
@@ -180,7 +180,7 @@ impl Stage {
     ///
     /// # Panics
     /// If it is refused.
-    pub fn does(&mut self, who: usize, call: Call) -> Seen {
+    pub fn does(&mut self, who: usize, call: Call) -> Observation {
         let seen = self
             .call(who, call)
             .unwrap_or_else(|refusal| panic!("{} is told the truth: {refusal:?}", NAMES[who]));
@@ -213,7 +213,7 @@ impl Stage {
     }
 
     /// A server that goes on from a place, as a new branch.
-    pub fn branch(&mut self, from: Place, server: Arc<Server>) -> usize {
+    pub fn branch(&mut self, from: TreePosition, server: Arc<Server>) -> usize {
         self.servers.push(server);
         self.tree.fork(from)
     }
@@ -312,7 +312,7 @@ impl Stage {
 }
 
 /// Lies about what a view shows; `change` is told of each before the client is.
-pub fn about_views(told: &Told, change: impl Fn(&mut ViewReply) + Send + Sync + 'static) -> Liar {
+pub fn about_views(told: &LieCounter, change: impl Fn(&mut ViewReply) + Send + Sync + 'static) -> Liar {
     let told = told.clone();
     Arc::new(move |request, honest| {
         let falsify = |mut reply: Box<ViewReply>| {
@@ -332,7 +332,7 @@ pub fn about_views(told: &Told, change: impl Fn(&mut ViewReply) + Send + Sync + 
 }
 
 /// Lies about the leases that come with an operation.
-pub fn about_grants(told: &Told, change: impl Fn(&mut LeaseGrant) + Send + Sync + 'static) -> Liar {
+pub fn about_grants(told: &LieCounter, change: impl Fn(&mut LeaseGrant) + Send + Sync + 'static) -> Liar {
     let told = told.clone();
     Arc::new(move |request, honest| {
         let falsify = |mut grant: LeaseGrant| {

@@ -122,7 +122,7 @@ pub enum When {
     Meeting,
 }
 
-/// What came of it.
+/// What a run of one attack showed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// True answers, although it was lied to where it could be.

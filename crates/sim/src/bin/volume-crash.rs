@@ -2,7 +2,7 @@
 
 use clap::Parser;
 use holdfast_sim::random::Random;
-use holdfast_sim::volume::check::{Found, check};
+use holdfast_sim::volume::check::{CheckResult, check};
 use holdfast_sim::volume::crash::Moment;
 use holdfast_sim::volume::order;
 use holdfast_sim::volume::program::{Subject, options};
@@ -32,7 +32,7 @@ const BLOCKS: u64 = 300;
 fn main() {
     let arguments = Arguments::parse();
     let mut seen = HashSet::new();
-    let mut found = Found::default();
+    let mut found = CheckResult::default();
     let mut checked = order::Checked::default();
     let (mut programs, mut events) = (0, 0);
     while (seen.len() as u64) < arguments.states && programs < arguments.programs {

@@ -1,7 +1,7 @@
 //! A client around the signer: it plans operations on tables, folds what others have pending, and crashes between
 //! any two effects.
 
-use super::ledger::{Known, Ledger, effective};
+use super::ledger::{Ledger, OperationKnowledge, effective};
 use super::{GROUP, device_key, new_signer, tables};
 use crate::random::Random;
 use holdfast_content::{
@@ -24,7 +24,7 @@ use std::sync::Mutex;
 
 /// What a client wants done.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wish {
+pub enum ClientAction {
     /// Read only.
     Fetch,
     /// Write a file of its own.
@@ -56,18 +56,18 @@ pub struct Ended {
 
 /// The device's key with what it may be used for, in a process that does not crash: an honest client is never refused.
 #[derive(Debug)]
-struct Kept {
+struct KeyRecord {
     key: SigningKey,
     mandate: Mutex<Mandate>,
 }
 
-impl Kept {
+impl KeyRecord {
     fn number(&self) -> u64 {
         self.mandate.lock().expect("not poisoned").number()
     }
 }
 
-impl KeyHolder for Kept {
+impl KeyHolder for KeyRecord {
     fn public(&self) -> PublicKey {
         self.key.public()
     }
@@ -91,7 +91,7 @@ pub struct Client {
     /// Its device.
     pub device: DeviceId,
     /// Operations it still wants to do.
-    pub wishes: Vec<Wish>,
+    pub wishes: Vec<ClientAction>,
     /// Operations ended since the world last looked.
     pub ended: Vec<Ended>,
     /// Alarms raised.
@@ -100,7 +100,7 @@ pub struct Client {
     pub errors: Vec<ServerError>,
     /// Never goes the fast path.
     pub slow_only: bool,
-    key: Kept,
+    key: KeyRecord,
     blocks: Rc<MemoryBlocks>,
     /// `None` while it is down.
     signer: Option<Signer>,
@@ -114,7 +114,7 @@ pub struct Client {
 }
 
 /// What a client asks of its world.
-pub enum Wanted {
+pub enum WorldRequest {
     /// Send this; the answer goes to [`Client::answer`].
     Send(Box<Request>),
     /// Call [`Client::fold`] after a while.
@@ -139,7 +139,7 @@ impl Client {
             alarms: Vec::new(),
             errors: Vec::new(),
             slow_only: false,
-            key: Kept { key, mandate },
+            key: KeyRecord { key, mandate },
             blocks,
             durable: Some(signer.to_bytes()),
             signer: Some(signer),
@@ -166,7 +166,12 @@ impl Client {
     }
 
     /// Begins the next wish.
-    pub fn begin(&mut self, random: &mut Random, ledger: &mut Ledger, crash_percent: u64) -> Vec<Wanted> {
+    pub fn begin(
+        &mut self,
+        random: &mut Random,
+        ledger: &mut Ledger,
+        crash_percent: u64,
+    ) -> Vec<WorldRequest> {
         let Some(wish) = self.wishes.pop().filter(|_| self.is_idle()) else { return Vec::new() };
         self.catch_up();
         let plan = self.plan(wish, random);
@@ -197,7 +202,7 @@ impl Client {
     }
 
     /// Begins the next wish on the slow path.
-    pub fn begin_slow(&mut self, random: &mut Random, ledger: &mut Ledger) -> Vec<Wanted> {
+    pub fn begin_slow(&mut self, random: &mut Random, ledger: &mut Ledger) -> Vec<WorldRequest> {
         let slow_only = std::mem::replace(&mut self.slow_only, true);
         let wanted = self.begin(random, ledger, 0);
         self.slow_only = slow_only;
@@ -220,7 +225,7 @@ impl Client {
         tables::fold(&self.blocks, view, &certificate, Outcome::Done)
     }
 
-    fn plan(&mut self, wish: Wish, random: &mut Random) -> Plan {
+    fn plan(&mut self, wish: ClientAction, random: &mut Random) -> Plan {
         self.counter += 1;
         let fresh = self.counter;
         let number = 1 + random.below(6);
@@ -232,16 +237,16 @@ impl Client {
         let group = |target| Delta::SetTable { file: Handle { principal: GROUP, number }, number: target };
         let mut wants_free = None;
         let deltas = match wish {
-            Wish::Fetch => Vec::new(),
-            Wish::Own => vec![own(number, fresh)],
-            Wish::Group => vec![own(fresh, fresh), group((!random.chance(20)).then_some(fresh))],
-            Wish::GroupIfFree => {
+            ClientAction::Fetch => Vec::new(),
+            ClientAction::Own => vec![own(number, fresh)],
+            ClientAction::Group => vec![own(fresh, fresh), group((!random.chance(20)).then_some(fresh))],
+            ClientAction::GroupIfFree => {
                 wants_free = Some(number);
                 vec![own(fresh, fresh), group(Some(fresh))]
             }
             // Who knows no membership yet has nothing to change.
-            Wish::Members if self.knows_nothing() => Vec::new(),
-            Wish::Members => self.new_members(),
+            ClientAction::Members if self.knows_nothing() => Vec::new(),
+            ClientAction::Members => self.new_members(),
         };
         Plan { deltas, wants_free }
     }
@@ -290,7 +295,12 @@ impl Client {
     }
 
     /// Computes the tables of the accepted view and commits.
-    pub fn fold(&mut self, random: &mut Random, ledger: &mut Ledger, crash_percent: u64) -> Vec<Wanted> {
+    pub fn fold(
+        &mut self,
+        random: &mut Random,
+        ledger: &mut Ledger,
+        crash_percent: u64,
+    ) -> Vec<WorldRequest> {
         let Some(accepted) = self.folding.take() else { return Vec::new() };
         let Some(plan) = &self.plan else { return Vec::new() };
         let free = plan.wants_free.is_none_or(|number| self.is_free(&accepted.view, number));
@@ -312,7 +322,7 @@ impl Client {
         random: &mut Random,
         ledger: &mut Ledger,
         crash_percent: u64,
-    ) -> Vec<Wanted> {
+    ) -> Vec<WorldRequest> {
         let event = match response {
             Response::View(reply) => return self.view(&reply, random, ledger, crash_percent),
             Response::Committed(receipt) => Event::Committed(receipt),
@@ -337,7 +347,7 @@ impl Client {
         random: &mut Random,
         ledger: &mut Ledger,
         crash_percent: u64,
-    ) -> Vec<Wanted> {
+    ) -> Vec<WorldRequest> {
         let Some(signer) = &self.signer else { return Vec::new() };
         let members = match membership_wanted(signer.floor(), &reply.view) {
             Ok(reference) => Membership::load(&*self.blocks, &reference),
@@ -367,7 +377,7 @@ impl Client {
     }
 
     /// The answer did not come.
-    pub fn connection_lost(&mut self, random: &mut Random, ledger: &mut Ledger) -> Vec<Wanted> {
+    pub fn connection_lost(&mut self, random: &mut Random, ledger: &mut Ledger) -> Vec<WorldRequest> {
         self.step(Event::ConnectionLost, random, ledger, 0)
     }
 
@@ -382,7 +392,7 @@ impl Client {
     ///
     /// # Panics
     /// If that does not decode.
-    pub fn restart(&mut self, random: &mut Random, ledger: &mut Ledger) -> Vec<Wanted> {
+    pub fn restart(&mut self, random: &mut Random, ledger: &mut Ledger) -> Vec<WorldRequest> {
         if !self.is_down() || !self.alarms.is_empty() {
             return Vec::new();
         }
@@ -401,7 +411,7 @@ impl Client {
         random: &mut Random,
         ledger: &mut Ledger,
         crash_percent: u64,
-    ) -> Vec<Wanted> {
+    ) -> Vec<WorldRequest> {
         let Some(signer) = &mut self.signer else { return Vec::new() };
         let number = signer.floor().used;
         let effects = match signer.step(&self.key, event) {
@@ -430,12 +440,12 @@ impl Client {
                     if let Request::Commit { structure, .. } | Request::Fast { structure, .. } = &*request {
                         ledger.sign(self.device, &structure.value);
                     }
-                    wanted.push(Wanted::Send(request));
+                    wanted.push(WorldRequest::Send(request));
                 }
                 Effect::Fold(accepted) => {
                     self.observe(&accepted.view, ledger);
                     self.folding = Some(accepted);
-                    wanted.push(Wanted::Fold);
+                    wanted.push(WorldRequest::Fold);
                 }
                 Effect::Finished(finished) => self.finished(number, finished, ledger),
                 Effect::Advanced => {
@@ -459,10 +469,10 @@ impl Client {
         let (known, outcome) = match &finished {
             OperationEnd::Committed(structure) => {
                 let outcome = if effective(&structure.value) { Outcome::Done } else { Outcome::Nothing };
-                (Known::Committed, Some(outcome))
+                (OperationKnowledge::Committed, Some(outcome))
             }
             OperationEnd::NotOrdered | OperationEnd::Aborted | OperationEnd::GivenUp => {
-                (Known::Aborted, None)
+                (OperationKnowledge::Aborted, None)
             }
         };
         self.plan = None;

@@ -4,8 +4,8 @@
 //! in the order of the log, for every client; nothing that was reported as not done is; nothing that was signed
 //! contradicts anything else that was; and there is an end.
 
-use super::client::{Client, Wanted, Wish};
-use super::ledger::{Known, Ledger};
+use super::client::{Client, ClientAction, WorldRequest};
+use super::ledger::{Ledger, OperationKnowledge};
 use super::server::Server;
 use super::{GROUP, device_key, found, tables};
 use crate::random::Random;
@@ -156,12 +156,12 @@ impl World {
             let count = if index == 0 { weather.operations / 6 } else { weather.operations };
             for _ in 0..count {
                 let wish = match random.below(10) {
-                    0 | 1 => Wish::Fetch,
-                    2 | 3 => Wish::Own,
-                    4..=6 => Wish::Group,
-                    7 | 8 => Wish::GroupIfFree,
-                    _ if index == 0 || random.chance(30) => Wish::Members,
-                    _ => Wish::Own,
+                    0 | 1 => ClientAction::Fetch,
+                    2 | 3 => ClientAction::Own,
+                    4..=6 => ClientAction::Group,
+                    7 | 8 => ClientAction::GroupIfFree,
+                    _ if index == 0 || random.chance(30) => ClientAction::Members,
+                    _ => ClientAction::Own,
                 };
                 client.wishes.push(wish);
             }
@@ -356,11 +356,11 @@ impl World {
         );
     }
 
-    fn carry_out(&mut self, client: usize, wanted: Vec<Wanted>) {
+    fn carry_out(&mut self, client: usize, wanted: Vec<WorldRequest>) {
         self.assert_no_alarm(client);
         for want in wanted {
             match want {
-                Wanted::Send(request) => {
+                WorldRequest::Send(request) => {
                     match &*request {
                         Request::Fast { structure, .. } | Request::Commit { structure, .. } => {
                             self.signed.push(structure.clone());
@@ -369,7 +369,7 @@ impl World {
                     }
                     self.waiting[client].0 = self.send(client, *request);
                 }
-                Wanted::Fold => {
+                WorldRequest::Fold => {
                     let slow = self.random.chance(self.weather.slow_fold);
                     let delay = if slow { self.weather.abort_after_ms * 2 } else { self.random.below(10) };
                     let generation = self.waiting[client].2;
@@ -409,7 +409,7 @@ impl World {
         self.weather = Weather { clients: self.weather.clients, ..Weather::CALM };
         for round in 0..3 {
             for client in 0..self.clients.len() {
-                self.clients[client].wishes.push(Wish::Fetch);
+                self.clients[client].wishes.push(ClientAction::Fetch);
                 self.after(round, Happening::Begin(client));
                 self.play();
             }
@@ -457,7 +457,11 @@ impl World {
         for client in &self.clients {
             let history = self.ledger.history(client.device);
             for (operation, _) in &self.acknowledged {
-                assert_ne!(history.fate(*operation), Some(Known::Aborted), "{operation:?} is acknowledged");
+                assert_ne!(
+                    history.fate(*operation),
+                    Some(OperationKnowledge::Aborted),
+                    "{operation:?} is acknowledged"
+                );
             }
         }
         self.convict_nobody();

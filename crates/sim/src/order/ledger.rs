@@ -16,7 +16,7 @@ pub type Operation = (DeviceId, u64);
 
 /// What became of an operation, as someone knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Known {
+pub enum OperationKnowledge {
     /// It took its place.
     Committed,
     /// It never will.
@@ -30,7 +30,7 @@ struct Knowledge {
     /// committed, its structure remembers the announcement. Nor does the place of an operation matter that
     /// never takes effect.
     forecasts: BTreeSet<Digest>,
-    fate: Option<Known>,
+    fate: Option<OperationKnowledge>,
 }
 
 /// What one device knows.
@@ -69,7 +69,7 @@ impl History {
         &mut self,
         operation: Operation,
         forecast: Option<Digest>,
-        fate: Option<Known>,
+        fate: Option<OperationKnowledge>,
     ) -> Result<(), String> {
         let known = self.operations.entry(operation).or_default();
         known.forecasts.extend(forecast);
@@ -78,7 +78,7 @@ impl History {
             (None, Some(_)) => known.fate = fate,
             _ => {}
         }
-        if known.fate == Some(Known::Committed) && known.forecasts.len() > 1 {
+        if known.fate == Some(OperationKnowledge::Committed) && known.forecasts.len() > 1 {
             return Err(format!("committed, with forecasts {:?}", known.forecasts));
         }
         Ok(())
@@ -98,7 +98,7 @@ impl History {
             let structure = &slot.value;
             for number in 1..=structure.number() {
                 let void = structure.forecast.voids.contains(number);
-                let fate = if void { Known::Aborted } else { Known::Committed };
+                let fate = if void { OperationKnowledge::Aborted } else { OperationKnowledge::Committed };
                 let forecast = (number == structure.number()).then(|| structure.forecast.digest());
                 let operation = (*device, number);
                 self.note(operation, forecast, Some(fate)).map_err(|what| (operation, what))?;
@@ -106,7 +106,8 @@ impl History {
         }
         for entry in view.pending.iter().filter(|entry| entry.dead) {
             let operation = (entry.forecast.device, entry.forecast.number());
-            self.note(operation, None, Some(Known::Aborted)).map_err(|what| (operation, what))?;
+            self.note(operation, None, Some(OperationKnowledge::Aborted))
+                .map_err(|what| (operation, what))?;
         }
         for (device, slot) in &view.slots {
             for (principal, handle) in &slot.value.handles {
@@ -137,7 +138,7 @@ impl History {
     }
 
     /// What became of an operation.
-    pub fn fate(&self, operation: Operation) -> Option<Known> {
+    pub fn fate(&self, operation: Operation) -> Option<OperationKnowledge> {
         self.operations.get(&operation)?.fate
     }
 }
@@ -181,7 +182,7 @@ impl Ledger {
     ///
     /// # Errors
     /// [`Contradiction`]: it knew otherwise.
-    pub fn settle(&mut self, operation: Operation, known: Known) -> Result<(), Contradiction> {
+    pub fn settle(&mut self, operation: Operation, known: OperationKnowledge) -> Result<(), Contradiction> {
         let history = self.devices.entry(operation.0).or_default();
         history.note(operation, None, Some(known)).map_err(|what| Contradiction {
             acceptor: operation.0,

@@ -1,7 +1,7 @@
 //! Lies, one by one: for each way a server can lie about the order and each operation it can do it to, what the
 //! victim makes of it. The table in `docs/proof.md` is made here ([`table`]) and checked by a test.
 
-use super::client::{Client, Wanted, Wish};
+use super::client::{Client, ClientAction, WorldRequest};
 use super::ledger::Ledger;
 use super::server::Server;
 use super::{device_key, found, server_key};
@@ -298,15 +298,15 @@ impl Stage {
 
     /// A client sends an UPDATE and nothing more.
     fn leave_pending(&mut self, client: usize) {
-        self.clients[client].wishes.push(Wish::Group);
+        self.clients[client].wishes.push(ClientAction::Group);
         // Fast operations leave nothing pending: insist on the slow path.
         let wanted = self.clients[client].begin_slow(&mut self.random, &mut self.ledger);
-        let Some(Wanted::Send(request)) = wanted.into_iter().next() else { panic!("it was idle") };
+        let Some(WorldRequest::Send(request)) = wanted.into_iter().next() else { panic!("it was idle") };
         let device = self.clients[client].device;
         let response = self.server.handle(self.now_ms, device, *request);
         self.server.sync();
         let wanted = self.clients[client].answer(response, &mut self.random, &mut self.ledger, 0);
-        assert!(matches!(wanted[..], [Wanted::Fold]), "ordered");
+        assert!(matches!(wanted[..], [WorldRequest::Fold]), "ordered");
     }
 
     /// One operation from beginning to end; `tamper` sees each answer before the client does.
@@ -316,14 +316,14 @@ impl Stage {
         tamper: &mut dyn FnMut(&Request, Response) -> Response,
     ) -> Option<Alarm> {
         let mut wanted = if self.clients[client].is_idle() {
-            self.clients[client].wishes.push(Wish::Group);
+            self.clients[client].wishes.push(ClientAction::Group);
             self.clients[client].begin(&mut self.random, &mut self.ledger, 0)
         } else {
             self.clients[client].fold(&mut self.random, &mut self.ledger, 0)
         };
         while let Some(next) = wanted.pop() {
             wanted = match next {
-                Wanted::Send(request) => {
+                WorldRequest::Send(request) => {
                     let device = self.clients[client].device;
                     let response = self.server.handle(self.now_ms, device, (*request).clone());
                     self.server.sync();
@@ -337,7 +337,7 @@ impl Stage {
                     }
                     self.clients[client].answer(response, &mut self.random, &mut self.ledger, 0)
                 }
-                Wanted::Fold => self.clients[client].fold(&mut self.random, &mut self.ledger, 0),
+                WorldRequest::Fold => self.clients[client].fold(&mut self.random, &mut self.ledger, 0),
             };
         }
         self.clients[client].alarms.first().cloned()

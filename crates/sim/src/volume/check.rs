@@ -9,7 +9,7 @@ use holdfast_volume::{BLOCK_BYTES, Options, Report, Volume, VolumeError};
 
 /// What was found, over many states.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Found {
+pub struct CheckResult {
     /// States recovered.
     pub states: u64,
     /// Of them, states of recoveries that crashed.
@@ -80,7 +80,7 @@ pub fn check(
     options: &Options,
     nested: usize,
     random: &mut Random,
-    found: &mut Found,
+    found: &mut CheckResult,
 ) -> Result<(), String> {
     let devices = &state.devices;
     let anchor = allowed.anchor.as_ref();

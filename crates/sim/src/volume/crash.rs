@@ -14,7 +14,7 @@ const ALL_SUBSETS: usize = 4;
 
 /// What becomes of one write that was not flushed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Fate {
+enum WriteOutcome {
     Kept,
     Lost,
     /// The first sectors only.
@@ -105,7 +105,7 @@ impl Moment {
 
     /// The state in which exactly what was flushed is there.
     pub fn lost(&self) -> State {
-        self.state(&vec![Fate::Lost; self.unflushed.len()])
+        self.state(&vec![WriteOutcome::Lost; self.unflushed.len()])
     }
 
     /// About `count` states that a crash now may leave, the plain ones first.
@@ -121,12 +121,12 @@ impl Moment {
         (crashed.live, crashed.story)
     }
 
-    fn fates(&self, random: &mut Random, count: usize) -> Vec<Vec<Fate>> {
+    fn fates(&self, random: &mut Random, count: usize) -> Vec<Vec<WriteOutcome>> {
         let writes = self.unflushed.len();
-        let all = |fate: Fate| vec![fate; writes];
-        let mut fates = vec![all(Fate::Kept), all(Fate::Lost)];
-        let chosen = |keep: &dyn Fn(usize, &Unflushed) -> bool| -> Vec<Fate> {
-            let fate = |(at, write)| if keep(at, write) { Fate::Kept } else { Fate::Lost };
+        let all = |fate: WriteOutcome| vec![fate; writes];
+        let mut fates = vec![all(WriteOutcome::Kept), all(WriteOutcome::Lost)];
+        let chosen = |keep: &dyn Fn(usize, &Unflushed) -> bool| -> Vec<WriteOutcome> {
+            let fate = |(at, write)| if keep(at, write) { WriteOutcome::Kept } else { WriteOutcome::Lost };
             self.unflushed.iter().enumerate().map(fate).collect()
         };
         for device in 0..self.names.len() {
@@ -147,20 +147,20 @@ impl Moment {
                 2 => chosen(&|at, _| at == one),
                 3 => chosen(&|at, _| at < one),
                 // Any order at all, whole or torn.
-                4 => (0..writes).map(|_| *random.pick(&[Fate::Kept, Fate::Lost])).collect(),
+                4 => (0..writes).map(|_| *random.pick(&[WriteOutcome::Kept, WriteOutcome::Lost])).collect(),
                 5 | 6 => (0..writes)
                     .map(|_| match random.below(4) {
-                        0 => Fate::Lost,
-                        1 | 2 => Fate::Kept,
-                        _ => Fate::Torn(random.number()),
+                        0 => WriteOutcome::Lost,
+                        1 | 2 => WriteOutcome::Kept,
+                        _ => WriteOutcome::Torn(random.number()),
                     })
                     .collect(),
                 _ => chosen(&|at, _| at <= one),
             };
             if random.chance(40) {
                 next[one] = match random.chance(50) {
-                    true => Fate::CutAt(random.below(sectors as u64) as usize),
-                    false => Fate::Torn(random.number()),
+                    true => WriteOutcome::CutAt(random.below(sectors as u64) as usize),
+                    false => WriteOutcome::Torn(random.number()),
                 };
             }
             fates.push(next);
@@ -168,7 +168,7 @@ impl Moment {
         fates
     }
 
-    fn state(&self, fates: &[Fate]) -> State {
+    fn state(&self, fates: &[WriteOutcome]) -> State {
         let Crashed { live, torn, name, story } = self.crashed(fates);
         let devices = Devices::new();
         for (name, bytes) in self.names.iter().zip(live) {
@@ -177,28 +177,28 @@ impl Moment {
         State { devices, torn, name, story }
     }
 
-    fn crashed(&self, fates: &[Fate]) -> Crashed {
+    fn crashed(&self, fates: &[WriteOutcome]) -> Crashed {
         let mut live = self.durable.clone();
         let mut torn = vec![BTreeSet::new(); live.len()];
         let mut name = DefaultHasher::new();
         self.flushed.hash(&mut name);
         for (write, fate) in self.unflushed.iter().zip(fates) {
-            if *fate != Fate::Lost {
+            if *fate != WriteOutcome::Lost {
                 (write.event, fate).hash(&mut name);
             }
             let mut sector_of = match fate {
-                Fate::Lost => continue,
-                Fate::Torn(seed) => Random::new(*seed),
-                Fate::Kept | Fate::CutAt(_) => Random::new(0),
+                WriteOutcome::Lost => continue,
+                WriteOutcome::Torn(seed) => Random::new(*seed),
+                WriteOutcome::Kept | WriteOutcome::CutAt(_) => Random::new(0),
             };
             let place = &mut live[write.device][write.offset as usize..][..write.bytes.len()];
             let (mut done, mut left) = (BTreeSet::new(), BTreeSet::new());
             let sectors = place.chunks_mut(SECTOR_BYTES).zip(write.bytes.chunks(SECTOR_BYTES));
             for (at, (old, new)) in sectors.enumerate() {
                 let is_there = match fate {
-                    Fate::Kept => true,
-                    Fate::CutAt(end) => at < *end,
-                    Fate::Torn(_) | Fate::Lost => sector_of.chance(50),
+                    WriteOutcome::Kept => true,
+                    WriteOutcome::CutAt(end) => at < *end,
+                    WriteOutcome::Torn(_) | WriteOutcome::Lost => sector_of.chance(50),
                 };
                 let block = (write.offset as usize + at * SECTOR_BYTES) / BLOCK_BYTES;
                 if is_there {
@@ -214,7 +214,7 @@ impl Moment {
             torn[write.device] = &torn[write.device] - &whole;
             torn[write.device].extend(parts);
         }
-        let told = |(write, fate): (&Unflushed, &Fate)| {
+        let told = |(write, fate): (&Unflushed, &WriteOutcome)| {
             format!("{} {}+{} {fate:?}", self.names[write.device], write.offset, write.bytes.len())
         };
         let story: Vec<String> = self.unflushed.iter().zip(fates).map(told).collect();

@@ -32,7 +32,7 @@ struct Group {
 }
 
 #[derive(Default)]
-struct Known {
+struct BlockKnowledge {
     blocks: BTreeMap<u64, Vec<Version>>,
     groups: Vec<Group>,
     flushes: Vec<Flush>,
@@ -40,7 +40,7 @@ struct Known {
 
 /// All that a program did, by the places of its notes among the devices' events. One writer of a block at a time.
 #[derive(Default)]
-pub struct Oracle(Mutex<Known>);
+pub struct Oracle(Mutex<BlockKnowledge>);
 
 /// A content that a block may have, and after how many of its writes.
 struct Candidate {

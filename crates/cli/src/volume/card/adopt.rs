@@ -40,7 +40,7 @@ const ONLY_FAT32: &str =
     "only FAT32 can be adopted; `holdfast volume protect` takes over a disk with any file system";
 
 #[derive(Serialize)]
-struct Done {
+struct AdoptOutput {
     device: PathBuf,
     sidecar: PathBuf,
     volume: String,
@@ -142,7 +142,7 @@ pub fn adopt(arguments: &Adopt, directories: &Directories, format: output::Forma
     about.protected = true;
     remembered.remember(&about)?;
     forget_others(&places, &remembered, &about)?;
-    let done = Done {
+    let done = AdoptOutput {
         device: about.disk,
         sidecar: absolute(&sidecar.directory),
         volume: remembered.name(),

@@ -24,7 +24,7 @@ use std::sync::Arc;
 const START: u64 = 1 << 20;
 
 #[derive(Serialize)]
-struct Done {
+struct FormatOutput {
     device: PathBuf,
     sidecar: PathBuf,
     volume: String,
@@ -122,7 +122,7 @@ pub fn format(arguments: &Format, directories: &Directories, format: output::For
     ready.map_err(failed)?;
     anchor::write(&remembered.anchor, &anchors[0])?;
     let (device, sidecar) = (about.disk, absolute(&sidecar.directory));
-    let done = Done { device, sidecar, volume: remembered.name(), size_bytes: disk_bytes };
+    let done = FormatOutput { device, sidecar, volume: remembered.name(), size_bytes: disk_bytes };
     format.print(&done, |done| {
         format!(
             "{} is formatted; keep a copy of {} where it is not",

@@ -1,6 +1,6 @@
 //! `holdfast volume mount`: file systems of one card or of several, each mount for one user.
 
-use super::opened::{Card, Kept, open};
+use super::opened::{Card, RetainedCard, open};
 use super::{PATIENCE, failed, start};
 use crate::exit::{Exit, Failure, Outcome};
 use crate::output;
@@ -22,13 +22,13 @@ use std::time::Duration;
 const PAUSE: Duration = Duration::from_millis(250);
 
 #[derive(Serialize)]
-struct Shown {
+struct MountOutput {
     device: PathBuf,
     mounts: Vec<PathBuf>,
 }
 
 /// A mount that is wanted.
-struct Wanted {
+struct MountRequest {
     card: usize,
     partition: u32,
     /// Whose, as `--session` has it.
@@ -79,7 +79,7 @@ pub fn mount(arguments: &Mount, directories: &Directories, format: output::Forma
         return Err(Failure::new(Exit::Unavailable, ended.remove(0)));
     }
     ended.iter().for_each(|text| tell(text));
-    let shown = Shown { device: kept[0].path.clone(), mounts };
+    let shown = MountOutput { device: kept[0].path.clone(), mounts };
     format.print(&shown, |shown| {
         let mounts: Vec<String> = shown.mounts.iter().map(|mount| mount.display().to_string()).collect();
         format!("{} is mounted on {}", shown.device.display(), mounts.join(" and "))
@@ -95,14 +95,14 @@ pub fn mount(arguments: &Mount, directories: &Directories, format: output::Forma
 }
 
 /// Opens the cards that are named, each once, and says what is to be mounted where.
-fn wanted(arguments: &Mount, own: &str, places: &VolumeFolders) -> Outcome<(Vec<Card>, Vec<Wanted>)> {
+fn wanted(arguments: &Mount, own: &str, places: &VolumeFolders) -> Outcome<(Vec<Card>, Vec<MountRequest>)> {
     let first = open(&arguments.device, &arguments.sidecar, places, arguments.freshness_unknown)?;
     let partition = first.partition(arguments.partition)?;
     let mut cards = vec![first];
     let mut wanted = Vec::new();
     for (user, directory) in [(own.to_owned(), arguments.directory.clone())].iter().chain(&arguments.sessions)
     {
-        wanted.push(Wanted { card: 0, partition, user: user.clone(), directory: directory.clone() });
+        wanted.push(MountRequest { card: 0, partition, user: user.clone(), directory: directory.clone() });
     }
     for Also { directory, device, sidecar, partition, user } in &arguments.also {
         let device = device.as_ref().unwrap_or(&arguments.device);
@@ -126,13 +126,13 @@ fn wanted(arguments: &Mount, own: &str, places: &VolumeFolders) -> Outcome<(Vec<
         };
         let partition = cards[card].partition(*partition)?;
         let user = user.clone().unwrap_or_else(|| own.to_owned());
-        wanted.push(Wanted { card, partition, user, directory: directory.clone() });
+        wanted.push(MountRequest { card, partition, user, directory: directory.clone() });
     }
     Ok((cards, wanted))
 }
 
 /// Waits until all is unmounted, or until it is told to end; keeps the anchors.
-fn serve(stack: &Stack, mounts: &mut Mounts, cards: &[Kept]) -> Outcome {
+fn serve(stack: &Stack, mounts: &mut Mounts, cards: &[RetainedCard]) -> Outcome {
     let interrupt = Interrupt::listen()?;
     let mut kept: Vec<Option<_>> = vec![None; cards.len()];
     loop {

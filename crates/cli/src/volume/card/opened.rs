@@ -206,15 +206,15 @@ impl Card {
     }
 
     /// Takes it apart: for a stack, and what is to be kept until it ends.
-    pub(super) fn into_plan(self) -> Outcome<(DiskPlan, Kept)> {
+    pub(super) fn into_plan(self) -> Outcome<(DiskPlan, RetainedCard)> {
         self.volume.start()?;
         let Card { path, place, remembered, volume, bus, _lock, .. } = self;
-        Ok((DiskPlan { volume, layout: place, bus, format: None }, Kept { path, remembered, _lock }))
+        Ok((DiskPlan { volume, layout: place, bus, format: None }, RetainedCard { path, remembered, _lock }))
     }
 }
 
 /// What is kept of a card while a stack has it.
-pub(super) struct Kept {
+pub(super) struct RetainedCard {
     pub(super) path: PathBuf,
     pub(super) remembered: Remembered,
     _lock: FileLock,
