@@ -12,17 +12,18 @@
 //! - a request acts in the name of the device that the membership in force gives the session's key, and of no
 //!   other.
 
+mod member;
+
 use crate::block_store::{BlockStore, LocalBlocks};
-use crate::blocks::{self, RetrievedBlocks};
+use crate::blocks;
 use crate::config::CreatePolicy;
 use crate::error::OpenError;
 use crate::file_system::{Claim, FileSystem, InheritedState, LeasesNote, LocksNote};
 use crate::history_file::HistoryRetention;
-use crate::holds;
 use crate::maintenance;
 use crate::order::etcd::Cluster;
 use crate::order::{Embedded, Order, OrderError};
-use crate::parcels::{self, ParcelLimits, ParcelSettings, Unpacked};
+use crate::parcels::{ParcelLimits, ParcelSettings};
 use crate::refusal::{RequestError, refuse};
 use crate::restored::UndeclaredRestores;
 use crate::statistics::Counters;
@@ -31,16 +32,15 @@ use holdfast_crypto::{Digest, PublicKey, SigningKey};
 use holdfast_log::Storage;
 use holdfast_protocol::certificate::Certificate;
 use holdfast_protocol::history::Retention;
-use holdfast_protocol::leases::{LEASE_REQUESTS_MAX, LeaseGrant, LeaseRequest};
 use holdfast_protocol::message::{
-    ATTACHED_PLAIN_BYTES_MAX, AddressedBlock, Attached, PARCELS_PLAIN_BYTES_MAX, PROTOCOL_VERSIONS, Request,
-    Response, ServerError, ServerKeys, Welcome,
+    AddressedBlock, PROTOCOL_VERSIONS, Request, Response, ServerError, ServerKeys, Welcome,
 };
 use holdfast_protocol::packed::Difference;
 use holdfast_protocol::signed::Signed;
 use holdfast_protocol::structure::Structure;
 use holdfast_rpc::Throttle;
 use holdfast_store::{Allowance, CollectReport, StoreConfig};
+use member::MemberRequest;
 use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -49,14 +49,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tracing::trace_span;
 
-/// Longest a device may pin blocks in one request.
-const PIN_SECONDS_MAX: u32 = 3600;
 /// Most file systems of one server.
 const FILE_SYSTEMS_MAX: usize = 1024;
-/// Largest signed block.
-const SIGNED_BLOCK_BYTES_MAX: usize = 64 << 10;
-/// Signed blocks under one key.
-const SIGNED_BLOCKS_PER_KEY: u64 = 1024;
 
 /// The wall clock and a monotonic clock.
 pub trait Clock: Send + Sync {
@@ -439,32 +433,6 @@ impl ServerCore {
         }
     }
 
-    /// The leases to grant, once it is durably noted which session holds them; without leases if that fails.
-    fn noted(
-        &self,
-        file_system: &FileSystem,
-        device: DeviceId,
-        run: Option<u128>,
-        grant: Option<LeaseGrant>,
-    ) -> Option<LeaseGrant> {
-        let grant = grant?;
-        if grant.term_ms == 0 {
-            return Some(grant);
-        }
-        let (run, exclusively) = (run?, grant.exclusive_ms > 0);
-        let noted = match file_system.order.notes() {
-            Some(notes) => file_system.note_session(notes, device, run, exclusively).map_err(Into::into),
-            None => self.leases_note.note(self, file_system, device, run, exclusively),
-        };
-        match noted {
-            Ok(()) => Some(grant),
-            Err(error) => {
-                tracing::warn!(%error, "it cannot be noted who holds leases, so none are granted");
-                Some(grant.without_leases())
-            }
-        }
-    }
-
     /// The status of an operation, once it is durable: the reply to `FetchPending`, or `None` while it is pending.
     pub fn operation_status(&self, caller: &Caller, device: DeviceId, number: u64) -> Option<Response> {
         let answer = || -> Result<Option<Response>, RequestError> {
@@ -497,234 +465,9 @@ impl ServerCore {
             Request::Servers if self.may_create(&caller.peer, caller.local) => Ok(self.servers()),
             other => {
                 let (file_system, device) = self.member(caller)?;
-                self.answer_member(caller, file_system, device, other)
+                MemberRequest { core: self, caller, file_system, device, now_ns: self.clock.wall_ns() }
+                    .answer(other)
             }
-        }
-    }
-
-    fn answer_member(
-        &self,
-        caller: &Caller,
-        file_system: &Arc<FileSystem>,
-        device: DeviceId,
-        request: Request,
-    ) -> Result<Response, RequestError> {
-        let now_ns = self.clock.wall_ns();
-        let id = file_system.id;
-        // What it takes to see the state that is left, and to declare it.
-        let is_harmless = |request: &Request| {
-            matches!(
-                request,
-                Request::Look { .. }
-                    | Request::Retrieve(_)
-                    | Request::RetrieveParcel { .. }
-                    | Request::RetrieveTree { .. }
-                    | Request::DeclareRestore { .. }
-                    | Request::EndLeases { .. }
-                    | Request::EndLocks { .. }
-            )
-        };
-        if self.awaiting.has(&id) && !is_harmless(&request) {
-            return Err(ServerError::AwaitsDeclaration.into());
-        }
-        match request {
-            Request::DeclareRestore { certificate, structure, blocks } => {
-                let known = file_system.declared(&structure);
-                if known.is_none() && !self.awaiting.has(&id) {
-                    return refuse(
-                        "this server was not started as one that was put back (holdfast server --restored)",
-                    );
-                }
-                let checked = blocks::check_attached(blocks)?;
-                let receipt = match known {
-                    Some(receipt) => receipt,
-                    None => {
-                        file_system.declare_restore(self, caller, device, certificate, structure, checked)?
-                    }
-                };
-                let answer = self.settled(file_system, Ok(receipt))?;
-                self.awaiting.declared(&id);
-                tracing::info!(file_system = %id, operations = file_system.log_size(), "its restore was declared");
-                Ok(answer)
-            }
-            Request::Store(given) => {
-                let checked = blocks::check(given, usize::MAX)?;
-                self.counters.blocks_stored.add(checked.len() as u64);
-                let allowance = file_system.allowance(self, device);
-                self.blocks.store(id, device, checked, allowance.as_ref(), now_ns)?;
-                self.commit(file_system)?;
-                Ok(Response::Done)
-            }
-            Request::Retrieve(addresses) => {
-                let RetrievedBlocks { blocks, bytes } =
-                    blocks::retrieve(&*self.blocks, id, &addresses, caller.answer_bytes)?;
-                self.counters.blocks_retrieved.add(blocks.len() as u64);
-                self.counters.bytes_retrieved.add(bytes as u64);
-                Ok(Response::Blocks(blocks))
-            }
-            Request::Present(addresses) => {
-                blocks::check_count(addresses.len())?;
-                let here = self.blocks.renew(id, &addresses, now_ns)?;
-                Ok(Response::Present(here.into_iter().collect()))
-            }
-            Request::StoreParcels(given) => {
-                match parcels::unpack(&*self.blocks, id, given, PARCELS_PLAIN_BYTES_MAX)? {
-                    Unpacked::BasesMissing(missing) => Ok(Response::BasesMissing(missing)),
-                    Unpacked::Blocks(unpacked) => {
-                        self.counters.blocks_stored.add(unpacked.len() as u64);
-                        let allowance = file_system.allowance(self, device);
-                        self.blocks.store(id, device, unpacked, allowance.as_ref(), now_ns)?;
-                        self.commit(file_system)?;
-                        Ok(Response::Done)
-                    }
-                }
-            }
-            Request::RetrieveParcel { wanted, bases, level } => {
-                parcels::retrieve(self, id, &wanted, &bases, level)
-            }
-            Request::RetrieveTree { root, have, data, bytes_max, level } => {
-                parcels::retrieve_tree(self, id, root, &have, data, bytes_max, level)
-            }
-            Request::Dereference(addresses) => {
-                blocks::check_count(addresses.len())?;
-                // A table that was replaced since may belong to a past state that is kept.
-                let past = file_system.past_tables(self)?;
-                let addresses: Vec<_> =
-                    addresses.into_iter().filter(|address| !past.contains(address)).collect();
-                let dropped = self.blocks.dereference(id, device, &addresses, now_ns)?;
-                self.commit(file_system)?;
-                Ok(Response::Dereferenced(dropped))
-            }
-            Request::VStore { .. } | Request::VRetrieve { .. } if self.cluster.is_some() => {
-                refuse("signed blocks are kept by servers that have the order in their own data directory")
-            }
-            Request::VStore { index, bytes, signature } => {
-                if bytes.len() > SIGNED_BLOCK_BYTES_MAX || index >= SIGNED_BLOCKS_PER_KEY {
-                    return refuse("a signed block is over the limits");
-                }
-                if file_system.allowance(self, device).is_some() {
-                    return refuse("signed blocks are not charged, so nobody with a limit may store them");
-                }
-                self.store.vstore(id, &caller.peer, index, &bytes, signature, now_ns)?;
-                self.commit(file_system)?;
-                Ok(Response::Done)
-            }
-            Request::VRetrieve { key, index, before_ns } => {
-                let found = self.store.vretrieve(id, &key, index, before_ns)?;
-                Ok(Response::SignedBlock(found.map(|found| (found.block, found.signature, found.stored_ns))))
-            }
-            Request::Snapshot => {
-                self.blocks.snapshot(id, now_ns)?;
-                self.commit(file_system)?;
-                Ok(Response::Done)
-            }
-            Request::Pin { addresses, seconds } => {
-                blocks::check_count(addresses.len())?;
-                if seconds > PIN_SECONDS_MAX {
-                    return refuse("a pin lasts at most 3,600 seconds");
-                }
-                let until_ns = now_ns.saturating_add(i64::from(seconds) * 1_000_000_000);
-                self.blocks.pin(id, device.0.into(), &addresses, until_ns, now_ns)?;
-                self.commit(file_system)?;
-                Ok(Response::Done)
-            }
-            Request::Hold { name, roots } => holds::hold(self, file_system, device, name, roots),
-            Request::Unhold { name } => holds::unhold(self, file_system, device, &name),
-            Request::Usage => Ok(Response::Usage(file_system.usage(self, device)?)),
-            Request::Holds => Ok(Response::Holds(holds::list(self, id)?)),
-            Request::Look { log_size } => {
-                let reply = file_system.look(self, device, log_size)?;
-                self.commit(file_system)?;
-                Ok(Response::View(reply))
-            }
-            Request::Update { certificate, attached, log_size, by_difference, lease } => {
-                let number = certificate.value.number;
-                let _span = trace_span!(target: "operation", "Update", device = device.0, number).entered();
-                let checked = match self.attached(id, attached)? {
-                    Unpacked::Blocks(checked) => checked,
-                    Unpacked::BasesMissing(missing) => return Ok(Response::BasesMissing(missing)),
-                };
-                check_lease_request(lease.as_ref())?;
-                let run = lease.as_ref().map(|lease_request| lease_request.run);
-                let (answer, grant) = file_system.update(
-                    self,
-                    caller,
-                    device,
-                    certificate,
-                    checked,
-                    log_size,
-                    by_difference,
-                    lease,
-                )?;
-                self.commit(file_system)?;
-                file_system.tell_waiters();
-                Ok(match (answer, self.noted(file_system, device, run, grant)) {
-                    (Response::View(reply), Some(grant)) => Response::LeasedView(reply, grant),
-                    (Response::Difference(difference), Some(grant)) => {
-                        Response::LeasedDifference(difference, grant)
-                    }
-                    (answer, _) => answer,
-                })
-            }
-            Request::Commit { structure, attached } => {
-                let number = structure.value.number();
-                let _span = trace_span!(target: "operation", "Commit", device = device.0, number).entered();
-                let checked = match self.attached(id, attached)? {
-                    Unpacked::Blocks(checked) => checked,
-                    Unpacked::BasesMissing(missing) => return Ok(Response::BasesMissing(missing)),
-                };
-                let outcome = file_system.commit(self, caller, device, structure, checked)?;
-                self.settled(file_system, outcome.ok_or(Response::Aborted))
-            }
-            Request::Fast { certificate, structure, attached, log_size, by_difference, lease } => {
-                let number = certificate.value.number;
-                let _span = trace_span!(target: "operation", "Fast", device = device.0, number).entered();
-                let checked = match self.attached(id, attached)? {
-                    Unpacked::Blocks(checked) => checked,
-                    Unpacked::BasesMissing(missing) => return Ok(Response::BasesMissing(missing)),
-                };
-                check_lease_request(lease.as_ref())?;
-                let run = lease.as_ref().map(|lease_request| lease_request.run);
-                let known = by_difference.then_some(log_size);
-                let (outcome, grant) =
-                    file_system.fast(self, caller, device, certificate, structure, checked, known, lease)?;
-                let answer = self.settled(file_system, outcome)?;
-                Ok(match (answer, self.noted(file_system, device, run, grant)) {
-                    (Response::Committed(receipt), Some(grant)) => Response::LeasedCommitted(receipt, grant),
-                    (answer, _) => answer,
-                })
-            }
-            Request::AwaitRecall { run, epoch, acknowledged, .. } => {
-                Ok(Response::Recalled(file_system.recall(self, device, run, epoch, acknowledged)))
-            }
-            Request::EndLeases { run } => {
-                file_system.end_leases(device, run);
-                Ok(Response::Done)
-            }
-            Request::Lock(request) => file_system.lock(self, device, &request),
-            Request::TestLock(request) => file_system.test_lock(self, device, &request),
-            Request::AwaitLock { lock, .. } => file_system.wait_for_lock(self, device, &lock),
-            Request::KeepLocks { run } => file_system.keep_locks(self, device, run),
-            Request::EndLocks { run } => Ok(file_system.end_locks(device, run)),
-            Request::Witnessed { log_size } => {
-                Ok(Response::Witnessed(file_system.witnessed_heads(self, log_size)?))
-            }
-            Request::SetServerKeys(list) => {
-                file_system.set_server_keys(list, &caller.peer, &self.server_key())?;
-                self.commit(file_system)?;
-                Ok(Response::Done)
-            }
-            Request::History { after, note } => file_system.history(self, after, note),
-            Request::Past { log_size, known } => file_system.past(self, log_size, known),
-            Request::NameSnapshot(snapshot) => file_system.name_snapshot(self, caller, device, snapshot),
-            Request::EndSnapshot(end) => file_system.end_snapshot(self, caller, device, end),
-            Request::Leaves { first, count } => file_system.leaves(self, first, count),
-            Request::Servers => Ok(self.servers()),
-            Request::BlockServer(_) => refuse("this is no block server"),
-            Request::Hello { .. }
-            | Request::Ping
-            | Request::CreateFileSystem { .. }
-            | Request::FetchPending { .. } => refuse("this request is answered elsewhere"),
         }
     }
 
@@ -826,18 +569,6 @@ impl ServerCore {
         }
     }
 
-    /// Checks what rides along with an operation, and unpacks it.
-    fn attached(&self, file_system: Digest, given: Attached) -> Result<Unpacked, RequestError> {
-        let mut checked = blocks::check_attached(given.blocks)?;
-        Ok(match parcels::unpack(&*self.blocks, file_system, given.parcels, ATTACHED_PLAIN_BYTES_MAX)? {
-            Unpacked::Blocks(unpacked) => {
-                checked.extend(unpacked);
-                Unpacked::Blocks(checked)
-            }
-            missing => missing,
-        })
-    }
-
     /// Stores blocks that came with an operation; they become durable with its record.
     pub(crate) fn store_attached(
         &self,
@@ -902,19 +633,5 @@ impl ServerCore {
             }
             first
         });
-    }
-}
-
-/// Refuses a request for more leases than one operation may carry.
-fn check_lease_request(lease_request: Option<&LeaseRequest>) -> Result<(), RequestError> {
-    match lease_request {
-        Some(LeaseRequest { scopes, reads, edits, also, .. })
-            if [scopes.len(), reads.len(), edits.len(), also.len()]
-                .iter()
-                .any(|length| *length > LEASE_REQUESTS_MAX) =>
-        {
-            refuse(format!("a request for more than {LEASE_REQUESTS_MAX} leases"))
-        }
-        _ => Ok(()),
     }
 }

@@ -237,7 +237,6 @@ const LONG_FUNCTIONS: &[(&str, usize)] = &[
     ("sim/src/adversary/behaviour.rs: prepare", 310),
     ("sim/src/volume/attack.rs: attacks", 190),
     ("sim/src/mirror.rs: answer", 140),
-    ("server/src/server_core.rs: answer_member", 230),
     ("model/src/configurations.rs: honest_ones", 170),
     ("model/src/configurations.rs: lying_ones", 160),
     ("cli/src/publish.rs: run", 150),
