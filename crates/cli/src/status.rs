@@ -117,8 +117,8 @@ pub fn gather(wanted: Option<&Path>, directories: &Directories) -> Outcome<Repor
         .into_iter()
         .filter(|mount| mount.is_holdfast() && is_wanted(&mount.directory))
         .map(|mount| {
-            let directories = directories.clone();
-            std::thread::spawn(move || look_at(mount, &directories))
+            let (directories, directory) = (directories.clone(), mount.directory.clone());
+            (directory, std::thread::spawn(move || look_at(mount, &directories)))
         })
         .collect();
     for (path, asked) in asked {
@@ -138,12 +138,19 @@ pub fn gather(wanted: Option<&Path>, directories: &Directories) -> Outcome<Repor
                 format!("process {process} does not answer; its log is in this directory")
             }
             // One that cannot be asked is no reason to say nothing of the others.
-            Err(failure) => failure.message,
+            Err(failure) => in_one_line(&failure),
         };
         report.stuck.push(Stuck { path, says });
     }
-    for look in looked {
-        match look.join().unwrap_or(Ok(Look::Unseen))? {
+    for (path, look) in looked {
+        let found = match look.join().unwrap_or(Ok(Look::Unseen)) {
+            Ok(found) => found,
+            Err(failure) => {
+                report.stuck.push(Stuck { path, says: in_one_line(&failure) });
+                continue;
+            }
+        };
+        match found {
             Look::Unseen => {}
             Look::Dead(directory) => report.dead.push(directory),
             Look::Stuck(path) => {
@@ -166,6 +173,13 @@ pub fn gather(wanted: Option<&Path>, directories: &Directories) -> Outcome<Repor
         return Err(MountError::NotMounted(wanted).into());
     }
     Ok(report)
+}
+
+fn in_one_line(failure: &Failure) -> String {
+    match &failure.hint {
+        Some(hint) => format!("{}; {hint}", failure.message),
+        None => failure.message.clone(),
+    }
 }
 
 /// What a look at a mount finds, beside what its process says.
