@@ -1,8 +1,10 @@
 //! Times and spans of time in words, and back. All in whole seconds, UTC, since the beginning of 1970.
 
-use jiff::Timestamp;
+use jiff::SignedDuration;
 use jiff::civil::DateTime;
-use jiff::tz::Offset;
+
+/// The beginning of 1970.
+const EPOCH: DateTime = jiff::civil::date(1970, 1, 1).at(0, 0, 0, 0);
 
 /// The last second of the year 9999: no file of a release names a later time.
 pub const LATEST_S: u64 = 253_402_300_799;
@@ -14,7 +16,7 @@ pub fn moment(seconds: u64) -> String {
     if seconds > LATEST_S {
         return "a time after the year 9999".to_owned();
     }
-    let time = Timestamp::from_second(seconds as i64).expect("it is not after the year 9999");
+    let time = EPOCH + SignedDuration::from_secs(seconds as i64);
     time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
@@ -68,8 +70,7 @@ pub fn parse_moment(text: &str) -> Option<u64> {
         small(time[2])?,
         0,
     );
-    let seconds = Offset::UTC.to_timestamp(time.ok()?).ok()?.as_second();
-    u64::try_from(seconds).ok()
+    u64::try_from(time.ok()?.duration_since(EPOCH).as_secs()).ok()
 }
 
 /// Reads `7d`, `12h`, `30m`, `45s`, `2w`: at least a second, at most a hundred years.
