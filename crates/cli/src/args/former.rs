@@ -206,7 +206,7 @@ mod tests {
                 for global in ["", "--json", "--state /s --cache=/c"] {
                     let (old, new) = (parsed(global, former, line), parsed(global, present, line));
                     assert_eq!(old, new, "{global} {former} {line}");
-                    assert!(old.contains("Directories {"), "{former} {line}: {old}");
+                    assert!(old.contains("DirectoryArguments {"), "{former} {line}: {old}");
                 }
             }
             for wrong in ["--no-such-option", "--json=x", "a b c d e f", "--help", "--version"] {
