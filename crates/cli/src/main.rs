@@ -76,6 +76,11 @@ fn main() -> ExitCode {
                     Format::Json.print_failure(&Failure::new(Exit::Usage, message).hint(hint));
                 }
                 Some((_, help)) => eprint!("{help}"),
+                // clap shows the help then, which is no message.
+                None if is_json && error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+                    let failure = Failure::new(Exit::Usage, "a command is missing");
+                    Format::Json.print_failure(&failure.hint("`holdfast help --all` lists them"));
+                }
                 None if is_json => {
                     let text = error.render().to_string();
                     let text = text.trim().trim_start_matches("error: ");

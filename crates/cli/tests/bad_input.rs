@@ -284,6 +284,11 @@ fn command_line() {
         let error: serde_json::Value = serde_json::from_slice(&output.stderr).expect("JSON");
         let expected = format!("'{}' needs a command", [&["holdfast"][..], words].concat().join(" "));
         assert_eq!(error["error"]["message"], expected.as_str());
+        let output = holdfast().arg("--json").args(words).output().expect("it runs");
+        let error: serde_json::Value = serde_json::from_slice(&output.stderr).expect("JSON");
+        assert_eq!((output.status.code(), error["error"]["code"].as_str()), (Some(64), Some("Usage")));
+        let message = error["error"]["message"].as_str().expect("words");
+        assert!(message.contains("command") && !message.contains('\n'), "{message}");
     }
     fails(holdfast().arg("frobnicate"), 64, &["frobnicate"]);
     fails(holdfast().args(["help", "frobnicate"]), 64, &["no help about"]);
