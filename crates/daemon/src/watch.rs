@@ -122,9 +122,8 @@ pub fn watch() -> Outcome {
         }
     }
     for WatchedMount { directory, .. } in mounted {
-        let ours = mountpoint::mounted_at(&directory)?.is_some_and(|mount| mount.is_holdfast());
-        if ours && mountpoint::is_dead(&directory) {
-            mountpoint::unmount(&directory, mountpoint::UnmountMode::Lazily)?;
+        if let Some(mount) = mountpoint::mounted_at(&directory)?.filter(mountpoint::Mounted::is_holdfast) {
+            mountpoint::remove_if_dead(&mount)?;
         }
     }
     Ok(())

@@ -226,7 +226,10 @@ mod tests {
         assert_eq!(mount.source, "hf://a_b_c:1/d");
         assert!(!mountpoint::is_dead(&path));
         assert!(matches!(mountpoint::prepare(&path), Err(MountError::AlreadyMounted { .. })));
+        assert!(!mountpoint::remove_if_dead(&mount).expect("it answers"));
         mountpoint::unmount(&path, UnmountMode::Gently).expect("nobody uses it");
+        // Somebody else was quicker.
+        assert!(mountpoint::remove_if_dead(&mount).expect("it is gone"));
         served.join().expect("no panic").expect("no error");
 
         let channel = attach(&path, &options, Permissions::ByMode).expect("mounting is possible here");

@@ -158,9 +158,7 @@ pub fn absolute(directory: &Path) -> Result<PathBuf, MountError> {
 pub fn prepare(directory: &Path) -> Result<PathBuf, MountError> {
     let path = absolute(directory)?;
     while let Some(mount) = mounted_at(&path)? {
-        if mount.is_holdfast() && is_dead(&path) {
-            tracing::info!(directory = %path.display(), "removing a mount whose process is gone");
-            unmount(&path, UnmountMode::Lazily)?;
+        if mount.is_holdfast() && remove_if_dead(&mount)? {
             continue;
         }
         return Err(if mount.is_holdfast() {
@@ -221,6 +219,25 @@ pub fn attribute(path: &Path, name: &str) -> Option<Vec<u8>> {
 /// Whether the process behind the FUSE mount at `path` is gone.
 pub fn is_dead(path: &Path) -> bool {
     condition(path) == Condition::Dead
+}
+
+/// Removes a mount whose process is gone. Whether it is there no more: somebody else may have removed it while it was looked
+/// at, or put another in its place, which stays.
+///
+/// # Errors
+/// As [`unmount`].
+pub fn remove_if_dead(mount: &Mounted) -> Result<bool, MountError> {
+    if !is_dead(&mount.directory) {
+        return Ok(mounted_at(&mount.directory)?.is_none_or(|now| now.id != mount.id));
+    }
+    match unmount_only(&mount.directory, mount.id, UnmountMode::Lazily) {
+        Err(MountError::NotMounted(_)) => Ok(true),
+        Ok(()) => {
+            tracing::info!(directory = %mount.directory.display(), "removed a mount whose process was gone");
+            Ok(true)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Does what may wait for a mount's process, for at most `limit`. `None`: it takes longer, and goes on on a thread of its

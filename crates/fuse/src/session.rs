@@ -160,11 +160,9 @@ fn serve<H: fuser::Filesystem + Send + Sync + 'static, G: Send + 'static>(
 
 /// A connection that was aborted, not unmounted, leaves a dead mount.
 fn remove_if_dead(directory: &Path, id: Option<u64>) {
-    let Some(id) = id else { return };
-    let ours = mountpoint::mounted_at(directory).is_ok_and(|mount| mount.is_some_and(|mount| mount.id == id));
-    if ours
-        && mountpoint::is_dead(directory)
-        && let Err(error) = mountpoint::unmount_only(directory, id, UnmountMode::Lazily)
+    let there = mountpoint::mounted_at(directory).ok().flatten();
+    if let Some(mount) = there.filter(|mount| id == Some(mount.id))
+        && let Err(error) = mountpoint::remove_if_dead(&mount)
     {
         tracing::warn!(directory = %directory.display(), %error, "the dead mount stays");
     }

@@ -214,7 +214,7 @@ fn remove_left_over(directory: &Path) {
             let _ = losetup(&["-d".as_ref(), device.as_path()]);
         }
     }
-    if let Err(error) = mountpoint::unmount(directory, UnmountMode::Lazily) {
+    if let Err(error) = mountpoint::remove_if_dead(&mount) {
         tracing::warn!(directory = %directory.display(), %error, "the dead mount stays");
     }
 }
