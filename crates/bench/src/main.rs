@@ -12,7 +12,6 @@ mod names;
 mod ops;
 mod package;
 mod pairs;
-mod plot;
 mod report;
 mod repository;
 mod sides;
@@ -60,8 +59,6 @@ enum Command {
     Far(far::Options),
     /// Bytes each way from one release of a tree to the next, over a slow link.
     Pairs(pairs::Options),
-    /// Draw what `far`, `chunks` and `volume` measured.
-    Plot(plot::Options),
     /// How long small requests take beside bulk on a slow, far, lossy link.
     Stalls(stalls::Options),
     /// A git repository on mounted file systems, side by side.
@@ -103,7 +100,6 @@ fn run() -> anyhow::Result<()> {
         Command::Stalls(options) => stalls::run(&options),
         Command::Link(options) => link::run(&options),
         Command::Package(options) => package::run(&options),
-        Command::Plot(options) => plot::run(&options),
         Command::Pairs(options) => pairs::run(&options),
         Command::Repository(options) => repository::run(&options),
         Command::Together(options) => together::run(&options),

@@ -47,7 +47,7 @@ enum Command {
         /// The tree, or several taken together.
         #[arg(required = true)]
         trees: Vec<PathBuf>,
-        /// Also write the distribution to this file, a line for each way of cutting, for `holdfast-bench plot`.
+        /// Also write the distribution to this file, a line for each way of cutting, for `scripts/bench-plot`.
         #[arg(long)]
         json: Option<PathBuf>,
     },
@@ -129,7 +129,7 @@ fn shared(trees: &[PathBuf]) -> anyhow::Result<()> {
 /// Figure 5 has a bin for each eighth of a doubling, so that chunks of 2 KB and of 256 KB fit one picture.
 const BINS_A_DOUBLING: f64 = 8.0;
 
-/// The distribution of one way of cutting, as `holdfast-bench plot` reads it.
+/// The distribution of one way of cutting, as `scripts/bench-plot` reads it.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Distribution {
     /// Always `5`.

@@ -1,0 +1,4 @@
+//! All integration tests of this crate, linked once: `scripts/test only bench::MODULE::`.
+
+mod plot;
+mod stack;
