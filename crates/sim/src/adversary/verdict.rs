@@ -10,6 +10,7 @@ use holdfast_client::statement::{LabeledStatement, Limits, Statement, UnusableSt
 use holdfast_client::{FrozenReport, FsError, IntegrityReport, StartError};
 use holdfast_protocol::leases::TERM_MS;
 use holdfast_testing::PATIENCE;
+use holdfast_testing::eventually;
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -336,6 +337,10 @@ impl Row<'_> {
             (DAVE, Call::List),
         ] {
             self.stage.call(who, call).map_err(|refusal| format!("a false alarm: {refusal:?}"))?;
+        }
+        if self.behaviour == Behaviour::RecallFalsely {
+            // The victim asks for recalls on a thread of its own, which may have been slower than all these calls.
+            eventually("the victim asks for recalls", || self.stage.told.count() > 0);
         }
         Ok(self.accepted())
     }
