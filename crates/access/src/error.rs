@@ -32,7 +32,7 @@ pub enum AccessError {
     Malformed {
         /// The kind of value that was expected.
         what: &'static str,
-        /// What is wrong with it.
+        /// Why it is no such value, in words.
         why: String,
     },
     /// The issuer of a signed credential is not a key, or of a spoken one not the speaker.

@@ -1,4 +1,4 @@
-//! Which credentials are revoked, and which processes are alive.
+//! What takes a credential's force away although its signature holds: a revocation, or the end of the process that spoke it.
 //!
 //! Invariants: what has ended is never valid again, over restarts too (the driver stores [`Revocations::encode`] before
 //! it acknowledges an ending); what a process said is valid only while it is alive, so ended processes take no room;

@@ -318,7 +318,7 @@ pub enum StartError {
     StateCorrupt {
         /// The state directory.
         state_dir: PathBuf,
-        /// What is wrong with it.
+        /// Why it cannot be used, in words.
         why: String,
     },
     /// The state was exported to another machine.

@@ -4,7 +4,7 @@
 //! (`limbo`), and only a directory's own clusters, which the driver itself owns, are freed here.
 
 use crate::check::DEPTH_MAX;
-use crate::directory::{Directory, FoundEntry};
+use crate::directory::{Directory, FileEntry};
 use crate::draft::{Draft, Effect, Metadata};
 use crate::entry::{self, Attributes, DOT, DOT_DOT, Entry};
 use crate::fs::{Change, Fat, Kind};
@@ -222,7 +222,7 @@ pub enum InUse {
     No,
 }
 
-fn find_label(draft: &Draft, root: &Directory) -> Result<Option<FoundEntry>> {
+fn find_label(draft: &Draft, root: &Directory) -> Result<Option<FileEntry>> {
     let mut scan = crate::directory::Scan::new(root, 0);
     while let Some(found) = scan.next(draft)? {
         if found.entry.is_label() && !found.entry.is_directory() {
@@ -237,7 +237,7 @@ fn existing(
     draft: &Draft,
     parent: FileId,
     name: &str,
-) -> Result<(Directory, FoundEntry)> {
+) -> Result<(Directory, FileEntry)> {
     let directory = state.directory(draft, parent)?;
     let not_found = || FatError::NotFound(name.into());
     let wanted = Name::new(name).map_err(|_| not_found())?;
@@ -349,7 +349,7 @@ fn drop_file(
     state: &mut DriverState,
     draft: &mut Draft,
     directory: &Directory,
-    found: &FoundEntry,
+    found: &FileEntry,
     now: Moment,
 ) -> Result<Option<LimboId>> {
     let location = EntryLocation { directory: directory.first, slot: found.slot };
@@ -371,7 +371,7 @@ fn drop_directory(
     state: &mut DriverState,
     draft: &mut Draft,
     parent: &Directory,
-    found: &FoundEntry,
+    found: &FileEntry,
 ) -> Result<()> {
     if !found.entry.is_directory() {
         return Err(FatError::NotADirectory(found.name.clone()));

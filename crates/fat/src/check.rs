@@ -8,7 +8,7 @@
 //! Neither ends up in a loop: a directory is entered only if its clusters were not marked, and no chain is followed
 //! beyond what its entry allows.
 
-use crate::directory::{Directory, FoundEntry, Scan};
+use crate::directory::{Directory, FileEntry, Scan};
 use crate::draft::{Draft, Metadata};
 use crate::entry::{DELETED, DOT, DOT_DOT};
 use crate::fs::{Fat, Kind};
@@ -75,7 +75,7 @@ pub enum WalkedFile {
 /// An event of a traversal.
 enum TraversalEvent<'a> {
     /// An entry. What comes back is entered.
-    Entry { path: &'a str, parent: &'a Directory, found: &'a FoundEntry },
+    Entry { path: &'a str, parent: &'a Directory, found: &'a FileEntry },
     /// A directory came to its end; pieces of long names were passed over or not.
     End { path: &'a str, broken: bool },
     /// A directory too deep to be entered.
@@ -183,7 +183,7 @@ impl Check<'_> {
         draft: &Draft,
         path: &str,
         parent: &Directory,
-        found: &FoundEntry,
+        found: &FileEntry,
     ) -> Result<Option<Directory>> {
         let entry = &found.entry;
         if !crate::names::short_is_sound(&entry.short) {
@@ -358,7 +358,7 @@ fn walk_entry(
     state: &mut DriverState,
     draft: &Draft,
     path: &str,
-    found: &FoundEntry,
+    found: &FileEntry,
     visit: &mut dyn FnMut(WalkedFile),
 ) -> Result<Option<Directory>> {
     let entry = &found.entry;

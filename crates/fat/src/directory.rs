@@ -23,7 +23,7 @@ pub(crate) struct Directory {
 
 /// A file found in a directory.
 #[derive(Clone, Debug)]
-pub(crate) struct FoundEntry {
+pub(crate) struct FileEntry {
     /// The first slot of its name.
     pub(crate) first_slot: u32,
     /// The slot of its entry.
@@ -33,14 +33,14 @@ pub(crate) struct FoundEntry {
     pub(crate) entry: Entry,
 }
 
-impl FoundEntry {
-    fn of(entry: Entry, slot: u32, pieces: &Pieces) -> (FoundEntry, bool) {
+impl FileEntry {
+    fn of(entry: Entry, slot: u32, pieces: &Pieces) -> (FileEntry, bool) {
         let long = (!entry.is_label()).then(|| pieces.finish(&entry.short)).flatten();
         match long.and_then(|(units, first_slot)| names::shown_long(units).map(|name| (name, first_slot))) {
-            Some((name, first_slot)) => (FoundEntry { first_slot, slot, name, entry }, true),
+            Some((name, first_slot)) => (FileEntry { first_slot, slot, name, entry }, true),
             None => {
                 let name = names::shown_short(&entry.short, entry.case_bits);
-                (FoundEntry { first_slot: slot, slot, name, entry }, false)
+                (FileEntry { first_slot: slot, slot, name, entry }, false)
             }
         }
     }
@@ -113,7 +113,7 @@ impl Directory {
     }
 
     /// Finds a name. This is `Scan`, without putting together the names that are not it.
-    pub(crate) fn find(&self, draft: &Draft, name: &Name) -> Result<Option<FoundEntry>> {
+    pub(crate) fn find(&self, draft: &Draft, name: &Name) -> Result<Option<FileEntry>> {
         let mut pieces = Pieces::none();
         let mut found = None;
         self.each(draft, 0, |slot, bytes| {
@@ -125,7 +125,7 @@ impl Directory {
                     let is = |(units, _): (&[u16], u32)| name.is_long(units);
                     let this = pieces.finish(&entry.short).is_some_and(is) || name.is_short(&entry.short);
                     if this && !entry.is_label() && !is_dots(&entry) {
-                        found = Some(FoundEntry::of(entry, slot, &pieces).0);
+                        found = Some(FileEntry::of(entry, slot, &pieces).0);
                         return ControlFlow::Break(());
                     }
                     pieces.drop();
@@ -266,7 +266,7 @@ impl<'d> Scan<'d> {
     }
 
     /// The next entry, which may be a label. `.` and `..` are passed over.
-    pub(crate) fn next(&mut self, draft: &Draft) -> Result<Option<FoundEntry>> {
+    pub(crate) fn next(&mut self, draft: &Draft) -> Result<Option<FileEntry>> {
         let (mut pieces, mut broken) = (Pieces::none(), false);
         let (mut found, mut ended) = (None, false);
         let after = self.directory.each(draft, self.slot, |slot, bytes| {
@@ -279,7 +279,7 @@ impl<'d> Scan<'d> {
                 Slot::Piece => broken |= pieces.take(bytes, slot),
                 Slot::Entry(entry) if is_dots(&entry) => broken |= pieces.drop(),
                 Slot::Entry(entry) => {
-                    let (this, long) = FoundEntry::of(entry, slot, &pieces);
+                    let (this, long) = FileEntry::of(entry, slot, &pieces);
                     broken |= pieces.drop() && !long;
                     found = Some(this);
                     return ControlFlow::Break(());

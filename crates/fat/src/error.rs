@@ -32,7 +32,7 @@ pub enum FatError {
     Unsound {
         /// Which file or directory, or which part of the file system.
         place: String,
-        /// What is wrong with it.
+        /// The unsound value.
         problem: Problem,
     },
     /// Changes are refused because something unsound was seen before.

@@ -9,7 +9,7 @@
 //!   before a block of it is named to anybody.
 
 use crate::check::Checked;
-use crate::directory::{Directory, FoundEntry, Scan};
+use crate::directory::{Directory, FileEntry, Scan};
 use crate::draft::{Draft, Effect, Metadata, Transaction};
 use crate::entry::{Attributes, Entry};
 use crate::layout::{Area, BlockId, BlockRange, Layout, Run};
@@ -285,7 +285,7 @@ impl<M: Metadata> Fat<M> {
         parent: FileId,
         cookie: u64,
         count: usize,
-        mut tell: impl FnMut(&mut DriverState, &Draft, (&Directory, &FoundEntry), DirectoryEntry) -> Result<T>,
+        mut tell: impl FnMut(&mut DriverState, &Draft, (&Directory, &FileEntry), DirectoryEntry) -> Result<T>,
     ) -> Result<Vec<T>> {
         self.read(|state, draft| {
             let directory = state.directory(draft, parent)?;
@@ -352,7 +352,7 @@ impl<M: Metadata> Fat<M> {
 }
 
 /// The size of what was found, and where it starts if it is a directory.
-fn sizes(state: &mut DriverState, draft: &Draft, found: &FoundEntry) -> Result<(u64, Option<u32>)> {
+fn sizes(state: &mut DriverState, draft: &Draft, found: &FileEntry) -> Result<(u64, Option<u32>)> {
     if !found.entry.is_directory() {
         return Ok((u64::from(found.entry.size), None));
     }

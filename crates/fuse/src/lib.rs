@@ -26,6 +26,6 @@ mod pool;
 mod session;
 
 pub use attach::Options;
-pub use look::run_if_looking;
+pub use look::{look_by_thread, run_if_looking};
 pub use mountpoint::{MountError, UnmountMode};
 pub use session::{Session, mount, mount_automount, mount_disk, mount_fixed, open_session};

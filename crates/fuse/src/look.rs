@@ -21,8 +21,14 @@ const ATTRIBUTE_BYTES_MAX: usize = 64 << 10;
 /// What the process that looks says first.
 const DEAD: u8 = b'D';
 const ANSWERS: u8 = b'A';
-/// Whether this program can be started again to look ([`run_if_looking`]).
+/// Whether looks are processes: this program can be started again for them ([`run_if_looking`]).
 static IS_AVAILABLE: AtomicBool = AtomicBool::new(false);
+
+/// For a process that looks at mounts every few seconds for as long as it lives: its looks are threads of its own from now
+/// on. A process for each would cost more than what is looked for, and nobody waits for the end of this one.
+pub fn look_by_thread() {
+    IS_AVAILABLE.store(false, Ordering::Relaxed);
+}
 
 /// What a look at a mount found.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -186,14 +186,14 @@ struct Session {
 }
 
 #[derive(Default)]
-struct HeldRanges {
+struct LockedRanges {
     ranges: Ranges,
     process: u32,
 }
 
 /// The locks of one file system.
 pub struct LockTable {
-    files: HashMap<(Handle, LockSpace), BTreeMap<Holder, HeldRanges>>,
+    files: HashMap<(Handle, LockSpace), BTreeMap<Holder, LockedRanges>>,
     sessions: BTreeMap<SessionId, Session>,
     /// Number of ranges that each device holds.
     ranges: HashMap<DeviceId, usize>,

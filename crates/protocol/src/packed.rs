@@ -50,7 +50,7 @@ pub(crate) fn serialize<W: Write>(reply: &Box<ViewReply>, writer: &mut W) -> Res
 }
 
 /// Packs a reply; returns the number of bytes that a reader will hold.
-fn write<W: Write>(reply: &ViewReply, writer: &mut W) -> Result<HeldBytes> {
+fn write<W: Write>(reply: &ViewReply, writer: &mut W) -> Result<MemoryCharge> {
     write_some(reply, |_| true, Packer::default(), writer)
 }
 
@@ -60,7 +60,7 @@ fn write_some<W: Write>(
     is_sent: impl Fn(DeviceId) -> bool,
     mut packer: Packer,
     writer: &mut W,
-) -> Result<HeldBytes> {
+) -> Result<MemoryCharge> {
     let view = &reply.view;
     let mut slots: Vec<_> = view.slots.iter().filter(|(device, _)| is_sent(**device)).collect();
     slots.sort_by_key(|(device, slot)| (slot.value.forecast.log.size, **device));
@@ -233,7 +233,7 @@ fn read<R: Read>(mut unpacker: Unpacker, reader: &mut R) -> Result<Box<ViewReply
 struct Packer {
     vector: VersionVector,
     places: HashMap<Record, u32>,
-    plain: HeldBytes,
+    plain: MemoryCharge,
 }
 
 impl Packer {
@@ -288,7 +288,7 @@ struct Unpacker {
     vector: VersionVector,
     records: Vec<Record>,
     known: HashSet<Record>,
-    plain: HeldBytes,
+    plain: MemoryCharge,
 }
 
 impl Unpacker {
@@ -358,9 +358,9 @@ impl Unpacker {
 
 /// The bytes that a reader holds for what was packed.
 #[derive(Default)]
-struct HeldBytes(usize);
+struct MemoryCharge(usize);
 
-impl HeldBytes {
+impl MemoryCharge {
     fn charge<T>(&mut self, items: usize) {
         self.0 = self.0.saturating_add(items.saturating_mul(size_of::<T>()));
     }

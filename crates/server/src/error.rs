@@ -24,7 +24,7 @@ pub enum OpenError {
     Key {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Why it is no key.
         error: KeyFileError,
     },
     /// Operator: others can read the server's key.

@@ -7,7 +7,7 @@
 
 use super::args::Rebuild;
 use super::report::{Device, DeviceStanding, Report};
-use super::sources::{KnownBlocks, collect};
+use super::sources::{RebuildSource, collect};
 use super::write_list;
 use crate::exit::{Exit, Failure, Outcome};
 use crate::keys;
@@ -82,7 +82,7 @@ pub fn run(arguments: &Rebuild, format: Format) -> Outcome {
         present => server_keys(arguments, &bundles, present.as_ref(), superuser, site.server_key())?,
     };
     let bundles = Arc::new(bundles);
-    let source = Arc::new(KnownBlocks { site: site.clone(), bundles: bundles.clone() });
+    let source = Arc::new(RebuildSource { site: site.clone(), bundles: bundles.clone() });
     let members = membership(&combined, superuser, &*source)?;
     combined.check(superuser, &members).map_err(|alarm| {
         Failure::new(

@@ -81,15 +81,15 @@ fn brought(
     None
 }
 
-/// Blocks of the data directory, and of bundles.
-pub struct KnownBlocks {
+/// Where the blocks for a rebuild come from: what the data directory has already, then bundles.
+pub struct RebuildSource {
     /// The data directory.
     pub site: Arc<RebuildTarget>,
     /// Bundles, asked after it.
     pub bundles: Arc<Vec<Bundle>>,
 }
 
-impl BlockSource for KnownBlocks {
+impl BlockSource for RebuildSource {
     fn digest_key(&self) -> DigestKey {
         DigestKey::WELL_KNOWN
     }

@@ -66,7 +66,7 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// What is said of the volume to be opened.
+    /// These arguments, as the code that opens a volume takes them.
     pub fn opening(&self) -> holdfast_daemon::volumes::opening::Opening {
         let Opening { device, log, key, anchor, tpm, .. } = self.clone();
         holdfast_daemon::volumes::opening::Opening { device, log, key, anchor, tpm }

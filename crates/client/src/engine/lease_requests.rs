@@ -1,6 +1,9 @@
-//! Which leases to ask for: whole users and groups, taken up again with the next operation after a recall; single files
-//! where that was recalled before it had saved more than it costs; and for a while none at all of a file that others
-//! have just changed, unless it is looked at again and again: a recall costs its writer a round trip.
+//! Chooses the leases that the next operation asks for. A lease saves a round trip each time something is read under it,
+//! and costs whoever changes it a round trip for the recall.
+//!
+//! - Usually a lease covers all that a user or group owns. After a recall the next operation asks for it again.
+//! - If it was recalled before [`WORTH`] reads, single files are asked for instead, for 5 s to 60 s, doubling.
+//! - A file that others have just changed is not asked for at all for 2 s to 60 s, unless it is read [`HOT_LOOKS`] times.
 
 use holdfast_content::{Handle, PrincipalId};
 use holdfast_protocol::leases::{Backoff, LEASE_REQUESTS_MAX, RecalledLeases, Scope};

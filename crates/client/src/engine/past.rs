@@ -294,7 +294,7 @@ impl Engine {
 }
 
 impl PastTree {
-    /// Which state this is a view of.
+    /// The place in the order of the state that this tree shows.
     pub fn point(&self) -> Point {
         self.point
     }

@@ -77,7 +77,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use views::{FetchedView, KnownView, REQUEST_AGE_MAX, Tokens};
+use views::{FetchedView, REQUEST_AGE_MAX, RecentView, Tokens};
 
 /// Owner shown for what the mounting user may not write.
 pub const NOBODY: u32 = 65534;
@@ -302,8 +302,8 @@ impl FileSystem {
     /// The view for a request on `ino`: that of the same thread's LOOKUP just before, or the present one.
     fn view_of(&self, caller: &Caller, ino: Ino) -> Result<FetchedView, FsError> {
         match self.tokens.take(caller.thread, ino) {
-            Some(KnownView::Fresh(fetched)) => Ok(fetched),
-            Some(KnownView::Listing(_, found_by)) => {
+            Some(RecentView::Fresh(fetched)) => Ok(fetched),
+            Some(RecentView::Listing(_, found_by)) => {
                 let fetched = self.fetch(&[self.handle(ino)?])?;
                 self.check_places(caller, &*fetched.view, &found_by)?;
                 Ok(fetched)
@@ -315,8 +315,8 @@ impl FileSystem {
     /// The view for a look at what `ino` is, which that of a listing just before serves too.
     fn view_to_look_at(&self, caller: &Caller, ino: Ino) -> Result<FetchedView, FsError> {
         match self.tokens.take(caller.thread, ino) {
-            Some(KnownView::Fresh(fetched)) => Ok(fetched),
-            Some(KnownView::Listing(fetched, _))
+            Some(RecentView::Fresh(fetched)) => Ok(fetched),
+            Some(RecentView::Listing(fetched, _))
                 if views::now().saturating_duration_since(fetched.at) <= REQUEST_AGE_MAX =>
             {
                 Ok(fetched)

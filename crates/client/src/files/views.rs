@@ -138,7 +138,7 @@ pub struct FetchedView {
 }
 
 /// What is known for a request on an inode that its thread has just looked up.
-pub enum KnownView {
+pub enum RecentView {
     /// A view that serves it.
     Fresh(FetchedView),
     /// A view that serves looks at attributes while it is young, and the names that anything else must check first.
@@ -188,7 +188,7 @@ impl Tokens {
 
     /// What is known for a request on `ino`, if the same thread has just looked it up. Whatever the answer, the
     /// token is spent.
-    pub fn take(&self, thread: u32, ino: Ino) -> Option<KnownView> {
+    pub fn take(&self, thread: u32, ino: Ino) -> Option<RecentView> {
         let token = self.take_token(thread)?;
         if token.ino != ino {
             return None;
@@ -196,8 +196,8 @@ impl Tokens {
         let fetched = FetchedView { view: token.view, at: token.fetched };
         match token.basis {
             LookupBasis::Fresh(_) => (now().saturating_duration_since(fetched.at) <= REQUEST_AGE_MAX)
-                .then_some(KnownView::Fresh(fetched)),
-            LookupBasis::Listing(found_by) => Some(KnownView::Listing(fetched, found_by)),
+                .then_some(RecentView::Fresh(fetched)),
+            LookupBasis::Listing(found_by) => Some(RecentView::Listing(fetched, found_by)),
         }
     }
 

@@ -90,7 +90,7 @@ pub enum ProcessesError {
     File {
         /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The system's error.
         source: io::Error,
     },
     /// The key cannot be used.

@@ -44,7 +44,7 @@ pub enum BundleError {
     Damaged {
         /// Path of the bundle.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Why it cannot be used, in words.
         why: String,
     },
 }

@@ -269,6 +269,7 @@ struct Automounter {
 impl Automounter {
     fn start(plan: Plan) -> Outcome<Automounter> {
         limits::raise_open_files();
+        holdfast_fuse::look_by_thread();
         let Plan {
             directory,
             beside,

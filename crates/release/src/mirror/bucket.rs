@@ -29,7 +29,7 @@ impl BucketMirror {
     /// By an address.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// It is no address of a bucket, or has options that only servers have; in words.
     pub fn new(text: &str) -> Result<BucketMirror, String> {
         let address: BucketAddress = text.parse().map_err(|error| format!("{error}"))?;
         if address.durability != Durability::Local || address.cache_bytes.is_some() {

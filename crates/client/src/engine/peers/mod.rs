@@ -99,7 +99,7 @@ pub(super) struct Peers {
     stop: Stop,
 }
 
-/// What is known of all peers.
+/// The devices that may be met, and how far each is known to have got.
 struct PeersState {
     roster: Roster,
     known: BTreeMap<DeviceId, PeerState>,

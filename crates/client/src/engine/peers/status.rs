@@ -42,7 +42,7 @@ pub struct PeerStatus {
     pub trouble: Option<String>,
 }
 
-/// What is known of all peers.
+/// How this device and its peers stand, for `holdfast evidence peers` and `status`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PeersStatus {
     /// Addresses at which this device listens.
