@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal};
 use std::fs;
 use std::io::Read;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -608,9 +608,10 @@ fn allow_other() {
     assert_eq!(text(&cat(&open.join("team/a"))), "a");
 }
 
-/// What an operation takes is told by client and server, part by part, if that is asked for.
+/// A request of the kernel can be followed by its inode into the operation that carries it, and from there by device,
+/// operation number and request number through the processes of the mount and the server, each part with its duration.
 #[test]
-fn an_operation_is_traced() {
+fn a_request_is_traced() {
     const TRACED: (&str, &str) = ("HOLDFAST_LOG", "info,operation=trace");
     let world = World::with_server_in(&["anna"], &[TRACED], |_| Vec::new());
     let directory = world.path("traced");
@@ -618,20 +619,50 @@ fn an_operation_is_traced() {
     let mut mount = world.holdfast("anna");
     mount.env(TRACED.0, TRACED.1).args(["mount", &world.url]).arg(&directory);
     run(mount.arg("--key").arg(world.key("anna")));
-    fs::write(directory.join("anna/file"), "content").expect("written");
+    let file = directory.join("anna/file");
+    fs::write(&file, "content").expect("written");
+    let inode = fs::metadata(&file).expect("it is there").ino();
     run(world.holdfast("anna").arg("umount").arg(&directory));
     let (client, server) = (world.mount_log("anna"), world.server_log());
-    for part in ["plan{", "sign", "sync state", "round trip{request="] {
-        assert!(
-            client.lines().any(|line| line.contains(part) && line.contains("time.busy")),
-            "{part}: {client}"
-        );
+    let after = |line: &str, name: &str| -> Option<u64> {
+        let digits = line.rsplit_once(&format!("{name}="))?.1;
+        digits.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    };
+    let find = |log: &str, parts: &[&str]| -> String {
+        let found = log.lines().find(|line| parts.iter().all(|part| line.contains(part)));
+        found.unwrap_or_else(|| panic!("{parts:?} in {log}")).to_owned()
+    };
+
+    // The content is published when the file is closed: sent at once, or gathered and sent with other edits.
+    let flush = format!("what=Some(FUSE_FLUSH) inode={inode}}}");
+    let first = client.lines().find(|line| {
+        line.contains(&flush)
+            && (line.contains("is carried by an operation") || line.contains("is gathered"))
+    });
+    let first = first.unwrap_or_else(|| panic!("{flush} in {client}"));
+    let carried = match after(first, " edit") {
+        None => first.to_owned(),
+        Some(edit) => {
+            let sent = |line: &&str| {
+                let spans = line.split_once("send edits{").is_some_and(|(_, span)| {
+                    let first = after(&span[..span.find(' ').unwrap_or(0)], "first");
+                    let last = after(&span[..span.find('}').unwrap_or(0)], "last");
+                    first <= Some(edit) && last >= Some(edit)
+                });
+                spans && line.contains("is carried by an operation")
+            };
+            client.lines().find(sent).unwrap_or_else(|| panic!("edit {edit} in {client}")).to_owned()
+        }
+    };
+    let number = after(&carried, "operation").expect("a number");
+    let named = format!("device=1 number={number}");
+    for part in [":plan{", ":sign:", ":sync state:", ":round trip{request="] {
+        find(&client, &["operation{", &named, part, "time.busy"]);
     }
-    assert!(client.lines().any(|line| line.contains("round trip{") && line.contains("took=")), "{client}");
-    for part in ["device=1", "order", "sync", "store blocks{", "from_front_end=Some("] {
-        assert!(
-            server.lines().any(|line| line.contains(part) && line.contains("time.busy")),
-            "{part}: {server}"
-        );
+    let exchange = find(&client, &["operation{", &named, ":round trip{", "took="]);
+    let id = after(&exchange, " id").expect("the request's number");
+    for part in ["store blocks{", ":order:", ":sync:"] {
+        let request = format!(" id={id} from_front_end=Some(");
+        find(&server, &["request{", &request, "member request{device=1 kind=", &named, part, "time.busy"]);
     }
 }

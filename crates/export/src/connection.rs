@@ -10,6 +10,7 @@ use std::io::{self, BufReader, Read, Write};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
+use tracing::{Span, trace_span};
 
 /// Serves a client until it leaves.
 ///
@@ -39,6 +40,7 @@ pub fn serve(socket: &Socket, export: &Export, limits: &Limits) -> io::Result<()
         let ended = loop {
             match next(&mut stream) {
                 Ok(Some(request)) if request.has_data => {
+                    let _span = span_of(&request).entered();
                     if let Err(error) = write(&request, &mut stream, export, &agreed, &replies, &mut buffer) {
                         break Err(error);
                     }
@@ -68,8 +70,15 @@ fn work(
     loop {
         let next = queue.lock().recv();
         let Ok(request) = next else { return Ok(()) };
+        let _span = span_of(&request).entered();
         request::answer(&request, export, agreed, replies, &mut buffer)?;
     }
+}
+
+/// A request as a trace shows it.
+fn span_of(request: &Request) -> Span {
+    let Request { cookie, kind, offset, length, .. } = *request;
+    trace_span!(target: "operation", "nbd request", cookie, what = ?kind, offset, length)
 }
 
 /// The next request, however long it takes to come; `None` if the client has gone.

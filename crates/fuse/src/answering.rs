@@ -1,9 +1,10 @@
 //! Which thread answers a request.
 
-use crate::outstanding::{Cancellation, Outstanding};
+use crate::outstanding::{Call, Cancellation, Outstanding};
 use crate::pool::{Pool, THREADS_MAX, contain};
 use fuser::Request;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tracing::{Span, trace_span};
 
 /// Answers requests so that one which waits keeps no other from being answered.
 pub(crate) struct Answering {
@@ -27,7 +28,7 @@ impl Answering {
     /// Answers on this thread, unless it is the last that reads requests. Whoever waits for the answer may give
     /// up.
     pub(crate) fn answer(&self, request: &Request, job: impl FnOnce() + Send + 'static) {
-        let call = self.outstanding.begin(request.unique().0, Cancellation::ToDeath(request.pid()));
+        let call = self.begin(request, Cancellation::ToDeath(request.pid()));
         match self.reader() {
             Some(_busy) => contain(|| call.run(job)),
             None => self.pool.submit(Box::new(move || call.run(job))),
@@ -36,8 +37,14 @@ impl Answering {
 
     /// Answers on another thread, as it will take a while. Whoever waits for the answer may give up.
     pub(crate) fn wait(&self, request: &Request, job: impl FnOnce() + Send + 'static) {
-        let call = self.outstanding.begin(request.unique().0, Cancellation::ToDeath(request.pid()));
+        let call = self.begin(request, Cancellation::ToDeath(request.pid()));
         self.pool.submit(Box::new(move || call.run(job)));
+    }
+
+    /// Notes a request until it is answered. In a trace, its time counts from now on: idle while no thread has it.
+    pub(crate) fn begin(&self, request: &Request, yields: Cancellation) -> Call {
+        let span = span_of(request);
+        self.outstanding.begin(request.unique().0, yields, span)
     }
 
     /// This thread, if it may be kept busy while what is returned lives.
@@ -50,6 +57,13 @@ impl Answering {
     pub(crate) fn elsewhere(&self, job: impl FnOnce() + Send + 'static) {
         self.pool.submit(Box::new(job));
     }
+}
+
+/// A request as a trace shows it: the kernel's number for it, what is asked for, and the inode it is about (of requests
+/// with a name, the directory).
+pub(crate) fn span_of(request: &Request) -> Span {
+    let (unique, inode) = (request.unique().0, request.nodeid());
+    trace_span!(target: "operation", "kernel request", unique, what = ?request.operation(), inode)
 }
 
 /// Counts a thread that reads requests as busy.

@@ -3,6 +3,7 @@
 //! The kernel keeps none of its bytes ([`FopenFlags::FOPEN_DIRECT_IO`]): what a loop device or a file system on it
 //! caches is theirs, and was verified when it was read.
 
+use crate::answering::span_of;
 use crate::convert;
 use fuser::{
     Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo, InitFlags, KernelConfig,
@@ -106,7 +107,7 @@ impl Filesystem for DeviceHandler {
 
     fn read(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         _handle: FileHandle,
         offset: u64,
@@ -115,6 +116,7 @@ impl Filesystem for DeviceHandler {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        let _span = span_of(request).entered();
         // Programs may read any bytes; disks have sectors.
         let length = self.disk.size_bytes();
         let wanted = offset.min(length)..offset.saturating_add(u64::from(size)).min(length);
@@ -136,7 +138,7 @@ impl Filesystem for DeviceHandler {
 
     fn write(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         _handle: FileHandle,
         offset: u64,
@@ -146,6 +148,7 @@ impl Filesystem for DeviceHandler {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let _span = span_of(request).entered();
         let length = self.disk.size_bytes();
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > length) {
             return reply.error(Errno::ENOSPC);
@@ -169,18 +172,19 @@ impl Filesystem for DeviceHandler {
 
     fn fsync(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         _handle: FileHandle,
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
+        let _span = span_of(request).entered();
         end(reply, self.disk.flush());
     }
 
     fn fallocate(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         _handle: FileHandle,
         offset: u64,
@@ -188,6 +192,7 @@ impl Filesystem for DeviceHandler {
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        let _span = span_of(request).entered();
         let zeroing = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_ZERO_RANGE;
         let within = offset.checked_add(length).is_some_and(|end| end <= self.disk.size_bytes());
         match (mode & zeroing != 0, within) {

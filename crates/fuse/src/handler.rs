@@ -4,7 +4,7 @@
 //! without asking, because the answer never changes: `security.capability` (the kernel asks for it before every
 //! write; mounts are nosuid, so file capabilities mean nothing) and POSIX ACLs (there are none).
 
-use crate::answering::Answering;
+use crate::answering::{Answering, span_of};
 use crate::convert;
 use crate::errno::errno;
 use crate::outstanding::Cancellation;
@@ -67,7 +67,7 @@ impl Handler {
         waiting: LockWait,
         job: impl FnOnce(&FileSystem) + Send + 'static,
     ) {
-        let call = self.answering.outstanding.begin(request.unique().0, Cancellation::ToAnySignal);
+        let call = self.answering.begin(request, Cancellation::ToAnySignal);
         let fs = Arc::clone(&self.fs);
         let answer = move || {
             let _waiting = waiting;
@@ -426,7 +426,7 @@ impl Filesystem for Handler {
 
     fn write(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -442,11 +442,14 @@ impl Filesystem for Handler {
         };
         let handle = FileHandleId(handle.0);
         // Not through `answer`: on this thread the bytes need no copy.
+        let span = span_of(request);
         if let Some(_busy) = self.answering.reader() {
-            return contain(|| written(reply, self.fs.write(handle, offset, bytes, source)));
+            let answer = || written(reply, self.fs.write(handle, offset, bytes, source));
+            return contain(|| span.in_scope(answer));
         }
         let (fs, bytes) = (Arc::clone(&self.fs), bytes.to_vec());
-        self.answering.elsewhere(move || written(reply, fs.write(handle, offset, &bytes, source)));
+        let answer = move || written(reply, fs.write(handle, offset, &bytes, source));
+        self.answering.elsewhere(move || span.in_scope(answer));
     }
 
     fn flush(

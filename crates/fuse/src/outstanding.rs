@@ -9,6 +9,7 @@ use holdfast_client::interrupt::Interrupt;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
+use tracing::Span;
 
 type Calls = Arc<Mutex<HashMap<u64, (Interrupt, Cancellation)>>>;
 
@@ -28,11 +29,11 @@ pub(crate) struct Outstanding {
 }
 
 impl Outstanding {
-    /// Notes a request until the result is dropped.
-    pub(crate) fn begin(&self, unique: u64, yields: Cancellation) -> Call {
+    /// Notes a request until the result is dropped. `span` is what the request is called in a trace.
+    pub(crate) fn begin(&self, unique: u64, yields: Cancellation, span: Span) -> Call {
         let interrupt = Interrupt::default();
         self.calls.lock().insert(unique, (interrupt.clone(), yields));
-        Call { calls: Arc::clone(&self.calls), unique, interrupt }
+        Call { calls: Arc::clone(&self.calls), unique, interrupt, span }
     }
 
     /// Cancels a request whose caller has got a signal; `false` if there is no request of this number.
@@ -76,12 +77,13 @@ pub(crate) struct Call {
     calls: Calls,
     unique: u64,
     interrupt: Interrupt,
+    span: Span,
 }
 
 impl Call {
     /// Runs the answer to the request.
     pub(crate) fn run(self, answer: impl FnOnce()) {
-        self.interrupt.during(answer);
+        self.span.in_scope(|| self.interrupt.during(answer));
     }
 }
 
@@ -100,7 +102,7 @@ mod tests {
     #[test]
     fn requests_are_called_off() {
         let outstanding = Outstanding::default();
-        let begin = |unique| outstanding.begin(unique, Cancellation::ToAnySignal);
+        let begin = |unique| outstanding.begin(unique, Cancellation::ToAnySignal, Span::none());
         let (early, other) = (begin(1), begin(2));
         assert!(outstanding.interrupt(1));
         early.run(|| assert!(is_raised()));
@@ -118,7 +120,7 @@ mod tests {
     fn only_death_calls_off() {
         let mut program = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep runs");
         let outstanding = Outstanding::default();
-        let call = outstanding.begin(1, Cancellation::ToDeath(program.id()));
+        let call = outstanding.begin(1, Cancellation::ToDeath(program.id()), Span::none());
         assert!(outstanding.interrupt(1));
         call.run(|| {
             assert!(!is_raised());

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
+use tracing::trace_span;
 
 /// How long the helper has for an answer.
 const HELPER_WAIT: Duration = Duration::from_secs(if cfg!(test) { 120 } else { 5 });
@@ -174,11 +175,13 @@ impl Guard {
         }
     }
 
-    /// The same; who it is that is let in.
     /// As [`Guard::open`], but returns who was let in.
+    ///
     /// # Errors
     /// Every decision but [`Decision::Admitted`].
     pub fn identify(&self, request: &OpenRequest<'_>) -> Result<Identity, Decision> {
+        let (inode, thread) = (request.inode, request.thread);
+        let _span = trace_span!(target: "operation", "identify the program", inode, thread).entered();
         let (process, started) = match process::of_thread(request.thread) {
             Ok(found) => found,
             Err(error) => {

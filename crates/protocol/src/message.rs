@@ -15,6 +15,7 @@ use crate::structure::{Structure, View};
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{Base, DeviceId, Handle, Parcel, StoredBlock, UserId};
 use holdfast_crypto::{Digest, Domain, PublicKey, Signature, encode};
+use strum::IntoStaticStr;
 
 /// Versions of this protocol that this program speaks, oldest and newest.
 pub const PROTOCOL_VERSIONS: (u16, u16) = (4, 4);
@@ -131,8 +132,8 @@ pub struct StoreHeader {
     pub stored_ns: i64,
 }
 
-/// From a client to the server.
-#[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
+/// From a client to the server. Its kind's name, for traces, is its conversion to a `&str`.
+#[derive(Clone, PartialEq, Eq, Debug, IntoStaticStr, BorshSerialize, BorshDeserialize)]
 pub enum Request {
     /// First on every connection. With a file system, the answer proves the server's right to serve it.
     Hello {

@@ -419,7 +419,7 @@ impl Connection {
 
     /// Makes a request that is encoded already, and brings its answer as it came, which is no refusal; otherwise like
     /// [`Connection::call_on`]. What does not fit into one answer is not asked for again. `is_idempotent`: whether it
-    /// may be sent twice.
+    /// may be sent twice. With the answer comes the request's number on its link, by which the server's log calls it.
     ///
     /// # Errors
     /// See [`RpcError`].
@@ -429,7 +429,7 @@ impl Connection {
         request: Bytes,
         is_idempotent: bool,
         deadline: Duration,
-    ) -> Result<Bytes, RpcError> {
+    ) -> Result<(Bytes, u64), RpcError> {
         let inner = &self.0.inner;
         inner.requests_made.fetch_add(1, Ordering::Relaxed);
         inner.exchange(lane, request, is_idempotent, Instant::now() + deadline).await
@@ -543,18 +543,18 @@ impl Inner {
         deadline: Instant,
     ) -> Result<Response, RpcError> {
         let payload = Bytes::from(encode(request));
-        let answer = self.exchange(lane, payload, is_idempotent(request), deadline).await?;
+        let (answer, _) = self.exchange(lane, payload, is_idempotent(request), deadline).await?;
         decode(&answer).map_err(|error| RpcError::Malformed(error.to_string()))
     }
 
-    /// One request, its answer as it came; a refusal is an error.
+    /// One request, its answer as it came with the number it had on its link; a refusal is an error.
     async fn exchange(
         self: &Arc<Self>,
         lane: Lane,
         payload: Bytes,
         idempotent: bool,
         deadline: Instant,
-    ) -> Result<Bytes, RpcError> {
+    ) -> Result<(Bytes, u64), RpcError> {
         if payload.len() > MESSAGE_BYTES_MAX {
             return Err(RpcError::TooLarge { bytes: payload.len(), limit: MESSAGE_BYTES_MAX });
         }
@@ -565,7 +565,7 @@ impl Inner {
         let mut pause = self.options.pause_first;
         loop {
             let link = self.link(lane, deadline).await?;
-            let answer = match link.exchange(payload.clone(), deadline).await {
+            let (answer, id) = match link.exchange(payload.clone(), deadline).await {
                 Ok(answer) => answer,
                 Err(ExchangeError::Lost { maybe_sent }) if idempotent || !maybe_sent => continue,
                 Err(ExchangeError::Lost { maybe_sent }) => return Err(RpcError::Lost { maybe_sent }),
@@ -578,7 +578,7 @@ impl Inner {
                     pause = (pause * 2).min(self.options.pause_max);
                 }
                 Some(error) => return Err(error.into()),
-                None => return Ok(answer),
+                None => return Ok((answer, id)),
             }
         }
     }

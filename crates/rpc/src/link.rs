@@ -105,8 +105,12 @@ impl Link {
         link
     }
 
-    /// Sends one request and waits for its answer until `deadline`.
-    pub(crate) async fn exchange(&self, payload: Bytes, deadline: Instant) -> Result<Bytes, ExchangeError> {
+    /// Sends one request and waits for its answer until `deadline`. With it comes the request's number on this link.
+    pub(crate) async fn exchange(
+        &self,
+        payload: Bytes,
+        deadline: Instant,
+    ) -> Result<(Bytes, u64), ExchangeError> {
         let (answer, answered) = oneshot::channel();
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let sent = Arc::new(AtomicBool::new(false));
@@ -122,7 +126,7 @@ impl Link {
         let outcome = tokio::time::timeout_at(deadline, answered).await;
         let maybe_sent = sent.load(Ordering::Acquire);
         match outcome {
-            Ok(Ok(answer)) => Ok(answer),
+            Ok(Ok(answer)) => Ok((answer, id)),
             Ok(Err(_)) => Err(ExchangeError::Lost { maybe_sent }),
             Err(_) => Err(ExchangeError::Deadline { maybe_sent }),
         }

@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
+use tracing::Span;
 
 /// Longest wait of a `FetchPending`.
 const FETCH_PENDING_MAX: Duration = Duration::from_secs(60);
@@ -340,9 +341,10 @@ impl Drop for LockWait<'_> {
     }
 }
 
-/// Runs blocking work on a thread for it; a panic there becomes one here, which ends the connection.
+/// Runs blocking work on a thread for it, in the caller's span; a panic there becomes one here, which ends the connection.
 async fn off_reactor<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match spawn_blocking(work).await {
+    let span = Span::current();
+    match spawn_blocking(move || span.in_scope(work)).await {
         Ok(value) => value,
         Err(error) => match error.try_into_panic() {
             Ok(panic) => std::panic::resume_unwind(panic),

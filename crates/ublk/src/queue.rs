@@ -12,6 +12,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
+use tracing::trace_span;
 
 const WORKERS: usize = 4;
 const SECTOR_BYTES: u64 = 512;
@@ -136,6 +137,9 @@ fn work(waiting: &Mutex<Receiver<(u16, IoDescriptor)>>, shared: &Shared) {
 
 /// Does what is asked for: how many bytes, or which error.
 fn answer(shared: &Shared, tag: u16, descriptor: IoDescriptor, buffer: &mut Vec<u8>) -> i32 {
+    let IoDescriptor { kind_and_flags, first_sector, sectors, .. } = descriptor;
+    let what = kind_and_flags & 0xff;
+    let _span = trace_span!(target: "operation", "ublk request", tag, what, first_sector, sectors).entered();
     match perform(shared, tag, descriptor, buffer) {
         Ok(count) => count,
         Err(error) => -error.raw_os_error().unwrap_or(EIO),

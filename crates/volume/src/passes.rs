@@ -10,6 +10,7 @@ use holdfast_log::ring::{LogClient, Lsn, Tag};
 use std::ops::Range;
 use std::sync::Weak;
 use std::sync::atomic::Ordering::Relaxed;
+use tracing::trace_span;
 
 /// Most blocks hashed, or written, before the locks are let go.
 const BATCH_BLOCKS: usize = 1024;
@@ -200,13 +201,14 @@ impl Inner {
 
     /// Everything written so far is durable and authentic.
     pub fn flush(&self) -> Result<(), VolumeError> {
-        self.hash_pass()?;
+        trace_span!(target: "operation", "log hashes").in_scope(|| self.hash_pass())?;
         let (end, needs_disk) = {
             let buffers = self.buffers.lock();
             (self.ring.end(), buffers.needs_disk())
         };
-        self.ring.force(end)?;
+        trace_span!(target: "operation", "force the log").in_scope(|| self.ring.force(end))?;
         if needs_disk {
+            let _span = trace_span!(target: "operation", "settle the disk").entered();
             // All of it, not only what the log lacks: a record that is older than one made stable, and not stable itself,
             // would leave the old hashes of both alive.
             self.settle_before(end)?;

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use tracing::trace_span;
 
 /// Sectors that callers may address.
 const SECTOR_BYTES: u64 = 512;
@@ -295,7 +296,10 @@ impl Volume {
         self.flush_data()?;
         match self.inner.anchor_keeper.get() {
             // Taken after the flush, it covers all that the flush made durable.
-            Some(keeper) => keeper.keep(&self.anchor()).map_err(VolumeError::Anchor),
+            Some(keeper) => {
+                let _span = trace_span!(target: "operation", "keep the anchor").entered();
+                keeper.keep(&self.anchor()).map_err(VolumeError::Anchor)
+            }
             None => Ok(()),
         }
     }

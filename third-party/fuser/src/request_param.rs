@@ -38,4 +38,16 @@ impl Request {
     pub fn pid(&self) -> u32 {
         self.header.pid
     }
+
+    /// Holdfast: the inode that the request is about; of requests with a name, its directory.
+    #[inline]
+    pub fn nodeid(&self) -> u64 {
+        self.header.nodeid
+    }
+
+    /// Holdfast: what is asked for, as `FUSE_WRITE`; `None` if this crate does not know it.
+    #[inline]
+    pub fn operation(&self) -> Option<impl std::fmt::Debug + use<>> {
+        ll::fuse_abi::fuse_opcode::try_from(self.header.opcode).ok()
+    }
 }

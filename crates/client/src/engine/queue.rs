@@ -15,6 +15,7 @@ use parking_lot::{Condvar, Mutex};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tracing::Span;
 
 /// What an operation's author relies on in its view, beside what the plan of an edit shows: no other device may hold it
 /// exclusively at the operation's place in the order.
@@ -57,6 +58,8 @@ pub(super) struct Job {
     pub redone: Option<RedoneGuard>,
     /// Whether the request waits while what a restore lost is made again.
     pub priority: RequestPriority,
+    /// What the caller is doing, for a trace: a request of the kernel, or the sending of gathered edits.
+    pub span: Span,
 }
 
 /// Whether a request waits while what a restore lost is made again.

@@ -31,6 +31,7 @@ use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+use tracing::Span;
 
 /// Longest single wait for another device's operation; after it the present view is looked at again.
 const SETTLE_MS_MAX: u64 = 30_000;
@@ -237,6 +238,7 @@ impl Shared {
             missing: None,
             redone: None,
             priority: turn,
+            span: Span::current(),
         };
         self.counters.gathered.fetch_add(1, Relaxed);
         if self.queue.push(job).is_err() {

@@ -5,7 +5,8 @@
 //! length u32 of what follows | kind u8 | id u64 | body            little endian
 //! to the network:  1 call: lane u8 | may be sent twice u8 | deadline u64 ms | request    2 wait: deadline u64 ms
 //!                  3 never mind                     4 ask how things stand: told first, then answered with nothing
-//! from it:         1 answer | microseconds that it took here, u32    2 failed: RpcError        3 standing: Standing, id 0
+//! from it:         1 answer | microseconds that it took here, u32 | number of the request on its link, u64
+//!                  2 failed: RpcError        3 standing: Standing, id 0
 //! ```
 //!
 //! No frame is longer than a message of the protocol with its header; one that is, or is of no known kind, is an offence,
@@ -15,8 +16,8 @@ use holdfast_protocol::message::MESSAGE_BYTES_MAX;
 
 /// Length, kind and id.
 pub(super) const HEADER_BYTES: usize = 13;
-/// Kind and id, which the length counts, and what precedes a request.
-const AROUND_BYTES: usize = 9 + 10;
+/// Kind and id, which the length counts, and what precedes a request (10 bytes) or follows an answer (12).
+const AROUND_BYTES: usize = 9 + 12;
 
 pub(super) const CALL: u8 = 1;
 pub(super) const WAIT: u8 = 2;
@@ -59,11 +60,11 @@ mod tests {
     /// Proves: encoded headers decode, and those of frames that are too long or of another kind do not.
     #[test]
     fn headers() {
-        for body_bytes in [0, 1, MESSAGE_BYTES_MAX + 10] {
+        for body_bytes in [0, 1, MESSAGE_BYTES_MAX + 12] {
             let header = Header { kind: CALL, id: 77, body_bytes };
             assert_eq!(Header::decode(&Header::encode(CALL, 77, body_bytes)), Some(header));
         }
-        assert_eq!(Header::decode(&Header::encode(CALL, 1, MESSAGE_BYTES_MAX + 11)), None);
+        assert_eq!(Header::decode(&Header::encode(CALL, 1, MESSAGE_BYTES_MAX + 13)), None);
         assert_eq!(Header::decode(&Header::encode(5, 1, 0)), None);
         assert_eq!(Header::decode(&Header::encode(0, 1, 0)), None);
         assert_eq!(Header::decode(&[0; HEADER_BYTES]), None);

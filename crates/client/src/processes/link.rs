@@ -43,9 +43,28 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// What became of a request to the network process.
 enum CallResult {
-    /// With what it took in the network process and beyond, which is only told.
-    Answer(Vec<u8>, Duration),
+    /// The answer, and what a trace says of it.
+    Answer(Vec<u8>, Exchange),
     Failed(RpcError),
+}
+
+/// How the network process came by an answer.
+#[derive(Clone, Copy, Debug)]
+struct Exchange {
+    /// What it took there and beyond.
+    took: Duration,
+    /// The number of the request on its link, by which the server's log calls it.
+    id: u64,
+}
+
+impl Exchange {
+    const BYTES: usize = 12;
+
+    fn decode(bytes: &[u8; Exchange::BYTES]) -> Exchange {
+        let (took, id) = bytes.split_first_chunk().expect("four of twelve");
+        let took = Duration::from_micros(u32::from_le_bytes(*took).into());
+        Exchange { took, id: u64::from_le_bytes(id.try_into().expect("the other eight")) }
+    }
 }
 
 /// Callers that wait for answers, by request number.
@@ -254,8 +273,8 @@ fn wait_for(answered: &Receiver<CallResult>, end: Instant) -> Result<Vec<u8>, Rp
         let left = end.saturating_duration_since(Instant::now());
         let slice = if can_be_raised { left.min(interrupt::GLANCE) } else { left };
         match answered.recv_timeout(slice) {
-            Ok(CallResult::Answer(answer, took)) => {
-                tracing::trace!(target: "operation", ?took, "in the network process and beyond");
+            Ok(CallResult::Answer(answer, Exchange { took, id })) => {
+                tracing::trace!(target: "operation", id, ?took, "in the network process and beyond");
                 return Ok(answer);
             }
             Ok(CallResult::Failed(error)) => return Err(error),
@@ -323,13 +342,12 @@ fn read_frames(
         reader.read_exact(&mut body).ok()?;
         let came = match kind {
             frames::ANSWER => match body.split_last_chunk() {
-                Some((answer, took)) => {
-                    let took = Duration::from_micros(u32::from_le_bytes(*took).into());
-                    let bytes = answer.len();
+                Some((answer, exchange)) => {
+                    let (bytes, exchange) = (answer.len(), Exchange::decode(exchange));
                     body.truncate(bytes);
-                    CallResult::Answer(body, took)
+                    CallResult::Answer(body, exchange)
                 }
-                None => return Some("an answer that does not say what it took"),
+                None => return Some("an answer that does not say how it was come by"),
             },
             frames::FAILED => match decode(&body) {
                 Ok(error) => CallResult::Failed(error),
@@ -469,9 +487,9 @@ mod tests {
         assert!(answered.try_recv().is_err(), "nobody was answered");
         // Answers to nobody, and a second one to somebody, change nothing.
         let some = [
-            frame(frames::ANSWER, 6, b"nobody asked\x07\0\0\0"),
-            frame(frames::ANSWER, 5, b"first\x07\0\0\0"),
-            frame(frames::ANSWER, 5, b"second\x07\0\0\0"),
+            frame(frames::ANSWER, 6, b"nobody asked\x07\0\0\0\x09\0\0\0\0\0\0\0"),
+            frame(frames::ANSWER, 5, b"first\x07\0\0\0\x09\0\0\0\0\0\0\0"),
+            frame(frames::ANSWER, 5, b"second\x07\0\0\0\x09\0\0\0\0\0\0\0"),
         ];
         assert_eq!(read(&some.concat(), &waiting), None);
         assert!(matches!(answered.try_recv(), Ok(CallResult::Answer(answer, _)) if answer == b"first"));

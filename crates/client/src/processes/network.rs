@@ -165,7 +165,7 @@ async fn carry(stream: OwnedFd, connection: Connection) -> io::Result<()> {
                 let deadline = milliseconds(&body[2..10]);
                 let request = bytes::Bytes::from(body).slice(10..);
                 let outgoing = match connection.pass_on(lane, request, twice, deadline).await {
-                    Ok(answer) => (frames::ANSWER, id, timed(answer.into(), begun)),
+                    Ok((answer, number)) => (frames::ANSWER, id, timed(answer.into(), begun, number)),
                     Err(error) => (frames::FAILED, id, encode(&error)),
                 };
                 ended.lock().remove(&id);
@@ -185,13 +185,13 @@ async fn carry(stream: OwnedFd, connection: Connection) -> io::Result<()> {
                 let _ = out.send((frames::STANDING, 0, encode(&standing(&connection))));
                 ended.lock().remove(&id);
                 let _ = out.send(match outcome {
-                    Ok(()) => (frames::ANSWER, id, timed(Vec::new(), begun)),
+                    Ok(()) => (frames::ANSWER, id, timed(Vec::new(), begun, 0)),
                     Err(error) => (frames::FAILED, id, encode(&error)),
                 });
             }),
             frames::ASK if body.is_empty() => {
                 let _ = out.send((frames::STANDING, 0, encode(&standing(&connection))));
-                let _ = out.send((frames::ANSWER, id, timed(Vec::new(), Instant::now())));
+                let _ = out.send((frames::ANSWER, id, timed(Vec::new(), Instant::now(), 0)));
                 continue;
             }
             frames::NEVER_MIND => {
@@ -215,10 +215,11 @@ async fn carry(stream: OwnedFd, connection: Connection) -> io::Result<()> {
     end
 }
 
-/// An answer with the time that it took since `begun`.
-fn timed(mut answer: Vec<u8>, begun: Instant) -> Vec<u8> {
+/// An answer with the time that it took since `begun`, and the number that the request had on its link to the server.
+fn timed(mut answer: Vec<u8>, begun: Instant, number: u64) -> Vec<u8> {
     let microseconds = u32::try_from(begun.elapsed().as_micros()).unwrap_or(u32::MAX);
     answer.extend_from_slice(&microseconds.to_le_bytes());
+    answer.extend_from_slice(&number.to_le_bytes());
     answer
 }
 

@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use tracing::trace_span;
 
 /// A request that waits for its answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -183,6 +184,8 @@ impl<Q: BorshSerialize, A: BorshDeserialize> Asker<Q, A> {
     /// # Errors
     /// It was refused; it is unknown whether it was carried out; nothing came in time; the other end broke the rules.
     pub fn finish(&self, ticket: Ticket, patience: Patience) -> Result<ReceivedReply<A>> {
+        let (port, number) = (&self.port, ticket.0);
+        let _span = trace_span!(target: "operation", "ask a component", port, number).entered();
         let mut inner = self.inner.lock();
         let mut tried = false;
         let (alias, body, files) = loop {

@@ -46,6 +46,8 @@ impl MemberRequest<'_> {
     /// Answers a request. One that waits (for a recall, a lock, a pending operation) is answered elsewhere.
     pub(super) fn answer(&self, request: Request) -> Answer {
         let (core, file_system, device) = (self.core, self.file_system, self.device);
+        let kind: &str = (&request).into();
+        let _span = trace_span!(target: "operation", "member request", device = device.0, kind).entered();
         if core.awaiting.has(&self.id()) && !is_harmless(&request) {
             return Err(ServerError::AwaitsDeclaration.into());
         }

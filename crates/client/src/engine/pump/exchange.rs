@@ -201,7 +201,8 @@ impl Pump {
             self.shared.counters.rounds.fetch_add(1, Relaxed);
             // A repeated request may be shown what its first sending was shown, so the term counts from that.
             let sent_ms = operation.lease.first_sent_ms.unwrap_or_default();
-            let round = tracing::trace_span!(target: "operation", "round trip", request = name_of(&request));
+            let kind: &str = (&request).into();
+            let round = tracing::trace_span!(target: "operation", "round trip", request = kind);
             let answer = round.in_scope(|| self.shared.remote.call_lent(&request, self.shared.deadline));
             let response = match answer? {
                 Response::LeasedView(reply, grant) => {
@@ -353,15 +354,6 @@ impl OperationLeases {
     fn granted(&mut self, grant: LeaseGrant, sent_ms: u64) {
         self.withheld = Some(grant.withheld.clone());
         self.grant = Some((grant, sent_ms));
-    }
-}
-
-fn name_of(request: &Request) -> &'static str {
-    match request {
-        Request::Fast { .. } => "Fast",
-        Request::Update { .. } => "Update",
-        Request::Commit { .. } => "Commit",
-        _ => "other",
     }
 }
 

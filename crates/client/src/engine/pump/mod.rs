@@ -36,7 +36,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
-use tracing::trace_span;
+use tracing::{trace, trace_span};
 
 /// Most requests in one operation.
 const JOBS_MAX: usize = 256;
@@ -273,7 +273,9 @@ impl Pump {
     /// One operation for these requests, or for as many of them as fit.
     fn operate(&mut self, mut jobs: Vec<Job>) -> Result<(), PumpEnd> {
         let number = self.signer.floor().used + 1;
-        let _span = trace_span!(target: "operation", "operation", number, jobs = jobs.len()).entered();
+        let device = self.shared.me.0;
+        let _span =
+            trace_span!(target: "operation", "operation", device, number, jobs = jobs.len()).entered();
         let mut fast = self.signer.wants_fast() && self.members.is_some();
         let path = |fast| if fast { Path::Fast } else { Path::Slow };
         let mut planned = self.plan(&jobs, self.allocator.begin(), path(fast));
@@ -288,6 +290,10 @@ impl Pump {
         let rest = jobs.split_off(planned.took);
         if !rest.is_empty() {
             self.shared.queue.push_front(rest);
+        }
+        for job in &jobs {
+            job.span
+                .in_scope(|| trace!(target: "operation", operation = number, "is carried by an operation"));
         }
         let looks = jobs.iter().any(|job| job.edit.is_none());
         let mut verdicts: Vec<RequestOutcome> =

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tracing::trace_span;
 
 /// Most things changed by one operation.
 const BATCH_CHANGES: usize = 1000;
@@ -170,7 +171,8 @@ fn next_batch(shared: &Shared, one_by_one_until: u64) -> Option<Vec<Arc<Record>>
 /// Makes a batch at the server. `earlier`: what an attempt came to whose answer did not come.
 fn send(shared: &Arc<Shared>, batch: &[Arc<Record>], earlier: &mut Option<(u64, Outcome)>) -> SendOutcome {
     let net = Arc::new(NetChange::of(batch.iter().map(Arc::as_ref)));
-    let last = batch.last().expect("a batch has edits").number;
+    let (first, last) = (batch[0].number, batch[batch.len() - 1].number);
+    let _span = trace_span!(target: "operation", "send edits", first, last).entered();
     let _held = match upload(shared, &net) {
         Ok(held) => held,
         Err(error) => return judge(error),

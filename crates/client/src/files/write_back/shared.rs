@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::{Duration, Instant};
+use tracing::trace;
 
 impl Shared {
     pub(super) fn view(self: &Arc<Self>) -> Arc<dyn View> {
@@ -110,6 +111,7 @@ impl Shared {
                         self.return_numbers(&made.taken);
                         return Err(error);
                     }
+                    trace!(target: "operation", edit = made.number, "is gathered");
                     local.last = made.number;
                     local.gathering.made_here += 1;
                     local.gathering.note_made(&made.taken);
