@@ -636,8 +636,7 @@ fn a_request_is_traced() {
     // The content is published when the file is closed: sent at once, or gathered and sent with other edits.
     let flush = format!("what=Some(FUSE_FLUSH) inode={inode}}}");
     let first = client.lines().find(|line| {
-        line.contains(&flush)
-            && (line.contains("is carried by an operation") || line.contains("is gathered"))
+        line.contains(&flush) && (line.contains("is carried by an operation") || line.contains("is gathered"))
     });
     let first = first.unwrap_or_else(|| panic!("{flush} in {client}"));
     let carried = match after(first, " edit") {

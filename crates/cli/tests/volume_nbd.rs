@@ -27,6 +27,7 @@ impl Home {
     fn volume(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_holdfast"));
         command.current_dir(self.0.path()).env("HOLDFAST_STATE_DIR", self.path("state"));
+        command.env("HOLDFAST_LOG", "info,operation=trace");
         command.arg("volume").args(arguments);
         command
     }
@@ -34,6 +35,13 @@ impl Home {
     fn attach(&self, arguments: &[&str]) -> String {
         let all: Vec<&str> = ["attach", "disk"].iter().chain(arguments).copied().collect();
         run(&mut self.volume(&all)).trim().to_owned()
+    }
+
+    /// The log of the process that serves the volume.
+    fn volume_log(&self) -> String {
+        let folders = fs::read_dir(self.path("state/volumes")).expect("volumes");
+        let logs = folders.filter_map(|folder| fs::read_to_string(folder.ok()?.path().join("log")).ok());
+        logs.collect()
     }
 
     /// Runs commands of `qemu-io` on what is served.
@@ -60,7 +68,7 @@ fn succeeded(output: &Output) {
 }
 
 /// Proves: a volume is served at a socket of its owner's, is written and read there, tells where a block was changed
-/// behind its back, stays attached while a client uses it, and comes back as a plain image.
+/// behind its back, stays attached while a client uses it, and comes back as a plain image. Its log traces a flush.
 #[test]
 fn a_volume_at_a_socket() {
     let home = Home::new();
@@ -74,6 +82,12 @@ fn a_volume_at_a_socket() {
     let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
     assert_eq!(status["attached"]["export"]["kind"], "nbd");
     assert_eq!(status["attached"]["export"]["path"], uri.as_str());
+    let log = home.volume_log();
+    for part in ["log hashes", "force the log"] {
+        let is_part =
+            |line: &str| line.contains("nbd request{") && line.contains(part) && line.contains("Flush");
+        assert!(log.lines().any(is_part), "{part}: {log}");
+    }
 
     let file = File::options().write(true).open(home.path("disk")).expect("opened");
     file.write_all_at(b"!", (8 << 20) + 77).expect("spoilt");
