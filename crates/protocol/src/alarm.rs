@@ -1,5 +1,5 @@
-//! What a client says when a server's view is not acceptable: one variant for each offence, with what was
-//! expected and what was found. Encodable, so that evidence files keep it beside the view itself.
+//! Why a client refuses a server's view: one variant for each offence, with the expected and the actual
+//! value. Variants are encodable, so that evidence files hold them beside the view.
 
 use crate::structure::{LogHead, Record};
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -30,7 +30,7 @@ impl From<Record> for Operation {
 /// Who is to blame, as far as one can tell.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Blame {
-    /// The server, or whoever controls it: no honest server shows this.
+    /// The server, or whoever controls it: no honest server sends this.
     Server,
     /// The device that signed it (or the server together with it).
     Device(DeviceId),
@@ -46,7 +46,7 @@ pub enum Alarm {
     /// A part is over its limit or self-contradictory.
     #[error("the server's view is malformed: {what}{}", by(.device))]
     Malformed {
-        /// The device whose structure or certificate it is, if it is one's.
+        /// The device whose structure or certificate is malformed, if it belongs to one.
         device: Option<DeviceId>,
         /// What is malformed.
         what: String,
@@ -74,16 +74,16 @@ pub enum Alarm {
     Membership {
         /// The version that the view names.
         expected: u64,
-        /// The version that was shown.
+        /// The version in the view.
         found: u64,
     },
-    /// The server knows this device, but its local state is not here.
+    /// The server knows this device, but this machine has no state of it.
     #[error("this device has signed {number} operations on this file system, but its state is not here")]
     StateMissing {
         /// The number in its slot.
         number: u64,
     },
-    /// This device's own signature proves that it went further than the state here knows.
+    /// This device's own signature proves that it made more operations than the state on this machine has.
     #[error("this device has signed operation {found}, but its state here ends at {known}")]
     StateBehind {
         /// Last number in the local state.
@@ -113,7 +113,7 @@ pub enum Alarm {
         /// Why it is not allowed.
         what: String,
     },
-    /// A forecast contradicts the certificate it stands beside.
+    /// A forecast contradicts the certificate beside it.
     #[error("the forecast shown for {operation} contradicts its certificate: {what}")]
     WrongForecast {
         /// The operation.
@@ -129,10 +129,10 @@ pub enum Alarm {
         /// The second operation.
         second: Operation,
     },
-    /// What is shown leaves out something this device has already accepted.
+    /// The view leaves out something that this device has already accepted.
     #[error("history was rolled back: {operation} does not follow the view this device accepted before")]
     BehindFloor {
-        /// The first operation that does not.
+        /// The first operation that is left out.
         operation: Operation,
     },
     /// The log does not grow along the order.
@@ -148,10 +148,10 @@ pub enum Alarm {
     LogNotExtended {
         /// The log that was accepted before.
         known: LogHead,
-        /// The log that is shown.
+        /// The log in the view.
         found: LogHead,
     },
-    /// Something knows of an operation of this device that is not yet ordered, or that was given up.
+    /// An operation knows of an operation of this device that is not yet ordered, or that was given up.
     #[error("{operation} knows of operation {found} of this device, whose last one is {last}")]
     OwnNumber {
         /// The operation that knows.
@@ -169,7 +169,7 @@ pub enum Alarm {
         /// The refused number.
         number: u64,
     },
-    /// An operation turned out differently from what was announced to another device.
+    /// An operation was committed with other contents than were announced to another device.
     #[error(
         "{recorded} was announced to {operation} otherwise than it came: two devices were shown different histories"
     )]
@@ -213,7 +213,7 @@ pub enum Alarm {
         /// The lost number.
         number: u64,
     },
-    /// An operation saw another as committed that is shown as pending or dead.
+    /// An operation saw another as committed that is pending or dead in the view.
     #[error("{operation} knows of {hidden} as committed, but it is shown as pending or dead")]
     Unrecorded {
         /// The operation that knows.
@@ -229,7 +229,7 @@ pub enum Alarm {
         /// The void operation.
         void: Operation,
     },
-    /// An operation knows of another that is not shown at all.
+    /// An operation knows of another that the view does not contain.
     #[error("{operation} knows of {hidden}, which the server does not show")]
     Hidden {
         /// The operation that knows.
@@ -237,14 +237,14 @@ pub enum Alarm {
         /// The operation that it knows.
         hidden: Operation,
     },
-    /// A device's slot went back.
+    /// A device's slot was rolled back.
     #[error("device {} was at operation {known}; the server now shows it at {found}", .device.0)]
     SlotWentBack {
         /// The device.
         device: DeviceId,
         /// The number that was accepted before.
         known: u64,
-        /// The number that is shown; 0: none.
+        /// The number in the view; 0: the view has none.
         found: u64,
     },
     /// A device's slot holds another structure of the same number, signed with its key like the first.
@@ -278,26 +278,26 @@ pub enum Alarm {
         /// What is wrong with the table.
         what: String,
     },
-    /// The table in force went back.
+    /// The table in force was rolled back.
     #[error("the table of {principal} was at version {known}; the server now shows version {found}")]
     TableWentBack {
         /// The owner of the table.
         principal: PrincipalId,
         /// The version that was accepted before.
         known: u64,
-        /// The version that is shown; 0: none.
+        /// The version in the view; 0: the view has none.
         found: u64,
     },
-    /// A receipt that is not this operation's or not a server's.
+    /// A receipt that is not for this operation, or not signed by a listed server.
     #[error("the server's receipt for operation {number} of this device is not valid")]
     BadReceipt {
         /// Number of the operation.
         number: u64,
     },
-    /// A structure that is not the one waited for.
+    /// A structure that is not the one that was announced.
     #[error("the server answered with another structure than {0}, which was waited for")]
     WrongStructure(Operation),
-    /// The own slot holds an operation that this device's key signed, and that was not made here.
+    /// This device's own slot has an operation that its key signed but this machine did not make.
     #[error(
         "operation {number} of this device is signed with its key, but was not made on this machine: the key and its \
          state were copied, and both copies are in use"
@@ -320,7 +320,7 @@ pub enum Alarm {
          first {size} operations"
     )]
     Restored {
-        /// Number of operations that are left of what this device knows.
+        /// Number of operations that the restore left in the log.
         size: u64,
     },
     /// A view of an epoch that has ended.
@@ -367,7 +367,7 @@ impl Alarm {
         }
     }
 
-    /// What happened, what it means and what to do, in plain words.
+    /// An explanation for people: what happened, what it means and what to do.
     pub fn explain(&self) -> String {
         let meaning = match self.blame() {
             _ if matches!(self, Alarm::Cloned { .. }) => {

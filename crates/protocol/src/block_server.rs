@@ -1,14 +1,16 @@
-//! What a consistency server says to a block server on another machine (SUNDR section 5), inside the same
-//! authenticated channel as everything else: one request, [`BlockRequest`], and one answer, [`BlockReply`].
+//! The protocol between a consistency server and a block server on another machine (SUNDR section 5), inside
+//! the same authenticated channel as everything else: a request, [`BlockRequest`], has one answer,
+//! [`BlockReply`].
 //!
 //! Invariants:
-//! - whatever changes something is durable at the block server before it is answered, so an ordering record that is
-//!   written after the answer never names a block that a crash could take back;
-//! - each request says which store it is for and up to where that store has acknowledged; a store that is another one,
-//!   or has lost something that it acknowledged, says so and does nothing;
-//! - each call may be repeated when its answer was lost, but for those that take long.
+//! - Every change is durable at the block server before it is answered. So an ordering record written after
+//!   the answer never names a block that a crash could lose.
+//! - Each request names its store and the position that this store has acknowledged. Another store, or one
+//!   that has lost something that it acknowledged, refuses and does nothing.
+//! - Each call may be repeated when its answer was lost, except the long-running ones.
 //!
-//! The block server is trusted with keeping blocks, and nothing else: digests are checked by whoever asked.
+//! The block server is trusted with storing blocks and nothing else: whoever fetches a block checks its
+//! digest.
 
 use crate::message::{AddressedBlock, Bits, HoldEntry, MESSAGE_BYTES_MAX, StoreHeader};
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -18,8 +20,8 @@ use holdfast_crypto::Digest;
 /// The name of a store, drawn at random when it was made.
 pub type StoreId = [u8; 16];
 
-/// One of several stores of one consistency server, which several block servers of one bucket have between them. Each file
-/// system is in one of them.
+/// One of several stores of one consistency server, divided among several block servers of one bucket. Each
+/// file system is in one of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Shard {
     /// Number of the shard, from 0.
@@ -37,17 +39,18 @@ impl Shard {
     /// The only one, where there are not several.
     pub const WHOLE: Shard = Shard { number: 0, of: 1 };
 
-    /// Which of several has the blocks of a file system.
+    /// The shard that has the blocks of a file system, out of `of` shards.
     ///
     /// # Panics
-    /// There are none.
+    /// If `of` is 0.
     pub fn of_file_system(file_system: &Digest, of: u16) -> Shard {
         let (first, _) = file_system.0.split_first_chunk().expect("a digest is longer");
         let number = u64::from_le_bytes(*first) % u64::from(of);
         Shard { number: number as u16, of }
     }
 
-    /// What a greeting has in place of a file system: whoever is greeted has this shard, or says that another one has it.
+    /// Stands in a greeting where a file system's id would be. A block server that does not have this shard
+    /// refuses and names the one that it has.
     pub fn name(self) -> Digest {
         let mut name = [0; 32];
         name[..28].copy_from_slice(SHARD_TAG);
@@ -56,7 +59,7 @@ impl Shard {
         Digest(name)
     }
 
-    /// The shard of a name; `None`: it is no shard's.
+    /// The shard with a name; `None` if no shard has it.
     pub fn named(name: &Digest) -> Option<Shard> {
         let rest = name.0.strip_prefix(SHARD_TAG)?;
         let (number, of) = (u16::from_le_bytes([rest[0], rest[1]]), u16::from_le_bytes([rest[2], rest[3]]));
@@ -67,7 +70,7 @@ impl Shard {
 /// From the consistency server to the block server.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct BlockRequest {
-    /// The store that is meant; `None`: whichever is there.
+    /// The store that is meant; `None`: any store.
     pub store: Option<StoreId>,
     /// The highest position that this store has acknowledged; 0: none.
     pub known: u64,
@@ -80,8 +83,8 @@ pub struct BlockRequest {
 /// What a consistency server asks a block server to do.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum BlockCall {
-    /// Nothing: only the store's name and position. Answered by `Done`; or by `Shards`, if no shard was asked for and there
-    /// are several.
+    /// Asks only for the store's name and position. Answered by `Done`; or by `Shards`, if no shard was named
+    /// and there are several.
     Greet,
     /// Stores blocks. Answered by `Done`.
     Store {
@@ -94,14 +97,15 @@ pub enum BlockCall {
         /// The consistency server's clock, nanoseconds since 1970, here as below.
         now_ns: i64,
     },
-    /// Fetches blocks. Answered by `Loaded`, which may end early, but never before the first.
+    /// Fetches blocks. Answered by `Loaded`, which may be shorter than the list but has at least the first.
     Load {
         /// Addresses of the blocks.
         addresses: Vec<Digest>,
         /// The answer ends once it has so many bytes.
         bytes_max: u32,
     },
-    /// Asks what blocks refer to. Answered by `References`, which may end early, but never before the first.
+    /// Asks for the references of blocks. Answered by `References`, which may be shorter than the list but
+    /// has at least the first.
     References(Vec<Digest>),
     /// Asks which blocks are here, and promises nothing of them. Answered by `Flags`.
     Contains(Vec<Digest>),
@@ -147,12 +151,12 @@ pub enum BlockCall {
     Charged(Vec<DeviceId>),
     /// Asks what every device is charged for, exactly. Answered by `Charges`.
     Charges,
-    /// Drops what is reachable from none of the roots, no hold and no pin, and was not stored or relied on lately or
-    /// since the walk began. Answered by `Collected`.
+    /// Drops blocks that no root, hold or pin reaches and that were not stored or relied on lately, nor since
+    /// the walk began. Answered by `Collected`.
     Collect {
         /// Roots that clients may still build on.
         roots: Vec<Digest>,
-        /// Devices near their limits: what they have deleted is not kept any longer.
+        /// Devices near their limits: blocks that they have deleted are dropped at once.
         short: Vec<DeviceId>,
         /// The consistency server's clock, nanoseconds since 1970.
         now_ns: i64,
@@ -164,12 +168,12 @@ pub enum BlockCall {
     /// Asks for all blocks, oldest first, from behind a place in the log. Answered by `Listed`, with none if there are no
     /// more.
     List {
-        /// The place of the last one that is known already; 0: none.
+        /// The place of the last block already received; 0: start with the first.
         after: u64,
     },
     /// Asks which readers pin blocks, one after the other in order of number. Answered by `Pinned`.
     Pinned {
-        /// The one asked for last; `None`: the first is wanted.
+        /// The last entry already received; `None`: start with the first.
         after: Option<u64>,
     },
 }
@@ -190,7 +194,8 @@ pub struct StoreAllowance {
 pub struct BlockReply {
     /// The store that answers.
     pub store: StoreId,
-    /// Position in the store's log up to which everything is durable. It grows, as long as nothing is lost.
+    /// Position in the store's log up to which everything is durable. It never decreases unless something was
+    /// lost.
     pub position: u64,
     /// What became of the request.
     pub outcome: Result<BlockResult, BlockFault>,
@@ -203,7 +208,7 @@ pub enum BlockResult {
     Done,
     /// Blocks, in the sequence of the request.
     Loaded(Vec<LoadedBlock>),
-    /// What blocks refer to, in the sequence of the request; `None` for a block that is not here.
+    /// The references of each block, in the sequence of the request; `None` for a block that is not here.
     References(Vec<Option<Vec<Digest>>>),
     /// Yes or no for each block, in the sequence of the request.
     Flags(Bits),
@@ -232,29 +237,29 @@ pub enum BlockResult {
     Figures(BlockFigures),
     /// Figures of a store in a bucket.
     FiguresInBucket(BlockFigures, BucketStatus),
-    /// Number of shards: the consistency server must say in `Greet` which one it wants.
+    /// Number of shards: the consistency server must name one of them in `Greet`.
     Shards(u16),
     /// Blocks, oldest first; at most [`LISTED_MAX`].
     Listed(Vec<ListedBlock>),
-    /// The next one that pins blocks; `None`: there are no more.
+    /// The next entry that pins blocks; `None` after the last.
     Pinned(Option<PinEntry>),
 }
 
 /// Most blocks in one answer that lists them.
 pub const LISTED_MAX: usize = 100_000;
 
-/// What a store knows of a block.
+/// A block as a listing describes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct ListedBlock {
     /// Its address.
     pub address: Digest,
     /// The device that is charged for it.
     pub owner: DeviceId,
-    /// When somebody last relied on it, in nanoseconds since 1970.
+    /// When a client last relied on the block, in nanoseconds since 1970.
     pub age_ns: i64,
     /// Bytes that it takes in the log.
     pub bytes: u32,
-    /// Position in the log, which tells it from other blocks.
+    /// Position of the block in the log, which identifies it.
     pub place: u64,
 }
 
@@ -274,9 +279,9 @@ pub struct PinEntry {
 pub enum LoadedBlock {
     /// It is not here.
     Absent,
-    /// It is damaged, or may be among blocks that were lost; the text says how.
+    /// The block is damaged, or may be among blocks that were lost; the text says how.
     Damaged(String),
-    /// It is here, and has not been checked.
+    /// The block is here; its content has not been checked.
     Present(StoreHeader, StoredBlock),
 }
 
@@ -299,7 +304,7 @@ pub struct BlockCollection {
     pub removed_bytes: u64,
     /// Files kept because they are damaged, and how.
     pub damaged: Vec<(u32, String)>,
-    /// Blocks in use that are not here; not all are named.
+    /// Some of the blocks in use that are missing.
     pub missing: Vec<Digest>,
 }
 
@@ -340,9 +345,9 @@ pub struct BucketStatus {
 /// Why a block server did not carry out a request.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum BlockFault {
-    /// This is another store than the one that is meant.
+    /// The store is not the one that the request names.
     OtherStore,
-    /// The store has lost what it acknowledged: it is an older copy.
+    /// The store has lost what it acknowledged, so it is an older copy.
     OlderStore,
     /// The disk is full.
     Full,
@@ -405,8 +410,8 @@ impl BlockCall {
 mod tests {
     use super::*;
 
-    /// Proves: a shard's name is its own and no other's, what is no name of one is none, and file systems are spread over
-    /// all of them.
+    /// Proves: each shard has a name of its own, other digests are no shard's name, and file systems are
+    /// spread over all shards.
     #[test]
     fn names_of_shards() {
         let all: Vec<Shard> = (0..8).map(|number| Shard { number, of: 8 }).collect();

@@ -6,7 +6,7 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{DeviceId, Handle, InodeKind, NAME_BYTES_MAX, PrincipalId, Reference};
 use holdfast_crypto::{Digest, Domain, encode};
 
-/// By which messages an operation is ordered.
+/// The messages by which an operation is ordered.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 #[borsh(use_discriminant = true)]
 #[repr(u8)]
@@ -29,7 +29,7 @@ pub enum Delta {
     SetInode {
         /// Its number in the device's table.
         number: u64,
-        /// The file it serves, so that others can see which file this is about.
+        /// The file that the inode belongs to, so that others can see which file this is about.
         file: Handle,
         /// The file's new i-hash; `None` removes the file.
         inode: Option<Digest>,
@@ -86,7 +86,7 @@ impl Delta {
 /// A declared operation; a fetch has no deltas.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Certificate {
-    /// File system; after a declared restore, its epoch ([`crate::epoch`]).
+    /// The file system; after a declared restore, its epoch ([`crate::epoch`]).
     pub file_system: Digest,
     /// The device that signs.
     pub device: DeviceId,
@@ -94,12 +94,12 @@ pub struct Certificate {
     pub number: u64,
     /// Forecast digest of the device's last committed structure; [`Digest::ZERO`] before the first.
     pub previous: Digest,
-    /// By which messages it is ordered.
+    /// The messages by which the operation is ordered.
     pub path: Path,
     /// All numbers that this device has ever given up. They are listed for ever: see trace T6.
     pub voids: VoidSet,
-    /// All numbers this device committed with [`crate::structure::Outcome::Nothing`] (cumulative): folders
-    /// that meet an older number of this device learn here that it changed nothing.
+    /// All numbers that this device committed with [`crate::structure::Outcome::Nothing`] (cumulative). A
+    /// client that meets an older number of this device learns from this list that it changed nothing.
     pub ineffective: VoidSet,
     /// The client's clock, nanoseconds since the epoch. Informative.
     pub time_ns: i64,
@@ -124,8 +124,8 @@ impl Certificate {
         })
     }
 
-    /// What no honest device would declare, in words; `None` if there is nothing of the kind. Rights, numbers
-    /// and preconditions are judged elsewhere.
+    /// Describes a content that no honest device would declare; `None` if there is none. Rights, numbers and
+    /// preconditions are checked elsewhere.
     pub fn offence(&self) -> Option<&'static str> {
         if self.number == 0 || self.number >= NUMBER_MAX {
             return Some("its number is out of range");

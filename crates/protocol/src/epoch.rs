@@ -1,26 +1,29 @@
-//! Epochs: what lies between declared restores of a server.
+//! Epochs: the times between declared restores of a server.
 //!
-//! A server that is put back to an older state has lost operations that devices signed and that were acknowledged to them.
-//! To everybody who remembers them it looks like one that rolls history back, as it must. The superuser may declare that
-//! it was a restore: that the file system goes on from its first `size` operations, whose log has this root. With that
-//! declaration an epoch begins. Its name, the digest of what was signed, stands in certificates and forecasts (and so in
-//! structures and receipts) where the file system's id stood before; the first epoch's name *is* the file system's id, so
-//! a file system without a restore differs in no byte. A declaration names the epoch that it ends, so the last one stands
-//! for all before it.
+//! A server that is restored to an older state has lost operations that devices signed and that were
+//! acknowledged to them. Everybody who remembers them sees a server that rolls history back, and must refuse
+//! it. The superuser may declare that this was a restore: the file system continues from its first `size`
+//! operations, whose log has a given root. Such a declaration begins an epoch. The epoch's name is the digest
+//! of the declaration; it replaces the file system's id in certificates and forecasts (and so in structures
+//! and receipts). The first epoch's name *is* the file system's id, so without a restore no byte differs. A
+//! declaration names the epoch that it ends, so the last one implies all before it.
 //!
-//! What follows from it:
-//! - a number may be used again, since nothing signed in one epoch is anything in another;
-//! - what was lost cannot come in again: of an epoch counts what has its place in the log before the restore to it, and
-//!   after the one that it began with ([`Epochs::holds`]); what has such a place and was not committed by then is bound by
-//!   the declaring operation, which saw it as dead. An epoch that was lost as a whole, since what was put back is older,
-//!   does not count at all: a declaration names the epoch of the state that is left;
-//! - nobody is held to what they signed there ([`crate::judge`] concludes nothing between epochs).
+//! Consequences:
+//! - A number may be used again, since a signature from one epoch is worth nothing in another.
+//! - Lost operations cannot come back. An operation of an epoch counts only if its place in the log is
+//!   before the restore that ended the epoch and after the one that began it ([`Epochs::holds`]). Operations
+//!   with such a place that were not committed by then are settled by the declaring operation, which saw them
+//!   as dead. An epoch that was lost completely, because the restored state is older than the epoch, does not
+//!   count at all: a declaration names the epoch of the restored state.
+//! - Nobody is blamed for what they signed in a lost part ([`crate::judge`] concludes nothing across
+//!   epochs).
 //!
-//! Attack answered: a server that calls its rollback a restore. Only the superuser's key declares one. And one that hides a
-//! restore from some, or shows it to some and goes on in the old epoch with others: a fork, found like any other.
+//! Attack answered: a server that calls its rollback a restore; only the superuser's key can declare one.
+//! Also a server that hides a restore from some devices, or continues the old epoch with others: that is a
+//! fork, and is detected like any other.
 //!
-//! Not answered: a server that has the superuser declare what was no accident. Everybody is told, and each device says
-//! what of its own is lost.
+//! Not answered: a server that gets the superuser to declare a restore without an accident. Everybody is
+//! notified of it, and each device lists which of its own operations are lost.
 
 use crate::signed::Signable;
 use crate::structure::LogHead;
@@ -28,18 +31,18 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::Restore;
 use holdfast_crypto::{Digest, Domain, PublicKey, Signature, encode};
 
-/// A restore, as the superuser signs it.
+/// A declared restore, as the superuser signs it.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Declaration {
     /// The file system.
     pub file_system: Digest,
     /// The epoch that ends.
     pub epoch: Digest,
-    /// Number of operations in the log that is left.
+    /// Number of operations in the log of the restored state.
     pub size: u64,
-    /// Root of the log that is left.
+    /// Root of the log of the restored state.
     pub root: Digest,
-    /// The epoch of the state that is left.
+    /// The epoch of the restored state.
     pub base: Digest,
     /// When it is declared, nanoseconds since 1970.
     pub declared_ns: i64,
@@ -62,7 +65,7 @@ impl Declaration {
         Restore { size, root, base, declared_ns, nonce, signature }
     }
 
-    /// The declaration that was signed for `restore`, which ends `epoch`.
+    /// The declaration that `restore` holds the signature of, and that ends `epoch`.
     pub fn of(file_system: Digest, epoch: Digest, restore: &Restore) -> Declaration {
         let Restore { size, root, base, declared_ns, nonce, .. } = *restore;
         Declaration { file_system, epoch, size, root, base, declared_ns, nonce }
@@ -82,7 +85,8 @@ struct Epoch {
     from: LogHead,
     /// The epoch of that log; none for the first.
     base: Option<Digest>,
-    /// The log that is left of it in the present, if anything is; no bound in the last one.
+    /// The end of the part of this epoch's log that is left in the present ([`ENDLESS`] in the last epoch);
+    /// `None` if none of it is left.
     until: Option<LogHead>,
 }
 
@@ -131,14 +135,14 @@ impl Epochs {
         self.find(epoch).is_some()
     }
 
-    /// Whether an operation of this epoch that has this place in the log was not lost.
+    /// Whether an operation of this epoch at this place in the log was not lost.
     pub fn holds(&self, epoch: &Digest, place: u64) -> bool {
         let known = self.find(epoch);
         known.is_some_and(|known| known.until.is_some_and(|end| (known.from.size..end.size).contains(&place)))
     }
 
-    /// The longest log that is left of what somebody in this epoch may have seen; `None` if it is the present one, or none
-    /// of them.
+    /// The longest part that is left of the log that a device in this epoch may have seen; `None` if the
+    /// epoch is the present one or not an epoch of this file system.
     pub fn left_of(&self, epoch: &Digest) -> Option<LogHead> {
         if *epoch == self.latest() {
             return None;
@@ -158,7 +162,7 @@ impl Epochs {
     }
 }
 
-/// The present epoch after these restores, which are not verified here.
+/// The present epoch after these restores, which the caller has verified.
 pub fn latest(file_system: Digest, restores: &[Restore]) -> Digest {
     Epochs::of(file_system, restores).latest()
 }

@@ -1,14 +1,14 @@
-//! What became of operations, as a view shows it.
+//! The status of operations, according to a view.
 //!
-//! A tagged change in somebody's table (a pending operation folded in by a later one) counts if and only if
-//! that operation is committed with effect. A slot shows only the latest structure, so numbers that were given
-//! up or committed without effect are listed, cumulatively, by all later structures of their device.
+//! A tagged change in a table (a pending operation that a later one folded in) counts if and only if its
+//! operation is committed with effect. A slot has only the latest structure, so every later structure of a
+//! device lists, cumulatively, the numbers that were given up or committed without effect.
 
 use crate::structure::{Outcome, View};
 use holdfast_content::{DeviceId, OperationStatus, OperationStatuses, Tag};
 
 impl View {
-    /// What became of the `number`-th operation of `device`.
+    /// The status of the `number`-th operation of `device`.
     pub fn status_of(&self, device: DeviceId, number: u64) -> OperationStatus {
         let mut entries = self.pending.iter().filter(|entry| entry.certificate.value.device == device);
         let given_up = entries.any(|entry| {

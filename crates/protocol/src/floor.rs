@@ -1,7 +1,7 @@
-//! The floor: what a client has accepted, below which no server may take it again.
+//! The floor: what a client has accepted, and behind which no server may lead it back.
 //!
-//! Invariants: everything here was accepted by `check` or signed by this device; it only grows; it is durable
-//! *before* a signature that depends on it is sent (trace T1), and it survives the void of the operation that
+//! Invariants: everything in it was accepted by `check` or signed by this device. It only grows. It is
+//! durable *before* a signature that depends on it is sent (trace T1), and it outlives a void operation that
 //! brought it (trace T7).
 
 use crate::alarm::Alarm;
@@ -29,15 +29,15 @@ pub struct OwnOperation {
 /// All that a client remembers of a file system's order.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Floor {
-    /// The epoch of the file system that this device has taken up: its id, until a restore is declared
-    /// ([`crate::epoch`]).
+    /// The epoch of the file system that this device has adopted: the file system's id, until a restore is
+    /// declared ([`crate::epoch`]).
     pub epoch: Digest,
     /// Its superuser's key: the file system's id is the digest of it.
     pub superuser: PublicKey,
     /// Number of this device.
     pub device: DeviceId,
-    /// The last accepted view, with what this device has committed or learned since put into its slots and
-    /// taken from its pending list. Its log head includes this device's last ordered operation.
+    /// The last accepted view. What this device has committed or learned since is in its slots and no longer
+    /// in its pending list. Its log head includes this device's last ordered operation.
     pub view: View,
     /// The right edge of the log at `view.log`.
     pub frontier: Frontier,
@@ -45,18 +45,18 @@ pub struct Floor {
     pub element: Option<Forecast>,
     /// Numbers this device has given up.
     pub voids: VoidSet,
-    /// Those of them that were fast operations the server refused: nobody may ever know of them.
+    /// Those void numbers that were fast operations the server refused: no operation may ever know of them.
     pub never_offered: VoidSet,
     /// Numbers this device committed without effect.
     pub ineffective: VoidSet,
-    /// Operations from the last committed one on: what was signed under each number. (States of earlier versions
-    /// hold the slow ones only.)
+    /// What was signed under each number from the last committed one on. (States of earlier versions hold
+    /// only slow operations.)
     pub offered: BTreeMap<u64, OwnOperation>,
     /// The highest number this device has used, whatever became of it.
     pub used: u64,
-    /// Structures learned by waiting since this device last began an operation, and not yet seen in an accepted
-    /// view: device to number. A view that was under way meanwhile may still show them as pending; one asked
-    /// for later may not, or what was read could be aborted behind the reader's back.
+    /// Structures that were learned by waiting since this device last began an operation and that no accepted
+    /// view has yet, by device. A view that was already under way may still show them as pending. A view
+    /// requested later may not; otherwise what a program has read could be aborted afterwards.
     pub learned: BTreeMap<DeviceId, u64>,
     /// The server's promise for the last committed operation.
     pub receipt: Option<Signed<Receipt>>,
@@ -128,7 +128,7 @@ impl Floor {
         self.used
     }
 
-    /// Takes an accepted view: it becomes what no later view may fall behind.
+    /// Makes an accepted view the floor, which no later view may fall behind.
     pub(crate) fn accept(&mut self, shown: &View, merged: View, frontier: Frontier) {
         let (pending, aborted) = records(shown);
         self.element = Some(Forecast {
@@ -161,11 +161,11 @@ impl Floor {
         self.receipt = receipt;
     }
 
-    /// Takes a structure that was pending in the last accepted view and is committed now: the end of a
-    /// read-after-write wait. From then on no server can show it as aborted (trace T9).
+    /// Adopts a structure that was pending in the last accepted view and is now committed; this ends a
+    /// read-after-write wait. From then on no server can present it as aborted (trace T9).
     ///
     /// # Errors
-    /// [`Alarm`] when it is not the structure announced (trace T5), badly signed or by a device that is no
+    /// [`Alarm`]: it is not the announced structure (trace T5), its signature is bad, or its device is no
     /// member.
     pub fn learn(&mut self, members: &dyn Members, structure: Signed<Structure>) -> Result<(), Alarm> {
         crate::check::learn(self, members, structure)
@@ -176,10 +176,11 @@ impl Floor {
         self.frontier.head()
     }
 
-    /// Takes a list of server keys.
+    /// Adopts a list of server keys.
     ///
     /// # Errors
-    /// [`Alarm::Malformed`] when it is not the superuser's, of another file system, or older than one seen.
+    /// [`Alarm::Malformed`]: the superuser did not sign it, it is of another file system, or it is older than
+    /// the present list.
     pub fn learn_server_keys(&mut self, keys: Signed<ServerKeys>) -> Result<(), Alarm> {
         let known = self.server_keys.as_ref().map_or(0, |known| known.value.sequence);
         let offence = if keys.value.file_system != self.file_system() {
@@ -202,7 +203,7 @@ impl Floor {
         structure.device() == self.device && self.is_promised(receipt, structure)
     }
 
-    /// Whether `receipt` is a listed server's promise for `structure`, whoever made that.
+    /// Whether `receipt` is a listed server's promise that `structure` is committed.
     pub fn is_promised(&self, receipt: &Signed<Receipt>, structure: &Structure) -> bool {
         let expected = Receipt {
             file_system: self.epoch,

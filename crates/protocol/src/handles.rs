@@ -1,8 +1,8 @@
-//! The rule for i-handles in a structure: one function for both sides.
+//! The rule for i-handles in a structure: one function that client and server share.
 //!
-//! A structure holds its device's own i-handle at its own number, each table the operation advances at the
-//! vector's version, and carries forward unchanged whatever its device advanced earlier and nobody else has
-//! advanced since.
+//! A structure holds its device's own i-handle at its own number, and each table that the operation advances
+//! at the vector's version. It repeats unchanged the tables that its device advanced earlier and no other
+//! device has advanced since.
 
 use crate::certificate::Certificate;
 use crate::structure::{Forecast, HandleVersion, Structure, View};
@@ -12,15 +12,16 @@ use std::collections::BTreeMap;
 /// How a structure breaks the rule for i-handles.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Offence {
-    /// It advances a table its device may not write.
+    /// The structure advances a table that its device may not write.
     Unauthorised(PrincipalId),
-    /// It holds a wrong table, or misses one.
+    /// The structure has a wrong table, or lacks one.
     Wrong(PrincipalId, &'static str),
 }
 
 /// Checks the i-handles of `structure`, which follows `former` of the same device.
 ///
-/// `announced` is its certificate where it is known; `may_write` judges tables that are not carried forward.
+/// `announced` is its certificate, if it is known; `may_write` judges tables that are not repeated from
+/// `former`.
 pub(crate) fn check(
     structure: &Structure,
     former: Option<&Structure>,
@@ -75,9 +76,9 @@ pub(crate) fn superseded(view: &View, own: DeviceId, principal: PrincipalId, bef
         .any(|(device, slot)| *device != own && slot.value.handles.get(&principal).is_some_and(newer))
 }
 
-/// The i-handles of a new structure: `tables` holds the new tables of the device and of each principal that
-/// `declared` advances (a device that changed nothing of its own may leave its own out). Fails with the
-/// principal whose table is missing, or is not to be advanced.
+/// The i-handles of a new structure. `tables` holds the new tables of the device and of each principal that
+/// `declared` advances (a device that changed nothing of its own may leave its own out). The error is the
+/// principal whose table is missing or must not be advanced.
 pub(crate) fn assemble(
     forecast: &Forecast,
     declared: &Certificate,

@@ -1,23 +1,30 @@
-//! What signatures prove by themselves: given structures from anywhere, which of them cannot all have come about with
-//! an honest server and honest devices, and whom that leaves to blame.
+//! What signatures prove by themselves: which structures, from whatever source, cannot all come from an
+//! honest server and honest devices, and who is to blame.
 //!
-//! Nothing here needs a server, a clock or the tables' contents; so anybody can repeat it with a file in hand. Sound,
-//! and meant to be: structures of an honest history are never found to clash, those included that were signed and
-//! then refused or declared dead (`crates/sim/tests/order_honest.rs` runs storms through it). Not complete: two
-//! branches of a fork whose structures at hand are comparable show nothing.
+//! This needs no server, no clock and no tables' contents, so anybody can repeat it with a file. It is sound:
+//! structures of an honest history are never found to contradict each other, including those that were signed
+//! and then refused or declared dead (`crates/sim/tests/order_honest.rs` tests that with storms). It is not
+//! complete: two branches of a fork prove nothing if the available structures of one could follow those of
+//! the other.
 //!
-//! The rules, for structures *x* and *y* with log sizes s(x) <= s(y), written by what an honest order means. A
-//! structure's place is fixed by the log before it, so what an earlier one has seen a later one has seen:
-//! - a device signs one structure a number, and its view never goes back: both are the device's own doing;
-//! - *x* knows no more of any device (its own excepted) than *y* does, and of *y*'s device less than *y*'s number;
-//! - with a receipt for *x* and s(x) < s(y), *y* knows of *x*: an operation that was promised is in every later past;
-//! - at equal sizes both stand on the same log, and at most one of the two has a receipt;
-//! - what has a receipt is recorded by nobody as aborted, and what was announced comes as it was announced.
+//! The rules, for structures *x* and *y* with log sizes s(x) <= s(y), in terms of an honest order. The log
+//! before a structure fixes its place, so a later structure has seen everything that an earlier one has seen:
+//! - A device signs one structure for each number, and its view never goes back. Only the device can break
+//!   this.
+//! - *x* knows no more operations of any device (except its own) than *y* does, and of *y*'s device fewer
+//!   than *y*'s number.
+//! - If *x* has a receipt and s(x) < s(y), *y* knows of *x*: an operation with a receipt is in the past of
+//!   every later one.
+//! - At equal sizes both are based on the same log, and at most one of them has a receipt.
+//! - No structure records an operation with a receipt as aborted, and every operation has the contents that
+//!   were announced.
 //!
-//! A receipt is the server's signature, and an honest server gives one only to what follows its one order; so a
-//! structure with a receipt is not its device's lie. That is how blame is narrowed: two receipts convict the server.
+//! A receipt has the server's signature, and an honest server gives one only to structures in its one order.
+//! So a structure with a receipt cannot be its device's lie. This narrows the blame: two receipts convict the
+//! server.
 //!
-//! Attack answered: a server that lied and now says that its victims made it up, and a member who makes it up.
+//! Attack answered: a server that lied and claims that its victims invented it, and a member who does invent
+//! it.
 
 use crate::alarm::Operation;
 use crate::signed::{Signable, Signed};
@@ -29,7 +36,7 @@ use std::fmt;
 
 /// Most clashes reported; one is enough to convict, and a hostile file must not make many.
 pub const CLASHES_MAX: usize = 64;
-/// Most structures at one place of the log that are compared with one another.
+/// Most structures at one place of the log that are compared with each other.
 const SAME_PLACE_MAX: usize = 64;
 
 /// A structure whose signature was verified by its device's key, at a place where that device was a member.
@@ -44,9 +51,9 @@ pub struct Exhibit<'a> {
 /// Somebody who may have lied.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Suspect {
-    /// Whoever has the server's key.
+    /// The holder of the server's key.
     Server,
-    /// Whoever has this device's key.
+    /// The holder of this device's key.
     Device(DeviceId),
 }
 
@@ -59,11 +66,11 @@ pub enum Clash {
     PromisedTwice,
     /// A device signed a view older than one it had signed before.
     WentBack,
-    /// The first has a receipt, and the second, which comes later, does not know of it.
+    /// The first has a receipt, and the later second one does not know of it.
     Forgotten,
-    /// The first has a receipt, and the second was told that it had been aborted.
+    /// The first has a receipt, and the second records it as aborted.
     Aborted,
-    /// The second was told of the first otherwise than it came.
+    /// The second records the first with other contents than it has.
     AnnouncedOtherwise,
     /// Each knows of something that the other does not.
     Forked,
@@ -97,7 +104,7 @@ impl fmt::Display for Clash {
 /// Two structures that cannot both be true.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Contradiction {
-    /// Those of whom at least one lied; with a single one, this one did. Sorts convictions before suspicions.
+    /// At least one of these lied. A single suspect is convicted. Convictions sort before suspicions.
     pub suspects: Suspects,
     /// How they contradict each other.
     pub clash: Clash,
@@ -107,7 +114,7 @@ pub struct Contradiction {
     pub second: (Operation, Digest),
 }
 
-/// At least one of these; fewer of them sort first.
+/// A set of which at least one lied; smaller sets sort first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Suspects(pub BTreeSet<Suspect>);
 
@@ -163,9 +170,9 @@ impl Element<'_> {
     }
 }
 
-/// All ways in which `exhibits`, of one file system, contradict each other: convictions first, at most [`CLASHES_MAX`].
-/// None does not mean that nobody lied. Between epochs ([`crate::epoch`]) nothing is concluded: what was lost by a
-/// declared restore binds nobody.
+/// All contradictions between `exhibits`, which are of one file system: convictions first, at most
+/// [`CLASHES_MAX`]. An empty list does not prove that nobody lied. Structures of different epochs
+/// ([`crate::epoch`]) are not compared, since a declared restore releases everybody from what it lost.
 pub fn contradictions(exhibits: &[Exhibit<'_>]) -> Vec<Contradiction> {
     let mut epochs: BTreeMap<Digest, Vec<Exhibit<'_>>> = BTreeMap::new();
     for exhibit in exhibits {
@@ -190,7 +197,7 @@ fn within_epoch(exhibits: &[Exhibit<'_>]) -> Vec<Contradiction> {
     let mut found = ContradictionSet::default();
     by_device(&elements, &mut found);
     records(&elements, &mut found);
-    // Structures with receipts are compared first: what contradicts one of them convicts.
+    // Structures with receipts are compared first, since a contradiction with one of them convicts.
     let promised: Vec<Element<'_>> =
         elements.iter().filter(|element| element.acknowledged).copied().collect();
     along_the_log(&promised, &mut found);
@@ -198,7 +205,7 @@ fn within_epoch(exhibits: &[Exhibit<'_>]) -> Vec<Contradiction> {
     found.0.into_iter().take(CLASHES_MAX).collect()
 }
 
-/// Sorted, so that convictions come first; bounded by dropping the last.
+/// Sorted with convictions first; beyond the limit the last are dropped.
 #[derive(Default)]
 struct ContradictionSet(BTreeSet<Contradiction>);
 
@@ -215,11 +222,11 @@ impl ContradictionSet {
         }
     }
 
-    /// A clash of two views: somebody's device lied about what it was shown, unless a receipt says that it did not,
-    /// or the server showed both.
+    /// Adds a contradiction of two views: one of the devices lied about its view, unless a receipt proves
+    /// that it did not, or the server presented both views.
     fn views(&mut self, clash: Clash, first: &Element<'_>, second: &Element<'_>) {
         if first.device() == second.device() {
-            // An honest device never signs an older view than before, whatever it is shown.
+            // An honest device never signs an older view than before, whatever the server sends.
             return self.add(Clash::WentBack, first, second, [Suspect::Device(first.device())].into());
         }
         let liars = [first, second].into_iter().filter(|element| !element.acknowledged);
@@ -280,7 +287,7 @@ fn records(elements: &[Element<'_>], found: &mut ContradictionSet) {
 
 /// Finds structures that do not know what an earlier one in the log knows.
 fn along_the_log(elements: &[Element<'_>], found: &mut ContradictionSet) {
-    // The most that anybody so far knows of a device, and who.
+    // The highest number of each device that any structure so far knows, and which structure that is.
     let mut most: BTreeMap<DeviceId, (u64, usize)> = BTreeMap::new();
     let mut start = 0;
     while start < elements.len() {

@@ -1,13 +1,14 @@
-//! Consistency (SUNDR section 3.4): update certificates, version structures, and the pure machines of both
-//! sides. Decisions only: no clock, no randomness, no files, no sockets; time and numbers are arguments.
+//! Consistency (SUNDR section 3.4): update certificates, version structures, and the pure state machines of
+//! client and server. They only decide: no clock, no randomness, no files, no sockets; time and random
+//! numbers are arguments.
 //!
-//! What is signed, and what the signatures mean, is in [`certificate`] and [`structure`]; what a client checks
-//! before it believes a server is in `check`; the server's side is in `sequencer`; the client's life of one
-//! operation is in `signer`; what a device's key may be used for is in [`mandate`]; what the superuser signs off-line is in
-//! [`warrant`]; what signatures prove to a third party is in [`judge`]; what is kept of earlier states, and what a client
-//! checks before it believes one, is in [`history`]; what a lost server's order was, from what its clients know, is in
-//! [`rebuild`]; what clients that meet without a server tell each other is in [`peers`]; what a block server on another
-//! machine is told is in [`block_server`]. Advisory locks and leases, which are not signed, are in [`locks`] and [`leases`].
+//! What is signed, and what the signatures mean: [`certificate`] and [`structure`]. What a client checks
+//! before it believes a server: `check`. The server: `sequencer`. The client, one operation after the other:
+//! `signer`. What a device's key may sign: [`mandate`]. What the superuser signs off-line: [`warrant`]. What
+//! signatures prove to a third party: [`judge`]. Past states, and how a client verifies them: [`history`].
+//! How a lost server's order is rebuilt from its clients: [`rebuild`]. What clients tell each other without a
+//! server: [`peers`]. The protocol of block servers on other machines: [`block_server`]. Advisory locks and
+//! leases, which are not signed: [`locks`] and [`leases`].
 #![forbid(unsafe_code)]
 
 pub mod alarm;

@@ -1,16 +1,16 @@
-//! Advisory locks of files across clients: who holds which range, who waits for whom, and when a holder that has
-//! fallen silent loses its locks. The server's machine; the client keeps its own holdings in a [`Holdings`].
+//! Advisory locks of files across clients: which holder has which range, which waits for which, and when a
+//! silent holder loses its locks. This is the server's part; a client keeps its own locks in a [`Holdings`].
 //!
-//! Locks order cooperating programs; nothing secret or signed depends on them. A server that lies about them can
-//! let two programs write at once, which it could also by showing them different views; what they write is
-//! verified as ever.
+//! Locks coordinate cooperating programs; nothing secret or signed depends on them. A server that lies about
+//! them can let two programs write at once, as it also could with two different views. What programs write is
+//! verified as always.
 //!
 //! Invariants:
-//! - no two holders have overlapping ranges of one file and space of which one is exclusive;
-//! - a holder has one mode at each byte: setting a range replaces what it had there, as fcntl(2) has it;
-//! - a session's locks stay while it is heard from, and beyond that until somebody else wants them: a short
-//!   silence costs nothing;
-//! - after a restart only those who held locks before may take any, for [`LEASE_MS`].
+//! - No two holders have overlapping ranges of one file and space if one of the ranges is exclusive.
+//! - A holder has one mode at each byte: setting a range replaces what it had there, as in fcntl(2).
+//! - A session that is heard from keeps its locks. A silent one keeps them until another wants them after
+//!   [`LEASE_MS`], so a short silence costs nothing.
+//! - After a restart, only sessions that held locks before may take any, for [`LEASE_MS`].
 
 use crate::message::{LockMode, LockSpace};
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -29,7 +29,7 @@ pub const DEVICE_SESSIONS_MAX: usize = 64;
 pub struct LockRange {
     /// First byte.
     pub start: u64,
-    /// Last byte; `u64::MAX` for all behind `start`, however long the file becomes.
+    /// Last byte; `u64::MAX` for everything from `start` on, however long the file becomes.
     pub last: u64,
 }
 
@@ -154,7 +154,7 @@ pub struct LockAttempt {
 /// A lock that is in the way of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Conflict {
-    /// Who holds the lock that is in the way.
+    /// The holder of that lock.
     pub holder: Holder,
     /// The bytes that it covers.
     pub range: LockRange,
@@ -205,8 +205,8 @@ pub struct LockTable {
 }
 
 impl LockTable {
-    /// An empty table. `first_epoch` is greater than any of an earlier run; `grace_until_ms`: until then only
-    /// reclaims are granted.
+    /// An empty table. `first_epoch` must be greater than any epoch of an earlier run. Until `grace_until_ms`
+    /// only reclaims are granted.
     pub fn new(first_epoch: u64, grace_until_ms: u64) -> LockTable {
         LockTable {
             files: HashMap::new(),
@@ -224,8 +224,8 @@ impl LockTable {
         self.ranges.is_empty()
     }
 
-    /// A session is heard from. Returns its epoch: if that is not the one it knows, what it held is forgotten.
-    /// `None`: the device has too many sessions.
+    /// Notes that a session was heard from. Returns its epoch: if the client knows another one, the server
+    /// has forgotten its locks. `None`: the device has too many sessions.
     pub fn renew_session(&mut self, id: SessionId, now_ms: u64) -> Option<u64> {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.heard_ms = now_ms;
@@ -233,7 +233,7 @@ impl LockTable {
         }
         let runs = SessionId { run: 0, ..id }..=SessionId { run: u128::MAX, ..id };
         if self.sessions.range(runs.clone()).count() >= DEVICE_SESSIONS_MAX {
-            // A session that has been silent for long makes room.
+            // A session that has been silent for long is ended to make room.
             let silent = self.sessions.range(runs).filter(|(_, session)| is_silent(session, now_ms));
             let oldest = silent.min_by_key(|(_, session)| session.heard_ms).map(|(id, _)| *id)?;
             self.end(oldest);
@@ -244,7 +244,7 @@ impl LockTable {
         Some(epoch)
     }
 
-    /// Carries out a request, or says what is in the way.
+    /// Carries out a request, or returns the lock that is in the way.
     pub fn request(&mut self, holder: Holder, request: &LockAttempt, now_ms: u64) -> LockOutcome {
         let place = (request.file, request.space);
         if let Some(mode) = request.mode {
@@ -259,7 +259,7 @@ impl LockTable {
         if request.mode.is_none() && held_now.is_none() {
             return LockOutcome::Granted;
         }
-        // A range that is set splits at most one other in three.
+        // Setting a range splits at most one other into three.
         let of_device = self.ranges.get(&holder.session.device).copied().unwrap_or(0);
         if request.mode.is_some() && of_device + 2 > DEVICE_RANGES_MAX {
             return LockOutcome::TooMany;
@@ -288,12 +288,12 @@ impl LockTable {
         self.files.get(&(file, space)).is_some_and(|file| file.contains_key(&holder))
     }
 
-    /// What would be in the way of a request, without making it.
+    /// The lock that would be in the way of a request, without making it.
     pub fn test(&mut self, holder: Holder, request: &LockAttempt, now_ms: u64) -> Option<Conflict> {
         self.first_conflict((request.file, request.space), holder, request.range, request.mode?, now_ms)
     }
 
-    /// What would be in the way of a request, for which the holder waits from now on, until
+    /// As [`LockTable::test`], and if a lock is in the way, notes that the holder waits for it until
     /// [`LockTable::waits_no_more`].
     pub fn wait_for(&mut self, holder: Holder, request: &LockAttempt, now_ms: u64) -> LockOutcome {
         let Some(conflict) = self.test(holder, request, now_ms) else { return LockOutcome::Granted };
@@ -336,8 +336,8 @@ impl LockTable {
             return LockOutcome::Conflict(conflict);
         }
         if request.space == LockSpace::Flock {
-            // flock(2): a conversion gives up the old lock first, so that two who want to convert do not wait for
-            // each other for ever.
+            // As flock(2) says, a conversion gives up the old lock first, so that two converting holders do
+            // not wait for each other for ever.
             self.request(holder, &LockAttempt { mode: None, ..*request }, 0);
             return LockOutcome::Conflict(conflict);
         }
@@ -361,7 +361,7 @@ impl LockTable {
         false
     }
 
-    /// The first conflict with a session that is still alive. Sessions in the way that are not lose all their locks.
+    /// The first conflict with a session that is still alive. Dead sessions in the way lose all their locks.
     fn first_conflict(
         &mut self,
         place: (Handle, LockSpace),

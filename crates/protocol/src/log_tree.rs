@@ -1,9 +1,9 @@
 //! The append-only Merkle log of updates, shaped as in RFC 6962 with our own domains in place of its prefixes.
 //!
 //! Every ordered operation is one leaf. The head before an operation is part of what its device signs, so two
-//! devices with different pasts can never sign structures that fit one log; a client demands proof that each
-//! head it is shown extends the last one it accepted. Witnesses co-sign heads of a second tree of the same leaves and
-//! the same shape, with SHA-256 (`docs/internals/forks.md`); what is true of the shape alone is a [`TreeHash`]'s.
+//! devices with different pasts can never sign structures that fit one log. A client demands proof that each
+//! head extends the last one it accepted. Witnesses co-sign heads of a second tree with the same leaves and
+//! shape, made with SHA-256 (`docs/internals/forks.md`); what depends only on the shape is in [`TreeHash`].
 
 use crate::structure::LogHead;
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -17,7 +17,7 @@ pub fn leaf(certificate: Digest, forecast: Digest) -> Digest {
     pair(Domain::LogLeaf, certificate, forecast)
 }
 
-/// How two nodes are hashed into the one above them; trees of this shape differ in nothing else.
+/// How two nodes are hashed into their parent. Trees of this shape differ in nothing else.
 #[derive(Clone, Copy)]
 pub struct TreeHash(pub fn(Digest, Digest) -> Digest);
 
@@ -227,8 +227,8 @@ impl TreeHash {
         Some(path)
     }
 
-    /// Whether `proof` shows that `leaf`, as it stands in the tree, is leaf `index` of the log with this head (RFC
-    /// 9162, 2.1.3.2).
+    /// Whether `proof` proves that `leaf` (already hashed as in the tree) is leaf `index` of the log with
+    /// this head (RFC 9162, 2.1.3.2).
     #[must_use]
     pub fn verify_inclusion(self, index: u64, leaf: Digest, head: LogHead, proof: &[Digest]) -> bool {
         if index >= head.size {

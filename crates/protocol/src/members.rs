@@ -1,9 +1,10 @@
-//! What the protocol asks of the membership: keys and rights.
+//! What the protocol needs to know of the membership: keys and rights.
 //!
-//! The membership block is content (`holdfast_content`); its address is the i-handle of `Members` in the
-//! superuser's slot, so it is signed by the one key a client knows beforehand and has a place in the order. Where another
-//! device's slot holds it, the block brings that key's signature along ([`crate::warrant`]).
-//! A driver loads the block named by [`crate::check::membership_wanted`] and hands it to `check`.
+//! The membership block is content (`holdfast_content`). Its address is the i-handle of `Members` in the
+//! superuser's slot, so it is signed by the one key that a client knows beforehand, and has a place in the
+//! order. If another device's slot holds it, the block contains the superuser's signature
+//! ([`crate::warrant`]). A driver loads the block named by [`crate::check::membership_wanted`] and passes it
+//! to `check`.
 
 use crate::warrant;
 use holdfast_content::{DeviceId, Membership, PrincipalId, Restore, Warrant};
@@ -14,27 +15,27 @@ use holdfast_crypto::{Digest, PublicKey};
 pub struct Member {
     /// Its signing key.
     pub key: PublicKey,
-    /// Version of [`PrincipalId::Members`] at which it was removed.
+    /// Version of [`PrincipalId::Members`] at which the device was removed.
     pub removed_at: Option<u64>,
 }
 
 /// A membership that was loaded through a verified reference.
 pub trait Members {
-    /// Its version: the one of [`PrincipalId::Members`] at which it was made.
+    /// The version of [`PrincipalId::Members`] at which this membership was made.
     fn version(&self) -> u64;
 
     /// The device with this id, removed or not.
     fn member(&self, device: DeviceId) -> Option<Member>;
 
-    /// Whether `device` may write what `principal` owns, or might do so at some version from `since` on. With
-    /// `since` at [`Members::version`] the question is about now; with less, former members of a group count
-    /// if they left it after `since`, since what they signed before they left stays valid.
+    /// Whether `device` may write what `principal` owns, or might do so at some version from `since` on. If
+    /// `since` is [`Members::version`], only the present counts. If it is less, former members of a group
+    /// count if they left it after `since`, since what they signed before stays valid.
     fn may_write(&self, device: DeviceId, principal: PrincipalId, since: u64) -> bool;
 
     /// The warrant that the superuser signed for it off-line, verified; `None` if there is none.
     fn warrant(&self, file_system: Digest, superuser: &PublicKey) -> Option<&Warrant>;
 
-    /// The restores declared by then; not verified ([`crate::epoch::are_declared`]).
+    /// The restores declared so far. Their signatures are not verified ([`crate::epoch::are_declared`]).
     fn restores(&self) -> &[Restore] {
         &[]
     }

@@ -1,8 +1,8 @@
-//! What travels between client and server, inside an authenticated channel.
+//! The messages between client and server, inside an authenticated channel.
 //!
-//! Everything a client receives is untrusted until `check` (views), [`Signed::verify`] (server keys) or
-//! `StoredBlock::open` (blocks) has passed it; everything a server receives is policed by the sequencer and the
-//! block store.
+//! Everything that a client receives is untrusted until `check` (views), [`Signed::verify`] (server keys) or
+//! `StoredBlock::open` (blocks) has accepted it. Everything that a server receives is checked by the
+//! sequencer and the block store.
 
 use crate::block_server::{BlockReply, BlockRequest};
 use crate::certificate::Certificate;
@@ -84,7 +84,7 @@ pub struct AddressedBlock {
     pub block: StoredBlock,
 }
 
-/// Blocks that ride along with an operation. The server takes all or, if it lacks a base, nothing.
+/// Blocks that are sent along with an operation. The server takes all of them, or none if it lacks a base.
 #[derive(Clone, PartialEq, Eq, Debug, Default, BorshSerialize, BorshDeserialize)]
 pub struct Attached {
     /// Blocks that are sent as they are.
@@ -104,7 +104,7 @@ impl From<Vec<AddressedBlock>> for Attached {
 pub struct Bits(Vec<u8>);
 
 impl Bits {
-    /// The `n`-th; what was not told is `false`.
+    /// The `n`-th bit; `false` beyond the end.
     pub fn get(&self, n: usize) -> bool {
         self.0.get(n / 8).is_some_and(|byte| byte >> (n % 8) & 1 == 1)
     }
@@ -176,14 +176,15 @@ pub enum Request {
         /// zstd's level, 1 to 19; the server may take a lower one.
         level: i8,
     },
-    /// Fetches what a tree of blocks has and others have not, packed against what only those have: one round trip from
-    /// an older version of a file to the present one. Answered by `Tree`.
+    /// Fetches the blocks that a tree has and others have not, packed against blocks that only the others
+    /// have. So a client gets from an older version of a file to the present one in one round trip. Answered
+    /// by `Tree`.
     RetrieveTree {
         /// Root of the tree.
         root: Digest,
         /// Roots of trees that the client has whole; at most [`TREE_HAVE_MAX`].
         have: Vec<Digest>,
-        /// Whether blocks that refer to nothing come along.
+        /// Whether blocks without references are sent too.
         data: TreeData,
         /// Most bytes wanted, unpacked.
         bytes_max: u32,
@@ -255,7 +256,7 @@ pub enum Request {
         attached: Attached,
         /// Size of the last log head the client accepted.
         log_size: u64,
-        /// Whether a refusal may show the present view, as the difference from the view with that head.
+        /// Whether a refusal may contain the present view, as the difference from the view with that head.
         by_difference: bool,
         /// Leases that the client asks for with it.
         lease: Option<LeaseRequest>,
@@ -275,14 +276,14 @@ pub enum Request {
     Lock(LockRequest),
     /// Asks which lock is in the way of a request, without taking it.
     TestLock(LockRequest),
-    /// Waits until a lock seems to be free, without taking it: so a wait that is called off leaves nothing behind.
+    /// Waits until a lock seems to be free, without taking it: a wait that is called off changes nothing.
     AwaitLock {
         /// The lock.
         lock: LockRequest,
         /// How long to wait at most, in milliseconds.
         wait_ms: u32,
     },
-    /// Says that a run of a client is still there, so that it keeps its locks.
+    /// Says that a run of a client is alive, so that it keeps its locks.
     KeepLocks {
         /// The run of the client.
         run: u128,
@@ -292,15 +293,16 @@ pub enum Request {
         /// The run of the client.
         run: u128,
     },
-    /// Keeps blocks and all they refer to from garbage collection until [`Request::Unhold`], in place of a hold of the
-    /// same name: a signed release that refers to blocks of the file system. Answered by `Held`.
+    /// Protects blocks and everything they refer to from garbage collection until [`Request::Unhold`], and
+    /// replaces a hold of the same name. For signed releases that refer to blocks of the file system.
+    /// Answered by `Held`.
     Hold {
         /// Name of the hold.
         name: String,
         /// Roots of what it keeps.
         roots: Vec<Digest>,
     },
-    /// Ends a hold of the same user. One that is not there is ended already.
+    /// Ends a hold of the same user. It is no error if there is none.
     Unhold {
         /// Name of the hold.
         name: String,
@@ -311,12 +313,12 @@ pub enum Request {
     AwaitRecall {
         /// The run of the client.
         run: u128,
-        /// Epoch of the session, as the server told it last.
+        /// Epoch of the session, from the server's last answer.
         epoch: u64,
         /// Number of the last recall that was carried out.
         acknowledged: u64,
-        /// Size of the last log head the client accepted, if it wants to be shown what others do from then on: the answer may
-        /// then be a `Difference` from the view with that head.
+        /// Size of the last log head that the client accepted, if it wants to learn what other devices do
+        /// from then on. The answer may then be a `Difference` from the view with that head.
         log_size: Option<u64>,
         /// How long to wait at most, in milliseconds.
         wait_ms: u32,
@@ -332,11 +334,11 @@ pub enum Request {
         /// Size of the last log head the client accepted.
         log_size: u64,
     },
-    /// Asks which past states are kept. Answered by `History`.
+    /// Asks for the list of stored past states. Answered by `History`.
     History {
-        /// Only states whose logs are longer than this are wanted.
+        /// Only states whose logs are longer than this are listed.
         after: u64,
-        /// Whether the present state is to be noted first, if nothing is pending.
+        /// Whether the present state is to be stored first, if nothing is pending.
         note: bool,
     },
     /// Asks for a past state. Answered by `Past`.
@@ -346,28 +348,30 @@ pub enum Request {
         /// The size of the log last accepted, up to which it is to be proven.
         known: u64,
     },
-    /// Gives a kept state a name. Answered by `Done`.
+    /// Gives a stored state a name. Answered by `Done`.
     NameSnapshot(Signed<Snapshot>),
-    /// Takes a name away. Answered by `Done`, also if it is gone already.
+    /// Removes a name. Answered by `Done`, also if there is no such name.
     EndSnapshot(Signed<SnapshotEnd>),
-    /// Asks what this device's user is charged for; of the superuser, what everybody is. Answered by `Usage`.
+    /// Asks what this device's user is charged for; for the superuser, what everybody is. Answered by
+    /// `Usage`.
     Usage,
-    /// Asks for leaves of the log of updates, to be kept for the day when the server is lost. Answered by `Leaves`.
+    /// Asks for leaves of the log of updates, which a client stores in case the server is lost. Answered by
+    /// `Leaves`.
     Leaves {
         /// Number of the first leaf.
         first: u64,
         /// Most leaves to send.
         count: u32,
     },
-    /// Declares that the server was put back to an older state: the superuser's first operation of a new epoch, with the
-    /// membership that says so ([`crate::epoch`]). Answered by `Committed`; refused unless the server was started as
-    /// restored.
+    /// Declares that the server was restored to an older state: the superuser's first operation of a new
+    /// epoch, with the membership that contains the restore ([`crate::epoch`]). Answered by `Committed`;
+    /// refused unless the server was started as restored.
     DeclareRestore {
         /// The declaration of the operation.
         certificate: Signed<Certificate>,
         /// Its structure.
         structure: Signed<Structure>,
-        /// Blocks that are not at the server yet.
+        /// Blocks that the server lacks.
         blocks: Vec<AddressedBlock>,
     },
     /// A request of a consistency server to its block server. Answered by `BlockServer`.
@@ -381,8 +385,8 @@ pub enum Request {
 pub enum TreeData {
     /// Only nodes are sent: all levels of a map at once.
     Never,
-    /// If it is little, or less than what both trees have. Otherwise the client can better tell what it resembles, and
-    /// what of it is here already, when it knows the nodes.
+    /// Data is sent if it is little, or less than what both trees share. Otherwise the client, once it knows
+    /// the nodes, can better tell what the data resembles and which of it is there already.
     IfRelated,
     /// As much of the data as fits is sent.
     Always,
@@ -467,8 +471,8 @@ pub struct LockHolder {
 pub struct ViewReply {
     /// VSL, PVL and log head *before* the client's own operation.
     pub view: View,
-    /// The roots of the log's complete subtrees, largest first ([`crate::log_tree::Frontier`]): with them the
-    /// client appends its own leaf, and so foretells the head its next fast operation must sign.
+    /// The roots of the log's complete subtrees, largest first ([`crate::log_tree::Frontier`]). With them the
+    /// client appends its own leaf, and so computes the head that its next fast operation must sign.
     pub peaks: Vec<Digest>,
     /// RFC 6962 consistency proof from the client's `log_size` to `view.log`.
     pub consistency: Vec<Digest>,
@@ -483,8 +487,9 @@ pub enum Response {
     Hello(Welcome),
     /// The request has been carried out, durably.
     Done,
-    /// Blocks in the order asked for; `None` where the server has none for this file system. The list may end
-    /// early (never before the first) when the rest does not fit into a message; the transport asks on.
+    /// Blocks in the sequence of the request; `None` where the server has none for this file system. The list
+    /// may end early (never before the first) if the rest does not fit into a message; the transport then
+    /// asks for the rest.
     Blocks(Vec<Option<(StoreHeader, AddressedBlock)>>),
     /// Number of blocks that were given up; the others stay.
     Dereferenced(u32),
@@ -497,11 +502,12 @@ pub enum Response {
     ),
     /// The operation is committed and durable.
     Committed(Signed<Receipt>),
-    /// Fast path not taken: nothing was ordered. The text is not to be trusted; the client gives up the number.
+    /// The fast path was not taken and nothing was ordered; the client gives the number up.
     Refused,
     /// COMMIT of an operation that was declared dead.
     Aborted,
-    /// Answer to `FetchPending`: the structure, or `None` if it is not pending, dead or did not come in time.
+    /// Answer to `FetchPending`: the structure; `None` if the operation is not pending, is dead, or was not
+    /// committed in time.
     Structure(Option<Box<Signed<Structure>>>),
     /// The request was not taken.
     Error(ServerError),
@@ -513,19 +519,20 @@ pub enum Response {
         /// What became of the request.
         answer: LockReply,
     },
-    /// Answer to `Hold`: which blocks are missing. If none is, the hold is in force, durably; else it is not, and still
-    /// more may be missing.
+    /// Answer to `Hold`: blocks that are missing. If there are none, the hold is in force and durable.
+    /// Otherwise it is not, and further blocks may be missing.
     Held(Vec<Digest>),
     /// Answer to `Holds`, in order of name.
     Holds(Vec<HoldEntry>),
     /// Answer to `Present`: which of the blocks are here.
     Present(Bits),
-    /// Parcels name bases that are not here (at most 4,096 are told). Nothing of the request was done: it can be made
-    /// again without these bases.
+    /// Parcels name bases that the server lacks (at most 4,096 are listed). Nothing was done: the client can
+    /// repeat the request without these bases.
     BasesMissing(Vec<Digest>),
     /// Answer to `RetrieveParcel`.
     Parcel {
-        /// The first `covered` of the blocks asked for, but for `missing`; `None` if that leaves none.
+        /// A parcel of the first `covered` requested blocks except the `missing` ones; `None` if no block is
+        /// left.
         parcel: Option<Parcel>,
         /// Number of blocks of the request that this answers, at least 1; the client asks again for the others.
         covered: u32,
@@ -536,7 +543,8 @@ pub enum Response {
     Tree {
         /// Blocks of the tree, those referred to before those that refer to them; `None` if there are none to send.
         parcel: Option<Parcel>,
-        /// Whether that is all of it; else the client walks what it has now and asks for the rest block by block.
+        /// Whether this is the whole tree. Otherwise the client walks what it has and asks for the rest block
+        /// by block.
         complete: bool,
     },
     /// As `View`, with leases.
@@ -549,47 +557,48 @@ pub enum Response {
     LeasedCommitted(Signed<Receipt>, LeaseGrant),
     /// Answer to `AwaitRecall`: `None` if nothing was recalled in the time.
     Recalled(Option<Recall>),
-    /// Answer to `Witnessed`: of each witness the newest head it has co-signed, most of them the same; at most
+    /// Answer to `Witnessed`: the newest head that each witness has co-signed, mostly the same one; at most
     /// [`HEADS_MAX`].
     Witnessed(Vec<WitnessedHead>),
     /// Answer to `History`.
     History {
-        /// Kept states, oldest first; at most [`crate::history::POINTS_PER_ANSWER_MAX`].
+        /// Stored states, oldest first; at most [`crate::history::POINTS_PER_ANSWER_MAX`].
         points: Vec<Point>,
         /// Whether there are more after these.
         more: bool,
         /// All snapshots, in order of name.
         named: Vec<Signed<Snapshot>>,
     },
-    /// Answer to `Past`: `None` if it is not kept.
+    /// Answer to `Past`: `None` if the state is not stored.
     Past(Option<Box<PastReply>>),
     /// Answer to `Usage`, in order of user.
     Usage(Vec<Usage>),
-    /// Answer to `Leaves`: those there are, at most [`LEAVES_MAX`].
+    /// Answer to `Leaves`: the requested leaves that exist, at most [`LEAVES_MAX`].
     Leaves(Vec<Digest>),
     /// Answer of a block server.
     BlockServer(Box<BlockReply>),
-    /// Answer to `Servers`: where this server and the others say that they are reached. Hints, for people to pass on:
-    /// what a server at such an address shows is verified as anywhere else.
+    /// Answer to `Servers`: the addresses that this server and the others give for themselves. Hints for
+    /// people to pass on: everything from such an address is verified as usual.
     Servers {
         /// Address of this server; `None` if it is alone.
         own: Option<String>,
         /// The others that run, in their order; at most [`SERVERS_TOLD_MAX`].
         others: Vec<String>,
     },
-    /// As `View`, by its difference from the view that the client has named. As an answer to `AwaitRecall`, the present view:
-    /// nothing is recalled, but others have done something.
+    /// As `View`, as the difference from the view that the client has named. As an answer to `AwaitRecall`:
+    /// nothing is recalled, but other devices have changed something.
     Difference(Difference),
     /// As `Difference`, with leases.
     LeasedDifference(Difference, LeaseGrant),
-    /// As `Refused`, with the view by which the operation was refused, by its difference from the one that the client has named.
+    /// As `Refused`, with the view by which the operation was refused, as the difference from the one that
+    /// the client has named.
     RefusedAt(Difference),
 }
 
 /// Most other servers in an answer to `Servers`.
 pub const SERVERS_TOLD_MAX: usize = 15;
 
-/// What a user is charged for: the blocks that devices of theirs stored first, as they rest at the server.
+/// What a user is charged for: the blocks that the user's devices stored first, in their stored size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Usage {
     /// The user who is charged.
@@ -622,7 +631,7 @@ pub struct HoldEntry {
     pub name: String,
     /// The device that asked for it.
     pub device: DeviceId,
-    /// When it was made, nanoseconds since the epoch, by the server's clock.
+    /// When the head was made, in nanoseconds since 1970, by the server's clock.
     pub made_ns: i64,
     /// Roots of what it keeps.
     pub roots: Vec<Digest>,
@@ -635,7 +644,7 @@ pub struct Welcome {
     pub version: u16,
     /// For the file system asked for: its superuser's key and signed server keys.
     pub file_system: Option<(PublicKey, Signed<ServerKeys>)>,
-    /// The device the server takes the client for; `None`: its key is not a member's.
+    /// The device that the server takes the client for; `None`: its key belongs to no member.
     pub device: Option<DeviceId>,
     /// How long the server waits before it declares a pending operation dead, in milliseconds.
     pub abort_after_ms: u32,
@@ -686,7 +695,7 @@ pub enum ServerError {
         "the server was put back to an older state, and waits until the superuser declares it (`holdfast fs restored`)"
     )]
     AwaitsDeclaration,
-    /// Another server has the file system now: at this address, if it is known. Nothing was done.
+    /// Another server has the file system now, at this address if that is known. Nothing was done.
     #[error("another server has the file system now{}", .0.as_ref().map_or_else(String::new, |address| format!(": {address}")))]
     Elsewhere(Option<String>),
 }

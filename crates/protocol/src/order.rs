@@ -1,10 +1,10 @@
-//! The order of operations, and the forecast: what the order alone says about a coming structure.
+//! The order of operations, and the forecast: what the order alone determines of a coming structure.
 //!
-//! Every operation is sequenced at one place in the log of updates, so [`LogHead::size`] sorts what a view
-//! shows. Sorting is no check: whether version vectors grow along that order is for `check` to judge.
+//! Every operation has one place in the log of updates, so [`LogHead::size`] sorts the operations in a view.
+//! Sorting is no check: `check` verifies that version vectors grow along that order.
 //!
-//! [`forecast`] is used by both sides. Were the server's idea of a structure ever to differ from the client's,
-//! honest runs would look like attacks; so there is one function, and the simulator asserts that both agree.
+//! Both sides use [`forecast`]. If the server computed another structure than the client, honest runs would
+//! look like attacks; so there is one function, and the simulator asserts that both agree.
 
 use crate::certificate::Certificate;
 use crate::signed::Signable;
@@ -29,7 +29,7 @@ pub fn last_vector(view: &View) -> VersionVector {
     ordered_elements(view).last().map(|element| element.vector.clone()).unwrap_or_default()
 }
 
-/// The records with which an operation ordered after `view` remembers what is pending, and what is dead.
+/// The records of pending and of dead operations in an operation ordered after `view`.
 pub fn records(view: &View) -> (Vec<Record>, Vec<Record>) {
     let (dead, pending): (Vec<_>, Vec<_>) = view.pending.iter().partition(|entry| entry.dead);
     let record = |entries: Vec<&crate::structure::PendingEntry>| {
@@ -38,12 +38,12 @@ pub fn records(view: &View) -> (Vec<Record>, Vec<Record>) {
     (record(pending), record(dead))
 }
 
-/// What the structure of the operation declared by `certificate` will say, i-handles aside, when it is ordered
-/// right after everything in `view`.
+/// The structure of the operation declared by `certificate`, without i-handles, if it is ordered right after
+/// everything in `view`.
 ///
-/// The vector is that of the last operation in the order, whoever's it is and whether or not it is committed or
-/// dead, with the signer's own number and the tables it advances counted up (SUNDR 3.4.1, except that
-/// following the order replaces the paper's comparison of group versions).
+/// Its vector is that of the last operation in the order (of whatever device, and whether pending, committed
+/// or dead), with the signer's own number and the tables it advances counted up. This is SUNDR 3.4.1, except
+/// that following the order replaces the paper's comparison of group versions.
 pub fn forecast(view: &View, certificate: &Certificate) -> Forecast {
     let mut vector = last_vector(view);
     vector.set(PrincipalId::Device(certificate.device), certificate.number);

@@ -1,10 +1,12 @@
-//! A view as it travels: each vector as its difference from the one before, each record of a pending or aborted operation
-//! once. Plain, a view grows with the square of the devices (each slot has a vector of all of them) and of what is pending
-//! (each entry names those before it); packed, with what has changed from one operation to the next.
+//! The packed form of a view in messages: each vector is sent as its difference from the one before, each
+//! record of a pending or aborted operation once. A plain view grows with the square of the number of devices
+//! (each slot has a vector of all of them) and of pending operations (each entry names those before it). A
+//! packed view grows with what changed from one operation to the next.
 //!
-//! Nothing here is signed: signatures cover the roots of vectors and the lists of records themselves, which the reader
-//! makes again. So a sender that packs badly wastes bytes, and one that packs falsely has altered what it shows, like any
-//! liar. A reply has one packed form, and no other is read. [`PLAIN_BYTES_MAX`] bounds what it makes the reader hold.
+//! Nothing here is signed: signatures cover the roots of vectors and the lists of records themselves, which
+//! the reader reconstructs. So a sender that packs badly only wastes bytes, and a sender that packs falsely
+//! sends a false view, like any lying server. A reply has exactly one packed form, and no other is accepted.
+//! [`PLAIN_BYTES_MAX`] limits the reader's memory.
 //!
 //! ```text
 //! reply     slots | pending | log head | peaks | consistency | blocks      (lists: u32 count, then items)
@@ -16,7 +18,7 @@
 //!           as many as follow each other
 //! ```
 //!
-//! A reader that has accepted an earlier view is shown the [`Difference`]:
+//! A reader that has accepted an earlier view gets a [`Difference`]:
 //!
 //! ```text
 //! difference  devices whose slots are sent, in order of device | digest of all slots | a reply, as above, with these slots
@@ -33,7 +35,7 @@ use holdfast_crypto::{Digest, DigestKey, Domain};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io::{Error, ErrorKind, Read, Result, Write};
 
-/// Most bytes of vectors and records, as they are in memory, that one reply may stand for.
+/// Most bytes that the vectors and records of one reply may take in memory.
 pub const PLAIN_BYTES_MAX: usize = 64 << 20;
 
 /// First byte of a run of records.
@@ -82,20 +84,20 @@ fn write_some<W: Write>(
     Ok(packer.plain)
 }
 
-/// A view as what has changed since one that its reader has accepted. It is resolved against that view, and means then what
-/// the whole reply would have meant: it is checked like any other.
+/// A view as its changes since one that the reader has accepted. Resolved against that view it gives the
+/// whole reply, which is checked like any other.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Difference {
     /// Size of the log head of the view that the reader has.
     pub since: u64,
-    /// Size of the log head of the view that is shown.
+    /// Size of the log head of the view that this leads to.
     pub until: u64,
     packed: Vec<u8>,
 }
 
 impl Difference {
-    /// What a reader lacks of this reply who has accepted a view whose log has `since` leaves: the slots of devices for which
-    /// `is_known` says so are there as they are here.
+    /// The part of `reply` that a reader lacks who has accepted a view whose log has `since` leaves. The
+    /// reader has the same slots as in `reply` for those devices for which `is_known` is true.
     pub fn of(reply: &ViewReply, since: u64, is_known: impl Fn(DeviceId) -> bool) -> Difference {
         let slots = &reply.view.slots;
         let sent: BTreeSet<DeviceId> = slots.keys().copied().filter(|device| !is_known(*device)).collect();
@@ -111,8 +113,8 @@ impl Difference {
     /// The reply, for a reader who has accepted `base`, whose log has `log_size` leaves.
     ///
     /// # Errors
-    /// [`ErrorKind::InvalidData`]: it is none, stands for more than [`PLAIN_BYTES_MAX`], or is a difference from another view:
-    /// the reader asks for the whole.
+    /// [`ErrorKind::InvalidData`]: these are no packed reply, it needs more than [`PLAIN_BYTES_MAX`], or it
+    /// is a difference from another view. The reader then asks for the whole.
     pub fn resolve(&self, base: &View, log_size: u64) -> Result<Box<ViewReply>> {
         let mut rest = &self.packed[..];
         let (sent, digest): (BTreeSet<DeviceId>, Digest) = BorshDeserialize::deserialize_reader(&mut rest)?;
@@ -129,7 +131,7 @@ impl Difference {
         }
     }
 
-    /// About the number of bytes that it takes in a message.
+    /// The approximate number of bytes in a message.
     pub fn packed_bytes(&self) -> usize {
         self.packed.len()
     }
@@ -142,7 +144,7 @@ fn newest_vector(slots: &BTreeMap<DeviceId, Signed<Structure>>, sent: &BTreeSet<
     newest.map(|(_, slot)| slot.value.forecast.vector.clone()).unwrap_or_default()
 }
 
-/// A digest that tells views apart by what is signed in their slots.
+/// A digest of what is signed in the slots, which identifies a view.
 fn digest_of(slots: &BTreeMap<DeviceId, Signed<Structure>>) -> Digest {
     let mut bytes = Vec::with_capacity(slots.len() * 68);
     for (device, slot) in slots {
@@ -152,22 +154,24 @@ fn digest_of(slots: &BTreeMap<DeviceId, Signed<Structure>>) -> Digest {
     DigestKey::WELL_KNOWN.digest(Domain::Slots, &bytes)
 }
 
-/// More than a reply with these slots and nothing pending takes, packed, in bytes; what a reader holds of its vectors and records is
-/// less than three times as much. It is told without packing, for which all vectors are compared.
+/// An upper bound, in bytes, of the packed size of a reply with these slots and nothing pending; its vectors
+/// and records take less than three times as much in memory. Computed without packing, which would compare
+/// all vectors.
 pub(crate) fn slots_bytes_at_most(slots: &BTreeMap<DeviceId, Signed<Structure>>) -> usize {
     let longest = slots.values().map(|slot| slot.value.forecast.vector.versions().len()).max().unwrap_or(0);
     let slot = |slot: &Signed<Structure>| {
         let Structure { forecast, handles, .. } = &slot.value;
         let ranges = forecast.voids.0.len() + forecast.ineffective.0.len();
         let records = forecast.pending.len() + forecast.aborted.len();
-        // Of a vector: what is left out (5 bytes each) and what is another number (13), neither more than the longest has.
+        // For each vector: principals left out (5 bytes each) and those with another number (13), neither
+        // more than the longest vector has.
         256 + 18 * longest + 24 * ranges + 56 * records + 96 * handles.len()
     };
     // The log head, and at most 64 peaks and 128 digests of a proof.
     (8 << 10) + slots.values().map(slot).sum::<usize>()
 }
 
-/// A reply in its packed form, as a server keeps what it may have to say again.
+/// A reply in packed form, as a server stores it for repeated requests.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub(crate) struct Packed(Vec<u8>);
 
@@ -179,7 +183,7 @@ impl Packed {
         Packed(bytes)
     }
 
-    /// The share that a reply takes of a message, or of what its reader may hold: the larger of the two.
+    /// The share of a message, or of its reader's memory, that a reply takes: the larger of the two.
     pub(crate) fn share(reply: &ViewReply) -> f64 {
         let mut bytes = Vec::new();
         let plain = write(reply, &mut bytes).expect("writing into memory cannot fail");
@@ -196,7 +200,8 @@ impl Packed {
 /// Reads a reply.
 ///
 /// # Errors
-/// Of the reader; [`ErrorKind::InvalidData`]: it is none, or stands for more than [`PLAIN_BYTES_MAX`].
+/// From the reader; or [`ErrorKind::InvalidData`]: these bytes are no packed reply, or it needs more than
+/// [`PLAIN_BYTES_MAX`].
 pub(crate) fn deserialize<R: Read>(reader: &mut R) -> Result<Box<ViewReply>> {
     read(Unpacker::default(), reader)
 }
@@ -322,7 +327,7 @@ impl Unpacker {
 
     fn records<R: Read>(&mut self, reader: &mut R) -> Result<Vec<Record>> {
         let mut records = Vec::new();
-        // Where the last run ended, so that a run that continues it is made part of it.
+        // Where the last run ended, so that a run that continues there is merged with it.
         let mut end = None;
         for _ in 0..u32::deserialize_reader(reader)? {
             match u8::deserialize_reader(reader)? {
@@ -356,7 +361,7 @@ impl Unpacker {
     }
 }
 
-/// The bytes that a reader holds for what was packed.
+/// The memory, in bytes, that a reader needs for what was packed.
 #[derive(Default)]
 struct MemoryCharge(usize);
 
@@ -371,7 +376,7 @@ impl MemoryCharge {
     }
 }
 
-/// Which principals `now` lacks that `before` had, and which it has with another number or newly.
+/// The principals of `before` that `now` lacks, and those that are new or have another number in `now`.
 fn differences(
     before: &VersionVector,
     now: &VersionVector,

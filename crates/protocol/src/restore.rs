@@ -1,9 +1,9 @@
-//! Taking up a declared restore: what a device makes of it ([`crate::epoch`]).
+//! What a device does to adopt a declared restore ([`crate::epoch`]).
 //!
-//! Of its own state only a little goes over. It believes the view that the server shows now as somebody would who has seen
-//! nothing, with what it alone can know on top: which operation in its own slot it has signed, what of its own was under
-//! way in the state that is left, and that its log, as far as it is left, is the beginning of the one shown. What it has
-//! accepted beyond that is lost, and it says so.
+//! Little of its own state survives. It checks the server's present view like a client that has accepted
+//! nothing. It adds what it alone can check: which operation in its own slot it has signed, which of its own
+//! operations were pending in the restored state, and that the part of its log that is left is the beginning
+//! of the present one. Everything beyond that which it had accepted is lost, and it reports so.
 
 use crate::alarm::{Alarm, Operation};
 use crate::check::check_look;
@@ -16,25 +16,26 @@ use crate::signed::Signable;
 use crate::structure::{LogHead, Outcome};
 use holdfast_content::{DeviceId, Restore};
 
-/// Number of a device that does not exist, as which a view is checked by a client that has seen nothing.
+/// A device number that nobody has, used to check a view as a client that has accepted nothing.
 const NOBODY: DeviceId = DeviceId(u32::MAX);
 
-/// What a restore cost a device.
+/// What a device lost by a restore.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RestoreLoss {
-    /// Number of operations, of all devices, that it had seen and that are lost.
+    /// Number of lost operations, of all devices, that it had seen.
     pub seen: u64,
-    /// Operations of its own that were acknowledged to it, and are not left: from the first to the last number.
+    /// First and last number of its own acknowledged operations that are lost.
     pub own: Option<(u64, u64)>,
 }
 
-/// What is left of a device's log.
+/// The part of a device's log that is left.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RemainingLog {
     /// All of the log; views must extend it, by a proof from this head.
     All(LogHead),
-    /// The log of the restore, and not all that the device has seen: what is shown must extend that, by a proof from here.
-    /// Whether it is the beginning of the device's own is for whoever has the leaves to see.
+    /// The log of the restore, which does not have all that the device has seen. The present view must extend
+    /// it, proven from this head. Whether it is the beginning of the device's own log can only be checked
+    /// with the leaves.
     Beginning(LogHead),
 }
 
@@ -47,11 +48,11 @@ impl RemainingLog {
     }
 }
 
-/// What is left of `floor` after `restores`, which have to be declared and to follow its epoch. `None`: it has taken them
-/// up.
+/// The part of the log of `floor` that is left after `restores`, which must be declared and follow its epoch.
+/// `None`: the floor has already adopted them.
 ///
 /// # Errors
-/// [`Alarm`]: they are not the superuser's, or not later.
+/// [`Alarm`]: the superuser has not signed them, or they are not later.
 pub fn remaining_log(floor: &Floor, restores: &[Restore]) -> Result<Option<RemainingLog>, Alarm> {
     if !are_declared(&floor.superuser, restores) {
         let what = "it tells of a restore that its superuser has not declared".to_owned();
@@ -66,9 +67,9 @@ pub fn remaining_log(floor: &Floor, restores: &[Restore]) -> Result<Option<Remai
     Ok(Some(if log.size <= left.size { RemainingLog::All(log) } else { RemainingLog::Beginning(left) }))
 }
 
-/// The floor of a device in the epoch after `restores`, and what is lost of what it knew. `reply` proves that its log
-/// extends what [`remaining_log`] says, and `members` is the membership that it names: it has these restores, but for
-/// one that is only being declared.
+/// The floor of a device in the epoch after `restores`, and what it lost. `reply` proves that its log extends
+/// the one from [`remaining_log`]. `members` is the membership that the reply names; it contains these
+/// restores, except for one that is only being declared.
 ///
 /// # Errors
 /// [`Alarm`].
@@ -101,7 +102,7 @@ pub fn take_up(
         let offered = OwnOperation { certificate: slot.forecast.certificate, forecast: None };
         floor.offered.insert(slot.number(), offered);
     }
-    // An operation that was under way in the state that is left is dead now, and this device goes on listing it.
+    // An operation that was pending in the restored state is dead now, and this device continues to list it.
     for entry in view.pending.iter().filter(|entry| entry.certificate.value.device == old.device) {
         let certificate = &entry.certificate.value;
         let number = certificate.number;
@@ -120,7 +121,7 @@ pub fn take_up(
     Ok((floor, lost))
 }
 
-/// The own slot holds what this device has signed, in the state that is left.
+/// Checks that this device's slot in the restored state has what this device signed.
 fn own_slot(old: &Floor, floor: &Floor, reply: &ViewReply) -> Result<(), Alarm> {
     let Some(slot) = reply.view.slots.get(&old.device) else { return Ok(()) };
     let (number, epoch) = (slot.value.number(), slot.value.forecast.file_system);
@@ -143,7 +144,7 @@ fn own_slot(old: &Floor, floor: &Floor, reply: &ViewReply) -> Result<(), Alarm> 
 
 fn lost(old: &Floor, floor: &Floor, kept: u64) -> RestoreLoss {
     let seen = old.log().size - kept.min(old.log().size);
-    // The state that is left may have an operation of this device that it had no receipt for yet.
+    // The restored state may have an operation of this device for which it had no receipt yet.
     let is_left = |number: u64| {
         let slot = floor.own().map(|slot| &slot.value);
         slot.is_some_and(|slot| slot.forecast.file_system == old.epoch && slot.number() >= number)

@@ -45,10 +45,10 @@ impl<T: Signable> Signed<T> {
         Signed { value, signature }
     }
 
-    /// Has `value` signed by whoever keeps the key.
+    /// Has `value` signed by the holder of the key.
     ///
     /// # Errors
-    /// See [`SignError`].
+    /// [`SignError`].
     pub fn by(value: T, key: &dyn KeyHolder) -> Result<Self, SignError> {
         let signatures = key.try_sign_all(&[value.ask()])?;
         let [signature] = signatures[..] else { return Err(miscounted()) };
@@ -76,8 +76,8 @@ impl<T: Signable> Signed<T> {
     }
 }
 
-/// A value whose signature was found to be by `key`. Only [`Signed::verified`] makes one, so a machine that asks
-/// for it cannot forget to verify; and the verification can be done before the machine's lock is taken.
+/// A value whose signature was verified with `key`. Only [`Signed::verified`] makes one, so a machine that
+/// takes one cannot forget to verify, and the verification can be done before the machine's lock is taken.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Verified<T> {
     signed: Signed<T>,

@@ -1,14 +1,14 @@
-//! The client's life of one operation after the other: one machine for each device.
+//! The client's state machine: one for each device, making one operation after the other.
 //!
-//! Pure: it is told events and says what to do. Invariants:
-//! - one operation at a time. Many file operations are gathered into it, so pipelining would gain nothing but
-//!   new ways to fail (`docs/internals/protocol.md`);
-//! - nothing signed is sent before [`Effect::Persist`] is durable: a forgotten signature is a number used twice
-//!   (trace T1);
-//! - a number is used for one certificate, ever. An answer that does not come is waited for by sending the same
-//!   bytes again; a number whose fate can no longer be success is given up, and the next certificate says so;
-//! - if the key's keeper (an agent) does not sign, nothing has changed, and the number is not used;
-//! - after an alarm it signs nothing any more, until the user says so; the floor stays in any case.
+//! Pure: it takes events and returns effects. Invariants:
+//! - It makes one operation at a time. Many changes of files are gathered into one, so pipelining would
+//!   gain nothing but new ways to fail (`docs/internals/protocol.md`).
+//! - Nothing signed is sent before [`Effect::Persist`] is durable: a forgotten signature is a number used
+//!   twice (trace T1).
+//! - A number is used for one certificate, ever. If an answer is lost, the same bytes are sent again. A
+//!   number that can no longer be committed is given up, and the next certificate says so.
+//! - If the holder of the key (an agent) does not sign, nothing changes and the number is not used.
+//! - After an alarm it signs nothing until the user allows it; the floor stays in any case.
 
 mod change;
 #[cfg(test)]
@@ -38,7 +38,7 @@ const QUIET_MAX: u32 = 64;
 /// New tables, by the principal they belong to.
 pub type Tables = BTreeMap<PrincipalId, Reference>;
 
-/// An event that the driver tells the signer.
+/// What the driver reports to the signer.
 #[derive(Clone)]
 pub enum Event<'a> {
     /// Start an operation. Only while idle.
@@ -58,8 +58,8 @@ pub enum Event<'a> {
         /// The membership in force in it.
         members: &'a dyn Members,
     },
-    /// The answer to [`Effect::Fold`]: the tables as they are at the operation's place in the order. With
-    /// [`Outcome::Nothing`] they still hold what others have pending, but not the own deltas.
+    /// The answer to [`Effect::Fold`]: the tables at the operation's place in the order. With
+    /// [`Outcome::Nothing`] they contain what others have pending, but not this operation's deltas.
     Folded {
         /// Whether the deltas took effect.
         outcome: Outcome,
@@ -68,7 +68,8 @@ pub enum Event<'a> {
     },
     /// The server says: committed.
     Committed(Signed<Receipt>),
-    /// The server says: not taken, or a definite error (not: busy, out of space, lost).
+    /// The server says that it did not take the operation, or reports a definite error (not: busy, out of
+    /// space, lost).
     Refused,
     /// The server says: aborted.
     Aborted,
@@ -76,14 +77,14 @@ pub enum Event<'a> {
     ConnectionLost,
     /// First event after [`Signer::restore`].
     Restarted,
-    /// A structure of another device came, which was waited for (FETCHPENDING).
+    /// The structure of another device's operation, for which the driver waited (FETCHPENDING).
     Learned {
         /// The structure.
         structure: Signed<Structure>,
         /// The membership in force in `floor().view`.
         members: &'a dyn Members,
     },
-    /// A view came that no operation asked for. It is ignored unless the signer is idle.
+    /// A view that no operation asked for. It is ignored unless the signer is idle.
     Look {
         /// The server's reply to the look.
         reply: &'a ViewReply,
@@ -94,7 +95,7 @@ pub enum Event<'a> {
     ServerKeys(Signed<ServerKeys>),
 }
 
-/// What the driver is to do, in the sequence in which effects are returned.
+/// What the driver must do, in the sequence in which effects are returned.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Effect {
     /// Make this state durable in the place of earlier ones, *before* any later effect: its bytes
@@ -104,12 +105,12 @@ pub enum Effect {
     Note(Box<Signer>),
     /// Send this, with whatever blocks belong to it.
     Send(Box<Request>),
-    /// The operation has its place: compute its tables there and answer with [`Event::Folded`]. Nothing read
-    /// from this view may be handed out before the next [`Effect::Persist`] is durable.
+    /// The operation has its place in the order: compute its tables there and answer with [`Event::Folded`].
+    /// No program may read from this view before the next [`Effect::Persist`] is durable.
     Fold(Box<AcceptedView>),
     /// The operation is over.
     Finished(OperationEnd),
-    /// A view that was looked at, or a structure that was waited for, is now part of the floor.
+    /// A look's view, or an awaited structure, is now part of the floor.
     Advanced,
     /// Show this to the user and keep evidence.
     Alarm(Alarm),
@@ -126,8 +127,8 @@ pub enum OperationEnd {
     NotOrdered,
     /// Ordered, but dead before it was committed. Plan it anew.
     Aborted,
-    /// Given up: after a restart, as nobody waits for it any more; or a change of the membership that must not be committed
-    /// at its place.
+    /// Given up: after a restart, since nobody waits for it any more; or because it changes the membership
+    /// and must not be committed at its place in the order.
     GivenUp,
 }
 
@@ -149,10 +150,10 @@ pub enum Misuse {
     /// The signer does not wait for this event now.
     #[error("unexpected event: {0}")]
     Unexpected(&'static str),
-    /// So many operations were given up that the list of them no longer fits a message.
+    /// So many numbers were given up that their list no longer fits into a message.
     #[error("this device has given up too many operations; enrol it anew")]
     WornOut,
-    /// The holder of the key did not sign. That is no mistake of the driver, which may send the same event again.
+    /// The holder of the key did not sign. The driver made no mistake, and may send the same event again.
     #[error(transparent)]
     NotSigned(#[from] SignError),
 }
@@ -166,7 +167,7 @@ enum Phase {
     Commit { structure: Signed<Structure> },
 }
 
-/// How much others write: when fast operations keep being refused, they are tried less often.
+/// How much other devices write: fast operations that keep being refused are tried less often.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, BorshSerialize, BorshDeserialize)]
 struct Contention {
     /// Number of undisturbed operations that the next refusal will demand.
@@ -190,7 +191,7 @@ impl Signer {
         Signer { floor, phase: Phase::Idle, contention: Contention::default(), frozen: None }
     }
 
-    /// From what was persisted; to be followed by [`Event::Restarted`].
+    /// Decodes a persisted state; [`Event::Restarted`] must be the next event.
     ///
     /// # Errors
     /// [`DecodeError`]: not such bytes, or of a newer format.
@@ -204,7 +205,7 @@ impl Signer {
         }
     }
 
-    /// Encodes the state that is to be made durable.
+    /// Encodes the state, for the driver to make durable.
     pub fn to_bytes(&self) -> Vec<u8> {
         encode(&(FORMAT, self))
     }
@@ -214,8 +215,8 @@ impl Signer {
         &self.floor
     }
 
-    /// What was signed for the operation in flight: its certificate, unless only its structure counts any more, and
-    /// its structure, once there is one.
+    /// What was signed for the operation in flight: its certificate (unless only its structure matters any
+    /// more) and its structure, once there is one.
     pub fn in_flight(&self) -> (Option<&Certificate>, Option<&Structure>) {
         match &self.phase {
             Phase::Idle => (None, None),
@@ -227,15 +228,16 @@ impl Signer {
         }
     }
 
-    /// Gives up the number after the last one used: the key has signed for it, and this machine crashed before that
-    /// was durable, so nothing of it was sent.
+    /// Gives up the number after the last one used: the key has signed for it, but this machine crashed
+    /// before that was durable, so nothing of it was sent.
     ///
     /// # Errors
     /// [`Misuse::Unexpected`]: an operation is in flight that would have to be finished first.
     pub fn skip(&mut self) -> Result<(), Misuse> {
         match self.phase {
             Phase::Idle => {}
-            // Its fate is open; its signature was made before the lost one only if it had been settled.
+            // The outcome of that operation is open. Its signature came before the lost one only if it had
+            // been settled.
             _ => return Err(Misuse::Unexpected("an operation is in flight")),
         }
         self.floor.used += 1;
@@ -245,17 +247,17 @@ impl Signer {
         Ok(())
     }
 
-    /// In the epoch of a declared restore that was taken up ([`crate::restore`]): what was in flight is forgotten with the
-    /// epoch that it was signed in.
+    /// The signer in the epoch of a restore that was adopted ([`crate::restore`]). An operation in flight is
+    /// forgotten with the epoch in which it was signed.
     pub fn in_epoch(floor: Floor) -> Signer {
         let mut signer = Signer::new(floor);
         signer.ask_first();
         signer
     }
 
-    /// Signs the superuser's declaration that the server was put back to the state of the floor, and the operation that
-    /// brings it into the order ([`crate::sequencer::Sequencer::restored`]). It is sent again like any other until its
-    /// receipt comes.
+    /// Signs the superuser's declaration that the server was restored to the state of the floor, and the
+    /// operation that brings it into the order ([`crate::sequencer::Sequencer::restored`]). Like any
+    /// operation it is sent again until its receipt comes.
     ///
     /// # Errors
     /// [`Misuse`].
@@ -279,8 +281,8 @@ impl Signer {
         self.frozen.as_ref()
     }
 
-    /// Goes on after an alarm that the user has looked into. The floor stays, so the same offence is found again;
-    /// to be followed by [`Event::Restarted`].
+    /// Continues after an alarm that the user has looked into. The floor stays, so the same offence is found
+    /// again. [`Event::Restarted`] must be the next event.
     pub fn acknowledge(&mut self) {
         self.frozen = None;
     }
@@ -293,8 +295,8 @@ impl Signer {
             && self.floor.voids.0.len() < VOID_RANGES_MAX / 2
     }
 
-    /// Begins the operation that creates the file system: fast, on the empty view. The driver wraps the
-    /// request it is told to send into [`Request::CreateFileSystem`].
+    /// Begins the operation that creates the file system: fast, on the empty view. The driver wraps its
+    /// request into [`Request::CreateFileSystem`].
     ///
     /// # Errors
     /// [`Misuse`].
@@ -311,7 +313,7 @@ impl Signer {
         self.begin_fast(key, deltas, time_ns, tables)
     }
 
-    /// Tells the machine what happened.
+    /// Takes an event and returns what the driver must do.
     ///
     /// # Errors
     /// [`Misuse`]: nothing has changed. Offences of the *server* are effects, not errors.
@@ -475,8 +477,9 @@ impl Signer {
                 }
                 self.floor = accepted.floor.clone();
                 if !self.floor.learned.is_empty() {
-                    // What was read while this view was under way is still pending in it. Signed on this view, the
-                    // structure would say so, and its author could have it aborted and yet accept us (trace T12).
+                    // What a program read while this view was under way is still pending in the view. A
+                    // structure signed on this view would say so, and the author could then have its
+                    // operation aborted and still accept this structure (trace T12).
                     self.give_up();
                     return vec![self.note(), Effect::Finished(OperationEnd::NotOrdered)];
                 }
@@ -505,9 +508,10 @@ impl Signer {
         Ok(self.persist_and_send())
     }
 
-    /// Whether an operation with this outcome may be committed at all. Without effect, a change of the membership would
-    /// still count its version up: over one that is pending, that one would be undone; and a device other than 0 has no
-    /// warrant for the membership that stays. Such a change is given up instead.
+    /// Whether an operation with this outcome may be committed at all. A change of the membership without
+    /// effect would still count the membership's version up. That would undo another change that is pending,
+    /// and a device other than 0 has no warrant for the membership that stays. Such an operation is given up
+    /// instead.
     fn may_settle(&self, certificate: &Certificate, outcome: Outcome) -> bool {
         let own = self.floor.device;
         let changes_members = |entry: &PendingEntry| {
@@ -529,7 +533,7 @@ impl Signer {
             return self.freeze(Alarm::BadReceipt { number: structure.value.number() });
         }
         if let Some(certificate) = fast {
-            // What was signed must still be what follows the floor (trace T11).
+            // The signed structure must still be what follows the floor (trace T11).
             if structure.value.forecast != forecast(&self.floor.view, &certificate) {
                 return self.refused();
             }
@@ -565,8 +569,8 @@ impl Signer {
         self.phase = Phase::Idle;
     }
 
-    /// The key may have signed on a later view than this state knows, if a crash came before that was durable. A fast
-    /// operation on the older one would go back behind it, so the next one asks for the view.
+    /// After a crash, the key may have signed on a later view than this state knows. A fast operation on the
+    /// older view would go back behind that, so the next operation asks for the view.
     fn ask_first(&mut self) {
         self.contention.quiet_wanted = self.contention.quiet_wanted.max(1);
     }

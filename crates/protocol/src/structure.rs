@@ -28,8 +28,8 @@ pub struct Record {
     pub forecast: Digest,
 }
 
-/// A version structure without its i-handles ("L" in the notes): everything the server can foretell from the
-/// order alone, so that both sides compute it with the same function.
+/// A version structure without its i-handles ("L" in the notes): everything that follows from the order
+/// alone, so that server and client compute it with the same function.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Forecast {
     /// File system; after a declared restore, its epoch ([`crate::epoch`]).
@@ -93,17 +93,17 @@ pub struct HandleVersion {
 pub enum Outcome {
     /// The declared deltas took effect.
     Done = 1,
-    /// They did not: a precondition failed at the operation's place in the order. Folders drop them as if
+    /// They did not: a precondition failed at the operation's place in the order. Clients ignore them as if
     /// the operation had been aborted.
     Nothing = 2,
 }
 
 /// A version structure.
 ///
-/// `handles` always holds the signer's own i-handle at its own number (except that a device which never wrote
-/// may have none), every user, group or membership table it advanced, and carries forward the tables it
-/// advanced earlier for as long as nobody else has advanced them since. So the slots of all devices together
-/// hold every live i-handle, and one slot a device is enough.
+/// `handles` always has the signer's own i-handle at its own number (a device that never wrote may have
+/// none), and every user, group or membership table that the operation advanced. It also repeats the tables
+/// that the signer advanced earlier and nobody else has advanced since. So the slots of all devices together
+/// have every live i-handle, and one slot for each device is enough.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Structure {
     /// The forecast that the order gives of this structure.
@@ -145,11 +145,11 @@ pub struct PendingEntry {
     pub certificate: Signed<Certificate>,
     /// The server's forecast of its structure (unsigned).
     pub forecast: Forecast,
-    /// Declared dead by the server: it will never be committed.
+    /// The server has declared it dead: it will never be committed.
     pub dead: bool,
 }
 
-/// What a server shows: the VSL (latest structure of each device), the PVL in order, the log of updates.
+/// A server's view: the VSL (latest structure of each device), the PVL in order, the log of updates.
 /// Untrusted until `check` accepts it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, BorshSerialize, BorshDeserialize)]
 pub struct View {

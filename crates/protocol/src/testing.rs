@@ -5,7 +5,7 @@ use crate::certificate::{Certificate, Delta, Path};
 use crate::floor::{Floor, OwnOperation};
 use crate::handles::assemble;
 use crate::log_tree::{Frontier, consistency_proof, leaf};
-use crate::message::ViewReply;
+use crate::message::{Receipt, ViewReply};
 use crate::order::forecast;
 use crate::signed::{Signable, Signed};
 use crate::signer::Tables;
@@ -31,6 +31,22 @@ pub(crate) const GROUP: PrincipalId = PrincipalId::Group(GroupId(1));
 
 pub(crate) fn key(device: DeviceId) -> SigningKey {
     SigningKey::from_seed(&[device.0 as u8 + 1; 32])
+}
+
+/// The server's key.
+pub(crate) fn server() -> SigningKey {
+    SigningKey::from_seed(&[0xee; 32])
+}
+
+/// The server's receipt for a structure.
+pub(crate) fn receipt(structure: &Structure) -> Signed<Receipt> {
+    let receipt = Receipt {
+        file_system: structure.forecast.file_system,
+        device: structure.device(),
+        number: structure.number(),
+        structure: structure.digest(),
+    };
+    Signed::new(receipt, &server())
 }
 
 /// Users 1, 2, 3 with a device each, all in group 1.
@@ -108,14 +124,14 @@ impl Stage {
         self.view.log = self.frontier.head();
     }
 
-    /// What a server would answer to a client at `floor`, the log's proof included.
+    /// A server's answer to a client at `floor`, with the log's proof.
     pub(crate) fn proven(&self, floor: &Floor) -> ViewReply {
         let mut node = |level, index| self.nodes.get(&(level, index)).copied();
         let proof = consistency_proof(floor.log().size, self.view.log.size, &mut node);
         ViewReply { consistency: proof.expect("the log only grows"), ..self.reply() }
     }
 
-    /// What a server would answer, without proof.
+    /// A server's answer without the log's proof.
     pub(crate) fn reply(&self) -> ViewReply {
         ViewReply {
             view: self.view.clone(),
@@ -125,7 +141,7 @@ impl Stage {
         }
     }
 
-    /// Orders an operation: it is shown as pending from now on.
+    /// Orders an operation, which is pending in the view from then on.
     pub(crate) fn order(&mut self, certificate: &Signed<Certificate>) {
         let forecast = forecast(&self.view, &certificate.value);
         self.log(&certificate.value, &forecast);
@@ -202,7 +218,7 @@ impl Client {
         Signed::new(Structure { forecast, outcome: Outcome::Done, handles }, &self.key)
     }
 
-    /// Takes its own structure for committed.
+    /// Accepts that the client's own structure is committed.
     pub(crate) fn acknowledge(&mut self, structure: &Signed<Structure>) {
         self.floor.commit_own(structure.clone(), None);
     }

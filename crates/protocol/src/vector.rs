@@ -11,10 +11,10 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
-/// Version number of every principal; absent means 0 and zero is never stored.
+/// The version number of every principal; an absent one has 0, and zero is never stored.
 ///
-/// Shared by all its clones, with its root: a view has a vector of all devices for each device, views are cloned at every
-/// operation, and a vector's root is part of every digest of its structure.
+/// All clones share its memory and its root. A view has for each device a vector of all devices, every
+/// operation clones views, and every digest of a structure contains its vector's root.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct VersionVector(Arc<Versions>);
 

@@ -1,15 +1,17 @@
-//! Changes of the membership that the superuser signs off-line: warrants.
+//! Warrants: changes of the membership that the superuser signs off-line.
 //!
-//! A change that device 0 makes is an operation, signed when its place in the order is known; so its key has to be on
-//! line. A warrant is signed before: for one change, of one membership, in one file system. Any device that stays a member
-//! may then bring it into the order as an operation of its own, and the order gives it its version. The warrant travels in
-//! the block of the new membership, so whoever reads that finds the superuser's word for it.
+//! A change that device 0 makes is an operation, signed when its place in the order is known; so its key must
+//! be on line. A warrant is signed beforehand, for one change of one membership in one file system. Any
+//! device that stays a member may then bring it into the order as an operation of its own, and the order
+//! gives it its version. The warrant is in the block of the new membership, so every reader of the block
+//! finds the superuser's signature there.
 //!
-//! What makes it good for one use only is that it names what it follows, by version and by the address of its block: a
-//! block says at which version it came into force, so no two are the same. After any other change it is worth nothing.
+//! A warrant is good for one use only, because it names the membership that it follows by version and by the
+//! address of its block. A block contains the version at which it came into force, so no two are the same.
+//! After any other change the warrant is worthless.
 //!
-//! Attack answered: whoever carries it, or submits it, changes what it says, uses it again, uses it elsewhere, or holds it
-//! back until something else was decided.
+//! Attack answered: somebody who carries or submits a warrant changes it, uses it again, uses it elsewhere,
+//! or withholds it until something else was decided.
 
 use crate::epoch;
 use crate::signed::Signable;
@@ -21,7 +23,7 @@ use holdfast_crypto::{Digest, Domain, PublicKey, Signature, encode};
 /// A change of membership, as the superuser signs it.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Change {
-    /// The file system: its epoch ([`crate::epoch`]), so that nothing that was lost can be submitted again.
+    /// The file system's epoch ([`crate::epoch`]), so that a change that was lost cannot be submitted again.
     pub file_system: Digest,
     /// The version under which the membership that it follows is in force.
     pub version: u64,
@@ -40,21 +42,21 @@ impl Signable for Change {
 }
 
 impl Change {
-    /// Of the membership in force, to `next`; whether `next` may follow it is for
-    /// [`Membership::validate_successor`] to judge.
+    /// The change from the membership in force to `next`. [`Membership::validate_successor`] decides whether
+    /// `next` may follow it.
     pub fn new(file_system: Digest, present: &HandleVersion, next: &Membership) -> Change {
         let follows = present.reference.address;
         Change { file_system, version: present.version, follows, next: next.undated() }
     }
 
-    /// The new membership with the superuser's signature, as it is at `version`.
+    /// The new membership with the superuser's signature, in force at `version`.
     pub fn enacted(&self, version: u64, signature: Signature) -> Membership {
         let warrant = Warrant { version: self.version, follows: self.follows, signature };
         Membership { warrant: Some(warrant), ..self.next.dated(version) }
     }
 }
 
-/// The warrant of a membership, if the superuser of `file_system` has signed it for just what the membership says.
+/// The warrant of a membership, if the superuser of `file_system` has signed it for exactly this membership.
 pub fn verified<'a>(
     file_system: Digest,
     superuser: &PublicKey,

@@ -152,7 +152,7 @@ fn golden() -> String {
     text
 }
 
-/// What goes beside operations, and comes back, in version 4 of the protocol.
+/// The messages about leases in version 4 of the protocol.
 fn leases() -> String {
     let group = PrincipalId::Group(GroupId(2));
     let file = Handle { principal: group, number: 100 };
@@ -191,7 +191,7 @@ fn leases() -> String {
     text
 }
 
-/// Proves: what a client says of leases, and what it is answered, is encoded as the documentation says.
+/// Proves: requests and answers about leases are encoded as the documentation says.
 #[test]
 fn leases_on_the_wire() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/internals/protocol.md");

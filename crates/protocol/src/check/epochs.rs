@@ -1,4 +1,4 @@
-//! Checked first: the view is of the epoch that this device has taken up.
+//! The first check: a view must be of the epoch that this device has adopted.
 
 use crate::alarm::Alarm;
 use crate::epoch::{Epochs, are_declared};
@@ -7,10 +7,10 @@ use crate::members::Members;
 use crate::structure::View;
 use holdfast_content::PrincipalId;
 
-/// The epochs that the view's membership has.
+/// The epochs named by the view's membership.
 ///
-/// # Errors
-/// [`Alarm::Restored`]: a restore was declared, and is to be taken up first. [`Alarm::EpochWentBack`].
+/// # Errors [`Alarm::Restored`]: a restore was declared that this device has not adopted yet.
+/// [`Alarm::EpochWentBack`].
 pub(super) fn check(floor: &Floor, members: &dyn Members, view: &View) -> Result<Epochs, Alarm> {
     let restores = members.restores();
     let epochs = Epochs::of(floor.file_system(), restores);

@@ -1,8 +1,9 @@
-//! Whose tables are in force: each is by a device that may write it, none is dropped, replaced or taken back.
+//! Which tables are in force. Each must be signed by a device that may write it, and none may be dropped,
+//! replaced or rolled back.
 //!
-//! A structure carries forward the tables its device advanced earlier, for as long as nobody else has. A client
-//! that saw the earlier structure holds the device to that; one that did not relies on the server's policing
-//! and on the device, which could as well have written that table anew.
+//! A structure repeats the tables that its device advanced earlier, until another device advances them. A
+//! client that saw the earlier structure checks this. A client that did not relies on the server's checks and
+//! on the device itself, which could as well have written that table anew.
 
 use super::Context;
 use super::policy::Rule;
@@ -15,7 +16,7 @@ use crate::structure::{HandleVersion, Structure, View};
 use holdfast_content::{DeviceId, PrincipalId};
 use std::collections::BTreeMap;
 
-/// The tables in force: highest version of each principal.
+/// The tables in force: for each principal the one with the highest version.
 fn in_force(view: &View) -> Result<BTreeMap<PrincipalId, (DeviceId, HandleVersion)>, Alarm> {
     let mut tables: BTreeMap<PrincipalId, (DeviceId, HandleVersion)> = BTreeMap::new();
     for (device, slot) in &view.slots {
@@ -68,7 +69,7 @@ pub(super) fn check_slot(
     let operation = Operation { device, number: structure.number() };
     let known = floor.view.slots.get(&device).map(|known| &known.value);
     let since = known.map_or(0, |known| known.forecast.vector.get(PrincipalId::Members));
-    // If its certificate was shown while it was pending, it is known what it had to advance.
+    // If the certificate was seen while it was pending, it says which tables the structure must advance.
     let announced = floor
         .view
         .pending
@@ -76,10 +77,10 @@ pub(super) fn check_slot(
         .map(|entry| &entry.certificate.value)
         .find(|certificate| (certificate.device, certificate.number) == (device, operation.number))
         .filter(|certificate| certificate.digest() == structure.forecast.certificate);
-    // Tables that a device carries forward in the first structure seen of it may have been advanced before that.
+    // The device may have advanced the repeated tables in an operation that this client never saw.
     let skipped = known.map_or(0, Structure::number) + 1 < operation.number;
     let announced = announced.filter(|_| !skipped);
-    // The module `membership` checks that the superuser made the membership in force.
+    // Module `membership` checks that the superuser made the membership in force.
     let may_write =
         |principal| principal == PrincipalId::Members || members.may_write(device, principal, since);
     handles::check(structure, known, announced, view, &may_write).map_err(|offence| match offence {

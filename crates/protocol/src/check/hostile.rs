@@ -1,7 +1,7 @@
-//! Hostile input: whatever bytes or values a server sends, the check says yes or no; it never panics.
+//! Hostile input: for whatever bytes or values a server sends, the check accepts or refuses; it never panics.
 //!
-//! Values are mutated one place at a time, to extremes, and signed again, as a server together with all other
-//! devices could.
+//! Values are changed to extremes, one place at a time, and signed again, as a server could that colludes
+//! with all other devices.
 
 use super::{check, check_look};
 use crate::certificate::{Delta, Path};
@@ -14,7 +14,8 @@ use crate::vector::VoidSet;
 use holdfast_content::{DeviceId, Handle, PrincipalId};
 use holdfast_crypto::{Digest, decode, encode};
 
-/// A client with some history, and an honest reply to its next operation with slots, a live and a dead entry.
+/// A client with some history, and an honest reply to its next operation with slots, a live and a dead
+/// pending entry.
 fn scene() -> (Client, Signed<crate::certificate::Certificate>, ViewReply) {
     let (mut a, mut b, mut c) = (Client::new(A), Client::new(B), Client::new(C));
     let mut stage = Stage::new();

@@ -1,9 +1,9 @@
-//! Whose word the membership in force is: device 0's, by its signature on the structure that holds it, or the superuser's
-//! by a warrant in its block ([`crate::warrant`]).
+//! Whether the membership in force is the superuser's. Either device 0 holds it and its signature on the
+//! structure says so, or its block has a warrant signed by the superuser ([`crate::warrant`]).
 //!
-//! A warrant is the superuser's word for *what follows what*; that nothing came between is for the order to say. So in a
-//! view nothing may lie between the membership that it follows and the one that it brings, and to whoever has accepted a
-//! membership it must follow that one, or a later one.
+//! A warrant says which membership follows which; that none came between must be seen in the order. So within
+//! one view, no membership may lie between the one that the warrant names and the one it brings. A client
+//! that has accepted a membership demands that the new one follows that one or a later one.
 
 use super::Context;
 use super::policy::Rule;
@@ -13,7 +13,7 @@ use crate::structure::View;
 use holdfast_content::{DeviceId, PrincipalId, Warrant};
 use holdfast_crypto::PublicKey;
 
-/// The membership of a view that is judged by itself.
+/// Checks the membership of a view by itself, without an earlier view to compare it with.
 ///
 /// # Errors
 /// [`Alarm::Unwarranted`].
@@ -21,7 +21,7 @@ pub(super) fn holds(superuser: &PublicKey, members: &dyn Members, view: &View) -
     warranted(superuser, members, view).map(drop)
 }
 
-/// The membership of a view that follows what was accepted before.
+/// Checks the membership of a view that follows an accepted one.
 pub(super) fn check(context: &Context<'_>) -> Result<(), Alarm> {
     let known = context.floor.view.handle(PrincipalId::Members);
     if !context.policy.on(Rule::Warrants) || known == context.view.handle(PrincipalId::Members) {
@@ -43,7 +43,8 @@ pub(super) fn check(context: &Context<'_>) -> Result<(), Alarm> {
     Err(Alarm::Unwarranted { operation, what })
 }
 
-/// The warrant by which the membership in force is, and the operation that brought it; none if device 0 holds it.
+/// The warrant of the membership in force and the operation that brought it; `None` if device 0 holds the
+/// membership.
 fn warranted<'a>(
     superuser: &PublicKey,
     members: &'a dyn Members,

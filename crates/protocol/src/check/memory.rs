@@ -7,7 +7,8 @@ use crate::alarm::{Alarm, Operation};
 use crate::structure::View;
 use std::cmp::Ordering;
 
-/// Compares the view with the last one accepted; returns it with what was learned in between put in.
+/// Compares the view with the last one accepted. Returns the view together with what was learned since that
+/// one.
 pub(super) fn check(context: &Context<'_>) -> Result<View, Alarm> {
     let mut merged = context.view.clone();
     if !context.policy.on(Rule::Memory) {
@@ -25,12 +26,13 @@ pub(super) fn check(context: &Context<'_>) -> Result<View, Alarm> {
                 if context.view.slots.get(device) != Some(known) {
                     return Err(Alarm::SlotReplaced(Operation { device: *device, number }));
                 }
-                // The same vector, in memory that it shares with views accepted before.
+                // This shares the vector's memory with views accepted before.
                 merged.slots.insert(*device, known.clone());
             }
             Ordering::Less => {
-                // A structure learned by waiting may be newer than a view that was already under way; then the
-                // view must still show that operation, alive and the same. `learned` holds no older ones.
+                // A structure that was learned by waiting may be newer than a view that was already under
+                // way. That view must still show the operation, alive and unchanged. `learned` holds no older
+                // ones.
                 let learned = context.floor.learned.get(device) == Some(&number);
                 match context.entry(*device, number) {
                     Some(announced) if announced.entry.dead => {

@@ -1,9 +1,10 @@
-//! What a client checks before it believes a server: one pure function for every view it is shown.
+//! What a client checks before it believes a server: one pure function for every view that a server sends.
 //!
-//! The checks run in the order of `docs/internals/protocol.md`: shape and signatures ([`shape`]), the order of everything
-//! shown and the device's own numbers ([`order`]), what operations remember of each other ([`records`]), what
-//! this device remembers ([`memory`]), and whose tables are in force ([`handles`]). Elements of the order are
-//! the structures in the slots, the forecasts of pending and dead entries, the floor, and the own new forecast.
+//! The checks run in the order of `docs/internals/protocol.md`: shape and signatures ([`shape`]), the order
+//! of all operations and the device's own numbers ([`order`]), what operations record of each other
+//! ([`records`]), what this device remembers ([`memory`]), and which tables are in force ([`handles`]).
+//! Elements of the order are the structures in the slots, the forecasts of pending and dead entries, the
+//! floor, and the forecast of the device's new operation.
 //!
 //! Attack answered: a server that shows different histories to different devices (fork), an older history
 //! (rollback), or takes back or changes an operation (abort, replay). What remains possible is in
@@ -53,18 +54,20 @@ pub const PRINCIPALS_MAX: usize = 16_384;
 /// A view that passed all checks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AcceptedView {
-    /// The view to read from, with what was learned while it was on its way.
+    /// The view to read from, together with what was learned while it was on its way.
     pub view: View,
-    /// The forecast of the own operation: what its structure must say.
+    /// The forecast of this device's operation, which its structure must contain.
     pub forecast: Forecast,
-    /// The floor from now on: durable before the structure is sent and before anything read is handed out.
+    /// The new floor. It must be durable before the structure is sent and before a program reads anything of
+    /// the view.
     pub floor: Floor,
 }
 
 /// Checks the answer to an UPDATE of `certificate`.
 ///
 /// # Errors
-/// [`Alarm`]: freeze, except that [`crate::alarm::Blame::LocalState`] means this key's state is elsewhere.
+/// [`Alarm`]: the client must freeze. Only [`crate::alarm::Blame::LocalState`] blames this machine: the key's
+/// state is elsewhere.
 pub fn check(
     floor: &Floor,
     members: &dyn Members,
@@ -78,21 +81,21 @@ pub fn check(
     })
 }
 
-/// Checks a view that was not asked for by an operation of this device, and makes it the floor (trace T10).
-/// Only while no operation of this device is in flight (trace T11).
+/// Checks a view that this device did not ask for with an operation, and makes it the floor (trace T10). To
+/// be called only while no operation of this device is in flight (trace T11).
 ///
 /// # Errors
-/// See [`check`].
+/// As of [`check`].
 pub fn check_look(floor: &Floor, members: &dyn Members, reply: &ViewReply) -> Result<Floor, Alarm> {
     check_with(floor, members, reply, None, &AllRules).map(|(floor, _)| floor)
 }
 
-/// The membership block a view names, so that the driver can fetch it before [`check`]: the one thing that
-/// rests on the superuser's key alone. If device 0 does not hold it, that key's word for it is in the block; [`check`]
-/// looks there, and who does not check a view asks [`membership_holds`].
+/// The membership block that a view names, which the driver fetches before it calls [`check`]. This alone
+/// rests on the superuser's key only. If device 0 does not hold the membership, the superuser's warrant is in
+/// the block; [`check`] verifies that, and callers that do not check a view call [`membership_holds`].
 ///
 /// # Errors
-/// [`Alarm`] when there is none, or device 0 holds it and has not signed with the superuser's key.
+/// [`Alarm`]: the view has no membership, or device 0 holds it without the superuser's signature.
 pub fn membership_wanted(floor: &Floor, view: &View) -> Result<Reference, Alarm> {
     let none = || Alarm::Malformed { device: None, what: "it has no membership".to_owned() };
     let (holder, handle) = view.handle(PrincipalId::Members).ok_or_else(none)?;
@@ -109,7 +112,8 @@ pub fn membership_wanted(floor: &Floor, view: &View) -> Result<Reference, Alarm>
     Ok(handle.reference)
 }
 
-/// Whether `members`, loaded from the block that `view` names ([`membership_wanted`]), is the superuser's.
+/// Checks that `members`, loaded from the block that `view` names ([`membership_wanted`]), comes from the
+/// superuser.
 ///
 /// # Errors
 /// [`Alarm::Unwarranted`].
@@ -117,16 +121,16 @@ pub fn membership_holds(superuser: &PublicKey, members: &dyn Members, view: &Vie
     membership::holds(superuser, members, view)
 }
 
-/// Whether a structure was signed by its device's key while that device was a member: all that can be said of one by
-/// itself.
+/// Checks that a structure is signed with its device's key, and that the device was a member then. No more
+/// can be known of a structure by itself.
 ///
 /// # Errors
-/// [`Alarm`]: why not.
+/// [`Alarm`]: it is not.
 pub fn authentic(members: &dyn Members, structure: &Signed<Structure>) -> Result<(), Alarm> {
     shape::signature(members, structure, &AllRules)
 }
 
-/// Does what [`Floor::learn`] does, by a chosen set of checks.
+/// [`Floor::learn`], with the checks that ship.
 pub(crate) fn learn(
     floor: &mut Floor,
     members: &dyn Members,
@@ -145,25 +149,26 @@ fn learn_with(
     if floor.view.slots.get(&device) == Some(&structure) {
         return Ok(());
     }
-    // A restore was declared meanwhile, and the number was used again: it is another operation, and says nothing about the
-    // one that is waited for. The next view tells of the restore (trace T14).
+    // A restore was declared meanwhile and the number was used again. The structure is then another
+    // operation, and says nothing about the awaited one. The next view announces the restore (trace T14).
     if structure.value.forecast.file_system != floor.epoch {
         return Ok(());
     }
-    // A membership under a warrant is taken from a view only, which is checked together with the block that it names.
+    // A membership under a warrant is taken only from a view, since the check of a view needs the block that
+    // it names.
     let members_of = |structure: &Structure| structure.handles.get(&PrincipalId::Members).copied();
     let before = floor.view.slots.get(&device).and_then(|slot| members_of(&slot.value));
     if device != DeviceId::SUPERUSER && members_of(&structure.value) != before {
         return Ok(());
     }
-    // A look may show an own operation as pending that was given up since. Were it learned, it would be committed and
-    // void at once, and everybody else would blame this device (trace T13).
+    // A look may show an own operation as pending that was given up since. If it were learned, it would be
+    // committed and void at once, and all others would blame this device (trace T13).
     if policy.on(policy::Rule::Memory) && device == floor.device && floor.voids.contains(number) {
         let what = "this device gave it up, and now it is shown as committed".to_owned();
         return Err(Alarm::FateChanged { device, number, what });
     }
-    // A view accepted meanwhile may be further than what was waited for; then the author has said what became
-    // of it, and what was signed for the reader must agree.
+    // A view accepted meanwhile may show a later operation of that device. It then says whether the awaited
+    // operation was given up, and the structure must agree with that.
     if floor.view.slots.get(&device).is_some_and(|slot| slot.value.number() > number) {
         shape::signature(members, &structure, policy)?;
         let given_up = floor.view.status_of(device, number) == OperationStatus::Aborted;
@@ -203,7 +208,8 @@ enum Origin<'a> {
 struct Element<'a> {
     forecast: &'a Forecast,
     origin: Origin<'a>,
-    /// Whether it is a slot of the last accepted view too: what two of these say of each other was checked then.
+    /// Whether the last accepted view has this slot too. What two such slots say of each other was checked
+    /// then.
     is_known: bool,
 }
 
@@ -221,8 +227,8 @@ struct Context<'a> {
     certificate: Option<&'a Certificate>,
     policy: &'a dyn Policy,
     elements: Vec<Element<'a>>,
-    /// Devices of which this view shows something else than the last accepted one, or anything pending, and the own device: what
-    /// known slots have seen of others was checked when that view was.
+    /// This device, the devices with pending operations, and the devices whose slot differs from the last
+    /// accepted view. What unchanged slots have seen of other devices was checked with that view.
     changed: BTreeSet<DeviceId>,
     epochs: Epochs,
     pending: BTreeMap<(DeviceId, u64), PendingElement<'a>>,
@@ -230,9 +236,9 @@ struct Context<'a> {
     slot_summary: SlotSummary,
 }
 
-/// Of each slot its number, and whether it gives numbers up, by device: that is asked for every number that every operation
-/// has seen, which is the square of the devices. Of devices with ids beyond, which no honest superuser gives out, the slot
-/// itself is asked.
+/// For each device its slot's number, and whether the slot gives numbers up. Both are needed for every number
+/// that every operation has seen, which grows with the square of the devices; so they are in an array. For
+/// devices with larger ids, which no honest superuser gives out, the slot itself is asked.
 struct SlotSummary(Vec<(u64, bool)>);
 
 impl SlotSummary {
@@ -247,7 +253,7 @@ impl SlotSummary {
         SlotSummary(brief)
     }
 
-    /// `None` if the summary does not have the device.
+    /// `None` if the device's id is too large for the array.
     fn get(&self, device: DeviceId) -> Option<(u64, bool)> {
         match self.0.get(device.0 as usize) {
             Some(found) => Some(*found),
@@ -256,7 +262,8 @@ impl SlotSummary {
     }
 }
 
-/// An entry of the pending list, and the digest of its forecast once that was wanted: every operation after it names it.
+/// An entry of the pending list, and the digest of its forecast, computed when first needed: every later
+/// operation names it.
 struct PendingElement<'a> {
     entry: &'a PendingEntry,
     digest: OnceCell<Digest>,
@@ -268,7 +275,7 @@ impl PendingElement<'_> {
     }
 }
 
-/// The pending list by device and number. Of entries that claim to be the same operation the first counts.
+/// The pending list by device and number. Of several entries for one operation the first counts.
 fn pending_element(view: &View) -> BTreeMap<(DeviceId, u64), PendingElement<'_>> {
     let mut found = BTreeMap::new();
     for entry in &view.pending {
@@ -298,7 +305,7 @@ impl Context<'_> {
         self.pending.get(&(device, number))
     }
 
-    /// Whether `device` has given `number` up, by its slot or by what it declared since.
+    /// Whether `device` has given `number` up: in its slot, or in a certificate declared since.
     fn is_void(&self, device: DeviceId, number: u64) -> bool {
         let may_be = self.slot_summary.get(device).is_none_or(|(_, gives_up)| gives_up);
         let has = |slot: &Signed<Structure>| slot.value.forecast.voids.contains(number);
@@ -373,7 +380,7 @@ fn check_with(
     Ok(next_floor(floor, view, merged, frontier, certificate, own))
 }
 
-/// See [`Context::changed`].
+/// The value of [`Context::changed`].
 fn changed(floor: &Floor, view: &View) -> BTreeSet<DeviceId> {
     let known = &floor.view;
     let differs = |device: &&DeviceId| known.slots.get(device) != view.slots.get(device);

@@ -1,5 +1,5 @@
-//! Checks 2 and 3: everything shown is one strict order that extends the floor, and nothing in it knows more of
-//! this device than it did.
+//! Checks 2 and 3: all operations in the view form one strict order that extends the floor, and none of them
+//! knows more operations of this device than it has made.
 
 use super::policy::Rule;
 use super::{Context, Element, Origin};
@@ -7,7 +7,7 @@ use crate::alarm::{Alarm, Operation};
 use crate::log_tree::{Frontier, verify_consistency};
 use holdfast_crypto::Digest;
 
-/// The log extends the one last accepted.
+/// Checks that the log extends the one accepted last.
 pub(super) fn log(
     context: &Context<'_>,
     peaks: &[Digest],
@@ -22,8 +22,9 @@ pub(super) fn log(
     Ok(frontier)
 }
 
-/// Check 2. It is enough to compare neighbours: an author's numbers grow along the order, so what holds between
-/// neighbours holds between any two. So it does between any two that were in the last accepted view.
+/// Check 2. Comparing neighbours is enough: an author's numbers grow along the order, so what holds between
+/// neighbours holds between any two. Two elements that were both in the last accepted view were compared
+/// then.
 pub(super) fn total(context: &Context<'_>) -> Result<(), Alarm> {
     for pair in context.elements.windows(2).filter(|pair| !(pair[0].is_known && pair[1].is_known)) {
         follows(context, pair[0], pair[1])?;
@@ -65,7 +66,7 @@ fn follows(context: &Context<'_>, x: Element<'_>, y: Element<'_>) -> Result<(), 
     Ok(())
 }
 
-/// Check 3: the device's own slot shows the number that it committed last.
+/// Check 3: the device's own slot has the number that this device committed last.
 pub(super) fn own_numbers(context: &Context<'_>) -> Result<(), Alarm> {
     if !context.policy.on(Rule::OwnNumbers) {
         return Ok(());

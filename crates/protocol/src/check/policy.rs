@@ -1,7 +1,7 @@
-//! Which checks run. Shipped code has exactly one policy, [`AllRules`]; only this crate's own tests can name
-//! another, to show that each check is needed (`traces`).
+//! Which checks run. Shipped code has exactly one policy, [`AllRules`]. Only this crate's tests can name
+//! another, to prove that each check is needed (`traces`).
 
-/// A check that a test can leave out.
+/// A check that a test can switch off.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Rule {
     /// The floor is an element of the order.
@@ -14,19 +14,19 @@ pub(super) enum Rule {
     Strict,
     /// Nobody knows of more operations of this device than it committed.
     OwnNumbers,
-    /// An operation that was recorded as pending is still shown...
+    /// An operation that was recorded as pending is still in the view.
     PendingRecords,
-    /// ...with the same forecast.
+    /// An operation that was recorded as pending still has the same forecast.
     PendingHash,
     /// An operation that was recorded as aborted stays aborted.
     AbortedRecords,
-    /// Every operation that saw another one as pending or dead has a record of that.
+    /// Every operation that saw another one as pending or dead has a record of it.
     Reflection,
-    /// Nothing saw a void number as committed.
+    /// No operation saw a void number as committed.
     Void,
-    /// Every operation that another one knows of is shown.
+    /// Every operation that another one knows of is in the view.
     Hidden,
-    /// Operations that were accepted before are still shown.
+    /// Operations that were accepted before are still in the view.
     Memory,
     /// Tables in force do not go back.
     Tables,
@@ -38,7 +38,7 @@ pub(super) enum Rule {
     Signatures,
 }
 
-/// Says which checks run. Everything that ships runs all of them; tests leave some out.
+/// Which checks run. Everything that ships runs all of them; tests switch some off.
 pub(super) trait Policy {
     fn on(&self, rule: Rule) -> bool;
 }

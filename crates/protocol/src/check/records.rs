@@ -1,4 +1,5 @@
-//! Checks 4 to 7: what operations remember of each other has come true, and nothing remembers what did not.
+//! Checks 4 to 7: what operations record of each other agrees with the view, and nothing is recorded that
+//! never was.
 
 use super::policy::Rule;
 use super::{Context, Element, Origin};
@@ -18,7 +19,8 @@ fn each_record<'a>(
         .flat_map(move |element| of(*element).iter().map(|record| (element.operation(), *record)))
 }
 
-/// Check 4: a pending record comes true with the same contents, or is still there.
+/// Check 4: an operation that was recorded as pending was committed with the same contents, or is still
+/// pending.
 pub(super) fn pending(context: &Context<'_>) -> Result<(), Alarm> {
     if !context.policy.on(Rule::PendingRecords) {
         return Ok(());
@@ -50,7 +52,7 @@ pub(super) fn pending(context: &Context<'_>) -> Result<(), Alarm> {
     Ok(())
 }
 
-/// Check 5: what was declared dead stays dead until its author has given it up.
+/// Check 5: an operation that was declared dead stays dead until its author has given it up.
 pub(super) fn aborted(context: &Context<'_>) -> Result<(), Alarm> {
     if !context.policy.on(Rule::AbortedRecords) {
         return Ok(());
@@ -79,18 +81,18 @@ pub(super) fn aborted(context: &Context<'_>) -> Result<(), Alarm> {
     Ok(())
 }
 
-/// Whether `element` remembers the operation, as pending or as dead.
+/// Whether `element` has a record of the operation, as pending or as dead.
 fn remembers(element: &Element<'_>, device: DeviceId, number: u64) -> bool {
     let matches = |record: &Record| (record.device, record.number) == (device, number);
     element.forecast.pending.iter().any(matches) || element.forecast.aborted.iter().any(matches)
 }
 
-/// Check 6: every operation that saw a pending or dead one has a record that it was so.
+/// Check 6: every operation that saw another one pending or dead has a record of it.
 pub(super) fn reflection(context: &Context<'_>) -> Result<(), Alarm> {
     if !context.policy.on(Rule::Reflection) {
         return Ok(());
     }
-    // As each operation remembers all that were under way, they are looked up and not searched for.
+    // Each operation records all that were pending, so they are looked up in a set.
     let of = |records: &[Record]| -> HashSet<(DeviceId, u64)> {
         records.iter().map(|record| (record.device, record.number)).collect()
     };
@@ -118,7 +120,7 @@ pub(super) fn reflection(context: &Context<'_>) -> Result<(), Alarm> {
     Ok(())
 }
 
-/// Check 7: no operation saw a given-up one as committed.
+/// Check 7: no operation saw a given-up operation as committed.
 pub(super) fn void(context: &Context<'_>) -> Result<(), Alarm> {
     if !context.policy.on(Rule::Void) {
         return Ok(());
@@ -135,7 +137,7 @@ pub(super) fn void(context: &Context<'_>) -> Result<(), Alarm> {
     Ok(())
 }
 
-/// Nothing knows of an operation that the view leaves out.
+/// Checks that the view leaves out no operation that another one in it knows of.
 pub(super) fn hidden(context: &Context<'_>) -> Result<(), Alarm> {
     if !context.policy.on(Rule::Hidden) {
         return Ok(());
@@ -152,8 +154,8 @@ pub(super) fn hidden(context: &Context<'_>) -> Result<(), Alarm> {
     Ok(())
 }
 
-/// For each element, the last operation of each device that it has seen; for those that were in the last accepted view, only of
-/// devices of which something else is shown now.
+/// For each element, the last operation of each device that it has seen. For elements that the last accepted
+/// view had too, only of devices whose operations changed since.
 fn seen<'a>(context: &'a Context<'_>) -> impl Iterator<Item = (&'a Element<'a>, DeviceId, u64)> {
     context.elements.iter().flat_map(|element: &Element<'_>| {
         let vector = &element.forecast.vector;

@@ -1,12 +1,12 @@
-//! A search for lies that pass: a server that knows what every client would accept.
+//! A search for lies that pass the checks, made by a server that knows what every client would accept.
 //!
-//! The server holds every certificate and structure ever signed and puts views together from them at will: any
-//! slot, any pending entries in any order, alive or dead, with any forecast. Before it shows one it asks the
-//! client's own check (which is pure) whether it would pass, and so it walks only where it is believed. The
-//! ledger then says whether anybody accepted two things that cannot both be true.
+//! The server holds every certificate and structure ever signed, and makes views from them at will: any
+//! slots, any pending entries in any order, alive or dead, with any forecasts. Before it sends a view, it
+//! runs the client's check, which is pure, so it only sends views that pass. The ledger then detects whether
+//! anybody accepted two things that cannot both be true.
 //!
-//! With all checks on, nothing is ever found. With single checks left out, contradictions are found: the search
-//! has teeth, and those checks are needed.
+//! With all checks on, no contradiction is ever found. With single checks off, contradictions are found: so
+//! the search can find them, and those checks are needed.
 
 use super::policy::{AllRules, Policy, Rule};
 use super::{check_with, learn_with};
@@ -24,7 +24,7 @@ use holdfast_content::{DeviceId, Handle, Membership};
 use holdfast_crypto::Digest;
 use std::collections::BTreeMap;
 
-/// All checks but some. Signatures are never forged here, so they are not verified either; nor is the log, which
+/// All checks but some. Signatures are not checked, since none is forged here; nor is the log, whose checks
 /// would only help.
 struct Without(&'static [Rule]);
 
@@ -42,7 +42,7 @@ struct Search {
     ledger: Ledger,
     certificates: Vec<Signed<Certificate>>,
     structures: BTreeMap<DeviceId, Vec<Signed<Structure>>>,
-    /// Forecasts ever shown for an operation.
+    /// All forecasts that a view has given for an operation.
     forecasts: BTreeMap<(DeviceId, u64), Vec<Forecast>>,
     lies_believed: u64,
 }
@@ -53,7 +53,7 @@ fn deltas(random: &mut Random) -> Vec<Delta> {
     if random.chance(40) { vec![Delta::SetTable { file, number: Some(1) }] } else { Vec::new() }
 }
 
-/// A log of any size; the log is not checked here.
+/// A log of the given size. Its content does not matter, since the log is not checked here.
 fn frontier(size: u64) -> Frontier {
     let mut frontier = Frontier::default();
     (0..size).for_each(|_| drop(frontier.append(Digest::ZERO)));
@@ -88,7 +88,8 @@ impl Search {
         Ok(())
     }
 
-    /// An UPDATE, answered with a lie that passes if one is found, and then acknowledged, aborted or lost.
+    /// Makes an UPDATE, answers it with a lie that passes if one is found, and then acknowledges, aborts or
+    /// loses it.
     fn slow(&mut self, client: usize) -> Result<(), Contradiction> {
         let mut trial = self.clients[client].clone();
         let certificate = trial.declare(Path::Slow, deltas(&mut self.random));
@@ -120,7 +121,7 @@ impl Search {
             self.clients[client] = trial;
             return self.answer(client, structure, Path::Slow);
         }
-        // No believable answer: the client gives the number up after a restart.
+        // No view passed, so the client restarts and gives the number up.
         trial.give_up(Path::Slow);
         self.ledger.settle((device, certificate.value.number), OperationKnowledge::Aborted)?;
         self.clients[client] = trial;
@@ -135,7 +136,7 @@ impl Search {
         let certificate = trial.declare(Path::Fast, deltas(&mut self.random));
         let own = forecast(&trial.floor.view, &certificate.value);
         let structure = trial.structure(&certificate.value, own.clone());
-        // The log goes on as the client believes.
+        // The log grows as the client expects.
         self.answer(client, structure, Path::Fast)?;
         let trial = &mut self.clients[client];
         if trial.floor.last() == certificate.value.number {
@@ -145,7 +146,7 @@ impl Search {
         Ok(())
     }
 
-    /// The structure leaves the client; the server says what it likes.
+    /// Takes a structure from a client, and tells the client at random that it was committed or not.
     fn answer(
         &mut self,
         client: usize,
@@ -165,7 +166,7 @@ impl Search {
         }
     }
 
-    /// A wait for another's operation, answered with any structure that passes.
+    /// Answers a wait for another device's operation with any structure that passes.
     fn learn(&mut self, client: usize) -> Result<(), Contradiction> {
         let device = self.clients[client].floor.device;
         let waited: Vec<DeviceId> = self.clients[client]
@@ -189,7 +190,7 @@ impl Search {
         Ok(())
     }
 
-    /// Any view that can be made of what was ever signed, likelier ones likelier.
+    /// A random view made of anything ever signed. Plausible ones are more frequent.
     fn compose(&mut self, floor: &Floor, me: DeviceId) -> View {
         let mut view = View::default();
         for (device, structures) in &self.structures {
@@ -235,7 +236,7 @@ impl Search {
         view
     }
 
-    /// A log size that puts what comes next last, mostly.
+    /// A log size, mostly one that orders the next operation last.
     fn size_after(&mut self, view: &View) -> u64 {
         let last = ordered_elements(view).last().map_or(0, |element| element.log.size);
         if self.random.chance(5) { 1 + self.random.below(last + 1) } else { last + 1 + self.random.below(2) }
@@ -265,7 +266,8 @@ fn hunt(
     (None, believed)
 }
 
-/// With all checks on (but those that would only help), no lie that passes ever contradicts another.
+/// Proves: with all checks on (except signatures and log, which would only help), no two lies that pass
+/// contradict each other.
 #[test]
 fn nothing_believed_contradicts_itself() {
     assert!(AllRules.on(Rule::Log) && AllRules.on(Rule::Signatures));
@@ -279,8 +281,8 @@ fn nothing_believed_contradicts_itself() {
     }
 }
 
-/// Leaving these checks out lets a contradiction through, and the search finds it. Where several stop the same
-/// lies, all of them are left out (the traces show that each suffices).
+/// Proves: with these checks off, a contradiction passes and the search finds it. Where several checks stop
+/// the same lies, all of them are off together (the traces prove that each suffices).
 #[test]
 fn checks_left_out_are_missed() {
     let groups: [&'static [Rule]; 8] = [

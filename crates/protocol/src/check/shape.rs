@@ -1,4 +1,4 @@
-//! Check 1: limits, signatures, the own slot, and certificates that continue their devices' slots.
+//! Check 1: limits, signatures, the device's own slot, and certificates that continue their devices' slots.
 
 use super::policy::{Policy, Rule};
 use super::{Context, DEVICES_MAX, PENDING_MAX, PRINCIPALS_MAX};
@@ -48,7 +48,7 @@ fn forecast_limits(forecast: &Forecast) -> Result<(), Alarm> {
     Ok(())
 }
 
-/// Check 1 without the limits, which are checked before.
+/// Check 1, except for the limits, which are checked before.
 pub(super) fn check(context: &Context<'_>) -> Result<(), Alarm> {
     let Context { floor, members, view, .. } = context;
     let expected = view.handle(PrincipalId::Members).map_or(0, |(_, handle)| handle.version);
@@ -87,7 +87,7 @@ pub(super) fn check(context: &Context<'_>) -> Result<(), Alarm> {
     Ok(())
 }
 
-/// A structure's signature, by a device that was a member at its place in the order.
+/// Checks a structure's signature, by a device that was a member at that place in the order.
 pub(super) fn signature(
     members: &dyn Members,
     slot: &Signed<Structure>,
@@ -115,7 +115,7 @@ fn membership_allows(member: Option<Member>, forecast: &Forecast) -> Result<Memb
     }
 }
 
-/// Records and sets agree with the vector they stand beside.
+/// Checks that records and sets agree with the vector beside them.
 fn well_formed(context: &Context<'_>, forecast: &Forecast) -> Result<(), Alarm> {
     let device = Some(forecast.device);
     let number = forecast.number();
@@ -166,12 +166,12 @@ fn own_slot(context: &Context<'_>) -> Result<(), Alarm> {
     })
 }
 
-/// Whether a structure that this device's key has signed is not one that was made here: no server can forge it, so
-/// there is another machine with this key and this state.
+/// Whether this device's key has signed a structure that this state does not know. No server can forge that,
+/// so another machine uses this key and this state.
 fn signed_elsewhere(floor: &Floor, shown: &Structure) -> bool {
     let number = shown.number();
     match floor.own() {
-        // This device commits only one structure under one number.
+        // This device commits only one structure with each number.
         Some(own) if own.value.number() == number => true,
         _ => {
             let made = floor.offered.get(&number);
@@ -238,7 +238,8 @@ fn pending_entry(context: &Context<'_>, entry: &PendingEntry) -> Result<(), Alar
         .get(&certificate.device)
         .map_or(0, |slot| slot.value.forecast.vector.get(PrincipalId::Members));
     for principal in certificate.principals() {
-        // A member may bring a membership under a warrant; whether it has one is seen when it is in force.
+        // Any member may bring a membership under a warrant. The warrant itself is checked when the
+        // membership is in force.
         let may_bring = principal == PrincipalId::Members;
         if !may_bring && !members.may_write(certificate.device, principal, since) {
             return Err(Alarm::Unauthorised { operation, principal });
@@ -278,7 +279,8 @@ fn own_entry(context: &Context<'_>, entry: &PendingEntry, operation: Operation) 
     Ok(())
 }
 
-/// Given-up and ineffective numbers only ever grow, and never by numbers whose fate was known (check 8).
+/// Checks that given-up and ineffective numbers only grow, and never by numbers whose outcome was known
+/// (check 8).
 pub(crate) fn continues(
     earlier: &Structure,
     voids: &crate::vector::VoidSet,

@@ -1,8 +1,8 @@
-//! The traces that break the tempting shortcuts, as regressions: each is refused by the checks named for it, each
-//! of these checks alone suffices, and with all of them left out the lie is accepted.
+//! The traces that break the tempting shortcuts, as regression tests. Each lie is refused by the checks named
+//! for it; each of these checks alone is enough; with all of them off, the lie is accepted.
 //!
-//! `A1[1,0]` is device A's first structure with the numbers of A and B in its vector. The log of updates would
-//! uncover most of these too; it is left out throughout, so that each check is seen to work by itself.
+//! `A1[1,0]` is device A's first structure with the numbers of A and B in its vector. The log of updates
+//! would uncover most of these lies too, so it is off throughout: each check is proved by itself.
 
 use super::policy::{Policy, Rule};
 use super::{check_with, learn_with};
@@ -12,7 +12,7 @@ use crate::signed::Signed;
 use crate::structure::{Forecast, Structure};
 use crate::testing::{A, B, C, Client, Stage, membership};
 
-/// All checks but the log's and those listed.
+/// All checks except the log's and those listed.
 struct Without(Vec<Rule>);
 
 impl Policy for Without {
@@ -21,7 +21,8 @@ impl Policy for Without {
     }
 }
 
-/// Asserts that `trace` is stopped by each of `catchers` alone with the alarm named, and by nothing else.
+/// Asserts that each of `catchers` alone refuses `trace` with the alarm named, and that with all of them off
+/// it passes.
 fn only_caught_by(catchers: &[(Rule, &str)], trace: impl Fn(&dyn Policy) -> Result<(), Alarm>) {
     let rules: Vec<Rule> = catchers.iter().map(|(rule, _)| *rule).collect();
     assert!(trace(&Without(Vec::new())).is_err(), "all checks on");
@@ -36,7 +37,7 @@ fn only_caught_by(catchers: &[(Rule, &str)], trace: impl Fn(&dyn Policy) -> Resu
 }
 
 impl Client {
-    /// Checks a view for the declared operation; what passes becomes the floor.
+    /// Checks a view for the declared operation; if it passes, it becomes the floor.
     fn accept(
         &mut self,
         stage: &Stage,
@@ -49,7 +50,7 @@ impl Client {
         Ok(own.expect("an operation has a forecast"))
     }
 
-    /// Declares, accepts and commits an operation as far as the client is concerned; `stage` is what it is shown.
+    /// Declares, accepts and commits an operation from the client's point of view, on the state `stage`.
     fn operate(
         &mut self,
         stage: &Stage,
@@ -62,7 +63,7 @@ impl Client {
         Ok((certificate, structure))
     }
 
-    /// Signs a fast operation on what `stage` shows, believing it unchecked.
+    /// Signs a fast operation on the state of `stage`, without checking it.
     fn fast(&mut self, stage: &Stage) -> (Signed<Certificate>, Signed<Structure>) {
         let certificate = self.declare(Path::Fast, Vec::new());
         let forecast = crate::order::forecast(&stage.view, &certificate.value);
@@ -71,8 +72,9 @@ impl Client {
     }
 }
 
-/// T1: a fast number used twice. B's first signature reached A; B, told "refused", signs another operation 1. Only
-/// not reusing the number (persist before send, give up what was refused) prevents it: B alone could know.
+/// T1: a fast number is used twice. B's first signature reached A; B is told that it was refused, and signs
+/// another operation 1. Only B could know, so only B can prevent it: it persists before it sends, and gives
+/// up what was refused.
 #[test]
 fn t1_number_reused() {
     let all = Without(Vec::new());
@@ -84,7 +86,7 @@ fn t1_number_reused() {
     shown_to_a.fast(&certificate, &s1);
     let (a_certificate, a1) = a.operate(&shown_to_a, &all).expect("honest so far");
 
-    // A B that forgot its signature signs 1 again, then accepts A1, which contains the other 1.
+    // A B that has forgotten its signature signs 1 again, and then accepts A1, which contains the other 1.
     let mut reusing = forgetful;
     let (_, other_b1) = reusing.operate(&start, &all).expect("honest so far");
     let mut joined = shown_to_a.clone();
@@ -97,7 +99,7 @@ fn t1_number_reused() {
     back.commit(&b2);
     a.operate(&back, &all).expect("A accepts the B that contradicts what it saw");
 
-    // The B that remembers refuses A1.
+    // A B that remembers it refuses A1.
     b.give_up(Path::Fast);
     let mut honest_b = shown_to_a.clone();
     honest_b.order(&a_certificate);
@@ -106,7 +108,7 @@ fn t1_number_reused() {
     assert!(matches!(b.operate(&honest_b, &all), Err(Alarm::NeverOffered { .. })));
 }
 
-/// T2: the number is given up, but nobody minds that A1[1,1] contains it.
+/// T2: B gives the number up, but A1[1,1], which contains it, is accepted nonetheless.
 #[test]
 fn t2_void_number_reflected() {
     let catchers =
@@ -127,8 +129,8 @@ fn t2_void_number_reflected() {
     });
 }
 
-/// T3: A1 is acknowledged; B is told that it was aborted. B's record is what gives the server away to A: without
-/// it, A accepts.
+/// T3: A1 is acknowledged to A, and B is told that it was aborted. Only B's record of that lets A detect the
+/// lie; without the record A accepts.
 #[test]
 fn t3_abort_recorded() {
     let trace = |policy: &dyn Policy, with_record: bool| {
@@ -155,7 +157,8 @@ fn t3_abort_recorded() {
     assert_eq!(trace(&Without(Vec::new()), false), Ok(()), "an unrecorded abort goes unnoticed");
 }
 
-/// T4: the abort is recorded once, and then no longer. B must insist on seeing it until A's slot passes it.
+/// T4: the abort is recorded once and then dropped. B must repeat it until A's slot has passed that
+/// operation.
 #[test]
 fn t4_abort_is_sticky() {
     let catchers = [(Rule::AbortedRecords, "AbortedNotDead"), (Rule::Hidden, "Hidden")];
@@ -172,7 +175,7 @@ fn t4_abort_is_sticky() {
         shown_to_b.view.pending.clear();
         let (b_certificate, b2) = b.operate(&shown_to_b, policy)?;
         assert!(b2.value.forecast.aborted.is_empty());
-        // A is shown only B2, and its acknowledged write is gone.
+        // A gets a view that has only B2, without its own acknowledged write.
         shown_to_b.order(&b_certificate);
         shown_to_b.commit(&b2);
         shown_to_b.commit(&a1);
@@ -180,8 +183,8 @@ fn t4_abort_is_sticky() {
     });
 }
 
-/// T5: a pending operation is applied before its structure is there, and comes otherwise. A wait ends only with
-/// the structure that was announced.
+/// T5: a pending operation is applied before its structure is there, and then comes with another content. A
+/// wait may end only with the structure that was announced.
 #[test]
 fn t5_no_roll_forward() {
     only_caught_by(&[(Rule::PendingHash, "WrongStructure")], |policy| {
@@ -189,7 +192,7 @@ fn t5_no_roll_forward() {
         let start = Stage::new();
         let a_certificate = a.declare(Path::Slow, Vec::new());
         let b_certificate = b.declare(Path::Slow, Vec::new());
-        // A is shown B1 pending first; B is shown A1 pending first.
+        // A's view has B1 pending first; B's view has A1 pending first.
         let mut b_first = start.clone();
         b_first.order(&b_certificate);
         let mut a_first = start.clone();
@@ -206,8 +209,8 @@ fn t5_no_roll_forward() {
     });
 }
 
-/// T6: A1 and A2 are committed; B is told that A1 was aborted, gives its own operation up, and is shown A2. What
-/// the void operation saw must be kept, and A's void numbers must be listed for ever.
+/// T6: A1 and A2 are committed. B is told that A1 was aborted, gives its own operation up, and is then given
+/// A2. What the void operation saw must be remembered, and A's void numbers must be listed for ever.
 #[test]
 fn t6_voids_are_cumulative() {
     only_caught_by(&[(Rule::AbortedRecords, "AbortedButCommitted")], |policy| {
@@ -230,7 +233,7 @@ fn t6_voids_are_cumulative() {
     });
 }
 
-/// T6, other half: a device that no longer lists a number it had given up is refused.
+/// T6, other half: a device that no longer lists a number that it had given up is refused.
 #[test]
 fn t6_a_forgotten_void_is_refused() {
     let all = Without(Vec::new());
@@ -252,8 +255,8 @@ fn t6_a_forgotten_void_is_refused() {
     assert!(matches!(alarm, Alarm::FateChanged { device: A, .. }), "{alarm:?}");
 }
 
-/// T7: A accepts a view with B1 pending, is told that its operation was aborted, and then shown a view without
-/// B1. The floor outlives the void operation that brought it.
+/// T7: A accepts a view with B1 pending, is told that its own operation was aborted, and is then given a view
+/// without B1. The floor must outlive the void operation that brought it.
 #[test]
 fn t7_floor_survives_the_void() {
     only_caught_by(&[(Rule::Floor, "BehindFloor")], |policy| {
@@ -269,7 +272,7 @@ fn t7_floor_survives_the_void() {
     });
 }
 
-/// T8: B saw A1 committed; C is shown B1 beside a dead A1.
+/// T8: B saw A1 committed; C gets a view with B1 beside a dead A1.
 #[test]
 fn t8_reflection() {
     only_caught_by(&[(Rule::Reflection, "Unrecorded")], |policy| {
@@ -306,8 +309,8 @@ fn t9_memory_of_what_was_read() {
     });
 }
 
-/// T9, the other way round: B has accepted that A gave its operation 1 up; a wait that began before is then
-/// answered with the structure A had signed.
+/// T9 the other way round: B has accepted that A gave its operation 1 up. A wait that began before is then
+/// answered with the structure that A had signed.
 #[test]
 fn t9_no_late_structure_of_a_void_operation() {
     only_caught_by(&[(Rule::Memory, "FateChanged")], |policy| {
@@ -327,8 +330,8 @@ fn t9_no_late_structure_of_a_void_operation() {
     });
 }
 
-/// T10: A reads from a view it was pushed (or looked at) with B1 pending, then signs without B1. What was read
-/// from must be the floor; a client that only looks, and forgets, accepts.
+/// T10: A reads from a pushed view (or a look) with B1 pending, then signs without B1. A view that was read
+/// from must become the floor; a client that looks and forgets would accept.
 #[test]
 fn t10_a_view_read_from_is_the_floor() {
     let trace = |policy: &dyn Policy, keep: bool| {
@@ -347,7 +350,8 @@ fn t10_a_view_read_from_is_the_floor() {
     assert_eq!(trace(&Without(Vec::new()), false), Ok(()), "a view that is not kept goes unnoticed");
 }
 
-/// The paper without hashes of pending entries: A1[1,1] and B1[1,1] each believe that the other came first.
+/// The SUNDR paper without hashes of pending entries: A1[1,1] and B1[1,1] each believe that the other came
+/// first.
 #[test]
 fn paper_without_pending_hashes() {
     let catchers = [(Rule::Strict, "Forked"), (Rule::PendingHash, "PendingMismatch")];
@@ -373,7 +377,7 @@ fn paper_without_pending_hashes() {
     });
 }
 
-/// An order that does not exist: neither of two structures knows of the other.
+/// An impossible order: neither of two structures knows of the other.
 #[test]
 fn a_plain_fork_is_refused() {
     only_caught_by(&[(Rule::Order, "Forked")], |policy| {
@@ -390,7 +394,7 @@ fn a_plain_fork_is_refused() {
     });
 }
 
-/// A slot that goes back while others still show what came after it.
+/// A slot is rolled back while others still contain what came after it.
 #[test]
 fn a_hidden_operation_is_refused() {
     only_caught_by(&[(Rule::Hidden, "Hidden")], |policy| {
@@ -407,7 +411,7 @@ fn a_hidden_operation_is_refused() {
     });
 }
 
-/// A device's slot that goes back to an earlier structure of its own, with all that came after.
+/// A device's slot is rolled back to an earlier structure, together with everything that came after.
 #[test]
 fn a_rollback_is_refused() {
     let catchers =

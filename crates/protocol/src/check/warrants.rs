@@ -1,5 +1,5 @@
-//! Memberships under a warrant: what a view may show, to somebody who knows the one before and to somebody who knows
-//! nothing, and what each part of the rule prevents.
+//! Memberships under a warrant: which views are accepted by a client that knows the previous membership and
+//! by one that knows none, and what each part of the rule prevents.
 
 use super::policy::{AllRules, Policy, Rule};
 use super::{check_look, check_with, learn_with, membership_holds, membership_wanted};
@@ -13,7 +13,7 @@ use crate::warrant::{Change, verified};
 use holdfast_content::{DeviceId, Membership, PrincipalId};
 use holdfast_crypto::Digest;
 
-/// All checks but that of warrants.
+/// All checks except that of warrants.
 struct Unasked;
 
 impl Policy for Unasked {
@@ -26,14 +26,14 @@ fn in_force(stage: &Stage) -> HandleVersion {
     stage.view.handle(PrincipalId::Members).expect("there is a membership").1
 }
 
-/// C is removed.
+/// The membership without C.
 fn without_c(before: &Membership) -> Membership {
     let mut next = before.clone();
     next.devices.get_mut(&C).expect("there").removed_at = Some(0);
     before.succeeded_by(next, before.version + 1)
 }
 
-/// The group is called otherwise.
+/// The membership with another name for the group.
 fn renamed(before: &Membership, name: &str) -> Membership {
     let mut next = before.clone();
     next.groups.values_mut().for_each(|group| group.name = name.to_owned());
@@ -48,7 +48,7 @@ fn signed(change: &Change, version: u64) -> Membership {
     change.enacted(version, Signed::new(change.clone(), &key(DeviceId(0))).signature)
 }
 
-/// `client` brings a membership into the order, whatever it has for it.
+/// `client` makes an operation that brings a membership, whether or not it has a warrant.
 fn bring(stage: &mut Stage, client: &mut Client, text: &str) -> Signed<Structure> {
     let certificate = client.declare(Path::Slow, vec![Delta::SetMembers { reference: table(text) }]);
     let forecast = crate::order::forecast(&stage.view, &certificate.value);
@@ -70,7 +70,7 @@ fn shown(stage: &Stage, members: &Membership, floor: &Floor, policy: &dyn Policy
     check_with(floor, members, &stage.proven(floor), None, policy).map(|(floor, _)| floor)
 }
 
-/// Refused to those who knew the one before and to those who knew nothing, and only by this rule.
+/// Asserts that clients with and without an earlier membership refuse the view, and only by this rule.
 fn unwarranted(stage: &Stage, members: &Membership, floors: &[&Floor], words: &str) {
     for floor in floors {
         let alarm = shown(stage, members, floor, &AllRules).expect_err(words);
@@ -93,11 +93,11 @@ fn the_superusers_word_is_believed_whoever_brings_it() {
     shown(&stage, &next, &Client::new(B).floor, &AllRules).expect("to one who knows nothing too");
     membership_holds(&known.superuser, &next, &stage.view).expect("by itself");
 
-    // One after the other; who has missed some believes the last.
+    // One after the other. A client that has missed some of them accepts the last.
     let second = signed(&change(&in_force(&stage), &renamed(&next, "others")), 3);
     bring(&mut stage, &mut a, "second");
     shown(&stage, &second, &known, &AllRules).expect("one was missed");
-    // Burnt versions do no harm: the order gives it a later one.
+    // A version that was skipped does no harm: the order may give a membership a later one.
     let late = signed(&change(&in_force(&stage), &renamed(&second, "late")), 9);
     assert_eq!(late.version, 9);
     assert!(verified(known.file_system(), &known.superuser, &late).is_some());
@@ -116,7 +116,7 @@ fn a_membership_without_a_fitting_warrant() {
 
     let bare = Membership { warrant: None, ..signed(&good, 2) };
     unwarranted(&stage, &bare, &both, not_signed);
-    // Signed by somebody else; for another file system; and altered afterwards.
+    // Signed by somebody else, for another file system, or altered afterwards.
     let forged = good.enacted(2, Signed::new(good.clone(), &key(A)).signature);
     unwarranted(&stage, &forged, &both, not_signed);
     let elsewhere = Change { file_system: Digest([7; 32]), ..good.clone() };
@@ -130,21 +130,21 @@ fn a_membership_without_a_fitting_warrant() {
     let mut moved = signed(&good, 2);
     moved.warrant.as_mut().expect("there").version = 7;
     unwarranted(&stage, &moved, &both, not_signed);
-    // The membership that was in force before, at its new version.
+    // The membership that was in force before, under its new version.
     unwarranted(&stage, &membership(), &both, not_signed);
-    // It does not say when it came into force.
+    // The membership does not say when it came into force.
     unwarranted(&stage, &signed(&good, 1), &both, "dated otherwise");
     let alarm = membership_holds(&known.superuser, &bare, &stage.view).expect_err("by itself too");
     assert!(alarm.to_string().contains(not_signed));
 }
 
-/// Trace: a revocation came in between, and the warrant signed before it would undo it.
+/// A revocation came in between, and a warrant that was signed before it would undo it.
 #[test]
 fn a_warrant_is_for_one_place_in_the_order() {
     let start = Stage::new();
     let early = change(&in_force(&start), &renamed(&membership(), "early"));
 
-    // Device 0 has removed C since. A, which has the early warrant, brings it nonetheless.
+    // Device 0 has removed C meanwhile. A has the earlier warrant and brings it nonetheless.
     let mut stage = start.clone();
     let mut root = Client::new(DeviceId(0));
     let (certificate, structure) = crate::testing::founding();
@@ -159,14 +159,14 @@ fn a_warrant_is_for_one_place_in_the_order() {
     let replayed = signed(&early, 3);
     let before = knowing(&start, &membership(), B);
     unwarranted(&lie, &replayed, &[&before, &Client::new(B).floor], "came between");
-    // Were device 0's structure left out, those who know of it would still refuse.
+    // If device 0's structure is left out, clients that know it still refuse.
     let mut hidden = lie.clone();
     let slot = hidden.view.slots.get_mut(&DeviceId(0)).expect("there");
     slot.value.handles.remove(&PrincipalId::Members);
     let alarm = shown(&hidden, &replayed, &after, &AllRules).expect_err("it is known");
     assert!(matches!(alarm, Alarm::Unwarranted { .. }), "{alarm}");
 
-    // The same one twice: the second does not follow what is in force.
+    // The same warrant twice: the second time it does not follow what is in force.
     let mut stage = start.clone();
     let mut a = Client::new(A);
     bring(&mut stage, &mut a, "once");
@@ -174,10 +174,10 @@ fn a_warrant_is_for_one_place_in_the_order() {
     bring(&mut stage, &mut a, "twice");
     unwarranted(&stage, &signed(&early, 3), &[&once], "signed to follow version 1");
 
-    // Two for one predecessor: whoever has accepted the one does not take the other.
+    // Two warrants that follow the same membership: a client that has accepted one refuses the other.
     let other = change(&in_force(&start), &without_c(&membership()));
     unwarranted(&stage, &signed(&other, 3), &[&once], "signed to follow version 1");
-    // One that follows another second version than the one that is known.
+    // A warrant that follows another version 2 than the known one.
     let elsewhere = HandleVersion { reference: table("another"), ..in_force(&stage) };
     let elsewhere = HandleVersion { version: 2, ..elsewhere };
     unwarranted(
@@ -188,7 +188,7 @@ fn a_warrant_is_for_one_place_in_the_order() {
     );
 }
 
-/// What was waited for is no way around: a membership is taken from a view only.
+/// A membership cannot be brought in by a wait: it is taken only from a view.
 #[test]
 fn a_membership_is_not_learned() {
     let start = Stage::new();
@@ -204,7 +204,8 @@ fn a_membership_is_not_learned() {
     assert_eq!(floor, before);
 }
 
-/// The change says all that the membership says, but for the version; and no two changes sign alike.
+/// The signed change contains all that the membership contains except its version, and no two changes have
+/// the same signed bytes.
 #[test]
 fn what_is_signed_is_what_comes_into_force() {
     let start = in_force(&Stage::new());

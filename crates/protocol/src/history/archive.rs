@@ -1,17 +1,17 @@
-//! What a server keeps of past states.
+//! The past states that a server stores.
 //!
-//! A structure is kept once, however many states show it: state n shows, of each device, the newest structure kept whose
-//! place in the log is below n. So a state costs the structures that are new in it, its last certificate, and what was
-//! dead then.
+//! Each structure is stored once, however many states need it. In the state after n operations, each device's
+//! slot is its newest stored structure whose place in the log is below n. So a state costs the structures
+//! that are new in it, its last certificate, and its dead entries.
 //!
 //! Invariants:
-//! - a point is noted only when nothing is pending, so that it can never turn out otherwise;
-//! - what a kept point shows is kept; of each device the newest structure stays even when no point shows it, since later
-//!   points rely on it;
-//! - structures and points are kept encoded: there are many, few are looked at, and decoded one may take ten times the
-//!   memory (numbers that came to nothing, of a device that was often refused);
-//! - everything here follows from the ordering records and from [`HistoryRecord`]s: what is not yet saved when a server
-//!   dies comes back when it replays the former.
+//! - A point is recorded only when nothing is pending, so that it can never change.
+//! - The structures of a stored point are stored. The newest structure of each device is stored even if no
+//!   point needs it, since later points will.
+//! - Structures and points stay encoded in memory. There are many, few are read, and a decoded one may take
+//!   ten times the memory (for example the void numbers of a device that was often refused).
+//! - Everything here follows from the ordering records and from [`HistoryRecord`]s. What a server had not
+//!   yet saved when it died comes back when it replays the ordering records.
 
 use super::{Point, Retention, SNAPSHOTS_MAX, Snapshot, SnapshotEnd};
 use crate::certificate::Certificate;
@@ -24,28 +24,28 @@ use holdfast_crypto::{Digest, decode, encode};
 use std::collections::{BTreeMap, BTreeSet};
 use std::marker::PhantomData;
 
-/// Most bytes of points, of states without names, and of those with. One has a few hundred, mostly its certificate, which
-/// tells the time of the state; a large operation's has a megabyte.
+/// Most bytes of points without names, and of points with names. A point has a few hundred bytes, mostly its
+/// certificate, which contains the time of the state; a large operation's certificate has a megabyte.
 const POINTS_BYTES_MAX: usize = 64 << 20;
 /// Most structures in one record.
 const STRUCTURES_PER_RECORD: usize = 64;
 const SECOND_NS: i64 = 1_000_000_000;
 
-/// A change of an archive, as it is kept in a file.
+/// A change of an archive, as a file stores it.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum HistoryRecord {
     /// Structures that points show, each after earlier ones of its device.
     Structures(Vec<Signed<Structure>>),
     /// A point, all of whose structures stand before it.
     Point(PointRecord),
-    /// Points that are not kept any more, by the size of their logs.
+    /// Points that were dropped, by the size of their logs.
     Dropped(Vec<u64>),
     /// A point was given a name.
     Named(Signed<Snapshot>),
     /// A point has lost its name.
     Ended(Signed<SnapshotEnd>),
-    /// What is kept of the states of a log up to this size is in the file: others have been given up, and do not come back
-    /// when records are replayed.
+    /// The file has all stored states of a log up to this size. Others before it were dropped, and replaying
+    /// records must not bring them back.
     UpTo(u64),
 }
 
@@ -64,12 +64,12 @@ impl HistoryRecord {
     }
 }
 
-/// A past state that is kept, as it is stored.
+/// A past state, as a file stores it.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct PointRecord {
     /// The log of updates at that state.
     pub log: LogHead,
-    /// When the server noted it, by its own clock: what retention goes by.
+    /// When the server recorded it, by the server's clock. Retention goes by this time.
     pub noted_ns: i64,
     /// Certificate of the last operation.
     pub newest: Signed<Certificate>,
@@ -117,15 +117,15 @@ impl IndexedPoint {
     }
 }
 
-/// Which states become points.
+/// Which states become points when the archive records the present one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PointPolicy {
-    /// No state becomes a point by itself; the present one does when it is asked for.
+    /// None, unless a client asks for the present state.
     None,
     /// The last of each second.
     LastOfSecond,
-    /// Each: when records are replayed, and nobody knows in which seconds they were made. Since what a collection has seen
-    /// is saved, all that these refer to is there.
+    /// Every state. For replayed records, whose times are not known to the second. All blocks that these
+    /// states refer to are there, since the archive is saved before a collection drops anything.
     Each,
 }
 
@@ -147,15 +147,16 @@ pub struct Archive {
     saved: BTreeSet<u64>,
     /// The last structure of each device that is in the file.
     saved_structures: BTreeMap<DeviceId, u64>,
-    /// Records of what was given up or named, not in the file yet.
+    /// Records of points that were dropped or named, not in the file yet.
     unsaved: Vec<HistoryRecord>,
 }
 
 impl Archive {
-    /// What these records say, as far as a log of `log_size` operations goes: a file may have been saved before a power
-    /// loss cut the log, and what is beyond was never acknowledged.
+    /// The archive of these records, for a log of `log_size` operations. A file may have been saved before a
+    /// power loss cut the log; records beyond the log were never acknowledged and are ignored.
     ///
-    /// Also whether anything was beyond: then the file must be written anew, by [`Archive::all`].
+    /// Also returns whether there were such records: then the file must be written anew, from
+    /// [`Archive::all`].
     pub fn restore(records: impl IntoIterator<Item = HistoryRecord>, log_size: u64) -> (Archive, bool) {
         let mut archive = Archive::begin();
         records.into_iter().for_each(|record| archive.replay(record));
@@ -168,7 +169,7 @@ impl Archive {
         Archive { changed: true, ..Archive::default() }
     }
 
-    /// Forgets what is beyond a log of `log_size` operations, after the last record; whether there was any.
+    /// Drops all records beyond a log of `log_size` operations. Returns whether there were any.
     pub fn cut(&mut self, log_size: u64) -> bool {
         let beyond: Vec<u64> =
             self.points.range(log_size.saturating_add(1)..).map(|(size, _)| *size).collect();
@@ -250,7 +251,8 @@ impl Archive {
         }
     }
 
-    /// Notes the present state, if nothing is pending, and gives its place; an earlier one if nothing has changed since.
+    /// Records the present state if nothing is pending, and returns the size of its log; or that of an
+    /// earlier point if nothing has changed since.
     pub fn note(&mut self, sequencer: &Sequencer, noted_ns: i64, noting: PointPolicy) -> Option<u64> {
         let log = sequencer.head();
         let last = self.points.last_key_value().map(|(size, kept)| (*size, kept.noted_ns));
@@ -273,15 +275,15 @@ impl Archive {
                 continue;
             }
             structures.insert(place, Encoded::of(slot));
-            // The point before was kept only because it was the newest.
+            // The previous point was stored only because it was the newest.
             if let Some(before) = before
                 && self.points.range(before + 1..=place).next().is_none()
             {
                 structures.remove(&before);
             }
         }
-        // Never before one that is there, or spans of time would have two newest ones.
-        // And what is replayed stays apart, whatever its author's clock said.
+        // Never before an existing point, or spans of time would have two newest ones. And replayed states
+        // stay apart in time, whatever their authors' clocks said.
         let apart = if noting == PointPolicy::Each { SECOND_NS } else { 0 };
         let at_ns = match last {
             Some((_, before_ns)) if noted_ns <= before_ns => before_ns.saturating_add(apart),
@@ -308,7 +310,7 @@ impl Archive {
         (list, points.next().is_some())
     }
 
-    /// The state after `log_size` operations, if it is kept, with the certificate of its last one.
+    /// The stored state after `log_size` operations, with the certificate of its last one.
     pub fn state(&self, log_size: u64) -> Option<(View, Signed<Certificate>)> {
         let kept = self.points.get(&log_size)?.kept.value();
         let newest = |structures: &BTreeMap<u64, Encoded<Signed<Structure>>>| {
@@ -319,7 +321,7 @@ impl Archive {
         Some((view, kept.newest))
     }
 
-    /// How many points there are.
+    /// Number of stored points.
     pub fn len(&self) -> usize {
         self.points.len()
     }
@@ -344,7 +346,8 @@ impl Archive {
         self.named.get(name)
     }
 
-    /// Gives a point a name; returns whether there is such a point. The caller checks who may do so.
+    /// Gives a point a name. Returns whether there is such a point. The caller checks that the user may do
+    /// so.
     pub fn name(&mut self, snapshot: Signed<Snapshot>) -> bool {
         if self.head(snapshot.value.log.size) != Some(snapshot.value.log) {
             return false;
@@ -360,7 +363,7 @@ impl Archive {
         self.unsaved.push(HistoryRecord::Ended(end));
     }
 
-    /// Gives up what is neither named nor to be kept by `policy`; how many points that were.
+    /// Drops points that have no name and that `policy` does not retain. Returns how many.
     pub fn retain(&mut self, policy: &Retention, now_ns: i64) -> usize {
         let named = self.named_sizes();
         let nameless: Vec<(u64, i64)> = self
@@ -379,8 +382,9 @@ impl Archive {
         gone.len()
     }
 
-    /// Addresses of all that kept states lead to: roots for garbage collection. A structure that is kept only because it
-    /// is the newest seen, and that no state shows, is none: if it is still in force, the present leads to it.
+    /// The addresses of everything that stored states refer to: roots for garbage collection. A structure
+    /// that is stored only because it is the newest of its device, and that no state needs, is no root: if it
+    /// is still in force, the present state refers to it.
     pub fn roots(&self) -> impl Iterator<Item = Digest> {
         let structures = self.structures.values().flat_map(|all| {
             all.iter().filter(|(place, _)| {
@@ -394,8 +398,8 @@ impl Archive {
         })
     }
 
-    /// Records of everything that is not in the file yet, where the log has `log_size` operations; from now on it counts as
-    /// there.
+    /// The records of everything that the file lacks, for a log of `log_size` operations. From then on they
+    /// count as saved.
     pub fn take_unsaved(&mut self, log_size: u64) -> Vec<HistoryRecord> {
         let mut records: Vec<HistoryRecord> = Vec::new();
         for (device, structures) in &self.structures {
@@ -443,7 +447,7 @@ impl Archive {
         }
     }
 
-    /// Gives the oldest points without a name up until the rest takes no more memory than it may.
+    /// Drops the oldest points without a name until the rest is within its limit of memory.
     fn bound(&mut self) {
         if self.bytes <= POINTS_BYTES_MAX {
             return;

@@ -1,15 +1,16 @@
-//! Past states of a file system: what a server keeps of them, and what a client checks before it believes one.
+//! Past states of a file system: which of them a server stores, and how a client verifies one.
 //!
-//! A *state* is what the file system was after the first n operations of the log, with nothing pending among them: for
-//! each device its newest structure, what is dead and not yet given up by its author, and the head of the log. It is
-//! nothing but a view ([`crate::structure::View`]) as it was shown then.
+//! A *state* is the file system after the first n operations of the log, with none of them pending: for each
+//! device its newest structure, the dead operations that their authors have not given up yet, and the head of
+//! the log. It is a view ([`crate::structure::View`]) of that time.
 //!
-//! - [`Archive`] (server): the structures that kept states need, each once, so that a state costs what changed;
-//! - [`Retention`] (server): which states are kept;
-//! - [`verify_past_state`] (client): a state shown later is checked like a present view, and must be the beginning of the very log
-//!   that this client has accepted. So a server can withhold a state, and never show one that was not, nor one of another
-//!   fork, nor a mixture of two;
-//! - [`Snapshot`]: a name for a state, signed by whoever gave it.
+//! - [`Archive`] (server): the structures that stored states need, each once, so that a state costs only
+//!   what changed.
+//! - [`Retention`] (server): which states are stored, and for how long.
+//! - [`verify_past_state`] (client): checks a past state like a present view, and that its log is the
+//!   beginning of the log that this client has accepted. So a server can withhold a state, but cannot invent
+//!   one, show one of another fork, or mix two.
+//! - [`Snapshot`]: a name for a state, signed by whoever gave the name.
 
 mod archive;
 mod retention;
@@ -37,24 +38,24 @@ pub const SNAPSHOTS_MAX: usize = 16_384;
 /// Most points in one answer.
 pub const POINTS_PER_ANSWER_MAX: usize = 8192;
 
-/// A past state that is kept, as it is listed.
+/// A past state in a listing.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Point {
     /// Size of the log of updates.
     pub log_size: u64,
-    /// When its last operation was declared, by its author's clock, nanoseconds since the epoch: [`verify_past_state`]
-    /// compares it with what the author signed.
+    /// When its last operation was declared, by its author's clock, in nanoseconds since 1970.
+    /// [`verify_past_state`] compares it with what the author signed.
     pub time_ns: i64,
 }
 
-/// A state, as a server shows it. Untrusted until [`verify_past_state`] has passed it.
+/// A state that a server sends. Untrusted until [`verify_past_state`] has accepted it.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct PastReply {
     /// The state.
     pub view: View,
     /// The roots of the complete subtrees of its log.
     pub peaks: Vec<Digest>,
-    /// The certificate of the last operation in its log, which tells the time.
+    /// The certificate of the last operation in its log, which contains the time.
     pub newest: Signed<Certificate>,
     /// Proof that its log is the beginning of the one that the client asked about.
     pub consistency: Vec<Digest>,
@@ -63,7 +64,7 @@ pub struct PastReply {
     pub inclusion: Vec<Vec<Digest>>,
 }
 
-/// A name for a past state. Whoever signs it says: this is the state that I saw under this name.
+/// A name for a past state. Its signer states that this is the state the signer saw under this name.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Snapshot {
     /// File system.
@@ -86,7 +87,7 @@ impl Signable for Snapshot {
     }
 }
 
-/// Ends a snapshot: what it kept may go.
+/// Ends a snapshot: the state may then be dropped.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct SnapshotEnd {
     /// The device that ends it: one of the user who gave the name, or of the superuser.
@@ -105,8 +106,8 @@ impl Signable for SnapshotEnd {
     }
 }
 
-/// What is wrong with a snapshot's name; `None` if nothing is. Names stand in a directory beside times, so they do not
-/// begin like one: a digit begins no name.
+/// What is wrong with a snapshot's name; `None` if it is valid. Names appear in a directory beside times, so
+/// no name begins with a digit.
 pub fn name_offence(name: &str) -> Option<&'static str> {
     if name.is_empty() || name.len() > SNAPSHOT_NAME_BYTES_MAX {
         return Some("a name has 1 to 200 bytes");

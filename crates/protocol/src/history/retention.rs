@@ -1,7 +1,7 @@
-//! Which past states are kept: the newest of each span of time, with longer spans the further back.
+//! Which past states are stored: the newest of each span of time, with longer spans for older states.
 //!
-//! Written as people know it: `all:1d,1h:7d,1d:30d,7d:1y` keeps every state for a day (one a second at most), then one
-//! an hour for seven days, and so on. `0` keeps none but those that have names.
+//! Example: `all:1d,1h:7d,1d:30d,7d:1y` keeps every state for a day (at most one a second), then one an hour
+//! for seven days, and so on. `0` keeps only states that have names.
 //!
 //! Invariant: bounded. However fast things change, at most [`Retention::points_max`] states are kept without a name.
 
@@ -13,7 +13,7 @@ const SECOND_NS: i64 = 1_000_000_000;
 const POINTS_MAX: usize = 16_384;
 /// Most rules in a retention.
 const TIERS_MAX: usize = 16;
-/// Longest time anything is kept, in seconds: a century.
+/// Longest time for which a rule keeps states, in seconds: a century.
 const SECONDS_MAX: i64 = 100 * 366 * 86_400;
 
 /// One rule: the newest state of each span of `every_ns` is kept for `for_ns`.
@@ -42,7 +42,7 @@ impl Default for Retention {
 }
 
 impl Retention {
-    /// Gives nothing up, as long as there are no more than may be kept at all.
+    /// Drops nothing, as long as the number of states is within the limit.
     pub fn everything() -> Retention {
         let tier = Tier { every_ns: SECOND_NS, for_ns: SECONDS_MAX * SECOND_NS };
         Retention { tiers: vec![tier], points_max: POINTS_MAX }
@@ -113,8 +113,8 @@ impl Retention {
         !self.tiers.is_empty()
     }
 
-    /// Which of these are to be kept at `now_ns`: times at which states were noted, oldest first. What is noted in the
-    /// future, because a clock was set back, counts as noted now.
+    /// For times at which states were recorded, oldest first: which of them to keep at `now_ns`. A time in
+    /// the future, because a clock was set back, counts as now.
     pub fn kept(&self, noted_ns: &[i64], now_ns: i64) -> Vec<bool> {
         let mut kept = vec![false; noted_ns.len()];
         let mut widest = 1;
@@ -150,7 +150,7 @@ impl Retention {
         self.tiers.iter().map(|tier| tier.every_ns).min().unwrap_or(SECOND_NS)
     }
 
-    /// Leaves out the oldest, so that no more are kept than may be.
+    /// Drops the oldest states that exceed the limit.
     fn newest(&self, mut kept: Vec<bool>) -> Vec<bool> {
         let mut left = self.points_max;
         for keep in kept.iter_mut().rev().filter(|keep| **keep) {
@@ -184,8 +184,8 @@ mod tests {
         }
     }
 
-    /// Proves: a state every ten minutes for two years is thinned as the rules say: all of the last day, then hours,
-    /// days and weeks, and nothing after a year.
+    /// Proves: a state every ten minutes for two years is thinned as the rules say: all of the last day, then
+    /// one an hour, a day and a week, and none after a year.
     #[test]
     fn older_states_are_further_apart() {
         let now = 800 * DAY;
@@ -200,12 +200,13 @@ mod tests {
         assert_eq!(ages(8 * DAY, 30 * DAY), 22);
         assert!((47..=49).contains(&ages(31 * DAY, 366 * DAY)), "{}", ages(31 * DAY, 366 * DAY));
         assert_eq!(ages(367 * DAY, 800 * DAY), 0);
-        // Thinning again later, from what is left, keeps what thinning at once would have kept of it.
+        // Thinning what is left once more drops nothing.
         let left: Vec<i64> = noted.iter().zip(&kept).filter(|(_, kept)| **kept).map(|(at, _)| *at).collect();
         assert!(Retention::default().kept(&left, now).into_iter().all(|keep| keep));
     }
 
-    /// Proves: what is kept is bounded, the oldest of the finest rule goes first, and a clock set back loses nothing.
+    /// Proves: the number of states is bounded, the oldest of the finest rule is dropped first, and a clock
+    /// that was set back loses nothing.
     #[test]
     fn what_is_kept_is_bounded() {
         let policy = Retention { points_max: 100, ..Retention::default() };

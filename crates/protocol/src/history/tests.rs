@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, HashMap};
 const ABORT_AFTER_MS: u64 = 1000;
 const SECOND_NS: i64 = 1_000_000_000;
 
-/// An honest server with its archive, and what was true after each operation.
+/// An honest server with its archive, and the true state after each operation.
 #[derive(Clone)]
 struct Server {
     sequencer: Sequencer,
@@ -49,7 +49,7 @@ impl Server {
         server
     }
 
-    /// Time passes, so that each state has a second of its own.
+    /// Advances the clock, so that each state has a second of its own.
     fn observe(&mut self, records: &[OrderingRecord]) {
         self.now_ms += 1000;
         for record in records {
@@ -108,13 +108,13 @@ impl Server {
         self.sequencer.log_size()
     }
 
-    /// What an honest server shows of a state, up to a reader's log.
+    /// An honest server's answer about a state, to a reader whose log has `known` operations.
     fn show(&self, log_size: u64, known: u64) -> PastReply {
         let (view, newest) = self.archive.state(log_size).expect("kept");
         self.prove(view, newest.clone(), known)
     }
 
-    /// Proofs for any view, as far as there are any.
+    /// An answer for any view, with as many proofs as exist.
     fn prove(&self, view: View, newest: Signed<Certificate>, known: u64) -> PastReply {
         let size = view.log.size;
         let forecasts = view.slots.values().map(|slot| &slot.value.forecast);
@@ -144,8 +144,8 @@ fn point(log_size: u64) -> Point {
     Point { log_size, time_ns: 0 }
 }
 
-/// Proves: whatever was a settled state with a change is kept, and believed later by somebody else exactly as it was, also
-/// with operations of the dead in it, and after they came back.
+/// Proves: every settled state in which something changed is stored, and a different client accepts it later
+/// exactly as it was; also with dead operations in it, and after their authors came back.
 #[test]
 fn an_honest_past_is_believed() {
     let mut server = Server::new();
@@ -161,7 +161,7 @@ fn an_honest_past_is_believed() {
     b.give_up(Path::Slow);
     server.operate(&mut b, set(6));
     server.operate(&mut a, set(7));
-    // A look changes nothing, and makes no state of its own.
+    // A look changes nothing, so it makes no new state.
     let kept = server.archive.len();
     server.operate(&mut c, Vec::new());
     assert_eq!(server.archive.len(), kept);
@@ -179,8 +179,8 @@ fn an_honest_past_is_believed() {
     assert_eq!(with_dead, 2, "states with a dead operation in them");
 }
 
-/// Proves: what was pending in the view that a reader accepted last, and has been committed since, is believed, and named,
-/// so that the reader learns it before relying on it.
+/// Proves: an operation that was pending in the view a reader accepted last, and committed in a past state,
+/// is accepted and reported, so that the reader learns it before relying on it.
 #[test]
 fn what_was_pending_is_to_be_learned() {
     let mut server = Server::new();
@@ -188,7 +188,7 @@ fn what_was_pending_is_to_be_learned() {
     server.operate(&mut a, set(1));
     let declared_ms = server.now_ms;
     let late = server.order(&mut b, set(2));
-    // C is shown it as pending, since it is not late yet, and goes on after it was committed.
+    // C sees it as pending, since it is not late yet, and continues after it was committed.
     server.now_ms = declared_ms;
     let next = server.order(&mut c, Vec::new());
     assert!(server.commit(&mut b, &late));
@@ -202,10 +202,10 @@ fn what_was_pending_is_to_be_learned() {
     assert_eq!(past.settled(), []);
 }
 
-/// A lie: what becomes of the honest answer, and the verdict.
+/// A lie: what it changes, the expected verdict, and the answer that contains it.
 type LieCase = (&'static str, &'static str, fn(&Stage) -> (Point, PastReply));
 
-/// A history to lie about, and a reader who has accepted all of it.
+/// A history to lie about, and a reader that has accepted all of it.
 struct Stage {
     server: Server,
     /// Forked from it after four operations.
@@ -213,9 +213,9 @@ struct Stage {
     reader: Client,
     /// A state in the middle.
     at: u64,
-    /// A structure that B signed beside an operation of its own, for another certificate.
+    /// Another structure that B signed for the same number, for another certificate.
     other: Signed<Structure>,
-    /// One that B signed and that was refused, since its operation was dead.
+    /// A structure that B signed and that was refused, since its operation was dead.
     refused: Signed<Structure>,
     /// The state with that operation dead.
     with_dead: u64,
@@ -393,8 +393,8 @@ fn each_lie_is_refused() {
     assert_eq!(found, expected);
 }
 
-/// Proves, so that nobody claims more: a member who helps the server can have signed two tables of its own for one place,
-/// and have either shown as past once neither is in force. Nobody else's are touched by that.
+/// Documents a limit: a member that helps the server can have signed two tables of its own for one place, and
+/// the server can present either as past once neither is in force. Other members' tables are not affected.
 #[test]
 fn a_member_can_show_its_own_past_otherwise() {
     let stage = Stage::new();
@@ -405,7 +405,7 @@ fn a_member_can_show_its_own_past_otherwise() {
     slot.value.handles.insert(own, handle);
     *slot = Signed::new(slot.value.clone(), &key(B));
     assert!(verify_past_state(&stage.reader.floor, &membership(), point(stage.at), &shown).is_ok());
-    // Not A's, with B's key.
+    // A's slot, signed with B's key.
     let slot = shown.view.slots.get_mut(&A).expect("there");
     slot.value.handles.insert(PrincipalId::Device(A), handle);
     *slot = Signed::new(slot.value.clone(), &key(B));
@@ -437,9 +437,9 @@ fn altered_bytes_show_nothing_else() {
     assert!(decoded > 1000, "most are well formed: {decoded}");
 }
 
-/// Proves, by random histories against a list of what was true: each kept state is shown exactly as it was, whatever was
-/// thinned, named, saved and restored in between; what the archive holds follows what it keeps; and a log cut by a power
-/// loss takes along what was saved of what is cut.
+/// Proves, with random histories against a list of the true states: each stored state is presented exactly as
+/// it was, whatever was thinned, named, saved and restored in between. The archive holds only what its states
+/// need. A log cut by a power loss also loses the saved points beyond the cut.
 #[test]
 fn an_archive_keeps_what_was() {
     for seed in 0..30 {
@@ -513,7 +513,7 @@ fn an_archive_keeps_what_was() {
         for Point { log_size, .. } in points {
             assert_eq!(restored.state(log_size).expect("kept").0, server.truth[&log_size]);
         }
-        // With nothing to keep, one structure a device is left: later states rely on it.
+        // With no points, one structure of each device remains, since later states need it.
         let nothing: Retention = "0".parse().expect("rules");
         for name in server.archive.snapshots().cloned().collect::<Vec<_>>() {
             let snapshot = name.value.digest();
@@ -526,7 +526,8 @@ fn an_archive_keeps_what_was() {
     }
 }
 
-/// Proves: of states of one second the last is kept, a named one beside it; nothing is noted while something is pending.
+/// Proves: of the states of one second only the last is stored, beside a named one. Nothing is recorded while
+/// an operation is pending.
 #[test]
 fn states_of_one_second_are_one() {
     let mut server = Server::new();
@@ -559,8 +560,8 @@ fn states_of_one_second_are_one() {
     assert_eq!(points.last().map(|point| point.log_size), Some(server.sequencer.log_size()));
 }
 
-/// Proves: what is signed and stored is laid out as in every file there is. If this fails, the format has changed: give it
-/// a new number and keep reading the old one.
+/// Proves: signed and stored bytes have the layout of existing files. If this fails, the format has changed:
+/// give it a new number and keep reading the old one.
 #[test]
 fn formats_are_held() {
     let log = LogHead { size: 3, root: Digest([7; 32]) };

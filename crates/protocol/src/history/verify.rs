@@ -1,18 +1,20 @@
-//! What a client checks before it believes a past state.
+//! How a client verifies a past state.
 //!
-//! A state is a view, so it is checked as one, by someone who has seen nothing yet ([`check_look`]): signatures by members
-//! of then, one order, nothing hidden, records that come true. What has been accepted since says the rest:
+//! A state is a view, so it is checked as one, by a client without a floor ([`check_look`]): signatures by
+//! members of that time, one order, nothing hidden, records that agree. The rest follows from what this
+//! client has accepted since:
 //!
-//! 1. its log is the beginning of the log accepted here, so it is of no other fork;
-//! 2. each operation shown stands at its place in that log, and the last place is taken by one of them, so it is no
-//!    mixture, and none is left out: whatever an operation does not know of stands behind it, and the last one knows all;
-//! 3. nothing is pending in it;
-//! 4. fates: what is shown as committed was never given up, what is shown as dead was never committed, and a structure or
-//!    table that is still in force is the very one;
-//! 5. it is as old as the list said: its last operation's certificate tells, which its author signed.
+//! 1. The state's log is the beginning of the accepted log, so it is of no other fork.
+//! 2. Each operation in it has its place in that log, and one of them has the last place. So it is no
+//!    mixture and leaves none out: an operation that another does not know of comes after it, and the last
+//!    one knows all.
+//! 3. Nothing is pending in it.
+//! 4. What it presents as committed was never given up, what it presents as dead was never committed, and
+//!    a structure or table that is still in force is the same.
+//! 5. It is as old as the listing said: the author of its last operation signed the time.
 //!
-//! What a server can still do is withhold. And a member who helps it can have signed two structures for one place that
-//! differ in *that member's own* tables, as at any time (`docs/threat-model.md`).
+//! A server can still withhold a state. And a member that helps the server can have signed two structures for
+//! one place that differ in *that member's own* tables, as at any time (`docs/threat-model.md`).
 
 use super::{PastReply, Point};
 use crate::alarm::{Alarm, Operation};
@@ -26,7 +28,7 @@ use crate::structure::{Forecast, LogHead, Structure, View};
 use holdfast_content::{DeviceId, OperationStatus, PrincipalId, Reference};
 use holdfast_crypto::PublicKey;
 
-/// Number of a device that does not exist, as which a view is checked by a client that has seen nothing.
+/// A device number that nobody has, used to check a view as a client that has accepted nothing.
 const NOBODY: DeviceId = DeviceId(u32::MAX);
 
 /// A state that passed all checks. Only [`verify_past_state`] makes one.
@@ -43,8 +45,9 @@ impl VerifiedPast {
         &self.view
     }
 
-    /// What was pending in the view accepted last, and is committed here. Whoever reads this state relies on it, so it is
-    /// to be learned first ([`Floor::learn`]): or the server could show it as dead afterwards (trace T9).
+    /// Operations that were pending in the last accepted view and are committed in this state. A reader
+    /// relies on them, so the client must learn them first ([`Floor::learn`]); otherwise the server could
+    /// present them as dead afterwards (trace T9).
     pub fn settled(&self) -> &[Signed<Structure>] {
         &self.settled
     }
@@ -58,18 +61,18 @@ impl VerifiedPast {
 /// Why a state that a server showed is not believed. Each is a lie, or damage: no honest server shows it.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Lie {
-    /// It is another state than the one that was asked for.
+    /// The answer is not about the state that was requested.
     #[error("it is the state after {found} operations, and the one after {asked} was asked for")]
     OtherState {
-        /// Size of the log that was asked for.
+        /// Size of the requested state's log.
         asked: u64,
-        /// Size of the log that was shown.
+        /// Size of the log in the answer.
         found: u64,
     },
     /// Operations in it are neither committed nor dead.
     #[error("operation {} of device {} is pending in it, and nothing is in a past state", .0.number, .0.device.0)]
     Unsettled(Operation),
-    /// It fails the checks of any view.
+    /// The state fails the checks of a view.
     #[error("its operations do not fit together: {}", .0.explain())]
     View(Box<Alarm>),
     /// Its log is not the beginning of the one accepted here.
@@ -77,7 +80,7 @@ pub enum Lie {
     OtherLog {
         /// The log that was accepted before.
         known: LogHead,
-        /// The log that is shown.
+        /// The log in the answer.
         found: LogHead,
     },
     /// An operation is not at its place in the log.
@@ -86,7 +89,7 @@ pub enum Lie {
     /// The last operation in its log is none of those shown.
     #[error("the last operation of its log is left out")]
     NewestLeftOut,
-    /// It has another time than it was listed with.
+    /// The state has another time than in the listing.
     #[error("it is dated {signed_ns} ns since 1970 by its author, and was listed with {listed_ns}")]
     OtherTime {
         /// The time in the list.
@@ -100,20 +103,20 @@ pub enum Lie {
     /// The view that this device has accepted since contradicts it.
     #[error("operation {} of device {}: {what}", .operation.number, .operation.device.0)]
     Contradiction {
-        /// The operation that is not shown as it was.
+        /// The operation that differs from what was accepted.
         operation: Operation,
         /// How it differs.
         what: String,
     },
-    /// A table that is in force now was another then, under the same version, or a later one.
+    /// A table that is in force now had other contents then, under the same version or a later one.
     #[error("the table of {0} was another than the one accepted here under that version")]
     OtherTable(PrincipalId),
 }
 
-/// The membership block of a state, to be fetched before [`verify_past_state`].
+/// The membership block of a state, which the caller fetches before [`verify_past_state`].
 ///
 /// # Errors
-/// [`Lie::View`]: it is not the superuser's.
+/// [`Lie::View`]: the superuser did not sign the membership.
 pub fn membership_of(superuser: PublicKey, view: &View) -> Result<Reference, Lie> {
     membership_wanted(&Floor::new(superuser, NOBODY), view).map_err(|alarm| Lie::View(Box::new(alarm)))
 }
@@ -186,7 +189,7 @@ fn is_under_way(present: &Floor, slot: &Signed<Structure>) -> bool {
         && present.offered.get(&number).is_some_and(|made| made.certificate == certificate)
 }
 
-/// Checks what became of operations against the view that was accepted since.
+/// Checks the status of all operations in `view` against the view accepted since.
 fn fates(present: &Floor, view: &View) -> Result<(), Lie> {
     let contradiction =
         |operation: Operation, what: &str| Lie::Contradiction { operation, what: what.to_owned() };

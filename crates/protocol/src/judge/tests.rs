@@ -1,5 +1,5 @@
-//! Verdicts on forks, rollbacks and clones, with and without receipts. That honest histories never clash is shown by
-//! the simulator (`crates/sim/tests/order_honest.rs`), which has them.
+//! Verdicts on forks, rollbacks and clones, with and without receipts. The simulator
+//! (`crates/sim/tests/order_honest.rs`) tests that honest histories never give contradictions.
 
 use super::*;
 use crate::certificate::Path;
@@ -44,8 +44,8 @@ fn fork() -> [Signed<Structure>; 4] {
     [common_a, common_b, only_a, only_b]
 }
 
-/// Proves: with both receipts the server is convicted, with one it or the other device, with none it or either; and
-/// neither side alone shows anything.
+/// Proves: two receipts convict the server; with one receipt the server or the other device is suspect; with
+/// none the server or either device. One side alone proves nothing.
 #[test]
 fn a_fork_is_as_clear_as_its_receipts() {
     let [common_a, common_b, only_a, only_b] = fork();
@@ -56,12 +56,12 @@ fn a_fork_is_as_clear_as_its_receipts() {
     let both = with(&[(&only_a, true), (&only_b, true)]);
     assert_eq!(both[0].suspects.convicted(), Some(Suspect::Server), "{both:?}");
     assert!(both.iter().all(|clash| clash.suspects.convicted() == Some(Suspect::Server)), "{both:?}");
-    // At one place of one log at most one was committed: without a receipt, the other may have been refused.
+    // At one place of one log at most one was committed; without a receipt, the other may have been refused.
     assert_eq!(with(&[(&only_a, true), (&only_b, false)]), []);
     assert_eq!(with(&[(&only_a, false), (&only_b, false)]), []);
 }
 
-/// Proves: one more operation on one side makes the sides comparable, and names who may have lied.
+/// Proves: one more operation on one side makes the two sides comparable, and narrows down the suspects.
 #[test]
 fn a_longer_branch_leaves_the_shorter_out() {
     let mut stage = Stage::new();
@@ -76,10 +76,10 @@ fn a_longer_branch_leaves_the_shorter_out() {
     assert_eq!(found.len(), 1);
     assert_eq!((found[0].clash, found[0].suspects.convicted()), (Clash::Forgotten, Some(Suspect::Server)));
     assert_eq!(clash([true, false])[0].suspects, suspects([Suspect::Server, Suspect::Device(B)]));
-    // Nobody says that A's was taken: it may have been refused.
+    // No receipt proves that A's structure was accepted: it may have been refused.
     assert_eq!(clash([false, true]), []);
 
-    // A third device that has seen A's side says so, with its signature.
+    // A third device that has seen A's side proves it with its signature.
     let mut c = Client::new(C);
     let by_c = operate(&mut c, &mut stage, Path::Slow);
     let found = judge(&[(&only_b, true), (&by_c, false)]);
@@ -93,7 +93,8 @@ fn a_longer_branch_leaves_the_shorter_out() {
     );
 }
 
-/// Proves: a cloned key is told from a lying server; if the server took both, it is convicted as well.
+/// Proves: a cloned key is distinguished from a lying server. If the server accepted both clones, it is
+/// convicted as well.
 #[test]
 fn a_clone_is_the_devices_doing() {
     let mut stage = Stage::new();
@@ -132,7 +133,7 @@ fn going_back_is_the_devices_doing() {
     }
 }
 
-/// Proves: a promise and its abort clash, and so do an announcement and what came of it.
+/// Proves: a receipt contradicts a record of an abort, and an announcement contradicts other contents.
 #[test]
 fn promises_and_announcements() {
     let mut stage = Stage::new();
@@ -150,7 +151,7 @@ fn promises_and_announcements() {
     let found = judge(&[(&promised, true), (&told_dead, true)]);
     assert_eq!((found[0].clash, found[0].suspects.convicted()), (Clash::Aborted, Some(Suspect::Server)));
 
-    // A is told another place than B was told of.
+    // A's structure has another place in the order than was announced to B.
     let mut c = Client::new(C);
     let mut other = Stage::new();
     operate(&mut c, &mut other, Path::Slow);

@@ -1,4 +1,5 @@
-//! Which sessions hold which files exclusively, as the server keeps it and tells other clients.
+//! Which sessions hold which files exclusively: the server's index of that, and what it tells other clients
+//! of it.
 
 use super::Scope;
 use crate::locks::SessionId;
@@ -6,26 +7,27 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{DeviceId, Handle, PrincipalId};
 use std::collections::BTreeMap;
 
-/// Most ranges in an answer. If there are more, the nearest to each other are joined, so that more is said to be withheld
-/// than is.
+/// Most ranges in an answer. If there are more, the ranges nearest to each other are joined, so the answer
+/// names more files than are held.
 pub const WITHHELD_MAX: usize = 64;
 
-/// Files that others held exclusively at an operation's place in the order: what its view has of them may be outdated.
+/// Files that other devices held exclusively at an operation's place in the order. The operation's view of
+/// them may be outdated.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Withheld {
-    /// Whether it may be any file.
+    /// Whether any file may be held.
     pub everything: bool,
-    /// Whose files, and their first and last number; at most [`WITHHELD_MAX`], in order.
+    /// Ranges of files: owner, first and last number; in order, at most [`WITHHELD_MAX`].
     pub ranges: Vec<(PrincipalId, u64, u64)>,
 }
 
 impl Withheld {
-    /// Nothing is known: it may be any file.
+    /// Any file may be held: nothing more precise is known.
     pub fn everything() -> Withheld {
         Withheld { everything: true, ranges: Vec::new() }
     }
 
-    /// Whether a file is withheld.
+    /// Whether a file may be held by another device.
     pub fn has(&self, file: &Handle) -> bool {
         let is_in = |(principal, first, last): &(PrincipalId, u64, u64)| {
             *principal == file.principal && (first..=last).contains(&&file.number)
@@ -39,7 +41,7 @@ impl Withheld {
 struct OwnerHolds {
     /// The session that holds all of them, if one does.
     all: Option<SessionId>,
-    /// Ranges of numbers that are held, by first number; each with the last one and the session that holds it.
+    /// Ranges of inode numbers, by first number; each with its last number and the session that holds it.
     files: BTreeMap<u64, (u64, SessionId)>,
 }
 
@@ -82,7 +84,7 @@ impl OwnerHolds {
     }
 }
 
-/// Everything that is held exclusively in one file system, but for the delegation.
+/// All exclusive leases of one file system, except the delegation.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 pub(super) struct Exclusives(BTreeMap<PrincipalId, OwnerHolds>);
 
@@ -106,7 +108,7 @@ impl Exclusives {
         }
     }
 
-    /// Sessions that hold a file exclusively, and the scopes by which they do.
+    /// The sessions that hold a file exclusively, each with the scope by which it does.
     pub(super) fn of_file(&self, file: &Handle) -> impl Iterator<Item = (SessionId, Scope)> {
         let owned = self.0.get(&file.principal);
         let all = owned.and_then(|owned| owned.all).map(|id| (id, Scope::Principal(file.principal)));
@@ -121,7 +123,7 @@ impl Exclusives {
         holders.any(|id| id.device != device)
     }
 
-    /// The files that other devices than this one hold exclusively, as an answer to it names them.
+    /// The files that devices other than `device` hold exclusively, as an answer to that device lists them.
     pub(super) fn withheld_from(&self, device: DeviceId) -> Withheld {
         let mut ranges = Vec::new();
         for (principal, owned) in &self.0 {
@@ -146,7 +148,7 @@ impl Exclusives {
     }
 }
 
-/// Joins the ranges that are nearest to each other until there are no more than [`WITHHELD_MAX`], or one for each owner.
+/// Joins the ranges nearest to each other until there are at most [`WITHHELD_MAX`], or one for each owner.
 fn join_nearest(ranges: &mut Vec<(PrincipalId, u64, u64)>) {
     let gap = |pair: &[(PrincipalId, u64, u64)]| (pair[0].0 == pair[1].0).then(|| pair[1].1 - pair[0].2);
     let mut gaps: Vec<u64> = ranges.windows(2).filter_map(gap).collect();
@@ -178,8 +180,9 @@ mod tests {
     }
 
     proptest! {
-        /// Proves: files taken and given up in any order have the holder that a map of single files has; what is withheld from
-        /// a device is what others hold, and with few holes nothing else; the answer stays within its bound.
+        /// Proves: whatever the order in which files are taken and given up, each has the same holder as in a
+        /// map of single files. What is withheld from a device is exactly what others hold, as long as the
+        /// ranges are few.
         #[test]
         fn ranges_do_as_single_files(
             acts in proptest::collection::vec((any::<bool>(), 1..4u32, 0..2u32, 0..40u64), 0..200)
@@ -218,8 +221,8 @@ mod tests {
         }
     }
 
-    /// Proves: of more ranges than an answer has room for the nearest are joined, so that nothing that is held is left out;
-    /// and of more owners than that, everything is said to be withheld.
+    /// Proves: if there are more ranges than an answer has room for, the nearest are joined and nothing held
+    /// is left out. If there are more owners than that, the answer says that any file may be held.
     #[test]
     fn many_ranges_are_joined() {
         let mut exclusives = Exclusives::default();

@@ -1,10 +1,10 @@
-//! The client's leases: what it may read without asking.
+//! The client's leases: what it may read without asking the server.
 
 use super::{LeaseGrant, Recall, Scope};
 use holdfast_content::Handle;
 use std::collections::BTreeSet;
 
-/// The leases that a client holds. Times are milliseconds of a clock that goes on while the machine sleeps.
+/// The leases of one client. Times are milliseconds of a clock that also runs while the machine sleeps.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 pub struct LeaseHolder {
     epoch: u64,
@@ -14,12 +14,12 @@ pub struct LeaseHolder {
     told: (u64, u64),
     expires_ms: u64,
     scopes: BTreeSet<Scope>,
-    /// Scopes among them that are held exclusively, and whether the whole file system is.
+    /// Those of the scopes that are held exclusively, and whether the whole file system is.
     exclusive: BTreeSet<Scope>,
     has_delegation: bool,
     /// Until when exclusive leases count, by the holder's clock in milliseconds.
     exclusive_until_ms: u64,
-    /// Grows whenever anything is lost: what was read before may be outdated after.
+    /// Grows whenever a lease is lost: what was read before may then be outdated.
     losses: u64,
 }
 
@@ -32,7 +32,7 @@ pub struct RecalledLeases {
     pub everything: bool,
     /// Whether the delegation was lost.
     pub delegation: bool,
-    /// Whether anything is not held exclusively any more, the delegation included: what rests on that is to be sent before
+    /// Whether any exclusive access was lost, the delegation included. What rests on it must be sent before
     /// the recall is acknowledged.
     pub exclusive: bool,
 }
@@ -48,7 +48,8 @@ impl LeaseHolder {
         self.handled
     }
 
-    /// Whether the server must be asked for recalls: something is held, or it does not know yet what was given up.
+    /// Whether to ask the server for recalls: something is held, or the server has not yet heard that
+    /// everything was given up.
     pub fn must_ask(&self, now_ms: u64) -> bool {
         self.epoch > 0 && (!self.is_empty(now_ms) || self.told != (self.epoch, self.handled))
     }
@@ -58,8 +59,8 @@ impl LeaseHolder {
         self.told = (epoch, acknowledged);
     }
 
-    /// Takes up a grant, once the view of its place in the order is the one that is read from. `sent_ms`: when the
-    /// request was sent. Whether there are new scopes.
+    /// Adopts a grant, once the client reads from the view of the grant's place in the order. `sent_ms`: when
+    /// the request was sent. Returns whether there are new scopes.
     pub fn granted(&mut self, grant: &LeaseGrant, sent_ms: u64, now_ms: u64) -> bool {
         self.expire(now_ms);
         if grant.epoch < self.epoch {
@@ -67,7 +68,7 @@ impl LeaseHolder {
         }
         if grant.epoch > self.epoch {
             if !self.scopes.is_empty() || self.exclusive_until_ms > 0 {
-                // The server has forgotten what is held. That must be given up in order, by a recall.
+                // The server has forgotten what this client holds. A recall must end that in order.
                 return false;
             }
             self.epoch = grant.epoch;
@@ -95,8 +96,8 @@ impl LeaseHolder {
         self.scopes.len() > before
     }
 
-    /// Carries out a recall, the answer to a question asked with epoch `asked`. It may be acknowledged when nothing rests
-    /// on what it took away any more. `None`: it is not about this session.
+    /// Carries out a recall, which answers a question asked with epoch `asked`. It may be acknowledged once
+    /// nothing rests on what it took away. `None`: the recall is not about this session.
     pub fn recalled(&mut self, asked: u64, recall: &Recall) -> Option<RecalledLeases> {
         if asked != self.epoch || (recall.epoch != self.epoch && !recall.everything) {
             return None;
@@ -122,7 +123,7 @@ impl LeaseHolder {
         Some(RecalledLeases { scopes, everything: false, delegation, exclusive })
     }
 
-    /// Gives up everything by itself: what it rests on is no more. The server is told with the next question.
+    /// Gives up everything unasked, because its basis is gone. The server learns that with the next question.
     pub fn drop_all(&mut self) -> RecalledLeases {
         let dropped = RecalledLeases {
             scopes: self.scopes.iter().copied().collect(),
@@ -153,12 +154,12 @@ impl LeaseHolder {
             && (self.has_delegation || has(Scope::Principal(file.principal)) || has(Scope::File(file)))
     }
 
-    /// How long exclusive leases last at least, in milliseconds; 0 if there are none.
+    /// For how long exclusive leases last at least, in milliseconds; 0 if there are none.
     pub fn exclusive_ms(&self, now_ms: u64) -> u64 {
         self.exclusive_until_ms.saturating_sub(now_ms)
     }
 
-    /// How long the present leases last at least, in milliseconds.
+    /// For how long the present leases last at least, in milliseconds.
     pub fn left_ms(&self, now_ms: u64) -> u64 {
         self.expires_ms.saturating_sub(now_ms)
     }

@@ -1,26 +1,28 @@
-//! Leases: while a client holds one, nothing in its scope is changed by another device, so it answers from the newest view
-//! it has accepted, without a message. While it holds a scope *exclusively*, no other device's operation that reads or
-//! changes something in it is ordered either, so it may answer for changes there before it sends them. The scope of the
-//! *delegation* is the whole file system. The server's machine is [`LeaseTable`], the client's [`LeaseHolder`].
+//! Leases. While a client holds one, no other device changes anything in its scope, so the client answers
+//! from the newest view it has accepted, without a message. While it holds a scope *exclusively*, no other
+//! device's operation that reads or changes something in it is ordered either, so the client may acknowledge
+//! changes there before it sends them. The scope of the *delegation* is the whole file system. The server's
+//! part is [`LeaseTable`], the client's is [`LeaseHolder`].
 //!
-//! The invariant, in one sentence: *an operation is ordered only while no other device holds, exclusively, a scope that it
-//! reads or changes.* A certificate declares what an operation changes; the request that comes with it names what its
-//! author reads ([`LeaseRequest::reads`], and the files it asks leases of). The answer says which files are
-//! [`Withheld`]: held exclusively by others at that place in the order, so that what its view has of them may be
-//! outdated. Who wants to read one of those names it with another operation.
+//! The invariant: *an operation is ordered only while no other device exclusively holds a scope that it reads
+//! or changes.* A certificate declares what an operation changes; its request names what its author reads
+//! ([`LeaseRequest::reads`], and the files of which it asks for leases). The answer names the files that are
+//! [`Withheld`]: other devices held them exclusively at that place in the order, so the view may be outdated
+//! there. A client that wants to read such a file names it in another operation.
 //!
-//! A lease brings no data. It says that the newest accepted view is still the present one in some scope; whatever is
-//! read is read from a view that was signed for and checked. So there is nothing new to check, and a server that lies
-//! about leases can only withhold what others have done for one term, which is how long a client reads without a signed
-//! operation of its own.
+//! A lease brings no data. It says that the newest accepted view is still the present one in some scope;
+//! everything is read from a view that was signed and checked. So there is nothing new to verify. A server
+//! that lies about leases can only withhold other devices' changes for one term, which is how long a client
+//! reads without a signed operation of its own.
 //!
-//! How both sides stay agreed although messages are late or lost:
-//! - the client counts a term from when it first *sent* the request, the server from when it granted: the client's ends first;
-//! - a grant is made at the operation's place in the order, and taken up when the view of that place is the one read
-//!   from;
-//! - recalls are numbered. A grant says how many there were before it: one that was overtaken by a later recall brings
-//!   no new scopes, and one that knows of recalls not heard of here brings nothing at all;
-//! - an epoch tells a session at the server from an earlier one that it has forgotten.
+//! How both sides stay in agreement although messages are late or lost:
+//! - The client counts a term from when it first *sent* the request, the server from when it granted; so
+//!   the client's ends first.
+//! - A grant is made at the operation's place in the order. The client adopts it when it reads from the
+//!   view of that place.
+//! - Recalls are numbered, and a grant says how many came before it. A grant that a later recall overtook
+//!   brings no new scopes. A grant that counts recalls which the client has not heard of brings nothing.
+//! - An epoch distinguishes a session from an earlier one that the server has forgotten.
 
 mod backoff;
 mod exclusive;
@@ -40,11 +42,11 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{Handle, Membership, PrincipalId};
 use std::collections::BTreeSet;
 
-/// How long a lease lasts unless the operator says otherwise, in milliseconds. A writer waits as long for a client that
-/// has died, which must be less than the minute that programs wait for a server.
+/// How long a lease lasts unless the operator sets another time, in milliseconds. A writer waits that long
+/// for a client that has died; it must be less than the minute that programs wait for a server.
 pub const TERM_MS: u64 = 45_000;
-/// Longest time for which one run holds anything exclusively without operating, in milliseconds. Others' operations in that
-/// scope wait as long for a holder that has died or sleeps.
+/// Longest time for which a client holds anything exclusively without operating, in milliseconds. Other
+/// devices' operations in that scope wait that long for a holder that has died or sleeps.
 pub const EXCLUSIVE_MS: u64 = 10_000;
 /// Most scopes in one request, and most files it says are read.
 pub const LEASE_REQUESTS_MAX: usize = 4096;
@@ -60,19 +62,19 @@ pub enum Scope {
     File(Handle),
 }
 
-/// What an operation changes that others may have read, and what it reads that others may have changed.
+/// The files that an operation changes and the files that it reads.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Footprint {
     files: BTreeSet<Handle>,
-    /// Set by a change of membership, since who may write what is part of every view.
+    /// Set by a change of membership: every view depends on who may write what.
     everything: bool,
     reads: BTreeSet<Handle>,
     reads_everything: bool,
 }
 
 impl Footprint {
-    /// What a certificate declares, as far as its author may write it: the rest takes no effect for anybody.
-    /// Pre-allocated numbers stand for no file yet, so nobody has read them.
+    /// What a certificate declares, as far as its author may write it; the rest takes no effect.
+    /// Pre-allocated numbers are not included: no file has them yet, so nobody has read them.
     pub fn by(certificate: &Certificate, membership: &Membership) -> Footprint {
         let mut touched = Footprint::default();
         touched.add(certificate, membership);
@@ -102,7 +104,7 @@ impl Footprint {
         Footprint { files: [file].into(), ..Footprint::default() }
     }
 
-    /// With what the author of the operation reads, and is about to change as far as it may write that. Who does not say
+    /// Adds what the author reads, and what it is about to change and may write. An author that sends no list
     /// reads everything.
     #[must_use]
     pub fn reading(
@@ -146,7 +148,7 @@ impl Footprint {
         is_read || self.reads_everything || self.changes(scope)
     }
 
-    /// Every scope it touches, but for a change of everything.
+    /// Every scope that the operation touches, except for a change of everything.
     fn scopes(&self) -> BTreeSet<Scope> {
         let both = |file: &Handle| [Scope::File(*file), Scope::Principal(file.principal)];
         self.files.iter().flat_map(both).collect()
@@ -166,27 +168,27 @@ fn of(principal: PrincipalId) -> std::ops::RangeInclusive<Handle> {
     Handle { principal, number: 0 }..=Handle { principal, number: u64::MAX }
 }
 
-/// What a client asks for with an operation, and what it says that it reads.
+/// What a client asks for with an operation, and what it reads.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct LeaseRequest {
     /// The run of the client, drawn at random when it begins.
     pub run: u128,
     /// Leases that it asks for; at most [`LEASE_REQUESTS_MAX`]. It reads the files among them.
     pub scopes: Vec<Scope>,
-    /// What else the author reads in the view that the operation is ordered on; at most [`LEASE_REQUESTS_MAX`]. What it
-    /// changes need not be named.
+    /// What else the author reads in the view that the operation is ordered on; at most
+    /// [`LEASE_REQUESTS_MAX`]. What the operation changes need not be named.
     pub reads: Vec<Handle>,
-    /// What it reads because it is about to change it; at most [`LEASE_REQUESTS_MAX`]. Who wants to hold that
-    /// exclusively waits its turn, as if it were changed now.
+    /// What it reads because it is about to change it; at most [`LEASE_REQUESTS_MAX`]. If it wants exclusive
+    /// access, it waits for its turn as if it changed these now.
     pub edits: Vec<Handle>,
-    /// What it would also hold exclusively beside what the operation changes, or have leases of if it changes nothing, where
-    /// nobody has to give up anything for that: what is in a directory that is worked in, or gone through; at most
-    /// [`LEASE_REQUESTS_MAX`]. The operation does not read it, so it waits for nobody who holds it.
+    /// Further files, such as the entries of a directory in use; at most [`LEASE_REQUESTS_MAX`]. They are
+    /// granted exclusively if the operation changes something, else as leases, but only where nobody has to
+    /// give anything up. The operation does not read them, so it waits for none of their holders.
     pub also: Vec<Handle>,
     /// Whether it reads everything.
     pub reads_everything: bool,
-    /// Whether it wants to hold exclusively as much as others leave to it: the whole file system, or the users and groups in
-    /// whose files the operation reads and changes something, or those files.
+    /// Whether it wants as much exclusive access as others leave to it: the whole file system; or all files
+    /// of the users and groups in whose files it reads and changes something; or just those files.
     pub exclusive: bool,
 }
 
@@ -212,17 +214,17 @@ pub struct LeaseGrant {
     pub epoch: u64,
     /// Number of recalls that were sent to the session before.
     pub recalls: u64,
-    /// For how long everything held is held from the sending of the request on, in milliseconds. 0: nothing is granted
-    /// and nothing made longer.
+    /// For how long all leases last from the sending of the request on, in milliseconds. 0: nothing is
+    /// granted and nothing extended.
     pub term_ms: u32,
     /// Scopes of the request that the session holds now.
     pub scopes: Vec<Scope>,
-    /// For how long what is held exclusively is held so from the sending of the request on, in milliseconds. 0: that is not
-    /// made longer.
+    /// For how long exclusive leases last from the sending of the request on, in milliseconds. 0: they are
+    /// not extended.
     pub exclusive_ms: u32,
     /// Whether the session holds the delegation of the whole file system.
     pub delegation: bool,
-    /// Scopes that are held exclusively from now on; they are also held as any lease.
+    /// Scopes that are held exclusively from now on; like any lease, they allow reading too.
     pub exclusive: Vec<Scope>,
     /// Files that other devices hold exclusively.
     pub withheld: Withheld,
@@ -243,7 +245,7 @@ impl LeaseGrant {
         }
     }
 
-    /// The same grant without its leases; what is withheld from the author stays.
+    /// The same grant without its leases, but with what is withheld from the author.
     #[must_use]
     pub fn without_leases(self) -> LeaseGrant {
         let (scopes, exclusive) = (Vec::new(), Vec::new());
@@ -251,12 +253,12 @@ impl LeaseGrant {
     }
 }
 
-/// What a session is to give up.
+/// What a session has to give up.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Recall {
     /// Epoch of the session; 0 if the server knows none.
     pub epoch: u64,
-    /// The number of the last recall that this tells of.
+    /// Number of the last recall that this message contains.
     pub number: u64,
     /// Scopes whose leases are to be given up.
     pub scopes: Vec<Scope>,

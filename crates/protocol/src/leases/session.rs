@@ -1,22 +1,23 @@
-//! One run of a client, as the server's table of leases knows it: what it holds, what it is to give up, and what it takes up
-//! again.
+//! One run of a client in the server's table of leases: what it holds, what it has to give up, and what it
+//! will be granted again.
 
 use super::table::{SLICE_MS, SLICE_MS_MAX};
 use super::{EXCLUSIVE_MS, Footprint, Scope, principal_of};
 use holdfast_content::{DeviceId, PrincipalId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Within this time a device that comes to other files of a holder is taken to go through all of them, in milliseconds.
+/// A device that touches one file of a holder, and another within so many milliseconds, is taken to go
+/// through all of the holder's files.
 const ROAM_MS: u64 = 1_000;
-/// Most files that a session gets back.
+/// Most files that are granted again to a session that gave them up.
 const GIVEN_UP_MAX: usize = 4096;
 
 /// A lease of a session.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Lease {
-    /// It lasts as long as the session.
+    /// Lasts as long as the session.
     Active { age: u64, since_ms: u64 },
-    /// It was recalled, and lasts until then unless it is given up.
+    /// Was recalled: ends when the session acknowledges that, at `until_ms` at the latest.
     Recalled { until_ms: u64 },
 }
 
@@ -27,45 +28,47 @@ pub(super) struct Exclusive {
     pub(super) is_recalled: bool,
 }
 
-/// What one run of a client holds, as the server knows it.
+/// What one run of a client holds, as far as the server knows.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Session {
     pub(super) epoch: u64,
     pub(super) expires_ms: u64,
     pub(super) scopes: BTreeMap<Scope, Lease>,
-    /// Active leases, the oldest first.
+    /// Active leases by age, the oldest first.
     pub(super) ages: BTreeMap<u64, Scope>,
     pub(super) next_age: u64,
-    /// What it holds exclusively; each is among its scopes too.
+    /// What the session holds exclusively; each of these is among `scopes` too.
     pub(super) exclusive: BTreeMap<Scope, Exclusive>,
-    /// Files that it gave up although nobody else changed them, and until when its next operation takes them up again: whoever
-    /// looks for a moment must not cost an operation for each.
+    /// Files that the session gave up although nobody else changed them. Its next operation is granted them
+    /// again, until `given_up_until_ms`: another device that only reads for a moment must not cost an
+    /// operation for each file.
     given_up: BTreeSet<Scope>,
-    /// Files of those that it has leases of again, and takes up exclusively when it changes something of their owner's.
+    /// Those of the given-up files of which the session has leases again, but not exclusive ones. It is
+    /// granted these when it changes a file of the same owner.
     only_read: BTreeSet<Scope>,
     given_up_until_ms: u64,
-    /// Files that it may not read any more because another device went through what it had leases of: its next operation asks
-    /// for those that nobody else holds exclusively by then.
+    /// Files whose leases the session lost because another device went through them. Its next operation asks
+    /// for leases of those that nobody else holds exclusively by then.
     unleased: BTreeSet<Scope>,
-    /// When an operation last asked for exclusive leases.
+    /// When an operation last asked again for leases that were lost (`unleased`).
     asked_again_ms: u64,
-    /// The devices that last accessed something that it held exclusively, and something that it only had leases of.
+    /// The last foreign accesses to what the session held exclusively, and to what it only had leases of.
     visited: Option<ForeignAccess>,
     visited_leases: Option<ForeignAccess>,
-    /// The longest time, lately, that it took to give up what was recalled, in milliseconds.
+    /// How long the session took lately to give up what was recalled, at most, in milliseconds.
     handover_ms: u64,
-    /// Until when it holds the delegation, or anything else exclusively; 0: it does not.
+    /// Until when the session holds the delegation, or anything else exclusively; 0: it holds neither.
     pub(super) exclusive_until_ms: u64,
-    /// When it was given the delegation, in milliseconds.
+    /// When the session was given the delegation, in milliseconds.
     pub(super) delegated_since_ms: u64,
-    /// Whether it may hold anything, granted before the server started.
+    /// Whether the session may still hold leases that were granted before the server started.
     pub(super) inherited: bool,
     pub(super) issued: u64,
     /// Recalls that are not acknowledged yet, by number.
     pub(super) outstanding: BTreeMap<u64, OutstandingRecall>,
 }
 
-/// An operation that reads or changes something that another session holds exclusively.
+/// Another device's access to scopes of a session.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct ForeignAccess {
     by: DeviceId,
@@ -73,7 +76,7 @@ struct ForeignAccess {
     at_ms: u64,
 }
 
-/// Notes which device accesses which scopes; returns whether the same device accessed others within the last
+/// Notes a device's access to scopes. Returns whether the same device accessed other scopes within the last
 /// [`ROAM_MS`].
 fn note_access(
     visited: &mut Option<ForeignAccess>,
@@ -138,8 +141,8 @@ impl Session {
         }
     }
 
-    /// Recalls, in one recall, those of `scopes` that are held firmly; those of `exclusive`, and what of `scopes` is held
-    /// exclusively; and the delegation if that is asked for. Whether there was anything.
+    /// Makes one recall of: the active leases among `what.scopes`; exclusive access to `what.exclusive` and
+    /// `what.scopes`; and the delegation if `what` names it. Returns whether there was anything to recall.
     pub(super) fn recall(&mut self, what: OutstandingRecall) -> bool {
         let mut recalled = OutstandingRecall {
             at_ms: what.at_ms,
@@ -166,29 +169,30 @@ impl Session {
         any
     }
 
-    /// For how long it has to itself what it holds exclusively, although another wants to change it, in milliseconds.
+    /// For how long the session keeps exclusive access although another device wants to change the files, in
+    /// milliseconds.
     pub(super) fn slice_ms(&self) -> u64 {
         (self.handover_ms * 2).clamp(SLICE_MS, SLICE_MS_MAX)
     }
 
-    /// Notes how long it took to give up what was recalled.
+    /// Notes how long it took the session to give up what was recalled.
     pub(super) fn handed_over(&mut self, took_ms: u64) {
         self.handover_ms = took_ms.max(self.handover_ms * 3 / 4);
     }
 
-    /// Another device's operation comes to scopes that this session holds exclusively. Whether the same device came to others of
-    /// them within the last [`ROAM_MS`].
+    /// Notes another device's access to scopes that this session holds exclusively. Returns whether the same
+    /// device accessed others of them within the last [`ROAM_MS`].
     pub(super) fn note_foreign_access(&mut self, by: DeviceId, scopes: &BTreeSet<Scope>, at_ms: u64) -> bool {
         note_access(&mut self.visited, by, scopes, at_ms)
     }
 
-    /// Another device's operation changes what this session has leases of. Whether the same device changed others of them within
-    /// the last [`ROAM_MS`].
-    pub(super) fn visit_leases(&mut self, by: DeviceId, scopes: &BTreeSet<Scope>, at_ms: u64) -> bool {
+    /// Notes that another device changes files of which this session has leases. Returns whether the same
+    /// device changed others of them within the last [`ROAM_MS`].
+    pub(super) fn note_foreign_change(&mut self, by: DeviceId, scopes: &BTreeSet<Scope>, at_ms: u64) -> bool {
         note_access(&mut self.visited_leases, by, scopes, at_ms)
     }
 
-    /// What it holds exclusively of a user's or group's files.
+    /// What the session holds exclusively of a user's or group's files.
     pub(super) fn exclusive_of(&self, of: PrincipalId) -> impl Iterator<Item = Scope> + '_ {
         let is_held =
             move |(scope, held): &(&Scope, &Exclusive)| principal_of(scope) == of && !held.is_recalled;
@@ -204,8 +208,9 @@ impl Session {
         self.ages.values().filter(is_mere).copied().collect()
     }
 
-    /// Its next operation asks for leases of these files again, unless it lost them so soon after it had asked: whoever goes
-    /// through them would wait for it at each.
+    /// Notes leases that the session loses, to be granted again with its next operation. Leases lost shortly
+    /// after they were asked for again are not noted: a device that goes through these files would have to
+    /// wait for this session at each of them.
     pub(super) fn loses_leases(&mut self, files: impl Iterator<Item = Scope>, now_ms: u64) {
         if now_ms.saturating_sub(self.asked_again_ms) < ROAM_MS && self.asked_again_ms > 0 {
             return;
@@ -216,7 +221,7 @@ impl Session {
         self.given_up_until_ms = now_ms + EXCLUSIVE_MS;
     }
 
-    /// Notes files that its next operation takes up again.
+    /// Notes files that the session gives up and that its next operation is granted again.
     pub(super) fn gives_up(&mut self, files: impl Iterator<Item = Scope>, now_ms: u64) {
         self.forget_given_up(now_ms);
         let room = GIVEN_UP_MAX.saturating_sub(self.given_up.len());
@@ -224,8 +229,8 @@ impl Session {
         self.given_up_until_ms = now_ms + EXCLUSIVE_MS;
     }
 
-    /// It changed files while it had recalls to acknowledge, and so got nothing: its next operation takes up those that no recall
-    /// is about.
+    /// Notes files that the session changed while it was granted nothing because of outstanding recalls. Its
+    /// next operation is granted those that no outstanding recall names.
     pub(super) fn changed_meanwhile(&mut self, files: impl Iterator<Item = Scope>, now_ms: u64) {
         let recalled =
             self.outstanding.values().flat_map(|recall| recall.scopes.iter().chain(&recall.exclusive));
@@ -233,8 +238,9 @@ impl Session {
         self.gives_up(files.filter(|scope| !recalled.contains(scope)), now_ms);
     }
 
-    /// Of the files that it gave up, those of owners whose files its operation reads or changes: to be taken up with that
-    /// exclusively, if it changes some of that owner's and `wants_exclusive` access, else as leases.
+    /// Takes from the given-up files those whose owner's files the operation reads or changes, to be granted
+    /// again: exclusively if the operation changes files of that owner and `wants_exclusive` access, else as
+    /// leases.
     pub(super) fn take_up(&mut self, touched: &Footprint, wants_exclusive: bool, now_ms: u64) -> Vec<Scope> {
         self.forget_given_up(now_ms);
         let whole = |scope: &Scope| Scope::Principal(principal_of(scope));
@@ -256,7 +262,7 @@ impl Session {
         concerned.into_iter().chain(changed).chain(unleased).collect()
     }
 
-    /// Whether its next operation takes a file up again.
+    /// Whether the session's next operation is granted a file again.
     pub(super) fn takes_up(&self, scope: &Scope, now_ms: u64) -> bool {
         now_ms < self.given_up_until_ms && self.given_up.contains(scope)
     }

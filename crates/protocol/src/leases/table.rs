@@ -1,25 +1,29 @@
-//! The server's leases of one file system: who holds what, who must wait for whom.
+//! The server's leases of one file system: which session holds what, and which operation must wait for which
+//! session.
 //!
 //! Invariants:
-//! - an operation is ordered only when [`LeaseTable::recall_conflicts`] says that nobody else's lease forbids it, and nobody
-//!   is granted what a waiting operation has claimed: so a writer waits for at most one term, and one who only looks for
-//!   at most [`EXCLUSIVE_MS`];
-//! - where several want to hold the same exclusively, they have it in turn, each for a slice ([`SLICE_MS`]): so one of them
-//!   waits for [`TURNS_MAX`] others at most. What waits and does not ask for that is ordered before the next one has
-//!   it: so it waits for one holder, however many there are;
-//! - a scope that was recalled counts as held until its holder has said that it gave it up, or its time is over;
-//! - a session that has recalls to acknowledge gets nothing and keeps nothing for longer;
-//! - what sessions held before a restart counts as held by them, whatever it was, until they are heard from or the
-//!   time is over.
+//! - An operation is ordered only when [`LeaseTable::recall_conflicts`] finds no other device's lease that
+//!   forbids it. Nothing that a waiting operation has claimed is granted to anybody else. So an operation
+//!   that changes something waits for at most one term, and one that only reads for at most [`EXCLUSIVE_MS`].
+//! - Where several devices want to hold the same scope exclusively, they take turns, each for one slice
+//!   ([`SLICE_MS`]). So a device waits for at most [`TURNS_MAX`] others. An operation that does not ask for
+//!   exclusive access is ordered before the next turn, so it waits for one holder, however many devices are
+//!   in the queue.
+//! - A recalled scope counts as held until its holder acknowledges the recall, or the holder's time runs
+//!   out.
+//! - A session with recalls to acknowledge is granted nothing, and no lease of it is extended.
+//! - After the server restarts, every session from before is assumed to hold anything, until it is heard
+//!   from or its time runs out.
 //!
-//! A device never stands in its own way: one run of it is alive at a time. So the leases of a run that was killed end with
-//! the first operation of the next one, and nobody else waits for them until their time is over. (Operations of a device
-//! are ordered one after the other: none of an earlier run is ordered after one of a later.)
+//! Only one run of a device is alive at a time. So the leases of a killed run end with the first operation of
+//! the next run, and other devices need not wait until they expire. (A device's operations are ordered one
+//! after the other: none of an earlier run is ordered after one of a later run.)
 //!
-//! How much a session gets to hold exclusively when it asks for that: the whole file system if nobody else holds
-//! anything; else all files of a user or group if nobody else holds any of those; else single files. What was recalled
-//! is not granted again for a while in the two wider forms, longer each time ([`Backoff`]); but all files of a user or
-//! group are granted to who has had [`STREAK`] operations in a row there, as nobody else seems to work there any more.
+//! A session that asks for exclusive access gets as much as it can have: the whole file system if no other
+//! device holds anything; else all files of a user or group if no other device holds any of those; else
+//! single files. After a recall, the two wider forms are not granted again for a while, longer each time
+//! ([`Backoff`]). There is one exception: a device gets all files of a user or group at once after [`STREAK`]
+//! operations in a row there, because nobody else seems to work there any more.
 
 use super::exclusive::Exclusives;
 use super::session::{Exclusive, Lease, OutstandingRecall, Session};
@@ -34,37 +38,41 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Most sessions of a file system.
 const SESSIONS_MAX: usize = 16_384;
-/// Most sessions of one device: one at a time is alive, those of earlier runs run out.
+/// Most sessions of one device. Only one is alive; those of earlier runs expire.
 const DEVICE_SESSIONS_MAX: usize = 16;
 /// Most scopes of a file system, in all sessions.
 const SCOPES_IN_ALL_MAX: usize = 1 << 21;
-/// For how long what is held exclusively is left to its holder although another wants to change it, in milliseconds, at least:
-/// several times what it takes to hand it over on a network nearby.
+/// Shortest slice, in milliseconds: for so long a holder keeps exclusive access although another device wants
+/// to change the files. Several times as long as a handover takes on a network nearby.
 pub(super) const SLICE_MS: u64 = 100;
-/// At most: whoever takes long to hand over what it holds, because it is far or has much to send, has it for twice as long.
+/// Longest slice, in milliseconds. A holder's slice is twice as long as its handovers take, because it is far
+/// away or has much to send; this is the limit.
 pub(super) const SLICE_MS_MAX: u64 = 400;
-/// For how long it is left to its holder although somebody wants to look, in milliseconds.
+/// For how long a holder keeps exclusive access although another device wants to read the files, in
+/// milliseconds.
 pub(super) const LOOK_MS: u64 = 35;
-/// Whose turn it is loses it if it has not asked again for so long, in milliseconds: a few round trips of a far link.
-/// Until then nobody else has it, as when a program has just ended.
+/// A device loses its turn if it has not asked again for so long, in milliseconds: a few round trips of a far
+/// link. Until then nobody else gets the turn, even if the program that wanted it has ended.
 const TURN_MS: u64 = 250;
-/// Most turns that an operation waits for before its own. Where more devices ask for the same, each operation goes
-/// before the next turn.
+/// Most turns that an operation waits for before its own. If more devices ask for the same scope, operations
+/// are ordered without waiting for turns.
 const TURNS_MAX: usize = 8;
-/// For how long a scope wider than a file is not granted exclusively after a recall, in milliseconds.
+/// Shortest time for which a scope wider than a file is not granted exclusively after a recall, in
+/// milliseconds.
 const SHARED_MS_MIN: u64 = 1_000;
 /// Longest such time, in milliseconds.
 const SHARED_MS_MAX: u64 = 60_000;
-/// Operations in a row after which a device is taken to work alone in a user's or group's files: it is granted all of them
-/// although they were recalled a moment ago, since single files have cost it as much by then as another recall will. Others
-/// lose what leases they have left there, unless one of them holds some exclusively and has operated within [`IDLE_MS`].
+/// Number of operations in a row after which a device is taken to work alone in the files of a user or group.
+/// It is then granted all of them even shortly after a recall: getting single files has cost as much by then
+/// as another recall would. Other devices lose the leases they still have there, unless one of them holds
+/// some exclusively and has operated within [`IDLE_MS`].
 const STREAK: u32 = 8;
-/// How often that number is doubled at most where these files keep being recalled.
+/// [`STREAK`] doubles with each recall of these files that follows soon, at most this often.
 const STREAK_DOUBLINGS_MAX: u32 = 3;
-/// A session that has not operated for so long does not use what it holds exclusively, in milliseconds: who changes something
-/// under it sends that within a third of a second.
+/// A session that has not operated for so long is not using its exclusive access, in milliseconds. (A client
+/// sends what its programs change within a third of a second.)
 const IDLE_MS: u64 = 1_000;
-/// A recall that takes longer to acknowledge makes its holder a slow one, in milliseconds.
+/// A device that takes longer to acknowledge a recall counts as slow, in milliseconds.
 const ACKNOWLEDGE_MS_MAX: u64 = 10_000;
 /// Shortest time for which a slow device is granted nothing, in milliseconds.
 const SLOW_MS_MIN: u64 = 60_000;
@@ -73,7 +81,7 @@ const SLOW_MS_MAX: u64 = 3_600_000;
 /// How often leases that have run out are looked for, in milliseconds.
 const SWEEP_MS: u64 = 1_000;
 
-/// A waiting operation's claim on what it changes.
+/// Identifies a waiting operation's claim on what it changes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ClaimId(u64);
 
@@ -81,20 +89,20 @@ pub struct ClaimId(u64);
 struct Claim {
     device: DeviceId,
     touched: Footprint,
-    /// Whether it wants to hold exclusively what it changes.
+    /// Whether the operation asks for exclusive access to what it changes.
     wants_exclusive: bool,
 }
 
-/// Devices that want to hold a scope exclusively and have not had it since, in the order of their turns, with when they
-/// last asked for it.
+/// The queue of devices that wait for exclusive access to a scope, each with the time of its last request.
 type Turns = VecDeque<(DeviceId, u64)>;
 
-/// Which devices use the files of a user or group.
+/// How devices use the files of one user or group.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 struct PrincipalUse {
-    /// While this lasts they are not granted as a whole, since they were recalled so.
+    /// While this lasts, the files are not granted as a whole, because a grant of all of them was recalled.
     spell: Backoff,
-    /// The device whose operations came last to them, and how many came in a row.
+    /// The device whose operation was the last to use these files, and how many of its operations came in a
+    /// row.
     streak: Option<(DeviceId, u32)>,
 }
 
@@ -104,7 +112,8 @@ impl PrincipalUse {
         self.streak = Some((device, before.saturating_add(1)));
     }
 
-    /// Whether a device works there alone, it seems: so the more often they were recalled, the later.
+    /// Whether a device seems to work alone in these files. The more often they were recalled lately, the
+    /// longer a streak it takes.
     fn works_alone(&self, device: DeviceId, now_ms: u64) -> bool {
         let wanted = STREAK << self.spell.doublings(SHARED_MS_MIN, now_ms).min(STREAK_DOUBLINGS_MAX);
         self.streak.is_some_and(|(by, count)| by == device && count >= wanted)
@@ -122,31 +131,31 @@ pub struct LeaseTable {
     next_epoch: u64,
     sessions: BTreeMap<SessionId, Session>,
     holders: BTreeMap<Scope, BTreeSet<SessionId>>,
-    /// For each user and group the number of scopes that each session holds of their files.
+    /// For each user and group: how many scopes of their files each session holds.
     interest: BTreeMap<PrincipalId, BTreeMap<SessionId, usize>>,
     held: usize,
     exclusives: Exclusives,
     delegate: Option<SessionId>,
     claims: BTreeMap<ClaimId, Claim>,
-    /// Devices whose claims change something in a scope, once for each claim.
+    /// For each scope that waiting operations change: their devices, once for each claim.
     claimed: BTreeMap<Scope, Vec<DeviceId>>,
     next_claim: u64,
-    /// Number of sessions that may hold anything.
+    /// Number of sessions from before the last restart that may still hold anything.
     inherited: usize,
     turns: BTreeMap<Scope, Turns>,
-    /// While this lasts the delegation is not granted.
+    /// While this lasts, the delegation is granted to nobody.
     not_alone: Backoff,
     uses: BTreeMap<PrincipalId, PrincipalUse>,
-    /// Devices that are granted nothing for a while.
+    /// Devices that are granted nothing for a while, because they were slow to acknowledge a recall.
     slow: BTreeMap<DeviceId, Backoff>,
     swept_ms: u64,
-    /// Something was recalled or has become free since the driver looked last.
+    /// Whether something was recalled, or became free, since the driver last asked.
     recalled: bool,
     freed: bool,
     closing: bool,
 }
 
-/// The latest of some moments that are to come.
+/// The latest of several moments, of which only those in the future count.
 struct LatestDeadline {
     now_ms: u64,
     until_ms: Option<u64>,
@@ -161,7 +170,8 @@ impl LatestDeadline {
 }
 
 impl LeaseTable {
-    /// No leases. `term_ms` 0: none are ever granted. `first_epoch` is greater than any epoch before.
+    /// An empty table. With `term_ms` 0 it never grants a lease. `first_epoch` must be greater than any epoch
+    /// used before.
     pub fn new(term_ms: u64, first_epoch: u64) -> LeaseTable {
         LeaseTable {
             term_ms,
@@ -187,7 +197,8 @@ impl LeaseTable {
         }
     }
 
-    /// A session may hold anything from before the server started, until then; `exclusively`: in that way too.
+    /// Assumes that a session from before the server's restart may hold any lease until `until_ms`, and, if
+    /// `exclusively`, any exclusive lease too.
     pub fn inherit(&mut self, id: SessionId, exclusively: bool, until_ms: u64) {
         let exclusive_until_ms = if exclusively { until_ms } else { 0 };
         let session = Session::inherited(self.next_epoch, until_ms, exclusive_until_ms);
@@ -196,22 +207,24 @@ impl LeaseTable {
         self.inherited += 1;
     }
 
-    /// Sessions that hold something, and whether some of that exclusively: to be remembered over a restart.
+    /// The sessions that hold something, and whether some of it exclusively. The server stores this to know
+    /// it after a restart.
     pub fn sessions(&self) -> impl Iterator<Item = (SessionId, bool)> + '_ {
         self.sessions.iter().map(|(id, session)| (*id, session.exclusive_until_ms > 0))
     }
 
-    /// Whether something was recalled since this was asked last: holders that wait to hear of it should be told.
+    /// Whether something was recalled since the last call. The driver then wakes the holders that wait for
+    /// recalls.
     pub fn take_recalled(&mut self) -> bool {
         std::mem::take(&mut self.recalled)
     }
 
-    /// Whether something was given up since this was asked last: waiting operations may be able to go on.
+    /// Whether something was given up since the last call. The driver then tries waiting operations again.
     pub fn take_freed(&mut self) -> bool {
         std::mem::take(&mut self.freed)
     }
 
-    /// Grants nothing any more, and recalls everything: the server is about to end.
+    /// Stops granting leases and recalls all of them, because the server is about to end.
     pub fn close(&mut self, now_ms: u64) {
         self.closing = true;
         let ids: Vec<SessionId> = self.sessions.keys().copied().collect();
@@ -220,8 +233,9 @@ impl LeaseTable {
         }
     }
 
-    /// An operation that waits for leases of others: until [`LeaseTable::end_claim`], what it changes is granted to nobody, but
-    /// if it `wants_exclusive` access to that, for others' turns.
+    /// Registers an operation that waits for other devices' leases. Until [`LeaseTable::end_claim`], nobody
+    /// else is granted what it changes. If it `wants_exclusive` access, others may still have their turns
+    /// before it.
     pub fn claim(&mut self, device: DeviceId, touched: &Footprint, wants_exclusive: bool) -> ClaimId {
         self.next_claim += 1;
         let id = ClaimId(self.next_claim);
@@ -232,7 +246,7 @@ impl LeaseTable {
         id
     }
 
-    /// The operation was ordered, or called off.
+    /// Ends a claim: its operation was ordered, or called off.
     pub fn end_claim(&mut self, id: ClaimId) {
         let Some(claim) = self.claims.remove(&id) else { return };
         for scope in claim.touched.scopes() {
@@ -246,8 +260,9 @@ impl LeaseTable {
         }
     }
 
-    /// Recalls what forbids an operation of `device`, which `wants_exclusive` access to what it changes, or not.
-    /// `Some`: when to ask again at the latest, as it is not free yet.
+    /// Recalls the leases that forbid an operation of `device` (which asks for exclusive access to what it
+    /// changes if `wants_exclusive`). `None`: the operation may be ordered now. `Some`: it must wait; the
+    /// time at which to ask again at the latest.
     pub fn recall_conflicts(
         &mut self,
         device: DeviceId,
@@ -274,7 +289,8 @@ impl LeaseTable {
         wait.until_ms
     }
 
-    /// Recalls another's delegation, once it has had it for a slice. `Some`: until then.
+    /// Recalls another device's delegation once that has had it for a slice. `Some`: the time at which the
+    /// slice ends.
     fn others_delegation(
         &mut self,
         device: DeviceId,
@@ -302,9 +318,10 @@ impl LeaseTable {
         None
     }
 
-    /// Recalls what others hold exclusively of what an operation reads or changes, once they have had it for a slice. Of whom
-    /// the same device came to something else a moment ago gives up all of that user's or group's files at once, as far as
-    /// to look or to change: whoever goes through a directory comes to what is in it next.
+    /// Recalls exclusive leases of what an operation reads or changes, once their holders have had them for a
+    /// slice. If the same device touched other files of that holder shortly before, the holder loses all its
+    /// exclusive leases of that user's or group's files at once, for reading or for changing: a device that
+    /// goes through a directory will come to the other files in it next.
     fn others_exclusives(
         &mut self,
         device: DeviceId,
@@ -359,7 +376,7 @@ impl LeaseTable {
         }
     }
 
-    /// Scopes that an operation reads or changes and that others hold exclusively, by session.
+    /// The scopes that an operation reads or changes and that other devices hold exclusively, by session.
     fn exclusive_conflicts(
         &self,
         device: DeviceId,
@@ -382,10 +399,11 @@ impl LeaseTable {
         conflicts
     }
 
-    /// Recalls what others may read of what an operation changes, unless they hold it exclusively for now. For a device
-    /// that wants to hold that exclusively, readers have a slice too: else they would read once in each. Of whom the
-    /// same device changed something else a moment ago loses all leases of that user's or group's files at once, as who
-    /// goes through a tree to change it comes to the next file then.
+    /// Recalls the leases to read what an operation changes, except where they are exclusive and not yet
+    /// recalled. If the operation wants exclusive access, readers keep a lease for a short time first; else
+    /// they could read only once in each slice. If the same device changed other files of that holder shortly
+    /// before, the holder loses all leases of that user's or group's files at once: a device that changes a
+    /// whole tree will come to the other files next.
     fn others_leases(
         &mut self,
         device: DeviceId,
@@ -419,7 +437,7 @@ impl LeaseTable {
             }
             scopes.iter().filter_map(|scope| session.until(scope)).for_each(|until_ms| wait.until(until_ms));
             let concerned: BTreeSet<Scope> = scopes.iter().copied().collect();
-            if !concerned.is_empty() && session.visit_leases(device, &concerned, wait.now_ms) {
+            if !concerned.is_empty() && session.note_foreign_change(device, &concerned, wait.now_ms) {
                 let near = session.mere_leases(&concerned.iter().map(principal_of).collect());
                 session.loses_leases(
                     near.iter().filter(|scope| !concerned.contains(scope)).copied(),
@@ -432,9 +450,10 @@ impl LeaseTable {
         }
     }
 
-    /// An operation of a session was ordered: makes longer what it holds, and grants what it asks for. `touched`: what
-    /// it changes and reads. `fresh`: it was ordered just now, so that its view is the present one; else nothing is
-    /// granted that is not held already. `pending`: what operations of other devices will still change.
+    /// Extends the leases of a session whose operation was ordered, and grants what it asks for. `touched`:
+    /// what the operation changes and reads. `fresh`: whether it was ordered just now, so that its view is
+    /// the newest; otherwise nothing new is granted. `pending`: what unfinished operations of other devices
+    /// will still change.
     pub fn grant(
         &mut self,
         id: SessionId,
@@ -472,10 +491,11 @@ impl LeaseTable {
         (grant.epoch, grant.recalls) = (session.epoch, session.issued);
         if session.inherited || !session.outstanding.is_empty() {
             if fresh && request.exclusive {
-                // A recall makes its holder send everything that it has gathered, mostly about other files than those recalled.
+                // To acknowledge a recall, a client sends everything it has gathered; most of that is in
+                // other files than the recalled ones.
                 session.changed_meanwhile(touched.files.iter().map(|file| Scope::File(*file)), now_ms);
             }
-            // A device that leaves a recall unanswered loses its turns.
+            // A device loses its turns while it leaves a recall unanswered.
             self.lose_turns(id.device);
             return grant;
         }
@@ -496,10 +516,11 @@ impl LeaseTable {
         grant
     }
 
-    /// Notes whose files an operation reads and changes. Where its device works alone, it seems, others lose the leases that they
-    /// have left there, so that a later operation gets all of these files.
+    /// Notes whose files an operation reads and changes. Where its device seems to work alone, other devices
+    /// lose the leases they still have there, so that a later operation can be granted all of these files.
     fn note_use(&mut self, id: SessionId, request: &LeaseRequest, touched: &Footprint, now_ms: u64) {
-        // Anything may be named as read, so that makes no new entry. What is changed belongs to somebody in the membership.
+        // A client may name any file as read, so reads add no new entry. Changes add one: their owners are
+        // all in the membership.
         for principal in touched.reads.iter().map(|file| file.principal).collect::<BTreeSet<PrincipalId>>() {
             let is_changed = touched.changes(&Scope::Principal(principal));
             if let Some(of) = self.uses.get_mut(&principal).filter(|_| !is_changed) {
@@ -554,8 +575,9 @@ impl LeaseTable {
             session.delegated_since_ms = now_ms;
         }
         grant.delegation = self.delegate == Some(id);
-        // What is only read is held exclusively if its owner's files may be changed: who may not write must not keep others
-        // from reading. With the delegation too, so that something is left when that is recalled.
+        // Files that are only read are granted exclusively only if the operation also changes files of the
+        // same owner: a user who may not write must not keep others from reading. They are granted even
+        // beside the delegation, so that something is left when the delegation is recalled.
         if fresh {
             let principals: BTreeSet<PrincipalId> = touched.files.iter().map(|file| file.principal).collect();
             let read = touched.reads.iter().filter(|file| principals.contains(&file.principal));
@@ -574,7 +596,8 @@ impl LeaseTable {
                 }
             }
         }
-        // Scopes that it wants beside those are granted if nobody has to give up anything for them.
+        // Further files that the client would like are granted only if nobody has to give up anything for
+        // them.
         if fresh && !touched.files.is_empty() {
             for scope in extra {
                 let whole = Scope::Principal(principal_of(scope));
@@ -591,7 +614,7 @@ impl LeaseTable {
         }
     }
 
-    /// Whether the next operation of another session takes a file up again.
+    /// Whether another device's next operation will be granted this file again (see [`Session::takes_up`]).
     fn others_take_up(&self, id: SessionId, scope: &Scope, now_ms: u64) -> bool {
         let takes_up = |(other, session): (&SessionId, &Session)| {
             other.device != id.device && session.takes_up(scope, now_ms)
@@ -599,8 +622,8 @@ impl LeaseTable {
         self.sessions.iter().any(takes_up)
     }
 
-    /// Notes that a session holds a scope exclusively, and tells of it. What it holds already is told again: it may not have
-    /// taken that up, if a recall was on its way then.
+    /// Grants a session exclusive access to a scope. A scope that the session holds already is put into the
+    /// grant again: the client may have missed the earlier grant if a recall overtook it.
     fn hold_exclusively(&mut self, id: SessionId, scope: Scope, now_ms: u64, grant: &mut LeaseGrant) {
         let session = self.sessions.get_mut(&id).expect("it is there");
         let whole = Scope::Principal(principal_of(&scope));
@@ -633,7 +656,7 @@ impl LeaseTable {
         let is_others = |claim: &Claim| claim.device != id.device && claim.touched.everything;
         let all_claimed = self.claims.values().any(is_others);
         let unsettled = pending.scopes();
-        // Sorted so, a user or group comes before its files.
+        // In this order, a user or group comes before its files.
         for scope in wanted {
             let session = &self.sessions[&id];
             if session.scopes.contains_key(&scope) {
@@ -661,14 +684,15 @@ impl LeaseTable {
         let session = self.sessions.get_mut(&id).expect("it is there");
         let excess = session.ages.len().saturating_sub(SCOPES_MAX);
         if excess > 0 {
-            // Leases just granted are the youngest, so they stay; the client gives up the others when it is told to.
+            // The leases just granted are the youngest, so the client keeps them, and gives up the oldest
+            // when it hears the recall.
             let scopes: Vec<Scope> = session.ages.values().take(excess).copied().collect();
             self.recalled |=
                 session.recall(OutstandingRecall { at_ms: now_ms, scopes, ..OutstandingRecall::default() });
         }
     }
 
-    /// Notes that a session may read a scope from now on.
+    /// Notes that a session holds a lease of a scope.
     fn hold(&mut self, id: SessionId, scope: Scope, now_ms: u64) {
         let session = self.sessions.get_mut(&id).expect("it is there");
         if session.scopes.contains_key(&scope) {
@@ -682,7 +706,7 @@ impl LeaseTable {
         self.held += 1;
     }
 
-    /// Notes that a session may not read a scope any more.
+    /// Notes that a session no longer holds a lease of a scope.
     fn release(&mut self, id: SessionId, scope: &Scope) {
         let Some(sessions) = self.holders.get_mut(scope) else { return };
         if !sessions.remove(&id) {
@@ -705,7 +729,7 @@ impl LeaseTable {
         }
     }
 
-    /// Whether nobody else holds, wants or changes anything, so that a session may have the file system for itself.
+    /// Whether no other device holds, wants or changes anything, so that a session may have the delegation.
     fn is_alone(&self, id: SessionId, pending: &Footprint, now_ms: u64) -> bool {
         let holds =
             |(other, session): (&SessionId, &Session)| other.device != id.device && !session.holds_nothing();
@@ -715,7 +739,7 @@ impl LeaseTable {
             && !self.claims.values().any(|claim| claim.device != id.device)
     }
 
-    /// Whether nobody else holds, wants or changes any of a user's or group's files.
+    /// Whether no other device holds, wants or changes any file of a user or group.
     fn may_have_all_of(&self, id: SessionId, of: PrincipalId, pending: &Footprint, now_ms: u64) -> bool {
         let is_others = |other: &SessionId| other.device != id.device;
         let is_known = self.interest.get(&of).is_some_and(|sessions| sessions.keys().any(is_others));
@@ -731,8 +755,9 @@ impl LeaseTable {
         !is_read(scope) && !is_read(&whole) && self.may_hold(id, scope, pending, now_ms)
     }
 
-    /// Whether it is a session's turn to hold a scope exclusively, and nobody else waits to read or change something in it
-    /// but for a turn of its own, or has that pending, or may hold it from before the server started.
+    /// Whether a session may hold a scope exclusively: it is its device's turn, nobody else waits to read or
+    /// change something in the scope (except for a later turn), no unfinished operation changes it, and no
+    /// session from before the restart may still hold it.
     fn may_hold(&self, id: SessionId, scope: &Scope, pending: &Footprint, now_ms: u64) -> bool {
         let is_current = |(device, at_ms): &&(DeviceId, u64)| {
             *device == id.device || now_ms.saturating_sub(*at_ms) < TURN_MS
@@ -749,7 +774,7 @@ impl LeaseTable {
             && !self.claims.values().any(waits)
     }
 
-    /// Number of users and groups whose use is remembered.
+    /// Number of users and groups of whose files some use is remembered.
     #[cfg(test)]
     pub(super) fn owners_used(&self) -> usize {
         self.uses.len()
@@ -766,7 +791,8 @@ impl LeaseTable {
         }
     }
 
-    /// The recall that a session is to carry out, if there is one; it has carried out all up to number `acknowledged`.
+    /// The recall that a session has to carry out, if there is one. `acknowledged`: it has carried out all
+    /// recalls up to this number.
     pub fn recall(&mut self, id: SessionId, epoch: u64, acknowledged: u64, now_ms: u64) -> Option<Recall> {
         self.drop_expired(now_ms);
         self.expire_session(id, now_ms);
@@ -827,7 +853,7 @@ impl LeaseTable {
         recall
     }
 
-    /// Ends a session, which has given up everything.
+    /// Ends a session that has given up everything.
     pub fn end(&mut self, id: SessionId) {
         let Some(session) = self.sessions.remove(&id) else { return };
         self.inherited -= usize::from(session.inherited);
@@ -846,7 +872,7 @@ impl LeaseTable {
         self.sessions.values().all(Session::holds_nothing)
     }
 
-    /// A session that asks with its present epoch has given up what it held before.
+    /// A session that asks with the epoch given to it after the restart has given up all that it held before.
     fn note_epoch(&mut self, id: SessionId, epoch: u64) {
         if let Some(session) = self.sessions.get_mut(&id)
             && session.inherited
@@ -858,7 +884,7 @@ impl LeaseTable {
         }
     }
 
-    /// Ends what earlier runs of a session's device held.
+    /// Ends the sessions of earlier runs of the same device.
     fn end_earlier_runs(&mut self, id: SessionId) {
         let epoch = self.sessions.get(&id).map_or(u64::MAX, |session| session.epoch);
         let is_earlier = |(other, session): &(&SessionId, &Session)| {
@@ -871,7 +897,7 @@ impl LeaseTable {
         }
     }
 
-    /// Forgets a session whose time is over, or what it held exclusively: that may have been changed since.
+    /// Ends a session whose time is over, or only its exclusive leases if only their time is over.
     fn expire_session(&mut self, id: SessionId, now_ms: u64) {
         self.expire_exclusives(id, now_ms);
         let Some(session) = self.sessions.get(&id).filter(|session| session.expires_ms <= now_ms) else {
@@ -904,8 +930,8 @@ impl LeaseTable {
         self.slow.get(&device).is_some_and(|slow| slow.lasts(now_ms))
     }
 
-    /// A device let others wait for an acknowledgement: it does without leases for a while, and longer the more often
-    /// that happens, so that nobody can hold up all changes.
+    /// Denies a device leases for a while, because it let others wait for an acknowledgement. The time grows
+    /// each time this happens, so that no device can hold up all changes.
     fn penalize(&mut self, device: DeviceId, now_ms: u64) {
         self.slow.entry(device).or_default().begin(SLOW_MS_MIN, SLOW_MS_MAX, now_ms);
     }
@@ -941,7 +967,7 @@ impl LeaseTable {
     }
 }
 
-/// Puts a device at the end of a queue of turns, or notes that it still asks.
+/// Puts a device at the end of a queue of turns, or notes that it has asked again.
 fn take_turn(turns: &mut Turns, device: DeviceId, now_ms: u64) {
     if let Some((_, at_ms)) = turns.iter_mut().find(|(waiting, _)| *waiting == device) {
         *at_ms = now_ms;

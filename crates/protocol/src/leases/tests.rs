@@ -1,5 +1,5 @@
-//! The table and the holder by themselves. Both under virtual time, with everything that may go wrong between them, are
-//! in `holdfast-sim`.
+//! The table and the holder, each by itself. `holdfast-sim` tests both together under virtual time, with
+//! every fault that can come between them.
 
 use super::table::{LOOK_MS, SLICE_MS};
 use super::*;
@@ -39,8 +39,9 @@ fn granted(table: &mut LeaseTable, device: u32, scopes: &[Scope], now_ms: u64) -
     grant
 }
 
-/// Proves: a change waits for every other device that holds the file, its owner's files, or everything; not for its own;
-/// for at most what is left of the term; until they acknowledge; and meanwhile nobody is granted what it claims.
+/// Proves: a change waits for every other device that holds the file, all files of its owner, or everything,
+/// but not for its own device. It waits until they acknowledge, at most for the rest of the term. Meanwhile
+/// nobody else is granted what it claims.
 #[test]
 fn changes_wait_for_holders() {
     let mut table = LeaseTable::new(TERM, 1);
@@ -89,8 +90,8 @@ fn changes_wait_for_holders() {
     assert!(table.is_empty(1_040));
 }
 
-/// Proves: what others have pending is granted to nobody; a repeated request is told what is held and gets nothing new, and
-/// that it knows of no file whether it is withheld.
+/// Proves: what others have pending is granted to nobody. A repeated request is told what it holds, gets
+/// nothing new, and is told that any file may be withheld.
 #[test]
 fn grants_are_of_the_present() {
     let mut table = LeaseTable::new(TERM, 1);
@@ -109,8 +110,8 @@ fn grants_are_of_the_present() {
     assert_eq!(all.scopes, [coarse], "a file of somebody whose files are all held is not held by itself");
 }
 
-/// Proves: after a restart changes wait for those who may have held something, whatever it was, until they have been heard
-/// to know of the restart or the time is over; and they are granted nothing before.
+/// Proves: after a restart, changes wait for all who may have held anything, until these are known to have
+/// heard of the restart or their time is over; until then they are granted nothing.
 #[test]
 fn restarts() {
     let mut table = LeaseTable::new(TERM, 50);
@@ -140,8 +141,8 @@ fn restarts() {
     assert_eq!(table.recall_conflicts(DeviceId(2), &touched, false, 5_000), None);
 }
 
-/// Proves: what a run held that was killed is free with the first operation that is ordered of its device's next run, also
-/// over a restart of the server; a message of the killed one that is only answered again frees nothing.
+/// Proves: the leases of a killed run end with the first operation ordered for the next run of its device,
+/// also over a restart of the server. A repeated answer to the killed run's message frees nothing.
 #[test]
 fn the_next_run_frees_what_a_killed_one_held() {
     let mut table = LeaseTable::new(TERM, 1);
@@ -156,7 +157,7 @@ fn the_next_run_frees_what_a_killed_one_held() {
     assert_eq!(of_next.scopes.len(), 1);
     assert!(table.take_freed());
     assert_eq!(table.recall_conflicts(DeviceId(2), &touched, false, 30), Some(1_030), "that of the next run");
-    // An answer for the killed one that is given again.
+    // A repeated answer to the killed run.
     table.grant(session(1), &request(session(1).run), &nothing(), false, &nothing(), 40);
     assert_eq!(table.recall_conflicts(DeviceId(2), &touched, false, 40), Some(1_030));
 
@@ -178,7 +179,7 @@ fn exclusively(device: u32) -> LeaseRequest {
     LeaseRequest { exclusive: true, ..lease_request(device, &[]) }
 }
 
-/// An operation that is ordered, changes a file and wants to hold it exclusively.
+/// An operation that is ordered, changes a file and asks for exclusive access to it.
 fn changes(table: &mut LeaseTable, device: u32, file: Handle, now_ms: u64) -> LeaseGrant {
     let touched = Footprint::file(file);
     assert_eq!(
@@ -193,9 +194,10 @@ fn reads(file: Handle) -> Footprint {
     Footprint { reads: [file].into(), ..Footprint::default() }
 }
 
-/// Proves: who is alone has the delegation from the first request on; anybody else's operation, even a look that is
-/// signed, takes it back once a slice is over, and waits for that; what is held exclusively in a narrower scope stays,
-/// unless the operation is about that; and the delegation is granted again after a while.
+/// Proves: a device that is alone gets the delegation with its first request. Any other device's operation,
+/// even a signed look, has it recalled once a slice is over, and waits for that. Exclusive access to a
+/// narrower scope stays unless the operation is about that scope. The delegation is granted again after a
+/// while.
 #[test]
 fn delegations() {
     let mut table = LeaseTable::new(TERM, 1);
@@ -235,16 +237,17 @@ fn delegations() {
     );
 }
 
-/// Proves: two who work in files of their own, or in different files of one group, hold them exclusively side by side; the
-/// answer to a look says what is withheld, and who reads that, or changes it, waits until its holder has given it up, who
-/// may still read it in the first case; who comes to several gets all at once; the holder takes up again what nobody else
-/// changed; what nobody else is interested in is held as a whole, and file by file once others are.
+/// Proves: two devices that work in files of their own, or in different files of one group, hold them
+/// exclusively side by side. The answer to a look names what is withheld. An operation that reads or changes
+/// that waits until the holder has given it up; after a read the holder may still read it. A device that
+/// touches several files gets all at once. The holder gets back what nobody else changed. Files that nobody
+/// else uses are held as a whole, and one by one once others use them.
 #[test]
 fn scopes_side_by_side() {
     let mut table = LeaseTable::new(TERM, 1);
     let (own, team) = (file(1, 5), 9);
     let whole = |user| Scope::Principal(file(user, 1).principal);
-    // Somebody has read something, so nobody is alone.
+    // Device 3 has read something, so nobody is alone.
     granted(&mut table, 3, &[Scope::File(file(team, 1))], 5);
     let one = changes(&mut table, 1, own, 10);
     assert_eq!((&one.exclusive[..], one.delegation), (&[whole(1)][..], false));
@@ -286,14 +289,15 @@ fn scopes_side_by_side() {
     assert_eq!(table.recall(session(1), one.epoch, recall.number, 80), None);
     assert_eq!(table.recall_conflicts(DeviceId(3), &reads(file(team, 11)), false, 80), None);
 
-    // Who comes to the next one a moment later goes through all of them, it seems.
+    // A device that touches the next file shortly after is taken to go through all of them.
     assert!(table.recall_conflicts(DeviceId(3), &reads(file(team, 12)), false, 80).is_some());
     let recall = table.recall(session(1), one.epoch, recall.number, 80).expect("it is recalled");
     assert_eq!(recall.exclusive.iter().copied().collect::<BTreeSet<_>>(), of_team(&[12, 14]));
     assert_eq!(table.recall(session(1), one.epoch, recall.number, 90), None);
     assert_eq!(table.recall_conflicts(DeviceId(3), &reads(file(team, 12)), false, 90), None);
 
-    // What it gave up so, and what it sent meanwhile, is its own again with its next change there, and not another's before.
+    // What the holder gave up this way, and what it sent meanwhile, is its own again with its next change
+    // there; nobody else gets it before.
     let also = LeaseRequest { also: vec![file(team, 12), file(team, 16)], ..exclusively(2) };
     let grant = table.grant(session(2), &also, &Footprint::file(file(team, 13)), true, &nothing(), 90);
     assert_eq!(grant.exclusive.iter().copied().collect::<BTreeSet<_>>(), of_team(&[13, 16]));
@@ -301,7 +305,7 @@ fn scopes_side_by_side() {
     assert_eq!(again.into_iter().collect::<BTreeSet<_>>(), of_team(&[11, 12, 14, 15, 17]));
     assert!(table.recall_conflicts(DeviceId(3), &reads(own), false, 90).is_some());
 
-    // A change takes away the right to read as well, of that file only.
+    // A change also takes away the right to read, for that file only.
     let two = granted(&mut table, 2, &[], 90);
     assert!(table.recall_conflicts(DeviceId(3), &Footprint::file(file(team, 13)), false, 130).is_some());
     let recall = table.recall(session(2), two.epoch, 0, 130).expect("it is recalled");
@@ -312,23 +316,24 @@ fn scopes_side_by_side() {
     table.recall(session(2), two.epoch, recall.number, 140);
     assert_eq!(table.recall_conflicts(DeviceId(3), &Footprint::file(file(team, 13)), false, 140), None);
 
-    // Who changes the members, or reads everything, waits for all.
+    // An operation that changes the members, or reads everything, waits for everybody.
     let everything = Footprint { reads_everything: true, ..Footprint::default() };
     assert!(table.recall_conflicts(DeviceId(3), &everything, false, 140).is_some());
     assert!(nothing().reading(None, |_| true).reads_everything);
-    // Whoever may write nothing of somebody's holds nothing of it by naming it as read.
+    // A device that may write none of a user's files gets no exclusive access to them by naming them as read.
     let named = LeaseRequest { reads: vec![file(5, 1)], ..exclusively(3) };
     let touched = Footprint::file(file(6, 1)).reading(Some(&named), |of| of == file(6, 1).principal);
     let grant = table.grant(session(3), &named, &touched, true, &nothing(), 150);
     assert_eq!(grant.exclusive, [whole(6)]);
 
-    // What is about to be changed is held from the look on, by those who may write it.
+    // Files that are about to be changed are held exclusively from the look on, if the device may write them.
     let about = LeaseRequest { edits: vec![file(7, 1), file(8, 1)], ..exclusively(3) };
     let touched = nothing().reading(Some(&about), |of| of == file(7, 1).principal);
     let grant = table.grant(session(3), &about, &touched, true, &nothing(), 160);
     assert_eq!(grant.exclusive, [whole(7)]);
 
-    // Beside what is changed, what nobody else has; nobody gives anything up for that.
+    // Beside what is changed, further files are granted that nobody else has; nobody gives anything up for
+    // them.
     granted(&mut table, 4, &[Scope::File(file(team, 21))], 170);
     let also = LeaseRequest { also: vec![file(team, 20), file(team, 21), file(2, 1)], ..exclusively(3) };
     let touched = Footprint::file(file(team, 19)).reading(Some(&also), |_| true);
@@ -337,9 +342,10 @@ fn scopes_side_by_side() {
     assert_eq!(grant.exclusive, [19, 20].map(|number| Scope::File(file(team, number))));
 }
 
-/// Proves: all files of a group that were recalled are granted again, long before the time for that is over, to who works
-/// there alone, and not while another does; and whoever goes through a holder's files to change them takes all of them,
-/// of which the holder's next change takes up again what the other has not changed.
+/// Proves: all files of a group that were recalled are granted again, long before the time for that is over,
+/// to a device that works there alone, but not while another does. A device that goes through a holder's
+/// files and changes them takes all of them; with the holder's next change it gets back those that the other
+/// has not changed.
 #[test]
 fn who_works_alone_has_all_again() {
     let mut table = LeaseTable::new(TERM * 100, 1);
@@ -366,7 +372,7 @@ fn who_works_alone_has_all_again() {
         assert_eq!(exclusive, [Scope::File(team(number))], "the other holds one");
     }
 
-    // The first comes to one of them, and a moment later to the next.
+    // The first device touches one of them, and shortly after the next.
     let now_ms = 130 + SLICE_MS;
     assert!(table.recall_conflicts(DeviceId(1), &Footprint::file(team(20)), true, now_ms).is_some());
     assert_eq!(gives_up(&mut table, 2, two.epoch, now_ms), [Scope::File(team(20))].into());
@@ -393,7 +399,7 @@ fn who_works_alone_has_all_again() {
     assert_eq!(wide, Some(7));
     assert_eq!(recalled, [20, 21, 22, 40].map(|number| Scope::File(team(number))).into());
 
-    // So it is while somebody has leases left there that nobody needs back: they are recalled.
+    // The same while others still have leases there that they do not need: those are recalled.
     let mut table = LeaseTable::new(TERM * 100, 1);
     let reader = granted(&mut table, 3, &[Scope::File(team(1))], 5);
     let wide = (2..20).position(|number| {
@@ -408,8 +414,9 @@ fn who_works_alone_has_all_again() {
     assert_eq!(granted(&mut table, 3, &[Scope::File(file(8, 1))], 10).scopes, [Scope::File(file(8, 1))]);
 }
 
-/// Proves: whoever goes through files that another has leases of, to change them, waits for it once or twice, and not at each;
-/// the reader's next look asks for all that it lost so, and gets what the other does not hold exclusively by then.
+/// Proves: a device that changes all files of which another has leases waits for that one once or twice, not
+/// at each file. The reader's next look asks for everything that it lost, and gets what the other does not
+/// hold exclusively by then.
 #[test]
 fn readers_do_not_hold_up_who_changes_all() {
     let mut table = LeaseTable::new(TERM * 100, 1);
@@ -435,7 +442,7 @@ fn readers_do_not_hold_up_who_changes_all() {
     let again = granted(&mut table, 4, &[Scope::File(team(20))], 110);
     assert_eq!(again.scopes, (11..=20).map(|number| Scope::File(team(number))).collect::<Vec<_>>());
 
-    // Who loses them again at once has to ask for what it looks at.
+    // A reader that loses them again at once has to ask for each file that it reads.
     assert!(table.recall_conflicts(DeviceId(1), &Footprint::file(team(11)), true, 150).is_some());
     let recall = table.recall(session(4), reader.epoch, recalls, 150).expect("it is recalled");
     assert_eq!(recall.scopes.len(), 10);
@@ -447,13 +454,14 @@ fn changes_nothing(table: &mut LeaseTable, device: u32, now_ms: u64) -> LeaseGra
     table.grant(session(device), &lease_request(device, &[]), &nothing(), true, &nothing(), now_ms)
 }
 
-/// Proves: of those who change things in one directory at once, each holds it exclusively in turn, equally long, and most of
-/// the time somebody does; nothing of others has its place meanwhile; an operation waits for the end of one slice at most;
-/// and who works elsewhere in the same group's files waits for nobody.
+/// Proves: devices that change things in one directory at the same time hold it exclusively in turn, equally
+/// long, and most of the time one of them does. Other devices' operations are not ordered meanwhile. An
+/// operation waits for at most the end of one slice. A device that works elsewhere in the same group's files
+/// waits for nobody.
 #[test]
 fn slices() {
     const END: u64 = 20_000;
-    /// How long an operation takes, and to send what was gathered, in milliseconds.
+    /// How long an operation takes, and how long sending the gathered changes takes, in milliseconds.
     const TAKES: u64 = 5;
     #[derive(Default)]
     struct Device {
@@ -515,13 +523,14 @@ fn slices() {
     assert!(had[..3].iter().sum::<u64>() > END / 2, "{had:?}");
     assert!(had[..3].iter().all(|one| one * 10 > had[0] * 9 && one * 10 < had[0] * 11), "{had:?}");
     assert!(had[3] > END * 9 / 10 && waited[3] <= SLICE_MS + 2 * TAKES, "{had:?} {waited:?}");
-    // The first waits for the delegation, and the last for whoever has it.
+    // The first waits for the delegation, and the last for the device that has it.
     assert!(waited[..3].iter().all(|one| *one <= 3 * (SLICE_MS + TAKES)), "{waited:?}");
     assert!(waited[4] <= SLICE_MS, "{waited:?}");
 }
 
-/// Proves: who dies with something held exclusively holds up others' looks for its short term, whatever leases last, and is
-/// slow from then on; each operation makes it longer, but not once it is recalled; and the holder's ends before the table's.
+/// Proves: a device that dies with exclusive access delays other devices' looks only for the short exclusive
+/// term, however long leases last, and counts as slow from then on. Each operation extends the term, unless
+/// it is recalled. The holder's term ends before the table's.
 #[test]
 fn exclusive_terms_are_short() {
     let mut table = LeaseTable::new(TERM_MS, 1);
@@ -551,8 +560,8 @@ fn exclusive_terms_are_short() {
     );
 }
 
-/// Proves: one that asks for ever more loses its oldest leases, the table stays within its bounds, and other devices
-/// are granted theirs all the same.
+/// Proves: a device that asks for more and more loses its oldest leases, the table stays within its bounds,
+/// and other devices are still granted theirs.
 #[test]
 fn floods_are_bounded() {
     let mut table = LeaseTable::new(TERM, 1);
@@ -578,7 +587,7 @@ fn floods_are_bounded() {
     );
     for run in 0..100 {
         let request = LeaseRequest { run, ..lease_request(3, &[Scope::File(file(2, 1))]) };
-        // What is sent again is ordered no more, and so ends no earlier run.
+        // A repeated request is not ordered again, so it ends no earlier run.
         table.grant(SessionId { device: DeviceId(3), run }, &request, &nothing(), run == 0, &nothing(), 20);
     }
     assert!(table.sessions().filter(|(id, _)| id.device == DeviceId(3)).count() <= 16);
@@ -591,8 +600,8 @@ fn floods_are_bounded() {
     assert_eq!(granted(&mut table, 4, &[Scope::File(file(2, 1))], 20).scopes.len(), 1);
 }
 
-/// Proves: one that lets others wait for its acknowledgement, or for the end of its term, is granted nothing for a while, and
-/// for longer each time; others are not affected.
+/// Proves: a device that lets others wait for its acknowledgement, or for the end of its term, is granted
+/// nothing for a while, longer each time; other devices are not affected.
 #[test]
 fn who_makes_others_wait_goes_without() {
     let mut table = LeaseTable::new(20_000, 1);
@@ -625,9 +634,9 @@ fn who_makes_others_wait_goes_without() {
     assert!(pauses[0] == 0 && pauses[1] >= 59_000 && pauses[3] >= 3 * pauses[1], "{pauses:?}");
 }
 
-/// Proves: a holder takes the term from the sending; new scopes not when a recall has overtaken the grant; nothing from a
-/// grant that knows of recalls it has not heard of; nothing of another epoch while it holds something; and loses all when
-/// the time is over.
+/// Proves: a holder counts the term from the sending. It takes no new scopes from a grant that a recall has
+/// overtaken, nothing from a grant that counts recalls it has not heard of, and nothing of another epoch
+/// while it holds something. It loses everything when the time is over.
 #[test]
 fn holders() {
     let mut holder = LeaseHolder::default();
@@ -677,8 +686,8 @@ fn holders() {
     assert_eq!((holder.count(), holder.holds(one, 310)), (0, false));
 }
 
-/// Proves: who only looks is given leases of what it would look at next, but for what others hold exclusively, which it does not
-/// wait for.
+/// Proves: a device that only looks is granted leases of what it would read next, except for what others hold
+/// exclusively, for which it does not wait.
 #[test]
 fn what_comes_next_is_waited_for_by_nobody() {
     let mut table = LeaseTable::new(TERM, 1);

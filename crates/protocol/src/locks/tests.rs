@@ -32,7 +32,7 @@ fn ask(table: &mut LockTable, holder: Holder, request: &LockAttempt, now_ms: u64
     table.request(holder, request, now_ms)
 }
 
-/// What locks mean, byte by byte.
+/// What locks mean, byte by byte: the model.
 type Model = BTreeMap<(Holder, u64), LockMode>;
 
 fn apply_to_model(model: &mut Model, holder: Holder, request: &LockAttempt) -> bool {
@@ -126,8 +126,8 @@ fn spaces_are_apart() {
     }
 }
 
-/// Proves: a silent session keeps its locks until somebody wants them after the lease, and then loses them all;
-/// its next word has another epoch.
+/// Proves: a silent session keeps its locks until somebody else wants them after the lease, and then loses
+/// them all. When it is heard again, it has another epoch.
 #[test]
 fn silence_costs_locks_only_when_they_are_wanted() {
     let mut table = table();
@@ -152,7 +152,7 @@ fn silence_costs_locks_only_when_they_are_wanted() {
     );
 }
 
-/// Proves: after a restart those who held locks come first; giving up is always granted.
+/// Proves: after a restart, holders from before come first; giving up a lock is always granted.
 #[test]
 fn grace() {
     let mut table = LockTable::new(5, 1000);
@@ -166,8 +166,8 @@ fn grace() {
     ));
 }
 
-/// Proves: a circle of waiting processes is seen by the one who would close it, and not before; who gives up
-/// waiting is no part of one.
+/// Proves: a circle of waiting processes is detected at the one that would close it, and not before. A
+/// process that stops waiting is no part of a circle.
 #[test]
 fn circles_are_seen() {
     let mut table = table();
@@ -189,8 +189,8 @@ fn circles_are_seen() {
     assert_eq!(ask(&mut table, holders[0], &waiting(1), 0), LockOutcome::Granted);
 }
 
-/// Proves: two who convert a shared flock wait for each other in turn, not for ever, as flock(2) says; who only
-/// tries keeps what it has.
+/// Proves: two holders that convert a shared flock take turns, as flock(2) says, and do not wait for ever. A
+/// holder that only tries keeps its lock.
 #[test]
 fn conversion_of_flocks() {
     let mut table = table();
@@ -217,8 +217,8 @@ fn conversion_of_flocks() {
     assert_eq!(ask(&mut table, second, &flock(EXCLUSIVE, true), 0), LockOutcome::Granted);
 }
 
-/// Proves: no device holds more than its share, and what is refused changes nothing; nor has it more sessions than
-/// its share, of which silent ones make room.
+/// Proves: no device holds more than its share of locks, and a refused request changes nothing. A device has
+/// no more sessions than its share; silent ones make room.
 #[test]
 fn locks_are_bounded() {
     let mut table = table();

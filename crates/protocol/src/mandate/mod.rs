@@ -1,31 +1,35 @@
-//! What a device's key may be used for, judged by what it was used for before: the policy of the process that keeps it.
+//! What a device's key may sign, given what it signed before: the policy of the process that has the key.
 //!
-//! The process that speaks with programs and with the server's answers is large, and may be taken over. The key is not
-//! in it; whoever has the key asks a [`Mandate`] before each signature. It signs only what *extends* what it signed
-//! last, so that a client that was taken over can waste numbers and write what its user may write, and cannot have
-//! two signatures made that contradict each other: those would convict the device of lying, and could be shown to
-//! different people.
+//! The process that talks to programs and servers is large, and may be taken over by an attacker. So the key
+//! is in another process, which asks a [`Mandate`] before each signature. It signs only what *extends* the
+//! last signature. An attacker in the client can then waste numbers and write what the user may write, but
+//! cannot obtain two signatures that contradict each other: such signatures would convict the device of
+//! lying, and different people could be deceived with them.
 //!
-//! What extends, as far as signatures alone tell:
-//! - a certificate has the next number, and names as its predecessor the last structure that was signed and is not
-//!   given up, or the one before if it *is* given up. From then on that choice stands;
-//! - its void numbers are exactly those given up, and its numbers without effect exactly those that were committed so;
-//! - a number has one certificate and at most one structure, which belongs to that certificate;
-//! - a structure's version vector is nowhere below what earlier structures saw or, once they are committed, said; it
-//!   counts up what its certificate advances; its log is no shorter, and of the same length only if it is the same;
-//! - its tables are new for what the certificate advances, and otherwise those of the structure before;
-//! - names for past states, and their ends, are signed freely: they are in this device's name, and order nothing;
-//! - only the superuser's key changes the membership by itself, lists servers, or signs warrants; no two lists have one
-//!   number, and no two warrants follow one membership, or an older one. Any key may bring a membership alone, which is
-//!   worth nothing without a warrant in its block;
-//! - after a declared restore it signs in the new epoch only, from the state that is left ([`Mandate::enter_epoch`]);
-//! - the same thing may be signed again.
+//! What extends the last signature, as far as signatures alone can say:
+//! - A certificate has the next number. It names as its predecessor the last signed structure that is not
+//!   given up, or the one before if it gives that one up; this choice is then final.
+//! - Its void numbers are exactly those given up, and its ineffective numbers exactly those committed
+//!   without effect.
+//! - A number has one certificate and at most one structure, which belongs to that certificate.
+//! - A structure's version vector is nowhere below what earlier structures saw, nor below committed ones.
+//!   It counts up what its certificate advances. Its log is no shorter, and identical if it is as long.
+//! - Its tables are new for what the certificate advances, and otherwise those of the structure before.
+//! - Names of past states, and their ends, are signed freely: they are in this device's name and order
+//!   nothing.
+//! - Only the superuser's key changes the membership by itself, lists servers, or signs warrants. No two
+//!   lists have one number, and no two warrants follow one membership or an older one. Any key may bring a
+//!   membership and nothing else; without a warrant in its block that is worth nothing.
+//! - After a declared restore it signs only in the new epoch, from the restored state on
+//!   ([`Mandate::enter_epoch`]).
+//! - The same content may be signed again.
 //!
-//! What it cannot know: whether the view that a structure rests on was really shown by the server, and whether the
-//! tables hold what their user wants. Of TLS it signs a client's handshake ([`is_tls_handshake`]),
-//! where clients meet also a server's ([`is_tls_server_handshake`]), and nothing else.
+//! What a mandate cannot know: whether the server really sent the view that a structure is based on, and
+//! whether the tables contain what the user wants. For TLS it signs a client's handshake
+//! ([`is_tls_handshake`]), where clients meet also a server's ([`is_tls_server_handshake`]), and nothing
+//! else.
 //!
-//! Pure: whoever drives it makes [`Mandate::to_bytes`] durable before a signature leaves.
+//! Pure: its caller makes [`Mandate::to_bytes`] durable before a signature leaves.
 
 mod record;
 #[cfg(test)]
@@ -52,19 +56,19 @@ pub enum Contradiction {
     /// The key signs nothing of that kind.
     #[error("this key signs no {0}")]
     NotSignable(&'static str),
-    /// It does not decode, or what it covers is not what was shown.
+    /// The content does not decode, or the signature would cover something else.
     #[error("what is to be signed is not what was shown of it")]
     NotShown,
     /// No honest device would declare it.
     #[error("no honest device would sign it: {0}")]
     Offence(&'static str),
-    /// It is for another file system.
+    /// The content is for another file system.
     #[error("it is for another file system")]
     OtherFileSystem,
-    /// It is of another epoch than the one that this key has taken up.
+    /// The content is of another epoch than the one this key has adopted.
     #[error("it is of a time before or after a restore that this key has not taken up, or not any more")]
     OtherEpoch,
-    /// It is in another device's name.
+    /// The content is in another device's name.
     #[error("it is in the name of device {found}, and this key has signed for device {known}")]
     OtherDevice {
         /// The device number in earlier signatures.
@@ -77,22 +81,22 @@ pub enum Contradiction {
     WrongNumber {
         /// The number that comes next.
         expected: u64,
-        /// The number that was asked for.
+        /// The number in the request.
         found: u64,
     },
     /// Something else was signed under this number.
     #[error("something else was signed under number {0} before")]
     NumberTaken(u64),
-    /// It does not name what was signed before it.
+    /// The content does not name its predecessor.
     #[error("it does not follow what was signed last")]
     WrongPrevious,
     /// The numbers that it gives up, or says to be without effect, are not the right ones.
     #[error("the numbers that it gives up, or calls without effect, are not those that are")]
     WrongVoids,
-    /// It is not the structure of the certificate signed before.
+    /// The structure is not of the certificate that was signed before.
     #[error("it does not belong to the certificate that was signed for its number")]
     OtherCertificate,
-    /// A version number goes back.
+    /// A version number decreases.
     #[error("it goes back behind version {known} of {principal}, to {found}")]
     VectorBack {
         /// The user or group whose table it is.
@@ -102,7 +106,7 @@ pub enum Contradiction {
         /// The version in what is to be signed.
         found: u64,
     },
-    /// The log of updates goes back or is another one.
+    /// The log of updates is shorter, or another one.
     #[error("its log of updates has {found} entries and does not go on from the one of {known} known before")]
     LogBack {
         /// The size that is known.
@@ -110,13 +114,13 @@ pub enum Contradiction {
         /// The size in what is to be signed.
         found: u64,
     },
-    /// It records an operation of this device as pending or dead that cannot be so.
+    /// The content records an operation of this device as pending or dead that cannot be so.
     #[error("it calls an operation of this device pending, or dead, that is not")]
     WrongRecord,
     /// A table is not what it must be.
     #[error("the table of {0} is not what this operation can leave behind")]
     WrongTable(PrincipalId),
-    /// Only the superuser's key signs that.
+    /// Only the superuser's key may sign this.
     #[error("only the superuser's key signs this")]
     NotSuperuser,
     /// Another change was signed to follow this membership, or a later one.
@@ -128,7 +132,7 @@ pub enum Contradiction {
     WarrantBack {
         /// The version that was signed.
         known: u64,
-        /// The version that is asked for.
+        /// The version in the request.
         found: u64,
     },
     /// A list of server keys is older than one signed before, or another of the same number.
@@ -136,7 +140,7 @@ pub enum Contradiction {
     ListBack {
         /// The time that was signed.
         known: u64,
-        /// The time that is asked for.
+        /// The time in the request.
         found: u64,
     },
 }
@@ -147,7 +151,7 @@ impl Mandate {
         Mandate::empty(file_system, key)
     }
 
-    /// The mandate of a key that has signed before it had one, from what its machine remembers.
+    /// The mandate of a key that was used before there were mandates, from the state of its machine.
     pub fn adopt(signer: &Signer, key: PublicKey) -> Mandate {
         let floor = signer.floor();
         let (certificate, structure) = signer.in_flight();
@@ -217,7 +221,7 @@ impl Mandate {
         self.key.file_system_id() == self.file_system
     }
 
-    /// Checks the file system of something that is of no epoch.
+    /// Checks the file system of something that belongs to no epoch.
     fn same(&self, file_system: Digest) -> Result<(), Contradiction> {
         if file_system == self.file_system { Ok(()) } else { Err(Contradiction::OtherFileSystem) }
     }
@@ -257,7 +261,8 @@ impl Mandate {
         if certificate.number != expected {
             return Err(Contradiction::WrongNumber { expected, found: certificate.number });
         }
-        // What became of the last number: committed, if its structure is named; given up, if the one before is.
+        // Whether the last number was committed (its structure is the predecessor) or given up (the one
+        // before is).
         let committed = match &self.open {
             Some(open) if certificate.previous == open.forecast => Some(open.clone()),
             _ if certificate.previous == self.settled.forecast => None,
@@ -338,7 +343,7 @@ impl Mandate {
             }
         }
         let (known, found) = (self.log, forecast.log);
-        // With a leaf of this device's own at its end, the log's root is not known here.
+        // If the log ends with a leaf of this device's own, its root is not known here.
         let other_root = known.root != Digest::ZERO && found.size == known.size && found.root != known.root;
         if found.size < known.size || other_root {
             return Err(Contradiction::LogBack { known: known.size, found: found.size });
@@ -346,7 +351,7 @@ impl Mandate {
         Ok(())
     }
 
-    /// Checks its records of this device: nothing pending, and nothing dead that was not given up.
+    /// Checks a structure's records of this device: nothing pending, and nothing dead that was not given up.
     fn remembers_itself(&self, structure: &Structure) -> Result<(), Contradiction> {
         let forecast = &structure.forecast;
         let pending = forecast.pending.iter().any(|record| record.device == forecast.device);
@@ -357,7 +362,7 @@ impl Mandate {
         Ok(())
     }
 
-    /// The rule for i-handles, as far as this device's own structures tell.
+    /// The rule for i-handles, as far as this device's own structures allow to check it.
     fn check_tables(&self, structure: &Structure, advanced: &[PrincipalId]) -> Result<(), Contradiction> {
         let own = PrincipalId::Device(structure.device());
         let vector = &structure.forecast.vector;
@@ -409,7 +414,8 @@ impl Mandate {
 }
 
 impl Mandate {
-    /// A restore is declared of the present epoch only, so never twice once the key has gone over.
+    /// Signs a restore only of the present epoch, so none is declared twice once the key has adopted the new
+    /// epoch.
     fn restore(&mut self, declaration: &Declaration) -> Result<(), Contradiction> {
         self.same(declaration.file_system)?;
         if declaration.epoch != self.epoch() {
@@ -418,12 +424,13 @@ impl Mandate {
         if self.is_superuser() { Ok(()) } else { Err(Contradiction::NotSuperuser) }
     }
 
-    /// What the key may sign after a restore that its superuser has declared, by what its machine remembers of the state
-    /// that is left. It never goes back: what it signed in an epoch stays signed. Until it has signed anything in the new
-    /// one, the same step may be taken again.
+    /// Adopts the epoch of a restore that the superuser has declared. What may be signed then follows from
+    /// what the machine remembers of the restored state. This is final: signatures of an earlier epoch stay.
+    /// Until something is signed in the new epoch, the same step may be repeated.
     ///
     /// # Errors
-    /// [`Contradiction::OtherEpoch`]: the restores are not declared, or do not follow what this key has taken up.
+    /// [`Contradiction::OtherEpoch`]: the restores are not declared, or do not follow the epoch that this key
+    /// has adopted.
     pub fn enter_epoch(
         &self,
         superuser: &PublicKey,
@@ -473,7 +480,7 @@ impl Mandate {
     }
 }
 
-/// The vector before the operation itself counted up, which stays true if the operation is given up.
+/// The vector before the operation counted itself up. It stays true if the operation is given up.
 fn seen_before(structure: &Structure, advanced: &[PrincipalId]) -> VersionVector {
     let mut seen = structure.forecast.vector.clone();
     for &principal in advanced {
@@ -482,7 +489,7 @@ fn seen_before(structure: &Structure, advanced: &[PrincipalId]) -> VersionVector
     seen
 }
 
-/// Decodes what is shown, and makes sure that the signature would cover just that.
+/// Decodes the content of a request, and checks that the signature would cover exactly that.
 fn shown<T: Signable + borsh::BorshDeserialize>(ask: &SignRequest) -> Result<T, Contradiction> {
     let value: T = decode(&ask.whole).map_err(|_| Contradiction::NotShown)?;
     if value.signed_bytes() == ask.bytes { Ok(value) } else { Err(Contradiction::NotShown) }

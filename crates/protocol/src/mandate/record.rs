@@ -1,4 +1,4 @@
-//! What is remembered of signatures, and its stored form.
+//! What is remembered of a key's signatures, and its stored form.
 //!
 //! ```text
 //! format u8 (1; 2 with the last warrant; 3 with both last lines) | file system | key | device? | number u64 | certificate? | open? | settled
@@ -26,7 +26,7 @@ const WITH_WARRANT: u8 = 2;
 /// Format of the stored form with the epoch, and perhaps the last warrant, after it.
 const WITH_EPOCH: u8 = 3;
 
-/// What a key has signed in one file system, and so what it may sign next.
+/// What a key has signed in one file system, which decides what it may sign next.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Mandate {
     pub(super) file_system: Digest,
@@ -37,24 +37,24 @@ pub struct Mandate {
     pub(super) number: u64,
     /// The certificate of that number; `None` where it is not known, or no structure may be signed for it any more.
     pub(super) certificate: Option<SignedCertificate>,
-    /// The structure of that number, if one was signed: whether it is committed is not known yet.
+    /// The structure of that number, if one was signed. Whether it is committed is not known yet.
     pub(super) open: Option<SignedStructure>,
-    /// The last structure that was called committed.
+    /// The last structure that a certificate named as committed.
     pub(super) settled: SignedStructure,
     /// Numbers given up before `number`, or with it.
     pub(super) voids: VoidSet,
     /// Numbers committed without effect.
     pub(super) ineffective: VoidSet,
-    /// Versions that others' operations have reached, and own ones that are committed.
+    /// Versions that other devices' operations have reached, and this device's committed ones.
     pub(super) vector: VersionVector,
-    /// The log as it was seen last; a root of zeros: only its size is known.
+    /// The last known log; with a root of zeros only its size is known.
     pub(super) log: LogHead,
     /// The newest list of server keys.
     pub(super) server_keys: Option<(u64, Digest)>,
     /// The last warrant in this epoch: which version it follows.
     #[borsh(skip)]
     pub(super) warrant: Option<(u64, Digest)>,
-    /// The epoch that it signs in, if it is not the first, which is named as the file system is.
+    /// The epoch in which the key signs; `None` in the first one, which has the file system's id as its name.
     #[borsh(skip)]
     pub(super) later_epoch: Option<Digest>,
 }
@@ -175,7 +175,7 @@ impl Mandate {
         }
     }
 
-    /// From what was stored.
+    /// Decodes stored bytes.
     ///
     /// # Errors
     /// [`DecodeError`]: not such bytes, or of a newer format.

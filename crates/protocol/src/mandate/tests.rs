@@ -1,5 +1,5 @@
-//! What is signed and what is not: each rule by name, and random hostile requests against an observer who knows every
-//! signature ever made.
+//! Which requests are signed: each rule by name, and random hostile requests against an observer who knows
+//! every signature ever made.
 
 use super::*;
 use crate::certificate::{Delta, Path};
@@ -24,7 +24,7 @@ fn digest(text: &str) -> Digest {
     DigestKey::WELL_KNOWN.digest(Domain::Inode, text.as_bytes())
 }
 
-/// What the world outside of the key is at: how an honest client would come to its requests.
+/// The state of the world outside of the key, from which an honest client makes its requests.
 #[derive(Clone)]
 struct World {
     device: DeviceId,
@@ -32,7 +32,7 @@ struct World {
     own: Option<Structure>,
     voids: VoidSet,
     ineffective: VoidSet,
-    /// What others have reached.
+    /// Versions that other devices have reached.
     vector: VersionVector,
     log: u64,
     time: i64,
@@ -121,8 +121,8 @@ fn fresh(device: DeviceId) -> Mandate {
     Mandate::new(file_system(), key(device).public())
 }
 
-/// A mandate in the midst of its life: number 1 committed with the group's table, number 2 given up, number 3 signed
-/// as a certificate and not yet as a structure.
+/// A mandate in the middle of its life: number 1 is committed with the group's table, number 2 is given up,
+/// number 3 has a signed certificate and no structure yet.
 fn midst() -> (Mandate, World, Certificate) {
     let mut world = World::new(A);
     let mut mandate = fresh(A);
@@ -187,7 +187,7 @@ fn certificates_by_verdict() {
         change(&mut changed);
         assert_eq!(mandate.judge(&[changed.ask()]).err(), Some(expected.clone()), "{name}");
     }
-    // The structure before may be given up instead, but then it stays so.
+    // The structure before may be given up instead, but that is final.
     let mut other = honest.clone();
     other.previous = mandate.settled.forecast;
     other.voids.insert(3);
@@ -286,7 +286,7 @@ fn structures_by_verdict() {
     nothing.outcome = Outcome::Nothing;
     assert!(mandate.judge(&[nothing.ask()]).is_ok(), "without effect");
     assert_eq!(signed.judge(&[nothing.ask()]).err(), Some(Contradiction::NumberTaken(3)));
-    // What the one given up had seen stays known, what only it counted up does not.
+    // What the given-up structure had seen stays known; what only it counted up does not.
     let mut first = World::new(A);
     let mut fresh = fresh(A);
     let certificate = first.certificate(vec![group_delta()]);
@@ -320,7 +320,7 @@ fn carried_tables() {
     assert_eq!(mandate.judge(&[altered.ask()]).err(), Some(Contradiction::WrongTable(GROUP)));
 }
 
-/// Request by verdict: what the superuser's key alone does, and what no device's key does.
+/// Requests with their verdicts: what only the superuser's key signs, and what no device's key signs.
 #[test]
 fn the_superuser_and_others() {
     let list = |sequence, seed| ServerKeys {
@@ -383,7 +383,7 @@ fn what_is_shown_is_what_is_signed() {
     }
 }
 
-/// Of several that are asked for together, all may be signed or none is.
+/// Of several signatures requested together, either all are made or none.
 #[test]
 fn all_or_none() {
     let mandate = fresh(A);
@@ -435,7 +435,7 @@ fn stored_form() {
     }
     let newer = [&[3][..], &bytes[1..]].concat();
     assert!(Mandate::from_bytes(&newer).is_err());
-    // With a warrant it has another form, and no other.
+    // With a warrant the stored form is another, and is the only valid one.
     let root = fresh(DeviceId::SUPERUSER).judge(&[warrant(4, "x").ask()]).expect("the first");
     let bytes = root.to_bytes();
     assert_eq!(bytes[0], 2);
@@ -453,7 +453,7 @@ fn warrant(version: u64, text: &str) -> warrant::Change {
     warrant::Change::new(file_system(), &follows, &next)
 }
 
-/// Of two warrants that follow one membership whoever carries them could choose: only one is signed.
+/// Of two warrants that follow one membership their bearer could choose one, so only one is signed.
 #[test]
 fn warrants() {
     let root = fresh(DeviceId::SUPERUSER);
@@ -474,7 +474,7 @@ fn warrants() {
     assert_eq!(root.clone().with_warrants_of(&after), after);
     assert_eq!(after.clone().with_warrants_of(&root), after);
 
-    // Any key may bring a membership, but not let it stand without effect.
+    // Any key may bring a membership, but not commit that without effect.
     let mut world = World::new(A);
     let certificate = world.certificate(vec![Delta::SetMembers { reference: table("members") }]);
     let mut structure = world.structure(&certificate);
@@ -486,7 +486,8 @@ fn warrants() {
     );
 }
 
-/// What is adopted from a client's state signs on where that one was, with an operation in flight or without.
+/// A mandate made from a client's state continues where that state was, with an operation in flight or
+/// without.
 #[test]
 fn adopting_what_there_is() {
     let root = key(DeviceId::SUPERUSER).public();
@@ -514,7 +515,7 @@ fn adopting_what_there_is() {
     let mut elsewhere = signer.clone();
     elsewhere.step(&holder, crate::signer::Event::Restarted).expect("up");
     assert!(!after.contradicts(&Mandate::adopt(&elsewhere, holder.public())), "one says less");
-    // A number that the key has signed for and the client forgot is given up, and signing goes on.
+    // A number that the key has signed for and the client has forgotten is given up, and signing continues.
     let mut forgot = Signer::restore(&{
         let mut signer = signer.clone();
         signer.step(&holder, crate::signer::Event::Restarted).expect("up");
@@ -549,7 +550,7 @@ impl Observer {
             return;
         }
         self.certificates.insert(number, certificate);
-        // What certificates up to this one call committed, and so what the others are.
+        // Which structures the certificates up to this one name as committed, and so which are not.
         let named = |certificate: &Certificate| {
             self.structures
                 .values()
@@ -578,7 +579,7 @@ impl Observer {
             }
             assert!(!certificate.voids.contains(*at));
         }
-        // Those called committed are an order.
+        // The committed structures form an order.
         let chain: Vec<&Structure> = committed.iter().map(|number| &self.structures[number]).collect();
         for pair in chain.windows(2) {
             assert!(pair[0].forecast.vector.at_most(&pair[1].forecast.vector), "a smaller vector");
@@ -603,7 +604,7 @@ impl Observer {
     }
 }
 
-/// A client that was taken over: it knows all the right words, and says the wrong ones.
+/// A client taken over by an attacker, who knows the formats and sends lies.
 struct Hostile {
     world: World,
     /// Everything it ever thought of.
@@ -663,7 +664,8 @@ impl Hostile {
     }
 }
 
-/// Whatever is asked for, in whatever order: no two signatures contradict each other, and what is honest is signed.
+/// Proves: whatever is requested, in whatever sequence, no two signatures contradict each other, and honest
+/// requests are signed.
 #[test]
 fn no_two_signatures_contradict() {
     let seeds = holdfast_testing::setting("HOLDFAST_SEEDS", 60);
@@ -722,7 +724,7 @@ fn no_two_signatures_contradict() {
                 }
             }
             if taken_over {
-                // Its own world no longer fits: it goes on from what was signed.
+                // The client's state no longer fits, so it continues from what was signed.
                 client.world = World { number: mandate.number(), ..before };
                 client.world.voids = mandate.voids.clone();
                 client.world.ineffective = mandate.ineffective.clone();
@@ -774,7 +776,7 @@ fn any_bytes_are_judged() {
             let at = random.below(ask.whole.len() as u64) as usize;
             ask.whole[at] = random.below(256) as u8;
         }
-        // Shown as what it decodes to, if it does, so that the rules are reached.
+        // Presented as what it decodes to, if it does, so that the rules are reached.
         if let Ok(certificate) = decode::<Certificate>(&ask.whole) {
             ask.bytes = certificate.signed_bytes();
         } else if let Ok(structure) = decode::<Structure>(&ask.whole) {
@@ -786,8 +788,8 @@ fn any_bytes_are_judged() {
     assert!(Signed::by(third, &holder as &dyn KeyHolder).is_ok());
 }
 
-/// Proves: names for past states and their ends are signed in this device's name, between operations and in the midst of
-/// one, and change nothing of what may be signed next; others' are not.
+/// Proves: names of past states and their ends are signed in this device's name, also in the middle of an
+/// operation, and change nothing of what may be signed next. In another device's name they are not signed.
 #[test]
 fn names_of_past_states_are_signed_in_ones_own_name() {
     let log = LogHead { size: 3, root: digest("log") };

@@ -35,8 +35,8 @@ fn reply(view: View) -> Response {
     Response::View(Box::new(ViewReply { view, peaks, consistency, blocks: Vec::new() }))
 }
 
-/// What many devices make of each other: each has a slot, in no order of their numbers, and the last `pending` are in the
-/// middle of another operation.
+/// A view of many devices: each has a slot, in no order of their numbers, and the last `pending` devices are
+/// in the middle of another operation.
 fn crowd(devices: u32, pending: u32) -> View {
     let mut view = View::default();
     for at in 0..devices {
@@ -55,8 +55,9 @@ fn crowd(devices: u32, pending: u32) -> View {
     view
 }
 
-/// Proves: what many devices make of each other grows hardly faster than they do (plain, with their square), also where
-/// every fifth is dead, and comes back as it was; 1,000 that have all something pending are far from too many.
+/// Proves: the size of a packed view of many devices grows hardly faster than their number (plain, with its
+/// square), also if every fifth is dead, and unpacking restores it. A view with 1,000 pending operations is
+/// far from the limit.
 #[test]
 fn crowds_are_small() {
     let sizes = [100, 200].map(|devices| {
@@ -66,7 +67,7 @@ fn crowds_are_small() {
         bytes.len()
     });
     assert!(sizes[1] < sizes[0] * 5 / 2, "{sizes:?}");
-    // As if it were the square.
+    // What it would be if it grew with the square.
     assert!(sizes[1] * 25 < MESSAGE_BYTES_MAX, "{sizes:?}");
 }
 
@@ -75,7 +76,7 @@ fn view_reply(view: View) -> ViewReply {
     *reply
 }
 
-/// Signatures that tell structures apart, as real ones do.
+/// Puts signatures into the slots that differ as real ones do.
 fn sign_slots(view: &mut View) {
     for (device, slot) in &mut view.slots {
         let digest = number(u64::from(device.0) << 32 | slot.value.forecast.number());
@@ -95,8 +96,8 @@ fn act(view: &mut View, devices: &[u32]) {
     sign_slots(view);
 }
 
-/// Proves: what few devices have done is shown by few bytes, however many there are; it comes to the whole view for who has the
-/// view before, and to an error for who has another.
+/// Proves: the changes of a few devices take few bytes, however many devices there are. They restore the
+/// whole view for a reader who has the view before, and are an error for a reader who has another.
 #[test]
 fn differences_are_small() {
     let sizes = [100, 1000].map(|devices| {
@@ -110,7 +111,7 @@ fn differences_are_small() {
             Difference::of(&whole, since, |device| now.slots[&device].value.forecast.log.size + 1 < since);
         let difference = decode::<Difference>(&encode(&difference)).expect("what was encoded");
         assert_eq!(*difference.resolve(&before, since).expect("resolved"), whole);
-        // Also for who has learned of something that is sent.
+        // Also for a reader who has already learned some of what is sent.
         let mut ahead = before.clone();
         act(&mut ahead, &[77]);
         assert_eq!(*difference.resolve(&ahead, since).expect("resolved"), whole);
@@ -122,7 +123,8 @@ fn differences_are_small() {
         encode(&difference).len()
     });
     assert!(sizes[0] < 1500 && sizes[1] < sizes[0] + 10, "{sizes:?}");
-    // What hundreds of devices have is known to fit without packing it, and of thousands it is not said.
+    // The slots of hundreds of devices are known to fit without packing them; for thousands this is not
+    // known.
     assert!(slots_bytes_at_most(&crowd(500, 0).slots) < MESSAGE_BYTES_MAX);
     assert!(slots_bytes_at_most(&crowd(1000, 0).slots) > MESSAGE_BYTES_MAX);
 }
@@ -178,7 +180,7 @@ fn any_forecast() -> impl Strategy<Value = Forecast> {
     let record =
         (0..9_u64).prop_map(|at| Record { device: DeviceId(at as u32), number: at, forecast: number(at) });
     let records = prop::collection::vec(record, 0..8);
-    // Often all of them in order, as honest ones are.
+    // Often all of them in order, like honest ones.
     let records = prop_oneof![
         records,
         (0..9_u64, 0..9_u64).prop_map(|(first, count)| {
@@ -215,8 +217,8 @@ prop_compose! {
 }
 
 proptest! {
-    /// Proves: whatever two views have in common, the difference of one from the other comes to it; and altered, to nothing or
-    /// to something else, without harm.
+    /// Proves: for any two views, the difference of one from the other restores it. An altered difference
+    /// gives an error or another view, without harm.
     #[test]
     fn whatever_differs_comes_back(
         mut base in any_view(),
@@ -232,7 +234,7 @@ proptest! {
             base.slots.extend(view.slots.get(&device).map(|slot| (device, slot.clone())));
         }
         let whole = view_reply(view);
-        // A view never loses a device that an earlier one had, so a difference has no way to say so.
+        // A view never loses a device that an earlier one had, so a difference cannot express that.
         base.slots.retain(|device, _| whole.view.slots.contains_key(device));
         let difference = Difference::of(&whole, 7, |device| base.slots.get(&device) == whole.view.slots.get(&device));
         prop_assert_eq!(&*difference.resolve(&base, 7).expect("resolved"), &whole);
@@ -244,8 +246,8 @@ proptest! {
         }
     }
 
-    /// Proves: what is said of slots without packing them is never less than what they take, nor than a third of what a reader
-    /// holds of them.
+    /// Proves: the bound of the slots' packed size is never less than their packed size, nor than a third of
+    /// what a reader needs for them in memory.
     #[test]
     fn bounds_hold(view in any_view()) {
         let slots = view.slots.clone();
@@ -256,8 +258,8 @@ proptest! {
         prop_assert!(bytes.len() <= bound && plain.0 <= 3 * bound, "{} {} {bound}", bytes.len(), plain.0);
     }
 
-    /// Proves: any view, also none that could be, comes back as it was; and bytes that are read are the only ones for what
-    /// they say.
+    /// Proves: packing and unpacking restores any view, even an impossible one; and accepted bytes are the
+    /// only ones for their view.
     #[test]
     fn whatever_is_packed_comes_back(view in any_view(), at in any::<prop::sample::Index>(), flip in 1..=255_u8) {
         let response = reply(view);

@@ -1,19 +1,22 @@
-//! Clients that meet without the server tell each other their latest operations (SUNDR section 3.2: "continuously
-//! exchange information on their latest operations"): what is said, how it is judged, and who is there ([`roster`]).
+//! Clients that meet without the server exchange their latest operations (SUNDR section 3.2: "continuously
+//! exchange information on their latest operations"): the messages, how they are judged, and which peers are
+//! present ([`roster`]).
 //!
-//! The attack: a server that shows two devices two histories, each true and incomplete, for as long as neither sees an
-//! operation of the other by way of the server. Here each sees the other's by another way.
+//! The attack: a server presents different, incomplete histories to two devices, for as long as neither sees
+//! an operation of the other through the server. Here each sees the other's operations directly.
 //!
-//! What is said is a device's last committed operation with the server's receipt for it, and the length of the log that
-//! it has accepted. What a peer says is never content, and nothing that it says by itself freezes anybody:
+//! A device sends its last committed operation with the server's receipt for it, and the length of the log
+//! that it has accepted. A message is never content, and nothing in it freezes anybody by itself:
 //!
-//! - an operation is believed only with its device's signature and a listed server's receipt ([`verify_progress`]);
-//! - two operations with receipts that contradict each other convict the server, by [`crate::judge`];
-//! - what this device was not shown ([`Finding::Unseen`]) is asked for. When it has then made an operation of its own and
-//!   has the server's receipt, either that operation knows of the peer's or both convict the server: an honest server
-//!   orders the later one behind the earlier, and neither can know of the other otherwise.
+//! - An operation is believed only with its device's signature and a listed server's receipt
+//!   ([`verify_progress`]).
+//! - Two operations with receipts that contradict each other convict the server, by [`crate::judge`].
+//! - If a peer has an operation that this device has not seen ([`Finding::Unseen`]), the device asks the
+//!   server. Once it has made an operation of its own and has the server's receipt, either that operation
+//!   knows of the peer's, or both convict the server: an honest server orders the later one after the
+//!   earlier, so one of them must know of the other.
 //!
-//! So a finding of [`Finding::Convicted`] is the same for everybody who has both receipts, with no word of anybody's.
+//! So [`Finding::Convicted`] holds for everybody who has both receipts, whoever says so.
 
 mod roster;
 #[cfg(test)]
@@ -34,7 +37,7 @@ use holdfast_crypto::{Digest, DigestKey, Domain, encode};
 
 /// The version of this conversation.
 pub const VERSION: u16 = 1;
-/// Longest word that is read: a structure at all its limits is shorter.
+/// Longest message that is read: a structure at all its limits is shorter.
 pub const WORD_BYTES_MAX: usize = 4 << 20;
 /// Length of a beacon in bytes.
 pub const BEACON_BYTES: usize = 8 + SALT_BYTES + 6 + 32;
@@ -55,12 +58,12 @@ pub struct AcknowledgedOperation {
     pub receipt: Signed<Receipt>,
 }
 
-/// How far a device has got.
+/// Which operations a device has made and seen so far.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct DeviceProgress {
-    /// Its last committed operation, if it has made one and was given a receipt.
+    /// Its last committed operation, if it has made one and received a receipt.
     pub operation: Option<AcknowledgedOperation>,
-    /// The log that it has accepted: its word only, but a reason to ask the server.
+    /// The log that it has accepted. Unproven, but a reason to ask the server.
     pub log: LogHead,
 }
 
@@ -76,7 +79,7 @@ pub enum PeerMessage {
         /// Number that tells this run of the device from others.
         run: u64,
     },
-    /// How far the sender has got by now.
+    /// The sender's progress so far.
     Progress(Box<DeviceProgress>),
     /// The sender is still there.
     KeepAlive,
@@ -96,10 +99,10 @@ impl DeviceProgress {
     }
 }
 
-/// What one device finds when it compares a peer's progress with what it has accepted.
+/// The result of comparing a peer's progress with what this device has accepted.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Finding {
-    /// All that the peer said is in what this device has accepted, as far as can be told.
+    /// Everything that the peer sent is in what this device has accepted, as far as can be told.
     Agrees,
     /// The peer has seen what this device was not shown. The server must be asked.
     Unseen(UnseenState),
@@ -107,7 +110,7 @@ pub enum Finding {
     Convicted(Box<Contradiction>),
 }
 
-/// What this device was not shown.
+/// Something that this device has not seen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum UnseenState {
     /// The peer's operation of this number.
@@ -119,7 +122,7 @@ pub enum UnseenState {
 /// Why a peer's word is not believed. None of it says anything about the server.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Offence {
-    /// It speaks of another file system, or another version of this protocol.
+    /// The message is of another file system, or of another version of this protocol.
     #[error("it speaks of something else")]
     Foreign,
     /// The operation is another device's.
@@ -160,10 +163,10 @@ pub fn verify_progress(
     }
 }
 
-/// Judges what `peer` has said by what this device has accepted.
+/// Compares a peer's progress with what this device has accepted.
 ///
 /// # Errors
-/// [`Offence`]: the peer's; nothing follows for the server.
+/// [`Offence`]: the peer's fault; it says nothing about the server.
 pub fn judge(
     floor: &Floor,
     members: &dyn Members,
@@ -203,8 +206,8 @@ fn conviction(floor: &Floor, theirs: &AcknowledgedOperation) -> Option<Contradic
     found.into_iter().find(|found| found.suspects.convicted() == Some(Suspect::Server))
 }
 
-/// What a client says to all of a network, so that others of its file system find it, and nobody else learns which that
-/// is: `magic | salt | device u32 | port u16 | keyed digest`, integers little endian.
+/// A broadcast by which clients of one file system find each other on a network, while others do not learn
+/// which file system it is: `magic | salt | device u32 | port u16 | keyed digest`, integers little endian.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Beacon {
     /// The device that sends it.
@@ -237,8 +240,8 @@ impl Beacon {
     }
 }
 
-/// What a client sends before anything else to one that it connects to: it knows of the file system. Who does not gets
-/// no handshake, and so neither a key's name nor a signature.
+/// The first message of a client that connects to another, which proves that it knows of the file system. A
+/// client that does not gets no handshake, and so neither a key's name nor a signature.
 pub fn knock(file_system: &Digest, to: &Digest, salt: [u8; SALT_BYTES]) -> [u8; KNOCK_BYTES] {
     let mut bytes = [0; KNOCK_BYTES];
     bytes[..SALT_BYTES].copy_from_slice(&salt);

@@ -1,7 +1,8 @@
-//! Who is there: which devices have logged in, were met, have left in order, or fell silent.
+//! Which devices are present: logged in, met directly, logged out, or silent.
 //!
-//! Invariants: only a device that was met directly can be *lost*, since only then is silence a change; whoever left in
-//! order is not lost, and what comes late of a run that has ended brings nobody back. Time is an argument.
+//! Invariants: only a device that was met directly can be *lost*, since only then is silence a change. A
+//! device that logged out is not lost, and late messages of a run that has ended do not bring it back. Time
+//! is an argument.
 
 use holdfast_content::DeviceId;
 use std::collections::BTreeMap;
@@ -15,17 +16,17 @@ pub const UNKNOWN_RUN: u64 = 0;
 /// Whether a peer is there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Presence {
-    /// It has said that it is there, and was not met, or is not waited for any more.
+    /// A record says that it is there, but it was not met, or is no longer expected.
     LoggedIn,
     /// It is there, and is heard.
     Met,
-    /// It was met, has not left, and is silent.
+    /// It was met, has not logged out, and is silent.
     Lost,
-    /// It left in order.
+    /// It logged out.
     LoggedOut,
 }
 
-/// What is known of a peer.
+/// The state of a peer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Peer {
     /// Whether it is there.
@@ -55,7 +56,7 @@ pub struct Roster {
 }
 
 impl Roster {
-    /// A roster without peers. A peer that was met counts as lost after so long a silence.
+    /// A roster without peers. A peer that was met counts as lost after `timeout_ms` of silence.
     pub fn new(timeout_ms: u64) -> Roster {
         Roster { timeout_ms, peers: BTreeMap::new() }
     }
@@ -65,7 +66,7 @@ impl Roster {
         &self.peers
     }
 
-    /// Notes that a record says that this run of the device is there.
+    /// Notes that a record says that this run of the device has logged in.
     pub fn handle_login(&mut self, device: DeviceId, run: u64) {
         let is_room = self.peers.len() < PEERS_MAX;
         match self.peers.get_mut(&device) {
@@ -81,7 +82,7 @@ impl Roster {
         }
     }
 
-    /// Notes that the device was heard directly; returns what changed, if anything.
+    /// Notes that the device was heard directly. Returns what that changes, if anything.
     pub fn handle_heard(&mut self, now_ms: u64, device: DeviceId, run: u64) -> Option<Change> {
         self.handle_login(device, run);
         let peer = self.peers.get_mut(&device)?;
@@ -93,7 +94,7 @@ impl Roster {
         (before != Presence::Met).then_some(Change { device, before, presence: Presence::Met })
     }
 
-    /// Notes that the device says, directly or in a record, that this run has ended in order.
+    /// Notes that this run of the device has logged out, according to the device itself or a record.
     pub fn handle_logout(&mut self, device: DeviceId, run: u64) -> Option<Change> {
         let peer = self.peers.get_mut(&device)?;
         if peer.run != run || peer.presence == Presence::LoggedOut {

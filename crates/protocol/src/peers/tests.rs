@@ -1,18 +1,14 @@
-//! Honest histories never convict, whenever two devices meet; a fork always does, once both sides have made an operation;
-//! and what a malicious peer says convicts nobody but itself.
+//! Honest histories never convict, whenever two devices meet. A fork always does, once both sides have made
+//! an operation. A malicious peer convicts nobody but itself.
 
 use super::*;
 use crate::certificate::{Certificate, Path};
 use crate::check::{check, check_look};
 use crate::message::ServerKeys;
 use crate::testing::random::Random;
-use crate::testing::{A, B, C, Client, Stage, key, membership};
+use crate::testing::{A, B, C, Client, Stage, key, membership, receipt, server};
 use holdfast_crypto::SigningKey;
 use proptest::prelude::*;
-
-fn server() -> SigningKey {
-    SigningKey::from_seed(&[200; 32])
-}
 
 /// A device that knows which server keys are listed.
 fn client(device: DeviceId) -> Client {
@@ -22,16 +18,6 @@ fn client(device: DeviceId) -> Client {
     let list = ServerKeys { file_system, sequence: 1, keys: vec![server().public()] };
     client.floor.learn_server_keys(Signed::new(list, &superuser)).expect("the superuser's");
     client
-}
-
-fn receipt(structure: &Structure) -> Signed<Receipt> {
-    let receipt = Receipt {
-        file_system: structure.forecast.file_system,
-        device: structure.device(),
-        number: structure.number(),
-        structure: structure.digest(),
-    };
-    Signed::new(receipt, &server())
 }
 
 /// A device with an operation on its way, perhaps.
@@ -95,7 +81,7 @@ fn members() -> [Member; 3] {
     [A, B, C].map(Member::new)
 }
 
-/// What devices do by themselves, on one branch.
+/// Operations of several devices on one branch.
 fn live(random: &mut Random, members: &mut [Member], stage: &mut Stage) {
     let number = random.below(members.len() as u64) as usize;
     let member = &mut members[number];
@@ -110,8 +96,8 @@ fn live(random: &mut Random, members: &mut [Member], stage: &mut Stage) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(holdfast_testing::setting("HOLDFAST_SEEDS", 100) as u32))]
 
-    /// Proves: with an honest server nobody is convicted at any meeting, and after a look at the present view all that
-    /// the peer said is there.
+    /// Proves: with an honest server no meeting convicts anybody, and after a look at the present view
+    /// everything that the peer sent is in it.
     #[test]
     fn honest_histories_agree(seed in any::<u64>()) {
         let mut random = Random::new(seed);
@@ -135,9 +121,9 @@ proptest! {
         }
     }
 
-    /// Proves: whatever happened before and since, on whichever branch who was: if either side of a fork has made an
-    /// operation since, its peer notices that it was not shown it; and when the peer has made one of its own, both convict
-    /// the server.
+    /// Proves: whatever happened before and since on either branch, if one side of a fork has made an
+    /// operation since, its peer notices that it has not seen it. When the peer has made one of its own, both
+    /// convict the server.
     #[test]
     fn forks_are_seen_at_a_meeting(seed in any::<u64>()) {
         let mut random = Random::new(seed);
@@ -185,8 +171,8 @@ proptest! {
     }
 }
 
-/// Proves: without a receipt, with another device's operation, or with one that is not signed, a peer is refused and the
-/// server is not blamed, whatever contradicts what.
+/// Proves: a peer that sends no receipt, another device's operation, or an unsigned one is refused, and the
+/// server is not blamed, whatever contradictions there are.
 #[test]
 fn a_peer_alone_convicts_nobody() {
     let [mut one, mut other, third] = members();
@@ -210,12 +196,13 @@ fn a_peer_alone_convicts_nobody() {
     assert_eq!(judged(&said, third.device()), Err(Offence::AnotherDevice(B)));
     let unsigned = with(&|operation| operation.structure.value.handles.clear());
     assert!(matches!(judged(&unsigned, B), Err(Offence::NotAuthentic(_))));
-    // A log of its own invention is a reason to ask, and no more.
+    // An invented log is a reason to ask the server, and no more.
     let invented = DeviceProgress { operation: None, log: LogHead { size: u64::MAX, root: Digest::ZERO } };
     assert_eq!(judged(&invented, B), Ok(Finding::Unseen(UnseenState::Log(u64::MAX))));
 }
 
-/// Proves: beacons and knocks are of one file system and, those, for one key; nothing shorter, longer or altered is either.
+/// Proves: a beacon is valid for one file system, a knock for one file system and one key; shorter, longer or
+/// altered ones are invalid.
 #[test]
 fn beacons_and_knocks() {
     let (ours, theirs) = (Digest([1; 32]), Digest([2; 32]));
@@ -240,7 +227,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Pins what goes over the network in plain form.
+/// Proves: the bytes of beacons and knocks, which are sent in plain form, stay the same.
 #[test]
 fn golden_beacon_and_knock() {
     let beacon = Beacon { device: B, port: 7443 }.to_bytes(&Digest([1; 32]), [5; SALT_BYTES]);
@@ -254,8 +241,8 @@ const GOLDEN_BEACON: &str = concat!(
 const GOLDEN_KNOCK: &str =
     "06060606060606060606060606060606259244444156e10060466baae3df59e59be27385240d8e56696cd819198dcd75";
 
-/// Proves: only who was met is lost, and who left in order is not; what comes late of a run that is over changes nothing,
-/// and the next run is met again.
+/// Proves: only a device that was met can be lost, and one that logged out is not. Late messages of an ended
+/// run change nothing, and the next run is met again.
 #[test]
 fn who_is_lost() {
     let mut roster = Roster::new(30);

@@ -1,19 +1,21 @@
-//! What a lost server's order was, put together from what its clients have accepted (SUNDR, section 1: "a SUNDR server can
-//! recover file system data from untrusted clients' file caches").
+//! Reconstructs a lost server's order from what its clients have accepted (SUNDR, section 1: "a SUNDR server
+//! can recover file system data from untrusted clients' file caches").
 //!
-//! Each source tells a view with the right edge of its log. The longest log is the present; structures that others know
-//! of, and that it only announces, complete it. Nothing is believed because somebody says so: what comes out is a view,
-//! to be checked as any view is ([`CombinedView::check`]), by somebody who has seen nothing and by each source in turn,
-//! with the very checks that clients will make.
+//! Each source contributes a view and the right edge of its log. The longest log is the present; structures
+//! that it only announces, and that other sources have, complete it. No source is believed: the result is a
+//! view that is checked like any other ([`CombinedView::check`]), by a client that has accepted nothing and
+//! by each source in turn, with the very checks that clients will make.
 //!
 //! Invariants:
-//! - what any source has accepted as committed is committed in the result, or the result is refused;
-//! - what is pending is dead in the result. Its author may be gone for good, and its answer is lost; if nobody here has
-//!   its structure, nobody here was told that it is committed. Its author, if it still waits, makes it again;
-//! - numbers that a source has given up stay given up.
+//! - Everything that a source has accepted as committed is committed in the result; otherwise the result is
+//!   refused.
+//! - Everything pending is dead in the result. Its author may be gone, and the answer to it is lost. If no
+//!   source has its structure, no source was told that it is committed. If its author still waits, it makes
+//!   the operation again.
+//! - Numbers that a source has given up stay given up.
 //!
-//! Attack answered: a bad client that brings an invented or an older state. It can add what is validly signed and nothing
-//! else; where two sources cannot both be right, the two are named, and somebody must choose.
+//! Attack answered: a bad client that contributes an invented or an older state. It can only add what is
+//! validly signed. Where two sources cannot both be right, both are named, and a person must choose.
 
 mod nodes;
 #[cfg(test)]
@@ -33,10 +35,10 @@ use holdfast_content::{DeviceId, Reference};
 use holdfast_crypto::{Digest, PublicKey};
 use std::collections::BTreeMap;
 
-/// Number of a device that does not exist, as which a view is checked by a client that has seen nothing.
+/// A device number that nobody has, used to check a view as a client that has accepted nothing.
 const NOBODY: DeviceId = DeviceId(u32::MAX);
 
-/// What one client has accepted, or an older server's data holds.
+/// What one client has accepted, or an older copy of the server's data contains.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
     /// The view.
@@ -58,7 +60,7 @@ impl<'a> From<&'a Floor> for Source<'a> {
 pub struct Disagreement {
     /// The two sources, by their indices.
     pub between: (usize, usize),
-    /// What they disagree about, in words.
+    /// The disagreement, in words.
     pub what: String,
 }
 
@@ -78,13 +80,13 @@ pub struct CombinedView {
 /// Pending operations, with the index of the source that says so.
 type PendingByOperation<'a> = BTreeMap<(DeviceId, u64), (&'a PendingEntry, usize)>;
 
-/// Combines what several sources know. `None` if there is none that has seen anything.
+/// Combines the views of several sources. `None` if no source has accepted anything.
 ///
 /// # Errors
-/// [`Disagreement`]: the first that is found. None of those found here can come about with an honest server.
+/// [`Disagreement`]: the first one found. With an honest server none of these can occur.
 pub fn combine(sources: &[Source<'_>]) -> Result<Option<CombinedView>, Disagreement> {
     let seen = sources.iter().enumerate().filter(|(_, source)| !source.view.slots.is_empty());
-    // Of several sources with the same log any will do.
+    // Of several sources with the same log any is good.
     let Some((newest, base)) = seen.max_by_key(|(_, source)| source.view.log.size) else { return Ok(None) };
     let head = base.view.log;
     let mut announced: PendingByOperation<'_> = BTreeMap::new();
@@ -190,18 +192,20 @@ fn words(operation: Operation) -> String {
 /// Whether the end of the log is proven, or only somebody's word.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LogEnd {
-    /// It follows from what the author of the last structure has signed, and from the operations shown after that one.
+    /// The end of the log follows from what the author of the last structure has signed, and from the
+    /// operations announced after it.
     Proven,
-    /// Not enough of the log is known to tell. If it is made up, no other device can be shown that it extends its own.
+    /// Too little of the log is known. If the end is invented, no other device can be given a proof that it
+    /// extends that device's log.
     Unproven,
     /// The source is made up; the text says what shows it.
     False(String),
 }
 
-/// What the client that a source comes from will make of the combined view.
+/// How the client of a source will react to the combined view.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SourceOutcome {
-    /// It accepts the view, as if nothing had happened.
+    /// It accepts the view, as if the server had never been lost.
     GoesOn,
     /// The nodes of the log that would prove to it that the view extends its own are lost.
     Unproven,
@@ -229,8 +233,8 @@ impl CombinedView {
         membership_wanted(&Floor::new(superuser, NOBODY), &self.view)
     }
 
-    /// Checks the view as somebody would who has seen nothing: signatures, one order, nothing hidden, records that come
-    /// true.
+    /// Checks the view as a client would that has accepted nothing: signatures, one order, nothing hidden,
+    /// records that agree.
     ///
     /// # Errors
     /// [`Alarm`].
@@ -238,7 +242,7 @@ impl CombinedView {
         check_look(&Floor::unseen(superuser, NOBODY, members), members, &self.reply()).map(drop)
     }
 
-    /// What a client at `floor` will make of it.
+    /// How a client at `floor` will react to the view.
     pub fn standing(&self, floor: &Floor, members: &dyn Members, nodes: &Nodes) -> SourceOutcome {
         let known = floor.log();
         let proof =
@@ -257,8 +261,9 @@ impl CombinedView {
         }
     }
 
-    /// Whether the log ends as the signed structures say: a structure binds the log before it, and every operation behind
-    /// the last one is announced; but for one of the newest source's own, which it remembers to have offered.
+    /// Whether signed structures prove the end of the log. A structure binds the log before it, and every
+    /// operation after the last structure is announced, except for one of the newest source's own that it
+    /// remembers to have offered.
     pub fn log_end(&self, sources: &[Source<'_>], nodes: &Nodes) -> LogEnd {
         let slots = self.view.slots.values().map(|slot| &slot.value.forecast);
         let Some(last) = slots.max_by_key(|forecast| forecast.log.size) else {

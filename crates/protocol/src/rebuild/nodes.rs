@@ -1,8 +1,8 @@
-//! Nodes of the log of updates, collected from whoever remembers some.
+//! Nodes of the log of updates, collected from all sources.
 //!
-//! A node counts if hashes lead to it from the peaks of the log, so nobody can slip in a wrong one. Where sources disagree
-//! about a leaf, each is tried, those with more supporters first and a few at most: a liar among them costs time, and can
-//! at worst keep some nodes from being found.
+//! A node counts if hashes connect it with the peaks of the log, so nobody can add a wrong one. Where sources
+//! disagree about a leaf, several candidates are tried, those with more supporters first. A lying source
+//! costs time, and can at worst prevent some nodes from being found.
 
 use crate::log_tree::{Frontier, leaf, parent};
 use crate::structure::View;
@@ -28,12 +28,12 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// A node, if it is known.
+    /// A node, if it was found.
     pub fn get(&self, level: u8, index: u64) -> Option<Digest> {
         self.nodes.get(&(level, index)).copied()
     }
 
-    /// The right edge of the log when it had `size` leaves, if all of that is known.
+    /// The right edge of the log at `size` leaves, if all of it was found.
     pub fn frontier_at(&self, size: u64) -> Option<Frontier> {
         let mut first = 0;
         let mut peaks = Vec::new();
@@ -44,14 +44,14 @@ impl Nodes {
         Frontier::of(size, peaks)
     }
 
-    /// How many leaves are known.
+    /// Number of leaves found.
     pub fn leaves(&self) -> u64 {
         self.nodes.keys().filter(|(level, _)| *level == 0).count() as u64
     }
 }
 
 impl KnownNodes {
-    /// Adds a node of the tree, which is not checked yet.
+    /// Adds a candidate for a node of the tree, which is not checked yet.
     pub fn offer(&mut self, level: u8, index: u64, digest: Digest) {
         let level = usize::from(level.min(63));
         if self.levels.len() <= level {

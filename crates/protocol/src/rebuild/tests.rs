@@ -8,7 +8,7 @@ use crate::testing::random::Random;
 use crate::testing::{A, B, C, Client, Stage, key, membership};
 use holdfast_crypto::Digest;
 
-/// A server and three clients that only ever do what is honest, and everybody's memory of the log.
+/// A server and three honest clients, and what each of them remembers of the log.
 struct World {
     stage: Stage,
     clients: Vec<Client>,
@@ -53,7 +53,8 @@ impl World {
         self.remember();
     }
 
-    /// Declares, has it ordered, and signs; whether it is committed, and whether its author hears of that, is the caller's.
+    /// Declares an operation, has it ordered, and signs it. The caller decides whether it is committed, and
+    /// whether its author hears of that.
     fn slow(&mut self, who: usize) -> Signed<Structure> {
         let client = &mut self.clients[who];
         let certificate = client.declare(Path::Slow, Vec::new());
@@ -101,8 +102,8 @@ impl World {
     }
 }
 
-/// Proves: any set of honest clients, whatever is under way between them and whatever they have heard of it, comes to a
-/// view that passes all checks, and with which each of them goes on, signing included; one that is not among them goes on
+/// Proves: from any set of honest clients, whatever is under way between them, comes a view that passes all
+/// checks and with which each of them continues, signing included. A client outside of the set continues too
 /// if it has seen no more.
 #[test]
 fn honest_clients_go_on() {
@@ -123,7 +124,7 @@ fn honest_clients_go_on() {
                         world.stage.kill(structure.value.device());
                         world.clients[who].give_up(Path::Slow);
                     }
-                    // It was committed, and somebody looked; its author has not heard.
+                    // It was committed and somebody looked, but its author has not heard.
                     1 => {
                         world.stage.commit(&structure);
                         let other = (who + 1 + random.below(2) as usize) % 3;
@@ -144,13 +145,13 @@ fn honest_clients_go_on() {
             }
         }
         let combined = world.rebuilt(&[0, 1, 2]);
-        // Everything that a client was told is committed is still so.
+        // Everything that a client was told is committed still is.
         for client in &world.clients {
             let known = client.floor.last();
             let slot = combined.view.slots.get(&client.floor.device);
             assert!(slot.map_or(0, |slot| slot.value.number()) >= known, "seed {seed}");
         }
-        // One alone, if it is the one with the newest view.
+        // The source with the newest view alone.
         let newest = combined.newest;
         let alone = world.rebuilt(&[newest]);
         let nodes = world.known(&[newest], true).of_log(&alone.frontier);
@@ -203,8 +204,8 @@ fn honest_clients_go_on() {
     }
 }
 
-/// Proves: two branches of a fork are told apart whichever is longer, and so is a structure that somebody altered; an older
-/// client alone gives its own state, on which a newer one alarms.
+/// Proves: two branches of a fork are detected whichever is longer, and so is an altered structure. An older
+/// client alone gives its own state, which makes a newer one raise an alarm.
 #[test]
 fn forks_and_inventions_are_found() {
     let mut world = World::new();
@@ -272,8 +273,9 @@ fn forks_and_inventions_are_found() {
     );
 }
 
-/// Proves: nodes are found where hashes lead, also where each of several knows only some leaves and somebody tells wrong
-/// ones; without the leaves in between, an older client's proof is not there, and nothing false is in its place.
+/// Proves: nodes are found where hashes lead, also if each source has only some leaves and one of them lies.
+/// If the leaves in between are missing, there is no proof for an older client, and nothing false in its
+/// place.
 #[test]
 fn nodes_are_found_and_only_true_ones() {
     for size in [1u64, 2, 7, 64, 77] {

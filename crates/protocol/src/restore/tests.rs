@@ -1,4 +1,5 @@
-//! Restores of servers in the middle of honest lives: everybody goes on, nobody alarms, nothing lost comes back.
+//! Servers that are restored in the middle of honest operation: everybody continues, nobody raises an alarm,
+//! nothing lost comes back.
 
 use super::*;
 use crate::alarm::Blame;
@@ -65,7 +66,7 @@ impl KeyHolder for Keeper {
     }
 }
 
-/// A server, which can be copied and put back.
+/// A server that can be copied and restored from the copy.
 #[derive(Clone)]
 struct Server {
     sequencer: Sequencer,
@@ -80,7 +81,7 @@ impl Server {
 
     fn proven(&self, mut reply: ViewReply, from: u64) -> ViewReply {
         let mut node = |level, index| self.nodes.get(&(level, index)).copied();
-        // What has more than there is gets no proof.
+        // A client with a longer log than the server's gets no proof.
         reply.consistency = consistency_proof(from, reply.view.log.size, &mut node).unwrap_or_default();
         reply
     }
@@ -97,7 +98,7 @@ impl Server {
 struct Device {
     signer: Signer,
     keeper: Keeper,
-    /// All restores that it has taken up.
+    /// All restores that the server has adopted.
     restores: Vec<Restore>,
     lost: Vec<RestoreLoss>,
 }
@@ -106,7 +107,7 @@ struct World {
     server: Server,
     devices: BTreeMap<DeviceId, Device>,
     now_ms: u64,
-    /// Everything ever signed as a structure, and whether a receipt came for it.
+    /// Every structure ever signed, and whether a receipt came for it.
     signed: Vec<(Signed<Structure>, bool)>,
 }
 
@@ -191,8 +192,7 @@ impl World {
         effects
     }
 
-    /// One operation, which may stop half-way as clients do when they die; what was left is finished or given up by the
-    /// next one.
+    /// One operation, which may stop half-way as if the client died; the next one finishes it or gives it up.
     fn operate(&mut self, id: DeviceId, random: &mut Random) {
         if !self.device(id).signer.is_idle() {
             let effects = self.step(id, Event::Restarted);
@@ -289,7 +289,7 @@ impl World {
         }
     }
 
-    /// What a server that was put back does not take is forgotten with its epoch.
+    /// What a restored server refuses is forgotten with its epoch.
     fn refused(&mut self, id: DeviceId, refusal: &Refusal) {
         let members = self.server.members().clone();
         let left = remaining_log(self.device(id).signer.floor(), &members.restores).expect("declared");
@@ -397,7 +397,7 @@ fn storm(seed: u64) {
             _ => world.operate(DeviceId(random.below(4) as u32), &mut random),
         }
     }
-    // In the end all of them are on one side.
+    // In the end all of them are in one epoch.
     for id in (0..4).map(DeviceId) {
         world.take_up(id);
         world.now_ms += 2 * ABORT_AFTER_MS;
@@ -408,8 +408,8 @@ fn storm(seed: u64) {
     world.nobody_is_convicted();
 }
 
-/// Proves: whatever is put back, whenever, also from before an earlier restore: nobody alarms, every key signs what its
-/// device needs, and no two signatures contradict each other.
+/// Proves: whatever state is restored, whenever, also from before an earlier restore, nobody raises an alarm,
+/// every key signs what its device needs, and no two signatures contradict each other.
 #[test]
 fn honest_restores_raise_no_alarm() {
     let seeds = holdfast_testing::setting("HOLDFAST_SEEDS", 80);
@@ -430,8 +430,8 @@ fn whole(world: &mut World, id: DeviceId) {
     }
 }
 
-/// Proves: what was lost is counted, and structures of it are refused when a server shows them again; the old server, which
-/// has them, is refused by whoever has taken the restore up, as one that goes back.
+/// Proves: lost operations are counted, and their structures are refused if a server presents them again. A
+/// client that has adopted the restore refuses the old server, which has them, as rolled back.
 #[test]
 fn what_was_lost_stays_lost() {
     let mut world = World::new();
@@ -465,19 +465,20 @@ fn what_was_lost_stays_lost() {
     let shown = ViewReply { consistency: Vec::new(), ..shown };
     assert!(check_look(&newcomer, &members, &shown).is_err());
 
-    // The state that was lost as a whole.
+    // The state that was lost completely.
     let floor = world.devices[&B].signer.floor();
     let refused = check_look(floor, old.members(), &old.look(0)).expect_err("it goes back");
     assert_eq!(refused, Alarm::EpochWentBack);
-    // And who has not taken it up is told, and blames nobody.
+    // A client that has not adopted the restore is notified, and blames nobody.
     whole(&mut world, A);
     let stranger = Floor::new(key(ROOT).public(), NOBODY);
     let told = check_look(&stranger, world.server.members(), &world.server.look(0)).expect_err("later");
     assert_eq!((told.blame(), told), (Blame::Nobody, Alarm::Restored { size: left }));
 }
 
-/// Proves: a restore that the superuser has not signed, or signed of another epoch, is no restore; one to a state that is
-/// not in a device's past is refused by it; and a server takes a declaration of its own state only.
+/// Proves: a restore that the superuser has not signed, or signed for another epoch, is none. A device
+/// refuses a restore to a state that is not in its past. A server accepts a declaration only of its own
+/// state.
 #[test]
 fn false_restores_are_refused() {
     let mut world = World::new();
@@ -525,7 +526,7 @@ fn false_restores_are_refused() {
     let by_a = any;
     world.take_up(A);
     assert!(Signed::by(by_a, &world.devices[&A].keeper).is_err());
-    // The same of another state of the server: it has gone on.
+    // The same for another state of the server, which has continued.
     whole(&mut world, A);
     let slot = world.server.sequencer.slot(ROOT).expect("declared").clone();
     let certificate = Certificate { number: slot.value.number() + 1, ..founding_like(&world) };
@@ -553,8 +554,9 @@ fn founding_like(world: &World) -> Certificate {
     }
 }
 
-/// Proves (trace T14, found by the model checker): who waits for a pending operation, while the server is put back and its
-/// author makes another one of that number, is no witness of a lie. What comes says nothing about what was waited for.
+/// Proves (trace T14, found by the model checker): a device that waits for a pending operation, while the
+/// server is restored and the author makes another operation with the same number, does not take that for a
+/// lie. The new operation says nothing about the awaited one.
 #[test]
 fn t14_another_epochs_operation_is_not_learned() {
     let mut world = World::new();
@@ -589,8 +591,8 @@ fn t14_another_epochs_operation_is_not_learned() {
     whole(&mut world, B);
 }
 
-/// Proves (found by the model checker): an operation that is left is not told as lost because a later one, which its device
-/// had no acknowledgement of, is left as well.
+/// Proves (found by the model checker): an operation that is left is not reported as lost because a later
+/// one, for which its device had no receipt, is left as well.
 #[test]
 fn what_is_left_is_not_told_as_lost() {
     let mut world = World::new();
@@ -605,7 +607,7 @@ fn what_is_left_is_not_told_as_lost() {
     let from = remaining_log(&behind, &restores).expect("declared").expect("new");
     let reply = world.server.look(from.head().size);
     let mut behind = behind;
-    // It was under way.
+    // The operation was under way.
     behind.used += 1;
     let (taken, lost) =
         take_up(&behind, &restores, world.server.members(), &reply).expect("an honest restore");

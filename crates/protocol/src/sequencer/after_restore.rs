@@ -1,4 +1,5 @@
-//! A server that was put back to an older state, and the operation by which its superuser says so ([`crate::epoch`]).
+//! A server that was restored to an older state, and the operation by which its superuser declares that
+//! ([`crate::epoch`]).
 
 use super::record::State;
 use super::{OrderingRecord, Refusal, Sequencer, Step, client_checks, receipt, unchanged};
@@ -10,7 +11,7 @@ use crate::signed::{Signable, Verified};
 use crate::structure::{LogHead, Outcome, Structure, View};
 use holdfast_content::{DeviceId, Membership, PrincipalId};
 
-/// The view in which a restore is declared: what was pending in the state that is left is dead.
+/// The view in which a restore is declared: what was pending in the restored state is dead.
 pub fn settled(view: &View) -> View {
     let mut view = view.clone();
     view.pending.iter_mut().for_each(|entry| entry.dead = true);
@@ -18,8 +19,8 @@ pub fn settled(view: &View) -> View {
 }
 
 impl Sequencer {
-    /// Takes the superuser's declaration that this state was restored, as one operation of device 0, and begins the epoch
-    /// that it names.
+    /// Accepts the superuser's declaration that this state was restored, as one operation of device 0, and
+    /// begins the epoch that it names.
     ///
     /// # Errors
     /// [`Refusal`]: nothing has changed.
@@ -42,7 +43,7 @@ impl Sequencer {
             return Err(Refusal::BadSignature);
         }
         declares(state, declared, &membership)?;
-        // In the state that is left nothing is pending, and refused numbers do not count any more.
+        // In the restored state nothing is pending, and refused numbers no longer count.
         let mut left = state.clone();
         left.kill_all();
         left.burnt.clear();

@@ -1,4 +1,5 @@
-//! What a server demands of its clients, so that honest clients never have to alarm at what it shows.
+//! What a server demands of its clients, so that honest clients never raise an alarm because of other
+//! clients.
 
 use super::record::State;
 use super::{Certificate, Membership, PrincipalId, Refusal, Signed, Structure, Verified, forecast, handles};
@@ -10,7 +11,7 @@ use crate::warrant;
 use holdfast_content::DeviceId;
 use holdfast_crypto::{Digest, PublicKey};
 
-/// A membership as it is kept once it was judged: its warrant stays in its block.
+/// A membership as the server stores it once it is accepted: without its warrant, which stays in its block.
 pub(super) fn judged(membership: Membership) -> Membership {
     Membership { warrant: None, ..membership }
 }
@@ -45,7 +46,7 @@ pub(super) fn certificate(
         return Err(Refusal::Malformed(offence.to_owned()));
     }
     numbers(state, declared)?;
-    // Any device that has a warrant may bring the membership that it is for (`new_membership`).
+    // Any device with a warrant may bring the membership that it is for (`new_membership`).
     for principal in declared.principals() {
         if principal == PrincipalId::Members && session != DeviceId::SUPERUSER {
             continue;
@@ -96,8 +97,8 @@ pub(super) fn numbers(state: &State, declared: &Certificate) -> Result<(), Refus
     Ok(())
 }
 
-/// A new membership follows the one in force. Whether it carries the version that the order gives it is only
-/// known to its author once it is ordered: if not, it must end without effect (see [`structure`]).
+/// Checks that a new membership follows the one in force. Whether it has the version that the order gives it,
+/// its author knows only once it is ordered; if not, it must end without effect (see [`structure`]).
 fn new_membership(
     state: &State,
     declared: &Certificate,
@@ -119,8 +120,9 @@ fn new_membership(
     }
 }
 
-/// The superuser has signed for this membership to follow the one in force, and who brings it stays a member: what is
-/// signed at the version of its own removal counts for nothing.
+/// Checks that the superuser has signed this membership as the successor of the one in force, and that the
+/// device that brings it stays a member: a signature at the version of the device's own removal does not
+/// count.
 fn warranted(state: &State, device: DeviceId, next: &Membership) -> Result<(), Refusal> {
     let Some(warrant) = warrant::verified(state.superuser.file_system_id(), &state.superuser, next) else {
         return Err(Refusal::NotAllowed(PrincipalId::Members));
@@ -145,7 +147,7 @@ fn warranted(state: &State, device: DeviceId, next: &Membership) -> Result<(), R
     Ok(())
 }
 
-/// Checks that a structure says what was forecast, and holds the right tables.
+/// Checks that a structure has the forecast contents and the right tables.
 pub(super) fn structure(
     state: &State,
     structure: &Structure,

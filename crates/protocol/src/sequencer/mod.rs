@@ -1,16 +1,17 @@
-//! The consistency server of one file system: orders operations, shows views, polices clients (SUNDR 5.3).
+//! The consistency server of one file system: it orders operations, presents views, and checks clients (SUNDR
+//! 5.3).
 //!
-//! Pure: time comes in as milliseconds, durability goes out as records. Invariants:
-//! - state changes only in `apply`, one [`OrderingRecord`] at a time, so that replaying the records gives the
-//!   same state, the same replies and the same log of updates;
-//! - an answer leaves only after the records returned with it, and all earlier ones, are durable. Whoever
-//!   drives this machine must treat a failed flush as fatal;
-//! - a request that is resent gets the same answer and is never applied twice; a number once refused stays
-//!   refused, so a duplicate that comes late can do no harm;
-//! - a client that breaks the rules harms nobody: its request is refused before any state changes.
+//! Pure: time is an argument in milliseconds, and durability is returned as records. Invariants:
+//! - State changes only in `apply`, one [`OrderingRecord`] at a time. So replaying the records gives the
+//!   same state, the same replies and the same log of updates.
+//! - An answer leaves only after the records returned with it, and all earlier ones, are durable. The
+//!   driver must treat a failed flush as fatal.
+//! - A repeated request gets the same answer and is never applied twice. A refused number stays refused, so
+//!   a late duplicate does no harm.
+//! - A client that breaks the rules harms nobody: its request is refused before any state changes.
 //!
-//! Attacks answered: malicious users who replay, forge, misnumber or oversize requests, or advance tables they
-//! may not write, in order to make an honest server look like a lying one.
+//! Attacks answered: malicious users who replay, forge, misnumber or oversize requests, or advance tables
+//! that they may not write, to make an honest server look like a lying one.
 
 mod after_restore;
 mod client_checks;
@@ -107,7 +108,7 @@ pub enum Refusal {
         /// The highest number that was used.
         last: u64,
     },
-    /// It does not follow the device's slot.
+    /// The operation does not follow the device's slot.
     #[error("it does not follow the device's last committed operation")]
     WrongPrevious,
     /// The device has an operation pending that it has not given up.
@@ -116,7 +117,7 @@ pub enum Refusal {
     /// The device may not write a table it advances.
     #[error("the device may not write the table of {0}")]
     NotAllowed(PrincipalId),
-    /// It is of another epoch than the present one.
+    /// The operation is of another epoch than the present one.
     #[error("it is of another epoch: a restore of this server was declared that its author has not taken up")]
     OtherEpoch,
     /// The new membership does not follow the present one.
@@ -125,10 +126,10 @@ pub enum Refusal {
     /// The structure contradicts its certificate or the order.
     #[error("the structure does not fit: {0}")]
     Structure(String),
-    /// A COMMIT is of an operation that is not pending.
+    /// A COMMIT of an operation that is not pending.
     #[error("operation {0} is not pending")]
     NotPending(u64),
-    /// So much is pending that a view of it hardly fits into a message.
+    /// So many operations are pending that a view of them hardly fits into a message.
     #[error("too much is pending just now")]
     Full,
 }
@@ -187,7 +188,7 @@ impl Sequencer {
         Sequencer::restore_watched(checkpoint, records, abort_after_ms, now_ms, &mut |_, _| {})
     }
 
-    /// The same, and `watch` sees the machine after each record.
+    /// As [`Sequencer::restore`]; `watch` is called with the machine after each record.
     ///
     /// # Errors
     /// As [`Sequencer::restore`].
@@ -220,8 +221,8 @@ impl Sequencer {
         Ok((sequencer, nodes))
     }
 
-    /// The machine of a file system whose server was lost, from what its clients know ([`crate::rebuild`]), which has
-    /// been checked. `membership` is the one that the view names.
+    /// The machine of a file system whose server was lost, from a checked [`crate::rebuild`]. `membership` is
+    /// the one that the view names.
     pub fn rebuilt(
         superuser: PublicKey,
         combined: CombinedView,
@@ -229,7 +230,7 @@ impl Sequencer {
         abort_after_ms: u64,
     ) -> Sequencer {
         let CombinedView { view, frontier, given_up, newest: _ } = combined;
-        // The reply to an operation that is dead is not needed again.
+        // The reply to a dead operation is not needed again.
         let dead = |entry: PendingEntry| record::PendingOperation {
             certificate: entry.certificate,
             forecast: entry.forecast,
@@ -250,7 +251,7 @@ impl Sequencer {
         Sequencer { state, abort_after_ms }
     }
 
-    /// The highest number of each device that was refused, while it is above its slot's.
+    /// The highest refused number of each device, if it is above the number in its slot.
     pub fn refused(&self) -> &BTreeMap<DeviceId, u64> {
         &self.state.burnt
     }
@@ -270,7 +271,7 @@ impl Sequencer {
         self.state.superuser.file_system_id()
     }
 
-    /// The present epoch, which operations name in the place of the file system.
+    /// The present epoch, which operations name in place of the file system.
     pub fn epoch(&self) -> Digest {
         self.state.epoch
     }
@@ -326,14 +327,15 @@ impl Sequencer {
             if expired || author == declared.device {
                 records.push(OrderingRecord::Dead { device: author, number: entry.certificate.value.number });
             } else if membership.is_some() && entry.membership.is_some() {
-                // Neither could take effect over the other. Later it could, so a late copy must stay refused.
+                // Neither of the two could take effect after the other. A late copy could later, so it must
+                // stay refused.
                 let burn = OrderingRecord::Burn { device: declared.device, number: declared.number };
                 let step = self.apply_all(vec![burn], now_ms);
                 return Ok(Step { answer: UpdateOutcome::Refused, records: step.records, nodes: step.nodes });
             }
         }
         let mut step = self.apply_all(records, now_ms);
-        // The same reply is kept for when the request is sent again.
+        // The same reply is stored in case the request is repeated.
         let answer = UpdateOutcome::View(Box::new(self.state.reply()));
         let membership = membership.map(client_checks::judged);
         let update = OrderingRecord::Update { certificate: certificate.signed().clone(), membership };
@@ -343,8 +345,9 @@ impl Sequencer {
         Ok(Step { answer, records: step.records, nodes: step.nodes })
     }
 
-    /// Whether the view before another operation fits into a message. Whoever can make the list of what is pending
-    /// shorter, the superuser or an author of something in it, is still let in where others are not.
+    /// Whether the view for another operation fits into a message. The superuser, and authors of pending
+    /// operations, are still admitted when others are not: they can make the list of pending operations
+    /// shorter.
     fn has_room(&self, device: DeviceId) -> Result<(), Refusal> {
         let pending = &self.state.pending;
         let shortens = device == DeviceId(0) || pending.iter().any(|entry| entry.forecast.device == device);
@@ -353,7 +356,7 @@ impl Sequencer {
             (false, true) => 0.75,
             (false, false) => 0.5,
         };
-        // With nothing pending it mostly fits by far, which is told without packing it.
+        // With nothing pending it mostly fits easily, which is known without packing it.
         let is_small =
             pending.is_empty() && packed::slots_bytes_at_most(&self.state.slots) <= MESSAGE_BYTES_MAX;
         let fits = is_small || Packed::share(&self.state.reply()) <= most;
@@ -392,8 +395,8 @@ impl Sequencer {
         })
     }
 
-    /// Takes a whole operation at once, if nothing is pending (or dead) and its structure is exactly what this
-    /// machine foretells; otherwise uses up its number.
+    /// Accepts a whole operation at once, if nothing is pending or dead and its structure is exactly this
+    /// machine's forecast; otherwise uses up its number.
     ///
     /// # Errors
     /// [`Refusal`]: nothing has changed.
@@ -441,9 +444,9 @@ impl Sequencer {
         Ok(Step { answer: FastOutcome::Accepted(receipt(value)), records: step.records, nodes: step.nodes })
     }
 
-    /// For a driver that will not pass an operation on (a block it names is missing, the disk is full) and wants
-    /// to answer "refused": uses the number up, or declares the operation dead if it was ordered. Nothing
-    /// happens to an operation that is committed.
+    /// For a driver that will not pass an operation on (a block that it names is missing, or the disk is
+    /// full) and wants to answer "refused": uses the number up, or declares the operation dead if it was
+    /// ordered. A committed operation is not changed.
     pub fn give_up(&mut self, device: DeviceId, number: u64) -> Step<()> {
         let record = match self.state.entry(device, number) {
             Some(entry) => (!entry.dead).then_some(OrderingRecord::Dead { device, number }),
@@ -477,7 +480,7 @@ impl Sequencer {
         &self.state.slots
     }
 
-    /// Operations that are dead and not given up by their authors yet; `None` if any is pending.
+    /// Operations that are dead and that their authors have not given up yet; `None` if any is pending.
     pub fn dead(&self) -> Option<Vec<PendingEntry>> {
         let entry = |entry: &record::PendingOperation| {
             entry.dead.then(|| PendingEntry {
@@ -515,8 +518,8 @@ impl Sequencer {
         }
     }
 
-    /// Addresses that garbage collection must keep with all they refer to: every table in a slot, the tables
-    /// in views that clients with pending operations are reading from, and memberships.
+    /// Addresses that garbage collection must keep, with everything they refer to: every table in a slot, the
+    /// tables in views from which clients with pending operations read, and memberships.
     pub fn roots(&self) -> Vec<Digest> {
         let replies = self.state.pending.iter().filter_map(|entry| entry.reply.as_ref());
         let views: Vec<Box<ViewReply>> = replies.map(shown).collect();
@@ -549,7 +552,7 @@ impl Sequencer {
     }
 }
 
-/// Unpacks a reply that was kept.
+/// Unpacks a stored reply.
 fn shown(reply: &Packed) -> Box<ViewReply> {
     reply.reply().expect("what was packed here")
 }

@@ -17,7 +17,7 @@ const RECORD_FORMAT: u8 = 1;
 /// Format of checkpoints. Those of format 1, whose replies are not packed, are read.
 const STATE_FORMAT: u8 = 2;
 
-/// One change of a sequencer's state, as it is kept in the log.
+/// One change of a sequencer's state, as the log stores it.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum OrderingRecord {
     /// The file system was created.
@@ -66,8 +66,8 @@ pub enum OrderingRecord {
         /// Number of the operation.
         number: u64,
     },
-    /// The superuser declared that this is a restored state: everything pending is dead, what was refused is forgotten
-    /// with the epoch that it was refused in, and this operation is the first of the new one.
+    /// The superuser declared that this is a restored state. Everything pending is dead, refused numbers are
+    /// forgotten with their epoch, and this operation is the first of the new one.
     Restore {
         /// The certificate of the operation.
         certificate: Signed<Certificate>,
@@ -101,7 +101,7 @@ impl OrderingRecord {
         encode(&(RECORD_FORMAT, self))
     }
 
-    /// When the operation that this orders was declared, by its author's clock.
+    /// When the operation that this record orders was declared, by its author's clock.
     pub fn declared_ns(&self) -> Option<i64> {
         match self {
             OrderingRecord::Create { certificate, .. }
@@ -128,7 +128,7 @@ pub(super) struct PendingOperation<R = Packed> {
     pub(super) forecast: Forecast,
     pub(super) dead: bool,
     pub(super) arrived_ms: u64,
-    /// The reply to its UPDATE, for when that is sent again; dropped when the operation dies.
+    /// The reply to its UPDATE, in case that is repeated; dropped when the operation dies.
     pub(super) reply: Option<R>,
     pub(super) membership: Option<Membership>,
 }
@@ -210,7 +210,7 @@ impl State {
         })
     }
 
-    /// The highest number of `device` that was used, whatever became of it.
+    /// The highest number of `device` that was used, whatever its outcome.
     pub(super) fn highest(&self, device: DeviceId) -> u64 {
         let slot = self.slots.get(&device).map_or(0, |slot| slot.value.number());
         let burnt = self.burnt.get(&device).copied().unwrap_or(0);

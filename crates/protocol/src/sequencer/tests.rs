@@ -1,5 +1,5 @@
-//! Malicious users against an honest server: whatever they send, nothing changes for anybody else; and what is
-//! sent twice is done once.
+//! Malicious users against an honest server: whatever they send, nothing changes for other users, and a
+//! repeated request is carried out once.
 
 use super::*;
 use crate::alarm::Alarm;
@@ -144,8 +144,8 @@ fn nobody_speaks_for_another() {
     operate(&mut sequencer, &mut Client::new(B), 0, Vec::new());
 }
 
-/// A structure that is not exactly what was foretold, or that tampers with tables, is not committed; the honest
-/// one still is.
+/// A structure that differs from its forecast, or tampers with tables, is not committed; the honest one still
+/// is.
 #[test]
 fn forged_structures_harm_nobody() {
     type Forge = fn(&mut Structure);
@@ -190,7 +190,7 @@ fn forged_structures_harm_nobody() {
     }
 }
 
-/// The same bytes get the same answer and are never applied twice, however late they come.
+/// A repeated request gets the same answer and is never applied twice, however late it comes.
 #[test]
 fn repeated_requests_are_done_once() {
     let mut sequencer = sequencer();
@@ -213,8 +213,8 @@ fn repeated_requests_are_done_once() {
     assert_eq!(sequencer.checkpoint(), committed);
 }
 
-/// A fast operation that was refused stays refused: a copy that comes when it would fit must not be taken, for its
-/// author has given it up. An accepted one stays accepted.
+/// A refused fast operation stays refused: a copy that comes when it would fit must not be accepted, since
+/// its author has given it up. An accepted one stays accepted.
 #[test]
 fn fast_answers_do_not_change() {
     let mut sequencer = sequencer();
@@ -244,8 +244,8 @@ fn fast_answers_do_not_change() {
     assert!(again.records.is_empty());
 }
 
-/// A client that dies between UPDATE and COMMIT holds others up for the time-out at most; when it comes back, its
-/// COMMIT is refused, and its next operation clears the way.
+/// A client that dies between UPDATE and COMMIT delays others for at most the time-out. When it comes back,
+/// its COMMIT is refused, and its next operation removes the dead one.
 #[test]
 fn the_dead_hold_nobody_up() {
     let mut sequencer = sequencer();
@@ -265,7 +265,7 @@ fn the_dead_hold_nobody_up() {
     operate(&mut sequencer, &mut b, ABORT_AFTER_MS, Vec::new());
 }
 
-/// A device goes on after its own unanswered UPDATE by giving it up; it cannot have two operations pending.
+/// A device continues after an unanswered UPDATE by giving it up; it cannot have two operations pending.
 #[test]
 fn one_operation_a_device() {
     let mut sequencer = sequencer();
@@ -347,7 +347,7 @@ fn removal_takes_effect_at_its_place_in_the_order() {
     assert!(matches!(alarm, Alarm::RemovedDevice { removed_at: 2, found: 2, .. }), "{alarm:?}");
 }
 
-/// A change of the membership under a warrant, as a malicious member may try it.
+/// A change of the membership under a warrant, as a malicious member may send it.
 #[test]
 fn warrants_bring_what_they_are_for() {
     let (mut sequencer, mut a) = (sequencer(), Client::new(A));
@@ -386,7 +386,7 @@ fn warrants_bring_what_they_are_for() {
     refused(sign(&Change { follows: Digest::ZERO, ..good.clone() }, 2), "version 1 is in force");
     refused(sign(&Change::new(file_system, &present, &without(A, 2)), 2), "submit it from another");
 
-    // With something else in the same operation it is an offence.
+    // With another change in the same operation it is an offence.
     let both = a.clone().declare(Path::Slow, vec![Delta::SetMembers { reference }, set_group(1)]);
     let refusal = sequencer.update(0, A, &verified(both, A), Some(sign(&good, 2))).expect_err("not alone");
     assert!(refusal.to_string().contains("only the superuser's"), "{refusal}");
@@ -414,10 +414,10 @@ fn warrants_bring_what_they_are_for() {
     assert_eq!(sequencer.membership(), &without(B, 2));
     assert_eq!(sequencer.device(&key(B).public()), None);
     a.acknowledge(&structure);
-    // A late copy of what was refused stays refused, whatever has become of the other.
+    // A late copy of a refused operation stays refused, whatever became of the other.
     let step = sequencer.update(0, DeviceId(3), &late, Some(sign(&good, 3))).expect("not an offence");
     assert_eq!(step.answer, UpdateOutcome::Refused);
-    // It is good for one use.
+    // A warrant is good for one use.
     let again = a.declare(Path::Slow, vec![Delta::SetMembers { reference }]);
     let refusal = sequencer.update(0, A, &verified(again, A), Some(sign(&good, 3))).expect_err("used");
     assert!(refusal.to_string().contains("version 2 is in force"), "{refusal}");
@@ -490,7 +490,7 @@ fn records_replay_to_the_same_state() {
     let (replayed, _) = Sequencer::restore(Some(&checkpoint), &bytes[count..], ABORT_AFTER_MS, 0).unwrap();
     assert_eq!(replayed, sequencer);
 
-    // What is not its own writing is refused, not believed.
+    // Bytes that this machine did not write are refused.
     let mut newer = checkpoint.clone();
     newer[0] = 9;
     let none: [&[u8]; 0] = [];
@@ -502,8 +502,8 @@ fn records_replay_to_the_same_state() {
     }
 }
 
-/// Proves: a checkpoint of the first format, with a plain reply in it, is the same state; one whose reply is damaged is
-/// refused.
+/// Proves: a checkpoint of the first format, with a plain reply in it, gives the same state; one whose reply
+/// is damaged is refused.
 #[test]
 fn earlier_checkpoints_are_read() {
     let mut sequencer = sequencer();
@@ -538,8 +538,9 @@ fn earlier_checkpoints_are_read() {
     assert!(Sequencer::restore(Some(&damaged), nothing, 10_000, 0).is_err());
 }
 
-/// Proves: once a view of what is pending hardly fits into a message, nothing more is ordered for a while, and no number is
-/// used up; the superuser and who has something in the list still get in; then it goes on.
+/// Proves: once a view of the pending operations hardly fits into a message, nothing more is ordered for a
+/// while, and no number is used up. The superuser and authors of pending operations are still admitted. Later
+/// all are again.
 #[test]
 fn what_is_pending_fits_into_a_message() {
     let mut sequencer = sequencer();
@@ -558,7 +559,7 @@ fn what_is_pending_fits_into_a_message() {
     let declared = Client::declare(&mut b, Path::Slow, vec![set_group(4)]);
     let before = sequencer.state.clone();
     let declared = verified(declared, B);
-    // (What is compared here is too long to be printed.)
+    // (The compared values are too long to be printed.)
     assert!(sequencer.update(0, B, &declared, None).is_err_and(|refusal| refusal == Refusal::Full));
     assert!(sequencer.state == before);
     assert_eq!(ServerError::from(Refusal::Full), ServerError::Busy);

@@ -1,8 +1,9 @@
-//! What has changed in a signer's state since an earlier one: all that need be made durable once the earlier one is.
+//! The changes of a signer's state since an earlier state: all that must be made durable once the earlier one
+//! is.
 //!
-//! Each device has a slot in the view, and each slot a vector of all devices, so a whole state grows with the square of
-//! their number; so it does with that of pending operations, each of which names those before it. An operation changes a
-//! slot or two, and a vector in a few places; the change says no more than that.
+//! Each device has a slot in the view, and each slot a vector of all devices, so a whole state grows with the
+//! square of their number; likewise with that of pending operations, each of which names those before it. An
+//! operation changes one or two slots, and a vector in a few places; a change contains no more than that.
 //!
 //! ```text
 //! format u8 (1) | slots that went: list of device u32 | slots put: list of { device u32, structure }
@@ -11,11 +12,13 @@
 //!               | vectors: list of { put: list of { principal, version u64 }, gone: list of principal }
 //! ```
 //!
-//! Vectors are taken out of what is encoded before, and follow as differences: each from the one before it, the first from
-//! that of the earlier state's last accepted view. Their order is that of [`ChangeParts::vectors`].
+//! Vectors are taken out of the rest before it is encoded, and follow as differences: each from the one
+//! before it, the first from that of the earlier state's last accepted view. Their order is that of
+//! [`ChangeParts::vectors`].
 //!
-//! Invariant: applied to the state that it was made from, a change gives exactly the later one. To which state it belongs
-//! is for the caller to know; applied to another one it gives nonsense or an error, and never panics.
+//! Invariant: applied to the state that it was made from, a change gives exactly the later one. The caller
+//! must know to which state a change belongs; applied to another one it gives a wrong state or an error, and
+//! never panics.
 
 use super::{Phase, Signer};
 use crate::signed::Signed;
@@ -98,7 +101,7 @@ impl VectorChange {
     }
 }
 
-/// The entries, those that were there before by their places.
+/// The entries of `after`; those that `before` has too are given by their places there.
 fn pending_since(before: &[PendingEntry], after: Vec<PendingEntry>) -> Vec<Pending> {
     let name = |entry: &PendingEntry| (entry.certificate.value.device, entry.certificate.value.number);
     let places: BTreeMap<_, u32> = before.iter().map(name).zip(0..).collect();
@@ -130,7 +133,7 @@ impl Signer {
         encode(&(FORMAT, parts, vectors))
     }
 
-    /// The state that a change leads to from this one, which it was made from.
+    /// The state after a change, which was made from this one.
     ///
     /// # Errors
     /// [`DecodeError`]: not such bytes, or of a newer format.

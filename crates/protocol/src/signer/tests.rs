@@ -3,14 +3,10 @@
 use super::*;
 use crate::alarm::Blame;
 use crate::message::ServerKeys;
-use crate::testing::{A, B, C, Client, Stage, key, membership, table};
+use crate::testing::{A, B, C, Client, Stage, key, membership, receipt, server, table};
 use holdfast_content::DeviceId;
 use holdfast_crypto::{PublicKey, Signature, SigningKey};
 use std::sync::atomic::{AtomicU32, Ordering};
-
-fn server() -> SigningKey {
-    SigningKey::from_seed(&[0xee; 32])
-}
 
 fn signer(device: DeviceId) -> Signer {
     let root = key(DeviceId(0));
@@ -33,16 +29,6 @@ fn sent(effects: &[Effect]) -> Option<Request> {
         Effect::Send(request) => Some((**request).clone()),
         _ => None,
     })
-}
-
-fn receipt(structure: &Structure) -> Signed<Receipt> {
-    let receipt = Receipt {
-        file_system: structure.forecast.file_system,
-        device: structure.device(),
-        number: structure.number(),
-        structure: structure.digest(),
-    };
-    Signed::new(receipt, &server())
 }
 
 /// Runs one slow fetch to its end on `stage`.
@@ -101,8 +87,8 @@ fn resent_bytes_are_the_same() {
     assert_eq!(signer.step(&key(A), fetch(None)), Err(Misuse::Busy));
 }
 
-/// T11: while a fast operation is in flight no view may overtake it, and what is accepted must still follow the
-/// floor.
+/// T11: while a fast operation is in flight no view may overtake it, and what is accepted must still follow
+/// the floor.
 #[test]
 fn t11_no_view_overtakes_a_fast_operation() {
     let mut b = signer(B);
@@ -126,7 +112,8 @@ fn t11_no_view_overtakes_a_fast_operation() {
     assert_eq!(b.step(&key(B), Event::Look { reply: &reply, members: &members }), Ok(Vec::new()));
     assert_eq!(b, before, "the push is ignored");
 
-    // Had it been taken all the same, the acceptance of what was signed before it would not be.
+    // If the view had been accepted nonetheless, the structure signed before it would no longer follow the
+    // floor.
     let taken = crate::check::check_look(&b.floor, &members, &reply).expect("an honest view");
     b.floor = taken;
     let effects = b.step(&key(B), Event::Committed(receipt(&structure.value))).expect("in flight");
@@ -145,8 +132,9 @@ fn t11_no_view_overtakes_a_fast_operation() {
     );
 }
 
-/// T12: B learns A1 while its UPDATE is under way, and the answer still shows A1 as pending. An honest server may show
-/// that, but nothing is signed on it: a lying one could have A1 declared dead to A, who would accept B's structure.
+/// T12: B learns A1 while its UPDATE is under way, and the answer still has A1 as pending. An honest server
+/// may send that, but nothing is signed on it: a lying one could have A1 declared dead to A, who would accept
+/// B's structure.
 #[test]
 fn t12_nothing_is_signed_on_a_view_behind_what_was_read() {
     let mut b = signer(B);
@@ -180,7 +168,8 @@ fn t12_nothing_is_signed_on_a_view_behind_what_was_read() {
     );
 }
 
-/// T13: A gave operation 1 up; a look shows it as pending, and a wait for it is answered with what A had signed.
+/// T13: A gave operation 1 up. A look shows it as pending, and a wait for it is answered with the structure
+/// that A had signed.
 #[test]
 fn t13_an_own_void_operation_is_not_learned() {
     let mut a = signer(A);
@@ -205,7 +194,7 @@ fn t13_an_own_void_operation_is_not_learned() {
     };
 }
 
-/// A receipt must be a listed server's and for exactly what was sent.
+/// A receipt must be a listed server's, and exactly for the operation that was sent.
 #[test]
 fn false_receipts_freeze() {
     let mut honest = signer(A);
@@ -233,8 +222,8 @@ fn false_receipts_freeze() {
     assert!(honest.step(&key(A), Event::Committed(right)).is_ok());
 }
 
-/// A key whose slot exists but whose state is elsewhere is refused with an error of its own, and so is a state
-/// that was restored from an older copy: both without blaming the server.
+/// A key whose slot exists but whose state is elsewhere is refused with an error of its own, and so is a
+/// state from an older copy; neither blames the server.
 #[test]
 fn missing_and_older_state_are_told_from_attacks() {
     let mut first = signer(A);
@@ -261,8 +250,8 @@ fn missing_and_older_state_are_told_from_attacks() {
     }
 }
 
-/// An own slot that this key signed elsewhere is called a clone, also when its number was used here for something else;
-/// one that was made here, and denied, is the server's lie.
+/// An own slot that this key signed elsewhere is reported as a clone, even if its number was used here for
+/// something else. If this machine made it, and the server denied it, the server lied.
 #[test]
 fn clones_are_told_from_lies() {
     let tables = || Some(Tables::from([(PrincipalId::Device(A), table("own"))]));
@@ -349,7 +338,7 @@ fn misuse_changes_nothing() {
     assert_eq!(signer, before);
 }
 
-/// Signs as often as it is told to, then no more.
+/// A holder of a key that signs a given number of times, then no more.
 #[derive(Debug)]
 struct Tired {
     key: SigningKey,
@@ -370,8 +359,8 @@ impl KeyHolder for Tired {
     }
 }
 
-/// Proves: wherever the key's keeper goes away, nothing has changed and no number is used, and the same event
-/// works once it is back.
+/// Proves: whenever the holder of the key goes away, nothing has changed and no number is used, and the same
+/// event works once it is back.
 #[test]
 fn a_key_that_does_not_sign_changes_nothing() {
     let mut signer = signer(A);
@@ -402,8 +391,9 @@ fn a_key_that_does_not_sign_changes_nothing() {
     assert!(sent(&signer.step(&tired(1), folded).expect("signed")).is_some());
 }
 
-/// A change of the membership that may not take effect is given up, so that it counts no version up: not over another that is
-/// pending, whoever's it is, and not without effect by a device that has no warrant for the membership that stays.
+/// A change of the membership that may not take effect is given up, so that it does not count the version up:
+/// neither over another that is pending, nor without effect by a device that has no warrant for the
+/// membership that stays.
 #[test]
 fn a_change_of_membership_takes_effect_or_is_given_up() {
     let change = || vec![crate::certificate::Delta::SetMembers { reference: table("next") }];
@@ -433,9 +423,9 @@ fn a_change_of_membership_takes_effect_or_is_given_up() {
     }
 }
 
-/// Proves: a change leads from the state it was made from to the later one, over one step or over many, with an operation in
-/// flight or not; one that is cut off is refused, one that is altered or of another state's is refused or leads elsewhere,
-/// and none panics.
+/// Proves: a change leads from the state it was made from to the later one, over one step or many, with an
+/// operation in flight or not. A truncated change is refused; an altered one, or one of another state, is
+/// refused or leads elsewhere; none panics.
 #[test]
 fn changes_lead_to_the_later_state() {
     let mut stage = Stage::new();
@@ -483,7 +473,8 @@ fn changes_lead_to_the_later_state() {
     assert!(before.changed(&[&[2], &change[1..]].concat()).is_err(), "newer");
 }
 
-/// Proves: a change says what changed, and not what exists: with more devices in the view it is not longer.
+/// Proves: a change contains what changed and not what exists: with more devices in the view it is not
+/// longer.
 #[test]
 fn changes_do_not_grow_with_the_view() {
     let change_among = |devices: u32| {
