@@ -1,9 +1,10 @@
-//! Blocks: immutable, named by the digest of what they hold.
+//! Blocks: immutable, named by the digest of their content.
 //!
-//! A block is a clear header (kind, codec, addresses it refers to) and a body that names references by their
-//! place in the header, so that garbage collection and policing read headers only. The address is the digest
-//! of kind, references and *uncompressed* body; the codec says how this copy's body is encoded and is not part
-//! of the address. A [`Reference`] bounds decompression *before* anything is expanded or hashed.
+//! A block is a clear header (kind, codec, addresses that it refers to) and a body that names references by
+//! their position in the header, so that garbage collection and servers' checks read headers only. The
+//! address is the digest of kind, references and *uncompressed* body; the codec says how this copy's body is
+//! encoded and is not part of the address. A [`Reference`] limits decompression *before* anything is expanded
+//! or hashed.
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{Digest, DigestKey, Domain};
@@ -15,7 +16,7 @@ pub const BODY_BYTES_MAX: u32 = 1 << 20;
 /// Most references one block may hold.
 pub const REFERENCES_MAX: usize = 8192;
 
-/// What a block holds. Numbers are stored.
+/// The kind of a block's content. The numbers are stored.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 #[borsh(use_discriminant = true)]
 #[repr(u8)]
@@ -47,7 +48,7 @@ impl BlockKind {
     }
 }
 
-/// How a stored body is encoded. Numbers are stored.
+/// The encoding of a stored body. The numbers are stored.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, BorshSerialize, BorshDeserialize)]
 #[borsh(use_discriminant = true)]
 #[repr(u8)]
@@ -58,7 +59,7 @@ pub enum Codec {
     Zstd = 1,
 }
 
-/// Digest algorithm of an address. Numbers are stored, so that algorithms can change.
+/// The digest algorithm of an address. The numbers are stored, so that algorithms can change.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 #[borsh(use_discriminant = true)]
 #[repr(u8)]
@@ -70,7 +71,7 @@ pub enum Algorithm {
 /// Names one block and bounds it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Reference {
-    /// How `address` was made.
+    /// The algorithm that made `address`.
     pub algorithm: Algorithm,
     /// Digest of the block.
     pub address: Digest,
@@ -80,7 +81,7 @@ pub struct Reference {
     pub key: Option<[u8; 32]>,
 }
 
-/// A block as it travels and rests; its body may be compressed. Not trusted until [`StoredBlock::open`].
+/// A block in messages and in storage; its body may be compressed. Not trusted until [`StoredBlock::open`].
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct StoredBlock {
     /// The kind of its contents.
@@ -121,7 +122,7 @@ pub enum BlockError {
     /// The body or reference list is over the limit.
     #[error("block too large: {what} {found}, at most {limit}")]
     TooLarge {
-        /// What is too large.
+        /// The part that is too large.
         what: &'static str,
         /// Its size.
         found: u64,
@@ -144,7 +145,7 @@ pub enum BlockError {
         /// The digest of the bytes.
         found: Digest,
     },
-    /// The reference carries the key of a sealed body, which this program cannot open.
+    /// The reference has the key of a sealed body, which this program cannot open.
     #[error("block {0:?} is sealed, which needs a newer program")]
     Sealed(Digest),
     /// The block has another kind than the reference to it demands.
@@ -152,7 +153,7 @@ pub enum BlockError {
     WrongKind {
         /// Its address.
         address: Digest,
-        /// The kind that is demanded.
+        /// The required kind.
         expected: BlockKind,
         /// The kind that it has.
         found: BlockKind,
@@ -182,12 +183,12 @@ fn check_limits(references: usize, body: u64) -> Result<(), BlockError> {
 }
 
 impl Block {
-    /// Makes a block of our own from a plain body.
+    /// Makes a block from a plain body of this program.
     ///
     /// # Panics
-    /// If the body or the references are over the limits: writers split before they get here.
+    /// If the body or the references are over the limits: writers must split them before.
     pub fn new(key: &DigestKey, kind: BlockKind, references: Vec<Digest>, mut body: Vec<u8>) -> Block {
-        // It may stay in a cache for long, which counts what is in it.
+        // It may stay in a cache for long, whose limit counts only the bytes used.
         body.shrink_to_fit();
         check_limits(references.len(), body.len() as u64).expect("a writer keeps within the block limits");
         let reference = Reference {
@@ -224,7 +225,8 @@ impl Block {
         self.to_stored_at(FAST_LEVEL)
     }
 
-    /// As [`Block::to_stored`], with a given zstd level, 1 to 19: for what is written once and read often.
+    /// As [`Block::to_stored`], with a given zstd level, 1 to 19: for blocks that are written once and read
+    /// often.
     pub fn to_stored_at(&self, level: i32) -> StoredBlock {
         let wanted_bytes = self.body.len() - self.body.len() / 8;
         let packed = (self.body.len() >= 128).then(|| compress(&self.body, level, wanted_bytes)).flatten();
@@ -236,7 +238,7 @@ impl Block {
     }
 }
 
-/// The level of what is written as it comes.
+/// The level for blocks that are compressed as they are written.
 const FAST_LEVEL: i32 = 1;
 
 thread_local! {
@@ -250,11 +252,12 @@ thread_local! {
 struct Packer {
     level: i32,
     compressor: zstd::bulk::Compressor<'static>,
-    /// Where it goes first, as its length is known only then; a block's at most.
+    /// Receives the compressed form first, since its length is known only afterwards; at most as long as a
+    /// block.
     packed: Vec<u8>,
 }
 
-/// The compressed form, if it is no longer than wanted.
+/// The compressed form, if it is at most `wanted_bytes` long.
 fn compress(body: &[u8], level: i32, wanted_bytes: usize) -> Option<Vec<u8>> {
     COMPRESSOR.with_borrow_mut(|packer| {
         if packer.as_ref().is_none_or(|packer| packer.level != level) {
@@ -277,10 +280,10 @@ fn expand(body: &[u8], length_max: usize) -> std::io::Result<Vec<u8>> {
 }
 
 impl StoredBlock {
-    /// Checks the block against the reference that names it and the kind that is demanded.
+    /// Checks the block against the reference that names it and the required kind.
     ///
     /// # Errors
-    /// See [`BlockError`]; nothing longer than `reference.length` is ever expanded.
+    /// [`BlockError`]; nothing longer than `reference.length` is ever expanded.
     pub fn open(self, key: &DigestKey, reference: &Reference, kind: BlockKind) -> Result<Block, BlockError> {
         if reference.key.is_some() {
             return Err(BlockError::Sealed(reference.address));
@@ -302,11 +305,11 @@ impl StoredBlock {
         Ok(block)
     }
 
-    /// Checks a block of any kind against an address, expanding at most `length_max` bytes. Used by servers,
-    /// which police what they are given without knowing what it is for.
+    /// Checks a block of any kind against an address, expanding at most `length_max` bytes. For servers,
+    /// which check blocks without knowing what they are for.
     ///
     /// # Errors
-    /// See [`BlockError`].
+    /// [`BlockError`].
     pub fn open_any(self, key: &DigestKey, expected: Digest, length_max: u32) -> Result<Block, BlockError> {
         check_limits(self.references.len(), self.body.len() as u64)?;
         check_limits(0, length_max.into())?;
@@ -331,7 +334,7 @@ impl StoredBlock {
     }
 }
 
-/// Where verified blocks come from. Implementations verify with [`StoredBlock::open`] before they return.
+/// A source of verified blocks. Implementations verify with [`StoredBlock::open`] before they return.
 pub trait BlockSource {
     /// The key of every digest in this file system; also keys the boundaries of Merkle maps and chunks.
     fn digest_key(&self) -> DigestKey;
@@ -346,26 +349,26 @@ pub trait BlockSource {
     fn prefetch(&self, _references: &[(Reference, BlockKind)]) {}
 }
 
-/// Where new blocks go.
+/// A destination for new blocks.
 ///
-/// No function of this crate fetches from its source a block that it has itself put into its sink, so the
-/// two may be apart.
+/// No function of this crate fetches from its source a block that it has itself put into its sink, so the two
+/// may be separate.
 pub trait BlockSink {
     /// The key of every digest in this file system; equal to that of the source used beside this sink.
     fn digest_key(&self) -> DigestKey;
 
-    /// Takes a block and returns its reference.
+    /// Stores a block and returns its reference.
     fn put(&mut self, block: Block) -> Reference;
 }
 
-/// Why a block cannot be had.
+/// Why a block cannot be fetched.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SourceError {
     /// The server's reply is not the requested block: an integrity failure.
     #[error("{1}")]
     Altered(Digest, BlockError),
-    /// The server says it does not have the block. Whether that is an attack depends on whether the block is
-    /// still referenced.
+    /// The server answers that it does not have the block. This may be an attack if the block is still
+    /// referenced.
     #[error("block {0:?} is missing at the server")]
     Missing(Digest),
     /// No answer: not an integrity failure.

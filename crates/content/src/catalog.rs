@@ -1,16 +1,16 @@
 //! Directories of releases: Merkle maps from names to inodes.
 //!
-//! A release never changes, so a name leads to its inode itself: small inodes lie in the node that has the name, and
-//! a listing with attributes is a range read. An inode with several names (hard links) is the same in each of them,
-//! with a number that they share.
+//! A release never changes, so a name leads to its inode itself: small inodes are in the node that has the
+//! name, and a listing with attributes is a range read. An inode with several names (hard links) is repeated
+//! under each of them, with a number that they share.
 //!
 //! ```text
 //! value   kind u8 | link: 0 u8, or 1 u8 and number u64 | inode slot
 //! slot    0 u8 and the inode's body, with its references; or 1 u8 and one reference, to an inode block
 //! ```
 //!
-//! What a release does not keep is the same in every inode: no writer, a time of change that is the time of
-//! modification, directories without a change log. So one tree has one form.
+//! What a release does not record is the same in every inode: no writer, a time of change equal to the time
+//! of modification, directories without a change log. So a tree has exactly one form.
 
 use crate::codec::Reader;
 use crate::error::{ContentError, Malformed};
@@ -20,14 +20,14 @@ use crate::{
 };
 use std::ops::Bound;
 
-/// The extended attribute that marks a directory as opaque: a listing has only names that were looked up before. It is
-/// not in the namespace of users, and programs do not see it.
+/// The extended attribute that marks a directory as opaque: a listing then has only names that were looked up
+/// before. It is not in the namespace of users, so programs do not see it.
 pub const OPAQUE: &[u8] = b"holdfast.opaque";
 
 /// The entry of a name in a release.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CatalogEntry {
-    /// Its kind, so that a listing needs no inode.
+    /// The inode's kind, so that a listing needs no inode.
     pub kind: InodeKind,
     /// The number that all names of an inode share, if it has several.
     pub link: Option<u64>,
@@ -36,7 +36,7 @@ pub struct CatalogEntry {
 }
 
 impl CatalogEntry {
-    /// Encodes an entry; an inode that is not small goes into a block of its own.
+    /// Encodes an entry; an inode that is not small is stored in a block of its own.
     ///
     /// # Errors
     /// [`ContentError::Misuse`] if the inode breaks a rule.
@@ -79,7 +79,7 @@ impl CatalogEntry {
     /// The inode, fetched if it has a block of its own.
     ///
     /// # Errors
-    /// [`ContentError`]: the block could not be had or is malformed.
+    /// [`ContentError`]: the block could not be fetched or is malformed.
     pub fn into_inode(self, source: &dyn BlockSource) -> Result<Inode, ContentError> {
         let CatalogEntry { kind, link, slot } = self;
         let inode = slot.into_inode(source)?;
@@ -88,7 +88,7 @@ impl CatalogEntry {
     }
 }
 
-/// What every inode of a release keeps to.
+/// The rules for every inode of a release.
 fn check(inode: &Inode, link: Option<u64>) -> Result<(), &'static str> {
     let is_compact = match &inode.content {
         Content::Directory(map) => map.changes.is_empty(),
@@ -126,10 +126,10 @@ pub fn directory_root(inode: &Inode) -> Result<MapRoot, ContentError> {
     }
 }
 
-/// The entry of `name`. A name that no directory may have is simply not there.
+/// The entry of `name`; `None` for a name that no directory may have.
 ///
 /// # Errors
-/// [`ContentError`]: a node could not be had, or something is malformed.
+/// [`ContentError`]: a node could not be fetched, or something is malformed.
 pub fn lookup(
     source: &dyn BlockSource,
     root: &MapRoot,
@@ -145,7 +145,7 @@ pub fn lookup(
 /// At most `limit` entries after the name `after` (from the first for `None`), in byte order of name.
 ///
 /// # Errors
-/// [`ContentError`]: a node could not be had, or an entry or a name is malformed.
+/// [`ContentError`]: a node could not be fetched, or an entry or a name is malformed.
 pub fn list(
     source: &dyn BlockSource,
     root: &MapRoot,

@@ -1,6 +1,6 @@
 //! Reading and writing bodies: little-endian, lengths first, references numbered through the block header.
 //!
-//! The n-th reference written into a body is the n-th address of the header; the body keeps only its
+//! The n-th reference written into a body has the n-th address of the header; the body contains only its
 //! algorithm, length and key. A reader must use up both, so one value has one encoding.
 
 use crate::error::Malformed;

@@ -16,7 +16,7 @@ pub const NAME_BYTES_MAX: usize = 255;
 pub struct Entry {
     /// The file.
     pub handle: Handle,
-    /// Its kind, so that a listing needs no inode. A hint: the inode decides.
+    /// The inode's kind, so that a listing needs no inode. Only a hint: the inode decides.
     pub kind: InodeKind,
 }
 
@@ -26,10 +26,10 @@ impl Entry {
         Value::plain(holdfast_crypto::encode(self))
     }
 
-    /// From a map value.
+    /// Decodes a map value.
     ///
     /// # Errors
-    /// [`ContentError::Malformed`] if it is no entry, or one of `members`, which has no files.
+    /// [`ContentError::Malformed`]: it is no entry, or refers to `Members`, which has no files.
     pub fn from_value(value: &Value) -> Result<Entry, ContentError> {
         let malformed = |why: Malformed| why.at("directory entry", None);
         if !value.references.is_empty() {
@@ -59,7 +59,7 @@ fn is_name(name: &[u8]) -> bool {
         && name != b".."
 }
 
-/// The change that makes (or with `None` removes) a name.
+/// The change that sets the entry of a name, or with `None` removes it.
 ///
 /// # Errors
 /// [`Misuse::BadName`].
@@ -68,10 +68,10 @@ pub fn change(name: &[u8], entry: Option<&Entry>, tag: Option<Tag>) -> Result<Ch
     Ok(Change { key: name.to_vec(), value: entry.map(Entry::to_value), tag })
 }
 
-/// The entry of `name`. A name that no directory may have is simply not there.
+/// The entry of `name`; `None` for a name that no directory may have.
 ///
 /// # Errors
-/// [`ContentError`]: a node could not be had, or something is malformed.
+/// [`ContentError`]: a node could not be fetched, or something is malformed.
 pub fn lookup(
     source: &dyn BlockSource,
     statuses: &dyn OperationStatuses,
@@ -87,7 +87,7 @@ pub fn lookup(
 /// At most `limit` entries after the name `after` (from the first for `None`), in byte order of name.
 ///
 /// # Errors
-/// [`ContentError`]: a node could not be had, or an entry or a name is malformed.
+/// [`ContentError`]: a node could not be fetched, or an entry or a name is malformed.
 pub fn list(
     source: &dyn BlockSource,
     statuses: &dyn OperationStatuses,

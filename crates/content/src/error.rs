@@ -7,15 +7,15 @@ use holdfast_crypto::Digest;
 /// Why an operation on authenticated objects failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ContentError {
-    /// A block could not be had, or was altered: the server or the network is to blame.
+    /// A block could not be fetched, or was altered: the server or the network is to blame.
     #[error(transparent)]
     Source(#[from] SourceError),
     /// A block is authentic, yet breaks the format: its writer is to blame.
     #[error("{what}{} is malformed: {why}", At(.address))]
     Malformed {
-        /// Which kind of object.
+        /// The kind of object.
         what: &'static str,
-        /// Its block, if it has one of its own.
+        /// The object's block, if it has one of its own.
         address: Option<Digest>,
         /// The rule that it breaks.
         why: Malformed,
@@ -23,7 +23,7 @@ pub enum ContentError {
     /// The caller requested something that the format cannot represent.
     #[error(transparent)]
     Misuse(#[from] Misuse),
-    /// The reader that file content came from failed.
+    /// The reader that provides file content failed.
     #[error("reading the input failed: {0}")]
     Input(String),
 }
@@ -39,7 +39,7 @@ impl std::fmt::Display for At<'_> {
     }
 }
 
-/// How an authentic object breaks the format.
+/// How an authentic object violates the format.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     /// A format number this program does not know.
@@ -50,13 +50,13 @@ pub enum Malformed {
         /// The highest known.
         known: u8,
     },
-    /// It ends in the middle of something.
+    /// The bytes end too early.
     #[error("it ends too early")]
     Truncated,
     /// Bytes follow its end.
     #[error("{0} bytes follow its end")]
     TrailingBytes(usize),
-    /// It refers to a sealed block.
+    /// The object refers to a sealed block.
     #[error("it refers to a sealed block, which needs a newer program")]
     Sealed,
     /// The header lists fewer addresses than the body uses.

@@ -1,9 +1,9 @@
-//! Extent maps: which bytes of a file lie in which chunks. What lies in none is a hole and reads as zeroes.
+//! Extent maps: which bytes of a file are in which chunks. Bytes in none are a hole and read as zeroes.
 //!
-//! Invariants: extents are in ascending order, not empty, do not overlap, and lie within their chunks. At most
-//! [`INLINE_EXTENTS_MAX`] are kept in the inode; more are a Merkle map from file offset (u64, big-endian) to
-//! ⟨skip u32, length u32⟩ and a reference. Writers choose the form by the number alone, so equal extents have
-//! one form.
+//! Invariants: extents are in ascending order, not empty, do not overlap, and are within their chunks. Up to
+//! [`INLINE_EXTENTS_MAX`] of them are in the inode; more are in a Merkle map from file offset (u64,
+//! big-endian) to ⟨skip u32, length u32⟩ and a reference. The number alone decides the form, so equal extents
+//! have one form.
 
 use crate::codec::{Reader, Writer};
 use crate::error::{ContentError, Malformed, within};
@@ -15,7 +15,7 @@ use std::ops::{Bound, Range};
 
 /// Most extents stored in the inode itself.
 pub const INLINE_EXTENTS_MAX: usize = 8;
-/// Largest file, in bytes: what the kernel's signed offsets allow.
+/// Largest file, in bytes: the limit of the kernel's signed offsets.
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
 /// Extents read from the map at once.
@@ -34,14 +34,14 @@ pub struct Extent {
     pub length: u32,
 }
 
-/// How the chunks of a file were cut, except those written in place since. The numbers are part of the format.
+/// How the chunks of a file were cut, except those written in place since. The numbers are stored.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, BorshSerialize, BorshDeserialize,
 )]
 #[borsh(use_discriminant = true)]
 #[repr(u8)]
 pub enum Chunker {
-    /// In no particular way: any sequence of chunks.
+    /// Any sequence of chunks.
     #[default]
     InPlace = 0,
     /// FastCDC 2020 as in crate `fastcdc` 5.0.0, normalisation level 1, 16/64/256 KiB, gear seeded from the
@@ -58,7 +58,7 @@ pub enum Chunker {
 /// The extents of a file.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, BorshSerialize, BorshDeserialize)]
 pub struct ExtentMap {
-    /// How its chunks were cut; writing in place leaves it as it is.
+    /// How the file's chunks were cut; writing in place does not change this.
     pub chunker: Chunker,
     /// The extents.
     pub extents: Extents,
@@ -80,7 +80,7 @@ impl Default for Extents {
 }
 
 impl Extent {
-    /// The extent that is all of a chunk.
+    /// The extent that covers all of a chunk.
     pub fn whole(reference: Reference) -> Extent {
         Extent { reference, skip: 0, length: reference.length }
     }
@@ -90,7 +90,7 @@ impl Extent {
         self.skip == 0 && self.length == self.reference.length
     }
 
-    /// What is left of it, at `offset`, within `range` of the file.
+    /// The part of the extent at `offset` that is within `range` of the file.
     pub(crate) fn clip(&self, offset: u64, range: &Range<u64>) -> Option<(u64, Extent)> {
         let start = offset.max(range.start);
         let end = (offset + u64::from(self.length)).min(range.end);
@@ -149,10 +149,10 @@ impl ExtentMap {
         self.len() == 0
     }
 
-    /// The extents that touch `range`, whole, in order of offset. Holes are what lies between them.
+    /// The extents that overlap `range`, uncut, in order of offset. The gaps between them are holes.
     ///
     /// # Errors
-    /// [`ContentError`]: a node could not be had, or something is malformed.
+    /// [`ContentError`]: a node could not be fetched, or something is malformed.
     pub fn extents_in(
         &self,
         source: &dyn BlockSource,
@@ -166,10 +166,10 @@ impl ExtentMap {
         Ok(found)
     }
 
-    /// Calls `visit` with the extents that touch `range`, in order, until it answers `false`.
+    /// Calls `visit` with the extents that overlap `range`, in order, until it returns `false`.
     ///
     /// # Errors
-    /// [`ContentError`]: a node could not be had, something is malformed, or what `visit` returned.
+    /// [`ContentError`]: a node could not be fetched, something is malformed, or what `visit` returned.
     pub fn visit(
         &self,
         source: &dyn BlockSource,
@@ -216,7 +216,8 @@ impl ExtentMap {
                 Bound::Excluded(key)
             }
         };
-        // Extents may be as short as a sector; ask for few first, so that a short read fetches few nodes.
+        // Extents may be as short as a sector. Few are requested first, so that a short read fetches few
+        // nodes.
         let mut batch = 8;
         loop {
             let from_slice = match &from {
@@ -238,12 +239,12 @@ impl ExtentMap {
         }
     }
 
-    /// The map without what it has in the `cleared` ranges (in order, not overlapping), and with the extents of
-    /// `added`, each within one of those ranges: how runs that were cut elsewhere, and copies of other files'
-    /// extents, get their place.
+    /// The map with the `cleared` ranges (in order, not overlapping) emptied and the extents of `added`
+    /// inserted, each of which is within one of those ranges. For runs that were cut separately, and for
+    /// copies of other files' extents.
     ///
     /// # Errors
-    /// [`ContentError`]: a node could not be had or is malformed; [`crate::Misuse`]: an extent that cannot be.
+    /// [`ContentError`]: a node could not be fetched or is malformed; [`crate::Misuse`]: an invalid extent.
     pub fn graft(
         &self,
         source: &dyn BlockSource,
@@ -258,8 +259,8 @@ impl ExtentMap {
         Ok(ExtentMap { chunker: self.chunker, extents })
     }
 
-    /// The map without what it has in the `cleared` ranges, and with the extents of `added` (which lie within
-    /// those ranges). Extents that reach over an edge keep the rest.
+    /// The map with the `cleared` ranges emptied and the extents of `added`, which are within those ranges,
+    /// inserted. Extents that extend beyond a range keep the part outside.
     pub(crate) fn replace(
         &self,
         source: &dyn BlockSource,
@@ -319,7 +320,8 @@ impl ExtentMap {
                 Ok(Extents::Map(map.apply(source, sink, &MapRoot::EMPTY, as_edits(all))?))
             }
             Extents::Map(root) => {
-                // Nodes wait in a batch, so that a map that shrinks into the inode leaves none behind.
+                // New nodes are collected in a batch, so that a map that shrinks into the inode leaves none
+                // behind.
                 let layer = Layer::new(source);
                 let mut batch = crate::BlockBatch::new(sink.digest_key());
                 let root = map.apply(source, &mut layer.tee(&mut batch), root, as_edits(edits))?;
@@ -381,7 +383,7 @@ impl ExtentMap {
         Ok(map)
     }
 
-    /// Whether it keeps the rules of this module, as far as the inode shows.
+    /// Checks the rules of this module, as far as the inode allows.
     pub(crate) fn check(&self) -> Result<(), Malformed> {
         match &self.extents {
             Extents::Map(root) => {
@@ -403,7 +405,7 @@ impl ExtentMap {
     }
 }
 
-/// What earlier cuts have left of an extent.
+/// What earlier edits have left of an extent.
 fn pieces_within(edits: &BTreeMap<u64, Option<Extent>>, offset: u64, extent: &Extent) -> Vec<(u64, Extent)> {
     edits
         .range(offset..offset + u64::from(extent.length))
@@ -435,7 +437,7 @@ impl<'a> Builder<'a> {
     }
 
     fn flush(&mut self) -> Result<(), ContentError> {
-        // Appending needs only the right edge of the map, which the latest batch has written anew.
+        // Appending needs only the right edge of the map, which is in the latest batch.
         let mut batch = crate::BlockBatch::new(self.sink.digest_key());
         let added = std::mem::take(&mut self.waiting);
         self.map.extents = self.map.replace(&self.source, &mut batch, &[], &added)?;

@@ -1,9 +1,9 @@
 //! Files: reading, writing in place, and cutting into content-defined chunks.
 //!
-//! A file is *any* sequence of chunks. Writing in place ([`splice`]) stores what was written and trims what it
-//! overlaps through skip and length, so an fsync costs what was written. Content-defined cutting
-//! ([`from_reader`], [`rechunk`]) is a policy of writers, at close or when idle, that makes equal content equal
-//! chunks again.
+//! A file is *any* sequence of chunks. Writing in place ([`splice`]) stores the written bytes and trims what
+//! they overlap by skip and length, so an fsync costs only what was written. Content-defined cutting
+//! ([`from_reader`], [`rechunk`]) is a policy of writers, at close or when idle, that makes equal content
+//! equal chunks again.
 
 use crate::error::{ContentError, Malformed, Misuse};
 use crate::extent::Builder;
@@ -36,7 +36,7 @@ pub struct ChunkerConfig {
     pub bytes_min: usize,
     /// Average size of chunks in bytes.
     pub bytes_average: usize,
-    /// No chunk is larger; at most [`crate::BODY_BYTES_MAX`].
+    /// Largest chunk, in bytes; at most [`crate::BODY_BYTES_MAX`].
     pub bytes_max: usize,
 }
 
@@ -55,11 +55,12 @@ impl ChunkerConfig {
     pub const LBFS: ChunkerConfig =
         ChunkerConfig { bytes_min: 2 << 10, bytes_average: 8 << 10, bytes_max: 64 << 10 };
 
-    /// How a file of `size` bytes is cut that was cut with `present` before, so that a file has a bounded number of
-    /// chunks and a small one is not one chunk. What is cut differently never matches, so a file that grows or
-    /// shrinks keeps its way of cutting until it is four times beyond where the other one begins.
+    /// The configuration for a file of `size` bytes that was cut with `present` before. It bounds the number
+    /// of chunks of a large file, and cuts a small one into more than one chunk. Chunks of different
+    /// configurations never match, so a file that grows or shrinks keeps its configuration until it is four
+    /// times beyond the limit of the next one.
     ///
-    /// Files too small to be cut by [`ChunkerConfig::DEFAULT`] are left whole by it.
+    /// [`ChunkerConfig::DEFAULT`] leaves files whole that are too small for it to cut.
     pub fn for_file(size: u64, present: Chunker) -> ChunkerConfig {
         let kept = match present {
             Chunker::FastCdc8 => Some((Self::SMALL, 0..=SMALL_FILE_BYTES * 4)),
@@ -86,8 +87,8 @@ impl ChunkerConfig {
         }
     }
 
-    /// Cuts what `input` yields. The gear table is seeded from the digest key, so that the sizes of chunks under a
-    /// private key reveal nothing to a stranger.
+    /// Cuts the bytes of `input`. The gear table is seeded with the digest key, so that chunk sizes under a
+    /// private key reveal nothing to others.
     fn cut<R: Read>(&self, key: &DigestKey, input: R) -> StreamCDC<R> {
         assert!(self.bytes_max <= crate::BODY_BYTES_MAX as usize, "a chunk must fit a block");
         let seed = key.digest(Domain::Boundary, b"gear");
@@ -112,7 +113,7 @@ impl Default for ChunkerConfig {
 /// Reads `length` bytes from `offset` on, fewer at the end of the file. Holes read as zeroes.
 ///
 /// # Errors
-/// [`ContentError`]: a block could not be had or is malformed, or the inode is no file.
+/// [`ContentError`]: a block could not be fetched or is malformed, or the inode is no file.
 pub fn read(
     source: &dyn BlockSource,
     inode: &Inode,
@@ -125,10 +126,10 @@ pub fn read(
     Ok(out)
 }
 
-/// Fills `out`, which is zeroed, with what the file has from `offset` on.
+/// Fills `out`, which is zeroed, with the file's bytes from `offset` on.
 ///
 /// # Errors
-/// [`ContentError`]: a block could not be had or is malformed, or the inode is no file.
+/// [`ContentError`]: a block could not be fetched or is malformed, or the inode is no file.
 pub fn read_into(
     source: &dyn BlockSource,
     inode: &Inode,
@@ -150,10 +151,10 @@ pub fn read_into(
     }
 }
 
-/// Fills `out`, which is zeroed, with what `map` has from `offset` on.
+/// Fills `out`, which is zeroed, with the bytes of `map` from `offset` on.
 ///
 /// # Errors
-/// [`ContentError`]: a block could not be had or is malformed.
+/// [`ContentError`]: a block could not be fetched or is malformed.
 pub fn read_extents(
     source: &dyn BlockSource,
     map: &ExtentMap,
@@ -176,7 +177,7 @@ pub fn read_extents(
 /// Hints that the chunks of `range` will be read soon.
 ///
 /// # Errors
-/// [`ContentError`]: a node of the map could not be had or is malformed.
+/// [`ContentError`]: a node of the map could not be fetched or is malformed.
 pub fn prefetch(source: &dyn BlockSource, map: &ExtentMap, range: Range<u64>) -> Result<(), ContentError> {
     hint(source, &map.extents_in(source, range)?);
     Ok(())
@@ -199,11 +200,11 @@ fn bytes_of<'a>(chunk: &'a Block, extent: &Extent) -> Result<&'a [u8], ContentEr
     })
 }
 
-/// The map after dropping everything at and after `truncate`, then writing `writes` in their order (the later
-/// wins). Adjacent writes share chunks of at most [`SPLICE_BYTES_MAX`].
+/// The map after dropping everything at and after `truncate`, and then making `writes` in their order (later
+/// ones win). Adjacent writes share chunks of at most [`SPLICE_BYTES_MAX`].
 ///
 /// # Errors
-/// [`ContentError`]: a node could not be had or is malformed; [`Misuse`]: beyond the largest file.
+/// [`ContentError`]: a node could not be fetched or is malformed; [`Misuse`]: beyond the largest file.
 pub fn splice(
     source: &dyn BlockSource,
     sink: &mut dyn BlockSink,
@@ -233,7 +234,7 @@ fn put_chunk(sink: &mut dyn BlockSink, bytes: Vec<u8>) -> Reference {
     sink.put(block)
 }
 
-/// What a sequence of writes leaves: runs that neither overlap nor touch, in order.
+/// The result of a sequence of writes: runs in order that neither overlap nor touch.
 fn runs(writes: &[(u64, &[u8])]) -> Result<Vec<(u64, Vec<u8>)>, ContentError> {
     let mut pieces: BTreeMap<u64, &[u8]> = BTreeMap::new();
     for (offset, bytes) in writes.iter().copied().filter(|(_, bytes)| !bytes.is_empty()) {
@@ -272,11 +273,11 @@ fn runs(writes: &[(u64, &[u8])]) -> Result<Vec<(u64, Vec<u8>)>, ContentError> {
     Ok(runs)
 }
 
-/// The content of a file after dropping everything at and after `truncate`, then writing `writes`, then
-/// setting the size to `size`. Small files stay in (or return to) their inode, others get extents.
+/// The content of a file after dropping everything at and after `truncate`, making `writes`, and setting the
+/// size to `size`. Small files stay in (or return to) their inode; others get extents.
 ///
 /// # Errors
-/// [`ContentError`]: a block could not be had or is malformed, or the inode is no file.
+/// [`ContentError`]: a block could not be fetched or is malformed, or the inode is no file.
 pub fn write(
     source: &dyn BlockSource,
     sink: &mut dyn BlockSink,
@@ -304,7 +305,7 @@ pub fn write(
         bytes.truncate(length);
         return Ok(if bytes.is_empty() { Content::None } else { Content::Inline(bytes) });
     }
-    // What lies beyond the new size must be gone, lest it come back when the file grows.
+    // What is beyond the new size must be dropped, so that it does not reappear when the file grows.
     let kept = kept.min(size);
     let clipped: Vec<(u64, &[u8])> = writes
         .iter()
@@ -327,7 +328,7 @@ pub fn write(
 /// The map with a hole in `range`.
 ///
 /// # Errors
-/// [`ContentError`]: a node could not be had or is malformed.
+/// [`ContentError`]: a node could not be fetched or is malformed.
 pub fn punch(
     source: &dyn BlockSource,
     sink: &mut dyn BlockSink,
@@ -338,7 +339,7 @@ pub fn punch(
     Ok(ExtentMap { chunker: map.chunker, extents })
 }
 
-/// Cuts all that `input` yields into chunks. Returns the map and the size in bytes.
+/// Cuts all bytes of `input` into chunks. Returns the map and the size in bytes.
 ///
 /// # Errors
 /// [`ContentError::Input`] if `input` fails.
@@ -352,8 +353,8 @@ pub fn from_reader(
     Ok((map, size))
 }
 
-/// Cuts each run of data of a file into chunks; what lies between runs is hole. `end` becomes where the last run
-/// ended.
+/// Cuts each run of data of a file into chunks; the gaps between runs are holes. `end` is set to the end of
+/// the last run.
 ///
 /// # Errors
 /// [`ContentError::Input`] if a run fails; [`Misuse`] if runs are out of order or overlap.
@@ -383,7 +384,7 @@ pub fn from_runs<R: Read>(
     builder.finish()
 }
 
-/// Cuts all that `input` yields into chunks and adds their extents, from `offset` on, to `added`; for
+/// Cuts all bytes of `input` into chunks and adds their extents, from `offset` on, to `added`, for
 /// [`ExtentMap::graft`]. Returns where they end.
 ///
 /// # Errors
@@ -406,12 +407,12 @@ pub fn cut_run_at(
     Ok(end)
 }
 
-/// Cuts anew what was written in place within `dirty` (in order, not overlapping), from the last old cut before
-/// each range to the first after it where old and new cuts agree. Pass `&[0..u64::MAX]` for the whole file.
-/// Holes stay holes and end a run of data.
+/// Cuts anew what was written in place within `dirty` (in order, not overlapping): from the last old cut
+/// before each range to the first cut after it where old and new agree. `&[0..u64::MAX]` stands for the whole
+/// file. Holes stay holes and end a run of data.
 ///
 /// # Errors
-/// [`ContentError`]: a block could not be had or is malformed.
+/// [`ContentError`]: a block could not be fetched or is malformed.
 pub fn rechunk(
     source: &dyn BlockSource,
     sink: &mut dyn BlockSink,
@@ -435,8 +436,8 @@ pub fn rechunk(
     Ok(result)
 }
 
-/// Where cutting must begin so that the bytes of `range` are cut as if all before had been: at the extent
-/// that touches its first data or, if that extent is contiguous with whole ones before it, at the last whole
+/// Where cutting must begin so that the bytes of `range` are cut as if everything before were cut too: at the
+/// extent that overlaps its first data or, if that extent follows whole ones without a gap, at the last whole
 /// one. `None` if the range is a hole.
 fn first_to_cut(
     source: &dyn BlockSource,
@@ -464,8 +465,8 @@ fn first_to_cut(
 /// Chunks put into the map at once while a file is cut anew.
 const CUT_BATCH: usize = 16 * 1024;
 
-/// Cuts the contiguous data from `begin` on until an old cut is met at or after `until`, or data ends, or
-/// there are enough chunks for one batch.
+/// Cuts the contiguous data from `begin` on until a new cut coincides with an old one at or after `until`,
+/// the data ends, or there are enough chunks for one batch.
 fn cut_run(
     source: &dyn BlockSource,
     sink: &mut dyn BlockSink,

@@ -1,8 +1,8 @@
 //! Inodes: attributes and content of one file.
 //!
-//! Invariants: the content fits the kind; every limit below holds; one inode has one encoding, and its
-//! *i-hash* (SUNDR 3.3.1) is the address that encoding has as a block, whether it has a block of its own or
-//! lies in an i-table.
+//! Invariants: the content fits the kind; every limit below holds. An inode has one encoding, and its
+//! *i-hash* (SUNDR 3.3.1) is the address of that encoding as a block, whether it is a block of its own or
+//! part of an i-table.
 //!
 //! ```text
 //! format u8 = 1 | kind u8 | mode u16 | links u32 | size u64 | modified i64 | changed i64 | device number u32
@@ -63,7 +63,7 @@ pub enum Content {
     Extents(ExtentMap),
     /// The entries of a directory.
     Directory(LiveMap),
-    /// Where a symbolic link points: 1 to [`TARGET_BYTES_MAX`] bytes without NUL.
+    /// The target of a symbolic link: 1 to [`TARGET_BYTES_MAX`] bytes without NUL.
     Target(Vec<u8>),
 }
 
@@ -128,7 +128,7 @@ impl Inode {
     /// Body and references.
     ///
     /// # Errors
-    /// [`ContentError::Misuse`] if it breaks a rule.
+    /// [`ContentError::Misuse`] if the inode breaks a rule.
     pub fn encode(&self) -> Result<(Vec<u8>, Vec<Digest>), ContentError> {
         let writer = self.encode_whole()?;
         let addresses = writer.addresses();
@@ -144,10 +144,10 @@ impl Inode {
         Ok(writer)
     }
 
-    /// Reads a body whose block has the given references.
+    /// Decodes a body whose block has the given references.
     ///
     /// # Errors
-    /// [`ContentError::Malformed`] if it breaks a rule.
+    /// [`ContentError::Malformed`] if the bytes break a rule.
     pub fn decode(bytes: &[u8], references: &[Digest]) -> Result<Inode, ContentError> {
         let mut reader = Reader::new(bytes, references);
         Inode::read(&mut reader)
@@ -158,7 +158,7 @@ impl Inode {
     /// The inode as a block.
     ///
     /// # Errors
-    /// [`ContentError::Misuse`] if it breaks a rule.
+    /// [`ContentError::Misuse`] if the inode breaks a rule.
     pub fn to_block(&self, key: &DigestKey) -> Result<Block, ContentError> {
         let (bytes, references) = self.encode()?;
         Ok(Block::new(key, BlockKind::Inode, references, bytes))
@@ -167,15 +167,15 @@ impl Inode {
     /// The i-hash: the address of the inode as a block.
     ///
     /// # Errors
-    /// [`ContentError::Misuse`] if it breaks a rule.
+    /// [`ContentError::Misuse`] if the inode breaks a rule.
     pub fn ihash(&self, key: &DigestKey) -> Result<Digest, ContentError> {
         Ok(self.to_block(key)?.reference().address)
     }
 
-    /// Puts the inode into a block of its own.
+    /// Stores the inode as a block of its own.
     ///
     /// # Errors
-    /// [`ContentError::Misuse`] if it breaks a rule.
+    /// [`ContentError::Misuse`] if the inode breaks a rule.
     pub fn store(&self, sink: &mut dyn BlockSink) -> Result<Reference, ContentError> {
         let block = self.to_block(&sink.digest_key())?;
         Ok(sink.put(block))
@@ -184,7 +184,7 @@ impl Inode {
     /// Fetches an inode that has a block of its own.
     ///
     /// # Errors
-    /// [`ContentError`]: the block could not be had or is malformed.
+    /// [`ContentError`]: the block could not be fetched or is malformed.
     pub fn load(source: &dyn BlockSource, reference: &Reference) -> Result<Inode, ContentError> {
         let block = source.fetch(reference, BlockKind::Inode)?;
         Inode::decode(block.body(), block.references()).map_err(|error| match error {

@@ -1,15 +1,16 @@
-//! Live maps: a Merkle map under a short ordered list of changes (SUNDR 3.3.2, figure 5: the change log of an
-//! i-handle), so that one change costs a few bytes and no node.
+//! Live maps: a Merkle map with a short ordered list of changes on top (SUNDR 3.3.2, figure 5: the change log
+//! of an i-handle), so that one change costs a few bytes and no node.
 //!
 //! Invariants:
-//! - changes are ordered, oldest first; of the changes of one key the latest that counts decides, and changes
-//!   of different keys commute;
-//! - a change with a [`Tag`] is somebody else's operation, folded in while it was pending (SUNDR 3.4.2). It
-//!   counts if and only if that operation's fate is [`OperationStatus::Committed`]; until its fate is known it stays in
-//!   the list, tagged, and is never folded into the root. So an abort leaves no half of an operation behind.
+//! - Changes are ordered, oldest first. Of the changes of one key, the latest that counts decides; changes
+//!   of different keys commute.
+//! - A change with a [`Tag`] is another device's operation, folded in while it was pending (SUNDR 3.4.2).
+//!   It counts if and only if that operation's status is [`OperationStatus::Committed`]. While the status is
+//!   pending, the change stays in the list, tagged, and is never folded into the root. So an aborted
+//!   operation leaves nothing behind.
 //!
-//! Attack answered: "laundering". A server that drops a pending operation it has already shown cannot have
-//! its effects survive in a map under someone else's signature.
+//! Attack answered: "laundering". A server that drops a pending operation after others have seen it cannot
+//! have its effects survive in a map under another device's signature.
 
 use crate::codec::{Reader, Writer};
 use crate::error::{ContentError, Malformed, Misuse, within};
@@ -20,9 +21,9 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-/// How many changes a map should have at most: writers compact when over it.
+/// Number of changes above which writers compact a map.
 pub const CHANGES_WANTED_MAX: usize = 128;
-/// How many changes a map may have at most: readers refuse more.
+/// Most changes of a map: readers refuse more.
 pub const CHANGES_MAX: usize = 1024;
 
 /// Names an operation: the `number`-th of `device`.
@@ -30,18 +31,18 @@ pub const CHANGES_MAX: usize = 1024;
 pub struct Tag {
     /// The device whose operation it is.
     pub device: DeviceId,
-    /// That device's version number for it.
+    /// The device's number of the operation.
     pub number: u64,
 }
 
 /// The status of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum OperationStatus {
-    /// It took effect.
+    /// The operation took effect.
     Committed,
-    /// It will never take effect.
+    /// The operation will never take effect.
     Aborted,
-    /// It may still take effect or not.
+    /// The operation may still take effect or not.
     Pending,
 }
 
@@ -57,7 +58,7 @@ impl<F: Fn(&Tag) -> OperationStatus> OperationStatuses for F {
     }
 }
 
-/// Knows no fate: every tagged change is pending.
+/// Statuses of which none is known: every tagged change is pending.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AllPending;
 
@@ -74,14 +75,14 @@ pub struct Change {
     pub key: Vec<u8>,
     /// Its new value; `None` removes it.
     pub value: Option<Value>,
-    /// Whose pending operation made it; `None` for one that counts because the map itself does.
+    /// The pending operation that made the change; `None` for a change that counts unconditionally.
     pub tag: Option<Tag>,
 }
 
 /// A Merkle map under a list of changes.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, BorshSerialize, BorshDeserialize)]
 pub struct LiveMap {
-    /// What the changes are changes of.
+    /// The map under the changes.
     pub root: MapRoot,
     /// Oldest first.
     pub changes: Vec<Change>,
@@ -97,10 +98,10 @@ pub struct Lookup<T> {
 }
 
 impl<T> Lookup<T> {
-    /// Turns the value into something else.
+    /// Converts the value.
     ///
     /// # Errors
-    /// What `f` returns.
+    /// The error of `f`.
     pub fn try_map<U, E>(self, f: impl FnOnce(T) -> Result<U, E>) -> Result<Lookup<U>, E> {
         Ok(Lookup { value: self.value.map(f).transpose()?, unsettled: self.unsettled })
     }
@@ -111,13 +112,13 @@ impl<T> Lookup<T> {
 pub struct Listing<T> {
     /// Keys and values in ascending order, by the changes that count.
     pub entries: Vec<(Vec<u8>, T)>,
-    /// Pending operations that touch keys of the part that was read.
+    /// Pending operations with changes in the part that was read.
     pub unsettled: BTreeSet<Tag>,
     /// Whether the map holds nothing beyond the last entry.
     pub complete: bool,
 }
 
-/// What the list of changes says of one key.
+/// The changes of one key.
 struct Overlay<'a> {
     /// The latest change that counts.
     settled: Option<Option<&'a Value>>,
@@ -134,10 +135,10 @@ impl LiveMap {
         LiveMap { root, changes: Vec::new() }
     }
 
-    /// The value of `key` under the fates known.
+    /// The value of `key` according to `statuses`.
     ///
     /// # Errors
-    /// [`ContentError`]: a node could not be had or is malformed.
+    /// [`ContentError`]: a node could not be fetched or is malformed.
     pub fn get(
         &self,
         source: &dyn BlockSource,
@@ -189,7 +190,7 @@ impl LiveMap {
     /// At most `limit` entries from `from` on, in ascending order.
     ///
     /// # Errors
-    /// [`ContentError`]: a node could not be had or is malformed.
+    /// [`ContentError`]: a node could not be fetched or is malformed.
     pub fn range(
         &self,
         source: &dyn BlockSource,
@@ -199,9 +200,9 @@ impl LiveMap {
     ) -> Result<Listing<Value>, ContentError> {
         let overlays = self.overlays(statuses);
         let in_range: Vec<_> = overlays.range::<[u8], _>((from, Bound::Unbounded)).collect();
-        // Each change can hide one entry of the root; one more entry tells whether there is more. So if not
-        // all of the root was read, at least `limit` entries are left before the last one that was, and no
-        // change beyond it can matter.
+        // Each change can hide one entry of the root, and one more entry tells whether there are more. So if
+        // not all of the root was read, at least `limit` entries are left before the last one read, and no
+        // change after that one matters.
         let wanted = limit.saturating_add(in_range.len()).saturating_add(1);
         let base = MerkleMap::new(source.digest_key()).range(source, &self.root, from, wanted)?;
         let mut merged: BTreeMap<Vec<u8>, Value> = base.into_iter().collect();
@@ -225,11 +226,11 @@ impl LiveMap {
         Ok(Listing { entries, unsettled, complete })
     }
 
-    /// The last entry whose key is below (or, if included, at) `upper`, and pending operations that touch
-    /// keys from there to `upper`.
+    /// The last entry whose key is below `upper` (or, if included, equal to it), and pending operations with
+    /// changes from there to `upper`.
     ///
     /// # Errors
-    /// [`ContentError`]: a node could not be had or is malformed.
+    /// [`ContentError`]: a node could not be fetched or is malformed.
     pub fn floor(
         &self,
         source: &dyn BlockSource,
@@ -265,15 +266,8 @@ impl LiveMap {
         }
     }
 
-    /// The map with one more change.
-    #[must_use]
-    pub fn with_change(mut self, change: Change) -> LiveMap {
-        self.push(change);
-        self
-    }
-
     /// Adds a change. An untagged one replaces an earlier untagged one of its key, unless a tagged one of
-    /// that key lies between: whether *that* counts is not ours to decide.
+    /// that key is between them, since that one may or may not count.
     pub fn push(&mut self, change: Change) {
         if change.tag.is_none() {
             let last = self.changes.iter().rposition(|earlier| earlier.key == change.key);
@@ -287,7 +281,7 @@ impl LiveMap {
     /// Number of entries if every pending operation aborts. Exact; looks up every changed key.
     ///
     /// # Errors
-    /// [`ContentError`]: a node could not be had or is malformed.
+    /// [`ContentError`]: a node could not be fetched or is malformed.
     pub fn count(
         &self,
         source: &dyn BlockSource,
@@ -326,11 +320,11 @@ impl LiveMap {
         }
     }
 
-    /// Settles; then, if more than `force_over` changes are left, folds into the root every settled change
-    /// that no pending one of its key precedes. Pending ones stay.
+    /// Drops tags whose status is known. Then, if more than `force_over` changes are left, folds into the
+    /// root every change that counts and has no pending one of its key before it. Pending ones stay.
     ///
     /// # Errors
-    /// [`ContentError`]: a node could not be had or is malformed; [`Misuse`]: a change is over the limits.
+    /// [`ContentError`]: a node could not be fetched or is malformed; [`Misuse`]: a change is over the limits.
     pub fn settle_and_compact(
         &self,
         source: &dyn BlockSource,
@@ -367,7 +361,7 @@ impl LiveMap {
         })
     }
 
-    /// Writes a map that [`LiveMap::check`] has passed.
+    /// Writes a map that [`LiveMap::check`] has accepted.
     pub(crate) fn write(&self, writer: &mut Writer) {
         self.root.write(writer);
         writer.u16(self.changes.len() as u16);

@@ -1,10 +1,10 @@
 //! Membership: the users, groups and devices of a file system, and who may write what.
 //!
-//! Invariants ([`Membership::validate`], [`Membership::validate_successor`]): ids are never reused, nothing is
-//! ever erased, what is removed stays removed, a device keeps its user and key. So a signature can always be
-//! judged by who its key belonged to at its place in the order.
+//! Invariants ([`Membership::validate`], [`Membership::validate_successor`]): ids are never reused, nothing
+//! is ever erased, what is removed stays removed, a device keeps its user and key. So every signature can be
+//! judged by whose key it was at its place in the order.
 //!
-//! Attack answered: a key or id that comes back to life as somebody else's.
+//! Attack answered: a key or id that reappears as another user's.
 
 mod nesting;
 mod restore;
@@ -22,17 +22,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Longest name of a user, group, device or file system, in bytes.
 pub const MEMBER_NAME_BYTES_MAX: usize = 64;
-/// Highest id of a user, group or device: what fits the inode numbers programs see.
+/// Highest id of a user, group or device: what fits into inode numbers.
 pub const ID_MAX: u32 = (1 << 22) - 1;
-/// Highest version: in the bits above it are marks of what else is there.
+/// Highest version: the bits above it mark optional parts.
 const VERSION_MAX: u64 = (1 << 61) - 1;
 
 /// All users, groups and devices of a file system.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Membership {
-    /// Version of [`PrincipalId::Members`] that this is; the first is 1.
+    /// The version of [`PrincipalId::Members`]; the first is 1.
     pub version: u64,
-    /// What the file system is called.
+    /// The file system's name.
     pub name: String,
     /// Users; 0 is the superuser.
     pub users: BTreeMap<UserId, User>,
@@ -40,24 +40,24 @@ pub struct Membership {
     pub groups: BTreeMap<GroupId, Group>,
     /// Devices; 0 holds the superuser's key.
     pub devices: BTreeMap<DeviceId, Device>,
-    /// Most bytes of blocks that a user may have stored at a server; users who are not listed have no limit.
+    /// Most bytes of blocks that a user may store at a server; users who are not listed have no limit.
     pub quotas: BTreeMap<UserId, u64>,
     /// The restores that the superuser has declared, first to last.
     pub restores: Vec<Restore>,
-    /// What the superuser signed for it off-line, if it did not come about by an operation of device 0. It is in the block,
-    /// and not part of what the membership says.
+    /// The superuser's off-line signature, unless device 0 made the membership by an operation. It is in the
+    /// block, but not part of the membership's content.
     pub warrant: Option<Warrant>,
 }
 
-/// The superuser's signature for a membership, made before its position in the order was known: it covers the
-/// membership that it follows and the changes, but not the version that the order gives it.
+/// The superuser's signature for a membership, made before its place in the order was known. It covers the
+/// membership that this one follows and the changes, but not the version that the order gives it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Warrant {
     /// The version under which the membership that it follows is in force.
     pub version: u64,
     /// The address of that membership's block.
     pub follows: Digest,
-    /// By the superuser's key, in `Domain::Warrant`; `holdfast_protocol::warrant` says over what.
+    /// By the superuser's key, in `Domain::Warrant`; `holdfast_protocol::warrant` defines the signed content.
     pub signature: Signature,
 }
 
@@ -70,16 +70,17 @@ pub struct User {
     pub removed: bool,
 }
 
-/// Users who write something together. Its own bytes lack `groups`, which those of the membership end with.
+/// Users who share files. Its encoding does not contain `groups`, which are at the end of the membership's
+/// encoding.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Group {
     /// The group's name.
     pub name: String,
     /// The users who belong to it directly.
     pub members: BTreeSet<UserId>,
-    /// Users who have ceased to belong to it or to a group within it, and the version of [`PrincipalId::Members`] at
-    /// which they last did: what they wrote before stays valid, what their devices sign at that version or later does
-    /// not.
+    /// Users who no longer belong to the group or to a group within it, with the version of
+    /// [`PrincipalId::Members`] since when. What they wrote before stays valid; what their devices sign at
+    /// that version or later does not.
     pub former: BTreeMap<UserId, u64>,
     /// Whether it is no longer used.
     pub removed: bool,
@@ -95,9 +96,9 @@ pub struct Device {
     pub user: UserId,
     /// The device's name.
     pub name: String,
-    /// What its signatures are checked with.
+    /// The key that verifies the device's signatures.
     pub key: PublicKey,
-    /// The version of [`PrincipalId::Members`] at which it was removed.
+    /// The version of [`PrincipalId::Members`] at which the device was removed.
     pub removed_at: Option<u64>,
 }
 
@@ -119,7 +120,7 @@ impl Membership {
         }
     }
 
-    /// Whether `device` is there, not removed, and its user not removed.
+    /// Whether `device` exists, is not removed, and its user is not removed.
     pub fn is_active(&self, device: DeviceId) -> bool {
         self.active_user(device).is_some()
     }
@@ -131,9 +132,10 @@ impl Membership {
         Some(device.user)
     }
 
-    /// Whether `device` may advance `principal`. A device may advance itself, its user, and that user's groups; the
-    /// superuser's devices may advance everything but [`PrincipalId::Members`], which only device 0 may; removed
-    /// devices nothing; and no device may advance a principal that is removed or not there.
+    /// Whether `device` may advance `principal`. A device may advance itself, its user, and that user's
+    /// groups. The superuser's devices may advance everything except [`PrincipalId::Members`], which only
+    /// device 0 may. Removed devices may advance nothing, and no device a principal that is removed or does
+    /// not exist.
     pub fn may_write(&self, device: DeviceId, principal: PrincipalId) -> bool {
         let Some(user) = self.active_user(device) else { return false };
         let superuser = user == UserId::SUPERUSER;
@@ -150,8 +152,8 @@ impl Membership {
         }
     }
 
-    /// Whether `device` may advance `principal` now, or might at some version from `since` on: the question that
-    /// decides over a table signed by a device that was last seen at membership version `since`.
+    /// Whether `device` may advance `principal` now, or might have at some version from `since` on. This
+    /// decides whether a table is valid whose signer was last seen at membership version `since`.
     pub fn might_write(&self, device: DeviceId, principal: PrincipalId, since: u64) -> bool {
         if since >= self.version || self.may_write(device, principal) {
             return self.may_write(device, principal);
@@ -173,8 +175,9 @@ impl Membership {
         }
     }
 
-    /// Makes an edited copy of this membership its proper successor at `version`: stamps newly removed devices
-    /// and those who ceased to belong to a group. The rest is for [`Membership::validate_successor`] to judge.
+    /// Makes an edited copy of this membership its successor at `version`: enters the version for newly
+    /// removed devices and for users who no longer belong to a group. [`Membership::validate_successor`]
+    /// checks the rest.
     #[must_use]
     pub fn succeeded_by(&self, mut next: Membership, version: u64) -> Membership {
         next.version = version;
@@ -194,8 +197,9 @@ impl Membership {
         next
     }
 
-    /// The change without the version that the order gives it: the version, and the fields that note it for devices and
-    /// users removed by this change, are 0, which nothing else is. It is what a superuser signs off-line.
+    /// The change without the version that the order gives it: the version, and the fields that record it for
+    /// devices and users removed by this change, are 0, a value that no other field has. This is what a
+    /// superuser signs off-line.
     #[must_use]
     pub fn undated(&self) -> Membership {
         self.redated(self.version, 0)
@@ -220,17 +224,17 @@ impl Membership {
         next
     }
 
-    /// The device, removed or not, that has `key`.
+    /// The device with `key`, removed or not.
     pub fn device_by_key(&self, key: &PublicKey) -> Option<DeviceId> {
         self.devices.iter().find(|(_, device)| device.key == *key).map(|(id, _)| *id)
     }
 
-    /// The user called `name` who is not removed.
+    /// The user named `name` who is not removed.
     pub fn user_by_name(&self, name: &str) -> Option<UserId> {
         self.users.iter().find(|(_, user)| !user.removed && user.name == name).map(|(id, _)| *id)
     }
 
-    /// The group called `name` that is not removed.
+    /// The group named `name` that is not removed.
     pub fn group_by_name(&self, name: &str) -> Option<GroupId> {
         self.groups.iter().find(|(_, group)| !group.removed && group.name == name).map(|(id, _)| *id)
     }
@@ -250,9 +254,9 @@ impl Membership {
         DeviceId(self.devices.last_key_value().map_or(0, |(id, _)| id.0 + 1))
     }
 
-    /// Checks what every membership must keep: the superuser and device 0 are there and active; users,
-    /// groups and devices refer to what is there; ids and names are within limits; names of what is not
-    /// removed are unique in their class (devices: within their user); no two devices share a key.
+    /// Checks the rules for every membership: the superuser and device 0 exist and are active; users, groups
+    /// and devices refer to what exists; ids and names are within limits; names of what is not removed are
+    /// unique in their class (devices: within their user); no two devices share a key.
     ///
     /// # Errors
     /// [`Malformed`]: the first rule broken.
@@ -303,8 +307,8 @@ impl Membership {
     }
 
     /// Checks that `next` may follow: the version is higher (by more than one if changes in between were
-    /// ordered but took no effect), nothing is erased or brought back, devices keep user and key, and a device
-    /// removed now says so.
+    /// ordered but took no effect), nothing is erased or restored, devices keep user and key, and a device
+    /// removed now has this version.
     ///
     /// # Errors
     /// [`Malformed`]: the first rule broken.
@@ -349,7 +353,7 @@ impl Membership {
     /// Fetches a membership.
     ///
     /// # Errors
-    /// [`ContentError`]: the block could not be had or is malformed.
+    /// [`ContentError`]: the block could not be fetched or is malformed.
     pub fn load(source: &dyn BlockSource, reference: &Reference) -> Result<Membership, ContentError> {
         let block = source.fetch(reference, BlockKind::Membership)?;
         Membership::from_block(&block)
@@ -387,7 +391,7 @@ impl Membership {
     /// The membership as a block.
     ///
     /// # Errors
-    /// [`ContentError::Misuse`] if it is not valid or too large.
+    /// [`ContentError::Misuse`] if the membership is not valid or too large.
     pub fn to_block(&self, key: &DigestKey) -> Result<Block, ContentError> {
         misuse(self.validate())?;
         let mut body = vec![self.block_format()];
@@ -399,10 +403,10 @@ impl Membership {
         Ok(Block::new(key, BlockKind::Membership, Vec::new(), body))
     }
 
-    /// Puts the membership into a block.
+    /// Stores the membership as a block.
     ///
     /// # Errors
-    /// [`ContentError::Misuse`] if it is not valid or too large.
+    /// [`ContentError::Misuse`] if the membership is not valid or too large.
     pub fn store(&self, sink: &mut dyn BlockSink) -> Result<Reference, ContentError> {
         let block = self.to_block(&sink.digest_key())?;
         Ok(sink.put(block))

@@ -26,7 +26,7 @@ impl MemoryBlocks {
         MemoryBlocks { key, inner: Mutex::default() }
     }
 
-    /// How many blocks there are.
+    /// Number of blocks.
     pub fn len(&self) -> usize {
         self.inner().blocks.len()
     }
@@ -46,7 +46,7 @@ impl MemoryBlocks {
         self.inner().blocks.keys().copied().collect()
     }
 
-    /// Puts `block` under `address` unchecked, as a lying server would.
+    /// Stores `block` under `address` unchecked, as a lying server would.
     pub fn replace(&self, address: Digest, block: StoredBlock) {
         self.inner().blocks.insert(address, block);
     }
@@ -110,7 +110,7 @@ impl BlockSink for &MemoryBlocks {
     }
 }
 
-/// New blocks in the order they were made: what a client collects before it stores them.
+/// New blocks in the order they were made, for a client that stores them together.
 pub struct BlockBatch {
     key: DigestKey,
     /// The blocks, referred-to before referring.

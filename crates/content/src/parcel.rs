@@ -1,22 +1,24 @@
-//! Parcels: many blocks compressed together, with blocks that both sides have as what they may copy from.
+//! Parcels: many blocks compressed together, against blocks that both sides have.
 //!
-//! The unit of transfer stays the block; a parcel is how several travel. Its payload is, for each block, kind,
-//! references and body; the payload is one zstd frame whose raw-content **prefix** is the same coding of the
-//! *bases*, so what resembles an old block costs what is new (residual delta). Addresses do not travel: who opens
-//! a parcel hashes what comes out, so a lie in it can only make other blocks than were asked for.
+//! The unit of transfer is still the block; a parcel transfers several. Its payload has for each block its
+//! kind, references and body. The payload is one zstd frame whose raw-content **prefix** is the same encoding
+//! of the *bases*, so a block that resembles an old one costs only what is new (residual delta). Addresses
+//! are not sent: whoever opens a parcel hashes the blocks in it, so a false parcel can only yield other
+//! blocks than were requested.
 //!
-//! A reference to a block earlier in the same payload travels as its distance: a digest cannot be compressed, but it
-//! can be derived. All others stand together, so that they match the references of an older version in long runs.
+//! A reference to a block earlier in the same payload is sent as its distance: a digest cannot be compressed,
+//! but it can be computed. All others are sent together, so that they match the references of an older
+//! version in long runs.
 //!
 //! ```text
 //! block    kind u8 | references | distances | body length | distances * (place, distance) | addresses | body
 //! ```
 //!
-//! Numbers without a size are LEB128 of at most five bytes. A place is counted from the one after the last (the
-//! first from 0); a distance of 1 is the block just before. Bases have no distances.
+//! Numbers without a size are LEB128 of at most five bytes. A place is counted from the one after the last
+//! (the first from 0); a distance of 1 is the block just before. Bases have no distances.
 //!
-//! The attack it answers is a parcel made to cost: everything is bounded before it is made room for, and one
-//! opening holds at most [`PARCEL_OPENING_BYTES_MAX`] bytes beside the parcel itself.
+//! Attack answered: a parcel made to exhaust memory. Every size is checked before memory is reserved for it,
+//! and opening one takes at most [`PARCEL_OPENING_BYTES_MAX`] bytes in addition to the parcel itself.
 
 mod bases;
 
@@ -41,14 +43,14 @@ pub const PARCEL_BASES_MAX: usize = 4096;
 pub const PARCEL_OPENING_BYTES_MAX: usize =
     PARCEL_PREFIX_BYTES_MAX + 2 * PARCEL_PLAIN_BYTES_MAX as usize + (1 << 20);
 
-/// Least and greatest window, as powers of two. The greatest holds the largest prefix and payload.
+/// Least and greatest window, as powers of two. The greatest fits the largest prefix and payload.
 const WINDOW_LOG: std::ops::RangeInclusive<u32> = 10..=26;
 const _: () = assert!(PARCEL_PREFIX_BYTES_MAX + PARCEL_PLAIN_BYTES_MAX as usize <= 1 << *WINDOW_LOG.end());
 
-/// Blocks as they travel. Not trusted until [`Parcel::open`].
+/// Several blocks, compressed. Not trusted until [`Parcel::open`].
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Parcel {
-    /// What it may copy from, in this order.
+    /// The blocks that it may copy from, in this order.
     pub bases: Vec<Base>,
     /// Length of the payload.
     pub plain_bytes: u32,
@@ -56,13 +58,13 @@ pub struct Parcel {
     pub frame: Vec<u8>,
 }
 
-/// What a parcel copies from: blocks that both sides have, in an order that both know.
+/// The blocks that a parcel copies from: both sides have them, in an order that both know.
 ///
-/// With large prefixes the last bases are searched most thoroughly, so the likeliest belong at the end.
+/// In large prefixes the last bases are searched most thoroughly, so the likeliest belong at the end.
 #[derive(Clone, Debug, Default)]
 pub struct Prefix {
     bases: Vec<Digest>,
-    /// How they are named, if otherwise than one by one.
+    /// The names of the bases, if they are not named one by one.
     names: Option<Vec<Base>>,
     bytes: Vec<u8>,
 }
@@ -73,14 +75,14 @@ pub enum ParcelError {
     /// Something is over its limit.
     #[error("parcel: {what} {found}, at most {limit}")]
     TooLarge {
-        /// What is too large.
+        /// The part that is too large.
         what: &'static str,
         /// Its size.
         found: u64,
         /// The limit.
         limit: u64,
     },
-    /// It is to be opened with other bases than those it names.
+    /// The given bases are not those that the parcel names.
     #[error("parcel: these are not the bases it names")]
     OtherBases,
     /// The parcel has no blocks.
@@ -101,12 +103,12 @@ fn within(what: &'static str, found: usize, limit: usize) -> Result<(), ParcelEr
     }
 }
 
-/// How many bytes of a payload a block may take, at most; of a prefix too.
+/// Most bytes that a block takes in a payload, or in a prefix.
 pub fn parcel_bytes(block: &Block) -> usize {
     block.references().len() * 32 + block.body().len() + HEADER_BYTES_MAX
 }
 
-/// Kind and three numbers that are at most 2^20.
+/// Bytes of a kind and three numbers that are at most 2^20.
 const HEADER_BYTES_MAX: usize = 10;
 
 impl Prefix {
@@ -129,7 +131,7 @@ impl Prefix {
         Prefix { names: Some(names), ..self }
     }
 
-    /// How the bases are named.
+    /// The names of the bases.
     pub fn names(&self) -> Vec<Base> {
         match &self.names {
             Some(names) => names.clone(),
@@ -163,9 +165,9 @@ impl Prefix {
 }
 
 impl Parcel {
-    /// Packs blocks, those referred to before those that refer to them, as far as that is cheap for the caller.
-    /// `level` is zstd's, 1 to 19. Takes about the memory of prefix and payload three times over, and at levels
-    /// above 9 up to 100 MB.
+    /// Packs blocks; blocks that others refer to should come before those, if the caller can arrange that
+    /// cheaply. `level` is zstd's, 1 to 19. Takes about three times the memory of prefix and payload, and at
+    /// levels above 9 up to 100 MB more.
     ///
     /// # Errors
     /// [`ParcelError::TooLarge`], [`ParcelError::Empty`].
@@ -193,11 +195,11 @@ impl Parcel {
         Ok(Parcel { bases: prefix.names(), plain_bytes: payload.len() as u32, frame })
     }
 
-    /// Checks what can be checked without the bases, so that a caller need not fetch them for a parcel that is bad
-    /// anyway.
+    /// Checks everything that can be checked without the bases, so that a caller need not fetch them for an
+    /// invalid parcel.
     ///
     /// # Errors
-    /// See [`ParcelError`].
+    /// [`ParcelError`].
     pub fn check(&self) -> Result<(), ParcelError> {
         Base::check(&self.bases)?;
         within("payload bytes", self.plain_bytes as usize, PARCEL_PLAIN_BYTES_MAX as usize)?;
@@ -217,16 +219,16 @@ impl Parcel {
         }
     }
 
-    /// About how many bytes it takes in a message.
+    /// The approximate number of bytes in a message.
     pub fn message_bytes(&self) -> usize {
         self.frame.len() + Base::message_bytes(&self.bases) + 16
     }
 
-    /// Unpacks the blocks. They have the addresses that their bytes give them: the caller compares these with the ones
-    /// it requested.
+    /// Unpacks the blocks. Their addresses are computed from their bytes; the caller compares them with the
+    /// ones it requested.
     ///
     /// # Errors
-    /// See [`ParcelError`]; nothing over the limits is ever made room for.
+    /// [`ParcelError`]; no memory is reserved for anything over the limits.
     pub fn open(&self, key: &DigestKey, prefix: &Prefix) -> Result<Vec<Block>, ParcelError> {
         self.check()?;
         if self.bases != prefix.names() {
@@ -357,7 +359,8 @@ fn compress(prefix: &[u8], payload: &[u8], level: i32) -> Result<Vec<u8>, String
     let parameters = [
         CParameter::CompressionLevel(level.clamp(1, 19)),
         CParameter::WindowLog(window.clamp(*WINDOW_LOG.start(), *WINDOW_LOG.end())),
-        // What the chunker's matches leave is found by long-distance matching, tuned as measured best.
+        // Long-distance matching finds what the matches of the chunker leave; parameters were chosen by
+        // measurement.
         CParameter::EnableLongDistanceMatching(true),
         CParameter::LdmMinMatch(16),
         CParameter::LdmHashRateLog(3),
@@ -372,7 +375,7 @@ fn compress(prefix: &[u8], payload: &[u8], level: i32) -> Result<Vec<u8>, String
     Ok(frame)
 }
 
-/// In one go, so there is no window but prefix and output.
+/// Decompresses in one call, so that prefix and output are the only window.
 fn expand(prefix: &[u8], frame: &[u8], length: usize) -> Result<Vec<u8>, String> {
     let mut context = DCtx::try_create().ok_or("no memory")?;
     named(context.ref_prefix(prefix))?;

@@ -1,4 +1,4 @@
-//! Who may write: devices, users, groups; and the handles that name files.
+//! Principals (devices, users and groups, which may write), and the handles that name files.
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use std::fmt;
@@ -15,11 +15,11 @@ pub struct UserId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct GroupId(pub u32);
 
-/// Whatever has a version number and an i-handle.
+/// Everything that has a version number and an i-handle.
 ///
-/// `Members` is the one pseudo-principal whose "i-handle" is the address of the membership block; only
-/// device 0 (the superuser's key) may advance it, so a change of membership has a place in the order like
-/// any other operation.
+/// `Members` is the one pseudo-principal whose "i-handle" is the address of the membership block. Only device
+/// 0 (the superuser's key) may advance it, so a change of membership has a place in the order like any other
+/// operation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub enum PrincipalId {
     /// Membership of the file system.
@@ -57,7 +57,7 @@ impl fmt::Display for PrincipalId {
 /// the tables of users and groups map them to handles of devices, whose tables hold the inodes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Handle {
-    /// Who may write the file.
+    /// The principal that may write the file.
     pub principal: PrincipalId,
     /// Its number in that principal's i-table, from 1 to 2^40 - 1.
     pub number: u64,
@@ -67,16 +67,16 @@ impl Handle {
     /// The root directory: the superuser's i-number 1.
     pub const ROOT: Handle = Handle { principal: PrincipalId::User(UserId::SUPERUSER), number: 1 };
 
-    /// The directory of conflict copies of a user's or group's files: versions that were overwritten by a writer who
-    /// had not seen them. It has no name. Its i-number is one that no writer allocates: pre-allocated ranges begin at
-    /// 1,024 or beyond.
+    /// The directory of conflict copies of a user's or group's files: versions that were overwritten by a
+    /// writer who had not seen them. It has no name. Its i-number is one that no writer allocates:
+    /// pre-allocated ranges begin at 1,024 or beyond.
     pub const fn kept_versions(principal: PrincipalId) -> Handle {
         Handle { principal, number: 2 }
     }
 
-    /// A file without a name in which a device of this user notes how far its write-back journal is sent. Like
-    /// [`Handle::kept_versions`] it has an i-number that no writer gives out. More than a thousand devices share
-    /// numbers, and then know less surely what they sent before a crash.
+    /// A file without a name in which a device of this user notes how far its write-back journal was sent.
+    /// Like [`Handle::kept_versions`] it has an i-number that no writer allocates. With more than a thousand
+    /// devices, several share a number, and then know less precisely what they sent before a crash.
     pub const fn sent_mark(user: UserId, device: DeviceId) -> Handle {
         Handle { principal: PrincipalId::User(user), number: 3 + (device.0 % 1000) as u64 }
     }
@@ -86,8 +86,8 @@ impl Handle {
         self.number >= 2 && self.number < 1024
     }
 
-    /// The inode number programs see, equal on all clients: kind in the top 2 bits, id in the next 22,
-    /// i-number in the low 40. `None` when an id or i-number is out of range or the principal has no files.
+    /// The inode number that programs see, equal on all clients: kind in the top 2 bits, id in the next 22,
+    /// i-number in the low 40. `None` if an id or i-number is out of range or the principal has no files.
     pub fn inode_number(&self) -> Option<u64> {
         let (kind, id) = match self.principal {
             PrincipalId::Members => return None,

@@ -1,7 +1,7 @@
 //! Canonical digests of sorted sets in memory: version vectors and sets of void numbers.
 //!
-//! The tree has the shape of a stored Merkle map ([`Shape::FORMAT`]), so it can become incremental, with
-//! proofs and differences, without a change of format. Nodes are not blocks: they have digests only.
+//! The tree has the shape of a stored Merkle map ([`Shape::FORMAT`]), so that it can become incremental, with
+//! proofs and differences, without a change of format. Its nodes are not blocks; they have only digests.
 //!
 //! ```text
 //! leaf    count u32 | count x { key length u32 | key | value length u32 | value }
@@ -12,8 +12,8 @@ use crate::Shape;
 use holdfast_crypto::{Digest, DigestKey, Domain};
 use std::collections::BTreeMap;
 
-/// The digest of a set of entries, in whatever order they come; of equal keys the last counts. The empty set
-/// has the digest of an empty leaf.
+/// The digest of a set of entries, given in any order; of equal keys the last one counts. The empty set has
+/// the digest of an empty leaf.
 pub fn set_root(key: &DigestKey, entries: impl Iterator<Item = (Vec<u8>, Vec<u8>)>) -> Digest {
     let entries: BTreeMap<Vec<u8>, Vec<u8>> = entries.collect();
     let leaf = |entries: &[(Vec<u8>, Vec<u8>)]| {

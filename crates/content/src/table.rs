@@ -1,25 +1,25 @@
 //! I-tables and their i-handles (SUNDR 3.3.1, figure 2).
 //!
-//! A device's table holds its inodes; a user's or group's table maps i-numbers to files of devices, so that
-//! one device can write a shared file again and again without touching the shared table. The i-handle is the
+//! A device's table has its inodes. A user's or group's table maps i-numbers to files of devices, so that one
+//! device can write a shared file again and again without changing the shared table. The i-handle is the
 //! address of the table block: owner, root of the table, and its short list of changes.
 //!
-//! Keys are i-numbers, u64 big-endian. A *range* of pre-allocated i-numbers (SUNDR 3.4.1) is one entry under
-//! `0xff` and its first i-number, so ranges sort behind all single entries and one floor look-up finds the
-//! range that may cover a number; a single entry wins over it.
+//! Keys are i-numbers, u64 big-endian. A *range* of pre-allocated i-numbers (SUNDR 3.4.1) is one entry with
+//! key `0xff` and its first i-number. So ranges sort after all single entries, and one floor look-up finds
+//! the range that may cover a number; a single entry takes precedence.
 
 use crate::codec::{FORMAT, Reader, Writer};
 use crate::error::{ContentError, Malformed, within};
 use crate::live::misuse;
 use crate::{
-    Block, BlockKind, BlockSink, BlockSource, Change, DeviceId, Inode, Listing, LiveMap, Lookup, MerkleMap,
+    Block, BlockKind, BlockSink, BlockSource, Change, DeviceId, Inode, Listing, LiveMap, Lookup,
     OperationStatuses, PrincipalId, REFERENCES_PER_VALUE_MAX, Reference, Tag, VALUE_BYTES_MAX, Value,
 };
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{Digest, DigestKey};
 use std::ops::Bound;
 
-/// Longest encoded inode, in bytes, that a table holds itself.
+/// Longest encoded inode, in bytes, that is stored in a table itself.
 pub const INLINE_INODE_BYTES_MAX: usize = 512;
 /// Highest i-number.
 pub const NUMBER_MAX: u64 = (1 << 40) - 1;
@@ -40,23 +40,23 @@ pub struct Table {
     pub map: LiveMap,
 }
 
-/// Where a table has an inode.
+/// How a table stores an inode.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum InodeSlot {
     /// An inode stored in the table itself.
     Inline(Inode),
-    /// In a block of its own.
+    /// As a block of its own.
     Block(Reference),
 }
 
-/// Where a user's or group's i-number leads: `count` i-numbers from `first` on of a device.
+/// What a user's or group's i-number maps to: `count` i-numbers of a device, from `first` on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Target {
     /// The device.
     pub device: DeviceId,
     /// The (first) i-number there.
     pub first: u64,
-    /// How many i-numbers: 1, or more for a pre-allocated range.
+    /// Number of i-numbers: 1, or more for a pre-allocated range.
     pub count: u32,
 }
 
@@ -71,7 +71,7 @@ impl Target {
         within("i-number", self.first, 1, NUMBER_MAX - u64::from(self.count) + 1)
     }
 
-    /// A value: 1 and the target; `None` is 0, which hides the range below.
+    /// The encoded value: 1 and the target; or 0 for `None`, which hides a range below.
     fn to_value(target: Option<&Target>) -> Value {
         Value::plain(holdfast_crypto::encode(&target))
     }
@@ -91,7 +91,7 @@ impl Target {
 }
 
 impl InodeSlot {
-    /// Puts `inode` where it belongs: into the table when it is small, else into a block of its own.
+    /// The value of an inode, which is stored in the table if it is small, else as a block of its own.
     ///
     /// # Errors
     /// [`ContentError::Misuse`] if the inode breaks a rule.
@@ -107,7 +107,7 @@ impl InodeSlot {
         Ok(Value { bytes: vec![1], references: vec![sink.put(block)] })
     }
 
-    /// Reads a table's value.
+    /// Decodes a table's value.
     ///
     /// # Errors
     /// [`ContentError::Malformed`].
@@ -116,7 +116,7 @@ impl InodeSlot {
             (Some((0, body)), references) => {
                 let addresses: Vec<Digest> = references.iter().map(|reference| reference.address).collect();
                 let inode = Inode::decode(body, &addresses)?;
-                // The body says algorithm and length of each reference once more: it must agree.
+                // The body repeats algorithm and length of each reference, which must agree.
                 if inode.encode_whole()?.references != references || body.len() > INLINE_INODE_BYTES_MAX {
                     let why = "an inline inode disagrees with its own references or is too long";
                     return Err(Malformed::Rule(why.into()).at("inode slot", None));
@@ -133,7 +133,7 @@ impl InodeSlot {
     /// The inode, fetched if it has a block of its own.
     ///
     /// # Errors
-    /// [`ContentError`]: the block could not be had or is malformed.
+    /// [`ContentError`]: the block could not be fetched or is malformed.
     pub fn into_inode(self, source: &dyn BlockSource) -> Result<Inode, ContentError> {
         match self {
             InodeSlot::Inline(inode) => Ok(inode),
@@ -167,8 +167,8 @@ fn range_key(first: u64) -> Vec<u8> {
     [&[RANGE_PREFIX][..], &first.to_be_bytes()].concat()
 }
 
-/// The change that maps `number` (and, for a range, the numbers after it) to `target`; `None` hides whatever
-/// `number` mapped to, also a range. Use [`Table::remove`] where the entry can go altogether.
+/// The change that maps `number` (and, for a range, the numbers after it) to `target`. `None` hides whatever
+/// `number` maps to, also a range; [`Table::remove`] drops the entry where possible.
 ///
 /// # Errors
 /// [`ContentError::Misuse`]: a number or count out of range.
@@ -201,10 +201,10 @@ impl Table {
         Table { owner, map: LiveMap::EMPTY }
     }
 
-    /// What a device's table has at `number`.
+    /// The slot of `number` in a device's table.
     ///
     /// # Errors
-    /// [`ContentError`]: a node could not be had or is malformed.
+    /// [`ContentError`]: a node could not be fetched or is malformed.
     pub fn slot(
         &self,
         source: &dyn BlockSource,
@@ -214,10 +214,10 @@ impl Table {
         self.map.get(source, statuses, &number_key(number))?.try_map(|value| InodeSlot::from_value(&value))
     }
 
-    /// The inode a device's table has at `number`.
+    /// The inode of `number` in a device's table.
     ///
     /// # Errors
-    /// [`ContentError`]: a node or inode could not be had or is malformed.
+    /// [`ContentError`]: a node or inode could not be fetched or is malformed.
     pub fn inode(
         &self,
         source: &dyn BlockSource,
@@ -227,10 +227,10 @@ impl Table {
         self.slot(source, statuses, number)?.try_map(|slot| slot.into_inode(source))
     }
 
-    /// At most `limit` slots of a device's table from `first` on.
+    /// At most `limit` slots of a device's table, from `first` on.
     ///
     /// # Errors
-    /// [`ContentError`]: a node could not be had or is malformed.
+    /// [`ContentError`]: a node could not be fetched or is malformed.
     pub fn slots(
         &self,
         source: &dyn BlockSource,
@@ -248,10 +248,10 @@ impl Table {
     }
 
     /// At most `limit` entries of a user's or group's table after the key `after`, single entries first: each
-    /// with its key, its (first) i-number and where that leads. Numbers hidden from a range are left out.
+    /// with its key, its (first) i-number and its target. Hidden numbers of a range are left out.
     ///
     /// # Errors
-    /// [`ContentError`]: a node could not be had or is malformed.
+    /// [`ContentError`]: a node could not be fetched or is malformed.
     pub fn targets(
         &self,
         source: &dyn BlockSource,
@@ -273,10 +273,10 @@ impl Table {
         Ok(Listing { entries: targets, unsettled, complete })
     }
 
-    /// Where `number` of a user's or group's table leads: always one file.
+    /// The target of `number` in a user's or group's table: always one file.
     ///
     /// # Errors
-    /// [`ContentError`]: a node could not be had or is malformed.
+    /// [`ContentError`]: a node could not be fetched or is malformed.
     pub fn target(
         &self,
         source: &dyn BlockSource,
@@ -315,7 +315,7 @@ impl Table {
             value =
                 (distance < target.count.into()).then(|| Target::one(target.device, target.first + distance));
         }
-        // Of the pending changes only those of a range that has, or would have, this number matter.
+        // Of the pending changes only those matter whose range covers this number, or would cover it.
         let mut unsettled = None;
         for change in self.map.changes.iter().rev() {
             let (Some(tag), Some(first)) = (change.tag, range_first(&change.key)) else { continue };
@@ -334,11 +334,11 @@ impl Table {
         Ok(Lookup { value, unsettled })
     }
 
-    /// The change that removes `number` from a user's or group's table: the entry goes altogether, unless a
-    /// range would then show through, which is hidden instead.
+    /// The change that removes `number` from a user's or group's table: drops the entry, or hides it if a
+    /// range would otherwise reappear.
     ///
     /// # Errors
-    /// [`ContentError`]: a node could not be had or is malformed.
+    /// [`ContentError`]: a node could not be fetched or is malformed.
     pub fn remove(
         &self,
         source: &dyn BlockSource,
@@ -354,35 +354,16 @@ impl Table {
         Ok(Change { key: number_key(number), value: None, tag })
     }
 
-    /// The highest i-number that an entry of the root or any change, whatever its fate, uses or pre-allocates.
-    /// Numbers above it are free even if every pending operation commits.
-    ///
-    /// # Errors
-    /// [`ContentError`]: a node could not be had or is malformed.
-    pub fn highest_number(&self, source: &dyn BlockSource) -> Result<u64, ContentError> {
-        let map = MerkleMap::new(source.digest_key());
-        let mut highest = 0;
-        for bound in [Bound::Excluded(&[RANGE_PREFIX][..]), Bound::Unbounded] {
-            if let Some((key, value)) = map.floor(source, &self.map.root, bound)? {
-                highest = highest.max(last_number(&key, Some(&value))?);
-            }
-        }
-        for change in &self.map.changes {
-            highest = highest.max(last_number(&change.key, change.value.as_ref())?);
-        }
-        Ok(highest)
-    }
-
     /// Fetches a table.
     ///
     /// # Errors
-    /// [`ContentError`]: the block could not be had or is malformed.
+    /// [`ContentError`]: the block could not be fetched or is malformed.
     pub fn load(source: &dyn BlockSource, reference: &Reference) -> Result<Table, ContentError> {
         let block = source.fetch(reference, BlockKind::Table)?;
         Table::from_block(&block)
     }
 
-    /// Reads a table's block.
+    /// Decodes a table's block.
     ///
     /// # Errors
     /// [`ContentError::Malformed`].
@@ -416,7 +397,7 @@ impl Table {
         Ok(Block::new(key, BlockKind::Table, writer.addresses(), writer.bytes))
     }
 
-    /// Puts the table into a block: the i-handle.
+    /// Stores the table as a block, which is the i-handle.
     ///
     /// # Errors
     /// [`ContentError::Misuse`]: too many or too large changes; compact first.
@@ -432,11 +413,4 @@ fn range_first(key: &[u8]) -> Option<u64> {
         [RANGE_PREFIX, first @ ..] => key_number(first),
         _ => None,
     }
-}
-
-/// The last i-number of an entry or change.
-fn last_number(key: &[u8], value: Option<&Value>) -> Result<u64, ContentError> {
-    let Some(first) = range_first(key) else { return Ok(key_number(key).unwrap_or(0)) };
-    let target = value.map(Target::from_value).transpose()?.flatten();
-    Ok((first + u64::from(target.map_or(1, |target| target.count)) - 1).min(NUMBER_MAX))
 }

@@ -1,5 +1,5 @@
-//! Proves that files read back as a plain vector of bytes would, whatever is written, truncated, punched and
-//! cut anew; that equal content gets equal chunks; and that an edit costs what it changes.
+//! Proves that files read back like a plain vector of bytes, whatever is written, truncated, punched and cut
+//! anew; that equal content gets equal chunks; and that an edit costs only what it changes.
 
 use holdfast_content::file::ChunkerConfig;
 use holdfast_content::*;
@@ -57,7 +57,7 @@ fn check(blocks: &MemoryBlocks, map: &ExtentMap, bytes: &[u8], data: &[bool]) {
         covered[range].fill(true);
     }
     assert!(covered == data, "holes differ");
-    // Where there are few extents they lie in the inode.
+    // Few extents are in the inode.
     assert_eq!(matches!(map.extents, Extents::Inline(_)), extents.len() <= INLINE_EXTENTS_MAX);
 }
 
@@ -94,7 +94,8 @@ proptest! {
                     map = file::punch(&blocks, &mut &blocks, &map, range).unwrap();
                 }
                 Op::Graft(range) => {
-                    // A run that was cut elsewhere takes the first half of the range; the rest becomes hole.
+                    // A run that was cut separately fills the first half of the range; the rest becomes a
+                    // hole.
                     let range = range.start as usize..range.end.min(SIZE_MAX) as usize;
                     let middle = range.start + range.len() / 2;
                     let run = noise(number as u64, middle - range.start);
@@ -201,7 +202,7 @@ fn cutting_after_an_edit_meets_the_cuts_of_the_whole() {
     let whole = file::from_reader(&mut &blocks, &config, &bytes[..]).unwrap().0;
     assert_eq!(again, whole);
     assert!(size == 4_000_000);
-    // And it cost the neighbourhood of the edits, not the file.
+    // And it cost only what is near the edits, not the file.
     let cut: usize =
         batch.blocks.iter().filter(|block| block.kind() == BlockKind::Chunk).map(|b| b.body().len()).sum();
     assert!(cut < 1_600_000, "{cut} bytes cut anew");
@@ -260,8 +261,8 @@ fn chunks_grow_with_the_file_but_not_back_and_forth() {
     assert_eq!(ChunkerConfig::for_file(GIB - 1, Chunker::FastCdc256), ChunkerConfig::DEFAULT);
 }
 
-/// Proves (LBFS, 3.1.2): neither a run of zeroes, which has no breakpoint, nor a file in which the same bytes come
-/// again and again makes chunks outside the bounds, so the number of chunks is bounded by the size.
+/// Proves (LBFS, 3.1.2): neither a run of zeroes, which has no breakpoint, nor a file that repeats the same
+/// bytes gets chunks outside the limits, so the size bounds the number of chunks.
 #[test]
 fn pathological_files_have_a_bounded_number_of_chunks() {
     let zeroes = vec![0u8; 1 << 20];
@@ -339,7 +340,7 @@ fn a_failing_reader_and_missing_blocks_are_distinguished() {
     assert_eq!(file::read(&blocks, &inode, 0, usize::MAX).unwrap_err(), missing);
     let all = file::rechunk(&blocks, &mut &blocks, &SMALL, &map, std::slice::from_ref(&(0..u64::MAX)));
     assert_eq!(all.unwrap_err(), missing);
-    // What lies elsewhere can still be read.
+    // The other parts can still be read.
     assert!(file::read(&blocks, &inode, 0, 10).is_ok());
 }
 

@@ -1,8 +1,9 @@
 //! Pins every stored format: objects made today have the bytes and addresses in `tests/golden`, those bytes
-//! read as those objects, and the examples of `docs/internals/format.md` are among them. After a deliberate change of
-//! format (which needs a new format number), `GOLDEN=write scripts/test only content::golden::`
+//! decode to those objects, and the examples of `docs/internals/format.md` are among them. After a deliberate
+//! change of format (which needs a new format number), `GOLDEN=write scripts/test only content::golden::`
 //! writes the files anew.
 
+use crate::with_changes;
 use holdfast_content::file::ChunkerConfig;
 use holdfast_content::*;
 use holdfast_crypto::{Digest, DigestKey, Domain, SigningKey};
@@ -63,7 +64,7 @@ fn golden_block(name: &str, block: &Block) {
     let (body, references) = parse(name);
     let again = Block::new(&KEY, block.kind(), references, body);
     assert_eq!(&again, block);
-    // What travels and rests opens to the same block.
+    // The stored form opens to the same block.
     let stored: StoredBlock = holdfast_crypto::decode(&holdfast_crypto::encode(&block.to_stored())).unwrap();
     assert_eq!(&stored.open(&KEY, &block.reference(), block.kind()).unwrap(), block);
 }
@@ -155,10 +156,11 @@ fn inodes() {
         handle: Handle { principal: PrincipalId::Group(GroupId(3)), number: 9 },
         kind: InodeKind::File,
     };
-    let directory = LiveMap::EMPTY
-        .with_change(directory::change(b"kept", Some(&entry), None).unwrap())
-        .with_change(directory::change(b"maybe", Some(&entry), tag()).unwrap())
-        .with_change(directory::change(b"gone", None, None).unwrap());
+    let directory = with_changes([
+        directory::change(b"kept", Some(&entry), None).unwrap(),
+        directory::change(b"maybe", Some(&entry), tag()).unwrap(),
+        directory::change(b"gone", None, None).unwrap(),
+    ]);
     let mut small = inode(InodeKind::File, Content::Inline(b"few bytes".to_vec()));
     small.size = 9;
     for (name, inode) in [
@@ -237,7 +239,7 @@ fn memberships() {
     golden_block("membership-quotas", &block);
     assert_eq!(Membership::from_block(&block).unwrap(), membership);
 
-    // With a warrant the block has another form; what is signed says no version of its own.
+    // With a warrant the block has another form, whose signed content has no version.
     let signature = SigningKey::from_seed(&[0; 32]).sign(Domain::Warrant, b"whatever");
     membership.warrant = Some(Warrant { version: 2, follows: Digest([7; 32]), signature });
     let block = membership.to_block(&KEY).unwrap();
@@ -332,7 +334,7 @@ fn the_examples_of_the_format_document_are_the_golden_ones() {
     assert!(examples >= 8, "{examples} examples");
 }
 
-/// A parcel made once opens to the same blocks for ever. A packer may get better, so only opening is pinned.
+/// A parcel made once opens to the same blocks for ever. Packing may improve, so only opening is pinned.
 #[test]
 fn parcel() {
     let text: Vec<u8> = (0..40u32).flat_map(|n| format!("line {n} of an old file\n").into_bytes()).collect();

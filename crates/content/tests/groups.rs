@@ -1,5 +1,5 @@
-//! Proves the rules of groups within groups: who belongs to what and since when not, against a model that knows
-//! nothing but sets; circles, depth and size are refused; one membership has one form.
+//! Proves the rules of groups within groups against a model of plain sets: which users belong to which
+//! groups, and since when no longer. Circles, depth and size are refused; a membership has one form.
 
 use holdfast_content::*;
 use holdfast_crypto::{DigestKey, SigningKey};
@@ -66,7 +66,7 @@ fn inner_groups_bring_their_members() {
     assert_eq!(members.member_by_name("user2"), Some(user(2)));
     assert_eq!((members.member_by_name("group2"), members.member_by_name("@user2")), (None, None));
 
-    // The inner group goes: those who were in the outer one by it alone leave it, at that version.
+    // The inner group is removed: users who were in the outer one only through it leave it, at that version.
     members.admit(GroupId(1), user(2));
     let mut next = members.clone();
     next.remove_group(GroupId(2));
@@ -80,7 +80,8 @@ fn inner_groups_bring_their_members() {
     assert_eq!((belong(&next, 2), next.groups[&GroupId(2)].former.len()), (vec![2, 3], 0));
     let table = PrincipalId::Group(GroupId(1));
     assert!(next.might_write(DeviceId(3), table, 6) && !next.might_write(DeviceId(3), table, 7));
-    // Who is put out of a group keeps no way round it, and a removed one is changed by nothing within it.
+    // A user who was removed from a group does not stay in it through another group; and a removed group does
+    // not change when groups within it do.
     let mut later = next.clone();
     later.expel(GroupId(3), user(3));
     let later = next.succeeded_by(later, 8);
@@ -149,7 +150,7 @@ fn what_breaks_the_rules_is_refused() {
         let reference = (&blocks).put(Block::new(&KEY, BlockKind::Membership, vec![], body));
         assert!(matches!(Membership::load(&blocks, &reference), Err(ContentError::Malformed { .. })));
     }
-    // Who left by way of a group is to be written down.
+    // A user who left through another group must be recorded.
     let mut before = people();
     before.admit(GroupId(1), group(2));
     before.admit(GroupId(2), user(2));
@@ -183,7 +184,7 @@ fn one_membership_has_one_form() {
         assert!(load([&[format][..], &bytes[..bytes.len() - 1]].concat()).is_err());
         assert!(load([&[format][..], &bytes, &[0]].concat()).is_err());
     }
-    // Announced, and empty; with an empty set; of no group that is there; marks that nobody knows.
+    // Announced, and empty; with an empty set; of a group that does not exist; with unknown marks.
     let mut announced = holdfast_crypto::encode(&plain);
     announced[7] |= 0x80;
     let with = |tail: &BTreeMap<GroupId, BTreeSet<GroupId>>| {
@@ -222,7 +223,8 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
-/// Who belongs to what, by following edges until nothing is added any more; `None` if that leads into a circle.
+/// The users of each group, by following edges until nothing is added any more; `None` if that leads into a
+/// circle.
 #[derive(Clone, Default)]
 struct Model {
     edges: BTreeSet<(u32, Member)>,
@@ -263,8 +265,8 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever is changed in whatever order: each group has whom the model says, former members left at the version
-    /// at which the model last saw them go, and what leads into a circle is refused.
+    /// Proves: whatever changes are made in whatever order, each group has the members of the model, former
+    /// members left at the version at which they left in the model, and circles are refused.
     #[test]
     fn as_a_model_of_sets(changes in proptest::collection::vec(change(), 1..40)) {
         let (mut members, mut model) = (people(), Model::default());

@@ -1,6 +1,7 @@
-//! Proves that live maps show exactly the changes that count, whatever is folded, settled or compacted when;
-//! that an abort leaves nothing behind; and that what is unsettled is told.
+//! Proves that live maps contain exactly the changes that count, whatever is folded, settled or compacted
+//! when; that an abort leaves nothing behind; and that pending operations are reported.
 
+use crate::with_changes;
 use holdfast_content::*;
 use holdfast_crypto::DigestKey;
 use proptest::prelude::*;
@@ -38,7 +39,7 @@ fn key_of(key: u8) -> Vec<u8> {
     vec![b'k', key]
 }
 
-/// Every change ever made, and the fates known.
+/// Every change ever made, and the known statuses.
 #[derive(Default)]
 struct Model {
     changes: Vec<Change>,
@@ -90,7 +91,7 @@ fn check(map: &LiveMap, blocks: &MemoryBlocks, model: &Model) {
             if listing.complete {
                 assert!(rest.len() <= limit);
             } else {
-                // "Not complete" may be cautious, but not when everything was asked for.
+                // "Not complete" may be cautious, but not if everything was requested.
                 assert!(limit < 100);
             }
             let last = listing.entries.last().map(|(key, _)| key.clone());
@@ -136,10 +137,10 @@ proptest! {
                     let value = value.map(|byte| Value::plain(vec![byte]));
                     let change = Change { key: key_of(key), value, tag: number.map(tag) };
                     model.changes.push(change.clone());
-                    map = map.with_change(change);
+                    map.push(change);
                 }
                 Op::Settle { tag: number, status } => {
-                    // A fate, once known, never changes.
+                    // A status that is not pending never changes.
                     model.statuses.entry(tag(number)).or_insert(status);
                 }
                 Op::Compact { force_over } => {
@@ -150,7 +151,7 @@ proptest! {
                     });
                     prop_assert!(settled, "nothing settled stays tagged");
                     if map.changes.len() > force_over {
-                        // Only what a pending change holds up is left.
+                        // Only changes that wait for a pending one are left.
                         let pending: BTreeSet<_> = map.changes.iter().filter(|c| c.tag.is_some()).map(|c| &c.key).collect();
                         prop_assert!(map.changes.iter().all(|change| pending.contains(&change.key)));
                     }
@@ -158,7 +159,7 @@ proptest! {
             }
         }
         check(&map, &blocks, &model);
-        // At the end all fates are known: the fully compacted map is canonical.
+        // At the end all statuses are known: the fully compacted map is canonical.
         for number in 0..TAGS {
             model.statuses.entry(tag(number)).or_insert(OperationStatus::Aborted);
         }
@@ -179,15 +180,14 @@ fn put(key: &[u8], value: u8, tag: Option<Tag>) -> Change {
 #[test]
 fn an_untagged_change_replaces_only_its_untagged_predecessor() {
     let tagged = Some(tag(1));
-    let map = LiveMap::EMPTY
-        .with_change(put(b"a", 1, None))
-        .with_change(put(b"b", 2, None))
-        .with_change(put(b"a", 3, None));
+    let mut map = with_changes([put(b"a", 1, None), put(b"b", 2, None), put(b"a", 3, None)]);
     assert_eq!(map.changes, [put(b"b", 2, None), put(b"a", 3, None)]);
-    // With somebody's pending change between, both stay: if it aborts, the first is what it was made upon.
-    let map = map.with_change(put(b"a", 4, tagged)).with_change(put(b"a", 5, None));
+    // With another device's pending change in between, both stay: if that aborts, it was made on top of the
+    // first.
+    map.push(put(b"a", 4, tagged));
+    map.push(put(b"a", 5, None));
     assert_eq!(map.changes.len(), 4);
-    // The last one counts, so no reader need wait for the pending one.
+    // The last one counts, so no reader must wait for the pending one.
     let blocks = MemoryBlocks::new(KEY);
     let found = map.get(&blocks, &AllPending, b"a").unwrap();
     assert_eq!(found, Lookup { value: Some(Value::plain(vec![5])), unsettled: None });
@@ -196,7 +196,7 @@ fn an_untagged_change_replaces_only_its_untagged_predecessor() {
 #[test]
 fn an_abort_shows_what_was_there_before() {
     let blocks = MemoryBlocks::new(KEY);
-    let map = LiveMap::EMPTY.with_change(put(b"a", 1, None)).with_change(put(b"a", 2, Some(tag(1))));
+    let map = with_changes([put(b"a", 1, None), put(b"a", 2, Some(tag(1)))]);
     let get = |status: OperationStatus| map.get(&blocks, &|_: &Tag| status, b"a").unwrap();
     assert_eq!(
         get(OperationStatus::Pending),
@@ -235,7 +235,7 @@ fn a_list_of_changes_over_the_limit_cannot_be_stored_and_is_not_read() {
     table.map.changes.pop();
     let reference = table.store(&mut &blocks).unwrap();
     assert_eq!(Table::load(&blocks, &reference).unwrap(), table);
-    // By hand, one more: the count stands after format, owner (5 bytes) and the flag of the empty root.
+    // By hand, one more: the count follows format, owner (5 bytes) and the flag of the empty root.
     let block = blocks.fetch(&reference, BlockKind::Table).unwrap();
     let mut body = block.body().to_vec();
     assert_eq!(body[7..9], (CHANGES_MAX as u16).to_le_bytes());

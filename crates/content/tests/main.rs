@@ -9,3 +9,12 @@ mod map_model;
 mod objects;
 mod reading;
 mod untrusted_bytes;
+
+use holdfast_content::{Change, LiveMap};
+
+/// An empty map with these changes pushed onto it, in their order.
+fn with_changes(changes: impl IntoIterator<Item = Change>) -> LiveMap {
+    let mut map = LiveMap::EMPTY;
+    changes.into_iter().for_each(|change| map.push(change));
+    map
+}

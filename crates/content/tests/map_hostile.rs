@@ -1,5 +1,6 @@
-//! Proves that every node that breaks a rule is refused, and why, although its digest is right: what a
-//! malicious member could sign. Nodes are written here by hand, from the layout in `docs/internals/format.md`.
+//! Proves that every node that breaks a rule is refused for that rule although its digest is right, as a
+//! malicious member could sign it. The nodes are written by hand, from the layout in
+//! `docs/internals/format.md`.
 
 use holdfast_content::*;
 use holdfast_crypto::{Digest, DigestKey, Domain};
@@ -60,7 +61,7 @@ impl Raw {
     }
 }
 
-/// Keys that are, or are not, natural boundaries on a level.
+/// Keys that are (or are not) natural boundaries on a level.
 fn keys(level: u8, boundary: bool) -> impl Iterator<Item = Vec<u8>> {
     (0u32..).map(|n| n.to_be_bytes().to_vec()).filter(move |key| {
         let digest = KEY.hasher(Domain::Boundary).update(&[level]).update(key).finish();
@@ -77,7 +78,7 @@ fn top(reference: Reference, level: u8, entries: u64) -> MapRoot {
     MapRoot(Some(MapTop { reference, level, entries }))
 }
 
-/// What every operation says of a map; all must agree that it is malformed, or `None` if it is sound.
+/// The common verdict of all operations on a map: how it is malformed, or `None` if it is sound.
 fn verdict(blocks: &MemoryBlocks, root: &MapRoot) -> Option<Malformed> {
     let map = MerkleMap::new(KEY);
     let mut verdicts = Vec::new();
@@ -93,7 +94,7 @@ fn verdict(blocks: &MemoryBlocks, root: &MapRoot) -> Option<Malformed> {
     note(map.diff(blocks, &MapRoot::EMPTY, root, &mut |_, _, _| Ok(())));
     let verdict = verdicts[0].clone();
     assert!(verdicts.iter().all(|other| *other == verdict), "{verdicts:?}");
-    // Operations on one path may miss what is elsewhere, but must neither panic nor hang.
+    // Operations on one path may miss faults elsewhere, but must neither panic nor hang.
     for key in [&[0u8][..], &[0, 0, 0, 5], &[0xff; 8]] {
         let _ = map.get(blocks, root, key);
         let _ = map.floor(blocks, root, Bound::Included(key));
@@ -121,7 +122,7 @@ fn a_sound_leaf_by_hand_is_read() {
     let root = top(raw.put(&blocks), 0, 2);
     let map = MerkleMap::new(KEY);
     assert_eq!(map.get(&blocks, &root, b"b").unwrap(), Some(Value::plain(b"2".to_vec())));
-    // It is the very node that we would have written.
+    // This is exactly the node that our writer makes.
     let edits = [
         (b"a".to_vec(), Some(Value::plain(b"1".to_vec()))),
         (b"b".to_vec(), Some(Value::plain(b"2".to_vec()))),
@@ -196,7 +197,8 @@ fn a_node_cut_elsewhere_than_its_keys_demand_is_refused() {
     // Too many entries, and exactly as many as may be.
     assert_eq!(leaf_verdict(leaf_of(&plain[..max]), max as u64), None);
     assert!(matches!(leaf_verdict(leaf_of(&plain), max as u64 + 1), Some(Malformed::OutOfRange { .. })));
-    // A boundary, from the minimum on, that does not end the node; before the minimum it need not.
+    // A boundary after the minimum that does not end the node is refused; before the minimum it need not end
+    // it.
     let boundary = keys(0, true).find(|key| *key > plain[min]).unwrap();
     let mut crossed: Vec<_> = plain.iter().filter(|key| **key < boundary).cloned().collect();
     crossed.truncate(max - 2);
@@ -247,7 +249,7 @@ fn a_child_that_does_not_fit_its_place_is_refused() {
     let wrong = Malformed::WrongCount { expected: 21, found: 20 };
     assert_eq!(two_leaves(|_, children| children[1].1 += 1), Some(wrong));
     assert!(matches!(two_leaves(|_, children| children[1].1 = 0), Some(Malformed::Rule(_))));
-    // One child alone is no tree; a short leaf that is not the last is not cut where it must be.
+    // A single child is no tree; a short leaf that is not the last is cut in the wrong place.
     assert!(matches!(two_leaves(|_, children| drop(children.pop())), Some(Malformed::OutOfRange { .. })));
     assert_eq!(
         two_leaves(|blocks, children| {
@@ -335,7 +337,7 @@ fn decompression_is_bounded_by_the_reference() {
     let mut long = block.reference();
     long.length = BODY_BYTES_MAX + 1;
     assert!(matches!(stored.clone().open(key, &long, BlockKind::Chunk), Err(BlockError::TooLarge { .. })));
-    // A reference longer than the body, which the digest alone would let pass.
+    // A reference longer than the body, which the digest alone does not detect.
     let small = Block::new(key, BlockKind::Chunk, vec![], vec![0; 10]);
     let mut longer = small.reference();
     longer.length = 11;
@@ -389,7 +391,7 @@ fn a_flipped_bit_anywhere_is_found() {
     }
 }
 
-/// A source that keeps blocks in memory, checked, as a client's cache does.
+/// A source with checked blocks in memory, like a client's cache.
 struct Cached<'a> {
     blocks: &'a MemoryBlocks,
     kept: std::sync::Mutex<std::collections::HashMap<Digest, std::sync::Arc<Block>>>,
@@ -424,8 +426,8 @@ fn a_node_that_was_sound_in_one_place_is_still_refused_in_another() {
     let keys: Vec<_> = keys(0, false).take(20).collect();
     let leaf = leaf_of(&keys).put(&blocks);
     assert_eq!(read(&top(leaf, 0, 20)).unwrap().len(), 20);
-    // It is in memory now, and known to be sound as a whole map. Not so with another count, or as a first
-    // child, where it is cut too early, or as a second one that begins before the first ends.
+    // It is in memory now and known to be sound as a whole map. It is not sound with another count, or as a
+    // first child, where it is cut too early, or as a second one that begins before the first ends.
     assert_eq!(why(&top(leaf, 0, 21)), Malformed::WrongCount { expected: 21, found: 20 });
     let last = keys.last().unwrap();
     let cut_early = Raw::inner(1, 2).child(last, 20, leaf).child(&[0xff; 9], 20, leaf).put(&blocks);

@@ -1,5 +1,5 @@
-//! Proves that Merkle maps behave as a sorted map does, whatever the order of edits; that their roots depend
-//! on contents alone; that an edit makes few nodes; that proofs of presence and absence hold.
+//! Proves that Merkle maps behave like a sorted map, whatever the order of edits; that their roots depend on
+//! contents alone; that an edit makes few nodes; that proofs of presence and absence are valid.
 
 use holdfast_content::*;
 use holdfast_crypto::DigestKey;

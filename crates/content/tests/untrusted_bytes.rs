@@ -1,5 +1,5 @@
-//! Proves that no bytes make a decoder panic, loop or allocate without bound: random ones, and sound ones with
-//! bytes changed, cut or moved. What is accepted encodes to the same bytes again.
+//! Proves that no bytes make a decoder panic, loop or allocate without limit: random ones, and valid ones
+//! with bytes changed, cut or moved. Accepted bytes are exactly those that encoding gives.
 
 use crate::reading;
 
@@ -60,7 +60,7 @@ proptest! {
     #[test]
     fn random_bodies(body in proptest::collection::vec(any::<u8>(), 0..300), references in 0usize..4) {
         for kind in KINDS {
-            // With and without the one byte that all begin with.
+            // With and without the format byte that all begin with.
             read_everything(kind, &body, &vec![Digest([3; 32]); references]);
             read_everything(kind, &[&[1], &body[..]].concat(), &vec![Digest([3; 32]); references]);
         }

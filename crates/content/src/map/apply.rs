@@ -1,5 +1,5 @@
-//! Batch edits: each level is cut anew from the first node an edit touches until a new cut falls on an old
-//! one; what changed among its nodes is the batch of edits of the level above.
+//! Batch edits: each level is cut anew from the first edited node until a new cut coincides with an old one.
+//! The changed nodes of a level are the batch of edits of the level above.
 
 use super::node::{Item, Node, NodePosition, Piece, build, check_key};
 use super::{LEVEL_MAX, MapConfig, MapRoot, MapTop, MerkleMap, Value};
@@ -13,12 +13,12 @@ use std::rc::Rc;
 type Edits = BTreeMap<Vec<u8>, Option<Item>>;
 
 impl MerkleMap {
-    /// The map with `edits` made: `Some` puts, `None` removes (what is not there is removed without
-    /// complaint). Touches O(edits x depth) nodes; the result depends on the contents alone. New nodes go to
-    /// `sink`, children first; `source` is not asked for them.
+    /// The map with `edits` applied: `Some` puts, `None` removes (it is no error if there is nothing).
+    /// Touches O(edits x depth) nodes; the result depends on the contents alone. New nodes are put into
+    /// `sink`, children first, and are not requested from `source`.
     ///
     /// # Errors
-    /// [`ContentError`]: a node could not be had or is malformed; [`Misuse`]: a key or value is over its limit.
+    /// [`ContentError`]: a node could not be fetched or is malformed; [`Misuse`]: a key or value is over its limit.
     pub fn apply(
         &self,
         source: &dyn BlockSource,
@@ -68,7 +68,7 @@ impl<'a> Rewrite<'a> {
             }
             let mut changed = self.rewrite_old_level(level, edits)?;
             if level == top.level {
-                // The old top has no parent: its own item is added to what changed beside it.
+                // The old top has no parent, so its own item is added to the changed ones.
                 if changed.is_empty() {
                     return Ok(self.old);
                 }
@@ -155,7 +155,7 @@ impl<'a> Rewrite<'a> {
             .collect()
     }
 
-    /// Goes down from a top with a single child until it is the lowest level that has a single node.
+    /// Descends from a top with a single child to the lowest level that has a single node.
     fn collapse(&mut self, last_key: Vec<u8>, mut top: MapTop) -> Result<MapRoot, ContentError> {
         while top.level > 0 {
             let position = NodePosition {

@@ -10,18 +10,18 @@ use std::collections::HashSet;
 /// Called with a key and its values in the first and in the second map; an error stops the walk.
 pub type DiffVisitor<'v> = dyn FnMut(&[u8], Option<&Value>, Option<&Value>) -> Result<(), ContentError> + 'v;
 
-/// What is next on one side: a subtree not yet opened, or an entry.
+/// The next item of one side: an unopened subtree, or an entry.
 enum Head {
     Subtree(NodePosition),
     Entry(Vec<u8>, Value),
 }
 
 impl MerkleMap {
-    /// Calls `visit(key, value in a, value in b)` for every key that differs, in ascending order. `visit`
-    /// returns an error to stop.
+    /// Calls `visit(key, value in a, value in b)` for every key that differs, in ascending order. `visit` may
+    /// return an error to stop.
     ///
     /// # Errors
-    /// [`ContentError`]: a node could not be had or is malformed, or what `visit` returned.
+    /// [`ContentError`]: a node could not be fetched or is malformed, or what `visit` returned.
     pub fn diff(
         &self,
         source: &dyn BlockSource,

@@ -2,23 +2,24 @@
 //! extent maps.
 //!
 //! Invariants:
-//! - **Canonical.** Equal contents have equal roots, whatever the order of edits. Nodes end where the *keys*
-//!   say: after the first key, from the `entries_min`-th of the node on, whose keyed digest is a boundary;
-//!   else after the `entries_max`-th. Values never move a boundary, and cannot overfill a node, because the
-//!   limits on key, value and entries multiply to less than a block; so no split depends on sizes or history.
-//!   Each level is cut by the same rule over the last keys of the nodes below; the top is the lowest level
-//!   that has a single node. A forced cut after `entries_max` depends only on where its node begins, hence on
-//!   the keys before it, hence is canonical too.
-//! - **Bounded.** At most [`LEVEL_MAX`] levels above the leaves and [`KEY_BYTES_MAX`], [`VALUE_BYTES_MAX`],
-//!   [`REFERENCES_PER_VALUE_MAX`] an entry, so a hostile tree costs no more to refuse than one path.
-//! - **Checked.** A node is used only if it fits the place its parent gives it: level, number of entries,
-//!   first and last key, order, cut. Every check is made on every read.
+//! - **Canonical.** Equal contents have equal roots, whatever the order of edits. Only *keys* decide where
+//!   nodes end: after the first key, from the `entries_min`-th of the node on, whose keyed digest is a
+//!   boundary; else after the `entries_max`-th. Values neither move a boundary nor overfill a node, because
+//!   the limits on key, value and entries multiply to less than a block; so no split depends on sizes or
+//!   history. Each level is cut by the same rule over the last keys of the nodes below; the top is the lowest
+//!   level that has a single node. A forced cut after `entries_max` depends only on where its node begins,
+//!   hence on the keys before it, and is canonical too.
+//! - **Bounded.** At most [`LEVEL_MAX`] levels above the leaves, and [`KEY_BYTES_MAX`], [`VALUE_BYTES_MAX`]
+//!   and [`REFERENCES_PER_VALUE_MAX`] for an entry. So a hostile tree costs no more to refuse than one path.
+//! - **Checked.** A node is used only if it fits its parent's entry: level, number of entries, first and
+//!   last key, order, cut. Every check is made on every read.
 //!
-//! Attack answered: a server or a member hands out a map in which a key is hidden, doubled or misplaced, so
+//! Attack answered: a server or a member provides a map in which a key is hidden, doubled or misplaced, so
 //! that two readers, or a reader and a prover of absence, see different contents under one root.
 //!
-//! Known limit: a member who knows the digest key can search for names that make no natural boundaries; each
-//! edit of *that* map then rewrites more nodes. Overlays ([`crate::LiveMap`]) divide the cost by their length.
+//! Known limit: a member who knows the digest key can search for names without natural boundaries; each edit
+//! of *that* map then rewrites more nodes. Live maps ([`crate::LiveMap`]) divide the cost by the length of
+//! their lists.
 
 mod apply;
 mod diff;
@@ -120,8 +121,8 @@ impl MapRoot {
     }
 }
 
-/// What a key maps to: bytes, and references that travel in the block header so that garbage collection
-/// sees them.
+/// The value of a key: bytes, and references, which are in the block header so that garbage collection sees
+/// them.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, BorshSerialize, BorshDeserialize)]
 pub struct Value {
     /// At most [`VALUE_BYTES_MAX`].
@@ -145,7 +146,7 @@ pub type KeyValue = (Vec<u8>, Value);
 pub struct Shape {
     /// A node has at least this many entries, unless it is the last of its level. At least 2.
     pub entries_min: u32,
-    /// From there on, one key in this many is a boundary.
+    /// From the `entries_min`-th key on, one key in this many is a boundary.
     pub boundary_one_in: u32,
     /// A node has at most this many entries.
     pub entries_max: u32,
@@ -209,10 +210,10 @@ impl MerkleMap {
         MerkleMap { config: MapConfig { key, shape: Shape::FORMAT } }
     }
 
-    /// Maps of any shape, for trying out other shapes and for tests that want deep trees from few keys.
+    /// Maps of another shape, for experiments and for tests that need deep trees with few keys.
     ///
     /// # Panics
-    /// If the shape has no sense (minimum under 2 or over the maximum, maximum over the stored one's).
+    /// If the shape is invalid (minimum under 2 or over the maximum, maximum over the stored one's).
     pub fn with_config(config: MapConfig) -> Self {
         let Shape { entries_min, boundary_one_in, entries_max } = config.shape;
         assert!(entries_min >= 2 && entries_min <= entries_max && boundary_one_in >= 1);
@@ -228,7 +229,7 @@ impl MerkleMap {
     /// The value of `key`.
     ///
     /// # Errors
-    /// [`ContentError`]: a node could not be had or is malformed.
+    /// [`ContentError`]: a node could not be fetched or is malformed.
     pub fn get(
         &self,
         source: &dyn BlockSource,
@@ -252,7 +253,7 @@ impl MerkleMap {
     /// At most `limit` entries from `from` on, in ascending order.
     ///
     /// # Errors
-    /// [`ContentError`]: a node could not be had or is malformed.
+    /// [`ContentError`]: a node could not be fetched or is malformed.
     pub fn range(
         &self,
         source: &dyn BlockSource,
@@ -299,8 +300,8 @@ impl MerkleMap {
         Ok(())
     }
 
-    /// Fetches ahead the children from `first` on that hold the next `wanted` entries; returns the first
-    /// child that was left out. The first child may be entered in its middle, so it does not count.
+    /// Prefetches the children from `first` on that have the next `wanted` entries; returns the first child
+    /// left out. Reading may begin in the middle of the first child, so that one does not count.
     fn hint(&self, source: &dyn BlockSource, node: &Node, first: usize, wanted: usize) -> usize {
         let mut references = Vec::new();
         let mut covered = 0u64;
@@ -321,10 +322,10 @@ impl MerkleMap {
         next
     }
 
-    /// The last entry whose key is below (or, if included, at) `upper`.
+    /// The last entry whose key is below `upper` (or, if included, equal to it).
     ///
     /// # Errors
-    /// [`ContentError`]: a node could not be had or is malformed.
+    /// [`ContentError`]: a node could not be fetched or is malformed.
     pub fn floor(
         &self,
         source: &dyn BlockSource,
@@ -344,7 +345,7 @@ impl MerkleMap {
         upper: Bound<&[u8]>,
     ) -> Result<Option<KeyValue>, ContentError> {
         let node = Node::fetch(&self.config, source, position)?;
-        // How many slots have keys within the bound.
+        // Number of slots whose keys are within the bound.
         let within = match upper {
             Bound::Included(key) => node.first_after(key),
             Bound::Excluded(key) => node.first_at_least(key),
@@ -366,11 +367,11 @@ impl MerkleMap {
         }
     }
 
-    /// Fetches ahead, level by level, all nodes on the paths to `keys` (ascending), so that what follows
-    /// finds them near: one round trip a level instead of one a node.
+    /// Prefetches, level by level, all nodes on the paths to `keys` (ascending), so that later reads find
+    /// them in the cache: one round trip a level instead of one a node.
     ///
     /// # Errors
-    /// [`ContentError`]: a node could not be had or is malformed.
+    /// [`ContentError`]: a node could not be fetched or is malformed.
     pub fn warm(&self, source: &dyn BlockSource, root: &MapRoot, keys: &[&[u8]]) -> Result<(), ContentError> {
         let mut places: Vec<NodePosition> = root.position().into_iter().collect();
         while places.first().is_some_and(|position| position.level > 0) {

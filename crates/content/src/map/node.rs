@@ -1,4 +1,4 @@
-//! Nodes: how they are laid out, and every rule an untrusted one must keep.
+//! Nodes: their layout, and every rule that an untrusted one must keep.
 //!
 //! ```text
 //! leaf    format u8 = 1 | count u32 | count x { key length u16 | key | value }
@@ -20,7 +20,8 @@ use std::sync::Arc;
 /// Bytes of the length in front of a key.
 const KEY_LENGTH_BYTES: usize = 2;
 
-/// The position of a node in the map: all that its parent says about it. A node that does not match is refused.
+/// The position of a node in the map: everything that its parent says about it. A node that does not match is
+/// refused.
 #[derive(Clone, Debug)]
 pub(crate) struct NodePosition {
     pub(crate) reference: Reference,
@@ -31,7 +32,7 @@ pub(crate) struct NodePosition {
     pub(crate) lower: Option<Vec<u8>>,
     /// Its last key; `None` at the top, where nothing says it.
     pub(crate) upper: Option<Vec<u8>>,
-    /// Whether it is the last of its level, which may end anywhere.
+    /// Whether the node is the last of its level, which may end anywhere.
     pub(crate) last: bool,
 }
 
@@ -48,8 +49,8 @@ pub(crate) struct Node {
     lower: Option<Vec<u8>>,
 }
 
-/// A block parsed as a node, independent of its position. It is parsed once for a block in memory and stored with it,
-/// since looking for boundaries costs more than all the rest of a look-up.
+/// A block parsed as a node, independent of its position. A block in memory is parsed once and the result
+/// stored with it, since looking for boundaries costs more than the rest of a look-up.
 #[derive(Debug)]
 pub(crate) struct Parsed {
     config: MapConfig,
@@ -61,7 +62,8 @@ pub(crate) struct Parsed {
     ends_at_cut: bool,
 }
 
-/// Where an entry is: its key in the body, what it maps to right behind, its first reference in the header.
+/// The location of an entry: its key in the body, its value directly after that, its first reference in the
+/// header.
 #[derive(Debug)]
 struct Slot {
     key: (u32, u32),

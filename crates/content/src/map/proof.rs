@@ -12,15 +12,15 @@ use std::sync::Arc;
 /// The nodes from the top down. Untrusted until [`MerkleMap::verify_proof`] has accepted it.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Proof {
-    /// At most one a level; none for the empty map.
+    /// At most one for each level; none for the empty map.
     pub nodes: Vec<StoredBlock>,
 }
 
 impl MerkleMap {
-    /// Proves what `key` maps to.
+    /// Makes a proof of the value of `key`, or of its absence.
     ///
     /// # Errors
-    /// [`ContentError`]: a node could not be had or is malformed.
+    /// [`ContentError`]: a node could not be fetched or is malformed.
     pub fn prove(&self, source: &dyn BlockSource, root: &MapRoot, key: &[u8]) -> Result<Proof, ContentError> {
         let recorder = Recorder { source, nodes: RefCell::default() };
         self.get(&recorder, root, key)?;
@@ -30,7 +30,7 @@ impl MerkleMap {
     /// What `proof` proves about `key` in the map of `root`: its value, or `None` for its absence.
     ///
     /// # Errors
-    /// [`ContentError`]: the proof does not hold for this root and key, or carries more than it needs.
+    /// [`ContentError`]: the proof is not valid for this root and key, or contains more than it needs.
     pub fn verify_proof(
         &self,
         root: &MapRoot,

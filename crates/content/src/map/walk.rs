@@ -9,10 +9,11 @@ use crate::{BlockSource, Reference};
 pub type NodeVisitor<'a> = dyn FnMut(u8, &Reference, Option<&[u8]>) + 'a;
 
 impl MerkleMap {
-    /// Shows `visit` every node. Nodes come before those below them, and those below one in order. Leaves are not fetched.
+    /// Calls `visit` for every node; leaves are visited without being fetched. A node comes before its
+    /// children, which are in order.
     ///
     /// # Errors
-    /// [`ContentError`]: a node could not be had or is malformed.
+    /// [`ContentError`]: a node could not be fetched or is malformed.
     pub fn nodes(
         &self,
         source: &dyn BlockSource,

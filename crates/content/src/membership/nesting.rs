@@ -1,10 +1,11 @@
 //! Groups within groups: a user who belongs to the inner one belongs to the outer one too.
 //!
-//! Invariants ([`Membership::validate`]): no group is within itself, at most [`GROUP_DEPTH_MAX`] levels, nothing that
-//! was removed is a member or has groups as members, and what all of it comes to is bounded. Former members are all who
-//! ceased to belong, whichever group on the way they or it left; so a table signed before is judged by one entry.
+//! Invariants ([`Membership::validate`]): no group is within itself; there are at most [`GROUP_DEPTH_MAX`]
+//! levels; nothing removed is a member or has groups as members; and the total size is bounded. Former
+//! members are all who no longer belong, whichever group on the path they or it left. So one entry decides
+//! whether a table signed earlier is valid.
 //!
-//! Attack answered: a membership that is signed by a hostile superuser and costs whoever judges by it without end.
+//! Attack answered: a membership, signed by a hostile superuser, that makes checking it take for ever.
 
 use super::Membership;
 use crate::error::Malformed;
@@ -16,10 +17,10 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const GROUP_DEPTH_MAX: usize = 8;
 /// Most members and groups, each counted wherever it is met, of all groups that have groups as members.
 const NESTED_WORK_MAX: usize = 1 << 20;
-/// What a name of a member begins with if it is a group's.
+/// First character of the name of a member that is a group.
 const GROUP_SIGN: char = '@';
 
-/// Who can be a member of a group.
+/// A member of a group.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Member {
     /// A user.
@@ -61,7 +62,7 @@ impl Membership {
         self.effective_members(group).difference(&now).copied().collect()
     }
 
-    /// What a member is called: a user by name, a group by its name after an `@`.
+    /// A member by name: a user's name, or a group's name after an `@`.
     pub fn member_by_name(&self, name: &str) -> Option<Member> {
         let group = || self.group_by_name(name.strip_prefix(GROUP_SIGN)?).map(Member::Group);
         self.user_by_name(name).map(Member::User).or_else(group)
@@ -76,7 +77,7 @@ impl Membership {
         }
     }
 
-    /// Ends what [`Membership::admit`] began. `false` if `member` is none of `group`'s own.
+    /// Undoes [`Membership::admit`]. `false` if `member` is not directly in `group`.
     pub fn expel(&mut self, group: GroupId, member: Member) -> bool {
         let Some(group) = self.groups.get_mut(&group) else { return false };
         match member {
@@ -85,8 +86,8 @@ impl Membership {
         }
     }
 
-    /// Removes a group. Its members stay on record as users of its own, whatever becomes of the groups they came by; and
-    /// it is a member of no group any more.
+    /// Removes a group. Its members, also those who belong to it through other groups, stay on record as its
+    /// users, and it is a member of no group any more.
     pub fn remove_group(&mut self, group: GroupId) {
         let members = self.effective_members(group).into_owned();
         if let Some(group) = self.groups.get_mut(&group) {
@@ -110,7 +111,8 @@ impl Membership {
             rule(gone, "a group that is a member of another is removed or not there")?;
             open.insert(*id, &group.groups);
         }
-        // The innermost level first; a group that is left over after so many rounds is too deep, or within itself.
+        // The innermost level first. A group that is left over after so many rounds is nested too deeply, or
+        // within itself.
         for _ in 1..GROUP_DEPTH_MAX {
             let settled: Vec<GroupId> = open
                 .iter()
@@ -127,7 +129,8 @@ impl Membership {
         Ok(())
     }
 
-    /// As [`Membership::groups_within`]; `None` if that takes more than `work` steps, which it takes from there.
+    /// As [`Membership::groups_within`]; `None` if that needs more than `work` steps, from which it subtracts
+    /// its own.
     fn walk(&self, group: GroupId, work: &mut usize) -> Option<BTreeSet<GroupId>> {
         let mut within = BTreeSet::from([group]);
         let mut next = vec![group];

@@ -1,5 +1,6 @@
-//! Memberships as bytes. What older programs did not have follows at the end, and the highest bits of the version say
-//! that it does (a warrant is not part of them, but before them in the block): so a membership that needs nothing new has the bytes that it always had, wherever it stands.
+//! The encoding of memberships. Parts that older programs did not have are at the end, and the highest bits
+//! of the version say which are there (a warrant is not one of them, but in the block before the membership).
+//! So a membership without such parts always has the same bytes, wherever it appears.
 
 use super::{Group, Membership, Restore, VERSION_MAX};
 use crate::{DeviceId, GroupId, UserId};
@@ -7,16 +8,16 @@ use borsh::io::{Error, ErrorKind, Read, Result, Write};
 use borsh::{BorshDeserialize, BorshSerialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// In the version: groups that are members of groups follow.
+/// Bit of the version: groups as members follow.
 const NESTED: u64 = 1 << 63;
-/// And then, how much users may store.
+/// Bit of the version: quotas follow after that.
 const QUOTAS: u64 = 1 << 62;
-/// And then, declared restores.
+/// Bit of the version: declared restores follow after that.
 const RESTORES: u64 = 1 << 61;
 
-/// The format of a block with nothing new in it, of one with groups as members, of one with quotas (and perhaps groups as
-/// members), of one with a warrant before the membership (which may have any of these), and of one with declared
-/// restores (and perhaps the others, but no warrant).
+/// Formats of a block: without new parts; with groups as members; with quotas (and perhaps groups as
+/// members); with a warrant before the membership (and perhaps any of these); with declared restores (and
+/// perhaps the others, but no warrant).
 pub(super) const PLAIN: u8 = crate::codec::FORMAT;
 pub(super) const WITH_GROUPS: u8 = 2;
 pub(super) const WITH_QUOTAS: u8 = 3;

@@ -1,10 +1,10 @@
-//! How the bases of a parcel are named.
+//! The names of a parcel's bases.
 //!
-//! An address has 32 bytes, and what is new in a block often not many more. Old blocks that hang from one node of an
-//! older version are named as places in that node: a few bytes each.
+//! An address has 32 bytes, and what is new in a block often not many more. So old blocks that one node of an
+//! older version refers to are named by their positions in that node: a few bytes each.
 //!
-//! The attack it answers: a few bytes that name very much. What names stand for is counted before anything is looked up,
-//! and at most [`PARCEL_NODES_MAX`] nodes are.
+//! Attack answered: a few bytes that name very many blocks. The named blocks are counted before anything is
+//! looked up, and at most [`PARCEL_NODES_MAX`] nodes are looked up.
 
 use super::{PARCEL_BASES_MAX, ParcelError, within};
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -22,7 +22,7 @@ pub enum Base {
     Under {
         /// The node.
         node: Digest,
-        /// Its references, as ascending runs.
+        /// Positions of references in the node, as ascending runs.
         runs: Vec<Run>,
     },
 }
@@ -60,7 +60,7 @@ impl PartialEq<Digest> for Base {
 }
 
 impl Base {
-    /// How many blocks these stand for.
+    /// Number of blocks that these name.
     pub fn count(bases: &[Base]) -> usize {
         let of = |base: &Base| match base {
             Base::Block(_) => 1,
@@ -78,8 +78,8 @@ impl Base {
         bases.iter().map(of).sum()
     }
 
-    /// Names blocks in their order; `place_of` returns the node that refers to a block and the index of the reference,
-    /// if they are known.
+    /// Names blocks in their order; `place_of` returns the node that refers to a block and the index of the
+    /// reference, if they are known.
     pub fn name(addresses: &[Digest], place_of: impl Fn(&Digest) -> Option<(Digest, u16)>) -> Vec<Base> {
         let mut bases: Vec<Base> = Vec::new();
         // Node, its runs, the place after the last, and where its blocks begin in `addresses`.
@@ -119,20 +119,20 @@ impl Base {
         bases
     }
 
-    /// Checks what can be checked without looking anything up.
+    /// Checks everything that can be checked without looking anything up.
     ///
     /// # Errors
-    /// See [`ParcelError`].
+    /// [`ParcelError`].
     pub fn check(bases: &[Base]) -> Result<(), ParcelError> {
         within("bases", Base::count(bases), PARCEL_BASES_MAX)?;
         let nodes = bases.iter().filter(|base| matches!(base, Base::Under { .. })).count();
         within("nodes of bases", nodes, PARCEL_NODES_MAX)
     }
 
-    /// The blocks that these name, in order; `references` tells what a node refers to.
+    /// The addresses of the named blocks, in order; `references` returns the references of a node.
     ///
     /// # Errors
-    /// See [`BaseError`].
+    /// [`BaseError`].
     pub fn addresses<E>(
         bases: &[Base],
         mut references: impl FnMut(&Digest) -> Result<Option<Vec<Digest>>, E>,
@@ -195,7 +195,7 @@ mod tests {
         Base::addresses(bases, |node| Ok(tree.get(node).cloned()))
     }
 
-    /// Proves: whatever is named comes back, in its order, and what hangs together takes a few bytes.
+    /// Proves: names lead back to the blocks in their order, and blocks of one node take few bytes.
     #[test]
     fn names_lead_back() {
         let wide: Vec<u16> = (100..400).collect();
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(Base::message_bytes(&named(&tree, &all)), 41);
     }
 
-    /// Proves: more than the most nodes are not named; the rest is named block by block.
+    /// Proves: no more nodes are named than the limit; the other blocks are named one by one.
     #[test]
     fn many_nodes() {
         let children: Vec<[u16; 2]> = (0..300).map(|n| [2 * n, 2 * n + 1]).collect();
@@ -232,7 +232,8 @@ mod tests {
         assert_eq!(back(&tree, &bases).unwrap(), addresses);
     }
 
-    /// Proves: what names too much is refused before anything is looked up, and what names nothing is told.
+    /// Proves: names of too many blocks are refused before anything is looked up, and names of nothing are
+    /// reported.
     #[test]
     fn names_that_are_refused() {
         let tree = tree(&[&[1, 2, 3]]);

@@ -11,7 +11,8 @@ fn address(block: &Block) -> Digest {
     block.reference().address
 }
 
-/// Proves: blocks come out as they went in, references to one another derived, those to others kept, in any order.
+/// Proves: unpacked blocks are those that were packed, in any order; references to one another are computed,
+/// others are transferred.
 #[test]
 fn what_goes_in_comes_out() {
     let (a, b) = (chunk(noise(1, 3000)), chunk(noise(2, 10)));
@@ -19,7 +20,7 @@ fn what_goes_in_comes_out() {
     let references = vec![foreign(1), address(&b), foreign(2), address(&a), address(&a), foreign(3)];
     let node = Block::new(&KEY, BlockKind::MapLeaf, references, b"node".to_vec());
     let empty = chunk(Vec::new());
-    // The last is referred to before it comes, so that reference travels whole.
+    // The last block is referred to before it comes, so that its address is sent.
     let early = Block::new(&KEY, BlockKind::MapInner, vec![address(&empty)], vec![]);
     let blocks = [a, b, node, early, empty];
     let parcel = Parcel::pack(&Prefix::default(), &blocks, 3).unwrap();
@@ -33,7 +34,7 @@ fn prefix_of(bases: &[Block]) -> Prefix {
     prefix
 }
 
-/// Proves: a changed block costs about what is new in it, also where it is one of many references that changed.
+/// Proves: a changed block costs about what is new in it, also if it is one of many references that changed.
 #[test]
 fn what_resembles_a_base_costs_what_is_new() {
     let body = noise(1, 200_000);
@@ -74,7 +75,7 @@ fn references_within_a_parcel_are_derived() {
     assert_eq!(together.open(&KEY, &Prefix::default()).unwrap(), all);
 }
 
-/// Proves: nothing over the limits is packed, and a prefix takes no more than it may hold.
+/// Proves: nothing over the limits is packed, and a prefix has no more than the limit.
 #[test]
 fn makers_keep_within_the_limits() {
     let none: [Block; 0] = [];
@@ -120,11 +121,11 @@ fn refused(parcel: &Parcel) -> ParcelError {
     parcel.open(&KEY, &Prefix::default()).expect_err("it is hostile")
 }
 
-/// Proves: each way in which a payload can break the format is refused, and none makes a block refer to itself or to
-/// what comes later.
+/// Proves: each way in which a payload can violate the format is refused, and none makes a block refer to
+/// itself or to a later one.
 #[test]
 fn hostile_payloads_are_refused() {
-    // An empty chunk, which the rest may refer to.
+    // An empty chunk, which the others may refer to.
     let first = [1, 0, 0, 0];
     let with = |rest: &[u8]| forged(&[&first[..], rest].concat());
     assert_eq!(with(&[2, 1, 1, 0, 0, 1]).open(&KEY, &Prefix::default()).unwrap().len(), 2, "sound");
@@ -154,7 +155,8 @@ fn hostile_payloads_are_refused() {
     }
     let many = forged(&first.repeat(PARCEL_BLOCKS_MAX + 1));
     assert!(matches!(refused(&many), ParcelError::TooLarge { what: "blocks", .. }));
-    // Two bytes of payload for 32 of references: without a bound of its own a small parcel would be a gigabyte.
+    // Two bytes of payload give 32 of references: without a limit of its own a small parcel would become a
+    // gigabyte.
     let mut payload = first.to_vec();
     for place in 1..200 {
         payload.extend([2, 0x80, 0x40, 0x80, 0x40, 0]);
@@ -168,8 +170,8 @@ fn hostile_payloads_are_refused() {
     assert!(matches!(refused(&bomb), ParcelError::TooLarge { what: "bytes of blocks", .. }));
 }
 
-/// Proves: a frame that is not exactly one, of exactly the length announced, is refused before or after it is opened,
-/// and never yields more than announced.
+/// Proves: anything but exactly one frame, of exactly the announced length, is refused before or after it is
+/// opened, and never yields more than announced.
 #[test]
 fn hostile_frames_are_refused() {
     let sound = forged(&[1, 0, 0, 3, b'a', b'b', b'c']);
@@ -195,7 +197,7 @@ fn hostile_frames_are_refused() {
     // A frame to be skipped is no frame.
     let skippable = [0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, 1, 2, 3].to_vec();
     assert!(matches!(altered(&|parcel| parcel.frame.clone_from(&skippable)), ParcelError::Frame(_)));
-    // One that does not say how long it is.
+    // A frame that does not contain its length.
     let streamed = {
         let mut encoder = zstd::stream::raw::Encoder::new(3).unwrap();
         let mut out = vec![0; 100];
@@ -222,8 +224,8 @@ fn hostile_frames_are_refused() {
     assert!(matches!(window, ParcelError::Frame(_) | ParcelError::Malformed(_)), "{window}");
 }
 
-/// Proves: a parcel opens with exactly the bases it names, in their order; other bytes in their place yield other
-/// blocks, or none, but never the addresses of the sound ones.
+/// Proves: a parcel opens with exactly the bases that it names, in their order. Other bytes in their place
+/// yield other blocks, or none, but never the right addresses.
 #[test]
 fn the_bases_are_those_named() {
     let bases = [chunk(noise(1, 5000)), chunk(noise(2, 5000))];
@@ -280,7 +282,8 @@ mod properties {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Proves: any blocks come out as they went in, whatever they refer to, with any bases and at any level.
+        /// Proves: unpacked blocks are those that were packed, whatever they refer to, with any bases and at
+        /// any level.
         #[test]
         fn any_blocks_come_out(
             bases in proptest::collection::vec(any_block(), 0..10),
@@ -298,8 +301,8 @@ mod properties {
             prop_assert_eq!(again.open(&KEY, &prefix).unwrap(), blocks);
         }
 
-        /// Proves: no change of bytes makes an opening panic or yield more than the limits; whatever it yields is what
-        /// its addresses say.
+        /// Proves: no change of bytes makes opening panic or yield more than the limits; the blocks'
+        /// addresses always match their bytes.
         #[test]
         fn altered_parcels_are_survived(
             blocks in proptest::collection::vec(any_block(), 1..10),

@@ -37,7 +37,6 @@ pub fn read_everything(kind: BlockKind, body: &[u8], references: &[Digest]) {
                     let _ = table.target(&blocks, &AllPending, number);
                     let _ = table.remove(&blocks, &AllPending, number, None);
                 }
-                let _ = table.highest_number(&blocks);
                 let _ = table.slots(&blocks, &AllPending, 0, 100);
             }
         }
