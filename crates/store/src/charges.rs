@@ -1,16 +1,18 @@
-//! Who is charged for which blocks (SUNDR section 4: "each user for precisely the blocks written by that user").
+//! Which device is charged for which blocks (SUNDR section 4: "each user for precisely the blocks written by
+//! that user").
 //!
 //! Invariants:
-//! - a block is charged to whoever stored it first, for as long as the index has it: neither a second STORE, nor an
-//!   "I have it", a hold or a pin of somebody else moves or doubles the charge, nor does the collector when it moves a
-//!   block, or whoever heals a damaged one. One that was dropped, and lives again because somebody refers to it, is
-//!   charged to whoever stored the oldest copy that is left: one who stored it, if not always the first;
-//! - what is charged follows from the index alone. The totals are written in the transaction that changes it, so no
-//!   crash parts them; a rebuilt index brings them back, and scrub compares;
-//! - between two checkpoints of the index a block that only the index on disk knows may be charged twice. Nobody is
-//!   refused for that: before a refusal the index is brought up to date.
+//! - A block is charged to the device that stored it first, as long as the index has it. A second STORE, an
+//!   "I have it", a hold or a pin by another device neither moves nor doubles the charge; nor does the
+//!   collector when it moves a block, or a device that replaces a damaged one. A block that was dropped, and
+//!   lives again because something refers to it, is charged to the device that stored the oldest copy that is
+//!   left, which need not be the first.
+//! - Charges follow from the index alone. The totals are written in the transaction that changes the index,
+//!   so no crash can separate them; a rebuilt index restores them, and scrub compares them.
+//! - Between two checkpoints of the index, a block that only the index on disk has may be charged twice.
+//!   Nobody is refused because of that: before a refusal the index is brought up to date.
 //!
-//! Attack answered: a member who has others pay, or stores without being charged, or frees what others stored.
+//! Attack answered: a member who makes others pay, stores without being charged, or frees what others stored.
 
 use crate::StoreError;
 use crate::state::{Entry, Key};
@@ -19,10 +21,10 @@ use holdfast_content::{BlockKind, DeviceId, StoredBlock};
 use holdfast_crypto::Digest;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-/// Bytes of the head of a block's record beside its references.
+/// Bytes of the head of a block's record without its references.
 const HEAD_BYTES: usize = 91;
 
-/// What a payer is charged for.
+/// The blocks and bytes that a payer is charged for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Charge {
     /// Blocks.
@@ -56,12 +58,12 @@ pub struct Allowance {
     pub devices: Vec<DeviceId>,
     /// Bytes in the log.
     pub bytes: u64,
-    /// Further bytes for blocks other than chunks: a user who has reached the limit must be able to delete, which takes
-    /// new tables and directories before it frees anything.
+    /// Further bytes for blocks other than chunks: a user who has reached the limit must be able to delete,
+    /// which needs new tables and directories before it frees anything.
     pub reserve: u64,
 }
 
-/// By file system's number and device.
+/// Who is charged: number of a file system, and device.
 pub(crate) type Payer = (u32, DeviceId);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -70,7 +72,7 @@ pub(crate) struct Change {
     bytes: i64,
 }
 
-/// Changes of charges, by who is charged.
+/// Changes of charges, by payer.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Changes(BTreeMap<Payer, Change>);
 
@@ -89,7 +91,7 @@ impl Changes {
         change.bytes += sign * i64::from(entry.location.length);
     }
 
-    /// Who is charged for something else than before, and what that comes to after what it came to.
+    /// The payers whose charges change, each with the difference.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Payer, Change)> {
         self.0
             .iter()
@@ -98,11 +100,11 @@ impl Changes {
     }
 }
 
-/// All charges: those of the index's checkpoint, and what has changed since.
+/// All charges: those of the index's last checkpoint, and the changes since.
 #[derive(Default)]
 pub(crate) struct Charges {
     pub(crate) settled: BTreeMap<Payer, Charge>,
-    /// Of the batch on its way into the index.
+    /// Changes in the batch that is being written to the index.
     pub(crate) frozen: Changes,
     pub(crate) recent: Changes,
 }
@@ -125,14 +127,14 @@ impl Charges {
     }
 }
 
-/// What a block that is not here will be charged at.
+/// The charge for a block that is not stored yet.
 fn price(block: &StoredBlock) -> u64 {
     let head = HEAD_BYTES + 32 * block.references.len();
     u64::from(holdfast_log::stored_length(head, block.body.len()))
 }
 
 impl LogStore {
-    /// What each device is charged for, of those that are charged for anything. Brings the index up to date first.
+    /// The charge of each device that is charged for anything. Brings the index up to date first.
     ///
     /// # Errors
     /// The log or the index failed.
@@ -145,14 +147,14 @@ impl LogStore {
         Ok(charges.filter(|(_, charge)| *charge != Charge::default()).collect())
     }
 
-    /// What these devices are charged for together, without reading the index: blocks not yet written to the index may
-    /// count twice.
+    /// The charge of these devices together, without reading the index: blocks not yet written to the index
+    /// may count twice.
     pub fn charged(&self, file_system: Digest, devices: &[DeviceId]) -> Charge {
         let state = self.state();
         state.number(&file_system).map_or(Charge::default(), |number| state.charges.together(number, devices))
     }
 
-    /// Counts all charges anew, from the index, and puts right what is wrong. How many were.
+    /// Computes all charges anew from the index, and corrects wrong ones. Returns how many were wrong.
     ///
     /// # Errors
     /// The log or the index failed.
@@ -180,8 +182,8 @@ impl LogStore {
 }
 
 impl Shared {
-    /// Makes sure that what of `blocks` is not here yet may be charged. Called with [`Shared::turn`] held until it is
-    /// stored, so that nothing comes between, and without the state locked.
+    /// Checks that those of `blocks` that are not here yet may be charged. Called with [`Shared::turn`] held
+    /// until they are stored, so that no other STORE comes between, and without the state locked.
     pub(crate) fn weigh<'a>(
         &self,
         file_system: Digest,

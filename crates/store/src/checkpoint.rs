@@ -11,7 +11,7 @@ use std::time::Duration;
 const CHECKPOINT: SyncSite = SyncSite("store: log before index checkpoint");
 /// Bytes of log after which a checkpoint is due, however few entries they hold.
 const BYTES_BEHIND_MAX: u64 = 512 << 20;
-/// How long a STORE waits for the index before it looks again.
+/// How long a STORE waits for the index before it checks again.
 const ROOM_WAIT: Duration = Duration::from_secs(1);
 
 impl Shared {
@@ -56,14 +56,14 @@ impl Shared {
         Ok(replayed)
     }
 
-    /// For a long task that holds `checkpointing`: writes a checkpoint when enough has changed.
+    /// Writes a checkpoint if enough has changed, for a long task that holds `checkpointing`.
     pub(crate) fn relieve_held(&self) -> Result<(), StoreError> {
         let full = self.state.lock().blocks.len() >= self.config.recent_entries_max;
         if full { self.checkpoint_held() } else { Ok(()) }
     }
 
-    /// Back-pressure: when changes come faster than the index takes them, storing waits for it; when the index
-    /// takes none, storing stops before memory runs out.
+    /// Back-pressure: if changes come faster than the index takes them, storing waits; if the index takes
+    /// none, storing stops before memory runs out.
     pub(crate) fn wait_for_room(&self) -> Result<(), StoreError> {
         let limit = self.config.recent_entries_max;
         let mut state = self.state.lock();

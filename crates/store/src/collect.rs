@@ -1,12 +1,13 @@
 //! Mark and sweep.
 //!
-//! **Mark** walks from the caller's roots, the holds, the pins and everything younger than the window, by headers only. Any
-//! read error ends the collection: nothing is dropped. **Drop** happens in one step under the state lock, after
-//! whatever was stored, pinned or relied on since the mark began has been marked too; it is one round of records
-//! in the log, which counts only when its last record is there. Then `relocate` gives the space back, or `punch` where it is.
+//! **Mark** walks from the caller's roots, the holds, the pins and everything younger than the window,
+//! reading headers only. Any read error ends the collection, and nothing is dropped. **Drop** happens in one
+//! step under the state lock, after everything that was stored, pinned or relied on since the mark began is
+//! marked too. It is one round of records in the log, which counts only when its last record is there. Then
+//! `relocate` moves live records to free space, or `punch` frees it in place.
 //!
-//! This guards against mistakes of other stores, which collected live blocks after read errors, or while a client got
-//! the answer "I have it".
+//! This prevents mistakes of other stores, which collected live blocks after read errors, or while a client
+//! got the answer "I have it".
 
 use crate::StoreError;
 use crate::mark::Marks;
@@ -20,7 +21,7 @@ use holdfast_crypto::Digest;
 use holdfast_log::BodyTag;
 use std::collections::{BTreeSet, HashSet};
 
-/// Where a collection is. Everything up to a stage is done when it is reported.
+/// The stages of a collection. Everything up to a stage is done when it is reported.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CollectStage {
     /// Marking; so many blocks are marked so far.
@@ -35,11 +36,11 @@ pub enum CollectStage {
     Relocated,
     /// The segments were removed.
     Removed,
-    /// What was dead in this segment is given back, and the rest is where it was.
+    /// The dead blocks of this segment are freed in place; the rest did not move.
     Punched(u32),
 }
 
-/// What a collection did.
+/// The result of a collection.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CollectReport {
     /// Blocks found reachable, pinned or young.
@@ -58,7 +59,7 @@ pub struct CollectReport {
     pub removed_bytes: u64,
     /// The segments removed.
     pub removed: Vec<u32>,
-    /// Segments of which what is dead was given back where it is, and nothing moved.
+    /// Segments whose dead blocks were freed in place.
     pub punched: Vec<u32>,
     /// Bytes freed by holes.
     pub punched_bytes: u64,
@@ -76,17 +77,17 @@ impl CollectReport {
 }
 
 impl LogStore {
-    /// Drops every block of `file_system` that is not reachable from `roots`, a hold or a pin, and that no client has
-    /// stored or got the answer "I have it" for within a window; then frees the space of segments that are mostly
-    /// garbage.
+    /// Drops every block of `file_system` that is not reachable from `roots`, a hold or a pin, and that no
+    /// client has stored or got the answer "I have it" for within a window. Then frees the space of segments
+    /// that are mostly garbage.
     ///
     /// `roots` must name every head that a client may still build on: the present one, and those it replaced
     /// within the window.
     ///
     /// # Errors
-    /// A read error, a damaged header, lost records, no roots, or a root that nobody stored: nothing was dropped.
-    /// A failure while moving: what was
-    /// dropped was garbage, and no segment whose live records are not durable elsewhere is removed.
+    /// A read error, a damaged header, lost records, no roots, or a root that nobody stored: nothing was
+    /// dropped. A failure while moving: only garbage was dropped, and no segment was removed whose live
+    /// records are not durable elsewhere.
     pub fn collect(
         &self,
         file_system: Digest,
@@ -97,8 +98,8 @@ impl LogStore {
         self.collect_with(file_system, roots, &BTreeSet::new(), now_ns, watch)
     }
 
-    /// [`LogStore::collect`], which keeps nothing deleted of what devices in `short` stored: they are near their
-    /// limits, and charged for it while it is here.
+    /// As [`LogStore::collect`], but retains no deleted blocks of the devices in `short`: these are near
+    /// their limits, and deleted blocks are charged as long as they exist.
     ///
     /// # Errors
     /// As [`LogStore::collect`].
@@ -127,7 +128,7 @@ impl LogStore {
         result
     }
 
-    /// Gives back the space of segments that are mostly garbage, and drops nothing.
+    /// Frees the space of segments that are mostly garbage, and drops nothing.
     ///
     /// # Errors
     /// As of the second half of [`LogStore::collect`].
@@ -181,7 +182,7 @@ impl Collection<'_> {
         if let Some(root) = roots.iter().find(|root| marks.is_missing(root)) {
             return Err(StoreError::Refused(format!("root {root} is not in the store; nothing was dropped")));
         }
-        // A whole tree was found, so whatever was lost was no part of it.
+        // A complete tree was found, so lost records were no part of it.
         shared.state().file_system(&self.file_system).suspect = None;
         watch(CollectStage::Marked);
         let retention = Retention { shared, number, now_ns: self.now_ns, cutoff_ns, short: self.short };
@@ -192,8 +193,8 @@ impl Collection<'_> {
         self.report.missing = marks.missing();
         drop(marks);
         watch(CollectStage::Dropped);
-        // The index on disk is about to say what lives in a segment, so only segments that were complete before
-        // its checkpoint may be judged by it.
+        // The index on disk will decide what is live in a segment. So only segments that were complete before
+        // its checkpoint may be considered.
         let horizon = shared.log.end().segment;
         shared.checkpoint_held()?;
         let mut relocation = Relocation { shared, now_ns: self.now_ns, report: &mut self.report };
@@ -201,8 +202,8 @@ impl Collection<'_> {
         Ok(self.report)
     }
 
-    /// Marks what was touched meanwhile and drops the rest, in one step under the lock, so that no client gets the
-    /// answer "I have it" for a block that is about to be dropped, or whose children are dropped already.
+    /// Marks what was touched meanwhile and drops the rest, in one step under the lock, so that no client
+    /// gets the answer "I have it" for a block that is about to be dropped, or whose children are.
     fn drop_garbage(
         &mut self,
         marks: &mut Marks,
@@ -238,7 +239,7 @@ impl Collection<'_> {
                 garbage.iter().filter(|(_, entry)| dropped.contains(&entry.location.position.to_u64()));
             self.report.dropped_bytes = gone.map(|(_, entry)| u64::from(entry.location.length)).sum();
             self.report.dropped = copies.len() as u64;
-            // A round that fails half-way keeps its number, so that its records never count.
+            // A round that fails half-way uses its number up, so that its records never count.
             state.round += 1;
             let round = state.round;
             let file_system = self.file_system;

@@ -19,30 +19,30 @@ pub enum StoreError {
         /// The system's error.
         error: String,
     },
-    /// The index failed. Nothing durable is lost: it is rebuilt from the segments.
+    /// The index failed. Nothing durable is lost: it can be rebuilt from the segments.
     #[error("the block index failed: {0}")]
     Index(String),
     /// The index is damaged. Nothing durable is lost: the next opening rebuilds it from the segments.
     #[error("the block index is damaged ({0}); restart the server to rebuild it from the segments")]
     IndexDamaged(String),
-    /// A stored block is not what was written.
+    /// A stored block has changed.
     #[error("block {address} is damaged: {file} at offset {offset}: {why}")]
     Damaged {
         /// The block.
         address: Digest,
         /// The segment file.
         file: String,
-        /// Where in it, in bytes.
+        /// Byte offset in the file.
         offset: u64,
         /// The reason.
         why: String,
     },
-    /// A block is not in the index, but records were lost that may have held it.
+    /// A block is not in the index, but may have been in records that were lost.
     #[error("block {address} cannot be told from lost ones: {why}")]
     MayBeDamaged {
         /// The block.
         address: Digest,
-        /// Which records were lost.
+        /// The lost records.
         why: String,
     },
     /// Ordering records of a file system may be lost; serving it would roll it back.
@@ -58,7 +58,7 @@ pub enum StoreError {
     InUse {
         /// The data directory.
         directory: String,
-        /// Which process has it, as far as that is known.
+        /// The process that uses it, as far as that is known.
         why: String,
     },
     /// Written by a newer version of this program.

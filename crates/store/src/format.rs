@@ -10,7 +10,7 @@ const PREFIX: &str = "holdfast store format ";
 pub(crate) const STORE_FORMAT: u32 = 1;
 const SYNC: SyncSite = SyncSite("store: format file");
 
-/// Checks the format file, or writes it into a directory that has no segments yet. Its directory entry becomes
+/// Checks the format file, or writes it into a directory without segments. Its directory entry becomes
 /// durable with that of the first segment, before anything is acknowledged.
 pub(crate) fn check_or_write(storage: &dyn Storage) -> Result<(), StoreError> {
     let directory = storage.describe();

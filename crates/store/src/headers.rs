@@ -1,4 +1,4 @@
-//! What is known of blocks without reading their bodies.
+//! Questions about blocks that are answered without reading their bodies.
 
 use crate::StoreError;
 use crate::record::StoreRecord;
@@ -8,7 +8,7 @@ use holdfast_crypto::Digest;
 use holdfast_log::LogError;
 
 impl LogStore {
-    /// What a block refers to, by its header alone; `None` when this file system does not have it.
+    /// The references of a block, from its header alone; `None` if this file system does not have it.
     ///
     /// # Errors
     /// A read error, or a damaged header.
@@ -30,7 +30,7 @@ impl LogStore {
         }
     }
 
-    /// Which of `addresses` this file system has. Nothing is promised of them.
+    /// Which of `addresses` this file system has. They may be collected at any time.
     ///
     /// # Errors
     /// The index failed.
@@ -49,7 +49,7 @@ impl LogStore {
 }
 
 impl Shared {
-    /// What the block of an entry refers to.
+    /// The references of the block of an entry.
     pub(crate) fn references(
         &self,
         file_system: &Digest,

@@ -1,8 +1,9 @@
-//! Holds: trees that are kept by name at a member's request, whatever happens to the live file system, until the hold
-//! is ended. A signed release that refers to blocks of a live file system is held so.
+//! Holds: trees that are kept under a name at a member's request until the hold is ended, whatever happens to
+//! the live file system. A signed release that refers to blocks of a live file system has a hold.
 //!
-//! Invariant: a granted hold is complete. It is granted only if everything its roots reach is there, while no
-//! collection runs and no block can be dropped by its storer; from then on its roots are roots of every collection.
+//! Invariant: a granted hold is complete. It is granted only if everything that its roots reach is there,
+//! while no collection runs and no device can drop its blocks. From then on its roots are roots of every
+//! collection.
 
 use crate::StoreError;
 use crate::mark::Marks;
@@ -23,28 +24,28 @@ pub const HOLD_ROOTS_MAX: usize = 16;
 pub const HOLD_NAME_BYTES_MAX: usize = 200;
 /// Most missing blocks reported at once.
 const MISSING_MAX: usize = 1024;
-/// How long a collection that runs is waited for.
+/// How long to wait for a running collection.
 const COLLECTION_WAIT: Duration = Duration::from_secs(20);
 
 /// A hold: a tree that is kept until it is released.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Hold {
-    /// What it is called; unique in its file system.
+    /// The hold's name, unique in its file system.
     pub name: String,
     /// The device that requested it.
     pub device: DeviceId,
-    /// When it was granted, in nanoseconds since 1970.
+    /// When the hold was granted, in nanoseconds since 1970.
     pub made_ns: i64,
-    /// The roots; everything that they refer to is kept too.
+    /// The roots of the tree.
     pub roots: Vec<Digest>,
 }
 
 /// The outcome of a request for a hold.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HoldOutcome {
-    /// It is in force, durably with the next commit.
+    /// The hold is in force, durably with the next commit.
     Held,
-    /// It is not: these blocks are not there, and perhaps more.
+    /// The hold is refused: these blocks are missing, and perhaps others.
     Missing(Vec<Digest>),
 }
 
@@ -65,7 +66,7 @@ impl Hold {
 }
 
 impl LogStore {
-    /// Keeps what `hold.roots` reach until [`LogStore::unhold`]. Replaces a hold of the same name.
+    /// Keeps everything that `hold.roots` reach until [`LogStore::unhold`]. Replaces a hold of the same name.
     ///
     /// # Errors
     /// [`StoreError::Refused`]: the hold breaks a rule, or there are 1,024 others. [`StoreError::Busy`]: a collection
@@ -98,7 +99,7 @@ impl LogStore {
             }
             Err(at) => holds.insert(at, hold),
         }
-        // From here on the blocks count as relied on: their storers cannot take them back.
+        // From here on the blocks count as relied on: the devices that stored them cannot drop them.
         state.young.keep_all(number, i64::MAX);
         let record = HoldsRecord { file_system, holds };
         StoreRecord::Holds(record.clone()).append(self.log(), &[], BodyTag::of(&[]))?;

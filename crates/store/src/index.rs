@@ -1,5 +1,5 @@
-//! The index on disk: a redb database in a file of the store's directory. It is written in large sorted batches,
-//! each a durable transaction that also records up to where the log is folded in.
+//! The index on disk: a redb database in a file of the store's directory. It is written in large sorted
+//! batches. Each is a durable transaction that also records up to which position of the log it covers.
 
 use crate::StoreError;
 use crate::charges::{Changes, Charge, Payer};
@@ -21,7 +21,8 @@ const NEW_NAME: &str = "index-new.redb";
 const SYNC: SyncSite = SyncSite("store: index");
 const ADOPTED: SyncSite = SyncSite("store: rebuilt index in its place");
 const BLOCKS: TableDefinition<&[u8; 36], &[u8; 24]> = TableDefinition::new("blocks 2");
-/// As it was before it said who stored a block: it is made anew from the segments.
+/// The table of versions whose entries did not name the device that stored a block. Such an index is rebuilt
+/// from the segments.
 const BLOCKS_BEFORE: TableDefinition<&[u8; 36], &[u8; 20]> = TableDefinition::new("blocks");
 /// Number of the file system and device (big-endian), to blocks and bytes that it is charged for.
 const CHARGES: TableDefinition<&[u8; 8], &[u8; 16]> = TableDefinition::new("charges");
@@ -48,8 +49,8 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Opens the index, making it when there is none. Returns it with the state image of its last checkpoint, if
-    /// it has one; nothing when it is damaged.
+    /// Opens the index, or makes one. Returns it with the state image of its last checkpoint, if it has one;
+    /// `None` if it is damaged.
     pub(crate) fn open(
         storage: Arc<dyn Storage>,
         cache_bytes: usize,
@@ -73,8 +74,8 @@ impl Index {
         }
     }
 
-    /// Begins an empty index in a second file; [`Index::adopt`] replaces the old one by it. Until then a crash loses no
-    /// checkpoint.
+    /// Begins an empty index in a second file; [`Index::adopt`] replaces the old file with it. Until then a
+    /// crash loses no checkpoint.
     pub(crate) fn begin(storage: Arc<dyn Storage>, cache_bytes: usize) -> Result<Index, StoreError> {
         remove_file(&*storage, NEW_NAME)?;
         Index::open_file(storage, cache_bytes, NEW_NAME)
@@ -132,7 +133,7 @@ impl Index {
         }
     }
 
-    /// Runs one access. The database panics on some damaged pages, which is the medium's fault and no reason to
+    /// Runs one access. The database panics on some damaged pages, which is the medium's fault and must not
     /// stop the server.
     fn run<T>(&self, access: impl FnOnce(&Database) -> Result<T, StoreError>) -> Result<T, StoreError> {
         if self.condemned.load(Ordering::Acquire) {
@@ -160,23 +161,15 @@ impl Index {
     fn is_of_older_form(&self) -> Result<bool, StoreError> {
         self.run(|database| {
             let transaction = database.begin_read().map_err(wrap)?;
-            match transaction.open_table(BLOCKS_BEFORE) {
-                Ok(_) => Ok(true),
-                Err(redb::TableError::TableDoesNotExist(_)) => Ok(false),
-                Err(error) => Err(wrap(error)),
-            }
+            Ok(existing(&transaction, BLOCKS_BEFORE)?.is_some())
         })
     }
 
-    /// What everybody is charged for, as of the last checkpoint.
+    /// The charges of all payers at the last checkpoint.
     pub(crate) fn charges(&self) -> Result<BTreeMap<Payer, Charge>, StoreError> {
         self.run(|database| {
             let transaction = database.begin_read().map_err(wrap)?;
-            let table = match transaction.open_table(CHARGES) {
-                Ok(table) => table,
-                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(BTreeMap::new()),
-                Err(error) => return Err(wrap(error)),
-            };
+            let Some(table) = existing(&transaction, CHARGES)? else { return Ok(BTreeMap::new()) };
             let found = table.iter().map_err(wrap)?.map(|found| {
                 let (key, value) = found.map_err(wrap)?;
                 Ok((decode_payer(key.value()), decode_charge(value.value())))
@@ -204,11 +197,7 @@ impl Index {
     fn image(&self) -> Result<Option<Vec<u8>>, StoreError> {
         self.run(|database| {
             let transaction = database.begin_read().map_err(wrap)?;
-            let table = match transaction.open_table(STATE) {
-                Ok(table) => table,
-                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
-                Err(error) => return Err(wrap(error)),
-            };
+            let Some(table) = existing(&transaction, STATE)? else { return Ok(None) };
             Ok(table.get(IMAGE).map_err(wrap)?.map(|value| value.value().to_vec()))
         })
     }
@@ -217,11 +206,7 @@ impl Index {
     pub(crate) fn get(&self, key: &Key) -> Result<Option<Entry>, StoreError> {
         self.run(|database| {
             let transaction = database.begin_read().map_err(wrap)?;
-            let table = match transaction.open_table(BLOCKS) {
-                Ok(table) => table,
-                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
-                Err(error) => return Err(wrap(error)),
-            };
+            let Some(table) = existing(&transaction, BLOCKS)? else { return Ok(None) };
             Ok(table.get(&key.0).map_err(wrap)?.map(|value| decode_entry(value.value())))
         })
     }
@@ -234,11 +219,7 @@ impl Index {
     ) -> Result<Option<(SignedKey, u32)>, StoreError> {
         self.run(|database| {
             let transaction = database.begin_read().map_err(wrap)?;
-            let table = match transaction.open_table(SIGNED) {
-                Ok(table) => table,
-                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
-                Err(error) => return Err(wrap(error)),
-            };
+            let Some(table) = existing(&transaction, SIGNED)? else { return Ok(None) };
             let mut range = table.range::<&[u8; 60]>(&from.0..&before.0).map_err(wrap)?;
             match range.next_back() {
                 None => Ok(None),
@@ -257,11 +238,7 @@ impl Index {
     ) -> Result<(), StoreError> {
         self.run(|database| {
             let transaction = database.begin_read().map_err(wrap)?;
-            let table = match transaction.open_table(BLOCKS) {
-                Ok(table) => table,
-                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(()),
-                Err(error) => return Err(wrap(error)),
-            };
+            let Some(table) = existing(&transaction, BLOCKS)? else { return Ok(()) };
             for found in table.iter().map_err(wrap)? {
                 let (key, value) = found.map_err(wrap)?;
                 visit(Key(*key.value()), decode_entry(value.value()))?;
@@ -270,8 +247,8 @@ impl Index {
         })
     }
 
-    /// Visits every block entry of the last checkpoint, in key order, with the time since when the block is dead, if
-    /// the last collection found it so. `gone` is called for dead blocks that have no entry any more.
+    /// Visits every block entry of the last checkpoint, in key order, with the time since when the block is
+    /// dead, if the last collection found it so. `gone` is called for dead blocks without an entry.
     pub(crate) fn visit_with_dead(
         &self,
         visit: &mut dyn FnMut(Key, Entry, Option<i64>),
@@ -279,16 +256,8 @@ impl Index {
     ) -> Result<(), StoreError> {
         self.run(|database| {
             let transaction = database.begin_read().map_err(wrap)?;
-            let table = match transaction.open_table(BLOCKS) {
-                Ok(table) => table,
-                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(()),
-                Err(error) => return Err(wrap(error)),
-            };
-            let dead = match transaction.open_table(DEAD) {
-                Ok(table) => Some(table),
-                Err(redb::TableError::TableDoesNotExist(_)) => None,
-                Err(error) => return Err(wrap(error)),
-            };
+            let Some(table) = existing(&transaction, BLOCKS)? else { return Ok(()) };
+            let dead = existing(&transaction, DEAD)?;
             let dead = dead.as_ref().map(|table| table.iter()).transpose().map_err(wrap)?;
             let dead = dead.into_iter().flatten().map(|found| {
                 let (key, since_ns) = found.map_err(wrap)?;
@@ -311,7 +280,7 @@ impl Index {
         })
     }
 
-    /// Notes since when blocks are dead, and which are not any more.
+    /// Notes blocks that died at `since_ns`, and blocks that are not dead any more.
     pub(crate) fn write_dead(&self, since_ns: i64, died: &[Key], not: &[&[Key]]) -> Result<(), StoreError> {
         if died.is_empty() && not.iter().all(|keys| keys.is_empty()) {
             return Ok(());
@@ -336,11 +305,7 @@ impl Index {
     pub(crate) fn visit_signed(&self, visit: &mut dyn FnMut(SignedKey, u32)) -> Result<(), StoreError> {
         self.run(|database| {
             let transaction = database.begin_read().map_err(wrap)?;
-            let table = match transaction.open_table(SIGNED) {
-                Ok(table) => table,
-                Err(redb::TableError::TableDoesNotExist(_)) => return Ok(()),
-                Err(error) => return Err(wrap(error)),
-            };
+            let Some(table) = existing(&transaction, SIGNED)? else { return Ok(()) };
             for found in table.iter().map_err(wrap)? {
                 let (key, value) = found.map_err(wrap)?;
                 visit(SignedKey(*key.value()), u32::from_le_bytes(*value.value()));
@@ -349,8 +314,8 @@ impl Index {
         })
     }
 
-    /// Folds a frozen batch in, durably and all at once. Before that, `log_duplicates` hears of copies that are
-    /// not wanted because there is an older one. Tells what those are charged for now for whom that has changed.
+    /// Writes a frozen batch, durably and atomically. Before that, `log_duplicates` gets the copies that are
+    /// not needed because there is an older one. Returns the new charges of payers whose charges changed.
     pub(crate) fn write(
         &self,
         frozen: &IndexBatch,
@@ -451,7 +416,7 @@ impl Drop for Index {
     }
 }
 
-/// Closes a database, which writes to it, and so panics on some damaged pages. Whether it was sound.
+/// Closes a database, which writes to it, and so panics on some damaged pages. Returns whether it was sound.
 fn close(database: Option<Database>) -> bool {
     catch_unwind(AssertUnwindSafe(|| drop(database))).is_ok()
 }
@@ -464,9 +429,21 @@ fn gone() -> StoreError {
     StoreError::IndexDamaged("it was given up".into())
 }
 
+/// A table of the database; `None` if nothing was ever written to it.
+fn existing<K: redb::Key, V: redb::Value>(
+    transaction: &redb::ReadTransaction,
+    table: TableDefinition<K, V>,
+) -> Result<Option<redb::ReadOnlyTable<K, V>>, StoreError> {
+    match transaction.open_table(table) {
+        Ok(table) => Ok(Some(table)),
+        Err(redb::TableError::TableDoesNotExist(_)) => Ok(None),
+        Err(error) => Err(wrap(error)),
+    }
+}
+
 fn wrap(error: impl Into<redb::Error>) -> StoreError {
     match error.into() {
-        // What the file says, not the medium.
+        // The file's content is wrong, not the medium.
         redb::Error::Io(error)
             if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
         {

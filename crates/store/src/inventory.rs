@@ -11,13 +11,13 @@ use std::collections::BinaryHeap;
 /// A block as the index knows it. In order of position.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct IndexedBlock {
-    /// Where in the log it is; no other block is there.
+    /// The block's position in the log, which no other block has.
     pub position: Position,
     /// The block's address.
     pub address: Digest,
-    /// Who is charged for it.
+    /// The device that is charged for the block.
     pub owner: DeviceId,
-    /// When a device last relied on it, in nanoseconds since 1970.
+    /// When a device last relied on the block, in nanoseconds since 1970.
     pub age_ns: i64,
     /// Its bytes in the log.
     pub bytes: u32,
@@ -28,16 +28,16 @@ pub struct IndexedBlock {
 pub struct Pin {
     /// The holder of the pins.
     pub holder: u64,
-    /// Until when, in nanoseconds since 1970.
+    /// The end of the pin, in nanoseconds since 1970.
     pub until_ns: i64,
     /// The pinned blocks.
     pub addresses: Vec<Digest>,
 }
 
 impl LogStore {
-    /// Blocks of a file system in the order in which they are in the log, so that they are read quickly and those that were
-    /// stored together follow each other: the first `max` behind a position. Brings the index up to date first, and reads all
-    /// of it.
+    /// The blocks of a file system in the order of the log, so that they are read fast and blocks stored
+    /// together follow each other: the first `max` after a position. Brings the index up to date first, and
+    /// reads all of it.
     ///
     /// # Errors
     /// The log or the index failed.
@@ -76,7 +76,7 @@ impl LogStore {
         pins.into_iter().flat_map(|pins| pins.all()).map(pinned).collect()
     }
 
-    /// How many signed blocks a file system has, each version counted. Brings the index up to date first.
+    /// Number of signed blocks of a file system, each version counted. Brings the index up to date first.
     ///
     /// # Errors
     /// The log or the index failed.

@@ -6,15 +6,16 @@
 //! rebuilt from the segments when it is lost.
 //!
 //! Invariants:
-//! - what [`LogStore::commit`] acknowledged survives a power loss;
-//! - a block is served only to a file system that stored it;
-//! - a damaged block is an error that names file and offset, never "absent" and never wrong bytes;
-//! - every change of the index follows from a record in the log, so replaying it any number of times is harmless;
-//! - nothing reachable, held, pinned, or younger than the collection window is ever dropped, and nothing at all after a
-//!   read error.
+//! - Everything that [`LogStore::commit`] acknowledged survives a power loss.
+//! - A block is served only to a file system that stored it.
+//! - A damaged block is an error that names file and offset, never "absent" and never wrong bytes.
+//! - Every change of the index follows from a record in the log, so replaying it any number of times is
+//!   harmless.
+//! - Nothing reachable, held, pinned, or younger than the collection window is ever dropped, and nothing at
+//!   all after a read error.
 //!
-//! The store relies on its caller for addresses (a server checks them with the file system's digest key before it
-//! stores) and for the time, which is an argument everywhere.
+//! The store relies on its caller for addresses (a server checks them with the file system's digest key
+//! before it stores) and for the time, which is an argument everywhere.
 #![forbid(unsafe_code)]
 
 mod charges;

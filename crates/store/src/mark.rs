@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 
 /// Most missing blocks named in a report.
 const MISSING_MAX: usize = 1024;
-/// So many blocks are marked between two looks at the rest of the world.
+/// Number of blocks that are marked before other work is done.
 const STRIDE: u64 = 4096;
 
 /// The places of marked blocks: about ten bytes a block.
@@ -20,7 +20,7 @@ pub(crate) struct Marks<'a> {
     file_system: Digest,
     number: u32,
     places: HashMap<u32, HashSet<u32>>,
-    /// The marks of dead blocks that are retained, and of the blocks they reach.
+    /// Marks of dead blocks that are retained, and of blocks that these reach.
     kept: HashMap<u32, HashSet<u32>>,
     count: u64,
     missing: HashSet<Digest>,
@@ -62,10 +62,10 @@ impl<'a> Marks<'a> {
 
     /// Marks everything reachable from `start`.
     ///
-    /// A block that is referred to but not in the index is searched in the segments: a client may refer to a block that
-    /// was dropped, and then it lives again. If it is nowhere, it was never stored, which is the fault of the client
-    /// that refers to it, unless records were lost: then the block may have been in this store, and the collection is
-    /// refused.
+    /// A block that is referred to but not in the index is searched in the segments: a client may refer to a
+    /// block that was dropped, which then lives again. If it is nowhere, it was never stored, and the client
+    /// that refers to it is to blame. But if records were lost, the block may have been in one of them, and
+    /// the collection is refused.
     pub(crate) fn mark(
         &mut self,
         start: Vec<Digest>,
@@ -92,7 +92,7 @@ impl<'a> Marks<'a> {
         }
     }
 
-    /// Marks what is there of all that `stack` reaches, and adds the rest to `absent`.
+    /// Marks everything that exists of what `stack` reaches, and adds the rest to `absent`.
     pub(crate) fn walk(
         &mut self,
         mut stack: Vec<Digest>,
@@ -126,7 +126,7 @@ impl<'a> Marks<'a> {
             let key = Key::new(self.number, &address);
             let Some(entry) = self.shared.state().get(&self.shared.index, &key)? else { continue };
             let Position { segment, offset } = entry.location.position;
-            // What lives has been walked.
+            // Live blocks have been walked already.
             if self.contains(entry.location.position) || !self.kept.entry(segment).or_default().insert(offset)
             {
                 continue;
@@ -157,7 +157,7 @@ impl<'a> Marks<'a> {
             }
             let record = self.shared.log.read(head.position, head.stored_length())?;
             let mut state = self.shared.state();
-            // Stored anew while we looked: that copy is as good.
+            // If the block was stored again meanwhile, that copy is as good.
             if state.get(&self.shared.index, &Key::new(self.number, &block.address))?.is_none() {
                 // A new copy: the old one is dead on record.
                 let block = BlockRecord { age_ns: now_ns, replaces: true, ..block.clone() };

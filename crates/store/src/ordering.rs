@@ -43,8 +43,8 @@ impl LogStore {
     /// The last checkpoint of a file system, if it has one, and the ordering records after it, oldest first.
     ///
     /// # Errors
-    /// [`StoreError::OrderingDamaged`] when any of it is damaged, or may be among records that were lost: going
-    /// on without it would roll the file system back.
+    /// [`StoreError::OrderingDamaged`]: a record is damaged, or may be among records that were lost.
+    /// Continuing without it would roll the file system back.
     pub fn recover_ordering(&self, file_system: Digest) -> Result<RecoveredOrdering, StoreError> {
         let mut last = None;
         loop {

@@ -57,11 +57,11 @@ impl Pins {
 }
 
 impl LogStore {
-    /// Pins `addresses` and all that they refer to until `until_ns`, replacing what `holder` pinned before. Pins
-    /// survive a restart once committed.
+    /// Pins `addresses` and everything they refer to until `until_ns`, replacing what `holder` pinned before.
+    /// Once committed, pins survive a restart.
     ///
     /// # Errors
-    /// [`StoreError::Refused`] over the limits (16,384 a holder, 262,144 a file system); the log failed.
+    /// [`StoreError::Refused`]: over the limits (16,384 a holder, 262,144 a file system); the log failed.
     pub fn pin(
         &self,
         file_system: Digest,

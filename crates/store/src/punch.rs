@@ -1,8 +1,9 @@
-//! Giving space back where it is: on media that can, holes take the place of what is dead in a segment, and nothing is read or
-//! written again.
+//! Frees space in place: on media that support it, holes replace the dead blocks of a segment, and nothing is
+//! read or written again.
 //!
-//! Dead are the blocks that would not be moved if the segment were rewritten. All other records stay: those that say what was
-//! dropped too, so that nothing comes back if the segment is found again as it was before.
+//! Dead are the blocks that would not be moved if the segment were rewritten. All other records stay,
+//! including those that say what was dropped, so that nothing comes back if an older copy of the segment
+//! reappears.
 
 use crate::StoreError;
 use crate::record::StoreRecord;
@@ -15,8 +16,8 @@ use std::ops::Range;
 const HOLE: u64 = 64;
 
 impl Relocation<'_> {
-    /// Punches holes into a segment that takes so many bytes, if the medium can and no more need be given back then. How many
-    /// bytes that gave back; `None`: it is to be rewritten.
+    /// Punches holes into a segment of `taken` bytes, if the medium supports it and that frees enough.
+    /// Returns the number of bytes freed; `None`: the segment must be rewritten instead.
     pub(crate) fn punch(
         &self,
         segment: u32,
@@ -62,7 +63,7 @@ fn live_bytes(live: &LiveRecords) -> u64 {
 struct Runs {
     /// Stretches, and how many bytes of dead records are in each; the rest of it was punched earlier.
     found: Vec<(Range<u64>, u64)>,
-    /// Where the last live record ends, and the last of all.
+    /// End of the last live record; then end of the last record.
     kept_end: u64,
     end: u64,
     /// Bytes of dead records since.
@@ -90,7 +91,7 @@ impl Runs {
         self.found.extend((dead > 0).then_some((self.kept_end..end, dead)));
     }
 
-    /// Those with at least so many dead bytes, and how many they have together.
+    /// The holes with at least `bytes_min` dead bytes, and the sum of those.
     fn holes(mut self, bytes_min: u64) -> (Vec<Range<u64>>, u64) {
         self.finish(self.end);
         self.found.retain(|(_, dead)| *dead >= bytes_min);
@@ -109,8 +110,8 @@ mod tests {
         runs.holes(bytes_min)
     }
 
-    /// Proves: runs of dead records become holes if they are long enough, at both ends too; a run takes in what was punched
-    /// earlier, which counts as given back already.
+    /// Proves: runs of dead records become holes if they are long enough, at both ends too. A run includes
+    /// what was punched earlier, which does not count as freed again.
     #[test]
     fn dead_runs_become_holes() {
         let records = [

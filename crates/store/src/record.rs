@@ -15,9 +15,9 @@ pub(crate) struct BlockRecord {
     pub(crate) address: Digest,
     /// The device that stored the block first.
     pub(crate) owner: DeviceId,
-    /// When it was first stored, in nanoseconds since 1970.
+    /// When the block was first stored, in nanoseconds since 1970.
     pub(crate) stored_ns: i64,
-    /// When a device last relied on it, in nanoseconds since 1970.
+    /// When a device last relied on the block, in nanoseconds since 1970.
     pub(crate) age_ns: i64,
     /// Whether this copy replaces any other: the collector moved it, or the other is damaged.
     pub(crate) replaces: bool,
@@ -34,8 +34,8 @@ pub(crate) struct RenewRecord {
     pub(crate) addresses: Vec<Digest>,
 }
 
-/// Copies that are garbage from here on, named by location so that a later copy is not affected. The records of one
-/// round count only once the last of them is in the log.
+/// Copies that are garbage from here on, named by location so that a later copy is not affected. The records
+/// of one round count only once the last of them is in the log.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub(crate) struct DroppedRecord {
     pub(crate) file_system: Digest,
@@ -44,7 +44,7 @@ pub(crate) struct DroppedRecord {
     pub(crate) copies: Vec<(u64, Digest)>,
 }
 
-/// The consistency server's record (or checkpoint, which replaces all before it); the body is its payload.
+/// The consistency server's record, or a checkpoint, which replaces all before it. The body is the payload.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub(crate) struct OrderingRecord {
     pub(crate) file_system: Digest,
@@ -72,8 +72,8 @@ pub(crate) struct PinRecord {
     pub(crate) addresses: Vec<Digest>,
 }
 
-/// All holds of a file system, in order of name; the last such record counts. (Records of single holds would come back
-/// when the end of one is collected before its beginning.)
+/// All holds of a file system, in order of name; only the last such record counts. (If each hold had a record
+/// of its own, a hold would come back when the record of its end is collected before that of its beginning.)
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub(crate) struct HoldsRecord {
     pub(crate) file_system: Digest,
@@ -147,7 +147,7 @@ impl StoreRecord {
     }
 }
 
-/// Where a record is, and how many bytes it takes there.
+/// Position and length of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Location {
     pub(crate) position: Position,

@@ -1,8 +1,8 @@
-//! Giving space back: segments that are mostly garbage are rewritten. What still counts in them is appended
-//! again and made durable; only then is the old segment removed.
+//! Frees space by rewriting segments that are mostly garbage. Their live records are appended again and made
+//! durable; only then is the old segment removed.
 //!
-//! Whatever makes a copy of a block dead must last as long as that copy's segment, or a rebuild of the index
-//! would bring the block back: so dropped copies are named by records, and those move too.
+//! Whatever makes a copy of a block dead must last as long as that copy's segment; otherwise a rebuild of the
+//! index would bring the block back. So dropped copies are named by records, and those move too.
 
 use crate::StoreError;
 use crate::collect::{CollectReport, CollectStage};
@@ -18,9 +18,9 @@ const RELOCATED: SyncSite = SyncSite("store: moved records before their segment 
 const SEGMENTS_PER_PASS: usize = 32;
 /// Segments rewritten before their space is given back; bounds the space needed meanwhile.
 const SEGMENTS_PER_BATCH: usize = 4;
-/// So many small segments (restarts leave them) are worth merging.
+/// Number of small segments (restarts leave them) that are worth merging.
 const SMALL_SEGMENTS: usize = 8;
-/// A segment is small that is less than this part of a full one.
+/// A segment is small if it is less than this part of a full one.
 pub(crate) const SMALL: u64 = 8;
 
 pub(crate) struct Relocation<'a> {
@@ -29,7 +29,7 @@ pub(crate) struct Relocation<'a> {
     pub(crate) report: &'a mut CollectReport,
 }
 
-/// What still counts in one segment, by the index.
+/// The live records of one segment, according to the index.
 #[derive(Default)]
 pub(crate) struct LiveRecords {
     pub(crate) blocks: Vec<(Key, Entry)>,
@@ -37,8 +37,8 @@ pub(crate) struct LiveRecords {
 }
 
 impl Relocation<'_> {
-    /// Rewrites segments numbered below `horizon` that are mostly garbage; the index's checkpoint knows all that
-    /// lives in those. The emptiest go first, so that a full disk gains space before any is needed.
+    /// Rewrites segments numbered below `horizon` that are mostly garbage; the index's checkpoint covers
+    /// everything in those. The emptiest go first, so that a full disk gains space before any is needed.
     pub(crate) fn run(
         &mut self,
         horizon: u32,
@@ -61,7 +61,7 @@ impl Relocation<'_> {
                             continue;
                         }
                         Ok(None) => {}
-                        // As it could be moved no better: the medium fails.
+                        // The medium fails, so moving it would not help either.
                         Err(StoreError::Log(error @ (LogError::Damaged { .. } | LogError::Io { .. }))) => {
                             tracing::error!(segment, %error, "a segment cannot be collected");
                             self.report.damaged.push((segment, error.to_string()));
@@ -74,7 +74,7 @@ impl Relocation<'_> {
                             done.push(segment);
                             watch(CollectStage::Moved(segment));
                         }
-                        // It stays as it is; what was moved out of it already lives elsewhere.
+                        // The segment stays; what was already moved out of it lives elsewhere.
                         Err(StoreError::Log(error @ (LogError::Damaged { .. } | LogError::Io { .. }))) => {
                             tracing::error!(segment, %error, "a segment cannot be collected");
                             self.report.damaged.push((segment, error.to_string()));
@@ -136,7 +136,7 @@ impl Relocation<'_> {
                 live.signed.push((key, length));
             }
         })?;
-        // In the order they were stored, so that reading a file in order stays a sequential read.
+        // In the order they were stored, so that reading a file stays a sequential read.
         live.values_mut()
             .for_each(|live| live.blocks.sort_unstable_by_key(|(_, entry)| entry.location.position));
         Ok(live)
@@ -236,14 +236,14 @@ impl Relocation<'_> {
         Ok(())
     }
 
-    /// A renewal that is still young outlives its segment: a rebuilt index must know the age.
+    /// A renewal that is still young must outlive its segment: a rebuilt index needs the age.
     fn move_renewal(&self, record: RenewRecord) -> Result<(), StoreError> {
         let mut state = self.shared.state();
         StoreRecord::Renew(record.clone()).append(&self.shared.log, &[], BodyTag::of(&[]))?;
         state.apply_renew(&self.shared.index, &record)
     }
 
-    /// What was dropped stays dropped while its bytes are still in some segment.
+    /// Moves the records of dropped copies whose bytes are still in some segment, so that these stay dropped.
     fn move_drops(&self, record: DroppedRecord, from: u32, done: &[u32]) -> Result<(), StoreError> {
         let sealed = self.shared.log.sealed_segments();
         let known: BTreeSet<u32> = sealed.into_iter().map(|(number, _)| number).collect();
@@ -263,7 +263,7 @@ impl Relocation<'_> {
         state.apply_dropped(&self.shared.index, &record)
     }
 
-    /// Ordering records move all together and in order, so that a checkpoint always lies before the records
+    /// Moves all ordering records together and in order, so that a checkpoint always comes before the records
     /// that follow it.
     fn move_ordering(&self, file_system: Digest, segment: u32) -> Result<(), StoreError> {
         let shared = self.shared;

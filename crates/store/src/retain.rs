@@ -1,16 +1,16 @@
-//! Deleted content that is retained for a while (LBFS section 4.2, the trash directory): today's files are often made
-//! from what was removed or overwritten yesterday, so it stays a source for chunks and deltas.
+//! Retains deleted content for a while (LBFS section 4.2, the trash directory): today's files are often made
+//! from what was removed or overwritten yesterday, so it stays useful for chunks and deltas.
 //!
-//! A block is *dead* from the first collection that finds it unreachable and old. It goes when it has been dead for
-//! [`StoreConfig::keep_deleted`], or earlier when there is more dead content than may be kept: then what died first goes
-//! first, and of what died together, blocks that refer to others before those that do not.
+//! A block is *dead* from the first collection that finds it unreachable and old. It is dropped when it has
+//! been dead for [`StoreConfig::keep_deleted`], or earlier if there is too much dead content. Then what died
+//! first is dropped first, and of what died together, blocks that refer to others before those that do not.
 //!
 //! Invariants:
-//! - what a kept block refers to is kept, whatever its own time says: whoever is told "I have it" of a dead block may
-//!   build on it at once;
-//! - since when a block is dead is kept in the index alone. It follows from no record; to lose it only begins its time
-//!   anew. A block that was relied on since is not dead since then;
-//! - memory is bounded by what goes and what has just died, not by what is kept.
+//! - What a retained block refers to is retained too, whatever its own time: a client that gets the answer
+//!   "I have it" for a dead block may build on it at once.
+//! - The time of death is in the index alone and follows from no record. If it is lost, the time only
+//!   begins anew. A block that was relied on since is not dead since then.
+//! - Memory is bounded by what is dropped and what has just died, not by what is retained.
 
 use crate::StoreError;
 use crate::index::Index;
@@ -22,15 +22,15 @@ use holdfast_crypto::Digest;
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Without a bound by the operator, so much dead content is retained: this part of all data ...
+/// Without a limit set by the operator, this part of all data may be retained dead content, ...
 const PART_KEPT: u64 = 10;
 /// ... but at least so many bytes.
 const BYTES_KEPT_MIN: u64 = 1 << 30;
 
-/// What has become of a file system's garbage.
+/// A file system's garbage, divided into what is dropped and what is retained.
 #[derive(Default)]
 pub(crate) struct SortedGarbage {
-    /// To be dropped, unless it is marked.
+    /// To be dropped unless marked.
     pub(crate) goes: Vec<(Key, Entry)>,
     pub(crate) kept: u64,
     pub(crate) kept_bytes: u64,
@@ -44,8 +44,9 @@ struct Cohort {
     leaves: u64,
 }
 
-/// What of the dead stays: all that died after `since_ns`, and of what died then so many bytes of leaves. (Nodes go all
-/// together: which of them refer to which is not known here.)
+/// Where retention ends: what died after `since_ns` is retained, and `leaf_bytes` of the leaves that died at
+/// that time. (Nodes of one time are dropped together, since it is not known here which of them refer to
+/// which.)
 struct Cut {
     since_ns: i64,
     leaf_bytes: u64,
@@ -58,13 +59,14 @@ pub(crate) struct Retention<'a> {
     pub(crate) now_ns: i64,
     /// Blocks not relied on since are old; in nanoseconds since 1970.
     pub(crate) cutoff_ns: i64,
-    /// Devices whose dead blocks are not retained: their users are near their limits, and are charged for blocks while
-    /// they are here.
+    /// Devices whose dead blocks are not retained: their users are near their limits, and are charged for
+    /// blocks as long as these exist.
     pub(crate) short: &'a BTreeSet<DeviceId>,
 }
 
 impl Retention<'_> {
-    /// Sorts garbage into what is retained and what is dropped, and marks what is retained with all it refers to.
+    /// Divides garbage into what is retained and what is dropped, and marks what is retained with everything
+    /// it refers to.
     pub(crate) fn sort(&self, marks: &mut Marks) -> Result<SortedGarbage, StoreError> {
         let config = &self.shared.config;
         let cut = match config.keep_deleted.is_zero() || config.keep_deleted_bytes == Some(0) {
@@ -182,15 +184,15 @@ impl Retention<'_> {
     }
 }
 
-/// How many dead bytes a file system may keep that has `ours` of `all` bytes: its part of what all may keep. When the
-/// disk fills up, no more than what is free.
+/// Number of dead bytes that a file system may retain if it has `ours` of `all` bytes: its share of what all
+/// may retain. If the disk fills up, no more than what is free.
 fn allowance(config: &StoreConfig, ours: u64, all: u64, free_bytes: Option<u64>) -> u64 {
     let kept = config.keep_deleted_bytes.unwrap_or((all / PART_KEPT).max(BYTES_KEPT_MIN));
     let part = u128::from(kept) * u128::from(ours) / u128::from(all.max(1));
     u64::try_from(part).unwrap_or(u64::MAX).min(free_bytes.unwrap_or(u64::MAX))
 }
 
-/// What changes in the index's table of the dead.
+/// The changes of the index's table of dead blocks.
 #[derive(Default)]
 struct DeadTableChange {
     died: Vec<Key>,

@@ -1,4 +1,4 @@
-//! Scrub: reads every byte of every segment and reports what is not as it was written.
+//! Scrub: reads every byte of every segment and reports what has changed.
 
 use crate::StoreError;
 use crate::record::StoreRecord;
@@ -10,12 +10,12 @@ use holdfast_log::{Position, ScanDepth, ScanItem};
 /// Most bad records described one by one.
 const BAD_MAX: usize = 10_000;
 
-/// A record that is not as it was written.
+/// A record that has changed since it was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadRecord {
     /// The segment file.
     pub file: String,
-    /// Where in it, in bytes.
+    /// Byte offset in the segment.
     pub offset: u64,
     /// The reason.
     pub why: String,
@@ -25,7 +25,7 @@ pub struct BadRecord {
     pub live: bool,
 }
 
-/// What a scrub found.
+/// The result of a scrub.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ScrubReport {
     /// Good records.
@@ -34,7 +34,7 @@ pub struct ScrubReport {
     pub bytes: u64,
     /// Bad records, at most 10,000 of them.
     pub bad: Vec<BadRecord>,
-    /// How many bad records there are.
+    /// Number of bad records.
     pub bad_count: u64,
     /// Blocks that the index knows but whose record is not where it says.
     pub index_errors: u64,
@@ -50,9 +50,9 @@ impl ScrubReport {
 }
 
 impl LogStore {
-    /// Reads everything, from the medium where the page cache can be avoided. Calls `progress` with bytes read
-    /// and bytes in all. Blocks found damaged count as absent for "I have it" from then on, so that clients who
-    /// have them send them again.
+    /// Reads everything, bypassing the page cache where possible. Calls `progress` with the bytes read so far
+    /// and in all. Blocks found damaged count as absent from then on, so that clients who have them send them
+    /// again.
     ///
     /// # Errors
     /// The index or the log failed altogether; bad records are in the report, not errors.
@@ -117,7 +117,7 @@ impl LogStore {
         let shared = self.shared();
         let mut blocks: Vec<(Digest, Digest)> = block.into_iter().collect();
         if blocks.is_empty() {
-            // The head is gone, but the index may know what should be in this stretch.
+            // The head is gone, but the index may know which blocks were in this range.
             let end = u64::from(position.offset) + length.max(1);
             let mut keys = Vec::new();
             shared.index.visit(&mut |key, entry| {

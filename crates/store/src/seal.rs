@@ -1,14 +1,14 @@
-//! A moment of the log that can be copied while the store goes on.
+//! A moment of the log that can be copied while the store continues.
 
 use crate::StoreError;
 use crate::store::LogStore;
 
 impl LogStore {
-    /// Seals the active segment and returns all sealed ones, with their lengths in bytes, oldest first. Together
-    /// they are the store as it is now: everything durable or appended before the call is in them.
+    /// Seals the active segment and returns all sealed ones, with their lengths in bytes, oldest first.
+    /// Together they are the store as it is now: everything appended before the call is in them.
     ///
-    /// None of them ever changes, but the collector may remove some once the call has returned: what still counts
-    /// in those has then been appended to later segments.
+    /// None of them ever changes, but the collector may remove some later. What is live in those has then
+    /// been appended to later segments.
     ///
     /// # Errors
     /// The disk is full (nothing changed), or the medium failed.

@@ -1,4 +1,4 @@
-//! Signed blocks (VSTORE, VRETRIEVE): found by public key and number, every version kept.
+//! Signed blocks (VSTORE, VRETRIEVE): found by public key and number; every version is kept.
 
 use crate::StoreError;
 use crate::record::{Location, SignedRecord, StoreRecord};
@@ -21,7 +21,7 @@ pub struct SignedBlock {
     pub stored_ns: i64,
 }
 
-/// What the signature of a signed block covers, in [`Domain::SignedBlock`].
+/// The bytes that the signature of a signed block covers, in [`Domain::SignedBlock`].
 pub fn signed_block_bytes(file_system: &Digest, number: u64, block: &[u8]) -> Vec<u8> {
     holdfast_crypto::encode(&(file_system, number, block))
 }
@@ -30,7 +30,7 @@ impl LogStore {
     /// Stores a new version of signed block `number` of `key`. Durable with the next commit.
     ///
     /// # Errors
-    /// [`StoreError::Refused`] when the signature is not the key's or the block is over 1 MiB; the log failed.
+    /// [`StoreError::Refused`]: the signature is not the key's, or the block is over 1 MiB; the log failed.
     pub fn vstore(
         &self,
         file_system: Digest,

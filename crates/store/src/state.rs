@@ -1,6 +1,6 @@
-//! What the store holds in memory: changes of the index since its last checkpoint, and the small state of each
-//! file system. All of it is a fold over the log; the functions here are the fold, and live calls and recovery
-//! use the same ones.
+//! The store's state in memory: the changes of the index since its last checkpoint, and the small state of
+//! each file system. All of it follows from the log; the functions here apply records to it, in operation and
+//! in recovery alike.
 
 use crate::StoreError;
 use crate::charges::{Changes, Charges};
@@ -38,7 +38,7 @@ impl Key {
     }
 }
 
-/// Index key of a signed block: file system, key, number, time, position; all sort as numbers do.
+/// Index key of a signed block: file system, key, number, time, position. The bytes sort as the numbers do.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SignedKey(pub(crate) [u8; 60]);
 
@@ -64,15 +64,15 @@ impl SignedKey {
     }
 }
 
-/// What the index knows of a block.
+/// The index's entry of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Entry {
     pub(crate) location: Location,
-    /// When a device last relied on it, in nanoseconds since 1970.
+    /// When a device last relied on the block, in nanoseconds since 1970.
     pub(crate) age_ns: i64,
-    /// Whether it refers to nothing, so that the collector need not read it.
+    /// Whether the block refers to nothing, so that the collector need not read it.
     pub(crate) leaf: bool,
-    /// Who stored it first, and so is charged for it.
+    /// The device that stored the block first and is charged for it.
     pub(crate) owner: DeviceId,
 }
 
@@ -87,8 +87,8 @@ impl Entry {
 pub(crate) struct Recent {
     /// The new entry; `None` if the block was dropped.
     pub(crate) entry: Option<Entry>,
-    /// Whether this replaces the entry of the checkpoint. Otherwise the checkpoint was not consulted (a STORE costs no
-    /// look-up), and if it has an older copy, that one keeps its location and its header.
+    /// Whether this replaces the checkpoint's entry. Otherwise the checkpoint was not read (a STORE does no
+    /// look-up); if it has an older copy, that one keeps its location and header.
     pub(crate) settled: bool,
 }
 
@@ -115,7 +115,7 @@ pub(crate) struct FileSystem {
     pub(crate) pins: Pins,
     /// Why its ordering records cannot be trusted to be all there.
     pub(crate) damaged: Option<String>,
-    /// Why a block that is not in the index may be lost rather than unknown. A complete mark clears it.
+    /// Why a block that is not in the index may be lost rather than unknown. A complete mark clears this.
     pub(crate) suspect: Option<String>,
 }
 
@@ -144,8 +144,8 @@ const LOST_MAX: usize = 64;
 pub(crate) struct State {
     pub(crate) blocks: HashMap<Key, Recent>,
     pub(crate) signed: BTreeMap<SignedKey, Option<u32>>,
-    /// Copies found to be unwanted because there is an older one; the next checkpoint logs them as dropped, or a
-    /// rebuild would take them for the block once the older copy is gone.
+    /// Copies that are not needed because there is an older one. The next checkpoint logs them as dropped;
+    /// otherwise a rebuild would take them for the block once the older copy is gone.
     pub(crate) duplicates: Vec<BlockCopy>,
     pub(crate) frozen: Option<Arc<IndexBatch>>,
     /// Up to where the log is folded into frozen batches.
@@ -161,7 +161,7 @@ pub(crate) struct State {
     pub(crate) lost: Vec<LostRecord>,
     /// Whether the present replay added to `lost`.
     newly_lost: bool,
-    /// Blocks found damaged. They are reported absent to clients that ask, so that these send them again.
+    /// Blocks found damaged. Clients that ask are told that they are absent, so that they send them again.
     pub(crate) damaged: HashSet<Key>,
     /// The holds, by file system and in order of name.
     pub(crate) holds: BTreeMap<Digest, Vec<Hold>>,
@@ -173,7 +173,7 @@ pub(crate) struct State {
     pub(crate) touched: Option<TouchedBlocks>,
 }
 
-/// What was touched while a collection runs.
+/// Blocks that clients touched while a collection runs.
 pub(crate) struct TouchedBlocks {
     pub(crate) file_system: u32,
     pub(crate) addresses: HashSet<Digest>,
@@ -188,7 +188,7 @@ impl TouchedBlocks {
     }
 }
 
-/// Most blocks that may be touched while a collection runs; beyond, the collection gives up.
+/// Most such blocks; beyond that the collection is given up.
 const TOUCHED_MAX: usize = 1 << 20;
 
 impl State {
@@ -196,7 +196,7 @@ impl State {
         let bad = |error: &dyn std::fmt::Display| StoreError::Index(error.to_string());
         let mut rest = image;
         let image = Image::deserialize(&mut rest).map_err(|error| bad(&error))?;
-        // Images of stores without holds end here, as all did before there were any.
+        // Images from before there were holds end here.
         let holds = match rest {
             [] => BTreeMap::new(),
             rest => holdfast_crypto::decode(rest).map_err(|error| bad(&error))?,
@@ -247,13 +247,13 @@ impl State {
         })
     }
 
-    /// What memory knows of a block: the changes since the last freeze over those of the frozen batch.
+    /// A block's entry according to memory: the changes since the last freeze over those of the frozen batch.
     pub(crate) fn recent(&self, key: &Key) -> Option<Recent> {
         let newer = self.blocks.get(key).copied();
         let older = self.frozen.as_ref().and_then(|frozen| frozen.blocks.get(key)).copied();
         match (newer, older) {
             (Some(Recent { entry: Some(entry), settled: false }), Some(older)) => {
-                // If there is an older copy, it stays the one that counts.
+                // If there is an older copy, that one counts.
                 let merged = older.entry.map_or(entry, |older| older.renewed(entry.age_ns));
                 Some(Recent { entry: Some(merged), settled: older.settled })
             }
@@ -315,8 +315,8 @@ impl State {
         key
     }
 
-    /// Charges for a copy that is not known to be a second one. (Blocks that only the index on disk knows are not
-    /// looked up; its next checkpoint corrects the charge.)
+    /// Charges for a copy, unless it is known to be a second one. (Blocks that only the index on disk has are
+    /// not looked up; its next checkpoint corrects the charge.)
     fn charge_stored(&mut self, key: &Key, entry: &Entry, replaces: bool) {
         let frozen = self.frozen.as_ref().and_then(|frozen| frozen.blocks.get(key));
         let known = self.blocks.get(key).or(frozen).copied();
@@ -327,13 +327,13 @@ impl State {
                 changes.charge(key, entry);
             }
             Some(Recent { entry: Some(_), .. }) => {}
-            // It replaces a copy that the index has.
+            // The copy replaces one that the index has.
             None if replaces => {}
             _ => changes.charge(key, entry),
         }
     }
 
-    /// A block that the collector moved: as [`State::apply_block`], but its age does not change.
+    /// Applies a block that the collector moved: as [`State::apply_block`], but its age does not change.
     pub(crate) fn apply_moved(&mut self, record: &BlockRecord, location: Location) {
         let touched = self.touched.take();
         self.apply_block(record, location);
@@ -455,7 +455,7 @@ impl State {
         Ok(())
     }
 
-    /// Notes that a record could not be read during recovery: what it was is not known.
+    /// Notes that a record could not be read during recovery and that its content is unknown.
     pub(crate) fn note_lost(&mut self, position: Position, why: String) {
         self.newly_lost = true;
         for file_system in self.file_systems.values_mut() {
@@ -484,7 +484,7 @@ impl State {
     }
 }
 
-/// What memory knows of a block, completed from the index on disk where needed.
+/// A block's entry according to memory, completed from the index on disk where needed.
 pub(crate) fn resolve(recent: Option<Recent>, index: &Index, key: &Key) -> Result<Option<Entry>, StoreError> {
     match recent {
         Some(Recent { entry, settled: true }) => Ok(entry),

@@ -18,12 +18,13 @@ const LOCK: &str = "LOCK";
 /// The settings of a store.
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
-    /// How long after its first STORE a block may be taken back by DECREF.
+    /// For how long after its first STORE a block may be dropped by DECREF.
     pub window: Duration,
-    /// How long a block is safe from the collector after a device stored it or got the answer "I have it".
+    /// For how long a block is safe from the collector after a device stored it or got the answer "I have
+    /// it".
     pub gc_window: Duration,
-    /// How long deleted blocks are retained, counted from the collection that found them unreachable, as bases for the
-    /// compression of later ones. Zero retains nothing.
+    /// For how long deleted blocks are retained as bases for compressing later ones, counted from the
+    /// collection that found them unreachable. Zero retains nothing.
     pub keep_deleted: Duration,
     /// Most bytes of deleted blocks that are retained, over all file systems; `None`: a tenth of all data, but at least
     /// 1 GiB.
@@ -34,7 +35,8 @@ pub struct StoreConfig {
     pub collect_live_percent: u8,
     /// Memory for the index's cache, in bytes.
     pub index_cache_bytes: usize,
-    /// Changes of the index kept in memory (about 130 bytes each) before they are written to it in one batch.
+    /// Number of changes of the index in memory (about 130 bytes each) after which they are written to it in
+    /// one batch.
     pub recent_entries_max: usize,
 }
 
@@ -58,9 +60,9 @@ impl Default for StoreConfig {
 pub struct BlockHeader {
     /// The device that stored it first.
     pub owner: DeviceId,
-    /// When it was first stored, in nanoseconds since 1970.
+    /// When the block was first stored, in nanoseconds since 1970.
     pub stored_ns: i64,
-    /// How its body is encoded.
+    /// How the block's body is encoded.
     pub codec: Codec,
 }
 
@@ -69,7 +71,7 @@ pub struct BlockHeader {
 #[derive(Clone)]
 pub struct LogStore(Arc<Handle>);
 
-/// What opening a store found.
+/// The result of opening a store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RecoveryReport {
     /// Whether there was no usable checkpoint of the index, so that every segment was read.
@@ -96,7 +98,7 @@ pub(crate) struct Shared {
     pub(crate) state: Mutex<State>,
     /// Held by a thread that writes the index's checkpoint or needs it unchanged.
     pub(crate) checkpointing: Mutex<()>,
-    /// Whose turn it is to weigh what they store against an allowance, and to store it.
+    /// Held while blocks are checked against an allowance and stored, so that one caller does that at a time.
     pub(crate) turn: Mutex<()>,
     pub(crate) wanted: Mutex<WorkerRequest>,
     pub(crate) wake: Condvar,
@@ -227,8 +229,8 @@ impl LogStore {
         self.store_within(file_system, owner, blocks, None, now_ns)
     }
 
-    /// As [`LogStore::store`], for a user with an allowance: all blocks that are not here already fit into it, or
-    /// nothing is stored. With an allowance the index is consulted.
+    /// As [`LogStore::store`], for a user with an allowance: if the blocks that are not here already do not
+    /// all fit into it, nothing is stored. With an allowance the index is read.
     ///
     /// # Errors
     /// [`StoreError::OverQuota`]; as [`LogStore::store`].
@@ -301,12 +303,12 @@ impl LogStore {
         Ok(self.shared().log.sync()?)
     }
 
-    /// Retrieves a block with the header of its first STORE; `None` when this file system never stored it, or it
-    /// was dropped.
+    /// Retrieves a block with the header of its first STORE; `None` if this file system never stored it, or
+    /// it was dropped.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] when the block is here but altered; [`StoreError::MayBeDamaged`] when it is not,
-    /// but records were lost that may have held it; the medium failed.
+    /// [`StoreError::Damaged`]: the block is here but altered. [`StoreError::MayBeDamaged`]: it is not, but
+    /// may have been in lost records. The medium failed.
     pub fn retrieve(
         &self,
         file_system: Digest,
@@ -347,8 +349,8 @@ impl LogStore {
         }
     }
 
-    /// Which of `addresses` this file system has. Before the answer the age of those is durably renewed: they
-    /// are safe from the collector for another window, and permanent.
+    /// Which of `addresses` this file system has. Before it returns, the age of those is durably renewed:
+    /// they are safe from the collector for another window, and permanent.
     ///
     /// # Errors
     /// The log or the index failed.
@@ -365,7 +367,7 @@ impl LogStore {
         Ok(answers)
     }
 
-    /// [`LogStore::contains_renew_all`] for a caller that commits before it gives the answer to anybody.
+    /// As [`LogStore::contains_renew_all`], for a caller that commits before it answers anybody.
     ///
     /// # Errors
     /// The log or the index failed.
@@ -417,8 +419,8 @@ impl LogStore {
         Ok(self.contains_renew_all(file_system, &[address], now_ns)?[0])
     }
 
-    /// Writes what has changed since the last checkpoint into the index, so that a crash costs less to recover
-    /// from. Happens by itself when enough has changed.
+    /// Writes the changes since the last checkpoint into the index, so that recovery after a crash is faster.
+    /// Happens automatically when enough has changed.
     ///
     /// # Errors
     /// The log or the index failed; nothing is lost, and the next checkpoint tries again.
@@ -426,14 +428,14 @@ impl LogStore {
         self.shared().checkpoint()
     }
 
-    /// The end of the log. What was appended before the call is durable once a commit that began after it has returned.
-    /// The end only grows, and a restart does not move it; so an older copy of the store has a smaller end than the
-    /// store has reported.
+    /// The end of the log. What was appended before the call is durable once a commit that began after it has
+    /// returned. The end only grows, and a restart does not move it. So an older copy of the store has an end
+    /// that is less than one the store has already reported.
     pub fn position(&self) -> u64 {
         self.log().end().to_u64()
     }
 
-    /// What opening the store found.
+    /// The result of opening the store.
     pub fn recovery(&self) -> RecoveryReport {
         self.0.recovery
     }
@@ -472,8 +474,8 @@ impl Shared {
         nanoseconds(self.config.gc_window)
     }
 
-    /// Looks a block up without holding the lock while the disk is read. The answer was true at some time during
-    /// the call; a change of the index that matters is decided under the lock.
+    /// Looks a block up without holding the lock while the disk is read. The result was true at some time
+    /// during the call; decisions about the index are made under the lock.
     pub(crate) fn look_up(&self, key: &Key) -> Result<Option<Entry>, StoreError> {
         let recent = self.state.lock().recent(key);
         resolve(recent, &self.index, key)
@@ -527,8 +529,8 @@ impl Shared {
         }
     }
 
-    /// Logs that these copies are dead, so that no rebuild of the index takes them for their blocks. The blocks
-    /// themselves may live: their entries name other copies.
+    /// Logs that these copies are dead, so that no rebuild of the index takes them for their blocks. The
+    /// blocks themselves may live: their entries name other copies.
     pub(crate) fn log_dropped(&self, state: &mut State, copies: Vec<BlockCopy>) -> Result<(), StoreError> {
         let mut by_file_system: BTreeMap<u32, Vec<(u64, Digest)>> = BTreeMap::new();
         for (key, position) in copies {

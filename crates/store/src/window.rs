@@ -1,7 +1,8 @@
-//! The DECREF window (SUNDR section 6.1): for a short time after a block is first stored, its storer may take it
-//! back. Departures from the paper, all on the side of keeping data: only the storer may; a second STORE by
-//! anybody, an "I have it", or another device's block that refers to it makes the block permanent; so does a
-//! restart, and so does the eviction of the oldest when very many blocks are young at once.
+//! The DECREF window (SUNDR section 6.1): for a short time after a block is first stored, the device that
+//! stored it may drop it. Departures from the paper, all of which keep more data: only that device may drop
+//! it; a second STORE by any device, an "I have it", or another device's block that refers to it makes the
+//! block permanent; so does a restart, and so does the eviction of the oldest when very many blocks are young
+//! at once.
 
 use crate::StoreError;
 use crate::record::{DroppedRecord, StoreRecord};
@@ -15,7 +16,7 @@ use std::collections::{HashMap, VecDeque};
 /// Most blocks whose window is open at once.
 const YOUNG_MAX: usize = 1 << 17;
 
-/// What DECREF did.
+/// The outcome of a DECREF.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DecrefOutcome {
     /// The block is garbage.
@@ -32,7 +33,7 @@ pub enum DecrefOutcome {
 struct Window {
     storer: DeviceId,
     opened_ns: i64,
-    /// The copy that was stored. If the index names another, an older one was there already.
+    /// The copy that was stored. If the index names another, there was an older one.
     copy: Position,
 }
 
@@ -59,7 +60,7 @@ impl OpenWindows {
         self.order.push_back((now_ns, key));
     }
 
-    /// Closes the window of a block: it is permanent (or gone).
+    /// Closes the window of a block, which is permanent (or gone) from then on.
     pub(crate) fn keep(&mut self, key: &Key) {
         self.blocks.remove(key);
     }
@@ -82,8 +83,8 @@ impl OpenWindows {
 }
 
 impl LogStore {
-    /// Drops a block that `owner` stored less than a window ago and no other device relies on. Durable with the next
-    /// commit; if a crash loses that, the block merely stays.
+    /// Drops a block that `owner` stored less than a window ago and no other device relies on. Durable with
+    /// the next commit; if a crash loses that, the block merely stays.
     ///
     /// # Errors
     /// The log or the index failed.
@@ -122,11 +123,11 @@ impl LogStore {
         Ok(DecrefOutcome::Dropped)
     }
 
-    /// Immunises everything stored up to `now_ns` from DECREF (SUNDR section 6.1). Needs no record: recovery makes
-    /// every block permanent.
+    /// Protects everything stored up to `now_ns` from DECREF (SUNDR section 6.1). Needs no record: recovery
+    /// makes every block permanent.
     ///
     /// # Errors
-    /// None at present; the result leaves room for a store that must write.
+    /// None at present; the result allows for a store that must write.
     pub fn snapshot(&self, file_system: Digest, now_ns: i64) -> Result<(), StoreError> {
         let mut state = self.state();
         if let Some(number) = state.number(&file_system) {

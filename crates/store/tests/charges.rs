@@ -1,5 +1,5 @@
-//! Who is charged for what: against a model that looks at blocks alone, through everything that happens to a store; and
-//! each way in which somebody might make others pay, or pay nothing.
+//! Charges, compared with a model that looks at blocks alone, through everything that happens to a store; and
+//! each way in which a member might make others pay, or pay nothing.
 
 use crate::common;
 
@@ -49,7 +49,8 @@ fn whoever_stores_first_pays() {
     put(&store, ALICE, &vec![mine.clone()], SECOND);
     let expected = BTreeMap::from([(ALICE, charge(&[&mine, &shared]))]);
     assert_eq!(charges(&store), expected);
-    // Another device relies on it in every way: it stays hers. And no other device can dereference it.
+    // Another device relies on the block in every way: it stays Alice's. And no other device can dereference
+    // it.
     assert_eq!(store.decref(FS, BOB, mine.0, SECOND).unwrap(), DecrefOutcome::Permanent);
     assert!(store.contains_renew(FS, mine.0, SECOND).unwrap());
     store.pin(FS, 2, &[mine.0], 100 * SECOND, SECOND).unwrap();
@@ -83,7 +84,7 @@ fn what_is_given_up_is_uncharged_and_nothing_else() {
     assert_eq!(charges(&store), [(ALICE, charge(&[&hers]))].into());
 }
 
-/// Proves: whoever heals a damaged block neither pays for it nor may take it back.
+/// Proves: a device that replaces a damaged block neither pays for it nor may drop it.
 #[test]
 fn healing_moves_no_charge() {
     let disk = PowerLoss::new(1);
@@ -103,8 +104,8 @@ fn healing_moves_no_charge() {
     assert_eq!(charges(&store), [(ALICE, charge(&[&hers]))].into());
 }
 
-/// Proves: over an allowance nothing of a request is stored; what is here already costs nothing; all devices of a user
-/// count together; there is a reserve for what is no chunk, and it has an end.
+/// Proves: over an allowance nothing of a request is stored. What is here already costs nothing. All devices
+/// of a user count together. There is a limited reserve for blocks other than chunks.
 #[test]
 fn an_allowance_holds() {
     let disk = PowerLoss::new(1);
@@ -122,7 +123,7 @@ fn an_allowance_holds() {
     assert!(store.retrieve(FS, chunks[3].0).unwrap().is_none(), "nothing of it was stored");
     within(ALICE, &[chunks[3].clone(), chunks[3].clone(), chunks[0].clone()]).unwrap();
     assert!(matches!(within(ALICE, &chunks[4..5]), Err(StoreError::OverQuota { .. })));
-    // The same again, whoever asks, and also when only the index on the disk knows.
+    // The same again, for every device, and also when only the index on the disk has the blocks.
     for _ in 0..3 {
         within(ALICE, &chunks[..4]).unwrap();
         within(BOB, &chunks[..4]).unwrap();
@@ -140,7 +141,7 @@ fn an_allowance_holds() {
     store
         .store_within(FS, DeviceId(3), chunks[4..5].to_vec(), Some(&allowed(&[DeviceId(3)], one)), 0)
         .unwrap();
-    // Space that is given up is there again.
+    // Space that is given up is available again.
     assert_eq!(store.decref(FS, DeviceId(3), chunks[4].0, SECOND).unwrap(), DecrefOutcome::Dropped);
     store
         .store_within(FS, DeviceId(3), chunks[5..6].to_vec(), Some(&allowed(&[DeviceId(3)], one)), 0)
@@ -174,7 +175,7 @@ fn at_once_no_more_than_allowed() {
     assert_eq!(charges(&store).values().copied().sum::<Charge>().blocks, 20);
 }
 
-/// Proves: a copy that was told of before there was a limit, and is one that the index has, refuses nobody.
+/// Proves: a copy that was announced before there was a limit, and that the index has, makes no request fail.
 #[test]
 fn copies_that_wait_for_the_index_refuse_nobody() {
     let disk = PowerLoss::new(1);
@@ -189,7 +190,7 @@ fn copies_that_wait_for_the_index_refuse_nobody() {
     assert_eq!(charges(&store)[&ALICE].bytes, 4 * one);
 }
 
-/// Proves: an index of before it said who stored what is made anew, once; and false charges are put right by a scrub.
+/// Proves: an index from before charges is rebuilt once; and a scrub corrects wrong charges.
 #[test]
 fn an_older_index_is_made_anew() {
     let folder = tempfile::tempdir().unwrap();
@@ -227,8 +228,9 @@ fn an_older_index_is_made_anew() {
     assert!(store.scrub(&mut |_, _| {}).unwrap().is_clean());
 }
 
-/// Proves: a block that was dropped and lives again, because somebody refers to it, is charged to one who stored it: when
-/// the first one's bytes are gone with their segment, to the next; never to whoever refers to it.
+/// Proves: a block that was dropped and lives again, because something refers to it, is charged to a device
+/// that stored it: if the first one's bytes are gone with their segment, to the next one; never to the device
+/// that refers to it.
 #[test]
 fn what_lives_again_is_charged_to_one_who_stored_it() {
     let disk = PowerLoss::new(3);
@@ -237,7 +239,7 @@ fn what_lives_again_is_charged_to_one_who_stored_it() {
     put(&store, ALICE, &vec![block.clone()], 0);
     // A restart seals the segment, so that the two copies are in different ones.
     let store = reopen(&disk, store, Crash::Kill);
-    // What only the index on the disk knows is stored again.
+    // A block that only the index on the disk has is stored again.
     store.checkpoint().unwrap();
     put(&store, BOB, &vec![root.clone(), block.clone()], 0);
     let hour = 3600 * SECOND;
@@ -250,8 +252,8 @@ fn what_lives_again_is_charged_to_one_who_stored_it() {
     assert_eq!(charges(&store), expected);
 }
 
-/// Proves: of what is deleted, that of somebody near their limit goes with the first collection; what others deleted is
-/// kept, and charged as long.
+/// Proves: deleted blocks of a user near the limit are dropped by the first collection; those of others are
+/// retained, and charged for so long.
 #[test]
 fn near_a_limit_no_deleted_block_is_retained() {
     let disk = PowerLoss::new(1);
@@ -305,9 +307,10 @@ fn numbered(number: u8) -> (Digest, StoredBlock) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// Whatever is stored by whom, given up, relied on, collected, and however often the store is restarted or its index
-    /// made anew: each is charged for exactly the blocks that are here and that they stored first, of the copies that are
-    /// left; and nobody with an allowance for more than that, unless it was stored without one.
+    /// Proves: whatever is stored, given up, relied on and collected, and however often the store is
+    /// restarted or its index rebuilt, each device is charged for exactly the blocks that exist and whose
+    /// oldest remaining copy it stored; and no device with an allowance for more than that, unless it stored
+    /// without one.
     #[test]
     fn as_the_blocks_themselves_say(steps in proptest::collection::vec(step(), 1..40)) {
         let disk = PowerLoss::new(3);
@@ -364,8 +367,8 @@ proptest! {
                     if !roots.is_empty() {
                         store.collect(FS, &roots, now_ns, &mut |_| {}).unwrap();
                         owners.retain(|number, _| is_here(&store, *number));
-                        // What somebody refers to again lives again if its bytes are still there: as one stored it whose
-                        // copy is left, who need not be the first.
+                        // A block that something refers to again lives again if its bytes are still there. It
+                        // is charged to a device whose copy is left, which need not be the first.
                         for number in (0..12).filter(|number| is_here(&store, *number)) {
                             let (header, _) = store.retrieve(FS, numbered(number).0).unwrap().unwrap();
                             prop_assert!(ever.contains(&(number, header.owner)));

@@ -1,4 +1,4 @@
-//! The collector: what it may never take, what it must give back, and what stops it.
+//! The collector: what it must never drop, what it must free, and what stops it.
 
 use crate::common;
 
@@ -73,8 +73,8 @@ fn garbage_goes_and_the_reachable_stays() {
     assert_eq!(collect(&store, &[keep], HOUR + 2).unwrap().dropped, 0);
 }
 
-/// Proves that a client that relies on an unmarked block between mark and sweep keeps it and everything below
-/// it, whichever way it relies on it, durably.
+/// Proves that if a client relies on an unmarked block between mark and sweep, in whatever way, the block and
+/// everything below it stay, durably.
 #[test]
 fn what_is_relied_on_between_mark_and_sweep_stays() {
     type Act = fn(&LogStore, Digest);
@@ -124,7 +124,8 @@ fn tree_inner(seed: u64, width: u64) -> Vec<Digest> {
     (0..width).map(|branch| node(seed * 1000 + branch, chunks(branch)).0).collect()
 }
 
-/// Proves that after the drop "I have it" is denied for what went, so that the client sends it again and keeps it.
+/// Proves that after the drop "I have it" is denied for dropped blocks, so that the client sends them again
+/// and they stay.
 #[test]
 fn what_is_relied_on_after_the_sweep_is_sent_again() {
     let disk = PowerLoss::new(3);

@@ -1,4 +1,4 @@
-//! A medium that fails: full, damaged, foreign, lost; and many threads at once. Errors are clear, nothing
+//! Failing media (full, damaged, foreign, lost) and many threads at once. Errors are clear, nothing
 //! acknowledged is lost, nothing wrong is served.
 
 use crate::common;
@@ -11,8 +11,8 @@ use holdfast_store::{LogStore, StoreConfig, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// Proves that a full disk is a clear error, that nothing is half-acknowledged, and that the store goes on when
-/// space returns, without being opened again.
+/// Proves that a full disk is a clear error, that nothing is half-acknowledged, and that the store continues
+/// when there is space again, without being reopened.
 #[test]
 fn a_full_disk_is_clear_and_passes() {
     let disk = PowerLoss::new(1);
@@ -37,7 +37,7 @@ fn a_full_disk_is_clear_and_passes() {
         }
     };
     assert!(full.is_full());
-    // What was taken before can still be committed.
+    // What was accepted before can still be committed.
     store.commit().unwrap();
     // The index cannot grow either; nothing is lost by that.
     let _ = store.checkpoint();
@@ -154,7 +154,7 @@ fn a_scrub_reads_past_bad_sectors() {
         let found = store.retrieve(FS, chunk(number).0);
         assert_eq!(found.is_err(), [4, 30, 31].contains(&number), "{number}: {found:?}");
     }
-    // Clients that have them send them again, which heals them.
+    // Clients that have them send them again, which repairs them.
     for number in [4, 30, 31] {
         assert!(!store.contains_renew(FS, chunk(number).0, 1).unwrap());
         store.store(FS, BOB, vec![chunk(number)], 1).unwrap();
@@ -164,8 +164,8 @@ fn a_scrub_reads_past_bad_sectors() {
     assert!(store.scrub(&mut |_, _| {}).unwrap().is_clean());
 }
 
-/// Proves that every single byte of the data directory may be flipped and no wrong block is ever served: each
-/// read gives the right bytes or an error. A block is never silently absent, and no order silently shorter.
+/// Proves that if any single byte of the data directory is flipped, no wrong block is ever served: each read
+/// gives the right bytes or an error. No block is silently absent, and no order silently shorter.
 #[test]
 fn no_flipped_byte_is_served() {
     let disk = PowerLoss::new(4);
@@ -175,7 +175,7 @@ fn no_flipped_byte_is_served() {
     store.append_ordering(FS, b"second").unwrap();
     store.store(FS, ALICE, vec![chunk_of(6, 90)], 0).unwrap();
     store.commit().unwrap();
-    // Opening again vouches for all that is there.
+    // Opening again makes everything that is there durable.
     drop(reopen(&disk, store, Crash::PowerLoss));
     let (name, length) = segments(&disk)[0].clone();
     let (mut errors, mut refusals) = (0, 0);
@@ -273,8 +273,8 @@ fn a_damaged_index_is_rebuilt() {
     }
 }
 
-/// Proves that when a whole segment is lost, blocks that may have been in it are errors and not absent, the
-/// order is refused, and a new file system is not hindered.
+/// Proves that if a whole segment is lost, blocks that may have been in it are errors and not absent, the
+/// order is refused, and a new file system works.
 #[test]
 fn lost_records_are_not_absent() {
     let disk = PowerLoss::new(6);
@@ -308,7 +308,7 @@ fn lost_records_are_not_absent() {
     assert_eq!(store.recover_ordering(OTHER_FS).unwrap().1, vec![b"new".to_vec()]);
 }
 
-/// Proves that directories that are not ours to open are refused in words, unharmed.
+/// Proves that foreign directories are refused with a clear error and left as they are.
 #[test]
 fn foreign_directories_are_refused() {
     let dir = tempfile::tempdir().unwrap();
@@ -335,7 +335,8 @@ fn foreign_directories_are_refused() {
     assert!(store.retrieve(FS, chunk(1).0).unwrap().is_some());
 }
 
-/// Proves that the index takes changes in bounded batches while storing goes on, and that nothing is lost by it.
+/// Proves that changes are written to the index in bounded batches while storing continues, and that this
+/// loses nothing.
 #[test]
 fn memory_is_bounded_while_storing() {
     let dir = tempfile::tempdir().unwrap();
@@ -357,8 +358,8 @@ fn memory_is_bounded_while_storing() {
     assert!((0..10_000).all(|number| store.retrieve(FS, chunk_of(number, 64).0).unwrap().is_some()));
 }
 
-/// Proves that threads that store, rely, read and commit beside a running collector never miss a block that they
-/// stored or were told of within the window.
+/// Proves that threads that store, rely, read and commit beside a running collector never miss a block that
+/// they stored, or were told of within the window.
 #[test]
 fn many_threads_beside_a_collector() {
     let dir = tempfile::tempdir().unwrap();

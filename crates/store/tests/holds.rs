@@ -1,4 +1,5 @@
-//! Holds: what they keep and until when, across crashes, collections and rebuilds, and what refuses them.
+//! Holds: what they keep and for how long, across crashes, collections and rebuilds, and when they are
+//! refused.
 
 use crate::common;
 
@@ -41,8 +42,9 @@ fn collect(store: &LogStore, root: Digest, now_ns: i64) -> u64 {
     store.collect(FS, &[root], now_ns, &mut |_| {}).unwrap().dropped
 }
 
-/// Proves: what is held stays, through collections that move it, a crash, and a rebuild from the segments alone, until
-/// it is let go; and an end of a hold is not undone by a rebuild, though its beginning is still in some segment.
+/// Proves: a held tree stays, through collections that move it, a crash, and a rebuild from the segments
+/// alone, until the hold is ended. A rebuild does not undo the end of a hold, although its beginning is still
+/// in some segment.
 #[test]
 fn until_it_is_let_go() {
     let disk = PowerLoss::new(1);
@@ -83,7 +85,8 @@ fn until_it_is_let_go() {
     assert_eq!(present(&store, &kept), kept.len());
 }
 
-/// Proves: a hold is granted only if all of it is there; what is missing is named, and nothing is held until it is not.
+/// Proves: a hold is granted only if all of the tree is there. Missing blocks are named, and until they are
+/// there nothing is held.
 #[test]
 fn only_what_is_whole_is_held() {
     let disk = PowerLoss::new(2);
@@ -112,8 +115,8 @@ fn only_what_is_whole_is_held() {
     assert_eq!(store.hold(FS, hold("a", &[gone])).unwrap(), HoldOutcome::Held);
 }
 
-/// Proves: from the moment a hold is granted nobody takes back what it needs, not even the device that stored it just
-/// now; and a hold of the same name takes the place of the one before.
+/// Proves: from the moment a hold is granted no device can drop what it needs, not even the device that has
+/// just stored it. A hold of the same name replaces the one before.
 #[test]
 fn no_held_block_is_dereferenced() {
     let disk = PowerLoss::new(3);
@@ -130,7 +133,8 @@ fn no_held_block_is_dereferenced() {
     assert_eq!((present(&store, &below_first), present(&store, &below_second)), (0, below_second.len()));
 }
 
-/// Proves: a hold asked for while a collection runs waits for it, and is then judged by what is left.
+/// Proves: a request for a hold during a collection waits for that to end, and is then decided by what is
+/// left.
 #[test]
 fn a_hold_during_a_collection() {
     let disk = PowerLoss::new(4);

@@ -6,7 +6,7 @@ use common::*;
 use holdfast_log::Position;
 use holdfast_log::simulated::PowerLoss;
 
-/// Proves: pieces of any size, one after the other, are the whole list, in order of place; what was dropped is in none.
+/// Proves: pieces of any size, joined, are the whole list in order of position; dropped blocks are not in it.
 #[test]
 fn pieces_are_the_whole() {
     let disk = PowerLoss::new(1);

@@ -1,5 +1,6 @@
-//! Durability of the store: whatever was acknowledged survives a power loss at any change of the disk, through
-//! commits, drops, checkpoints, collections and rebuilds; and every single sync in the program is needed.
+//! Durability of the store: whatever was acknowledged survives a power loss at any change of the disk,
+//! through commits, drops, checkpoints, collections and rebuilds; and every single sync in the program is
+//! needed.
 
 use crate::common;
 
@@ -58,7 +59,7 @@ impl<T: Clone + PartialEq + std::fmt::Debug> Volatile<T> {
     fn acknowledge(&mut self) {
         self.since.drain(..self.since.len() - 1);
     }
-    /// Takes what a recovery found.
+    /// Updates the model with the result of a recovery.
     fn recovered(&mut self, what: &str, found: T) -> Result<(), String> {
         if !self.since.contains(&found) {
             return Err(format!("{what}: found {found:?}, was {:?}", self.since));
@@ -122,7 +123,8 @@ fn presence(store: &LogStore) -> Result<Vec<bool>, String> {
         .collect()
 }
 
-/// Opens the store and compares what it holds with the model. What was read counts as acknowledged from then on.
+/// Opens the store and compares its content with the model. Everything read counts as acknowledged from then
+/// on.
 fn recover(disk: &PowerLoss, model: &mut Model, rebuild: bool) -> Result<LogStore, String> {
     let open = if rebuild { LogStore::open_rebuilding } else { LogStore::open };
     let store = open(disk.storage(), config()).map_err(|error| format!("opening: {error}"))?;
@@ -249,8 +251,8 @@ fn collect(store: &LogStore, model: &mut Model, random: &mut Random) -> Result<(
     Ok(())
 }
 
-/// One story: a life that the power loss at change `crash_at` ends, three short ones, and a last look by a
-/// rebuild of the index, which must agree.
+/// One history: a run that a power loss at change `crash_at` ends, three short runs, and a comparison with a
+/// rebuilt index, which must agree.
 fn story(seed: u64, crash_at: u64, disabled: Option<SyncSite>) -> Result<BTreeMap<SyncSite, u64>, String> {
     let disk = PowerLoss::new(seed ^ crash_at << 20);
     disk.disable(disabled);
@@ -292,7 +294,7 @@ fn recover_equal(store: &LogStore, model: &Model) -> Result<(), String> {
     Ok(())
 }
 
-/// How many changes the first life makes without a crash.
+/// Number of changes that the first run makes without a crash.
 fn changes(seed: u64) -> u64 {
     let disk = PowerLoss::new(seed);
     let mut model = Model::new();

@@ -1,4 +1,4 @@
-//! Tests of deleted content that is retained: for how long, how much, and that clients can rely on it.
+//! Retained deleted content: for how long, how much, and that clients can rely on it.
 
 use crate::common;
 
@@ -38,8 +38,8 @@ fn collect(store: &LogStore, root: Digest, hour: i64) -> CollectReport {
     store.collect(FS, &[root], hour * HOUR, &mut |_| {}).unwrap()
 }
 
-/// Proves: what is dead stays for the time stated, counted from the collection that found it so, over restarts; then it
-/// goes. Figures say how much it is.
+/// Proves: dead blocks stay for the configured time, counted from the collection that found them dead, over
+/// restarts; then they are dropped. The statistics report their size.
 #[test]
 fn the_dead_stay_for_their_time() {
     let disk = PowerLoss::new(1);
@@ -63,8 +63,8 @@ fn the_dead_stay_for_their_time() {
     assert_eq!(collect(&store, keep, 8).dropped, 0);
 }
 
-/// Proves: relying on something dead makes it live, with all below it and at once; when it is dead again its time
-/// begins anew, also when no collection has seen it alive.
+/// Proves: relying on a dead block makes it live at once, with everything below it. When it is dead again its
+/// time begins anew, also if no collection has seen it alive.
 #[test]
 fn relying_on_the_dead_makes_it_live() {
     for collected_meanwhile in [true, false] {
@@ -85,8 +85,8 @@ fn relying_on_the_dead_makes_it_live() {
     }
 }
 
-/// Proves: what a dead block that is kept refers to is kept with it, though it died long before: who is told "I have
-/// it" of the one may build on both.
+/// Proves: what a retained dead block refers to is retained with it, even if it died long before: a client
+/// told "I have it" for the one may build on both.
 #[test]
 fn blocks_below_retained_ones_are_retained() {
     let disk = PowerLoss::new(3);
@@ -110,8 +110,8 @@ fn blocks_below_retained_ones_are_retained() {
     assert_eq!(present(&store, &all), 4);
 }
 
-/// Proves: over the limit on bytes what died first goes first, and of what died together blocks that refer to others
-/// before those that do not; what is reachable has nothing to do with it.
+/// Proves: over the limit of bytes, what died first is dropped first, and of what died together blocks that
+/// refer to others before those that do not. Reachable blocks are not affected.
 #[test]
 fn the_longest_dead_go_first() {
     let disk = PowerLoss::new(4);
@@ -120,7 +120,7 @@ fn the_longest_dead_go_first() {
     let mut trees = Vec::new();
     for died in 0..4 {
         trees.push(tree(&store, 10 + died, 0).1);
-        // Everything but the trees to come is dead from here on.
+        // Everything but the coming trees is dead from here on.
         collect(&store, keep, 2 + died as i64);
     }
     let (chunks, roots): (Vec<usize>, Vec<usize>) =
@@ -132,7 +132,7 @@ fn the_longest_dead_go_first() {
     assert_eq!(present(&store, &kept), 4);
 }
 
-/// Proves: file systems share what may be kept in proportion to what they have, so that all together keep to it.
+/// Proves: file systems share the limit in proportion to their data, so that all together stay within it.
 #[test]
 fn the_limit_is_shared() {
     let disk = PowerLoss::new(5);
@@ -146,7 +146,7 @@ fn the_limit_is_shared() {
     let kept = |file_system| store.collect(file_system, &[keep.0], 2 * HOUR, &mut |_| {}).unwrap().kept;
     let (most, least) = (kept(FS), kept(OTHER_FS));
     assert!((10..=13).contains(&most), "{most} of three quarters of about 15 blocks");
-    // What the first has dropped makes the other's part greater, for a moment.
+    // What the first has dropped makes the other's share greater for a moment.
     assert!((4..=7).contains(&least), "{least}");
     for _ in 0..3 {
         let _ = (kept(FS), kept(OTHER_FS));
@@ -154,7 +154,7 @@ fn the_limit_is_shared() {
     assert!(store.statistics().unwrap().deleted_bytes <= 16_000);
 }
 
-/// Proves: nothing is kept where nothing is to be kept; and no more than what is free on a disk that fills up.
+/// Proves: with a limit of zero nothing is retained; and on a disk that fills up no more than what is free.
 #[test]
 fn keeping_can_be_turned_off_and_yields_to_a_full_disk() {
     let never = StoreConfig { keep_deleted: Duration::ZERO, ..config() };
@@ -194,7 +194,8 @@ fn a_rebuilt_index_begins_their_time_anew() {
     assert_eq!(present(&store, &dead), 0);
 }
 
-/// Proves: a clock that was set back keeps nothing for longer than its time from now, and drops nothing early.
+/// Proves: a clock that was set back retains nothing for longer than its time from now, and drops nothing
+/// early.
 #[test]
 fn a_clock_that_goes_back() {
     let disk = PowerLoss::new(9);
@@ -226,7 +227,7 @@ fn a_damaged_deleted_block_is_not_relied_on() {
     assert_eq!(present(&store, &kept), 4);
 }
 
-/// Proves: DECREF keeps its meaning. What it takes back was never published, and is gone at once.
+/// Proves: DECREF keeps its meaning. What it drops was never published, and is gone at once.
 #[test]
 fn dereferenced_blocks_are_not_retained() {
     let disk = PowerLoss::new(11);
@@ -240,8 +241,9 @@ fn dereferenced_blocks_are_not_retained() {
     assert_eq!(collect(&store, keep, 2).kept, 0);
 }
 
-/// Proves: whatever change of the disk a power loss comes at, who was told "I have it" of a deleted tree has all of it,
-/// after the crash and after the next collections; and space is given back in the end.
+/// Proves: at whatever change of the disk a power loss comes, a client that was told "I have it" for a
+/// deleted tree has all of it, after the crash and after the next collections; and the space is freed in the
+/// end.
 #[test]
 fn no_crash_lets_down_who_relies_on_the_dead() {
     let story = |crash_at: u64| -> bool {
@@ -269,7 +271,7 @@ fn no_crash_lets_down_who_relies_on_the_dead() {
         let ended = LogStore::open(disk.storage(), config()).ok().and_then(|store| life(&store)).is_some();
         disk.restart(Crash::PowerLoss);
         let store = open(&disk, None);
-        // The first was told at 2 and found dead at 4, so it may go at 9.
+        // The client was told at 2, and the tree was found dead at 4, so it may be dropped at 9.
         for _ in 0..2 {
             collect(&store, keep, 8);
             for root in &told {

@@ -1,4 +1,4 @@
-//! The thin path: what was committed is there after a kill, with its first header and in order.
+//! The simplest path: what was committed is there after a kill, with its first header and in order.
 
 use holdfast_content::{Block, BlockKind, DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, DigestKey};

@@ -1,4 +1,4 @@
-//! STORE, DECREF, SNAPSHOT, headers and signed blocks, as SUNDR section 6.1 and our departures have them.
+//! STORE, DECREF, SNAPSHOT, headers and signed blocks, as in SUNDR section 6.1 with our departures.
 
 use crate::common;
 
@@ -137,7 +137,7 @@ fn a_checkpoint_does_not_end_a_window() {
     }
 }
 
-/// Proves that a restart ends every window: what was young is permanent.
+/// Proves that a restart ends every window: young blocks are permanent.
 #[test]
 fn a_restart_ends_every_window() {
     for crash in [Crash::Kill, Crash::PowerLoss] {
@@ -216,7 +216,7 @@ fn signed_blocks_by_key_number_and_time() {
     assert!(matches!(refused, Err(StoreError::Refused(_))));
 }
 
-/// Proves that the header that comes back is that of the first STORE, its encoding included.
+/// Proves that a retrieved block has the header of the first STORE, its encoding included.
 #[test]
 fn retrieve_returns_the_first_header() {
     let disk = PowerLoss::new(7);

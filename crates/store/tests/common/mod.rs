@@ -1,4 +1,4 @@
-//! What the store's tests share: blocks, a small store on a simulated disk, ways to break it.
+//! Shared by the store's tests: blocks, a small store on a simulated disk, ways to break it.
 #![allow(dead_code)]
 
 use holdfast_content::{Block, BlockKind, DeviceId, StoredBlock};
@@ -71,7 +71,7 @@ pub fn segments(disk: &PowerLoss) -> Vec<(String, u64)> {
     names.map(|name| (name.clone(), disk.length(&name).unwrap())).collect()
 }
 
-/// Where in the disk's segments `bytes` are, oldest first: file and offset of their first byte.
+/// Where `bytes` are in the disk's segments, oldest first: file and offset of the first byte.
 pub fn find_bytes(disk: &PowerLoss, bytes: &[u8]) -> Vec<(String, u64)> {
     let storage = disk.storage();
     let mut found = Vec::new();
