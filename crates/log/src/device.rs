@@ -1,4 +1,4 @@
-//! A device: bytes at fixed places, as a disk, an image or a partition has them.
+//! A device: a fixed number of bytes at fixed offsets, such as a disk, an image or a partition.
 
 use crate::write_out;
 use std::fs::File;
@@ -7,8 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Fixed-size storage without any promise about order: what was written since the last flush may be there after a
-/// crash in any order, torn within 4 KiB, or not at all. Thread-safe.
+/// Storage of fixed size without any guarantee of order: after a crash, what was written since the last flush
+/// may be there in any order, torn within 4 KiB, or not at all. Thread-safe.
 pub trait Device: Send + Sync {
     /// Size in bytes.
     fn size_bytes(&self) -> u64;
@@ -39,8 +39,8 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
-    /// The next offset with data: everything from `offset` to there is a hole that was never written. A device that
-    /// does not know returns `offset`.
+    /// The next offset with data at or after `offset`; everything before it is a hole that was never written.
+    /// A device that cannot tell returns `offset`.
     fn next_data(&self, offset: u64) -> u64 {
         offset
     }
@@ -48,11 +48,11 @@ pub trait Device: Send + Sync {
     /// Asks the system to forget cached bytes of a range, so that reads come from the medium. A hint.
     fn drop_cache(&self, _offset: u64, _length: u64) {}
 
-    /// Asks the system to begin bringing what was written in a range to the medium, without waiting for it, so that the
-    /// next flush finds less to do. A hint: nothing is durable by it.
+    /// Asks the system to begin writing a range to the medium, without waiting, so that the next flush has
+    /// less to do. A hint: it makes nothing durable.
     fn begin_write_out(&self, _offset: u64, _length: u64) {}
 
-    /// What to call it in messages.
+    /// The device's name for messages.
     fn describe(&self) -> String;
 }
 
@@ -158,8 +158,8 @@ impl Device for FileDevice {
     }
 }
 
-/// Two devices, one after the other, so that data that belongs to a disk but must not be on it follows the disk.
-/// Neither can be used without the other.
+/// Two devices joined one after the other. So data that belongs to a disk but must not be on it can follow
+/// the disk. Fails if either device fails.
 pub struct JoinedDevice {
     first: Arc<dyn Device>,
     second: Arc<dyn Device>,
@@ -173,7 +173,7 @@ impl JoinedDevice {
         JoinedDevice { first, second, edge }
     }
 
-    /// How many of `length` bytes from `offset` are on the first.
+    /// How many of `length` bytes from `offset` are on the first device.
     fn on_first(&self, offset: u64, length: u64) -> u64 {
         self.edge.saturating_sub(offset).min(length)
     }
@@ -289,8 +289,8 @@ mod tests {
         assert_eq!([&devices.bytes(0)[..3000], &devices.bytes(1)].concat(), expected);
     }
 
-    /// Proves: holes of files are told from data, also behind the edge of two; and a file that is nothing but a hole ends
-    /// with it.
+    /// Proves: holes of files are distinguished from data, also across the edge of two joined files; a file
+    /// that is only a hole ends with it.
     #[test]
     fn holes() {
         const KIB_64: u64 = 64 << 10;

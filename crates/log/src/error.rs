@@ -2,7 +2,7 @@
 
 use crate::Position;
 
-/// Why a log operation failed. The medium is to blame for all but [`LogError::TooLarge`].
+/// Why a log operation failed. The medium is the cause of all but [`LogError::TooLarge`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LogError {
     /// The medium failed.
@@ -15,7 +15,8 @@ pub enum LogError {
         /// The system's error.
         error: String,
     },
-    /// The medium cannot be reached at present; nothing is said of what is on it. The call may be repeated when it can.
+    /// The medium cannot be reached at present. Nothing is known of its content. The call may be repeated
+    /// later.
     #[error("{action} {file}: {error}")]
     Away {
         /// The action that failed.
@@ -36,12 +37,12 @@ pub enum LogError {
     /// An earlier write or sync failed, so nothing more is accepted until the log is opened again.
     #[error("the log stopped after a failed write or sync ({0}); restart to recover from what is durable")]
     Poisoned(String),
-    /// Bytes that were known durable are not what was written.
+    /// Bytes that were known durable have changed.
     #[error("{file} is damaged at offset {offset}: {why}")]
     Damaged {
         /// The segment file.
         file: String,
-        /// Where in it, in bytes.
+        /// Byte offset in the segment.
         offset: u64,
         /// The reason.
         why: String,
@@ -53,10 +54,10 @@ pub enum LogError {
     Lost {
         /// The known durable end.
         expected: Position,
-        /// The end that was found.
+        /// The end of the log that is left.
         found: Position,
     },
-    /// The segment of this position is gone: it was removed after its live records moved.
+    /// The segment of this position was removed, after its live records had been moved.
     #[error("segment {0} was removed")]
     SegmentGone(u32),
     /// Written by a newer version of this program.

@@ -5,13 +5,13 @@ use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
 
-/// After the first failed write or flush of the device under it, every later write and flush fails too. What is durable
-/// after such a failure is unknown, and systems report it once only: the next flush would seem to succeed. Reading
-/// still works.
+/// After the first failed write or flush of the device under it, every later write and flush fails too. After
+/// such a failure it is unknown what is durable, and systems report it only once: the next flush would seem
+/// to succeed. Reads still work.
 pub struct FailStop {
     device: Arc<dyn Device>,
     failed: Mutex<Option<String>>,
-    /// One flush at a time, so that none begins between another's failure and its being recorded.
+    /// Serialises flushes, so that none begins between another's failure and the moment that is recorded.
     flushing: Mutex<()>,
 }
 
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
     use crate::simulated_device::{Devices, Failure};
 
-    /// Proves: after one failed write or flush none succeeds, though the medium is well again; reads do.
+    /// Proves: after one failed write or flush none succeeds, even if the medium works again; reads do.
     #[test]
     fn failures_are_remembered() {
         for failure in [Failure::Writes(0), Failure::Flushes(0)] {

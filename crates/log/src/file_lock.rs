@@ -10,20 +10,21 @@ use std::time::{Duration, Instant};
 
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long a process that was killed may take to end: its memory is given back first, and its last write.
+/// How long a killed process may take to end: first its memory is freed and its last write finished.
 const ENDING_MAX: Duration = Duration::from_secs(30);
 
-/// A file or directory that this process has to itself, until this is dropped.
+/// An exclusive lock on a file or directory, until this is dropped.
 ///
-/// Closing a descriptor does not end its lock while another has been made of it, and a process that starts a program
-/// has one for a moment: all its descriptors, between fork and exec. So the lock is given up explicitly.
+/// Closing a descriptor does not end its lock while a copy of the descriptor exists, and a process that
+/// starts a program has copies of all its descriptors for a moment, between fork and exec. So the lock is
+/// released explicitly.
 pub struct FileLock(File);
 
 impl FileLock {
-    /// Takes the lock of `file`, at once or not.
+    /// Takes the lock of `file`, without waiting.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`]: another process has it.
+    /// [`io::ErrorKind::WouldBlock`]: another process holds it.
     pub fn take(file: File) -> io::Result<FileLock> {
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         Ok(FileLock(file))
@@ -32,7 +33,7 @@ impl FileLock {
     /// As [`FileLock::take`], but waits up to `patience` for a process that is just ending.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`]: another process has had it for so long.
+    /// [`io::ErrorKind::WouldBlock`]: another process still holds it after `patience`.
     pub fn take_within(file: File, patience: Duration) -> io::Result<FileLock> {
         let end = Instant::now() + patience;
         loop {
@@ -44,10 +45,10 @@ impl FileLock {
         }
     }
 
-    /// Takes the lock of `file`, at once or when the process that has it and is ending is gone.
+    /// Takes the lock of `file`, and waits if the process that holds it is just ending.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`], which names the process that has it.
+    /// [`io::ErrorKind::WouldBlock`], with the process that holds it.
     pub fn take_after_ending(file: File) -> io::Result<FileLock> {
         let end = Instant::now() + ENDING_MAX;
         loop {
@@ -65,24 +66,24 @@ impl FileLock {
         }
     }
 
-    /// Waits until no other process has the lock of `file`, and takes it.
+    /// Waits until no other process holds the lock of `file`, and takes it.
     ///
     /// # Errors
-    /// The file system's.
+    /// The file system failed.
     pub fn wait(file: File) -> io::Result<FileLock> {
         flock(&file, FlockOperation::LockExclusive)?;
         Ok(FileLock(file))
     }
 }
 
-/// The process that has the lock of a file. `None` if the system does not say, or if the process is gone and another
-/// one has a copy of its descriptor.
+/// The process that holds the lock of a file. `None` if the system does not say, or if that process is gone
+/// and another one has a copy of its descriptor.
 fn holder(file: &File) -> Option<u32> {
     let metadata = file.metadata().ok()?;
     let device = metadata.dev();
     let wanted = format!("{:02x}:{:02x}:{}", major(device), minor(device), metadata.ino());
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    // `1: FLOCK  ADVISORY  WRITE 4321 fe:01:123456 0 EOF`; those who wait have `->` behind the number.
+    // `1: FLOCK  ADVISORY  WRITE 4321 fe:01:123456 0 EOF`; waiting processes have `->` after the number.
     locks.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
         let is_it = fields.get(1) == Some(&"FLOCK") && fields.get(5) == Some(&wanted.as_str());
@@ -106,7 +107,7 @@ fn describe(process: u32) -> String {
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        // What cannot be given up ends with the last descriptor.
+        // If this fails, the lock ends with the last descriptor.
         let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }
@@ -120,8 +121,8 @@ mod tests {
         File::open(path).expect("it is there")
     }
 
-    /// Proves: one holder at a time, and a copy of its descriptor, as a process that is just being started has one,
-    /// does not keep what the holder has given up.
+    /// Proves: one holder at a time; and a copy of the holder's descriptor, as in a process that is just
+    /// being started, does not keep a lock that the holder has released.
     #[test]
     fn given_up_whoever_else_has_the_descriptor() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -43,7 +43,7 @@ impl Position {
     /// The position before all records.
     pub const START: Position = Position { segment: 0, offset: 0 };
 
-    /// As one number that sorts alike.
+    /// This position as one number; the numbers sort as positions do.
     pub fn to_u64(self) -> u64 {
         u64::from(self.segment) << 32 | u64::from(self.offset)
     }
@@ -130,7 +130,7 @@ pub fn segment_name(segment: u32) -> String {
     format!("segment-{segment:010}.log")
 }
 
-/// The number of a segment, by the name of its file; `None`: it is not one's name.
+/// The number of the segment in a file of this name; `None`: no segment has such a name.
 pub fn segment_number(name: &str) -> Option<u32> {
     let number = name.strip_prefix("segment-")?.strip_suffix(".log")?.parse().ok()?;
     (segment_name(number) == name).then_some(number)

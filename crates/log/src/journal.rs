@@ -47,7 +47,7 @@ struct Inner {
 
 struct Appender {
     active: Arc<Segment>,
-    /// Where the records before the active segment end.
+    /// End of the records before the active segment.
     previous: Position,
     /// Appended but not yet written; begins at `written`.
     buffer: Vec<u8>,
@@ -60,23 +60,16 @@ struct Commit {
     failed: Option<String>,
 }
 
-/// What opening a log found. Iterating it yields every record in order; damage is an `Err`, after which the
-/// iteration goes on.
+/// The result of opening a log. As an iterator it yields every record in order; damage is an `Err`, after
+/// which the iteration continues.
 pub struct Recovery {
     scan: Scan,
-    /// Damage in the last segment, below what was known durable.
+    /// Damage in the last segment, before a position that was known durable.
     pub damage: Vec<Damage>,
-    /// A torn tail that was cut off: where, and how many bytes. It held nothing that was acknowledged.
+    /// A torn tail that was cut off: its position, and its number of bytes. Nothing in it was acknowledged.
     pub truncated: Option<(Position, u64)>,
-    /// The end of the log that was found.
+    /// The end of the log.
     pub end: Position,
-}
-
-impl Recovery {
-    /// Starts at `from`, which must be the position of a record or [`Position::START`].
-    pub fn starting_at(self, from: Position) -> Recovery {
-        Recovery { scan: self.scan.restart(from), ..self }
-    }
 }
 
 impl Iterator for Recovery {
@@ -135,8 +128,8 @@ impl Log {
             }
             damage = tail.damage;
             end = Position { segment: number, offset: tail.end as u32 };
-            // After a kill (not a power loss) the tail may be in the page cache only. It counts from here on, so it
-            // must be durable; and cut bytes must not come back once segments follow.
+            // After a kill (not a power loss) the tail may be in the page cache only. It counts from here on,
+            // so it must be durable; and cut bytes must not come back once later segments exist.
             segment.file.truncate(tail.end).map_err(|error| LogError::io("truncating", &name, &error))?;
             segment
                 .file
@@ -183,8 +176,8 @@ impl Log {
         self.append_parts(kind, &[], body, BodyTag::of(body))
     }
 
-    /// Appends a record of a head, which scans read and verify by itself, and a body, whose tag the caller made
-    /// outside any lock. Buffered: not durable until [`Log::sync`].
+    /// Appends a record with a head and a body. Scans read and verify the head without the body; the caller
+    /// made the body's tag outside any lock. Buffered: not durable until [`Log::sync`].
     ///
     /// # Errors
     /// The disk is full (nothing was appended), the record is too large, or the log is poisoned.
@@ -273,11 +266,11 @@ impl Log {
         result
     }
 
-    /// Where the records end: every record so far is before it, every later one at or after it.
+    /// The end of the log: all records so far are before it, all later ones at or after it.
     pub fn end(&self) -> Position {
         let appender = self.0.appender.lock();
         if appender.end() == HEADER_BYTES {
-            // An empty segment does not outlive a restart, so it cannot anchor anything.
+            // An empty segment does not survive a restart, so no position in it may be used as an anchor.
             return appender.previous;
         }
         Position { segment: appender.active.number, offset: appender.end() as u32 }
@@ -340,8 +333,8 @@ impl Log {
         Ok(self.read_frame(at, 512)?.0)
     }
 
-    /// Walks over the records from `from` (the position of a record, or [`Position::START`]) to the present end. With
-    /// `bodies`, bodies are read and verified too.
+    /// Iterates over the records from `from` (the position of a record, or [`Position::START`]) to the
+    /// present end. `bodies` says whether bodies are read and verified too.
     ///
     /// # Errors
     /// What is still in memory could not be written to the file.
@@ -398,15 +391,17 @@ impl Log {
             .map_err(|error| LogError::io("syncing", &storage.describe(), &error))
     }
 
-    /// Whether [`Log::punch_holes`] is worth asking for: a medium that is expensive to read and write can do it.
+    /// Whether [`Log::punch_holes`] can be used: only a medium that is expensive to read and write supports
+    /// it.
     pub fn can_punch_holes(&self, number: u32) -> bool {
         let active = self.0.appender.lock().active.number;
         number < active && self.0.segments.get(number).is_ok_and(|segment| segment.file.can_punch_holes())
     }
 
-    /// Gives back the room of whole records of a sealed segment that nobody needs any more, without moving the others:
-    /// `holes` are stretches between places of records, in order and apart. Scans go on behind them, and reading a record
-    /// in one is [`LogError::SegmentGone`]. `false`: the medium cannot, and nothing has changed.
+    /// Frees the space of whole records of a sealed segment that nobody needs any more, without moving the
+    /// others. `holes` are ranges between starts of records, in order and not adjacent. Scans skip holes, and
+    /// reading a record in one is [`LogError::SegmentGone`]. `false`: the medium does not support it, and
+    /// nothing has changed.
     ///
     /// # Errors
     /// The medium failed, or the segment was removed; nothing has changed.
@@ -430,7 +425,8 @@ impl Log {
         Ok(Position { segment: segment.number, offset: end as u32 })
     }
 
-    /// Writes the buffer to the file. Records in it have places already, so a failure here is fatal.
+    /// Writes the buffer to the file. The records in it have their positions already, so a failure here is
+    /// fatal.
     fn write_out(&self, appender: &mut Appender) -> Result<(), LogError> {
         if appender.buffer.is_empty() {
             return Ok(());
@@ -448,8 +444,8 @@ impl Log {
         Ok(())
     }
 
-    /// Begins the next segment. A full disk is met before anything has changed; then the old segment is made
-    /// durable, so that the commit of a later segment covers it.
+    /// Begins the next segment. A full disk is detected before anything has changed. Then the old segment is
+    /// made durable, so that the commit of a later segment covers it.
     fn roll(&self, appender: &mut Appender) -> Result<(), LogError> {
         let inner = &*self.0;
         let next = begin_segment(&inner.segments, &inner.config, appender.active.number + 1)?;
@@ -501,7 +497,7 @@ impl Log {
         Ok((head, bytes, segment))
     }
 
-    /// Reads from the file, or from the buffer what is not in the file yet.
+    /// Reads from the file, and from the buffer what is not in the file yet.
     fn read_bytes(&self, segment: &Segment, offset: u64, into: &mut [u8]) -> Result<usize, LogError> {
         let end = Position { segment: segment.number, offset: (offset + into.len() as u64) as u32 };
         let mut limit = into.len();
@@ -514,7 +510,7 @@ impl Log {
                     into[..count].copy_from_slice(&buffered[..count]);
                     return Ok(count);
                 }
-                // A frame is written whole or not at all, so one that begins in the file ends there.
+                // A frame is written whole or not at all, so one that begins in the file ends in it.
                 limit = limit.min((appender.written - offset) as usize);
             }
         }
@@ -584,8 +580,8 @@ struct Tail {
     damage: Vec<Damage>,
 }
 
-/// Finds where the records of the last segment end. A bad frame below a position that a later frame or the anchor calls
-/// durable is damage; the first other one is where a crash tore the tail.
+/// Finds the end of the records in the last segment. A bad frame before a position that a later frame or the
+/// anchor calls durable is damage; the first other bad frame is where a crash tore the tail.
 fn find_end(segment: &Arc<Segment>, length: u64, anchor: Position) -> Result<Tail, LogError> {
     let mut reader = Reader::new(segment.clone(), length);
     let mut damage = Vec::new();

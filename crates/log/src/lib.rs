@@ -5,15 +5,16 @@
 //! group commit in which any number of threads share one `fdatasync`.
 //!
 //! Invariants:
-//! - a record acknowledged by [`Log::sync`] is never lost or altered unnoticed: every frame carries keyed tags
-//!   over its place, its head and its body, so that a torn, misplaced or stale frame is never taken for a record;
-//! - segment numbers only grow, every opening starts a new segment, and each segment has its own random salt, so
-//!   that a discarded tail can never be spliced into a place that is used again, and bytes that a client chose
-//!   can never pass for a frame;
-//! - recovery cuts off only what was never acknowledged: a bad frame below a position that any later frame or
-//!   the caller's anchor calls durable is damage, and is reported, not cut off;
-//! - a failed write or sync is fatal: the log is poisoned and every later call fails, because the kernel may
-//!   have dropped the dirty pages and would call the next sync clean.
+//! - A record that [`Log::sync`] acknowledged is never lost or altered unnoticed. Every frame has keyed
+//!   tags over its position, its head and its body, so a torn, misplaced or stale frame is never taken for a
+//!   record.
+//! - Segment numbers only grow, every opening starts a new segment, and each segment has its own random
+//!   salt. So a discarded tail can never reappear where a position is used again, and bytes that a client
+//!   chose can never pass for a frame.
+//! - Recovery cuts off only what was never acknowledged. A bad frame before a position that any later frame
+//!   or the caller's anchor calls durable is damage; it is reported, not cut off.
+//! - A failed write or sync is fatal: the log is poisoned and every later call fails, because the kernel
+//!   may have dropped the dirty pages and would report the next sync as successful.
 #![deny(unsafe_code)]
 
 pub mod device;

@@ -1,5 +1,5 @@
-//! Outlines: all that a scan of heads reads of a sealed segment, without the bodies, for media from which a whole segment is
-//! expensive to read.
+//! Outlines: everything that a scan of heads reads of a sealed segment, without the bodies. For media from
+//! which a whole segment is expensive to read.
 //!
 //! ```text
 //! 0 magic "HFOUTLN1" | 8 segment u32 | 12 zero [4] | 16 the segment's length u64 | 24 the segment's header [64]
@@ -7,11 +7,13 @@
 //! last BLAKE3 of all before, its first 16 bytes
 //! ```
 //!
-//! Numbers are little-endian. Frames lie in a segment one behind the other, so their places follow from their lengths.
+//! Numbers are little-endian. Frames follow each other in a segment without gaps, so their positions follow
+//! from their lengths.
 //!
-//! Invariant: an outline is believed as a whole or not at all. Its frames must fill the segment exactly, so none can be left
-//! out, and each is verified as it would be in the segment, by tags that cover its place and are keyed by the header's salt.
-//! What it says is therefore what the segment said when it was written; whether the bodies are still there it does not say.
+//! Invariant: an outline is accepted completely or not at all. Its frames must fill the segment exactly, so
+//! none can be left out. Each is verified as in the segment, by tags that cover its position and are keyed by
+//! the header's salt. So an outline says what the segment said when it was written; it does not prove that
+//! the bodies are still there.
 
 use crate::frame::{self, FRAME_BYTES, HEADER_BYTES, Header, RecordHead, SegmentKey};
 use crate::{HEAD_BYTES_MAX, Position};
@@ -58,7 +60,7 @@ struct VerifiedFrame {
     in_segment: u64,
 }
 
-/// The frame with its head at the beginning of `bytes`, if it belongs to this position.
+/// Verifies the frame and head at the beginning of `bytes`; `None` if they do not belong to this position.
 fn verified(key: &SegmentKey, at: Position, bytes: &[u8]) -> Option<(RecordHead, VerifiedFrame)> {
     let fixed = frame::decode_fixed(key, at.offset, bytes)?;
     let outlined = FRAME_BYTES + fixed.head_length as usize;
@@ -72,15 +74,15 @@ pub(crate) struct Outline {
     number: u32,
     key: SegmentKey,
     bytes: Vec<u8>,
-    /// Where the next frame is in `bytes`, and in the segment.
+    /// Offset of the next frame, in `bytes` and in the segment.
     next: usize,
     offset: u64,
-    /// What of the segment is not there any more.
+    /// Ranges of the segment that were punched out.
     holes: Vec<Range<u64>>,
 }
 
 impl Outline {
-    /// Of a segment of this number and length; `None`: it is not one of that.
+    /// The outline of a segment with this number and length; `None`: the bytes are not one.
     pub(crate) fn of_bytes(number: u32, length: u64, mut bytes: Vec<u8>) -> Option<Outline> {
         let (rest, sum) = bytes.split_last_chunk::<SUM_BYTES>()?;
         let first = rest.get(..FIRST_BYTES)?;
@@ -109,12 +111,12 @@ impl Outline {
         Outline { holes, ..self }
     }
 
-    /// Whether a record that was at an offset is not there any more.
+    /// Whether a record at this offset was punched out.
     pub(crate) fn is_hole(&self, offset: u64) -> bool {
         self.holes.iter().any(|hole| hole.contains(&offset))
     }
 
-    /// Goes to the record at an offset, or to the end; whether there is one.
+    /// Goes to the record at an offset, or to the end. Returns whether there is a record.
     pub(crate) fn seek(&mut self, offset: u64) -> bool {
         (self.next, self.offset) = (FIRST_BYTES, HEADER_BYTES);
         while self.offset < offset && self.step().is_some() {}
@@ -152,7 +154,8 @@ mod tests {
         std::iter::from_fn(|| outline.step().map(|(head, _)| head)).collect()
     }
 
-    /// Proves: an outline says of each record what the segment does, and where it is; the layout is the one of the golden one.
+    /// Proves: an outline has the same records as the segment, at the same positions; its layout is that of
+    /// the golden file.
     #[test]
     fn it_says_what_the_segment_says() {
         let segment = segment(3);
@@ -173,8 +176,8 @@ mod tests {
         assert!(!outline.seek(u64::from(found[2].position.offset) + 8));
     }
 
-    /// Proves: of an outline that was altered, cut, or is another segment's, nothing is believed; and also where whoever
-    /// altered it made its sum anew: a frame that is left out, doubled, exchanged with another or changed is noticed.
+    /// Proves: nothing of an outline is accepted that was altered, truncated, or belongs to another segment.
+    /// Even with a recomputed checksum, a frame that was left out, doubled, exchanged or changed is detected.
     #[test]
     fn altered_ones_are_refused() {
         let segment = segment(3);

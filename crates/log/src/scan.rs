@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 const WINDOW_BYTES: usize = 256 << 10;
 
-/// A stretch of the log that is not what was written.
+/// A range of the log that is not what was written.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Damage {
     /// The segment file.
@@ -36,7 +36,7 @@ impl From<Damage> for LogError {
 pub enum ScanItem {
     /// A record whose head is verified (and its body, in a scan that reads bodies).
     Record(RecordHead),
-    /// A damaged stretch; the scan goes on after it.
+    /// A damaged range; the scan continues after it.
     Damaged(Damage),
 }
 
@@ -61,17 +61,12 @@ impl Scan {
         self.next
     }
 
-    /// The same scan from another position.
-    pub(crate) fn restart(self, from: Position) -> Scan {
-        Scan { next: from, reader: None, outline: None, ..self }
-    }
-
     fn skip_segment(&mut self) {
         (self.reader, self.outline) = (None, None);
         self.next = first_position(self.next.segment + 1);
     }
 
-    /// Takes the outline of the segment that comes next, if there is one of all of it.
+    /// Loads the outline of the next segment, if there is one for the whole segment.
     fn find_outline(&mut self, number: u32, length: u64) -> Result<(), LogError> {
         if self.bodies {
             return Ok(());
@@ -85,7 +80,7 @@ impl Scan {
 impl Iterator for Scan {
     type Item = Result<ScanItem, LogError>;
 
-    /// An error is a segment that cannot be opened or read; the scan goes on with the next segment.
+    /// An error is a segment that cannot be opened or read; the scan continues with the next segment.
     fn next(&mut self) -> Option<Self::Item> {
         loop {
             if self.next >= self.end {
@@ -268,7 +263,7 @@ impl Reader {
             && offset + count as u64 <= self.window_start + self.window.len() as u64;
         if !inside {
             let wide = (count.max(WINDOW_BYTES) as u64).min(self.length - offset) as usize;
-            // Where a wide read fails, a narrow one may not reach the bad sector.
+            // Where a wide read fails, a narrow one may avoid the bad sector.
             if let Err(error) = self.fill(offset, wide) {
                 if wide == count || is_away(&error) {
                     return Err(error);

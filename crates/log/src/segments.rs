@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Most file handles that are open at once.
+/// Most open file handles.
 const HANDLES_MAX: usize = 128;
 
 /// A segment whose header was checked.
@@ -20,7 +20,7 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// Whether what was at an offset was given back.
+    /// Whether the bytes at an offset were punched out.
     pub(crate) fn is_hole(&self, offset: u64) -> bool {
         self.file.holes().iter().any(|hole| hole.contains(&offset))
     }
@@ -37,7 +37,7 @@ pub(crate) struct Segments {
 struct SegmentExtent {
     /// Up to where it holds records; the active one is as long as anything.
     length: u64,
-    /// Bytes of that which are holes.
+    /// Number of those bytes that were punched out.
     punched: u64,
 }
 
@@ -100,7 +100,7 @@ impl Segments {
         }
     }
 
-    /// Opens a segment that is known.
+    /// Opens a segment of the list.
     pub(crate) fn get(&self, number: u32) -> Result<Arc<Segment>, LogError> {
         {
             let mut handles = self.open.lock();
@@ -134,7 +134,7 @@ impl Segments {
         Ok(segment)
     }
 
-    /// The outline of a segment of this length, if the medium keeps a good one apart.
+    /// The outline of a segment of this length, if the medium stores a valid one.
     pub(crate) fn outline(&self, number: u32, length: u64) -> Result<Option<Outline>, LogError> {
         let name = frame::segment_name(number);
         // The reader of the segment reports why it cannot be opened.

@@ -1,9 +1,9 @@
-//! A disk in memory that loses power: for tests of everything that must be durable.
+//! A disk in memory that loses power, for tests of everything that must be durable.
 //!
-//! It keeps live and durable bytes apart. At a power loss each write since the last sync of its file is kept,
-//! dropped or torn, each by itself (so writes are also reordered), and so is each change of the directory since
-//! its last sync; the seed decides. It counts changes, crashes after the k-th, can make the syncs of one site
-//! do nothing, run out of space, fail syncs and reads, and damage bytes.
+//! It distinguishes written from durable bytes. At a power loss each write since the last sync of its file is
+//! kept, dropped or torn, independently of the others (so writes are also reordered), and so is each change
+//! of the directory since its last sync; the seed decides. It counts changes, crashes after the k-th, can
+//! make the syncs of one site do nothing, run out of space, fail syncs and reads, and damage bytes.
 
 use crate::storage::{Storage, StorageFile, StorageLock, SyncSite};
 use parking_lot::Mutex;
@@ -95,7 +95,7 @@ impl NameChange {
 }
 
 impl PowerLoss {
-    /// An empty disk whose fate at each crash follows from `seed`.
+    /// An empty disk. `seed` decides what survives each crash.
     pub fn new(seed: u64) -> PowerLoss {
         PowerLoss(Arc::new(Mutex::new(Disk { random: seed, ..Disk::default() })))
     }
@@ -123,7 +123,7 @@ impl PowerLoss {
         self.0.lock().down
     }
 
-    /// Ends the present life and begins another; take a new [`PowerLoss::storage`]. Injected failures end too.
+    /// Ends the present run and begins another; get a new [`PowerLoss::storage`]. Injected failures end too.
     pub fn restart(&self, crash: Crash) {
         let disk = &mut *self.0.lock();
         if crash == Crash::PowerLoss {
@@ -162,7 +162,7 @@ impl PowerLoss {
         self.0.lock().used()
     }
 
-    /// Flips bits of one byte, as if the medium had.
+    /// Flips bits of one byte, as a bad medium does.
     ///
     /// # Panics
     /// If there is no such byte.
@@ -196,7 +196,7 @@ impl PowerLoss {
         disk.names.get(name).map(|node| disk.nodes[node].live.len() as u64)
     }
 
-    /// Removes a file durably, as a careless operator does.
+    /// Removes a file durably, as a careless operator might.
     pub fn delete(&self, name: &str) {
         let disk = &mut *self.0.lock();
         disk.names.remove(name);
@@ -274,7 +274,7 @@ impl Disk {
 
     /// Decides what survives a power loss.
     fn lose(&mut self) {
-        // 0: nothing unsynced, 1: all of it, others: each change by itself.
+        // 0: nothing unsynced survives, 1: everything does, others: each change independently.
         let mood = self.random() % 5;
         let numbers: Vec<u64> = self.nodes.keys().copied().collect();
         for number in numbers {

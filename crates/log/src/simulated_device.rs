@@ -1,5 +1,5 @@
-//! Devices in memory whose every write and flush is recorded, over all of them in one order: any state that a crash may
-//! leave can be made of it, and an attacker's changes too. For tests.
+//! Devices in memory that record every write and flush, over all of them in one order. From that, tests make
+//! any state that a crash may leave, and add an attacker's changes.
 
 use crate::device::Device;
 use parking_lot::Mutex;
@@ -7,7 +7,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a device writes as a whole.
+/// What a device writes atomically.
 const SECTOR_BYTES: usize = 512;
 
 /// Devices that fail together. Clones share them.
@@ -19,7 +19,7 @@ struct History {
     names: Vec<String>,
     /// The bytes as programs see them.
     live: Vec<Vec<u8>>,
-    /// As they were before the first event.
+    /// The devices' contents before the first event.
     before: Vec<Vec<u8>>,
     events: Vec<Event>,
     recording: bool,
@@ -41,17 +41,18 @@ pub enum Event {
         /// The bytes written.
         bytes: Arc<[u8]>,
     },
-    /// A device was flushed: what was written to it before is durable.
+    /// A device was flushed: everything written to it before is durable.
     Flush {
         /// Index of the device.
         device: usize,
     },
-    /// A flush of a device failed: what was written to it since the last one is lost, whatever later flushes say.
+    /// A flush of a device failed: what was written to it since the last one is lost, whatever later flushes
+    /// report.
     FailedFlush {
         /// Index of the device.
         device: usize,
     },
-    /// The program made a note of its own ([`Devices::mark`]).
+    /// A mark that the program set ([`Devices::mark`]).
     Mark,
 }
 
@@ -60,7 +61,7 @@ pub enum Event {
 pub struct Trace {
     /// The name of each device.
     pub names: Vec<String>,
-    /// What each had before the first event.
+    /// The devices' contents before the first event.
     pub before: Vec<Vec<u8>>,
     /// The events since.
     pub events: Vec<Event>,
@@ -84,17 +85,17 @@ pub struct Fault {
     pub device: usize,
     /// Kind of the operation.
     pub operation: Operation,
-    /// How many of these succeed first.
+    /// Number of calls that succeed before the failure.
     pub after: u64,
     /// The system's error.
     pub errno: i32,
-    /// The number of bytes of a failing write that are written all the same.
+    /// Number of bytes of a failing write that are written nonetheless.
     pub written_bytes: usize,
     /// All later ones fail too.
     pub is_lasting: bool,
 }
 
-/// What fails until [`Devices::heal`].
+/// The calls that fail until [`Devices::heal`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Failure {
     /// Reads of a range of a device.
@@ -108,11 +109,11 @@ pub enum Failure {
 /// What becomes of writes that no flush followed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unflushed {
-    /// All are there: the process died, not the machine.
+    /// All of them are there: the process died, not the machine.
     Kept,
-    /// None is there.
+    /// None of them is there.
     Lost,
-    /// Each is there, or not, or some of its sectors are, as the seed decides.
+    /// Each of them is there, or not, or only some of its sectors; the seed decides.
     Torn(u64),
 }
 
@@ -149,7 +150,7 @@ impl Devices {
         self.0.lock().recording = recording;
     }
 
-    /// Forgets events: what is there now was always there.
+    /// Forgets all events: the present contents become the initial ones.
     pub fn forget(&self) {
         let history = &mut *self.0.lock();
         history.before = history.live.clone();

@@ -4,8 +4,8 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Names a site in the program that makes bytes durable. Tests switch off one site at a time and require that some run
-/// notices, so that there is no sync that nothing depends on.
+/// The name of a site in the program that makes bytes durable. Tests switch off one site at a time and demand
+/// that some run fails, so that every sync is proved to be needed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SyncSite(pub &'static str);
 
@@ -79,7 +79,7 @@ pub trait Storage: Send + Sync {
         None
     }
 
-    /// What to call this directory in messages.
+    /// The directory's name for messages.
     fn describe(&self) -> String;
 }
 
@@ -133,8 +133,8 @@ pub trait StorageFile: Send + Sync {
     /// The medium failed; what is durable is then unknown, and a later success proves nothing about it.
     fn sync(&self, site: SyncSite) -> io::Result<()>;
 
-    /// The file's outline ([`crate::outline_of`]) of when it was sealed, where outlines are stored because files are
-    /// expensive to read; `None`: there is none. The caller verifies it.
+    /// The file's outline ([`crate::outline_of`]) from when it was sealed, on media that store outlines
+    /// because files are expensive to read; `None`: there is none. The caller verifies it.
     ///
     /// # Errors
     /// The medium cannot be reached, so that the file could not be read either.
@@ -142,18 +142,18 @@ pub trait StorageFile: Send + Sync {
         Ok(None)
     }
 
-    /// Stretches that were given back by [`StorageFile::punch_holes`], in order; what is read there means nothing.
+    /// Ranges that [`StorageFile::punch_holes`] freed, in order; their bytes are undefined.
     fn holes(&self) -> Vec<Range<u64>> {
         Vec::new()
     }
 
-    /// Whether [`StorageFile::punch_holes`] is worth asking for.
+    /// Whether [`StorageFile::punch_holes`] is supported.
     fn can_punch_holes(&self) -> bool {
         false
     }
 
-    /// Gives back the room of stretches of a sealed segment, in order and apart, without moving the rest. `false`: the
-    /// medium cannot, and nothing has changed.
+    /// Frees ranges of a sealed segment, which are in order and not adjacent, without moving the rest.
+    /// `false`: the medium does not support it, and nothing has changed.
     ///
     /// # Errors
     /// The medium failed, and nothing has changed.
@@ -173,8 +173,8 @@ pub fn is_full(error: &io::Error) -> bool {
     )
 }
 
-/// Whether an error says that the medium cannot be reached, as one behind a network may be: then nothing is known of what
-/// is on it, and nothing of it is damaged.
+/// Whether an error says that the medium cannot be reached, such as one behind a network. Then nothing is
+/// known of its content, and nothing is damaged.
 pub fn is_away(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::HostUnreachable
 }

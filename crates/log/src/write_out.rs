@@ -5,8 +5,8 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-/// Starts writing out a range and does not wait for it (`sync_file_range`). If it cannot be started, the next flush
-/// writes the range, and reports errors; this call consumes none.
+/// Starts writing out a range without waiting (`sync_file_range`). If that cannot be started, the next flush
+/// writes the range and reports errors; this call consumes no error.
 pub(crate) fn begin(file: &File, offset: u64, length: u64) {
     let (Ok(offset), Ok(length)) = (i64::try_from(offset), i64::try_from(length)) else { return };
     // SAFETY: the descriptor is open as long as `file` is borrowed, and the call has no pointers.

@@ -1,4 +1,4 @@
-//! What the log does short of a power loss: reading, sharing syncs, full disks, failed syncs, damage.
+//! The log apart from power losses: reading, sharing syncs, full disks, failed syncs, damage.
 
 use holdfast_log::simulated::{Crash, PowerLoss};
 use holdfast_log::{
@@ -28,7 +28,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     /// Proves that any records come back whole and in order: from the buffer, the file, another segment and
-    /// another process, and from the middle on.
+    /// another process, and from any record on.
     #[test]
     fn records_come_back(
         records in prop::collection::vec((any::<u8>(), 0usize..600, 0usize..6000, 0u8..4), 1..40)
@@ -98,7 +98,7 @@ proptest! {
         }
         let expected: Vec<u32> = (0..=count).filter(|n| *n != hit).map(|n| 64 + 144 * n as u32).collect();
         prop_assert_eq!((seen, damage), (expected, 1));
-        // Opening it does not cut off what is known durable.
+        // Opening the log does not cut off what is known durable.
         disk.restart(Crash::Kill);
         let (_, recovery) = Log::open(disk.storage(), config()).unwrap();
         prop_assert_eq!((recovery.truncated, recovery.damage.len()), (None, 1));
@@ -139,8 +139,8 @@ fn harm() -> impl Strategy<Value = Harm> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Proves that whatever is done to the segment files, opening, scanning and reading never panic, and never
-    /// yield a record that was not written, or at another place than it was written to.
+    /// Proves that whatever is done to the segment files, opening, scanning and reading never panic, and
+    /// never yield a record that was not written, or was written at another position.
     #[test]
     fn foreign_bytes_are_never_records(harms in prop::collection::vec((0usize..3, harm()), 1..6)) {
         let disk = PowerLoss::new(9);
@@ -212,8 +212,8 @@ fn an_end_before_the_anchor_is_loss() {
     assert!(Log::open(disk.storage(), LogConfig { known_durable: kept, ..config() }).is_ok());
 }
 
-/// Proves that a failed sync poisons the log: no later call succeeds, though the kernel calls the pages clean,
-/// and what was acknowledged before is still there after reopening.
+/// Proves that a failed sync poisons the log: no later call succeeds, although the kernel calls the pages
+/// clean, and what was acknowledged before is still there after reopening.
 #[test]
 fn a_failed_sync_is_fatal() {
     let disk = PowerLoss::new(4);
@@ -234,8 +234,8 @@ fn a_failed_sync_is_fatal() {
     log.sync().unwrap();
 }
 
-/// Proves that a full disk is met before anything is appended, that what was appended before can still be
-/// committed, and that appending goes on once there is space.
+/// Proves that a full disk is detected before anything is appended, that earlier records can still be
+/// committed, and that appending works again once there is space.
 #[test]
 fn a_full_disk_refuses_cleanly() {
     let disk = PowerLoss::new(5);

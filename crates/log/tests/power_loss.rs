@@ -1,5 +1,5 @@
-//! Durability of the log: whatever a sync acknowledged survives a power loss at any change of the disk, in the
-//! order it was appended; and every single sync in the program is needed for that.
+//! Durability of the log: whatever a sync acknowledged survives a power loss at any change of the disk, in
+//! the order it was appended; and every single sync in the program is needed for that.
 
 use holdfast_log::simulated::{Crash, PowerLoss};
 use holdfast_log::{Log, LogConfig, Position, SyncSite};
@@ -24,11 +24,11 @@ impl Random {
     }
 }
 
-/// What is known of the log: record number n holds n and follows record n - 1.
+/// The expected content of the log: record number n contains n and follows record n - 1.
 #[derive(Default)]
 struct Model {
     next: u64,
-    /// Records before this were handed to the log, which may have failed after it took them.
+    /// Records before this were passed to the log, which may have failed after accepting them.
     attempted: u64,
     /// Everything before this was acknowledged, or read after a recovery.
     promised: u64,
@@ -49,7 +49,7 @@ fn payload(number: u64) -> Vec<u8> {
     number.to_le_bytes().into_iter().cycle().take(length).collect()
 }
 
-/// Opens the log and compares what it holds with the model. What was read counts as promised from then on.
+/// Opens the log and compares its content with the model. Everything read counts as promised from then on.
 fn recover(disk: &PowerLoss, model: &mut Model) -> Result<Log, String> {
     let (log, recovery) = Log::open(disk.storage(), config()).map_err(|error| format!("opening: {error}"))?;
     let mut expected: Option<u64> = None;
@@ -154,7 +154,7 @@ fn story(seed: u64, crash_at: u64, disabled: Option<SyncSite>) -> Result<BTreeSe
     Ok(disk.sites().into_keys().collect())
 }
 
-/// How many changes a life without a crash makes.
+/// Number of changes that a run without a crash makes.
 fn changes(seed: u64) -> u64 {
     let disk = PowerLoss::new(seed);
     let mut model = Model::default();

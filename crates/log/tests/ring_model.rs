@@ -87,7 +87,7 @@ fn open(devices: &Devices) -> Recovered {
     Recovered::open(device, range, RingKey::new(&[5; 32], &NAME), NAME, None).expect("opens")
 }
 
-/// What a client reads back of what it still needs.
+/// The records that a client reads back, from the oldest one that it needs.
 fn read(found: &Recovered, client: u8, from: Lsn) -> Vec<(Lsn, Vec<u8>)> {
     let records = found.cursor(ClientId(client)).map(|record| record.expect("readable"));
     records.filter(|record| record.start >= from).map(|record| (record.start, record.body)).collect()
@@ -110,8 +110,8 @@ fn begin(found: Recovered, made: Vec<VecDeque<WrittenRecord>>, salt: u8) -> (Rin
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Proves: each client reads back exactly what it wrote and still needs, whole and in order; after a crash all that was
-    /// forced, and of the rest a beginning.
+    /// Proves: each client reads back exactly what it wrote and still needs, whole and in order; after a
+    /// crash everything that was forced, and a prefix of the rest.
     #[test]
     fn as_the_model_says(steps in steps()) {
         let mut devices = Devices::new();
@@ -174,7 +174,8 @@ proptest! {
     }
 }
 
-/// Proves: the clients of the model are asked for checkpoints, and the ring comes round, so that the model says something.
+/// Proves: the clients of the model are asked for checkpoints, and the ring wraps around, so that the model
+/// tests both.
 #[test]
 fn the_model_comes_round() {
     let devices = Devices::new();

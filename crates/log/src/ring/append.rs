@@ -19,15 +19,15 @@ const SEALED_MAX: usize = 256;
 
 /// Somebody whose records are in the ring.
 pub trait LogClient: Send + Sync {
-    /// Makes the client need no record before `wanted`, as far as it can, and returns the oldest one that it needs. May
-    /// append records ([`Ring::append_reserved`]) and force them.
+    /// Makes the client independent of records before `wanted`, as far as it can, and returns the oldest
+    /// record that it still needs. May append records ([`Ring::append_reserved`]) and force them.
     ///
     /// # Errors
-    /// A text that says why it cannot.
+    /// A text that says why the client cannot.
     fn checkpoint(&self, wanted: Lsn) -> Result<Lsn, String>;
 }
 
-/// What a ring did since it was opened.
+/// Counters since the ring was opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RingStatistics {
     /// Records appended.
@@ -102,7 +102,7 @@ struct Space {
 }
 
 impl Ring {
-    /// Makes an empty ring in `range` of a device, whose bytes there are lost.
+    /// Makes an empty ring in `range` of a device, and overwrites what is there.
     ///
     /// # Errors
     /// [`RingError::TooSmall`], [`RingError::Io`].
@@ -130,7 +130,7 @@ impl Ring {
         io(device, "flushing", device.flush())
     }
 
-    /// Goes on after what recovery found. `salt` must be random. Nothing is written before the first record is.
+    /// Continues after recovery. `salt` must be random. Nothing is written before the first record.
     pub(super) fn resume(found: &Recovered, salt: [u8; 16], reserve: u64) -> Ring {
         let epoch = Epoch { number: found.epoch + 1, salt };
         let number = found.end_block + 1;
@@ -161,14 +161,15 @@ impl Ring {
         }))
     }
 
-    /// Registers whom to ask for checkpoints: every client whose records the ring has or gets, before anything is
-    /// appended.
+    /// Registers a client, to be asked for checkpoints. Every client with records in the ring must be
+    /// registered before anything is appended.
     pub fn register(&self, id: ClientId, client: Arc<dyn LogClient>) {
         self.0.clients.lock().insert(id, client);
     }
 
-    /// Appends a record, and returns its [`Lsn`] and the one after it. Buffered: not stable until [`Ring::force`].
-    /// Waits for checkpoints when the ring is full; the caller must hold no lock that they need.
+    /// Appends a record, and returns its [`Lsn`] and that of the record after it. Buffered: not stable until
+    /// [`Ring::force`]. Waits for checkpoints if the ring is full; the caller must hold no lock that they
+    /// need.
     ///
     /// # Errors
     /// [`RingError::TooLarge`], [`RingError::Full`], [`RingError::Checkpoint`], [`RingError::Poisoned`].
@@ -213,7 +214,7 @@ impl Ring {
         }
         let mut tail = inner.tail.lock();
         let head = inner.space.lock().head;
-        // The block that is being filled counts, and one more, as forcing it begins another.
+        // Includes the block that is being filled, and one more, since forcing it begins another.
         let live = tail.number + 1 - head.block();
         if live + blocks_of(parts) + 1 + kept > inner.slots {
             return Ok(None);
@@ -248,25 +249,25 @@ impl Ring {
         self.0.commit.lock().stable
     }
 
-    /// Where the next record will be, or shortly before.
+    /// The position of the next record, or shortly before it.
     pub fn end(&self) -> Lsn {
         let tail = self.0.tail.lock();
         Lsn::at(tail.number, tail.payload.len())
     }
 
-    /// The oldest record that is kept.
+    /// The oldest record in the ring.
     pub fn head(&self) -> Lsn {
         self.0.space.lock().head
     }
 
-    /// Bytes of the ring, and those of them that are in use.
+    /// Size of the ring, and bytes in use.
     pub fn room(&self) -> (u64, u64) {
         let number = self.0.tail.lock().number;
         let used = number + 1 - self.head().block();
         (self.0.slots * BLOCK_BYTES as u64, used * BLOCK_BYTES as u64)
     }
 
-    /// What it did since it was opened.
+    /// Counters since the ring was opened.
     pub fn statistics(&self) -> RingStatistics {
         let counters = &self.0.counters;
         RingStatistics {
@@ -278,13 +279,13 @@ impl Ring {
         }
     }
 
-    /// What an anchor is to say now.
+    /// The anchor of the ring's present state.
     pub fn anchor(&self) -> Anchor {
         let (number, tag) = self.0.tail.lock().durable;
         Anchor { ring: self.0.name, number, tag }
     }
 
-    /// Waits until everything before `lsn` is durable. Callers at the same time share a flush.
+    /// Waits until everything before `lsn` is durable. Concurrent callers share a flush.
     ///
     /// # Errors
     /// [`RingError::Poisoned`], [`RingError::Io`].
@@ -321,7 +322,7 @@ impl Ring {
         }
     }
 
-    /// Writes what is sealed without making it durable, so that memory stays bounded.
+    /// Writes full blocks without making them durable, so that memory stays bounded.
     fn write_out(&self) -> Result<(), RingError> {
         let inner = &*self.0;
         {
@@ -378,13 +379,13 @@ impl Ring {
         }
     }
 
-    /// Gives up everything before `oldest`, which must be where a record begins, or the end.
+    /// Drops everything before `oldest`, which must be the start of a record, or the end.
     ///
     /// # Errors
     /// [`RingError::Poisoned`], [`RingError::Io`].
     pub fn advance(&self, oldest: Lsn) -> Result<(), RingError> {
         let inner = &*self.0;
-        // What a superblock calls the beginning must be there.
+        // The position that a superblock calls the beginning must be durable.
         self.force(oldest)?;
         let mut space = inner.space.lock();
         let (last, _) = inner.tail.lock().durable;
@@ -425,7 +426,7 @@ impl Inner {
         }
     }
 
-    /// Ends the block that is being filled; it is never touched again.
+    /// Ends the block that is being filled; it is never written to again.
     fn seal(&self, tail: &mut Tail) {
         let (bytes, tag) = LogBlock::encode(
             &self.key,
@@ -457,11 +458,12 @@ impl Inner {
         Ok(Lsn::at(last.0 + 1, 0))
     }
 
-    /// One copy is durable before the other is touched, so that one is whole whenever power fails, and both are alike
-    /// otherwise.
+    /// Writes the two copies one after the other: the first is durable before the second is touched. So one
+    /// of them is whole whenever power fails, and otherwise both are equal.
     fn replace_superblock(&self, next: &Superblock) -> Result<(), RingError> {
         let device = &*self.device;
-        // The second copy that was written last time: a flush that others made since may have begun before it.
+        // Makes the second copy of the last time durable: a flush by another caller may have begun before it
+        // was written.
         self.flush()?;
         write_superblock(device, &self.range, &self.key, next, 0)?;
         self.flush()?;
@@ -501,12 +503,12 @@ fn slot_of(number: u64, slots: u64) -> u64 {
     (number - 1) % slots
 }
 
-/// Where a block is on the device, in bytes.
+/// Byte offset of a block on the device.
 pub(super) fn offset_of(range: &Range<u64>, number: u64, slots: u64) -> u64 {
     range.start + (SUPERBLOCKS + slot_of(number, slots)) * BLOCK_BYTES as u64
 }
 
-/// How many log blocks fit.
+/// Number of log blocks that fit.
 pub(super) fn slots_of(device: &dyn Device, range: &Range<u64>) -> Result<u64, RingError> {
     let end = range.end.min(device.size_bytes());
     let slots = (end.saturating_sub(range.start) / BLOCK_BYTES as u64).saturating_sub(SUPERBLOCKS);

@@ -8,10 +8,11 @@
 //! record      0 client u8 | 1 kind u8 | 2 zero [2] | 4 length u32 | 8 body
 //! ```
 //!
-//! Numbers are little-endian. A tag is keyed BLAKE3 over the whole block with the tag's place zero, cut to 16 bytes;
-//! the key of a log block comes from the operator's key, the ring's name, the epoch and its salt. `durable` is the
-//! number up to which the log was durable when the block was made: whoever shows such a block cannot deny those
-//! before it. Records follow each other through payloads; `first` says where the first one of a block begins.
+//! Numbers are little-endian. A tag is keyed BLAKE3 over the whole block with the tag's bytes zero, cut to 16
+//! bytes. The key of a log block is derived from the operator's key, the ring's name, the epoch and its salt.
+//! `durable` is the number up to which the log was durable when the block was made: who presents such a block
+//! cannot deny the blocks before. Records continue from payload to payload; `first` is the offset of the
+//! first one that begins in a block.
 
 use super::{Lsn, RingKey};
 
@@ -36,7 +37,7 @@ pub type Tag = [u8; 16];
 pub struct Epoch {
     /// Grows with every opening.
     pub number: u64,
-    /// Random, so that nothing written in a discarded tail fits where a number is used again.
+    /// Random, so that nothing from a discarded tail is valid where a number is used again.
     pub salt: [u8; 16],
 }
 
@@ -47,7 +48,7 @@ pub struct Superblock {
     pub ring: [u8; 16],
     /// Grows with every writing.
     pub sequence: u64,
-    /// Where the oldest record begins that is needed.
+    /// Start of the oldest record that is still needed.
     pub head: Lsn,
     /// Log blocks in the ring.
     pub slots: u64,
@@ -56,7 +57,7 @@ pub struct Superblock {
 /// Why bytes are no superblock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoSuperblock {
-    /// It never was one, or was torn.
+    /// The block is not of this ring, or was torn.
     Foreign,
     /// The tag does not fit: damaged, forged, or of another key.
     BadTag,
@@ -141,7 +142,7 @@ pub struct LogBlock {
     pub previous: Tag,
     /// Its tag.
     pub tag: Tag,
-    /// Where the first record that begins in it does, in the payload.
+    /// Offset, in the payload, of the first record that begins in it.
     pub first: Option<usize>,
     /// The bytes of records.
     pub payload: Vec<u8>,

@@ -15,7 +15,7 @@ pub enum RingError {
         /// The system's error.
         error: String,
     },
-    /// An earlier write or flush failed: what is durable is not known.
+    /// An earlier write or flush failed, so it is unknown what is durable.
     #[error(
         "the log stopped after a failed write or flush ({0}); open it again to recover from what is durable"
     )]
@@ -30,7 +30,7 @@ pub enum RingError {
         /// Blocks needed.
         least: u64,
     },
-    /// There is none, or not with this key.
+    /// The device has no ring, or none with this key.
     #[error(
         "{device} holds no log of this key and name: it is another one, or the key is wrong, or it was damaged"
     )]

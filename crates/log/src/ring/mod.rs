@@ -1,24 +1,25 @@
-//! The log as a service on a device: one sequential, circular stream that several clients share (the write-ahead file
-//! system of *Unifying File System Protection*, section 4.3).
+//! The log as a service on a device: one sequential, circular stream that several clients share (the
+//! write-ahead file system of *Unifying File System Protection*, section 4.3).
 //!
-//! Clients append records and learn an [`Lsn`]; what they did to their own storage must wait until the log is stable
-//! up to it ([`Ring::force`]). At recovery each reads its own records back through a [`Cursor`]. When the ring runs
-//! full, it asks its clients to do without its oldest part ([`LogClient::checkpoint`]).
+//! Clients append records and get an [`Lsn`] for each. What they do to their own storage must wait until the
+//! log is stable up to that ([`Ring::force`]). At recovery, each client reads its own records back through a
+//! [`Cursor`]. When the ring runs full, it asks its clients to become independent of the oldest part
+//! ([`LogClient::checkpoint`]).
 //!
 //! Invariants:
-//! - every log block carries a keyed tag over its content, its number, its epoch and the tag of the block before it: no
-//!   block can be altered, moved, left out, or brought from another ring, key or epoch;
-//! - a block is written once: one that is forced when it is not full is padded, and never written again before the
-//!   ring comes round;
-//! - a place is used again only after a superblock that does not need it is durable;
-//! - the end that recovery finds is believed only if nothing says that there was more: a block that is missing or
-//!   wrong below what any later block, or the caller's [`Anchor`], calls durable is damage or an attack. It is
-//!   reported, never cut off;
-//! - every opening begins an epoch with a random salt in the key, so that blocks of a tail that was cut off are never
-//!   taken for new ones;
-//! - a failed write or flush is fatal: every later call fails.
+//! - Every log block has a keyed tag over its content, its number, its epoch and the tag of the block
+//!   before it. So no block can be altered, moved, left out, or brought from another ring, key or epoch.
+//! - A block is written once. One that is forced before it is full is padded, and not written again before
+//!   the ring wraps around.
+//! - A slot is used again only after a superblock that does not need it is durable.
+//! - Recovery accepts the end that it finds only if nothing proves that there was more. A block that is
+//!   missing or wrong before a position that any later block, or the caller's [`Anchor`], calls durable is
+//!   damage or an attack. It is reported, never cut off.
+//! - Every opening begins an epoch with a random salt in the key, so that blocks of a tail that was cut off
+//!   are never taken for new ones.
+//! - A failed write or flush is fatal: every later call fails.
 //!
-//! An attacker who puts back an older state of the whole device is found only by an anchor that is newer than it.
+//! An attacker who restores an older state of the whole device is detected only by a newer anchor.
 
 mod append;
 mod block;
@@ -108,6 +109,6 @@ pub struct Anchor {
     pub ring: [u8; 16],
     /// The last durable block.
     pub number: u64,
-    /// Its tag, which binds its epoch and all blocks before it.
+    /// The block's tag, which binds its epoch and all blocks before it.
     pub tag: Tag,
 }

@@ -20,7 +20,7 @@ pub struct Recovered {
     pub(super) end_block: u64,
     pub(super) end_tag: Tag,
     pub(super) epoch: u64,
-    /// Blocks after the end that were written and cut off. They held nothing that was ever called durable.
+    /// Number of blocks after the end that were written and cut off. None of them was ever called durable.
     pub cut_off: u64,
 }
 
@@ -54,7 +54,7 @@ impl<'a> Reader<'a> {
         let held = (self.window.len() / BLOCK_BYTES) as u64;
         if number < self.first || number >= self.first + held {
             let Recovered { device, range, superblock, .. } = self.found;
-            // Not beyond where the ring ends, nor round it.
+            // Neither beyond the end of the ring, nor around it.
             let to_wrap = superblock.slots - (number - 1) % superblock.slots;
             let count = READ_BLOCKS.min(to_wrap);
             self.window.resize(count as usize * BLOCK_BYTES, 0);
@@ -66,7 +66,7 @@ impl<'a> Reader<'a> {
         Ok(self.window[at..at + BLOCK_BYTES].try_into().expect("a block"))
     }
 
-    /// The block of this number, if its slot has it.
+    /// The block with this number, if its slot contains it.
     fn block(&mut self, number: u64) -> Result<Option<LogBlock>, RingError> {
         let key = &self.found.key;
         let block = LogBlock::decode(self.bytes(number)?, key);
@@ -75,7 +75,7 @@ impl<'a> Reader<'a> {
 }
 
 impl Recovered {
-    /// Reads and verifies the ring in `range`. `anchor` is what is known of it from elsewhere.
+    /// Reads and verifies the ring in `range`. `anchor` is what the caller knows of it from elsewhere.
     ///
     /// # Errors
     /// [`RingError::NotOurs`], [`RingError::Damaged`], [`RingError::RolledBack`], [`RingError::Forked`] and others:
@@ -100,8 +100,8 @@ impl Recovered {
             cut_off: 0,
         };
         found.find_end(anchor)?;
-        // After a kill (not a power loss) blocks may be in the page cache only. They count from here on, so they must
-        // be durable.
+        // After a kill (not a power loss) blocks may be in the page cache only. They count from here on, so
+        // they must be durable.
         io(&*found.device, "flushing", found.device.flush())?;
         Ok(found)
     }
@@ -129,7 +129,7 @@ impl Recovered {
                 (end, end_tag, epoch) = (number, block.tag, block.epoch.number);
                 previous = Some(block.tag);
             }
-            // What is behind the end must not say that there was more.
+            // No block after the end may prove that there was more.
             for number in end + 1..start + slots {
                 let Some(block) = reader.block(number)? else { continue };
                 cut_off += 1;
@@ -195,7 +195,7 @@ fn newest_superblock(
     }
 }
 
-/// What the first superblock in `range` is called. Not verified: for finding the key, and for messages.
+/// The name in the first superblock in `range`. Not verified: only for finding the key, and for messages.
 pub fn claimed_name(device: &dyn Device, range: &Range<u64>) -> Option<[u8; 16]> {
     let mut bytes = [0; BLOCK_BYTES];
     (0..SUPERBLOCKS).find_map(|copy| {
@@ -218,7 +218,7 @@ impl Recovered {
         }
     }
 
-    /// The oldest record that is kept.
+    /// The oldest record in the ring.
     pub fn head(&self) -> Lsn {
         self.superblock.head
     }
@@ -228,12 +228,13 @@ impl Recovered {
         Lsn::at(self.end_block + 1, 0)
     }
 
-    /// What an anchor is to say of it as it is.
+    /// The anchor of the recovered state.
     pub fn anchor(&self) -> Anchor {
         Anchor { ring: self.superblock.ring, number: self.end_block, tag: self.end_tag }
     }
 
-    /// Goes on: records can be appended. `salt` must be random; `reserve_blocks` are kept for checkpoints.
+    /// Continues: records can be appended then. `salt` must be random; `reserve_blocks` are reserved for
+    /// checkpoints.
     pub fn resume(self, salt: [u8; 16], reserve_blocks: u64) -> Ring {
         Ring::resume(&self, salt, reserve_blocks)
     }
@@ -247,7 +248,7 @@ pub struct Cursor<'a> {
     block: Option<LogBlock>,
     /// The block after it.
     next: u64,
-    /// Where the next record begins in the block; `None`: where its first one does.
+    /// Offset of the next record in the block; `None`: use the block's first one.
     offset: Option<usize>,
     failed: bool,
 }
@@ -266,7 +267,7 @@ impl From<RingError> for Cut {
 }
 
 impl Cursor<'_> {
-    /// Goes to the next block; `false` at the end.
+    /// Reads the next block; `false` at the end.
     fn advance(&mut self) -> Result<bool, RingError> {
         if self.next > self.reader.found.end_block {
             return Ok(false);
@@ -282,7 +283,7 @@ impl Cursor<'_> {
         Ok(true)
     }
 
-    /// Takes bytes of a record that has begun.
+    /// Reads bytes of a record that has begun.
     fn take(&mut self, mut count: usize, into: &mut Vec<u8>) -> Result<(), Cut> {
         while count > 0 {
             let block = self.block.as_ref().expect("a record has begun in a block");
@@ -309,7 +310,7 @@ impl Cursor<'_> {
         Ok(())
     }
 
-    /// Goes to where the next record begins; `false` at the end.
+    /// Goes to the start of the next record; `false` at the end.
     fn begin(&mut self) -> Result<bool, RingError> {
         loop {
             if let Some(block) = &self.block {

@@ -1,4 +1,4 @@
-//! The ring against crashes at every write, and against whoever has the device.
+//! The ring against crashes at every write, and against an attacker who has the device.
 
 use super::block::LogBlock;
 use super::*;
@@ -106,8 +106,9 @@ fn clients_see_their_own() {
     assert_eq!(found.cut_off, 0);
 }
 
-/// Proves: whatever a crash leaves, all that was forced is there, what is there is a prefix of what was appended, and
-/// the ring goes on; also when it has come round, and with crashes in recovery's own epoch.
+/// Proves: whatever a crash leaves, everything that was forced is there, what is there is a prefix of what
+/// was appended, and the ring continues; also after it has wrapped around, and with crashes in recovery's own
+/// epoch.
 #[test]
 fn crashes_at_every_write() {
     let devices = formatted();
@@ -161,7 +162,7 @@ fn crashes_at_every_write() {
     }
 }
 
-/// What an attacker does to the device, and what is found.
+/// Attacks on the device, and the verdict on each.
 #[test]
 fn verdicts() {
     let devices = formatted();
@@ -273,15 +274,15 @@ fn discarded_tails_do_not_come_back() {
     // The attacker puts back blocks of the old tail behind the new block, then over it.
     let third = 4 * BLOCK_BYTES..;
     crashed.tamper(0, |bytes| bytes[third.clone()].copy_from_slice(&tail[third]));
-    // They say that nothing after the first block was durable, so they are a tail.
+    // These blocks say that nothing after the first was durable, so they are a tail.
     let found = open(&crashed, Some(&anchor)).expect("opens");
     assert_eq!(bodies(&found, A), [b"kept".to_vec(), b"new".to_vec()]);
     crashed.tamper(0, |bytes| bytes.copy_from_slice(&tail));
     assert!(matches!(open(&crashed, Some(&anchor)), Err(RingError::Forked { .. })));
 }
 
-/// Proves: when clients need everything, it says so and accepts nothing; the reserve is for checkpoints; a key or name
-/// that does not fit is refused.
+/// Proves: when clients need everything, the ring reports that and accepts nothing; the reserve is for
+/// checkpoints; a wrong key or name is refused.
 #[test]
 fn full_and_foreign() {
     struct Stubborn(Lsn);
