@@ -1,4 +1,4 @@
-//! Writes that are not yet stable: dirty buffers, and the async map of hashes since the last flush. Pure.
+//! Writes that are not stable yet: dirty buffers, and the block values of records since the last flush. Pure.
 
 use crate::layout::BLOCK_BYTES;
 use crate::map::Value;
@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A block's bytes, shared between programs that read, the hash pass and the disk: what was hashed is what is written.
+/// A block's bytes, shared by readers, the hash pass and the disk, so that the bytes written are the bytes
+/// that were hashed.
 pub type Bytes = Arc<[u8; BLOCK_BYTES]>;
 
 /// A block that the disk does not have yet.
@@ -15,10 +16,11 @@ struct Buffer {
     bytes: Bytes,
     /// Grows with every write to the block.
     version: u64,
-    /// The first version since the newest record: it was asked for, though it may be overwritten already.
+    /// The first version since the newest record. It must be recorded even if it is overwritten by now.
     unlogged: Option<u64>,
     logged: Option<LoggedVersion>,
-    /// Only a part of it is new: a crash must not cost the others, so the log is to have all of it.
+    /// A write changed only a part of the block. The log must have the whole block, so that a crash does not
+    /// lose the other parts.
     is_part: bool,
 }
 
@@ -26,7 +28,7 @@ struct Buffer {
 #[derive(Clone)]
 struct LoggedVersion {
     version: u64,
-    /// The content that the record describes: it may have been acknowledged as durable, whatever is written after.
+    /// The content that the record describes. A flush may have acknowledged it, whatever is written later.
     bytes: Bytes,
     start: Lsn,
     end: Lsn,
@@ -35,7 +37,7 @@ struct LoggedVersion {
 /// A record that describes a block and may or may not be true of the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Candidate {
-    /// Where the record begins.
+    /// Start of the record.
     pub start: Lsn,
     /// The value that the record gives the block.
     pub value: Value,
@@ -64,7 +66,7 @@ impl UnsettledRecords {
     }
 }
 
-/// What is known of a block without disk and map.
+/// What is known of a block without reading disk and map.
 pub enum BufferContent {
     /// The block's bytes.
     Bytes(Bytes),
@@ -74,7 +76,7 @@ pub enum BufferContent {
     Nothing,
 }
 
-/// Tells whether a block changed between two looks.
+/// Comparing two of these tells whether a block changed in between.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stamp {
     version: u64,
@@ -98,13 +100,13 @@ pub struct Task {
 pub struct Buffers {
     dirty: BTreeMap<u64, Buffer>,
     pending: HashMap<u64, UnsettledRecords>,
-    /// Blocks that are being written; one write of a block at a time.
+    /// Blocks that are being written to the disk; one write of a block at a time.
     writing: BTreeSet<u64>,
     /// Dirty blocks that no record describes as they are.
     unlogged: BTreeSet<u64>,
-    /// How many blocks there are whose newest record leaves the content to the disk.
+    /// Number of blocks whose newest record does not contain the content, so that only the disk can.
     lacking: usize,
-    /// A record that is being appended is not before this; its blocks are not known here yet.
+    /// A lower bound for the record that is being appended; its blocks are not in these tables yet.
     appending: Option<Lsn>,
     versions: u64,
     settled: u64,
@@ -116,12 +118,12 @@ impl Buffers {
         self.dirty.len()
     }
 
-    /// Blocks with hashes that are not stable.
+    /// Number of blocks with records that are not stable.
     pub fn pending(&self) -> usize {
         self.pending.len()
     }
 
-    /// What is known of a block without disk and map.
+    /// What is known of a block without reading disk and map.
     pub fn content(&self, block: u64) -> BufferContent {
         if let Some(buffer) = self.dirty.get(&block) {
             return BufferContent::Bytes(buffer.bytes.clone());
@@ -203,8 +205,8 @@ impl Buffers {
         self.versions
     }
 
-    /// At most `limit` buffers that no record describes, in order of block, that were first written when
-    /// `newest` was the newest version or before.
+    /// At most `limit` buffers without a record, in order of block, whose first unrecorded version is
+    /// `newest` or earlier.
     pub fn unlogged(&self, limit: usize, newest: u64) -> Vec<Task> {
         let is_due = |(_, buffer): &(&u64, &Buffer)| buffer.unlogged.is_some_and(|first| first <= newest);
         let unlogged = self.unlogged.iter().filter_map(|block| Some((block, self.dirty.get(block)?)));
@@ -241,13 +243,13 @@ impl Buffers {
         self.lacking += usize::from(pending.lacks());
     }
 
-    /// Whether the disk is to be given what a record before `before` describes, or what came after it.
+    /// Whether the disk still lacks what a record of the block before `before` describes, or something newer.
     fn is_due(&self, block: u64, before: Lsn) -> bool {
         self.pending.get(&block).is_some_and(|pending| pending.is_due(before))
     }
 
-    /// Buffers with records before `before` that may go to the disk as soon as the log is stable up to their `end`, as
-    /// their newest record describes them; they count as being written.
+    /// Buffers with records before `before`, for writing to the disk once the log is stable up to their
+    /// `end`. Each has the content of its newest record. They count as being written.
     pub fn begin_writing(&mut self, limit: usize, before: Lsn) -> Vec<Task> {
         let mut tasks = Vec::new();
         for (block, buffer) in &self.dirty {
@@ -271,7 +273,8 @@ impl Buffers {
         tasks
     }
 
-    /// Whether a block is being written that has a record before `before` which the disk was not given.
+    /// Whether a block is being written of which the disk still lacks what a record before `before`
+    /// describes.
     pub fn is_writing(&self, before: Lsn) -> bool {
         self.writing.iter().any(|block| self.is_due(*block, before))
     }
@@ -281,7 +284,7 @@ impl Buffers {
         self.pending.values().any(|pending| pending.is_due(before))
     }
 
-    /// The disk has them, if `done`.
+    /// Ends writing these buffers. If `done`, the disk has them.
     pub fn end_writing(&mut self, tasks: &[Task], done: bool) {
         for task in tasks {
             self.writing.remove(&task.block);
@@ -302,10 +305,12 @@ impl Buffers {
         self.pending.iter().filter_map(|(block, pending)| Some((*block, pending.written?))).collect()
     }
 
-    /// A flush made what was [`Buffers::written`] before it stable. What the map is to learn.
+    /// Notes that a flush made `written` (from [`Buffers::written`] before it) stable. Returns the values for
+    /// the map.
     ///
-    /// The log says of all records before a place that they are stable, so what comes after the first that is not stays
-    /// a candidate here as it does there: recovery has no more of them to choose from than are counted here.
+    /// The log can only say that all records before a position are stable. So records after the first one
+    /// that is not stable remain candidates, here as in the log: recovery has no more of them to choose from
+    /// than are counted here.
     pub fn settle(&mut self, written: &[(u64, Lsn)]) -> Vec<(u64, Value, Lsn)> {
         self.settled += 1;
         let mut stable = Vec::with_capacity(written.len());
@@ -335,7 +340,7 @@ impl Buffers {
         stable
     }
 
-    /// The first record that is newer than what the disk was given of its block.
+    /// The first record that is newer than what the disk has of its block.
     fn first_after(&self, written: &[(u64, Lsn)]) -> Option<Lsn> {
         let written: HashMap<u64, Lsn> = written.iter().copied().collect();
         let newer = self.pending.iter().filter_map(|(block, pending)| {
@@ -345,7 +350,7 @@ impl Buffers {
         newer.map(|candidate| candidate.start).chain(self.appending).min()
     }
 
-    /// The oldest record that is not known to be true of the disk.
+    /// The oldest record of which it is unknown whether the disk has what it describes.
     pub fn oldest(&self) -> Option<Lsn> {
         let oldest = self.pending.values().filter_map(|pending| pending.candidates.front());
         oldest.map(|first| first.start).chain(self.appending).min()

@@ -19,8 +19,8 @@ impl Volume {
         }
     }
 
-    /// Reads blocks from the disk itself and verifies them. Bad ones are returned, and refused from now on; a block that
-    /// cannot be read counts as bad.
+    /// Reads blocks from the disk, bypassing buffers, and verifies them. Returns the bad ones, which are
+    /// refused from now on; a block that cannot be read is bad.
     ///
     /// # Errors
     /// [`VolumeError::Range`], [`VolumeError::BadMap`].
@@ -46,8 +46,8 @@ impl Volume {
         Ok(bad)
     }
 
-    /// Writes what a replica has for a block, durably, if that is what was written to it last. Whether it was. The
-    /// replica need not be trusted.
+    /// Replaces a block, durably, with the copy from a replica, if that is what was written to the block
+    /// last. Returns whether it was. The replica need not be trusted.
     ///
     /// # Errors
     /// [`VolumeError::Range`]; as [`Volume::flush`].

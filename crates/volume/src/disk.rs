@@ -1,10 +1,10 @@
-//! The interface of a disk that is exported: to the kernel, or to programs of this and other machines.
+//! The interface of a disk that is exported to the kernel, or to programs of this and other machines.
 
 use crate::{Volume, VolumeError};
 use std::io;
 
-/// Bytes at fixed places. Errors carry their errno; those without one are EIO. Thread-safe, and one for all: a flush
-/// makes durable what was written by whoever, on whatever way.
+/// A disk. Errors carry their errno; those without one are EIO. Thread-safe, and shared: a flush makes
+/// durable what any caller wrote, by whatever way.
 pub trait Disk: Send + Sync + 'static {
     /// Size in bytes.
     fn size_bytes(&self) -> u64;
@@ -12,31 +12,31 @@ pub trait Disk: Send + Sync + 'static {
     /// Fills `buffer` from `offset`.
     ///
     /// # Errors
-    /// EIO for what is not what was written, or cannot be read.
+    /// EIO for a block that has changed since it was written, or cannot be read.
     fn read(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
     /// Writes all of `bytes`. Durable after [`Disk::flush`].
     ///
     /// # Errors
-    /// What the program is to see.
+    /// The error that the program gets.
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
     /// Makes what was written durable.
     ///
     /// # Errors
-    /// What the program is to see.
+    /// The error that the program gets.
     fn flush(&self) -> io::Result<()>;
 
-    /// A range is no longer needed, and reads as zeroes.
+    /// Makes a range read as zeroes; its content is no longer needed.
     ///
     /// # Errors
-    /// What the program is to see.
+    /// The error that the program gets.
     fn write_zeroes(&self, offset: u64, length: u64) -> io::Result<()>;
 
-    /// A range is no longer needed; parts of blocks may stay as they are.
+    /// Says that a range is no longer needed. It may read as zeroes or, in parts, as before.
     ///
     /// # Errors
-    /// What the program is to see.
+    /// The error that the program gets.
     fn discard(&self, offset: u64, length: u64) -> io::Result<()> {
         self.write_zeroes(offset, length)
     }
@@ -68,7 +68,7 @@ impl Disk for Volume {
     }
 }
 
-/// Where the block begins that was refused, if that is why an operation on a [`Disk`] failed.
+/// If an operation on a [`Disk`] failed because a block was refused: the byte offset of that block.
 pub fn refused_at(error: &io::Error) -> Option<u64> {
     match error.get_ref()?.downcast_ref()? {
         VolumeError::BadBlock { bad, .. } => Some(bad.number * crate::BLOCK_BYTES as u64),

@@ -3,14 +3,14 @@
 use holdfast_log::ring::{RingError, Tag};
 use std::fmt;
 
-/// A block that is not what was written.
+/// A block that has changed since it was written.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BadBlock {
     /// The number of the block, in units of 4 KiB.
     pub number: u64,
-    /// The tag of what was written, if it is known.
+    /// The tag of the content that was written, if it is known.
     pub expected: Option<Tag>,
-    /// The tag of what is there.
+    /// The tag of the content that was read.
     pub found: Tag,
 }
 
@@ -28,12 +28,12 @@ impl fmt::Display for BadBlock {
 /// Why an operation on a volume failed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum VolumeError {
-    /// The block on the disk is not what was written. It is refused until it is written anew.
+    /// The block on the disk has changed since it was written. It is refused until it is written again.
     #[error("{device}: {bad}")]
     BadBlock {
         /// The name of the disk.
         device: String,
-        /// The block, and what is wrong with it.
+        /// The block, and how it differs.
         bad: BadBlock,
     },
     /// A device failed.
@@ -43,7 +43,7 @@ pub enum VolumeError {
         action: &'static str,
         /// The device.
         device: String,
-        /// What the system reported.
+        /// The system's error.
         error: String,
     },
     /// An earlier write or flush failed, so nothing more is accepted.
@@ -51,7 +51,7 @@ pub enum VolumeError {
         "the volume stopped after a failure ({0}); once that is mended, attach it again, which recovers what is durable"
     )]
     Stopped(String),
-    /// What was flushed is durable, and its anchor cannot be written, so the flush is not acknowledged.
+    /// Everything flushed is durable, but its anchor cannot be written, so the flush is not acknowledged.
     #[error("the anchor cannot be written: {0}")]
     Anchor(String),
     /// The log.

@@ -9,12 +9,12 @@ use holdfast_log::device::Device;
 use holdfast_log::ring::{Lsn, Recovered, Tag};
 use std::sync::Arc;
 
-/// What one record of the log says of one block.
+/// What one record of the log says about one block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Claim {
     /// The block.
     pub block: u64,
-    /// Where the record begins.
+    /// Start of the record.
     pub record: Lsn,
     /// The tag of the content that it announces; `None` if the block was discarded.
     pub tag: Option<Tag>,

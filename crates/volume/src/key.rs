@@ -3,7 +3,7 @@
 use holdfast_log::ring::{RingKey, Tag};
 use std::fmt;
 
-/// The operator's secret for one volume. Whoever has it can make blocks that pass.
+/// The operator's secret for one volume. Whoever has it can make blocks that verify.
 #[derive(Clone)]
 pub struct VolumeKey {
     secret: [u8; 32],
@@ -60,7 +60,7 @@ impl VolumeKey {
 
     /// The tag of a block at its place: the same bytes elsewhere have another.
     pub(crate) fn block(&self, number: u64, bytes: &[u8]) -> Tag {
-        // The number comes last: whole chunks of the block are then hashed side by side.
+        // The number comes last, so that whole chunks of the block are hashed side by side.
         tag(&self.blocks, &[bytes, &number.to_le_bytes()])
     }
 

@@ -45,8 +45,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// How large a log device must be for a volume of `volume_bytes`, with a ring of `ring_bytes` or the usual size: a
-    /// sixteenth of the volume, a MiB at least and 256 MiB at most.
+    /// The plan for a volume of `volume_bytes`, with a ring of `ring_bytes`, or by default of a sixteenth of
+    /// the volume, at least a MiB and at most 256 MiB.
     pub fn new(volume_bytes: u64, ring_bytes: Option<u64>) -> Plan {
         let usual = (volume_bytes / 16).clamp(RING_BYTES_MIN, RING_BYTES);
         let ring_bytes = ring_bytes.unwrap_or(usual).next_multiple_of(BLOCK_BYTES as u64);
@@ -90,7 +90,8 @@ impl Header {
         ours.then(|| Header { volume, blocks: number(32), ring_bytes: number(40) })
     }
 
-    /// Makes sure that the former content is not taken for a volume's log while a new one is made.
+    /// Erases a device's header, so that its former content is not taken for a volume's log while a new one
+    /// is made.
     pub(crate) fn erase(device: &dyn Device) -> Result<(), VolumeError> {
         let zeroes = [0; HEADERS as usize * BLOCK_BYTES];
         io(device, "writing the header on", device.write_at(0, &zeroes))?;
@@ -107,7 +108,7 @@ impl Header {
         Ok(())
     }
 
-    /// Reads and verifies it.
+    /// Reads and verifies the header.
     ///
     /// # Errors
     /// [`VolumeError::NotOurs`], [`VolumeError::Size`], [`VolumeError::Io`].

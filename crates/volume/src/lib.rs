@@ -1,9 +1,9 @@
 //! Protected volumes: a disk, image or cloud volume whose every block is verified, in place and without a new layout
 //! (*Unifying File System Protection*, Stein, Howard and Seltzer, USENIX 2001).
 //!
-//! The hash of a block is made durable in a log ([`holdfast_log::ring`]) before the block is written; what is read is
-//! compared with it. The log is authentic by a key that only this machine has, so neither the disk nor the log need
-//! be trusted.
+//! The hash of a block is made durable in a log ([`holdfast_log::ring`]) before the block is written. Every
+//! block that is read is compared with its hash. The log is authenticated with a key that only this machine
+//! has, so neither the disk nor the log need be trusted.
 //!
 //! ```text
 //! write ─ buffers ─ hash pass ─ log: Hashes | Inline ─ write back ─ disk ─ flush ─ map ─ checkpoint
@@ -11,12 +11,12 @@
 //! ```
 //!
 //! Invariants:
-//! - a block is written only after a record with its hash is durable;
-//! - a hash is forgotten only after a flush made a newer block durable, and a record says so, or the log holds the
-//!   newer block itself;
-//! - what a flush acknowledged is on the disk with its hash stable, or whole in the log;
-//! - what is read is what was written last, or the read fails; what failed is never cached;
-//! - nothing that the disk or the log say weakens a check: that is the caller's to choose.
+//! - A block is written to the disk only after a record with its hash is durable.
+//! - A hash is dropped only after a flush made a newer block durable and a record says so, or when the log
+//!   contains the newer block itself.
+//! - Everything that a flush acknowledged is on the disk with its hash stable, or whole in the log.
+//! - A read returns what was written last, or fails; failed blocks are never cached.
+//! - Nothing in the disk or the log can weaken a check: only the caller's options can.
 #![forbid(unsafe_code)]
 
 mod buffers;

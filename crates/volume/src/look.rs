@@ -8,7 +8,7 @@ use holdfast_log::device::Device;
 use holdfast_log::ring::{Anchor, Recovered};
 use std::sync::Arc;
 
-/// What a log says of its volume.
+/// A summary of a volume's log.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LogSummary {
     /// The header of the log.
@@ -20,7 +20,8 @@ pub struct LogSummary {
 }
 
 impl Volume {
-    /// Reads and verifies a log, and changes nothing. `anchor` is what is known of it from elsewhere.
+    /// Reads and verifies a log without changing anything. `anchor` is what the caller knows of it from
+    /// elsewhere.
     ///
     /// # Errors
     /// As [`Volume::open`], but never [`VolumeError::NotAdopted`].

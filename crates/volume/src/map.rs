@@ -1,9 +1,10 @@
-//! The block map: the stable value of every block, as a tree of 4 KiB nodes on the log device, most of it not in memory.
+//! The block map: the stable value of every block, as a tree of 4 KiB nodes on the log device. Most of it is
+//! not in memory.
 //!
-//! A node holds 256 values of 16 bytes: a leaf those of blocks, an inner node the tags of nodes below. The root's tag is
-//! in the last checkpoint's record of the log, so that no node can be altered, swapped or replaced by an older one.
-//! Each node has two places; a checkpoint writes the one that the last durable checkpoint does not need. A node of
-//! zeroes is not stored.
+//! A node has 256 values of 16 bytes: a leaf has those of blocks, an inner node the tags of the nodes below
+//! it. The root's tag is in the log, in the record of the last checkpoint, so no node can be altered, swapped
+//! or replaced by an older one. Each node has two slots; a checkpoint writes the one that the last durable
+//! checkpoint does not need. A node of zeroes is not stored.
 
 use crate::VolumeError;
 use crate::key::VolumeKey;
@@ -20,17 +21,17 @@ const NOTHING: Tag = [0; 16];
 const DISCARDED: Tag = [0xff; 16];
 const REFUSED: Tag = [0xfe; 16];
 
-/// What is known of a block. It is stored as a tag; the three that are none cannot be made by the key, but by chance of
-/// one in 2^126.
+/// The value of a block, stored as a tag. Three tags stand for the values other than `Known`; the key makes
+/// one of them with a probability of one in 2^126.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Value {
     /// The block has not been taken over yet.
     NotAdopted,
     /// Its content has this tag.
     Known(Tag),
-    /// It was discarded: it reads as zeroes, whatever the disk has.
+    /// The block was discarded: it reads as zeroes, whatever the disk contains.
     Discarded,
-    /// The block was found torn: it cannot be read until it is written.
+    /// The block was torn: it cannot be read until it is written.
     Refused,
 }
 
@@ -54,7 +55,7 @@ impl Value {
     }
 }
 
-/// Compares tags in a time that does not tell where they differ.
+/// Compares tags in constant time.
 pub(crate) fn same_tag(a: &Tag, b: &Tag) -> bool {
     a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }
@@ -122,7 +123,7 @@ struct Nodes {
     held: HashMap<(u8, u64), Node>,
     /// Dirty leaves, oldest record first.
     dirty: BTreeSet<(Lsn, u64)>,
-    /// As of the last checkpoint, durable or under way.
+    /// The root as of the last checkpoint, durable or in progress.
     root: Tag,
     clock: u64,
 }
@@ -138,8 +139,8 @@ pub struct Map {
 }
 
 impl Map {
-    /// The map of `blocks` blocks whose nodes begin at `base`, as the checkpoint with `root` left it. At most
-    /// `nodes_max` nodes are in memory beside dirty ones.
+    /// The map of `blocks` blocks whose nodes begin at `base`, as of the checkpoint with `root`. At most
+    /// `nodes_max` clean nodes are in memory.
     pub fn new(
         device: Arc<dyn Device>,
         base: u64,
@@ -181,7 +182,7 @@ impl Map {
         Ok(values)
     }
 
-    /// Sets the stable value of a block, as a record at `lsn` says.
+    /// Sets the stable value of a block, from the record at `lsn`.
     pub fn set(&self, block: u64, value: Value, lsn: Lsn) -> Result<(), VolumeError> {
         let nodes = &mut *self.nodes.lock();
         let index = block / FANOUT;
@@ -266,8 +267,9 @@ impl Map {
         Ok(())
     }
 
-    /// Writes the leaves that hold records before `wanted`, and the nodes above them, beside those of the last
-    /// checkpoint. Not durable yet: flush the device, make a record with the root durable, then call [`Map::settle`].
+    /// Writes the leaves with values of records before `wanted`, and the nodes above them, into the slots
+    /// that the last checkpoint does not need. Not durable yet: the caller flushes the device, makes a record
+    /// with the root durable, and calls [`Map::settle`].
     pub fn write(&self, wanted: Lsn) -> Result<Tag, VolumeError> {
         let nodes = &mut *self.nodes.lock();
         let chosen: Vec<(Lsn, u64)> =
@@ -309,7 +311,7 @@ impl Map {
         }
     }
 
-    /// The checkpoint that [`Map::write`] began is durable.
+    /// Notes that the checkpoint begun by [`Map::write`] is durable.
     pub fn settle(&self) {
         for node in self.nodes.lock().held.values_mut() {
             if let Some(place) = node.written.take() {

@@ -53,7 +53,7 @@ fn value(number: u8, block: u64) -> Value {
     }
 }
 
-/// What the map should be, and what of it a crash leaves.
+/// The expected map, and what a crash leaves of it.
 #[derive(Default)]
 struct Model {
     now: BTreeMap<u64, Value>,
@@ -65,8 +65,8 @@ struct Model {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Proves: with few nodes in memory, partial checkpoints and crashes between them, the map has what was set; after a
-    /// crash, what the last durable checkpoint had.
+    /// Proves: with few nodes in memory, partial checkpoints and crashes in between, the map has the values
+    /// that were set; after a crash, those of the last durable checkpoint.
     #[test]
     fn as_an_ordinary_map(steps in steps()) {
         let devices = Devices::new();
@@ -94,7 +94,7 @@ proptest! {
                     let wanted = at.saturating_sub(back);
                     let written = map.write(Lsn(wanted)).expect("written");
                     if !is_durable {
-                        // What was written must not have touched what the last checkpoint needs.
+                        // Writing must not have touched what the last checkpoint needs.
                         map = load(root);
                         model.now = model.durable.clone();
                         model.dirty.clear();

@@ -16,11 +16,12 @@ use tracing::trace_span;
 const BATCH_BLOCKS: usize = 1024;
 /// Fewest blocks for which a thread is worth its start.
 const SHARE_BLOCKS: usize = 128;
-/// Shortest run, in blocks, that the system is asked to bring to the disk at once. Shorter ones may find neighbours.
+/// Shortest run, in blocks, that the system is asked to write to the medium at once. Shorter runs may still
+/// grow.
 const WRITE_OUT_BLOCKS: usize = 16;
 /// Bytes of a tag.
 const TAG_BYTES: usize = 16;
-/// Hashes that are not stable beyond which the disk is flushed.
+/// Number of blocks with unstable hashes beyond which the disk is flushed.
 const PENDING_MAX: usize = 1 << 16;
 /// Dirty leaves of the map beyond which a checkpoint is made.
 const LEAVES_MAX: usize = 8192;
@@ -38,8 +39,8 @@ impl Inner {
         (bytes / 16).min((BATCH_BLOCKS * BLOCK_BYTES) as u64)
     }
 
-    /// Makes sure that a batch fits into the log; the caller holds the lock of `hashing`, so that nobody else takes the
-    /// room.
+    /// Ensures that a batch fits into the log. The caller holds the lock of `hashing`, so that nobody else
+    /// uses the space.
     pub fn have_room(&self) -> Result<(), VolumeError> {
         let (bytes, used) = self.ring.room();
         if used + 2 * self.batch_bytes() > bytes / 2 {
@@ -118,7 +119,7 @@ impl Inner {
         })
     }
 
-    /// The next record of this volume is not before the present end of the log, whoever looks.
+    /// Notes the present end of the log as a lower bound for the next record of this volume.
     fn begin_append(&self) {
         let mut buffers = self.buffers.lock();
         let end = self.ring.end();
@@ -134,7 +135,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes everything that records before `before` describe, or what was written after it, true of the disk.
+    /// Brings to the disk what records before `before` describe, or something newer, and makes that stable.
     fn settle_before(&self, before: Lsn) -> Result<(), VolumeError> {
         while self.buffers.lock().has_due(before) {
             self.must_run()?;
@@ -175,8 +176,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Flushes the disk: what was written before is stable, and the map learns of it. When it returns, the record of it is
-    /// in the log, whoever made it.
+    /// Flushes the disk. Everything written before is then stable, and its values are in the map. On return,
+    /// the record that says so is in the log, even if another thread made it.
     fn stabilise(&self) -> Result<(), VolumeError> {
         let _one = self.stabilising.lock();
         let written = self.buffers.lock().written();
@@ -189,7 +190,7 @@ impl Inner {
             let mut buffers = self.buffers.lock();
             let end = self.ring.end();
             let stable = buffers.settle(&written);
-            // Under the lock, so that a reader finds a block here or there.
+            // Under the lock, so that a reader finds each block either here or in the map.
             for (block, value, lsn) in stable {
                 self.map.set(block, value, lsn)?;
             }
@@ -209,8 +210,8 @@ impl Inner {
         trace_span!(target: "operation", "force the log").in_scope(|| self.ring.force(end))?;
         if needs_disk {
             let _span = trace_span!(target: "operation", "settle the disk").entered();
-            // All of it, not only what the log lacks: a record that is older than one made stable, and not stable itself,
-            // would leave the old hashes of both alive.
+            // All of it, not only what the log lacks: an unstable record that is older than a stable one
+            // would leave the old hashes of both valid.
             self.settle_before(end)?;
             // Or the old hashes could be true again after a crash.
             self.ring.force(self.ring.end())?;
@@ -254,7 +255,7 @@ impl Inner {
     /// One round of the background thread's work.
     pub fn work(&self) -> Result<(), VolumeError> {
         self.hash_pass()?;
-        // Records that are logged meanwhile wait for the next round, so that this one ends.
+        // Records that are made meanwhile wait for the next round, so that this one ends.
         self.write_back(self.ring.end())?;
         self.keep_bounded()?;
         self.have_room()
@@ -303,7 +304,7 @@ impl Inner {
             let buffers = self.buffers.lock();
             buffers.oldest().unwrap_or(self.ring.end())
         };
-        // In this order: records that become stable in between are found by the second.
+        // In this order, so that the second finds records that become stable in between.
         let from = self.map.oldest().map_or(pending, |oldest| oldest.min(pending));
         let body = [&root[..], &adopted.to_le_bytes(), &from.0.to_le_bytes()].concat();
         let place = self.ring.append_reserved(CLIENT, CHECKPOINT, &[&body])?;

@@ -22,18 +22,18 @@ pub type Block = Box<[u8; BLOCK_BYTES]>;
 pub enum Record {
     /// The blocks from `first` are about to have these tags.
     Hashes { first: u64, tags: Vec<Tag> },
-    /// The blocks from `first` are about to have this content, which is safe here.
+    /// The blocks from `first` will get this content, which the log now has.
     Inline { first: u64, bytes: Vec<u8> },
     /// Blocks that were discarded.
     Discard { first: u64, count: u64 },
     /// The last record of each block before this position is true of the disk.
     Stable { before: Lsn },
-    /// The block map as of this root holds all records before `from`, which say nothing any more: recovery may have found
-    /// something else to be true than the last of them. This takes effect at once, and not when the log is given up.
+    /// The block map with this root includes all records before `from`. Recovery ignores those from then on,
+    /// not only once the log drops them: it may have decided on another value than their last one.
     Checkpoint { root: Tag, adopted: u64, from: Lsn },
     /// A process begins to use the volume.
     Opened,
-    /// These blocks are about to have this content, which is safe here: all of them, or, without the record, none.
+    /// These blocks will get this content, which the log now has: all of them or, without the record, none.
     Together { blocks: Vec<(u64, Block)> },
 }
 
@@ -53,7 +53,7 @@ fn together(body: &[u8]) -> Option<Vec<(u64, Block)>> {
 }
 
 impl Record {
-    /// Reads one; `None` if it is none, which the key makes impossible.
+    /// Decodes a record; `None` if it is malformed, which the log's key makes impossible.
     pub fn decode(kind: u8, body: &[u8]) -> Option<Record> {
         let rest = || body.get(8..);
         Some(match kind {

@@ -1,5 +1,5 @@
-//! Making a volume's log, taking over what is on the disk, and opening: from the log to the state in which every block
-//! has one hash.
+//! Making a volume's log, adopting what is on the disk, and opening a volume: from the log to a state in
+//! which every block has one hash.
 
 use crate::layout::{BLOCK_BYTES, Header, Plan, io};
 use crate::map::{Map, Value, same_tag};
@@ -17,7 +17,8 @@ use std::sync::Arc;
 const SCAN_BLOCKS: u64 = 256;
 /// Blocks taken over between two checkpoints.
 const ADOPTED_BLOCKS: u64 = 1 << 18;
-/// Blocks at the beginning, and samples of the rest, that are looked at before a disk is gone on with.
+/// Number of blocks at the beginning that are compared, besides samples of the rest, before adopting a disk
+/// is continued.
 const FIRST_BLOCKS: u64 = 64;
 const SAMPLES: u64 = 1024;
 
@@ -26,15 +27,16 @@ const SAMPLES: u64 = 1024;
 pub struct Report {
     /// Records read from the log.
     pub records: u64,
-    /// Blocks that had several possible hashes, and were read.
+    /// Number of blocks that had several possible hashes, and were read.
     pub examined: u64,
     /// Blocks written again from the log.
     pub replayed: u64,
-    /// Blocks that match nothing that was written: torn by the crash, or changed since. Refused until written.
+    /// Blocks that match nothing that was written: torn by the crash, or changed since. They are refused
+    /// until written.
     pub refused: Vec<BadBlock>,
 }
 
-/// What the first pass over the log finds.
+/// The result of the first pass over the log.
 pub(crate) struct Survey {
     root: Tag,
     /// The number of blocks that were taken over.
@@ -79,8 +81,8 @@ pub(crate) fn survey(found: &Recovered) -> Result<Survey, VolumeError> {
 }
 
 impl Volume {
-    /// Makes the log of a volume for `disk` on `log`, whose content is lost. The disk is not touched, and nothing of it
-    /// is protected before [`Volume::adopt`] has taken it over.
+    /// Makes the log of a volume for `disk` on `log`, whose former content is lost. The disk is not touched,
+    /// and none of it is protected until [`Volume::adopt`] has adopted it.
     ///
     /// # Errors
     /// [`VolumeError::Size`], [`VolumeError::Io`], [`VolumeError::Ring`].
@@ -115,13 +117,13 @@ impl Volume {
         Ok(header)
     }
 
-    /// Takes over what is on the disk, or goes on with it: from then on each block must be as it is now. With `before`,
-    /// which has the disk under another key or was smaller, what it protects is verified. `progress` gets how many
-    /// blocks of how many are done, and says whether to go on. Whether all is taken over. Nobody else may write to the
-    /// disk meanwhile.
+    /// Adopts what is on the disk, or continues doing so: from then on each block must be as it is now. With
+    /// `before` (a volume on the same disk with another key, or a smaller one), the blocks that it protects
+    /// are verified. `progress` gets the number of blocks done and of all, and returns whether to continue.
+    /// Returns whether everything is adopted. Nobody else may write to the disk meanwhile.
     ///
     /// # Errors
-    /// As [`Volume::open`]; [`VolumeError::BadBlock`]: what is bad is not taken over.
+    /// As of [`Volume::open`]; [`VolumeError::BadBlock`]: a bad block is not adopted.
     pub fn adopt(
         disk: Arc<dyn Device>,
         log: Arc<dyn Device>,
@@ -133,8 +135,8 @@ impl Volume {
         Volume::take_over(disk, log, key, salt, before.map_or(Source::Disk, Source::Volume), progress)
     }
 
-    /// As [`Volume::adopt`], but gives up what is on the disk, without reading it: all of it reads as zeroes until it is
-    /// written.
+    /// As [`Volume::adopt`], but drops what is on the disk without reading it: all blocks read as zeroes
+    /// until they are written.
     ///
     /// # Errors
     /// As [`Volume::open`].
@@ -168,7 +170,7 @@ impl Volume {
             // Everything it has is on the disk, and its map knows.
             before.close()?;
         }
-        // The bytes that are hashed must not be in a cache only.
+        // The bytes that are hashed must not be only in a cache.
         io(&*disk, "flushing", disk.flush())?;
         let holes_are_holes = matches!(source, Source::Disk);
         if at < blocks && !inner.is_untouched(at, holes_are_holes)? {
@@ -214,8 +216,8 @@ impl Volume {
         Ok(at == blocks)
     }
 
-    /// Opens a volume: recovers from its log. `anchor` is what is known of it from elsewhere; without one an older state
-    /// of disk and log together is not noticed. `salt` must be random.
+    /// Opens a volume and recovers from its log. `anchor` is what the caller knows of it from elsewhere;
+    /// without one, an older state of disk and log together goes unnoticed. `salt` must be random.
     ///
     /// # Errors
     /// [`VolumeError::NotOurs`], [`VolumeError::NotAdopted`], [`VolumeError::Ring`], [`VolumeError::BadMap`],
@@ -248,7 +250,7 @@ enum Source<'a> {
 }
 
 impl Inner {
-    /// Takes blocks from `at` on into the map, as many as `buffer` has room for.
+    /// Adopts blocks from `at` on, as many as `buffer` has room for.
     fn learn(&self, at: u64, buffer: &mut [u8], before: Option<&Volume>) -> Result<(), VolumeError> {
         let count = (buffer.len() / BLOCK_BYTES) as u64;
         let verified = before.map_or(0, |before| before.inner.header.blocks.clamp(at, at + count) - at);
@@ -270,8 +272,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether what was taken over, up to block `adopted`, seems to be as it was: looks at the beginning, where file
-    /// systems note that they were used, and at samples. `holes_are_holes`: what reads as zeroes was a hole of the disk.
+    /// Whether the disk seems unchanged up to block `adopted`: compares the beginning, where file systems
+    /// note that they were used, and samples. `holes_are_holes`: blocks adopted as zeroes were holes of the
+    /// disk.
     fn is_untouched(&self, adopted: u64, holes_are_holes: bool) -> Result<bool, VolumeError> {
         let step = (adopted / SAMPLES).max(1);
         let mut bytes = [0; BLOCK_BYTES];
@@ -292,7 +295,7 @@ impl Inner {
     }
 }
 
-/// What [`open_unchecked`] read and counted.
+/// The volume and statistics from [`open_unchecked`].
 struct OpenOutcome {
     adopted: u64,
     blocks: u64,
@@ -325,7 +328,7 @@ fn open_unchecked(
     let mut candidates = collect(&found, &survey, &map, &header, key)?;
     let chosen = resolve(&*disk, key, &map, &mut candidates, &mut report)?;
     replay(&*disk, &found, &candidates, &mut report)?;
-    // From here on each block has one hash, which holds for what is durable.
+    // From here on each block has one hash, which is that of durable content.
     io(&*disk, "flushing", disk.flush())?;
     let end = found.end();
     for (block, value) in chosen {
@@ -338,13 +341,14 @@ fn open_unchecked(
     let inner = &volume.inner;
     inner.ring.register(CLIENT, Arc::new(Checkpointer(Arc::downgrade(inner))));
     inner.ring.append_reserved(CLIENT, OPENED, &[])?;
-    // This alone says what was found, all at once: until it is durable, whoever opens the volume finds the same.
+    // This record alone contains the result of recovery, all at once: until it is durable, opening the volume
+    // again gives the same result.
     let oldest = inner.write_checkpoint(Lsn(u64::MAX), survey.adopted)?;
     inner.ring.advance(oldest)?;
     Ok((volume, OpenOutcome { adopted: survey.adopted, blocks, report }))
 }
 
-/// Reads the records: what is stable goes into the map, what may be true of the disk is collected.
+/// Reads the records: stable values go into the map, possible values of the disk are collected.
 fn collect(
     found: &Recovered,
     survey: &Survey,
@@ -413,7 +417,8 @@ fn collect(
     Ok(candidates)
 }
 
-/// Finds the one value of each block that has several. `newest_whole` remains where the log's content is to be written.
+/// Decides the value of each block that has several possible ones. `newest_whole` keeps the blocks whose
+/// content must be written from the log.
 fn resolve(
     disk: &dyn Device,
     key: &VolumeKey,
@@ -446,7 +451,7 @@ fn resolve(
             known.newest_whole = None;
             chosen.push((block, Value::Known(found)));
         } else if known.newest_whole.is_some() {
-            // Torn or not written, but what may have been acknowledged before is in the log: it is put back.
+            // Torn or not written. What may have been acknowledged before is in the log, and is written back.
             chosen.push((block, known.whole));
         } else if stable == Value::Discarded {
             // Nothing was acknowledged of that content.

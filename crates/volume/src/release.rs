@@ -9,9 +9,10 @@ use crate::volume::Volume;
 const RUN_BLOCKS: u64 = 256;
 
 impl Volume {
-    /// Closes the volume and makes the disk by itself be what the volume was: everything is written to it, and what was
-    /// discarded and reads as zeroes becomes zeroes. `progress` gets how many blocks of how many are done, and says
-    /// whether to go on. Whether all is done; until then, and afterwards, the volume can be opened as before.
+    /// Closes the volume and gives the disk the volume's content: everything is written to it, and discarded
+    /// blocks that read as zeroes are zeroed. `progress` gets the number of blocks done and of all, and
+    /// returns whether to continue. Returns whether everything is done. Until then, and afterwards, the
+    /// volume can still be opened.
     ///
     /// # Errors
     /// As [`Volume::close`]; [`VolumeError::BadMap`].

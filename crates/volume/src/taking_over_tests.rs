@@ -18,7 +18,7 @@ fn bytes(salt: u64) -> Vec<u8> {
     (0..BLOCKS).flat_map(|block| [(block * 7 + salt).to_le_bytes(); BLOCK_BYTES / 8].concat()).collect()
 }
 
-/// A disk with data, and two logs that are empty.
+/// A disk with data, and two empty logs.
 fn devices() -> Devices {
     let devices = Devices::new();
     devices.add_with("disk", bytes(1));
@@ -49,7 +49,8 @@ fn has(volume: &Volume, expected: &[u8], what: &str) {
     assert!(found == expected, "{what}");
 }
 
-/// Every crash: after each event, with what was not flushed kept, lost or torn in turn; `HOLDFAST_EVERY_CRASH=1`: each.
+/// Calls `check` for a crash after each event, with unflushed writes kept, lost or torn in turn; with
+/// `HOLDFAST_EVERY_CRASH=1`, all three.
 fn each_crash(devices: &Devices, from: usize, mut check: impl FnMut(Devices, String)) {
     let is_thorough = holdfast_testing::setting("HOLDFAST_EVERY_CRASH", 0) > 0;
     for events in from..=devices.events() {
@@ -61,7 +62,8 @@ fn each_crash(devices: &Devices, from: usize, mut check: impl FnMut(Devices, Str
     }
 }
 
-/// Proves: taking over that is cut off by any crash is never taken for whole, goes on, and ends with the disk as it is.
+/// Proves: an adoption that any crash interrupts never counts as complete, can be continued, and ends with
+/// the disk as it is.
 #[test]
 fn taking_over_is_cut_off_anywhere() {
     let devices = devices();
@@ -83,8 +85,8 @@ fn taking_over_is_cut_off_anywhere() {
     assert!(unfinished > 10);
 }
 
-/// Proves: a disk that was used while taking over was interrupted is begun anew, at its beginning or anywhere that is
-/// looked at; a failing device is an error, and the next attempt succeeds.
+/// Proves: if a disk was used while its adoption was interrupted, at its beginning or at any sampled block,
+/// the adoption begins again. A failing device is an error, and the next attempt succeeds.
 #[test]
 fn a_disk_that_changed_in_between() {
     for changed in [0, 40, 255] {
@@ -110,8 +112,8 @@ fn a_disk_that_changed_in_between() {
     }
 }
 
-/// Proves: a move to another log that is cut off by any crash leaves the volume under the first log whole, and goes on;
-/// what was discarded stays so.
+/// Proves: a move to another log that any crash interrupts leaves the volume with the first log whole, and
+/// can be continued; discarded blocks stay discarded.
 #[test]
 fn moving_is_cut_off_anywhere() {
     let devices = devices();
@@ -143,8 +145,8 @@ fn moving_is_cut_off_anywhere() {
     });
 }
 
-/// Proves: a disk that is given back is by itself what the volume was, also where blocks were discarded; cut off anywhere,
-/// the volume is what it was.
+/// Proves: a released disk alone has the volume's content, also where blocks were discarded; if releasing is
+/// interrupted anywhere, the volume is unchanged.
 #[test]
 fn giving_back_is_cut_off_anywhere() {
     let devices = devices();
@@ -172,7 +174,8 @@ fn giving_back_is_cut_off_anywhere() {
     });
 }
 
-/// Proves: an empty volume is not read, and has nothing but zeroes and what is written to it, also after a crash.
+/// Proves: adopting an empty volume does not read the disk; it has only zeroes and what is written to it,
+/// also after a crash.
 #[test]
 fn an_empty_disk_is_not_read() {
     let devices = devices();
@@ -192,9 +195,9 @@ fn an_empty_disk_is_not_read() {
     has(&open(&crashed, LOG, 1).expect("opens"), &expected, "after a crash");
 }
 
-/// Proves: holes of a sparse image are not read when it is taken over, read as zeroes whatever the disk shows there later,
-/// and are holes again when the disk is given back; an image that was written into while taking over was interrupted is begun
-/// anew, also where a hole was.
+/// Proves: holes of a sparse image are not read when it is adopted, read as zeroes whatever the disk contains
+/// there later, and are holes again when the disk is released. If the image was written to while its adoption
+/// was interrupted, also where a hole was, the adoption begins again.
 #[test]
 fn a_sparse_image() {
     use holdfast_log::device::{Device, FileDevice};
@@ -216,7 +219,7 @@ fn a_sparse_image() {
         Volume::adopt(disk(), devices.device(LOG), &key(1), [1; 16], None, progress).expect("no error")
     };
     assert!(!adopt(&|done, _| done < 256));
-    // Block 40 was a hole that has been taken over.
+    // Block 40 was a hole that is adopted already.
     image.write_all_at(&[3; BLOCK_BYTES], 40 * BYTES).expect("written");
     let begun_at = std::cell::Cell::new(None);
     assert!(adopt(&|done, _| {

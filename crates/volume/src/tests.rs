@@ -1,4 +1,5 @@
-//! Volumes against crashes at every write of either device, against a reference model, and against whoever has the disk.
+//! Volumes against crashes at every write of either device, against a reference model, and against an
+//! attacker who has the disk.
 
 use crate::buffers::Buffers;
 use crate::layout::BLOCK_BYTES;
@@ -18,7 +19,7 @@ fn key() -> VolumeKey {
     VolumeKey::new(&[3; 32], &NAME)
 }
 
-/// What a block has at first.
+/// A block's initial content.
 fn original(block: u64) -> Block {
     let mut bytes = [0; BLOCK_BYTES];
     bytes[..8].copy_from_slice(&block.to_le_bytes());
@@ -35,10 +36,10 @@ fn content(number: u64) -> Block {
     bytes
 }
 
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -72,7 +73,8 @@ fn read(volume: &Volume, block: u64) -> Result<Block, VolumeError> {
     Ok(bytes)
 }
 
-/// What blocks may have after a crash: of those written since the last flush, all that they had since.
+/// The possible contents of blocks after a crash: for blocks written since the last flush, all contents since
+/// then.
 #[derive(Clone, Default)]
 struct Model {
     flushed: BTreeMap<u64, Block>,
@@ -153,8 +155,9 @@ fn step(random: &mut Random, number: u64, volume: &Volume, model: &mut Model) {
     }
 }
 
-/// Proves: through any crash, with writes since the last flush of either device kept, lost, reordered or torn, every
-/// block has what it had at the last flush or something written since; nothing else is refused, and the volume goes on.
+/// Proves: through any crash, with writes of either device since its last flush kept, lost, reordered or
+/// torn, every block has its content of the last flush or one written since; nothing else is refused, and the
+/// volume continues.
 fn crashes(seed: u64, steps: u64, states: u64) {
     let devices = protected();
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
@@ -166,7 +169,7 @@ fn crashes(seed: u64, steps: u64, states: u64) {
     for number in 1..=steps {
         let before = model.clone();
         step(&mut random, number, &volume, &mut model);
-        // While a step runs, what it writes may be there, and what it flushes is not promised.
+        // While a step runs, what it writes may be there, and what it flushes is not promised yet.
         let mut during = before;
         for (block, list) in &model.since {
             during.since.insert(*block, list.clone());
@@ -183,7 +186,7 @@ fn crashes(seed: u64, steps: u64, states: u64) {
             _ => Unflushed::Torn(seed.wrapping_mul(1000) + state),
         };
         let at = history.iter().rposition(|(end, _)| *end <= events).expect("the first");
-        // Of steps without a write the last counts; the next step may be under way.
+        // Of several steps without a write the last counts; the next step may be in progress.
         let mut allowed = history[at].1.clone();
         if let Some((_, next)) = history.get(at + 1) {
             for (block, list) in &next.since {
@@ -208,7 +211,7 @@ fn crashes(seed: u64, steps: u64, states: u64) {
                 Err(error) => panic!("{what}: {error}"),
             }
         }
-        // And once more, from there.
+        // And once more, from that state.
         let place = random.below(BLOCKS);
         volume.write(place * BLOCK_BYTES as u64, &content(99)).expect("written");
         volume.flush().expect("flushed");
@@ -227,8 +230,8 @@ fn crash_states() {
     }
 }
 
-/// Proves: a disk is taken over as it is, in steps, and reads as before; what is written and closed is there after, and
-/// the disk alone is a plain disk with the same bytes.
+/// Proves: a disk is adopted as it is, in steps, and reads as before. What is written before closing is there
+/// afterwards, and the disk alone is a plain disk with the same bytes.
 #[test]
 fn adopted_and_given_back() {
     let devices = Devices::new();
@@ -255,8 +258,8 @@ fn adopted_and_given_back() {
     assert_eq!((report.examined, report.replayed, report.refused.len()), (0, 0, 0));
 }
 
-/// Proves: when power is cut while parts of blocks are written, even in one long write, the rest of those blocks, which
-/// was acknowledged before, is there.
+/// Proves: if power is cut while parts of blocks are written, even in one long write, the rest of those
+/// blocks, which was acknowledged before, is there.
 #[test]
 fn parts_of_blocks_that_are_cut_off() {
     let devices = protected();
@@ -278,7 +281,7 @@ fn parts_of_blocks_that_are_cut_off() {
     }
 }
 
-/// What an attacker does to the devices, and what comes of it.
+/// Attacks on the devices, and the verdict on each.
 #[test]
 fn verdicts() {
     let devices = protected();
@@ -307,7 +310,7 @@ fn verdicts() {
         Volume::adopt(disk, log, &key, [1; 16], None, &|_, _| true).expect("adopted");
         (devices.bytes(DISK), devices.bytes(LOG))
     };
-    // Which blocks a reader is refused, or why the volume is.
+    // The blocks that a reader is refused, or why the volume cannot be opened.
     let verdict = |state: &(Vec<u8>, Vec<u8>),
                    anchor: Option<&Anchor>,
                    change: &dyn Fn(&mut [u8], &mut [u8])| {
@@ -346,7 +349,7 @@ fn verdicts() {
     };
     let none: &dyn Fn(&mut [u8], &mut [u8]) = &|_, _| ();
     assert_eq!(verdict(&closed_state, Some(&anchor), none), "refused []");
-    // A crash while an attacker stands by: what was flushed cannot be undone.
+    // A crash in the presence of an attacker: flushed content cannot be undone.
     assert_eq!(verdict(&open_state, Some(&open_anchor), none), "refused []");
     type Change<'a> = (&'a str, Box<dyn Fn(&mut [u8], &mut [u8]) + 'a>, &'a str);
     let table: Vec<Change<'_>> = vec![
@@ -440,13 +443,14 @@ fn verdicts() {
         if what.contains("disk and log put back") {
             continue;
         }
-        // And during a crash: nothing wrong is served, whatever the verdict.
+        // Also during a crash nothing wrong is served, whatever the verdict.
         verdict(&open_state, Some(&open_anchor), &**change);
     }
 }
 
-/// Proves: scrubbing finds what is bad and nothing else, a replica mends it if it has what was written and not if it has
-/// something else, writing a bad block mends it too, and a volume can be taken over under another key, verified.
+/// Proves: scrubbing finds all bad blocks and nothing else. A replica repairs a block if it has what was
+/// written, and not otherwise. Writing a bad block repairs it too. A volume can be adopted with another key,
+/// verified.
 #[test]
 fn scrubbed_and_repaired() {
     let devices = protected();
@@ -489,7 +493,8 @@ fn scrubbed_and_repaired() {
     assert_eq!(volume.scrub(0..BLOCKS).expect("scrubbed"), []);
 }
 
-/// Proves: after an error of either device nothing is acknowledged, and what was acknowledged before is there.
+/// Proves: after an error of either device nothing more is acknowledged, and what was acknowledged before is
+/// there.
 #[test]
 fn devices_that_fail() {
     for failure in [
@@ -516,8 +521,8 @@ fn devices_that_fail() {
     }
 }
 
-/// Proves: content that was acknowledged in the log alone is not given up for what the disk had before it, though that
-/// has a hash in the log too.
+/// Proves: content that was acknowledged and is only in the log is not replaced with what the disk had
+/// before, although that has a hash in the log too.
 #[test]
 fn older_candidates() {
     let devices = protected();
@@ -527,7 +532,7 @@ fn older_candidates() {
     volume.inner.hash_pass().expect("hashed");
     volume.inner.write_back(volume.inner.ring.end()).expect("written");
     for block in 0..40u64 {
-        // Every other block, so that each travels in the log.
+        // Every other block, so that each one's content is in the log.
         let block = block * 2 % 40 + block / 20;
         volume.write(block * BLOCK_BYTES as u64, &content(2000 + block)).expect("written");
         volume.inner.hash_pass().expect("hashed");
@@ -546,8 +551,8 @@ fn older_candidates() {
     }
 }
 
-/// Proves: what a record describes reaches the disk as it was hashed, though a program has written it anew since; so a
-/// flush's promise does not depend on what others do meanwhile.
+/// Proves: what a record describes reaches the disk as it was hashed, even if a program has overwritten it
+/// since. So what a flush promises does not depend on other writers.
 #[test]
 fn overwritten_while_being_flushed() {
     let devices = protected();
@@ -565,8 +570,8 @@ fn overwritten_while_being_flushed() {
     assert!(read(&volume, 0).expect("read") == content(1000));
 }
 
-/// Proves: a record that is being appended, whose blocks are not known yet, counts as not stable, so that nobody calls it
-/// stable or gives it up.
+/// Proves: a record that is being appended, whose blocks are not in the tables yet, counts as unstable, so
+/// that nobody calls it stable or drops it.
 #[test]
 fn a_record_being_appended() {
     let mut buffers = Buffers::default();
@@ -578,8 +583,8 @@ fn a_record_being_appended() {
     assert_eq!(buffers.oldest(), Some(Lsn(9)));
 }
 
-/// Proves: programs that write the same blocks from many threads, whole and in part, with flushes and the background at
-/// work, read what they wrote, and so does the next opening; the log comes round many times.
+/// Proves: programs that write the same blocks from many threads, whole and in part, with flushes and
+/// background work, read what they wrote, also after the next opening; the log wraps around many times.
 #[test]
 fn threads() {
     let devices = protected();
@@ -621,7 +626,7 @@ fn threads() {
     }
 }
 
-/// What a keeper was given, and whether it fails.
+/// The anchors that a keeper was given, and whether it fails.
 #[derive(Default)]
 struct Kept {
     anchors: parking_lot::Mutex<Vec<Anchor>>,
@@ -638,9 +643,9 @@ impl crate::AnchorKeeper for Kept {
     }
 }
 
-/// Proves: with a keeper, a flush is acknowledged only once an anchor is kept under which no state of disk and log without
-/// what was flushed can be opened; if it cannot be kept, the flush fails, the volume goes on, the next flush may succeed, and
-/// closing does.
+/// Proves: with a keeper, a flush is acknowledged only once an anchor is durable with which no state of disk
+/// and log without the flushed content can be opened. If the keeper fails, the flush fails, the volume
+/// continues, the next flush may succeed, and closing succeeds.
 #[test]
 fn the_anchor_comes_before_the_acknowledgement() {
     let devices = protected();

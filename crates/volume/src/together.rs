@@ -1,8 +1,8 @@
-//! Several writes that a crash leaves all done or none: the metadata journal of file systems that have none of their own
-//! is this volume's log, so recovering the log recovers them.
+//! Several writes of which a crash leaves all or none. For file systems without a metadata journal, this
+//! volume's log is the journal: recovering the log recovers them.
 //!
-//! All blocks travel in one record. Recovery takes a record whole or not at all, and no block of it goes to the disk
-//! before it is durable.
+//! All blocks are in one record. Recovery uses a record whole or not at all, and none of its blocks is
+//! written to the disk before the record is durable.
 
 use crate::VolumeError;
 use crate::buffers::Stamp;
@@ -15,7 +15,7 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A block as it is to be, and as it was when that was worked out, if a part of it stays.
+/// A block's new content, and the stamp of the content from which it was computed if a part of it stays.
 struct Image {
     bytes: [u8; BLOCK_BYTES],
     before: Option<Stamp>,
@@ -27,13 +27,13 @@ impl Volume {
         self.inner.together_max()
     }
 
-    /// Writes whole sectors at several places, given as byte offset and content, later ones over earlier ones. After a
-    /// crash all of it is there or nothing, and calls are there in their order: one only with all before it. Durable
-    /// after [`Volume::flush`].
+    /// Writes whole sectors at several byte offsets, later ones over earlier ones. After a crash either all
+    /// of a call is there or nothing, and a call is there only with all calls before it. Durable after
+    /// [`Volume::flush`].
     ///
     /// # Errors
-    /// As [`Volume::write`]; [`VolumeError::Size`] for more than [`Volume::together_max`] blocks. Then nothing was
-    /// written.
+    /// As of [`Volume::write`]; [`VolumeError::Size`] for more than [`Volume::together_max`] blocks: nothing
+    /// was written.
     pub fn write_together(&self, writes: &[(u64, &[u8])]) -> Result<(), VolumeError> {
         let inner = &*self.inner;
         for (offset, bytes) in writes {
@@ -107,8 +107,8 @@ impl Inner {
         parts.extend(images.values().map(|image| &image.bytes[..]));
         let tags: Vec<_> = images.iter().map(|(block, image)| self.key.block(*block, &image.bytes)).collect();
         self.counters.hashed.fetch_add(tags.len() as u64, Relaxed);
-        // No other thread writes these blocks between the record and the buffers, so that the log has them in one
-        // order.
+        // No other thread writes these blocks between the record and the buffers, so that the log has them in
+        // one order.
         let mut buffers = self.buffers.lock();
         let is_same =
             |(block, image): (&u64, &Image)| image.before.is_none_or(|s| s == buffers.stamp(*block));

@@ -1,6 +1,7 @@
 //! Writes that are done together, against crashes.
 
 use crate::layout::BLOCK_BYTES;
+use crate::tests::Random;
 use crate::{Options, Volume, VolumeError, VolumeKey};
 use holdfast_log::simulated_device::{Devices, Unflushed};
 
@@ -8,17 +9,6 @@ const BLOCKS: u64 = 120;
 /// Groups write here, everything else beyond.
 const SHARED: u64 = 24;
 const SECTOR: usize = 512;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 24) % limit
-    }
-}
 
 fn key() -> VolumeKey {
     VolumeKey::new(&[7; 32], b"done all at once")
@@ -48,8 +38,9 @@ fn shared(volume: &Volume) -> Vec<u8> {
     bytes
 }
 
-/// Proves: through any crash, what was written together is there whole or not at all, in the order of the calls, and what
-/// a flush acknowledged is there; with other writes, discards, checkpoints and write-back in between.
+/// Proves: through any crash, what was written together is there whole or not at all, in the order of the
+/// calls, and what a flush acknowledged is there; with other writes, discards, checkpoints and write-back in
+/// between.
 #[test]
 fn all_or_nothing() {
     for seed in 1..=10_u64 {
@@ -59,9 +50,9 @@ fn all_or_nothing() {
         let opened = devices.events();
         // Every state after a call, and the events until which a crash may still show the one before it.
         let mut states = vec![vec![0; SHARED as usize * BLOCK_BYTES]];
-        // When a flush ended, and the state that it made durable.
+        // When each flush ended, and the state that it made durable.
         let mut flushed = vec![(opened, 0)];
-        // When a call began that made a state.
+        // When the call began that made each state.
         let mut begun = vec![opened];
         for number in 1..=90_u64 {
             match random.below(12) {
@@ -117,7 +108,7 @@ fn all_or_nothing() {
     }
 }
 
-/// Proves: more than a record holds is refused, and nothing of it was written; nothing at all is fine.
+/// Proves: more blocks than fit into a record are refused, and none is written; zero blocks are fine.
 #[test]
 fn too_many() {
     let devices = made();
@@ -144,13 +135,8 @@ fn too_many() {
 /// Proves: others who write other sectors of the same blocks at the same time lose nothing.
 #[test]
 fn others_at_the_same_time() {
-    let devices = Devices::new();
+    let devices = made();
     devices.record(false);
-    devices.add("disk", BLOCKS as usize * BLOCK_BYTES);
-    devices.add("log", 2 << 20);
-    Volume::format(&*devices.device(0), &*devices.device(1), &key(), Some(1 << 20)).expect("formatted");
-    Volume::adopt(devices.device(0), devices.device(1), &key(), [1; 16], None, &|_, _| true)
-        .expect("adopted");
     let volume = open(&devices);
     std::thread::scope(|scope| {
         let volume = &volume;

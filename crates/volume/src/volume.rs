@@ -20,7 +20,7 @@ use tracing::trace_span;
 const SECTOR_BYTES: u64 = 512;
 /// Attempts on a block that changes while it is read.
 const ATTEMPTS: u32 = 1000;
-/// How long to wait for others, who tell when they are done, before looking again.
+/// How long to wait for other threads, which signal when they are done, before checking again.
 pub(crate) const WAIT: Duration = Duration::from_millis(10);
 /// Bad blocks remembered for people.
 const BAD_MAX: usize = 1000;
@@ -30,13 +30,13 @@ const BAD_MAX: usize = 1000;
 pub struct Options {
     /// Dirty blocks beyond which writers wait.
     pub dirty_max: usize,
-    /// Longest run of blocks, in blocks, that travels inside the log.
+    /// Longest run, in blocks, whose content is written to the log.
     pub inline_max: usize,
     /// Hashes a block may have since it was last stable; more force a flush.
     pub candidates_max: usize,
     /// Nodes of the block map in memory.
     pub nodes_max: usize,
-    /// How long the background rests between looks.
+    /// Pause of the background thread between rounds.
     pub pause: Duration,
 }
 
@@ -69,7 +69,7 @@ pub struct Statistics {
     pub disk_flushes: u64,
     /// Checkpoints of the map.
     pub checkpoints: u64,
-    /// Blocks that did not match their tag.
+    /// Number of blocks that did not match their tag.
     pub refused: u64,
 }
 
@@ -109,7 +109,7 @@ pub(crate) struct Inner {
     /// Locked until the record is in the log: a thread that finds nothing to make stable must find that record.
     pub stabilising: Mutex<()>,
     pub counters: Counters,
-    /// Threads that may hash at once.
+    /// Number of threads that may hash at once.
     pub processors: usize,
     flushing: Mutex<Flushing>,
     flushed: Condvar,
@@ -122,12 +122,12 @@ pub(crate) struct Inner {
     anchor_keeper: OnceLock<Arc<dyn AnchorKeeper>>,
 }
 
-/// Keeps the anchor of a volume where whoever has its disk and log does not reach.
+/// Stores a volume's anchor where an attacker who has the disk and the log cannot reach it.
 pub trait AnchorKeeper: Send + Sync {
-    /// Makes `anchor` durable, or one that is newer. May be called from several threads at once, and out of order.
+    /// Makes `anchor`, or a newer one, durable. May be called by several threads at once, and out of order.
     ///
     /// # Errors
-    /// Why it cannot be written.
+    /// Why the anchor cannot be written.
     fn keep(&self, anchor: &Anchor) -> Result<(), String>;
 }
 
@@ -253,7 +253,8 @@ impl Volume {
         Ok(())
     }
 
-    /// Says that a range is no longer needed: it reads as zeroes. Parts of blocks stay as they are.
+    /// Says that a range is no longer needed: its whole blocks read as zeroes from then on; parts of blocks
+    /// are unchanged.
     ///
     /// # Errors
     /// As [`Volume::write`].
@@ -280,18 +281,17 @@ impl Volume {
         self.write(last, &zeroes[..(end - last) as usize])
     }
 
-    /// From now on no flush is acknowledged before `keeper` has made the anchor durable that covers it: then nothing that
-    /// was flushed can be taken back unnoticed by whoever puts back older copies of disk and log. A second keeper is
-    /// ignored.
+    /// Demands that `keeper` makes an anchor durable before a flush is acknowledged. Then an attacker who
+    /// restores older copies of disk and log cannot undo a flush unnoticed. A second keeper is ignored.
     pub fn keep_anchor_at_every_flush(&self, keeper: Arc<dyn AnchorKeeper>) {
         let _ = self.inner.anchor_keeper.set(keeper);
     }
 
-    /// Makes everything whose write has returned durable and authentic. Callers at the same time share one.
+    /// Makes everything whose write has returned durable and authentic. Concurrent callers share one flush.
     ///
     /// # Errors
-    /// [`VolumeError::Stopped`], [`VolumeError::Io`], [`VolumeError::Ring`]; [`VolumeError::Anchor`]: everything is durable,
-    /// and only its anchor is not: this flush is not acknowledged, and the next one may be.
+    /// [`VolumeError::Stopped`], [`VolumeError::Io`], [`VolumeError::Ring`]; [`VolumeError::Anchor`]:
+    /// everything is durable except the anchor, so this flush is not acknowledged; a later one may succeed.
     pub fn flush(&self) -> Result<(), VolumeError> {
         self.flush_data()?;
         match self.inner.anchor_keeper.get() {
@@ -308,7 +308,7 @@ impl Volume {
         let inner = &*self.inner;
         inner.counters.flushes.fetch_add(1, Relaxed);
         let mut state = inner.flushing.lock();
-        // A flush that is running may have begun before our last write.
+        // A running flush may have begun before our last write.
         let wanted = state.started + 1;
         loop {
             inner.must_run()?;
@@ -336,7 +336,8 @@ impl Volume {
         }
     }
 
-    /// Flushes, writes everything to the disk and makes a checkpoint, so that the next opening has nothing to do.
+    /// Flushes, writes everything to the disk and makes a checkpoint, so that the next opening has nothing to
+    /// recover.
     ///
     /// # Errors
     /// As [`Volume::flush`].
@@ -346,12 +347,13 @@ impl Volume {
         if let Some(thread) = self.background.lock().take() {
             let _ = thread.join();
         }
-        // Nobody is told that a flush was done: whoever closes the volume writes its last anchor.
+        // No flush is acknowledged here, so no anchor is needed: whoever closes the volume writes its last
+        // anchor.
         self.flush_data()?;
         self.inner.checkpoint_all().map_err(|error| self.inner.stop_with(error))
     }
 
-    /// One round of the background work of [`Volume::start`], for callers who decide when.
+    /// One round of the background work of [`Volume::start`], for callers that decide when it runs.
     ///
     /// # Errors
     /// As [`Volume::flush`].
@@ -374,7 +376,7 @@ impl Volume {
         self.inner.ring.anchor()
     }
 
-    /// Why nothing more is accepted, if something failed that cannot be mended.
+    /// Why nothing more is accepted, if something failed permanently.
     pub fn failure(&self) -> Option<String> {
         self.inner.failed.lock().clone()
     }
@@ -463,7 +465,7 @@ impl Inner {
         }
     }
 
-    /// After a failed write or flush it is not known what is where.
+    /// Stops the volume: after a failed write or flush it is unknown what is durable.
     pub fn stop_with(&self, error: VolumeError) -> VolumeError {
         self.failed.lock().get_or_insert_with(|| error.to_string());
         self.changed.notify_all();
@@ -476,7 +478,7 @@ impl Inner {
         while buffers.dirty() >= self.options.dirty_max {
             drop(buffers);
             self.must_run()?;
-            // A writer that is too fast does the work.
+            // A writer that is faster than the background thread does its work.
             self.hash_pass()
                 .and_then(|()| self.write_back(self.ring.end()))
                 .map_err(|error| self.stop_with(error))?;
@@ -497,7 +499,7 @@ impl Inner {
         }
     }
 
-    /// Writes a part of a block, the rest of which is read and verified.
+    /// Writes a part of a block; reads and verifies the rest.
     fn write_part(&self, block: u64, skipped: usize, part: &[u8]) -> Result<(), VolumeError> {
         self.wait_for_room()?;
         let _one = self.partial.lock();
@@ -518,7 +520,7 @@ impl Inner {
     pub fn read_blocks(&self, blocks: Range<u64>, buffer: &mut [u8]) -> Result<(), VolumeError> {
         let mut at = blocks.start;
         while at < blocks.end {
-            // How far it is the disk that has them.
+            // How many of the following blocks must be read from the disk.
             let mut run = Vec::new();
             {
                 let buffers = self.buffers.lock();
@@ -577,7 +579,7 @@ impl Inner {
         }
     }
 
-    /// A block that did not verify: it may have been written while it was read, or it is bad.
+    /// Reads a block again that did not verify: it may have been written while it was read, or it is bad.
     fn read_again(&self, block: u64, bytes: &mut [u8]) -> Result<(), VolumeError> {
         for _ in 0..ATTEMPTS {
             let (stamp, here) = {
