@@ -1,10 +1,14 @@
-//! What the tests start: components, honest and hostile, and a few commands that need a process of their own.
+//! The program that the tests start: components, honest and hostile, and a few commands that need a process
+//! of their own.
+
+mod question;
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_components::{
     ComponentPlan, Context, Ended, Main, Patience, Plan, Profile, Program, Refusal, Reply, Request,
     Supervisor, Wall, require_all_walls, run_if_component, selfcheck,
 };
+use question::Question;
 use std::fs::File;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -23,18 +27,6 @@ const TABLE: &[(&str, Main)] = &[
     ("connect", connect),
     ("device", device),
 ];
-
-/// What `echo` is asked.
-#[derive(BorshSerialize, BorshDeserialize)]
-enum Question {
-    Echo(Vec<u8>),
-    WhoAmI,
-    Crash(u8),
-    Read { offset: u64, length: u32 },
-    Write { offset: u64, bytes: Vec<u8> },
-    Map,
-    Touch { offset: u64 },
-}
 
 fn main() -> ExitCode {
     if let Some(code) = run_if_component(TABLE) {
@@ -101,7 +93,7 @@ fn show(accept_without: &[Wall]) -> ExitCode {
     }
 }
 
-/// Makes this process, and what it starts, believe that the kernel has no Landlock: what asks for it gets this error.
+/// Makes this process, and its children, see a kernel without Landlock: its system calls return this error.
 fn take_landlock_away(error: u32) {
     use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter_all_threads};
     let rules = std::iter::once((libc::SYS_landlock_create_ruleset, Vec::new())).collect();
@@ -182,7 +174,7 @@ fn threads(context: Context) -> ExitCode {
     }
 }
 
-/// Greets whoever connects to a socket that it was handed.
+/// Greets every client that connects to the socket that was passed to it.
 fn network(context: Context) -> ExitCode {
     let listener = TcpListener::from(context.ports.take_file("listener").expect("it was handed out"));
     let (mut stream, _) = listener.accept().expect("somebody connects");
@@ -234,7 +226,7 @@ fn relay(context: Context) -> ExitCode {
     if served.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A body that is handed on as it is.
+/// A body that is sent as it is.
 struct Raw(Vec<u8>);
 
 impl BorshSerialize for Raw {

@@ -1,17 +1,19 @@
-//! Alias pages: whom a process speaks for, in a page that only the runtime writes and its peers read.
+//! Alias pages: the principals that a process speaks for, in a page that only the runtime writes and its
+//! peers read.
 //!
-//! Every message carries the index of an entry of its sender's page. The receiver looks there, without asking anybody:
-//! a valid entry yields the digest of a principal and a generation, anything else refuses the message. So nobody can
-//! put a name on a message that was not proven to the runtime before, and a revocation holds from the moment its one
-//! word is stored.
+//! Every message has the index of an entry in its sender's page. The receiver looks it up without asking
+//! anybody: a valid entry yields the digest of a principal and a generation; otherwise the message is
+//! refused. So no message can carry a name that was not proven to the runtime before, and a revocation takes
+//! effect as soon as its one word is stored.
 //!
-//! The page is a memfd sealed against every writer but the mapping that its maker already has (`F_SEAL_FUTURE_WRITE`),
-//! against changes of its size, and against other seals. Readers get a descriptor that cannot write.
+//! The page is a memfd sealed against every writer except its maker's existing mapping
+//! (`F_SEAL_FUTURE_WRITE`), against changes of its size, and against other seals. Readers get a descriptor
+//! that cannot write.
 //!
-//! Layout, in words of eight bytes: an entry is eight words: its state, four words of digest, three unused. The state
-//! is a generation that grows by one with every change: odd while the entry is valid, even while it is not or is
-//! being changed. A reader takes the state, the digest and the state again, and believes them if the state is odd and
-//! the same.
+//! Layout, in words of eight bytes: an entry is eight words: its state, four words of digest, three unused.
+//! The state is a generation that grows by one with every change: odd while the entry is valid, even while it
+//! is not or is being changed. A reader reads the state, the digest and the state again, and accepts them if
+//! both states are equal and odd.
 
 use crate::error::{ComponentError, During, Result};
 use crate::memory::Mapping;
@@ -42,7 +44,7 @@ pub struct Alias {
     pub generation: u64,
 }
 
-/// The writing side of a page, which stays with the runtime.
+/// The writable side of a page, which only the runtime has.
 pub struct AliasPage {
     words: Mapping,
     reader: OwnedFd,
@@ -67,7 +69,7 @@ impl AliasPage {
         Ok(AliasPage { words, reader, writing: Mutex::new(()) })
     }
 
-    /// A descriptor for a peer: it reads and cannot write.
+    /// A descriptor for a peer, which can read and not write.
     ///
     /// # Errors
     /// No descriptor is left.
@@ -90,7 +92,7 @@ impl AliasPage {
         Ok(())
     }
 
-    /// Revokes an entry, from this moment on.
+    /// Revokes an entry from this moment on.
     ///
     /// # Errors
     /// There is no such entry.
@@ -131,10 +133,10 @@ fn place(index: u16) -> Result<usize> {
 pub struct AliasView(Mapping);
 
 impl AliasView {
-    /// Maps a page that the runtime handed out.
+    /// Maps a page that the runtime passed to this process.
     ///
     /// # Errors
-    /// It is not a page of aliases: its size may change under the reader, or it is too small.
+    /// The file is no page of aliases: its size may change under the reader, or it is too small.
     pub fn map(file: &OwnedFd) -> Result<AliasView> {
         let seals = fcntl_get_seals(file).during("looking at a page of aliases")?;
         let size = fstat(file).during("looking at a page of aliases")?.st_size;
@@ -160,7 +162,7 @@ impl AliasView {
         for (word, bytes) in principal.chunks_exact_mut(8).enumerate() {
             bytes.copy_from_slice(&self.0.load(base + 1 + word).to_le_bytes());
         }
-        // Loads acquire, so this one does not come before those of the digest.
+        // Loads acquire, so this one is not reordered before those of the digest.
         (self.0.load(base) == generation).then_some(Alias { index, principal, generation })
     }
 }
@@ -220,7 +222,7 @@ mod tests {
         assert_eq!(view.resolve(0).map(|alias| alias.principal), Some([1; 32]));
     }
 
-    /// What is no sealed page is not taken for one: its size could change under the reader.
+    /// A file that is no sealed page is refused: its size could change under the reader.
     #[test]
     fn other_files_are_refused() {
         let file = memfd_create("x", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("a file");
@@ -230,7 +232,7 @@ mod tests {
         assert!(AliasView::map(&reader).is_err());
     }
 
-    /// A reader never sees a digest that was not set, however the writer changes it meanwhile.
+    /// A reader never sees a digest that was not set, however the writer changes the entry meanwhile.
     #[test]
     fn no_mixed_digest() {
         let (page, view) = pair();

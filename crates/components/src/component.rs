@@ -17,10 +17,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a component waits for its supervisor to take its first word.
+/// How long a component waits for its supervisor to accept its first message.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a component has when it begins.
+/// What a component gets when it starts.
 pub struct Context {
     /// The name it was started under.
     pub name: String,
@@ -28,15 +28,15 @@ pub struct Context {
     pub ports: Arc<Ports>,
     /// The configuration from the plan.
     pub configuration: Vec<u8>,
-    /// Which run of the supervisor's components this is: no other had this number.
+    /// Number of this run of the supervisor's components, different for every run.
     pub run: u64,
 }
 
 /// A component's code. It runs in its sandbox, on its first thread.
 pub type Main = fn(Context) -> ExitCode;
 
-/// If this process was started as a component, shuts it in, runs it, and returns how it ended. To be called first
-/// thing in `main`: before there are threads, files or arguments looked at.
+/// If this process was started as a component, enters the sandbox, runs the component, and returns how it
+/// ended. To be called first in `main`, before there are threads, open files or parsed arguments.
 pub fn run_if_component(table: &[(&str, Main)]) -> Option<ExitCode> {
     // Arguments of other commands need not be text.
     let mut arguments = std::env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned());
@@ -92,7 +92,7 @@ fn begin(name: String, argument: &str, control: OwnedFd, main: Option<Main>) -> 
             return Err(error);
         }
     };
-    // The listener goes, and no copy stays: nobody answers for its own violations.
+    // The listener is sent away and no copy stays: no process may answer for its own violations.
     say(&ComponentMessage::Guarded { lacking }, std::slice::from_ref(&listener))?;
     drop(listener);
     let ports = Ports::new(Some(control));
@@ -112,8 +112,8 @@ fn make_mounts(control: &OwnedFd, bytes_max: &str) -> Result<()> {
         | MountAttrFlags::MOUNT_ATTR_NODEV
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let made = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes).during(what)?;
-    // Before Linux 6.15 only what is mounted somewhere can be copied: any place that surely exists will do, in this
-    // process's own view of mounts, which ends with it. The copies are mounted nowhere.
+    // Before Linux 6.15 only mounted file systems can be copied. Any existing directory will do, in this
+    // process's own mount namespace, which ends with it. The copies are mounted nowhere.
     move_mount(&made, "", CWD, "/proc", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).during(what)?;
     let flags =
         OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;

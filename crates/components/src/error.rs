@@ -1,4 +1,4 @@
-//! The errors, by who is to blame: the system, the other end of a channel, or the caller.
+//! The errors, by their cause: the system, the other end of a channel, or the caller.
 
 use std::io;
 
@@ -10,10 +10,10 @@ pub enum ComponentError {
     System {
         /// The action that failed.
         what: &'static str,
-        /// What the system reported.
+        /// The system's error.
         source: io::Error,
     },
-    /// The sandbox would lack a wall that was asked for.
+    /// The sandbox would lack a required wall.
     #[error(
         "the sandbox lacks {what} here ({reason}): allow it to be weaker explicitly, or run on a system that has it"
     )]
@@ -57,7 +57,7 @@ pub enum ComponentError {
     /// The other end is gone.
     #[error("the other end of channel {0} is gone")]
     Disconnected(String),
-    /// The other end went away with a request of ours.
+    /// The other end went away while a request was in flight.
     #[error(
         "the other end of channel {port} went away: it is unknown whether request {request} was carried out; ask again with the same number"
     )]
@@ -125,7 +125,7 @@ pub enum ComponentError {
     /// A range outside of a region.
     #[error("{offset}+{length} is outside a region of {bytes} bytes, or the region was revoked")]
     OutsideRegion {
-        /// Where the range begins, in bytes.
+        /// Start of the range, in bytes.
         offset: u64,
         /// The length of the range.
         length: u64,
@@ -135,7 +135,7 @@ pub enum ComponentError {
     /// An alias with an index that its table does not have.
     #[error("alias {index} is outside a table of {count} aliases")]
     NoSuchAlias {
-        /// The index that was used.
+        /// The index in the packet.
         index: u16,
         /// The number of entries.
         count: u16,
@@ -145,7 +145,7 @@ pub enum ComponentError {
 /// The result of this crate's functions.
 pub type Result<T> = std::result::Result<T, ComponentError>;
 
-/// Says what was being done when the system refused.
+/// Adds to a system's error what was being done.
 pub(crate) trait During<T> {
     fn during(self, what: &'static str) -> Result<T>;
 }

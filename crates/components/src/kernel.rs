@@ -1,9 +1,8 @@
-//! The system calls that no safe library offers: a child in new namespaces, a filter with a listener, the change of a
-//! mount. All unsafe code for processes is here; that for memory is in [`crate::memory`].
+//! System calls that no safe library offers: starting a child in new namespaces, a filter with a listener,
+//! unsharing mounts. All unsafe code for processes is here; that for memory is in [`crate::memory`].
 //!
-//! The child of [`start`] runs in a copy of a process that may have threads, so between its birth and `execveat` it
-//! makes raw system calls on data prepared before, and nothing else: no allocation, no lock, no library that keeps
-//! state.
+//! The child of [`start`] is a copy of a process that may have threads. So between its birth and `execveat`
+//! it only makes raw system calls on data prepared before: no allocation, no lock, no library with state.
 #![allow(unsafe_code)]
 
 use seccompiler::sock_filter;
@@ -34,11 +33,11 @@ pub(crate) struct Recipe<'a> {
     pub environment: &'a [CString],
     /// `/dev/null`, for input.
     pub null: BorrowedFd<'a>,
-    /// Where output and errors go.
+    /// The destination of standard output and standard error.
     pub errors: BorrowedFd<'a>,
     /// The control channel.
     pub control: BorrowedFd<'a>,
-    /// A byte comes here when the identity may be taken on.
+    /// A byte arrives here when the child may take on its identity.
     pub go: BorrowedFd<'a>,
     /// The writing end of the pipe, which the child inherits and closes.
     pub go_writer: BorrowedFd<'a>,
@@ -62,8 +61,8 @@ pub(crate) const STEPS: [&str; 6] = [
     "executing the program (its file must be executable by everybody, mode 0755)",
 ];
 
-/// Starts a child in new namespaces. It waits for a byte on `go` before it takes on its identity and executes the
-/// program. Returns its number and a descriptor of it.
+/// Starts a child in new namespaces. It waits for a byte on `go` before it takes on its identity and executes
+/// the program. Returns its process id and a pidfd.
 pub(crate) fn start(recipe: &Recipe) -> io::Result<(i32, OwnedFd)> {
     let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
         strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect()
@@ -88,10 +87,10 @@ pub(crate) fn start(recipe: &Recipe) -> io::Result<(i32, OwnedFd)> {
     }
 }
 
-/// The child: raw system calls only.
+/// Runs in the child, which may only make raw system calls.
 ///
 /// # Safety
-/// To be called in a fresh child process, with vectors that end with null.
+/// Only for a fresh child process, with vectors that end with null.
 unsafe fn become_program(
     recipe: &Recipe,
     arguments: &[*const libc::c_char],
@@ -111,7 +110,8 @@ unsafe fn become_program(
     // SAFETY: every pointer is to a local or to memory prepared before the birth, and every call is a raw one: glibc's
     // set*id would talk to threads that this copy does not have.
     unsafe {
-        // Or it would wait for ever for a parent that is killed now: its own copy of the writing end keeps the pipe open.
+        // Otherwise, if the parent is killed now, the child would wait for ever: its own copy of the writing
+        // end keeps the pipe open.
         libc::syscall(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
         libc::close(recipe.go_writer.as_raw_fd());
         if libc::read(recipe.go.as_raw_fd(), (&raw mut go).cast(), 1) != 1 {
@@ -178,8 +178,8 @@ pub(crate) fn make_mount_read_only(mount: BorrowedFd) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Installs a filter of system calls in this thread, for good. What it decides by `SECCOMP_RET_USER_NOTIF` goes to
-/// the descriptor returned.
+/// Installs a filter of system calls in this thread, permanently. Calls that it decides by
+/// `SECCOMP_RET_USER_NOTIF` are reported to the returned descriptor.
 pub(crate) fn install_filter(program: &[sock_filter]) -> io::Result<OwnedFd> {
     let filter = libc::sock_fprog {
         len: u16::try_from(program.len()).map_err(|_| io::ErrorKind::InvalidInput)?,
@@ -202,7 +202,7 @@ pub(crate) fn install_filter(program: &[sock_filter]) -> io::Result<OwnedFd> {
     }
 }
 
-/// The number of the system call that a listener tells of; `None` when its process died meanwhile.
+/// The number of the system call that a listener reports; `None` if its process died meanwhile.
 pub(crate) fn next_violation(listener: BorrowedFd) -> io::Result<Option<i32>> {
     // SAFETY: all fields are integers, and the kernel demands that they be zero.
     let mut notice: libc::seccomp_notif = unsafe { zeroed() };
@@ -218,10 +218,10 @@ pub(crate) fn next_violation(listener: BorrowedFd) -> io::Result<Option<i32>> {
     }
 }
 
-/// Takes over a descriptor that the process that started us put at a known place.
+/// Takes ownership of a descriptor that the parent process left at a fixed number.
 ///
 /// # Errors
-/// Nothing is there.
+/// No descriptor has this number.
 pub(crate) fn inherited(place: RawFd) -> io::Result<OwnedFd> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     if TAKEN.swap(true, Ordering::SeqCst) {
@@ -248,7 +248,7 @@ pub(crate) unsafe fn raw_call(number: i64, arguments: [usize; 6]) -> io::Result<
     }
 }
 
-/// Gives this process, which has one thread, a view of its own of mounts.
+/// Gives this process, which has one thread, a mount namespace of its own.
 pub(crate) fn unshare_mounts() -> rustix::io::Result<()> {
     // SAFETY: it takes a number and touches no memory; no other thread shares what it changes.
     match unsafe { libc::unshare(libc::CLONE_NEWNS) } {

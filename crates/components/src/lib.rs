@@ -1,6 +1,6 @@
-//! Processes that trust each other with nothing: a runtime that starts parts of a program in sandboxes, gives each the
-//! channels and regions that its task needs, and starts a crashed one anew (the paper's section 2 and 3.2; where the
-//! paper has a kernel of its own, this has Linux).
+//! Processes that do not trust each other: a runtime that starts parts of a program in sandboxes, gives each
+//! of them the channels and regions that its task needs, and restarts a crashed one (sections 2 and 3.2 of
+//! the paper, which has a kernel of its own where this uses Linux).
 //!
 //! ```text
 //! Plan ── Supervisor ──┬─ control ─ component A ─┐ ports: channels, each packet under a proven alias
@@ -8,10 +8,10 @@
 //!                      └─ violations, ends, restarts, listing
 //! ```
 //!
-//! What it answers for: a component reaches nothing but what was handed to it (`sandbox`); no message is acted
-//! upon that was not sent under an alias proven to the runtime; what a component could do to another through a channel
-//! is what the other's guard lets pass; a crash costs what was in flight, and who asked learns that it is unknown
-//! whether that was done. Host root, the kernel, and the supervisor's own process are trusted.
+//! Guarantees: a component reaches nothing but what was passed to it (`sandbox`). No message is acted upon
+//! that was not sent under an alias proven to the runtime. Through a channel, a component can do to another
+//! only what the other's guard accepts. A crash loses what was in flight, and clients learn that it is
+//! unknown whether that was done. Host root, the kernel, and the supervisor's own process are trusted.
 //!
 //! See `docs/internals/components.md`.
 #![deny(unsafe_code)]

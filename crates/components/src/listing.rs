@@ -1,5 +1,5 @@
-//! The listing of running components, their permissions and their walls: sent to whoever connects, as JSON, over a
-//! socket of the same user.
+//! The listing of running components, their permissions and their walls, sent as JSON over a socket to
+//! processes of the same user.
 
 use crate::error::{ComponentError, During, Result};
 use crate::ports::Role;
@@ -46,7 +46,7 @@ pub struct ComponentListing {
     pub state: String,
     /// Why it is down, or how it ended last.
     pub last_end: Option<String>,
-    /// How often it was started anew.
+    /// How often the component was restarted.
     pub restarts: u32,
     /// The name of its process, never used again.
     pub process: Option<String>,
@@ -68,7 +68,7 @@ pub struct ComponentListing {
     pub files: Vec<String>,
     /// What the component checks, for people.
     pub guards: Vec<String>,
-    /// The lines of code, if its sources are a set that is counted.
+    /// Lines of code, if its sources are among the counted sets.
     pub lines: Option<u64>,
 }
 
@@ -153,7 +153,7 @@ impl Listing {
     }
 }
 
-/// Lines of code that are neither blank nor comments nor tests, by set of sources.
+/// Lines of code without blank lines, comments and tests, by set of sources.
 pub fn trusted_lines() -> BTreeMap<String, u64> {
     serde_json::from_str(TRUSTED_LINES).expect("scripts/trusted-lines writes a map")
 }
@@ -183,7 +183,7 @@ impl Socket {
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory).during(what)?;
         let owner = geteuid().as_raw();
         let about = std::fs::symlink_metadata(&directory).during(what)?;
-        // In /tmp somebody else may have made the directory first.
+        // In /tmp another user may have made the directory first.
         let above = directory.parent().unwrap_or(&directory);
         let is_safe = std::fs::symlink_metadata(above)
             .is_ok_and(|above| above.is_dir() && [owner, 0].contains(&above.uid()));

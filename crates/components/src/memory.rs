@@ -1,8 +1,8 @@
-//! Memory that several processes see: mapped views, reached only by atomic words and by copies.
+//! Memory shared by several processes: mapped views, accessed only by atomic words and by copies.
 //!
-//! No reference into such memory is ever made: another process may change it at any moment, so a value is copied out
-//! once and looked at afterwards, and what was checked is what is used. A view of a region that is revoked ends the
-//! process that touches it (`SIGBUS`); who wants an error instead reads the file.
+//! There are no references into such memory, since another process may change it at any moment: a value is
+//! copied out once and checked afterwards, so what was checked is what is used. Touching a view of a revoked
+//! region ends the process (`SIGBUS`); to get an error instead, read the file.
 #![allow(unsafe_code)]
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -42,10 +42,10 @@ impl Mapping {
         self.bytes
     }
 
-    /// The word with this number. Words of eight bytes, counted from the start.
+    /// The word with this number, counted in eight bytes from the start.
     ///
     /// # Panics
-    /// It is outside.
+    /// The word is outside of the mapping.
     fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.bytes / 8, "word {index} is outside a mapping of {} bytes", self.bytes);
         // SAFETY: the place is inside the mapping, which lives as long as `self`, and aligned, as mappings begin at
@@ -53,12 +53,12 @@ impl Mapping {
         unsafe { &*self.start.as_ptr().cast::<AtomicU64>().add(index) }
     }
 
-    /// Reads a word. What was written before it was stored is seen.
+    /// Reads a word, and makes visible everything that was written before the word was stored.
     pub(crate) fn load(&self, index: usize) -> u64 {
         self.word(index).load(Ordering::Acquire)
     }
 
-    /// Writes a word. Whoever sees it sees what was written before.
+    /// Writes a word. A reader who sees it also sees everything written before.
     ///
     /// # Panics
     /// The mapping is read-only.

@@ -1,9 +1,10 @@
-//! The same components without walls between them: all in this process, where asking is calling. For measuring what the
-//! walls cost (the paper's section 5: UFS is PFS with local calls instead of messages), and for nothing else: whoever
-//! takes over one component here has all of them. No command of Holdfast runs anything so.
+//! The same components without walls, all in this process, where a request is a function call. Only for
+//! measuring the cost of the walls (section 5 of the paper: UFS is PFS with local calls instead of messages):
+//! an attacker who takes over one component here has all of them. No command of Holdfast uses this.
 //!
-//! Everything but the walls stays: plan, ports, aliases and their guards, regions, encoded questions and answers. A
-//! component's own thread starts it and then waits; its answers are worked out on the thread of who asks.
+//! Everything but the walls is the same: plan, ports, aliases and their guards, regions, encoded requests and
+//! answers. A component's own thread starts it and then waits; its answers are computed on the client's
+//! thread.
 
 use crate::alias::{AliasPage, AliasView};
 use crate::channel::{Bounds, Patience, Raw, Refusal, Reply, Request};
@@ -21,10 +22,10 @@ use std::thread::JoinHandle;
 /// Handles calls to a component.
 pub(crate) type Handler = Arc<dyn Fn(Request) -> Reply + Send + Sync>;
 
-/// A channel that is a call.
+/// A channel that is a function call.
 pub(crate) struct Call {
     to: Arc<Ports>,
-    /// The name of the port at the component that is called.
+    /// Name of the port at the called component.
     port: String,
     asks: AliasView,
     serves: AliasView,
@@ -72,10 +73,10 @@ pub struct Merged {
 }
 
 impl Merged {
-    /// Starts everything in a plan. The plan's profiles stop nothing here, and nothing is started anew.
+    /// Starts everything in a plan. The plan's profiles have no effect here, and nothing is restarted.
     ///
     /// # Errors
-    /// The plan does not hold together, or the system has no memory or threads left.
+    /// The plan is inconsistent, or the system has no memory or threads left.
     pub fn start(table: &[(&str, Main)], plan: Plan, listener: impl Fn(Event)) -> Result<Merged> {
         plan.check()?;
         let mut realm = [0; 16];
@@ -184,7 +185,7 @@ mod tests {
     use parking_lot::Mutex;
     use std::process::ExitCode;
 
-    /// Answers with what it is told by the one behind it, and the name of who asked.
+    /// Answers with the answer of the component behind it, and with the client's name.
     fn front(context: Context) -> ExitCode {
         let back: Asker<Vec<u8>, Vec<u8>> = context.ports.asker("back").expect("planned");
         let served = context.ports.serve_owned(1, move |request| {
@@ -230,8 +231,9 @@ mod tests {
         Patience::of(holdfast_testing::PATIENCE)
     }
 
-    /// Proves: components without walls ask each other as those with walls do, with the name of who asks, whichever
-    /// begins first; a name that is not proven is refused before the component sees it; what is too large does not pass.
+    /// Proves: components without walls call each other like those with walls, with the client's name,
+    /// whichever starts first. A name that is not proven is refused before the component sees it, and so is a
+    /// request that is too large.
     #[test]
     fn calls() {
         let (merged, asker) = start();
@@ -257,7 +259,7 @@ mod tests {
         merged.stop();
     }
 
-    /// Proves: when all were told to end, nothing waits and nothing is answered.
+    /// Proves: once all are asked to end, nothing waits and nothing is answered.
     #[test]
     fn ends() {
         let (merged, asker) = start();

@@ -1,4 +1,5 @@
-//! The plan: what is to run, and over which channels; made before anything is started, and checked as a whole.
+//! The plan: which components run, connected by which channels. It is made before anything starts, and
+//! checked as a whole.
 
 use crate::channel::Bounds;
 use crate::error::{ComponentError, Result};
@@ -17,7 +18,7 @@ pub struct Plan {
     pub name: String,
     /// The components, in the order in which they begin.
     pub components: Vec<ComponentPlan>,
-    /// All channels there will be. What is not here cannot be said.
+    /// All channels. Components cannot communicate otherwise.
     pub channels: Vec<ChannelPlan>,
 }
 
@@ -29,7 +30,8 @@ pub struct ComponentPlan {
     pub program: String,
     /// The permissions and limits.
     pub profile: Profile,
-    /// Its configuration, which it gets when it begins. Not secret from root of the host, who can read its memory.
+    /// The component's configuration, sent when it starts. Not secret from root of the host, who can read its
+    /// memory.
     pub configuration: Vec<u8>,
     /// Regions it holds from the beginning.
     pub regions: Vec<RegionGrant>,
@@ -60,7 +62,7 @@ impl ComponentPlan {
     }
 }
 
-/// A region, as one component may use it.
+/// A region that one component may use.
 #[derive(Clone)]
 pub struct RegionGrant {
     /// The name that the component has for it.
@@ -96,7 +98,7 @@ impl ChannelPlan {
 /// One end of a channel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct End {
-    /// The component; `None`: the process that supervises.
+    /// The component; `None`: the supervising process.
     pub component: Option<String>,
     /// The name of the port at that component.
     pub port: String,
@@ -114,14 +116,14 @@ impl End {
     }
 }
 
-/// How often a component is restarted after crashes. One that ends by itself, with success, is not restarted.
+/// How often a component is restarted after crashes. One that exits successfully is not restarted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Restart {
-    /// How often it is started anew within `window`; once more, and it stays down.
+    /// Most restarts within `window`; after one more crash the component stays down.
     pub times_max: u32,
     /// The time in which so many restarts are allowed.
     pub window: Duration,
-    /// How long the first new start waits. Each further one within the window waits twice as long.
+    /// Wait before the first restart. Each further one within the window waits twice as long.
     pub wait: Duration,
 }
 
@@ -135,7 +137,7 @@ impl Restart {
     /// A component that crashes stays down.
     pub const NEVER: Restart = Restart { times_max: 0, window: Duration::ZERO, wait: Duration::ZERO };
 
-    /// How long start number `times` within the window waits, counted from zero.
+    /// Wait before restart number `times` within the window, counted from zero.
     pub(crate) fn wait_before(&self, times: u32) -> Duration {
         self.wait.saturating_mul(1 << times.min(10)).min(Duration::from_secs(10))
     }
@@ -143,7 +145,7 @@ impl Restart {
 
 impl Plan {
     /// # Errors
-    /// It does not hold together.
+    /// The plan is inconsistent.
     pub(crate) fn check(&self) -> Result<()> {
         let wrong = |words: String| Err(ComponentError::Plan(words));
         let mut names = BTreeSet::new();

@@ -1,8 +1,8 @@
-//! The ports, regions and files of a process by name, as the runtime hands them out.
+//! The ports, regions and files of a process by name, as provided by the runtime.
 //!
-//! A component gets them over its control channel, which is also how a new end of a channel arrives when the component
-//! at the other end was started anew. The supervisor's own process may hold ends as well; it gets them directly. Only
-//! the supervisor holds the other end of a control channel, so what comes over it is believed.
+//! A component gets them over its control channel, and so also new ends of channels when the component at the
+//! other end was restarted. The supervisor's own process may hold ends as well, and gets them directly. Only
+//! the supervisor holds the other end of a control channel, so its messages are trusted.
 
 use crate::channel::packet::{self, PacketError};
 use crate::channel::{Asker, Bounds, Channel, Ended, Patience, Reply, Request};
@@ -19,10 +19,10 @@ use std::time::Duration;
 
 /// Most bytes of a control message.
 pub(crate) const CONTROL_BYTES_MAX: usize = 32 << 10;
-/// How long one thread waits for control messages before it lets another look.
+/// How long one thread waits for control messages before it lets another one wait.
 const SLICE: Duration = Duration::from_millis(20);
 
-/// Which side of a channel an end is.
+/// A side of a channel.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize, serde::Serialize, serde::Deserialize,
 )]
@@ -34,7 +34,8 @@ pub enum Role {
     Serves,
 }
 
-/// From the supervisor to a component. Public, as [`ComponentMessage`], so that tests can speak it as an enemy.
+/// Message from the supervisor to a component. Public, like [`ComponentMessage`], so that tests can send
+/// hostile ones.
 #[allow(missing_docs, reason = "what a field is, the sentence of its message says")]
 #[derive(Debug, BorshSerialize, BorshDeserialize)]
 pub enum SupervisorMessage {
@@ -46,7 +47,7 @@ pub enum SupervisorMessage {
     Gone { port: String },
     /// A view of a region: one file.
     Region { name: String, access: Access, bytes: u64 },
-    /// A view that is no longer the component's.
+    /// Takes a view away from the component.
     Withdraw { name: String },
     /// An open file: one descriptor.
     File { name: String },
@@ -56,7 +57,7 @@ pub enum SupervisorMessage {
     Stop,
 }
 
-/// From a component to the supervisor.
+/// Message from a component to the supervisor.
 #[derive(Debug, BorshSerialize, BorshDeserialize)]
 pub enum ComponentMessage {
     /// The component is in its sandbox: one file, the listener for violations.
@@ -71,9 +72,9 @@ pub enum ComponentMessage {
 struct Port {
     role: Role,
     generation: u64,
-    /// `None` until the component at the other end has come up for the first time.
+    /// `None` until the component at the other end has started for the first time.
     channel: Option<Arc<Channel>>,
-    /// Set if nobody will be at the other end any more, so that there is nothing to wait for.
+    /// Set if the other end will never come back, so that nobody waits for it.
     is_gone: bool,
 }
 
@@ -87,7 +88,7 @@ struct PortTable {
     handler: Option<Handler>,
     begun: Option<(Vec<u8>, u64)>,
     stopping: bool,
-    /// Grows with every change of the table, so that threads that wait notice it.
+    /// Grows with every change of the table, so that waiting threads notice it.
     version: u64,
 }
 
@@ -148,18 +149,18 @@ impl Ports {
         while !table.stopping {
             self.changed.wait(&mut table);
         }
-        // What the component holds goes with it, others' ports among them.
+        // What the component holds is dropped with it, including others' ports.
         let gone = (table.handler.take(), std::mem::take(&mut table.calls));
         drop(table);
         drop(gone);
         Ended::Stopped
     }
 
-    /// Answers requests with so many threads, by something that needs nothing else of the caller's: so it can also be
-    /// called where several components share a process. More than one thread needs [`crate::Permission::Threads`].
+    /// Answers requests with `threads` threads and a handler that owns what it needs, so that it also works
+    /// where several components share a process. More than one thread needs [`crate::Permission::Threads`].
     ///
     /// # Errors
-    /// The system fails; never something a peer does.
+    /// The system failed; no peer can cause this.
     pub fn serve_owned(
         &self,
         threads: usize,
@@ -171,7 +172,7 @@ impl Ports {
         }
     }
 
-    /// Ends this component on its own account, from any of its threads: its process, where it has one of its own.
+    /// Ends this component from any of its threads; if it has a process of its own, the process.
     pub fn end(&self, code: i32) {
         match self.is_merged {
             true => self.stop(),
@@ -192,7 +193,7 @@ impl Ports {
         port: &str,
     ) -> Result<Asker<Q, A>> {
         let table = self.table.lock();
-        // Numbers of different runs differ, so that the asked does not take a new request for a repetition.
+        // Numbers of different runs differ, so that no server takes a new request for a repetition.
         let first = table.begun.as_ref().map_or(0, |(_, run)| *run) << 40;
         if let Some(call) = table.calls.get(port) {
             return Ok(Asker::new(port, Arc::clone(self), Some(Arc::clone(call)), first));
@@ -209,7 +210,7 @@ impl Ports {
         table.ports.iter().filter(|(_, port)| port.role == role).map(|(name, _)| name.clone()).collect()
     }
 
-    /// A region that was handed out.
+    /// A region that was passed to this process.
     ///
     /// # Errors
     /// There is none of this name.
@@ -218,27 +219,27 @@ impl Ports {
         table.regions.get(name).cloned().ok_or_else(|| ComponentError::NoSuchRegion(name.to_owned()))
     }
 
-    /// Takes a file that was handed out.
+    /// Takes a file that was passed to this process.
     pub fn take_file(&self, name: &str) -> Option<OwnedFd> {
         self.table.lock().files.remove(name)
     }
 
-    /// The channel of a port as it is now, for a process with a loop of its own.
+    /// The present channel of a port, for a process with a loop of its own.
     ///
     /// # Errors
-    /// No such port was handed out, or the other end is not up.
+    /// There is no such port, or the other end is not up.
     pub fn channel(&self, port: &str) -> Result<Arc<Channel>> {
         self.channel_after(port, 0, Patience::Never).map(|(_, channel)| channel)
     }
 
-    /// The descriptor that becomes readable when the supervisor sent a message, for a process with a loop of its own;
-    /// `None` in the supervisor's.
+    /// The descriptor that is readable when the supervisor has sent a message, for a process with a loop of
+    /// its own; `None` in the supervisor's process.
     pub fn orders(&self) -> Option<BorrowedFd<'_>> {
         self.control()
     }
 
-    /// Handles messages of the supervisor: new ends of channels, regions, and whether to end. A process with a loop of
-    /// its own must call this when there are some; [`Ports::serve`] does.
+    /// Handles messages of the supervisor: new ends of channels, regions, and requests to end. A process with
+    /// a loop of its own must call this when there are some; [`Ports::serve`] does it.
     ///
     /// # Errors
     /// A message is not understood, or the system fails.
@@ -255,7 +256,7 @@ impl Ports {
         self.table.lock().stopping
     }
 
-    /// Grows with every port that is handed out.
+    /// Grows with every port that is added.
     pub(crate) fn version(&self) -> u64 {
         self.table.lock().version
     }
@@ -309,10 +310,10 @@ impl Ports {
         }
     }
 
-    /// Receives messages of the supervisor: waits for the first, and takes those that are there.
+    /// Receives messages of the supervisor: waits for the first, and takes all that are there.
     ///
     /// # Errors
-    /// The supervisor is gone: so is everything this process is for.
+    /// The supervisor is gone, so this process has no purpose any more.
     pub(crate) fn take_orders(&self, patience: Patience) -> Result<()> {
         let Some(control) = self.control() else { return Ok(()) };
         let Some(mut buffer) = (match patience.left() {
@@ -384,7 +385,7 @@ impl Ports {
         self.changed.notify_all();
     }
 
-    /// Marks that the other end of a port will not come back, so that nobody waits for it.
+    /// Notes that the other end of a port will not come back, so that nobody waits for it.
     pub(crate) fn mark_gone(&self, port: &str) {
         if let Some(port) = self.table.lock().ports.get_mut(port) {
             port.is_gone = true;

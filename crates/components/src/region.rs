@@ -1,17 +1,18 @@
-//! Regions: memory that processes share, through views that read and write or only read.
+//! Regions: memory that processes share, through read-only or writable views.
 //!
-//! A region is a file on a private tmpfs that is mounted nowhere: it exists as two detached mounts, a writable one and
-//! a read-only one, which only the runtime holds. A view is an open file from one of them. From a read-only view
-//! nothing leads to writing: the descriptor cannot, a mapping of it cannot be made writable, and opening it again (by
-//! `/proc`, for who has one) meets the read-only mount. Each view is opened for itself, so holders share no position
-//! and no flags. Nothing on these mounts can be executed, so nothing of them can be mapped executable.
+//! A region is a file on a private tmpfs that is mounted nowhere: it exists as two detached mounts, a
+//! writable and a read-only one, which only the runtime holds. A view is an open file from one of them. A
+//! read-only view cannot become writable: its descriptor cannot write, a mapping of it cannot be made
+//! writable, and opening it again (through `/proc`, if the process has one) uses the read-only mount. Each
+//! view is opened separately, so holders share no file position and no flags. Nothing on these mounts can be
+//! executed, so nothing of them can be mapped executable.
 //!
-//! To take a region away from who holds it, the runtime puts a copy in its place and truncates the original: reads of
-//! old views end at once with nothing, and touching an old mapping ends the process that does. What a holder writes
-//! between copy and truncation is lost, as if it had come too late.
+//! To revoke a region, the runtime replaces the file with a copy and truncates the original. Reads of old
+//! views then return nothing at once, and touching an old mapping ends the process that does. What a holder
+//! writes between copy and truncation is lost, as if it had come too late.
 //!
-//! The mounts are made by a process in a user namespace of its own that ends when it is done, so an ordinary user
-//! can have regions too.
+//! A process in a user namespace of its own makes the mounts and ends. So an ordinary user can have regions
+//! too.
 
 use crate::error::{ComponentError, During, Result};
 use crate::memory::Mapping;
@@ -30,7 +31,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of a page of a region.
 pub const PAGE_BYTES: u64 = 4096;
-/// Most revoked files that are watched for being filled again by who still holds them.
+/// Most revoked files that are checked for being filled again by processes that still hold them.
 const REVOKED_MAX: usize = 1024;
 
 /// The access that a view gives.
@@ -115,7 +116,7 @@ impl Regions {
         Ok(current)
     }
 
-    /// Empties and removes a file, so that everybody who has it open loses its content.
+    /// Empties and removes a file, so that every holder of a view loses its content.
     fn remove(&self, current: RegionFile) {
         // Neither can fail for a file and a name of ours; if one did, the bound on the tmpfs still holds.
         let _ = ftruncate(&current.file, 0);
@@ -149,7 +150,7 @@ struct RegionFile {
     was_writable: bool,
 }
 
-/// A region, as its maker holds it. Dropped, it is gone for everybody.
+/// A region, for its owner. Dropping it removes it for everybody.
 pub struct Region {
     regions: Arc<Regions>,
     bytes: u64,
@@ -177,26 +178,26 @@ impl Region {
             .during("opening a view of a region")
     }
 
-    /// Reads a part.
+    /// Reads a range.
     ///
     /// # Errors
-    /// It is outside.
+    /// The range is outside of the region.
     pub fn read_at(&self, offset: u64, target: &mut [u8]) -> Result<()> {
         read_at(&self.current.lock().file, self.bytes, offset, target)
     }
 
-    /// Writes a part.
+    /// Writes a range.
     ///
     /// # Errors
-    /// It is outside.
+    /// The range is outside of the region.
     pub fn write_at(&self, offset: u64, source: &[u8]) -> Result<()> {
         write_at(&self.current.lock().file, self.bytes, offset, source)
     }
 
-    /// Gives the memory of a page back; it reads as zeros for everybody.
+    /// Frees the memory of a page, which then reads as zeros for everybody.
     ///
     /// # Errors
-    /// It is outside.
+    /// The page is outside of the region.
     pub fn punch(&self, page: u64) -> Result<()> {
         let offset = page.checked_mul(PAGE_BYTES).filter(|offset| *offset < self.bytes);
         let outside =
@@ -209,7 +210,7 @@ impl Region {
     /// Revokes all views of the region. Its content stays, for new views.
     ///
     /// # Errors
-    /// There is no memory for a copy. Nothing is changed then.
+    /// There is no memory for a copy. Nothing has changed then.
     pub fn revoke(&self) -> Result<()> {
         self.regions.sweep();
         let fresh = self.regions.file(self.bytes)?;
@@ -238,7 +239,7 @@ impl Drop for Region {
     }
 }
 
-/// Copies what is there, and leaves holes holes. A holder may truncate the source meanwhile: then the rest is zeros.
+/// Copies the data and leaves holes. A holder may truncate the source meanwhile: then the rest is zeros.
 fn copy(from: &OwnedFd, to: &OwnedFd, bytes: u64) -> Result<()> {
     let what = "copying a region";
     let mut buffer = vec![0; 1 << 20];
@@ -303,7 +304,7 @@ fn write_at(file: &OwnedFd, bytes: u64, offset: u64, source: &[u8]) -> Result<()
     Ok(())
 }
 
-/// A view of a region, as a component holds it.
+/// A view of a region, for a component.
 pub struct View {
     file: OwnedFd,
     access: Access,
@@ -311,7 +312,7 @@ pub struct View {
 }
 
 impl View {
-    /// From a file that was handed out, with what was said about it.
+    /// The view in a file that was passed to this process, with its access and size.
     pub fn new(file: OwnedFd, access: Access, bytes: u64) -> View {
         View { file, access, bytes }
     }
@@ -326,26 +327,26 @@ impl View {
         self.bytes
     }
 
-    /// Reads a part.
+    /// Reads a range.
     ///
     /// # Errors
-    /// It is outside, or the region was revoked.
+    /// The range is outside of the region, or the region was revoked.
     pub fn read_at(&self, offset: u64, target: &mut [u8]) -> Result<()> {
         read_at(&self.file, self.bytes, offset, target)
     }
 
-    /// Writes a part. In a revoked region this changes nothing that anybody sees.
+    /// Writes a range. In a revoked region this has no effect for anybody else.
     ///
     /// # Errors
-    /// It is outside, or the view is read-only.
+    /// The range is outside of the region, or the view is read-only.
     pub fn write_at(&self, offset: u64, source: &[u8]) -> Result<()> {
         write_at(&self.file, self.bytes, offset, source)
     }
 
-    /// The region in this process's memory. Touching it after it was revoked ends the process.
+    /// Maps the region into this process's memory. Touching it after a revocation ends the process.
     ///
     /// # Errors
-    /// There are no addresses left for it.
+    /// There is no address space left.
     pub fn map(&self) -> Result<Mapped> {
         let bytes = usize::try_from(self.bytes).map_err(|_| outside(self.bytes, 0, usize::MAX))?;
         let writable = self.access == Access::ReadWrite;
@@ -353,14 +354,14 @@ impl View {
     }
 }
 
-/// A region in a process's memory: copied from and to, never referred to, as others change it.
+/// A region mapped into this process's memory. Accessed only by copying, since others may change it.
 pub struct Mapped(Mapping);
 
 impl Mapped {
-    /// Copies a part out.
+    /// Copies a range out.
     ///
     /// # Errors
-    /// It is outside.
+    /// The range is outside of the region.
     pub fn read_at(&self, offset: u64, target: &mut [u8]) -> Result<()> {
         let at = usize::try_from(offset).unwrap_or(usize::MAX);
         match self.0.copy_out(at, target) {
@@ -369,10 +370,10 @@ impl Mapped {
         }
     }
 
-    /// Copies a part in.
+    /// Copies a range in.
     ///
     /// # Errors
-    /// It is outside, or the view is read-only.
+    /// The range is outside of the region, or the view is read-only.
     pub fn write_at(&self, offset: u64, source: &[u8]) -> Result<()> {
         let at = usize::try_from(offset).unwrap_or(usize::MAX);
         match self.0.copy_in(at, source) {

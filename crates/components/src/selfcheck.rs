@@ -1,8 +1,8 @@
-//! Checks that the sandbox holds: what a component must not do is tried from inside, each in a process of its own, on
-//! the system at hand: `holdfast components --check` for whoever wants to know, and the same table in the tests.
+//! Checks that the sandbox holds, on the present system: forbidden things are tried from inside, each in a
+//! process of its own. `holdfast components --check` runs this, and so do the tests.
 //!
-//! An attempt ends in one of three ways: the process is stopped at a system call that its profile does not have; the
-//! attempt is made and refused; or it succeeds, which is a breach.
+//! An attempt ends in one of three ways: the process is stopped at a system call that its profile does not
+//! allow; the attempt is made and refused; or it succeeds, which is a breach.
 #![allow(unsafe_code)]
 
 use crate::component::Context;
@@ -22,7 +22,7 @@ use std::time::Duration;
 
 /// The built-in component that makes an attempt.
 pub(crate) const PROBE: &str = "__probe";
-/// How it says that its attempt was refused, and that it succeeded.
+/// Exit codes of an attempt that was refused, and of one that succeeded.
 const REFUSED: u8 = 77;
 const SUCCEEDED: u8 = 66;
 const MEMORY_BYTES_MAX: u64 = 64 << 20;
@@ -49,11 +49,11 @@ pub struct Verdict {
     pub expected: ExpectedOutcome,
     /// How it ended, in words.
     pub outcome: String,
-    /// Whether that is as it must be.
+    /// Whether it ended as it must.
     pub holds: bool,
 }
 
-/// What is tried.
+/// A forbidden action.
 enum Action {
     /// A system call with plain numbers as arguments.
     Call(c_long, [usize; 6]),
@@ -213,7 +213,7 @@ fn attempts() -> Vec<Attempt> {
     list
 }
 
-/// What is tried, in words.
+/// Descriptions of all attempts.
 pub fn attempt_names() -> Vec<&'static str> {
     attempts().iter().map(|attempt| attempt.name).collect()
 }
@@ -346,7 +346,7 @@ fn protect_region(_: &Context) -> bool {
 pub struct Checked {
     /// Walls that this system does not have.
     pub lacking: Vec<Wall>,
-    /// How each attempt ended.
+    /// The verdict on each attempt.
     pub attempts: Vec<Verdict>,
 }
 

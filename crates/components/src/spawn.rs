@@ -1,11 +1,12 @@
-//! The parent's half of a sandbox: a child in namespaces of its own, with a user of its own, that inherits three
-//! descriptors it may use (an empty input, a pipe for its words, its control channel) and nothing else.
+//! The parent's half of a sandbox: starts a child in namespaces of its own, with a user of its own. The child
+//! inherits three descriptors that it may use (an empty input, a pipe for its output, its control channel)
+//! and nothing else.
 //!
-//! Started by root, a component gets a user and group that nobody else has: a number set aside plus that of its
-//! process, so two components that live at the same time never share one. Started by an ordinary user it stays that
-//! user, in a namespace where it is nobody else. The child waits until its identity has been written, and dies if its
-//! parent does before. The kernel ends a component together with the *thread* that started it, so whoever starts some
-//! must live as long as they.
+//! Started by root, a component gets a user and group that nobody else has: a reserved number plus its
+//! process id, so two components that live at the same time never share one. Started by an ordinary user it
+//! stays that user, in a namespace without other users. The child waits until its identity has been written,
+//! and dies if its parent dies before. The kernel ends a component together with the *thread* that started
+//! it, so that thread must live as long as its components.
 
 use crate::channel::packet::{self, PacketError, Patience};
 use crate::error::{ComponentError, During, Result};
@@ -25,13 +26,13 @@ use std::time::Duration;
 pub const ARGUMENT: &str = "__component";
 /// The name under which a program makes the mounts of regions.
 pub(crate) const REGIONS: &str = "__regions";
-/// Users of components are this and the number of the process, which is below 2²²: in the range that distributions and
+/// A component's user id is this plus its process id, which is below 2²²: in the range that distributions and
 /// systemd leave unused (1879048192 to 2147352575).
 pub const USER_BASE: u32 = 0x7840_0000;
-/// How long the maker of mounts may take.
+/// How long making the mounts may take.
 const MOUNTS_WAIT: Duration = Duration::from_secs(10);
 
-/// The program that components run: one file, opened once, so that what runs later is what was there then.
+/// The program that components run: one file, opened once, so that later starts run the same version.
 pub struct Program(OwnedFd);
 
 impl Program {
@@ -53,7 +54,7 @@ impl Program {
     }
 }
 
-/// A child that was started and is shutting itself in.
+/// A child that was started and is entering its sandbox.
 pub(crate) struct Child {
     pub pid: i32,
     pub pidfd: OwnedFd,
@@ -72,7 +73,7 @@ pub(crate) enum Exit {
 
 /// Starts a component. It has its identity and its namespaces; it is about to do the rest itself.
 pub(crate) fn component(program: &Program, name: &str, profile: &Profile) -> Result<Child> {
-    // Not yet one of mounts: see `sandbox::enter`.
+    // Not a mount namespace yet: see `sandbox::enter`.
     let mut namespaces = libc::CLONE_NEWUSER
         | libc::CLONE_NEWPID
         | libc::CLONE_NEWIPC
@@ -126,7 +127,7 @@ pub(crate) fn make_mounts(program: &Program, bytes_max: u64) -> Result<[OwnedFd;
     }
 }
 
-/// A child's words, fit to be shown: they are whatever it chose.
+/// A child's output, which may be anything, made safe to print.
 pub(crate) fn printable(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
@@ -170,7 +171,7 @@ fn start(program: &Program, name: &str, argument: &str, namespaces: i32, own_use
         go: its_go.as_fd(),
         go_writer: go.as_fd(),
         report: its_report.as_fd(),
-        // In its own namespace it is user 0 of one; outside of one, root's children take the number set aside.
+        // In its own namespace the child has user 0; outside, root's children have the reserved number.
         identity: match (contained, is_root) {
             (true, _) => 0,
             (false, true) => USER_BASE,
@@ -217,7 +218,7 @@ fn start(program: &Program, name: &str, argument: &str, namespaces: i32, own_use
     }
 }
 
-/// Says who the child is: nobody but user and group 0 of its namespace, which outside are `uid` and `gid`.
+/// Maps user and group 0, the only ones in the child's namespace, to `uid` and `gid` outside.
 fn write_identity(pid: i32, uid: u32, gid: u32, is_root: bool) -> io::Result<()> {
     let write = |file: &str, text: &str| {
         let file =
@@ -265,7 +266,7 @@ mod tests {
     use super::*;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-    /// Proves: a child whose parent ends before it has said who the child is does not wait for ever.
+    /// Proves: a child whose parent ends before it has written the child's identity does not wait for ever.
     #[test]
     fn a_child_ends_with_who_starts_it() {
         let born = std::thread::spawn(|| {

@@ -1,7 +1,9 @@
 //! The runtime with real processes: sandboxes, channels, regions, crashes. What a component must not do is tried from
 //! inside by components that do it.
 
-use borsh::{BorshDeserialize, BorshSerialize};
+#[path = "../host/question.rs"]
+mod question;
+
 use holdfast_components::{
     Access, AliasPage, Asker, ChannelPlan, Checked, ComponentError, ComponentPlan, End, Event, Listing,
     Patience, Permission, Plan, ProcessName, Profile, Program, Refusal, Region, RegionGrant, Regions,
@@ -9,24 +11,13 @@ use holdfast_components::{
 };
 use holdfast_testing::{PATIENCE, eventually};
 use parking_lot::Mutex;
+use question::Question;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 const HOST: &str = env!("CARGO_BIN_EXE_holdfast-component-host");
-
-/// As `echo` in `host/main.rs` is asked.
-#[derive(BorshSerialize, BorshDeserialize, Clone, Debug)]
-enum Question {
-    Echo(Vec<u8>),
-    WhoAmI,
-    Crash(u8),
-    Read { offset: u64, length: u32 },
-    Write { offset: u64, bytes: Vec<u8> },
-    Map,
-    Touch { offset: u64 },
-}
 
 fn program() -> Program {
     Program::open(Path::new(HOST)).expect("the host was built")
@@ -63,7 +54,8 @@ fn asker(supervisor: &Supervisor, port: &str) -> Asker<Question, Vec<u8>> {
     supervisor.ports().asker(port).expect("a port")
 }
 
-/// Starts a plan; ends of its components come over the receiver: the component, why, and whether it is started anew.
+/// Starts a plan. The receiver gets each end of a component: its name, the reason, and whether it is
+/// restarted.
 fn watched(plan: Plan) -> (Supervisor, mpsc::Receiver<(String, String, bool)>) {
     let (sender, ends) = mpsc::channel();
     let told = move |event: Event| {
@@ -83,7 +75,7 @@ fn public_host(directory: &Path) -> std::path::PathBuf {
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(directory, std::fs::Permissions::from_mode(0o755)).expect("open");
     let path = directory.join("host");
-    // By another process: a child that another test starts must not have the file open for writing.
+    // By another process: a child of a concurrent test must not inherit the file open for writing.
     assert!(Command::new("cp").arg(HOST).arg(&path).status().expect("it runs").success());
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("open");
     path
@@ -102,7 +94,7 @@ fn assert_holds(verdicts: &[Verdict]) {
     assert!(broken.is_empty(), "{broken:#?}");
 }
 
-/// Proves, attempt by attempt, what a component cannot do, started by whoever runs the tests.
+/// Proves, attempt by attempt, what a component cannot do, whichever user runs the tests.
 #[test]
 fn the_sandbox_holds() {
     assert_holds(&checked_by(Command::new(HOST).arg("selfcheck")).attempts);
@@ -135,8 +127,8 @@ fn lacking_of(command: &mut Command) -> Result<Vec<Wall>, String> {
     }
 }
 
-/// Where the kernel has no Landlock, or has it switched off, components start and say so, and all else holds: what must
-/// fail fails. Where all walls are required nothing starts, and the reason is told.
+/// If the kernel has no Landlock, or has it switched off, components start and report that, and all other
+/// walls hold. If all walls are required nothing starts, and the reason is reported.
 #[test]
 fn without_landlock_the_other_walls_hold() {
     for error in [libc::ENOSYS, libc::EOPNOTSUPP].map(|error| error.to_string()) {
@@ -156,8 +148,8 @@ fn without_landlock_the_other_walls_hold() {
     }
 }
 
-/// With a Landlock of any age components start, with what it has, and say which of its walls are lacking. (strace answers
-/// the question for its version; all that follows is asked of the kernel.)
+/// With a Landlock of any version, components start, use what it has, and report which walls are lacking.
+/// (strace fakes the answer to the question for its version; everything after that is the kernel's.)
 #[test]
 fn an_older_landlock_does_what_it_can() {
     use Wall::{LandlockPorts, LandlockSignals, LandlockTruncation};
@@ -186,8 +178,8 @@ fn an_older_landlock_does_what_it_can() {
     }
 }
 
-/// Where namespaces are not to be had, nothing starts, and the reason is told; what was said to be acceptable starts,
-/// and is listed as lacking.
+/// If namespaces are unavailable, nothing starts, and the reason is reported. With a profile that accepts
+/// that, the component starts, and the wall is listed as lacking.
 #[test]
 fn a_lacking_wall_is_refused_or_shown() {
     if !rustix::process::geteuid().is_root() {
@@ -241,7 +233,7 @@ fn listing_shows_everything() {
     let name = plan.name.clone();
     let supervisor = start(plan);
     let listing = supervisor.listing();
-    // Who asks waits for others' answers, and not for long.
+    // The client waits for the others' answers, but not for long.
     eventually("found over the socket", || listings().expect("readable").contains(&listing));
     let [one, two] = &listing.components[..] else { panic!("two components") };
     assert!(one.pid != two.pid && one.process != two.process && one.state == "running");
@@ -274,7 +266,7 @@ fn listing_shows_everything() {
     assert!(listings().expect("readable").iter().all(|found| found.name != name));
 }
 
-/// Questions and answers of all sizes come through, and one too large is refused before it is sent.
+/// Requests and answers of all sizes are delivered, and one that is too large is refused before it is sent.
 #[test]
 fn questions_and_answers() {
     let supervisor = start(asked("echo", "echo"));
@@ -315,8 +307,8 @@ fn threads_on_both_sides() {
     assert_eq!(asker.in_flight(), 0);
 }
 
-/// Who asks is what the runtime entered, never what the asker says: an index that is not valid is refused, one that was
-/// revoked is refused from then on, and the page cannot be written by who speaks under it.
+/// The client's name is what the runtime entered, whatever the client says: an invalid index is refused, a
+/// revoked one is refused from then on, and a process cannot write the page of its own names.
 #[test]
 fn aliases_are_proven_or_refused() {
     let supervisor = start(asked("echo", "echo"));
@@ -341,7 +333,7 @@ fn aliases_are_proven_or_refused() {
     );
 }
 
-/// A component asks another under its own name, which is that of its process.
+/// A component calls another under its own name, which is that of its process.
 #[test]
 fn components_ask_each_other() {
     let names = Arc::new(Mutex::new(Vec::new()));
@@ -361,8 +353,8 @@ fn components_ask_each_other() {
     assert_eq!(name, relays.to_bytes());
 }
 
-/// However a component crashes, whoever asked learns that it is unknown whether that was done, the reason is told in
-/// words, and the next question finds it up again, as a process of another name.
+/// However a component crashes, the client learns that it is unknown whether its request was done, the reason
+/// is reported, and the next request finds the component restarted, as a process with another name.
 #[test]
 fn crashes_and_restarts() {
     let cases = [
@@ -403,7 +395,7 @@ fn crashes_and_restarts() {
     assert_eq!(supervisor.listing().components[0].restarts, 6);
 }
 
-/// A profile's permissions are enough: what was handed out can be used, with them and not without.
+/// A profile's permissions are sufficient and necessary for using what was passed to a component.
 #[test]
 fn permissions_open() {
     use std::io::Read;
@@ -451,7 +443,8 @@ fn permissions_open() {
     assert!(next_end(&ends).1.contains("fsync"));
 }
 
-/// One that shouts is listened to with moderation: its last words are kept, and few of them, fit to be shown.
+/// A component that writes a lot is read in moderation: its last output is stored, of limited length and safe
+/// to print.
 #[test]
 fn last_words_are_few() {
     let (supervisor, ends) = watched(asked("echo", "echo"));
@@ -463,7 +456,7 @@ fn last_words_are_few() {
     assert_eq!(echo.ask(0, &Question::Echo(vec![1]), soon()).expect("an answer"), [1]);
 }
 
-/// What a component wrote to a region before it was ended is there for the next process of it.
+/// What a component wrote to a region before it ended is there for its next process.
 #[test]
 fn regions_outlive_crashes() {
     let regions = Regions::create(&program(), 1 << 20).expect("regions");
@@ -516,7 +509,7 @@ fn done_is_done() {
     assert_eq!(supervisor.listing().components[0].state, "done");
 }
 
-/// Nothing outlives its supervisor, even one that is killed in the middle.
+/// No component outlives its supervisor, even one that is killed in the middle.
 #[test]
 fn nothing_outlives_the_supervisor() {
     let mut host = Command::new(HOST)
@@ -546,8 +539,8 @@ fn nothing_outlives_the_supervisor() {
     }
 }
 
-/// A view that only reads reads, and nothing its holder can do here writes; a revoked view reads nothing, and a mapping
-/// of it ends its process when touched, while the region keeps what it holds.
+/// A read-only view can be read, and nothing that its holder can do here writes to it. A revoked view reads
+/// nothing, and a mapping of it ends its process when touched, while the region keeps its content.
 #[test]
 fn regions_and_their_views() {
     let regions = Regions::create(&program(), 64 << 10).expect("regions");
@@ -592,8 +585,8 @@ fn regions_and_their_views() {
     assert!(matches!(touched, Err(ComponentError::UnknownWhetherDone { .. })), "{touched:?}");
     let (who, reason, _) = next_end(&ends);
     assert!(who == "writes" && reason.contains("a region that was revoked"), "{reason}");
-    // A new view is handed to who still may.
-    supervisor.grant_again(&region).expect("granted");
+    // A component that may still read is given a new view.
+    supervisor.grant("reads", "region", &region, Access::ReadOnly).expect("granted");
     assert_eq!(reads.ask(0, &read(0), soon()).expect("read"), b"again");
 
     region.punch(0).expect("emptied");
@@ -622,8 +615,8 @@ fn regions_are_bounded() {
     }
 }
 
-/// What the host itself cannot do to a read-only view, as whatever user: write, resize, empty, map it writable, open it
-/// again for writing, or make it executable.
+/// What the host itself cannot do to a read-only view, whatever its user: write, resize, empty, map it
+/// writable, open it again for writing, or make it executable.
 #[test]
 fn read_only_views_stay_so() {
     use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, ftruncate, openat};
@@ -647,7 +640,8 @@ fn read_only_views_stay_so() {
     assert_eq!(&now, b"as it was");
 }
 
-/// Bytes of any kind, sent by who holds an end, change nothing but that end: the component goes on answering others.
+/// Bytes of any kind, sent by the holder of an end, affect nothing but that end: the component continues to
+/// answer others.
 #[test]
 fn nonsense_is_refused() {
     let mut plan = asked("echo", "echo");
@@ -663,7 +657,7 @@ fn nonsense_is_refused() {
     };
     for _ in 0..500 {
         let bytes: Vec<u8> = (0..random() % 64).map(|_| random() as u8).collect();
-        // With its length before it, the first byte of which names a question; small lengths are questions there are.
+        // With its length in front, whose first byte names a request; small lengths are existing requests.
         let outcome = raw.ask(0, &bytes, soon());
         let fine = matches!(
             &outcome,
@@ -699,7 +693,7 @@ fn who_does_not_read_waits_alone() {
     for number in 0..50u8 {
         assert_eq!(echo.ask(0, &Question::Echo(vec![number]), soon()).expect("an answer"), [number]);
     }
-    // And when it reads at last, everything is there.
+    // And when the peer finally reads, everything is there.
     for ticket in sent {
         assert_eq!(greedy.finish(ticket, soon()).expect("an answer").body.len(), 60_000);
     }
@@ -733,7 +727,7 @@ fn unknown_components_are_named() {
     assert!(error.to_string().contains("no component named nothing"), "{error}");
 }
 
-/// A page that is not sealed, or whose maker could shrink it, is not taken for a page of aliases.
+/// A page that is not sealed, or whose maker could shrink it, is not accepted as a page of aliases.
 #[test]
 fn channels_want_sealed_pages() {
     let page = AliasPage::create().expect("a page");
@@ -744,7 +738,8 @@ fn channels_want_sealed_pages() {
     assert!(holdfast_components::Channel::pair("x", bounds, &reader, &other).is_err());
 }
 
-/// Who waits in vain may wait again, and gets the answer then; a request that is given up takes no place.
+/// A client that waits in vain may wait again, and gets the answer then; a request that is given up takes no
+/// place.
 #[test]
 fn deadlines() {
     let mut plan = asked("late", "echo");
@@ -760,7 +755,7 @@ fn deadlines() {
     let ticket = late.start(0, &Question::Echo(vec![3]), &[], soon()).expect("sent");
     let early = late.finish(ticket, Patience::of(Duration::from_millis(20)));
     assert!(matches!(early, Err(ComponentError::TimedOut(_))), "{early:?}");
-    // Nor does asking in vain, again and again, use up what may be in flight.
+    // Nor do requests in vain, repeated, use up the limit of requests in flight.
     for _ in 0..100 {
         let vain = late.ask(0, &Question::WhoAmI, Patience::of(Duration::from_millis(1)));
         assert!(matches!(vain, Err(ComponentError::TimedOut(_))), "{vain:?}");
@@ -780,7 +775,7 @@ fn trusted_lines_are_current() {
     assert!(lines["runtime"] > 0 && lines["channels"] > 0 && lines["volume"] > 0);
 }
 
-/// Whichever end of a channel between two components crashes, the other one goes on over a new channel.
+/// Whichever end of a channel between two components crashes, the other one continues over a new channel.
 #[test]
 fn components_find_each_other_again() {
     let mut plan = asked("relay", "relay");
@@ -794,7 +789,7 @@ fn components_find_each_other_again() {
     for victim in ["relay", "echo", "relay", "relay", "echo", "echo"] {
         supervisor.kill(victim).expect("it runs");
         assert_eq!(next_end(&ends).0, victim);
-        // What was lost on the way is told as such, by the channel that was cut or in the relay's words.
+        // A lost request is reported as such, by the channel that was cut or in the relay's error.
         let answer = loop {
             match relay.ask(0, &Question::Echo(victim.as_bytes().to_vec()), soon()) {
                 Err(ComponentError::UnknownWhetherDone { .. }) => {}

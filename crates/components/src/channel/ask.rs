@@ -1,8 +1,8 @@
-//! The asking side of a channel: requests with numbers, several in flight, from several threads.
+//! The client side of a channel: numbered requests, several in flight, from several threads.
 //!
-//! One of the threads that wait receives for all; the others sleep until their answer is put down for them. When the
-//! other end goes away, everything in flight ends as *unknown whether done*, and the next request waits for a new
-//! channel, which the runtime hands out when the other component is up again.
+//! One of the waiting threads receives for all; the others sleep until it has stored their answer. When the
+//! other end goes away, everything in flight ends as *unknown whether done*, and the next request waits for a
+//! new channel, which the runtime provides when the other component runs again.
 
 use super::{Channel, Kind, Patience, Refusal};
 use crate::alias::Alias;
@@ -29,7 +29,7 @@ impl Ticket {
     }
 }
 
-/// A reply, as it was received.
+/// A reply, as received.
 #[derive(Debug)]
 pub struct ReceivedReply<A> {
     /// The principal on whose behalf the reply was given.
@@ -93,23 +93,24 @@ impl<Q: BorshSerialize, A: BorshDeserialize> Asker<Q, A> {
         }
     }
 
-    /// Asks and waits for the answer. One that comes too late is dropped.
+    /// Sends a request and waits for the answer, which is dropped if it comes too late.
     ///
     /// # Errors
     /// As of [`Asker::start`] and [`Asker::finish`].
     pub fn ask(&self, alias: u16, question: &Q, patience: Patience) -> Result<A> {
         let ticket = self.start(alias, question, &[], patience)?;
         let reply = self.finish(ticket, patience);
-        // Nobody has the ticket any more: whoever never answers does not take up places for good.
+        // Nobody has the ticket any more. A peer that never answers must not use up the limit of requests in
+        // flight.
         self.forget(ticket);
         Ok(reply?.body)
     }
 
-    /// Asks. If the channel is down, waits for a new one.
+    /// Sends a request. If the channel is down, waits for a new one.
     ///
     /// # Errors
-    /// There is no channel in time, it does not read, too much is in flight already, or the question is too large.
-    /// Nothing was asked then.
+    /// No channel comes in time, the peer does not read, too many requests are in flight, or the request is
+    /// too large. Nothing was sent then.
     pub fn start(
         &self,
         alias: u16,
@@ -121,25 +122,15 @@ impl<Q: BorshSerialize, A: BorshDeserialize> Asker<Q, A> {
         let number = inner.next;
         inner.next += 1;
         drop(inner);
-        self.start_as(number, alias, question, files, patience)
+        self.start_again(number, alias, question, files, patience)
     }
 
-    /// Asks again what may have been carried out, under its old number, so that the asked can tell.
+    /// Repeats a request that may have been carried out, under its old number, so that the peer can tell that
+    /// it is a repetition.
     ///
     /// # Errors
     /// As of [`Asker::start`].
     pub fn start_again(
-        &self,
-        number: u64,
-        alias: u16,
-        question: &Q,
-        files: &[BorrowedFd],
-        patience: Patience,
-    ) -> Result<Ticket> {
-        self.start_as(number, alias, question, files, patience)
-    }
-
-    fn start_as(
         &self,
         number: u64,
         alias: u16,
@@ -172,17 +163,18 @@ impl<Q: BorshSerialize, A: BorshDeserialize> Asker<Q, A> {
                     if !matches!(error, ComponentError::Disconnected(_)) {
                         return Err(error);
                     }
-                    // The other end went away before: nothing was asked, so the next one can be.
+                    // The other end went away before: nothing was sent, so the next channel can be used.
                     self.lose(&mut inner, &channel);
                 }
             }
         }
     }
 
-    /// Waits for an answer. When time is up the request stays in flight and may be waited for again.
+    /// Waits for an answer. When time is up, the request stays in flight and may be waited for again.
     ///
     /// # Errors
-    /// It was refused; it is unknown whether it was carried out; nothing came in time; the other end broke the rules.
+    /// The request was refused; it is unknown whether it was carried out; no answer came in time; the other
+    /// end broke the rules.
     pub fn finish(&self, ticket: Ticket, patience: Patience) -> Result<ReceivedReply<A>> {
         let (port, number) = (&self.port, ticket.0);
         let _span = trace_span!(target: "operation", "ask a component", port, number).entered();
@@ -242,12 +234,12 @@ impl<Q: BorshSerialize, A: BorshDeserialize> Asker<Q, A> {
         Ok(ReceivedReply { alias, body, files })
     }
 
-    /// How many requests wait for their answers.
+    /// Number of requests that wait for their answers.
     pub fn in_flight(&self) -> usize {
         self.inner.lock().waiting.len()
     }
 
-    /// Forgets a request whose answer nobody wants any longer; an answer that comes is dropped.
+    /// Forgets a request whose answer nobody waits for any more; the answer will be dropped.
     pub fn forget(&self, ticket: Ticket) {
         self.inner.lock().waiting.remove(&ticket.0);
     }
@@ -324,7 +316,7 @@ impl<Q: BorshSerialize, A: BorshDeserialize> Asker<Q, A> {
         let (newer, channel) = self.ports.channel_after(&self.port, generation, patience)?;
         let mut inner = self.inner.lock();
         if newer > inner.generation {
-            // There is one buffer: the thread that has it receives for all.
+            // There is one buffer; the thread that holds it receives for all.
             if inner.generation == 0 {
                 inner.buffer = Some(channel.buffer());
             }

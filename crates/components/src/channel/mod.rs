@@ -1,11 +1,12 @@
-//! Channels: a channel is the privilege. Who holds its end may speak over it, nobody else can, and what may be said is
-//! what the other end's guard lets pass.
+//! Channels. A channel is a privilege: only the process that holds an end can use it, and it can send only
+//! what the other end's guard accepts.
 //!
-//! A packet is a header and a body. The header names the kind, the number of the request, and the index of an alias in
-//! the sender's page ([`crate::alias`]), which the receiver resolves itself: a packet without a valid alias does not
-//! reach the receiver's code. Numbers are chosen by the asker and kept when it asks again, so that the asked can tell a
-//! repetition. Everything is bounded: bodies, files, requests in flight, and the queues, which are the kernel's. A peer
-//! that does not read, floods, or sends nonsense hurts its own channel.
+//! A packet is a header and a body. The header contains the kind, the number of the request, and the index of
+//! an alias in the sender's page ([`crate::alias`]), which the receiver resolves itself: a packet without a
+//! valid alias does not reach the receiver's code. The client chooses numbers and keeps them when it repeats
+//! a request, so that the server can recognise a repetition. Everything is bounded: bodies, files, requests
+//! in flight, and the queues, which are the kernel's. A peer that does not read, floods, or sends nonsense
+//! only damages its own channel.
 //!
 //! ```text
 //! header, 16 bytes, little endian:  kind u8 | zero u8 | alias u16 | zero u32 | number u64        then the body (borsh)
@@ -32,15 +33,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 16;
-/// Most bytes of a body, on any channel: what the system's default queues take twice.
+/// Most bytes of a body on any channel; the system's default queues take two such bodies.
 pub const BODY_BYTES_MAX: usize = 64 << 10;
 /// Most bytes of text in a refusal.
 const REFUSAL_BYTES_MAX: usize = 512;
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// It wants an answer.
+    /// A request, which has one answer.
     Request,
     /// The answer.
     Reply,
@@ -58,19 +59,19 @@ impl Kind {
     }
 }
 
-/// What precedes the body of a packet.
+/// The header of a packet, before its body.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// What the packet is.
+    /// The kind of the packet.
     pub kind: Kind,
     /// The index of the alias it is sent under, in the sender's page.
     pub alias: u16,
-    /// Which request it is or answers.
+    /// Number of the request, or of the request that this answers.
     pub number: u64,
 }
 
 impl Header {
-    /// As it travels.
+    /// The encoded header.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
         header[0] = self.kind.byte();
@@ -79,10 +80,10 @@ impl Header {
         header
     }
 
-    /// From bytes of a peer.
+    /// Decodes bytes of a peer.
     ///
     /// # Errors
-    /// It is none, and why.
+    /// Why the bytes are no header.
     pub fn decode(header: &[u8; HEADER_BYTES]) -> std::result::Result<Header, &'static str> {
         let kind = match header[0] {
             1 => Kind::Request,
@@ -106,11 +107,11 @@ pub enum Refusal {
     AliasInvalid,
     /// The guard does not permit it to this alias.
     NotPermitted,
-    /// It does not follow the protocol.
+    /// The request does not follow the protocol.
     Malformed,
-    /// It was permitted and failed; in words.
+    /// The request was permitted and failed; the reason in words.
     Failed(String),
-    /// It was permitted and failed; a number that the protocol gives a meaning to.
+    /// The request was permitted and failed, with a number that the protocol defines.
     Code(u32),
 }
 
@@ -140,7 +141,7 @@ impl Refusal {
         borsh::to_vec(bounded).expect("a vector takes everything")
     }
 
-    /// From bytes of a peer; what is no refusal is the peer's fault and refuses too.
+    /// Decodes bytes of a peer. Malformed ones are the peer's fault, and are a refusal too.
     fn decode(bytes: &[u8]) -> Refusal {
         match bytes.len() <= REFUSAL_BYTES_MAX + 16 {
             true => borsh::from_slice(bytes).unwrap_or(Refusal::Malformed),
@@ -149,7 +150,7 @@ impl Refusal {
     }
 }
 
-/// What a channel carries at most.
+/// The limits of a channel.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize, Serialize, Deserialize)]
 pub struct Bounds {
     /// Bytes of a body.
@@ -189,20 +190,21 @@ pub struct Channel {
 
 /// A packet that arrived, in the buffer it arrived in.
 pub struct Packet<'a> {
-    /// What it is.
+    /// The kind of the packet.
     pub kind: Kind,
-    /// Which request it is or answers.
+    /// Number of the request, or of the request that this answers.
     pub number: u64,
-    /// On whose behalf it was sent; `None`: on nobody's, so it must not be acted upon.
+    /// The principal on whose behalf it was sent; `None`: nobody's, so the packet must not be acted upon.
     pub alias: Option<Alias>,
     /// Untrusted.
     pub body: &'a [u8],
-    /// What came with it. Untrusted.
+    /// Files that came with the packet. Untrusted.
     pub files: Vec<OwnedFd>,
 }
 
 impl Channel {
-    /// Two ends: for whoever writes as `a`, and as `b`. Each gets the page of the other's aliases.
+    /// The two ends of a channel: for process `a`, and for process `b`. Each gets the page of the other's
+    /// aliases.
     ///
     /// # Errors
     /// The system has no sockets left, or a page is not one.
@@ -226,12 +228,12 @@ impl Channel {
         &self.port
     }
 
-    /// What it carries at most.
+    /// The limits of this channel.
     pub fn bounds(&self) -> Bounds {
         self.bounds
     }
 
-    /// A buffer that takes every packet of this channel.
+    /// A buffer that is large enough for every packet of this channel.
     pub fn buffer(&self) -> Vec<u8> {
         vec![0; self.buffer_bytes()]
     }
@@ -243,7 +245,7 @@ impl Channel {
     /// Sends a packet under the alias with the index `alias`.
     ///
     /// # Errors
-    /// It is too large, the other end is gone, or does not read.
+    /// The packet is too large, or the other end is gone or does not read.
     pub fn send(
         &self,
         kind: Kind,
@@ -275,8 +277,8 @@ impl Channel {
     /// Receives a packet into a [`Channel::buffer`].
     ///
     /// # Errors
-    /// Nothing came in time, the other end is gone, or it broke the rules; in the latter case the channel is still
-    /// good and the packet is lost.
+    /// No packet came in time, the other end is gone, or it broke the rules; in the last case the channel
+    /// still works and only the packet is lost.
     pub fn receive<'a>(&self, buffer: &'a mut [u8], patience: Patience) -> Result<Packet<'a>> {
         let files_max = usize::from(self.bounds.files_max);
         let (bytes, files) = packet::receive(self.socket.as_fd(), buffer, files_max, patience)

@@ -1,9 +1,9 @@
-//! Packets over a SEQPACKET socket: whole or not at all, of bounded size, with a bounded number of files, and with
-//! deadlines at both ends.
+//! Packets over a SEQPACKET socket: delivered whole or not at all, of bounded size, with a bounded number of
+//! files, and with deadlines at both ends.
 //!
-//! Answers the peer that floods, that stops reading, that sends a packet larger than agreed, or files nobody asked for:
-//! the size of every buffer is fixed before anything arrives, and what does not fit is an offence, not an allocation.
-//! Files beyond the bound are never installed: the kernel drops what has no place.
+//! Attack answered: a peer that floods, stops reading, or sends a packet larger than agreed or unwanted
+//! files. The size of every buffer is fixed before anything arrives, and what does not fit is a violation,
+//! not an allocation. Files beyond the limit are never installed: the kernel drops them.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -20,13 +20,13 @@ use std::time::{Duration, Instant};
 pub const FILES_MAX: usize = 8;
 /// Blocking calls return after this time to look at their deadline; shorter waits are made by polling.
 const SLICE: Duration = Duration::from_millis(200);
-/// How long one looks again and again before one sleeps. Who answers at once is not worth a sleep: to wake a thread on
-/// another processor that sleeps costs tens of microseconds, of a virtual one more, once for the question and once for
-/// the answer. Between two looks the processor goes to whoever else wants it.
+/// How long to poll before sleeping. An answer that comes at once is not worth a sleep: waking a sleeping
+/// thread on another processor costs tens of microseconds (more on a virtual one), once for the request and
+/// once for the answer. Between polls the processor is yielded.
 const WATCH: Duration = Duration::from_micros(50);
 const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(FILES_MAX));
 
-/// How sending or receiving failed.
+/// Why sending or receiving failed.
 #[derive(Debug)]
 pub(crate) enum PacketError {
     /// The other end is gone.
@@ -52,7 +52,7 @@ impl From<Errno> for PacketError {
     }
 }
 
-/// Two connected sockets. Whoever holds one may speak to the other.
+/// Two connected sockets. The process that holds one may talk to the process that holds the other.
 pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     for end in [&a, &b] {
@@ -79,7 +79,7 @@ impl Patience {
         Instant::now().checked_add(time).map_or(Patience::Forever, Patience::Until)
     }
 
-    /// The time that is left; `None`: without end.
+    /// The time that is left; `None`: no limit.
     pub(crate) fn left(self) -> Option<Duration> {
         match self {
             Patience::Never => Some(Duration::ZERO),
@@ -89,7 +89,8 @@ impl Patience {
     }
 }
 
-/// How the next attempt is to be made: in the kernel's wait, or without one after a poll of ours.
+/// Whether the next attempt may block in the kernel; otherwise it is made without blocking, after a poll of
+/// ours.
 fn waits_in_kernel(fd: BorrowedFd, event: PollFlags, patience: Patience) -> Result<bool, PacketError> {
     match patience.left() {
         None => Ok(true),
@@ -113,7 +114,7 @@ pub(crate) fn wait(fds: &mut [PollFd], time: Option<Duration>) -> Result<bool, P
     }
 }
 
-/// Waits as [`wait`] does, but polls for a while before it sleeps, for a caller who expects something soon.
+/// Waits as [`wait`] does, but polls for a while before it sleeps, for callers that expect something soon.
 pub(crate) fn wait_watchfully(fds: &mut [PollFd], time: Option<Duration>) -> Result<bool, PacketError> {
     let began = Instant::now();
     while began.elapsed() < WATCH {

@@ -1,8 +1,8 @@
-//! The answering side: one loop over all ports that a process serves, on one thread or on several.
+//! The server side of channels: one loop over all ports that a process serves, on one or several threads.
 //!
-//! Each turn takes at most one packet of each channel, so a flood over one leaves the others their share. An answer
-//! that does not fit into a channel's queue waits, and nothing more is read from that channel until it has gone: a peer
-//! that does not read waits for itself.
+//! Each turn takes at most one packet from each channel, so a flood on one does not starve the others. An
+//! answer that does not fit into a channel's queue waits, and nothing more is read from that channel until it
+//! is sent: a peer that does not read only delays itself.
 
 use super::packet::{wait, wait_watchfully};
 use super::{Channel, Kind, Packet, Patience, Refusal};
@@ -19,12 +19,12 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// How long a turn waits at most before it looks whether ports have changed.
+/// How long a turn waits at most before it checks whether ports have changed.
 const TURN: Duration = Duration::from_millis(200);
 
-/// A request, from whom it is proven to be.
+/// A request, with its proven sender.
 pub struct Request<'a> {
-    /// The port over which it came.
+    /// The port that received it.
     pub port: &'a str,
     /// The caller, resolved in the sender's page at the moment of receipt.
     pub alias: Alias,
@@ -37,10 +37,10 @@ pub struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// The body as a question.
+    /// Decodes the body as a request of the protocol.
     ///
     /// # Errors
-    /// It is none; the answer to be given.
+    /// The body is malformed; the error is the answer to send.
     pub fn question<Q: BorshDeserialize>(&self) -> std::result::Result<Q, Refusal> {
         borsh::from_slice(self.body).map_err(|_| Refusal::Malformed)
     }
@@ -93,7 +93,7 @@ struct Line {
     port: String,
     generation: u64,
     channel: Arc<Channel>,
-    /// Answers that did not fit yet; while there are any, nothing is read.
+    /// Answers that did not fit yet. While there are any, nothing is read.
     unsent: Mutex<VecDeque<(u64, Reply)>>,
     gone: AtomicBool,
 }
@@ -108,10 +108,10 @@ impl Ports {
         self.turns(&lines, &mut answer)
     }
 
-    /// Answers requests with several threads. A process with [`crate::Permission::Threads`] may.
+    /// Answers requests with several threads, which needs [`crate::Permission::Threads`].
     ///
     /// # Errors
-    /// The system fails; never something a peer does.
+    /// The system failed; no peer can cause this.
     pub fn serve_with_threads(
         &self,
         threads: usize,
@@ -183,7 +183,7 @@ impl Ports {
         }
     }
 
-    /// The channels to be served, as they are now. A new channel takes the place of the one before.
+    /// The channels to serve at present. A new channel replaces the previous one of its port.
     fn lines(&self, shared: &Mutex<(u64, Vec<Arc<Line>>)>) -> Vec<Arc<Line>> {
         let mut shared = shared.lock();
         let version = self.version();
@@ -207,7 +207,7 @@ impl Ports {
 }
 
 impl Line {
-    /// Sends what waits, or takes one packet.
+    /// Sends waiting answers, or takes one packet.
     fn turn(&self, buffer: &mut Vec<u8>, answer: &mut dyn FnMut(Request) -> Reply) {
         let result = match self.drain() {
             Ok(true) => self.take_one(buffer, answer),
@@ -268,7 +268,8 @@ impl Line {
                 }
                 Err(ComponentError::PeerDoesNotRead(_)) => return Ok(false),
                 Err(ComponentError::TooLarge { .. } | ComponentError::TooManyFiles { .. }) => {
-                    // Our own answer is too large for this channel: whoever asked learns that it failed.
+                    // Our own answer is too large for this channel: the client is told that its request
+                    // failed.
                     let words = "the answer is larger than the channel carries".to_owned();
                     let number = *number;
                     unsent[0] = (number, Reply::refuse(Refusal::Failed(words)));

@@ -51,7 +51,7 @@ fn header_layout() {
     assert_eq!(&buffer[..bytes], b"\x03\x00\x0b\x0a\x00\x00\x00\x00\x08\x07\x06\x05\x04\x03\x02\x01body");
 }
 
-/// What a dead or revoked process left in the queue is on nobody's behalf.
+/// Packets that a dead or revoked process left in the queue are on nobody's behalf.
 #[test]
 fn revoked_while_queued() {
     let ends = ends(Bounds::default());
@@ -64,8 +64,8 @@ fn revoked_while_queued() {
     assert!(ends.channel.receive(&mut buffer, Patience::Never).expect("a packet").alias.is_none());
 }
 
-/// Short packets, unknown kinds, bits without a meaning, bodies and files beyond what was agreed: each costs its sender
-/// that packet, and the next one comes through.
+/// Short packets, unknown kinds, unused bits, bodies and files beyond the limits: each costs its sender that
+/// packet, and the next one is delivered.
 #[test]
 fn offences() {
     let ends = ends(Bounds { body_bytes_max: 100, ..Bounds::default() });
@@ -87,7 +87,7 @@ fn offences() {
     assert_eq!(ends.channel.receive(&mut buffer, Patience::Never).expect("a packet").body.len(), 100);
 }
 
-/// Files beyond what was agreed are not even installed in this process.
+/// Files beyond the limit are not even installed in this process.
 #[test]
 fn surplus_files_are_not_taken() {
     let ends = ends(Bounds { files_max: 1, ..Bounds::default() });

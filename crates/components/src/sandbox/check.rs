@@ -1,6 +1,7 @@
-//! A look from inside whether the walls stand, before anything is read. What must fail is tried and has to fail.
+//! A test from inside that the walls hold, before any input is read. It tries what must fail.
 //!
-//! The filter of system calls is not tried here: trying it is dying. `crate::probe` does that, in processes of its own.
+//! The filter of system calls is not tested here, since a violation ends the process. `crate::selfcheck` does
+//! that, in processes of its own.
 
 use super::{Permission, Profile, Wall};
 use crate::error::{ComponentError, During, Result};
@@ -10,10 +11,10 @@ use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::process::{DumpableBehavior, dumpable_behavior};
 use rustix::thread::{capabilities, no_new_privs};
 
-/// Sees that the walls hold.
+/// Checks that the walls hold.
 ///
 /// # Errors
-/// The first that does not.
+/// The first wall that does not.
 pub(crate) fn holds(profile: &Profile, lacking: &[Wall]) -> Result<()> {
     let leak = |what| Err(ComponentError::SandboxLeaks(what));
     let sets = capabilities(None).during("looking at capabilities")?;

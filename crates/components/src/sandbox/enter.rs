@@ -1,9 +1,10 @@
-//! How a component shuts itself in: the first thing it does, on its only thread, before it reads a byte from anybody.
+//! How a component enters its sandbox: the first thing it does, on its only thread, before it reads any
+//! input.
 //!
-//! Its namespaces and its user it got at birth ([`crate::spawn`]). What is done here, in this order, because each step
-//! needs something that the next takes away: die with the parent; an empty root that nobody can write; limits; no
-//! capabilities, and none to be had again; not dumpable, so that no process of the same user looks in; Landlock;
-//! a look whether all that holds; the filter of system calls.
+//! It got its namespaces and its user at birth ([`crate::spawn`]). The steps here are in this order because
+//! each needs something that the next takes away: die with the parent; an empty root that nobody can write;
+//! limits; no capabilities, and no way to get any; not dumpable, so that no process of the same user can
+//! inspect it; Landlock; a test that all of that holds; the filter of system calls.
 
 use super::filter::{filter, threads_filter};
 use super::{Permission, Profile, StartArguments, Wall, check};
@@ -30,8 +31,8 @@ use std::os::fd::OwnedFd;
 
 /// The newest Landlock that this code was tested with.
 const LANDLOCK_KNOWN: ABI = ABI::V7;
-/// From which Landlock on there are its walls. (What the other versions added permits more, or forbids nothing that is
-/// not forbidden with the opening of files.)
+/// The version of Landlock from which on each wall exists. (The other versions permit more, or forbid only
+/// what is already forbidden together with opening files.)
 const LANDLOCK_SINCE: [(Wall, ABI); 4] = [
     (Wall::Landlock, ABI::V1),
     (Wall::LandlockTruncation, ABI::V3),
@@ -39,10 +40,11 @@ const LANDLOCK_SINCE: [(Wall, ABI); 4] = [
     (Wall::LandlockSignals, ABI::V6),
 ];
 
-/// Shuts this process in. Returns the listener that tells of violations, for the supervisor, and the walls that are lacking.
+/// Enters the sandbox. Returns the listener that reports violations, for the supervisor, and the walls that
+/// are lacking.
 ///
 /// # Errors
-/// A wall that was asked for is not to be had, or one was put up and does not hold.
+/// A required wall is not available, or does not hold.
 pub(crate) fn enter(arguments: &StartArguments) -> Result<(OwnedFd, Vec<Wall>)> {
     let profile = &arguments.profile;
     set_parent_process_death_signal(Some(Signal::KILL)).during("asking to die with the parent")?;
@@ -71,8 +73,8 @@ pub(crate) fn enter(arguments: &StartArguments) -> Result<(OwnedFd, Vec<Wall>)> 
 
 /// An empty directory that cannot be written becomes the root, and nothing else stays mounted.
 fn empty_root() -> rustix::io::Result<()> {
-    // Not at birth: the program and its libraries would be files of the copies of the host's mounts, and keep all of those
-    // in use, also what is unmounted long since, for as long as this process lives.
+    // Not at birth: the program and its libraries would then be files in copies of the host's mounts, and
+    // would keep all of these in use for as long as this process lives, even after they are unmounted.
     kernel::unshare_mounts()?;
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
     let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
@@ -85,7 +87,7 @@ fn empty_root() -> rustix::io::Result<()> {
         | MountAttrFlags::MOUNT_ATTR_NODEV
         | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let root = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
-    // Any place that surely exists will do: it is gone in a moment, with everything around it.
+    // Any existing directory will do: it disappears in a moment, with everything around it.
     move_mount(&root, "", CWD, "/proc", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
     fchdir(&root)?;
     pivot_root(".", ".")?;
@@ -95,11 +97,11 @@ fn empty_root() -> rustix::io::Result<()> {
 
 fn limit(profile: &Profile) -> rustix::io::Result<()> {
     let threads = if profile.has(Permission::Threads) { profile.threads_max } else { 1 };
-    // Code, read-only data, stacks' guards and the like take addresses beside memory and regions.
+    // Code, read-only data, guard pages of stacks and so on take address space beside memory and regions.
     let overhead = 1 << 30;
     let addresses =
         profile.memory_bytes_max.saturating_add(profile.mapped_bytes_max).saturating_add(overhead);
-    // A device may be a file; what it may write of that is for the device's size to say.
+    // A device may be a file, whose size limits what can be written.
     let region = if profile.has(Permission::Device) { u64::MAX } else { profile.region_bytes_max };
     for (resource, most) in [
         (Resource::Data, profile.memory_bytes_max),
@@ -113,7 +115,7 @@ fn limit(profile: &Profile) -> rustix::io::Result<()> {
         (Resource::Sigpending, 16),
         (Resource::Locks, 0),
     ] {
-        // Where less is left to whoever starts it, it has less.
+        // If the parent has a lower limit, that applies.
         let most = getrlimit(resource).maximum.map_or(most, |left| most.min(left));
         setrlimit(resource, Rlimit { current: Some(most), maximum: Some(most) })?;
     }

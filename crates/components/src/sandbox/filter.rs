@@ -1,10 +1,11 @@
-//! Which system calls a component may make, and with which arguments: a list of what is allowed, compiled to the
-//! kernel's filter.
+//! Which system calls a component may make, and with which arguments: a list of what is allowed, compiled to
+//! the kernel's filter.
 //!
-//! What is not listed is not carried out. The kernel stops the calling thread and tells the
-//! supervisor which call it was (`SECCOMP_RET_USER_NOTIF`); the supervisor never lets it through: it kills the process
-//! and says why. Were it to die in that moment, the call fails, and the component dies with it. So a violation is never
-//! silent, which a plain kill would be about the one thing worth knowing. Calls of another architecture kill at once.
+//! A call that is not listed is not carried out. The kernel stops the calling thread and reports the call to
+//! the supervisor (`SECCOMP_RET_USER_NOTIF`), which kills the process and logs the reason; it never permits
+//! the call. If the supervisor dies at that moment, the call fails, and the component dies with it. So a
+//! violation is never silent, as it would be if the kernel just killed the process. Calls of another
+//! architecture kill at once.
 //!
 //! Never allowed, with any permission: executable memory, programs, processes, files by name, new descriptors of the
 //! kernel's other machinery, mounts, namespaces, tracing, keys, BPF, io_uring.
@@ -24,7 +25,7 @@ const TRAP: u32 = libc::SECCOMP_RET_TRAP;
 /// `BPF_RET | BPF_K`.
 const RETURN: u16 = 0x06;
 
-/// How glibc 2.42 and newer keep stacks of threads apart: pages that nobody can touch.
+/// By this glibc 2.42 and newer separate the stacks of threads: pages that nobody can touch.
 const MADV_GUARD_INSTALL: c_int = 102;
 const MADV_GUARD_REMOVE: c_int = 103;
 
@@ -133,7 +134,7 @@ const DATAGRAMS: &[(&str, c_long)] = &[
     ("recvmmsg", SYS_recvmmsg),
     ("getsockopt", SYS_getsockopt),
     ("getsockname", SYS_getsockname),
-    // How QUIC finds out what the kernel can do: the release, and options of a socket of its own.
+    // By these QUIC finds out what the kernel supports: its release, and options of a socket of its own.
     ("uname", SYS_uname),
     ("bind", SYS_bind),
 ];
@@ -159,8 +160,8 @@ fn list(profile: &Profile, pid: u32) -> Vec<Call> {
     }
     let mut some = |name, number, ways: Vec<Vec<ArgumentCondition>>| calls.push(Call { name, number, ways });
     let no_exec = || condition(2, PROT_EXEC as u64, 0);
-    // Private memory, or a shared view of a file; shared memory without a file would escape the bound on memory. Droppable
-    // memory is private: glibc 2.41 and newer keep the state of getrandom there.
+    // Private memory, or a shared view of a file; shared memory without a file would escape the limit on
+    // memory. Droppable memory is private: glibc 2.41 and newer keep the state of getrandom there.
     some(
         "mmap (not executable; shared only of a file)",
         SYS_mmap,
@@ -316,8 +317,9 @@ pub(crate) fn filter(profile: &Profile, pid: u32) -> Result<BpfProgram> {
     Ok(program)
 }
 
-/// A filter put before the other: `clone3` does not exist, so glibc makes threads by `clone`, whose flags can be
-/// looked at. Without the permission of threads it is a violation like any other.
+/// A filter that runs before the other one and says that `clone3` does not exist. So glibc makes threads with
+/// `clone`, whose flags a filter can check. Without the permission for threads, `clone3` is a violation like
+/// any other.
 pub(crate) fn threads_filter(profile: &Profile) -> Result<Option<BpfProgram>> {
     if !profile.has(Permission::Threads) {
         return Ok(None);
@@ -326,7 +328,7 @@ pub(crate) fn threads_filter(profile: &Profile) -> Result<Option<BpfProgram>> {
     compiled(rules, SeccompAction::Allow, SeccompAction::Errno(ENOSYS as u32)).map(Some)
 }
 
-/// The name of a call, for reports: those that an attacker or a mistake would make.
+/// The name of a system call, for reports: those that an attack or a mistake is likely to make.
 pub fn call_name(number: i64) -> String {
     const NAMES: &[(c_long, &str)] = &[
         (SYS_openat, "openat"),
@@ -407,8 +409,8 @@ pub fn call_name(number: i64) -> String {
 mod tests {
     use super::*;
 
-    /// Every profile compiles; nothing returns a trap, which a component could handle; the kernel takes programs of
-    /// at most 4096 instructions.
+    /// Every profile compiles; no filter returns a trap, which a component could handle; the kernel accepts
+    /// programs of at most 4096 instructions.
     #[test]
     fn profiles_compile() {
         let permissions = Permission::ALL
@@ -428,7 +430,7 @@ mod tests {
         }
     }
 
-    /// What no permission opens is in no list.
+    /// Calls that no permission allows are in no list.
     #[test]
     fn never_allowed() {
         let numbers: Vec<_> =

@@ -1,7 +1,7 @@
-//! The walls around a component, and which of its own permissions it has.
+//! The walls around a component, and the permissions that it has.
 //!
-//! Everything not listed is refused: the profile of a component is the whole of what it may ask of the kernel, and its
-//! channels and regions are the whole of what it may ask of others. The walls overlap on purpose: a hole in one (a
+//! Everything not listed is refused: the profile of a component is all that it may ask of the kernel, and its
+//! channels and regions are all that it may ask of others. The walls overlap on purpose: a hole in one (a
 //! system call that slipped into a list, a bug in namespaces) leaves the others.
 
 mod check;
@@ -15,8 +15,8 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A permission of the kernel that a component has beyond the base, which is: memory that is never executable, messages
-/// over what was handed to it, waiting, clocks, random bytes, and ending.
+/// A kernel permission that a component has beyond the base. The base is: memory that is never executable,
+/// messages over channels passed to it, waiting, clocks, random bytes, and ending.
 #[derive(
     Clone,
     Copy,
@@ -34,19 +34,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub enum Permission {
     /// Threads of its own process.
     Threads,
-    /// A session with the kernel's FUSE over a descriptor that was handed to it.
+    /// A session with the kernel's FUSE over a descriptor passed to it.
     Fuse,
-    /// Reads, writes, flushes and discards of a device that was handed to it.
+    /// Reads, writes, flushes and discards of a device passed to it.
     Device,
-    /// Accepting connections from a socket that was handed to it. No new sockets.
+    /// Accepting connections from a socket passed to it. No new sockets.
     Network,
-    /// New connections over IPv4 and IPv6, from the network of whoever started it.
+    /// New connections over IPv4 and IPv6, from the network of the process that started it.
     Connect,
-    /// An event loop of its own: waits for many descriptors at once, and wakes itself.
+    /// An event loop: waits for many descriptors at once, and can wake itself.
     Reactor,
-    /// Making what it wrote to a file that was handed to it durable.
+    /// Making durable what it wrote to a file passed to it.
     Sync,
-    /// Datagrams over a UDP socket that was handed to it. New ones belong to its own network, in which there is nobody.
+    /// Datagrams over a UDP socket passed to it. New sockets belong to its own network namespace, which is
+    /// empty.
     Datagrams,
 }
 
@@ -64,7 +65,8 @@ impl Permission {
     ];
 }
 
-/// A wall that may be lacking on a system, and that one may choose to do without. The filter of system calls is not among them.
+/// A wall that may be lacking on a system, and that a profile may declare optional. The filter of system
+/// calls is not one of these.
 #[derive(
     Clone,
     Copy,
@@ -80,7 +82,7 @@ impl Permission {
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum Wall {
-    /// A view of its own of users, mounts, processes, the network, queues, names and groups.
+    /// Namespaces of its own for users, mounts, processes, the network, queues, host names and cgroups.
     Namespaces,
     /// Landlock, any: no file.
     Landlock,
@@ -93,11 +95,12 @@ pub enum Wall {
 }
 
 impl Wall {
-    /// The walls that not all kernels have completely. They stand behind other walls, so a component may do without.
+    /// The walls that not all kernels have completely. Other walls stand before them, so a component may do
+    /// without.
     pub const LANDLOCK: [Wall; 4] =
         [Wall::Landlock, Wall::LandlockTruncation, Wall::LandlockPorts, Wall::LandlockSignals];
 
-    /// What is missing where this wall is lacking, and which kernels have it.
+    /// What is unprotected if this wall is lacking, and which kernels have it.
     pub fn words(self) -> &'static str {
         match self {
             Wall::Namespaces => "no view of its own of users, processes, mounts and networks (namespaces)",
@@ -116,7 +119,7 @@ impl Wall {
     }
 }
 
-/// A warning about walls that are lacking; `None` if there is none.
+/// A warning about lacking walls; `None` if there are none.
 pub fn weaker(lacking: &[Wall]) -> Option<String> {
     let walls: Vec<_> = lacking.iter().map(|wall| wall.words()).collect();
     let rest = match lacking.contains(&Wall::Namespaces) {
@@ -134,8 +137,8 @@ pub fn weaker(lacking: &[Wall]) -> Option<String> {
 /// Whether this process starts components with all walls only.
 static ALL_REQUIRED: AtomicBool = AtomicBool::new(false);
 
-/// From now on this process starts no component that would lack a wall, whatever its profile accepts. For whoever would
-/// rather have nothing run than something weaker; to be called before anything is started.
+/// From now on this process starts no component that lacks a wall, whatever its profile accepts. For users
+/// who prefer nothing to run over a weaker sandbox; to be called before anything is started.
 pub fn require_all_walls() {
     ALL_REQUIRED.store(true, Ordering::SeqCst);
 }
@@ -151,15 +154,15 @@ pub struct Profile {
     /// Permissions beyond the base.
     #[serde(rename = "doors")]
     pub permissions: Vec<Permission>,
-    /// Most bytes of memory of its own.
+    /// Most bytes of its own memory.
     pub memory_bytes_max: u64,
     /// Most bytes of regions that it maps at a time.
     pub mapped_bytes_max: u64,
-    /// Most bytes that it may make a region of, which it may write: it cannot fill the memory of the others.
+    /// Most bytes of a region that it may write: so it cannot fill the memory of others.
     pub region_bytes_max: u64,
     /// Most open file descriptors.
     pub files_max: u32,
-    /// Most threads, counting the first; more than one needs [`Permission::Threads`].
+    /// Most threads, including the first; more than one needs [`Permission::Threads`].
     pub threads_max: u32,
     /// Walls it may be started without where the system does not have them, unless all are required
     /// ([`require_all_walls`]).
@@ -198,7 +201,7 @@ impl Profile {
     }
 }
 
-/// What a child learns from its arguments, before it is in its sandbox. It has no secrets.
+/// What a child learns from its arguments, before it is in its sandbox. Contains no secrets.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub(crate) struct StartArguments {
     /// The profile of the component.

@@ -1,14 +1,14 @@
-//! The process that starts components, connects them, watches them, and starts a crashed one anew.
+//! The process that starts components, connects them, watches them, and restarts a crashed one.
 //!
-//! One thread does it all, because the kernel ends a component together with the thread that started it: when the
-//! supervisor goes, however it goes, everything goes. It waits for ends of processes, for violations, for words, and
-//! for the time to start something again.
+//! One thread does everything, because the kernel ends a component together with the thread that started it:
+//! if the supervisor ends for whatever reason, so do all components. The thread waits for ends of processes,
+//! for violations, for output, and for the time of a restart.
 //!
-//! A crash costs what the component had in flight. Its aliases end with it, so what it left in queues is refused; its
-//! peers see the channel end, their requests in flight become *unknown whether done*, and when it is up again they get a
-//! new channel under the old name and may ask again with the same number. What was acknowledged must be where a crash
-//! does not reach: in a region, which the supervisor holds, or in the log. A component keeps nothing that cannot be
-//! made again from there.
+//! A crash loses what the component had in flight. Its aliases end with it, so what it left in queues is
+//! refused. Its peers see the channel end, and their requests in flight become *unknown whether done*. When
+//! it runs again they get a new channel under the old name and may repeat requests with the same numbers.
+//! What was acknowledged must be where a crash does not reach: in a region, which the supervisor holds, or in
+//! the log. A component has no other state than what can be restored from there.
 
 mod work;
 
@@ -30,9 +30,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use work::{give_region, send_message};
 
-/// How long components have to end when asked to.
+/// How long components may take to end when asked to.
 const STOP_WAIT: Duration = Duration::from_secs(2);
-/// Bytes of a component's output that are kept, the last ones.
+/// Number of bytes of a component's output that are stored, the last ones.
 const WORDS_BYTES_MAX: usize = 2 << 10;
 
 /// The name of a process. Never used again: the first half was drawn for this supervisor, the second counts.
@@ -45,7 +45,7 @@ pub struct ProcessName {
 }
 
 impl ProcessName {
-    /// As bytes of the size of a principal's digest: the realm, the counter (big endian), zeros.
+    /// The name as bytes of the size of a principal's digest: the realm, the counter (big endian), zeros.
     pub fn to_bytes(self) -> [u8; 32] {
         let mut bytes = [0; 32];
         bytes[..16].copy_from_slice(&self.realm);
@@ -65,8 +65,9 @@ impl fmt::Display for ProcessName {
 
 /// An event that the supervisor reports, on its thread.
 pub enum Event<'a> {
-    /// A component is in its sandbox and about to begin. Entry 0 of its aliases is the name of its process
-    /// ([`ProcessName::to_bytes`]); the digest of a principal may take its place, and what was proven for it be entered.
+    /// A component is in its sandbox and about to start. Entry 0 of its aliases is the name of its process
+    /// ([`ProcessName::to_bytes`]). The listener may replace it with the digest of a principal, and add
+    /// entries for what was proven.
     Starting {
         /// The component's name.
         component: &'a str,
@@ -76,7 +77,7 @@ pub enum Event<'a> {
         pid: i32,
         /// The user on this system that it runs as.
         uid: u32,
-        /// The page of its aliases, for whoever changes them.
+        /// The page of its aliases, for the listener to change.
         aliases: &'a Arc<AliasPage>,
     },
     /// A component ended. Its aliases are revoked.
@@ -102,7 +103,7 @@ pub(crate) struct RunningProcess {
     aliases: Arc<AliasPage>,
     violations: OwnedFd,
     words: Mutex<VecDeque<u8>>,
-    /// When its words are listened to again; `None`: it has closed its output, and says nothing more.
+    /// When its output is read again; `None`: it has closed its output.
     read_next: Mutex<Option<Instant>>,
     violation: Mutex<Option<i32>>,
 }
@@ -118,7 +119,7 @@ pub(crate) struct Slot {
     due: Option<Instant>,
     /// Why it is not restarted any more.
     pub(crate) down: Option<String>,
-    /// Whether it ended by itself, with success.
+    /// Whether it exited successfully.
     pub(crate) done: bool,
     pub(crate) last_end: Option<String>,
     /// Walls that its process was started without, or the last one it had.
@@ -149,18 +150,18 @@ pub struct Supervisor {
     shared: Arc<Shared>,
     wake: OwnedFd,
     thread: Option<JoinHandle<()>>,
-    /// Answers `holdfast components`; goes with the supervisor.
+    /// Answers `holdfast components`; dropped with the supervisor.
     _listing: Option<listing::Socket>,
 }
 
 impl Supervisor {
-    /// Starts everything in a plan. When this returns, all components are in their sandboxes and have begun.
+    /// Starts everything in a plan. On return, all components are in their sandboxes and have started.
     ///
     /// `listener` is called on the supervisor's thread while it holds its state: it must be quick and must not call the
     /// supervisor.
     ///
     /// # Errors
-    /// The plan does not hold together, or a component cannot be started; then none runs.
+    /// The plan is inconsistent, or a component cannot be started; then none runs.
     pub fn start(
         program: Program,
         mut plan: Plan,
@@ -257,7 +258,7 @@ impl Supervisor {
         Listing::of(&self.shared.state.lock())
     }
 
-    /// Hands a region to a component, now and whenever it is started anew.
+    /// Passes a region to a component, now and after each restart. Replaces a region of the same name.
     ///
     /// # Errors
     /// There is no such component, or it does not read its messages.
@@ -273,8 +274,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Withdraws a region from a component, and hands it to no later process of it. A component that means ill keeps
-    /// its view: [`Region::revoke`] takes that away, from everybody.
+    /// Withdraws a region from a component, also for later restarts. A malicious component keeps its view;
+    /// only [`Region::revoke`] takes that away, from every holder.
     ///
     /// # Errors
     /// There is no such component.
@@ -288,23 +289,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Hands a region's new place to everybody who holds it, after [`Region::revoke`].
-    ///
-    /// # Errors
-    /// A component does not read its messages.
-    pub fn grant_again(&self, region: &Arc<Region>) -> Result<()> {
-        let state = self.shared.state.lock();
-        for slot in &state.slots {
-            for grant in slot.plan.regions.iter().filter(|grant| Arc::ptr_eq(&grant.region, region)) {
-                if let Some(running) = &slot.running {
-                    give_region(running, &slot.plan.profile, grant)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Ends one process of a component at once, as a crash would.
+    /// Kills a component's process, as a crash would.
     ///
     /// # Errors
     /// There is no such component, or it does not run.

@@ -17,11 +17,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a component may take to shut itself in.
+/// How long a component may take to enter its sandbox.
 const GUARDED_WAIT: Duration = Duration::from_secs(5);
-/// How often a component's output is read at most.
+/// Shortest time between reads of a component's output.
 const HEAR_EVERY: Duration = Duration::from_millis(20);
-/// How long components that were killed have to be gone.
+/// How long killed components may take to be gone.
 const GONE_WAIT: Duration = Duration::from_secs(2);
 
 /// Sends a message. A component that does not read its messages is stuck or hostile.
@@ -148,7 +148,8 @@ impl Shared {
                         generation,
                         bounds: plan.bounds,
                     };
-                    // A process that does not take the message is dead or stuck; its end is noticed, or forced.
+                    // A process that does not take the message is dead or stuck; its end is noticed, or
+                    // forced.
                     if send_message(&running, &message, &[socket, peer]).is_err() {
                         spawn::kill(&running.child.pidfd);
                     }
@@ -190,7 +191,7 @@ impl Shared {
         send_message(running, &begin, &[])
     }
 
-    /// Tells everybody at the other ends of a component's channels that it will not be there any more.
+    /// Notifies the components at the other ends of a component's channels that it will not come back.
     fn send_gone(&self, state: &SupervisorState, name: &str) {
         for channel in &state.channels {
             let [(asks, _), (serves, _)] = channel.ends();
@@ -204,7 +205,7 @@ impl Shared {
                 };
                 let slot = state.slots.iter().find(|slot| slot.plan.name == *component);
                 if let Some(running) = slot.and_then(|slot| slot.running.as_ref()) {
-                    // A component that does not read its messages does not learn of it.
+                    // A component that does not read its messages misses this one.
                     let _ = send_message(running, &SupervisorMessage::Gone { port: end.port.clone() }, &[]);
                 }
             }
@@ -279,7 +280,7 @@ impl Shared {
                 for running in state.slots.iter().filter_map(|slot| slot.running.as_ref()) {
                     spawn::kill(&running.child.pidfd);
                 }
-                // They end at once; there is nothing to wait for but that.
+                // They end at once, which is all there is to wait for.
                 state.stopping = Some(Instant::now() + GONE_WAIT);
             }
             self.start_due(&mut state);
@@ -381,8 +382,9 @@ impl Shared {
 }
 
 impl Slot {
-    /// There will be no other process of it: what only that would have used must not stay open here. (The kernel ends a
-    /// mount, with whoever waits for it, when nobody has its session open any more.)
+    /// Closes what only another process of this component would use, since there will be none. (The kernel
+    /// ends a mount, together with the programs that wait for it, when no process has its session open any
+    /// more.)
     fn release(&mut self) {
         self.plan.files.clear();
         self.plan.regions.clear();
@@ -411,14 +413,15 @@ impl RunningProcess {
         self.read_next.lock().is_some_and(|moment| moment <= Instant::now())
     }
 
-    /// Keeps the last of what it says on its output. Then not for a moment: one that shouts, or closes its output, must
-    /// not keep the supervisor busy.
+    /// Stores the last of a component's output, and then does not read for a moment: a component that writes
+    /// a lot, or closes its output, must not keep the supervisor busy.
     fn read_output(&self) {
         let mut read_next = self.read_next.lock();
         *read_next = Some(Instant::now() + HEAR_EVERY);
         let mut words = self.words.lock();
         let mut buffer = [0; 1024];
-        // As much as the pipe holds, and not for ever: a component may talk faster than it is listened to.
+        // As much as the pipe holds, but a limited number of times: a component may write faster than this
+        // reads.
         for _ in 0..64 {
             match rustix::io::read(&self.child.words, &mut buffer) {
                 Ok(0) => {
