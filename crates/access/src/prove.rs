@@ -1,6 +1,6 @@
 //! Assembles proofs, for whoever brings them. Not in the trusted base: [`crate::check`] judges the result.
 
-use crate::{Credential, CredentialId, Principal, Proof, STEPS_MAX, Scope, Statement, Step};
+use crate::{Credential, CredentialId, Principal, Proof, STEPS_MAX, Statement, Step};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// A proof being assembled. Each method adds steps and says the number of the last.
@@ -39,11 +39,6 @@ impl Prover {
     /// Adds a step: the first, then the second.
     pub fn chain(&mut self, first: u8, second: u8) -> u8 {
         self.step(Step::Chain(first, second))
-    }
-
-    /// Adds a step: an earlier one, restricted to a smaller scope.
-    pub fn narrow(&mut self, wide: u8, scope: Scope) -> u8 {
-        self.step(Step::Narrow(wide, scope))
     }
 
     /// The proof of what the last step concludes.

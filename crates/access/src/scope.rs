@@ -56,12 +56,6 @@ impl Objects {
         Objects { first: object, last: object }
     }
 
-    /// Every file of a volume.
-    pub fn files_of(volume: u16) -> Objects {
-        let place = Self::FILES | u128::from(volume) << 64;
-        Objects { first: place, last: place | u128::from(u64::MAX) }
-    }
-
     /// Objects that their keeper names by digests which begin with the same `bits` (120 or more: one object).
     pub fn opaque(digest: Digest, bits: u32) -> Objects {
         let mut bytes = [0; 16];

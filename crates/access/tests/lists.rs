@@ -148,7 +148,7 @@ fn objects_of_different_kinds_do_not_meet() {
     let digest = Digest([0xAB; 32]);
     let kinds = [
         Objects::blocks(u16::MAX, 0, u64::MAX).expect("a range"),
-        Objects::files_of(u16::MAX),
+        Objects::file(u16::MAX, u64::MAX),
         Objects::opaque(digest, 0),
     ];
     for (number, one) in kinds.iter().enumerate() {

@@ -226,7 +226,7 @@ fn narrow() {
     let steps = |to: &Scope| {
         let mut prover = Prover::new();
         let from = prover.own_word(ids[0], key(1));
-        prover.narrow(from, to.clone());
+        prover.step(Step::Narrow(from, to.clone()));
         prover.proof().0
     };
     for less in [
