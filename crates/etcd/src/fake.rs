@@ -34,7 +34,6 @@ struct State {
     leases: BTreeMap<LeaseId, (Duration, Duration)>,
     leases_made: LeaseId,
     now: Duration,
-    has_quorum: bool,
     is_full: bool,
     waiting: Vec<Transaction>,
 }
@@ -50,8 +49,7 @@ pub struct Fake {
 
 impl Default for Fake {
     fn default() -> Fake {
-        let state = State { has_quorum: true, ..State::default() };
-        Fake { state: Arc::new(Mutex::new(state)), deliveries: Mutex::new(Box::new(|| Delivery::Answered)) }
+        Fake { state: Arc::default(), deliveries: Mutex::new(Box::new(|| Delivery::Answered)) }
     }
 }
 
@@ -61,8 +59,8 @@ impl Fake {
         Fake { state: self.state.clone(), deliveries: Mutex::new(Box::new(deliveries)) }
     }
 
-    /// Decides anew what this client's requests meet.
-    pub fn set_fates(&self, deliveries: impl FnMut() -> Delivery + Send + 'static) {
+    /// Replaces the plan by which this client's requests are delivered.
+    pub fn set_deliveries(&self, deliveries: impl FnMut() -> Delivery + Send + 'static) {
         *self.deliveries.lock() = Box::new(deliveries);
     }
 
@@ -76,11 +74,6 @@ impl Fake {
         for lease in ended {
             state.end(lease);
         }
-    }
-
-    /// Whether most members are there.
-    pub fn set_quorum(&self, has_quorum: bool) {
-        self.state.lock().has_quorum = has_quorum;
     }
 
     /// Whether the space is used up.
@@ -108,9 +101,6 @@ impl Fake {
         let lost = || EtcdError::Away("no answer".to_owned());
         let delivery = (self.deliveries.lock())();
         let mut state = self.state.lock();
-        if !state.has_quorum {
-            return Err(EtcdError::Away("etcdserver: no leader".to_owned()));
-        }
         if delivery == Delivery::RequestLost {
             return Err(lost());
         }

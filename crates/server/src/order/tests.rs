@@ -45,7 +45,7 @@ impl Servers {
     }
 
     /// Another server, which takes over once the lease of the one before is over.
-    fn take(&mut self, fates: impl FnMut() -> Delivery + Send + 'static) -> (Cluster, Shard) {
+    fn take(&mut self, deliveries: impl FnMut() -> Delivery + Send + 'static) -> (Cluster, Shard) {
         self.etcd.pass(TERM + Duration::from_secs(1));
         self.number += 1;
         let address = format!("server{}:1", self.number);
@@ -53,7 +53,7 @@ impl Servers {
         let connection = Arc::new(self.etcd.connection(|| Delivery::Answered));
         let cluster = Cluster::join(Box::new(Shared(connection.clone())), "test", address).expect("it joins");
         let shard = cluster.take(ID).expect("etcd answers").expect("nobody else is active");
-        connection.set_fates(fates);
+        connection.set_deliveries(deliveries);
         (cluster, shard)
     }
 }
