@@ -14,7 +14,6 @@ use crate::nodes::{EntryLocation, FileId, NodeChange, ROOT};
 use crate::problem::Problem;
 use crate::space::Placement;
 use crate::state::DriverState;
-use crate::summary;
 use crate::table::{Link, append, last, link_run};
 use crate::time::{Moment, Stored};
 use crate::{FatError, LimboId, Result};
@@ -167,69 +166,6 @@ impl<M: Metadata> Fat<M> {
             directory.write(draft, location.slot, &entry.to_bytes())
         })
     }
-
-    /// The label: of the root directory's entry, if there is one.
-    pub fn label(&mut self) -> Result<Option<String>> {
-        self.read(|state, draft| {
-            let root = state.directory(draft, ROOT)?;
-            let label = find_label(draft, &root)?.map(|found| found.entry.short);
-            Ok(label.map(|short| crate::names::shown_label(&short)))
-        })
-    }
-
-    /// Sets the label, in the root directory and the boot sector; an empty one removes it.
-    pub fn set_label(&mut self, label: &str, now: Moment) -> Result<Change<()>> {
-        self.change(|state, draft| {
-            let bytes = crate::names::label_bytes(label)?;
-            let mut root = state.directory(draft, ROOT)?;
-            let found = find_label(draft, &root)?;
-            match (found, bytes) {
-                (Some(found), Some(short)) => {
-                    let modified = Stored { hundredths: 0, ..state.stored(now) };
-                    let entry = Entry { short, modified, ..found.entry };
-                    root.write(draft, found.slot, &entry.to_bytes())?;
-                }
-                (Some(found), None) => root.remove(draft, found.first_slot, found.slot)?,
-                (None, Some(short)) => {
-                    let mut entry = new_entry(state, Kind::File, 0, now);
-                    entry.attributes = Entry::LABEL;
-                    entry.short = short;
-                    add_slots(state, draft, &mut root, &[entry.to_bytes()])?;
-                }
-                (None, None) => {}
-            }
-            summary::set_boot_label(draft, &bytes.unwrap_or(*b"NO NAME    "))
-        })
-    }
-
-    /// Sets the marks by which other systems tell whether the file system was unmounted: in use while it is mounted.
-    pub fn set_in_use(&mut self, in_use: InUse) -> Result<Change<()>> {
-        self.change(|_, draft| summary::set_clean(draft, in_use == InUse::No))
-    }
-
-    /// Whether whoever used the file system last said that it unmounted it.
-    pub fn was_unmounted(&mut self) -> Result<bool> {
-        self.read(|_, draft| summary::is_clean(draft))
-    }
-}
-
-/// Whether somebody uses the file system.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum InUse {
-    /// The file system is in use.
-    Yes,
-    /// The file system is not in use.
-    No,
-}
-
-fn find_label(draft: &Draft, root: &Directory) -> Result<Option<FileEntry>> {
-    let mut scan = crate::directory::Scan::new(root, 0);
-    while let Some(found) = scan.next(draft)? {
-        if found.entry.is_label() && !found.entry.is_directory() {
-            return Ok(Some(found));
-        }
-    }
-    Ok(None)
 }
 
 fn existing(
@@ -249,17 +185,8 @@ fn existing(
 }
 
 pub(crate) fn new_entry(state: &DriverState, kind: Kind, first: u32, now: Moment) -> Entry {
-    let stored = state.stored(now);
-    Entry {
-        short: [b' '; 11],
-        attributes: if kind == Kind::Directory { Entry::DIRECTORY } else { Entry::ARCHIVE },
-        case_bits: 0,
-        created: stored,
-        accessed: stored.date,
-        modified: Stored { hundredths: 0, ..stored },
-        first,
-        size: 0,
-    }
+    let attributes = if kind == Kind::Directory { Entry::DIRECTORY } else { Entry::ARCHIVE };
+    Entry::new([b' '; 11], attributes, first, state.stored(now))
 }
 
 /// Makes an empty directory below the one that starts at `parent`, and gives its cluster.

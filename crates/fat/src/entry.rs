@@ -77,6 +77,20 @@ impl Entry {
     pub(crate) const ARCHIVE: u8 = 0x20;
     pub(crate) const HIDDEN_SYSTEM: u8 = 0x06;
 
+    /// An empty file's or directory's entry, whose times are all `stored`.
+    pub(crate) fn new(short: [u8; 11], attributes: u8, first: u32, stored: Stored) -> Entry {
+        Entry {
+            short,
+            attributes,
+            case_bits: 0,
+            created: stored,
+            accessed: stored.date,
+            modified: Stored { hundredths: 0, ..stored },
+            first,
+            size: 0,
+        }
+    }
+
     pub(crate) fn from_bytes(bytes: &[u8; SIZE]) -> Entry {
         let two = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         Entry {

@@ -118,17 +118,7 @@ pub fn format(partition_bytes: u64, options: &FormatOptions) -> Result<Formatted
 
     let stored = Stored::from_moment(options.now, options.utc_offset_minutes);
     let entry = |short: [u8; 11], attributes: u8, first: u32| {
-        entry::Entry {
-            short,
-            attributes,
-            case_bits: 0,
-            created: stored,
-            accessed: stored.date,
-            modified: Stored { hundredths: 0, ..stored },
-            first,
-            size: 0,
-        }
-        .to_bytes()
+        entry::Entry::new(short, attributes, first, stored).to_bytes()
     };
     let limbo_cluster = FIRST_CLUSTER + 1;
     let limbo_bits = entry::Entry::DIRECTORY | entry::Entry::HIDDEN_SYSTEM;

@@ -156,11 +156,6 @@ impl<M: Metadata> Fat<M> {
         &self.metadata
     }
 
-    /// The caller's reader of blocks.
-    pub fn metadata_mut(&mut self) -> &mut M {
-        &mut self.metadata
-    }
-
     /// Runs an operation that reads.
     pub(crate) fn read<T>(&mut self, run: impl FnOnce(&mut DriverState, &Draft) -> Result<T>) -> Result<T> {
         self.state.nothing_outstanding()?;
@@ -238,16 +233,7 @@ impl<M: Metadata> Fat<M> {
             let Node { directory, .. } = *state.nodes.get(id)?;
             if id == crate::ROOT {
                 let size = bytes(draft.layout, &state.directory(draft, id)?);
-                let none = Entry {
-                    short: *b"           ",
-                    attributes: Entry::DIRECTORY,
-                    case_bits: 0,
-                    created: Stored::default(),
-                    accessed: 0,
-                    modified: Stored::default(),
-                    first: 0,
-                    size: 0,
-                };
+                let none = Entry::new([b' '; 11], Entry::DIRECTORY, 0, Stored::default());
                 return Ok(state.stat(&none, size));
             }
             let (_, _, entry) = state.entry(draft, id)?;

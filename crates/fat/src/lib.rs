@@ -33,7 +33,7 @@ mod summary;
 mod table;
 mod time;
 
-pub use change::{Facts, InUse, Replace};
+pub use change::{Facts, Replace};
 pub use check::{Checked, Finding, WalkedFile, check};
 pub use draft::{Metadata, Transaction};
 pub use entry::Attributes;

@@ -143,12 +143,6 @@ pub(crate) fn shown_short(short: &[u8; 11], case_bits: u8) -> String {
     if extension.is_empty() { base } else { format!("{base}.{extension}") }
 }
 
-/// A label as it is shown.
-pub(crate) fn shown_label(short: &[u8; 11]) -> String {
-    let shown: String = short.iter().map(|byte| shown_byte(*byte)).collect();
-    shown.trim_end_matches(' ').into()
-}
-
 /// The bytes of a label, or none of an empty one.
 pub(crate) fn label_bytes(label: &str) -> Result<Option<[u8; 11]>> {
     let bad = |reason| Err(FatError::BadName { name: label.into(), reason });

@@ -81,26 +81,3 @@ pub(crate) fn is_clean(draft: &Draft) -> Result<bool> {
     let mark = draft.look(block, |bytes| bytes[at + STATE])?;
     Ok(mark & IN_USE == 0 && draft.raw_link(draft.layout.read_copy(), 1)? & CLEAN != 0)
 }
-
-/// Sets the marks that say whether the file system is in use.
-pub(crate) fn set_clean(draft: &mut Draft, clean: bool) -> Result<()> {
-    let (block, at) = sector_place(draft, 0);
-    let mark = &mut draft.edit(block)?[at + STATE];
-    *mark = if clean { *mark & !IN_USE } else { *mark | IN_USE };
-    for copy in draft.layout.written_copies() {
-        let raw = draft.raw_link(copy, 1)?;
-        let raw = if clean { raw | CLEAN } else { raw & !CLEAN };
-        let (block, at) = draft.layout.entry_place(copy, 1);
-        draft.edit(block)?[at..at + 4].copy_from_slice(&raw.to_le_bytes());
-    }
-    Ok(())
-}
-
-/// Writes the label into the boot sector and its copy.
-pub(crate) fn set_boot_label(draft: &mut Draft, label: &[u8; 11]) -> Result<()> {
-    for sector in std::iter::once(0).chain(draft.layout.backup_sector) {
-        let (block, at) = sector_place(draft, sector);
-        draft.edit(block)?[at + LABEL.start..at + LABEL.end].copy_from_slice(label);
-    }
-    Ok(())
-}

@@ -23,7 +23,7 @@ fn exercise(fat: &mut Fat<Memory>, random: &mut Random) {
         let id = *random.of(&known);
         let other = *random.of(&known);
         let (name, new_name) = (*random.of(&names), *random.of(&names));
-        match random.below(12) {
+        match random.below(11) {
             0 | 1 => {
                 if let Ok((found, _)) = fat.lookup(id, name) {
                     known.push(found);
@@ -63,11 +63,6 @@ fn exercise(fat: &mut Fat<Memory>, random: &mut Random) {
                         settle_any(fat, change);
                     }
                 }
-            }
-            10 => {
-                let change = fat.set_label(name, NOW);
-                settle_any(fat, change);
-                let _ = (fat.label(), fat.was_unmounted());
             }
             _ => {
                 if id != ROOT {

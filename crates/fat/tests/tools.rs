@@ -4,7 +4,7 @@ use crate::support;
 
 use holdfast_fat::format::{FormatOptions, format};
 use holdfast_fat::partitions::{self, PartitionContent, Sectors};
-use holdfast_fat::{Attributes, Facts, Fat, InUse, Kind, Moment, Options, ROOT, WalkedFile};
+use holdfast_fat::{Attributes, Facts, Fat, Kind, Moment, Options, ROOT, WalkedFile};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -100,7 +100,6 @@ fn what_mtools_filled_is_read() {
             mount_with(Image::open(&image, 0).expect("FAT32"), Options { utc_offset_minutes: offset });
         assert_eq!(list(&mut fat), expected);
         assert_eq!(mdir(&text), expected);
-        assert_eq!(fat.label().expect("read").as_deref(), Some("CARD"));
         let (dir, _) = fat.lookup(ROOT, "DIR").expect("in other case");
         let (inner, _) = fat.lookup(dir, "EIN VERZEICHNIS").expect("in other case");
         for (at, name) in names.iter().enumerate() {
@@ -203,7 +202,7 @@ fn what_is_formatted_is_sound_to_others() {
     }
 }
 
-/// Proves that labels, times, attributes and the marks of use are what others read.
+/// Proves that times and attributes are what others read.
 #[test]
 fn facts_are_what_others_read() {
     let folder = folder();
@@ -226,26 +225,6 @@ fn facts_are_what_others_read() {
     assert!(listed.contains("2001-02-03") && listed.contains("4:05"), "{listed}");
     let listed = run("mattrib", &["-i", &text, "::File with facts.txt"]);
     assert!(listed.contains("SHR"), "{listed}");
-
-    for label in ["OTHER", "", "A B C D E F", ""] {
-        let change = fat.set_label(label, NOW).expect("set");
-        apply(&mut fat, change);
-        fsck(&image);
-        assert_eq!(fat.label().expect("read").unwrap_or_default(), label);
-        let shown = run("mlabel", &["-s", "-i", &text, "::"]);
-        assert!(if label.is_empty() { shown.contains("no label") } else { shown.contains(label) }, "{shown}");
-    }
-    assert!(fat.set_label("a/b", NOW).is_err());
-
-    assert!(fat.was_unmounted().expect("read"));
-    let change = fat.set_in_use(InUse::Yes).expect("set");
-    apply(&mut fat, change);
-    assert!(!fat.was_unmounted().expect("read"));
-    let said = output("fsck.fat", &["-n", &text]);
-    assert!(String::from_utf8_lossy(&said.stdout).contains("Dirty bit is set"));
-    let change = fat.set_in_use(InUse::No).expect("set");
-    apply(&mut fat, change);
-    fsck(&image);
 }
 
 /// Proves that the tests' own judge finds fault where there is some.
