@@ -4,7 +4,7 @@
 use crate::explore::{Limits, Report, explore};
 use crate::honest::{self, Honest, Restores};
 use crate::leases::{self, Leases, Shortcut};
-use crate::lying::{self, Durability, Lying};
+use crate::lying::{self, Durability, Lying, Plan};
 use crate::world::Kind;
 use holdfast_content::DeviceId;
 use holdfast_protocol::leases::{EXCLUSIVE_MS, TERM_MS};
@@ -69,7 +69,7 @@ const OTHERWISE: &[Kind] = &[Kind::Rotate { old: DeviceId(2), new: DeviceId(4) }
 const ROTATION: &[Kind] = &[Kind::Rotate { old: DeviceId(2), new: DeviceId(3) }];
 
 fn honest(users: u32, clients: &[(u32, u64, &[Kind], u32)]) -> honest::Config {
-    let plan = |(device, operations, kinds, crashes): &(u32, u64, &[Kind], u32)| honest::Plan {
+    let plan = |(device, operations, kinds, crashes): &(u32, u64, &[Kind], u32)| Plan {
         device: DeviceId(*device),
         operations: *operations,
         kinds: kinds.to_vec(),
@@ -91,7 +91,7 @@ fn honest(users: u32, clients: &[(u32, u64, &[Kind], u32)]) -> honest::Config {
 
 /// Clients of a lying server: device, numbers, kinds.
 pub fn lying(users: u32, clients: &[(u32, u64, &[Kind])]) -> lying::Config {
-    let plan = |(device, operations, kinds): &(u32, u64, &[Kind])| lying::Plan {
+    let plan = |(device, operations, kinds): &(u32, u64, &[Kind])| Plan {
         device: DeviceId(*device),
         operations: *operations,
         kinds: kinds.to_vec(),

@@ -21,7 +21,7 @@ mod server;
 
 use crate::explore::{Action, Model, Step, Violation};
 use crate::intern::Interner;
-use crate::lying::Durability;
+use crate::lying::{Durability, Plan};
 use crate::world::{Kind, World, name};
 use client::Clients;
 use holdfast_content::DeviceId;
@@ -29,19 +29,6 @@ use holdfast_protocol::message::{Request, Response};
 use holdfast_protocol::structure::Outcome;
 use server::Servers;
 use std::collections::HashSet;
-
-/// What one client is to do.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// Its device.
-    pub device: DeviceId,
-    /// Numbers it may use up.
-    pub operations: u64,
-    /// What its operations may be.
-    pub kinds: Vec<Kind>,
-    /// How often it may crash.
-    pub crashes: u32,
-}
 
 /// What becomes of backups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,12 +7,12 @@ use crate::world::{Operation, World, receipt_for, writes};
 use holdfast_content::{DeviceId, OperationStatus, PrincipalId, Restore};
 use holdfast_crypto::Digest;
 use holdfast_protocol::certificate::Certificate;
-use holdfast_protocol::message::{Request, Response, ServerError, ViewReply};
+use holdfast_protocol::message::{Receipt, Request, Response, ServerError, ViewReply};
 use holdfast_protocol::sequencer::{
     CommitOutcome, FastOutcome, OrderingRecord, OrderingStatus, Sequencer, Step, UpdateOutcome,
 };
 use holdfast_protocol::signed::{Signable, Signed};
-use holdfast_protocol::structure::View;
+use holdfast_protocol::structure::{Structure, View};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
@@ -255,12 +255,7 @@ impl Servers {
                     Ok(step) => {
                         let (next, answer) = self.advance(world, server, sequencer, step, &declared)?;
                         let response = match answer {
-                            FastOutcome::Accepted(receipt) => {
-                                if receipt != receipt_for(&value) {
-                                    return Err("the receipt is not for what was sent".to_owned());
-                                }
-                                Response::Committed(world.receipt(&value))
-                            }
+                            FastOutcome::Accepted(receipt) => committed(world, &receipt, &value)?,
                             FastOutcome::Refused => Response::Refused,
                         };
                         (next, response)
@@ -276,12 +271,7 @@ impl Servers {
                         let (next, answer) =
                             self.advance(world, server, sequencer, step, &BTreeMap::new())?;
                         let response = match answer {
-                            CommitOutcome::Committed(receipt) => {
-                                if receipt != receipt_for(&value) {
-                                    return Err("the receipt is not for what was sent".to_owned());
-                                }
-                                Response::Committed(world.receipt(&value))
-                            }
+                            CommitOutcome::Committed(receipt) => committed(world, &receipt, &value)?,
                             CommitOutcome::Aborted => Response::Aborted,
                         };
                         (next, response)
@@ -410,6 +400,14 @@ fn follows(world: &mut World, before: &View, after: &View) -> Result<(), String>
         }
         _ => Ok(()),
     }
+}
+
+/// The server's answer to an operation that the sequencer took, whose receipt must be that of the structure sent.
+fn committed(world: &mut World, receipt: &Receipt, structure: &Structure) -> Result<Response, String> {
+    if *receipt != receipt_for(structure) {
+        return Err("the receipt is not for what was sent".to_owned());
+    }
+    Ok(Response::Committed(world.receipt(structure)))
 }
 
 fn declared(certificate: &Signed<Certificate>) -> BTreeMap<Operation, Certificate> {
