@@ -299,7 +299,7 @@ struct Inner {
     requests: Semaphore,
     bytes: Budget,
     lanes: [LaneState; 2],
-    latest: Mutex<Option<(Welcome, PublicKey, String)>>,
+    latest: Mutex<Option<(Welcome, PublicKey)>>,
     greeted: AtomicBool,
     /// The last known estimate of the links.
     estimate: Mutex<Option<LinkEstimate>>,
@@ -454,17 +454,12 @@ impl Connection {
 
     /// The server's latest greeting; `None` before the first.
     pub fn welcome(&self) -> Option<Welcome> {
-        self.0.inner.latest.lock().as_ref().map(|(welcome, _, _)| welcome.clone())
+        self.0.inner.latest.lock().as_ref().map(|(welcome, _)| welcome.clone())
     }
 
     /// The key of the server greeted last.
     pub fn server_key(&self) -> Option<PublicKey> {
-        self.0.inner.latest.lock().as_ref().map(|(_, key, _)| *key)
-    }
-
-    /// The address of the server greeted last.
-    pub fn server_address(&self) -> Option<String> {
-        self.0.inner.latest.lock().as_ref().map(|(_, _, address)| address.clone())
+        self.0.inner.latest.lock().as_ref().map(|(_, key)| *key)
     }
 
     /// Whether the control link is up, as far as we know.
@@ -812,7 +807,7 @@ impl Inner {
         }
         self.connects.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(?lane, %address, server_key = ?server_key, "connected");
-        *self.latest.lock() = Some((welcome, server_key, address.clone()));
+        *self.latest.lock() = Some((welcome, server_key));
         self.greeted.store(true, Ordering::Release);
         let watch = Keepalive { ping_after: self.options.ping_after, dead_after: self.options.dead_after };
         let inner = Arc::downgrade(self);

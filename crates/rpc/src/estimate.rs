@@ -31,11 +31,6 @@ impl LinkEstimate {
         advised(self.rtt, self.sent_bytes_per_second)
     }
 
-    /// As [`Self::frame_bytes_advised`] for frames from the peer: how much to request at once.
-    pub fn answer_bytes_advised(&self) -> usize {
-        advised(self.rtt, self.received_bytes_per_second)
-    }
-
     /// What both know, where one of them does not: the newer rates before the older.
     pub(crate) fn or(self, older: Option<LinkEstimate>) -> LinkEstimate {
         let Some(older) = older else { return self };
