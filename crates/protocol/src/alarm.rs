@@ -48,7 +48,7 @@ pub enum Alarm {
     Malformed {
         /// The device whose structure or certificate is malformed, if it belongs to one.
         device: Option<DeviceId>,
-        /// What is malformed.
+        /// The fault, in words.
         what: String,
     },
     /// The view shows a device that the membership does not list.
@@ -275,7 +275,7 @@ pub enum Alarm {
         operation: Operation,
         /// The owner of the table.
         principal: PrincipalId,
-        /// What is wrong with the table.
+        /// The fault of the table, in words.
         what: String,
     },
     /// The table in force was rolled back.

@@ -76,11 +76,11 @@ pub struct BlockRequest {
     pub known: u64,
     /// The file system.
     pub file_system: Digest,
-    /// What the block server is asked to do.
+    /// The request's call.
     pub call: BlockCall,
 }
 
-/// What a consistency server asks a block server to do.
+/// A call of a consistency server to a block server.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum BlockCall {
     /// Asks only for the store's name and position. Answered by `Done`; or by `Shards`, if no shard was named
@@ -197,7 +197,7 @@ pub struct BlockReply {
     /// Position in the store's log up to which everything is durable. It never decreases unless something was
     /// lost.
     pub position: u64,
-    /// What became of the request.
+    /// The result of a call.
     pub outcome: Result<BlockResult, BlockFault>,
 }
 
@@ -277,7 +277,7 @@ pub struct PinEntry {
 /// A block asked for.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum LoadedBlock {
-    /// It is not here.
+    /// The block is not here.
     Absent,
     /// The block is damaged, or may be among blocks that were lost; the text says how.
     Damaged(String),

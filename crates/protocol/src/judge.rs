@@ -48,7 +48,7 @@ pub struct Exhibit<'a> {
     pub acknowledged: bool,
 }
 
-/// Somebody who may have lied.
+/// A party that may have lied.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Suspect {
     /// The holder of the server's key.

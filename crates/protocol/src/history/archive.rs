@@ -164,7 +164,7 @@ impl Archive {
         (archive, is_cut)
     }
 
-    /// The archive that a new file stands for.
+    /// An empty archive without a file yet.
     pub fn begin() -> Archive {
         Archive { changed: true, ..Archive::default() }
     }

@@ -165,7 +165,7 @@ pub fn verify_past_state(
     if signed_ns != point.time_ns {
         return Err(Lie::OtherTime { listed_ns: point.time_ns, signed_ns });
     }
-    fates(present, view)?;
+    check_statuses(present, view)?;
     let settled = view.slots.values().filter(|slot| has_settled(present, slot)).cloned().collect();
     Ok(VerifiedPast { view: view.clone(), time_ns: signed_ns, settled })
 }
@@ -190,7 +190,7 @@ fn is_under_way(present: &Floor, slot: &Signed<Structure>) -> bool {
 }
 
 /// Checks the status of all operations in `view` against the view accepted since.
-fn fates(present: &Floor, view: &View) -> Result<(), Lie> {
+fn check_statuses(present: &Floor, view: &View) -> Result<(), Lie> {
     let contradiction =
         |operation: Operation, what: &str| Lie::Contradiction { operation, what: what.to_owned() };
     for (device, slot) in &view.slots {

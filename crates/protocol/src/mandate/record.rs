@@ -98,7 +98,7 @@ impl SignedStructure {
         }
     }
 
-    /// The structure that stands for none, before the first.
+    /// Stands for the structure before the first one.
     fn none() -> SignedStructure {
         SignedStructure {
             number: 0,

@@ -298,7 +298,7 @@ fn structures_by_verdict() {
     assert!(fresh.judge(&[certificate.ask(), structure.ask()]).is_ok(), "the same version again");
 }
 
-/// A carried table is given up only when somebody has counted it up.
+/// A repeated table may be dropped only once another device has advanced it.
 #[test]
 fn carried_tables() {
     let (mandate, mut world, third) = midst();

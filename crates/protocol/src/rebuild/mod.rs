@@ -189,7 +189,7 @@ fn words(operation: Operation) -> String {
     format!("operation {} of device {}", operation.number, operation.device.0)
 }
 
-/// Whether the end of the log is proven, or only somebody's word.
+/// Whether the end of the log is proven, or only claimed by a source.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum LogEnd {
     /// The end of the log follows from what the author of the last structure has signed, and from the

@@ -86,7 +86,7 @@ impl World {
         combine(&sources).map(|combined| combined.expect("somebody has seen something"))
     }
 
-    /// Rebuilds from some, and demands that these go on.
+    /// Rebuilds from some clients, and demands that these continue.
     fn rebuilt(&self, who: &[usize]) -> CombinedView {
         let combined = self.combine(who).expect("one history");
         combined.check(key(DeviceId(0)).public(), &membership()).expect("an honest view");
@@ -256,7 +256,7 @@ fn forks_and_inventions_are_found() {
     assert!(matches!(with_nodes, LogEnd::False(_)), "{with_nodes:?}");
     assert_ne!(otherwise.log_end(&[], &Nodes::default()), LogEnd::Proven);
 
-    // A bad client alters a structure of somebody else's in its own copy, or leaves one out.
+    // A bad client alters another device's structure in its own copy, or leaves one out.
     let honest = world.combine(&[0]).expect("one history");
     let mut altered = honest.clone();
     let slot = altered.view.slots.get_mut(&A).expect("A did something");

@@ -63,7 +63,8 @@ fn operate(sequencer: &mut Sequencer, client: &mut Client, now_ms: u64, deltas: 
     client.acknowledge(&structure);
 }
 
-/// Sends what `forge` makes of B's next honest certificate; the server must refuse it unmoved, and serve A.
+/// Sends what `forge` makes of B's next honest certificate. The server must refuse it without any change, and
+/// continue to serve A.
 fn refused(expected: &str, forge: impl Fn(&mut Certificate)) {
     let mut sequencer = sequencer();
     let (mut a, mut b) = (Client::new(A), Client::new(B));
@@ -123,7 +124,7 @@ fn forged_certificates_harm_nobody() {
     });
 }
 
-/// Nobody speaks for somebody else: neither in another's session nor with another's key.
+/// No device can act for another: neither in another's session nor with another's key.
 #[test]
 fn nobody_speaks_for_another() {
     let mut sequencer = sequencer();

@@ -433,7 +433,7 @@ fn changes_lead_to_the_later_state() {
     let mut states = signers.clone().map(|signer| vec![signer]);
     for round in 0..5 {
         if round == 3 {
-            // Somebody orders an operation and says no more.
+            // Another device orders an operation and then falls silent.
             let mut other = signer(C);
             let effects = other.step(&key(C), fetch(None)).expect("idle");
             let Some(Request::Update { certificate, .. }) = sent(&effects) else { panic!("{effects:?}") };
