@@ -1,7 +1,8 @@
 //! Access control lists, and the guard that reads them.
 //!
-//! Invariants: a list names each principal once, none that is a process, and at most [`ENTRIES_MAX`]. An empty list
-//! permits nobody. The guard compares; whoever asks has already proved who they are ([`crate::AliasTable`]).
+//! Invariants: a list names each principal once, names no process, and has at most [`ENTRIES_MAX`] entries.
+//! An empty list permits nobody. The guard only compares: the caller has already proved who it is
+//! ([`crate::AliasTable`]).
 
 use crate::{AccessError, Alias, Objects, Operation, Principal, malformed};
 use borsh::{BorshDeserialize, BorshSerialize, io};
@@ -10,7 +11,8 @@ use std::collections::BTreeMap;
 /// The most entries in a list.
 pub const ENTRIES_MAX: usize = 64;
 
-/// A privilege; as a request, what is asked for. The order is part of the stored format: more comes later.
+/// A privilege; in a request, the one that is needed. The order is part of the stored format: later variants
+/// come last.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub enum Access {
     /// Reading.
@@ -54,7 +56,7 @@ impl Acl {
         Ok(())
     }
 
-    /// Takes the principal off the list. Whether it was there.
+    /// Removes the principal from the list. Returns whether it was there.
     pub fn remove(&mut self, principal: &Principal) -> bool {
         self.0.remove(principal).is_some()
     }
@@ -69,7 +71,8 @@ impl Acl {
         self.0.get(principal).copied()
     }
 
-    /// The guard: whether whoever proved this alias may have this access to these objects, which the list is of.
+    /// The guard: whether the principal that proved this alias may have this access to these objects, which
+    /// the list protects.
     pub fn permits(&self, alias: &Alias, access: Access, objects: Objects) -> bool {
         let in_scope = alias.scope().covers(Operation::Read, objects)
             && (access == Access::Read || alias.scope().covers(Operation::Write, objects));

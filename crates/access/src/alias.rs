@@ -1,8 +1,8 @@
-//! Alias tables: what a process has proved, so that a message names an index instead of carrying a proof.
+//! Alias tables: what a process has proved, so that a message can name an index instead of carrying a proof.
 //!
-//! Invariants: entry 0 is the process itself; every other entry was proved about this very process; a look-up
-//! answers only while every premise stands, so a revocation takes effect at the next look-up. While nothing has
-//! ended since, that costs one comparison of generations.
+//! Invariants: entry 0 is the process itself; every other entry was proved for this process; a look-up
+//! succeeds only while every premise is valid, so a revocation takes effect at the next look-up. If nothing
+//! was ended since, that costs one comparison of generations.
 
 use crate::{AccessError, Premise, Principal, ProcessName, Proven, Revocations, Scope};
 use holdfast_crypto::{Digest, DigestKey, Domain, encode};
@@ -10,7 +10,7 @@ use holdfast_crypto::{Digest, DigestKey, Domain, encode};
 /// The most entries in a table, the process itself included.
 pub const ALIASES_MAX: usize = 64;
 
-/// Under whose name a message was sent: what a guard compares.
+/// The principal in whose name a message was sent: what a guard compares.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Alias {
     principal: Principal,
@@ -18,7 +18,7 @@ pub struct Alias {
 }
 
 impl Alias {
-    /// An alias by the caller's word: for the runtime, which resolves what a message is stamped with.
+    /// An alias that the caller vouches for: for the runtime, which resolves the stamp of a message.
     pub fn attested(principal: Principal, scope: Scope) -> Alias {
         Alias { principal, scope }
     }
@@ -33,8 +33,9 @@ impl Alias {
         &self.scope
     }
 
-    /// The digest that messages are stamped with. Without restriction it is the principal's digest; with one it is
-    /// another, so a guard that knows only principals never takes a restricted alias for the whole.
+    /// The digest with which messages are stamped. Without a restriction it is the principal's digest; with
+    /// one it is different, so a guard that knows only principals never takes a restricted alias for the
+    /// whole principal.
     pub fn digest(&self) -> Digest {
         if self.scope == Scope::EVERYTHING {
             self.principal.digest()
@@ -65,7 +66,7 @@ impl AliasTable {
     /// The table of a process that has started: entry 0 only.
     ///
     /// # Errors
-    /// [`AccessError::Ended`] if the process does not live.
+    /// [`AccessError::Ended`] if the process is not alive.
     pub fn new(process: ProcessName, revocations: &Revocations) -> Result<AliasTable, AccessError> {
         if !revocations.lives(process) {
             return Err(AccessError::Ended);
@@ -76,7 +77,7 @@ impl AliasTable {
         Ok(AliasTable { process, entries: vec![Some(itself)] })
     }
 
-    /// Adds what was proved. The index is the lowest that is free.
+    /// Adds a proved alias. Its index is the lowest free one.
     ///
     /// # Errors
     /// [`AccessError::NotAboutYou`], [`AccessError::TooManyAliases`].
@@ -92,7 +93,7 @@ impl AliasTable {
             alias: Alias::attested(proven.principal().clone(), proven.scope().clone()),
             expires_s: proven.premises().iter().filter_map(|premise| premise.expires_s).min(),
             premises: proven.premises().to_vec(),
-            // Not the generation of the check, which may be past: the first look-up asks.
+            // Not the generation of the proof's check, which may be outdated: the first look-up checks again.
             generation: u64::MAX,
         };
         if index == self.entries.len() {
@@ -116,8 +117,8 @@ impl AliasTable {
         }
     }
 
-    /// The alias at an index, if all that it rests on stands at `now_s` (seconds since 1970). One that does not is
-    /// removed.
+    /// The alias at an index, if all its premises are valid at `now_s` (seconds since 1970). An invalid one
+    /// is removed.
     ///
     /// # Errors
     /// [`AccessError::NoSuchAlias`], [`AccessError::Revoked`], [`AccessError::Expired`], [`AccessError::Ended`].
@@ -142,7 +143,7 @@ impl AliasTable {
         (0..).zip(&self.entries).filter_map(|(index, entry)| Some((index, &entry.as_ref()?.alias)))
     }
 
-    /// Removes all that no longer stands, and says which it was, for whoever keeps copies.
+    /// Removes all entries that are no longer valid, and returns their indices, for callers that have copies.
     pub fn sweep(&mut self, revocations: &Revocations, now_s: u64) -> Vec<u16> {
         let indices: Vec<u16> = self.entries().map(|(index, _)| index).collect();
         indices.into_iter().filter(|index| self.look_up(*index, revocations, now_s).is_err()).collect()

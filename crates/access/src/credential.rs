@@ -1,8 +1,8 @@
-//! What principals say, and the proof that they said it.
+//! What principals state, and the proof that they stated it.
 //!
-//! Invariant: a [`VerifiedCredential`] really is its issuer's. Only [`VerifiedCredential::signed`], which
-//! verifies, and [`VerifiedCredential::spoken`], which the runtime calls for the channel it read from, make one; so
-//! nothing that takes a `VerifiedCredential` can forget to ask.
+//! Invariant: a [`VerifiedCredential`] really comes from its issuer. Only [`VerifiedCredential::signed`],
+//! which verifies a signature, and [`VerifiedCredential::spoken`], which the runtime calls for the channel it
+//! read from, make one. So no function that takes a `VerifiedCredential` can forget the check.
 
 use crate::{AccessError, Manifest, Principal, ProcessName, Scope};
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -56,7 +56,7 @@ pub struct Credential {
     pub issuer: Principal,
     /// The issuer's number for it, by which it can be revoked. Issuers count upwards.
     pub serial: u64,
-    /// When it stops counting, in seconds since 1970; the last second still counts.
+    /// When the credential expires, in seconds since 1970; in that second it is still valid.
     pub expires_s: Option<u64>,
     /// The statement.
     pub statement: Statement,
@@ -84,14 +84,15 @@ impl Credential {
         CredentialId(DigestKey::WELL_KNOWN.digest(Domain::Credential, &encode(self)))
     }
 
-    /// Signs it, for [`VerifiedCredential::signed`]. `issuer` should be the key's principal: else nobody will hear it.
+    /// Signs the credential, for [`VerifiedCredential::signed`]. `issuer` should be the key's principal:
+    /// otherwise it is refused.
     pub fn sign(self, key: &SigningKey) -> Vec<u8> {
         let signature = key.sign(Domain::Credential, &encode(&self));
         encode(&Signed::V1(self, signature))
     }
 }
 
-/// A credential whose issuer really said it.
+/// A credential that its issuer really stated.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VerifiedCredential(Credential);
 
@@ -116,8 +117,9 @@ impl VerifiedCredential {
         Ok(VerifiedCredential(credential))
     }
 
-    /// Accepts a credential that `speaker`, a process or the machine, sent over its own channel. The caller vouches for
-    /// the channel. Nobody speaks under an alias: what a process says dies with it, and its chain with the alias.
+    /// Accepts a credential that `speaker`, a process or the machine, sent over its own channel. The caller
+    /// vouches for the channel. A credential cannot be stated under an alias: what a process states ends with
+    /// it.
     ///
     /// # Errors
     /// [`AccessError::NotTheirs`].
@@ -141,7 +143,7 @@ impl VerifiedCredential {
 pub struct Credentials(BTreeMap<CredentialId, VerifiedCredential>);
 
 impl Credentials {
-    /// Keeps a credential for the proofs to come.
+    /// Stores a credential for later proofs.
     ///
     /// # Errors
     /// [`AccessError::TooManyCredentials`].

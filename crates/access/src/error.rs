@@ -3,7 +3,7 @@
 use crate::Principal;
 use crate::credential::CredentialId;
 
-/// Why something was refused. Each is the doing of whoever brought it, except [`AccessError::TooManyIssuers`].
+/// Why something was refused. Each is caused by the requester, except [`AccessError::TooManyIssuers`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum AccessError {
     /// A name breaks the rule of [`crate::Name`].
@@ -27,7 +27,7 @@ pub enum AccessError {
     /// The ACL would be too long.
     #[error("the ACL has 64 entries already: put the principals into a group and list that")]
     AclFull,
-    /// Bytes that are no credential, or a text that is no principal.
+    /// The bytes are no credential, or the text is no principal.
     #[error("malformed {what}: {why}")]
     Malformed {
         /// The kind of value that was expected.
@@ -50,10 +50,10 @@ pub enum AccessError {
     /// Too many issuers or serials ended.
     #[error("too many revocations: end all serials before a number (Before) instead of one by one")]
     TooManyIssuers,
-    /// The proof uses a credential that was not brought.
+    /// The proof uses a credential that was not presented.
     #[error("the proof uses credential {0}, which was not heard")]
     UnknownCredential(CredentialId),
-    /// The credential was ended by its issuer, or its issuer was a process that is gone.
+    /// The credential was ended by its issuer, or its issuer was a process that has ended.
     #[error("credential {serial} of {issuer} was revoked: ask them for a new one")]
     Revoked {
         /// The issuer of the credential.
@@ -80,7 +80,7 @@ pub enum AccessError {
     /// The proof has no step, or more than [`crate::STEPS_MAX`].
     #[error("a proof has 1 to 64 steps")]
     BadLength,
-    /// The proof shows that somebody else speaks for the principal.
+    /// The proof is about another delegate than the process.
     #[error("the proof is about {0}, not about the process that brought it")]
     NotAboutYou(Principal),
     /// The alias table is full.

@@ -1,19 +1,20 @@
 //! Who may do what: principals, access control lists, credentials, proofs and alias tables (the Principled
 //! Filesystem paper, 3.1). The inference rules and the text forms are in `docs/internals/access.md`.
 //!
-//! How a request is decided. A principal says things: a process over its channel to the runtime, a key by signing
-//! ([`VerifiedCredential`]). Whoever wants to act as another brings a [`Proof`] made of such credentials; [`check`]
-//! follows it step by step and searches for nothing. What was proved goes into the process's [`AliasTable`], and from
-//! then on each message names an entry of it; a guard compares that [`Alias`] with an owner or an [`Acl`]. When
-//! somebody takes back a credential ([`Revocations::end`]), the aliases that rest on it fail at the next look-up.
+//! How a request is decided: a principal makes statements, a process over its channel to the runtime, a key
+//! by signing ([`VerifiedCredential`]). A process that wants to act as another principal presents a [`Proof`]
+//! made of such credentials; [`check`] follows it step by step and searches for nothing. What was proved goes
+//! into the process's [`AliasTable`], and from then on each message names an entry of it; a guard compares
+//! that [`Alias`] with an owner or an [`Acl`]. When a credential is revoked ([`Revocations::end`]), the
+//! aliases that rest on it fail at the next look-up.
 //!
 //! Invariants:
 //! - nothing speaks for anything unless a rule of `docs/internals/access.md` says so (the tests hold [`check`] to a model);
 //! - no process name is ever stored;
 //! - everything a peer sends is bounded, none of it is deep, and malformed bytes are refused, never a panic.
 //!
-//! The trusted base holds every module but [`text`] and [`prove`], which print, parse and assemble what the others
-//! judge. This crate is pure: time is an argument, and so is what was heard.
+//! The trusted base has every module except [`text`] and [`prove`], which print, parse and assemble what the
+//! others judge. This crate is pure: time is an argument, and so is every message.
 #![forbid(unsafe_code)]
 
 mod acl;

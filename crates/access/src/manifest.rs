@@ -1,8 +1,8 @@
-//! Manifests: what the runtime knows about the code that a process runs.
+//! Manifests: the runtime's knowledge of the code that a process runs.
 //!
-//! The attack answered: a process that claims to be a program it is not, or that is that program with foreign code
-//! in it. So whatever can change what the code does is in the manifest, and conditions that let somebody else steer
-//! the process exclude it from every group that does not tolerate them by name.
+//! Attack answered: a process that claims to be another program, or that is a program with foreign code in
+//! it. So everything that can change what the code does is in the manifest, and conditions that let others
+//! steer the process exclude it from every group that does not tolerate them by name.
 
 use crate::{KeyName, Name, ProgramHash, Text, malformed};
 use borsh::{BorshDeserialize, BorshSerialize, io};
@@ -37,7 +37,7 @@ impl Conditions {
     /// No condition.
     pub const CLEAN: Conditions = Conditions(0);
 
-    /// With one more condition.
+    /// These conditions and one more.
     #[must_use]
     pub fn with(self, condition: Condition) -> Conditions {
         Conditions(self.0 | condition as u8)
@@ -69,19 +69,20 @@ impl BorshDeserialize for Conditions {
     }
 }
 
-/// The program that a process runs. Only the runtime's statement about it counts ([`crate::Statement::Runs`]).
+/// The program that a process runs. Only a statement of the runtime about it counts
+/// ([`crate::Statement::Runs`]).
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Manifest {
     /// Digest of the executable file.
     pub executable: Digest,
-    /// Digests of other files mapped executable, where the runtime fixes them; empty where it only forbids what it
-    /// does not know (then it says so by [`Condition::Preloaded`]).
+    /// Digests of other files mapped executable, if the runtime fixes them; empty if it only forbids unknown
+    /// ones (and reports that by [`Condition::Preloaded`]).
     pub code: BTreeSet<Digest>,
     /// The component of Holdfast that it is.
     pub component: Option<Name>,
     /// Its configuration, such as the blocks of the partition that a driver manages.
     pub settings: BTreeMap<Name, Text>,
-    /// Packages whose key signed for the executable, as the runtime verified.
+    /// Packages whose key signed for the executable; the runtime verified that.
     pub packages: BTreeSet<KeyName>,
     /// The user id it runs under.
     pub uid: u32,

@@ -1,4 +1,4 @@
-//! Names: what people, packages and settings are called, and what a process is called while it lives.
+//! Names: of users, packages and settings, and of processes while they are alive.
 //!
 //! Invariants: a [`Name`] and a [`Text`] obey their rules however they were made, decoding included, so that no
 //! text form is ever ambiguous and no message can carry terminal codes.
@@ -70,8 +70,8 @@ impl BorshDeserialize for Text {
     }
 }
 
-/// The name of one process: the runtime draws `boot` when it starts and counts processes, so no name is ever
-/// used twice. It dies with the process, and is refused wherever something outlives it.
+/// The name of one process: the runtime draws `boot` at its start and counts processes, so no name is ever
+/// used twice. It ends with the process, and is refused wherever something outlives the process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct ProcessName {
     /// Drawn by the runtime at its start.

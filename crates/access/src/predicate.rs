@@ -1,8 +1,8 @@
-//! φ: a closed little language over manifests.
+//! φ: a closed small language for conditions on manifests.
 //!
 //! Invariants: a predicate is a list of at most [`TERMS_MAX`] terms in prefix order (an operator before its
-//! operands) that forms exactly one tree. So it is evaluated in one pass without recursion, and nothing that a peer
-//! sends is deep. It has no loops and no variables, so its meaning is what it says.
+//! operands) that forms exactly one tree. So it is evaluated in one pass without recursion, and nothing that
+//! a peer sends is deep. It has no loops and no variables.
 
 use crate::{AccessError, Conditions, KeyName, Manifest, Name, ProgramHash, Text, malformed};
 use borsh::{BorshDeserialize, BorshSerialize, io};

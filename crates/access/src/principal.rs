@@ -1,10 +1,10 @@
-//! Principals: whoever can own, be listed, or speak.
+//! Principals: whoever can own something, be on a list, or make statements.
 //!
 //! Invariants:
-//! - a principal has one encoding, and [`Principal::digest`] names it in messages and tables;
-//! - none contains another, so no nesting that a peer sends can exhaust a stack;
-//! - what is stored names no process ([`Principal::is_storable`]): the next process to bear the place would inherit
-//!   what the dead one was granted.
+//! - A principal has one encoding, and [`Principal::digest`] names it in messages and tables.
+//! - None contains another, so no nesting that a peer sends can exhaust a stack.
+//! - What is stored names no process ([`Principal::is_storable`]): otherwise a later process with the same
+//!   name would inherit what was granted to the dead one.
 
 use crate::{Manifest, Name, Predicate, ProcessName};
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -17,11 +17,11 @@ pub enum Principal {
     Machine,
     /// A user of this machine.
     User(Name),
-    /// A group of this machine: whoever the machine says speaks for it.
+    /// A group of this machine: the principals that the machine says speak for it.
     Group(Name),
-    /// Whoever holds the private key: a user, or a device of theirs, on any machine.
+    /// The holder of the private key: a user, or a user's device, on any machine.
     Key(PublicKey),
-    /// A name that a key hands out, such as a user of a shared file system under its superuser's key.
+    /// A name assigned by a key, such as that of a user of a shared file system under its superuser's key.
     Named(KeyName),
     /// A running process. Never stored.
     Process(ProcessName),
@@ -47,7 +47,7 @@ pub struct KeyName {
 pub struct ProgramHash(pub Digest);
 
 impl Principal {
-    /// The digest that stands for this principal.
+    /// The digest of this principal.
     pub fn digest(&self) -> Digest {
         DigestKey::WELL_KNOWN.digest(Domain::Principal, &encode(self))
     }
@@ -57,7 +57,7 @@ impl Principal {
         !matches!(self, Principal::Process(_) | Principal::Machine)
     }
 
-    /// Who hands out this name and therefore speaks for it (the rule *namer*).
+    /// The principal that assigns this name and therefore speaks for it (the rule *namer*).
     pub fn namer(&self) -> Option<Principal> {
         match self {
             Principal::User(_) | Principal::Group(_) => Some(Principal::Machine),

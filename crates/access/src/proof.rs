@@ -1,8 +1,8 @@
 //! Proofs that one principal speaks for another, and their checker.
 //!
-//! A proof is a list of steps. Each concludes a judgement "A speaksfor B within S" by one rule from credentials and
-//! from steps before it; the last one is what is proved. So checking is one pass, and nothing is searched, nested or
-//! recursed into. The rules, as in `docs/internals/access.md`:
+//! A proof is a list of steps. Each concludes a judgement "A speaksfor B within S" by one rule from
+//! credentials and from earlier steps; the last one is what is proved. So a check is one pass, without
+//! search, nesting or recursion. The rules, as in `docs/internals/access.md`:
 //!
 //! ```text
 //! itself                                            A ⇒ A
@@ -13,8 +13,9 @@
 //! narrow       A ⇒ B within S, T ⊆ S         ⊢      A ⇒ B within T
 //! ```
 //!
-//! The attack answered: a delegate who hands on more than it has. *Handoff* asks that the issuer speak for A without
-//! any restriction; a delegate with a restriction speaks for itself, and *chain* intersects.
+//! Attack answered: a delegate that passes on more than it has. *Handoff* demands that the issuer speak for A
+//! without any restriction; a delegate with a restriction can only state things for itself, and *chain*
+//! intersects.
 
 use crate::{AccessError, CredentialId, Credentials, Principal, Revocations, Scope, Statement};
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -27,7 +28,7 @@ pub const STEPS_MAX: usize = 64;
 pub enum Step {
     /// The principal speaks for itself.
     Itself(Principal),
-    /// The principal that hands out this name speaks for it.
+    /// The principal that assigns this name speaks for it.
     Namer(Principal),
     /// The process of this manifest credential is a constituent of the group.
     Constituent(CredentialId, Principal),
@@ -39,7 +40,7 @@ pub enum Step {
     Narrow(u8, Scope),
 }
 
-/// A proof, as its holder brings it.
+/// A proof, as its holder presents it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Proof(pub Vec<Step>);
 
@@ -54,7 +55,8 @@ pub struct Premise {
     pub expires_s: Option<u64>,
 }
 
-/// "`delegate` speaksfor `principal` within `scope`", as long as the premises stand. Only [`check`] makes one.
+/// "`delegate` speaksfor `principal` within `scope`", as long as the premises are valid. Only [`check`] makes
+/// one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Proven {
     delegate: Principal,
@@ -95,7 +97,7 @@ fn everything(delegate: Principal, principal: Principal) -> Conclusion {
     Conclusion { delegate, principal, scope: Scope::EVERYTHING }
 }
 
-/// Checks a proof. Every credential in it must stand at `now_s` (seconds since 1970).
+/// Checks a proof. Every credential in it must be valid at `now_s` (seconds since 1970).
 ///
 /// # Errors
 /// [`AccessError::DoesNotFollow`] with the step and the premise that failed; [`AccessError::BadLength`];

@@ -1,4 +1,5 @@
-//! Assembles proofs, for whoever brings them. Not in the trusted base: [`crate::check`] judges the result.
+//! Assembles proofs for processes that present them. Not in the trusted base: [`crate::check`] judges the
+//! result.
 
 use crate::{Credential, CredentialId, Principal, Proof, STEPS_MAX, Statement, Step};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -25,7 +26,7 @@ impl Prover {
         self.step(Step::Handoff(credential, authority))
     }
 
-    /// The credential is by who hands out the name that it speaks about: "Machine says (B speaksfor user:alice)".
+    /// The issuer assigns the name that the credential is about: "Machine says (B speaksfor user:alice)".
     pub fn namers_word(&mut self, credential: CredentialId, name: Principal) -> u8 {
         let authority = self.step(Step::Namer(name));
         self.step(Step::Handoff(credential, authority))
@@ -48,10 +49,10 @@ impl Prover {
 }
 
 /// The principals for which `who` speaks by these credentials, each with a proof, nearest first. `groups` are
-/// intensional groups that are looked at beside those that the credentials name.
+/// intensional groups that are tried besides those that the credentials name.
 ///
-/// This is where proofs are searched for: outside of the trusted base, and by whoever wants something. What is found may
-/// still be refused: credentials that ended, or restrictions that leave nothing.
+/// Proofs are searched for here, outside of the trusted base, by the process that wants something. A proof
+/// that is found may still be refused: because a credential was ended, or because restrictions leave nothing.
 pub fn reachable(
     who: &Principal,
     credentials: &[Credential],
@@ -64,7 +65,8 @@ pub fn reachable(
     let groups: BTreeSet<&Principal> = delegates.chain(groups).collect();
     let mut found = Vec::new();
     let mut seen = BTreeSet::from([who.clone()]);
-    // For each principal on the way, the steps that show that `who` speaks for it; none are needed for itself.
+    // For each principal on the way, the steps that prove that `who` speaks for it; for itself none are
+    // needed.
     let mut open: VecDeque<(Principal, Prover)> = VecDeque::from([(who.clone(), Prover::new())]);
     while let Some((at, prover_so_far)) = open.pop_front() {
         for (next, edge) in edges(&at, credentials, &groups) {

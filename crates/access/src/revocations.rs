@@ -1,9 +1,11 @@
-//! What takes a credential's force away although its signature holds: a revocation, or the end of the process that spoke it.
+//! What makes a credential invalid although its signature is valid: a revocation, or the end of the process
+//! that stated it.
 //!
-//! Invariants: what has ended is never valid again, over restarts too (the driver stores [`Revocations::encode`] before
-//! it acknowledges an ending); what a process said is valid only while it is alive, so ended processes take no room;
-//! the generation grows with every change, so one comparison tells that nothing ended since. What is spoken is not
-//! heard again in a later run, so only endings of what keys signed are stored.
+//! Invariants: what was ended is never valid again, also over restarts (the driver stores
+//! [`Revocations::encode`] before it acknowledges an ending). What a process stated is valid only while it is
+//! alive, so ended processes take no space. The generation grows with every change, so one comparison tells
+//! that nothing ended since. Spoken credentials do not exist in a later run, so only endings of signed ones
+//! are stored.
 
 use crate::{AccessError, Credential, Ending, Principal, ProcessName, Statement, VerifiedCredential};
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -12,7 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The most issuers with endings, and the most processes alive.
 pub const ISSUERS_MAX: usize = 4096;
-/// The most serials of one issuer ended one by one; of the machine, which is trusted, as many as it wants.
+/// Most serials of one issuer that are ended one by one; for the machine, which is trusted, there is no
+/// limit.
 pub const SERIALS_MAX: usize = 1024;
 
 /// The credentials of one issuer that have ended.
@@ -45,16 +48,16 @@ impl Revocations {
         Revocations::default()
     }
 
-    /// The endings as they are stored: those of keys.
+    /// The endings of signed credentials, encoded for storage.
     pub fn encode(&self) -> Vec<u8> {
         let lasting = self.ended.iter().filter(|(issuer, _)| matches!(issuer, Principal::Key(_)));
         encode(&Stored::V1(lasting.map(|(issuer, ended)| (issuer.clone(), ended.clone())).collect()))
     }
 
-    /// Reads stored endings, at the start of a run.
+    /// Decodes stored endings, at the start of a run.
     ///
     /// # Errors
-    /// [`AccessError::Malformed`]: then nothing may be taken to stand.
+    /// [`AccessError::Malformed`]: then no credential may be accepted.
     pub fn decode(bytes: &[u8]) -> Result<Revocations, AccessError> {
         let what = "store of revocations";
         let Stored::V1(ended) =
@@ -74,7 +77,7 @@ impl Revocations {
         self.generation
     }
 
-    /// A process started.
+    /// Notes that a process started.
     ///
     /// # Errors
     /// [`AccessError::TooManyIssuers`].
@@ -86,7 +89,7 @@ impl Revocations {
         Ok(())
     }
 
-    /// A process ended, and with it all that it said.
+    /// Notes that a process ended, and with it all its credentials.
     pub fn stopped(&mut self, process: ProcessName) {
         self.generation += 1;
         self.alive.remove(&process);
@@ -109,11 +112,11 @@ impl Revocations {
         }
     }
 
-    /// Ends credentials of an issuer, from the next look-up on.
+    /// Ends credentials of an issuer; takes effect at the next look-up.
     ///
     /// # Errors
-    /// [`AccessError::TooManyIssuers`] when there is no room: then nothing has ended. `Everything` and `Before` of
-    /// an issuer that is known always have room.
+    /// [`AccessError::TooManyIssuers`] if there is no room: then nothing was ended. For an issuer that is in
+    /// the table, `Everything` and `Before` always have room.
     pub fn end(&mut self, issuer: &Principal, ending: Ending) -> Result<(), AccessError> {
         if matches!(issuer, Principal::Process(process) if !self.lives(*process)) {
             return Ok(());
@@ -141,10 +144,10 @@ impl Revocations {
         Ok(())
     }
 
-    /// Takes over all endings of another store.
+    /// Adds all endings of another store.
     ///
     /// # Errors
-    /// [`AccessError::TooManyIssuers`]; then some were taken over.
+    /// [`AccessError::TooManyIssuers`]; then some of them were added.
     pub fn merge(&mut self, other: &Revocations) -> Result<(), AccessError> {
         for (issuer, ended) in &other.ended {
             if ended.everything {
@@ -156,7 +159,7 @@ impl Revocations {
         Ok(())
     }
 
-    /// Whether what this issuer said under this serial stands.
+    /// Whether the credential of this issuer with this serial is valid.
     pub fn is_valid(&self, issuer: &Principal, serial: u64) -> bool {
         if matches!(issuer, Principal::Process(process) if !self.lives(*process)) {
             return false;
@@ -166,7 +169,7 @@ impl Revocations {
         })
     }
 
-    /// Whether the credential counts at `now_s`, seconds since 1970.
+    /// Checks that the credential is valid at `now_s`, in seconds since 1970.
     ///
     /// # Errors
     /// [`AccessError::Revoked`], [`AccessError::Expired`].

@@ -1,8 +1,8 @@
 //! Restrictions of `speaksfor`: which operations, on which objects.
 //!
-//! Invariants: the objects of a restriction are sorted ranges that neither overlap nor touch, so that two equal sets
-//! are equal values, intersection is exact, and a range is covered only if one range covers it. An empty scope is
-//! no scope: it is refused, never taken for "everything".
+//! Invariants: the objects of a restriction are sorted ranges that neither overlap nor touch, so that equal
+//! sets are equal values, intersection is exact, and a range is covered only if one range covers it. An empty
+//! scope is invalid: it is refused, never taken for "everything".
 
 use crate::{AccessError, malformed};
 use borsh::{BorshDeserialize, BorshSerialize, io};
@@ -134,7 +134,7 @@ impl Scope {
         operation_fits && objects_fit && objects.first <= objects.last
     }
 
-    /// What both scopes cover, exactly.
+    /// The exact intersection of both scopes.
     ///
     /// # Errors
     /// [`AccessError::EmptyScope`] if nothing; [`AccessError::BadScope`] if it takes too many ranges.

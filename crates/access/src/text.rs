@@ -1,5 +1,6 @@
-//! How principals and lists are written, for people and command lines. Not in the trusted base: guards compare
-//! values, never texts. The grammar is in `docs/internals/access.md`; what is printed is read back as the same value.
+//! The text forms of principals and lists, for people and command lines. Not in the trusted base: guards
+//! compare values, never texts. The grammar is in `docs/internals/access.md`; printed text parses to the same
+//! value.
 
 use crate::{
     Access, AccessError, Acl, Condition, Conditions, KeyName, Name, Predicate, Principal, ProcessName,
@@ -94,7 +95,7 @@ impl FromStr for Principal {
             "machine" if rest.is_empty() => Principal::Machine,
             "user" => Principal::User(Name::new(rest)?),
             "group" => Principal::Group(Name::new(rest)?),
-            // An OpenSSH key has slashes of its own.
+            // An OpenSSH key contains slashes itself.
             "key" if rest.contains('/') && !rest.starts_with("ssh-") => Principal::Named(key_name(rest)?),
             "key" => Principal::Key(key(rest)?),
             "process" => Principal::Process(process(rest)?),
@@ -214,7 +215,7 @@ impl fmt::Display for Predicate {
             write!(f, "+{condition}")?;
         }
         f.write_str(":")?;
-        // How many operands each open operator still awaits.
+        // Number of operands that each open operator still needs.
         let mut open: Vec<u8> = Vec::new();
         for term in self.terms() {
             match term {

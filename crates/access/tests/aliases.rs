@@ -88,7 +88,7 @@ fn revocation_takes_effect_at_the_next_look_up() {
     }
 }
 
-/// What was proved before a revocation, but added after it, is refused as well.
+/// What was proved before a revocation and added after it is refused as well.
 #[test]
 fn a_proof_checked_before_a_revocation_is_no_use_after_it() {
     let mut revocations = revocations();
@@ -179,7 +179,7 @@ fn what_has_ended_never_stands_again() {
     }
 }
 
-/// An ending is a credential itself: only the issuer's own word ends what the issuer said.
+/// An ending is a credential itself: only the issuer can end its credentials.
 #[test]
 fn endings_are_heard_like_any_word() {
     let mut revocations = revocations();
@@ -238,7 +238,7 @@ fn standing_is_bounded_and_refuses_loudly() {
     );
 }
 
-/// Processes that end take no room, however many come and go.
+/// Ended processes take no space, however many there were.
 #[test]
 fn ended_processes_take_no_room() {
     let mut revocations = Revocations::new();

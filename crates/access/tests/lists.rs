@@ -167,7 +167,7 @@ fn objects_of_different_kinds_do_not_meet() {
     assert_eq!(Objects::opaque(digest, u32::MAX - 8), one);
 }
 
-/// What a predicate means, by recursion over a tree: the plain definition.
+/// The meaning of a predicate, by recursion over a tree: the plain definition.
 enum Tree {
     All(Vec<Tree>),
     Any(Vec<Tree>),

@@ -1,5 +1,6 @@
-//! The checker against a model of what "speaks for" means: a relation computed as the least fixpoint, without
-//! proofs. Whatever is proved must hold in the model (soundness), and what holds in it has a proof (completeness).
+//! The checker against a model of "speaks for": a relation computed as the least fixpoint, without proofs.
+//! Whatever is proved must hold in the model (soundness), and whatever holds in it has a proof
+//! (completeness).
 
 use crate::common;
 
@@ -77,7 +78,7 @@ impl Universe {
         Universe { principals, credentials }
     }
 
-    /// Who speaks for whom at which points.
+    /// Which principals speak for which, at which points.
     fn model(&self) -> BTreeMap<(Principal, Principal), u16> {
         let mut relation: BTreeMap<(Principal, Principal), u16> = BTreeMap::new();
         for principal in &self.principals {
@@ -171,7 +172,7 @@ fn provable(universe: &Universe) -> Vec<(Proven, Vec<Step>)> {
     found
 }
 
-/// Over many small worlds: what is provable is exactly what the model says.
+/// Over many small worlds, exactly what holds in the model is provable.
 #[test]
 fn provable_is_what_holds() {
     let mut interesting = 0;
@@ -190,7 +191,7 @@ fn provable_is_what_holds() {
     assert!(interesting > 40 * 15, "the worlds are not all trivial: {interesting}");
 }
 
-/// Every proof of one to three steps over a small world, sensible or not: none proves what does not hold.
+/// Every proof of one to three steps over a small world, sensible or not: none proves a wrong judgement.
 #[test]
 fn no_short_proof_is_unsound() {
     let read = scopes()[1].clone();

@@ -1,4 +1,4 @@
-//! Proofs that are searched for: what is found is proved, and all that credentials say is found.
+//! The search for proofs: what it finds is proved, and it finds everything that the credentials imply.
 
 use crate::common;
 
@@ -7,7 +7,7 @@ use holdfast_access::prove::reachable;
 use holdfast_access::*;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who speaks for whom by these credentials, by going round until nothing is added: no restrictions, no proofs.
+/// Which principals speak for which by these credentials, as a fixpoint without restrictions and proofs.
 fn fixpoint(said: &[Credential], groups: &[Principal]) -> BTreeMap<Principal, BTreeSet<Principal>> {
     let mut speaks: BTreeMap<Principal, BTreeSet<Principal>> = BTreeMap::new();
     let mut edges = Vec::new();
@@ -40,8 +40,8 @@ fn fixpoint(said: &[Credential], groups: &[Principal]) -> BTreeMap<Principal, BT
     }
 }
 
-/// Proves: in many small worlds every proof that is found is accepted by the checker, for that principal, and every
-/// principal that can be reached is.
+/// Proves: in many small worlds the checker accepts every proof that is found, for that principal; and every
+/// principal that can be reached is found.
 #[test]
 fn found_is_proved_and_all_is_found() {
     let mut found_in_all = 0;

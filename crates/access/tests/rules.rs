@@ -35,7 +35,8 @@ fn itself() {
     }
 }
 
-/// *Namer*: the machine for its users and groups, a key for its names; nobody for a process, a program or a key.
+/// *Namer*: the machine speaks for its users and groups, a key for its names; nobody speaks for a process, a
+/// program or a key this way.
 #[test]
 fn namer() {
     let none = Credentials::default();
@@ -123,7 +124,7 @@ fn conditions_exclude() {
     }
 }
 
-/// *Handoff*: A says (B ⇒ A); also the machine about users, and a key about its names.
+/// *Handoff*: A says (B ⇒ A); likewise the machine about users, and a key about its names.
 #[test]
 fn handoff() {
     let (credentials, ids) = keep([
@@ -172,8 +173,8 @@ fn nobody_gives_away_what_is_not_theirs() {
     refused_because(manifest_is_no_delegation, &credentials, "delegates nothing");
 }
 
-/// *Handoff* wants an issuer without restriction: who may only read cannot hand on writing, nor even reading in the
-/// principal's name. In its own name it can, and *chain* intersects.
+/// *Handoff* demands an issuer without restriction: a delegate that may only read cannot pass on writing, nor
+/// even reading in the principal's name. In its own name it can, and *chain* intersects.
 #[test]
 fn a_restricted_delegate_hands_on_no_more_than_it_has() {
     let read = scope(&[Operation::Read], &[blocks(10, 10)]);
@@ -291,8 +292,8 @@ fn premises_must_stand() {
     );
 }
 
-/// The paper's 4.9: client P speaks for user A by A's delegation, VFS_P for P, so VFS_P for A; and P is a driver by
-/// its program's hash.
+/// The example in the paper's 4.9: client P speaks for user A by A's delegation, VFS_P for P, so VFS_P for A;
+/// and P is a driver because of its program's hash.
 #[test]
 fn the_papers_example() {
     let (credentials, ids) = keep([
