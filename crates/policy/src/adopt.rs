@@ -1,6 +1,6 @@
-//! The table of a disk that is taken over with what is on it: nobody asked for anything yet, so nothing is guarded, and
-//! nothing is erased, as nothing changes hands. The one place where owners come from outside: whoever adopts a disk
-//! says whose its files are.
+//! The table of a disk that is adopted with its content. There are no requests yet, so nothing is guarded;
+//! and nothing changes its owner, so nothing is erased. Only here owners come from outside: whoever adopts a
+//! disk says who owns its files.
 
 use crate::table::Table;
 use crate::{BlockRange, Disk, Image, Label, Refused};
@@ -14,12 +14,12 @@ pub struct Owned {
     pub label: Label,
 }
 
-/// The blocks that store the table of such a disk. `parts` are disjoint, in order, and together all blocks of the disk;
-/// `owned` are disjoint and in order, and what they do not name is as its part says.
+/// The blocks that store the table of such a disk. `parts` are disjoint, in order, and together all blocks of
+/// the disk. `owned` are disjoint and in order; blocks that they do not contain get the owner of their part.
 ///
 /// # Errors
-/// [`Refused::BeyondDisk`]: they are not; [`Refused::NotStorable`], [`Refused::AclTooLong`], [`Refused::Full`],
-/// [`Refused::TableTooSmall`].
+/// [`Refused::BeyondDisk`]: the ranges are not as demanded. [`Refused::NotStorable`],
+/// [`Refused::AclTooLong`], [`Refused::Full`], [`Refused::TableTooSmall`].
 pub fn adopt(disk: Disk, parts: &[Owned], owned: &[Owned]) -> Result<Vec<Image>, Refused> {
     disk.table().ok_or(Refused::TableTooSmall)?;
     let beyond = Refused::BeyondDisk(disk.blocks);
@@ -111,8 +111,8 @@ mod tests {
         }
     }
 
-    /// Proves: what overlaps, is out of order, crosses an edge of a part, leaves the disk, or leaves blocks to nobody is
-    /// refused, and so is more than the table takes.
+    /// Proves: ranges that overlap, are out of order, cross an edge of a part, are not on the disk, or leave
+    /// blocks without an owner are refused, and so is more than fits into the table.
     #[test]
     fn refused() {
         let whole = [owned(0, BLOCKS, "driver")];

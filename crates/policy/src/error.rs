@@ -59,7 +59,7 @@ pub enum Damage {
         /// The reader's message.
         why: String,
     },
-    /// A block is not what was written there.
+    /// A block has changed since it was written.
     #[error("block {block} of the policy table is damaged: {why}; recover the volume, or format the disk")]
     Malformed {
         /// The block, counted from the table's first.

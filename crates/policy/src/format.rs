@@ -7,8 +7,8 @@
 //!                        or, in format 2, a piece of what is kept beside
 //! ```
 //!
-//! A table that keeps nothing beside is of format 1, as it was before anything could be kept; one that does is of format 2,
-//! which readers that know no revocations refuse.
+//! A table without extra bytes has format 1, as before there were any; a table with them has format 2, which
+//! readers that know no revocations refuse.
 //!
 //! Every block: magic (8 bytes), digest (32) over the disk's identity, the block's place and the body, then the body
 //! in canonical encoding, then zeroes. So a block of another disk, place or kind is not taken for this one.
@@ -31,11 +31,11 @@ pub(crate) const LIST_BYTES: usize = BLOCK_BYTES - BODY_AT - 1 - 4;
 pub const EXTENTS_PER_PAGE_MAX: usize = LIST_BYTES / 12;
 const _: () = assert!(BODY_AT == 40 && LIST_BYTES == 4051 && EXTENTS_PER_PAGE_MAX == 337);
 
-/// The format of tables that keep nothing beside.
+/// The format of tables without extra bytes.
 pub(crate) const FORMAT_PLAIN: u16 = 1;
 /// The format of those that do, and the newest that this version reads.
 pub(crate) const FORMAT: u16 = 2;
-/// Bytes of a piece of what is kept beside: less by its number and its length.
+/// Bytes of a piece of the extra bytes: the rest of the block without its number and its length.
 pub(crate) const PIECE_BYTES_MAX: usize = LIST_BYTES - 4;
 
 /// A block to be written, and where, counted from the table's first.
@@ -62,16 +62,16 @@ pub(crate) enum Body {
     Header(Header),
     Labels(Vec<(u32, Label)>),
     Page(Vec<(u64, u32)>),
-    /// A piece of what is kept beside, and which: from 0.
+    /// A piece of the extra bytes, with its number, from 0.
     Kept(u32, Vec<u8>),
 }
 
-/// How many blocks of the table are for labels.
+/// Number of the table's blocks for labels.
 pub(crate) fn label_blocks(disk: &Disk) -> u64 {
     ((disk.table_blocks - 1) / 8).max(1)
 }
 
-/// How many are for pages.
+/// Number of the table's blocks for pages.
 pub(crate) fn page_slots(disk: &Disk) -> u64 {
     disk.table_blocks - 1 - label_blocks(disk)
 }
@@ -101,7 +101,7 @@ pub(crate) fn body(disk: &Disk, block: u64, bytes: &Block) -> Result<Body, Damag
         return Err(malformed("its digest does not match: it was changed, moved or is another disk's"));
     }
     let mut rest = &bytes[BODY_AT..];
-    // A later format may have other fields, so its number is looked at first.
+    // A later format may have other fields, so the number is checked first.
     let format = u16::from_le_bytes([rest[1], rest[2]]);
     if rest[0] == 0 && !(FORMAT_PLAIN..=FORMAT).contains(&format) {
         return Err(Damage::Newer(format));

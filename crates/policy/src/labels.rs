@@ -1,8 +1,8 @@
-//! Labels: owner and ACL, each distinct pair stored once and known to extents by a number, so that a table of a
-//! million extents stays small.
+//! Labels: an owner and an ACL. Each distinct pair is stored once and has a number, which extents contain, so
+//! that a table of a million extents stays small.
 //!
-//! Invariants: a label's number is unique and its contents too; a label is kept exactly as long as an extent uses
-//! it; the labels of a block fit into it.
+//! Invariants: a label's number is unique, and so is its content; a label exists exactly as long as an extent
+//! uses it; the labels of a block fit into it.
 
 use crate::Refused;
 use crate::format::LIST_BYTES;
@@ -50,7 +50,7 @@ impl Labels {
         }
     }
 
-    /// Takes a stored block of labels, the next one.
+    /// Loads the next stored block of labels.
     pub fn load(&mut self, stored: Vec<(u32, Label)>) -> Result<(), &'static str> {
         let block = self.blocks.len();
         self.blocks.push(BTreeSet::new());
@@ -79,12 +79,13 @@ impl Labels {
         self.blocks.len()
     }
 
-    /// Whether every label is in use, as in every table that was written.
+    /// Whether every label is in use, as it is in every table that was written.
     pub fn all_used(&self) -> bool {
         self.by_number.values().all(|interned| interned.uses > 0)
     }
 
-    /// The number of a label, new if need be. [`Labels::unuse`] takes back what turns out not to be used.
+    /// The number of a label, which is added if it is new. [`Labels::unuse`] removes labels that turn out not
+    /// to be used.
     pub fn intern(&mut self, label: Label) -> Result<u32, Refused> {
         let (digest, bytes) = measure(&label);
         if let Some(number) = self.by_digest.get(&digest) {
@@ -141,7 +142,7 @@ impl Labels {
     }
 }
 
-/// A label's digest, and the bytes it takes in a block, its number included.
+/// A label's digest, and the bytes that it takes in a block, including its number.
 fn measure(label: &Label) -> (Digest, usize) {
     let bytes = encode(label);
     (DigestKey::WELL_KNOWN.digest(Domain::PolicyLabel, &bytes), bytes.len() + 4)

@@ -2,18 +2,19 @@
 //! without its I/O.
 //!
 //! Invariants:
-//! - every block has exactly one owner and one ACL, always; the blocks that hold the table belong to PolicyMgr
-//!   implicitly, and nobody can change or be shown them through it;
-//! - only who speaks for a block's owner changes its ACL or gives it away, and nobody is given a block without
-//!   accepting it; the administrator can erase a disk by formatting it, and otherwise has no say;
-//! - what an owner stored is erased before the next owner can read: the effects of a [`Change`] come in an order
-//!   that makes it so, and until they are carried out nothing else is decided;
-//! - a request is carried out whole or not at all, a crash included: all blocks it rewrites are one set, which the
-//!   driver commits atomically through the journal below;
-//! - a table that does not read back exactly as one that was written is refused, with the place and the reason.
+//! - Every block always has exactly one owner and one ACL. The blocks of the table belong to PolicyMgr
+//!   implicitly; nobody can change them, or be given them, through it.
+//! - Only a requester that speaks for a block's owner can change its ACL or give it away, and nobody gets a
+//!   block without accepting it. The administrator can erase a disk by formatting it, and can do nothing
+//!   else.
+//! - What an owner stored is erased before the next owner can read: the effects of a [`Change`] are in the
+//!   order that ensures this, and until they are carried out nothing else is decided.
+//! - A request is carried out completely or not at all, also through a crash: all blocks that it rewrites
+//!   are one set, which the driver commits atomically through the volume's journal.
+//! - A table that does not read back exactly as it was written is refused, with the place and the reason.
 //!
-//! The trust in storage lies below: the volume refuses blocks that are not the latest written. The digests here
-//! catch what is damaged or misplaced, not what is forged with intent.
+//! Trust in storage comes from the volume, which refuses blocks that are not the latest written. The digests
+//! here detect blocks that are damaged or misplaced, not forged ones.
 //!
 //! All of it is in the trusted base. The crate is pure: the driver reads, writes, erases and withdraws regions.
 #![forbid(unsafe_code)]

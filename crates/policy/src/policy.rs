@@ -1,7 +1,8 @@
-//! The guard: who may change the table, and in what order the world follows.
+//! The guard: who may change the table, and in what order the effects must happen.
 //!
-//! Invariants: one change at a time, and none is decided before the last one is carried out; a nomination names
-//! exactly one range and is gone once the owner of any of its blocks changes, or after a restart.
+//! Invariants: there is one change at a time, and the next one is decided only after it is carried out. A
+//! nomination names exactly one range. It ends when the owner of any of its blocks changes, and with a
+//! restart.
 
 use crate::table::Table;
 use crate::{Block, BlockRange, Damage, Disk, Image, Label, Refused};
@@ -31,21 +32,21 @@ pub enum Effect {
     Withdraw(BlockRange, DirtyPages),
     /// Make what the blocks held unreadable for good; durable before the next effect.
     Erase(BlockRange),
-    /// Commit these blocks of the table as one: after a crash all of them are there, or none.
+    /// Commit these blocks of the table atomically: after a crash all of them are there, or none.
     Store(Vec<Image>),
 }
 
-/// What is done with pages that were changed in memory.
+/// What to do with pages that were changed in memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DirtyPages {
     /// Their content is written first: the blocks keep their owner.
     Write,
-    /// They are dropped: nothing of the old owner may reach the new one.
+    /// Drop them: nothing of the old owner may reach the new one.
     Drop,
 }
 
-/// A decision that is to be carried out, in order; then [`Policy::carried_out`] takes it back. A driver that cannot
-/// carry it out drops the [`Policy`] and opens the table anew.
+/// A decision that must be carried out, in order; [`Policy::carried_out`] then takes it back. A driver that
+/// cannot carry it out drops the [`Policy`] and opens the table again.
 #[must_use = "nothing else is decided until this is carried out"]
 #[derive(PartialEq, Eq, Debug)]
 pub struct Change {
@@ -60,7 +61,7 @@ impl Change {
     }
 }
 
-/// How large things are: all that an administrator sees of a table.
+/// The sizes of a table: all that an administrator sees of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Sizes {
     /// Blocks of the disk.
@@ -82,7 +83,7 @@ struct Nomination {
     content: Content,
 }
 
-/// What is done with the content of blocks when they change hands.
+/// What happens to the content of blocks when their owner changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Content {
     /// The content is erased before the new owner gets the blocks.
@@ -102,7 +103,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// A disk that has no table: the administrator becomes owner of all of it, and it is erased.
+    /// Makes the table of a new disk: the administrator becomes owner of all of it, and it is erased.
     ///
     /// # Errors
     /// [`Refused::TableTooSmall`], [`Refused::NotStorable`], [`Refused::BeyondDisk`] for a disk without blocks;
@@ -132,10 +133,10 @@ impl Policy {
         Ok(Policy { table, administrator, nominations: BTreeMap::new(), nominated: 0, unfinished: false })
     }
 
-    /// The driver has carried out every effect of the change.
+    /// Notes that the driver has carried out every effect of the change.
     ///
     /// # Panics
-    /// If it is not the change that was decided last: a driver's fault that must not go on.
+    /// If it is not the last change decided: a fault of the driver, which must not continue.
     pub fn carried_out(&mut self, change: Change) {
         assert!(self.unfinished && change.generation == self.table.generation(), "a change of another time");
         self.unfinished = false;
@@ -165,8 +166,8 @@ impl Policy {
         Ok(self.change(&[range], DirtyPages::Write, images))
     }
 
-    /// Proposes a new owner, for as long as the machine runs. Takes the place of nominations that it overlaps, and, where
-    /// there are as many as may be, of the oldest: so whoever never accepts does not keep others from being nominated.
+    /// Proposes a new owner, until a restart. Replaces nominations that it overlaps and, at the limit, the
+    /// oldest one: so a user who never accepts does not prevent other nominations.
     ///
     /// # Errors
     /// Those of the guard (see [`Policy::change_acls`]); [`Refused::NotStorable`].
@@ -174,8 +175,8 @@ impl Policy {
         self.nominate(by, range, to, Content::Erased)
     }
 
-    /// As [`Policy::nominate`], and the content of the blocks goes with them: as if the new owner had been put on their
-    /// ACL, so it takes the right to that as well.
+    /// As [`Policy::chown_nominate`], but the content of the blocks is not erased when the new owner accepts.
+    /// That is as if the new owner had been put on the ACL, so it requires that right as well.
     ///
     /// # Errors
     /// As [`Policy::chown_nominate`].
@@ -211,8 +212,8 @@ impl Policy {
         Ok(())
     }
 
-    /// Accepts a nomination of exactly this range, with the ACL that it gets. What the old owner stored is erased, unless it
-    /// was [given](Policy::chown_give) too.
+    /// Accepts a nomination of exactly this range, and sets the ACL. What the old owner stored is erased,
+    /// unless it was [given](Policy::chown_give) too.
     ///
     /// # Errors
     /// [`Refused::NotNominated`], [`Refused::Full`], [`Refused::AclTooLong`], [`Refused::TooScattered`],
@@ -235,7 +236,7 @@ impl Policy {
         Ok(self.change(&[range], dirty, images))
     }
 
-    /// The owner and the ACL of a block, for its owner, and how far they reach.
+    /// The owner and the ACL of a block, for its owner, and the range of blocks that share them.
     ///
     /// # Errors
     /// Those of the guard (see [`Policy::change_acls`]).
@@ -246,7 +247,7 @@ impl Policy {
         Ok((extent, self.table.label(number)))
     }
 
-    /// The owner and the ACL of a region that shows these blocks. For the monitor, not for requesters.
+    /// The owner and the ACL for a region with these blocks. For the monitor, not for requesters.
     ///
     /// # Errors
     /// [`Refused::MixedAcls`] unless all blocks have the same; [`Refused::BeyondDisk`], [`Refused::Reserved`],
@@ -265,13 +266,14 @@ impl Policy {
         common.map(|number| self.table.label(number)).ok_or(Refused::MixedAcls(0))
     }
 
-    /// Bytes that the table keeps beside owners and ACLs: which credentials were revoked. None: nothing was kept.
+    /// Bytes that the table stores besides owners and ACLs: the revoked credentials. Empty if nothing was
+    /// stored.
     pub fn extra(&self) -> &[u8] {
         self.table.extra()
     }
 
-    /// Keeps other bytes. They are stored by the same atomic sets as everything else, and survive what owners do; a
-    /// [`Policy::format`] ends them with all owners.
+    /// Replaces these bytes. They are stored by the same atomic sets as everything else, and do not depend on
+    /// owners; [`Policy::format`] removes them together with all owners.
     ///
     /// # Errors
     /// [`Refused::Full`], [`Refused::Unfinished`].
@@ -297,7 +299,7 @@ impl Policy {
         Ok(self.change(&erase, DirtyPages::Drop, images))
     }
 
-    /// How large things are, for the administrator.
+    /// The sizes of the table, for the administrator.
     ///
     /// # Errors
     /// [`Refused::NotAdministrator`].

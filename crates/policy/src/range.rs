@@ -2,7 +2,7 @@
 
 use borsh::{BorshDeserialize, BorshSerialize};
 
-/// The least blocks that a policy table takes: its header, labels and a page.
+/// Fewest blocks of a policy table: its header, labels and a page.
 pub const TABLE_BLOCKS_MIN: u64 = 3;
 
 /// Blocks of a disk: from `first` to before `end`. Never empty.
@@ -48,11 +48,11 @@ pub struct Disk {
     pub number: u16,
     /// Drawn when it was first formatted; a table of another disk is refused.
     pub identity: [u8; 16],
-    /// How many blocks it has.
+    /// Number of blocks.
     pub blocks: u64,
-    /// The table's first block, which is fixed. Beyond the last block if the table is kept elsewhere.
+    /// The table's first block, which is fixed. It is beyond the last block if the table is stored elsewhere.
     pub table_first: u64,
-    /// How many blocks the table may take.
+    /// Number of blocks that the table may use.
     pub table_blocks: u64,
 }
 

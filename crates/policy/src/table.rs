@@ -1,8 +1,9 @@
 //! The policy table: sorted extents in pages, all of them in memory, so that no look-up ever reads the disk.
 //!
-//! Invariants: the first page begins at block 0 and a page lasts until the next one, so every block is in exactly
-//! one extent; within a page extents ascend and neighbours have different labels; a page fits into a block. A change
-//! touches the pages of its range (and merges pages that became small with their neighbours), so it rewrites few blocks.
+//! Invariants: the first page begins at block 0 and a page lasts until the next one, so every block is in
+//! exactly one extent; within a page, extents ascend and neighbours have different labels; a page fits into a
+//! block. A change only rewrites the pages of its range (and merges pages that became small with their
+//! neighbours), which are few blocks.
 
 use crate::format::{
     self, Body, EXTENTS_PER_PAGE_MAX, FORMAT, FORMAT_PLAIN, Header, Image, PIECE_BYTES_MAX, body, image,
@@ -13,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The most pages that one change rewrites, so that the set to be committed atomically stays small.
 pub const PAGES_PER_CHANGE_MAX: usize = 64;
-/// The most pages beside them that it merges with, if they are small.
+/// Most small pages next to them that it merges with.
 const NEIGHBOURS_PER_CHANGE_MAX: usize = 4;
 
 struct Page {
@@ -29,10 +30,10 @@ pub(crate) struct Table {
     pages: BTreeMap<u64, Page>,
     /// Slots that were used and hold no page now.
     free: BTreeSet<u32>,
-    /// How many slots were ever used.
+    /// Number of slots that were ever used.
     slots: u32,
     labels: Labels,
-    /// Bytes that are stored beside the labels, and the slots of their pieces.
+    /// Extra bytes that are stored besides the labels, and the slots of their pieces.
     extra: Vec<u8>,
     extra_slots: Vec<u32>,
 }
@@ -42,7 +43,7 @@ pub(crate) struct Table {
 enum SlotContent {
     /// The page that begins at this block.
     Page(u64),
-    /// A piece of what is kept beside.
+    /// A piece of the extra bytes.
     Piece(usize),
     Nothing,
 }
@@ -62,8 +63,9 @@ impl Table {
         Ok((table, images))
     }
 
-    /// A table of these extents, each ⟨first block, label⟩ and lasting until the next, and the blocks that store it. Pages
-    /// are filled in part, where there is room for it, so that changes to come do not split each of them.
+    /// A table of these extents, each ⟨first block, label⟩ and lasting until the next, and the blocks that
+    /// store it. If there is room, pages are only partly filled, so that later changes do not split each of
+    /// them.
     pub fn of(
         disk: Disk,
         extents: impl Iterator<Item = (u64, Label)>,
@@ -186,12 +188,12 @@ impl Table {
         Ok(Table { disk, generation, pages, free, slots, labels, extra, extra_slots })
     }
 
-    /// The bytes that are stored beside the labels.
+    /// The extra bytes, which are stored besides the labels.
     pub fn extra(&self) -> &[u8] {
         &self.extra
     }
 
-    /// Keeps other bytes beside. Answers the blocks to be stored, as one set.
+    /// Replaces the extra bytes. Returns the blocks to be stored, as one set.
     pub fn set_extra(&mut self, bytes: Vec<u8>) -> Result<Vec<Image>, Refused> {
         let needed = bytes.len().div_ceil(PIECE_BYTES_MAX);
         if needed as u64 > self.extra_slots.len() as u64 + self.free_slots() {
@@ -215,7 +217,7 @@ impl Table {
         Ok(self.images(&stored))
     }
 
-    /// A slot that is free. The caller has made sure that there is one.
+    /// A free slot. The caller has ensured that there is one.
     fn take_slot(&mut self) -> u32 {
         self.free.pop_first().unwrap_or_else(|| {
             self.slots += 1;
@@ -259,7 +261,7 @@ impl Table {
         })
     }
 
-    /// The first block of the page that has this block.
+    /// The first block of the page that contains this block.
     fn page_of(&self, block: u64) -> u64 {
         *self.pages.range(..=block).next_back().expect("the first page begins at block 0").0
     }
@@ -269,8 +271,8 @@ impl Table {
         self.pages.range(first + 1..).next().map_or(self.disk.blocks, |(next, _)| *next)
     }
 
-    /// Gives the blocks of the range new labels: each old number in `new` becomes that label. Answers the blocks to
-    /// be stored, as one set.
+    /// Gives the blocks of the range new labels: each old number in `new` is replaced by that label. Returns
+    /// the blocks to be stored, as one set.
     pub fn relabel(&mut self, range: BlockRange, new: BTreeMap<u32, Label>) -> Result<Vec<Image>, Refused> {
         let (mut from, mut to) = (self.page_of(range.first()), range.end());
         let mut held: usize = self.pages.range(from..to).map(|(_, page)| page.extents.len()).sum();
@@ -375,7 +377,8 @@ impl Page {
     }
 }
 
-/// `old`, which ends at `end`, with the labels in the range replaced, and neighbours of one label made one.
+/// `old`, which ends at `end`, with the labels in the range replaced and neighbours with the same label
+/// merged.
 fn relabelled(
     old: &[(u64, u32)],
     end: u64,

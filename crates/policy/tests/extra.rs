@@ -1,4 +1,4 @@
-//! What a table keeps beside owners and ACLs, and blocks that are given away with what is in them.
+//! A table's extra bytes, and blocks that are given away with their content.
 
 use crate::common;
 
@@ -7,9 +7,9 @@ use holdfast_access::*;
 use holdfast_policy::*;
 use std::collections::BTreeSet;
 
-/// Proves: whatever is kept is there after opening the table anew, among changes of owners that split and merge pages;
-/// a crash leaves what was kept before or after; slots come back; what does not fit is refused, and nothing has
-/// changed.
+/// Proves: the extra bytes are there after opening the table again, among changes of owners that split and
+/// merge pages. A crash leaves the bytes from before or after. Slots become free again. Bytes that do not fit
+/// are refused, and nothing has changed.
 #[test]
 fn kept_among_changes() {
     for seed in 0..20 {
@@ -61,7 +61,7 @@ fn kept_among_changes() {
     }
 }
 
-/// The stored form of what is kept, and that a table without is as it always was.
+/// The stored form of extra bytes; a table without them has its old form.
 #[test]
 fn stored_so() {
     let mut driven = Driven::new(disk(100, 8));
@@ -72,7 +72,7 @@ fn stored_so() {
     let mut expected = vec![3, 0, 0, 0, 0, 5, 0, 0, 0];
     expected.extend(b"ended");
     assert_eq!(driven.stored[&3][40..54], expected);
-    // Pieces that are missing, twice there, or of no table that keeps anything.
+    // Pieces that are missing, double, or in a table without extra bytes.
     for (block, body) in [
         (3, vec![3, 1, 0, 0, 0, 1, 0, 0, 0, 7]),
         (3, vec![3, 0, 0, 0, 0, 0, 0, 0, 0]),
@@ -84,8 +84,8 @@ fn stored_so() {
     }
 }
 
-/// Proves: blocks are given away with what is in them by an owner who may also change their ACL, and only to who
-/// accepts; nothing is erased then, and is when they were only nominated.
+/// Proves: an owner who may also change the ACL can give blocks away with their content, only to a user who
+/// accepts. Nothing is erased then, but is if they were only nominated.
 #[test]
 fn given_away() {
     let mut driven = Driven::new(disk(100, 8));
@@ -113,7 +113,7 @@ fn given_away() {
     );
     driven.carry_out(change);
     assert_eq!(at(&driven.policy, 25).owner, user("bob"));
-    // A nomination that takes the place of a gift is one.
+    // A nomination that replaces a gift is only a nomination.
     driven.policy.chown_give(&bob, range(20, 10), user("alice")).expect("his");
     driven.policy.chown_nominate(&bob, range(20, 10), user("alice")).expect("his");
     let change = driven.policy.chown_accept(&alice, range(20, 10), only(&user("alice"))).expect("accepted");

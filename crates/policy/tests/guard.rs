@@ -1,4 +1,4 @@
-//! Who may do what, and in what order the driver acts.
+//! What each principal may do, and in what order the driver acts.
 
 use crate::common;
 
@@ -86,7 +86,7 @@ fn restrictions_bind() {
     assert_eq!(shared().policy.chown_nominate(&good, range(22, 4), bob()), Err(Refused::NotOwner));
     let look = part(Operation::Look, blocks(3, 22, 4));
     assert!(shared().policy.look(&look, 22).is_ok());
-    // Who accepts needs the operation as well.
+    // Accepting needs a right to that operation as well.
     let mut driven = shared();
     driven.policy.chown_nominate(&alias(&bob()), range(30, 1), alice()).expect("his");
     let elsewhere = part(Operation::Chown, blocks(3, 31, 1));
@@ -152,7 +152,7 @@ fn a_change_is_whole_or_not_at_all() {
     assert_eq!(driven.stored, before);
     assert_eq!(at(&driven.policy, 20).acl, only(&alice()));
     driven.change_acls(&alice(), range(20, 5), &set).expect("these have room");
-    // A list within the entries allowed, but longer than a block.
+    // A list with an allowed number of entries that does not fit into a block.
     let mut wide = Acl::nobody();
     for number in 0..ENTRIES_MAX as u32 {
         let terms = [
@@ -315,8 +315,8 @@ fn a_region_has_one_owner_and_one_acl() {
     assert_eq!(driven.policy.region_policy(&[range(29, 2)]), Err(Refused::MixedAcls(30)));
 }
 
-/// Proves: nominations are bounded for each owner and together, the oldest go, and whoever leaves nominations unaccepted
-/// keeps nobody else from being nominated and accepting.
+/// Proves: nominations are limited for each owner and in all; the oldest are dropped; and a user who does not
+/// accept nominations prevents nobody else from being nominated and accepting.
 #[test]
 fn nominations_are_bounded() {
     let mut driven = Driven::new(disk(30_000, 40));
@@ -361,7 +361,7 @@ fn disks_that_cannot_be() {
     assert_eq!(Policy::create(overflow, admin()).err(), Some(Refused::TableTooSmall));
     assert_eq!(BlockRange::new(5, 0), None);
     assert_eq!(BlockRange::new(u64::MAX, 1), None);
-    // A table kept elsewhere leaves the whole disk to its owners.
+    // If the table is stored elsewhere, the whole disk belongs to its owners.
     let mut elsewhere = Driven::new(Disk { table_first: 1_000, ..disk(100, 8) });
     elsewhere.give(&admin(), range(0, 100), &alice()).expect("both agree");
     assert_eq!(at(&elsewhere.policy, 10).owner, alice());

@@ -22,7 +22,7 @@ fn driver(partition: &str) -> Manifest {
     manifest
 }
 
-/// A run of the machine: processes, and what was said.
+/// A run of the machine: processes, and the statements made.
 struct Run {
     boot: u8,
     revocations: Revocations,
@@ -84,7 +84,8 @@ fn a_driver_a_user_and_a_restart() {
     let change = disk.policy.chown_accept(&driver_alias, partition, only(&driver_group)).expect("nominated");
     disk.carry_out(change);
 
-    // Alice's process, by the machine's word at login; its VFS by its own word; the VFS acts for Alice.
+    // Alice's process speaks for her by the machine's statement at login, its VFS by its own statement; so
+    // the VFS speaks for Alice.
     let (client, _) = run.start(3);
     let (vfs, mut vfs_table) = run.start(4);
     let speaks = |delegate: ProcessName, principal: Principal| Statement::SpeaksFor {
@@ -118,7 +119,7 @@ fn a_driver_a_user_and_a_restart() {
     assert!(!acl.permits(&driver_alias, Access::Read, objects));
     assert!(!acl.permits(&alias(&admin()), Access::Read, objects));
 
-    // Alice logs out: the machine takes its word back, and her VFS is refused at the next look-up.
+    // Alice logs out: the machine revokes its statement, and her VFS is refused at the next look-up.
     run.revocations.end(&Principal::Machine, Ending::Serial(login_serial)).expect("room");
     let revoked = AccessError::Revoked { issuer: Principal::Machine, serial: login_serial };
     assert_eq!(vfs_table.look_up(as_alice, &run.revocations, 0), Err(revoked));

@@ -1,5 +1,5 @@
-//! The table against a plain map from blocks to labels, restarted from what is stored after every step; and what
-//! is stored: golden, damaged, full.
+//! The table against a plain map from blocks to labels, reopened from its stored blocks after every step; and
+//! stored tables that are golden, damaged, or full.
 
 use crate::common;
 
@@ -20,7 +20,7 @@ impl Model {
         Model { blocks: vec![label; disk.blocks as usize] }
     }
 
-    /// The owner's verdict, as the paper has it.
+    /// The owner's verdict according to the paper.
     fn verdict(&self, disk: &Disk, by: &Principal, range: BlockRange) -> bool {
         let table = disk.table().expect("a table");
         range.end() <= disk.blocks
@@ -69,8 +69,8 @@ fn changed(acl: &Acl, change: &AclChange) -> Acl {
     acl
 }
 
-/// Random requests; after each the table, and the table opened anew, are the model. Before its blocks are stored
-/// the table opened anew is the model before: a crash leaves one or the other.
+/// Random requests. After each, both the table and the reopened table equal the model. Before its blocks are
+/// stored the reopened table equals the previous model: a crash leaves one or the other.
 fn run(seed: u64, disk: Disk, steps: usize, longest: u64, reopen_every: usize) -> (usize, usize) {
     let people = [admin(), user("alice"), user("bob"), Principal::Group(Name::new("staff").expect("a name"))];
     let mut numbers = Numbers(seed);
@@ -141,7 +141,7 @@ fn the_table_is_the_map_it_stands_for() {
     }
 }
 
-/// Many small extents, so that pages split and merge; few blocks are written a change.
+/// Many small extents, so that pages split and merge; each change writes few blocks.
 #[test]
 fn pages_split_and_merge() {
     for seed in 20..23 {
@@ -214,7 +214,7 @@ fn a_full_table_refuses_and_works_on() {
     });
     assert_eq!(refused, Some(Refused::Full));
     assert!(labels > 60, "a block holds more than {labels}");
-    // Room for a few again, but not for fifty: those that were found room for are given up with the rest.
+    // There is room for a few again, but not for fifty: labels already added are removed with the rest.
     driven.change_acls(&admin(), range(100, 8), &AclChange::Replace(only(&admin()))).expect("no new list");
     let before = driven.stored.clone();
     let mixed = AclChange::Set(user("bob"), Access::Read);

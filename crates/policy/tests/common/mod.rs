@@ -1,4 +1,4 @@
-//! A disk with a policy table, and a driver that carries out what is decided.
+//! A disk with a policy table, and a driver that carries out decisions.
 #![allow(dead_code)]
 
 use holdfast_access::*;
@@ -46,7 +46,7 @@ pub fn admin() -> Principal {
     user("admin")
 }
 
-/// A disk whose table takes the blocks from 10 on.
+/// A disk whose table begins at block 10.
 pub fn disk(blocks: u64, table_blocks: u64) -> Disk {
     Disk { number: 3, identity: *b"disk identity 16", blocks, table_first: 10, table_blocks }
 }
@@ -59,7 +59,7 @@ pub fn open(disk: &Disk, stored: &Stored) -> Result<Policy, Damage> {
     })
 }
 
-/// A policy with what is stored of it.
+/// A policy, and its stored blocks.
 pub struct Driven {
     pub disk: Disk,
     pub policy: Policy,
@@ -117,7 +117,7 @@ pub fn at(policy: &Policy, block: u64) -> Label {
     policy.region_policy(&[range(block, 1)]).expect("a block of the disk").clone()
 }
 
-/// A block with a right digest over these contents, as somebody could write who knows the format.
+/// A block with a correct digest over this content, as somebody could forge it who knows the format.
 pub fn sealed(disk: &Disk, block: u64, body: &[u8]) -> Box<Block> {
     let mut bytes = Box::new([0; BLOCK_BYTES]);
     bytes[..8].copy_from_slice(b"hfpolicy");
