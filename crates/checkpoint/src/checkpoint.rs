@@ -7,9 +7,9 @@ use holdfast_protocol::structure::LogHead;
 use std::fmt;
 use std::str::FromStr;
 
-/// What comes before the name of a file system in the origin of its log.
+/// Prefix of the origin of a file system's log; the file system's name follows.
 const ORIGIN: &str = "holdfast.example/fs/";
-/// Most lines that are not ours.
+/// Most lines of other kinds.
 const EXTENSIONS_MAX: usize = 16;
 
 /// The head of a log.
@@ -28,7 +28,7 @@ pub fn origin_of(file_system: &Digest) -> String {
     format!("{ORIGIN}{file_system}")
 }
 
-/// The key by which notes of a file system's log are verified, if this is one of its servers' keys.
+/// The key by which notes of a file system's log are verified, if `server` is one of its servers' keys.
 pub fn log_key(file_system: &Digest, server: holdfast_crypto::PublicKey) -> VerifierKey {
     VerifierKey::new(&origin_of(file_system), KeyKind::Note, server).expect("hexadecimal digits make a name")
 }

@@ -1,5 +1,6 @@
-//! Cosignatures (c2sp.org/tlog-cosignature, the Ed25519 kind): a witness says that, at a time by its clock, this was the
-//! newest head of a log that it had seen, and that all heads it has ever signed of that log extend each other.
+//! Cosignatures (c2sp.org/tlog-cosignature, the Ed25519 kind): a witness states that, at a time by its clock,
+//! this was the newest head of a log that it had seen, and that all heads of that log it has ever signed
+//! extend each other.
 
 use crate::note::{KeyKind, Note, NoteSignature, VerifierKey};
 use holdfast_crypto::{Signature, SigningKey};
@@ -23,7 +24,8 @@ pub fn cosign(witness: &VerifierKey, key: &SigningKey, text: &str, time_s: u64) 
     witness.line(&bytes)
 }
 
-/// When a witness signed this text, if the line is its cosignature: seconds since 1970 by its clock.
+/// When a witness signed this text, in seconds since 1970 by its clock; `None` if the line is not its
+/// cosignature.
 pub fn verify(witness: &VerifierKey, text: &str, line: &NoteSignature) -> Option<u64> {
     if witness.kind() != KeyKind::Cosignature || !witness.is_meant(line) || line.signature.len() != BYTES {
         return None;
@@ -35,7 +37,7 @@ pub fn verify(witness: &VerifierKey, text: &str, line: &NoteSignature) -> Option
     good.then_some(time_s)
 }
 
-/// When a witness signed a note last: the newest of its lines.
+/// When a witness last signed a note: the newest time in its lines.
 pub fn newest(witness: &VerifierKey, note: &Note) -> Option<u64> {
     note.signatures.iter().filter_map(|line| verify(witness, &note.text, line)).max()
 }

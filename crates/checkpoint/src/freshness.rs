@@ -1,13 +1,15 @@
-//! How old the newest head is that enough witnesses have vouched for. No clock here: the time is an argument.
+//! How old the newest head is that enough witnesses have co-signed. There is no clock here: the time is an
+//! argument.
 //!
-//! A witness's time vouches for a head by itself: at that time the witness had seen no other history of this log, and it
-//! will never sign one that does not extend the head. So it does not matter whether all witnesses signed the *same*
-//! head; the age is that of the quorum-th newest time, and fewer witnesses than the quorum cannot make it younger.
+//! A witness's time counts for a head by itself: at that time the witness had seen no other history of this
+//! log, and it will never sign one that does not extend the head. So it does not matter whether all witnesses
+//! signed the *same* head. The age is that of the quorum-th newest time, and fewer witnesses than the quorum
+//! cannot make it younger.
 //!
-//! **Clocks.** This machine's wall clock is read once. From then on a clock that never jumps counts, and whatever a
-//! quorum has signed for cannot lie in the future: it sets the clock forward. So within one run the age only falls when
-//! witnesses sign. A wall clock that is behind makes an old head pass for fresh at first, and for at most one bound; one
-//! that is ahead makes a fresh head look stale.
+//! **Clocks.** This machine's wall clock is read once; from then on a monotonic clock is used. A time that a
+//! quorum has signed cannot be in the future, so it sets the clock forward. Within one run the age therefore
+//! only falls when witnesses sign. A wall clock that is behind makes an old head seem fresh at first, for at
+//! most one bound; one that is ahead makes a fresh head look stale.
 
 use std::time::Duration;
 
@@ -23,7 +25,8 @@ pub struct Freshness {
     bound_ms: u64,
     /// Seconds since 1970 by each witness.
     newest_s: Vec<Option<u64>>,
-    /// A time that has certainly come (milliseconds since 1970), and when that was, on the clock that never jumps.
+    /// A time that has certainly passed (milliseconds since 1970), and the monotonic clock's reading at that
+    /// time.
     anchor_ms: (u64, u64),
 }
 
@@ -70,7 +73,7 @@ impl Freshness {
         }
     }
 
-    /// How many witnesses have vouched for anything that is not too old by itself.
+    /// Number of witnesses with a time that is not too old by itself.
     pub fn vouching(&self, now_ms: u64) -> usize {
         let oldest_ms = self.time_ms(now_ms).saturating_sub(self.bound_ms);
         self.newest_s.iter().flatten().filter(|time_s| time_s.saturating_mul(1000) >= oldest_ms).count()
@@ -141,8 +144,8 @@ mod tests {
         assert_eq!(status_at(&freshness, 1), (Some(1), false));
     }
 
-    /// A clock that is behind lets an old head pass for one bound at most; one fresh head sets it right for good. A clock
-    /// that is ahead makes heads look old.
+    /// A clock that is behind accepts an old head for one bound at most; one fresh head corrects it
+    /// permanently. A clock that is ahead makes heads look old.
     #[test]
     fn wrong_clocks() {
         let mut behind = fresh(1, 1, START_S - 3600);

@@ -66,8 +66,8 @@ fn examples_of_the_specifications() {
     assert_eq!(line.id, [0x8d, 0x66, 0xcf, 0x3f]);
 }
 
-/// What was made by Go's implementation of notes (golang.org/x/mod/sumdb/note, its documentation's example) verifies:
-/// a key and a note, written down before this program was.
+/// A key and a note made by Go's implementation of notes (the example of golang.org/x/mod/sumdb/note),
+/// written down before this program existed, verify.
 #[test]
 fn a_note_of_another_implementation() {
     let key: VerifierKey =
@@ -91,7 +91,7 @@ fn witness() -> (SigningKey, VerifierKey) {
     (key, verifier)
 }
 
-/// Ours, made by known keys: held, so that what is signed never changes.
+/// Notes of ours, made with known keys, stay the same, so that what is signed never changes.
 #[test]
 fn ours_are_held() {
     let server = SigningKey::from_seed(&[1; 32]);
@@ -147,7 +147,7 @@ fn cosignatures_are_bound() {
     assert_eq!(cosignature::verify(&verifier, &text, &short), None);
 }
 
-/// What a witness makes of each submission, with the status of each verdict.
+/// The verdict of a witness on each submission, with its HTTP status.
 #[test]
 fn verdicts_of_a_witness() {
     let server = SigningKey::from_seed(&[1; 32]);

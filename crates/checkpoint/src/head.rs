@@ -1,8 +1,8 @@
-//! What ties a co-signed head to the log that a client has accepted.
+//! Connects a co-signed head with the log that a client has accepted.
 //!
-//! The attack: a server that shows two people two histories can have only one of them co-signed. So it must show the
-//! other one heads that are old, or heads of a history that is not theirs. Old ones are a matter of time
-//! ([`crate::freshness`]); the others end here.
+//! Attack answered: a server that presents two histories to two people can have only one of them co-signed.
+//! So it must present to the other person heads that are old, or heads of another history. Old ones are
+//! detected by time ([`crate::freshness`]), the others here.
 
 use crate::checkpoint::{Checkpoint, log_key};
 use crate::cosignature;
@@ -16,13 +16,14 @@ use holdfast_protocol::structure::LogHead;
 /// Why a head does not count.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum HeadError {
-    /// It is not a checkpoint of this file system's log, signed by a listed server: anybody could have made it up.
+    /// The head is no checkpoint of this file system's log signed by a listed server: anybody could have
+    /// invented it.
     #[error("the server showed a head that is none: {0}")]
     NotAHead(String),
-    /// It was co-signed by none of the trusted witnesses.
+    /// None of the trusted witnesses has co-signed the head.
     #[error("no witness that is trusted here has co-signed it")]
     NotWitnessed,
-    /// Its server has signed a history, and witnesses have seen it, that is not the one accepted here.
+    /// The server has signed, and witnesses have seen, another history than the one accepted here.
     #[error(
         "the history of {witnessed} operations that its server has signed and witnesses have co-signed is not the one \
          shown to this device (of {accepted} operations)"
@@ -30,12 +31,12 @@ pub enum HeadError {
     OtherHistory {
         /// Size of the head.
         witnessed: u64,
-        /// Size of what was accepted.
+        /// Size of the accepted log.
         accepted: u64,
     },
 }
 
-/// A head that is within the accepted log, and when witnesses signed it.
+/// A head within the accepted log, and when witnesses signed it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CosignedHead {
     /// Size and root (SHA-256) of the head.
@@ -47,7 +48,7 @@ pub struct CosignedHead {
 /// Checks a head against the log `accepted`. `servers` are the keys on the newest list of server keys.
 ///
 /// # Errors
-/// [`HeadError`]; only [`HeadError::OtherHistory`] is an offence that only the server can have committed.
+/// [`HeadError`]; only [`HeadError::OtherHistory`] proves an offence of the server.
 pub fn verify(
     file_system: &Digest,
     servers: &[PublicKey],
@@ -139,8 +140,8 @@ mod tests {
         VerifierKey::new("witness.example/w1", KeyKind::Cosignature, witness.public()).expect("a name")
     }
 
-    /// What counts is a head within the accepted log, signed by a listed server and a trusted witness; everything else
-    /// has a verdict of its own, and only another history is an alarm.
+    /// Only a head within the accepted log, signed by a listed server and a trusted witness, counts.
+    /// Everything else has a verdict of its own, and only another history is an alarm.
     #[test]
     fn verdicts() {
         let (server, witness) = (SigningKey::from_seed(&[1; 32]), SigningKey::from_seed(&[2; 32]));

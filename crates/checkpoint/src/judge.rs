@@ -1,7 +1,7 @@
-//! What a witness makes of a checkpoint: the checks of c2sp.org/tlog-witness, in its order.
+//! The verdict of a witness on a checkpoint: the checks of c2sp.org/tlog-witness, in that order.
 //!
-//! Invariant: given the head that was signed last, what is accepted extends it; so if each accepted head is durable
-//! before it is signed, and judging and keeping are one step, no two heads are ever signed that contradict each other.
+//! Invariant: an accepted head extends the head that was signed last. So if each accepted head is durable
+//! before it is signed, and judging and storing are one step, no two signed heads contradict each other.
 
 use crate::checkpoint::Checkpoint;
 use crate::note::{Note, VerifierKey};
@@ -45,18 +45,18 @@ impl Refusal {
     }
 }
 
-/// A checkpoint that is its log's: signed by a key that is trusted for its origin.
+/// A checkpoint signed by a key that is trusted for its origin.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AuthenticSubmission {
     /// The checkpoint.
     pub checkpoint: Checkpoint,
-    /// The note it came in.
+    /// The note that contains the checkpoint.
     pub note: Note,
     old_size: u64,
     proof: Vec<holdfast_crypto::Digest>,
 }
 
-/// Finds out whose checkpoint a body is. `logs` are the keys of all logs that the witness serves.
+/// Finds the log of a submission. `logs` are the keys of all logs that the witness serves.
 ///
 /// # Errors
 /// [`Refusal::Malformed`], [`Refusal::UnknownLog`], [`Refusal::SignError`].
@@ -81,7 +81,8 @@ pub fn authenticate(body: &str, logs: &[VerifierKey]) -> Result<AuthenticSubmiss
 }
 
 impl AuthenticSubmission {
-    /// Checks that it extends what was signed last (`None`: nothing was), so that it may be stored and signed.
+    /// Checks that the checkpoint extends what was signed last (`None`: nothing was), so that it may be
+    /// stored and signed.
     ///
     /// # Errors
     /// [`Refusal::OldSize`], [`Refusal::OtherRoot`], [`Refusal::NotConsistent`].
@@ -137,7 +138,8 @@ mod tests {
             }
         }
 
-        /// Whatever a log sends in whatever order, with true proofs or any other's: what a witness accepts is one history.
+        /// Whatever a log sends in whatever order, with correct or other proofs, a witness accepts only one
+        /// history.
         #[test]
         fn one_history(sent in proptest::collection::vec((0u8..3, 1usize..9, 0usize..10, 0usize..10, any::<bool>()), 1..40)) {
             let key = SigningKey::from_seed(&[1; 32]);

@@ -1,8 +1,8 @@
 //! Signed notes (c2sp.org/signed-note): text, an empty line, and signature lines by named keys.
 //!
-//! Invariants: a note has no control characters but newlines, and its text ends with one; a signature counts only if
-//! name *and* id are those of a key that was given beforehand, so an id that collides is no more than a failed
-//! signature. Unknown signatures are passed over and kept.
+//! Invariants: a note has no control characters except newlines, and its text ends with one. A signature
+//! counts only if name *and* id are those of a key that was given beforehand, so a colliding id is only a
+//! failed signature. Unknown signatures are skipped and preserved.
 
 use base64ct::{Base64, Encoding};
 use holdfast_crypto::{PublicKey, Signature};
@@ -16,16 +16,16 @@ pub const NOTE_BYTES_MAX: usize = 16 << 10;
 pub const SIGNATURES_MAX: usize = 32;
 /// Longest name of a key, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
-/// How a line with a signature begins.
+/// Beginning of a signature line.
 const DASH: &str = "\u{2014} ";
 
 /// Why a text is not a note, or not a key.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NoteError {
-    /// It is no signed note.
+    /// The text is no signed note.
     #[error("not a signed note: {0}")]
     Malformed(&'static str),
-    /// It is no verifier key.
+    /// The text is no verifier key.
     #[error("'{0}' is not a verifier key, which reads NAME+HASH+BASE64: {1}")]
     Key(String, &'static str),
     /// A key's name breaks the rules.
@@ -52,7 +52,7 @@ pub struct VerifierKey {
 }
 
 impl VerifierKey {
-    /// The key of this name.
+    /// The verifier key of this name.
     ///
     /// # Errors
     /// [`NoteError::Name`].
@@ -147,7 +147,7 @@ pub struct NoteSignature {
     pub name: String,
     /// Id of the key.
     pub id: [u8; 4],
-    /// What the key made of the text.
+    /// The signature that the key made of the text.
     pub signature: Vec<u8>,
 }
 
@@ -182,7 +182,7 @@ impl FromStr for NoteSignature {
 /// A text and its signatures, none of them verified yet.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Note {
-    /// What is signed, with its last newline.
+    /// The signed text, with its last newline.
     pub text: String,
     /// The signatures.
     pub signatures: Vec<NoteSignature>,
@@ -263,7 +263,7 @@ mod tests {
         assert!(!altered.is_signed_by(&key));
     }
 
-    /// What is not exactly a note or a key is refused, with the reason.
+    /// Texts that are not exactly a note or a key are refused, with the reason.
     #[test]
     fn malformed_notes_and_keys() {
         let (key, note) = signed();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     proptest! {
-        /// No text makes the parsers panic, and what is read is written the same.
+        /// No text makes the parsers panic, and parsing and writing restores the text.
         #[test]
         fn any_text(text in "(\u{2014}|[ -~]|\n){0,200}") {
             if let Ok(note) = text.parse::<Note>() {

@@ -13,7 +13,7 @@ pub const BODY_BYTES_MAX: usize = NOTE_BYTES_MAX + (PROOF_MAX + 1) * 64;
 /// Content type of the reply with the size of the last signed head.
 pub const SIZE_TYPE: &str = "text/x.tlog.size";
 
-/// What a log sends to a witness.
+/// A submission of a log to a witness.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Submission {
     /// Size of the checkpoint that the witness signed last.

@@ -1,15 +1,15 @@
-//! The second tree of the log of updates: the same leaves and the same shape, hashed as RFC 6962 says, with SHA-256,
-//! which is what existing witnesses verify. Its leaf is the RFC's leaf of the 32 bytes of a leaf of the log of updates.
+//! The second tree of the log of updates, which existing witnesses verify: the same leaves and shape, hashed
+//! by RFC 6962 with SHA-256. Its leaf is the RFC's leaf of the 32 bytes of a leaf of the log of updates.
 //!
-//! One leaf of the log of updates binds all before it, since the forecast in it has size and root of the log just before.
-//! So whoever knows that one leaf is in both trees knows that they agree up to there.
+//! One leaf of the log of updates binds all before it, since its forecast contains size and root of the log
+//! just before. So if one leaf is known to be in both trees, they agree up to it.
 
 use holdfast_crypto::Digest;
 pub use holdfast_protocol::log_tree::Frontier;
 use holdfast_protocol::log_tree::TreeHash;
 use sha2::{Digest as _, Sha256};
 
-/// How the tree is hashed.
+/// The hash of the second tree.
 pub const CHECKPOINTS: TreeHash = TreeHash(parent);
 
 /// The leaf for a leaf of the log of updates.
