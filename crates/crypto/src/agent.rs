@@ -1,8 +1,8 @@
 //! The messages of the SSH agent protocol (draft-ietf-sshm-ssh-agent) that Holdfast uses: listing keys, and signing
 //! with one of them.
 //!
-//! Bytes in, bytes out: the socket is the caller's. An agent is trusted with the key it keeps, but not to be free
-//! of mistakes: nothing it says is believed beyond its length, and a signature is returned only if it is right.
+//! Bytes in, bytes out: the caller has the socket. An agent is trusted with the key, but not to be free of
+//! bugs: lengths in its answers are checked, and a signature is returned only if it verifies.
 
 use crate::{PublicKey, SignError, Signature, keyfile};
 use ssh_key::sha2::{Digest, Sha256};
@@ -38,12 +38,12 @@ pub struct Identity {
 #[error("it does not speak the SSH agent protocol")]
 pub struct NotAnAgent;
 
-/// What to send to learn which keys there are.
+/// A request for the list of keys.
 pub fn identities_request() -> Vec<u8> {
     message(&[REQUEST_IDENTITIES])
 }
 
-/// What to send for a signature of `key` over `bytes`.
+/// A request for a signature of `key` over `bytes`.
 pub fn signature_request(key: &PublicKey, bytes: &[u8]) -> Vec<u8> {
     let mut body = vec![SIGN_REQUEST];
     put(&mut body, &blob(key));
@@ -76,7 +76,8 @@ pub fn identities(answer: &[u8]) -> Result<Vec<Identity>, NotAnAgent> {
     Ok(found)
 }
 
-/// Reads the answer to [`signature_request`] for the same key and bytes, without its length. `None`: it refused.
+/// Decodes the answer to [`signature_request`] for the same key and bytes, without its length. `None`: the
+/// agent refused.
 ///
 /// # Errors
 /// [`NotAnAgent`], also for a signature that is not this key's.
@@ -109,7 +110,7 @@ pub fn list(held: &[Identity]) -> String {
 /// Sends a request over a connection, and reads the reply without its length. Waits as long as the connection does.
 ///
 /// # Errors
-/// The connection failed; the text says what the agent did.
+/// The connection failed; the text says how the agent misbehaved.
 pub fn converse(connection: &mut (impl Read + Write), question: &[u8]) -> io::Result<Vec<u8>> {
     let mut exchange = || {
         connection.write_all(question)?;
@@ -235,7 +236,8 @@ mod tests {
         assert_eq!((found[1].key, found[1].algorithm.as_str()), (None, "ssh-rsa"));
     }
 
-    /// Proves: only a right signature of the right key is taken; a refusal is told from nonsense.
+    /// Proves: only a correct signature of the right key is accepted; a refusal is distinguished from
+    /// malformed answers.
     #[test]
     fn signatures_are_checked() {
         let (key, other) = (SigningKey::from_seed(&[1; 32]), SigningKey::from_seed(&[2; 32]));
@@ -247,7 +249,7 @@ mod tests {
         assert_eq!(signature(&[], &key.public(), b"text"), Err(NotAnAgent));
     }
 
-    /// Proves: an answer that is cut short anywhere, or lies about a length, is refused and nothing panics.
+    /// Proves: an answer that is truncated anywhere, or has a wrong length, is refused and nothing panics.
     #[test]
     fn cut_answers_are_refused() {
         let key = SigningKey::from_seed(&[1; 32]);

@@ -50,7 +50,8 @@ impl fmt::Debug for Digest {
     }
 }
 
-/// What a digest is of. The number is part of every digest ever made: never reuse or renumber.
+/// The kind of content that a digest is of. The number is part of every digest ever made: never reuse or
+/// renumber.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Domain {
@@ -100,7 +101,7 @@ pub enum Domain {
     Warrant = 31,
     /// Restore of a server, as its file system's superuser declares it; and the epoch that begins with it.
     Restore = 33,
-    /// What clients that look for each other say before they are introduced.
+    /// Messages of clients that look for each other, before they are introduced.
     Meeting = 32,
     /// Slots of a view that is sent as a difference.
     Slots = 34,

@@ -2,11 +2,11 @@
 
 use borsh::{BorshDeserialize, BorshSerialize};
 
-/// Bytes that are not the canonical encoding of the wanted type.
+/// The bytes are not the canonical encoding of the expected type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("malformed {what}: {why}")]
 pub struct DecodeError {
-    /// The type that was wanted.
+    /// The expected type.
     pub what: &'static str,
     /// The reason.
     pub why: String,

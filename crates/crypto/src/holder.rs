@@ -5,7 +5,7 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use std::fmt;
 use std::sync::Arc;
 
-/// Why there is no signature. Nothing was signed as far as the caller can tell, so it may ask again.
+/// Why there is no signature. As far as the caller can tell nothing was signed, so it may ask again.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize, thiserror::Error)]
 pub enum SignError {
     /// The key holder does not answer, or does not have the key now; trying again later may help.
@@ -23,8 +23,8 @@ pub struct SignRequest {
     pub domain: Domain,
     /// The bytes it covers.
     pub bytes: Vec<u8>,
-    /// Everything that `bytes` stands for, encoded: if the signature covers the digest of something, that is included
-    /// here, so that the key holder can judge it.
+    /// The encoding of everything that `bytes` stands for: if the signature covers digests of parts, the
+    /// parts are included here, so that the key holder can judge them.
     pub whole: Vec<u8>,
 }
 
@@ -33,7 +33,7 @@ pub trait KeyHolder: fmt::Debug + Send + Sync {
     /// The public half.
     fn public(&self) -> PublicKey;
 
-    /// The plain Ed25519 signature over `message`, as TLS needs it. Everything else goes through
+    /// The plain Ed25519 signature over `message`, for TLS only. Everything else uses
     /// [`KeyHolder::try_sign`].
     ///
     /// # Errors
@@ -48,7 +48,7 @@ pub trait KeyHolder: fmt::Debug + Send + Sync {
         self.sign_message(&DigestKey::WELL_KNOWN.digest(domain, bytes).0)
     }
 
-    /// Signs several things that belong together: all of them, or none that anybody comes to see.
+    /// Signs several things that belong together: either all are signed, or no signature becomes visible.
     ///
     /// # Errors
     /// See [`SignError`].

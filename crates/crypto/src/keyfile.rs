@@ -1,6 +1,6 @@
 //! Key files in OpenSSH format, so that a person's existing Ed25519 key works, passphrase included.
 //!
-//! Text in, text out: reading and writing files (mode 0600) is the caller's.
+//! Text in, text out: the caller reads and writes the files (mode 0600).
 
 use crate::{PublicKey, SigningKey};
 use ssh_key::private::{Ed25519Keypair, Ed25519PrivateKey, KeypairData};
@@ -8,7 +8,7 @@ use ssh_key::private::{Ed25519Keypair, Ed25519PrivateKey, KeypairData};
 /// Why a key could not be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum KeyFileError {
-    /// Not an OpenSSH private (or public) key.
+    /// The text is no OpenSSH private (or public) key.
     #[error("not an OpenSSH key: {0}")]
     Malformed(String),
     /// A key of another algorithm.
@@ -75,7 +75,7 @@ fn ed25519(data: &ssh_key::public::KeyData) -> Result<PublicKey, KeyFileError> {
     }
 }
 
-/// The parser's complaint: it knows few algorithms, so one it does not know is no damage.
+/// Converts the parser's error: it supports few algorithms, so an unsupported one does not mean damage.
 fn refused(error: ssh_key::Error) -> KeyFileError {
     match error {
         ssh_key::Error::AlgorithmUnknown | ssh_key::Error::AlgorithmUnsupported { .. } => {

@@ -81,8 +81,9 @@ impl SigningKey {
         self.sign_message(&DigestKey::WELL_KNOWN.digest(domain, bytes).0)
     }
 
-    /// Signs the text of a signed note (c2sp.org/signed-note) as it is. What else this program has keys sign are digests
-    /// of 32 bytes and transcripts that begin with spaces, so neither passes for the other.
+    /// Signs the text of a signed note (c2sp.org/signed-note) as it is. The other contents that this program
+    /// signs are digests of 32 bytes and transcripts that begin with spaces, so neither can be taken for the
+    /// other.
     ///
     /// # Panics
     /// If the text has at most 64 bytes or begins with a space: no text of ours does.

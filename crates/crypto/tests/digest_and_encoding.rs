@@ -42,7 +42,7 @@ fn domain_numbers_never_change() {
 #[test]
 fn digests_are_golden() {
     // Keyed BLAKE3 over the domain as a u64 and the bytes: computed here from the crate's own primitives, and
-    // pinned, so that neither our framing nor the algorithm can drift.
+    // pinned, so that neither our framing nor the algorithm can change unnoticed.
     let key = DigestKey::WELL_KNOWN;
     assert_eq!(&key.0, b"holdfast well-known digest key 1");
     let by_hand = blake3::keyed_hash(&key.0, b"\x01\0\0\0\0\0\0\0hello");

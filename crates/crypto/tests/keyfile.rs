@@ -1,5 +1,5 @@
-//! Proves that key files made by `ssh-keygen` work, passphrase included; that ours come back as they were;
-//! and that each wrong file or passphrase is refused in words that help.
+//! Proves that key files made by `ssh-keygen` work, passphrase included; that writing and reading ours
+//! restores them; and that each wrong file or passphrase is refused with a helpful message.
 
 use holdfast_crypto::keyfile::{
     KeyFileError, format_private, format_public, parse_private, parse_public, public_half,
@@ -76,7 +76,8 @@ fn a_damaged_file_is_refused_without_a_panic() {
             let mut bytes = text.clone().into_bytes();
             bytes[index] = byte;
             let damaged = String::from_utf8(bytes).unwrap();
-            // Damage may hit the comment; what is accepted must be the same key or a whole other one.
+            // Damage may hit the comment. What is accepted must be the same key, or a completely different
+            // one.
             if let Ok(other) = parse_private(&damaged, None) {
                 let signature = other.sign(Domain::Structure, b"text");
                 assert!(other.public().verify(Domain::Structure, b"text", &signature));
