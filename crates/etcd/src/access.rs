@@ -1,4 +1,5 @@
-//! Where etcd is and how to be let in: `etcd://A,B,C/PREFIX`, and a file with what must not be seen in a list of processes.
+//! The address of etcd, `etcd://A,B,C/PREFIX`, and a file with the login, which must not be visible in a list
+//! of processes.
 //!
 //! ```text
 //! user = holdfast            name and password, if etcd asks for them
@@ -23,14 +24,14 @@ pub struct Access {
     pub is_tls: bool,
     /// The members, each `HOST:PORT`.
     pub members: Vec<String>,
-    /// What all keys begin with, without a slash at either end.
+    /// Prefix of all keys, without a slash at either end.
     pub prefix: String,
 }
 
-/// Text that does not say where etcd is, or a file that does not say how to be let in.
+/// The text is no address of etcd, or the file is no login.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AccessError {
-    /// It is no address of etcd.
+    /// The text is no address of etcd.
     #[error(
         "'{0}' does not say where etcd is: it should read etcd://HOST:PORT,HOST:PORT/PREFIX, or etcds:// for TLS"
     )]
@@ -104,7 +105,7 @@ impl Login {
                 Some(("ca", value)) => login.authority = Some(value.into()),
                 Some(("certificate", value)) => login.certificate = Some(value.into()),
                 Some(("key", value)) => login.key = Some(value.into()),
-                // Never the line itself: it may be a password.
+                // Never the line itself: it may contain a password.
                 _ => {
                     return Err(failed(format!(
                         "line {} is none of user, password, ca, certificate, key",
@@ -146,7 +147,7 @@ mod tests {
         }
     }
 
-    /// Proves: what is wrong with a file is said without showing what is in it.
+    /// Proves: an error in a login file is reported without printing its content.
     #[test]
     fn logins_are_read() {
         let path = std::env::temp_dir().join(format!("holdfast-etcd-login-{}", std::process::id()));

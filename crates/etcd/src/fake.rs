@@ -1,7 +1,7 @@
-//! A store in memory that behaves as etcd does, under a clock and faults that a test decides on.
+//! A store in memory that behaves like etcd, under a clock and faults that a test controls.
 //!
-//! Requests are carried out one after the other, so everything here is linearizable, as etcd is. What a network adds:
-//! requests that never arrive, answers that never come back, requests that are carried out once more, later.
+//! Requests are carried out one after the other, so everything here is linearizable, like etcd. A network
+//! adds: requests that never arrive, answers that are lost, requests that are carried out again later.
 
 use crate::{
     Compare, EtcdError, Get, Keys, Kv, LeaseId, Pair, Revision, Step, Transaction, TransactionResult,
@@ -14,16 +14,16 @@ use std::time::Duration;
 /// How a request and its reply are delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Delivery {
-    /// It is carried out and answered.
+    /// The request is carried out and answered.
     #[default]
     Answered,
-    /// It never arrives.
+    /// The request never arrives.
     RequestLost,
-    /// It is carried out, but the answer never comes.
+    /// The request is carried out, but the answer is lost.
     AnswerLost,
-    /// It seems lost, and is carried out before the next one that arrives.
+    /// The request seems lost, and is carried out before the next one that arrives.
     Late,
-    /// It is carried out and answered, and once more before the next one that arrives.
+    /// The request is carried out and answered, and again before the next one that arrives.
     Repeated,
 }
 
@@ -167,7 +167,7 @@ impl State {
     fn transact(&mut self, transaction: &Transaction) -> Result<TransactionResult, EtcdError> {
         let succeeded = transaction.compares.iter().all(|compare| self.holds(compare));
         let steps = if succeeded { &transaction.steps } else { &transaction.otherwise };
-        // As etcd does: before it looks which of the two branches it is.
+        // Like etcd, before it decides which of the two branches applies.
         let puts = |steps: &[Step]| steps.iter().any(|step| matches!(step, Step::Put(..)));
         if self.is_full && (puts(&transaction.steps) || puts(&transaction.otherwise)) {
             return Err(EtcdError::Full("etcdserver: mvcc: database space exceeded".to_owned()));

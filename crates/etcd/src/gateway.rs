@@ -1,7 +1,7 @@
 //! etcd through the JSON gateway that every member has (`/v3/...`, since etcd 3.4).
 //!
-//! A request goes to the member that answered last; one that does not answer is passed over. An answer counts only if it
-//! is whole.
+//! A request goes to the member that answered last; a member that does not answer is skipped. Only a complete
+//! answer counts.
 
 use crate::access::{Access, AccessError, Login};
 use crate::{
@@ -18,19 +18,19 @@ use ureq::Agent;
 use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, parse_pem};
 use zeroize::Zeroizing;
 
-/// How long a member may take for one reply, at first. Waiting longer than the usual election of a leader would only
-/// delay trying other members.
+/// How long a member may take for one reply, at first. Waiting longer than an election of a leader usually
+/// takes would only delay trying other members.
 const PATIENCE: Duration = Duration::from_millis(1500);
-/// How often that is doubled while nothing is answered in time. A member that is only slow (a handshake and a log-in cost it
-/// much, and all of it again after each attempt that was given up) would never answer otherwise.
+/// How often that time is doubled while no answer comes in time. Otherwise a slow member would never answer:
+/// a handshake and a log-in cost it much, and again after each attempt that was given up.
 const DOUBLINGS_MAX: u32 = 3;
 /// Longest reply in bytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
-/// What etcd says, in plain text, to a client with a name in its certificate, once users must log in.
+/// etcd's plain-text answer to a client with a name in its certificate, once users must log in.
 const NAMED_CERTIFICATE: &str = "CommonName of client";
-/// What TLS says of a certificate, theirs or ours, that is not good enough.
+/// TLS errors about a certificate, the member's or ours.
 const CERTIFICATES: [&str; 2] = ["invalid peer certificate", "received fatal alert"];
-/// What is said when this client is not let in, and what helps.
+/// Errors of clients that are not let in, and how to correct them.
 const WAYS_OUT: [(&str, &str); 6] = [
     (
         NAMED_CERTIFICATE,
@@ -70,8 +70,8 @@ pub struct Gateway {
     /// Requests that were not answered in time since the last answer.
     late: AtomicU32,
     login: Login,
-    /// The authentication token, with the number of tokens before it. Locked while a new one is requested, which costs
-    /// a member much.
+    /// The authentication token, with the number of earlier tokens. Locked while a new one is requested,
+    /// which is expensive for a member.
     token: Mutex<(u64, Option<Zeroizing<String>>)>,
 }
 
@@ -118,7 +118,8 @@ impl Gateway {
                 Err(Fault::Said { text, .. }) if text.contains("space exceeded") => {
                     return Err(EtcdError::Full(text));
                 }
-                // Unavailable, too slow, no leader, too many requests: said before or after it was carried out.
+                // Unavailable, too slow, no leader, too many requests: the request may or may not have been
+                // carried out.
                 Err(Fault::Said { code: 1 | 2 | 4 | 8 | 10 | 13 | 14, text }) => {
                     why = format!("{}: {text}", self.members[index]);
                 }
@@ -215,7 +216,7 @@ impl Gateway {
     }
 }
 
-/// The beginning of what is no answer, for a message.
+/// The beginning of a malformed answer, for a message.
 fn start_of(text: &str) -> String {
     let shown: String = text.chars().filter(|c| !c.is_control()).take(200).collect();
     format!("'{shown}'")
@@ -271,7 +272,7 @@ fn malformed() -> EtcdError {
     EtcdError::Away("its answer makes no sense".to_owned())
 }
 
-/// Numbers of 64 bits come as text.
+/// Decodes a 64-bit number, which comes as text.
 fn number(value: &Value) -> i64 {
     value.as_i64().or_else(|| value.as_str()?.parse().ok()).unwrap_or(0)
 }
@@ -382,7 +383,7 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
 
-    /// Answers one request after a while, if it is still wanted then.
+    /// Answers one request after a delay, if the client still waits then.
     fn answer(mut stream: TcpStream) {
         let (mut request, mut piece) = (Vec::new(), [0; 4096]);
         while !request.ends_with(b"}") {
@@ -396,8 +397,8 @@ mod tests {
         let _ = write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     }
 
-    /// Proves: a member that takes longer than is waited for at first, and begins anew with each attempt, is waited for longer,
-    /// so that it answers in the end.
+    /// Proves: for a member that takes longer than the first time limit, and starts again with each attempt,
+    /// the limit grows until it answers.
     #[test]
     fn who_is_slow_is_waited_for() {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -408,7 +409,7 @@ mod tests {
             }
         });
         let gateway = Gateway::new(&address.parse().expect("an access"), None).expect("made");
-        // Only the member's time says how many attempts it takes; none would do that was always given up after the first term.
+        // The member's delay decides how many attempts it takes; with a fixed limit none would succeed.
         let mut attempts = (0..=DOUBLINGS_MAX + 1).map(|_| gateway.transact(&Transaction::default()));
         assert_eq!(attempts.find_map(Result::ok).map(|done| done.revision), Some(7));
         assert_eq!(gateway.late.load(Ordering::Relaxed), 0);

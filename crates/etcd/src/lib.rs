@@ -1,12 +1,16 @@
-//! A client of etcd for what a server's order needs: transactions that compare revisions, linearizable reads, leases.
+//! A client of etcd with what a server's order needs: transactions that compare revisions, linearizable
+//! reads, leases.
 //!
-//! [`Gateway`] speaks to real members through their JSON gateway; [`fake::Fake`] is a store in memory that loses, repeats
-//! and delays requests and answers as a network would. Both are a [`Kv`], and callers cannot tell them apart.
+//! [`Gateway`] talks to real members through their JSON gateway; [`fake::Fake`] is a store in memory that
+//! loses, repeats and delays requests and answers like a network. Both are a [`Kv`], and callers cannot tell
+//! them apart.
 //!
 //! Invariants:
-//! - every read is linearizable: a member that is cut off from the others answers nothing rather than something old;
-//! - a request whose answer did not come ([`EtcdError::Away`]) may have been carried out, may be carried out later, or not at
-//!   all. Nothing here decides which: whoever asks compares revisions, so that carrying it out twice does nothing.
+//! - Every read is linearizable: a member that is cut off from the others gives no answer, rather than an
+//!   old one.
+//! - A request without an answer ([`EtcdError::Away`]) may have been carried out, may be carried out later,
+//!   or never. This crate does not decide which: callers compare revisions, so that carrying it out twice has
+//!   no effect.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -39,9 +43,9 @@ pub struct Pair {
 /// A condition of a transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Compare {
-    /// The key has been there since this revision; 0: it is not there.
+    /// The key was created at this revision and has existed since; 0: it does not exist.
     Created(Vec<u8>, Revision),
-    /// The key was put last at this revision; 0: it is not there.
+    /// The key was last put at this revision; 0: it does not exist.
     Modified(Vec<u8>, Revision),
 }
 
@@ -55,7 +59,7 @@ pub enum Keys {
 }
 
 impl Keys {
-    /// All keys that begin with `prefix`, which must not be empty or end with a byte of ones.
+    /// All keys that begin with `prefix`, which must neither be empty nor end with the byte 0xff.
     pub fn below(prefix: &str) -> Keys {
         let mut end = prefix.as_bytes().to_vec();
         if let Some(last) = end.last_mut() {
@@ -74,7 +78,7 @@ pub struct Get {
     pub limit: u32,
     /// Whether values are left out.
     pub keys_only: bool,
-    /// From the last key on, not from the first.
+    /// Whether the list begins with the last key.
     pub last_first: bool,
 }
 
@@ -93,7 +97,7 @@ impl Get {
 /// A step of a transaction.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Puts a key, which ends with the lease if one is given.
+    /// Puts a key, which is removed when the lease ends, if one is given.
     Put(Vec<u8>, Vec<u8>, Option<LeaseId>),
     /// Deletes keys.
     Delete(Keys),
@@ -106,9 +110,9 @@ pub enum Step {
 pub struct Transaction {
     /// The conditions; all must hold.
     pub compares: Vec<Compare>,
-    /// The steps, if the conditions hold.
+    /// The steps if all comparisons succeed.
     pub steps: Vec<Step>,
-    /// What is done if a comparison fails.
+    /// The steps if a comparison fails.
     pub otherwise: Vec<Step>,
 }
 
@@ -117,7 +121,7 @@ pub struct Transaction {
 pub struct TransactionResult {
     /// Whether all comparisons held.
     pub succeeded: bool,
-    /// The store's revision after it: what was put has this one.
+    /// The store's revision after the transaction, which is also that of the keys it put.
     pub revision: Revision,
     /// The result of each reading step.
     pub found: Vec<Vec<Pair>>,
@@ -126,7 +130,7 @@ pub struct TransactionResult {
 /// Why a request failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EtcdError {
-    /// No member answered, or none that has the others behind it. The request may have been carried out.
+    /// No member with a quorum answered. The request may have been carried out.
     #[error("etcd cannot be reached: {0}")]
     Away(String),
     /// Its space is used up; nothing was done.
@@ -135,12 +139,12 @@ pub enum EtcdError {
          etcdctl alarm disarm"
     )]
     Full(String),
-    /// It refuses; nothing was done.
+    /// etcd refused the request; nothing was done.
     #[error("etcd refuses: {0}")]
     Refused(String),
 }
 
-/// A store of keys as etcd is one. Calls block and may come from any thread.
+/// A store of keys like etcd. Calls block and may come from any thread.
 pub trait Kv: Send + Sync {
     /// Carries out a transaction.
     ///
@@ -154,7 +158,7 @@ pub trait Kv: Send + Sync {
     /// [`EtcdError`]
     fn get(&self, get: &Get) -> Result<Vec<Pair>, EtcdError>;
 
-    /// A new lease, which ends unless it is kept alive.
+    /// A new lease, which ends after `term` unless it is renewed.
     ///
     /// # Errors
     /// [`EtcdError`]
@@ -172,6 +176,6 @@ pub trait Kv: Send + Sync {
     /// [`EtcdError`]
     fn revoke(&self, lease: LeaseId) -> Result<(), EtcdError>;
 
-    /// What to call it in messages.
+    /// The store's name for messages.
     fn describe(&self) -> String;
 }
