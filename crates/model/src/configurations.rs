@@ -10,7 +10,7 @@ use holdfast_content::DeviceId;
 use holdfast_protocol::leases::{EXCLUSIVE_MS, TERM_MS};
 use holdfast_protocol::signer::Signer;
 
-/// What to explore.
+/// The model to explore.
 #[derive(Clone, Debug)]
 pub enum What {
     /// An honest server.
@@ -21,12 +21,12 @@ pub enum What {
     Leases(leases::Config),
 }
 
-/// What should come of it.
+/// The expected verdict.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Expected {
     /// Every promise holds.
     Holds,
-    /// A promise is broken: a limit that is known, or a proposal that does not work.
+    /// A promise is broken: a known limit, or a proposal that does not work.
     Breaks,
 }
 
@@ -35,13 +35,13 @@ pub enum Expected {
 pub struct Named {
     /// Its name.
     pub name: &'static str,
-    /// What it is about, in words.
+    /// A description for people.
     pub about: &'static str,
     /// Whether tests explore it.
     pub small: bool,
-    /// What should come of it.
+    /// The expected verdict.
     pub expected: Expected,
-    /// What to explore.
+    /// The model to explore.
     pub what: What,
 }
 
@@ -59,7 +59,7 @@ impl Named {
 const WRITES: &[Kind] = &[Kind::Write];
 const BOTH: &[Kind] = &[Kind::Fetch, Kind::Write];
 const FETCHES: &[Kind] = &[Kind::Fetch];
-/// The same under a warrant, which whoever has it submits.
+/// The same under a warrant, which any device that has it submits.
 const WARRANT: &[Kind] = &[Kind::Enact { old: DeviceId(2), new: DeviceId(3) }];
 /// The same, for D.
 const WARRANT_FOR_D: &[Kind] = &[Kind::Enact { old: DeviceId(2), new: DeviceId(4) }];
@@ -438,7 +438,7 @@ fn lying_ones() -> Vec<Named> {
     ]
 }
 
-/// A member in league with the server, who submits a warrant whatever came between.
+/// A member that colludes with the server and submits a warrant whatever came in between.
 pub fn league() -> lying::Config {
     let anyway = &[Kind::EnactAnyway { old: DeviceId(2), new: DeviceId(3) }];
     lying(2, &[(0, 1, OTHERWISE), (1, 2, anyway), (2, 1, FETCHES)])
@@ -458,7 +458,8 @@ const EXCLUSIVE: u64 = EXCLUSIVE_MS + 1_000;
 /// Longer than leases last, in milliseconds.
 const TERM: u64 = TERM_MS + 1_000;
 
-/// Two clients of one directory, A and B, that do this; `makes`: how often each changes a file by itself.
+/// Two clients, A and B, of one directory with these operations; `makes`: how often each changes a file
+/// without asking.
 fn leases(clients: [(&[leases::Kind], bool, u8); 2], times: &[u64]) -> leases::Config {
     let plan = |(operations, exclusive, makes): (&[leases::Kind], bool, u8)| leases::Plan {
         operations: operations.to_vec(),

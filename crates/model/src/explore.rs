@@ -1,14 +1,15 @@
-//! The explorer: walks every state that a model can reach, breadth first, and says which promise breaks on the
-//! shortest way there.
+//! The explorer: visits every state that a model can reach, breadth first, and reports which promise breaks
+//! on the shortest path.
 //!
-//! Invariants: a state is a list of numbers that name interned parts, so two states are equal exactly if they are the
-//! same (no fingerprints, so no state is skipped for a collision); the order of exploration is that of the model's
-//! steps, so two runs count the same.
+//! Invariants: a state is a list of numbers that name interned parts, so two states compare equal exactly if
+//! they are the same (there are no fingerprints, so no state is skipped because of a collision). The order of
+//! exploration follows the model's steps, so two runs count the same.
 //!
-//! Why not `stateright`: it knows *always*, *sometimes*, and an *eventually* that is unsound where paths join or
-//! cycle, but not "from everywhere, somebody honest can go on", which is what progress means here. It makes every
-//! successor twice (once to name the action, once to take it), and a successor costs us signatures, where a table of
-//! steps of single machines makes each only once. What is left of a checker then is this file.
+//! Why not `stateright`: it has *always*, *sometimes*, and an *eventually* that is unsound where paths join
+//! or cycle, but not "from every state an honest client can make progress", which is needed here. It makes
+//! every successor twice (once to name the action, once to take it); here a successor costs signatures, and a
+//! table of steps of single machines makes each only once. After that, little more than this file remains of
+//! a checker.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
@@ -18,13 +19,13 @@ use std::time::{Duration, Instant};
 /// Something that happens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Action {
-    /// Whose doing it is: a client's place in the configuration, or [`Action::SERVER`].
+    /// Who acts: a client's place in the configuration, or [`Action::SERVER`].
     pub actor: u8,
     /// Whether it is part of that client's going on, and not of a misfortune.
     pub helps: bool,
     /// Whether with it an operation of that client is committed.
     pub commits: bool,
-    /// What, for [`Model::describe`].
+    /// The action's number, for [`Model::describe`].
     pub what: u32,
 }
 
@@ -35,30 +36,30 @@ impl Action {
 
 /// An action, and the state it leads to.
 pub struct Step {
-    /// What happens.
+    /// The action.
     pub action: Action,
-    /// Where it leads.
+    /// The state after it.
     pub to: Vec<u32>,
 }
 
-/// A promise that is broken by an action.
+/// A promise that an action breaks.
 #[derive(Clone, Debug)]
 pub struct Violation {
     /// The action.
     pub action: Action,
-    /// What is wrong then.
+    /// The broken promise, in words.
     pub what: String,
 }
 
-/// A configuration that can be explored.
+/// A configuration to explore.
 pub trait Model {
     /// The state in which everything begins.
     fn initial(&mut self) -> Vec<u32>;
 
-    /// Everything that can happen in a state.
+    /// All actions that are possible in a state.
     ///
     /// # Errors
-    /// [`Violation`]: one of the things that can happen breaks a promise.
+    /// [`Violation`]: one of these actions breaks a promise.
     fn steps(&mut self, state: &[u32], out: &mut Vec<Step>) -> Result<(), Violation>;
 
     /// An action in words.
@@ -69,11 +70,11 @@ pub trait Model {
         Vec::new()
     }
 
-    /// How many different states of single machines were met.
+    /// Number of different states of single machines.
     fn machines(&self) -> usize;
 }
 
-/// Where to stop.
+/// When to stop.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Most states.
@@ -90,23 +91,23 @@ impl Limits {
         Limits { states: u32::MAX as usize, depth: u32::MAX, time: Duration::from_secs(u64::MAX / 4) };
 }
 
-/// What exploring a configuration found.
+/// The result of exploring a configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// Everything was explored, and every promise holds.
     Holds,
-    /// No promise was broken as far as it went.
+    /// No promise was broken before the limit was reached.
     Incomplete,
     /// A promise is broken; the shortest way there, in words.
     Broken {
-        /// What is wrong.
+        /// The broken promise, in words.
         what: String,
-        /// What happened, in order.
+        /// The actions that lead to it, in order.
         trace: Vec<String>,
     },
 }
 
-/// What was explored.
+/// Statistics of an exploration.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// States.
@@ -117,7 +118,7 @@ pub struct Report {
     pub depth: u32,
     /// States of single machines.
     pub machines: usize,
-    /// How long it took.
+    /// The time it took.
     pub time: Duration,
     /// The verdict.
     pub verdict: Verdict,
@@ -143,7 +144,8 @@ struct Node {
     depth: u32,
 }
 
-/// Explores `model`; with `progress`, also checks that everybody who is obliged to can go on alone.
+/// Explores `model`; with `progress`, also checks that everybody who must be able to make progress alone can
+/// do so.
 pub fn explore(model: &mut dyn Model, limits: Limits, progress: bool) -> Report {
     Exploration { nodes: Vec::new(), known: HashMap::new(), edges: Vec::new(), steps: 0 }
         .run(model, limits, progress)
@@ -152,7 +154,7 @@ pub fn explore(model: &mut dyn Model, limits: Limits, progress: bool) -> Report 
 struct Exploration {
     nodes: Vec<Node>,
     known: HashMap<Rc<[u32]>, u32>,
-    /// From, to, and whose going on it is; only kept for progress.
+    /// From, to, the acting client, and whether it makes progress; only stored for `progress`.
     edges: Vec<(u32, u32, u8, bool)>,
     steps: u64,
 }
@@ -233,7 +235,8 @@ impl Exploration {
         words
     }
 
-    /// A state from which a client that is obliged to cannot commit anything, whatever it and the server do.
+    /// A state from which a client that must be able to cannot commit anything, whatever it and the server
+    /// do.
     fn stuck(&self, model: &mut dyn Model) -> Option<Verdict> {
         let mut actors: Vec<u8> = self.edges.iter().map(|edge| edge.2).collect();
         actors.sort_unstable();

@@ -1,4 +1,4 @@
-//! Parts of states, each kept once and named by a number.
+//! Interned parts of states, each stored once and named by a number.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -31,7 +31,7 @@ impl<K: Hash + Eq, V> Interner<K, V> {
         self.values[number as usize].clone()
     }
 
-    /// How many there are.
+    /// Number of parts.
     pub fn len(&self) -> usize {
         self.values.len()
     }

@@ -1,21 +1,23 @@
-//! Leases, model-checked: every interleaving of a few operations of clients that share a directory, with the server's
-//! [`LeaseTable`] and the clients' [`LeaseHolder`] that ship.
+//! Leases, model-checked: every interleaving of a few operations of clients that share a directory, with the
+//! real [`LeaseTable`] of the server and the real [`LeaseHolder`] of the clients.
 //!
-//! Around them is as little as it takes, as in `holdfast_sim::leases`, which runs the same machines at random, for longer and
-//! with more of everything. An operation is ordered when the table lets it, and its answer brings the state of that place. A
-//! client that holds a file exclusively changes it by itself, and sends that later, or before it acknowledges a recall.
-//! Requests and answers come late, again or never, time passes, clients die, the server restarts.
+//! The rest is as small as possible; `holdfast_sim::leases` runs the same machines at random, longer and with
+//! more around them. An operation is ordered when the table allows it, and its answer contains the state at
+//! that place. A client that holds a file exclusively changes it without asking, and sends the change later,
+//! at the latest before it acknowledges a recall. Requests and answers are late, repeated or lost, time
+//! passes, clients die, the server restarts.
 //!
 //! Values of a file only grow, so *no older than* is a comparison of numbers. Promises in every state:
-//! - what is read under a lease, or in an answer, is no older than what the last change had left when the reading began;
-//! - no operation that reads or changes a file is ordered while another client holds that exclusively;
-//! - a change that a client made by itself is not overtaken on its way to the server;
-//! - nobody is told to wait for longer than a term;
-//! - whose operation waits for another client has nothing to send that the other may be waiting for: a client's operations are
-//!   ordered one after the other.
+//! - What is read under a lease, or in an answer, is no older than the last change before the reading
+//!   began.
+//! - No operation that reads or changes a file is ordered while another client holds the file exclusively.
+//! - A change that a client made without asking is not overtaken on its way to the server.
+//! - No operation has to wait for longer than a term.
+//! - While an operation of a client waits for another client, it has no changes to send that the other may
+//!   be waiting for: a client's operations are ordered one after the other.
 //!
-//! A change of which its author has died, or that it has kept for longer than it held the file, promises nothing: the file is
-//! *uncertain* from then on.
+//! There is no promise for a change whose author has died, or that the author has not sent for longer than it
+//! held the file: the file is *uncertain* from then on.
 
 use crate::explore::{Action, Model, Step, Violation};
 use crate::intern::Interner;
@@ -33,7 +35,7 @@ use std::rc::Rc;
 
 /// Files, all of one group: what each client may do with each of them.
 const FILES: usize = 2;
-/// Most copies of a client's answers that are under way.
+/// Most copies of answers to one client that are under way.
 const ANSWERS_MAX: usize = 2;
 
 /// What an operation does with a file.
@@ -47,18 +49,18 @@ pub enum Kind {
     Change(usize),
 }
 
-/// A rule of the server or of the clients that is left out: the model must notice.
+/// A rule of the server or of the clients that is left out, which the model must detect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shortcut {
     /// None: everybody follows the rules.
     None,
     /// Operations are ordered without waiting for recalls.
     NoWaiting,
-    /// It is not minded what operations read.
+    /// What operations read is ignored.
     ReadsIgnored,
     /// Answers do not say what others hold exclusively.
     NothingWithheld,
-    /// A request that came again is granted leases as a new one.
+    /// A repeated request is granted leases like a new one.
     RepeatGranted,
     /// The server does not know after a restart who held leases.
     Forgetful,
@@ -68,24 +70,24 @@ pub enum Shortcut {
     HastyFlush,
     /// Clients change files by themselves while they wait for an answer.
     MakesMeanwhile,
-    /// The server lies: it recalls nothing. Readers may be a term behind, and no more.
+    /// The server lies: it recalls nothing. Readers may then be a term behind, but no more.
     NeverRecalls,
 }
 
 /// One client.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What it does, in any order, each at most once.
+    /// The client's operations, each made at most once, in any order.
     pub operations: Vec<Kind>,
     /// Whether it wishes to hold files exclusively.
     pub exclusive: bool,
-    /// How often it changes a file by itself.
+    /// How often the client changes a file without asking.
     pub makes: u8,
-    /// How often it dies.
+    /// How often the client dies.
     pub deaths: u8,
 }
 
-/// What to explore.
+/// The model to explore.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The clients.
@@ -94,7 +96,7 @@ pub struct Config {
     pub times: Vec<u64>,
     /// How often the server restarts.
     pub restarts: u8,
-    /// How often a request comes again.
+    /// How often a request is repeated.
     pub repeats: u8,
     /// How often the server recalls everything although nobody needs it.
     pub false_recalls: u8,
@@ -111,12 +113,12 @@ struct Operation {
     /// Files that it changes, and the values of those that were made before.
     changes: BTreeMap<usize, Option<u64>>,
     begun_ms: u64,
-    /// What each file was when it began.
+    /// The value of each file when the operation began.
     begun: Values,
 }
 
 impl Operation {
-    /// Whether it only sends changes that a client made by itself.
+    /// Whether the operation only sends changes that the client made without asking.
     fn is_flush(&self) -> bool {
         !self.changes.is_empty() && self.changes.values().all(Option::is_some)
     }
@@ -150,12 +152,12 @@ struct Client {
     holder: LeaseHolder,
     /// The newest view.
     view: Values,
-    /// Changes made here that are not on their way.
+    /// Changes of this client that are not under way yet.
     gathered: BTreeMap<usize, u64>,
     operation: Option<Operation>,
     answers: Vec<Answer>,
     question: Question,
-    /// A recall waits for what was made here.
+    /// A recall waits until this client has sent its changes.
     flushes: bool,
     /// Indices of those operations of its plan that it has not begun.
     left: BTreeSet<usize>,
@@ -179,7 +181,7 @@ struct State {
     /// Sessions that the server has noted durably.
     noted: BTreeSet<SessionId>,
     committed: Values,
-    /// What the last change has left, whether it is at the server or not; and since when.
+    /// The values after the last changes, whether they are at the server or not; and since when.
     present: Values,
     since_ms: Values,
     uncertain: [bool; FILES],
@@ -192,7 +194,7 @@ struct State {
     false_recalls: u8,
 }
 
-/// What happens.
+/// An action.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Event {
     Begin(usize),
@@ -260,7 +262,7 @@ impl Leases {
         self.config.shortcut == shortcut
     }
 
-    /// What can happen to a client, or to the server.
+    /// The possible actions of a client, or of the server.
     fn events(&self, state: &State) -> Vec<(u8, Event)> {
         let mut events = Vec::new();
         for (index, client) in state.clients.iter().enumerate() {
@@ -435,7 +437,7 @@ impl Leases {
         state.waiting.push(Waiting { client: index, operation, claim: None });
     }
 
-    /// The server answers the question of a client for recalls, if there are any.
+    /// The server answers a client's question for recalls, if there are any.
     fn question_heard(&self, state: &mut State, index: usize) {
         let client = &mut state.clients[index];
         let Question::Parked { epoch, acknowledged } = client.question else { unreachable!("it is asked") };
@@ -449,7 +451,7 @@ impl Leases {
         }
     }
 
-    /// The next run of a client sends again what was on its way.
+    /// The next run of a client repeats the requests that were under way.
     fn send_again(&self, state: &mut State, index: usize) {
         let client = &mut state.clients[index];
         let Some(operation) = &mut client.operation else { return };
@@ -492,10 +494,10 @@ impl Leases {
             if let Some(claim) = claim {
                 state.table.end_claim(claim);
             }
-            // What was granted or ended may let others go on, or stop them.
+            // What was granted or ended may let other operations continue, or stop them.
             at = 0;
         }
-        // Whoever asks is answered at once; what it asks is in the state.
+        // Questions are answered at once; the questions are in the state.
         state.table.take_recalled();
         state.table.take_freed();
         Ok(())
@@ -551,7 +553,7 @@ impl Leases {
             grant.withheld = Withheld::default();
         }
         let one = &mut state.clients[client];
-        // What a run asked that has died reaches nobody.
+        // Answers to a dead run reach nobody.
         if one.run == run {
             one.answers.push(Answer { number: operation.number, values, grant });
         }
@@ -593,7 +595,8 @@ impl Leases {
         Ok(())
     }
 
-    /// Time has passed: who kept changes for longer than it held their files keeps them back from nobody any more.
+    /// Time has passed: changes that a client has not sent for longer than it held their files no longer keep
+    /// others back.
     fn lapse(&self, state: &mut State) {
         for index in 0..state.clients.len() {
             let client = &mut state.clients[index];

@@ -1,10 +1,11 @@
-//! Warrants: changes of the membership that the superuser signed beforehand, and any device submits.
+//! Warrants: changes of the membership that the superuser signed beforehand, and that any device submits.
 //!
-//! One warrant a replacement, signed to follow the first membership; whoever has it may try as often as there are numbers
-//! left, before and after it took effect, and beside the superuser's own changes and others who submit the same one.
+//! There is one warrant for each replacement, signed to follow the first membership. A device that has it may
+//! submit it as often as it has numbers left, before and after it took effect, and beside the superuser's own
+//! changes and others who submit the same one.
 //!
-//! Promise: a membership under a warrant comes into force right after the one that its warrant names, so it does once and
-//! never over another change.
+//! Promise: a membership under a warrant comes into force right after the one that its warrant names. So it
+//! does so only once, and never on top of another change.
 
 use crate::world::World;
 use holdfast_content::{DeviceId, Membership, PrincipalId, Warrant};
@@ -25,7 +26,7 @@ pub(crate) struct Brought {
     pub version: u64,
     /// The address of its block.
     pub address: Digest,
-    /// Version and address of the one that its warrant names, if it has one.
+    /// Version and address of the membership that the warrant names, if there is a warrant.
     pub follows: Option<(u64, Digest)>,
 }
 
@@ -36,13 +37,13 @@ impl World {
         let next = self.replaced(&self.membership, old, new, present.version + 1);
         let change = Change::new(floor.epoch, &present, &next);
         let signature = Signed::new(change.clone(), self.key(DeviceId::SUPERUSER)).signature;
-        // Whoever has a warrant knows at least what it follows.
+        // A device with a warrant knows at least the membership that it follows.
         let version = last_vector(&floor.view).get(PrincipalId::Members).max(present.version) + 1;
         self.set_members(&change.enacted(version, signature))
     }
 
-    /// What a change of the membership comes to at its place in the order: it was planned for one version, and under a
-    /// warrant it follows just the one in force there.
+    /// The outcome of a change of the membership at its place in the order: it was planned for one version,
+    /// and under a warrant it must follow the membership in force there.
     pub(crate) fn outcome_at(
         &mut self,
         device: DeviceId,
@@ -76,9 +77,10 @@ impl World {
     }
 }
 
-/// Whether each membership that `me` has from others came right after the one that its warrant names, but for what the same
-/// device brought before: of that its slot shows the last only, and who is in league with the server may have submitted the
-/// warrant before, for somebody else to see. That nobody is shown both is [`is_new`].
+/// Checks that each membership that `me` got from others came right after the one that its warrant names.
+/// Earlier ones of the same device are excepted: its slot has only the last, and a device that colludes with
+/// the server may have submitted the warrant earlier, for another client to see. [`is_new`] checks that
+/// nobody sees both.
 ///
 /// # Errors
 /// In words: one did not.
@@ -96,10 +98,10 @@ pub(crate) fn follow_each_other(me: DeviceId, brought: &[(DeviceId, Brought)]) -
     Ok(())
 }
 
-/// Whether a client that had a membership in force, and has another now, had what the warrant of that names, or less.
+/// Checks that a client with a new membership in force had the one that the warrant names, or an older one.
 ///
 /// # Errors
-/// In words: the warrant took effect once more, or over something else.
+/// In words: the warrant took effect again, or on top of something else.
 pub(crate) fn is_new(world: &mut World, was: &Floor, is: &Floor) -> Result<(), String> {
     let in_force = |floor: &Floor| floor.view.handle(PrincipalId::Members);
     let (Some((_, before)), Some((holder, after))) = (in_force(was), in_force(is)) else { return Ok(()) };

@@ -1,8 +1,8 @@
-//! What all configurations share: devices with keys, a membership, the founding operation, tables that are folded as
-//! clients fold them, and proofs that one log extends another.
+//! Shared by all configurations: devices with keys, a membership, the founding operation, tables that are
+//! folded as clients fold them, and proofs that one log extends another.
 //!
-//! The register: a *write* maps two files of the group's table to the inode of the writer that has the operation's
-//! number. So each write leaves a value of its own, and half a write shows.
+//! The register: a *write* maps two files of the group's table to the writer's inode with the operation's
+//! number. So each write leaves a value of its own, and half a write can be detected.
 
 use crate::intern::Interner;
 use holdfast_content::{
@@ -31,7 +31,7 @@ pub const FILES: [u64; 2] = [1, 2];
 /// An operation.
 pub type Operation = (DeviceId, u64);
 
-/// What an operation is to do.
+/// The content of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Kind {
     /// Reads.
@@ -42,21 +42,21 @@ pub enum Kind {
     Rotate {
         /// The device that is removed.
         old: DeviceId,
-        /// The one that comes in its place.
+        /// The device that replaces it.
         new: DeviceId,
     },
     /// Submits the superuser's warrant for such a replacement; it was signed to follow the first membership.
     Enact {
         /// The device that is removed.
         old: DeviceId,
-        /// The one that comes in its place.
+        /// The device that replaces it.
         new: DeviceId,
     },
     /// The same in league with the server: whether the warrant still follows is not asked.
     EnactAnyway {
         /// The device that is removed.
         old: DeviceId,
-        /// The one that comes in its place.
+        /// The device that replaces it.
         new: DeviceId,
     },
 }
@@ -103,7 +103,7 @@ pub struct World {
     memberships: HashMap<Digest, Rc<Membership>>,
     receipts: HashMap<Digest, Signed<Receipt>>,
     logs: Interner<Vec<Digest>, Log>,
-    /// Who does not ask whether a warrant still follows.
+    /// Devices that submit a warrant without checking that it still follows.
     pub(crate) careless: BTreeSet<DeviceId>,
 }
 
@@ -218,7 +218,7 @@ impl World {
         Some((*self.membership_at(&reference)).clone())
     }
 
-    /// What the next operation of the device at `floor` declares.
+    /// The deltas of the next operation of the device at `floor`.
     pub fn deltas(&mut self, floor: &Floor, kind: Kind) -> Vec<Delta> {
         match kind {
             Kind::Fetch => Vec::new(),
@@ -314,10 +314,10 @@ impl World {
         tables
     }
 
-    /// What the register holds in a view.
+    /// The value of the register in a view.
     ///
     /// # Errors
-    /// In words, if its two files are not of one write.
+    /// In words: its two files are not of one write.
     pub fn register(&self, view: &View) -> Result<Register, String> {
         let table = base(&self.blocks, view, GROUP);
         let [first, second] = FILES
@@ -330,7 +330,7 @@ impl World {
     }
 }
 
-/// What a register holds.
+/// The value of a register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Register {
     /// The write that counts.
@@ -340,7 +340,7 @@ pub struct Register {
 }
 
 impl Log {
-    /// What a server shows of it together with `view`, to a client whose log has `known` leaves.
+    /// A server's reply with `view`, for a client whose log has `known` leaves.
     pub fn reply(&self, mut view: View, known: u64) -> ViewReply {
         view.log = self.frontier.head();
         let mut node = |level, index| self.nodes.get(&(level, index)).copied();
@@ -349,7 +349,7 @@ impl Log {
     }
 }
 
-/// What a server signs for a structure.
+/// The server's receipt for a structure.
 pub fn receipt_for(structure: &Structure) -> Receipt {
     Receipt {
         file_system: structure.forecast.file_system,
@@ -393,7 +393,7 @@ fn base(blocks: &MemoryBlocks, view: &View, principal: PrincipalId) -> Table {
     };
     for entry in view.pending.iter().filter(|entry| !entry.dead) {
         let certificate = &entry.certificate.value;
-        // A version above that of the table in force: ordered after it, so not folded into it.
+        // The version is above that of the table in force: ordered after it, so not folded into it.
         if certificate.principals().contains(&principal) && entry.forecast.vector.get(principal) > version {
             let tag = Tag { device: certificate.device, number: certificate.number };
             for change in changes(certificate.device, &certificate.deltas, principal, Some(tag)) {

@@ -43,7 +43,7 @@ fn each_rule_is_needed() {
     }
 }
 
-/// Proves: a server that recalls nothing shows readers what was there a term ago at worst.
+/// Proves: with a server that recalls nothing, readers are at most a term behind.
 #[test]
 fn lying_servers_gain_a_term() {
     for (named, config) in small() {

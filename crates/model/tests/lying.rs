@@ -3,7 +3,7 @@
 use crate::small_configurations_are_as_expected;
 use holdfast_model::configurations::What;
 
-/// Every small configuration comes to what is expected of it.
+/// Proves: every small configuration has the expected verdict.
 #[test]
 fn small_configurations() {
     small_configurations_are_as_expected(|what| matches!(what, What::Lying(_)));

@@ -1,5 +1,5 @@
-//! The traces that break the tempting shortcuts: with the shortcut taken, the checker finds the way to a broken promise;
-//! without it, the same configuration holds. (How each shortcut is taken is said in `lying::apart`.)
+//! The traces that break the tempting shortcuts: with the shortcut, the checker finds a path to a broken
+//! promise; without it, the same configuration holds. (`lying::apart` explains how each shortcut is taken.)
 
 use holdfast_model::configurations::{league, lying, with_crash};
 use holdfast_model::explore::{Limits, Report, Verdict, explore};
@@ -32,7 +32,7 @@ fn run<B: Body>(config: &Config) -> Report {
     explore(&mut model, Limits::NONE, false)
 }
 
-/// The clients that take the shortcut come to contradict each other as `what` says; those that do not, never do.
+/// The clients with the shortcut come to contradict each other as `what` says; those without never do.
 fn needed<R: Rules>(config: &Config, what: &str) {
     breaks::<Apart<R>>(config, what);
     let real = run::<Signer>(config);
@@ -66,26 +66,26 @@ fn t1_number_reused() {
     assert_eq!(careful.verdict, Verdict::Holds, "{}", careful.explain());
 }
 
-/// T2: a number is given up, and nobody minds that others know it as committed.
+/// T2: a number is given up, and it is ignored that others know it as committed.
 #[test]
 fn t2_void_number_reflected() {
     needed::<OwnNumbers>(&Config { fast: true, ..two(1, 2) }, "aborted");
 }
 
-/// T3: B is shown A1 as dead, and does not record it; A, whose A1 was acknowledged, accepts B1.
+/// T3: B sees A1 as dead, and does not record it; A, whose A1 was acknowledged, accepts B1.
 #[test]
 fn t3_abort_unrecorded() {
     needed::<AbortUnrecorded>(&aborts(two(2, 1)), "A1 is");
 }
 
-/// T4: B records the abort once, and then no more; A is shown only the later structure.
+/// T4: B records the abort once, and then no more; A gets only the later structure.
 #[test]
 fn t4_abort_recorded_once() {
-    // The same configuration as that of T6, which says that the machine itself holds.
+    // The same configuration as that of T6, in which the machine itself holds.
     breaks::<Apart<AbortOnce>>(&aborts(two(2, 2)), "A1 is");
 }
 
-/// T5: what is pending is applied at once; it is signed for another place.
+/// T5: a pending operation is applied at once, and then signed for another place.
 #[test]
 fn t5_roll_forward() {
     needed::<RollForward>(&two(1, 1), "applied at one place and signed for another");
@@ -97,47 +97,48 @@ fn t6_void_not_cumulative() {
     needed::<PassedRecords>(&aborts(two(2, 2)), "A1 is");
 }
 
-/// T7: what a void operation was shown is forgotten with it.
+/// T7: what came with a void operation is forgotten with it.
 #[test]
 fn t7_no_floor() {
     needed::<FloorGoes>(&aborts(two(2, 1)), "committed");
 }
 
-/// T8: B has seen A1 committed; C is shown B1 beside a dead A1.
+/// T8: B has seen A1 committed; C gets B1 beside a dead A1.
 #[test]
 fn t8_no_reflection() {
     let config = aborts(lying(3, &[(1, 1, FETCH), (2, 1, FETCH), (3, 1, FETCH)]));
     needed::<Reflection>(&config, "committed");
 }
 
-/// T9: B waits for A1 and reads it; then it is shown as dead.
+/// T9: B waits for A1 and reads it; then it is presented as dead.
 #[test]
 fn t9_no_memory() {
     needed::<LearnedGoes>(&Config { waits: true, ..aborts(two(1, 2)) }, "A1 is");
 }
 
-/// T10: a view is read from and not kept; the next one lacks what it showed.
+/// T10: a view is read from and forgotten; the next one lacks what was in it.
 #[test]
 fn t10_look_not_kept() {
     needed::<LookGoes>(&Config { looks: true, ..two(1, 1) }, "");
 }
 
-/// T11: a view that comes while a fast operation is in flight is read from; then the operation, which lacks it, is
-/// acknowledged.
+/// T11: a view that comes while a fast operation is in flight is read from; then the operation, which lacks
+/// it, is acknowledged.
 #[test]
 fn t11_fast_accepted_after_a_push() {
     needed::<Pushed>(&Config { fast: true, looks: true, ..two(1, 1) }, "neither comes after the other");
 }
 
-/// T12, found by this checker: B reads A1, which it waited for, while its UPDATE is under way; the answer still shows A1
-/// as pending, and B signs so. A is told that A1 is dead, gives it up, and accepts B's structure.
+/// T12, found by this checker: B reads A1, which it waited for, while its UPDATE is under way; the answer
+/// still has A1 as pending, and B signs that. A is told that A1 is dead, gives it up, and accepts B's
+/// structure.
 #[test]
 fn t12_learned_under_way() {
     needed::<LearnedLate>(&Config { waits: true, ..aborts(two(2, 2)) }, "A1 is");
 }
 
-/// A warrant that was overtaken: the superuser has replaced B otherwise, and a member in league with the server brings in
-/// what was signed before that.
+/// An outdated warrant: the superuser has replaced B in another way, and a member that colludes with the
+/// server submits what was signed before that.
 #[test]
 fn an_overtaken_warrant() {
     needed::<Warrants>(&league(), "does not follow what its warrant names");

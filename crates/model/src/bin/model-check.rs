@@ -14,13 +14,13 @@ use std::time::Duration;
 struct Arguments {
     /// Configurations, or beginnings of their names; all if none is given.
     names: Vec<String>,
-    /// Only lists them.
+    /// Only list the configurations.
     #[arg(long)]
     list: bool,
     /// Longest time for each.
     #[arg(long, default_value_t = 60)]
     minutes: u64,
-    /// Most states of each, in millions; each takes about 300 bytes.
+    /// Most states of each configuration, in millions; each state takes about 300 bytes.
     #[arg(long, default_value_t = 20)]
     millions: usize,
 }

@@ -51,7 +51,7 @@ impl Client {
     }
 }
 
-/// What a machine is told.
+/// An event for a client's machine.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum ClientEvent {
     /// Begin; whether on the fast path.
@@ -60,22 +60,22 @@ pub(super) enum ClientEvent {
     Answer(u32),
     /// The tables are computed.
     Fold(Outcome),
-    /// A structure that was waited for.
+    /// A structure that the client waited for.
     Learn(u32),
-    /// A view that was looked at.
+    /// A view from a look.
     Look(u32),
-    /// What a server shows whose restore is taken up.
+    /// The view of a server whose restore the client adopts.
     TakeUp(u32),
     /// First event after a crash.
     Restart,
-    /// The same, after which the numbers up to this one are given up: they had been reserved.
+    /// A restart after which the numbers up to this one, which had been reserved, are given up.
     RestartFrom(u64),
 }
 
 /// What a crash leaves of a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum CrashRemnant {
-    /// What was there before.
+    /// The state before the step.
     Nothing,
     /// The new state, or one of those before.
     Noted,
@@ -83,7 +83,7 @@ pub(super) enum CrashRemnant {
     Persisted,
 }
 
-/// What came of a step.
+/// The result of a step.
 #[derive(Clone)]
 pub(super) struct Next {
     pub(super) machine: u32,
@@ -93,7 +93,7 @@ pub(super) struct Next {
     pub(super) acknowledged: Option<u64>,
     /// An operation was committed, with effect.
     pub(super) committed: bool,
-    /// Of its own operations, those that a restore has lost.
+    /// First and last of the client's operations that a restore has lost.
     pub(super) lost: Option<(u64, u64)>,
 }
 
@@ -129,7 +129,7 @@ impl Clients {
     }
 
     fn keep(&mut self, world: &World, mail: &mut Mail, signer: Signer) -> u32 {
-        // "No answer" changes nothing, and says what is waited for.
+        // "No answer" changes nothing, and returns the request that is waited for.
         let device = signer.floor().device;
         let again = signer.clone().step(world.key(device), Event::ConnectionLost).unwrap_or_default();
         let request = sent(&again).map(|request| mail.request(request));
@@ -137,10 +137,10 @@ impl Clients {
         self.states.add(signer.to_bytes(), || Client { signer, is_idle, request })
     }
 
-    /// A step of the machine in state `machine`.
+    /// Makes a step of the machine in state `machine`.
     ///
     /// # Errors
-    /// In words, if it alarms, or goes behind what it had accepted.
+    /// In words: the machine raises an alarm, or goes behind what it had accepted.
     pub(super) fn step(
         &mut self,
         world: &mut World,
@@ -259,7 +259,7 @@ impl Clients {
                     signer.step(&key, Event::Committed(receipt.clone())).map_err(misuse)
                 }
                 Response::Aborted => signer.step(&key, Event::Aborted).map_err(misuse),
-                // What a driver does with a definite error.
+                // As a driver handles a definite error.
                 Response::Refused | Response::Error(_) => signer.step(&key, Event::Refused).map_err(misuse),
                 other => Err(format!("no request is answered by {other:?}")),
             },
@@ -295,7 +295,7 @@ impl Clients {
                 let mut effects = signer.step(&key, Event::Restarted).map_err(misuse)?;
                 while signer.floor().used < used {
                     let event = Event::Begin { deltas: Vec::new(), time_ns: 0, fast: None };
-                    // In flight: it is sent again, as after any crash.
+                    // An operation is in flight: it is sent again, as after any crash.
                     if signer.step(&key, event).is_err() {
                         break;
                     }
@@ -307,20 +307,20 @@ impl Clients {
     }
 }
 
-/// Whether an operation takes effect at its place.
+/// Whether an operation takes effect at its place in the order.
 pub(super) fn fitting(world: &mut World, folding: &Folding) -> Outcome {
     let Folding { accepted, certificate } = folding;
     let version = accepted.forecast.vector.get(PrincipalId::Members);
     world.outcome_at(certificate.device, &accepted.view, version, &certificate.deltas)
 }
 
-/// Whether what a client takes for true is so at the server.
+/// Checks that whatever a client takes for true is true at the server.
 pub(super) fn agree(world: &World, client: &Client, server: &Server) -> Result<(), String> {
     let floor = client.signer.floor();
     let device = floor.device;
     let who = name(device);
     if floor.epoch != server.epoch() {
-        // What is lost is told when the restore is taken up.
+        // Lost operations are reported when the restore is adopted.
         return Ok(());
     }
     if let Some(own) = floor.own() {

@@ -1,19 +1,20 @@
-//! An honest server, honest clients, and a network without manners.
+//! An honest server, honest clients, and an unreliable network.
 //!
 //! The machines are the real ones: [`Signer`](holdfast_protocol::signer::Signer) and
-//! [`Sequencer`](holdfast_protocol::sequencer::Sequencer). The network keeps whatever was sent: each request may come
-//! at any time, again, or never; so may the answers to the request that a client waits for, looks, and what it asked of
-//! others' operations. A client crashes at any time: what was persisted is there, what was only noted may be. (A crash
-//! before an effect is the same as one before its event; one between making durable and sending, the same as one after
-//! sending and losing the message.) Each change of the server goes through its records, as after a crash. Any pending
-//! operation may be declared dead at any time.
+//! [`Sequencer`](holdfast_protocol::sequencer::Sequencer). The network may deliver each request at any time,
+//! again, or never, and so the answers to the request that a client waits for, to looks, and to questions
+//! about other devices' operations. A client crashes at any time: what was persisted is there, what was only
+//! noted may be. (A crash before an effect equals one before its event; a crash between making durable and
+//! sending equals one after sending with the message lost.) Each change of the server goes through its
+//! records, as after a crash. Any pending operation may be declared dead at any time.
 //!
-//! Promises, in every state: no alarm; no honest request is refused but a removed device's; what was acknowledged
-//! is there, and is not given up; what a client takes for committed or aborted is so at the server; fates never change;
-//! the register holds the last write that took effect, for the server and for each client up to the place of its view
-//! (all operations have one place in the log, between their beginning and their end, so this is linearizability); half a
-//! write never shows. And from every state, each client that is a member can commit an operation, with nobody's help
-//! but the server's.
+//! Promises, in every state: no alarm; no honest request is refused, except a removed device's; what was
+//! acknowledged is there, and is not given up; what a client takes for committed or aborted is so at the
+//! server; an operation's status never changes once it is settled; the register holds the last write that
+//! took effect, for the server and for each client up to the place of its view (all operations have one place
+//! in the log, between their beginning and their end, so this is linearizability); half a write is never
+//! visible. And from every state, each client that is a member can commit an operation with only the server's
+//! help.
 
 mod client;
 mod restores;
@@ -30,10 +31,10 @@ use holdfast_protocol::structure::Outcome;
 use server::Servers;
 use std::collections::HashSet;
 
-/// What becomes of backups.
+/// What happens with backups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Restores {
-    /// There are none.
+    /// There are no backups.
     Never,
     /// One is put back, and the superuser declares it.
     Declared,
@@ -62,11 +63,11 @@ pub struct Config {
     pub aborts: bool,
     /// Whether a backup of the server is taken, and put back.
     pub restores: Restores,
-    /// What crashes take away.
+    /// What a crash loses.
     pub durability: Durability,
 }
 
-/// The state of one client and of what is under way to and from it.
+/// The state of one client and of its messages under way.
 #[derive(Clone, Default)]
 struct ClientState {
     machine: u32,
@@ -83,7 +84,7 @@ struct ClientState {
     learned: Vec<u32>,
     /// Answers to looks.
     looks: Vec<u32>,
-    /// Earlier requests that may still come.
+    /// Earlier requests that may still be delivered.
     sent: Vec<u32>,
 }
 
@@ -141,7 +142,7 @@ impl State {
     }
 }
 
-/// What happens, with a detail in the lower bits of [`Action::what`].
+/// The kind of an action; a detail is in the lower bits of [`Action::what`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 enum Verb {
@@ -196,7 +197,7 @@ const VERBS: [Verb; 23] = [
     Verb::PutBack,
 ];
 
-/// Nobody's doing that anybody could wait for.
+/// The actor of mishaps such as crashes, on which no progress may depend.
 const MISFORTUNE: u8 = Action::SERVER - 1;
 
 fn action(actor: usize, verb: Verb, detail: u32) -> Action {
@@ -288,7 +289,7 @@ impl Honest {
         state
     }
 
-    /// Requests that can change nothing any more are forgotten, so that equal futures are equal states.
+    /// Drops requests that can have no effect any more, so that states with equal futures are equal.
     fn tidied(&mut self, mut state: State) -> State {
         for at in 0..state.places.len() {
             let device = self.device(at);
@@ -525,7 +526,7 @@ impl Honest {
         self.take_up(out, state, at)?;
         let server = self.servers.get(state.server);
         if client.signer.floor().epoch != server.epoch() {
-            // Whoever looks takes the restore up.
+            // A client that looks adopts the restore.
             return Ok(());
         }
         if self.config.looks && client.is_idle && self.servers.get(state.server).is_member(self.device(at)) {
@@ -584,7 +585,7 @@ impl Model for Honest {
         let server = self.servers.get(state.server);
         let obliged = |at: &usize| {
             let plan = &self.config.clients[*at];
-            // A number for a fast attempt that is refused, and one for the slow path after it.
+            // A number for a fast attempt that is refused, and one for the slow path after that.
             let founding = u64::from(plan.device.0 == 0);
             let left = plan.operations + founding - self.clients.get(state.places[*at].machine).used();
             left >= 2

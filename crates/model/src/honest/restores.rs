@@ -1,13 +1,14 @@
-//! Servers that are put back to an older state, which the superuser declares, or does not.
+//! Servers that are restored to an older state, with or without a declaration by the superuser.
 //!
-//! A backup is taken at any time, once, and put back at any later one, once. Declared, it is the server from then on:
-//! requests and answers of the epoch before may still come; each client takes the restore up at any time, whatever it is
-//! doing, with the answer to a look; that it has to is told to it by [`Alarm::Restored`] and by no other alarm. Not declared,
-//! nothing goes on from there: it is asked what each client would make of the next view.
+//! A backup is taken once at any time, and restored once at any later time. If that is declared, it is the
+//! server from then on. Requests and answers of the epoch before may still be delivered. Each client adopts
+//! the restore at any time, whatever it is doing, with the answer to a look; [`Alarm::Restored`], and no
+//! other alarm, tells it to. If the restore is not declared, exploration stops there, and the next view is
+//! checked against each client.
 //!
-//! Promises: an honest restore raises no alarm; whoever had an acknowledgement of what is not left is told so; what is
-//! acknowledged in the new epoch keeps all promises that there were before, and everybody can go on in it. A restore that is
-//! not declared is an alarm to whoever has seen more, and to nobody else.
+//! Promises: a declared restore raises no alarm. A client that had an acknowledgement for a lost operation is
+//! notified. What is acknowledged in the new epoch keeps all other promises, and everybody can make progress
+//! in it. An undeclared restore raises an alarm at clients that have seen more, and at no others.
 
 use super::client::{Client, ClientEvent, Clients};
 use super::server::{Server, Servers};
@@ -40,7 +41,7 @@ pub(super) fn is_present(server: &Server, request: &Request) -> bool {
 }
 
 impl Servers {
-    /// The state of a server that `backup` was put back to, and the superuser has said so.
+    /// The state of a server that was restored to `backup`, with a declaration of the superuser.
     pub(super) fn put_back(&mut self, world: &mut World, backup: u32) -> Result<u32, String> {
         if let Some(known) = self.put_back.get(&backup) {
             return Ok(*known);
@@ -61,7 +62,7 @@ impl Servers {
         let mut restores = members.restores.clone();
         let signed = Signed::new(declaration, &key);
         restores.push(signed.value.with(signed.signature));
-        // The superuser's device has done nothing since the founding, and takes the restore up first.
+        // The superuser's device has done nothing since the founding, and adopts the restore first.
         let floor = world.superuser.floor().clone();
         let refused = |alarm: Alarm| format!("the superuser alarms at a restore: {alarm}");
         let from = remaining_log(&floor, &restores).map_err(refused)?.ok_or("it was declared before")?;
@@ -89,7 +90,8 @@ impl Servers {
         Ok(server)
     }
 
-    /// What the server shows to whoever has the restores of its membership to take up; none if there are none.
+    /// The server's answer to a client that has to adopt the restores of its membership; `None` if there are
+    /// none.
     pub(super) fn taken_up(
         &mut self,
         world: &mut World,
@@ -107,7 +109,7 @@ impl Servers {
 }
 
 impl Honest {
-    /// A client that is shown a declared restore takes it up.
+    /// A client that sees a declared restore adopts it.
     pub(super) fn take_up(&mut self, out: &mut Vec<Step>, state: &State, at: usize) -> Result<(), Violation> {
         let client = self.clients.get(state.places[at].machine);
         if state.is_restored == 0 || client.signer.floor().epoch == self.servers.get(state.server).epoch() {
@@ -149,12 +151,12 @@ impl Honest {
                 .and_then(|()| servers.put_back(world, state.backup - 1)),
         };
         let server = result.map_err(|what| Violation { action: act, what })?;
-        // What is left of the backup is the server.
+        // The restored backup is the server from then on.
         self.push(out, act, State { server, is_restored: 1, backup: u32::MAX, ..state.clone() })
     }
 }
 
-/// A client takes up the restore that is shown; of its own operations, those that are lost, from first to last.
+/// A client adopts the restore; returns the first and last of its operations that are lost.
 pub(super) fn go_over(
     world: &mut World,
     signer: &mut Signer,
@@ -173,7 +175,7 @@ pub(super) fn go_over(
     Ok(lost.own)
 }
 
-/// Whoever was acknowledged what is not left, is told.
+/// Checks that a client with acknowledgements for lost operations is notified.
 pub(super) fn all_is_told(
     server: &Server,
     device: DeviceId,
@@ -194,7 +196,7 @@ pub(super) fn all_is_told(
     Ok(())
 }
 
-/// What each client would make of the next view of a server that was put back, and not declared.
+/// Checks the reaction of each client to the next view of a server with an undeclared restore.
 pub(super) fn undeclared(
     world: &mut World,
     mail: &mut Mail,
@@ -237,18 +239,19 @@ pub(super) fn undeclared(
 }
 
 enum ObservedState {
-    /// Operations that are not left, or that one of them was committed.
+    /// The client knows operations that are lost, or that one of them was committed.
     More,
-    /// That one was dead, or nothing that can be told from what is left.
-    Fates,
+    /// The client knows that an operation was dead, or only what cannot be checked against the restored
+    /// state.
+    Statuses,
     NoMore,
 }
 
 fn seen(client: &Client, backup: &Server) -> ObservedState {
     let floor = client.signer.floor();
     let number = |device: &DeviceId| backup.view.slots.get(device).map_or(0, |slot| slot.value.number());
-    // What was learned by waiting, and in no view yet, may still be pending in one that is under way: nothing is signed on
-    // such a view (trace T12), but it is no alarm by itself.
+    // What was learned by waiting, and is in no view yet, may still be pending in a view under way. Nothing
+    // is signed on such a view (trace T12), but it is no alarm by itself.
     let is_learned = |device: &DeviceId| floor.learned.contains_key(device);
     let mut beyond = floor.view.slots.iter().filter(|(device, slot)| slot.value.number() > number(device));
     let further = beyond.any(|(device, _)| !is_learned(device));
@@ -262,11 +265,11 @@ fn seen(client: &Client, backup: &Server) -> ObservedState {
     };
     let dead = floor.view.pending.iter().filter(|entry| entry.dead);
     let mut dead = dead.map(|entry| (entry.forecast.device, entry.forecast.number()));
-    // What it gave up itself, the older state may show as alive.
+    // In the older state, operations that the client gave up may be alive.
     let gave_up = (1..=floor.used).any(|number| floor.voids.contains(number));
     let is_unclear = dead.any(|(device, number)| !is_dead_there(device, number)) || !floor.learned.is_empty();
     match is_unclear || gave_up {
-        true => ObservedState::Fates,
+        true => ObservedState::Statuses,
         false => ObservedState::NoMore,
     }
 }

@@ -16,13 +16,13 @@ use holdfast_protocol::structure::{Structure, View};
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
-/// When pending operations time out: all have arrived at 0.
+/// When pending operations time out; all of them arrived at time 0.
 const ABORT_AFTER_MS: u64 = 1_000;
 
 /// A state of the server.
 pub(super) struct Server {
     pub(super) sequencer: Sequencer,
-    /// What it shows.
+    /// The present view.
     pub(super) view: View,
     /// Every operation ever ordered, with whether it writes the register.
     pub(super) log: Vec<(Operation, bool)>,
@@ -45,13 +45,14 @@ impl Server {
         self.sequencer.membership().is_active(device)
     }
 
-    /// Whether there is no reason to refuse it anything: it is a member, and no change of membership is under way.
+    /// Whether the server has no reason to refuse a device: it is a member, and no change of membership is
+    /// pending.
     pub(super) fn may_serve(&self, device: DeviceId) -> bool {
         let changing = self.sequencer.pending().any(|certificate| certificate.new_members().is_some());
         self.is_member(device) && !changing
     }
 
-    /// What may be declared dead.
+    /// The operations that may be declared dead.
     pub(super) fn alive(&self) -> Vec<Operation> {
         self.sequencer.pending().map(|certificate| (certificate.device, certificate.number)).collect()
     }
@@ -67,7 +68,7 @@ impl Server {
         self.log.iter().take(size).rfind(counts).map(|(operation, _)| *operation)
     }
 
-    fn fates(&self) -> impl Iterator<Item = (Operation, OperationStatus)> {
+    fn statuses(&self) -> impl Iterator<Item = (Operation, OperationStatus)> {
         self.log
             .iter()
             .map(|((device, number), _)| ((*device, *number), self.view.status_of(*device, *number)))
@@ -81,7 +82,7 @@ pub(super) struct Servers {
     handled: HashMap<(u32, DeviceId, u32, bool), (u32, u32)>,
     killed: HashMap<(u32, DeviceId), u32>,
     looks: HashMap<(u32, u64), u32>,
-    /// What came of backups that were put back.
+    /// The states after restoring each backup.
     pub(super) put_back: HashMap<u32, u32>,
 }
 
@@ -107,7 +108,7 @@ impl Servers {
             .0
     }
 
-    /// Keeps a state that came out of `records`, and checks its promises if it is new.
+    /// Stores a state that resulted from `records`, and checks its promises if it is new.
     fn keep(
         &mut self,
         world: &World,
@@ -151,7 +152,7 @@ impl Servers {
         Ok((server, true))
     }
 
-    /// Goes from a state to what `records` make of it, by way of a crash, and checks that no fate changed.
+    /// Advances from a state by `records`, through a crash, and checks that no settled status changed.
     pub(super) fn advance<T>(
         &mut self,
         world: &mut World,
@@ -183,10 +184,10 @@ impl Servers {
         }
         follows(world, &former.view, &now.view)?;
         if new || records.len() > 1 {
-            for (operation, fate) in former.fates() {
+            for (operation, status) in former.statuses() {
                 let later = now.view.status_of(operation.0, operation.1);
-                if fate != OperationStatus::Pending && later != fate {
-                    return Err(format!("{operation:?} was {fate:?}, and is now {later:?}"));
+                if status != OperationStatus::Pending && later != status {
+                    return Err(format!("{operation:?} was {status:?}, and is now {later:?}"));
                 }
             }
         }
@@ -287,7 +288,7 @@ impl Servers {
         Response::View(Box::new(self.reply(world, server, view, known)))
     }
 
-    /// What it shows now.
+    /// The server's present view.
     pub(super) fn shown(&self, world: &mut World, server: u32, known: u64) -> ViewReply {
         self.reply(world, server, self.get(server).sequencer.look().view, known)
     }
@@ -387,7 +388,7 @@ impl Servers {
     }
 }
 
-/// A membership under a warrant comes into force right after the one that its warrant names.
+/// Checks that a membership under a warrant comes into force right after the one that its warrant names.
 fn follows(world: &mut World, before: &View, after: &View) -> Result<(), String> {
     let handle = |view: &View| view.handle(PrincipalId::Members).map(|(_, handle)| handle);
     let (Some(before), Some(after)) = (handle(before), handle(after)) else { return Ok(()) };

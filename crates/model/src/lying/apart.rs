@@ -1,11 +1,11 @@
 //! Clients that take a shortcut: the real machine, with a wrapper that does one thing wrong.
 //!
-//! Nothing in the product can be switched off. So a wrapper does to the machine what a careless author would do in it:
-//! it tells the machine less or later than it should, forgets parts of its state between two steps, signs something else
-//! than the machine said, or (for checks that are left out) shows the machine a view in which the offence is painted
-//! over, and puts the original back afterwards. State is taken out of and put into the machine by its own encoding; a
-//! structure that was painted over is put into the floor as well, where the machine takes it for known and does not
-//! verify it again.
+//! Nothing in the product can be switched off. So a wrapper does to the machine what a careless author would
+//! do in it: it withholds or delays events, forgets parts of its state between two steps, signs something
+//! else than the machine decided, or (for checks that are left out) gives the machine a view in which the
+//! offence is hidden, and restores the original afterwards. State is taken out of and put into the machine by
+//! its own encoding. An altered structure is put into the floor as well, where the machine takes it for known
+//! and does not verify it again.
 //!
 //! A wrapper that takes no shortcut reaches exactly the states of the machine alone (a test compares them).
 
@@ -23,40 +23,42 @@ use holdfast_protocol::structure::{Forecast, Outcome, Record, Structure, View};
 use std::collections::BTreeSet;
 use std::marker::PhantomData;
 
-/// What is done wrong. (T1, a number that is used twice, is [`super::Durability::SendsFirst`].)
+/// The shortcut. (T1, a number that is used twice, is [`super::Durability::SendsFirst`].)
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Shortcut {
     /// Nothing.
     None,
-    /// T2: nobody minds what others know of numbers that were given up.
+    /// T2: what others know of given-up numbers is ignored.
     OwnNumbers,
     /// T3: aborts are not recorded.
     AbortUnrecorded,
     /// T4: aborts are recorded once.
     AbortOnce,
-    /// T5: what is pending is applied at once.
+    /// T5: a pending operation is applied at once.
     RollForward,
-    /// T6: a record of an abort is dropped when its author is past it, as if its list of void numbers said nothing.
+    /// T6: a record of an abort is dropped when its author has passed it, as if the author's list of void
+    /// numbers did not matter.
     PassedRecords,
-    /// T7: the floor goes with the operation that brought it.
+    /// T7: the floor is dropped with the operation that brought it.
     FloorGoes,
     /// T8: nobody asks whether what saw a pending or dead operation has a record of it.
     Reflection,
-    /// T9: what was learned by waiting is read, and not kept.
+    /// T9: what was learned by waiting is read, and forgotten.
     LearnedGoes,
-    /// T10: what was looked at is read, and not kept.
+    /// T10: what was seen in a look is read, and forgotten.
     LookGoes,
     /// T11: a view that comes while a fast operation is in flight is read.
     Pushed,
-    /// T12: what is learned while an UPDATE is under way is read at once, and kept when the answer is signed.
+    /// T12: what is learned while an UPDATE is under way is read at once, and stored when the answer is
+    /// signed.
     LearnedLate,
     /// Nobody asks what a warrant was signed to follow.
     Warrants,
-    /// The paper's protocol: records of what is pending have no digests.
+    /// The paper's protocol: records of pending operations have no digests.
     NoDigests,
 }
 
-/// Which shortcut a wrapper takes: a type for each, since a model has clients of one type.
+/// The shortcut of a wrapper: a type for each, since a model has clients of one type.
 pub trait Rules: Clone {
     /// The shortcut.
     const SHORTCUT: Shortcut;
@@ -68,7 +70,7 @@ pub struct Apart<R> {
     signer: Signer,
     /// The floor before the operation in flight.
     before: Option<Box<Floor>>,
-    /// What was learned and is not told to the machine yet.
+    /// Learned structures that the machine does not know yet.
     late: Vec<Signed<Structure>>,
     assumed: BTreeSet<(Operation, Digest)>,
     /// Digest of the forecast that the machine thinks it has signed.
@@ -99,7 +101,7 @@ impl<R: Rules> Apart<R> {
         self.signer = with_floor(&self.signer, &floor);
     }
 
-    /// Paints over what a check that is left out would mind.
+    /// Hides what a check that is left out would refuse.
     fn paint(&mut self, view: &mut View) {
         let original = view.clone();
         let me = self.signer.floor().device;
@@ -144,7 +146,7 @@ impl<R: Rules> Apart<R> {
         });
     }
 
-    /// Puts back what was painted over.
+    /// Restores what was hidden.
     fn restore(&mut self, original: &View, shown: &View) {
         self.edit_floor(|floor| {
             for (device, slot) in &original.slots {
@@ -155,7 +157,7 @@ impl<R: Rules> Apart<R> {
         });
     }
 
-    /// Signs something else than the machine said.
+    /// Signs something else than the machine decided.
     fn sign_otherwise(&mut self, world: &World, own: Option<&Structure>) {
         let Busy::Commit(signed) = self.signer.busy(world) else { return };
         let mut structure = signed.value.clone();
@@ -195,7 +197,7 @@ fn add_records(forecast: &mut Forecast, view: &View) {
     }
 }
 
-/// Gives the records of an element the digests that make them come true.
+/// Gives the records of an element the digests that match what came.
 fn forget_digests(forecast: &mut Forecast, view: &View) {
     for record in &mut forecast.pending {
         let slot = view.slots.get(&record.device).map(|slot| &slot.value.forecast);
@@ -277,7 +279,7 @@ impl<R: Rules> Body for Apart<R> {
     fn look(&mut self, world: &mut World, reply: &ViewReply) -> Option<View> {
         match R::SHORTCUT {
             Shortcut::LookGoes => self.signer.clone().look(world, reply),
-            // What is pushed is checked as if nothing were in flight.
+            // A pushed view is checked as if nothing were in flight.
             Shortcut::Pushed if !self.signer.is_idle() => {
                 let idle = world.signer(self.signer.floor().device);
                 with_floor(&idle, self.signer.floor()).look(world, reply)

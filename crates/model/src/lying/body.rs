@@ -1,4 +1,4 @@
-//! What the model asks of a client, and the real one.
+//! The interface of a client in the model, and the real client.
 
 use crate::world::{Kind, Operation, World, sent};
 use holdfast_content::{DeviceId, PrincipalId};
@@ -18,14 +18,14 @@ pub enum Busy {
     Idle,
     /// A view for its certificate.
     Update(Signed<Certificate>),
-    /// The fate of a fast operation.
+    /// The outcome of a fast operation.
     Fast(Signed<Certificate>, Box<Signed<Structure>>),
-    /// The fate of what it has signed.
+    /// The outcome of what it has signed.
     Commit(Signed<Structure>),
 }
 
 impl Busy {
-    /// The structure that waits for its fate.
+    /// The structure whose outcome is open.
     pub fn structure(&self) -> Option<&Signed<Structure>> {
         match self {
             Busy::Fast(_, structure) => Some(structure),
@@ -35,9 +35,9 @@ impl Busy {
     }
 }
 
-/// A client: the real machine, or one of those taken apart ([`super::apart`]).
+/// A client: the real machine, or one of the wrapped ones ([`super::apart`]).
 pub trait Body: Clone {
-    /// Whether it takes views that are pushed at it while a fast operation is in flight.
+    /// Whether it accepts pushed views while a fast operation is in flight.
     const PUSHED: bool;
     /// Whether it keeps its floor, as it must.
     const KEEPS_FLOOR: bool;
@@ -52,23 +52,23 @@ pub trait Body: Clone {
     fn busy(&self, world: &World) -> Busy;
     /// Begins an operation; says whether it does.
     fn begin(&mut self, world: &mut World, kind: Kind, fast: bool) -> bool;
-    /// Gets a view for its certificate, and signs; the view it read, if it believed it.
+    /// Accepts a view for its certificate and signs; returns the view that it reads from, if it accepted it.
     fn answer(&mut self, world: &mut World, reply: &ViewReply, outcome: Outcome) -> Option<View>;
-    /// Looks; the view it read, if it believed it.
+    /// Looks; returns the view that it reads from, if it accepted it.
     fn look(&mut self, world: &mut World, reply: &ViewReply) -> Option<View>;
-    /// Gets a structure that it waited for; the view it read, if it believed it.
+    /// Accepts an awaited structure; returns the view that it reads from, if it accepted it.
     fn learn(&mut self, world: &mut World, structure: &Signed<Structure>) -> Option<View>;
     /// Gets its receipt; says whether the operation is committed for it.
     fn committed(&mut self, world: &World, receipt: Signed<Receipt>) -> bool;
-    /// Is told that its operation was not taken, or is dead.
+    /// Learns that its operation was not taken, or is dead.
     fn denied(&mut self, world: &World);
     /// Starts again.
     fn restarted(&mut self, world: &World);
-    /// What it takes for committed without having seen it signed.
+    /// Operations that it takes for committed without having seen them signed.
     fn assumes(&self) -> Vec<(Operation, Digest)> {
         Vec::new()
     }
-    /// The forecast of its own operation as it stands in its log.
+    /// The digest of the forecast of its own operation in its log.
     fn logged(&self, signed: &Forecast) -> Digest {
         signed.digest()
     }
@@ -92,7 +92,7 @@ impl Body for Signer {
     }
 
     fn busy(&self, world: &World) -> Busy {
-        // "No answer" changes nothing, and says what is waited for.
+        // "No answer" changes nothing, and returns the request that is waited for.
         let key = world.key(self.floor().device);
         match sent(&self.clone().step(key, Event::ConnectionLost).unwrap_or_default()) {
             Some(Request::Update { certificate, .. }) => Busy::Update(certificate),
@@ -162,7 +162,7 @@ impl Body for Signer {
     }
 }
 
-/// Tells a machine a view for its certificate, with the membership that it names.
+/// Gives a machine a view for its certificate, with the membership that it names.
 pub(super) fn answer(
     signer: &mut Signer,
     world: &mut World,
@@ -177,7 +177,8 @@ pub(super) fn answer(
     let effects = signer.step(&key, Event::Reply { reply, members }).ok()?;
     let [Effect::Fold(accepted)] = &effects[..] else { return None };
     let version = accepted.forecast.vector.get(PrincipalId::Members);
-    // What the superuser's own device does is the lying server's affair, as it was before there were warrants.
+    // The operations of the superuser's own device are at the lying server's choice, as before there were
+    // warrants.
     let fits = device == DeviceId::SUPERUSER
         || world.outcome_at(device, &accepted.view, version, &deltas) == Outcome::Done;
     let outcome = if fits { outcome } else { Outcome::Nothing };

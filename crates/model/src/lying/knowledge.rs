@@ -1,10 +1,11 @@
-//! The observer: what each client knows, and whether it can be true.
+//! The observer: what each client knows, and whether that can be true.
 //!
-//! A client knows what it accepted and, through each structure it accepted, what that structure's signer knew when
-//! signing. Fork consistency says that this never contradicts itself: all that one client takes for committed has one
-//! order in which each operation knows those before it, no operation has two fates or two contents, and the register
-//! holds what that order says. Two branches of a fork are two clients (or signers) that know different things; that
-//! they are never joined is that nobody ever knows both.
+//! A client knows what it accepted and, through each structure it accepted, what that structure's signer knew
+//! when signing. Fork consistency says that this is never contradictory: everything that one client takes for
+//! committed has one order in which each operation knows those before it, no operation has two outcomes or
+//! two contents, and the register has the value according to that order. Two branches of a fork are two
+//! clients (or signers) with different knowledge; the branches are never joined, because nobody ever has
+//! both.
 
 use crate::warrants::{Brought, follow_each_other};
 use crate::world::{Operation, World, name};
@@ -17,7 +18,7 @@ use holdfast_protocol::vector::VersionVector;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::rc::Rc;
 
-/// What somebody knows.
+/// The knowledge of one client or signer.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Knowledge {
     /// Operations that took their place, with the number of their signature.
@@ -53,7 +54,7 @@ fn words((device, number): Operation) -> String {
 }
 
 impl Archive {
-    /// A structure was signed by somebody who knew this.
+    /// A structure was signed by a device with this knowledge.
     pub(super) fn sign(
         &mut self,
         number: u32,
@@ -77,7 +78,7 @@ impl Archive {
         self.signed.insert(number, signature);
     }
 
-    /// Somebody takes an operation for committed.
+    /// Notes that an operation is taken for committed.
     pub(super) fn commit(
         &self,
         known: &mut Knowledge,
@@ -96,7 +97,7 @@ impl Archive {
         self.orders(known)
     }
 
-    /// Somebody takes an operation for aborted.
+    /// Notes that an operation is taken for aborted.
     pub(super) fn abort(&self, known: &mut Knowledge, operation: Operation) -> Result<(), String> {
         if known.committed.contains_key(&operation) {
             return Err(format!("{} is committed and aborted", words(operation)));
@@ -124,7 +125,7 @@ impl Archive {
         Ok(())
     }
 
-    /// All that is committed has one order.
+    /// Checks that everything committed has one order.
     fn orders(&self, known: &Knowledge) -> Result<(), String> {
         let signatures: Vec<&Signature> =
             known.committed.values().map(|signature| &self.signed[signature]).collect();
@@ -140,7 +141,7 @@ impl Archive {
         Ok(())
     }
 
-    /// A client accepted a view, and reads from it. `shown`: signatures that are new to it.
+    /// Notes that a client accepted a view, and reads from it. `shown`: signatures that are new to it.
     pub(super) fn accept(
         &self,
         known: &mut Knowledge,
@@ -189,7 +190,7 @@ impl Archive {
         Ok(())
     }
 
-    /// Whatever somebody knew whose operation is accepted, is shown.
+    /// Everything that the signer of an accepted operation knew is in the view.
     fn nothing_is_missing(&self, known: &Knowledge, floor: &Floor, view: &View) -> Result<(), String> {
         let reached = |device: DeviceId| {
             let slot = view.slots.get(&device).map_or(0, |slot| slot.value.number());

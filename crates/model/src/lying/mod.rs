@@ -1,15 +1,16 @@
 //! A lying server, and honest clients.
 //!
-//! The clients are the real machine ([`Signer`](holdfast_protocol::signer::Signer)) with the real check. The server is
-//! one thing only: a choice. It has every signature ever sent and answers an UPDATE or a look with any view that can be
-//! put together from them ([`views`]); it acknowledges or denies whatever it likes, to whomever it likes, and answers
-//! waits with any structure. A view that the client's check refuses leads nowhere (the client freezes, and all that
-//! others could still do they could do without it), so only those that pass are steps. Pool and clients are all there is
-//! to a state: what the server has shown to whom binds it no more than the clients remember.
+//! The clients are the real machine ([`Signer`](holdfast_protocol::signer::Signer)) with the real check. The
+//! server is nothing but a choice. It has every signature ever sent, and answers an UPDATE or a look with any
+//! view that can be made of them ([`views`]); it acknowledges or denies anything to anybody, and answers
+//! waits with any structure. A view that the client's check refuses leads nowhere (the client freezes, and
+//! whatever others can still do they could do without it), so only accepted views are steps. A state consists
+//! of the pool of signatures and the clients: what the server has presented to whom only matters as far as
+//! clients remember it.
 //!
-//! Promises are kept by an omniscient observer ([`knowledge`]): no client accepts two things that cannot both be true;
-//! what it accepts has one order; what was acknowledged stays in it; floors never go back; the register holds the last
-//! write that took effect, along each branch.
+//! An omniscient observer checks the promises ([`knowledge`]): no client accepts two things that cannot both
+//! be true; what it accepts has one order; what was acknowledged stays in that; floors never go back; the
+//! register has the last write that took effect, on each branch.
 
 pub mod apart;
 mod body;
@@ -32,7 +33,7 @@ use knowledge::{Archive, Knowledge};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-/// What one client may do.
+/// The operations and crashes of one client.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Its device.
@@ -45,16 +46,17 @@ pub struct Plan {
     pub crashes: u32,
 }
 
-/// What a crash takes away.
+/// What a crash loses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Durability {
     /// Nothing: notes are durable too.
     Everything,
     /// What was noted since the client last persisted its state.
     Notes,
-    /// What was persisted since its last operation ended: it sends first (the shortcut of trace T1).
+    /// What was persisted since its last operation ended: the client sends first (the shortcut of trace T1).
     SendsFirst,
-    /// The same, but the numbers of that time had been reserved, and are given up (the candidate of the notes).
+    /// As [`Durability::SendsFirst`], but the numbers of that time had been reserved, and are given up (the
+    /// candidate of the notes).
     Reserved,
 }
 
@@ -81,9 +83,9 @@ pub struct Config {
     pub pending_max: usize,
     /// Whether views that no order can hold are left out before the check sees them.
     pub prune: bool,
-    /// How many places the server may leave empty in a log before a view.
+    /// Number of places that the server may leave empty in a log before a view.
     pub gaps: u64,
-    /// What crashes take away.
+    /// What a crash loses.
     pub durability: Durability,
 }
 
@@ -101,7 +103,7 @@ struct Client<B> {
     /// The log as it knows it.
     log: u32,
     knowledge: u32,
-    /// The signature whose fate it waits for, or the founding's.
+    /// The signature whose outcome the client waits for, or the founding's.
     in_flight: u32,
 }
 
@@ -125,7 +127,7 @@ enum Verb {
     Crash,
 }
 
-/// What came of telling a client something: who it is now, what it brought into the world.
+/// The result of an event: the client after it, and what it added to the pool.
 #[derive(Clone)]
 struct EventOutcome {
     client: u32,
@@ -209,7 +211,7 @@ impl<B: Body> Lying<B> {
         })
     }
 
-    /// A set of artefacts. Forecasts that are signed by now need no mention of their own.
+    /// Interns a set of artefacts. Forecasts that are also in a signed structure are left out.
     fn pool(&mut self, mut pool: Vec<u32>) -> u32 {
         for artefact in pool.clone() {
             let twin = match &*self.artefacts.get(artefact) {
@@ -234,7 +236,7 @@ impl<B: Body> Lying<B> {
         self.words.add(word.clone(), || word)
     }
 
-    /// Puts a client that has moved together with all that follows from it. `shown`: the log of the view it accepted.
+    /// Adds a step of a client, together with its consequences. `shown`: the log of the view it accepted.
     fn told(
         &mut self,
         before: &Client<B>,
@@ -289,11 +291,12 @@ impl<B: Body> Lying<B> {
         EventOutcome { client, artefacts, broken, what }
     }
 
-    /// The log that a client believes in now: what it was shown, and its own operation if that has its place there.
+    /// The log that a client now believes in: that of the view, and its own operation if that has its place
+    /// in it.
     fn log_of(&mut self, before: &Client<B>, body: &B, shown: Option<u32>) -> u32 {
         let head = body.floor().log();
         let mut leaves = self.world.log_at(shown.unwrap_or(before.log)).leaves.clone();
-        // Only one who forgets his floor has a log that gets shorter.
+        // Only a client that forgets its floor has a log that gets shorter.
         leaves.truncate(head.size as usize);
         if (leaves.len() as u64) < head.size {
             leaves.push(match (&body.busy(&self.world), &before.busy) {
@@ -332,10 +335,10 @@ impl<B: Body> Lying<B> {
                 structure.map(|structure| {
                     let number = structure.value.number();
                     let receipt = self.world.receipt(&structure.value);
-                    let fate = body.committed(&self.world, receipt);
+                    let outcome = body.committed(&self.world, receipt);
                     let what = format!("server: acknowledges {who}{number}");
                     let mut told = self.told(&before, body, None, None, what);
-                    self.settle(&mut told, |archive, known| match fate {
+                    self.settle(&mut told, |archive, known| match outcome {
                         true => archive.commit(known, (device, number), before.in_flight),
                         false => archive.abort(known, (device, number)),
                     });
@@ -358,7 +361,7 @@ impl<B: Body> Lying<B> {
                 })
             }
             Verb::Crash => {
-                // What the crash left has the log of its time; what its callers know stays known.
+                // The state after the crash has the log of its time; what programs have read stays known.
                 let left = self.clients.get(detail);
                 let mut body = left.body.clone();
                 let was = body.floor().used;
@@ -400,7 +403,7 @@ impl<B: Body> Lying<B> {
         told
     }
 
-    /// Lets the observer note the fate of a client's own operation.
+    /// Notes, for the observer, the outcome of a client's own operation.
     fn settle(
         &mut self,
         told: &mut EventOutcome,
@@ -573,12 +576,12 @@ impl<B: Body> Model for Lying<B> {
     }
 }
 
-/// What an operation comes to, in the order in which a configuration tries it.
+/// The outcome of an operation, in the order in which a configuration tries them.
 fn outcome(verb: Verb) -> Outcome {
     if verb == Verb::ViewNothing { Outcome::Nothing } else { Outcome::Done }
 }
 
-/// A leaf of the log that stands for an operation nobody is ever shown.
+/// A leaf of the log for an operation that nobody ever sees.
 fn filler(place: u64) -> Digest {
     let mut bytes = [0xf1; 32];
     bytes[..8].copy_from_slice(&place.to_le_bytes());

@@ -1,15 +1,17 @@
-//! Every view that a lying server can put together.
+//! Every view that a lying server can make.
 //!
-//! For each other device any structure it ever signed, or none; any certificates that continue those slots, in any
-//! order, alive or dead, each with a forecast that was signed, or was shown before, or that follows from what stands
-//! before it. Left out are forecasts made up otherwise: one that is ever to be committed must be the signed one in the
-//! end, or whoever recorded it refuses. The log is each client's own, continued with the operations that the view or
-//! anybody's signature has at a place, or with operations nobody is shown: which of several would be there is never
-//! asked, and where equality is asked for, this choice gives it. A view has the least place that fits, or with
-//! [`super::Config::gaps`] a later one.
+//! For each other device the view has any structure it ever signed, or none. Its pending list has any
+//! certificates that continue those slots, in any order, alive or dead, each with a forecast that was signed,
+//! or used before, or that follows from the entries before it. Other invented forecasts are left out: an
+//! operation that is ever to be committed must have the signed forecast in the end, or whoever recorded the
+//! other one refuses. The log is each client's own, continued with the operations that the view or any
+//! signature has at a place, or with operations that nobody sees: no check asks which of several would be
+//! there, and where equality is checked, this choice satisfies it. A view has the least place that fits, or
+//! with [`super::Config::gaps`] a later one.
 //!
-//! With [`super::Config::prune`], parts of which neither vector is at most the other are not tried together: every order
-//! has to hold both. One configuration runs without, to show that this leaves nothing out.
+//! With [`super::Config::prune`], parts of which neither vector is at most the other are not combined: every
+//! order would have to contain both. One configuration runs without it, to prove that this leaves nothing
+//! out.
 
 use super::{Artefact, Body, Busy, Client, EventOutcome, Lying, Verb, filler, outcome};
 use crate::world::name;
@@ -24,15 +26,15 @@ use holdfast_protocol::structure::{Forecast, PendingEntry, Structure, View};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// A view that is being put together.
+/// A view that is being made.
 #[derive(Clone, Default)]
 struct Draft {
     view: View,
-    /// What it is made of, by number.
+    /// The numbers of its parts.
     parts: Vec<u32>,
 }
 
-/// What there is to put together.
+/// The parts for views.
 struct Pool {
     structures: BTreeMap<DeviceId, Vec<(u32, Signed<Structure>)>>,
     certificates: Vec<(u32, Signed<Certificate>)>,
@@ -49,7 +51,7 @@ fn comparable(x: &Forecast, y: &Forecast) -> bool {
 }
 
 impl<B: Body> Lying<B> {
-    /// All that a client makes of the views it would believe.
+    /// The results of all views that a client would accept.
     pub(super) fn believed(&mut self, client: u32, pool: u32, verb: Verb) -> Rc<Vec<EventOutcome>> {
         if let Some(known) = self.views.get(&(client, pool, verb as u8)) {
             return known.clone();
@@ -143,7 +145,7 @@ impl<B: Body> Lying<B> {
             let slot = draft.view.slots.get(&declared.device).map(|slot| &slot.value);
             let mut former =
                 draft.view.pending.iter().filter(|entry| entry.forecast.device == declared.device);
-            // What no client ever sends on top of these slots, or sends only after it gave up what is alive here.
+            // No client sends this on top of these slots, or only after it gave up what is alive here.
             if declared.path != Path::Slow
                 || declared.previous != slot.map_or(Digest::ZERO, |slot| slot.forecast.digest())
                 || declared.number <= slot.map_or(0, Structure::number)
@@ -199,7 +201,7 @@ impl<B: Body> Lying<B> {
         choices
     }
 
-    /// The log of `before`, as far as place `size`.
+    /// The log of `before` up to `size`.
     fn leaves(&self, before: &Client<B>, things: &Pool, view: &View, size: u64) -> Vec<Digest> {
         let mut leaves = self.world.log_at(before.log).leaves.clone();
         leaves.truncate(size as usize);
@@ -213,7 +215,7 @@ impl<B: Body> Lying<B> {
         leaves
     }
 
-    /// Shows a client a view; `None`: it does not believe it.
+    /// Gives a client a view; `None`: the client refuses it.
     fn show(
         &mut self,
         client: u32,
