@@ -1,7 +1,7 @@
-//! Changing names: create, remove, rename, and what an entry says.
+//! Changing names: create, remove, rename, and the attributes of an entry.
 //!
-//! Each operation is one transaction. What a name loses is not free at once: a file's entry moves into the limbo
-//! (`limbo`), and only a directory's own clusters, which the driver itself owns, are freed here.
+//! Each operation is one transaction. What a file loses is not free at once: its entry moves into the limbo
+//! (`limbo`). Only a directory's own clusters, which the driver itself owns, are freed here.
 
 use crate::check::DEPTH_MAX;
 use crate::directory::{Directory, FileEntry};
@@ -18,7 +18,7 @@ use crate::table::{Link, append, last, link_run};
 use crate::time::{Moment, Stored};
 use crate::{FatError, LimboId, Result};
 
-/// Whether a rename may take the place of a file that is there.
+/// Whether a rename may replace an existing file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Replace {
     /// An existing file is replaced; a directory only if it is empty.
@@ -27,16 +27,16 @@ pub enum Replace {
     No,
 }
 
-/// Changes of an entry; what is `None` stays.
+/// Changes of an entry; `None` leaves a value as it is.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Facts {
     /// The attributes.
     pub attributes: Option<Attributes>,
-    /// When the file was made.
+    /// When the file was created.
     pub created: Option<Moment>,
-    /// When it was written last.
+    /// When the file was last written.
     pub modified: Option<Moment>,
-    /// When it was read last; the day is kept.
+    /// When the file was last read; only the day is stored.
     pub accessed: Option<Moment>,
 }
 
@@ -65,7 +65,8 @@ impl<M: Metadata> Fat<M> {
         })
     }
 
-    /// Removes a file's name. If the file holds blocks or is in use, its entry waits in the limbo: where, comes back.
+    /// Removes a file's name. If the file has blocks or is in use, its entry waits in the limbo, and its item
+    /// there is returned.
     pub fn unlink(&mut self, parent: FileId, name: &str, now: Moment) -> Result<Change<Option<LimboId>>> {
         self.change(|state, draft| {
             let (directory, found) = existing(state, draft, parent, name)?;
@@ -89,8 +90,8 @@ impl<M: Metadata> Fat<M> {
         })
     }
 
-    /// Renames a file or directory, in its directory or into another. What had the new name is removed; if it was a
-    /// file that holds blocks or is in use, where it waits comes back.
+    /// Renames a file or directory, in its directory or into another. A file with the new name is removed; if
+    /// it has blocks or is in use, its item in the limbo is returned.
     pub fn rename(
         &mut self,
         (from, name): (FileId, &str),
@@ -216,7 +217,7 @@ fn one(state: &mut DriverState, draft: &Draft, near: Placement) -> Result<Run> {
     chosen.first().copied().ok_or(FatError::Full { needed: 1, free: 0 })
 }
 
-/// Adds an entry under a name, with the short name that is free there, and gives its slot.
+/// Adds an entry under a name, with a short name that is free there, and returns its slot.
 fn add(
     state: &mut DriverState,
     draft: &mut Draft,
@@ -271,7 +272,7 @@ fn grow(state: &mut DriverState, draft: &mut Draft, directory: &mut Directory) -
     Ok(())
 }
 
-/// Moves a file's entry into the limbo, if it holds blocks or is in use. Its name is removed by the caller.
+/// Moves a file's entry into the limbo if the file has blocks or is in use. The caller removes the name.
 fn drop_file(
     state: &mut DriverState,
     draft: &mut Draft,

@@ -1,11 +1,11 @@
-//! Checking a whole file system, and walking over it.
+//! Checks a whole file system, and walks over it.
 //!
-//! `check` follows every chain once and marks its clusters in a bitmap, one bit a cluster. A cluster that is marked
-//! already is claimed twice: it is remembered as suspect, and from then on *every* file whose chain runs through a
-//! suspect cluster is refused, whichever came first, so nobody is handed a block that may be another's. `walk` then
-//! names the blocks of every sound file, for giving them their owners.
+//! `check` follows every chain once and marks its clusters in a bitmap, one bit a cluster. A cluster that is
+//! marked already is claimed twice: it is recorded as suspect, and from then on *every* file whose chain has
+//! a suspect cluster is refused, whichever came first, so that no user gets a block that may be another's.
+//! `walk` then lists the blocks of every sound file, so that they can get their owners.
 //!
-//! Neither ends up in a loop: a directory is entered only if its clusters were not marked, and no chain is followed
+//! Neither can loop: a directory is entered only if its clusters were not marked, and no chain is followed
 //! beyond what its entry allows.
 
 use crate::directory::{Directory, FileEntry, Scan};
@@ -20,11 +20,11 @@ use crate::table::{ChainError, Length, Link};
 use crate::{FatError, Result};
 use std::collections::BTreeSet;
 
-/// Directories below one another that are followed, here and when one is moved.
+/// Deepest nesting of directories that is followed, here and when one is moved.
 pub(crate) const DEPTH_MAX: usize = 65_536;
-/// Bytes of a path that are kept; what is deeper is shown as an ellipsis.
+/// Longest path in bytes; deeper parts are replaced by an ellipsis.
 const PATH_BYTES_MAX: usize = 16_384;
-/// Suspect clusters that are remembered.
+/// Most suspect clusters that are recorded.
 const SUSPECTS_MAX: usize = 65_536;
 /// Clusters whose entries are compared at once.
 const GROUP: u32 = 4096;
@@ -42,13 +42,13 @@ pub struct Finding {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Checked {
     pub(crate) suspects: BTreeSet<u32>,
-    /// Why nothing may be changed, if so: in words.
+    /// Why nothing may be changed, in words; `None` if changes are allowed.
     pub refusal: Option<String>,
 }
 
 impl Checked {
-    /// For a file system that was checked before and since changed by this driver only, which the caller knows from
-    /// hashes of every block. Without such knowledge, check it.
+    /// For a file system that was checked before and has since been changed only by this driver, which the
+    /// caller knows from hashes of every block. Otherwise check it.
     pub fn as_we_left_it() -> Checked {
         Checked { suspects: BTreeSet::new(), refusal: None }
     }
@@ -74,9 +74,9 @@ pub enum WalkedFile {
 
 /// An event of a traversal.
 enum TraversalEvent<'a> {
-    /// An entry. What comes back is entered.
+    /// An entry. The returned directory is entered.
     Entry { path: &'a str, parent: &'a Directory, found: &'a FileEntry },
-    /// A directory came to its end; pieces of long names were passed over or not.
+    /// The end of a directory, and whether stray pieces of long names were skipped.
     End { path: &'a str, broken: bool },
     /// A directory too deep to be entered.
     TooDeep { path: &'a str },
@@ -89,7 +89,7 @@ struct Frame {
     path_bytes: usize,
 }
 
-/// Goes depth first through everything below a directory. Its memory is bounded by the depth.
+/// Visits everything below a directory, depth first. Its memory is bounded by the depth.
 fn traverse(
     draft: &Draft,
     root: Directory,
@@ -134,7 +134,7 @@ fn traverse(
 
 /// A check under way.
 struct Check<'a> {
-    /// Bits of clusters that are some file's.
+    /// A bit for each cluster that some file has.
     claimed: Vec<u64>,
     checked: Checked,
     report: &'a mut dyn FnMut(Finding),
@@ -219,7 +219,7 @@ impl Check<'_> {
         Ok(Some(directory))
     }
 
-    /// Finds faults of a directory by itself: names that are there twice, entries after the end.
+    /// Finds faults of a directory by itself: double names, entries after the end.
     fn names(&mut self, draft: &Draft, path: &str, directory: &Directory) -> Result<()> {
         let mut seen = BTreeSet::new();
         let mut scan = Scan::new(directory, 0);
@@ -237,7 +237,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Compares the table with what was claimed, with its copy, and with the summary.
+    /// Compares the table with the claimed clusters, with its copy, and with the summary.
     fn table(&mut self, draft: &Draft) -> Result<()> {
         let layout = draft.layout;
         let place = "the file allocation table";
@@ -301,8 +301,8 @@ impl Check<'_> {
     }
 }
 
-/// Checks a whole file system and reports what is wrong, in the order in which it is found. What could not be read
-/// ends it, and a root directory that is unsound.
+/// Checks a whole file system and reports problems in the order in which they are found. Ends at what cannot
+/// be read, and at an unsound root directory.
 pub fn check(layout: &Layout, metadata: &dyn Metadata, report: &mut dyn FnMut(Finding)) -> Result<Checked> {
     let draft = Draft::new(layout, metadata);
     let words = (layout.clusters as usize).div_ceil(64);
@@ -331,8 +331,8 @@ pub fn check(layout: &Layout, metadata: &dyn Metadata, report: &mut dyn FnMut(Fi
 }
 
 impl<M: Metadata> Fat<M> {
-    /// Names the blocks of every file and directory, one after another. What was found to share clusters is refused,
-    /// as is what cannot be followed. This vouches for the file system with what the check said.
+    /// Lists the blocks of every file and directory, one after another. Files that share clusters or cannot
+    /// be followed are reported as refused. The result of the check then counts as vouched for.
     pub fn walk(&mut self, checked: &Checked, visit: &mut dyn FnMut(WalkedFile)) -> Result<()> {
         self.vouch(checked);
         self.read(|state, draft| {

@@ -1,8 +1,8 @@
-//! A directory: slots of 32 bytes in a chain of clusters, of which a name takes several.
+//! A directory: slots of 32 bytes in a chain of clusters; a name takes several slots.
 //!
-//! Reading is forgiving where nothing can be harmed: pieces of long names that do not fit are passed over, and the
-//! file is there under its short name. Nothing after the end mark is read, and what lies there is cut off for good
-//! when the mark moves.
+//! Reading is tolerant where no harm can result: pieces of long names that do not fit are skipped, and the
+//! file appears with its short name. Nothing after the end mark is read, and what is there is dropped
+//! permanently when the mark moves.
 
 use crate::Result;
 use crate::draft::Draft;
@@ -49,7 +49,7 @@ impl FileEntry {
 /// Free slots for an entry.
 pub(crate) struct FreeSlots {
     pub(crate) slot: u32,
-    /// Whether the end mark lies in it, so that it must be written anew after it.
+    /// Whether the end mark is among these slots, and must be written again after them.
     moves_end: bool,
 }
 
@@ -112,7 +112,7 @@ impl Directory {
         Ok(slot)
     }
 
-    /// Finds a name. This is `Scan`, without putting together the names that are not it.
+    /// Finds a name. Like `Scan`, but does not assemble other names.
     pub(crate) fn find(&self, draft: &Draft, name: &Name) -> Result<Option<FileEntry>> {
         let mut pieces = Pieces::none();
         let mut found = None;
@@ -186,7 +186,7 @@ impl Directory {
         if let Some(slot) = enough {
             return Ok(Ok(FreeSlots { slot, moves_end: false }));
         }
-        // From the end mark on, all is free.
+        // From the end mark on, all slots are free.
         let end = end.unwrap_or(slots);
         let slot = end - row;
         Ok(match slots - slot >= count {
@@ -255,17 +255,17 @@ pub(crate) struct Scan<'d> {
 }
 
 impl<'d> Scan<'d> {
-    /// From a slot on: 0, or the one after an entry.
+    /// Starts at a slot: 0, or the one after an entry.
     pub(crate) fn new(directory: &'d Directory, slot: u32) -> Scan<'d> {
         Scan { directory, slot, broken: false }
     }
 
-    /// Where the scan stands; at the end, the slot of the end mark or the number of slots.
+    /// The scan's position; at the end, the slot of the end mark or the number of slots.
     pub(crate) fn slot(&self) -> u32 {
         self.slot
     }
 
-    /// The next entry, which may be a label. `.` and `..` are passed over.
+    /// The next entry, which may be a label. `.` and `..` are skipped.
     pub(crate) fn next(&mut self, draft: &Draft) -> Result<Option<FileEntry>> {
         let (mut pieces, mut broken) = (Pieces::none(), false);
         let (mut found, mut ended) = (None, false);
@@ -287,7 +287,7 @@ impl<'d> Scan<'d> {
             }
             ControlFlow::Continue(())
         })?;
-        // At the end the scan stands on the mark, so that asking again gives nothing again.
+        // At the end the scan stays at the mark, so that asking again gives nothing again.
         self.slot = (after - u32::from(ended)).max(self.slot);
         self.broken |= broken | pieces.drop();
         Ok(found)

@@ -1,11 +1,12 @@
-//! Metadata read through the caller, and changes gathered as whole blocks.
+//! Metadata read through the caller, and changes collected as whole blocks.
 //!
-//! An operation works on a `Draft`: what it reads comes from the caller, what it changes stays here. If it fails, the
-//! draft is dropped and nothing happened. If it succeeds, the draft becomes a `Transaction`, which the caller commits
-//! as a whole. So a crash falls between two transactions, and each leaves a file system that `fsck.fat` finds clean.
+//! An operation works on a `Draft`, which reads from the caller and collects changes. If the operation fails,
+//! the draft is dropped and nothing has changed. If it succeeds, the draft becomes a `Transaction`, which the
+//! caller commits as a whole. So a crash comes between two transactions, and each leaves a file system that
+//! `fsck.fat` finds clean.
 //!
-//! Attack answered: the blocks live in memory that others can reach. Each is copied once before it is looked at, so
-//! what was checked is what is used.
+//! Attack answered: the blocks are in memory that others can reach. Each is copied once before it is checked,
+//! so that what was checked is what is used.
 
 use crate::layout::{Area, BlockId, BlockRange, Layout, Run};
 use crate::{FatError, Result};
@@ -13,10 +14,11 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Blocks of metadata, as the caller has them. There is no way to ask for the contents of a file: the driver asks for
-/// blocks of the metadata area and of directories only.
+/// Blocks of metadata, provided by the caller. The contents of files cannot be requested: the driver asks
+/// only for blocks of the metadata area and of directories.
 pub trait Metadata {
-    /// Fills `into` with a block, which is `Layout::place(block).1` bytes long, or says in words why not.
+    /// Fills `into` with a block, which is `Layout::place(block).1` bytes long. The error is the reason in
+    /// words.
     fn read(&self, block: BlockId, into: &mut [u8]) -> std::result::Result<(), String>;
 }
 
@@ -94,7 +96,7 @@ impl<'a> Draft<'a> {
         Ok(bytes)
     }
 
-    /// Looks at a block as it is in this draft.
+    /// Reads a block as it is in this draft.
     pub(crate) fn look<R>(&self, block: BlockId, look: impl FnOnce(&[u8]) -> R) -> Result<R> {
         if let Some(bytes) = self.blocks.get(&block) {
             return Ok(look(bytes));

@@ -1,4 +1,4 @@
-//! Directory entries: 32 bytes, a short name with its facts, or a piece of a long name.
+//! Directory entries: 32 bytes, with a short name and attributes, or with a piece of a long name.
 //!
 //! ```text
 //! entry   0 name [11] | 11 attributes | 12 case bits | 13 created: hundredths, 14 time, 16 date | 18 accessed: date
@@ -148,7 +148,7 @@ pub(crate) fn pieces(name: &Name, sum: u8) -> Vec<[u8; SIZE]> {
             bytes[11] = PIECE;
             bytes[13] = sum;
             for at in 0..PIECE_UNITS {
-                // A zero ends a name that does not fill its pieces; after it there are ones.
+                // A zero ends a name that does not fill its pieces; the rest are ones.
                 let unit = match (piece * PIECE_UNITS + at).cmp(&units.len()) {
                     std::cmp::Ordering::Less => units[piece * PIECE_UNITS + at],
                     std::cmp::Ordering::Equal => 0,
@@ -186,7 +186,7 @@ impl Pieces {
         Pieces { first_slot: 0, sum: 0, at: 0, length: 0, units: [0; PIECES_MAX as usize * PIECE_UNITS] }
     }
 
-    /// Takes the next piece. Gives whether pieces were there that now belong to nothing, or this one belongs to nothing.
+    /// Adds the next piece. Returns whether earlier pieces, or this one, belong to no entry.
     pub(crate) fn take(&mut self, bytes: &[u8; SIZE], slot: u32) -> bool {
         if self.at > 1 && bytes[0] == self.at - 1 && bytes[13] == self.sum {
             self.at -= 1;

@@ -1,5 +1,5 @@
-//! Why the file system cannot do what it was asked. Three blames are kept apart: the medium (its bytes are no sound
-//! FAT32, or could not be read), the caller (a name that cannot be, a directory that is not empty), and room.
+//! Why a request failed. Three causes are distinguished: the medium (its bytes are no sound FAT32, or could
+//! not be read), the caller (an impossible name, a directory that is not empty), and lack of space.
 
 use crate::problem::Problem;
 
@@ -9,7 +9,7 @@ pub enum FatError {
     /// The boot sector is not one of a FAT32 file system.
     #[error("no FAT32 file system here: {0}")]
     NotFat32(String),
-    /// The boot sector is one of FAT32, but says what cannot be.
+    /// The boot sector is one of FAT32, but has impossible values.
     #[error(
         "the boot sector is absurd: {0}; the medium is damaged or was tampered with, and nothing of it is used"
     )]
@@ -30,7 +30,7 @@ pub enum FatError {
         "{place}: {problem}; it is refused, the rest can be read, and nothing is written to this file system until it was checked and repaired (fsck.fat, chkdsk)"
     )]
     Unsound {
-        /// Which file or directory, or which part of the file system.
+        /// The file or directory, or the part of the file system.
         place: String,
         /// The unsound value.
         problem: Problem,
@@ -59,7 +59,7 @@ pub enum FatError {
     /// A file can be no larger.
     #[error("a file on FAT32 holds at most 4294967295 bytes, and {0} were asked for")]
     FileTooLarge(u64),
-    /// The file consists of more pieces than are kept in memory.
+    /// The file has more pieces than are kept in memory.
     #[error("{0}: in more than 1048576 pieces; copy it to a file system with larger clusters")]
     TooFragmented(String),
     /// The name cannot be stored.
@@ -70,7 +70,7 @@ pub enum FatError {
         /// Why it is refused.
         reason: &'static str,
     },
-    /// There is no such name in the directory.
+    /// The directory has no such name.
     #[error("there is no {0:?} in that directory")]
     NotFound(String),
     /// The name is taken, perhaps in other case or as another's short name.
@@ -91,16 +91,16 @@ pub enum FatError {
     /// The handle names nothing: never given out, forgotten, or of a directory since removed.
     #[error("no such file: it was forgotten or removed")]
     Gone,
-    /// So many files are known to the caller that no more can be.
+    /// The caller refers to so many files that no more can be added.
     #[error("{0} files are in use at once, and no more can be; close some")]
     TooManyFiles(usize),
     /// An earlier transaction was neither applied nor abandoned.
     #[error("an earlier transaction is neither applied nor abandoned")]
     Outstanding,
-    /// A transaction was given back that is not the one outstanding.
+    /// The transaction is not the outstanding one.
     #[error("that transaction is not the one outstanding")]
     WrongTransaction,
-    /// Blocks of too many deleted files have not come back.
+    /// Blocks of too many deleted files have not been returned.
     #[error(
         "{0} deleted or cut files still hold blocks that their owners have not given back; nothing more can be deleted until some are"
     )]

@@ -1,14 +1,15 @@
 //! Making a FAT32 file system: the blocks that a formatter writes.
 //!
-//! The reserved sectors are as many as it takes for the data area to begin at a multiple of the cluster, so that
-//! clusters and blocks are aligned to the partition. The limbo is made with the rest, so that a full disk has one.
+//! There are as many reserved sectors as needed for the data area to begin at a multiple of the cluster size,
+//! so that clusters and blocks are aligned to the partition. The limbo is made too, so that a full disk has
+//! one.
 
 use crate::layout::{Area, BlockId, CLUSTERS_MAX, FIRST_CLUSTER, Layout};
 use crate::limbo::LIMBO;
 use crate::time::Stored;
 use crate::{FatError, Moment, Result, entry, names, summary};
 
-/// Fewer clusters than this, and Windows takes the file system for FAT16.
+/// With fewer clusters Windows takes the file system for FAT16.
 const CLUSTERS_MIN: u64 = 65_525;
 const RESERVED_MIN: u64 = 32;
 const INFO_SECTOR: u32 = 1;
@@ -26,7 +27,7 @@ pub struct FormatOptions {
     pub label: String,
     /// The serial number of the volume.
     pub volume_id: u32,
-    /// Sectors before the partition, which the boot sector states.
+    /// Sectors before the partition, for the boot sector.
     pub hidden_sectors: u32,
     /// The time that the root directory gets.
     pub now: Moment,

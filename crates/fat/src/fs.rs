@@ -1,12 +1,12 @@
-//! A mounted file system: what is known of it, and reading it.
+//! A mounted file system: its state, and reading it.
 //!
 //! Invariants:
-//! * Changes are made one transaction at a time. What one changes in memory happens when it is applied; until then the
-//!   driver refuses everything else, since half of it might be seen.
-//! * No block of a file is named and nothing is changed unless somebody vouched for the whole file system (`Checked`),
-//!   and nothing is changed any more once something unsound was seen.
-//! * Every chain was followed to its end, and found as long as its file and free of clusters that another claims,
-//!   before a block of it is named to anybody.
+//! * Changes are made one transaction at a time. A transaction changes the state in memory when it is
+//!   applied; until then the driver refuses everything else, which might see half of it.
+//! * No block of a file is listed and nothing is changed unless the caller has vouched for the whole file
+//!   system (`Checked`), and nothing is changed any more once something unsound was found.
+//! * Before a block of a file is listed for anybody, the file's chain was followed to its end, and found as
+//!   long as the file and free of clusters that another file claims.
 
 use crate::check::Checked;
 use crate::directory::{Directory, FileEntry, Scan};
@@ -40,16 +40,16 @@ pub enum Kind {
     Directory,
 }
 
-/// What is known of a file.
+/// The attributes of a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stat {
     /// File or directory.
     pub kind: Kind,
     /// Bytes of a file; of a directory, of its clusters.
     pub size: u64,
-    /// When it was made.
+    /// When the file was created.
     pub created: Moment,
-    /// When it was written last.
+    /// When the file was last written.
     pub modified: Moment,
     /// The day it was read last.
     pub accessed: Moment,
@@ -66,9 +66,9 @@ pub struct DirectoryEntry {
     pub kind: Kind,
     /// The size of a file in bytes.
     pub size: u64,
-    /// A number that no other file has now: of its place. It changes when the file is renamed.
+    /// A number that no other file has now, derived from its position. It changes when the file is renamed.
     pub place_number: u64,
-    /// The cookie with which the listing goes on after this entry.
+    /// The cookie at which a listing continues after this entry.
     pub cookie: u64,
 }
 
@@ -77,7 +77,7 @@ pub struct DirectoryEntry {
 pub struct ListedFile {
     /// The entry of the directory.
     pub name: DirectoryEntry,
-    /// The file, to which there is a reference more, and what is known of it; none of a directory that is unsound.
+    /// The file, with one more reference, and its attributes; `None` for an unsound directory.
     pub file: Option<(FileId, Stat)>,
     /// The first block, of a directory.
     pub first: Option<BlockId>,
@@ -121,7 +121,7 @@ pub struct Fat<M> {
 }
 
 impl<M: Metadata> Fat<M> {
-    /// Takes a file system into use, for reading names; see `vouch` for more. The root directory must be sound.
+    /// Mounts a file system for reading names; `vouch` allows more. The root directory must be sound.
     pub fn mount(layout: Layout, metadata: M, options: Options) -> Result<Fat<M>> {
         let state = DriverState::new(&layout, options);
         let mut fat = Fat { metadata, layout, state };
@@ -132,13 +132,13 @@ impl<M: Metadata> Fat<M> {
         Ok(fat)
     }
 
-    /// Takes what somebody vouches for. From now on blocks of files are named, but of those that share clusters; and
-    /// unless the check found what forbids it (`read_only` says), changes are made.
+    /// Accepts the result of a check. From now on blocks of files are listed, except of those that share
+    /// clusters, and changes are made unless the check forbids it (see `read_only`).
     pub fn vouch(&mut self, checked: &Checked) {
         self.state.vouch(checked);
     }
 
-    /// Why nothing may be changed, if so.
+    /// Why nothing may be changed; `None` if changes are allowed.
     pub fn read_only(&self) -> Option<&str> {
         match self.state.vouched {
             true => self.state.refusal.as_deref(),
@@ -180,8 +180,8 @@ impl<M: Metadata> Fat<M> {
         Ok(Change { transaction: draft.into_transaction(number), value })
     }
 
-    /// A transaction's blocks are what `Metadata::read` gives from now on, and no crash will tear them apart, nor put a
-    /// later transaction in place without this one.
+    /// Applies a transaction. The caller states that `Metadata::read` returns its blocks from now on, that no
+    /// crash can tear them, and that no later transaction becomes durable without this one.
     pub fn applied(&mut self, transaction: Transaction) -> Result<()> {
         self.state.settle(transaction.number)?;
         for effect in transaction.effects {
@@ -190,19 +190,19 @@ impl<M: Metadata> Fat<M> {
                 Effect::Freed(run) => self.state.space.mark(run, true),
                 Effect::Chain(first, Some(runs)) => self.state.keep_chain(first, runs),
                 Effect::Chain(first, None) => self.state.forget_chain(first),
-                Effect::Node(id, fate) => self.state.nodes.apply_change(id, fate),
+                Effect::Node(id, change) => self.state.nodes.apply_change(id, change),
                 Effect::Limbo(first) => self.state.limbo = Some(first),
             }
         }
         Ok(())
     }
 
-    /// A transaction was not and will not be committed: it is as if it had not been asked for.
+    /// Abandons a transaction that was not and will not be committed, as if it had not been requested.
     pub fn abandoned(&mut self, transaction: Transaction) -> Result<()> {
         self.state.settle(transaction.number)
     }
 
-    /// Finds a name in a directory. The number that comes back has one reference more; see `forget`.
+    /// Finds a name in a directory. The returned number has one more reference; see `forget`.
     pub fn lookup(&mut self, parent: FileId, name: &str) -> Result<(FileId, Stat)> {
         self.read(|state, draft| {
             let directory = state.directory(draft, parent)?;
@@ -220,14 +220,14 @@ impl<M: Metadata> Fat<M> {
         })
     }
 
-    /// Takes references away that `lookup` and `create` gave. If that was the last use of a file whose name is gone,
-    /// its blocks can be given back now: its place in the limbo comes back.
+    /// Gives up references from `lookup` and `create`. If that ends the use of a file without a name, its
+    /// blocks can be returned now: its item in the limbo is returned.
     pub fn forget(&mut self, id: FileId, count: u64) -> Option<crate::LimboId> {
         let location = self.state.nodes.forget(id, count)?;
         (self.state.limbo == Some(location.directory)).then_some(crate::LimboId(location.slot))
     }
 
-    /// What is known of a file.
+    /// The attributes of a file.
     pub fn stat(&mut self, id: FileId) -> Result<Stat> {
         self.read(|state, draft| {
             let Node { directory, .. } = *state.nodes.get(id)?;
@@ -245,8 +245,8 @@ impl<M: Metadata> Fat<M> {
         })
     }
 
-    /// Names in a directory, from a cookie on (0 is the beginning), at most `count`. A cookie stays good however the
-    /// directory changes: what is there all along is listed once.
+    /// At most `count` names of a directory, from a cookie on (0 is the beginning). A cookie stays valid
+    /// however the directory changes: what is there all the time is listed once.
     pub fn list(&mut self, parent: FileId, cookie: u64, count: usize) -> Result<Vec<DirectoryEntry>> {
         self.each(parent, cookie, count, |_, _, _, listed| Ok(listed))
     }
@@ -297,8 +297,8 @@ impl<M: Metadata> Fat<M> {
         })
     }
 
-    /// The blocks of a part of a file, in order. At most `EXTENTS_MAX` come at once; ask again from where they end.
-    /// Nothing beyond the size is mapped.
+    /// The blocks of a part of a file, in order. At most `EXTENTS_MAX` are returned at once; continue where
+    /// they end. Nothing beyond the size is mapped.
     pub fn map(&mut self, id: FileId, offset: u64, length: u64) -> Result<Vec<Extent>> {
         self.read(|state, draft| {
             if !state.vouched {
@@ -327,7 +327,7 @@ impl<M: Metadata> Fat<M> {
         })
     }
 
-    /// How large the file system is and how much of it is free. Reads the whole table the first time.
+    /// The size of the file system and its free space. Reads the whole table the first time.
     pub fn sizes(&mut self) -> Result<Sizes> {
         self.read(|state, draft| {
             let free = state.space.free(draft)?;
@@ -337,7 +337,7 @@ impl<M: Metadata> Fat<M> {
     }
 }
 
-/// The size of what was found, and where it starts if it is a directory.
+/// The size of a file, or of a directory together with its first cluster.
 fn sizes(state: &mut DriverState, draft: &Draft, found: &FileEntry) -> Result<(u64, Option<u32>)> {
     if !found.entry.is_directory() {
         return Ok((u64::from(found.entry.size), None));

@@ -1,11 +1,12 @@
-//! Where everything is, from the boot sector alone.
+//! The layout of a file system, from the boot sector alone.
 //!
-//! The driver sees its partition as numbered *blocks* in two areas. The metadata area starts at sector 0 and holds
-//! the reserved sectors and the FATs; the data area starts at the first data sector, so that a cluster is a whole
-//! number of blocks whatever the alignment of the data area is. The last block of the metadata area may be shorter.
+//! The driver sees its partition as numbered *blocks* in two areas. The metadata area starts at sector 0 and
+//! has the reserved sectors and the FATs. The data area starts at the first data sector, so that a cluster is
+//! a whole number of blocks however the data area is aligned. The last block of the metadata area may be
+//! shorter.
 //!
-//! Attack answered: a boot sector is sixty bytes of somebody else's arithmetic. Every field is checked by name before
-//! anything is computed from it, and everything is computed in 64 bits.
+//! Attack answered: a boot sector is sixty bytes of arithmetic by an unknown author. Every field is checked
+//! by name before anything is computed from it, and everything is computed in 64 bits.
 
 use crate::{FatError, Result};
 use std::fmt;
@@ -14,7 +15,7 @@ use std::fmt;
 pub const BLOCK_BYTES_MAX: u32 = 4096;
 /// The first cluster's number.
 pub const FIRST_CLUSTER: u32 = 2;
-/// Largest number of clusters that 28 bits can tell apart from the marks for bad ones and ends.
+/// Most clusters: with 28 bits, larger numbers are marks for bad clusters and ends of chains.
 pub(crate) const CLUSTERS_MAX: u64 = 0x0fff_fff5;
 /// Bytes of a directory entry.
 pub(crate) const ENTRY_BYTES: u32 = 32;
@@ -66,12 +67,12 @@ pub struct Run {
     pub count: u32,
 }
 
-/// Which copies of the FAT are kept current.
+/// The copies of the FAT that are current.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mirroring {
     /// All, the first is read.
     All,
-    /// Only this copy; the others are stale by intention.
+    /// Only this copy; the others are intentionally stale.
     Only(u8),
 }
 
@@ -90,7 +91,7 @@ pub struct Layout {
     pub fats: u8,
     /// Sectors of one copy of the FAT.
     pub fat_sectors: u32,
-    /// Which copies of the FAT are kept current.
+    /// The copies of the FAT that are current.
     pub mirroring: Mirroring,
     /// The first sector of the data area.
     pub data_sector: u64,
@@ -244,8 +245,8 @@ impl Layout {
         }
     }
 
-    /// Where a block is, in bytes from the partition's start, and how long: `block_bytes`, but for the last of the
-    /// metadata area, which ends where the data area starts.
+    /// Byte offset of a block from the partition's start, and its length: `block_bytes`, except for the last
+    /// block of the metadata area, which ends where the data area starts.
     pub fn place(&self, block: BlockId) -> (u64, usize) {
         let start = self.area_start(block.area) + block.index * u64::from(self.block_bytes);
         let bytes = match block.area {
@@ -282,7 +283,7 @@ impl Layout {
         (BlockId { area: Area::Metadata, index: byte / each }, (byte % each) as usize)
     }
 
-    /// Where a copy of the FAT has a cluster's entry. An entry never straddles two blocks.
+    /// The position of a cluster's entry in a copy of the FAT. An entry never crosses a block's edge.
     pub(crate) fn entry_place(&self, copy: u8, cluster: u32) -> (BlockId, usize) {
         let fat = u64::from(self.reserved_sectors) + u64::from(copy) * u64::from(self.fat_sectors);
         self.metadata_block(fat * u64::from(self.sector_bytes) + u64::from(cluster) * 4)
@@ -304,13 +305,13 @@ impl Layout {
         }
     }
 
-    /// Clusters that the longest directory takes.
+    /// Number of clusters of the longest directory.
     pub(crate) fn directory_clusters_max(&self) -> u32 {
         (ENTRIES_MAX * ENTRY_BYTES).div_ceil(self.cluster_bytes)
     }
 }
 
-/// Says what is there, if it is not FAT32.
+/// Names the file system, if it is not FAT32.
 fn other_system(boot: &[u8]) -> Result<()> {
     let not = |what: &str| Err(FatError::NotFat32(what.into()));
     match &boot[3..11] {

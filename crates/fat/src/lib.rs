@@ -1,13 +1,15 @@
 //! FAT32 without I/O, for the file system driver of a volume whose parts do not trust each other.
 //!
-//! The driver is given blocks of metadata (`Metadata`) and gives back transactions: whole blocks that the caller
-//! commits all or none. It writes nothing, and it has no way to see the contents of a file: it names their blocks, and
-//! who may look at them is decided elsewhere. `docs/internals/fat.md` says what is supported and what is refused.
+//! The driver gets blocks of metadata (`Metadata`) and returns transactions: sets of whole blocks that the
+//! caller commits atomically. It writes nothing, and it cannot see the contents of a file: it only lists the
+//! file's blocks, and who may read those is decided elsewhere. `docs/internals/fat.md` says what is supported
+//! and what is refused.
 //!
-//! * `Layout`: where everything is, from a boot sector in which every field is suspect.
-//! * `check`, `Fat::walk`: whether a file system is sound, and whose each block is.
+//! * `Layout`: the positions of everything, from a boot sector in which no field is trusted.
+//! * `check`, `Fat::walk`: whether a file system is sound, and which file has each block.
 //! * `Fat`: look up, list, map; create, unlink, rename, resize, as transactions.
-//! * `Fat::limbo`, `Fat::returning`, `Fat::free`: blocks of deleted files come back before they are free.
+//! * `Fat::limbo`, `Fat::returning`, `Fat::free`: blocks of deleted files are returned before they are
+//!   free.
 //! * `format`, `partitions`: making a file system, and finding one.
 
 #![forbid(unsafe_code)]

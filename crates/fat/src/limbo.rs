@@ -1,8 +1,8 @@
 //! Freeing in two phases.
 //!
-//! The blocks of a file belong to its owner; the driver may use them again only after the owner has given them back
-//! and they were erased. Until then they must be neither lost nor free. So what a deleted or cut file held moves, in
-//! the very transaction that deletes or cuts, into an entry of the *limbo*, a hidden directory of the root:
+//! The blocks of a file belong to its owner; the driver may use them again only after the owner has returned
+//! them and they were erased. Until then they must be neither lost nor free. So the same transaction that
+//! deletes or truncates a file moves its blocks into an entry of the *limbo*, a hidden directory of the root:
 //!
 //! ```text
 //! 1. unlink, cut        the entry (or the cut-off end as a new one) is in the limbo          one transaction
@@ -11,11 +11,11 @@
 //!                       ... 2 and 3 again until the entry is empty and removed
 //! ```
 //!
-//! A crash or a refusal at any point leaves the rest in the limbo, where `limbo` lists it after the next mount: no
-//! cluster is lost, and none is free before it came back. To every other system the limbo is a directory of files, so
-//! `fsck.fat` finds nothing to mend, and deleting it there frees what it holds.
+//! A crash or a refusal at any point leaves the rest in the limbo, where `limbo` lists it after the next
+//! mount: no cluster is lost, and none is free before it was returned. To every other system the limbo is a
+//! directory of files, so `fsck.fat` finds no fault, and deleting it there frees its blocks.
 //!
-//! A file that is deleted while it is in use waits in the same place, and can be read, written and cut there.
+//! A file that is deleted while in use waits in the same place, and can be read, written and truncated there.
 
 use crate::change::{add_slots, free_runs, new_directory, new_entry};
 use crate::directory::{Directory, Scan};
@@ -32,7 +32,7 @@ use crate::{FatError, Result};
 
 /// The short name of the limbo.
 pub(crate) const LIMBO: [u8; 11] = *b"HOLDFASTLBO";
-/// Clusters that are given back at once, and blocks of a table that this may touch.
+/// Most clusters that are returned at once, and most blocks of the table that this may change.
 const CLUSTERS_MAX: u32 = 16_384;
 const BLOCKS_MAX: u32 = 256;
 
@@ -56,7 +56,7 @@ pub struct LimboItem {
 pub struct Returning {
     /// The blocks. All of one owner, unless the file was assembled from several.
     pub blocks: Vec<BlockRange>,
-    /// How many clusters that is, for `free`.
+    /// Number of these clusters, for `free`.
     pub clusters: u32,
     /// Whether this is the last part.
     pub last: bool,
@@ -125,7 +125,7 @@ pub(crate) fn add(
     Ok(EntryLocation { directory: limbo.first, slot })
 }
 
-/// The front of a chain that is given back at once.
+/// The front of a chain, which is returned at once.
 fn front(layout: &Layout, runs: &[Run], wanted: u32) -> Vec<Run> {
     let (mut front, mut left, mut blocks, mut before) = (Vec::new(), wanted.min(CLUSTERS_MAX), 0, None);
     for run in runs {
@@ -154,7 +154,8 @@ fn front(layout: &Layout, runs: &[Run], wanted: u32) -> Vec<Run> {
 }
 
 impl<M: Metadata> Fat<M> {
-    /// Makes the limbo, if there is none: do so at the first mount, since a full disk has no room for it any more.
+    /// Makes the limbo, if there is none. To be called at the first mount, since a full disk has no space for
+    /// it.
     pub fn prepare(&mut self, now: Moment) -> Result<Option<Change<()>>> {
         if self.limbo_exists() {
             return Ok(None);
@@ -186,7 +187,7 @@ impl<M: Metadata> Fat<M> {
         })
     }
 
-    /// Blocks that can change hands now: the front of what waits there. Ask again after `free`.
+    /// Blocks that can change their owner now: the front of an item. Ask again after `free`.
     pub fn returning(&mut self, id: LimboId) -> Result<Returning> {
         self.read(|state, draft| {
             let (limbo, entry) = waiting(state, draft, id)?;
@@ -202,8 +203,8 @@ impl<M: Metadata> Fat<M> {
         })
     }
 
-    /// Says that the first so many clusters of what waits there came back, erased: they become free. Whether that was
-    /// the last of it, comes back.
+    /// States that the first `clusters` clusters of an item were returned and erased: they become free. The
+    /// result says whether the item is empty now.
     pub fn free(&mut self, id: LimboId, clusters: u32) -> Result<Change<bool>> {
         self.change(|state, draft| {
             let (limbo, mut entry) = waiting(state, draft, id)?;

@@ -1,10 +1,11 @@
-//! Names: what can be one, when two are the same, and the short name that goes with a long one.
+//! Names: which are valid, when two are equal, and the short name for a long one.
 //!
-//! A long name is up to 255 units of UTF-16. Names that differ only in case are one name: each character is compared
-//! by its upper case, if that leads back to it. Trailing dots do not count, as on Linux and Windows.
+//! A long name is up to 255 units of UTF-16. Names that differ only in case are equal: each character is
+//! compared by its upper case, if that converts back to it. Trailing dots do not count, as on Linux and
+//! Windows.
 //!
-//! Attack answered: names on a medium are anybody's. What is shown never holds a slash, a zero or another character
-//! that a name cannot hold, and never is `.`, `..` or nothing; each such character is shown as U+FFFD.
+//! Attack answered: names on a medium may contain anything. A displayed name never contains a slash, a zero
+//! or another invalid character, and is never `.`, `..` or empty; each such character is replaced by U+FFFD.
 
 use crate::{FatError, Result};
 
@@ -16,7 +17,7 @@ const REPLACED: char = '\u{fffd}';
 pub(crate) const LOWER_BASE: u8 = 0x08;
 pub(crate) const LOWER_EXTENSION: u8 = 0x10;
 
-/// The upper half of code page 437, which is what the kernel takes short names to be in.
+/// The upper half of code page 437, in which the kernel decodes short names.
 const CODE_PAGE_437: &str = "ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿÖÜ¢£¥₧ƒáíóúñÑªº¿⌐¬½¼¡«»░▒▓│┤╡╢╖╕╣║╗╝╜╛┐\
 └┴┬├─┼╞╟╚╔╩╦╠═╬╧╨╤╥╙╘╒╓╫╪┘┌█▄▌▐▀αßΓπΣσµτΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■\u{a0}";
 
@@ -33,7 +34,7 @@ fn forbidden(c: char) -> bool {
 }
 
 impl Name {
-    /// Checks a name that somebody asked for.
+    /// Checks a name from a request.
     pub fn new(text: &str) -> Result<Name> {
         let bad = |reason| Err(FatError::BadName { name: text.into(), reason });
         let kept = text.trim_end_matches('.');
@@ -87,7 +88,7 @@ impl Name {
     }
 }
 
-/// A character's upper case, if that is one character and leads back: so the dotless i stays what it is.
+/// A character's upper case, if that is one character and converts back: so the dotless i is unchanged.
 fn fold(c: char) -> char {
     if c.is_ascii() {
         return c.to_ascii_uppercase();
@@ -190,7 +191,7 @@ pub(crate) struct ShortName {
     pub(crate) alone: bool,
 }
 
-/// How a part of a name was changed when it was made short.
+/// How a part of a name was changed to make it short.
 #[derive(Clone, Copy)]
 struct NameTraits {
     /// No character was left out or replaced.
@@ -230,8 +231,8 @@ fn shorten(text: &str, room: usize, out: &mut Vec<u8>) -> NameTraits {
 }
 
 impl ShortName {
-    /// Chooses a short name that is not taken: the name itself where it fits, else with a number as Windows does,
-    /// else with a number and four digits made of the long name.
+    /// Chooses a short name that is not taken: the name itself if it is short, else with a number as Windows
+    /// does, else with a number and four digits computed from the long name.
     pub(crate) fn choose(name: &Name, taken: impl Fn(&[u8; 11]) -> bool) -> Option<ShortName> {
         let text = name.text();
         let lead = text.len() - text.trim_start_matches(['.', ' ']).len();
@@ -290,7 +291,7 @@ mod tests {
         (String::from_utf8_lossy(&short.bytes).into_owned(), short.case_bits, short.alone)
     }
 
-    /// Golden vectors: what Windows and the kernel make of these.
+    /// Golden vectors: the short names that Windows and the kernel choose.
     #[test]
     fn short_names() {
         let expect = |bytes: &str, bits, alone| (bytes.to_string(), bits, alone);
@@ -345,7 +346,8 @@ mod tests {
     }
 
     proptest! {
-        /// Proves that what is shown of any bytes is a name that can be asked for, and that any name has a sound short one.
+        /// Proves that the displayed form of any bytes is a name that can be looked up, and that any name has
+        /// a valid short one.
         #[test]
         fn any_bytes_are_shown_as_a_name(short: [u8; 11], bits: u8, units in proptest::collection::vec(any::<u16>(), 1..255)) {
             if let Some(shown) = shown_long(&units) && let Ok(name) = Name::new(&shown) {

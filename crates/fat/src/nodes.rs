@@ -1,13 +1,13 @@
-//! The files that the caller knows, by numbers that stay theirs.
+//! The files that the caller refers to, by stable numbers.
 //!
-//! A number is given out when a file is looked up or made and means that file until it is forgotten, through renames,
-//! and after its name is gone. Numbers are never used again. The place of an entry says which file it is: the first
-//! cluster of its directory, which never changes, and its slot.
+//! A number is assigned when a file is looked up or created, and means that file until it is forgotten,
+//! through renames and after its name is removed. Numbers are never used again. The position of an entry
+//! identifies the file: the first cluster of its directory, which never changes, and its slot.
 
 use crate::{FatError, Result};
 use std::collections::BTreeMap;
 
-/// Files that may be known at once.
+/// Most files that the caller may refer to at once.
 pub const FILES_MAX: usize = 1 << 20;
 
 /// A file or directory known to the caller.
@@ -38,10 +38,10 @@ pub(crate) enum NodeChange {
     Gone,
 }
 
-/// What is known of a file.
+/// The state of a file.
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
-    /// Where its entry is; the root has none, what is gone has none.
+    /// The position of its entry; the root and removed files have none.
     pub(crate) location: Option<EntryLocation>,
     /// The first cluster, of a directory.
     pub(crate) directory: Option<u32>,
@@ -94,7 +94,8 @@ impl Nodes {
         Ok(id)
     }
 
-    /// Takes references away. Returns the location of the entry if the name is gone and this was the last reference.
+    /// Gives up references. Returns the location of the entry if the name is removed and this was the last
+    /// reference.
     pub(crate) fn forget(&mut self, id: FileId, count: u64) -> Option<EntryLocation> {
         if id == ROOT {
             return None;

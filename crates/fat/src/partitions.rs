@@ -1,8 +1,8 @@
-//! Finding a file system on a disk, and making a table with one: the MBR with its four partitions, a GPT for reading,
-//! and disks without a table.
+//! Finds a file system on a disk, and makes a partition table: the MBR with its four partitions, a GPT for
+//! reading, and disks without a table.
 //!
-//! Attack answered: a table may name partitions outside the disk, upon one another, or thousands of them. Each is
-//! checked against the disk and the others before it is named; a GPT must have its sums.
+//! Attack answered: a table may have partitions outside of the disk, overlapping ones, or thousands. Each is
+//! checked against the disk and the others before it is returned; a GPT must have correct checksums.
 
 use crate::{FatError, Result};
 
@@ -16,10 +16,11 @@ pub trait Sectors {
     fn read(&self, sector: u64, into: &mut [u8]) -> std::result::Result<(), String>;
 }
 
-/// What the partition table says that a partition holds.
+/// The content of a partition according to the table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PartitionContent {
-    /// FAT32, by its type in an MBR, or as a basic data partition of a GPT, which may be another file system too.
+    /// FAT32, by its type in an MBR; or a basic data partition of a GPT, which may be another file system
+    /// too.
     PerhapsFat32,
     /// Something else; the type of an MBR, or 0 of a GPT.
     Other(u8),
@@ -32,9 +33,9 @@ pub struct Partition {
     pub number: u32,
     /// The first sector.
     pub start: u64,
-    /// How many sectors it has.
+    /// Number of sectors.
     pub sectors: u64,
-    /// What the table says that it holds.
+    /// The content according to the table.
     pub holds: PartitionContent,
 }
 
@@ -47,7 +48,7 @@ const TABLE: usize = 446;
 /// The type of a GPT's basic data partition, as stored.
 const BASIC_DATA: [u8; 16] =
     [0xa2, 0xa0, 0xd0, 0xeb, 0xe5, 0xb9, 0x33, 0x44, 0x87, 0xc0, 0x68, 0xb6, 0xb7, 0x26, 0x99, 0xc7];
-/// Partitions of a GPT that are looked at, and bytes of one entry.
+/// Most partitions of a GPT that are read, and bytes of one entry.
 const GPT_ENTRIES_MAX: u32 = 1024;
 const GPT_ENTRY_BYTES: std::ops::RangeInclusive<u32> = 128..=512;
 
@@ -177,7 +178,7 @@ fn sound(disk: &dyn Sectors, partitions: &[Partition]) -> Result<()> {
     Ok(())
 }
 
-/// Reads a GPT, by its first header or, if that is damaged, by its last.
+/// Reads a GPT from its first header or, if that is damaged, from its last.
 fn read_gpt(disk: &dyn Sectors) -> Result<Vec<Partition>> {
     read_gpt_at(disk, 1).or_else(|first| read_gpt_at(disk, disk.sectors() - 1).map_err(|_| first))
 }
@@ -352,7 +353,7 @@ mod tests {
         assert!(read(&Disk(vec![0; 4096])).is_err());
     }
 
-    /// Proves: a disk that is another file system as a whole is named, however small the disk is.
+    /// Proves: another file system on a whole disk is named, however small the disk is.
     #[test]
     fn other_file_systems_are_named() {
         for (at, mark, name) in OTHERS {
@@ -366,7 +367,7 @@ mod tests {
     }
 
     proptest! {
-        /// Proves that no table makes the reader panic or name what is outside the disk.
+        /// Proves that no table makes the reader panic or return a partition outside of the disk.
         #[test]
         fn any_change_of_a_table_is_survived(changes in proptest::collection::vec((0usize..40 * 512, any::<u8>()), 0..24)) {
             let mut disk = gpt();

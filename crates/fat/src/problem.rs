@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Problem {
-    /// A chain goes on at a number that is no cluster.
+    /// A chain continues at a number that is no cluster.
     OutOfRange {
         /// The cluster whose entry says so; 0 if the directory entry does.
         after: u32,
@@ -24,12 +24,12 @@ pub enum Problem {
         /// Clusters that the size needs.
         needed: u64,
     },
-    /// A chain goes on after the file ended: too long, or a loop.
+    /// A chain continues after the file's end: it is too long, or a loop.
     ChainTooLong {
         /// Clusters that the size needs.
         needed: u64,
     },
-    /// A directory's chain goes beyond what a directory may hold: too long, or a loop.
+    /// A directory's chain is longer than a directory may be: too long, or a loop.
     DirectoryTooLong,
     /// Two files, or one file twice, claim a cluster.
     CrossLinked(u32),
@@ -71,12 +71,12 @@ pub enum Problem {
     BackupDiffers,
     /// The mark that says so was left by the last to use it.
     NotUnmounted,
-    /// More was found wrong than is kept.
+    /// There are more problems than are stored.
     TooMuch,
 }
 
 impl Problem {
-    /// Whether writing to the file system could do harm while this is so. What is not is only untidy.
+    /// Whether writing to a file system with this problem could do harm. The other problems are only untidy.
     pub fn forbids_changes(&self) -> bool {
         !matches!(
             self,

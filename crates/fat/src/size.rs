@@ -1,8 +1,9 @@
-//! Changing the size of a file: clusters are added near its end, or what is cut off waits in the limbo.
+//! Changes the size of a file: clusters are added near its end, or the cut-off ones wait in the limbo.
 //!
-//! A file always has exactly the clusters that its size needs. What is added is named in the transaction, to be
-//! nominated to the file's owner after the commit. If that fails, or a crash comes between, the file has blocks that
-//! its owner cannot reach yet: nothing is lost, nothing is another's, and they can be nominated again.
+//! A file always has exactly the clusters that its size needs. The transaction lists the added blocks, which
+//! are nominated to the file's owner after the commit. If that fails, or a crash comes in between, the file
+//! has blocks that its owner cannot reach yet: nothing is lost, nothing belongs to another user, and they can
+//! be nominated again.
 
 use crate::draft::{Effect, Metadata};
 use crate::entry::Entry;
@@ -23,13 +24,13 @@ const CLUSTERS_MAX: u64 = 65_536;
 /// The result of changing a file's size.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Resized {
-    /// The size after this transaction. Less than what was asked for if that takes several: ask again. That there is
-    /// room for all was checked.
+    /// The size after this transaction. If it is less than requested, several transactions are needed: ask
+    /// again. There is space for all of them.
     pub size: u64,
-    /// Bytes in clusters that the file had before which now lie below its size. The driver cannot reach them; whoever
-    /// may write the file makes them zero before the new size is seen.
+    /// A range in clusters that the file had before, which is now below its size. The driver cannot reach
+    /// these bytes; a writer of the file must zero them before the new size becomes visible.
     pub fill: Option<Range<u64>>,
-    /// Where the blocks that were cut off wait, if any were.
+    /// The item in the limbo of the cut-off blocks, if there are any.
     pub limbo: Option<LimboId>,
 }
 

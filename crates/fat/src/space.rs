@@ -1,6 +1,6 @@
-//! Free clusters: found by reading the table in groups as they are needed, one bit a cluster.
+//! Free clusters: found by reading the table in groups when needed, one bit a cluster.
 //!
-//! What FSInfo says is written for others and never believed: a cluster is given out only if the table itself was
+//! FSInfo is written for other systems and never trusted: a cluster is allocated only if the table itself was
 //! read and says that it is free.
 
 use crate::draft::Draft;
@@ -11,7 +11,7 @@ use crate::{FatError, Result};
 /// Clusters of which the table is read at once.
 const GROUP: u32 = 4096;
 const WORDS: usize = (GROUP / 64) as usize;
-/// A new piece of a file is looked for that is at least so long, before shorter ones are taken.
+/// A new piece of a file should be at least this long before shorter ones are used.
 const RUN_WISHED: u32 = 64;
 /// Most runs of clusters chosen at once.
 const RUNS_MAX: usize = 256;
@@ -23,11 +23,11 @@ pub(crate) enum Placement {
     Anywhere,
     /// After a cluster, where possible.
     Cluster(u32),
-    /// After a file's last cluster, where possible, and else where it can go on growing.
+    /// After a file's last cluster if possible, and else where the file can continue to grow.
     EndOfFile(u32),
 }
 
-/// What is known of the free clusters.
+/// The free clusters, as far as known.
 pub(crate) struct Space {
     clusters: u32,
     /// Bits of the groups that were read: set is free.
@@ -69,7 +69,8 @@ impl Space {
         Ok(bits[(index % GROUP / 64) as usize] >> (index % 64) & 1 == 1)
     }
 
-    /// Whether a cluster can be given out: free in what was read, and still so in the table with the draft's changes.
+    /// Whether a cluster can be allocated: free when it was read, and still free in the table with the
+    /// draft's changes.
     fn available(&mut self, draft: &Draft, index: u32) -> Result<bool> {
         Ok(self.is_free(draft, index)? && draft.link(index + FIRST_CLUSTER)? == Link::Free)
     }
@@ -115,7 +116,8 @@ impl Space {
         }
     }
 
-    /// Where a new piece is best put: the first of enough free clusters in a row after the hint, or the first free.
+    /// The best position of a new piece: the first of enough free clusters in a row after the hint, or else
+    /// the first free one.
     fn new_piece(&mut self, draft: &Draft, wished: u32, taken: &[Run]) -> Result<Option<u32>> {
         let (mut any, mut row) = (None, 0);
         let mut step = 0;
@@ -130,7 +132,7 @@ impl Space {
             step += 1;
             if !self.available(draft, index)? || contains(taken, index + FIRST_CLUSTER) {
                 row = 0;
-                // Sixty-four at a stride through what is full.
+                // Skips sixty-four used clusters at a time.
                 let word = self.groups[(index / GROUP) as usize]
                     .as_ref()
                     .map(|bits| bits[(index % GROUP / 64) as usize]);
@@ -148,12 +150,12 @@ impl Space {
         Ok(any)
     }
 
-    /// Chooses up to `wanted` free clusters, near and after `near` where possible. Fewer come back if `wanted` is not
-    /// free, so `require` first, or if they are in too many pieces, so ask again. Nothing is marked: the effects of a
-    /// transaction do that.
+    /// Chooses up to `wanted` free clusters, near and after `near` if possible. Fewer are returned if not
+    /// enough are free (so call `require` first), or if they are in too many pieces (so ask again). Nothing
+    /// is marked: the effects of a transaction do that.
     ///
-    /// A file that grows where another is in its way gets a new piece with room behind it, so that files that grow by
-    /// turns do not interleave cluster by cluster.
+    /// A file that cannot grow where it is, because of another, gets a new piece with space behind it, so
+    /// that files that grow alternately do not interleave cluster by cluster.
     pub(crate) fn choose(&mut self, draft: &Draft, near: Placement, wanted: u32) -> Result<Vec<Run>> {
         let mut runs: Vec<Run> = Vec::new();
         let mut left = wanted;
@@ -186,7 +188,7 @@ impl Space {
                 count += 1;
             }
             left -= count;
-            // What continues a piece does not move the hint, unless it grew over it.
+            // A piece that continues another one does not move the hint, unless it grew over it.
             if next_piece || self.hint.wrapping_sub(start) < count {
                 self.hint = (start + count.max(room_left)) % self.clusters;
             }

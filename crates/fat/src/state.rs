@@ -15,20 +15,20 @@ use crate::{FatError, Result};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Pieces of chains that are kept in memory together.
+/// Most pieces of chains that are cached together.
 const CACHED_RUNS_MAX: usize = 1 << 18;
 /// The state of a driver. It changes when a transaction is applied, and when something is read for the first time.
 pub(crate) struct DriverState {
     pub(crate) options: Options,
     pub(crate) space: Space,
     pub(crate) nodes: Nodes,
-    /// Where the directory of what waits to be given back starts.
+    /// First cluster of the limbo.
     pub(crate) limbo: Option<u32>,
     chains: BTreeMap<u32, Arc<[Run]>>,
     cached_runs: usize,
     /// Clusters that two chains claim.
     suspects: BTreeSet<u32>,
-    /// Whether somebody vouched for the file system, so that blocks of files can be named.
+    /// Whether the caller has vouched for the file system, so that blocks of files can be listed.
     pub(crate) vouched: bool,
     /// Why changes are refused: something unsound was seen.
     pub(crate) refusal: Option<String>,
@@ -53,7 +53,7 @@ impl DriverState {
         }
     }
 
-    /// Takes what somebody vouches for. What was seen to be unsound before stays so.
+    /// Accepts the result of a check. What was found unsound before stays so.
     pub(crate) fn vouch(&mut self, checked: &Checked) {
         self.suspects = checked.suspects.clone();
         self.chains.clear();
@@ -136,7 +136,7 @@ impl DriverState {
         Ok(runs)
     }
 
-    /// Keeps the runs of a chain in memory, if there is room; if not, all others are forgotten.
+    /// Caches the runs of a chain, if there is room; otherwise the cache is emptied.
     pub(crate) fn keep_chain(&mut self, first: u32, runs: Arc<[Run]>) {
         self.forget_chain(first);
         if runs.is_empty() || runs.len() > CACHED_RUNS_MAX {

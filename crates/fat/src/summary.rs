@@ -1,5 +1,5 @@
-//! Data that are written for other implementations: the summary in FSInfo, the marks of an unmounted file system, the
-//! label in the boot sector. Nothing of it is ever believed.
+//! Data written for other implementations: the summary in FSInfo, the marks of an unmounted file system, the
+//! label in the boot sector. None of it is ever trusted.
 
 use crate::Result;
 use crate::draft::{Draft, Effect};
@@ -10,14 +10,14 @@ const LEAD: u32 = 0x4161_5252;
 const STRUCTURE: u32 = 0x6141_7272;
 const TRAIL: u32 = 0xaa55_0000;
 pub(crate) const UNKNOWN: u32 = 0xffff_ffff;
-/// The bit of the table's second entry that is set while nobody uses the file system.
+/// The bit of the table's second entry that is set while the file system is not in use.
 const CLEAN: u32 = 1 << 27;
 /// The byte of the boot sector in which Linux keeps a mark, and the mark.
 const STATE: usize = 65;
 const IN_USE: u8 = 1;
 pub(crate) const LABEL: std::ops::Range<usize> = 71..82;
 
-/// The free clusters and the hint that FSInfo gives, if it is one.
+/// The number of free clusters and the hint in FSInfo, if the sector is valid.
 pub(crate) fn read(draft: &Draft) -> Result<Option<(u32, u32)>> {
     let Some(sector) = draft.layout.info_sector else { return Ok(None) };
     let (block, at) = sector_place(draft, sector);
@@ -38,7 +38,7 @@ pub(crate) fn info_sector(sector_bytes: usize, free: u32, hint: u32) -> Vec<u8> 
     bytes
 }
 
-/// Where a reserved sector is. It may share its block with others, or be more than one block long.
+/// The position of a reserved sector. It may share its block with others, or be longer than one block.
 pub(crate) fn sector_place(draft: &Draft, sector: u32) -> (BlockId, usize) {
     draft.layout.metadata_block(u64::from(sector) * u64::from(draft.layout.sector_bytes))
 }
@@ -75,7 +75,7 @@ pub(crate) fn update(draft: &mut Draft, space: &Space) -> Result<()> {
     Ok(())
 }
 
-/// Whether the file system was unmounted by whoever used it last.
+/// Whether the last user of the file system unmounted it.
 pub(crate) fn is_clean(draft: &Draft) -> Result<bool> {
     let (block, at) = sector_place(draft, 0);
     let mark = draft.look(block, |bytes| bytes[at + STATE])?;

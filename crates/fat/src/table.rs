@@ -1,17 +1,16 @@
 //! The file allocation table: one number a cluster, 28 bits of it, in one or two copies.
 //!
-//! Every number read is checked before it is followed, and every walk is bounded by what the directory entry says the
-//! file is, so a loop is found as a chain that is too long. A copy that contradicts another is found before either is
-//! overwritten.
+//! Every number is checked before it is followed, and the directory entry limits every walk, so a loop is
+//! found as a chain that is too long. A copy that contradicts another is found before either is overwritten.
 
 use crate::draft::{Draft, Effect};
 use crate::layout::{Layout, Run};
 use crate::problem::Problem;
 use crate::{FatError, Result};
 
-/// Pieces of a file that are kept in memory at most.
+/// Most pieces of a file in memory.
 const RUNS_MAX: usize = 1 << 20;
-/// The bits of an entry that count. The others are kept as they are.
+/// The bits of an entry that are used. The others are preserved.
 const BITS: u32 = 0x0fff_ffff;
 /// The end of a chain, as written.
 const END: u32 = 0x0fff_ffff;
@@ -25,7 +24,7 @@ pub(crate) enum Link {
     Next(u32),
     End,
     Bad,
-    /// A number that can be none of these.
+    /// A number that is none of these.
     Absurd(u32),
 }
 
@@ -50,10 +49,10 @@ impl Link {
     }
 }
 
-/// How long a chain must be.
+/// The length that a chain must have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Length {
-    /// A file's: so many clusters, no more and no fewer.
+    /// A file's chain: exactly so many clusters.
     Exactly(u64),
     /// A directory's: its end says how long it is.
     Directory,
@@ -80,7 +79,7 @@ impl From<FatError> for ChainError {
 }
 
 impl ChainError {
-    /// As an error about a file or directory.
+    /// The problem as an error about a file or directory.
     pub(crate) fn at(self, place: impl FnOnce() -> String) -> FatError {
         match self {
             ChainError::Problem(problem) => FatError::Unsound { place: place(), problem },
@@ -102,7 +101,7 @@ impl Draft<'_> {
         Ok(Link::of(self.raw_link(self.layout.read_copy(), cluster)?, self.layout))
     }
 
-    /// Says something of a cluster, in every copy that is kept. `before` is what the table must have said.
+    /// Sets a cluster's entry in every copy that is kept current. `before` is what the table must have had.
     pub(crate) fn set_link(&mut self, cluster: u32, before: Link, link: Link) -> Result<()> {
         let place = || "the file allocation table".to_string();
         for copy in self.layout.written_copies() {
@@ -122,8 +121,8 @@ impl Draft<'_> {
         Ok(())
     }
 
-    /// Follows a chain to its end and gives its runs. `pass` is asked about each cluster and ends the walk with a
-    /// problem; so many chains that run into one another do not cost more than one.
+    /// Follows a chain to its end and returns its runs. `pass` is called for each cluster and can end the
+    /// walk with a problem, so that many chains that join cost no more than one.
     pub(crate) fn chain(
         &self,
         first: u32,

@@ -1,11 +1,11 @@
-//! Times as FAT keeps them: local time, in steps of two seconds (ten milliseconds for the creation), from 1980 to
-//! 2107. There is no clock here: every operation gets the time, and the file system gets how far local time is
-//! from UTC.
+//! Times as FAT stores them: local time, in steps of two seconds (ten milliseconds for the creation), from
+//! 1980 to 2107. There is no clock here: every operation gets the time, and the file system gets the
+//! difference of local time from UTC.
 
 use jiff::SignedDuration;
 use jiff::civil::Date;
 
-/// A moment, as Unix counts.
+/// A moment in Unix time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Moment {
     /// Seconds since 1970-01-01 00:00 UTC.
@@ -58,7 +58,7 @@ impl Stored {
         }
     }
 
-    /// The moment that is stored. What is no date or time becomes the nearest that is.
+    /// The stored moment. An invalid date or time becomes the nearest valid one.
     pub(crate) fn to_moment(self, utc_offset_minutes: i16) -> Moment {
         let year = 1980 + (self.date >> 9) as i16;
         let month = ((self.date >> 5 & 15) as i8).clamp(1, 12);
@@ -100,7 +100,8 @@ mod tests {
     }
 
     proptest! {
-        /// Proves that what FAT can keep comes back, in any zone, and that no stored bits are beyond reading.
+        /// Proves that times that FAT can store are restored, in any zone, and that any stored bits can be
+        /// read.
         #[test]
         fn what_can_be_kept_comes_back(seconds in 315_619_200i64..4_354_732_800, hundredths in 0u32..100, offset in -840i16..=840) {
             let moment = Moment { seconds, nanoseconds: hundredths * 10_000_000 };

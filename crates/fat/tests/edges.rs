@@ -44,7 +44,7 @@ fn one_active_copy_of_the_table() {
     for boot in [0, 6 * 512] {
         bytes[boot + 40] = 0x81;
     }
-    // The other copy is stale: it says that everything is used.
+    // The other copy is stale: according to it everything is used.
     bytes[FAT_AT + 12..FAT_AT + 5 * 512].fill(0x11);
     let mut fat = mount(bytes);
     assert_eq!(fat.layout().mirroring, Mirroring::Only(1));
@@ -56,7 +56,7 @@ fn one_active_copy_of_the_table() {
     assert_eq!(fat.map(id, 0, 3000).expect("mapped").len(), 1);
 }
 
-/// Proves that the four bits of an entry that do not count are kept, and that bad clusters are never used.
+/// Proves that the four unused bits of an entry are preserved, and that bad clusters are never used.
 #[test]
 fn bits_that_do_not_count_and_bad_clusters() {
     let mut bytes = empty();
@@ -85,8 +85,8 @@ fn bits_that_do_not_count_and_bad_clusters() {
     assert_eq!(used, 1, "the limbo's");
 }
 
-/// Proves that a full disk is a clear error that changes nothing, that files can be deleted on it, and that their
-/// clusters are free when they came back and not before.
+/// Proves that a full disk is a clear error that changes nothing, that files can be deleted on it, and that
+/// their clusters are free once returned and not before.
 #[test]
 fn a_full_disk() {
     let mut fat = mount(empty());
@@ -156,7 +156,8 @@ fn a_full_directory() {
     let mut fat = support::mount(image);
     let change = fat.create(ROOT, "DIR", Kind::Directory, NOW).expect("created");
     let (id, _) = support::apply(&mut fat, change);
-    // 255 units take 21 entries; two are `.` and `..`. Few enough are really made: the others' slots are filled by hand.
+    // 255 units take 21 entries; two are `.` and `..`. Only a few are really created: the others' slots are
+    // filled by hand.
     let layout = fat.layout().clone();
     let room = 65_536 - 2;
     let by_hand = room - 21 * 3 - 5;
@@ -187,7 +188,7 @@ fn a_full_directory() {
         }
     }
     assert_eq!(fat.stat(dir).expect("there").size, 2 << 20);
-    // `fsck.fat` takes the square of the number of files; another check and another reader do.
+    // `fsck.fat` takes time with the square of the number of files, so other checkers are used.
     drop(support::mount(support::Image::open(&path, 0).expect("FAT32")));
     let seen = support::mdir(path.to_str().expect("text")).len();
     assert_eq!(seen as u32, by_hand + 3 + 5 + 1);
@@ -260,7 +261,7 @@ fn the_largest_file() {
     fsck(&path);
 }
 
-/// Proves that one transaction is settled before the next begins, and that what is abandoned never was.
+/// Proves that one transaction is settled before the next begins, and that an abandoned one has no effect.
 #[test]
 fn one_transaction_at_a_time() {
     let mut fat = mount(empty());
@@ -276,7 +277,8 @@ fn one_transaction_at_a_time() {
     assert_eq!(fat.stat(id).expect("there").size, 0);
 }
 
-/// Proves what the limbo's name is kept for, and that another directory of that name is not taken for it.
+/// Proves that the limbo's name is reserved, and that another directory of that name is not taken for the
+/// limbo.
 #[test]
 fn the_limbo_is_nobodys() {
     let mut fat = mount(sound());
@@ -360,7 +362,7 @@ fn times_beyond_what_fat_can_say() {
     }
 }
 
-/// Proves that one operation that takes two clusters takes two: a new directory's own, and one for its name.
+/// Proves that one operation can allocate two clusters: for a new directory, and for its name.
 #[test]
 fn two_clusters_in_one_operation() {
     let mut fat = mount(empty());
@@ -378,7 +380,7 @@ fn two_clusters_in_one_operation() {
     assert_eq!(findings(fat.metadata()).0, []);
 }
 
-/// Proves that files that grow by turns stay in few pieces, and one that is made at once in one.
+/// Proves that files that grow alternately stay in few pieces, and one that is written at once in one.
 #[test]
 fn files_are_in_few_pieces() {
     let folder = tempfile::Builder::new().prefix("holdfast-fat-").tempdir().expect("a folder");
@@ -428,7 +430,7 @@ fn the_last_free_clusters() {
             settle(&mut fat, change);
             fat.forget(id, 1);
         }
-        // The search goes on behind the high one, and must come by the low one that is free again.
+        // The search continues after the high one, and must find the low one that is free again.
         let change = fat.unlink(ROOT, "A", NOW).expect("deleted");
         settle(&mut fat, change);
         drain(&mut fat);
@@ -463,8 +465,9 @@ fn deep_directories() {
     assert!(checked.expect("the root is sound").refusal.expect("it forbids changes").contains("65536"));
 }
 
-/// Proves: a directory listed with its files says of each what looking it up says, in pieces as at once; each has one
-/// reference, which is given up like any other; and of what is unsound it has the name only, and lists the rest.
+/// Proves: listing a directory with its files gives for each the same as looking it up, in pieces and at
+/// once. Each file has one reference, which is given up like any other. For unsound entries it gives only the
+/// name, and lists the rest.
 #[test]
 fn listed_with_files() {
     let mut fat = mount(sound());

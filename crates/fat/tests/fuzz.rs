@@ -1,5 +1,5 @@
-//! Malformed file systems by the thousand: nothing panics, nothing hangs, no block is named as two files', nothing is
-//! written to what was found unsound, and what was found sound stays so.
+//! Thousands of malformed file systems: nothing panics, nothing hangs, no block is listed for two files,
+//! nothing is written to unsound ones, and sound ones stay so.
 
 use crate::support;
 
@@ -93,7 +93,7 @@ fn fuzz(seeds: std::ops::Range<u64>) {
             continue;
         };
         if let Ok(checked) = checked {
-            // Whose each block is can be said of one file only.
+            // Each block is listed for one file only.
             let mut blocks = BTreeSet::new();
             let _ = fat.walk(&checked, &mut |walked| {
                 if let WalkedFile::Sound { blocks: ranges, path, .. } = walked {
@@ -107,7 +107,7 @@ fn fuzz(seeds: std::ops::Range<u64>) {
             if !forbids {
                 clean += 1;
                 exercise(&mut fat, &mut random);
-                // What was sound stays sound.
+                // A sound file system stays sound.
                 let after = fat.metadata().clone();
                 let (found, _) = findings(&after);
                 let worse: Vec<_> =
@@ -122,7 +122,7 @@ fn fuzz(seeds: std::ops::Range<u64>) {
                 );
             }
         }
-        // And if somebody vouched for it falsely, or changes it meanwhile, nothing panics either.
+        // Even if the caller vouched for it wrongly, or it changes meanwhile, nothing panics.
         for unsteady in [None, Some(seed)] {
             *memory.unsteady.borrow_mut() = unsteady;
             if let Ok(mut fat) = Fat::mount(memory.layout.clone(), memory.clone(), Options::default()) {

@@ -1,5 +1,5 @@
-//! Malformed file systems: each kind of harm by its name. What is sound is read, what is not is refused, and nothing is
-//! written where that could do harm.
+//! Malformed file systems: each kind of damage by its name. Sound files are read, unsound ones are refused,
+//! and nothing is written where that could do harm.
 
 use crate::support;
 
@@ -10,7 +10,7 @@ use support::memory::{
     FAT_AT, FAT_SECTORS, Memory, cluster_at, entry, findings, first, set_first, set_link, sound,
 };
 
-/// One kind of harm: what is done, what must be found and where, and which files are refused.
+/// One kind of damage: how it is made, which problem must be found where, and which files are refused.
 struct Case {
     name: &'static str,
     harm: fn(&mut Vec<u8>),
@@ -53,7 +53,7 @@ const CASES: &[Case] = &[
     case!("a directory is below itself", |b| { let d = first(b, b"DIR"); set_first(b, b"SUB", d) }, "/DIR/SUB", Problem::CrossLinked(_), &["/DIR"]),
     case!("the root is below itself", |b| set_first(b, b"SUB", 2), "/DIR/SUB", Problem::CrossLinked(2), &["/"]),
     case!("the copies of the table differ", |b| b[FAT_AT + FAT_SECTORS as usize * 512 + 40] ^= 3, "the file allocation table", Problem::CopiesDiffer(10), &[]),
-    // What follows is only untidy.
+    // The following ones are only untidy.
     case!("a long name's piece is missing", |b| { let e = entry(b, b"ALONGN~1TXT"); b[e - 32] = 0xe5 }, "/", Problem::BrokenLongName, &[]),
     case!("a long name's sum is wrong", |b| { let e = entry(b, b"ALONGN~1TXT"); b[e - 32 + 13] ^= 1 }, "/", Problem::BrokenLongName, &[]),
     case!("a long name's pieces are out of order", |b| { let e = entry(b, b"ALONGN~1TXT"); b[e - 32] = 7 }, "/", Problem::BrokenLongName, &[]),
@@ -68,8 +68,8 @@ const CASES: &[Case] = &[
     case!("not unmounted", |b| { let raw = 0x07ff_ffff; set_link(b, 1, raw) }, "the boot sector", Problem::NotUnmounted, &[]),
 ];
 
-/// Proves that each kind of harm is found by its name and place, that exactly the files concerned are refused, that
-/// the others can be read, and that nothing is written where that could do harm.
+/// Proves that each kind of damage is found with its name and place, that exactly the affected files are
+/// refused, that the others can be read, and that nothing is written where that could do harm.
 #[test]
 fn every_harm_has_its_name() {
     let all = ["/", "/A", "/B", "/DIR", "/DIR/C", "/DIR/SUB", "/A long name.txt"];
@@ -153,7 +153,7 @@ fn every_harm_has_its_name() {
     }
 }
 
-/// Proves that without a check, what is unsound is found when it is come by, and ends all changes.
+/// Proves that without a check, unsound parts are found when they are reached, and end all changes.
 #[test]
 fn what_is_come_by_later_ends_changes() {
     let mut bytes = sound();
@@ -173,7 +173,7 @@ fn what_is_come_by_later_ends_changes() {
     assert_eq!(fat.map(b, 0, 2000).expect("B is sound").len(), 1);
 }
 
-/// Proves that a root directory that is a loop is refused before anything is read of it.
+/// Proves that a looping root directory is refused before anything is read from it.
 #[test]
 fn a_root_that_is_a_loop_is_refused() {
     let mut bytes = sound();
@@ -206,8 +206,8 @@ fn what_follows_the_end_stays_unseen() {
     assert_eq!(fat.list(sub, 0, 100).expect("listed").len(), 3);
 }
 
-/// Proves that of many files that are one chain all are refused, each at its first cluster, so that the cost of a check
-/// does not multiply.
+/// Proves that of many files that share one chain all are refused, each at its first cluster, so that the
+/// cost of a check does not multiply.
 #[test]
 fn many_files_of_one_chain() {
     let mut bytes = sound();

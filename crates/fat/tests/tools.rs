@@ -1,4 +1,5 @@
-//! Other people's tools: what `mkfs.fat` made and mtools filled is read, and what this crate formats is theirs too.
+//! Tools of other authors: what `mkfs.fat` made and mtools filled is read here, and what is formatted here is
+//! accepted there.
 
 use crate::support;
 
@@ -79,7 +80,7 @@ fn what_mtools_filled_is_read() {
         std::fs::create_dir(&source).expect("made");
         let mut expected = vec!["/dir/".to_string(), "/dir/Ein Verzeichnis/".to_string()];
         let content = |at: usize| vec![at as u8; at * 977];
-        // mtools do not find room for a name that is longer than a cluster.
+        // mtools have no room for a name that is longer than a cluster.
         let small = options == ["-s", "1"];
         let names: Vec<String> = names().into_iter().filter(|name| !small || name.len() < 150).collect();
         for (at, name) in names.iter().enumerate() {
@@ -117,7 +118,7 @@ fn what_mtools_filled_is_read() {
             let mut bytes = vec![0; expected.len()];
             let extents = fat.map(id, 0, stat.size).expect(name);
             for extent in &extents {
-                // Whoever owns the blocks reads them.
+                // The owner of the blocks reads them.
                 let range = extent.blocks.start..extent.blocks.start + extent.blocks.count;
                 fat.metadata().owners.borrow_mut().extend(range.map(|index| (index, at as u64)));
             }
@@ -127,7 +128,7 @@ fn what_mtools_filled_is_read() {
     }
 }
 
-/// How far mtools think local time is from UTC here.
+/// The difference of local time from UTC, according to mtools.
 fn utc_offset_minutes() -> i16 {
     let text = run("date", &["+%z"]);
     let text = text.trim();
@@ -169,7 +170,8 @@ fn write_format(path: &Path, start: u64, bytes: u64, options: &FormatOptions) {
     }
 }
 
-/// Proves that what is formatted here is sound to `fsck.fat`, readable and writable to mtools, and has its limbo.
+/// Proves that what is formatted here is sound according to `fsck.fat`, can be read and written by mtools,
+/// and has a limbo.
 #[test]
 fn what_is_formatted_is_sound_to_others() {
     for (bytes, options) in [
@@ -290,7 +292,7 @@ fn a_card_with_a_partition_table() {
     assert_eq!((found[0].number, found[0].start), (0, 0));
 }
 
-/// Proves what is said of file systems that are not FAT32.
+/// Proves that file systems other than FAT32 are named.
 #[test]
 fn what_is_not_fat32_is_named() {
     let folder = folder();
@@ -352,7 +354,8 @@ fn a_gpt_made_by_sfdisk() {
     );
 }
 
-/// Proves that other systems may come between: what they delete, the limbo too, is free, and what they make is there.
+/// Proves that other systems may write in between: what they delete, the limbo too, is free, and what they
+/// create is there.
 #[test]
 fn others_come_between() {
     let folder = folder();

@@ -28,7 +28,7 @@ impl Fixture {
         }
     }
 
-    /// The model, as paths with the names' own case.
+    /// The model as a list of paths with the names' own case.
     pub(super) fn paths(&self) -> Vec<String> {
         let mut paths: Vec<String> = self
             .model
@@ -52,7 +52,7 @@ impl Fixture {
         }
     }
 
-    /// What mtools say, and a fresh mount whose check must find nothing.
+    /// Compares with mtools, and with a fresh mount whose check must find nothing.
     pub(super) fn others_agree(&mut self) {
         let path = self.fat.metadata().path.clone();
         let fresh = Image::open(&path, 0).expect("FAT32");

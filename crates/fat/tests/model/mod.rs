@@ -1,7 +1,7 @@
-//! A seeded random test against a model: every operation, on file systems of many shapes. After every transaction,
-//! which is every point where a crash can fall, `fsck.fat` must find nothing; the model, the driver, a fresh mount and
-//! mtools must agree. The image stands for policy too: it refuses the driver every block that a file owns, and a file
-//! every block that had not come back.
+//! A seeded random test against a model: every operation, on file systems of many shapes. After every
+//! transaction, which is every point where a crash can come, `fsck.fat` must find nothing; the model, the
+//! driver, a fresh mount and mtools must agree. The image stands for the policy too: it refuses the driver
+//! every block that a file owns, and a file every block that was not returned.
 
 use crate::support;
 
@@ -37,7 +37,7 @@ struct ModelFile {
     parent: String,
     directory: bool,
     content: Vec<u8>,
-    /// Who owns its blocks.
+    /// Owner of the file's blocks.
     owner: u64,
 }
 
@@ -49,7 +49,7 @@ struct Fixture {
     owners: u64,
     /// Files without a name that are still in use.
     open: Vec<(FileId, ModelFile)>,
-    /// Blocks that came back and are not free yet.
+    /// Blocks that were returned and are not free yet.
     returned: BTreeSet<u64>,
     crashes: u32,
 }
@@ -220,7 +220,7 @@ fn few_clusters() {
     play(&["-s", "1"], 4 << 20, 7, 300);
 }
 
-/// Proves that a disk that is full all the time is handled as well.
+/// Proves the same on a disk that is always full.
 #[test]
 fn hardly_any_room() {
     play(&["-s", "1"], 200 << 10, 6, 400);

@@ -1,11 +1,11 @@
-//! Sizes of files, blocks that come back, and crashes.
+//! Sizes of files, returned blocks, and crashes.
 
 use super::support::*;
 use super::{Fixture, ModelFile};
 use holdfast_fat::{FatError, FileId};
 
 impl Fixture {
-    /// Makes a file so long, and writes what is new.
+    /// Resizes a file, and writes what is new.
     pub(super) fn resize(&mut self, id: FileId, known: &mut ModelFile, size: u64) {
         let old = known.content.len() as u64;
         loop {
@@ -33,7 +33,7 @@ impl Fixture {
             }
         }
         if size > old {
-            // Part of what is new is written; the rest must read as zero.
+            // A part of the new range is written; the rest must read as zero.
             let start = old + self.random.below(size - old);
             let mut bytes: Vec<u8> = (start..size).map(|at| (at * 7 + known.owner) as u8).collect();
             let extents = self.fat.map(id, start, size - start).expect("mapped");
@@ -62,7 +62,7 @@ impl Fixture {
                 }
             }
             if self.random.below(12) == 0 {
-                // They came back, and then the machine stopped: they wait on.
+                // They were returned, and then the machine stopped: they still wait.
                 self.crash();
                 return;
             }
@@ -79,7 +79,7 @@ impl Fixture {
         }
     }
 
-    /// The machine stops: what the driver knew is gone, and files without a name are nobody's any more.
+    /// The machine stops: the driver's state is lost, and files without a name have no users any more.
     pub(super) fn crash(&mut self) {
         self.crashes += 1;
         let image = self.fat.metadata();
@@ -102,7 +102,7 @@ impl Fixture {
         self.fat.metadata().commit(&change.transaction);
         self.crash();
         self.fsck();
-        // Whoever opens the file next finds blocks that are the driver's still, and gets them.
+        // Whoever opens the file next finds blocks that still belong to the driver, and gets them.
         let id = self.id(path);
         let size = self.fat.stat(id).expect("there").size;
         let extents = self.fat.map(id, 0, size).expect("mapped");

@@ -57,7 +57,7 @@ impl Memory {
     }
 }
 
-/// A small file system, as `mkfs.fat` lays one out.
+/// A small file system with the layout of `mkfs.fat`.
 pub fn empty() -> Vec<u8> {
     let mut bytes = vec![0; SECTORS as usize * 512];
     let boot = &mut bytes[..512];
@@ -122,7 +122,7 @@ pub fn cluster_at(cluster: u32) -> usize {
     DATA_AT + (cluster as usize - 2) * CLUSTER
 }
 
-/// Where an entry is, by the first bytes of its short name.
+/// Offset of an entry, found by the first bytes of its short name.
 pub fn entry(bytes: &[u8], name: &[u8]) -> usize {
     let mut padded = [b' '; 11];
     padded[..name.len()].copy_from_slice(name);

@@ -1,5 +1,5 @@
-//! What the tests share: an image in a file that stands for the volume, an owner for each of its blocks that stands for
-//! the policy table, and the tools that others use.
+//! Shared by the tests: an image in a file that stands for the volume, an owner for each of its blocks that
+//! stands for the policy table, and tools of other authors.
 
 #![allow(dead_code)]
 
@@ -45,7 +45,7 @@ pub struct Image {
     pub path: PathBuf,
     pub start: u64,
     pub layout: Layout,
-    /// Which file owns a block of the data area. What has no owner is the driver's.
+    /// The file that owns a block of the data area. Blocks without an owner are the driver's.
     pub owners: RefCell<BTreeMap<u64, u64>>,
 }
 
@@ -71,7 +71,7 @@ impl Image {
         }
     }
 
-    /// What the monitor does with a transaction.
+    /// Commits a transaction, as the monitor does.
     pub fn commit(&self, transaction: &Transaction) {
         for (block, bytes) in &transaction.blocks {
             assert_eq!(self.owner(*block), None, "{block} is some file's, and the driver writes it");
@@ -94,7 +94,7 @@ impl Image {
         }
     }
 
-    /// Blocks come back; they must have been some file's.
+    /// Returns blocks, which must have belonged to a file.
     pub fn give_back(&self, ranges: &[BlockRange]) {
         for index in ranges.iter().flat_map(|range| range.start..range.start + range.count) {
             assert!(self.owners.borrow_mut().remove(&index).is_some(), "data block {index} has no owner");
@@ -158,7 +158,7 @@ pub fn output(program: &str, arguments: &[&str]) -> Output {
         .unwrap_or_else(|error| panic!("{program} must be installed: {error}"))
 }
 
-/// That `fsck.fat` has nothing to say of a file system that starts at the beginning of its file.
+/// Checks that `fsck.fat` finds nothing in a file system that starts at the beginning of its file.
 pub fn fsck(path: &Path) {
     let output = output("fsck.fat", &["-n", "-V", path.to_str().expect("text")]);
     let out = String::from_utf8_lossy(&output.stdout);
