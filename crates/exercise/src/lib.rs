@@ -1,15 +1,17 @@
-//! Exercises one file of a mounted file system, as fsx does: random reads, writes, mapped reads and writes, cuts,
-//! extensions, holes, zeroes, copies, syncs, appends, closes and opens, each compared with an array in memory.
+//! Exercises one file of a mounted file system, like fsx: random reads, writes, mapped reads and writes,
+//! truncations, extensions, holes, zeroes, copies, syncs, appends, closes and opens, each compared with an
+//! array in memory.
 //!
-//! Given several directories that show the same files (mounts on several machines), it closes the file in one and
-//! goes on in another. Files are close-to-open, which makes two contents exact: that of the open file, where it
-//! is open, and that of the last close or fsync, everywhere else. Both are looked at.
+//! Given several directories with the same files (mounts on several machines), it closes the file in one and
+//! continues in another. Files are close-to-open consistent, which determines two contents exactly: that of
+//! the open file, where it is open, and that of the last close or fsync, everywhere else. Both are checked.
 //!
-//! [`registers`] does something else: what several mounts show is checked against what one memory could have answered.
+//! [`registers`] does something else: it checks whether the answers of several mounts could come from one
+//! memory.
 //!
 //! All randomness comes from a seed. A [`Failure`] names the seed, the step, and the last operations.
 //!
-//! This is a crate of its own because mapping a file needs unsafe code, which is all in [`mapping`].
+//! This is a crate of its own because mapping a file needs unsafe code, all of which is in [`mapping`].
 
 pub mod mapping;
 mod operation;
@@ -28,18 +30,18 @@ use std::path::{Path, PathBuf};
 
 /// Operations that a failure shows.
 const REMEMBERED: usize = 30;
-/// Largest files of a run; which, its seed says. Small ones are stored within the inode, those up to 1 MiB are cut
-/// as a whole, larger ones are changed in place.
+/// Largest files of a run, one of them chosen by the seed. Small files are stored in the inode, those up to 1
+/// MiB are cut as a whole, larger ones are changed in place.
 const SIZES: [u64; 4] = [6 << 10, 200 << 10, 3 << 20, 12 << 20];
 
-/// What did not hold.
+/// A difference that was found.
 #[derive(Debug)]
 pub struct Failure {
     /// Seed of the run.
     pub seed: u64,
     /// Number of the operation, from 0.
     pub step: u64,
-    /// What was wrong.
+    /// A description of the difference.
     pub what: String,
     /// The last operations, oldest first.
     pub log: Vec<String>,
@@ -54,11 +56,11 @@ impl std::fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Exercises the file `exercised.SEED` of `directories`, which all show the same files, with `steps` operations,
-/// and removes it.
+/// Exercises the file `exercised.SEED` of `directories`, all of which have the same files, with `steps`
+/// operations, and removes it.
 ///
 /// # Errors
-/// The first operation whose outcome is not the array's.
+/// The first operation whose result differs from the array's.
 ///
 /// # Panics
 /// If there is no directory.
@@ -97,14 +99,14 @@ fn exercise(
 
 struct Run {
     paths: Vec<PathBuf>,
-    /// Where the file is open.
+    /// Index of the directory in which the file is open.
     at: usize,
     file: Option<File>,
     /// Whether it is open with O_SYNC.
     synchronous: bool,
-    /// What the open file holds.
+    /// The content of the open file.
     array: Vec<u8>,
-    /// What it held at the last close or fsync.
+    /// The file's content at the last close or fsync.
     published: Vec<u8>,
     bytes_max: u64,
 }
@@ -178,7 +180,7 @@ impl Run {
                 let mapping = told("mmap", Mapping::new(self.file(), range.end))?;
                 mapping.write(range.start as usize, &bytes);
                 self.array[range.start as usize..range.end as usize].copy_from_slice(&bytes);
-                // With O_SYNC the kernel writes mapped pages back as synced writes, at a moment of its choice.
+                // With O_SYNC the kernel writes mapped pages back as synced writes, at some moment.
                 if *sync || self.synchronous {
                     told("msync", mapping.sync())?;
                     self.published.clone_from(&self.array);
@@ -275,7 +277,7 @@ impl Run {
         Ok(())
     }
 
-    /// What is called a hole must be zeroes; what it ends at is data, which may be anything.
+    /// A reported hole must be zeroes; after its end is data, which may be anything.
     fn seek(&self, offset: u64) -> Result<(), String> {
         let size = self.array.len() as u64;
         let data = match rustix::fs::seek(self.file(), SeekFrom::Data(offset)) {
@@ -291,7 +293,7 @@ impl Run {
         }
         match rustix::fs::seek(self.file(), SeekFrom::Hole(offset)) {
             Ok(found) if offset < size && (offset..=size).contains(&found) => {
-                // A byte that is not zero may be just before the hole, never the hole's first.
+                // A byte that is not zero may be just before the hole, never the first of it.
                 match self.array.get(found as usize) {
                     Some(byte) if *byte != 0 => Err(format!("SEEK_HOLE found data at {found:#x}")),
                     _ => Ok(()),
@@ -323,7 +325,7 @@ fn read_fully(file: &File, bytes: &mut [u8], offset: u64) -> Result<usize, Strin
     Ok(done)
 }
 
-/// Bytes that tell one write, and one place, from another.
+/// Bytes that differ for each write and each offset.
 fn noise(random: &mut Random, range: &Range<u64>) -> Vec<u8> {
     let mut bytes = Vec::with_capacity((range.end - range.start) as usize + 8);
     while (bytes.len() as u64) < range.end - range.start {

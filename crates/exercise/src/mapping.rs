@@ -13,8 +13,8 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Maps the first `length` bytes, which the file must have and keep: touching pages beyond its end is a fatal
-    /// signal (SIGBUS), as for every program that maps a file.
+    /// Maps the first `length` bytes, which the file must have as long as the mapping exists: touching pages
+    /// beyond its end is a fatal signal (SIGBUS), as for every program that maps a file.
     ///
     /// # Errors
     /// Those of mmap(2).
@@ -28,7 +28,7 @@ impl Mapping {
         Ok(Mapping { start, length })
     }
 
-    /// Copies bytes out.
+    /// Copies bytes out of the mapping.
     ///
     /// # Panics
     /// If the range is not within the mapping.
@@ -44,7 +44,7 @@ impl Mapping {
         bytes
     }
 
-    /// Copies bytes in.
+    /// Copies bytes into the mapping.
     ///
     /// # Panics
     /// If they do not fit within the mapping.

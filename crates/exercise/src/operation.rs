@@ -1,4 +1,4 @@
-//! What may be done to the file, and how often.
+//! The operations on the file, and their frequencies.
 
 use holdfast_sim::random::Random;
 use std::ops::Range;
@@ -10,7 +10,7 @@ pub enum Operation {
     Read(Range<u64>),
     /// Write, also beyond the end.
     Write(Range<u64>),
-    /// Read through a mapping what is within the file.
+    /// Read through a mapping the part of the range that is within the file.
     MapRead(Range<u64>),
     /// Write through a shared mapping, growing the file first; and msync?
     MapWrite(Range<u64>, bool),
@@ -22,7 +22,7 @@ pub enum Operation {
     Zero(Range<u64>, bool),
     /// Allocate, extending the file.
     Allocate(Range<u64>),
-    /// Copy what is within the file to this offset.
+    /// Copy the part of the range that is within the file to this offset.
     Copy(Range<u64>, u64),
     /// fsync.
     Sync,
@@ -36,7 +36,7 @@ pub enum Operation {
     Look(usize),
 }
 
-/// One that fits a file of `size` bytes, which is to be at most `bytes_max` long.
+/// Chooses an operation for a file of `size` bytes, which may become at most `bytes_max` long.
 pub fn choose(random: &mut Random, bytes_max: u64, size: u64, directories: usize) -> Operation {
     let range = range(random, bytes_max);
     match random.below(100) {
@@ -69,7 +69,7 @@ fn place(random: &mut Random, bytes_max: u64) -> u64 {
     if random.chance(50) { at & !4095 } else { at }
 }
 
-/// A range that is not empty; mostly short, and every other time of whole pages.
+/// A range that is not empty; mostly short, and in half of all cases of whole pages.
 fn range(random: &mut Random, bytes_max: u64) -> Range<u64> {
     let start = place(random, bytes_max);
     let longest = (bytes_max - start).min(if random.chance(80) { 40 << 10 } else { bytes_max / 2 });

@@ -1,9 +1,9 @@
-//! Small files as registers: several processes, each on a mount of its own, write and read them, and note when each call
-//! began and what came of it. Whatever happens to servers meanwhile, what all of them noted must be what one register
-//! could have answered, one call after the other, each at some moment between its beginning and its end
+//! Small files as registers: several processes, each on a mount of its own, write and read them, and note
+//! when each call began and how it ended. Whatever happens to servers meanwhile, these notes must be possible
+//! answers of one register, one call after the other, each at some moment between its beginning and its end
 //! (linearizability; Herlihy and Wing, 1990).
 //!
-//! A write that failed may have happened, then or any time later; a read that failed says nothing.
+//! A write that failed may have happened, then or any time later; a read that failed means nothing.
 
 use holdfast_sim::random::Random;
 use rustix::time::{ClockId, clock_gettime};
@@ -21,20 +21,20 @@ const BYTES: usize = 12;
 /// After a call that could not be made: where it plays may be gone for a while.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// A call and what came of it.
+/// A call and its result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Call {
-    /// Which register.
+    /// Number of the register.
     pub register: u32,
-    /// What it did.
+    /// The access that it made.
     pub what: Access,
-    /// When it began, in nanoseconds of the machine's monotonic clock.
+    /// When the call began, in nanoseconds of the machine's monotonic clock.
     pub begun_ns: u64,
-    /// When it ended; `None`: it failed.
+    /// When the call ended; `None`: it failed.
     pub ended_ns: Option<u64>,
 }
 
-/// What a call did with a register.
+/// An access to a register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
     /// Wrote this, and synced it.
@@ -43,7 +43,7 @@ pub enum Access {
     Read(u64),
 }
 
-/// Makes registers that hold 0 in `directory`.
+/// Creates registers with the value 0 in `directory`.
 ///
 /// # Errors
 /// Of the file system.
@@ -55,11 +55,11 @@ pub fn make(directory: &Path, registers: u32) -> io::Result<()> {
     })
 }
 
-/// Writes and reads registers in `directory` until there is a file `stop`, and notes each call in `history`. What it writes
-/// is `writer` and a count, so nothing is written twice.
+/// Writes and reads registers in `directory` until there is a file `stop`, and notes each call in `history`.
+/// It writes `writer` and a count, so nothing is written twice.
 ///
 /// # Errors
-/// Of the history, and where a register holds what nobody writes.
+/// Of the history file; or a register has a value that nobody writes.
 pub fn play(directory: &Path, registers: u32, writer: u64, stop: &Path, history: &Path) -> io::Result<u64> {
     let mut random = Random::new(writer);
     let mut history = io::BufWriter::new(File::create(history)?);
@@ -82,7 +82,7 @@ pub fn play(directory: &Path, registers: u32, writer: u64, stop: &Path, history:
             match read(&path(directory, register)) {
                 Ok(value) => (Access::Read(value), Ok(())),
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(error),
-                // It says nothing.
+                // A failed read means nothing.
                 Err(_) => {
                     std::thread::sleep(PAUSE);
                     continue;
@@ -101,10 +101,10 @@ pub fn play(directory: &Path, registers: u32, writer: u64, stop: &Path, history:
     Ok(calls)
 }
 
-/// Reads what [`play`] has noted.
+/// Reads the history that [`play`] has written.
 ///
 /// # Errors
-/// Of the file; `InvalidData` where it is no history.
+/// Of the file; `InvalidData` if it is no history.
 pub fn load(history: &Path) -> io::Result<Vec<Call>> {
     let lines = BufReader::new(File::open(history)?).lines();
     lines.map(|line| parse(&line?).ok_or_else(|| invalid(history, "is no history"))).collect()
@@ -128,11 +128,11 @@ fn parse(line: &str) -> Option<Call> {
     Some(Call { register, what, begun_ns, ended_ns })
 }
 
-/// Checks that histories of processes, each of which did one thing at a time, are what registers that began with 0 could
-/// have answered.
+/// Checks that histories of processes, each of which did one thing at a time, are possible answers of
+/// registers that began with 0.
 ///
 /// # Errors
-/// The calls of a register around the place behind which no order fits, in words.
+/// The calls of a register around the point after which no order fits, in words.
 pub fn check(histories: &[Vec<Call>]) -> Result<(), String> {
     let mut registers: BTreeMap<u32, Vec<Vec<Call>>> = BTreeMap::new();
     for (lane, history) in histories.iter().enumerate() {
@@ -141,7 +141,7 @@ pub fn check(histories: &[Vec<Call>]) -> Result<(), String> {
             if call.ended_ns.is_some() {
                 lanes[lane].push(call.clone());
             } else if matches!(call.what, Access::Write(_)) {
-                // It may happen beside all that its process did later.
+                // It may happen at any time during the later calls of its process.
                 lanes.push(vec![call.clone()]);
             }
         }
@@ -172,7 +172,7 @@ fn check_one(register: u32, lanes: &[Vec<Call>]) -> Result<(), String> {
         let next = || {
             lanes.iter().zip(&done).enumerate().filter_map(|(at, (lane, done))| Some((at, lane.get(*done)?)))
         };
-        // Nothing that began after another call had ended comes before it.
+        // No call that began after another had ended comes before that.
         let first_end = next().filter_map(|(_, call)| call.ended_ns).min().unwrap_or(u64::MAX);
         for (at, call) in next().filter(|(_, call)| call.begun_ns <= first_end) {
             let after = match call.what {
@@ -231,8 +231,9 @@ mod tests {
         text.split(", ").map(|line| parse(line).expect("a call")).collect()
     }
 
-    /// Proves: what a register can answer is taken, also with calls that overlap and writes that failed; and each kind of
-    /// wrong answer is found: an old value, a lost write, two orders of the same writes, a value from the future.
+    /// Proves: possible answers are accepted, also with overlapping calls and failed writes; and each kind of
+    /// wrong answer is found: an old value, a lost write, two orders of the same writes, a value from the
+    /// future.
     #[test]
     fn wrong_answers_are_found() {
         let good = [
@@ -262,7 +263,8 @@ mod tests {
         }
     }
 
-    /// Proves: threads on a local file system play a history that is read back and holds; one with a value changed does not.
+    /// Proves: threads on a local file system make a history that is accepted after reading it back; with a
+    /// changed value it is not.
     #[test]
     fn a_local_disk_is_linearizable() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-//! Carries packets between two TUN devices through a [`Queue`] each way, on a thread of its own.
+//! Carries packets between two TUN devices, through a [`Queue`] in each direction, on a thread of its own.
 
 use crate::queue::{Conditions, Counts, Queue};
 use parking_lot::Mutex;
@@ -109,7 +109,7 @@ async fn carry(from: &Tun, to: &Tun, line: &Line, start: Instant) {
         }
         loop {
             let Some(packet) = line.queue.lock().due(start.elapsed()) else { break };
-            // A device that is down, or full, loses packets: so do networks.
+            // A device that is down or full loses packets, as networks do.
             let _ = to.try_send(&packet);
         }
     }

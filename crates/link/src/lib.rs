@@ -1,8 +1,8 @@
-//! Links to test with: two network namespaces of this machine, a client's and a server's, with nothing between
-//! them but a forwarder of ours that gives packets the rate, delay and losses asked for.
+//! Links for tests: two network namespaces of this machine, for a client and a server, connected only by a
+//! forwarder that gives packets the requested rate, delay and losses.
 //!
-//! Needs root, `ip` and `/dev/net/tun`, and nothing of the kernel's traffic control. What a link makes it removes
-//! when dropped; what a killed process left is removed by the next link that is made ([`Link::make`]).
+//! Needs root, `ip` and `/dev/net/tun`, and nothing of the kernel's traffic control. Dropping a link removes
+//! what it made; what a killed process left is removed when the next link is made ([`Link::make`]).
 #![forbid(unsafe_code)]
 
 mod forwarder;
@@ -20,9 +20,9 @@ pub use queue::{Conditions, Counts};
 /// One end of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Side {
-    /// Where clients run.
+    /// The side of clients.
     Client,
-    /// Where servers run.
+    /// The side of servers.
     Server,
 }
 
@@ -42,10 +42,10 @@ pub struct Link {
 }
 
 impl Link {
-    /// Makes a link: `up` holds from client to server, `down` from server to client.
+    /// Makes a link: `up` are the conditions from client to server, `down` from server to client.
     ///
     /// # Errors
-    /// What `ip` said, with the command; not root, or no `/dev/net/tun`.
+    /// The output of `ip`, with the command; not root, or no `/dev/net/tun`.
     pub fn make(up: Conditions, down: Conditions) -> io::Result<Link> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         namespace::sweep()?;
@@ -63,10 +63,11 @@ impl Link {
         self.namespace(side).command(program)
     }
 
-    /// Moves the calling thread to one side for good: sockets it opens, and threads it starts, are there.
+    /// Moves the calling thread to one side permanently: sockets that it opens and threads that it starts are
+    /// there.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub fn enter(&self, side: Side) -> io::Result<()> {
         self.namespace(side).enter()
     }
@@ -81,15 +82,15 @@ impl Link {
         self.forwarder.cut(is_cut);
     }
 
-    /// Gives the client another address, as changing from one network to another does. The old one is gone.
+    /// Gives the client another address, as when it changes networks. The old address is removed.
     ///
     /// # Errors
-    /// What `ip` said.
+    /// The output of `ip`.
     pub fn move_client(&self) -> io::Result<()> {
         self.client.change_address(CLIENT, CLIENT_MOVED)
     }
 
-    /// What passed so far, up and down.
+    /// Packets and bytes so far, up and down.
     pub fn counts(&self) -> (Counts, Counts) {
         let [up, down] = self.forwarder.counts();
         (up, down)

@@ -23,7 +23,8 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Name of the device that leads out of it: the same, as both fit into the 15 bytes of a device's.
+    /// Name of the device that leads out of the namespace: that of the namespace, which fits into a device
+    /// name's 15 bytes.
     pub(crate) fn device(&self) -> &str {
         &self.name
     }
@@ -83,7 +84,7 @@ fn remove(name: &str) -> io::Result<()> {
     ip(&["netns", "del", name])
 }
 
-/// Removes what processes that are no more have left.
+/// Removes what processes that have ended left behind.
 pub(crate) fn sweep() -> io::Result<()> {
     let listed = Command::new("ip").args(["netns", "list"]).output()?;
     for line in String::from_utf8_lossy(&listed.stdout).lines() {
@@ -98,7 +99,7 @@ pub(crate) fn sweep() -> io::Result<()> {
     Ok(())
 }
 
-/// Id of the process that made the namespace of this name, if it is one of ours.
+/// The id of the process that made the namespace of this name, if it is one of ours.
 fn owner(name: &str) -> Option<&str> {
     let (id, rest) = name.strip_prefix(PREFIX)?.split_once('.')?;
     let number = rest.strip_suffix(['c', 's'])?;

@@ -1,13 +1,13 @@
-//! One direction of a link as a queue: when each packet leaves, and which are lost. Decides; does no input or
-//! output and has no clock of its own.
+//! One direction of a link as a queue: decides when each packet leaves and which are lost. Has no input,
+//! output or clock of its own.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// What one direction does to packets.
+/// The conditions of one direction.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Conditions {
-    /// Bytes a second; `None` for as many as come.
+    /// Bytes a second; `None`: no limit.
     pub bytes_per_second: Option<u64>,
     /// How long a packet travels after it has been sent.
     pub delay: Duration,
@@ -15,14 +15,14 @@ pub struct Conditions {
     pub jitter: Duration,
     /// Share of packets that are lost at random, 0 to 1.
     pub loss: f64,
-    /// Bytes that may wait to be sent; more are dropped, as a router drops them.
+    /// Bytes that may wait to be sent; further packets are dropped, as a router does.
     pub buffer_bytes: u64,
-    /// Where the random numbers begin.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
 impl Default for Conditions {
-    /// A link that does nothing but pass packets on.
+    /// A link that only passes packets on.
     fn default() -> Self {
         Conditions {
             bytes_per_second: None,
@@ -35,12 +35,12 @@ impl Default for Conditions {
     }
 }
 
-/// What passed in one direction.
+/// Counts of one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Counts {
     /// Packets that came to the link.
     pub packets: u64,
-    /// Their bytes, IP headers included: what the sender used of the link.
+    /// Bytes of these packets, including IP headers: the sender's use of the link.
     pub bytes: u64,
     /// Packets lost at random or while the link was cut.
     pub lost: u64,
@@ -57,7 +57,7 @@ pub(crate) struct Queue {
     conditions: Conditions,
     random: u64,
     is_cut: bool,
-    /// When the last packet taken will have been sent.
+    /// When the last accepted packet will have been sent.
     free_at: Duration,
     waiting: VecDeque<(Duration, Vec<u8>)>,
     waiting_bytes: u64,
@@ -77,8 +77,8 @@ impl Queue {
         }
     }
 
-    /// Holds for packets that come from now on. The random numbers begin anew, so that what happened before does
-    /// not decide which packets are lost.
+    /// Sets the conditions of later packets. The random numbers begin anew, so that earlier packets do not
+    /// decide which of these are lost.
     pub(crate) fn change(&mut self, conditions: Conditions) {
         self.conditions = conditions;
         self.random = conditions.seed;
@@ -93,7 +93,7 @@ impl Queue {
         }
     }
 
-    /// A packet comes at `now`.
+    /// Accepts or drops a packet that comes at `now`.
     pub(crate) fn offer(&mut self, now: Duration, packet: &[u8]) {
         let bytes = packet.len() as u64;
         self.counts.packets += 1;
@@ -140,12 +140,12 @@ impl Queue {
         Some(packet)
     }
 
-    /// When the next one arrives.
+    /// When the next packet arrives.
     pub(crate) fn next_due(&self) -> Option<Duration> {
         self.waiting.front().map(|(arrival, _)| *arrival)
     }
 
-    /// From 0 to 1, by splitmix64.
+    /// A random number from 0 to 1, by splitmix64.
     fn chance(&mut self) -> f64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.random;
@@ -173,7 +173,8 @@ mod tests {
         out
     }
 
-    /// Proves: packets leave one after another at the rate, and arrive a delay later; a pause is no credit.
+    /// Proves: packets leave one after another at the rate, and arrive a delay later; a pause does not allow
+    /// a burst.
     #[test]
     fn rate_and_delay_hold() {
         let conditions =
@@ -187,7 +188,7 @@ mod tests {
         assert_eq!(queue.counts, Counts { packets: 4, bytes: 3500, lost: 0, dropped: 0 });
     }
 
-    /// Proves: what exceeds the buffer is dropped, and the link's time is not used for it.
+    /// Proves: packets that exceed the buffer are dropped, and take none of the link's time.
     #[test]
     fn a_full_buffer_drops() {
         let conditions =
@@ -201,7 +202,8 @@ mod tests {
         assert_eq!(arrivals(&mut queue), [1000, 2000, 3000, 4000]);
     }
 
-    /// Proves: losses are as frequent as asked, the same for the same seed, and order is kept under jitter.
+    /// Proves: losses are as frequent as requested and the same for the same seed, and jitter keeps the
+    /// order.
     #[test]
     fn losses_and_jitter_are_seeded() {
         let conditions = Conditions { loss: 0.04, jitter: ms(20), delay: ms(10), ..Conditions::default() };
@@ -228,7 +230,8 @@ mod tests {
         assert_ne!(run(8), survivors);
     }
 
-    /// Proves: a cut link loses all, what was under way included, and passes packets again once mended.
+    /// Proves: a cut link loses everything, including packets under way, and passes packets again once
+    /// restored.
     #[test]
     fn a_cut_link_loses_all() {
         let mut queue = Queue::new(Conditions { delay: ms(100), ..Conditions::default() });
@@ -241,8 +244,8 @@ mod tests {
         assert_eq!(queue.next_due(), Some(ms(102)));
     }
 
-    /// Proves: other conditions hold for what comes from then on, what is under way keeps its time and its place,
-    /// and the counts go on.
+    /// Proves: new conditions apply to later packets, packets under way keep their time and order, and the
+    /// counts continue.
     #[test]
     fn conditions_change() {
         let slow = Conditions { bytes_per_second: Some(1000), delay: ms(100), ..Conditions::default() };

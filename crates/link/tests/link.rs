@@ -1,4 +1,4 @@
-//! Links made for real: needs root, as every user of links does; said and left out where there is none.
+//! Real links: needs root, as all users of links do; skipped with a message otherwise.
 
 use holdfast_link::{CLIENT_MOVED, Conditions, Link, SERVER, Side};
 use std::io::Read;
@@ -44,8 +44,8 @@ fn upload(link: &Link, bytes: usize) -> Duration {
     start.elapsed()
 }
 
-/// Proves: what a program sends takes at least the time its rate and delay ask for and is counted; a client
-/// whose address was changed comes from the new one; cut links pass nothing; and all is gone afterwards.
+/// Proves: what a program sends takes at least the time that rate and delay demand, and is counted; a client
+/// whose address was changed uses the new one; cut links pass nothing; and everything is removed afterwards.
 #[test]
 fn a_link_is_slow_and_then_gone() {
     if !is_root() {
