@@ -1,15 +1,16 @@
-//! How a command speaks with whoever serves a mount: through the mount itself, by an `ioctl` of one of its directories.
+//! How a command talks to the process that serves a mount: through the mount itself, by an `ioctl` on one of
+//! its directories.
 //!
-//! So it reaches exactly the process that serves that mount, as the user that the kernel says it is, and needs neither
-//! a name to connect to nor a right beyond that of entering the directory. One number, one size: both ends bound what
-//! they take, and the kernel copies both ways.
+//! So it reaches exactly the process that serves that mount, as the user that the kernel reports. It needs
+//! neither a name to connect to nor a right beyond entering the directory. There is one ioctl number of one
+//! size: both ends limit what they accept, and the kernel copies both ways.
 #![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 
-/// Bytes of a message with its length: what the number of an ioctl can say, less a little.
+/// Bytes of a message with its length: a little less than the number of an ioctl can express.
 pub const BYTES: usize = 16_000;
 /// The ioctl: reads and writes [`BYTES`]; kind `H`, number 1.
 pub const NUMBER: u32 = 3 << 30 | (BYTES as u32) << 16 | (b'H' as u32) << 8 | 1;
@@ -34,7 +35,7 @@ pub fn unpack(bytes: &[u8]) -> Option<&[u8]> {
     rest.get(..u32::from_le_bytes(*length) as usize)
 }
 
-/// Says something to whoever serves the mount of this directory, and hears the answer.
+/// Sends a message to the process that serves the mount of this directory, and returns the answer.
 ///
 /// # Errors
 /// It is a mount of another kind ([`is_unheard`]), the message is too long, or the mount is gone.
@@ -63,8 +64,8 @@ pub fn is_unheard(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
-    /// Messages come back as they were; what is cut short, or claims more than is there, is none; the number is the one
-    /// that was always used.
+    /// Messages are restored when decoded; truncated ones, or ones with a wrong length, are refused; the
+    /// ioctl number never changes.
     #[test]
     fn messages() {
         for length in [0, 1, 500, MESSAGE_BYTES_MAX] {

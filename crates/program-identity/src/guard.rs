@@ -1,9 +1,10 @@
-//! The guard of a mount: what its process asks before a ruled file is opened.
+//! The guard of a mount: the mount's process asks it before a file with rules is opened.
 //!
-//! Invariants: nothing passes but a process for which a live helper, run by root, gave a ticket that is not used; the
-//! rules are judged for the very flags of the open; what cannot be judged is refused. An open that comes without a
-//! ticket, because the helper did not watch its inode yet, is begun again by the kernel (ESTALE), once: the helper
-//! marks the inode in between. So files without rules cost nothing, and no list of ruled files is needed.
+//! Invariants: only a process passes for which a live helper, run by root, gave an unused ticket; the rules
+//! are applied to the very flags of the open; what cannot be decided is refused. If an open comes without a
+//! ticket, because the helper did not watch its inode yet, the kernel is made to begin it again (ESTALE),
+//! once: in between the helper marks the inode. So files without rules cost nothing, and no list of files
+//! with rules is needed.
 
 use crate::identity::Identity;
 use crate::manifest;
@@ -23,11 +24,11 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
 use tracing::trace_span;
 
-/// How long the helper has for an answer.
+/// How long the helper may take for an answer.
 const HELPER_WAIT: Duration = Duration::from_secs(if cfg!(test) { 120 } else { 5 });
-/// Most denials that are remembered; the oldest go first.
+/// Most denials that are stored; the oldest are dropped first.
 const DENIALS_MAX: usize = 256;
-/// How long an open that the kernel was asked to begin again is remembered.
+/// How long an open that the kernel begins again is remembered.
 const AGAIN_LIFE: Duration = Duration::from_secs(10);
 /// Most of them, and most new files that wait to be judged.
 const AGAIN_MAX: usize = 1024;
@@ -47,7 +48,7 @@ pub struct OpenRequest<'a> {
     pub path: String,
 }
 
-/// What the guard decides about an open.
+/// The guard's decision about an open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Decision {
     /// The open may proceed.
@@ -58,7 +59,8 @@ pub enum Decision {
     Refused(String),
 }
 
-/// Whether a new file's descriptor may be used: the kernel tells the helper of it only after it was made.
+/// Whether a new file's descriptor may be used: the kernel reports it to the helper only after the file was
+/// created.
 #[derive(Debug, Default)]
 pub struct Admission(AtomicU8);
 
@@ -90,16 +92,16 @@ pub struct Denial {
     pub reason: String,
 }
 
-/// Where the helper listens, and which user it must be.
+/// The helper's socket, and the user that it must run as.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The socket where the helper listens.
     pub socket: PathBuf,
     /// The user that it must run as.
     pub helper_uid: u32,
-    /// Where the file system is mounted.
+    /// The mount point of the file system.
     pub mountpoint: PathBuf,
-    /// Where manifests of packages are.
+    /// Directories with manifests of packages.
     pub manifests: Vec<PathBuf>,
 }
 
@@ -155,14 +157,14 @@ impl Guard {
         })
     }
 
-    /// Whether it is the helper's own thread that opens, because the kernel does so for each event: its descriptor is
-    /// to be of no use, and must not wait.
+    /// Whether the helper's own thread opens the file, since the kernel does so for each event. Its
+    /// descriptor must be useless, and must not wait.
     pub fn is_helper(&self, thread: u32) -> bool {
         let mut state = self.state.lock();
         if state.helper.as_ref().is_none_or(|helper| helper.thread != thread) {
             return false;
         }
-        // Its number may be somebody else's by now.
+        // The number may belong to another process by now.
         state.drop_dead_helper();
         state.helper.is_some()
     }
@@ -175,7 +177,7 @@ impl Guard {
         }
     }
 
-    /// As [`Guard::open`], but returns who was let in.
+    /// As [`Guard::open`], but returns the process that was admitted.
     ///
     /// # Errors
     /// Every decision but [`Decision::Admitted`].
@@ -249,16 +251,17 @@ impl Guard {
         Decision::Retry
     }
 
-    /// Before a file is made in a directory whose rules it will have: whoever makes it will be identified.
+    /// To be called before a file is created in a directory whose rules it will inherit: makes sure that its
+    /// creator can be identified.
     ///
     /// # Errors
-    /// Why its maker cannot be identified.
+    /// Why the creator cannot be identified.
     pub fn before_creating(&self, directory: u64) -> Result<(), String> {
         self.mark(directory, true)
     }
 
-    /// A file was made, and the kernel is about to get the reply. Its descriptor is of no use until its opener is let
-    /// in.
+    /// Notes a file that was created, before the kernel gets the reply. Its descriptor cannot be used until
+    /// its opener is admitted.
     pub fn created(&self, request: &OpenRequest<'_>) -> Arc<Admission> {
         let admission = Arc::new(Admission::default());
         let Ok((process, started)) = process::of_thread(request.thread) else { return admission };
@@ -289,7 +292,7 @@ impl Guard {
             .collect()
     }
 
-    /// Remembers that something was refused that is no open.
+    /// Records a refusal of a request that is no open.
     pub fn refused(&self, request: &OpenRequest<'_>, reason: &str) {
         let process = process::of_thread(request.thread).map_or(0, |(process, _)| process);
         let _ = self.deny(request, process, "", reason.to_owned());
@@ -320,7 +323,7 @@ impl Guard {
         Decision::Refused(reason)
     }
 
-    /// The time by which tickets age. In tests none passes: that they age is tested where they are kept.
+    /// The time for the age of tickets. In tests no time passes; module `tickets` tests that they age.
     fn now_ms(&self) -> u64 {
         if cfg!(test) { 0 } else { self.began.elapsed().as_millis() as u64 }
     }
@@ -418,7 +421,7 @@ impl Guard {
         }
     }
 
-    /// Adds a ticket; returns whether its open goes on.
+    /// Adds a ticket. Returns whether its open may continue.
     fn take_in(&self, id: u64, inode: u64, process: u32, found: Result<Identity, String>) -> bool {
         let created = {
             let mut state = self.state.lock();
@@ -456,7 +459,7 @@ impl Guard {
 }
 
 impl State {
-    /// A helper that is gone takes its tickets with it, before any is used again.
+    /// Drops the tickets of a helper that is gone, before any is used.
     fn drop_dead_helper(&mut self) {
         if self.helper.as_ref().is_some_and(|helper| !helper.conversation.is_alive()) {
             self.helper = None;
@@ -520,8 +523,8 @@ mod tests {
         assert_eq!(guard.denials(Some(6)).len(), 0);
     }
 
-    /// A first open is sent back and marked, a ticket lets one through, its second use does not, and a ticket of a
-    /// helper that went away is worth nothing.
+    /// A first open is begun again and marked; a ticket admits one open, and not a second one; a ticket of a
+    /// helper that is gone is worthless.
     #[test]
     fn a_ticket_opens_once() {
         let folder = tempfile::tempdir().expect("a folder");

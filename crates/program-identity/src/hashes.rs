@@ -1,12 +1,14 @@
-//! Digests of programs, remembered while the file is the same, and how much each user may have hashed.
+//! Digests of programs, cached while the file is unchanged, and a limit on how many bytes are hashed for each
+//! user.
 //!
-//! A file is taken for the same while device, inode, size and both times are. That holds only for files that nobody but
-//! root can change: whoever may write a file on tmpfs can map a page of it, and change it later without a trace in the
-//! times; so digests of such files are not remembered. A change within the clock's grain of the hashing could go unseen
-//! too, so nothing is remembered of a file that changed within the last two seconds.
+//! A file counts as unchanged while device, inode, size and both times are the same. That only holds for
+//! files that nobody but root can change: a user who may write a file on tmpfs can map a page of it and
+//! change it later without a trace in the times. So digests of such files are not cached. Nor are those of
+//! files that changed within the last two seconds, since a change within the clock's resolution could go
+//! unnoticed.
 //!
-//! What is not remembered is read at each open, while others wait. So each user has a budget of bytes: whoever starts
-//! large programs again and again is refused, and nobody else waits for them.
+//! What is not cached is read at each open, while other opens wait. So each user has a budget of bytes: a
+//! user who starts large programs again and again is refused, and nobody else waits for them.
 
 use holdfast_crypto::{Digest, DigestKey, Domain};
 use parking_lot::Mutex;
@@ -20,9 +22,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const REMEMBERED_MAX: usize = 1024;
 /// Largest program that is hashed.
 pub const PROGRAM_BYTES_MAX: u64 = 1 << 30;
-/// How old a change must be for a digest to be remembered.
+/// Minimum age of a file's last change for its digest to be cached.
 const SETTLED: Duration = Duration::from_secs(2);
-/// What only programs contain that run programs of others.
+/// Strings that only occur in programs that run other programs' code.
 const MARKS: [(&[u8], &str); 10] = [
     (b"Py_BytesMain", "it has Python in it"),
     (b"PyRun_", "it has Python in it"),
@@ -42,7 +44,7 @@ const NAMES: [&str; 34] = [
     "java", "guile", "ghci", "emacs", "vim", "gdb", "env", "find",
 ];
 
-/// What is known of a program from the bytes of its file.
+/// What the bytes of a program's file say about it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Hashed {
     /// The digest of the program's file.
@@ -80,7 +82,7 @@ impl Key {
     }
 }
 
-/// Bytes that a user may have hashed: so many at once, and so many more each second.
+/// Bytes that may be hashed for a user at once; the next constant is how many more each second.
 const BUDGET_BYTES: u64 = PROGRAM_BYTES_MAX;
 const BUDGET_BYTES_A_SECOND: u64 = 64 << 20;
 /// Most users whose budgets are remembered.
@@ -93,7 +95,7 @@ struct Budget {
 }
 
 impl Budget {
-    /// Spends bytes of what is left at `now`, if there are as many.
+    /// Takes bytes from what is left at `now`, if there are enough.
     fn take(&mut self, bytes: u64, now: Instant) -> bool {
         let passed_ms = now.saturating_duration_since(self.at).as_millis() as u64;
         let earned = passed_ms.saturating_mul(BUDGET_BYTES_A_SECOND) / 1000;
@@ -112,7 +114,8 @@ pub struct Hashes {
 }
 
 impl Hashes {
-    /// The digest of the file of a program that `user` runs. `is_roots`: nobody but root can change the file.
+    /// The digest of the file of a program that `user` runs. `is_roots`: whether only root can change the
+    /// file.
     ///
     /// # Errors
     /// It cannot be read, is too large, or changed meanwhile; or the user's budget is used up.
@@ -158,10 +161,10 @@ impl Hashes {
     }
 }
 
-/// Reads a program's file and says what is in it.
+/// Reads a program's file and describes its content.
 ///
 /// # Errors
-/// As [`Hashes::of`], but for budgets.
+/// As of [`Hashes::of`], without budgets.
 pub fn digest_of(file: &mut File) -> io::Result<Hashed> {
     Hashes::default().of(file, 0, false)
 }
@@ -201,7 +204,7 @@ fn hash(file: &mut File, size: u64) -> io::Result<Hashed> {
     Ok(Hashed { digest: hasher.finish(), interpreter })
 }
 
-/// Whether a program of this name runs what it is given, as far as names tell.
+/// Whether a program of this name runs other code, as far as names tell.
 pub fn interpreter_by_name(path: &str) -> Option<&'static str> {
     let name = path.strip_suffix(" (deleted)").unwrap_or(path).rsplit('/').next()?;
     if name.starts_with("ld-linux") || name.starts_with("ld-musl") || name == "ld.so" {
@@ -232,7 +235,8 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    /// A digest is of all bytes, wherever the pieces end; marks are found across pieces; a change in place is seen.
+    /// A digest covers all bytes, wherever pieces end; marks are found across pieces; a change in place is
+    /// noticed.
     #[test]
     fn digests() {
         let mut file = tempfile::tempfile().expect("a file");
@@ -253,7 +257,7 @@ mod tests {
         }
     }
 
-    /// What is remembered is forgotten with any change that the file's times tell.
+    /// A cached digest is dropped after any change that the file's times show.
     #[test]
     fn remembered_while_the_same() {
         let mut file = tempfile::tempfile().expect("a file");
@@ -280,7 +284,7 @@ mod tests {
         }
     }
 
-    /// A user's budget is used up by bytes, comes back with time, and is nobody else's.
+    /// A user's budget is used up by bytes, refills with time, and is separate from others'.
     #[test]
     fn budgets() {
         let (hashes, now) = (Hashes::default(), Instant::now());

@@ -1,14 +1,17 @@
-//! The helper: identifies who opens ruled files, for the mounts of this machine that ask it to. Runs as root.
+//! The helper: identifies the processes that open files with rules, for the mounts of this machine that
+//! request it. Runs as root.
 //!
-//! Each mount has a conversation, a group of marks and threads of its own, so that one whose process answers nothing
-//! (its file system holds up even the helper's own open) holds up nobody else. What a mount may ask: to hold up opens
-//! of its *own* inodes, and nothing more. The helper checks in the kernel's table that the mount is a FUSE mount of the
-//! user who asks, looks inodes up by number below it, and does so as that user.
+//! Each mount has a conversation, a group of marks and threads of its own. So a mount whose process does not
+//! answer (its file system can even delay the helper's own open) delays no other. A mount may only request
+//! that opens of its *own* inodes are delayed. The helper checks in the kernel's table that the mount is a
+//! FUSE mount of the requesting user, looks inodes up by number below it, and does so as that user.
 //!
-//! An open is held up for at most [`ANSWER_WAIT`]. Then it goes on without a ticket, and the mount refuses it (EACCES).
+//! An open is delayed for at most [`ANSWER_WAIT`]. Then it continues without a ticket, and the mount refuses
+//! it (EACCES).
 //!
-//! It gives up what it does not need of root's rights before it listens. What is left (looking into processes, marking
-//! inodes) is still enough to have the machine, so whoever relies on rules trusts it: its code, and its input.
+//! Before it listens, it gives up the rights of root that it does not need. The remaining ones (examining
+//! processes, marking inodes) are still enough to take over the machine, so users of rules must trust it: its
+//! code, and its input.
 
 use crate::hashes::Hashes;
 use crate::identify::identify;
@@ -31,18 +34,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
 use std::time::{Duration, Instant};
 
-/// How long an open may be held up.
+/// How long an open may be delayed.
 pub const ANSWER_WAIT: Duration = Duration::from_secs(5);
 /// Threads that identify, for each mount.
 const WORKERS: usize = 4;
-/// Most opens of one mount that are held up at once.
+/// Most delayed opens of one mount at a time.
 const WAITING_MAX: usize = 256;
 /// Most mounts, and most of one user.
 const MOUNTS_MAX: usize = 64;
 const MOUNTS_OF_A_USER_MAX: usize = 8;
-/// Most inodes of one mount that are watched; each stays in the kernel's memory.
+/// Most watched inodes of one mount; each stays in the kernel's memory.
 const MARKS_MAX: usize = 1 << 16;
-/// How often opens that waited too long are looked for.
+/// How often to look for opens that waited too long.
 const ROUND_MS: i32 = 250;
 
 /// Listens at `socket` and serves mounts until the process ends. `ready` is called once, when it listens.
@@ -50,7 +53,7 @@ const ROUND_MS: i32 = 250;
 /// # Errors
 /// Not root, or the socket cannot be made.
 pub fn serve(socket: &Path, ready: impl FnOnce()) -> io::Result<()> {
-    // Says at once what would otherwise be said to every mount.
+    // Reports at once an error that would otherwise be reported to every mount.
     drop(Group::new()?);
     confine()?;
     let listener = seqpacket::listener(socket)?;
@@ -85,8 +88,8 @@ pub fn serve(socket: &Path, ready: impl FnOnce()) -> io::Result<()> {
     }
 }
 
-/// The rights of root that the helper needs: to mark inodes, to find them by number as the mount's user, to look into
-/// processes. And to give root the files of programs that are started clean.
+/// The rights of root that the helper needs: to mark inodes, to find them by number as the mount's user, to
+/// examine processes, and to give root the files of programs that are started clean.
 const NEEDED: CapabilitySet = CapabilitySet::SYS_ADMIN
     .union(CapabilitySet::CHOWN)
     .union(CapabilitySet::SYS_PTRACE)
@@ -119,7 +122,7 @@ struct Slots {
     mounts: Arc<Mutex<HashMap<u32, usize>>>,
 }
 
-/// A conversation's slot among those that are served; given back when dropped.
+/// A slot of a conversation that is served; free again when dropped.
 struct Slot(Arc<Mutex<HashMap<u32, usize>>>, u32);
 
 impl Slot {
@@ -144,7 +147,7 @@ impl Drop for Slot {
     }
 }
 
-/// What the threads of one mount share.
+/// Shared by the threads of one mount.
 struct Mount {
     conversation: Arc<Conversation>,
     group: Group,
@@ -164,7 +167,7 @@ struct Waiting {
     since: Instant,
 }
 
-/// Hears what somebody wants, and does it: starts a program clean, or serves a mount.
+/// Receives a request and carries it out: starts a program clean, or serves a mount.
 fn converse(
     conversation: Conversation,
     peer: Peer,
@@ -197,7 +200,7 @@ fn converse(
     }
 }
 
-/// Serves one mount, on this thread and some more, until either end goes.
+/// Serves one mount, on this thread and some more, until either end closes the conversation.
 fn serve_mount(
     conversation: Arc<Conversation>,
     peer: Peer,
@@ -333,8 +336,8 @@ impl Mount {
         }
     }
 
-    /// Answers an event, once. An open that goes on without a ticket is refused by the mount, with the error that
-    /// people expect (EACCES; the kernel's own refusal would be EPERM).
+    /// Answers an event, once. An open that continues without a ticket is refused by the mount, with the
+    /// error that programs expect (EACCES; the kernel's own refusal would be EPERM).
     fn answer(&self, id: u64, goes_on: bool) {
         let Some(waiting) = self.waiting.lock().remove(&id) else { return };
         if let Err(error) = self.group.answer(&waiting.event.file, goes_on)
@@ -345,7 +348,7 @@ impl Mount {
         }
     }
 
-    /// Identifies a caller, tells the guard, and lets the open go on once the guard has the ticket.
+    /// Identifies the opener, sends the guard a ticket, and lets the open continue once the guard has it.
     fn handle(&self, id: u64) {
         let Some(event) = self.waiting.lock().get(&id).map(|waiting| Arc::clone(&waiting.event)) else {
             return;
@@ -378,7 +381,7 @@ fn own_mount(mountpoint: &Path, user: u32) -> io::Result<OwnedFd> {
     let not_own = || io::Error::other("it is no FUSE mount of the user who asks");
     let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::CLOEXEC;
     let place = rustix::fs::open(mountpoint, flags, rustix::fs::Mode::empty())?;
-    // The kernel's own word for what was opened, whatever lies at the path by now.
+    // The kernel's information about what was opened, whatever is at the path by now.
     let info = std::fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", place.as_raw_fd()))?;
     let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")).ok_or_else(not_own)?;
     let table = std::fs::read_to_string("/proc/thread-self/mountinfo")?;
@@ -404,7 +407,7 @@ fn is_fuse_mount_of(table: &str, id: &str, user: u32) -> bool {
 mod tests {
     use super::*;
 
-    /// Only a FUSE mount of the very user is theirs.
+    /// Only a FUSE mount of the very user is that user's.
     #[test]
     fn whose_mount() {
         let table = "\
@@ -418,7 +421,7 @@ mod tests {
         assert!(!is_fuse_mount_of(table, "3", 7));
     }
 
-    /// One user cannot take all slots, and slots come back.
+    /// One user cannot take all slots, and slots become free again.
     #[test]
     fn slots() {
         let mounts = Arc::default();

@@ -1,9 +1,10 @@
 //! Identifies a process from /proc while it waits in its open.
 //!
-//! The process cannot exit, execute or be replaced while it waits, short of being killed; a pidfd that is still alive
-//! after everything was read says that all of it was of the same process. Code counts as the program's own if it is a
-//! file that only root can change, or the executable itself if the kernel keeps everybody from changing it while it
-//! runs: a digest of a file that others may change says nothing of the next moment, so such files are refused.
+//! While it waits, the process cannot exit, execute or be replaced, unless it is killed; a pidfd that is
+//! still alive after everything was read proves that all of it was of the same process. Code counts as the
+//! program's own if it is in a file that only root can change, or in the executable itself if the kernel
+//! prevents changes while it runs. A digest of a file that others may change says nothing about the next
+//! moment, so such files are refused.
 
 use crate::hashes::{Hashes, interpreter_by_name};
 use crate::identity::Identity;
@@ -18,7 +19,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Most executable mappings looked at.
+/// Most executable mappings that are examined.
 const MAPPINGS_MAX: usize = 4096;
 /// Most bytes of a path in an identity.
 const PATH_BYTES_MAX: usize = 512;
@@ -32,7 +33,7 @@ const DISKS: [i64; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0xca45_1
 /// Identifies a process. The pidfd, if there is one, must be its.
 ///
 /// # Errors
-/// In words: it has no program, is gone, or cannot be looked at.
+/// In words: the process has no program, is gone, or cannot be examined.
 pub fn identify(
     number: u32,
     pidfd: Option<impl AsFd>,
@@ -106,7 +107,7 @@ fn bounded(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(PATH_BYTES_MAX / 4).collect()
 }
 
-/// Whether a mapped file is the executable, which is judged apart, or one that nobody but root can change.
+/// Whether a mapped file is the executable, which is judged separately, or one that only root can change.
 fn is_own_or_roots(mapped: &Path, own: (u64, u64)) -> io::Result<bool> {
     let file = rustix::fs::open(mapped, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let seen = rustix::fs::fstat(&file)?;
@@ -123,10 +124,10 @@ fn only_root_changes(file: impl AsFd) -> io::Result<bool> {
     Ok(believed && seen.st_uid == 0 && seen.st_mode & 0o022 == 0)
 }
 
-/// Whether the kernel keeps a running program's file from being changed: it is in memory, or on a disk that only root
-/// can write, and cannot be opened for writing. (Linux 6.11 and 6.12 let running programs be written. What a FUSE or
-/// network file system, or the lower directory of an overlay, has for a file's content is its server's affair at any
-/// time.)
+/// Whether the kernel prevents changes of a running program's file: the file is in memory, or on a disk that
+/// only root can write, and cannot be opened for writing. (Linux 6.11 and 6.12 let running programs be
+/// written. A FUSE or network file system, or the lower directory of an overlay, can change a file's content
+/// at any time.)
 fn is_held(program: &File, path: &Path) -> io::Result<bool> {
     let kind = rustix::fs::fstatfs(program)?.f_type as i64;
     let is_disk = DISKS.contains(&kind);
@@ -153,7 +154,7 @@ mod tests {
 
     fn of(command: &mut Command) -> Result<Identity, String> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
-        // It runs its own code when it has repeated a byte.
+        // It runs its own code once it has repeated a byte.
         child.stdin.as_mut().expect("piped").write_all(b"x").expect("written");
         child.stdout.as_mut().expect("piped").read_exact(&mut [0]).expect("repeated");
         let found =
@@ -163,7 +164,8 @@ mod tests {
         found
     }
 
-    /// A plain program is its file; a variable of the loader is told; a process that ended is nobody.
+    /// A plain program is identified by its file; a variable for the loader is reported; a process that ended
+    /// cannot be identified.
     #[test]
     fn processes() {
         if !rustix::process::geteuid().is_root() {

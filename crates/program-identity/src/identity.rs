@@ -4,20 +4,20 @@ use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::Digest;
 use std::fmt;
 
-/// A process at one moment, as the helper saw it while it waited in its open.
+/// A process at one moment, as the helper saw it while the process waited in its open.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Identity {
     /// Its number (of the process, not of the thread).
     pub process: u32,
-    /// When it began, in the kernel's clock ticks: tells reuses of a number apart.
+    /// When the process started, in the kernel's clock ticks: distinguishes processes with the same number.
     pub started: u64,
     /// Digest of its executable.
     pub digest: Digest,
     /// The path of its executable, for messages.
     pub path: String,
-    /// Why it counts as an interpreter, if it does.
+    /// Why the process counts as an interpreter, if it does.
     pub interpreter: Option<String>,
-    /// The process that traces it; 0: none.
+    /// The process that traces it; 0: none does.
     pub tracer: u32,
     /// A variable of its environment that changes which code is loaded.
     pub preload: Option<String>,
@@ -25,7 +25,7 @@ pub struct Identity {
     pub foreign: Option<String>,
     /// A file mapped as code whose bytes in memory were changed.
     pub altered: Option<String>,
-    /// Whether it has code in memory that comes from no file.
+    /// Whether it has executable memory without a file.
     pub generated: bool,
     /// Nobody but root could reach into it since it began, or can: `holdfast program run` started it, or it is root's.
     pub clean: bool,
@@ -34,17 +34,17 @@ pub struct Identity {
 /// Why a process is not its program alone.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Weakness {
-    /// It is an interpreter, for this reason.
+    /// The process is an interpreter, for this reason.
     Interpreter(String),
     /// This process traces it.
     Traced(u32),
     /// Its environment has this variable, which changes the code that it loads.
     Preload(String),
-    /// It has mapped this file as code, which others than root may change.
+    /// It has mapped this file as code, which not only root can change.
     Foreign(String),
     /// Code of this file was changed in memory.
     Altered(String),
-    /// It has code of its own making.
+    /// It has generated code.
     Generated,
     /// Other processes of its user can reach into it.
     Reachable,
@@ -53,11 +53,11 @@ pub enum Weakness {
 /// Weaknesses that a rule allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Allowed {
-    /// It may be an interpreter.
+    /// The process may be an interpreter.
     pub interpreter: bool,
-    /// It may have code of its own making.
+    /// The process may have generated code.
     pub generated: bool,
-    /// It need not have been started clean.
+    /// The process need not have been started clean.
     pub plain: bool,
 }
 
@@ -131,7 +131,7 @@ impl fmt::Display for Weakness {
 mod tests {
     use super::*;
 
-    /// Each thing that speaks against a process is told; a rule excuses interpreters, generated code and a plain start,
+    /// Each weakness of a process is reported; a rule excuses interpreters, generated code and a plain start,
     /// no more.
     #[test]
     fn weaknesses() {

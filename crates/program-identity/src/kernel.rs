@@ -1,7 +1,7 @@
-//! The calls that need `unsafe`: fanotify, file handles, a thread's own user, tracing, and starting a program by
-//! descriptor.
+//! System calls that need `unsafe`: fanotify, file handles, a thread's own user, tracing, and starting a
+//! program by descriptor.
 //!
-//! The standard library and rustix have none of them. Each function checks what it hands over and returns owned
+//! The standard library and rustix have none of them. Each function checks its arguments and returns owned
 //! descriptors, so that nothing unsafe leaves this module.
 #![allow(unsafe_code)]
 
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const METADATA_BYTES: usize = 24;
 /// `FAN_EVENT_INFO_TYPE_PIDFD`.
 const PIDFD_RECORD: u8 = 4;
-/// How often it is looked whether a process has become a program.
+/// How often to check whether a process has become a program.
 const TRACE_LOOK: Duration = Duration::from_millis(1);
 /// Type of FUSE's file handles: number (high, low) and generation.
 const FUSE_HANDLE: i32 = 0x81;
@@ -27,7 +27,7 @@ pub struct Group(OwnedFd);
 pub struct Event {
     /// The file, opened for this process; its number names the event.
     pub file: OwnedFd,
-    /// The process, if it can be had.
+    /// The process, if the kernel gave a pidfd.
     pub pidfd: Option<OwnedFd>,
     /// The number of the process that opens.
     pub process: u32,
@@ -44,8 +44,8 @@ impl Group {
         unsafe { owned(group) }.map(Group)
     }
 
-    /// Holds up opens of a file, or of what is in a directory. The mark keeps the inode in memory: if it could go with
-    /// that, an open could come by without an event.
+    /// Delays opens of a file, or of files in a directory. The mark keeps the inode in memory: if the inode
+    /// could be dropped with the mark, an open could pass without an event.
     pub fn mark(&self, file: &OwnedFd, children: bool) -> io::Result<()> {
         let mask = libc::FAN_OPEN_PERM | if children { libc::FAN_EVENT_ON_CHILD } else { 0 };
         // A path, since the call takes no O_PATH descriptor.
@@ -68,7 +68,7 @@ impl Group {
         }
     }
 
-    /// The events that are there now; an overflow of the kernel's queue is passed over (the guard refuses what comes
+    /// The events that are available; an overflow of the kernel's queue is ignored (the guard refuses opens
     /// without a ticket).
     pub fn read(&self) -> io::Result<Vec<Event>> {
         let mut bytes = vec![0u8; 4096];
@@ -90,7 +90,7 @@ impl Group {
         Ok(events)
     }
 
-    /// Answers the event of this file. [`io::ErrorKind::NotFound`]: whoever opened it is gone.
+    /// Answers the event of this file. [`io::ErrorKind::NotFound`]: the opener is gone.
     pub fn answer(&self, file: &OwnedFd, goes_on: bool) -> io::Result<()> {
         let response = if goes_on { libc::FAN_ALLOW } else { libc::FAN_DENY };
         let mut bytes = [0u8; 8];
@@ -122,7 +122,7 @@ struct Record {
 }
 
 impl Record {
-    /// The first, if a whole one is there.
+    /// The first record, if it is complete.
     fn first(bytes: &[u8]) -> Option<Record> {
         let number = |at: usize| Some(i32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         let length = usize::try_from(number(0)?).ok()?;
@@ -224,7 +224,7 @@ pub fn wait_for_program(process: u32, deadline: Instant) -> io::Result<()> {
             _ => match (status >> 16, libc::WSTOPSIG(status)) {
                 (libc::PTRACE_EVENT_EXEC, _) => return Ok(()),
                 (libc::PTRACE_EVENT_STOP, libc::SIGTRAP) => go_on(libc::PTRACE_CONT, 0)?,
-                // Stopped as by Ctrl-Z, which it stays.
+                // Stopped as by Ctrl-Z, and left so.
                 (libc::PTRACE_EVENT_STOP, _) => go_on(libc::PTRACE_LISTEN, 0)?,
                 (_, signal) => go_on(libc::PTRACE_CONT, signal)?,
             },
@@ -232,7 +232,7 @@ pub fn wait_for_program(process: u32, deadline: Instant) -> io::Result<()> {
     }
 }
 
-/// Lets a process go on that this thread traces and that stands still.
+/// Lets a process continue that this thread traces and that is stopped.
 pub fn end_trace(process: u32) -> io::Result<()> {
     // SAFETY: numbers only.
     match unsafe { libc::ptrace(libc::PTRACE_DETACH, process as libc::pid_t, 0usize, 0usize) } {
@@ -281,7 +281,7 @@ pub fn mount_root(path: &std::path::Path) -> io::Result<OwnedFd> {
 mod tests {
     use super::*;
 
-    /// Records are taken apart by the lengths in them, and what is cut short is none.
+    /// Records are split by their lengths, and a truncated one is refused.
     #[test]
     fn records() {
         let mut bytes = Vec::new();

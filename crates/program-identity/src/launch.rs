@@ -1,8 +1,9 @@
-//! Starting a program clean: nothing of the caller's but its arguments, standard streams and a few variables.
+//! Starts a program clean: it gets nothing of the caller's but arguments, standard streams and a few
+//! variables.
 //!
-//! The program is run from a private copy in memory that nobody can write (sealed) or read (mode 0111), so that what is
-//! hashed is what runs, and the kernel lets no process of the same user trace it or look into its memory: a program
-//! whose file cannot be read is not dumpable, whatever it or its caller asks for.
+//! The program is run from a private copy in memory that nobody can write (sealed) or read (mode 0111). So
+//! what is hashed is what runs. And the kernel lets no process of the same user trace it or examine its
+//! memory: a program whose file cannot be read is not dumpable, whatever it or its caller requests.
 
 use crate::hashes::{self, Hashed};
 use crate::{kernel, starts};
@@ -14,10 +15,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-/// Variables that are kept, and those that begin with `LC_`.
+/// Variables that are passed on, besides those that begin with `LC_`.
 const KEPT: [&str; 9] =
     ["HOME", "USER", "LOGNAME", "LANG", "TERM", "TZ", "DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR"];
-/// Where programs are looked for by the program that is started.
+/// The PATH of the started program.
 const PATH: &str = "PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin";
 
 /// A program ready to be started.
@@ -30,7 +31,7 @@ pub struct Program {
 /// Copies a program and hashes the copy.
 ///
 /// # Errors
-/// It cannot be read, or is a script: then name its interpreter.
+/// The program cannot be read, or is a script: then name its interpreter.
 pub fn prepare(path: &Path) -> io::Result<Program> {
     let mut source = File::open(path)?;
     let name = path.file_name().map_or_else(|| "program".into(), |name| name.to_string_lossy().into_owned());
@@ -39,7 +40,7 @@ pub fn prepare(path: &Path) -> io::Result<Program> {
     io::copy(&mut source, &mut writing)?;
     let seals = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&writing, seals)?;
-    // Opened anew for reading: what may be written is not run.
+    // Opened again for reading: a file that is open for writing cannot be run.
     let reading = OFlags::RDONLY | OFlags::CLOEXEC;
     let copy = rustix::fs::open(format!("/proc/self/fd/{}", writing.as_raw_fd()), reading, Mode::empty())?;
     drop(writing);
@@ -58,8 +59,8 @@ pub fn prepare(path: &Path) -> io::Result<Program> {
 }
 
 impl Program {
-    /// Becomes the program, known to the helper that listens at `helper` as started clean; `untold` is called if that
-    /// is not so. `arguments` begin with its name. Returns only on failure.
+    /// Becomes the program, after registering with the helper at `helper` as started clean; `untold` is
+    /// called if that fails. `arguments` begin with the program's name. Returns only on failure.
     pub fn start(
         self,
         arguments: Vec<OsString>,

@@ -1,17 +1,20 @@
-//! Rules for programs: which program of this machine may open a file, and who it is that opens it.
+//! Rules for programs: which program of this machine may open a file, and which process opens it.
 //!
-//! Three parts, with one trust between them:
-//! - *rules* ([`rules`], [`manifest`]; pure) say which programs may read or write a file. They are stored with it.
-//! - the *helper* ([`helper`], as root) identifies whoever opens a ruled file while the kernel keeps that open
-//!   waiting (fanotify permission events with a pidfd), and tells the mount's process by a *ticket*.
-//! - the *guard* ([`guard`], in the mount's process) lets an open of a ruled file through only for a ticket of the very
-//!   process that opens, unused, of a helper that runs as root, and only if the rules name its program.
+//! Three parts:
+//! - *Rules* ([`rules`], [`manifest`]; pure) say which programs may read or write a file. They are stored
+//!   with the file.
+//! - The *helper* ([`helper`], as root) identifies the process that opens a file with rules while the
+//!   kernel delays that open (fanotify permission events with a pidfd), and sends the mount's process a
+//!   *ticket*.
+//! - The *guard* ([`guard`], in the mount's process) admits an open of a file with rules only for an unused
+//!   ticket for that very process, from a helper that runs as root, and only if the rules name the process's
+//!   program.
 //!
-//! Everything fails closed: without helper, ticket or readable rules a ruled file is refused. The helper decides
-//! nothing about files, and the guard believes no word of the opener's own.
+//! Everything fails closed: without helper, ticket or readable rules a file with rules is refused. The helper
+//! decides nothing about files, and the guard trusts nothing that the opener itself says.
 //!
-//! Not answered: another machine, other software, or whoever has the key of the device or the cache of the mount;
-//! `docs/programs.md` says what this means.
+//! Not answered: another machine, other software, or a holder of the device's key or of the mount's cache;
+//! `docs/programs.md` explains this.
 #![deny(unsafe_code)]
 
 pub mod exchange;
@@ -30,5 +33,5 @@ pub mod seqpacket;
 pub mod starts;
 pub mod tickets;
 
-/// Where the helper listens by default.
+/// The helper's default socket.
 pub const SOCKET: &str = "/run/holdfast/callers";

@@ -1,6 +1,7 @@
-//! Signed lists of the executables of a package, so that rules outlive upgrades: a rule names the signer and the
-//! package, each version brings its list. Where a list lies does not matter, since its signature is checked; but a list
-//! once signed counts for as long as it is to be found, so remove those of versions that should open nothing any more.
+//! Signed lists of the executables of a package, so that rules stay valid over upgrades: a rule names the
+//! signer and the package, and each version brings its list. Its signature is checked, so it may be stored
+//! anywhere. But a signed list counts as long as it is found, so remove lists of versions that should open
+//! nothing any more.
 //!
 //! Stored form: `HFPKG`, one byte of version (1), the signer's public key, its signature of the body
 //! ([`Domain::PackageManifest`]), then the body in borsh.
@@ -85,7 +86,7 @@ impl Manifest {
     }
 }
 
-/// Where manifests are looked for: the machine's, then the user's own.
+/// Directories with manifests: the machine's, then the user's own.
 pub fn directories() -> Vec<PathBuf> {
     let mut directories = vec![PathBuf::from("/etc/holdfast/programs.d")];
     let own = std::env::var_os("XDG_CONFIG_HOME")
@@ -95,8 +96,8 @@ pub fn directories() -> Vec<PathBuf> {
     directories
 }
 
-/// Whether a manifest in one of these directories, signed by `key` for the package `name`, lists an executable. What is
-/// there and no manifest is passed over.
+/// Whether a manifest in one of these directories, signed by `key` for the package `name`, lists an
+/// executable. Files that are no manifests are skipped.
 pub fn lists(directories: &[PathBuf], key: &PublicKey, name: &str, program: &Digest) -> bool {
     directories.iter().any(|directory| {
         let Ok(found) = std::fs::read_dir(directory) else { return false };

@@ -1,8 +1,9 @@
-//! The messages between helper and guard: one borsh value a packet.
+//! The messages between helper and guard: one borsh value in each packet.
 //!
-//! The guard begins with [`FromGuard::Hello`]; the helper answers [`FromHelper::Welcome`] or [`FromHelper::Refused`].
-//! Who is to become a program says [`FromGuard::Start`] instead, and waits for [`FromHelper::Traced`]. Both ends bound
-//! what they read by [`PACKET_BYTES_MAX`], and a packet that cannot be read ends the conversation.
+//! The guard begins with [`FromGuard::Hello`]; the helper answers [`FromHelper::Welcome`] or
+//! [`FromHelper::Refused`]. A process that will become a program sends [`FromGuard::Start`] instead, and
+//! waits for [`FromHelper::Traced`]. Both ends read at most [`PACKET_BYTES_MAX`], and a malformed packet ends
+//! the conversation.
 
 use crate::identity::Identity;
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -12,10 +13,10 @@ pub const VERSION: u16 = 2;
 /// Longest packet, in bytes.
 pub const PACKET_BYTES_MAX: usize = 16 << 10;
 
-/// From the process of a mount, or from one that is to become a program.
+/// Message from the process of a mount, or from a process that will become a program.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum FromGuard {
-    /// This mount wants the programs that open its files identified.
+    /// This mount requests that the programs which open its files are identified.
     Hello {
         /// The protocol version, [`VERSION`].
         version: u16,
@@ -42,22 +43,23 @@ pub enum FromGuard {
     TicketReceived {
         /// The number of the ticket.
         id: u64,
-        /// Whether the open may go on. `true` promises nothing: the guard judges the open itself.
+        /// Whether the open may continue. `true` promises nothing: the guard judges the open itself.
         goes_on: bool,
     },
 }
 
-/// From the helper to the guard, or to the process that is to become a program.
+/// Message from the helper to the guard, or to the process that will become a program.
 #[derive(Clone, PartialEq, Eq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum FromHelper {
     /// The helper watches this mount.
     Welcome {
-        /// The helper's thread that reads events. The kernel opens each file for that thread too, which must not wait.
+        /// The helper's thread that reads events. The kernel opens each file for that thread too, which must
+        /// not wait.
         thread: u32,
     },
     /// The helper refuses, for this reason.
     Refused(String),
-    /// The helper traces the process that is to become a program.
+    /// The helper traces the process that will become a program.
     Traced,
     /// An inode is marked, or why not.
     Marked {
@@ -74,7 +76,7 @@ pub enum FromHelper {
         inode: u64,
         /// The process that opens.
         process: u32,
-        /// Who the process is, or why that could not be found out.
+        /// The process's identity, or why it could not be identified.
         found: Result<Identity, String>,
     },
     /// The open of a ticket is gone.

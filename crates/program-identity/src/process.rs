@@ -7,12 +7,12 @@ use std::path::Path;
 /// Most bytes read of one file of /proc.
 const BYTES_MAX: u64 = 16 << 20;
 
-/// What `/proc/PID/status` says of a process.
+/// The contents of `/proc/PID/status` about a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Status {
     /// The process that a thread belongs to.
     pub process: u32,
-    /// The process that traces it; 0: none.
+    /// The process that traces it; 0: none does.
     pub tracer: u32,
     /// The user it runs for (the real one).
     pub user: u32,
@@ -22,14 +22,14 @@ pub struct Status {
     pub filters: u32,
 }
 
-/// A mapping that may be executed.
+/// An executable mapping.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mapping {
     /// Its name in `map_files`.
     pub range: String,
     /// Whether it is writable too.
     pub writable: bool,
-    /// The file's name, or the kernel's name for it; empty: none.
+    /// The file's name, or the kernel's name of the mapping; may be empty.
     pub name: String,
     /// Whether a file is behind it.
     pub has_file: bool,
@@ -37,10 +37,10 @@ pub struct Mapping {
     pub altered: bool,
 }
 
-/// Reads a file of /proc, bounded.
+/// Reads a file of /proc, up to a limit.
 ///
 /// # Errors
-/// As read(2); what is longer than any honest one is refused.
+/// As of read(2); what is longer than any real one is refused.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     std::fs::File::open(path)?.take(BYTES_MAX).read_to_end(&mut bytes)?;
@@ -50,7 +50,7 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// `status`: the name in its first line cannot hold a line's end, so later lines are the kernel's own.
+/// Parses `status`. The name in its first line cannot contain a newline, so later lines are the kernel's.
 pub fn status(text: &[u8]) -> Option<Status> {
     let field = |name: &[u8]| {
         let line = text.split(|byte| *byte == b'\n').skip(1).find_map(|line| line.strip_prefix(name))?;
@@ -67,7 +67,8 @@ pub fn status(text: &[u8]) -> Option<Status> {
     })
 }
 
-/// `stat`: when the process began. The name in it may hold anything, so what counts is behind its last `)`.
+/// Parses `stat`: when the process started. The name in it may contain anything, so only what follows the
+/// last `)` counts.
 pub fn started(text: &[u8]) -> Option<u64> {
     let end = text.iter().rposition(|byte| *byte == b')')?;
     let rest = std::str::from_utf8(&text[end + 1..]).ok()?;
@@ -85,7 +86,7 @@ pub fn preload(environ: &[u8]) -> Option<String> {
     })
 }
 
-/// `smaps`: the mappings that may be executed.
+/// Parses `smaps`: the executable mappings.
 pub fn executable_mappings(text: &[u8]) -> Vec<Mapping> {
     let mut found: Vec<Mapping> = Vec::new();
     let mut current: Option<Mapping> = None;
@@ -102,7 +103,7 @@ pub fn executable_mappings(text: &[u8]) -> Vec<Mapping> {
     found
 }
 
-/// A line that begins a mapping; `Some(None)`: one that cannot be executed.
+/// Parses the first line of a mapping; `Some(None)`: it is not executable.
 fn header(line: &[u8]) -> Option<Option<Mapping>> {
     let text = String::from_utf8_lossy(line);
     let mut fields = text.splitn(6, ' ');
@@ -132,10 +133,10 @@ fn header(line: &[u8]) -> Option<Option<Mapping>> {
     }))
 }
 
-/// The process that a thread belongs to, and when that began, as of now.
+/// The process of a thread, and when the process started, at present.
 ///
 /// # Errors
-/// It is gone, or /proc does not show it.
+/// The thread is gone, or /proc does not show it.
 pub fn of_thread(thread: u32) -> io::Result<(u32, u64)> {
     let gone =
         || io::Error::new(io::ErrorKind::NotFound, format!("thread {thread} is not to be seen in /proc"));
@@ -149,7 +150,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// A process that names itself like what is looked for gains nothing.
+    /// A process gains nothing by a name that imitates the searched text.
     #[test]
     fn names_are_not_believed() {
         let text =
@@ -165,7 +166,7 @@ mod tests {
         assert_eq!(preload(b"GCONV_PATH=/tmp"), Some("GCONV_PATH".into()));
     }
 
-    /// Executable mappings, and which of them were changed or come from no file.
+    /// Executable mappings, and which of them were changed or have no file.
     #[test]
     fn mappings() {
         let text = b"\
@@ -193,7 +194,7 @@ mod tests {
     }
 
     proptest! {
-        /// Nothing that is read makes a parser panic.
+        /// No input makes a parser panic.
         #[test]
         fn any_bytes(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let _ = (status(&bytes), started(&bytes), preload(&bytes), executable_mappings(&bytes));

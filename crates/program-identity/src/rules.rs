@@ -1,11 +1,11 @@
 //! The rules of a file, their stored form and their text.
 //!
-//! Invariants: a set has one encoding (sorted, no program twice, decoded strictly); it is never empty, so that no
-//! bytes mean "no rules"; what a newer version wrote is refused as a whole, never read in part. The attack answered:
-//! a file whose rules cannot be read must not be taken for a file without rules.
+//! Invariants: a set has one encoding (sorted, no program twice, decoded strictly); it is never empty, so
+//! that no bytes mean "no rules"; a set of a newer version is refused completely, never read in part. Attack
+//! answered: a file whose rules cannot be read must not be taken for a file without rules.
 //!
-//! Stored form: `HFACL`, one byte of version, then the rules in borsh. Version 1 has rules that let in programs however
-//! they were started ([`Rule::plain`]), and none that does not; a set with one of those is of version 2.
+//! Stored form: `HFACL`, one byte of version, then the rules in borsh. In version 1 all rules admit programs
+//! however they were started ([`Rule::plain`]); a set with any other rule has version 2.
 
 use crate::identity::{Allowed, Identity, Weakness};
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -36,7 +36,7 @@ pub enum RuleError {
     /// The text is not a rule.
     #[error("{0:?} is no rule: {1}")]
     Text(String, &'static str),
-    /// There are more than [`RULES_MAX`].
+    /// There are more than [`RULES_MAX`] rules.
     #[error("a file has at most {RULES_MAX} rules")]
     TooMany,
     /// The set has no rule.
@@ -44,7 +44,7 @@ pub enum RuleError {
     Empty,
 }
 
-/// Whom a rule admits.
+/// The programs that a rule admits.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, BorshSerialize, BorshDeserialize)]
 pub enum Subject {
     /// Every process that runs exactly this executable (its digest, [`crate::hashes::digest_of`]).
@@ -56,11 +56,11 @@ pub enum Subject {
         /// The name of the package.
         name: String,
     },
-    /// Everybody: takes one file out of what its directory handed down.
+    /// Every program: exempts one file from the rules that it inherited from its directory.
     Anybody,
 }
 
-/// What a rule lets a program do with the file.
+/// What a rule allows a program to do with the file.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, BorshSerialize, BorshDeserialize)]
 pub enum Rights {
     /// Reading only.
@@ -70,7 +70,7 @@ pub enum Rights {
 }
 
 impl Rights {
-    /// Whether these rights suffice for what is wanted.
+    /// Whether these rights include the requested ones.
     pub fn cover(self, wanted: Rights) -> bool {
         self == Rights::ReadWrite || wanted == Rights::Read
     }
@@ -79,17 +79,17 @@ impl Rights {
 /// One rule.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Rule {
-    /// Whom it admits.
+    /// The programs that the rule admits.
     pub who: Subject,
-    /// What it may do.
+    /// What they may do.
     pub rights: Rights,
-    /// Admits the program even if it is an interpreter, which runs whatever it is given.
+    /// Admits the program even if it is an interpreter, which runs other code.
     pub interpreter: bool,
     /// Admits the program even if it has code in memory that it generated itself.
     pub generated: bool,
     /// Admits the program even if it was not started clean ([`crate::starts`]).
     pub plain: bool,
-    /// Where the program was when the rule was made: for people, never compared.
+    /// The program's path when the rule was made: for people, never compared.
     pub hint: String,
 }
 
@@ -114,7 +114,7 @@ pub enum Refusal {
     NotNamed,
     /// A rule does, for reading only.
     ReadOnly,
-    /// A rule does, but the process is not to be trusted with it.
+    /// A rule admits the program, but the process has a weakness.
     Weak(Weakness),
 }
 
@@ -122,7 +122,7 @@ impl RuleSet {
     /// A set of these rules.
     ///
     /// # Errors
-    /// None or too many, or texts too long.
+    /// There are no rules, too many, or texts that are too long.
     pub fn new(mut rules: Vec<Rule>) -> Result<RuleSet, RuleError> {
         // Everybody is let in anyhow.
         rules.iter_mut().filter(|rule| rule.who == Subject::Anybody).for_each(|rule| rule.plain = true);
@@ -151,7 +151,7 @@ impl RuleSet {
         &self.0
     }
 
-    /// With this rule, in place of any other for the same program.
+    /// Adds a rule, in place of any other for the same program.
     ///
     /// # Errors
     /// There would be more than [`RULES_MAX`].
@@ -161,7 +161,7 @@ impl RuleSet {
         RuleSet::new(self.0)
     }
 
-    /// Without any rule for this program; `None`: that was the last.
+    /// Removes any rule for this program; `None`: that was the last one.
     pub fn without(mut self, who: &Subject) -> Option<RuleSet> {
         self.0.retain(|rule| rule.who != *who);
         (!self.0.is_empty()).then_some(self)
@@ -184,7 +184,7 @@ impl RuleSet {
         bytes
     }
 
-    /// Reads the stored form.
+    /// Decodes the stored form.
     ///
     /// # Errors
     /// [`RuleError::Newer`], [`RuleError::Malformed`]: then the file is refused to everybody.
@@ -215,8 +215,8 @@ impl RuleSet {
         Ok(set)
     }
 
-    /// Whether a process is let in, and by which rule. `in_package` says whether a manifest that this key signed for a
-    /// package of this name lists this executable.
+    /// Whether a process is admitted, and by which rule. `in_package` returns whether a manifest that this
+    /// key signed for a package of this name lists this executable.
     ///
     /// # Errors
     /// Why not: the reason of the rule that came nearest.
@@ -265,7 +265,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// `hash:HEX`, `pkg:KEY/NAME` or `any`, with `=r` or `=rw` and `+interpreter`, `+jit`.
+/// Writes `hash:HEX`, `pkg:KEY/NAME` or `any`, with `=r` or `=rw` and `+interpreter`, `+jit`.
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}={}", self.who, if self.rights == Rights::Read { "r" } else { "rw" })?;
@@ -294,7 +294,7 @@ impl fmt::Display for Subject {
     }
 }
 
-/// A rule as people write it, before `prog:PATH` and `pkg:KEYFILE/NAME` are looked up.
+/// A rule as users write it, before `prog:PATH` and `pkg:KEYFILE/NAME` are looked up.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RuleText<'a> {
     /// The text before the last `=`.
@@ -379,8 +379,8 @@ mod tests {
         assert_eq!(RuleSet::decode(&expected), Ok(set));
     }
 
-    /// What is not the one encoding of a set is refused: a newer version as such, and bytes that are cut, longer,
-    /// out of order or empty.
+    /// Anything but the one encoding of a set is refused: a newer version as such, and bytes that are
+    /// truncated, longer, out of order or empty.
     #[test]
     fn nothing_else_is_rules() {
         let set = RuleSet::new(vec![rule(1, Rights::Read), rule(2, Rights::ReadWrite)]).expect("rules");
@@ -393,7 +393,7 @@ mod tests {
         let mut newer = bytes.clone();
         newer[5] = 3;
         assert_eq!(RuleSet::decode(&newer), Err(RuleError::Newer(3)));
-        // Rules that are all plain have one form, the first.
+        // Rules that are all plain have only the first form.
         let all_plain = [MAGIC.as_slice(), &[2], &encode([rule(1, Rights::Read)].as_slice())].concat();
         assert!(matches!(RuleSet::decode(&all_plain), Err(RuleError::Malformed(_))));
         let mut empty = MAGIC.to_vec();
@@ -408,7 +408,7 @@ mod tests {
     }
 
     proptest! {
-        /// No bytes make the decoder panic, and what it takes it gives back unchanged.
+        /// No bytes make the decoder panic, and encoding what it accepts gives the same bytes.
         #[test]
         fn decoding_is_strict(noise in proptest::collection::vec(any::<u8>(), 0..200), at in 0usize..400, to: u8) {
             let _ = RuleSet::decode(&noise);
@@ -458,7 +458,7 @@ mod tests {
         assert!(anybody.decide(&one, Rights::ReadWrite, &nothing).is_ok());
     }
 
-    /// The text of rules comes apart, and nothing else does.
+    /// The text of rules is parsed, and other text is refused.
     #[test]
     fn texts() {
         let found = parse("prog:/usr/bin/a=b=rw+jit").expect("a rule");

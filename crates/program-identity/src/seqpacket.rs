@@ -15,10 +15,10 @@ use std::time::Duration;
 /// How long connecting may take.
 const CONNECT_WAIT: Duration = Duration::from_secs(2);
 
-/// One end of a conversation, which ends for both when this is dropped.
+/// One end of a conversation. Dropping it ends the conversation for both ends.
 ///
-/// Closing the descriptor alone does not end it at once: a thread that is just starting a program has copies of all
-/// descriptors until the program begins, and what a helper said would count until then.
+/// Closing the descriptor alone would not end it at once: a thread that is just starting a program has copies
+/// of all descriptors until the program begins, and the helper's messages would count until then.
 #[derive(Debug)]
 pub struct Conversation(OwnedFd);
 
@@ -37,10 +37,10 @@ fn made() -> io::Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Listens at `path`, in place of what a dead process left there.
+/// Listens at `path`, and replaces the socket of a dead process.
 ///
 /// # Errors
-/// The socket cannot be made; [`io::ErrorKind::AddrInUse`]: somebody listens there.
+/// The socket cannot be made; [`io::ErrorKind::AddrInUse`]: a live process listens there.
 pub fn listener(path: &Path) -> io::Result<OwnedFd> {
     if Conversation::connect(path).is_ok() {
         return Err(io::ErrorKind::AddrInUse.into());
@@ -55,7 +55,7 @@ pub fn listener(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Waits for somebody to connect.
+/// Waits for a connection.
 ///
 /// # Errors
 /// As accept(2).
@@ -64,29 +64,30 @@ pub fn accept(listener: &OwnedFd) -> io::Result<Conversation> {
 }
 
 impl Conversation {
-    /// Connects to whoever listens at `path`.
+    /// Connects to the process that listens at `path`.
     ///
     /// # Errors
     /// As connect(2).
     pub fn connect(path: &Path) -> io::Result<Conversation> {
         let socket = made()?;
-        // Whoever listens there may take nobody in.
+        // That process may accept no connections.
         sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(CONNECT_WAIT))?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
         Ok(Conversation(socket))
     }
 
-    /// Who is at the other end.
+    /// The process at the other end.
     ///
     /// # Errors
-    /// The kernel does not tell.
+    /// The kernel does not say.
     pub fn peer(&self) -> io::Result<Peer> {
         let found = sockopt::socket_peercred(&self.0)?;
         let process = u32::try_from(found.pid.as_raw_nonzero().get()).unwrap_or(0);
         Ok(Peer { uid: found.uid.as_raw(), gid: found.gid.as_raw(), process })
     }
 
-    /// Bounds how long sending waits for a peer that does not read, and receiving if `receiving`.
+    /// Limits how long sending waits for a peer that does not read, and also receiving if `receiving` is
+    /// given.
     ///
     /// # Errors
     /// As setsockopt(2).
@@ -111,7 +112,8 @@ impl Conversation {
     /// Receives one packet.
     ///
     /// # Errors
-    /// [`io::ErrorKind::UnexpectedEof`]: the peer is gone; [`io::ErrorKind::InvalidData`]: it speaks otherwise.
+    /// [`io::ErrorKind::UnexpectedEof`]: the peer is gone; [`io::ErrorKind::InvalidData`]: the packet is
+    /// malformed.
     pub fn receive<T: BorshDeserialize>(&self) -> io::Result<T> {
         let mut bytes = vec![0; PACKET_BYTES_MAX + 1];
         let length = loop {
@@ -129,7 +131,7 @@ impl Conversation {
         }
     }
 
-    /// Whether the other end is still there, as of now.
+    /// Whether the other end still exists.
     pub fn is_alive(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut polled = [PollFd::new(&self.0, PollFlags::RDHUP)];
@@ -156,7 +158,7 @@ mod tests {
     use super::*;
     use crate::message::{FromGuard, FromHelper};
 
-    /// Packets keep their bounds, an end is noticed, and what is no packet of ours is refused.
+    /// Packets keep their limits, an end is noticed, and malformed packets are refused.
     #[test]
     fn packets() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,14 +1,14 @@
-//! Programs that were started clean, so that nobody but root could, or can, reach into them.
+//! Programs that were started clean, so that only root can, or ever could, interfere with them.
 //!
-//! Another process of the same user can trace a program, read its memory and take its descriptors (`pidfd_getfd`),
-//! before it opens a file or after. Two things keep everybody out. The program's file cannot be read by the user and
-//! belongs to root, so the kernel lets no process without rights over the whole machine trace it, from its first
-//! instruction on. And the helper itself traces the process over that moment, so that nobody else does, who could go on
-//! to change its registers.
+//! Another process of the same user can trace a program, read its memory and take its descriptors
+//! (`pidfd_getfd`), before it opens a file or afterwards. Two things prevent that. The program's file cannot
+//! be read by the user and belongs to root, so the kernel lets no process without rights over the whole
+//! machine trace it, from its first instruction on. And the helper itself traces the process during the
+//! start, so that no other process can, which might continue and change its registers.
 //!
-//! `holdfast program run` has the program in a sealed file in memory and asks for it; what the helper finds when the program
-//! has begun is remembered by process, beginning and file. A process that becomes another program, or a child, is not
-//! the one that was started.
+//! `holdfast program run` puts the program into a sealed file in memory and asks the helper to start it. When
+//! the program has begun, the helper records process number, start time and file. A process that becomes
+//! another program, and a child, do not count as started clean.
 
 use crate::hashes::{Hashed, Hashes};
 use crate::kernel;
@@ -27,11 +27,11 @@ use std::time::{Duration, Instant};
 
 /// How long a process may take from asking to becoming the program.
 const BEGIN_WAIT: Duration = Duration::from_secs(10);
-/// How long who asks waits for the helper, which hashes the program first.
+/// How long a process waits for the helper, which hashes the program first.
 const ASK_WAIT: Duration = Duration::from_secs(30);
-/// Most programs that are remembered; those that have ended go first.
+/// Most programs that are recorded; those that have ended are dropped first.
 const STARTS_MAX: usize = 4096;
-/// `READ_IMPLIES_EXEC` of personality(2), which outlives an exec: all that is mapped could be run.
+/// `READ_IMPLIES_EXEC` of personality(2), which survives an exec: all mappings would be executable.
 const READ_IMPLIES_EXEC: u32 = 0x0040_0000;
 
 /// Programs that were started clean.
@@ -39,7 +39,7 @@ const READ_IMPLIES_EXEC: u32 = 0x0040_0000;
 pub struct CleanStarts(Mutex<HashMap<u32, CleanStart>>);
 
 struct CleanStart {
-    /// When the process began, in the kernel's clock ticks.
+    /// When the process started, in the kernel's clock ticks.
     started: u64,
     /// Device and inode of its program.
     file: (u64, u64),
@@ -54,7 +54,7 @@ impl CleanStarts {
         (start.started == started && start.file == file).then(|| start.hashed.clone())
     }
 
-    /// Starts the program of the peer's `descriptor` clean: the peer becomes it next.
+    /// Starts the program of the peer's `descriptor` clean; the peer becomes it next.
     ///
     /// # Errors
     /// Why that is not a clean start; the peer gets the reason too.
@@ -81,7 +81,7 @@ impl CleanStarts {
         if starts.len() >= STARTS_MAX {
             starts.retain(|process, start| began(*process).is_ok_and(|began| began == start.started));
         }
-        // Nobody has so many processes; for a user who has, some do not count as started clean any more.
+        // No user has so many processes; if one does, some no longer count as started clean.
         if starts.len() >= STARTS_MAX
             && let Some(any) = starts.keys().next().copied()
         {
@@ -111,7 +111,7 @@ impl PendingStart {
             }
         }
         let mut program = sealed(&PathBuf::from(format!("/proc/{process}/fd/{descriptor}")))?;
-        // From here on who made it cannot make it readable again.
+        // From here on its creator cannot make it readable again.
         rustix::fs::fchown(&program, Some(Uid::ROOT), Some(Gid::ROOT))?;
         rustix::fs::fchmod(&program, Mode::from_raw_mode(0o111))?;
         let hashed = hashes.of(&mut program, peer.uid, false).map_err(io::Error::other)?;
@@ -163,8 +163,8 @@ impl PendingStart {
     }
 }
 
-/// Whether a process's own user may not reach into it: then what /proc has of it is root's, but for the directory
-/// itself.
+/// Whether a process's own user cannot interfere with it: then its files in /proc belong to root, except the
+/// directory itself.
 pub fn is_shut(process: u32) -> io::Result<bool> {
     Ok(std::fs::metadata(format!("/proc/{process}/maps"))?.uid() == 0)
 }
@@ -174,7 +174,7 @@ fn sealed(path: &Path) -> io::Result<File> {
     const TMPFS: i64 = 0x0102_1994;
     let refused = || io::Error::other("the program is not in a sealed file in memory");
     let place = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    // Opening a device, FIFO or socket has effects of its own, so only regular files are opened for reading.
+    // Opening a device, FIFO or socket has side effects, so only regular files are opened for reading.
     let is_regular = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&place)?.st_mode).is_file();
     if !is_regular || rustix::fs::fstatfs(&place)?.f_type as i64 != TMPFS {
         return Err(refused());
@@ -196,10 +196,10 @@ fn began(process: u32) -> io::Result<u64> {
     process::started(&stat).ok_or_else(|| io::Error::other("its beginning is not told"))
 }
 
-/// Asks the helper to have this process start the program of a descriptor clean; it must become it next.
+/// Asks the helper to start the program of a descriptor clean in this process, which must become it next.
 ///
 /// # Errors
-/// No helper listens there, or why it refuses: then it is not known as started clean.
+/// No helper listens there, or why it refuses: then the process does not count as started clean.
 pub fn ask(socket: &Path, program: &OwnedFd) -> io::Result<()> {
     let conversation = Conversation::connect(socket)?;
     conversation.set_patience(ASK_WAIT, Some(ASK_WAIT))?;

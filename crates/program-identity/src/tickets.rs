@@ -1,14 +1,14 @@
-//! The tickets of a mount: each says that one process, identified while it waits in its open of one inode, may now be
-//! judged by that inode's rules. Pure: the clock is an argument.
+//! The tickets of a mount. Each says that one process, identified while it waited in its open of one inode,
+//! may now be judged by that inode's rules. Pure: the clock is an argument.
 //!
-//! Invariants: a ticket serves one open; it serves only the inode and the process (number and start) that it names; it
-//! lives for [`LIFETIME_MS`]; all go when the helper does; there are at most [`TICKETS_MAX`]. All that wait for one
-//! process agree with the newest word about it: the helper numbers opens in the order in which the kernel reports them,
-//! so word of a later open, if it differs, ends what was said before, and word of an earlier one that comes late counts
-//! for nothing. The attacks answered: a ticket used twice, by another process, for another file, after the helper died,
-//! or after its process became another program. (That ends the open of a thread that waited, but not the helper's look
-//! at the process, so such tickets do come. The process's next open has a later number, and its ticket is here before
-//! the open is.)
+//! Invariants: a ticket is good for one open, of the inode and by the process (number and start) that it
+//! names. It lives for [`LIFETIME_MS`]; all end when the helper does; there are at most [`TICKETS_MAX`]. All
+//! tickets of one process agree with the newest information about it: the helper numbers opens in the order
+//! in which the kernel reports them, so a later ticket, if it differs, ends the earlier ones, and an earlier
+//! one that comes late is ignored. Attacks answered: a ticket used twice, by another process, for another
+//! file, after the helper died, or after its process became another program. (In the last case the open of
+//! the waiting thread ends, but not the helper's examination of the process, so such tickets do come. The
+//! process's next open has a later number, and its ticket is here before that open.)
 
 use crate::identity::Identity;
 use std::collections::{HashMap, VecDeque};
@@ -30,7 +30,7 @@ pub struct Ticket {
     pub inode: u64,
     /// The process that opens it.
     pub process: u32,
-    /// Who the process is, or why that could not be found out.
+    /// The process's identity, or why it could not be identified.
     pub found: Result<Identity, String>,
 }
 
@@ -43,7 +43,7 @@ pub struct Tickets {
 }
 
 impl Tickets {
-    /// Adds a ticket; the oldest goes when there are too many.
+    /// Adds a ticket; the oldest is dropped when there are too many.
     pub fn offer(&mut self, now_ms: u64, ticket: Ticket) {
         self.expire(now_ms);
         let newest = self.newest.get(&ticket.process).map(|(_, newest)| newest);
@@ -72,7 +72,7 @@ impl Tickets {
         self.waiting.push_back((now_ms, ticket));
     }
 
-    /// The ticket for an open by this process, which began at `started`; it is used up.
+    /// Takes the ticket for an open by this process, which started at `started`; it is then used up.
     pub fn take(
         &mut self,
         now_ms: u64,
@@ -89,7 +89,7 @@ impl Tickets {
         self.waiting.remove(at).map(|(_, ticket)| ticket.found)
     }
 
-    /// The open of this ticket will not come.
+    /// Removes a ticket whose open will not come.
     pub fn revoke(&mut self, id: u64) {
         self.waiting.retain(|(_, ticket)| ticket.id != id);
     }
@@ -181,7 +181,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list of counts: an open passes exactly when an unused, young ticket for it is there.
+        /// Against a list of counts: an open passes exactly when there is an unused, young ticket for it.
         #[test]
         fn as_a_list_would(steps in proptest::collection::vec(prop_oneof![
             (0u8..3, 0u8..3).prop_map(|(inode, process)| Step::Offer(inode, process)),
@@ -208,7 +208,7 @@ mod tests {
         }
     }
 
-    /// However many are offered, few are kept.
+    /// However many are added, few are kept.
     #[test]
     fn bounded() {
         let mut tickets = Tickets::default();
