@@ -1,5 +1,5 @@
-//! Looks at disks for tests, as a disk is looked at that is to be adopted: each line of the input is the path of an
-//! image, each line of the output what FSLoader and the FSCheckers said of it.
+//! Examines disks for tests as if they were to be adopted: each line of input is the path of an image, each
+//! line of output what FSLoader and the FSCheckers reported about it.
 
 use holdfast_components::run_if_component;
 use holdfast_log::device::{Device, FileDevice};

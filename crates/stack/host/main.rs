@@ -1,5 +1,5 @@
-//! A stack for tests: formats an image and mounts it for alice and bob, or mounts it again, and does what it is told line
-//! by line on its input: `kill COMPONENT`, `list`, `stop`.
+//! A stack for tests: formats an image and mounts it for alice and bob, or mounts it again, and then carries
+//! out commands, one in each line of input: `kill COMPONENT`, `list`, `stop`.
 //!
 //! Usage: holdfast-stack-host format|mount DISK LOG BYTES CLUSTER_BYTES DIR_OF_ALICE DIR_OF_BOB
 
@@ -77,7 +77,7 @@ pub fn main() -> ExitCode {
     salt[..4].copy_from_slice(&std::process::id().to_le_bytes());
     let (volume, _) = Volume::open(disk, log, &key, Options::default(), None, salt).expect("opens");
     volume.start().expect("starts");
-    // The file system begins with the disk, as cards without a partition table have it.
+    // The file system begins at the start of the disk, as on cards without a partition table.
     let wanted = FormatRequest {
         disk_bytes: bytes + MIB,
         partitions: vec![(MIB, bytes)],

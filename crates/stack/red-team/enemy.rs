@@ -1,4 +1,4 @@
-//! What an enemy has: what the honest component was handed, and no more.
+//! What a hostile component has: exactly what the honest component was given.
 
 use crate::Orders;
 use borsh::BorshSerialize;
@@ -10,9 +10,9 @@ use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// What only alice's file has.
+/// Content that only alice's file has.
 pub const SECRET: &[u8] = b"ALICE'S SECRET, ";
-/// Names under which everything is tried: those that some component has, and none.
+/// Aliases under which everything is tried: those that some component has, and others.
 pub const ALIASES: [u16; 8] = [0, 1, 2, 3, 4, 63, 64, u16::MAX];
 
 /// Bytes that are sent as they are.
@@ -24,14 +24,14 @@ impl BorshSerialize for Raw {
     }
 }
 
-/// What came back.
+/// The outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// It was carried out.
+    /// The request was carried out.
     Done,
-    /// It was refused.
+    /// The request was refused.
     Refused,
-    /// There was no answer.
+    /// The request was not answered.
     Nothing,
 }
 
@@ -40,7 +40,7 @@ pub struct Enemy {
     pub orders: Orders,
 }
 
-/// Long enough for whoever answers at all.
+/// Long enough for every component that answers at all.
 pub fn soon() -> Patience {
     Patience::of(Duration::from_secs(120))
 }
@@ -49,7 +49,7 @@ pub fn user(name: &str) -> Principal {
     Principal::User(Name::new(name).expect("a name"))
 }
 
-/// One line of the report, which the supervisor keeps as last words.
+/// Writes one line of the report, which the supervisor stores as the component's last output.
 pub fn report(what: &str, found: impl std::fmt::Display) {
     let _ = write!(io::stderr(), " {what}={found}");
 }
@@ -91,7 +91,7 @@ pub fn words<T>(answer: &Result<T, ComponentError>) -> String {
     }
 }
 
-/// How often alice's secret is in what a view shows.
+/// How often alice's secret occurs in the content of views.
 pub fn secrets_in(files: &[OwnedFd]) -> usize {
     let mut found = 0;
     let mut page = vec![0; PAGE_BYTES];
@@ -110,7 +110,7 @@ pub fn has_secret(bytes: &[u8]) -> bool {
     bytes.windows(SECRET.len()).any(|window| window == SECRET)
 }
 
-/// The port to the monitor, which everybody has but the formatter.
+/// The port to the monitor, which every component has except the formatter.
 pub type Monitor = Asker<MonitorRequest, MonitorReply>;
 /// The port to PolicyMgr.
 pub type Policy = Asker<PolicyRequest, PolicyReply>;

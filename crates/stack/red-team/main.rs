@@ -1,10 +1,11 @@
-//! The stack with one enemy in it: for tests (`tests/red_team.rs`), never shipped. It is the host of `host/main.rs`, but
-//! one of its components, as the orders in this program's own bytes say, means ill. It is started by the same
-//! supervisor, in the same sandbox, with the same privileges and channels as the honest one. The product has no part in
-//! this: to be compromised is to run other code.
+//! The stack with one hostile component, for tests (`tests/red_team.rs`), never shipped. It is the host of
+//! `host/main.rs`, but one of its components is hostile, as orders in this program's own bytes say. The same
+//! supervisor starts it in the same sandbox, with the same privileges and channels as the honest one. The
+//! product is not changed for this: a compromised component is one that runs other code.
 //!
-//! Where a stack needs the component to come up at all, the first process of it is honest and the second, which is started
-//! when the test has killed the first, is the enemy; the third is honest again, so that the test sees what is left.
+//! If a stack needs the component in order to start at all, the component's first process is honest. The
+//! second one, started when the test has killed the first, is hostile; the third is honest again, so that the
+//! test sees what is left.
 
 mod attempts;
 mod enemy;
@@ -22,7 +23,7 @@ use holdfast_components::{Context, Main, run_if_component};
 use holdfast_stack::COMPONENTS;
 use std::process::ExitCode;
 
-/// Found by the test in a copy of this program, which writes the orders behind it.
+/// The test finds this in a copy of the program, and writes the orders after it.
 static ORDERS: [u8; 160] = {
     let mark = *b"holdfast red team, orders: ";
     let mut bytes = [0; 160];
@@ -36,10 +37,10 @@ static ORDERS: [u8; 160] = {
 /// Bytes of the mark.
 const MARK_BYTES: usize = 27;
 
-/// What the enemy is to do.
+/// The orders for the hostile component.
 pub struct Orders {
     role: String,
-    /// Which attack.
+    /// Name of the attack.
     pub attack: String,
     /// Processes of this run from this number on, and below the other, are enemies.
     hostile: std::ops::Range<u64>,
@@ -69,7 +70,7 @@ fn either(kind: &str, context: Context, enemy: fn(enemy::Enemy)) -> ExitCode {
         return honest(kind)(context);
     }
     enemy(enemy::Enemy::new(context, orders));
-    // Done with ill success, so that another is started.
+    // Exits without success, so that another process is started.
     ExitCode::from(3)
 }
 

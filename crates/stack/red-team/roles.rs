@@ -26,7 +26,7 @@ fn fuzz(enemy: &Enemy, port: &str, samples: &[Vec<u8>], count: usize) {
     report(&format!("silent-{port}"), silent);
 }
 
-/// An answer that is not looked at.
+/// An answer that is not decoded.
 struct Skipped;
 
 impl borsh::BorshDeserialize for Skipped {
@@ -44,7 +44,7 @@ fn fuzz_all(enemy: &Enemy) {
     fuzz(enemy, "files", &samples::ask_files(), 1000);
 }
 
-/// The victim's block, which is in memory, by its right reference.
+/// Reads the victim's block, which is in memory, by its correct reference.
 fn by_reference(monitor: &Monitor, references: &[Reference]) {
     let mut done = 0;
     for at in references {
@@ -99,7 +99,7 @@ pub fn cache_manager(enemy: Enemy) {
             of_policy(&enemy, &policy, true);
             let at = bring((victim..victim + 4).collect());
             by_reference(&monitor, &at);
-            // One block into another's page, which is empty.
+            // Evicts a block so that another one's block can get its page.
             let question = PolicyRequest::Evict { disk: 0, blocks: vec![victim] };
             let _ = policy.ask(1, &question, soon());
             let mut done = 0;
@@ -113,8 +113,8 @@ pub fn cache_manager(enemy: Enemy) {
             report("wrong-page", done);
             fuzz_all(&enemy);
         }
-        // References to pages of other blocks, of the same owner, some under the name of the block that was asked for.
-        // What was to be written is said to be.
+        // References to pages of other blocks of the same owner, some under the name of the requested block.
+        // For writes it claims that they were done.
         "swap" => {
             let mut seen: Vec<Reference> = Vec::new();
             let mut turn = 0;
@@ -156,7 +156,7 @@ pub fn cache_manager(enemy: Enemy) {
     }
 }
 
-/// What all that are asked can do to those who ask.
+/// What every component that serves requests can do to its clients.
 fn serve_ill(enemy: &Enemy, attack: &str, samples: &[Vec<u8>]) {
     match attack {
         "silent" => serving::silence(),
@@ -173,7 +173,7 @@ pub fn disk_driver(enemy: Enemy) {
             of_monitor(&enemy, &monitor);
             fuzz_all(&enemy);
         }
-        // It says that it did, and does nothing.
+        // Claims that the request was carried out, and does nothing.
         "lie" => serving::serve(&enemy, |request| match request.question() {
             Ok(DriverRequest::Transfer { blocks, .. }) => {
                 Reply::of(&DriverReply { moved: blocks.len() as u32 })
@@ -211,7 +211,7 @@ pub fn fs_driver(enemy: Enemy) {
                 Reply::of(&FilesReply::Done)
             }
             Ok(FilesRequest::Unlink { .. }) => Reply::of(&FilesReply::Done),
-            // Whatever is looked for is there, so that it can be removed.
+            // Every file that is looked for exists, so that it can be removed.
             Ok(FilesRequest::LookUp { .. }) => Reply::of(&FilesReply::File(File {
                 id: 77,
                 is_directory: false,
@@ -327,7 +327,7 @@ pub fn session(enemy: Enemy) {
     }
 }
 
-/// Alice's file, by its name and by numbers that are guessed.
+/// Tries to reach alice's file, by its name and by guessed numbers.
 fn of_files(files: &Asker<FilesRequest, FilesReply>) {
     let (now, secret) = ((1, 0), "SECRET".to_owned());
     let question = FilesRequest::LookUp { parent: 1, name: secret.clone() };
@@ -370,7 +370,7 @@ fn of_files(files: &Asker<FilesRequest, FilesReply>) {
     }
 }
 
-/// Speaks for the administrator: first it does its work, then, when there are files, what it may not.
+/// Acts for the administrator: first its work and then, once there are files, what it may not do.
 pub fn formatter(enemy: Enemy) {
     const ADMINISTRATOR: u16 = 2;
     let policy: Policy = enemy.asker("policy").expect("it has one");
@@ -401,7 +401,7 @@ pub fn formatter(enemy: Enemy) {
     of_policy_as_administrator(&policy);
 }
 
-/// Each block of the disk: who owns it, who may use it; to own it or have it used.
+/// For each block of the disk, asks who owns it and who may use it, and tries to own it or have it used.
 fn of_policy_as_administrator(policy: &Policy) {
     let (mut done, mut told) = (0, 0);
     let bob = Acl::of(user("bob"), Access::ReadWrite).expect("storable");

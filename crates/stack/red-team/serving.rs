@@ -1,4 +1,4 @@
-//! Enemies that are asked.
+//! Hostile components that serve requests.
 
 use crate::enemy::Enemy;
 use crate::mutate::{Random, mutated};
@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::io::IoSlice;
 use std::os::fd::AsFd;
 
-/// Takes no question, and does nothing else.
+/// Accepts no request, and does nothing else.
 pub fn silence() -> ! {
     loop {
         std::thread::sleep(std::time::Duration::from_secs(3600));
@@ -19,8 +19,8 @@ pub fn serve(enemy: &Enemy, answer: impl FnMut(Request) -> Reply) {
     let _ = enemy.context.ports.serve(answer);
 }
 
-/// Answers that do not fit, stamped with names that it does not have, with files, too long, or of no grammar; and packets
-/// that nobody asked for.
+/// Sends answers that do not fit the request, with names that it does not have, with files, too long, or
+/// malformed; and packets that nobody requested.
 pub fn nonsense(enemy: &Enemy, samples: &[Vec<u8>], seed: u64) {
     let random = RefCell::new(Random(seed));
     serve(enemy, |request| {
@@ -45,7 +45,7 @@ pub fn unasked(enemy: &Enemy, port: &str, random: &mut Random) {
         packet.extend((random.below(4) as u16).to_le_bytes());
         packet.extend(if random.below(8) == 0 { [1; 4] } else { [0; 4] });
         packet.extend((random.draw() >> random.below(64)).to_le_bytes());
-        // An empty one would be taken for the end of the channel, which is silence.
+        // An empty packet would be taken for the end of the channel, which is a different attack.
         packet.truncate(if random.below(8) == 0 { 1 + random.below(15) } else { 16 });
         packet.extend((0..random.below(60)).map(|_| random.draw() as u8));
         let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];

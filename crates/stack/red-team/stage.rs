@@ -1,9 +1,10 @@
-//! Files that the enemy holds, by their numbers: what it was handed cannot be kept from it by a library.
+//! Files that the hostile component holds, by their descriptors: no library can keep a process from using
+//! what it was given.
 
 use std::os::fd::BorrowedFd;
 
-/// A byte far behind the end of whatever can be written: a region that grows takes the memory of all others. How often
-/// that was done.
+/// Writes a byte far beyond the end of every writable file: a region that grows would take others' memory.
+/// Returns how often that succeeded.
 pub fn grow_everything() -> usize {
     let mut grown = 0;
     for number in 3..128 {

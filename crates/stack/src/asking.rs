@@ -4,16 +4,17 @@ use holdfast_components::{Asker, ComponentError, Patience, Refusal};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// How long anybody waits for anybody. Long, for slow disks; finite, so that a component that hangs is noticed.
+/// How long a component waits for another. Long, for slow disks; finite, so that a component that hangs is
+/// noticed.
 const WAIT: Duration = Duration::from_secs(120);
 
-/// The component that was asked ended before it answered.
+/// The component that served the request ended before it answered.
 pub(crate) const UNKNOWN: u32 = 1000;
 
 /// Every component's own name: its program. Alias 0 is its process.
 pub(crate) const ITSELF: u16 = 1;
 
-/// How often something is asked again whose answer was lost with the component that was asked.
+/// How often a request is repeated if the component that served it ended without answering.
 const ATTEMPTS: usize = 3;
 
 /// Asks, in the name of the component's program. What this is for can be done twice: if the answer was lost, it is asked
@@ -46,7 +47,7 @@ where
     answer
 }
 
-/// Asks what may not be done twice: [`UNKNOWN`] is for the caller to find out.
+/// Sends a request that may not be carried out twice: the caller must handle [`UNKNOWN`].
 pub(crate) fn ask_once<Q, A>(
     asker: &Asker<Q, A>,
     alias: u16,
@@ -58,7 +59,7 @@ where
 {
     let ticket = asker.start(alias, question, &[], Patience::of(WAIT)).map_err(refusal)?;
     let reply = asker.finish(ticket, Patience::of(WAIT));
-    // A component that never answers must not take up room for good.
+    // A component that never answers must not occupy a place for ever.
     asker.forget(ticket);
     let reply = reply.map_err(refusal)?;
     Ok((reply.body, reply.files))
@@ -73,7 +74,7 @@ pub(crate) fn refusal(error: ComponentError) -> Refusal {
     }
 }
 
-/// An answer that does not fit the question.
+/// The refusal for an answer that does not fit the request.
 pub(crate) fn nonsense(from: &str) -> Refusal {
     Refusal::Failed(format!("{from} gave an answer to another question"))
 }

@@ -14,16 +14,16 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-/// Threads that answer: who waits for a disk does not hold up the others.
+/// Threads that answer, so that one that waits for a disk does not delay other requests.
 const THREADS: usize = 4;
-/// How many pages are given up at once.
+/// Number of pages that are freed at once.
 const EVICTED: usize = 64;
-/// How often a block is brought in again when its page was taken away meanwhile.
+/// How often a block is loaded again if its page was taken away meanwhile.
 const ATTEMPTS: usize = 8;
 
-/// Questions for what is likely to come next on a disk that wait; more are passed over.
+/// Most waiting read-ahead requests of a disk; further ones are dropped.
 const AHEAD_MAX: usize = 16;
-/// The channel of who may have everything given up: the host, where it measures.
+/// The channel of the host, which may empty the cache, for measurements.
 const FROM_HOST: &str = "from-host";
 
 /// The configuration of the component.
@@ -88,7 +88,7 @@ struct Cache {
     /// The DiskDrivers, by bus.
     drivers: Vec<Asker<DriverRequest, DriverReply>>,
     recent: Mutex<Recent>,
-    /// For each disk a lock: one thread brings in its blocks at a time, and others find them.
+    /// A lock for each disk: one thread loads its blocks at a time, and others find them.
     bringing: Vec<Mutex<()>>,
 }
 
@@ -110,8 +110,8 @@ pub fn main(context: Context) -> ExitCode {
             buses,
         });
         cache.learn()?;
-        // Nobody waits for what is only likely to be wanted; nor is a failure of it reported. One thread for each disk,
-        // so that one that is slow does not keep the others'.
+        // Nobody waits for read-ahead, and its failures are not reported. There is one thread for each disk,
+        // so that a slow disk does not delay the others.
         let mut likely = Vec::new();
         for disk in 0..disks as u16 {
             let (ahead, wanted) = sync_channel::<Vec<u64>>(AHEAD_MAX);
@@ -140,7 +140,7 @@ impl Cache {
                 let cached = match ask(&self.policy, &PolicyRequest::Cached { disk, from }) {
                     Ok(PolicyReply::Cached(cached)) => cached,
                     Ok(_) => return Err(nonsense("PolicyMgr").into()),
-                    // The disk's table cannot be used, so it has no pages.
+                    // The disk's table is unusable, so it has no pages.
                     Err(Refusal::Failed(_)) => break,
                     Err(refusal) => return Err(refusal.into()),
                 };
@@ -233,8 +233,8 @@ impl Cache {
         if !fill || new.is_empty() && unsure.is_empty() {
             return Ok(Some(references));
         }
-        // A block that got its page just now is empty, unless somebody writes all of it meanwhile.
-        // That it was filled is the DiskDriver's word, so it is looked at when it is wanted again.
+        // A block that got its page just now is empty, unless a client writes all of it meanwhile. Only the
+        // DiskDriver claims that it was filled, so the page is checked again when it is needed.
         if unsure.is_empty() && self.fill(disk, &new).is_ok() {
             return Ok(Some(references));
         }

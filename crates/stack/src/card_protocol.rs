@@ -1,5 +1,5 @@
-//! The messages of FSLoader and FSChecker to the host. They ask for parts of the disk and report what they found; the
-//! host tells them nothing but bytes.
+//! The messages of FSLoader and FSChecker to the host. They ask for parts of the disk and report what they
+//! found; the host answers only with bytes.
 
 #![allow(missing_docs, reason = "what a field is, the sentence of its message says")]
 
@@ -31,7 +31,7 @@ pub struct TableEntry {
 pub struct FileBlocks {
     /// The path of the file.
     pub path: String,
-    /// Runs of its blocks, as the partition numbers them: the first, and how many.
+    /// Runs of the file's blocks, in the partition's numbering: the first block, and their number.
     pub runs: Vec<(u64, u64)>,
 }
 
@@ -42,15 +42,15 @@ pub enum CardRequest {
     Read { offset: u64, length: u32 },
     /// FSLoader: the partitions. From now on it may read their first sectors.
     Table(Vec<TableEntry>),
-    /// FSLoader: what one of them holds.
+    /// FSLoader: the content of one partition.
     Partition { number: u32, holds: Result<Geometry, String> },
-    /// FSLoader: the table of a disk that is to be formatted, and its file systems.
+    /// FSLoader: the partition table of a disk that is to be formatted, and its file systems.
     DiskFormat { mbr: Vec<u8>, geometries: Vec<Geometry> },
-    /// FSChecker: something wrong; whether it forbids changes.
+    /// FSChecker: a problem, and whether it forbids changes.
     Problem { place: String, problem: String, forbids: bool },
     /// FSChecker: the blocks of some files.
     Files(Vec<FileBlocks>),
-    /// The end of the report; or why the component came no further, in words.
+    /// The end of the report; or the error that ended it, in words.
     End(Result<(), String>),
 }
 
@@ -59,6 +59,6 @@ pub enum CardRequest {
 pub enum CardReply {
     /// The bytes that were read.
     Bytes(Vec<u8>),
-    /// The component may go on.
+    /// The component may continue.
     Go,
 }

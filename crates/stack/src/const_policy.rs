@@ -1,8 +1,8 @@
-//! ConstPolicyMgr (paper, section 5.2.2): in the place of PolicyMgr, with one ACL for all blocks and no table. For
-//! measuring what the policy costs; no command of Holdfast starts it.
+//! ConstPolicyMgr (paper, section 5.2.2): replaces PolicyMgr, with one ACL for all blocks and no table. For
+//! measuring the cost of the policy; no command of Holdfast starts it.
 //!
-//! Everybody who is known owns everything, and changes of owners and ACLs change nothing; what a new owner accepts is
-//! still erased, so that file systems get the zeroes they count on.
+//! Every principal of the list owns everything, and changes of owners and ACLs have no effect. Blocks that a
+//! new owner accepts are still erased, so that file systems get the zeroes that they rely on.
 
 use crate::asking::{ask, nonsense};
 use crate::protocol::{
@@ -20,7 +20,7 @@ use std::process::ExitCode;
 pub struct Configuration {
     /// The principals that may read and write every block.
     pub principals: Vec<Principal>,
-    /// The principal that is named as the owner of every block.
+    /// The principal that is reported as the owner of every block.
     pub owner: Principal,
 }
 
@@ -43,7 +43,7 @@ pub fn main(context: Context) -> ExitCode {
         let mut acl = Acl::of(all.next().unwrap_or(configuration.owner.clone()), Access::ReadWrite)?;
         all.try_for_each(|principal| acl.set(principal, Access::ReadWrite))?;
         let monitor: Asker<MonitorRequest, MonitorReply> = context.ports.asker("monitor")?;
-        // Nothing was ever revoked. The monitor judges no name before it has been told that.
+        // There are no revocations, but the monitor accepts no names before it has been told that.
         ask(&monitor, &MonitorRequest::Ended(Revocations::default().encode()))?;
         let manager = Mutex::new(Manager {
             monitor,
@@ -142,7 +142,7 @@ impl Manager {
         }
     }
 
-    /// Gives up a page, after its changes are written. A page that is being transferred stays.
+    /// Frees a page after its changes are written. A page that is being transferred stays.
     fn evict(&mut self, block: Block) -> Result<(), Refusal> {
         let Some(page) = self.places.get(&block).map(|at| at.page) else { return Ok(()) };
         let free = MonitorRequest::Free { page };
@@ -158,7 +158,7 @@ impl Manager {
             Err(Refusal::Code(_)) => {}
             Err(refusal) => return Err(refusal),
         }
-        // Neighbours again, if all are free, for what comes next.
+        // Takes neighbouring pages, once all are free, for the next blocks.
         if self.places.is_empty() {
             self.free.sort_unstable_by(|a, b| b.cmp(a));
         }

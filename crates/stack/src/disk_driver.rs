@@ -1,11 +1,12 @@
-//! DiskDriver: puts transfers in order and merges neighbours (paper, section 4.7). One a bus. It may move blocks between
-//! the disks of its bus and the pages that are theirs, and see none of them.
+//! DiskDriver: orders transfers and merges neighbours (paper, section 4.7). There is one for each bus. It may
+//! move blocks between the disks of its bus and their pages, and cannot see their content.
 //!
-//! The queue of requests is kept twice (section 4.10), and the channel between the copies carries two sentences. Who asks
-//! adds an entry, by asking, and waits for it; it cannot mark one as done, as its state is the page's, which the monitor
-//! changes when the transfer has taken place. The driver takes entries out in what order suits it and marks them done,
-//! by moving the blocks and answering; it cannot add one: it has no channel on which to ask CacheMgr or PolicyMgr, and an
-//! answer to what nobody asked is dropped.
+//! The queue of requests exists twice (section 4.10), and the channel between the copies carries two kinds of
+//! messages. A client adds an entry by sending a request, and waits for it; it cannot mark the entry as done,
+//! since its state is the page's, which the monitor changes when the transfer has taken place. The driver
+//! removes entries in the order it prefers and marks them done, by moving the blocks and answering. It cannot
+//! add an entry: it has no channel on which to send requests to CacheMgr or PolicyMgr, and an answer without
+//! a request is dropped.
 
 use crate::asking::{ask, nonsense};
 use crate::protocol::{BLOCKS_MAX, DriverReply, DriverRequest, MonitorReply, MonitorRequest};
@@ -13,7 +14,7 @@ use holdfast_components::{Asker, Context, Refusal, Reply, Request};
 use holdfast_monitor::{BlockId, Direction, PageId};
 use std::process::ExitCode;
 
-/// Threads that transfer: what one waits for does not hold up the others.
+/// Threads that transfer blocks, so that one that waits does not delay the others.
 const THREADS: usize = 4;
 
 /// The configuration of the component: who may request transfers, by digests of programs, and the disks of the bus.
@@ -76,7 +77,7 @@ fn answer(
     done.into()
 }
 
-/// A run that goes over the edge of a stretch is moved in halves.
+/// Moves a run; one that crosses the edge of an extent is split in halves.
 fn transfer(
     monitor: &Asker<MonitorRequest, MonitorReply>,
     direction: Direction,
@@ -106,8 +107,8 @@ mod tests {
         PageId { region: RegionId(1), index }
     }
 
-    /// Proves: entries are added by PolicyMgr and CacheMgr alone, of this bus' disks alone, and so many blocks at most;
-    /// neighbours are moved together, in the order of the disk.
+    /// Proves: only PolicyMgr and CacheMgr add entries, only for this bus' disks, and only with a limited
+    /// number of blocks; neighbours are moved together, in the order of the disk.
     #[test]
     fn who_adds_entries() {
         let (cache, other) = ([1; 32], [2; 32]);

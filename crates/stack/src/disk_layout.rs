@@ -1,9 +1,9 @@
-//! Where things are on a disk: its partitions, the blocks of their file systems, and the policy table.
+//! The layout of a disk: its partitions, the blocks of their file systems, and the policy table.
 //!
-//! A place is drawn up once, when a disk is formatted or adopted, and stored in the volume behind the table. From then
-//! on it alone says which number means which bytes, because owners are owners of numbers: whoever could move a
-//! partition under its numbers could give one user's bytes to another. What the disk itself says is compared with it
-//! ([`DiskLayout::agrees`]) and never used instead.
+//! The layout is made once, when a disk is formatted or adopted, and stored in the volume after the table.
+//! From then on it alone says which block number means which bytes, because owners own numbers: if a
+//! partition could be moved under its numbers, one user's bytes could go to another. What the disk itself
+//! says is compared with the layout ([`DiskLayout::agrees`]) and never used instead.
 
 use crate::StackError;
 use crate::protocol::Blocks;
@@ -15,14 +15,14 @@ pub const PARTITIONS_MAX: usize = 64;
 /// Every offset on a disk is a multiple of this, in bytes.
 const SECTOR_BYTES: u64 = 512;
 
-/// Where the blocks of a file system are: all that the host knows of it.
+/// The positions of a file system's blocks: all that the host knows of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub struct Geometry {
     /// Bytes of the metadata area, with which it begins.
     pub metadata_bytes: u64,
     /// Bytes of a data block.
     pub block_bytes: u32,
-    /// Blocks of the data area, which follows.
+    /// Blocks of the data area, which follows the metadata.
     pub data_blocks: u64,
 }
 
@@ -47,7 +47,7 @@ impl Geometry {
         self.metadata_blocks() + self.data_blocks
     }
 
-    /// Where it ends, in bytes from its beginning; nothing if that cannot be.
+    /// End of the file system, in bytes from its beginning; `None` if it overflows.
     fn end(&self) -> Option<u64> {
         let fits = (512..=PAGE_BYTES as u32).contains(&self.block_bytes)
             && self.block_bytes.is_power_of_two()
@@ -74,7 +74,7 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// Checks that all blocks are in the partition, and on a disk of so many bytes.
+    /// Checks that all blocks are in the partition, and on a disk of `disk_bytes`.
     ///
     /// # Errors
     /// In words.
@@ -94,22 +94,23 @@ impl Partition {
     }
 }
 
-/// Where everything is on a disk, and on what follows it in its volume.
+/// The layout of a disk, and of what follows it in its volume.
 #[derive(Clone, PartialEq, Eq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub struct DiskLayout {
     /// Drawn when it was formatted or adopted.
     pub identity: [u8; 16],
     /// The partitions with file systems.
     pub partitions: Vec<Partition>,
-    /// Where the policy table is, in bytes, and how many blocks it has.
+    /// Byte offset of the policy table, and its number of blocks.
     pub table: (u64, u64),
-    /// The package whose signer says which programs are drivers of its file systems; `None`: this machine does.
+    /// The package whose signer decides which programs are drivers of its file systems; `None`: this machine
+    /// decides.
     pub signed_by: Option<KeyName>,
 }
 
 impl DiskLayout {
-    /// The stretches of blocks: of each file system its metadata area, what is left over of it, and its data area; then
-    /// the policy table. Bytes outside have no number, and nobody gets them.
+    /// The extents of blocks: for each file system its metadata area, the rest of that area, and its data
+    /// area; then the policy table. Bytes outside have no number, and nobody gets them.
     pub fn extents(&self) -> Vec<Extent> {
         let mut extents = Vec::new();
         for Partition { start, geometry, .. } in &self.partitions {
@@ -143,7 +144,7 @@ impl DiskLayout {
         holdfast_policy::Disk { number, identity, blocks, table_first: blocks, table_blocks }
     }
 
-    /// Where a file system is in the list, by its number in the partition table.
+    /// Index of a file system in the list, by its number in the partition table.
     pub fn find(&self, number: u32) -> Option<usize> {
         self.partitions.iter().position(|one| one.number == number)
     }
@@ -172,7 +173,7 @@ impl DiskLayout {
     }
 }
 
-/// A partition as FSLoader found it. Not to be relied upon: FSLoader read what is on the disk.
+/// A partition according to FSLoader. Not trusted: FSLoader read it from the disk.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FoundPartition {
     /// The number of the partition in the table.
@@ -195,7 +196,7 @@ mod tests {
         Partition { number: 1, start, bytes, geometry }
     }
 
-    /// Proves: the numbers of a disk's blocks are dense, in order, and each means bytes of its own.
+    /// Proves: the numbers of a disk's blocks are dense and in order, and no two mean the same bytes.
     #[test]
     fn numbers() {
         let partitions = vec![partition(1 << 20, 5 * 512, 1024, 10), partition(2 << 20, 8192, 4096, 3)];

@@ -1,5 +1,6 @@
-//! DiskFormatter: hands the blocks of a new disk to the FSDriver that is to manage them (paper, section 4.8). It speaks
-//! for the administrator, who owns a disk that was just formatted and nothing that anybody put there since.
+//! DiskFormatter: gives the blocks of a new disk to the FSDriver that will manage them (paper, section 4.8).
+//! It acts for the administrator, who owns a newly formatted disk, and nothing that users have stored there
+//! since.
 
 use crate::StackError;
 use crate::asking::nonsense;

@@ -1,9 +1,10 @@
-//! FSChecker: looks at the file system of a partition that is to be adopted, whether it is sound, and names the blocks of
-//! its files. One a partition, which it may read and nothing else.
+//! FSChecker: checks the file system of a partition that is to be adopted, and lists the blocks of its files.
+//! There is one for each partition, which it may read and nothing else.
 //!
-//! Attack answered: everything it reads may have been made to take over who reads it. What it says is judged by the
-//! host: blocks outside the partition's data area and blocks of two files are refused. Its word alone is which file has
-//! which blocks, so whoever takes it over can have a block given to the wrong one of the users that the operator named.
+//! Attack answered: everything it reads may have been made to take it over. The host checks its report:
+//! blocks outside the partition's data area and blocks of two files are refused. Only which file has which
+//! blocks cannot be checked. So an attacker in it can have a block given to the wrong one of the users whom
+//! the operator named.
 
 use crate::StackError;
 use crate::card_protocol::{CardReply, CardRequest, FileBlocks, PATH_BYTES_MAX, RUNS_MAX};
@@ -15,10 +16,10 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-/// Metadata that is read at once, and how many such pieces are kept.
+/// Metadata is read in pieces of this size, and this many pieces are cached.
 const PIECE_BYTES: u64 = 32 << 10;
 const PIECES_MAX: usize = 256;
-/// Findings that are reported, and one more if none of them forbids changes and it does.
+/// Most reported problems; one more is reported if it forbids changes and none before did.
 const FINDINGS_MAX: u64 = 1 << 16;
 /// Bytes of one message with files, of the 64 KiB that a channel carries.
 const MESSAGE_BYTES: usize = 48 << 10;
@@ -32,7 +33,7 @@ pub fn main(context: Context) -> ExitCode {
     })
 }
 
-/// Blocks of the partition, by asking the host. The metadata area comes in larger pieces.
+/// Blocks of the partition, read through the host. The metadata area is read in larger pieces.
 struct PartitionBlocks<'a> {
     card: &'a Asker<CardRequest, CardReply>,
     partition: Partition,
@@ -58,7 +59,7 @@ impl Metadata for PartitionBlocks<'_> {
             read(self.card, self.partition.start + start, &mut piece)?;
             pieces.insert(number, piece);
         }
-        // Blocks are no larger than pieces, which are multiples of them.
+        // Blocks are no larger than pieces, and pieces are multiples of blocks.
         let at = (offset % PIECE_BYTES) as usize;
         let bytes = pieces[&number].get(at..at + into.len()).ok_or("beyond the metadata area")?;
         into.copy_from_slice(bytes);
@@ -66,7 +67,7 @@ impl Metadata for PartitionBlocks<'_> {
     }
 }
 
-/// Says what is wrong as it is found; the first that cannot be said ends it.
+/// Reports problems as they are found; ends when one cannot be reported.
 struct ProblemReporter<'a> {
     card: &'a Asker<CardRequest, CardReply>,
     reported: u64,
@@ -130,7 +131,7 @@ fn look(card: &Asker<CardRequest, CardReply>, partition: &Partition) -> Result<(
     batch.send()
 }
 
-/// Files that are sent to the host together.
+/// Files that are reported to the host together.
 struct Batch<'a> {
     card: &'a Asker<CardRequest, CardReply>,
     files: Vec<FileBlocks>,

@@ -1,10 +1,11 @@
-//! FSLoader: reads a disk's partition table and boot sectors, and says which blocks a driver for FAT32 is for (paper,
-//! sections 4 and 4.3). It also draws up the table and the file systems of a disk that is to be formatted.
+//! FSLoader: reads a disk's partition table and boot sectors, and reports which blocks a driver for FAT32 can
+//! use (paper, sections 4 and 4.3). It also makes the table and the file systems of a disk that is to be
+//! formatted.
 //!
-//! Attack answered: both are read from a disk that anybody may have written. Whoever takes this process over has what
-//! its sandbox has: the sectors that the host gives it, and a say in what is then compared, by the host, with what was
-//! stored when the disk's blocks got their owners. It has that say alone only when a disk is adopted: there its word is
-//! where file systems are, before anybody owns anything.
+//! Attack answered: both are read from a disk that anybody may have written. An attacker in this process has
+//! what its sandbox has: the sectors that the host gives it, and a report that the host compares with what
+//! was stored when the disk's blocks got their owners. Only when a disk is adopted there is nothing to
+//! compare: then its report alone says where file systems are, before anybody owns anything.
 
 use crate::StackError;
 use crate::asking::{nonsense, words};
@@ -25,7 +26,7 @@ const SECTOR_BYTES: u64 = 512;
 /// The task of the component.
 #[derive(Clone, PartialEq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub enum Configuration {
-    /// Say what is on a disk of so many bytes.
+    /// Report what is on a disk of `bytes` bytes.
     Find {
         /// The size of the disk in bytes.
         disk_bytes: u64,
@@ -34,7 +35,7 @@ pub enum Configuration {
     Lay(FormatRequest),
 }
 
-/// A disk that is to be formatted.
+/// A request to format a disk.
 #[derive(Clone, PartialEq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub struct FormatRequest {
     /// The size of the disk in bytes.
@@ -133,7 +134,8 @@ fn shortened(words: &str) -> String {
     words.chars().take(300).collect()
 }
 
-/// The content of a partition by its boot sector; if that is FAT32 and the table says so too, its geometry.
+/// The content of a partition according to its boot sector; if that and the table both say FAT32, its
+/// geometry.
 fn boot(
     card: &Asker<CardRequest, CardReply>,
     entry: &TableEntry,
@@ -182,7 +184,8 @@ fn lay(card: &Asker<CardRequest, CardReply>, wanted: &FormatRequest) -> Result<(
     send_report(card, &CardRequest::DiskFormat { mbr, geometries })
 }
 
-/// How a partition of a new disk is formatted: the same for who draws it up and who writes it.
+/// Options for formatting a partition of a new disk, the same for FSLoader, which plans it, and FSDriver,
+/// which writes it.
 pub(crate) fn options(
     cluster_bytes: Option<u32>,
     label: &str,

@@ -11,8 +11,9 @@
 //! before: FSLoader (what is on a disk), FSChecker (whose it is, when a disk is adopted), DiskFormatter
 //! ```
 //!
-//! Everything but the host is a sandboxed process. The trusted base for the policy is the host's monitor, PolicyMgr, and
-//! what decides for them; `docs/internals/stack.md` says what each other part can do if it is an enemy.
+//! Everything except the host is a sandboxed process. The trusted base for the policy is the host's monitor,
+//! PolicyMgr, and the code that decides for them; `docs/internals/stack.md` says what each other part could
+//! do if it were hostile.
 #![forbid(unsafe_code)]
 
 mod asking;

@@ -1,5 +1,5 @@
-//! The names that a session speaks under: its own, and others that it has beside (groups, what was delegated to it). What
-//! one name is refused is tried under the next.
+//! The names that a session speaks under: its own, and further ones (groups, delegations). If one name is
+//! refused, the next is tried.
 
 use parking_lot::RwLock;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 pub(crate) struct NameCandidate {
     /// The index of its alias.
     pub alias: u16,
-    /// Whether the name holds for some blocks only, so that it gets copies of them, no views.
+    /// Whether the name is valid for some blocks only, so that it gets copies of them instead of views.
     pub is_partial: bool,
 }
 

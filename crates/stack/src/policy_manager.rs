@@ -1,11 +1,12 @@
-//! PolicyMgr: who owns each block and who may use it; regions of one ACL each; the policy table at its place (paper,
-//! section 4.5). In the trusted base: the monitor gives a block's bytes to whom the ACLs that come from here name.
+//! PolicyMgr: who owns each block and who may use it; regions with one ACL each; the policy table of each
+//! disk (paper, section 4.5). In the trusted base: the monitor gives a block's bytes to the principals in the
+//! ACLs from here.
 //!
-//! [`holdfast_policy`] decides; this carries it out. Invariants:
-//! - a block is put into a region only if the region's ACL is the block's, by the table;
-//! - what was decided is done in the order that the decision gives, before anything else is decided;
-//! - a change that could not be carried out is forgotten with the whole table, which is read anew;
-//! - one disk that fails does not keep the others.
+//! [`holdfast_policy`] decides, and this carries it out. Invariants:
+//! - A block is put into a region only if the region's ACL is the block's, according to the table.
+//! - The effects of a decision are carried out in its order, before anything else is decided.
+//! - If a change cannot be carried out, the whole table is dropped and read again.
+//! - One disk that fails does not stop the others.
 
 use crate::asking::{ITSELF, ask, nonsense};
 use crate::protocol::{
@@ -26,14 +27,14 @@ use std::sync::Arc;
 
 /// Blocks of a disk whose places are asked for at once.
 const PLACES: u64 = 1024;
-/// Most names of askers that are known at once; who is forgotten introduces itself again.
+/// Most names of callers that are stored; a caller that was dropped introduces itself again.
 const KNOWN_MAX: usize = 4096;
-/// Most revocations that one asker may bring in one run, so that nobody uses up the room of all.
+/// Most revocations that one caller may present in one run, so that nobody uses up the space of all.
 const ENDINGS_MAX: usize = 256;
-/// Most bytes of what is revoked: it is written at once.
+/// Most bytes of stored revocations, which are written at once.
 const ENDINGS_BYTES_MAX: usize = 1 << 20;
 
-/// The disks, and whom PolicyMgr knows.
+/// The disks, and the principals that PolicyMgr knows.
 #[derive(Clone, PartialEq, Debug, borsh::BorshSerialize, borsh::BorshDeserialize)]
 pub struct Configuration {
     /// The disks, by number. Those that have no table yet get one, and are erased.
@@ -46,13 +47,13 @@ pub struct Configuration {
     pub cache_manager: Principal,
     /// Principals that may ask who owns blocks: the FSDriver of these blocks.
     pub drivers: Vec<(u16, Blocks, Principal)>,
-    /// All principals by whom requests may be stamped, so that their digests can be resolved.
+    /// All principals with which requests may be stamped, to resolve their digests.
     pub principals: Vec<Principal>,
-    /// Empty regions of a disk that are kept for what comes next.
+    /// Empty regions of a disk that are kept for later blocks.
     pub spare_regions: u32,
 }
 
-/// How often a page is written that is dirty again afterwards, before the DiskDriver is not believed any longer.
+/// How often a page is written that is dirty again afterwards, before the DiskDriver is no longer trusted.
 const WRITES_MAX: usize = 1000;
 /// How often that is done before a change of the policy is decided.
 const SETTLING_MAX: usize = 16;
@@ -90,7 +91,7 @@ struct Manager {
     served: BTreeMap<u16, ServedDisk>,
     /// The revocations on all disks.
     revocations: Revocations,
-    /// How many revocations each asker brought.
+    /// Number of revocations that each caller presented.
     endings: HashMap<[u8; 32], usize>,
 }
 
@@ -117,7 +118,7 @@ pub fn main(context: Context) -> ExitCode {
         for number in 0..manager.configuration.disks.len() as u16 {
             manager.open_again(number);
         }
-        manager.tell_endings().map_err(|refusal| crate::StackError::Component(refusal.to_string()))?;
+        manager.announce_endings().map_err(|refusal| crate::StackError::Component(refusal.to_string()))?;
         // One request after the other: a decision is carried out before the next is made.
         let manager = Mutex::new(manager);
         Ok(ports.serve_owned(1, move |request| manager.lock().answer(&request))?)
@@ -157,7 +158,8 @@ fn range(blocks: Blocks) -> Result<BlockRange, Refusal> {
 }
 
 impl Manager {
-    /// Opens the table of a disk, as it is on the disk. If that fails, its blocks are refused, and why is told.
+    /// Opens the table of a disk again, from the disk. If that fails, its blocks are refused, and the reason
+    /// is reported.
     fn open_again(&mut self, number: u16) {
         self.served.remove(&number);
         let Some((disk, is_new)) = self.configuration.disks.get(usize::from(number)).cloned() else { return };
@@ -173,7 +175,7 @@ impl Manager {
         self.buses.get(usize::from(*bus)).ok_or(Refusal::Malformed)
     }
 
-    /// Brings the table of a disk into memory, in a region that is PolicyMgr's alone, and opens it.
+    /// Loads the table of a disk into memory, in a region that only PolicyMgr has, and opens it.
     fn open(&mut self, disk: Disk, is_new: bool) -> Result<(), Refusal> {
         self.clear(disk.number)?;
         let own = self.own_name()?;
@@ -308,8 +310,8 @@ impl Manager {
         Ok(PolicyReply::Done)
     }
 
-    /// Carries out a revocation: verified, durable, and told to the monitor, before it is acknowledged. Whoever brings it is
-    /// only counted: it is its issuer's word.
+    /// Carries out a revocation: it is verified, made durable, and announced to the monitor before it is
+    /// acknowledged. Its issuer is checked; the caller is only counted.
     fn end(&mut self, stamp: &[u8; 32], bytes: &[u8]) -> Result<PolicyReply, Refusal> {
         let verified = VerifiedCredential::signed(bytes).map_err(failed)?;
         let Credential { statement: Statement::Ends(_), .. } = verified.credential() else {
@@ -339,16 +341,16 @@ impl Manager {
             }
             self.revocations = revocations;
         }
-        // Told again also if nothing changed: the answer before may have been lost.
-        self.tell_endings()?;
+        // Announced even if nothing changed: the answer to an earlier announcement may have been lost.
+        self.announce_endings()?;
         Ok(PolicyReply::Done)
     }
 
-    fn tell_endings(&self) -> Result<(), Refusal> {
+    fn announce_endings(&self) -> Result<(), Refusal> {
         ask(&self.monitor, &MonitorRequest::Ended(self.revocations.encode())).map(|_| ())
     }
 
-    /// Takes over the revocations that a disk stores.
+    /// Adopts the revocations that a disk stores.
     fn take_endings(&mut self, disk: u16) -> Result<(), Refusal> {
         let kept = self.served(disk)?.policy.extra().to_vec();
         if !kept.is_empty() {
@@ -357,7 +359,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Has kernels forget blocks to which somebody lost the right. The monitor notifies the sessions.
+    /// Makes kernels drop blocks to which somebody lost the right: the monitor notifies the sessions.
     fn withdrawn(&self) {
         if let Err(refusal) = ask(&self.monitor, &MonitorRequest::Withdrawn) {
             tracing::warn!(%refusal, "kernels may keep what they have of files for a while");
@@ -395,7 +397,7 @@ impl Manager {
                     None => AclChange::Remove(principal),
                 };
                 let range = range(blocks)?;
-                // A caller who may not look may not change, and causes no writing.
+                // A caller that may not look at blocks may not change them, and causes no writes.
                 self.served(disk)?.policy.look(by, range.first()).map_err(failed)?;
                 self.settle(disk, range)?;
                 let change = self.served(disk)?.policy.change_acls(by, range, &change).map_err(failed)?;
@@ -456,8 +458,8 @@ impl Manager {
         }
     }
 
-    /// Writes these blocks' changes before a decision that takes their pages: a DiskDriver that does not
-    /// write spoils the request, and not this process.
+    /// Writes these blocks' changes before a decision that takes their pages. So a DiskDriver that does not
+    /// write fails the request, and not this process.
     fn settle(&mut self, disk: u16, range: BlockRange) -> Result<(), Refusal> {
         let cached = self.served(disk)?.pages.range(range.first()..range.end());
         let cached: Vec<u64> = cached.map(|(block, _)| *block).collect();
@@ -545,7 +547,7 @@ impl Manager {
         Ok(())
     }
 
-    /// Gives up pages, after their changes are written. Blocks that are being transferred stay.
+    /// Frees pages after their changes are written. Blocks that are being transferred stay.
     fn evict(&mut self, disk: u16, blocks: &[u64]) -> Result<(), Refusal> {
         for block in blocks {
             let Some((at, _)) = self.served(disk)?.pages.get(block).cloned() else { continue };
@@ -559,7 +561,7 @@ impl Manager {
             };
             match freed {
                 Ok(_) => self.vacate(disk, *block)?,
-                // Changed again, or being read: it is wanted after all.
+                // Changed again, or being read: so it is still in use.
                 Err(Refusal::Code(_)) => {}
                 Err(refusal) => return Err(refusal),
             }
@@ -579,7 +581,8 @@ impl Manager {
         self.give_up_empty(disk)
     }
 
-    /// Some regions that are empty are kept for what comes next; all others would be many, as ACLs are.
+    /// Keeps some empty regions for later blocks and gives up the others, which could be as many as there are
+    /// ACLs.
     fn give_up_empty(&mut self, disk: u16) -> Result<(), Refusal> {
         let spare = self.configuration.spare_regions as usize;
         let served = self.served(disk)?;
@@ -605,7 +608,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Evicts the blocks of the region that has the fewest, and gives the region up; returns whether there was one.
+    /// Evicts the blocks of the region with the fewest, and gives the region up. Returns whether there was
+    /// one.
     fn give_up_smallest(&mut self, disk: u16) -> Result<bool, Refusal> {
         let served = self.served(disk)?;
         let smallest = served.rooms.values().flatten().max_by_key(|room| room.free.len());
@@ -658,7 +662,7 @@ impl Manager {
                 Effect::Erase(range) => {
                     let first = BlockId { disk, number: range.first() };
                     let erase = MonitorRequest::Erase { first, count: range.count() };
-                    // Being moved, for somebody who has changes written: it is over in a moment.
+                    // It is being moved for a component that has changes written, which is over in a moment.
                     let mut attempts = 0;
                     while let Err(refusal) = ask(&self.monitor, &erase) {
                         if refusal != Refusal::Code(crate::host::BUSY) || attempts == WRITES_MAX {

@@ -1,5 +1,5 @@
 //! The messages between components. A channel carries one of these pairs of requests and replies, and nothing
-//! else; who asks is known by the alias that the message was stamped with.
+//! else; the alias with which a message is stamped identifies the caller.
 
 #![allow(missing_docs, reason = "what a field is, the sentence of its message says")]
 
@@ -50,28 +50,29 @@ pub enum MonitorRequest {
     WriteTogether { disk: u16, writes: Vec<Reference> },
     /// Returns the status of pages.
     Look(Vec<Reference>),
-    /// A credential, signed by a key, that the caller wants to use.
+    /// A credential, signed by a key, that the caller will use.
     Present(Vec<u8>),
     /// Another name for the caller, with the proof that it speaks for it.
     AddAlias(holdfast_access::Proof),
-    /// A filled block copied out, for somebody whose name holds for some blocks only.
+    /// A copy of a filled block, for a caller whose name is valid for some blocks only.
     Read(Reference),
     /// The caller's names, and the credentials that it may prove others with.
     Names,
-    /// Whether an open may go on, in a session for a program: the helper identifies who opens.
+    /// Whether an open may continue, in a session for a program: the helper identifies the opener.
     Enter(Entering),
-    /// Returns the opens refused lately in a session for a program, and why nobody can be identified.
+    /// Returns the opens refused lately in a session for a program, and why no process can be identified.
     Refusals,
-    /// From PolicyMgr: what was revoked, of this run and of earlier ones, as stored.
+    /// From PolicyMgr: all revocations, of this run and of earlier ones, as stored.
     Ended(Vec<u8>),
-    /// From PolicyMgr: somebody lost the right to blocks, so sessions are to have the kernel forget what it keeps.
+    /// From PolicyMgr: somebody lost the right to blocks, so sessions must make their kernels drop what they
+    /// cache.
     Withdrawn,
 }
 
 /// An open in a session for a program.
 #[derive(Clone, Copy, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
 pub struct Entering {
-    /// The file, as the kernel numbers it.
+    /// The file's inode number for the kernel.
     pub inode: u64,
     /// The thread that opens.
     pub thread: u32,
@@ -79,14 +80,14 @@ pub struct Entering {
     pub writes: bool,
 }
 
-/// What is decided about an open.
+/// The decision about an open.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum Entry {
-    /// The open may go on.
+    /// The open may continue.
     GoesOn,
-    /// The kernel is to begin it again: whoever opens will be identified then.
+    /// The kernel must begin the open again; the process will be identified then.
     Again,
-    /// It is the helper's own open: its descriptor is to be of no use.
+    /// The open is the helper's own: its descriptor must be useless.
     Blind,
     /// The open is refused.
     Refused,
@@ -129,9 +130,9 @@ pub enum MonitorReply {
         /// Credentials with which it may prove more.
         credentials: Vec<Credential>,
     },
-    /// What is decided about an open.
+    /// The decision about an open.
     Entry(Entry),
-    /// Opens refused: inode, process, program, reason; and why nobody can be identified.
+    /// Opens refused: inode, process, program, reason; and why no process can be identified.
     Refusals(Vec<(u64, u32, String, String)>, Option<String>),
 }
 
@@ -153,7 +154,7 @@ pub enum PolicyRequest {
     Cache { disk: u16, blocks: Vec<u64> },
     /// Pages given up, their changes written first.
     Evict { disk: u16, blocks: Vec<u64> },
-    /// Which blocks have pages, from one on: for a CacheMgr that begins.
+    /// Which blocks have pages, from `from` on: for a CacheMgr that starts.
     Cached { disk: u16, from: u64 },
     /// Changes the ACL of blocks.
     ChangeAcls { disk: u16, blocks: Blocks, principal: Principal, access: Option<Access> },
@@ -169,9 +170,9 @@ pub enum PolicyRequest {
     Format { disk: u16 },
     /// Returns the sizes of the policy table, for the administrator.
     Sizes { disk: u16 },
-    /// A new owner proposed, who gets what is in the blocks too.
+    /// Proposes a new owner, who gets the content of the blocks too.
     Give { disk: u16, blocks: Blocks, to: Principal },
-    /// Introduces the principal by whom this request is stamped: PolicyMgr knows digests only.
+    /// Introduces the principal with which this request is stamped: PolicyMgr gets only digests.
     Introduce { principal: Principal, scope: Scope },
     /// A credential that ends others, signed by their issuer.
     End(Vec<u8>),
@@ -197,9 +198,10 @@ pub enum PolicyReply {
 /// Requests to CacheMgr.
 #[derive(Clone, PartialEq, Debug, BorshSerialize, BorshDeserialize)]
 pub enum CacheRequest {
-    /// These blocks in memory: filled unless all of them is about to be replaced. Those ahead are likely to come next.
+    /// These blocks in memory, and filled unless all of each is about to be replaced. Those in `ahead` are
+    /// likely to be needed next.
     Want { disk: u16, blocks: Vec<u64>, fill: bool, ahead: Vec<u64> },
-    /// These blocks' changes on the disk. Whoever relies on that asks the monitor whether it is so.
+    /// Writes these blocks' changes to the disk. A caller that relies on that checks it with the monitor.
     Clean { disk: u16, blocks: Vec<u64> },
     /// Everything given up, its changes written first: for a host that measures.
     Empty,
@@ -240,7 +242,7 @@ pub struct File {
     pub is_directory: bool,
     /// The size in bytes.
     pub size: u64,
-    /// When it was made, changed and read.
+    /// When the file was created, changed and read.
     pub times: [Time; 3],
     /// Whether the file is read-only.
     pub is_read_only: bool,
@@ -253,11 +255,11 @@ pub enum FilesRequest {
     LookUp { parent: u64, name: String },
     /// Gives up references to a file.
     Forget { file: u64, count: u64 },
-    /// Returns what is known of a file.
+    /// Returns the attributes of a file.
     Stat(u64),
     /// Lists names in a directory.
     List { directory: u64, cookie: u64, count: u32 },
-    /// Lists names with what is known of each file; a reference is taken to each.
+    /// Lists names with the attributes of each file; a reference is taken to each.
     ListFiles { directory: u64, cookie: u64, count: u32 },
     /// The blocks of a part of a file.
     Map { file: u64, offset: u64, length: u64 },
@@ -294,7 +296,7 @@ pub struct DirectoryEntry {
     pub is_directory: bool,
     /// A number that no other file has now; it changes when the file is renamed.
     pub number: u64,
-    /// The cookie with which the listing goes on after this entry.
+    /// The cookie at which a listing continues after this entry.
     pub cookie: u64,
 }
 
@@ -307,31 +309,34 @@ pub enum FilesReply {
     File(File),
     /// Entries of a directory.
     Names(Vec<DirectoryEntry>),
-    /// Names, and what is known of their files; nothing of what is unsound. Fewer than were asked for means that there are no more.
+    /// Names, and the attributes of their files (none for unsound ones). Fewer than requested means that
+    /// there are no more.
     Files(Vec<(DirectoryEntry, Option<File>)>),
     /// Blocks, each run with the byte of the file where it begins, and bytes of a block.
     Map { runs: Vec<(u64, Blocks)>, block_bytes: u32 },
-    /// The size after this step, the blocks that were nominated, and bytes below the size that are to be made zero.
+    /// The size after this step, the blocks that were nominated, and a range below the size that must be made
+    /// zero.
     Resized { size: u64, nominated: Vec<Blocks>, fill: Option<(u64, u64)> },
-    /// Blocks to be nominated to the FSDriver (its principal), of an item of what waits; no blocks: nothing waits.
+    /// Blocks that must be nominated to the FSDriver (its principal), of an item that waits to be returned;
+    /// no blocks: nothing waits.
     Return { item: u32, blocks: Vec<Blocks>, clusters: u32, to: Option<Principal> },
     /// Bytes of a cluster, clusters, free ones.
     Sizes { cluster_bytes: u32, clusters: u64, free: u64 },
 }
 
-/// The codes in refusals of an FSDriver, which are those of errno.
+/// The codes in refusals of an FSDriver, which are errno values.
 pub mod code {
     /// No such file.
     pub const NOT_FOUND: u32 = 2;
     /// The medium failed, or is unsound.
     pub const MEDIUM: u32 = 5;
-    /// The file belongs to somebody else.
+    /// The file belongs to another user.
     pub const NOT_YOURS: u32 = 13;
     /// The name exists already.
     pub const EXISTS: u32 = 17;
-    /// It is not a directory.
+    /// The file is not a directory.
     pub const NOT_A_DIRECTORY: u32 = 20;
-    /// It is a directory.
+    /// The file is a directory.
     pub const IS_A_DIRECTORY: u32 = 21;
     /// The request makes no sense.
     pub const INVALID: u32 = 22;
@@ -341,7 +346,7 @@ pub mod code {
     pub const FULL: u32 = 28;
     /// The file system is read-only.
     pub const READ_ONLY: u32 = 30;
-    /// The number of the file means nothing: it is of an earlier run, or was forgotten.
+    /// The number of the file is invalid: it is of an earlier run, or was forgotten.
     pub const GONE: u32 = 116;
     /// The directory is not empty.
     pub const NOT_EMPTY: u32 = 39;

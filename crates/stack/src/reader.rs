@@ -1,8 +1,10 @@
-//! Reading blocks by views of regions: without asking anybody, where the block is in memory and the view is known.
+//! Reading blocks through views of regions: without a request, if the block is in memory and the view is
+//! known.
 //!
-//! A reference says which page a block is in. The region's words say whether it still is, and is filled; they are looked
-//! at before and after the copy. They name the block, so the cache's word is not relied on: a false reference finds
-//! nothing. Where that fails the cache is asked again, so what is read is the block, or an error.
+//! A reference says which page contains a block. The region's words say whether it still does, and is filled;
+//! they are checked before and after copying. The words name the block, so CacheMgr need not be trusted: a
+//! false reference finds nothing. If that fails, CacheMgr is asked again. So a read returns the block, or an
+//! error.
 
 use crate::asking::{ITSELF, ask, ask_as, nonsense};
 use crate::host::{BUSY, OUTDATED, STATE};
@@ -15,11 +17,11 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// References that are remembered.
+/// Most references that are cached.
 const REFERENCES_MAX: usize = 1 << 16;
-/// Views that are kept open.
+/// Most views that are kept open.
 const VIEWS_MAX: usize = 64;
-/// How often a block is asked for again when its page was taken away meanwhile.
+/// How often a block is requested again if its page was taken away meanwhile.
 const ATTEMPTS: usize = 16;
 
 #[derive(Default)]
@@ -38,12 +40,12 @@ pub(crate) struct Reader {
     known: Mutex<ReaderCache>,
 }
 
-/// Blocks that are asked for at once by who reads in order, however little at a time.
+/// Number of blocks that are requested at once for sequential reads, however small the reads are.
 const ALONG: usize = 32;
-/// How long a question may take to be sent whose answer nobody waits for.
+/// How long sending a request may take whose answer nobody waits for.
 const EXPECTED: Patience = Patience::Never;
 
-/// Whether it is the name that was refused, so that another may do.
+/// Whether the name was refused, so that another name may be tried.
 pub(crate) fn is_denied(refusal: &Refusal) -> bool {
     matches!(refusal, Refusal::NotPermitted | Refusal::AliasInvalid)
 }
@@ -97,7 +99,7 @@ impl Reader {
         self.read_ahead(blocks, || ahead.to_vec(), found)
     }
 
-    /// As [`Reader::read`]; the blocks ahead are worked out only if some block is not known to be in memory.
+    /// As [`Reader::read`]; the blocks ahead are computed only if some block is not known to be in memory.
     pub(crate) fn read_ahead(
         &self,
         blocks: &[u64],
@@ -163,7 +165,7 @@ impl Reader {
         Ok(references)
     }
 
-    /// The reference of a block, if one is known: it may be outdated.
+    /// The reference of a block, if there is one in the cache; it may be outdated.
     pub(crate) fn known(&self, block: u64) -> Option<Reference> {
         self.known.lock().references.get(&block).copied()
     }
@@ -176,10 +178,10 @@ impl Reader {
         }
     }
 
-    /// A part of a block, from `skipped` bytes on, if it is known where it is in memory.
+    /// Reads a part of a block, from `skipped` bytes on, if its place in memory is known.
     pub(crate) fn read_part(&self, block: u64, skipped: usize, into: &mut [u8]) -> Result<bool, Refusal> {
         match self.read_known(block, skipped, into) {
-            // Where it was may be for others now; where it is may be for us.
+            // The page may now be another principal's, while the block's present page may be readable.
             Err(refusal) if is_denied(&refusal) => Ok(false),
             read => read,
         }
@@ -229,7 +231,8 @@ impl Reader {
         Ok(view)
     }
 
-    /// Reads a part of a block under a name that holds for some blocks only; whether it is there.
+    /// Reads a part of a block under a name that is valid for some blocks only. Returns whether the block is
+    /// there.
     fn copy(&self, at: Reference, skipped: usize, into: &mut [u8]) -> Result<bool, Refusal> {
         for name in self.names.all().iter().filter(|name| name.is_partial) {
             match ask_as(&self.monitor, name.alias, &MonitorRequest::Read(at)) {

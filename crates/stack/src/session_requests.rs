@@ -1,9 +1,9 @@
-//! Requests of commands to the VFS of a session, through its mount (`holdfast_program_identity::exchange`), and its
-//! replies.
+//! Requests of commands to the VFS of a session, through its mount (`holdfast_program_identity::exchange`),
+//! and their replies.
 //!
-//! The VFS carries requests out in the name of its user and of nobody else, so a request can do what its session may:
-//! the administrator, in a session of their own, sees no owner and no ACL but their own. It serves its session's user
-//! id only.
+//! The VFS carries requests out only in the name of its user, so a request can do what the session may: the
+//! administrator, in an own session, sees only their own owners and ACLs. It serves only its session's user
+//! id.
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_access::{Access, Acl, Principal};
@@ -27,16 +27,16 @@ pub enum SessionRequest {
         /// Principals and their new access, applied in this order; `None` removes the entry.
         changes: Vec<(Principal, Option<Access>)>,
     },
-    /// A file proposed to a new owner, with what is in it.
+    /// Proposes a new owner of a file, who gets its content too.
     Give {
         /// The number of the file.
         file: u64,
         /// The proposed owner.
         to: Principal,
     },
-    /// A file taken that was proposed to this session's user.
+    /// Accepts a file that was proposed to this session's user.
     Take(u64),
-    /// Where a file is, for credentials about it: first blocks and how many.
+    /// The blocks of a file, for credentials about it: runs of first block and number.
     Blocks(u64),
     /// Signed credentials, to be used by this session, or that end others.
     Present(Vec<Vec<u8>>),
@@ -60,7 +60,8 @@ pub enum SessionReply {
     },
     /// Runs of blocks: the first, and how many.
     Blocks(Vec<(u64, u64)>),
-    /// Credentials are in use: for whom the session speaks by them, and with which restrictions in words.
+    /// Credentials are in use: the principals for which the session speaks by them, and the restrictions in
+    /// words.
     Speaks(Vec<(Principal, String)>),
     /// The request is refused, for this reason.
     Refused(String),
@@ -75,7 +76,7 @@ pub struct SessionFacts {
     pub volume: [u8; 16],
     /// Other principals in whose name the session may speak.
     pub others: Vec<Principal>,
-    /// Whether only a program is let in, which the helper identifies at each open.
+    /// Whether only one program is admitted, which the helper identifies at each open.
     pub is_program: bool,
     /// Why programs cannot be identified now.
     pub helper_missing: Option<String>,
@@ -83,7 +84,7 @@ pub struct SessionFacts {
     pub refused: Vec<(u64, u32, String, String)>,
 }
 
-/// The name that a volume's users have under their keys: `key:K/` and this.
+/// The name of a volume's users under their keys: `key:K/` and this.
 pub fn volume_name(identity: &[u8; 16]) -> String {
     format!("{:032x}", u128::from_be_bytes(*identity))
 }

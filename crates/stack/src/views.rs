@@ -1,6 +1,6 @@
-//! Regions as their readers see them: the bytes, and two words for each page that say which block it is and whether it is
-//! filled. The words are looked at before and after what is copied, so what was read is the block of the reference, or
-//! nothing, whoever gave the reference.
+//! Regions for their readers: the bytes, and two words for each page that say which block it contains and
+//! whether it is filled. The words are checked before and after copying, so what was read is the block of the
+//! reference, or nothing, whoever gave the reference.
 
 use crate::asking::{ask_as, nonsense};
 use crate::protocol::{MonitorReply, MonitorRequest};
@@ -10,7 +10,7 @@ use holdfast_monitor::{PAGE_BYTES, Page, REGION_PAGES_MAX, Reference, RegionId, 
 /// Bytes of the words of a page.
 pub(crate) const WORDS_BYTES: usize = 16;
 
-/// The words of a page, as they are in a region.
+/// The stored form of a page's words.
 pub(crate) fn to_bytes([first, second]: Words) -> [u8; WORDS_BYTES] {
     (u128::from(first) | u128::from(second) << 64).to_le_bytes()
 }
@@ -81,7 +81,7 @@ impl RegionView {
         }
     }
 
-    /// A page, if it is filled and still what the reference means.
+    /// Reads a page, if it is filled and still contains the reference's block.
     pub(crate) fn read(&self, at: Reference, into: &mut Page) -> bool {
         self.read_part(at, 0, into)
     }

@@ -1,5 +1,6 @@
-//! What goes wrong outside of the stack: a changed policy table, no descriptors, no processes, no space. A clear error, the
-//! rest unharmed, nothing acknowledged lost. Needs root, FUSE and dosfstools, as `tests/stack.rs`.
+//! Faults outside of the stack: a changed policy table, no descriptors, no processes, no space. The error is
+//! clear, the rest is unharmed, nothing acknowledged is lost. Needs root, FUSE and dosfstools, like
+//! `tests/stack.rs`.
 
 use crate::common::stack;
 
@@ -14,8 +15,8 @@ use std::process::{Command, Stdio};
 
 const PAGE: u64 = 4096;
 
-/// Places in the policy table as it is on the disk: the first and the last byte that is something, of each of its blocks
-/// that has any, and one that is nothing; and in the table's last block, which was never used.
+/// Positions in the policy table on the disk: in each of its blocks that is not empty, the first and the last
+/// non-zero byte, and a zero one; and one in the table's last block, which was never used.
 fn places(disk: &fs::File) -> Vec<(u64, bool)> {
     let mut places = Vec::new();
     let mut block = [0; PAGE as usize];
@@ -36,9 +37,9 @@ fn places(disk: &fs::File) -> Vec<(u64, bool)> {
     }
 }
 
-/// Proves: a policy table that was changed on the disk, in whichever part, is noticed when it is mounted: PolicyMgr
-/// refuses the disk, so its FSDriver stays down and says why in words, and nobody reads anything. So is one of an earlier
-/// time.
+/// Proves: if any part of the policy table was changed on the disk, or the table is an older one, that is
+/// noticed at mount: PolicyMgr refuses the disk, its FSDriver stays down and reports why, and nobody reads
+/// anything.
 #[test]
 fn changed_tables() {
     let older = copy();
@@ -75,7 +76,7 @@ fn changed_tables() {
         }
         change(&place.path().join("disk"));
         let mut running = Running::start("mount", place, None);
-        // What was never written is not read from the disk, so a change there has no effect.
+        // Blocks that were never written are not read from the disk, so a change there has no effect.
         if is_unused {
             assert_eq!(aftermath(running), Vec::<String>::new(), "{what}");
             continue;
@@ -88,14 +89,15 @@ fn changed_tables() {
     }
 }
 
-/// What is done to a disk.
+/// A change of a disk.
 type Change = Box<dyn Fn(&Path)>;
 
 fn program() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_holdfast-stack-host"))
 }
 
-/// Proves: a host that has too few descriptors to begin with says so and ends, or comes up; at no number does it hang.
+/// Proves: a host that starts with too few descriptors reports that and ends, or starts; with no number does
+/// it hang.
 #[test]
 fn few_descriptors_at_the_start() {
     let mut came_up = 0;
@@ -119,7 +121,7 @@ fn few_descriptors_at_the_start() {
             .spawn()
             .expect("starts");
         let input = child.stdin.take().expect("piped");
-        // It ends when it has nothing to be told, or before.
+        // It ends when its input ends, or before.
         drop(input);
         let (mut said, mut words) = (String::new(), String::new());
         child.stdout.take().expect("piped").read_to_string(&mut said).expect("text");
@@ -137,15 +139,15 @@ fn few_descriptors_at_the_start() {
                 assert!(is_clear.iter().any(|reason| words.contains(reason)), "{files}: {words}");
             }
         }
-        // Whatever came of it, the disk is as it was.
+        // Whatever happened, the disk is unchanged.
         let running = Running::start("mount", place, None);
         assert_eq!(running.altered(), Vec::<String>::new(), "{files}");
     }
     assert!(came_up > 0 && refused > 0, "{came_up} came up, {refused} did not");
 }
 
-/// Proves: a host whose descriptors run out while it runs cannot start a component anew, says why, and goes on with
-/// the others; when there are some again, a new mount has everything.
+/// Proves: a host whose descriptors run out cannot restart a component, reports why, and continues with the
+/// others; when there are descriptors again, a new mount has everything.
 #[test]
 fn no_descriptors_while_running() {
     let mut running = Running::start("mount", copy(), None);
@@ -163,7 +165,7 @@ fn no_descriptors_while_running() {
     assert!(words.contains("Too many open files") || words.contains("os error 24"), "{words}");
     let limit = Rlimit { current: Some(20_000), maximum: Some(20_000) };
     prlimit(Some(pid), Resource::Nofile, limit).expect("limited");
-    // What is in memory is read without the cache's manager; others' processes go on.
+    // What is in memory is read without CacheMgr; other components continue.
     assert!(fs::read(running.alice.join("third")).expect("in memory") == stack::files()["third"]);
     assert!(!running.words().contains("panicked"), "{}", running.words());
     let (restarts, _) = running.others("cache-manager");
@@ -171,11 +173,11 @@ fn no_descriptors_while_running() {
     assert_eq!(aftermath(running), Vec::<String>::new());
 }
 
-/// A group of processes that may not become more.
+/// A cgroup that limits the number of processes.
 struct Group(PathBuf);
 
 impl Group {
-    /// Of version 1 or 2, whichever this machine has.
+    /// In cgroup version 1 or 2, whichever this machine has.
     fn of(pid: u32) -> Group {
         let own = format!("holdfast-bad-input-{}", std::process::id());
         let first = Path::new("/sys/fs/cgroup/pids");
@@ -223,8 +225,9 @@ fn no_processes_while_running() {
     assert_eq!(aftermath(running), Vec::<String>::new());
 }
 
-/// Proves: a disk that somebody fills is full for others, in the word for it, and no more than that: what there was stays,
-/// what is freed can be used; and the log goes round more than once without ever being full.
+/// Proves: a disk that one user fills is full for others, with the usual error, and no more than that:
+/// existing files stay, freed space can be used; and the log wraps around more than once without ever being
+/// full.
 #[test]
 fn full_disk_and_log() {
     let running = Running::start("mount", copy(), None);
@@ -232,7 +235,7 @@ fn full_disk_and_log() {
     for round in 0..3 {
         let path = running.bob.join("fills");
         let file = fs::File::create(&path).expect("made");
-        // What was deleted is given back when the kernel has let go of it, which it does in its own time.
+        // Deleted blocks are returned when the kernel has dropped the file, which takes some time.
         eventually("there is room", || file.write_all_at(&chunk, 0).is_ok());
         let full = (0..64_u64).find_map(|at| file.write_all_at(&chunk, at << 20).err());
         let code = full.expect("the disk has an end").raw_os_error();
@@ -241,7 +244,7 @@ fn full_disk_and_log() {
         assert_eq!(hers.err().and_then(|error| error.raw_os_error()), Some(libc::ENOSPC), "round {round}");
         file.sync_all().expect("what was written is kept");
         assert_eq!(running.altered(), Vec::<String>::new(), "round {round}");
-        // As long as it is open for writing, and afterwards.
+        // While it is open for writing, and afterwards.
         let check = || {
             let his = uncached(&path).expect("his");
             let wrong = his.iter().zip(chunk.iter().cycle()).position(|(found, written)| found != written);

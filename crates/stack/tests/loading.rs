@@ -82,7 +82,7 @@ impl Metadata for Part<'_> {
     }
 }
 
-/// What is to be said of an image, by the same code in this process; nothing if it is refused.
+/// The expected report about an image, made by the same code in this process; `None` if it is refused.
 fn expected(image: &Image) -> Option<String> {
     let mut words = Vec::new();
     let mut parts = Vec::new();
@@ -158,7 +158,7 @@ fn mutate(bytes: &mut [u8], random: &mut Random, start: usize) -> Vec<(usize, us
     let (fat, data) = (start + reserved * 512, start + (reserved + 2 * sectors) * 512);
     let mut changed = Vec::new();
     for _ in 0..=random.below(4) {
-        // Anything in what says where everything is, in the part of the FAT that is used, and in directories; rarely
+        // A byte in what describes the layout, in the used part of the FAT, or in directories; rarely
         // elsewhere.
         let (at, value) = match random.below(6) {
             0 => (random.below(512), vec![random.below(256) as u8]),
@@ -233,7 +233,7 @@ fn fuzz(rounds: usize, seed: u64) {
         }
     }
     let (files_before, _) = before.expect("there were rounds");
-    // What the last rounds had open is closed as their processes end.
+    // Files that the last rounds had open are closed as their processes end.
     eventually("few files are open and no process is left", || {
         let (files, children) = looker.holdings();
         files <= files_before + 4 && children <= 1
@@ -241,8 +241,8 @@ fn fuzz(rounds: usize, seed: u64) {
     assert!(sound > 2 && unsound > rounds / 20 && refused > rounds / 20, "{sound}, {unsound}, {refused}");
 }
 
-/// Proves: of malformed disks the processes say exactly what the pure code says, whatever it is; none harms the process
-/// that asks, or leaves anything behind.
+/// Proves: about malformed disks the processes report exactly what the pure code reports; none harms the
+/// process that asks, or leaves anything behind.
 #[test]
 fn malformed_disks() {
     fuzz(80, 1);
@@ -255,7 +255,7 @@ fn malformed_disks_by_the_thousand() {
     fuzz(3000, 2);
 }
 
-/// Proves: what a disk holds that is not FAT32 is named, and so is what cannot be a partition table.
+/// Proves: other contents than FAT32 are named, and so is an impossible partition table.
 #[test]
 fn other_systems() {
     let folder = tempfile::Builder::new().prefix("holdfast-look.").tempdir().expect("a folder");

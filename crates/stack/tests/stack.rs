@@ -79,7 +79,7 @@ impl Drop for Running {
     }
 }
 
-/// What `fsck.fat` says of the file system on a disk that is not mounted.
+/// The report of `fsck.fat` on a disk that is not mounted.
 fn fsck(disk: &Path, bytes: u64) -> (bool, String) {
     let image = disk.with_extension("fat");
     let mut part = fs::File::open(disk).expect("opens").take(bytes);
@@ -97,9 +97,9 @@ fn content(number: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 7 + at / 251 + number * 13) as u8).collect()
 }
 
-/// Proves: files made, read, written over, cut, grown, renamed and removed through the stack are what programs expect;
-/// they are there after it was stopped and started; and `fsck.fat` finds nothing. With clusters of 512 bytes, which share
-/// blocks of the volume, and of 4096.
+/// Proves: files created, read, overwritten, truncated, grown, renamed and removed through the stack behave
+/// as programs expect; they are there after a restart; and `fsck.fat` finds nothing. With clusters of 512
+/// bytes, which share blocks of the volume, and of 4096.
 #[test]
 fn files() {
     for (bytes, cluster) in [(BYTES, CLUSTER), (300 << 20, 4096)] {
@@ -152,9 +152,9 @@ fn files() {
     }
 }
 
-/// Proves: a file is its owner's: another person on the same file system sees its name and size, and can neither read nor
-/// write, cut, remove nor rename it; an empty file is whoever's makes it longer. What a deleted file held is never seen
-/// by whoever gets its clusters, on the disk neither.
+/// Proves: a file belongs to its owner: another user of the same file system sees its name and size, and can
+/// neither read, write, truncate, remove nor rename it; an empty file belongs to whoever makes it longer. The
+/// content of a deleted file is never visible to whoever gets its clusters, nor on the disk.
 #[test]
 fn two_people() {
     let running = Running::formatted(BYTES, CLUSTER);
@@ -164,7 +164,7 @@ fn two_people() {
     assert_eq!(fs::metadata(&his).expect("seen").len(), secret.len() as u64);
     assert_eq!(errno(fs::read(&his)), Some(libc::EACCES));
     assert_eq!(errno(fs::File::options().write(true).open(&his)), Some(libc::EACCES));
-    // Nor by what was opened while it was nobody's.
+    // Nor through a file that was opened while it had no owner.
     fs::write(running.alice.join("early"), b"").expect("made");
     let file = fs::File::options().write(true).open(running.bob.join("early")).expect("it is nobody's yet");
     fs::write(running.alice.join("early"), &secret).expect("written");
@@ -200,8 +200,8 @@ fn two_people() {
     drop(disk);
 }
 
-/// Proves: whichever component dies, and whenever, what was acknowledged stays, programs go on with the files they have
-/// open, and the file system stays sound.
+/// Proves: whichever component is killed, and whenever, what was acknowledged stays, programs continue with
+/// the files they have open, and the file system stays sound.
 #[test]
 fn components_die() {
     let mut running = Running::formatted(BYTES, CLUSTER);
@@ -230,8 +230,8 @@ fn components_die() {
     assert!(sound, "{words}");
 }
 
-/// Proves: the whole stack killed in the midst of changes leaves what was synced, and a file system that needs no fsck
-/// after the next start.
+/// Proves: the whole stack killed in the middle of changes leaves what was synced, and a file system that
+/// needs no fsck after the next start.
 #[test]
 fn all_die() {
     let mut running = Running::formatted(BYTES, CLUSTER);

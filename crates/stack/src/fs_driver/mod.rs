@@ -1,8 +1,8 @@
-//! FSDriver: the FAT32 file system of one partition (paper, section 4.8). It owns the partition's metadata and what is
-//! free, and cannot read a file: the blocks of a file belong to the file's owner.
+//! FSDriver: the FAT32 file system of one partition (paper, section 4.8). It owns the partition's metadata
+//! and its free blocks, and cannot read a file: the blocks of a file belong to the file's owner.
 //!
-//! FAT has no place for owners. A file is whose its first block is; an empty file is nobody's, and whoever gives it its
-//! first block has it.
+//! FAT does not store owners. The owner of a file is that of its first block. An empty file has no owner;
+//! whoever gives it its first block becomes the owner.
 
 mod sessions;
 
@@ -30,17 +30,18 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Blocks of a new file system that are written at once.
+/// Number of blocks of a new file system that are written at once.
 const FORMATTED: usize = 64;
 /// Most names in one reply.
 const NAMES_MAX: u32 = 128;
-/// Names with what is known of them in one answer: what fits into a packet, however long they are.
+/// Most names with attributes in one answer: as many as fit into a packet, however long they are.
 pub(crate) const FILES_MAX: u32 = 64;
-/// How long a new disk's blocks may take to be handed over.
+/// How long handing over a new disk's blocks may take.
 const HAND_OVER: Duration = Duration::from_secs(600);
-/// Blocks of a file that are looked at in one claim: each costs a question, and nobody else is answered meanwhile.
+/// Most blocks of a file that one claim examines: each costs a request, and nobody else is answered
+/// meanwhile.
 const CLAIMED_MAX: u64 = 2048;
-/// Items of what waits that are looked at for one who may give some back.
+/// Most items waiting to be returned that are examined for one caller.
 const WAITING_MAX: usize = 64;
 
 /// The configuration of the component.
@@ -54,7 +55,8 @@ pub struct Configuration {
     pub blocks: Blocks,
     /// The principal of this driver: its program, for these blocks.
     pub own: Principal,
-    /// To be formatted, with this label; clusters of so many bytes, or as suits the size.
+    /// Format the partition with this label, and clusters of so many bytes or of a size that suits the
+    /// partition.
     pub format: Option<(String, Option<u32>, u32)>,
 }
 
@@ -84,7 +86,7 @@ impl Metadata for PartitionBlocks {
 
 struct Driver {
     configuration: Configuration,
-    /// Part of the numbers of files, so that those of an earlier run mean nothing.
+    /// Part of the numbers of files, so that those of an earlier run are invalid.
     run: u64,
     fat: Fat<PartitionBlocks>,
     monitor: Arc<Asker<MonitorRequest, MonitorReply>>,
@@ -93,7 +95,7 @@ struct Driver {
     sessions: Sessions,
 }
 
-/// The port of the host, which speaks for the administrator.
+/// The port of the host, which acts for the administrator.
 const HOST: &str = "from-host";
 
 /// Runs the component.
@@ -121,12 +123,12 @@ fn run(context: Context, views: Views) -> ExitCode {
         let mut boot = [0; PAGE_BYTES];
         reader.read(&[configuration.blocks.first], &[], |_, page| boot = *page).map_err(words)?;
         let layout = match Layout::from_boot_sector(&boot, configuration.partition.bytes) {
-            // The first block is written last, so a file system that has one is whole.
+            // The first block is written last, so a file system that has one is complete.
             Err(_) if configuration.format.is_some() => make(&configuration, &reader, &monitor, &stage)?,
             layout => layout?,
         };
         if Geometry::of(&layout) != configuration.partition.geometry {
-            // The numbers of blocks would not mean what they meant to whom they were given.
+            // The numbers of blocks would mean other blocks than those their owners were given.
             let other = "the boot sector says that its blocks are elsewhere than when they got their owners";
             return Err(StackError::Component(other.to_owned()));
         }
@@ -152,7 +154,7 @@ fn now() -> Moment {
     Moment { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
 }
 
-/// Accepts the blocks of a new partition, as soon as they are nominated.
+/// Accepts the blocks of a new partition as soon as they are nominated.
 fn take_over(
     configuration: &Configuration,
     policy: &Asker<PolicyRequest, PolicyReply>,
@@ -287,7 +289,7 @@ fn refusal(error: FatError) -> Refusal {
 }
 
 impl Driver {
-    /// The file with a number that was given out by this run.
+    /// The file with a number from this run.
     fn id(&self, number: u64) -> Result<FileId, Refusal> {
         match (number, number >> 32) {
             (1, _) => Ok(ROOT),
@@ -331,7 +333,7 @@ impl Driver {
             }
             FilesRequest::Forget { file, count } => {
                 let id = self.id(file)?;
-                // Only references of this session: others have theirs.
+                // Only references of this session; others have their own.
                 let count = self.sessions.give_up(session, id, count);
                 if count > 0 {
                     self.fat.forget(id, count);
@@ -358,7 +360,7 @@ impl Driver {
                 let mut entries = Vec::new();
                 for ListedFile { name, file: known, .. } in listed {
                     let known = known.and_then(|(id, stat)| {
-                        // A session with too many references gets the name only, as for an unsound file.
+                        // A session with too many references gets only the name, as for an unsound file.
                         if self.sessions.have_room(session).is_err() {
                             self.fat.forget(id, 1);
                             return None;
@@ -474,7 +476,7 @@ impl Driver {
         Blocks { first, count: range.count }
     }
 
-    /// Writes a transaction, and takes it as done; or neither.
+    /// Writes a transaction and commits it, or neither.
     fn commit<T>(&mut self, change: Change<T>) -> Result<(T, Vec<BlockRange>), Refusal> {
         let Change { transaction, value } = change;
         let allocated = transaction.allocated.clone();
@@ -567,7 +569,7 @@ impl Driver {
         Ok(FilesReply::Return { item: 0, blocks: Vec::new(), clusters: 0, to: None })
     }
 
-    /// Accepts blocks that were nominated to the driver, which erases them; then they are free.
+    /// Accepts blocks that were nominated to the driver, which erases them; they are then free.
     fn take_back(
         &mut self,
         id: LimboId,
@@ -595,7 +597,7 @@ impl Driver {
     }
 }
 
-/// The asker, by its own word, which must be the name that the request was stamped with.
+/// The caller's principal according to itself, which must match the name that the request was stamped with.
 fn asker(by: &Alias, owner: Principal) -> Result<Principal, Refusal> {
     if owner.digest().0 == by.principal { Ok(owner) } else { Err(Refusal::NotPermitted) }
 }

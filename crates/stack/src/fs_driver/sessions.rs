@@ -1,26 +1,26 @@
-//! The FSDriver's copy of the mount table: which sessions use its file system, and the files that each of them refers
-//! to.
+//! The FSDriver's copy of the mount table: which sessions use its file system, and the files that each of
+//! them refers to.
 //!
-//! The paper (section 4.10) replicates the table so that each holder makes its own changes only. A session takes
-//! references by looking files up, and gives up its own; that a session is gone is said by the host alone. So a
-//! session cannot give up what another one refers to, and one that ends leaves nothing behind.
+//! The paper (section 4.10) replicates the table so that each holder makes only its own changes. A session
+//! takes references by looking files up, and gives up its own; only the host reports that a session has
+//! ended. So a session cannot give up another's references, and one that ends leaves none behind.
 
 use holdfast_components::Refusal;
 use holdfast_fat::FileId;
 use std::collections::{BTreeMap, HashMap};
 
-/// Files that one session may refer to at a time, so that one does not take the numbers of all.
+/// Most files that one session may refer to at a time, so that it does not use up the numbers of all.
 const FILES_MAX: usize = 1 << 17;
 
-/// The sessions of an FSDriver, named by the port over which they send requests, which they cannot choose.
+/// The sessions of an FSDriver, by the port over which they send requests, which they cannot choose.
 #[derive(Default)]
 pub(super) struct Sessions(HashMap<String, BTreeMap<FileId, u64>>);
 
 impl Sessions {
-    /// Whether a session may refer to one more file.
+    /// Checks that a session may refer to one more file.
     ///
     /// # Errors
-    /// It has too many.
+    /// The session has too many.
     pub(super) fn have_room(&self, session: &str) -> Result<(), Refusal> {
         let held = self.0.get(session).map_or(0, BTreeMap::len);
         match held < FILES_MAX {
@@ -47,7 +47,7 @@ impl Sessions {
         given
     }
 
-    /// A session is no more: what it had.
+    /// Removes a session that has ended, and returns its references.
     pub(super) fn end(&mut self, session: &str) -> BTreeMap<FileId, u64> {
         self.0.remove(session).unwrap_or_default()
     }
@@ -57,7 +57,8 @@ impl Sessions {
 mod tests {
     use super::*;
 
-    /// Proves: a session gives up what it has and no more, whatever another one has; the end of one leaves the others.
+    /// Proves: a session gives up its own references and no others, whatever another session has; when one
+    /// ends, the others keep theirs.
     #[test]
     fn each_its_own() {
         let mut sessions = Sessions::default();

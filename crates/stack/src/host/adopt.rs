@@ -1,5 +1,5 @@
-//! Giving the blocks of an adopted disk their owners: what FSChecker found becomes the policy table, before anybody
-//! runs who could be given a block.
+//! Gives the blocks of an adopted disk their owners: makes the policy table from FSChecker's reports, before
+//! any component runs that could be given a block.
 
 use super::loading::Survey;
 use super::roles::driver_of;
@@ -20,11 +20,12 @@ fn owned(first: u64, count: u64, label: &Label) -> Result<Owned, StackError> {
     Ok(Owned { range, label: label.clone() })
 }
 
-/// Writes the policy table of a disk that is adopted: files are their owners', by the numbers in the surveys (one for each
-/// partition), and everything else is the FSDriver's of its partition. Not durable before a flush.
+/// Writes the policy table of a disk that is adopted. Files belong to the owners with the numbers in the
+/// surveys (one survey for each partition), everything else to the FSDriver of its partition. Not durable
+/// before a flush.
 ///
 /// # Errors
-/// The table has no room for it; the volume.
+/// The table is too small; or the volume failed.
 pub fn adopt(
     volume: &Volume,
     layout: &DiskLayout,

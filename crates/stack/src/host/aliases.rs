@@ -1,6 +1,6 @@
-//! The principals in whose name each process may speak: what it runs, by the manifest that this host issues for it; the
-//! user of its session; the program that uses it; and what it proved since. Every alias rests on a proof, also those
-//! that the host itself brings.
+//! The principals for which each process may speak: the program it runs, by the manifest that this host
+//! issues for it; the user of its session; the program that uses it; and what it proved since. Every alias
+//! rests on a proof, also those that the host itself provides.
 
 use super::people::People;
 use crate::StackError;
@@ -29,7 +29,7 @@ pub(super) struct Role {
     pub program: Principal,
     /// The user whose session it serves.
     pub user: Option<Principal>,
-    /// The identity of the disk that it is for, if it is for one: users' keys speak for them on that volume.
+    /// The identity of the component's disk, if it has one: users' keys speak for them on that volume.
     pub volume: [u8; 16],
 }
 
@@ -99,7 +99,7 @@ impl AliasState {
         VerifiedCredential::spoken(&Principal::Machine, credential)
     }
 
-    /// Removes aliases that are not valid any more from all pages; returns whether there were any.
+    /// Removes aliases that are no longer valid from all pages. Returns whether there were any.
     fn sweep(&mut self) -> bool {
         let AliasState { revocations, processes, .. } = self;
         let mut fell = false;
@@ -129,7 +129,8 @@ impl Aliases {
         Aliases { roles, people, state: Mutex::default() }
     }
 
-    /// A process of a component is about to begin: alias 0 is itself, 1 its program, 2 its user, if that is so by our word.
+    /// Prepares a process of a component that is about to start: alias 0 is itself, 1 its program, 2 its
+    /// user, if this host states that.
     pub(super) fn started(
         &self,
         component: &str,
@@ -177,7 +178,7 @@ impl Aliases {
         Ok(())
     }
 
-    /// A process ended, and all it said, and what its clients did.
+    /// Notes that a process ended, which ends its statements and what its clients proved.
     pub(super) fn ended(&self, component: &str, name: ProcessName) {
         let state = &mut *self.state.lock();
         state.revocations.stopped(name);
@@ -190,7 +191,7 @@ impl Aliases {
         state.sweep();
     }
 
-    /// The principal in whose name a component's process speaks under an index, if the alias is valid now.
+    /// The principal for which a component's process speaks under an index, if the alias is valid now.
     pub(super) fn look_up(&self, component: &str, index: u16) -> Result<Alias, AccessError> {
         let AliasState { revocations, processes, .. } = &mut *self.state.lock();
         let process = processes.get_mut(component).ok_or(AccessError::Ended)?;
@@ -203,7 +204,7 @@ impl Aliases {
         }
     }
 
-    /// Whether credentials can be judged: what was revoked in earlier runs is known.
+    /// Whether credentials can be checked: the revocations of earlier runs are known.
     pub(super) fn is_ready(&self) -> bool {
         self.state.lock().is_ready
     }
@@ -228,7 +229,7 @@ impl Aliases {
         Ok((process.name, names.collect(), stated))
     }
 
-    /// A credential that a process presents is kept for its proofs.
+    /// Stores a credential that a process presents, for its proofs.
     pub(super) fn present(&self, component: &str, bytes: &[u8]) -> Result<(), AccessError> {
         let verified = VerifiedCredential::signed(bytes)?;
         let state = &mut *self.state.lock();
@@ -243,7 +244,7 @@ impl Aliases {
         add(&mut self.state.lock(), component, proof)
     }
 
-    /// Takes over the revocations that PolicyMgr stores; returns whether anybody lost an alias.
+    /// Adopts the revocations that PolicyMgr stores. Returns whether any alias became invalid.
     pub(super) fn revoked(&self, endings: &Revocations) -> Result<bool, AccessError> {
         let state = &mut *self.state.lock();
         let done = state.revocations.merge(endings);
@@ -252,8 +253,8 @@ impl Aliases {
         done.map(|()| fell)
     }
 
-    /// The helper identified a process that opens a file in a session for its program: the session speaks for it from now on,
-    /// as long as it lives.
+    /// Notes that the helper identified a process that opened a file in a session for its program. From now
+    /// on the session speaks for that process, as long as it lives.
     pub(super) fn client_connected(
         &self,
         component: &str,

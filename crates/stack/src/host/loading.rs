@@ -1,8 +1,9 @@
-//! Having a disk looked at by processes that are shut in: FSLoader for what is on it, FSChecker for whose it is.
+//! Examines a disk with sandboxed processes: FSLoader finds what is on it, FSChecker whose blocks they are.
 //!
-//! The host parses nothing of the disk. It hands out the parts that each may see, and judges the reports: the order
-//! of messages, how many there are, and that every block named is in the data area of its partition and named once.
-//! A process that dies is started anew and begins from the start; one that says nothing for long ends the work.
+//! The host parses nothing of the disk. It gives each process the parts that it may see, and checks the
+//! reports: the order of messages, how many there are, and that every named block is in the data area of its
+//! partition and named once. A process that dies is restarted and begins again; one that is silent for too
+//! long ends the examination.
 
 use crate::card_protocol::{CardReply, CardRequest, ENTRIES_MAX, FileBlocks, READ_MAX, TableEntry};
 use crate::disk_layout::{FoundPartition, Geometry, PARTITIONS_MAX, Partition};
@@ -18,18 +19,18 @@ use std::time::{Duration, Instant};
 /// Reads a part of a disk, or says in words why not.
 pub type Source = Arc<dyn Fn(u64, &mut [u8]) -> Result<(), String> + Send + Sync>;
 
-/// Returns the owner of a file, by the number of its partition and its path, as a number of the caller's.
+/// Returns the owner of a file, as a number of the caller's, by the partition's number and the file's path.
 pub type OwnerOf = Arc<dyn Fn(u32, &str) -> u16 + Send + Sync>;
 
-/// How long a process may say nothing.
+/// How long a process may be silent.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
-/// How often whoever waits is asked whether to go on.
+/// How often the caller is asked whether to continue.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Bytes that FSLoader may read at the beginning and at the end of a disk, where partition tables are.
 const TABLE_BYTES: u64 = 1 << 20;
 /// Bytes of a boot sector.
 const BOOT_BYTES: u64 = 512;
-/// Problems that are kept in words.
+/// Most problems whose text is stored.
 const PROBLEMS_MAX: usize = 100;
 /// Runs of blocks of all files of a partition.
 const RUNS_TOTAL_MAX: usize = 4 << 20;
@@ -42,11 +43,11 @@ const READ_BYTES_MIN: u64 = 256 << 20;
 pub struct Survey {
     /// The first problems, in words, each with its path.
     pub problems: Vec<String>,
-    /// The number of all problems, also of those that are not listed.
+    /// Number of all problems, including those not in the list.
     pub problems_all: u64,
     /// Whether one of them forbids to use the file system.
     pub is_unsound: bool,
-    /// Runs of blocks of files, in order, as the partition numbers them, each with the number of its owner.
+    /// Runs of blocks of files, in order and in the partition's numbering, each with the number of its owner.
     pub files: Vec<(u64, u64, u16)>,
 }
 
@@ -67,7 +68,7 @@ enum LoaderTask {
     Partition(Partition),
 }
 
-/// What the process has reported so far.
+/// The process's report so far.
 #[derive(Default)]
 struct LoaderReport {
     readable: Vec<Range<u64>>,
@@ -204,7 +205,7 @@ impl LoaderProcess {
     }
 }
 
-/// Puts runs in order; a block that is in two of them is an error.
+/// Sorts runs; a block that is in two of them is an error.
 fn disjoint(runs: &mut [(u64, u64, u16)]) -> Result<(), u64> {
     runs.sort_unstable();
     match runs.windows(2).find(|pair| pair[1].0 < pair[0].0 + pair[0].1) {
@@ -245,7 +246,7 @@ impl Shared {
     }
 }
 
-/// Runs components that look at a disk, until all have said everything.
+/// Runs components that examine a disk, until all have finished their reports.
 fn run(
     components: Vec<(ComponentPlan, LoaderTask)>,
     source: Source,
@@ -343,10 +344,10 @@ fn nobody() -> OwnerOf {
     Arc::new(|_, _| 0)
 }
 
-/// Finds the partitions of a disk, by FSLoader.
+/// Finds the partitions of a disk with FSLoader.
 ///
 /// # Errors
-/// [`StackError::Component`]: there is no partition table that can be used, in words; [`StackError::Interrupted`].
+/// [`StackError::Component`]: there is no usable partition table, in words; [`StackError::Interrupted`].
 pub fn find_partitions(
     source: Source,
     disk_bytes: u64,
@@ -361,10 +362,10 @@ pub fn find_partitions(
     Ok(report.found)
 }
 
-/// Makes the partition table and geometries of a disk that is to be formatted, by FSLoader.
+/// Makes the partition table and geometries of a disk that is to be formatted, with FSLoader.
 ///
 /// # Errors
-/// [`StackError::Component`]: it cannot be, in words.
+/// [`StackError::Component`]: that is impossible, in words.
 pub fn lay_out(wanted: fs_loader::FormatRequest) -> Result<DiskFormat, StackError> {
     let partitions = wanted.partitions.len();
     let plan = component("fs-loader", "fs-loader", &fs_loader::Configuration::Lay(wanted));
@@ -374,7 +375,7 @@ pub fn lay_out(wanted: fs_loader::FormatRequest) -> Result<DiskFormat, StackErro
     laid.ok_or_else(|| StackError::Component("FSLoader drew nothing up".to_owned()))
 }
 
-/// Checks the file system of each partition, by an FSChecker for each, and finds the files of its blocks.
+/// Checks the file system of each partition with an FSChecker for each, and finds the files of its blocks.
 ///
 /// # Errors
 /// [`StackError::Component`]: one of them cannot be read, in words; [`StackError::Interrupted`].

@@ -1,4 +1,4 @@
-//! What the host makes of reports: every sentence that an FSLoader or an FSChecker may not say, named.
+//! How the host handles reports: every message that an FSLoader or an FSChecker may not send, by name.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn entry(number: u32, start: u64, bytes: u64) -> TableEntry {
     TableEntry { number, start, bytes }
 }
 
-/// Proves: an FSChecker reads its partition and nothing else, in pieces that are answered, and not for ever.
+/// Proves: an FSChecker reads only its partition, in pieces of limited size, and a limited number of them.
 #[test]
 fn reads_of_a_checker() {
     let mut process = LoaderProcess::new(LoaderTask::Partition(partition()));
@@ -60,7 +60,7 @@ fn reads_of_a_loader() {
     assert!(!process.may_read(0, 512), "who draws up reads nothing");
 }
 
-/// Proves: each may say what it is asked about, in its order, and what is not possible is refused.
+/// Proves: each process may report only what it is asked about, in order, and impossible reports are refused.
 #[test]
 fn sentences() {
     let disk = LoaderTask::Disk(100 * MIB);
@@ -107,7 +107,8 @@ fn sentences() {
     }
 }
 
-/// Proves: blocks that are named twice make the whole answer worth nothing; what one process said is gone with it.
+/// Proves: blocks that are named twice invalidate the whole report; the report of a dead process is dropped
+/// with it.
 #[test]
 fn ends() {
     let mut process = LoaderProcess::new(LoaderTask::Partition(partition()));
@@ -123,7 +124,7 @@ fn ends() {
     assert!(matches!(&process.report.end, Some(Err(words)) if words.contains("block 24")));
 }
 
-/// Proves: words that come from a disk do not steer a terminal, and are not many.
+/// Proves: text from a disk contains no terminal codes, and is of limited length.
 #[test]
 fn words() {
     assert_eq!(printable("a\u{1b}[2Jb\n"), "a\u{fffd}[2Jb\u{fffd}");

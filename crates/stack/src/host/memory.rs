@@ -1,5 +1,5 @@
-//! The memory of regions: files on a tmpfs that nobody can reach but by the views that are handed out. Beside each, its
-//! words.
+//! The memory of regions: files on a tmpfs that can only be reached through views given to components. Each
+//! has a second file for its words.
 
 use crate::views::{WORDS_BYTES, to_bytes};
 use holdfast_components::{Access, Region, Regions};
@@ -39,8 +39,9 @@ impl Memory for Tmpfs {
 
     fn note(&self, page: PageId, words: Words) {
         let memory = self.memory(page.region).expect("a region that is noted is there");
-        // Each half is eight aligned bytes, which the kernel copies in one store. A mixture of two notes that follow each
-        // other is never one of a filled page: one of them is of a page without a block, or both are of the same.
+        // Each half is eight aligned bytes, which the kernel copies in one store. A mixture of two successive
+        // states is never one of a filled page: either one of them is of a page without a block, or both are
+        // of the same block.
         let written = memory.words.write_at(u64::from(page.index) * WORDS_BYTES as u64, &to_bytes(words));
         written.expect("the words of a region have room for all its pages");
     }

@@ -1,5 +1,6 @@
-//! The host: the process that holds the volume, the memory and the names of all others. What the paper's kernel is, this
-//! is, with Linux below: it starts the components, says by their manifests who they are, and answers for the monitor.
+//! The host: the process that has the volume, the memory and the names of all others. It is what the paper's
+//! kernel is, with Linux below: it starts the components, states by their manifests who they are, and serves
+//! as the monitor.
 
 mod adopt;
 mod aliases;
@@ -27,13 +28,13 @@ use holdfast_monitor::MonitorError;
 
 /// The page is being transferred; ask again.
 pub const BUSY: u32 = 101;
-/// The run goes over the edge of a stretch of blocks.
+/// The run crosses the edge of an extent of blocks.
 pub const EDGE: u32 = 102;
 /// The page is not in the state that this needs.
 pub const STATE: u32 = 103;
 /// The reference is outdated; ask for the block again.
 pub const OUTDATED: u32 = 104;
-/// The block on the disk is not what was written.
+/// The block on the disk has changed since it was written.
 pub const BAD_BLOCK: u32 = 105;
 
 /// The refusal that the caller gets for an error of the monitor.

@@ -1,9 +1,9 @@
-//! The mount table: which sessions use which file systems. The host makes and removes entries, for the administrator;
-//! each FSDriver has a copy of what concerns it, and gets a notice when one of its sessions is no more (paper, section
-//! 4.10).
+//! The mount table: which sessions use which file systems. The host makes and removes entries, for the
+//! administrator; each FSDriver has a copy of its part, and gets a notice when one of its sessions has ended
+//! (paper, section 4.10).
 //!
-//! A VFS has its own entry as its configuration and its channels, and can change nothing about it but end. So it can
-//! neither see nor remove others'.
+//! A VFS has its own entry in the form of its configuration and its channels, and can change nothing about it
+//! except by ending. So it can neither see nor remove others' entries.
 
 use crate::protocol::{FilesReply, FilesRequest};
 use holdfast_components::{Asker, Patience};
@@ -12,7 +12,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long an FSDriver may take to hear that a session is no more. One that does not hear it keeps its references.
+/// How long an FSDriver may take to acknowledge that a session has ended. One that does not keeps the
+/// references.
 const WAIT: Duration = Duration::from_secs(10);
 
 /// Sessions by name, each with its FSDriver's.
@@ -25,7 +26,7 @@ impl MountTable {
         self.0.lock().insert(session.to_owned(), driver.to_owned());
     }
 
-    /// Removes a session that is no more; returns the FSDriver that must get a notice of it, once.
+    /// Removes a session that has ended. Returns, once, the FSDriver that must get a notice of it.
     pub(super) fn remove(&self, session: &str) -> Option<String> {
         self.0.lock().remove(session)
     }
@@ -36,7 +37,8 @@ impl MountTable {
     }
 }
 
-/// Tells FSDrivers of sessions that are no more: ⟨session, FSDriver⟩ come over `ended`, until nobody can send any more.
+/// Notifies FSDrivers of ended sessions: ⟨session, FSDriver⟩ come over `ended`, until all its senders are
+/// gone.
 pub(super) fn notify(
     ended: &std::sync::mpsc::Receiver<(String, String)>,
     drivers: &BTreeMap<String, Arc<Asker<FilesRequest, FilesReply>>>,

@@ -12,15 +12,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::protocol::{Entering, Entry};
 
-/// Most users with a key, and most memberships: what every session may prove others with.
+/// Most users with a key, and most memberships: every session may use all of them in proofs.
 pub const PEOPLE_MAX: usize = 100;
-/// Opens of one session that may wait for the helper at once, so that others find somebody who answers for the monitor.
+/// Opens of one session that may wait for the helper at once, so that other requests to the monitor are still
+/// served.
 const ENTERING_MAX: usize = 1;
 
-/// Users' keys, and who is in which group.
+/// Users' keys, and the members of groups.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct People {
-    /// Users who prove who they are: a session in their name begins with nothing, until it has a credential of theirs.
+    /// Users with keys: a session of such a user has no rights until it has presented a credential of theirs.
     pub keys: BTreeMap<Name, PublicKey>,
     /// Groups, and the users in them.
     pub groups: BTreeMap<Name, BTreeSet<Name>>,
@@ -50,13 +51,14 @@ impl People {
     }
 }
 
-/// The gate of a session for a program: who opens a file there is identified, and must be it.
+/// The gate of a session for a program: the helper identifies each process that opens a file there, which
+/// must run that program.
 pub struct ProgramGate {
     /// The guard that judges opens by the helper's tickets.
     pub guard: Arc<Guard>,
-    /// A set of rules, as stored, that names the program.
+    /// The stored set of rules that names the program.
     pub rules: Vec<u8>,
-    /// The package that makes it the program, if that is how it is named.
+    /// The package that identifies the program, if that is how it is named.
     pub package: Option<KeyName>,
     /// The number of opens that wait for the helper.
     pub(super) entering: AtomicUsize,
@@ -68,7 +70,8 @@ impl ProgramGate {
         ProgramGate { guard, rules, package, entering: AtomicUsize::new(0) }
     }
 
-    /// Judges an open; `None`: another one waits, ask again. Returns who is let in.
+    /// Decides about an open; `None`: another one is being decided, so ask again. Returns the process that is
+    /// admitted.
     pub(super) fn enter(&self, entering: Entering) -> Option<Result<Identity, Entry>> {
         if self.guard.is_helper(entering.thread) {
             return Some(Err(Entry::Blind));

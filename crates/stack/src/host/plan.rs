@@ -1,7 +1,7 @@
-//! Which components a stack has, what each may do, and who may speak with whom.
+//! The components of a stack, their permissions, and their channels.
 //!
-//! One DiskDriver a bus, one FSDriver a partition that is used, one VFS a session; one PolicyMgr and one CacheMgr for
-//! all. An FSDriver has no channel to another, nor to another's sessions.
+//! There is one DiskDriver for each bus, one FSDriver for each used partition, one VFS for each session, and
+//! one PolicyMgr and one CacheMgr for all. An FSDriver has no channel to another, nor to another's sessions.
 
 use super::encode;
 use super::people::ProgramGate;
@@ -20,7 +20,7 @@ use holdfast_monitor::PAGE_BYTES;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Regions of a disk without a block that are kept for what comes next.
+/// Empty regions of a disk that are kept for later blocks.
 const SPARE_REGIONS: u32 = 4;
 
 /// An FSDriver.
@@ -43,7 +43,7 @@ pub(super) struct ComponentSet {
     pub(super) buses: Vec<Principal>,
     /// The bus of each disk.
     pub(super) bus_of: Vec<u16>,
-    /// The FSDriver of each partition that is used, in the order of the disks.
+    /// The FSDriver of each used partition, in the order of the disks.
     pub(super) drivers: Vec<Driver>,
 }
 
@@ -131,7 +131,8 @@ fn between(from: &str, name: &str, to: &str) -> ChannelPlan {
 /// The gates of sessions for programs, and the user id of each.
 pub(super) type Gates = HashMap<String, (Arc<ProgramGate>, u32)>;
 
-/// Components and channels, and the gates of sessions. Takes the sessions, whose mounts go to their VFS.
+/// Makes the components and channels, and the gates of sessions. Takes the sessions, whose mounts are passed
+/// to their VFS.
 pub(super) fn plan(
     cast: &ComponentSet,
     configuration: &mut Configuration,
@@ -247,7 +248,7 @@ pub(super) fn plan(
             }),
             files: vec![("fuse".to_owned(), session.fuse)],
             guards: vec!["requests: only of its mount".to_owned()],
-            // A session with FUSE cannot be taken up by another process yet: the kernel keeps its state.
+            // No other process can continue a FUSE session yet: the kernel keeps its state.
             restart: Restart::NEVER,
             ..ComponentPlan::new(&name, Profile::with_permissions(&[Permission::Threads, Permission::Fuse]))
         });

@@ -1,4 +1,4 @@
-//! The roles of components: what each runs, which is its identity.
+//! The roles of components: the program that each runs, which is its identity.
 
 use super::aliases::Role;
 use crate::StackError;
@@ -33,18 +33,19 @@ pub(super) fn session_name(number: usize) -> String {
     format!("{SESSION}{number}")
 }
 
-/// The setting that says which blocks an FSDriver manages: those of a disk by its identity, which is the same wherever it
-/// is plugged in.
+/// The setting that says which blocks an FSDriver manages: it names the disk by its identity, which does not
+/// depend on where the disk is plugged in.
 fn blocks_of(layout: &DiskLayout, partition: usize) -> String {
     let identity: String = layout.identity.iter().map(|byte| format!("{byte:02x}")).collect();
     let blocks = layout.blocks(partition);
     format!("{identity}:{}+{}", blocks.first, blocks.count)
 }
 
-/// The principal of a partition's FSDriver: a process of this component with these blocks, of a program that the place's
-/// key has signed for, if there is one. So the blocks pass from one version of the program to the next by a signed rule:
-/// whoever has the key signs a list with the new program in it. Without a key they are its own whichever version it is:
-/// the machine alone says who is which component, and does so of this program's own.
+/// The principal of a partition's FSDriver: a process of this component with these blocks, of a program that
+/// the layout's key has signed for, if there is one. So the blocks pass from one version of the program to
+/// the next by a signed rule: the holder of the key signs a list with the new program in it. Without a key,
+/// they belong to every version: then the machine alone decides which program is which component, and accepts
+/// this program's own.
 ///
 /// # Errors
 /// [`StackError::Access`].

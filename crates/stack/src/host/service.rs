@@ -21,7 +21,7 @@ pub(super) struct Service {
     pub stages: HashMap<String, Arc<Region>>,
     /// The gates of sessions for programs, and the user id of each.
     pub gates: HashMap<String, (Arc<ProgramGate>, u32)>,
-    /// Told when sessions are to have their kernels forget.
+    /// Notified when sessions must make their kernels drop cached data.
     pub withdrawn: SyncSender<()>,
 }
 
@@ -126,12 +126,14 @@ impl Service {
         reply.map_err(refusal)
     }
 
-    /// Names may be proved now; else it is to be asked again: revocations of earlier runs are not known yet.
+    /// The aliases, if names may be proved now. Otherwise the caller must ask again: revocations of earlier
+    /// runs are not known yet.
     fn judging(&self) -> Result<&Aliases, Refusal> {
         if self.aliases.is_ready() { Ok(&self.aliases) } else { Err(Refusal::Code(BUSY)) }
     }
 
-    /// Somebody lost an alias: views and caches that rest on it go, at once where they are ours.
+    /// An alias became invalid: views and caches that rest on it are dropped, at once where they are this
+    /// process's.
     pub(super) fn lost(&self) {
         if let Err(error) = self.monitor.revoke_views() {
             tracing::error!(%error, "views could not be taken away; the stack ends");
@@ -156,7 +158,8 @@ impl Service {
         }
     }
 
-    /// Contents from a component's stage: copied first, so that what is checked and hashed is what is written.
+    /// Content from a component's stage: it is copied first, so that what is checked and hashed is what is
+    /// written.
     fn staged(&self, component: &str, writes: Vec<Reference>) -> Result<Vec<Write>, Refusal> {
         let stage = self.stages.get(component).ok_or(Refusal::NotPermitted)?;
         if writes.len() > STAGE_PAGES {

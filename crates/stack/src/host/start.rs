@@ -80,9 +80,9 @@ pub struct Configuration {
     pub program: Program,
     /// The digest of the program.
     pub digest: Digest,
-    /// Packages whose lists it is on, as was verified: drivers of places that belong to them may run.
+    /// Packages whose verified lists contain this program: it may run drivers of layouts that belong to them.
     pub packages: BTreeSet<KeyName>,
-    /// Disks. Their file systems that are used, or new, get a driver.
+    /// The disks. Each of their file systems that is used, or new, gets a driver.
     pub disks: Vec<DiskPlan>,
     /// The principal that may format disks.
     pub administrator: Principal,
@@ -127,7 +127,7 @@ impl Stack {
         for (number, session) in configuration.sessions.iter().enumerate() {
             mounts.add(&session_name(number), &cast.driver(session, &configuration.disks)?.name);
         }
-        // Another component in the place of a VFS may have no kernel that could be told.
+        // A component that replaces a VFS may have no kernel that could be notified.
         let sessions = if variant.client.is_none() { configuration.sessions.len() } else { 0 };
         // Regions are filled in part only, and each has its words.
         let memory = (configuration.pages_max * PAGE_BYTES * 4 + (256 << 20)) as u64;
@@ -203,16 +203,17 @@ impl Stack {
         Ok(Stack { runtime: Some(runtime), serving, service, mounts, drivers, disks: count })
     }
 
-    /// Waits until all file systems can be used: recovered, and formatted if that was asked for. A session may have ended by
-    /// then ([`Stack::ended`]), which is no concern of the others.
+    /// Waits until all file systems can be used: recovered, and formatted if that was requested. A session
+    /// may have ended by then ([`Stack::ended`]), which does not affect the others.
     ///
     /// # Errors
-    /// A driver does not come up; in words of the driver, if it said any.
+    /// A driver does not start; the error contains the driver's output, if there is any.
     pub fn wait_until_ready(&self, patience: Duration) -> Result<(), StackError> {
         let started = Instant::now();
         let look = || Patience::of(Duration::from_secs(1));
         for (name, (asker, what)) in &self.drivers {
-            // One request, however long its answer takes; another if the driver was started again.
+            // Only one request at a time, however long its answer takes; another one if the driver was
+            // restarted.
             let mut asked: Option<Ticket> = None;
             loop {
                 let answer = match asked {
@@ -228,7 +229,7 @@ impl Stack {
                     },
                 };
                 let Err(error) = answer else { continue };
-                // Whoever is down keeps the others waiting.
+                // A component that is down delays the others.
                 let is_late = started.elapsed() > patience;
                 let Some(Runtime::Apart(supervisor)) = &self.runtime else { return Err(error.into()) };
                 let listing = supervisor.listing();
@@ -268,10 +269,10 @@ impl Stack {
         (0..self.disks).map(anchor).collect()
     }
 
-    /// What runs.
+    /// The supervisor of the components.
     ///
     /// # Panics
-    /// There are no processes, as in a merged [`Variant`].
+    /// If there are no processes, as in a merged [`Variant`].
     pub fn supervisor(&self) -> &Supervisor {
         match self.runtime.as_ref() {
             Some(Runtime::Apart(supervisor)) => supervisor,
@@ -284,10 +285,10 @@ impl Stack {
         self.runtime.as_ref().expect("it runs until it is stopped").ports()
     }
 
-    /// Empties the cache, for measurements from a cold one; the [`Variant`] must allow it.
+    /// Empties the cache, for measurements with a cold one; the [`Variant`] must allow it.
     ///
     /// # Errors
-    /// It says not so, or the blocks cannot be written.
+    /// The cache manager does not confirm, or blocks cannot be written.
     pub fn empty_cache(&self) -> Result<(), StackError> {
         let cache = self.ports().asker::<CacheRequest, CacheReply>(TO_CACHE)?;
         cache.ask(0, &CacheRequest::Empty, Patience::of(Duration::from_secs(60)))?;

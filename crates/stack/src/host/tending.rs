@@ -1,5 +1,5 @@
-//! What the host does beside answering: it tells sessions what kernels are to forget, and looks whether the processes still
-//! live that use sessions for programs.
+//! What the host does besides serving requests: it tells sessions to make their kernels drop cached data, and
+//! checks whether processes that use sessions for programs are still alive.
 
 use super::roles::{session_name, to_session};
 use super::service::Service;
@@ -10,13 +10,13 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-/// How often it is looked whether clients have ended.
+/// How often to check whether clients have ended.
 const TEND: Duration = Duration::from_millis(200);
-/// How long a session may take to have its kernel forget.
+/// How long a session may take to make its kernel drop cached data.
 const FORGET_WAIT: Duration = Duration::from_secs(2);
 
-/// Has a thread tell sessions what kernels are to forget, and look after clients of sessions for programs; it ends with the
-/// service.
+/// Starts a thread that notifies sessions to make kernels drop cached data, and watches clients of sessions
+/// for programs. It ends with the service.
 pub(super) fn tend(
     ports: &Arc<Ports>,
     sessions: usize,
@@ -33,8 +33,8 @@ pub(super) fn tend(
             match notices.recv_timeout(TEND) {
                 Ok(()) => {
                     for asker in &askers {
-                        // A session that does not answer holds up the others for this long; what its kernel caches is
-                        // its own affair.
+                        // A session that does not answer delays the others for this long; what its kernel
+                        // caches is its own problem.
                         let _ = asker.ask(0, &VfsRequest::Forget, Patience::of(FORGET_WAIT));
                     }
                 }

@@ -1,5 +1,5 @@
-//! The stack in other arrangements, to measure what each wall and each guard costs (the paper's section 5). The code is
-//! the same, the plan is changed. No command of Holdfast asks for one.
+//! The stack in other arrangements, to measure the cost of each wall and each guard (the paper's section 5).
+//! The code is the same, only the plan differs. No command of Holdfast uses one.
 
 use super::encode;
 use super::plan::ComponentSet;
@@ -14,7 +14,7 @@ const CONST_POLICY: &str = "const-policy-manager";
 const MAPPED: &str = "fs-driver-mapped";
 /// The host's port to CacheMgr, where it measures.
 pub(super) const TO_CACHE: &str = "cache";
-/// The host's port to the program that is in the place of a VFS.
+/// The host's port to the program that replaces a VFS.
 pub const TO_CLIENT: &str = "client";
 
 /// An arrangement of components, for measurements.
@@ -29,7 +29,7 @@ pub struct Variant {
     /// This component of the program's table is in the place of the VFS of each session (the paper's VFS in the client).
     /// The host asks it over [`TO_CLIENT`].
     pub client: Option<&'static str>,
-    /// Regions stay when they are empty, so that no view of them is taken away: for those who map them.
+    /// Keeps empty regions, so that no view of them is taken away from components that map them.
     pub keeps_regions: bool,
     /// The host may have CacheMgr give up all blocks.
     pub is_measured: bool,

@@ -1,6 +1,6 @@
-//! VFS as a library: a program that runs as a component and has a user's session for itself, without a kernel's file
-//! system between (the paper's section 4.11.2, where VFS is part of each client). For measuring: programs that people
-//! have speak to a kernel.
+//! VFS as a library: for a program that runs as a component and has a user's session for itself, without a
+//! kernel's file system in between (the paper's section 4.11.2, where VFS is part of each client). For
+//! measurements: ordinary programs use the kernel.
 
 use super::Configuration;
 use super::files::{Code, Files};
@@ -14,10 +14,10 @@ use holdfast_components::Context;
 pub struct Client(Files);
 
 impl Client {
-    /// A client for a component that was started in the place of a VFS.
+    /// A client for a component that was started in place of a VFS.
     ///
     /// # Errors
-    /// It was not.
+    /// It was not started so.
     pub fn new(context: &Context, views: Views) -> Result<Client, StackError> {
         let configuration: Configuration = borsh::from_slice(&context.configuration)
             .map_err(|_| StackError::Component("its configuration is not one".to_owned()))?;
@@ -27,7 +27,7 @@ impl Client {
         Ok(Client(files))
     }
 
-    /// Finds a file; it is known until it is [closed](Client::close).
+    /// Finds a file, which stays open until it is [closed](Client::close).
     ///
     /// # Errors
     /// An errno.
@@ -47,7 +47,7 @@ impl Client {
         }
     }
 
-    /// Everything in a directory, and what is known of it; each is to be closed.
+    /// All entries of a directory, with attributes; each must be closed.
     ///
     /// # Errors
     /// An errno.

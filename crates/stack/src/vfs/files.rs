@@ -1,4 +1,4 @@
-//! Files, by asking an FSDriver where they are, PolicyMgr for the blocks, and the cache for what is in them.
+//! Files: an FSDriver says where they are, PolicyMgr gives the blocks, and CacheMgr loads their content.
 
 mod data;
 mod map;
@@ -31,7 +31,7 @@ const FORGOTTEN: u64 = 0;
 const FILE_BYTES_MAX: u64 = u32::MAX as u64;
 /// Places in a directory: more than FAT has.
 const PLACES_MAX: u64 = 1 << 20;
-/// How long a cached attribute counts: as long as the kernel caches it, so that changes are not noticed later.
+/// How long a cached attribute is valid: as long as the kernel caches it, so that this adds no delay.
 pub(super) const LIVES: Duration = Duration::from_secs(1);
 /// Most files with cached attributes.
 const CACHED_FILES_MAX: usize = 4096;
@@ -63,7 +63,7 @@ fn remember(cached: &mut HashMap<u64, (u64, Instant)>, ino: u64, value: u64) {
     cached.insert(ino, (value, Instant::now()));
 }
 
-/// The files of a session, as requests of the kernel see them.
+/// The files of a session, as the kernel's requests see them.
 pub(super) struct Files {
     files: Asker<FilesRequest, FilesReply>,
     pub(super) policy: Asker<PolicyRequest, PolicyReply>,
@@ -75,7 +75,8 @@ pub(super) struct Files {
     pub(super) names: Arc<Names>,
     /// The restriction of the own name, and what else is known of names.
     pub(super) proven: Mutex<ProvenNames>,
-    /// Locked shared while data is read and handed to the kernel, so that one can wait until nothing is.
+    /// Locked shared while data is read and passed to the kernel, so that a thread can wait until no read is
+    /// in progress.
     pub(super) reading: RwLock<()>,
     pub(super) inodes: Mutex<Inodes>,
     maps: Mutex<HashMap<u64, Map>>,
@@ -84,17 +85,17 @@ pub(super) struct Files {
     changed: Mutex<HashMap<u64, HashMap<u64, Reference>>>,
     /// Locked while a size is changed.
     sizing: Mutex<()>,
-    /// Locked while blocks are given back: they may belong to a file again in the next moment.
+    /// Locked while blocks are returned: right afterwards they may belong to a file again.
     returning: Mutex<()>,
 }
 
 /// The names that a session has proved.
 pub(super) struct ProvenNames {
-    /// The restriction of its own name.
+    /// The restriction of the session's own name.
     pub scope: Scope,
     /// Its other names.
     pub others: Vec<NamedAlias>,
-    /// Proofs that were accepted, so that none is brought twice.
+    /// Proofs that were accepted, so that none is presented twice.
     pub proofs: BTreeSet<Proof>,
     /// Credentials by which it has its own name.
     pub base: Vec<CredentialId>,
@@ -171,7 +172,7 @@ impl Files {
     pub(super) fn ask_policy(&self, question: &PolicyRequest) -> Result<PolicyReply, Refusal> {
         let own = self.names.own();
         match ask_as(&self.policy, own, question) {
-            // It may know our digest only.
+            // PolicyMgr may know only our digest.
             Err(Refusal::NotPermitted) => {
                 let (principal, scope) = (self.configuration.user.clone(), self.proven.lock().scope.clone());
                 ask_as(&self.policy, own, &PolicyRequest::Introduce { principal, scope })?;
@@ -210,7 +211,7 @@ impl Files {
         answer.map(|(answer, _)| answer)
     }
 
-    /// Asks what may be asked twice.
+    /// Sends a request that may be carried out twice.
     fn ask_safely<const N: usize>(
         &self,
         inos: [u64; N],
@@ -242,7 +243,7 @@ impl Files {
             match ask_as(&self.files, self.names.own(), &FilesRequest::LookUp { parent, name })?.0 {
                 FilesReply::File(file) => {
                     self.inodes.lock().found(ino, file.id);
-                    // An FSDriver that is gone said where its blocks are, and may have lied.
+                    // The FSDriver that said where these blocks are is gone, and may have lied.
                     self.forget_map(ino);
                 }
                 _ => return Err(nonsense("the file system")),
@@ -251,7 +252,8 @@ impl Files {
         Ok(())
     }
 
-    /// A file that the kernel learns of, from an answer to what was asked when so many changes were seen.
+    /// Notes a file that the kernel gets to know, from an answer to a request sent when `seen` changes had
+    /// been made.
     fn learnt(
         &self,
         seen: u64,
@@ -263,7 +265,7 @@ impl Files {
             // The root has no name.
             FilesReply::File(file) if file.id != ROOT && can_be(&file, file.id) => {
                 let id = self.inodes.lock().learn(parent, name, file.id);
-                self.tell_size(id, file.size, seen);
+                self.note_size(id, file.size, seen);
                 Ok(File { id, ..file })
             }
             _ => Err(errno(nonsense("the file system"))),
@@ -277,7 +279,8 @@ impl Files {
         }
     }
 
-    /// Asks what may have been done before its answer was lost: then the second time says `is_done`.
+    /// Sends a request that may have been carried out before its answer was lost: the repetition then fails
+    /// with `is_done`.
     fn once<const N: usize>(
         &self,
         inos: [u64; N],
@@ -328,15 +331,15 @@ impl Files {
         match self.ask_safely([ino], |[file]| FilesRequest::Stat(file)).map_err(errno)? {
             FilesReply::File(file) if !can_be(&file, ino) => Err(errno(nonsense("the file system"))),
             FilesReply::File(file) => {
-                self.tell_size(ino, file.size, seen);
+                self.note_size(ino, file.size, seen);
                 Ok(File { id: ino, ..file })
             }
             _ => Err(errno(nonsense("the file system"))),
         }
     }
 
-    /// Remembers a size that was asked for when so many changes were seen.
-    fn tell_size(&self, ino: u64, size: u64, seen: u64) {
+    /// Notes a size that was requested when `seen` changes had been made.
+    fn note_size(&self, ino: u64, size: u64, seen: u64) {
         let mut cached = self.cached.lock();
         if cached.changes == seen {
             remember(&mut cached.sizes, ino, size);
@@ -370,7 +373,7 @@ impl Files {
         let FilesReply::Files(mut listed) = self.ask_safely([ino], question).map_err(errno)? else {
             return Err(errno(nonsense("the file system")));
         };
-        // Before anything of it is remembered: a listing that is none leaves nothing behind.
+        // Checked before anything is stored, so that an invalid listing leaves nothing behind.
         if listed.len() > count as usize
             || !goes_on(cookie, listed.iter().map(|(name, _)| name))
             || !listed.iter().all(|(name, file)| can_be_listed(name, file.as_ref()))
@@ -380,7 +383,7 @@ impl Files {
         for (name, file) in &mut listed {
             if let Some(file) = file {
                 file.id = self.inodes.lock().learn(ino, &name.name, file.id);
-                self.tell_size(file.id, file.size, seen);
+                self.note_size(file.id, file.size, seen);
             }
         }
         if listed.len() < count as usize {
@@ -475,20 +478,22 @@ impl Files {
     }
 }
 
-/// Whether the kernel can take these attributes of a file. It gives up an inode for good whose kind changes or whose
-/// size is none, and with the root's the whole mount; so an FSDriver that lies could end it.
+/// Whether the kernel accepts these attributes of a file. It drops an inode for ever if the kind changes or
+/// the size is invalid, and with the root's inode the whole mount. So an FSDriver that lies could end the
+/// mount.
 fn can_be(file: &File, ino: u64) -> bool {
     file.size <= FILE_BYTES_MAX && (ino != ROOT || file.is_directory)
 }
 
-/// Whether names come in an order that ends. A directory that goes in circles, or on for ever, would keep whoever lists it.
+/// Whether names come in an order that ends. A directory that loops, or never ends, would block whoever lists
+/// it.
 fn goes_on<'a>(cookie: u64, mut names: impl Iterator<Item = &'a DirectoryEntry>) -> bool {
     let mut before = cookie;
     names.all(|listed| std::mem::replace(&mut before, listed.cookie) < listed.cookie) && before <= PLACES_MAX
 }
 
-/// Whether the kernel can take this name with its file. It takes no reference for the two names that every
-/// directory has, so nobody would ever forget what came with them.
+/// Whether the kernel accepts this name with its file. It takes no reference for the two names that every
+/// directory has, so what came with them would never be forgotten.
 fn can_be_listed(name: &DirectoryEntry, file: Option<&File>) -> bool {
     let is_name = !matches!(&*name.name, "" | "." | "..") && !name.name.contains(['/', '\0']);
     let is_file =

@@ -1,5 +1,5 @@
-//! Numbers of files as the kernel knows them, and what the FSDriver calls them now. An FSDriver that was started anew
-//! knows nobody's numbers; by their names they are found again, so that open files go on.
+//! The kernel's numbers of files, and the FSDriver's present numbers of them. A restarted FSDriver does not
+//! know the earlier numbers; files are found again by their names, so that open files stay usable.
 
 use std::collections::HashMap;
 
@@ -73,7 +73,7 @@ impl Inodes {
 
     /// Notes that a file has another name.
     pub(super) fn renamed(&mut self, from: (u64, &str), to: (u64, &str)) {
-        // The file that had the new name has none now, and must not be found by the name of another.
+        // The file that had the new name has none now, and must not be found by another's name.
         let named = |inode: &Inode, (parent, name): (u64, &str)| inode.parent == parent && inode.name == name;
         for inode in self.by_ino.values_mut() {
             if named(inode, to) {
@@ -110,8 +110,9 @@ impl Inodes {
 mod tests {
     use super::*;
 
-    /// Proves: one file has one number for the kernel, whatever names it is found by and whatever the driver calls it
-    /// later; it is given up with the last reference, and a name that another took is not followed.
+    /// Proves: a file has one number for the kernel, whatever names it is found by and whatever number the
+    /// driver gives it later. The number is dropped with the last reference, and a name that another file
+    /// took is not followed.
     #[test]
     fn found_again() {
         let mut inodes = Inodes::default();

@@ -1,5 +1,5 @@
-//! VFS: a file system for the programs of one session (paper, section 4.9). It speaks for its user and for nobody else:
-//! what it may do wrong, it does to that user's files.
+//! VFS: a file system for the programs of one session (paper, section 4.9). It speaks only for its user:
+//! whatever it does wrong, it can do only to that user's files.
 
 mod client;
 mod files;
@@ -28,7 +28,7 @@ pub struct Configuration {
     pub disk: u16,
     /// The user or program whose session it is.
     pub user: Principal,
-    /// The FSDriver of the disk: who gets back what was deleted.
+    /// The FSDriver of the disk, to which deleted blocks are returned.
     pub driver: Principal,
     /// The ACL of new blocks.
     pub acl: Acl,
@@ -38,7 +38,7 @@ pub struct Configuration {
     pub gid: u32,
     /// Signed credentials that it begins with.
     pub credentials: Vec<Vec<u8>>,
-    /// Only a program may open its files, which the helper identifies.
+    /// Only one program may open its files, and the helper identifies it.
     pub is_program: bool,
     /// The volume's identity.
     pub volume: [u8; 16],
@@ -64,7 +64,7 @@ pub fn main(context: Context) -> ExitCode {
         let notifier = session.notifier();
         let ports = Arc::clone(&context.ports);
         let run = move || match session.run() {
-            // The mount is gone: so is what this component is for.
+            // The mount is gone, and with it the purpose of this component.
             Ok(()) => ports.end(0),
             Err(error) => {
                 eprintln!("the session with the kernel: {error}");

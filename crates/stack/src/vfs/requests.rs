@@ -29,7 +29,7 @@ pub(super) struct FuseHandler {
 
 /// The handle of an open by a program that was identified.
 const IDENTIFIED: FileHandle = FileHandle(1);
-/// The handle of the helper's own open, which is of no use.
+/// The useless handle of the helper's own open.
 const BLIND: FileHandle = FileHandle(2);
 
 fn system((seconds, nanoseconds): Time) -> SystemTime {
@@ -103,7 +103,7 @@ impl FuseHandler {
 }
 
 impl FuseHandler {
-    /// In a session for a program, the process that opens a file is identified.
+    /// In a session for a program, identifies the process that opens a file.
     fn identified(&self, request: &Request, ino: INodeNo, flags: OpenFlags) -> Result<FileHandle, Code> {
         let entering = Entering { inode: ino.0, thread: request.pid(), writes: writes(flags) };
         match self.files.enter(entering)? {
@@ -315,7 +315,7 @@ impl Filesystem for FuseHandler {
         reply: ReplyCreate,
     ) {
         if self.is_program {
-            // Then the kernel makes the file first and opens it after, and who opens is identified.
+            // The kernel then first makes the file and opens it afterwards, when the process is identified.
             return reply.error(Errno::ENOSYS);
         }
         let name = if request.uid() == self.uid { text(name) } else { Err(libc::EACCES) };
@@ -345,7 +345,7 @@ impl Filesystem for FuseHandler {
         _owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        // Held until the kernel has it, so that it can be made to forget it afterwards.
+        // Held until the kernel has the data, so that it can be made to drop it afterwards.
         let _reading = self.files.reading.read();
         let run = || {
             self.usable(handle)?;
@@ -390,7 +390,7 @@ impl Filesystem for FuseHandler {
         _owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        // Nothing is done when a file is closed, so the kernel needs not ask again: what was written is in the monitor's
+        // Closing a file does nothing, so the kernel need not ask again: what was written is in the monitor's
         // pages already.
         reply.error(Errno::ENOSYS);
     }
@@ -425,7 +425,7 @@ impl Filesystem for FuseHandler {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        // Cookies: 1 and 2 are after `.` and `..`; those of the file system come two later.
+        // Cookies: 1 and 2 are after `.` and `..`; those of the file system are increased by two.
         let run = |reply: &mut ReplyDirectory| {
             for (at, name) in [(0, "."), (1, "..")] {
                 if offset <= at && reply.add(ino, at + 1, FileType::Directory, name) {
@@ -451,7 +451,7 @@ impl Filesystem for FuseHandler {
         }
     }
 
-    /// A directory with what is known of its files, which spares the kernel to look each up.
+    /// A directory with the attributes of its files, so that the kernel need not look each up.
     fn readdirplus(
         &self,
         _request: &Request,
@@ -464,7 +464,7 @@ impl Filesystem for FuseHandler {
             Ok(listed) => listed,
             Err(code) => return reply.error(errno(code)),
         };
-        // For `.` and `..` the kernel takes the name only.
+        // For `.` and `..` the kernel takes only the name.
         let number = |id, is_directory| File { id, is_directory, ..File::default() };
         let mut add = |ino: u64, at, name: &str, file: &File| {
             reply.add(INodeNo(ino), at, name, &LIVES, &self.attributes(file), Generation(0))

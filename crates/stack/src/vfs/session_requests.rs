@@ -19,7 +19,7 @@ use holdfast_access::{
 use holdfast_components::Refusal;
 use std::time::{Duration, Instant};
 
-/// How long it is waited until names can be proved: until PolicyMgr has read its table.
+/// How long to wait until names can be proved: until PolicyMgr has read its table.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn words(why: &str) -> Refusal {
@@ -71,7 +71,7 @@ impl Files {
                     let given = self.ask_in_any_name(&PolicyRequest::Give { disk, blocks, to: to.clone() });
                     match given {
                         Ok(_) => is_any = true,
-                        // Taken already, before something went wrong with the rest.
+                        // Accepted already, before something else failed.
                         Err(_) if is_any || self.look(blocks.first).is_err() => {}
                         Err(refusal) => return Err(refusal),
                     }
@@ -169,7 +169,7 @@ impl Files {
         Ok(SessionFacts { user, volume, others, is_program, helper_missing, refused })
     }
 
-    /// Whether an open in a session for a program may go on.
+    /// Whether an open in a session for a program may continue.
     pub(super) fn enter(&self, entering: Entering) -> Result<Entry, Code> {
         let started = Instant::now();
         loop {
@@ -205,7 +205,7 @@ impl Files {
         self.prove(|_| true).map(drop)
     }
 
-    /// Learns the aliases that the monitor has for this process, and what can be proved with its credentials.
+    /// Gets the aliases that the monitor has for this process, and the credentials for its proofs.
     fn ask_names(&self) -> Result<(ProcessName, Vec<NamedAlias>, Vec<Credential>), Refusal> {
         let started = Instant::now();
         loop {
@@ -286,7 +286,7 @@ impl Files {
                 && self.proven.lock().proofs.contains(proof)
     }
 
-    /// Uses credentials, or, if they end others, has that carried out.
+    /// Uses credentials; if they end others, has that carried out.
     fn present(&self, credentials: &[Vec<u8>]) -> Result<Vec<(Principal, String)>, Refusal> {
         if credentials.len() > CREDENTIALS_MAX {
             return Err(words("too many credentials at once"));

@@ -1,3 +1,3 @@
-//! What the tests of the least-privilege file system share.
+//! Shared by the tests of the least-privilege file system.
 
 pub mod stack;

@@ -1,5 +1,5 @@
-//! Stacks to be attacked: a disk with alice's and bob's files, made once by the honest program, and copies of it that are
-//! mounted with an enemy.
+//! Stacks to be attacked: a disk with alice's and bob's files, made once by the honest program, of which
+//! copies are mounted with a hostile component.
 
 use holdfast_testing::PATIENCE;
 use std::collections::BTreeMap;
@@ -15,21 +15,21 @@ use std::time::{Duration, Instant};
 pub const BYTES: u64 = 40 << 20;
 pub const CLUSTER: u32 = 512;
 const BLOCK: u64 = 512;
-/// What no other file has.
+/// Content that no other file has.
 const SECRET: &[u8] = b"ALICE'S SECRET, ";
 const HONEST: &str = env!("CARGO_BIN_EXE_holdfast-stack-host");
 const HOSTILE: &str = env!("CARGO_BIN_EXE_holdfast-stack-red-team");
-/// How the hostile program's process ends when it has played its part.
+/// How the hostile process exits when it has finished its attack.
 const ATTACKED: i32 = 3;
 const MARK: &[u8] = b"holdfast red team, orders: ";
 
-/// A file's content: lines of alice's, told apart by their numbers, that are hers alone.
+/// A file's content: numbered lines that only alice has.
 pub fn content(number: usize, bytes: usize) -> Vec<u8> {
     let line = |at: usize| [SECRET, format!("{number:07} {at:07}\n").as_bytes()].concat();
     (0..).flat_map(line).take(bytes).collect()
 }
 
-/// What alice has.
+/// Alice's files.
 pub fn files() -> BTreeMap<&'static str, Vec<u8>> {
     BTreeMap::from([("SECRET", content(1, 30_000)), ("other", content(2, 9_000)), ("third", content(3, 700))])
 }
@@ -43,12 +43,12 @@ pub struct Running {
     pub place: tempfile::TempDir,
 }
 
-/// Who attacks how.
+/// A hostile component, and its attack.
 #[derive(Clone, Copy)]
 pub struct Enemy {
     pub role: &'static str,
     pub attack: &'static str,
-    /// Which processes of the run mean ill, by their numbers.
+    /// The number of the first hostile process of the component.
     pub first: u64,
     pub end: u64,
 }
@@ -118,7 +118,7 @@ impl Running {
         self.child.id()
     }
 
-    /// Ends a component's process; whoever was there is started anew.
+    /// Kills a component's process; the component is restarted.
     pub fn kill(&mut self, component: &str) {
         let before = self.component(component)["process"].clone();
         assert_eq!(self.tell(&format!("kill {component}")), "done");
@@ -153,7 +153,7 @@ impl Running {
         }
     }
 
-    /// What the host wrote.
+    /// The host's output.
     pub fn words(&self) -> String {
         fs::read_to_string(self.place.path().join("words")).unwrap_or_default()
     }
@@ -163,8 +163,8 @@ impl Running {
         self.attackers_end(component).is_some()
     }
 
-    /// How the host's log says that the process ended which had played the enemy. A component's `last_end` may be the
-    /// end of the honest process that was started after it.
+    /// How the hostile process ended, according to the host's log. A component's `last_end` may be that of
+    /// the honest process after it.
     fn attackers_end(&self, component: &str) -> Option<String> {
         let component = format!("component=\"{component}\"");
         let words = self.words();
@@ -172,7 +172,7 @@ impl Running {
         ends.find(|line| line.contains(&format!("ended with code {ATTACKED}"))).map(str::to_owned)
     }
 
-    /// What an enemy reported when it ended, by name; waits for it.
+    /// Waits for the hostile process's report, and returns it by name.
     pub fn report(&mut self, component: &str) -> BTreeMap<String, u64> {
         self.until("a report", |running| running.has_attacked(component));
         let end = self.attackers_end(component).expect("it has ended");
@@ -182,12 +182,12 @@ impl Running {
         pairs.filter_map(|(name, count)| Some((name.to_owned(), count.parse().ok()?))).collect()
     }
 
-    /// How a component ended last.
+    /// How a component last ended.
     pub fn last_end(&mut self, component: &str) -> String {
         self.component(component)["last_end"].as_str().unwrap_or_default().to_owned()
     }
 
-    /// How often the others were started anew, who are not this one; and whether one is down.
+    /// How often the other components were restarted; and whether one is down.
     pub fn others(&mut self, role: &str) -> (u64, bool) {
         let is_other = |component: &&serde_json::Value| component["name"] != role;
         let components = self.components();
@@ -214,7 +214,7 @@ impl Running {
         fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("it lives").count()
     }
 
-    /// Alice's files, as she sees them: what is not what it was. Not from her kernel's memory.
+    /// Alice's files that have changed, as she sees them, bypassing her kernel's cache.
     pub fn altered(&self) -> Vec<String> {
         files()
             .iter()
@@ -267,7 +267,7 @@ struct Prepared {
     components: u64,
 }
 
-/// Made by the first test that needs it, and kept beside what is built until the next build.
+/// Made by the first test that needs it, and stored beside the build until the next build.
 fn prepared() -> &'static Prepared {
     static PREPARED: OnceLock<Prepared> = OnceLock::new();
     PREPARED.get_or_init(|| {
@@ -293,7 +293,7 @@ fn prepared() -> &'static Prepared {
     })
 }
 
-/// Makes the disk and its log in `kept`; the victim, and the number of components.
+/// Makes the disk and its log in `kept`. Returns the victim, and the number of components.
 fn prepare(kept: &Path) -> (u64, u64) {
     let running = Running::start("format", tempfile::tempdir().expect("a directory"), None);
     for (name, bytes) in files() {
@@ -314,7 +314,7 @@ fn prepare(kept: &Path) -> (u64, u64) {
     (number_of(&disk, at as u64 * BLOCK), components)
 }
 
-/// The number of the block at a place of the disk: metadata in blocks of 4096 bytes and the rest of them come first.
+/// The number of the block at an offset of the disk: the metadata, in blocks of 4096 bytes, comes first.
 fn number_of(disk: &[u8], at: u64) -> u64 {
     use holdfast_fat::{Area, Layout};
     let layout = Layout::from_boot_sector(&disk[..512], BYTES).expect("a file system");
@@ -323,7 +323,7 @@ fn number_of(disk: &[u8], at: u64) -> u64 {
     metadata / block + u64::from(!metadata.is_multiple_of(block)) + (at - metadata) / block
 }
 
-/// The number of the first process that is started anew.
+/// The number of the first restarted process.
 pub fn second() -> u64 {
     prepared().components + 1
 }

@@ -1,5 +1,5 @@
-//! Ends a component's process at a message: right before it is sent, or right after. By `ptrace`, so the component is the
-//! real one and knows nothing of it.
+//! Ends a component's process at a message, right before or right after it is sent, with `ptrace`. So the
+//! component is the real one and does not notice.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,21 +7,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-/// Where in a message.
+/// The moment relative to the message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Moment {
     Before,
     After,
 }
 
-/// A process that is watched by a thread of its own, as the kernel wants it.
+/// A process that is traced by a thread of its own, as the kernel demands.
 pub struct Watch {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
     thread: JoinHandle<bool>,
 }
 
-/// A request of `ptrace` about one thread that is stopped, or is to be.
+/// A `ptrace` request about one thread that is stopped, or to be stopped.
 fn trace(request: libc::c_uint, thread: i32, address: usize, data: usize) -> bool {
     // SAFETY: of the requests made here, only GETREGS writes to memory of this process, where `registers` says.
     unsafe { libc::ptrace(request, thread, address, data) == 0 }

@@ -1,6 +1,6 @@
-//! The red team: each component of the stack as an enemy, a process that the real supervisor started in its real sandbox
-//! with the component's channels and rights, trying for each goal it must not reach. The table of who tried what and what
-//! came of it is `docs/proof.md`. Needs root, FUSE and dosfstools, as `tests/stack.rs`.
+//! The red team: each component of the stack as a hostile process, started by the real supervisor in its real
+//! sandbox with the component's channels and rights, attempts each goal that it must not reach. The table of
+//! attempts and results is in `docs/proof.md`. Needs root, FUSE and dosfstools, like `tests/stack.rs`.
 
 use crate::common::stack;
 
@@ -11,11 +11,11 @@ use std::fs;
 
 const MARK: &str = "<!-- the red team: HOLDFAST_BLESS=1 scripts/test only stack::red_team:: -->\n";
 const DOCUMENT: &str = "../../docs/proof.md";
-/// More than anything needs for what is tried here, and less than what an enemy could have made it take.
+/// More memory than these attempts need, and less than a hostile component might make the host use.
 const GROWTH_MAX: u64 = 96 << 20;
 const FILES_GROWTH_MAX: usize = 700;
 
-/// What nobody but who has the right may do.
+/// Goals that a component without the right must not reach.
 const GOALS: [&str; 9] = [
     "read a file's block",
     "write or erase one",
@@ -28,16 +28,16 @@ const GOALS: [&str; 9] = [
     "undo what was acknowledged",
 ];
 
-/// What came of an attempt.
+/// The result of an attempt.
 #[derive(Clone, PartialEq, Eq)]
 enum Verdict {
     /// The goal was not reached.
     No,
-    /// It was, for as long as the enemy is there; when it was ended all went on.
+    /// Reached while the hostile component ran; when it was ended everything continued.
     WhileThere,
-    /// It was, and this is known and said.
+    /// Reached; this is known and documented.
     Known(&'static str),
-    /// It was.
+    /// Reached.
     Reached(String),
 }
 
@@ -99,7 +99,7 @@ impl Table {
 
 type Report = BTreeMap<String, u64>;
 
-/// The sum of what a report counts under these names.
+/// Starts a stack in which the honest component is replaced; bob's VFS is hostile from the beginning.
 fn counted(report: &Report, names: &[&str]) -> Vec<String> {
     let count =
         |name: &&str| report.get(*name).filter(|count| **count > 0).map(|count| format!("{name} {count}"));
@@ -123,7 +123,7 @@ fn enemy(role: &'static str, attack: &'static str) -> Running {
     running
 }
 
-/// That others go on as if nothing had been.
+/// Checks that others continue as if nothing had happened.
 fn bystanders(running: &mut Running, role: &str, restarts_before: u64) -> Vec<String> {
     let mut wrong = running.altered();
     let (restarts, is_down) = running.others(component(role));
@@ -214,7 +214,7 @@ fn messages(table: &mut Table, role: &'static str) {
     );
 }
 
-/// Out of the sandbox, each by itself: it ends with the attempt.
+/// Attempts to leave the sandbox; each of them ends the process.
 fn escapes(table: &mut Table, role: &'static str) {
     for attack in ["escape-file", "escape-network", "escape-process"] {
         let mut running = match role {
@@ -224,7 +224,7 @@ fn escapes(table: &mut Table, role: &'static str) {
             }
             role => enemy(role, attack),
         };
-        // From the host's log: one that is started anew may have ended otherwise before anybody looks.
+        // From the host's log: a restarted component may have ended again before it is looked at.
         let ends = |running: &Running| -> Vec<String> {
             let named = format!("component=\"{}\" reason=", component(role));
             let words = running.words();
@@ -245,7 +245,7 @@ fn escapes(table: &mut Table, role: &'static str) {
     }
 }
 
-/// One that is asked and does not answer, answers anything, or ends and ends.
+/// A hostile server that does not answer, answers anything, or keeps ending.
 fn ill_servers(table: &mut Table, role: &'static str) {
     let mut running = enemy(role, "silent");
     let path = running.alice.join("SECRET");
@@ -279,7 +279,7 @@ fn ill_servers(table: &mut Table, role: &'static str) {
         wrong.push(format!("a neighbour grew by {grown} bytes"));
     }
     running.kill(role);
-    // What an FSDriver says a file has is what reading it gives; that is known, and few of these answers say so.
+    // An FSDriver decides what reading a file gives; that is documented, and some of these answers do so.
     wrong.retain(|wrong| role != "fs-driver" || !wrong.contains("reads as"));
     table.put(
         role,
@@ -294,11 +294,11 @@ fn ill_servers(table: &mut Table, role: &'static str) {
     table.put(role, 7, "answers of no grammar, packets that nobody asked for, hundreds of files", verdict);
     table.put(role, 8, "the same, what is there afterwards", unless(aftermath(running)));
 
-    // It ends as often as it is started, until it is not started any more.
+    // It ends as often as it is started, until it is not restarted any more.
     let mut running = attacked(Enemy { role, attack: "crash", first: second(), end: u64::MAX });
     fs::metadata(running.alice.join("SECRET")).expect("the stack is up");
     assert!(uncached(&running.alice.join("third")).is_ok());
-    // Those that follow may all have ended before anybody looks.
+    // The later ones may all have ended before they are looked at.
     running.end(role);
     running.until("the end of a loop", |running| running.component(role)["state"] == "down");
     let (_, is_down) = running.others(role);
@@ -419,7 +419,7 @@ fn ill_files(table: &mut Table) {
     }
 }
 
-/// What one session can do to another by using much.
+/// What one session can do to another by using many resources.
 fn greedy_session(table: &mut Table) {
     let role = "vfs";
     for (attack, attempt) in [
@@ -540,7 +540,7 @@ fn is_blessing() -> bool {
     std::env::var_os("HOLDFAST_BLESS").is_some()
 }
 
-/// Writes the table of the document anew, if it is told to.
+/// Writes the table of the document anew, if requested.
 #[test]
 fn bless() {
     if !is_blessing() {

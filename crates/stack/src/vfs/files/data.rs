@@ -13,7 +13,7 @@ use holdfast_access::Acl;
 use holdfast_components::Refusal;
 use holdfast_monitor::{PAGE_BYTES, Reference, Status};
 
-/// Bytes that are changed by one request at most: what fits into a packet.
+/// Most bytes that one request changes: what fits into a packet.
 const WRITE_BYTES: usize = PAGE_BYTES;
 /// Bytes fetched ahead of who reads in order.
 const AHEAD_BYTES: u64 = 256 << 10;
@@ -21,15 +21,16 @@ const AHEAD_BYTES: u64 = 256 << 10;
 const MAP_BYTES: u64 = 64 << 20;
 /// Files whose blocks are remembered.
 const MAPS_MAX: usize = 1024;
-/// Blocks of a file whose changes are remembered, before they are written.
+/// Most bytes that are zeroed at once.
 const CHANGED_MAX: usize = 4096;
 /// Bytes that are made zero at once.
 const ZEROED_BYTES: usize = 1 << 20;
-/// Steps in which an FSDriver does what takes several: more than it needs for the largest file, in the smallest pieces.
+/// Most steps of a request that an FSDriver carries out in several: more than the largest file needs, in the
+/// smallest pieces.
 const STEPS_MAX: usize = 1 << 16;
-/// Bytes of a file that are claimed at once: fewer blocks than an FSDriver looks at.
+/// Most bytes of a file that are claimed at once: fewer blocks than an FSDriver examines.
 const CLAIM_BYTES: usize = 512 << 10;
-/// How often a page is asked for again that was taken away meanwhile.
+/// How often a page is requested again that was taken away meanwhile.
 const ATTEMPTS: usize = 16;
 
 impl Files {
@@ -80,7 +81,7 @@ impl Files {
         Ok((blocks, block_bytes))
     }
 
-    /// Reads a part of a file, which the caller knows to be within its size.
+    /// Reads a part of a file; the caller ensures that it is within the file's size.
     pub(in crate::vfs) fn read(
         &self,
         file: u64,
@@ -95,7 +96,7 @@ impl Files {
         let (mut wanted, block_bytes) = self.blocks(file, offset, end - offset)?;
         let is_in_order = self.is_in_order(file, offset, end);
         let mut bytes = vec![0; (end - offset) as usize];
-        // Which bytes of the answer are in a block, and how many of the block's come before.
+        // The bytes of the answer that are in a block, and the number of the block's bytes before them.
         let part = |start: u64| {
             let (from, to) = (start.max(offset), (start + u64::from(block_bytes)).min(end));
             ((from - offset) as usize..(to - offset) as usize, (from - start) as usize)
@@ -124,7 +125,7 @@ impl Files {
         Ok(bytes)
     }
 
-    /// Whether a read goes on about where the one before ended; several may be under way at once.
+    /// Whether a read continues about where the one before ended; several may be in progress.
     fn is_in_order(&self, file: u64, offset: u64, end: u64) -> bool {
         let mut maps = self.maps.lock();
         let Some(map) = maps.get_mut(&file) else { return false };
@@ -132,7 +133,7 @@ impl Files {
         offset != 0 && before.abs_diff(offset) <= AHEAD_BYTES || offset == 0 && end >= AHEAD_BYTES / 4
     }
 
-    /// Writes into a file, which grows if that is beyond its end.
+    /// Writes into a file, which grows if the range is beyond its end.
     pub(in crate::vfs) fn write(&self, file: u64, offset: u64, bytes: &[u8]) -> Result<(), Code> {
         let end = offset.checked_add(bytes.len() as u64).ok_or(libc::EFBIG)?;
         {
@@ -167,8 +168,8 @@ impl Files {
         self.bound_changed(file).map_err(errno)
     }
 
-    /// Changes a block of a file. It is still the FSDriver's if something came between its being allocated and accepted;
-    /// then it is claimed first.
+    /// Changes a block of a file. If something interrupted between its allocation and its acceptance, it is
+    /// still the FSDriver's; then it is claimed first.
     fn or_claimed(
         &self,
         file: u64,
@@ -183,8 +184,9 @@ impl Files {
         changed.map_err(errno)
     }
 
-    /// Whether this session may change what is in a file: as its first block says, whose the file is. A file without one is
-    /// open to all, and a failure for another reason than rights is reported when it is done.
+    /// Whether this session may change the content of a file, according to its first block, which decides the
+    /// owner. A file without blocks may be changed by all. A failure for another reason than rights is
+    /// reported by the change itself.
     pub(in crate::vfs) fn may_write(&self, file: u64) -> Result<(), Code> {
         let may = || {
             let (blocks, block_bytes) = self.blocks(file, 0, 1)?;
@@ -200,7 +202,8 @@ impl Files {
         if may() == Err(libc::EACCES) { Err(libc::EACCES) } else { Ok(()) }
     }
 
-    /// Writes the changes of a file that has more than are remembered. They are durable when the next file is.
+    /// Writes the changes of a file with more changed blocks than are tracked. They become durable with the
+    /// next sync of a file.
     fn bound_changed(&self, file: u64) -> Result<(), Refusal> {
         let mut many = Vec::new();
         {
@@ -214,7 +217,7 @@ impl Files {
         self.write_all_out(&many).inspect_err(|_| self.still_changed(many))
     }
 
-    /// Not written yet: the next flush tries again.
+    /// Keeps blocks whose changes are not written yet, for the next flush.
     fn still_changed(&self, blocks: Vec<(u64, Reference)>) {
         let mut changed = self.changed.lock();
         let still = changed.entry(FORGOTTEN).or_default();
@@ -227,7 +230,7 @@ impl Files {
         blocks.chunks(BLOCKS_MAX).try_for_each(|blocks| self.write_out(self.configuration.disk, blocks))
     }
 
-    /// Changes a block in memory. Where that was.
+    /// Changes a block in memory. Returns where the block was.
     fn write_block(
         &self,
         block: u64,
@@ -269,7 +272,7 @@ impl Files {
     }
 
     fn resize_locked(&self, file: u64, size: u64) -> Result<(), Code> {
-        // The size comes nearer with each step, or the driver lies.
+        // The size comes nearer with each step, unless the driver lies.
         let mut left = u64::MAX;
         let mut has_returned = false;
         for _ in 0..STEPS_MAX {
@@ -278,7 +281,7 @@ impl Files {
             let question = |[file]: [u64; 1]| FilesRequest::Resize { file, size, owner: owner.clone(), now };
             let before = self.stat(file)?.size;
             let answer = match self.ask([file], question) {
-                // If the first attempt was carried out, its new blocks are nominated once more.
+                // If the first attempt was carried out, its new blocks are nominated again.
                 Err(Refusal::Code(UNKNOWN)) => match self.ask([file], question) {
                     Ok(_) if size > before => self.claim(file, before, size - before),
                     answer => answer,
@@ -315,7 +318,7 @@ impl Files {
         Err(errno(nonsense("the file system")))
     }
 
-    /// The ACL of a file's first block, if it is this user's: what it grows by gets the same.
+    /// The ACL of a file's first block, if it is this user's: blocks that the file grows by get the same.
     fn acl_of(&self, file: u64) -> Option<Acl> {
         let (blocks, _) = self.blocks(file, 0, 1).ok()?;
         let (_, block) = *blocks.first()?;
@@ -351,7 +354,7 @@ impl Files {
                 break;
             }
         }
-        // The rest of the last cluster, which is the file's too and lies behind.
+        // The rest of the last cluster, after the end of the file, which belongs to the file too.
         let rest = size.next_multiple_of(u64::from(cluster_bytes.max(512))) - size.next_multiple_of(block);
         if let Some(last) = found.last_mut() {
             last.count += rest / block;
@@ -364,7 +367,7 @@ impl Files {
         let owner = self.configuration.user.clone();
         let mut all = Vec::new();
         let end = offset + length;
-        // A part by a part that is bounded in blocks, however small they are.
+        // In parts with a limited number of blocks, however small these are.
         for at in (offset..end).step_by(CLAIM_BYTES) {
             let length = (end - at).min(CLAIM_BYTES as u64);
             let question =
@@ -377,7 +380,7 @@ impl Files {
         Ok(FilesReply::Resized { size: end, nominated: all, fill: Some((offset, length)) })
     }
 
-    /// Whether a block of a file became ours that was nobody's yet.
+    /// Whether a block of a file that had no owner became this session's.
     fn claimed(&self, file: u64, start: u64, block_bytes: u64) -> Result<bool, Code> {
         match self.claim(file, start, block_bytes).map_err(errno)? {
             FilesReply::Resized { nominated, .. } => {
@@ -427,7 +430,7 @@ impl Files {
         Ok(())
     }
 
-    /// Gives back blocks that were deleted or cut off, as long as there are any.
+    /// Returns blocks that were deleted or cut off, as long as there are any.
     pub(in crate::vfs) fn return_blocks(&self) {
         let _one = self.returning.lock();
         for _ in 0..STEPS_MAX {
@@ -453,8 +456,9 @@ impl Files {
         Ok(ask_as(&self.files, self.names.own(), &question)?.0 == FilesReply::Done)
     }
 
-    /// Everything of a file durable, with everything that the file system was told before. CacheMgr and the DiskDriver
-    /// are asked to write it, the monitor whether they did: so neither can have lost acknowledged what is not kept.
+    /// Makes everything of a file durable, with all that the file system was told before. CacheMgr and the
+    /// DiskDriver are asked to write, and the monitor whether they did: so neither can lose what was
+    /// acknowledged.
     pub(in crate::vfs) fn sync(&self, file: Option<u64>) -> Result<(), Code> {
         let blocks: Vec<(u64, Reference)> = {
             let mut changed = self.changed.lock();
@@ -486,7 +490,7 @@ impl Files {
         let references: Vec<Reference> = blocks.iter().map(|(_, at)| *at).collect();
         for _ in 0..ATTEMPTS {
             ask_as(&self.cache, own, &CacheRequest::Clean { disk, blocks: numbers.clone() })?;
-            // A page that is no longer the block's was given up, which is done with none that is dirty.
+            // A page that is no longer the block's was given up, which never happens to a dirty one.
             match ask_as(&self.monitor, own, &MonitorRequest::Look(references.clone()))?.0 {
                 MonitorReply::Look(found) if found.len() != blocks.len() => {
                     return Err(nonsense("the monitor"));

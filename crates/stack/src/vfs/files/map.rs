@@ -3,18 +3,18 @@
 use crate::protocol::Blocks;
 use std::collections::BTreeMap;
 
-/// Where the blocks of a file are, as far as asked for.
+/// The positions of a file's blocks, as far as they are known.
 #[derive(Default, Clone)]
 pub(super) struct Map {
     pub(super) block_bytes: u32,
     /// Runs by byte of the file: the first block, and how many.
     pub(super) runs: BTreeMap<u64, Blocks>,
-    /// Where the last read ended.
+    /// End of the last read.
     pub(super) read_end: u64,
 }
 
 impl Map {
-    /// A run that was learnt, instead of what was known of its part of the file.
+    /// Stores a run that was learned, and replaces what was known of its part of the file.
     pub(super) fn put(&mut self, start: u64, run: Blocks) {
         let end = start + run.count * u64::from(self.block_bytes);
         let old: Vec<u64> = self.runs.range(start..end).map(|(start, _)| *start).collect();
@@ -24,8 +24,9 @@ impl Map {
         self.runs.insert(start, run);
     }
 
-    /// Runs that an FSDriver gave for the bytes from `at` to `end`: where they end. Nothing, if they are not runs of
-    /// those: they come from somebody else, and must not make this process remember, or compute with, just anything.
+    /// Stores runs that an FSDriver gave for the bytes from `at` to `end`, and returns where they end. `None`
+    /// if they are not runs of those bytes: they come from another process, and must not make this one store,
+    /// or compute with, arbitrary values.
     pub(super) fn learn(&mut self, at: u64, end: u64, runs: Vec<(u64, Blocks)>) -> Option<u64> {
         let block = u64::from(self.block_bytes);
         let mut next = at / block * block;
