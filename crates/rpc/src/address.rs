@@ -1,6 +1,6 @@
-//! Addresses: `hf://HOST:PORT/FSID` names a file system (`hf://HOST:PORT,HOST:PORT/FSID` where one of several servers has
-//! it), `HOST:PORT` a server, `hf+blocks://HOST:PORT/KEY` a block server (`hf+blocks://HOST:PORT,HOST:PORT/KEY` where one of
-//! several serves).
+//! Addresses: `hf://HOST:PORT/FSID` names a file system (`hf://HOST:PORT,HOST:PORT/FSID` if several servers
+//! stand in for each other), `HOST:PORT` a server, `hf+blocks://HOST:PORT/KEY` a block server
+//! (`hf+blocks://HOST:PORT,HOST:PORT/KEY` if there are several).
 //!
 //! The file system's id is the digest of its superuser's key, so the address itself says what to trust; host
 //! and port only say where to ask.
@@ -16,7 +16,7 @@ const SERVERS_MAX: usize = 16;
 /// Port of a block server whose address does not say.
 pub const BLOCKS_PORT: u16 = 7441;
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ServerAddress {
     /// Name or IP address, without brackets.
@@ -28,7 +28,7 @@ pub struct ServerAddress {
 /// A file system and where to find it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Address {
-    /// A server that has it.
+    /// A server that has the file system.
     pub server: ServerAddress,
     /// Others that have it when that one does not.
     pub others: Vec<ServerAddress>,
@@ -36,10 +36,10 @@ pub struct Address {
     pub file_system: Digest,
 }
 
-/// A block server, where it listens, and the key that it has: `hf+blocks://HOST:PORT/KEY`.
+/// The address of a block server, and its key: `hf+blocks://HOST:PORT/KEY`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BlocksAddress {
-    /// Where it listens.
+    /// The address of the server.
     pub server: ServerAddress,
     /// The addresses of other servers with the same key and the same blocks.
     pub others: Vec<ServerAddress>,
@@ -47,10 +47,10 @@ pub struct BlocksAddress {
     pub key: PublicKey,
 }
 
-/// Text that is not an address.
+/// The text is no address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// It does not begin with `hf://`.
+    /// The text does not begin with `hf://`.
     #[error("'{0}' is not a file system address: it should read hf://HOST:PORT/FSID")]
     NoScheme(String),
     /// The part after the last slash is not 64 hexadecimal digits.
@@ -65,7 +65,7 @@ pub enum AddressError {
     /// The port is not a number from 1 to 65535.
     #[error("'{0}' does not name a server: the port must be a number from 1 to 65535")]
     BadPort(String),
-    /// It is not a block server's.
+    /// The text is no address of a block server.
     #[error(
         "'{0}' is not a block server's address: it should read hf+blocks://HOST:PORT/KEY, as `holdfast server blocks key` prints it"
     )]
@@ -81,7 +81,8 @@ impl FromStr for ServerAddress {
 }
 
 impl ServerAddress {
-    /// One server, or several with commas between them: `HOST:PORT,HOST:PORT`. The first, and the others.
+    /// Parses one server, or several with commas between them: `HOST:PORT,HOST:PORT`. Returns the first, and
+    /// the others.
     ///
     /// # Errors
     /// [`AddressError`]; one of them is not such an address, or there are more than 16.
@@ -154,7 +155,7 @@ impl FromStr for Address {
 }
 
 impl Address {
-    /// All servers that may have it, in the order in which they are tried.
+    /// All servers that may have the file system, in the order in which they are tried.
     pub fn servers(&self) -> Vec<ServerAddress> {
         std::iter::once(&self.server).chain(&self.others).cloned().collect()
     }
@@ -182,7 +183,7 @@ impl FromStr for BlocksAddress {
 }
 
 impl BlocksAddress {
-    /// All that may serve, in the order in which they are tried.
+    /// All servers that may have the blocks, in the order in which they are tried.
     pub fn servers(&self) -> Vec<ServerAddress> {
         std::iter::once(&self.server).chain(&self.others).cloned().collect()
     }
@@ -242,7 +243,7 @@ mod tests {
         }
     }
 
-    /// Proves: wrong addresses are told apart, so that the message can say what to mend.
+    /// Proves: wrong addresses are distinguished, so that the message can say how to correct them.
     #[test]
     fn wrong_addresses_are_explained() {
         let id = "ab".repeat(32);

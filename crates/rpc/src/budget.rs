@@ -29,7 +29,7 @@ impl Budget {
 pub(crate) struct Share(OwnedSemaphorePermit);
 
 impl Share {
-    /// Gives back what is over `bytes`.
+    /// Returns what exceeds `bytes`.
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         let surplus = self.0.num_permits().saturating_sub(kib(bytes) as usize);
         drop(self.0.split(surplus));

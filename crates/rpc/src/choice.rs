@@ -1,9 +1,9 @@
-//! Which transport carries a conversation, and what is remembered about a server's.
+//! Which transport carries a connection, and what is remembered about a server's transports.
 //!
-//! TCP is the cheaper one where the link is good, and with bbr and paced bulk also where some packets are lost
-//! (docs/benchmarks/links.md). QUIC is for links that lose many, and for kernels without a congestion control that bears
-//! losses. So by default TCP comes first, and QUIC takes over once the link has been seen to be such; where it was
-//! not answered it is left alone for a while.
+//! TCP is cheaper where the link is good, and with bbr and paced bulk also where some packets are lost
+//! (docs/benchmarks/links.md). QUIC is for links that lose many packets, and for kernels without a congestion
+//! control that tolerates losses. So by default TCP comes first, and QUIC replaces it once such a link was
+//! seen. If QUIC was not answered, it is not tried again for a while.
 
 use crate::address::ServerAddress;
 use crate::estimate::LinkEstimate;
@@ -27,22 +27,22 @@ pub enum Transport {
     Quic,
 }
 
-/// What was found about QUIC to a server.
+/// What is known about QUIC to a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Finding {
-    /// It is answered, and the link is such that it is better.
+    /// It is answered, and is better on this link.
     Better,
-    /// It is not answered: no such listener, or the network lets no datagrams through.
+    /// It is not answered: there is no such listener, or the network blocks datagrams.
     Unanswered,
 }
 
-/// How long a finding holds.
+/// How long a finding is valid.
 const REMEMBERED: Duration = Duration::from_secs(1800);
-/// Findings kept; when there are more, all are forgotten, which costs a look each.
+/// Most findings; if there are more, all are dropped, which costs one attempt for each.
 const FINDINGS_MAX: usize = 1024;
 /// A round trip from which loss is worth avoiding: below it, losses are repaired before anybody notices.
 const FAR: Duration = Duration::from_millis(10);
-/// Share of lost packets from which TCP, even with bbr, comes to wait for its time-outs.
+/// Share of lost packets above which TCP, even with bbr, waits for its time-outs.
 const LOSSY: f64 = 0.1;
 /// As above for TCP with a congestion control other than BBR.
 const LOSSY_WITHOUT_BBR: f64 = 0.01;
@@ -71,7 +71,7 @@ fn recall_at(now: Instant, address: &ServerAddress) -> Option<Finding> {
     findings.get(address).filter(|(_, until)| *until > now).map(|(finding, _)| *finding)
 }
 
-/// Whether QUIC is worth trying on a TCP link that is like this.
+/// Whether QUIC is worth trying, given the estimate of a TCP link.
 pub(crate) fn is_worth_trying(estimate: &LinkEstimate) -> bool {
     is_worth_trying_instead(estimate, socket::bbr_is_missing())
 }
@@ -105,7 +105,7 @@ mod tests {
         }
     }
 
-    /// Proves: findings are kept for each server, the newest counts, and they run out.
+    /// Proves: findings are stored for each server, the newest counts, and they expire.
     #[test]
     fn findings_are_remembered_for_a_while() {
         let server = |port| ServerAddress { host: "findings.test".to_owned(), port };

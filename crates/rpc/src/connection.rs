@@ -1,8 +1,8 @@
-//! A client's [`Connection`] to a server: it is made when first needed, and made again when it is lost.
+//! A client's [`Connection`] to a server: made when first needed, and again after it is lost.
 //!
-//! Two links stand behind it, made when first used: control for small requests, bulk for blocks, so that a
-//! large transfer never delays an operation. A connection owns one thread with its own reactor; calls come from
-//! any thread or runtime.
+//! It has two links, each made when first used: control for small requests and bulk for blocks, so that a
+//! large transfer never delays an operation. A connection owns one thread with its own reactor; calls come
+//! from any thread or runtime.
 
 use crate::address::ServerAddress;
 use crate::budget::Budget;
@@ -29,16 +29,17 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot, watch};
 use tokio::time::Instant;
 
-/// What a server must prove before anything is said to it.
+/// What a server must prove before a request is sent to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServerProof {
     /// The file system it must serve.
     pub file_system: Digest,
-    /// Highest sequence of a list of server keys seen before (0 at first). Kept by the caller across restarts.
+    /// Highest sequence of a list of server keys seen before (0 at first). The caller stores it across
+    /// restarts.
     pub minimum_sequence: u64,
 }
 
-/// Which of the two links a request takes.
+/// The link that a request uses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lane {
     /// Small requests that a program waits for.
@@ -48,7 +49,7 @@ pub enum Lane {
 }
 
 impl Lane {
-    /// The lane a request takes unless the caller says otherwise: blocks in quantity travel in bulk.
+    /// A request's lane unless the caller chooses another: many blocks travel in bulk.
     pub fn of(request: &Request) -> Lane {
         match request {
             Request::Store(_) | Request::StoreParcels(_) => Lane::Bulk,
@@ -68,14 +69,14 @@ const SEVERAL_PAUSE_MAX: Duration = Duration::from_millis(500);
 const SEVERAL_CONNECT_PATIENCE: Duration = Duration::from_secs(4);
 const SEVERAL_PING_AFTER: Duration = Duration::from_secs(2);
 const SEVERAL_DEAD_AFTER: Duration = Duration::from_secs(8);
-/// How long a server may leave callers waiting before the other servers are tried, in case one has taken over; also the
-/// interval between tries.
+/// How long a server may leave callers waiting before the other servers are tried, in case one has taken
+/// over; also the time between tries.
 const SEVERAL_LOOK_AFTER: Duration = Duration::from_secs(2);
 const SEVERAL_LOOK_EVERY: Duration = Duration::from_millis(500);
-/// How often a link over TCP is looked at for whether QUIC would be better.
+/// How often to check whether QUIC would be better for a link over TCP.
 const RECONSIDER_EVERY: Duration = Duration::from_secs(2);
 
-/// Most bytes of blocks that one `Retrieve` may bring, over all the messages it takes: ask for less at once.
+/// Most bytes of blocks that one `Retrieve` may return, in all its messages together: request fewer at once.
 pub const RETRIEVED_BYTES_MAX: usize = 64 << 20;
 
 fn block_bytes(blocks: &[Option<(StoreHeader, AddressedBlock)>]) -> usize {
@@ -124,7 +125,7 @@ pub struct ConnectionOptions {
     pub requests_max: usize,
     /// Most request bytes under way; further calls wait.
     pub bytes_max: usize,
-    /// How long one attempt to connect may take, greeting included.
+    /// How long one attempt to connect may take, including the greeting.
     pub connect_patience: Duration,
     /// First pause after a failed attempt; doubled after each up to `pause_max`.
     pub pause_first: Duration,
@@ -158,14 +159,14 @@ impl Default for ConnectionOptions {
 pub struct Connector {
     /// The device's key: the client is known by it.
     pub key: Arc<dyn KeyHolder>,
-    /// Where to look for a server, in order of preference.
+    /// Addresses of the server, in order of preference.
     pub addresses: Vec<ServerAddress>,
     /// What the server must prove. `None` only to create a file system or to look at a server: then any
-    /// Holdfast server will do.
+    /// Holdfast server is accepted.
     pub expected: Option<ServerProof>,
-    /// The only key that the server may have; `None`: whichever `expected` allows.
+    /// The only key that the server may have; `None`: any that `expected` allows.
     pub server_key: Option<PublicKey>,
-    /// The file system named in the greeting where nothing is `expected`: a server that does not have it is skipped.
+    /// The file system in the greeting if nothing is `expected`: a server that does not have it is skipped.
     pub requested: Option<Digest>,
     /// Limits and time-outs.
     pub options: ConnectionOptions,
@@ -195,10 +196,10 @@ impl Connector {
     /// Makes a connection without waiting for a server: calls wait for one.
     ///
     /// # Errors
-    /// The system's, when no thread or reactor can be had.
+    /// The system's error: no thread or reactor is available.
     pub fn start(mut self) -> std::io::Result<Connection> {
         if self.addresses.len() > 1 {
-            // Where another server may have taken over, it is worth finding out soon.
+            // If another server may have taken over, it is worth finding out soon.
             let options = &mut self.options;
             options.pause_max = options.pause_max.min(SEVERAL_PAUSE_MAX);
             options.connect_patience = options.connect_patience.min(SEVERAL_CONNECT_PATIENCE);
@@ -242,8 +243,8 @@ impl Connector {
     /// attempt is made on each address. Blocking.
     ///
     /// # Errors
-    /// [`RpcError::Unreachable`] when no server answered; at once [`RpcError::WrongServer`],
-    /// [`RpcError::Version`] or [`RpcError::Server`] when one did and is the wrong one or refuses.
+    /// [`RpcError::Unreachable`]: no server answered. At once [`RpcError::WrongServer`],
+    /// [`RpcError::Version`] or [`RpcError::Server`]: one answered and is the wrong one, or refuses.
     pub fn connect(self, deadline: Duration) -> Result<Connection, RpcError> {
         let connection = self.start().map_err(|error| RpcError::Unreachable {
             address: "this machine".to_owned(),
@@ -336,15 +337,15 @@ impl Connection {
     /// Makes a request on its usual lane and waits for the answer, at most for `deadline`. Needs a tokio
     /// runtime with time. A server's refusal is [`RpcError::Server`], never `Response::Error`.
     ///
-    /// Cancellation (dropping the future) leaves it open whether the server acted on the request.
+    /// After cancellation (dropping the future) it is unknown whether the server carried out the request.
     ///
     /// # Errors
-    /// See [`RpcError`], and [`RpcError::maybe_sent`].
+    /// [`RpcError`]; see [`RpcError::maybe_sent`].
     pub async fn call(&self, request: Request, deadline: Duration) -> Result<Response, RpcError> {
         self.call_on(Lane::of(&request), request, deadline).await
     }
 
-    /// The blocking twin of [`Connection::call`], for threads outside any runtime.
+    /// As [`Connection::call`], for threads outside any runtime; blocks.
     ///
     /// # Errors
     /// See [`RpcError`].
@@ -355,8 +356,8 @@ impl Connection {
         self.0.inner.handle.block_on(self.call(request, deadline))
     }
 
-    /// As [`Connection::call_blocking`], but gives up as soon as `is_called_off` returns true; it is called every
-    /// `glance`.
+    /// As [`Connection::call_blocking`], but gives up as soon as `is_called_off`, which is called every
+    /// `glance`, returns true.
     ///
     /// # Errors
     /// [`RpcError::Deadline`] when it is called off; see [`RpcError`].
@@ -417,9 +418,10 @@ impl Connection {
         collect_blocks(&request, response, async |rest| inner.call_once(lane, &rest, deadline).await).await
     }
 
-    /// Makes a request that is encoded already, and brings its answer as it came, which is no refusal; otherwise like
-    /// [`Connection::call_on`]. What does not fit into one answer is not asked for again. `is_idempotent`: whether it
-    /// may be sent twice. With the answer comes the request's number on its link, by which the server's log calls it.
+    /// Sends a request that is encoded already, and returns its answer as it came, unless it is a refusal;
+    /// otherwise like [`Connection::call_on`]. What does not fit into one answer is not requested again.
+    /// `is_idempotent`: whether the request may be sent twice. With the answer comes the request's number on
+    /// its link, by which the server's log calls it.
     ///
     /// # Errors
     /// See [`RpcError`].
@@ -462,7 +464,7 @@ impl Connection {
         self.0.inner.latest.lock().as_ref().map(|(_, key)| *key)
     }
 
-    /// Whether the control link is up, as far as we know.
+    /// Whether the control link is up, as far as this end knows.
     pub fn is_connected(&self) -> bool {
         matches!(&*self.0.inner.lanes[0].state.borrow(), State::Up(link) if !link.is_closed())
     }
@@ -501,8 +503,8 @@ impl Connection {
         traffic
     }
 
-    /// The estimate of the link from its own traffic; `None` before the first greeting. Cheap, and retained when the
-    /// link is lost, as the next one is likely similar.
+    /// The estimate of the link from its own traffic; `None` before the first greeting. Cheap. It is kept
+    /// when the link is lost, since the next one is probably similar.
     pub fn estimate(&self) -> Option<LinkEstimate> {
         let inner = &self.0.inner;
         let lanes = inner.lanes.each_ref().map(|lane| match &*lane.state.borrow() {
@@ -514,7 +516,7 @@ impl Connection {
         for new in [bulk, control].into_iter().flatten() {
             *known = Some(new.or(*known));
         }
-        // Large messages travel in bulk: it knows the rates better.
+        // Large messages use the bulk link, which knows the rates better.
         if let (Some(known), Some(bulk)) = (known.as_mut(), bulk) {
             known.sent_bytes_per_second = bulk.sent_bytes_per_second.or(known.sent_bytes_per_second);
             known.received_bytes_per_second =
@@ -530,7 +532,7 @@ impl Connection {
 }
 
 impl Inner {
-    /// One request, one decoded answer; resent where that is harmless.
+    /// Sends one request and decodes its answer; resends it where that is harmless.
     async fn call_once(
         self: &Arc<Self>,
         lane: Lane,
@@ -542,7 +544,7 @@ impl Inner {
         decode(&answer).map_err(|error| RpcError::Malformed(error.to_string()))
     }
 
-    /// One request, its answer as it came with the number it had on its link; a refusal is an error.
+    /// Sends one request and returns its answer as it came, with the number it had on its link; a refusal is an error.
     async fn exchange(
         self: &Arc<Self>,
         lane: Lane,
@@ -592,8 +594,8 @@ impl Inner {
                 State::Up(_) => None,
                 State::Down(error) => error,
             };
-            // A definite refusal ends calls on a connection that was never established; one that was established before
-            // waits.
+            // A definite refusal ends calls on a connection that was never established; calls on one that was
+            // established before wait.
             let definite = |error: &RpcError| !error.is_transient() && !self.greeted.load(Ordering::Acquire);
             if !first
                 && let Some(error) = &error
@@ -606,7 +608,7 @@ impl Inner {
             match changed {
                 Ok(Ok(())) => first = false,
                 Ok(Err(_)) => return Err(RpcError::Closed),
-                // One attempt is always made, however short the deadline: it has its own end.
+                // One attempt is always made, however short the deadline; it has a time limit of its own.
                 Err(_) if first && error.is_none() => {
                     if tokio::time::timeout(self.options.connect_patience * 2, changes.changed())
                         .await
@@ -650,7 +652,7 @@ impl Inner {
             }
         }
         state.dialing.store(false, Ordering::Release);
-        // Somebody may have come, or the link gone, between the last look and the store.
+        // A caller may have come, or the link closed, between the last check and the store.
         let up = matches!(&*state.state.borrow(), State::Up(link) if !link.is_closed());
         if !up && state.waiting.load(Ordering::Acquire) > 0 {
             self.ensure_dialing(lane);
@@ -715,7 +717,7 @@ impl Inner {
         }
     }
 
-    /// QUIC's socket where it is the one to use, by choice or by what was found before.
+    /// QUIC's socket if it should be used, by choice or because of an earlier finding.
     fn quic_for(&self, finding: Option<Finding>) -> Option<&Quic> {
         let wanted = match self.options.transport {
             Transport::Auto => finding == Some(Finding::Better),
@@ -736,8 +738,8 @@ impl Inner {
         self.quic.get_or_init(make).as_ref()
     }
 
-    /// Watches a link as long as it lasts. While its server leaves callers waiting, the others are asked: where one
-    /// greets, it has taken over from a server that hangs, though its machine may still take what is sent.
+    /// Watches a link as long as it exists. While its server leaves callers waiting, the others are asked: if
+    /// one greets, it has taken over from a server that hangs but whose machine may still accept data.
     async fn look_elsewhere(inner: Weak<Self>, lane: Lane, from: usize, link: Weak<Link>) {
         loop {
             tokio::time::sleep(SEVERAL_LOOK_EVERY).await;
@@ -786,7 +788,8 @@ impl Inner {
         }
     }
 
-    /// Gives a lane a stream of QUIC for its link over TCP, which ends once what waits on it is answered.
+    /// Replaces a lane's link over TCP with a stream of QUIC; the TCP link ends once its outstanding requests
+    /// are answered.
     async fn move_to_quic(self: &Arc<Self>, lane: Lane, address: &ServerAddress) -> Result<(), RpcError> {
         let State::Up(old) = self.lanes[lane as usize].state.borrow().clone() else { return Ok(()) };
         let Some(quic) = self.quic().filter(|_| old.carrier == Carrier::Tcp) else { return Ok(()) };
@@ -838,7 +841,7 @@ impl Inner {
     }
 }
 
-/// If only QUIC is allowed and there is no answer, the server may still be reachable over TCP.
+/// Adds to the error that TCP may work, if only QUIC is allowed and there is no answer.
 fn or_over_tcp(error: RpcError) -> RpcError {
     match error {
         RpcError::Unreachable { address, why } => {
@@ -873,10 +876,10 @@ fn refusal(answer: &[u8]) -> Result<Option<ServerError>, RpcError> {
     }
 }
 
-/// Asks again for blocks that did not fit into one answer.
+/// Requests again blocks that did not fit into one answer.
 ///
 /// # Errors
-/// What `ask` says, or [`RpcError::Malformed`] when blocks are left out or there are too many.
+/// The error of `ask`; or [`RpcError::Malformed`] if blocks are left out or there are too many.
 pub async fn collect_blocks(
     request: &Request,
     response: Response,
@@ -906,7 +909,8 @@ pub async fn collect_blocks(
     Ok(Response::Blocks(blocks))
 }
 
-/// Between half of `pause` and all of it, so that the clients of a restarted server don't come in step.
+/// A time between half of `pause` and all of it, so that the clients of a restarted server do not reconnect
+/// at the same moments.
 fn jittered(pause: Duration) -> Duration {
     let noise = RandomState::new().build_hasher().finish();
     pause / 2 + pause.mul_f64(0.5 * (noise as f64 / u64::MAX as f64))

@@ -21,7 +21,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
-/// A connection that has been greeted and proven right.
+/// A connection that has been greeted and has proven its identity.
 pub(crate) struct GreetedConnection {
     pub(crate) pipe: Pipe,
     pub(crate) welcome: Welcome,
@@ -37,7 +37,7 @@ pub(crate) enum Carrier {
     Quic,
 }
 
-/// How to connect to one address.
+/// Connects to one address.
 pub(crate) struct Dialer<'a> {
     pub(crate) address: &'a ServerAddress,
     pub(crate) expected: Option<&'a ServerProof>,
@@ -64,14 +64,14 @@ impl Dialer<'_> {
         self.within_patience(self.greet_by_quic(quic)).await
     }
 
-    /// Over QUIC, or TCP where that is not answered soon.
+    /// Connects over QUIC, or over TCP if QUIC is not answered soon.
     pub(crate) async fn either(
         &self,
         quic: &Quic,
         config: Arc<rustls::ClientConfig>,
     ) -> Result<GreetedConnection, RpcError> {
         let mut by_quic = std::pin::pin!(self.quic(quic));
-        // What fails at once is TCP's turn at once.
+        // If QUIC fails at once, TCP is tried at once.
         if let Ok(Ok(greeted)) = tokio::time::timeout(LEAD, &mut by_quic).await {
             return Ok(greeted);
         }
@@ -112,7 +112,7 @@ impl Dialer<'_> {
         Err(unreachable(why))
     }
 
-    /// Before anything is said to it.
+    /// Checks the server's key before anything is sent.
     fn check_key(&self, name: &str, found: &PublicKey) -> Result<(), RpcError> {
         match self.only_key {
             Some(expected) if expected != *found => {
@@ -135,7 +135,8 @@ impl Dialer<'_> {
         let tcp = self.sockets.tcp(self.address).await.map_err(|e| unreachable(&e))?;
         let counted = CountedStream::over(tcp);
         let flow = counted.flow();
-        // On a thread of its own, as the key holder may be slow to sign: the other lane must not wait for it.
+        // On a thread of its own, since the key holder may be slow to sign, and the other lane must not wait
+        // for it.
         let (config, runtime) = (TlsConnector::from(config), Handle::current());
         let handshake = move || {
             let handshake = config.connect(tls::server_name(), counted);
@@ -195,8 +196,8 @@ impl Dialer<'_> {
     }
 }
 
-/// What an answer to a greeting must pass before anything else is said, whatever carried it: a version that was offered,
-/// and the proof that the server called `name` with this key may serve what is expected.
+/// Checks the answer to a greeting before anything else is sent, on any transport: it must choose an offered
+/// version, and prove that the server called `name` with this key may serve what is expected.
 ///
 /// # Errors
 /// [`RpcError::Malformed`], [`RpcError::WrongServer`].

@@ -1,4 +1,4 @@
-//! Errors of calls, by who is to blame.
+//! Errors of calls, by their cause.
 
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::SignError;
@@ -32,10 +32,10 @@ pub enum RpcError {
     WrongServer {
         /// The server's address.
         address: String,
-        /// What its proof lacks.
+        /// What the proof lacks.
         why: WrongServer,
     },
-    /// Peer: it speaks no version of the protocol that we speak.
+    /// Peer: it speaks none of our versions of the protocol.
     #[error("the server speaks versions {} to {} of the protocol, this program {} to {}; upgrade the older one",
         server.0, server.1, ours.0, ours.1)]
     Version {
@@ -44,14 +44,14 @@ pub enum RpcError {
         /// Our range of versions.
         ours: (u16, u16),
     },
-    /// Peer: it answered that it did not take the request.
+    /// Peer: it answered that it did not carry out the request.
     #[error(transparent)]
     Server(#[from] ServerError),
     /// Peer: it sent something that no honest server sends.
     #[error("the server's answer is malformed: {0}")]
     Malformed(String),
-    /// Peer: of several servers with the same blocks none gave a usable answer, and trying again makes no sense for
-    /// now.
+    /// Peer: none of several servers with the same blocks gave a usable answer, and trying again at once
+    /// makes no sense.
     #[error("{0}")]
     NotHad(String),
     /// Caller: the holder of the device's key did not sign the handshake.
@@ -73,10 +73,10 @@ pub enum RpcError {
 /// What is wrong with a server's proof of identity.
 #[derive(Debug, Clone, PartialEq, Eq, BorshSerialize, BorshDeserialize, thiserror::Error)]
 pub enum WrongServer {
-    /// It showed no proof at all.
+    /// The server sent no proof.
     #[error("it showed no proof that it may serve the file system")]
     NoProof,
-    /// It proved another file system than the requested one.
+    /// The proof is for another file system than the requested one.
     #[error("its superuser key belongs to another file system")]
     OtherFileSystem,
     /// The list of server keys is not signed by the superuser.
@@ -96,10 +96,10 @@ pub enum WrongServer {
         /// Its TLS key, in hexadecimal digits.
         found: String,
     },
-    /// It does not speak the agreed application protocol, or has no Ed25519 raw public key.
+    /// The server does not speak the agreed application protocol, or has no Ed25519 raw public key.
     #[error("it is no Holdfast server: {0}")]
     NotHoldfast(String),
-    /// It has another key than the only one that was to be talked to.
+    /// The server has another key than the only one that is allowed.
     #[error("its key is {found}, but that of its address is {expected}")]
     OtherKey {
         /// The key in the address, in hexadecimal digits.
@@ -110,8 +110,8 @@ pub enum WrongServer {
 }
 
 impl RpcError {
-    /// Whether the server may have acted on the request although no answer came. The caller must then send the
-    /// same bytes again (or give the operation up for good): see docs/internals/protocol.md.
+    /// Whether the server may have carried out the request although no answer came. The caller must then send
+    /// the same bytes again (or give the operation up for good): see docs/internals/protocol.md.
     pub fn maybe_sent(&self) -> bool {
         matches!(self, RpcError::Lost { maybe_sent: true } | RpcError::Deadline { maybe_sent: true })
     }

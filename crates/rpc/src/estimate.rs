@@ -1,21 +1,21 @@
-//! Estimates of a link: round trip, rates and losses, smoothed from the traffic that passes on it anyway.
+//! Estimates of a link: round trip, rates and losses, smoothed and computed from its normal traffic.
 //!
-//! Arithmetic only: the clock, the kernel's counters and QUIC's come in as arguments. An estimate decides how
-//! much is sent at once and how hard it is compressed, never whom to believe, so a peer that distorts it (by
-//! slow or early acknowledgements) slows its own conversation and nothing else.
+//! Arithmetic only: the clock and the counters of the kernel and of QUIC are arguments. An estimate decides
+//! how much is sent at once and how hard it is compressed, never what is trusted. So a peer that distorts it
+//! (by slow or early acknowledgements) only slows its own connection.
 
 use std::time::Duration;
 
-/// What is known of the link to a peer.
+/// The estimate of the link to a peer.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct LinkEstimate {
     /// Round trip, smoothed; queues on the way included.
     pub rtt: Duration,
-    /// Bytes a second towards the peer, when enough was sent to tell.
+    /// Bytes a second to the peer, once enough was sent to tell.
     pub sent_bytes_per_second: Option<u64>,
-    /// Bytes a second from the peer, when enough came to tell.
+    /// Bytes a second from the peer, once enough came to tell.
     pub received_bytes_per_second: Option<u64>,
-    /// Share of what was sent that was lost on the way, 0 to 1.
+    /// Share of sent packets that were lost, 0 to 1.
     pub loss: f64,
 }
 
@@ -25,13 +25,13 @@ const FRAME_BYTES_FAST: u64 = 4 << 20;
 const FRAME_BYTES_MIN: u64 = 16 << 10;
 
 impl LinkEstimate {
-    /// How large a frame to the peer should be at most: about a second and a half of the link, so that a link
-    /// that breaks costs no more than that; never so small that round trips dominate.
+    /// Recommended largest frame to the peer: about a second and a half of the link, so that a broken link
+    /// costs no more than that, but large enough that round trips do not dominate.
     pub fn frame_bytes_advised(&self) -> usize {
         advised(self.rtt, self.sent_bytes_per_second)
     }
 
-    /// What both know, where one of them does not: the newer rates before the older.
+    /// This estimate, completed with the rates of an older one.
     pub(crate) fn or(self, older: Option<LinkEstimate>) -> LinkEstimate {
         let Some(older) = older else { return self };
         LinkEstimate {
@@ -54,7 +54,7 @@ fn advised(rtt: Duration, rate: Option<u64>) -> usize {
 pub(crate) struct CounterReading {
     /// Bytes the peer's end has acknowledged so far.
     pub(crate) delivered: u64,
-    /// Bytes handed over that are not acknowledged; `None` where the transport does not tell.
+    /// Bytes that were sent and are not acknowledged; `None` if the transport does not say.
     pub(crate) unsettled: Option<u64>,
     /// Whether more waits to be sent than the link takes now.
     pub(crate) backlog: bool,
@@ -74,7 +74,7 @@ const NEW_SHARE: f64 = 0.3;
 const BYTES_MIN: u64 = 8 << 10;
 /// Nor does a shorter time.
 const TIME_MIN: Duration = Duration::from_millis(4);
-/// A window of sending takes at least this long: what leaves at its start is queued, not carried.
+/// A measurement of sending takes at least this long: what is sent at its start is queued, not transferred.
 const SENDING_MIN: Duration = Duration::from_millis(200);
 /// A window of receiving is closed after this time.
 const WINDOW: Duration = Duration::from_millis(100);
@@ -90,7 +90,7 @@ pub(crate) struct Meter {
     received: Rate,
     /// The last look at the counters.
     last: Option<CounterReading>,
-    /// Start of the window of sending, and what had been delivered then.
+    /// Start of the measurement of sending, and what had been delivered then.
     sending: Option<(Duration, u64)>,
     /// Start and bytes of the window of receiving.
     window: Option<(Duration, u64)>,
@@ -130,7 +130,7 @@ impl Meter {
         if !reading.rtt_min.is_zero() {
             self.rtt_min = Some(reading.rtt_min);
         }
-        // A window of time in which more waited than the link took; on a slow link it takes several looks.
+        // A time in which more was waiting than the link took; on a slow link it spans several readings.
         self.sending = match self.sending {
             _ if !(reading.backlog || sending) => None,
             Some((start, delivered)) => {
@@ -156,12 +156,12 @@ impl Meter {
         self.last = Some(reading);
     }
 
-    /// The start of a large message has come at `now`: what follows comes as fast as the link lets it.
+    /// Notes that the start of a large message came at `now`: the rest comes as fast as the link allows.
     pub(crate) fn expect(&mut self, now: Duration) {
         self.window = Some((now, 0));
     }
 
-    /// `bytes` came at `now`.
+    /// Notes that `bytes` came at `now`.
     pub(crate) fn arrived(&mut self, now: Duration, bytes: u64) {
         let Some((start, sum)) = &mut self.window else { return };
         *sum += bytes;
@@ -183,14 +183,14 @@ impl Meter {
         }
     }
 
-    /// Most bytes that should be unacknowledged, so that a small message behind them waits no longer than about
-    /// `queue`; `None` while too little is known of the link.
+    /// Most bytes that should be unacknowledged, so that a small message after them waits no longer than
+    /// about `queue`; `None` while too little is known of the link.
     pub(crate) fn unsettled_max(&self, queue: Duration) -> Option<u64> {
         let (rate, rtt) = (self.sent.0?, self.rtt_min?);
         Some((rate * (rtt + queue).as_secs_f64()) as u64)
     }
 
-    /// What is known by now; `None` before the first round trip.
+    /// The present estimate; `None` before the first round trip.
     pub(crate) fn estimate(&self) -> Option<LinkEstimate> {
         Some(LinkEstimate {
             rtt: self.rtt?,
@@ -223,8 +223,8 @@ mod tests {
         }
     }
 
-    /// Proves: a link that takes 384 kbit/s while more waits is measured as such, its losses too, and times in
-    /// which nothing waited do not count.
+    /// Proves: a link that takes 384 kbit/s while more is waiting is measured so, and its losses too; times
+    /// in which nothing waited do not count.
     #[test]
     fn sending_is_measured_only_while_more_waits() {
         let mut meter = Meter::default();
@@ -261,7 +261,7 @@ mod tests {
         meter.complete(ms(1650));
         let rate = meter.estimate().unwrap().received_bytes_per_second.unwrap();
         assert!((187_000..188_000).contains(&rate), "{rate}");
-        // A message that was all there at once says nothing.
+        // A message that came all at once says nothing about the rate.
         meter.expect(ms(5000));
         meter.arrived(ms(5000), 1 << 20);
         meter.complete(ms(5000));

@@ -1,4 +1,4 @@
-//! One live stream to a peer, whatever carries it, and what is learnt from its traffic.
+//! One live stream to a peer, over any transport, and what is learned from its traffic.
 
 use crate::estimate::{CounterReading, LinkEstimate, Meter};
 use crate::gauge::TcpGauge;
@@ -25,7 +25,7 @@ pub(crate) struct Pipe {
     pub(crate) flow: Arc<Flow>,
 }
 
-/// Where a stream's transport keeps its counters.
+/// The counters of a stream's transport.
 #[derive(Debug)]
 pub(crate) enum Gauge {
     Tcp(TcpGauge),
@@ -39,7 +39,7 @@ impl Gauge {
             Gauge::Quic(connection) => {
                 let stats = connection.stats();
                 Some(CounterReading {
-                    // What is under way now is counted at both ends of a window, and so cancels out.
+                    // Bytes under way count at both ends of a measurement, and so cancel out.
                     delivered: stats.udp_tx.bytes.saturating_sub(stats.path.lost_bytes),
                     unsettled: None,
                     backlog: false,
@@ -55,27 +55,28 @@ impl Gauge {
 
 /// Messages from this size are worth measuring and pacing.
 const LARGE_BYTES: usize = 32 << 10;
-/// How often a busy link is looked at.
+/// How often the counters of a busy link are read.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Looks without movement after which a link is idle.
 const IDLE_LOOKS: u32 = 20;
-/// How long bulk may make a small message wait on the way.
+/// How long bulk data may delay a small message on the way.
 const QUEUE_MAX: Duration = Duration::from_millis(200);
-/// What may always be under way: less would leave a link idle between two looks.
+/// Bytes that may always be under way: fewer would leave a link idle between two readings.
 const UNSETTLED_MIN: u64 = 8 << 10;
 /// A link on which more may be under way than this is too fast to be worth the looks.
 const UNSETTLED_PACED_MAX: u64 = 1 << 20;
-/// What is written between two looks.
+/// Bytes written between two readings.
 const PIECE_BYTES: usize = 4 << 10;
-/// What is written at once while the link is fast, or not known to be slow.
+/// Bytes written at once while the link is fast, or not known to be slow.
 const UNPACED_BYTES: usize = 256 << 10;
 
-/// What is learnt from a stream's traffic.
+/// What is learned from a stream's traffic.
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub(crate) activity: Arc<Activity>,
     gauge: Option<Gauge>,
-    /// What another process says of the link it carries this stream over; `None`: the stream is the link.
+    /// The estimate of another process that carries this stream over the link; `None`: this stream is the
+    /// link.
     relayed: Option<Mutex<Option<LinkEstimate>>>,
     start: Instant,
     meter: Mutex<Meter>,
@@ -89,7 +90,7 @@ impl Flow {
         Flow::with(activity, gauge, None)
     }
 
-    /// Of a stream that another process carries on, which knows the link and sees to the pace.
+    /// The flow of a stream that another process carries on, which knows the link and controls the pace.
     pub(crate) fn relayed(activity: Arc<Activity>) -> Arc<Flow> {
         Flow::with(activity, None, Some(Mutex::default()))
     }
@@ -123,7 +124,7 @@ impl Flow {
         self.relayed.is_some()
     }
 
-    /// What that process says of the link.
+    /// Stores the other process's estimate.
     pub(crate) fn set_estimate(&self, estimate: LinkEstimate) {
         if let Some(relayed) = &self.relayed {
             *relayed.lock() = Some(estimate);
@@ -135,7 +136,7 @@ impl Flow {
         self.meter.lock().round_trip(rtt);
     }
 
-    /// The header of a message of `bytes` has come.
+    /// Notes that the header of a message of `bytes` came.
     pub(crate) fn expect(&self, bytes: usize) {
         if bytes >= LARGE_BYTES {
             self.meter.lock().expect(self.start.elapsed());
@@ -149,14 +150,14 @@ impl Flow {
         }
     }
 
-    /// The peer is admitted: it may send more than a stranger before it is read.
+    /// The peer is admitted: it may send more than a stranger before its data is read.
     pub(crate) fn widen(&self) {
         if let Some(Gauge::Quic(connection)) = &self.gauge {
             quic::widen(connection);
         }
     }
 
-    /// Looks at the counters while something large is sent. Runs as long as the stream; never completes.
+    /// Reads the counters while a large message is sent. Runs as long as the stream; never completes.
     pub(crate) async fn watch(&self) -> std::convert::Infallible {
         let Some(gauge) = &self.gauge else { return std::future::pending().await };
         self.look(gauge);
@@ -177,7 +178,7 @@ impl Flow {
         let reading = gauge.read()?;
         let mut meter = self.meter.lock();
         meter.look(self.start.elapsed(), reading, self.sending.load(Ordering::Relaxed));
-        // QUIC holds back by itself what would exceed this.
+        // QUIC itself holds back what would exceed this.
         if let Gauge::Quic(connection) = gauge
             && let Some(most) = meter.unsettled_max(QUEUE_MAX)
         {
@@ -186,7 +187,7 @@ impl Flow {
         Some(reading)
     }
 
-    /// Writes a payload; a large one in pieces, none of them before what is under way has shrunk to what the
+    /// Writes a payload. A large one is written in pieces, each once the bytes under way are no more than the
     /// link carries in its round trip and a fifth of a second. So the queue before the bottleneck, which all
     /// connections share, stays short whatever the congestion control.
     pub(crate) async fn write<W: AsyncWrite + Unpin>(
@@ -215,7 +216,7 @@ impl Flow {
         }
     }
 
-    /// Writes a part of a payload that has `bytes` in all.
+    /// Writes a part of a payload of `bytes` bytes in all.
     pub(crate) async fn write_part<W: AsyncWrite + Unpin>(
         &self,
         writer: &mut W,

@@ -1,7 +1,7 @@
 //! Frames: `length: u32, id: u64, payload`, all little-endian; `length` counts id and payload.
 //!
-//! A peer may claim any length: it is checked against the limit in force before one byte is reserved, and
-//! memory grows with what has arrived, not with what was claimed.
+//! A peer may send any length: it is checked against the present limit before one byte is reserved, and
+//! memory grows with what has arrived, not with the length sent.
 
 use crate::privsep::{NOTE_BYTES_MAX, NOTE_ID};
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -21,7 +21,7 @@ pub struct FrameHeader {
     pub id: u64,
 }
 
-/// Why a frame is refused. The connection cannot go on: the offset of the next frame is unknown.
+/// Why a frame is refused. The connection cannot continue, since the offset of the next frame is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// Peer: longer than allowed.
@@ -117,7 +117,7 @@ pub(crate) async fn read_payload<R: AsyncRead + Unpin>(
     let mut out = BytesMut::with_capacity(wanted.min(STEP_BYTES));
     while out.len() < wanted {
         if out.capacity() == out.len() {
-            // Doubling keeps the copying linear; what is reserved stays within twice what has arrived.
+            // Doubling keeps the copying linear; at most twice what has arrived is reserved.
             out.reserve((wanted - out.len()).min(out.len().max(STEP_BYTES)));
         }
         let room = wanted - out.len();
@@ -166,8 +166,8 @@ mod tests {
     }
 
     proptest! {
-        /// Proves: whatever bytes come, in whatever pieces, reading frames ends without a panic, and what is
-        /// read is what was sent.
+        /// Proves: whatever bytes come, in whatever pieces, reading frames ends without a panic, and frames
+        /// that were sent are read unchanged.
         #[test]
         fn frames_round_trip(payloads in prop::collection::vec((any::<u64>(), 0..200_000usize), 0..4)) {
             let payloads: Vec<_> = payloads.into_iter().map(|(seed, length)| noise(seed, length)).collect();

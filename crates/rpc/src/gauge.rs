@@ -1,7 +1,7 @@
-//! Asks a transport for its counters: the kernel for those of a TCP connection (`sock_diag(7)`, as `ss -i` does,
-//! since it needs no privilege and no unsafe code), QUIC for its own.
+//! Reads a transport's counters: the kernel's for a TCP connection (`sock_diag(7)`, like `ss -i`, since that
+//! needs no privilege and no unsafe code), or QUIC's own.
 //!
-//! Where the kernel does not answer (a sandbox without netlink), the link is merely less well known.
+//! If the kernel does not answer (a sandbox without netlink), less is known of the link.
 
 use crate::estimate::CounterReading;
 use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
@@ -12,21 +12,22 @@ use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Where the counters of one TCP connection are.
+/// Reads the counters of one TCP connection.
 #[derive(Debug)]
 pub(crate) struct TcpGauge {
     request: Vec<u8>,
 }
 
-/// The netlink socket that a process without the right to make sockets was given; `None` in it: it was given none.
+/// The netlink socket that was passed to a process without the right to make sockets; `None` in it: none was
+/// passed.
 static GIVEN_SOCKET: OnceLock<Option<OwnedFd>> = OnceLock::new();
 
-/// From now on this process reads counters over the socket it was given, or not at all.
+/// From now on this process reads counters over the socket passed to it, or not at all.
 pub(crate) fn use_diagnosis_socket(socket: Option<OwnedFd>) {
     let _ = GIVEN_SOCKET.set(socket);
 }
 
-/// A netlink socket for reading counters, also to be given to a process that may not make sockets.
+/// A netlink socket for reading counters, also for passing to a process that may not make sockets.
 pub(crate) fn diagnosis_socket() -> Option<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(SOCK_DIAG)).ok()
@@ -62,8 +63,8 @@ impl TcpGauge {
         TcpGauge { request: request(local, peer) }
     }
 
-    /// The counters as they are now; `None` where they cannot be had. Takes microseconds: the kernel answers
-    /// within the call.
+    /// The present counters; `None` if they are unavailable. Takes microseconds: the kernel answers within
+    /// the call.
     pub(crate) fn read(&self) -> Option<CounterReading> {
         DIAGNOSIS.with(|diagnosis| {
             diagnosis.as_ref().and_then(|(socket, number)| self.request_counters(socket, number))
@@ -79,7 +80,7 @@ impl TcpGauge {
         let mut answer = [0; 2048];
         loop {
             let (bytes, _) = rustix::net::recv(socket, &mut answer[..], RecvFlags::empty()).ok()?;
-            // What answers an older question is passed over.
+            // Answers to older questions are skipped.
             if answer.get(NUMBER_AT..NUMBER_AT + 4)? == number.to_ne_bytes() {
                 return reading(answer.get(ANSWER_HEAD_BYTES..bytes)?);
             }
@@ -140,7 +141,7 @@ fn tcp_info(info: &[u8]) -> Option<CounterReading> {
         unsettled: Some(unacknowledged * segment + unsent),
         backlog: unsent > 0,
         rtt: Duration::from_micros(rtt_us),
-        // The kernel says u32::MAX before the first.
+        // The kernel's value before the first measurement is u32::MAX.
         rtt_min: Duration::from_micros(if rtt_min_us == u64::from(u32::MAX) { 0 } else { rtt_min_us }),
         packets,
         lost: repeated,
@@ -174,7 +175,7 @@ mod tests {
         }
     }
 
-    /// Proves: a connection that is not there has no counters, and an answer that is cut short is none.
+    /// Proves: a connection that does not exist has no counters, and a truncated answer is refused.
     #[test]
     fn what_is_missing_is_none() {
         let nowhere: SocketAddr = "127.0.0.1:1".parse().unwrap();

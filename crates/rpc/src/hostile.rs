@@ -1,4 +1,4 @@
-//! Tests: what a hostile server can do to the client end is to fail the call, and nothing else.
+//! Tests: all that a hostile server can do to the client is to make the call fail.
 
 use crate::connection::{Connection, Connector};
 use crate::flow::Duplex;
@@ -17,7 +17,7 @@ fn key(seed: u8) -> SigningKey {
     SigningKey::from_seed(&[seed; 32])
 }
 
-/// What the server does with the first request after the greeting.
+/// The server's reaction to the first request after the greeting.
 #[derive(Clone)]
 enum Trick {
     /// These raw bytes, then the end.
@@ -28,7 +28,7 @@ enum Trick {
     Answer(Box<Response>),
 }
 
-/// Greets one client properly, over the transport it comes by, and then plays its trick. Returns a connection to it.
+/// Greets one client properly, over its transport, and then plays its trick. Returns a connection to it.
 fn against(trick: Trick, transport: Transport) -> Connection {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -37,7 +37,7 @@ fn against(trick: Trick, transport: Transport) -> Connection {
     let port = address.unwrap().port();
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        // A client that has gone is no failure of the server's.
+        // It is no error of the server if a client goes away.
         let _: std::io::Result<()> = runtime.block_on(async {
             if transport == Transport::Quic {
                 let endpoint = quinn::Endpoint::new(
@@ -88,14 +88,14 @@ async fn play(mut stream: Box<dyn Duplex>, trick: Trick) -> std::io::Result<()> 
 
 /// The caller's result, which must be the same over both transports.
 fn outcome(trick: Trick) -> Result<Response, RpcError> {
-    // A request that is never resent, so that the trick's effect is what the caller hears.
+    // This request is never resent, so the caller sees the effect of the trick.
     let over = |transport| against(trick.clone(), transport).call_blocking(Request::Snapshot, PATIENCE);
     let heard = over(Transport::Tcp);
     assert_eq!(over(Transport::Quic), heard);
     heard
 }
 
-/// Proves: frames that cannot be, answers to nobody, and undecodable answers are told apart and end in an error.
+/// Proves: impossible frames, unexpected answers, and undecodable ones are distinguished and end in an error.
 #[test]
 fn broken_answers_are_errors() {
     let lost = Err(RpcError::Lost { maybe_sent: true });
@@ -105,7 +105,7 @@ fn broken_answers_are_errors() {
     assert_eq!(outcome(Trick::Frame(999, encode(&Response::Done))), lost, "an answer nobody waits for");
     assert!(matches!(outcome(Trick::Frame(2, vec![250, 1])), Err(RpcError::Malformed(_))));
     assert!(matches!(outcome(Trick::Frame(2, Vec::new())), Err(RpcError::Malformed(_))));
-    // What an answer means is the caller's to judge, not the transport's.
+    // The caller judges the meaning of an answer, not the transport.
     assert_eq!(outcome(Trick::Answer(Box::new(Response::Refused))), Ok(Response::Refused));
 }
 
@@ -124,7 +124,7 @@ fn block_counts_are_checked() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
-    /// Proves: whatever bytes a server sends, the caller hears an error (or an answer that decodes) and nothing
+    /// Proves: whatever bytes a server sends, the caller gets an error (or a decodable answer), and nothing
     /// panics.
     #[test]
     fn random_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..600), framed in any::<bool>()) {

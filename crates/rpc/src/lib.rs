@@ -1,17 +1,18 @@
 //! Transport: one authenticated, encrypted, multiplexed channel between a client and a server.
 //!
-//! TLS 1.3 with raw Ed25519 public keys on both sides (RFC 7250), no certificates, over TCP or QUIC; inside it, length-delimited
-//! frames, each with the id of the request it belongs to. This crate decides nothing about file systems: it
-//! knows who is at the other end, bounds what that peer can make us hold, and gives every wait an end.
+//! TLS 1.3 with raw Ed25519 public keys on both sides (RFC 7250), without certificates, over TCP or QUIC;
+//! inside it, length-delimited frames, each with the id of its request. This crate decides nothing about file
+//! systems: it knows the peer's key, limits the memory that a peer can use, and gives every wait an end.
 //!
 //! Invariants:
-//! - the client talks only to a server whose TLS key stands in a list that the file system's superuser signed,
-//!   and whose superuser key digests to the file system's id; a lying name service or a machine in the middle
-//!   gets no further than the handshake;
-//! - a request whose answer was lost is sent again by this crate only if doing so twice changes nothing
-//!   ([`is_idempotent`]); of every other the caller hears [`RpcError::Lost`] and decides;
-//! - no peer makes us allocate before it has sent the bytes, nor beyond its share ([`Limits`]);
-//! - a peer that misbehaves loses its connection and nobody else notices.
+//! - The client talks only to a server whose TLS key is in a list signed by the file system's superuser,
+//!   whose key in turn has the file system's id as its digest. A false name service or a machine in the
+//!   middle gets no further than the handshake.
+//! - This crate sends a request without an answer again only if carrying it out twice has no effect
+//!   ([`is_idempotent`]). For every other request the caller gets [`RpcError::Lost`] and decides.
+//! - No peer makes this crate allocate memory before it has sent the bytes, nor beyond its share
+//!   ([`Limits`]).
+//! - A peer that misbehaves loses its connection, and nobody else is affected.
 //!
 //! The full description, with all limits, is in `docs/internals/transport.md`.
 #![forbid(unsafe_code)]

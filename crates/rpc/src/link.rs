@@ -1,7 +1,7 @@
-//! One live connection of a client: a reader, a writer and a watchman over one stream.
+//! One live connection of a client: a reader, a writer and a watcher over one stream.
 //!
-//! A link never comes back once it is closed: everything that waited on it hears so, with whether its request
-//! may have reached the server.
+//! A closed link never comes back: all requests that waited on it fail, with whether they may have reached
+//! the server.
 
 use crate::dial::Carrier;
 use crate::flow::{Duplex, Flow, MeteredReader, Pipe};
@@ -38,7 +38,7 @@ struct Outgoing {
     sent: Arc<AtomicBool>,
 }
 
-/// Requests whose answers have not come; `None` once the link is closed.
+/// Requests without an answer yet; `None` once the link is closed.
 #[derive(Default)]
 struct PendingRequests(Mutex<Option<HashMap<u64, oneshot::Sender<Bytes>>>>);
 
@@ -57,7 +57,7 @@ pub(crate) enum ExchangeError {
     Deadline { maybe_sent: bool },
 }
 
-/// When a link pings its peer, and when it takes it for dead.
+/// When a link pings its peer, and when it assumes that the peer is dead.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keepalive {
     pub(crate) ping_after: Duration,
@@ -132,12 +132,12 @@ impl Link {
         }
     }
 
-    /// Another link has replaced this one: it ends once all requests on it are answered.
+    /// Replaces this link with another: it ends once all its requests are answered.
     pub(crate) fn retire(&self) {
         self.retired.store(true, Ordering::Release);
     }
 
-    /// Ends this link now: all that wait on it hear that it is lost.
+    /// Ends this link now: all requests on it fail as lost.
     pub(crate) fn give_up(&self) {
         self.given_up.notify_one();
     }

@@ -1,12 +1,13 @@
 //! The channel between two clients: a knock, then TLS 1.3 with both devices' keys.
 //!
 //! Invariants:
-//! - who does not know the file system's id gets nothing from a listening client, not even its key's name, and has it
-//!   sign nothing: the connection ends after a false knock;
-//! - who connects knows beforehand which key must answer, and shows its own to no other;
-//! - the application protocol is not the servers', so no handshake of one kind passes for one of the other.
+//! - A peer that does not know the file system's id gets nothing from a listening client, neither its key's
+//!   name nor a signature: the connection ends after a false knock.
+//! - A client that connects knows beforehand which key must answer, and shows its own key to no other.
+//! - The application protocol differs from the servers', so no handshake of one kind is valid as one of the
+//!   other.
 //!
-//! Whether the peer's key is a member's is for the caller to check.
+//! The caller checks whether the peer's key is a member's.
 
 use crate::tls;
 use holdfast_crypto::{Digest, KeyHolder, PublicKey};
@@ -21,10 +22,10 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 /// The application protocol (ALPN).
 const ALPN: &[u8] = b"holdfast-peer/1";
 
-/// How long a handshake may take, without the time that a key's keeper needs.
+/// How long a handshake may take, without the time that the key holder needs.
 pub const MEETING_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Which end of a connection this process is.
+/// An end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MeetingRole {
     /// The peer connected to us.
@@ -40,7 +41,7 @@ pub struct Invitation {
     pub key: Arc<dyn KeyHolder>,
     /// The file system that both know.
     pub file_system: Digest,
-    /// Which end this process is.
+    /// The end that this process is.
     pub role: MeetingRole,
 }
 
@@ -62,8 +63,9 @@ pub enum MeetingError {
     Io(#[from] io::Error),
 }
 
-/// Makes a connected socket a channel to a peer, and returns the peer's key. It waits for the holder of our key without
-/// limit, but for the peer's first byte no longer than [`MEETING_PATIENCE`]. The caller sets a deadline for the whole.
+/// Makes a connected socket a channel to a peer, and returns the peer's key. It waits for the holder of our
+/// key without limit, but for the peer's first byte no longer than [`MEETING_PATIENCE`]. The caller sets a
+/// deadline for the whole.
 ///
 /// # Errors
 /// [`MeetingError`].
@@ -158,7 +160,7 @@ mod tests {
         block_on(async {
             let (near, far) = met(2, Digest([8; 32])).await;
             assert!(near.is_err() && matches!(far, Err(MeetingError::Stranger)));
-            // The knock names the expected key, so that another does not answer it at all.
+            // The knock names the expected key, so a client with another one does not answer it.
             let (near, far) = met(3, FILE_SYSTEM).await;
             assert!(near.is_err() && matches!(far, Err(MeetingError::Stranger)));
             let (mut near, far) = pair().await;
@@ -171,7 +173,8 @@ mod tests {
         });
     }
 
-    /// Proves: one who answers a knock that was for another key, which he has seen, is found out in the handshake.
+    /// Proves: a client that answers a knock for another key, which it has seen, is detected in the
+    /// handshake.
     #[test]
     fn another_key_is_refused() {
         block_on(async {

@@ -1,8 +1,9 @@
-//! QUIC: a connection to a server for each lane, with one stream that carries the same greeting and frames as a TCP
-//! connection. (A shared connection would share its send buffer too, and control would wait until bulk left it.)
+//! QUIC: one connection to a server for each lane, with one stream that carries the same greeting and frames
+//! as a TCP connection. (In a shared connection, which has one send buffer, control would wait for bulk.)
 //!
-//! TLS is the same as over TCP: raw keys on both sides, no tickets, no early data, so nothing can be replayed. A
-//! client whose address changes goes on where it was (the server makes it prove the new address first).
+//! TLS is the same as over TCP: raw keys on both sides, no tickets, no early data, so nothing can be
+//! replayed. A client whose address changes continues the connection (the server makes it prove the new
+//! address first).
 
 use crate::flow::{Flow, Gauge, Pipe};
 use crate::socket::CountedStream;
@@ -22,15 +23,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// A connection on which nothing comes for this long is dead. Clients ping well within it.
+/// A connection without traffic for this long is dead. Clients ping more often.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-/// What a peer that is not admitted may send before it is read.
+/// Bytes that a peer that is not admitted may send before its data is read.
 const RECEIVE_BYTES_STRANGER: u32 = 64 << 10;
 /// Receive window of an admitted peer, in bytes.
 const RECEIVE_BYTES: u32 = 8 << 20;
-/// What may be unacknowledged while the link is unknown.
+/// Bytes that may be unacknowledged while the link is unknown.
 pub(crate) const SEND_BYTES: u64 = 64 << 10;
-/// What may be on the fastest.
+/// Bytes that may be unacknowledged on the fastest link.
 pub(crate) const SEND_BYTES_MAX: u64 = 8 << 20;
 /// Streams of a connection. Ours open one.
 const STREAMS_MAX: u32 = 2;
@@ -57,7 +58,7 @@ pub(crate) fn server_config(key: &SigningKey) -> ServerConfig {
 pub(crate) fn server_config_of(tls: Arc<rustls::ServerConfig>) -> ServerConfig {
     let mut config = ServerConfig::with_crypto(crypto_of(tls));
     config.transport_config(transport(RECEIVE_BYTES_STRANGER, STREAMS_MAX));
-    // Datagrams of handshakes that are not accepted yet are few and small for an honest peer.
+    // An honest peer has few and small datagrams of handshakes that are not accepted yet.
     config.max_incoming(256).incoming_buffer_size(16 << 10).incoming_buffer_size_total(2 << 20);
     config
 }
@@ -96,7 +97,7 @@ pub(crate) fn widen(connection: &Connection) {
     connection.set_receive_window(RECEIVE_BYTES.into());
 }
 
-/// Why no stream could be had.
+/// Why no stream was opened.
 pub(crate) enum StreamError {
     /// The network failed, or the server does not answer.
     Unreachable(String),
@@ -104,7 +105,8 @@ pub(crate) enum StreamError {
     Refused(String),
 }
 
-/// A client's end: a socket with its own thread, as signing the handshake takes as long as the key holder needs.
+/// A client's end: a socket with its own thread, since signing the handshake takes as long as the key holder
+/// needs.
 pub(crate) struct Quic {
     endpoint: Endpoint,
     config: ClientConfig,
@@ -124,7 +126,7 @@ impl Quic {
             runtime.block_on(async {
                 let _ = stopped.await;
                 closing.close(0u32.into(), b"");
-                // The last datagram tells the server; without it, it would wait for the idle time.
+                // The last datagram notifies the server; without it, the server would wait for the idle time.
                 let _ = tokio::time::timeout(Duration::from_millis(200), closing.wait_idle()).await;
             });
             runtime.shutdown_background();

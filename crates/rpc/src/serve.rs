@@ -1,9 +1,9 @@
-//! The server's end: accepts connections, learns who the peer is, bounds what it may cost, and hands requests
-//! to a [`Service`].
+//! The server's end: accepts connections, verifies the peers' keys, limits what each may cost, and passes
+//! requests to a [`Service`].
 //!
-//! A peer is a *stranger* until the service admits it (its key is a member's): strangers share a few slots, may send
-//! only small frames and are dropped soon, so they cannot keep members out. A peer that breaks the framing, stalls or
-//! floods loses its own connection; no other peer is affected.
+//! A peer is a *stranger* until the service admits it (its key is a member's). Strangers share a few slots,
+//! may send only small frames and are dropped soon, so they cannot keep members out. A peer that breaks the
+//! framing, stalls or floods loses its own connection; no other peer is affected.
 
 pub(crate) mod limiter;
 mod peer;
@@ -26,12 +26,12 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc, watch};
 
-/// What peers may cost. Times are for one step each.
+/// Limits on what peers may cost. Each time is for one step.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Most connections at once.
     pub connections_max: usize,
-    /// Most connections of one key; a new one beyond them closes the oldest, which is likely a dead one.
+    /// Most connections of one key; a new one beyond that closes the oldest, which is probably dead.
     pub connections_per_peer_max: usize,
     /// Most connections that are not admitted (yet).
     pub strangers_max: usize,
@@ -49,13 +49,13 @@ pub struct Limits {
     pub request_bytes_max: usize,
     /// Most answer bytes of one connection under way; beyond them its requests wait.
     pub answer_bytes_max: usize,
-    /// A connection on which nothing comes for this long is dropped (clients ping).
+    /// A connection without traffic for this long is dropped (clients ping).
     pub idle_max: Duration,
     /// A single frame may take this long, and a second more for each `frame_rate_min` bytes.
     pub frame_patience: Duration,
     /// Bytes a second below which a frame's sender or receiver is taken for dead.
     pub frame_rate_min: usize,
-    /// How long requests under way may take to finish at shutdown.
+    /// How long outstanding requests may take to finish at shutdown.
     pub shutdown_patience: Duration,
 }
 
@@ -95,7 +95,7 @@ pub struct Session<T> {
     pub peer: PublicKey,
     /// The peer's address.
     pub address: SocketAddr,
-    /// Whether that is this process's own knowledge, or the word of a front end.
+    /// Whether this process knows the address itself, or only from a front end.
     pub address_is_sure: bool,
     /// The service's state of this session.
     pub state: T,
@@ -110,7 +110,7 @@ impl<T> Session<T> {
         self.admitted.store(true, Ordering::Release);
     }
 
-    /// What is known of the link to the peer from its own traffic.
+    /// The estimate of the link to the peer, from its own traffic.
     pub fn estimate(&self) -> Option<LinkEstimate> {
         self.flow.estimate()
     }
@@ -131,18 +131,18 @@ pub trait Service: Send + Sync + 'static {
     /// The service's state of one connection.
     type State: Default + Send + Sync + 'static;
 
-    /// Answers one request. The first of every connection is a `Hello`, and no other is. Requests of one
-    /// connection run side by side.
+    /// Answers one request. The first request of every connection is a `Hello`, and no other is. Requests of
+    /// one connection run concurrently.
     ///
-    /// The future is dropped when the connection is lost: what must not be cut in half belongs in a task or
-    /// thread of its own. It runs on the reactor and must not block.
+    /// The future is dropped when the connection is lost: what must not be interrupted needs a task or thread
+    /// of its own. It runs on the reactor and must not block.
     fn handle(
         &self,
         session: &Arc<Session<Self::State>>,
         request: Request,
     ) -> impl Future<Output = Response> + Send;
 
-    /// Told when a connection that had been greeted ends.
+    /// Called when a connection that had been greeted ends.
     fn closed(&self, _session: &Session<Self::State>) {}
 }
 
@@ -151,7 +151,7 @@ pub trait Service: Send + Sync + 'static {
 pub struct Listeners {
     /// The listener for TCP.
     pub tcp: TcpListener,
-    /// For connections over QUIC; `None` to offer none.
+    /// The socket for connections over QUIC; `None`: none are offered.
     pub udp: Option<std::net::UdpSocket>,
 }
 
@@ -161,7 +161,7 @@ impl From<TcpListener> for Listeners {
     }
 }
 
-/// What all connections of a server share.
+/// Shared by all connections of a server.
 struct Serving<S> {
     service: Arc<S>,
     limits: Arc<Limits>,
@@ -230,10 +230,10 @@ pub(crate) async fn serve_streams<S: Service>(
     Ok(())
 }
 
-/// Serves until `shutdown` completes, then lets requests under way finish.
+/// Serves until `shutdown` completes, then lets outstanding requests finish.
 ///
 /// # Errors
-/// The system's, if a listener cannot be used.
+/// The system's error, if a listener cannot be used.
 pub async fn serve<S: Service>(
     listeners: impl Into<Listeners>,
     key: &SigningKey,

@@ -1,5 +1,5 @@
-//! The stream under TLS: its options are set, and its bytes counted, so that a dead peer can be distinguished from a
-//! slow one.
+//! The stream under TLS: sets its options and counts its bytes, so that a dead peer can be distinguished from
+//! a slow one.
 
 use crate::flow::{Flow, Gauge};
 use crate::gauge::TcpGauge;
@@ -41,12 +41,12 @@ impl Activity {
         self.start.elapsed().as_millis() as u64
     }
 
-    /// How long nothing has been received.
+    /// For how long nothing has been received.
     pub(crate) fn silent_for(&self) -> Duration {
         Duration::from_millis(self.now_ms().saturating_sub(self.last_received_ms.load(Ordering::Relaxed)))
     }
 
-    /// How long nothing could be sent.
+    /// For how long nothing could be sent.
     pub(crate) fn unsent_for(&self) -> Duration {
         Duration::from_millis(self.now_ms().saturating_sub(self.last_sent_ms.load(Ordering::Relaxed)))
     }
@@ -66,7 +66,7 @@ impl CountedStream {
         CountedStream::over(stream)
     }
 
-    /// What is learnt from this connection's traffic is gathered here.
+    /// Collects what is learned from this connection's traffic.
     pub(crate) fn flow(&self) -> Arc<Flow> {
         let ends = self.stream.local_addr().and_then(|local| Ok((local, self.stream.peer_addr()?)));
         let gauge = ends.ok().map(|(local, peer)| Gauge::Tcp(TcpGauge::new(local, peer)));
@@ -95,14 +95,14 @@ pub(crate) fn bbr_is_missing() -> bool {
     BBR_IS_MISSING.load(Ordering::Relaxed)
 }
 
-/// Connections that a listener accepts have its congestion control. A process that may choose any sets it here for
-/// one that accepts and may not.
+/// Sets the congestion control that accepted connections inherit. A process that may choose any sets it for a
+/// process that accepts connections and may not.
 pub(crate) fn tune_listener(listener: &std::net::TcpListener) {
-    // Said again, and logged, for each connection that lacks it.
+    // Failures are noticed, and logged, for each connection.
     let _ = rustix::net::sockopt::set_tcp_congestion(listener, "bbr");
 }
 
-/// As if one had been refused it.
+/// Acts as if a connection had been refused it.
 pub(crate) fn note_bbr_is_missing() {
     BBR_IS_MISSING.store(true, Ordering::Relaxed);
 }

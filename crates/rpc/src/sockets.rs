@@ -1,7 +1,7 @@
-//! Sources of sockets: this process opens them itself, or another process that may open them hands them over.
+//! Sources of sockets: this process opens them itself, or another process that may open them passes them on.
 //!
-//! A process that reads what the network sends need not be able to connect to anything: it requests a connection to a
-//! server by its index in a list that another process has, and gets a connected socket.
+//! A process that reads data from the network need not be able to connect to anything: it requests a
+//! connection to a server by its index in another process's list, and gets a connected socket.
 
 use crate::address::ServerAddress;
 use crate::gauge;
@@ -24,10 +24,10 @@ pub trait Sockets: fmt::Debug + Send + Sync {
     /// The addresses of a server, for datagrams.
     fn resolve<'a>(&'a self, address: &'a ServerAddress) -> SocketFuture<'a, Vec<SocketAddr>>;
 
-    /// A socket for datagrams. Quick.
+    /// A socket for datagrams. Returns quickly.
     ///
     /// # Errors
-    /// There is none to be had.
+    /// None is available.
     fn udp(&self) -> io::Result<UdpSocket>;
 }
 
@@ -56,24 +56,26 @@ impl Sockets for OwnSockets {
     }
 }
 
-/// Sets the options of a connection that is to be handed to a process which may not. Whether the congestion control
-/// that bears losses could be had.
+/// Sets the options of a connection that is passed to a process which may not set them. Returns whether the
+/// congestion control that tolerates losses is available.
 pub fn prepare(stream: &std::net::TcpStream) -> bool {
     tune(stream);
     !bbr_is_missing()
 }
 
-/// In a process that is handed connections: what [`prepare`] found.
+/// Stores, in a process that gets connections, the result of [`prepare`].
 pub fn assume_bbr_is_missing() {
     note_bbr_is_missing();
 }
 
-/// A netlink socket for reading the counters of connections, to be given to a process that may not make sockets.
+/// A netlink socket for reading the counters of connections, for passing to a process that may not make
+/// sockets.
 pub fn diagnosis_socket() -> Option<OwnedFd> {
     gauge::diagnosis_socket()
 }
 
-/// Called in a process that may not make sockets: reads counters over the socket it was given, or not at all.
+/// Called in a process that may not make sockets: counters are read over the socket passed to it, or not at
+/// all.
 pub fn use_diagnosis_socket(socket: Option<OwnedFd>) {
     gauge::use_diagnosis_socket(socket);
 }

@@ -1,10 +1,10 @@
 //! TLS 1.3 with raw Ed25519 public keys (RFC 7250), both ways.
 //!
-//! The handshake proves only that the peer holds the private half of the key it shows. Whether that key may be
-//! talked to is decided one step later: by the client from the list of server keys in the server's first
-//! answer, by the server from the membership in force. TLS signatures cover a transcript with TLS's own prefix
-//! (RFC 8446, 4.4.3), ours cover 32-byte digests, so neither can pass for the other although one key makes both.
-//! (Nor can those that SSH makes with it: they cover more than 32 bytes, and begin otherwise than TLS's 64 spaces.)
+//! The handshake proves only that the peer holds the private half of its key. Whether that key is accepted is
+//! decided one step later: by the client from the list of server keys in the server's first answer, by the
+//! server from the membership in force. TLS signatures cover a transcript with TLS's own prefix (RFC 8446,
+//! 4.4.3), ours cover 32-byte digests, so neither is valid as the other although both use one key. (Nor are
+//! SSH's signatures with that key: they cover more than 32 bytes, and do not begin with TLS's 64 spaces.)
 
 use holdfast_crypto::{KeyHolder, PublicKey, SignError, SigningKey};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -61,7 +61,7 @@ impl sign::Signer for KeyHolderSigner {
     }
 }
 
-/// Why our own key did not sign the handshake, if that is what it failed for.
+/// Why our own key did not sign the handshake, if that was the cause of the failure.
 pub(crate) fn not_signed(error: &Error) -> Option<&SignError> {
     match error {
         Error::Other(OtherError(error)) => error.downcast_ref(),
@@ -98,7 +98,7 @@ pub(crate) fn connecting(key: Arc<dyn KeyHolder>, peer: PublicKey, alpn: &[u8]) 
     Arc::new(config)
 }
 
-/// The settings of one to whom peers connect.
+/// The settings of the end that accepts connections.
 pub(crate) fn accepting(key: Arc<dyn KeyHolder>, alpn: &[u8]) -> Arc<ServerConfig> {
     let accepted = server_config_of(provider(), Arc::new(RawKeyVerifier::new()), certified(key));
     let mut config = ServerConfig::clone(&accepted);
@@ -111,7 +111,7 @@ pub(crate) fn server_config(key: &SigningKey) -> Arc<ServerConfig> {
     server_config_of(provider(), Arc::new(RawKeyVerifier::new()), certified)
 }
 
-/// What a server with this key presents, and something that signs for it.
+/// The server's raw key, and the object that signs with it.
 pub(crate) fn presented(key: PublicKey, signs: Arc<dyn sign::SigningKey>) -> Arc<CertifiedKey> {
     let mut spki = SPKI_PREFIX.to_vec();
     spki.extend_from_slice(&key.0);
@@ -136,7 +136,7 @@ pub(crate) fn server_config_of(
     Arc::new(config)
 }
 
-/// A name for rustls' sake: it is not sent (no SNI) and nothing is checked against it.
+/// A name that rustls demands: it is not sent (no SNI) and nothing is compared with it.
 pub(crate) fn server_name() -> ServerName<'static> {
     ServerName::try_from("holdfast.invalid").expect("a valid name")
 }
@@ -155,7 +155,7 @@ pub(crate) fn peer_key_of(connection: &rustls::CommonState, alpn: &[u8]) -> Resu
     key.ok_or_else(|| "it has no Ed25519 raw public key".to_owned())
 }
 
-/// For tests that are a strange client.
+/// For tests with a client that accepts any key.
 #[cfg(test)]
 pub(crate) fn any_raw_key() -> Arc<dyn ServerCertVerifier> {
     Arc::new(RawKeyVerifier::new())
@@ -165,7 +165,7 @@ pub(crate) fn any_raw_key() -> Arc<dyn ServerCertVerifier> {
 #[derive(Debug)]
 pub(crate) struct RawKeyVerifier {
     algorithms: WebPkiSupportedAlgorithms,
-    /// The one key that is accepted, if not any.
+    /// The only accepted key; `None`: any key is accepted.
     only: Option<PublicKey>,
 }
 

@@ -1,5 +1,5 @@
-//! The transport over links that are cut, that lose packets, and whose client moves. Making links takes root; said
-//! and left out where there is none.
+//! The transport over links that are cut, that lose packets, and whose client moves. Making links needs root;
+//! the tests are skipped with a message otherwise.
 
 use holdfast_content::{BlockKind, Codec, DeviceId, StoredBlock};
 use holdfast_crypto::{Digest, SigningKey};
@@ -115,8 +115,8 @@ fn store(connection: &Connection, bytes: usize) {
 
 const PENDING: Request = Request::FetchPending { device: DeviceId(1), number: 1, wait_ms: 60_000 };
 
-/// Proves: while a link is cut, calls end with their deadlines; those with patience, also one that had gone out
-/// before, go on by themselves once it is mended.
+/// Proves: while a link is cut, calls end with their deadlines; those with longer deadlines, also one already
+/// sent, continue once the link is restored.
 #[test]
 fn a_link_that_drops_is_waited_for() {
     for transport in [Transport::Tcp, Transport::Quic] {
@@ -145,7 +145,8 @@ fn a_link_that_drops_is_waited_for() {
     }
 }
 
-/// Proves: a client whose address changes goes on over QUIC in the same connection, with what was under way.
+/// Proves: a client whose address changes continues over QUIC in the same connection, with its outstanding
+/// requests.
 #[test]
 fn a_moved_client_goes_on() {
     let conditions = Conditions { delay: Duration::from_millis(10), ..Conditions::default() };
@@ -163,7 +164,7 @@ fn a_moved_client_goes_on() {
     assert_eq!(service.waiting.load(SeqCst), 1, "it was not sent again");
 }
 
-/// With more, TCP is ended now and then by one packet whose repetitions are all lost for half a minute.
+/// With more losses, TCP now and then ends because all repetitions of one packet are lost for half a minute.
 fn lossy() -> Conditions {
     Conditions { delay: Duration::from_millis(15), loss: 0.15, ..Conditions::default() }
 }
@@ -173,8 +174,8 @@ fn talk(connection: &Connection) {
     assert_eq!(connection.call_blocking(Request::Ping, PATIENCE), Ok(Response::Done));
 }
 
-/// Proves: by default a conversation on a far and very lossy link begins over TCP and goes on over QUIC without a call
-/// failing.
+/// Proves: by default a connection on a far and very lossy link begins over TCP and continues over QUIC
+/// without a failed call.
 #[test]
 fn lossy_links_get_quic() {
     let Some((link, _)) = site(lossy(), true) else { return };
@@ -213,7 +214,7 @@ fn a_slow_link_is_known() {
         };
         let Some((link, _)) = site(conditions, true) else { return };
         let connection = connect(&link, transport);
-        // What a busy machine sends slowly is taken for a slower link.
+        // A busy machine that sends slowly makes the link look slower.
         eventually("the rate is known", || {
             store(&connection, 100_000);
             let estimate = connection.estimate().unwrap();

@@ -75,7 +75,7 @@ impl Service for Echo {
                 })
             }
             Request::Ping => Response::Done,
-            // At most 5 blocks of 1 MiB go into one answer.
+            // At most 5 blocks of 1 MiB fit into one answer.
             Request::Retrieve(wanted) => Response::Blocks(vec![block(1 << 20); wanted.len().min(5)]),
             Request::FetchPending { wait_ms, .. } => {
                 self.waiting.fetch_add(1, Ordering::SeqCst);
@@ -150,8 +150,8 @@ fn connect(running: &Running, seed: u8, transport: Transport) -> Connection {
     connection
 }
 
-/// Proves: a call goes through from plain threads and from a runtime, many at once share one connection, and
-/// answers find their callers.
+/// Proves: a call succeeds from plain threads and from a runtime, many at once share one connection, and
+/// answers reach their callers.
 #[test]
 fn calls_are_multiplexed() {
     for transport in BOTH {
@@ -185,7 +185,7 @@ fn calls_are_multiplexed_over(transport: Transport) {
     assert_eq!((traffic.connects, traffic.requests), (1, 410));
 }
 
-/// Proves: more blocks than fit into one message arrive nevertheless, in bulk, beside a busy control lane.
+/// Proves: more blocks than fit into one message arrive nonetheless, in bulk, beside a busy control lane.
 #[test]
 fn large_answers_come_in_parts() {
     for transport in BOTH {
@@ -210,7 +210,7 @@ fn large_answers_come_in_parts_over(transport: Transport) {
 }
 
 /// Proves: a server that is not in the superuser's list, or that shows an older list than seen before, is
-/// refused with the reason; one that is not there is reported as unreachable.
+/// refused with the reason; one that does not exist is reported as unreachable.
 #[test]
 fn the_wrong_server_is_refused() {
     for transport in BOTH {
@@ -240,7 +240,7 @@ fn the_wrong_server_is_refused_over(transport: Transport) {
     assert!(matches!(refused, RpcError::Unreachable { .. }), "{refused}");
 }
 
-/// Proves: something that is no Holdfast server is named as such, not as a network failure.
+/// Proves: a service that is no Holdfast server is named as such, not as a network failure.
 #[test]
 fn another_service_is_recognised() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -259,7 +259,7 @@ fn another_service_is_recognised() {
 }
 
 /// Proves: when the server goes away, a request that could do harm twice is reported as lost and maybe sent,
-/// harmless ones go through after the restart, and an unanswered deadline says the request was sent.
+/// harmless ones succeed after the restart, and an expired deadline says that the request was sent.
 #[test]
 fn restarts_are_survived() {
     for transport in BOTH {
@@ -303,8 +303,8 @@ fn restarts_are_survived_over(transport: Transport) {
     assert_eq!(connection.call_blocking(Request::Ping, PATIENCE), Ok(Response::Done));
 }
 
-/// Proves: where another server has taken over from one that hangs, whose machine still takes what is sent, calls go
-/// on there, those included that waited.
+/// Proves: if another server has taken over from one that hangs, whose machine still accepts data, calls
+/// continue there, including those that waited.
 #[test]
 fn a_server_that_hangs_is_left() {
     for transport in BOTH {
@@ -328,8 +328,8 @@ fn a_server_that_hangs_is_left() {
     }
 }
 
-/// Proves: a busy server is asked again by itself, and a panic in one request ends that connection only, which
-/// then comes back.
+/// Proves: a busy server is asked again automatically, and a panic in one request ends only that connection,
+/// which is then made again.
 #[test]
 fn busy_and_broken_servers_are_survived() {
     for transport in BOTH {

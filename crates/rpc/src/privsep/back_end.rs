@@ -1,5 +1,5 @@
-//! The back end: serves connections that the front end introduced, each over a stream of its own, with the same
-//! limits and the same suspicion as any peer's.
+//! The back end: serves connections that the front end introduced, each over a stream of its own, with the
+//! same limits and the same distrust as of any peer.
 
 use super::front_end::{BackEnd, BackEndError};
 use super::handshake::{HandshakeError, Handshakes};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::mpsc;
 
-/// Introductions that wait to be taken up.
+/// Most introductions that wait to be served.
 const WAITING_MAX: usize = 256;
 
 /// A connection whose peer the back end has made sure of.
@@ -31,7 +31,7 @@ pub struct VerifiedConnection {
     pub address_is_sure: bool,
 }
 
-/// Answers a front end in the back end: the implementation of [`BackEnd`] that has the key.
+/// Answers a front end: the implementation of [`BackEnd`] that has the key.
 pub struct HandshakeService {
     key: Arc<dyn KeyHolder>,
     handshakes: Mutex<Handshakes>,
@@ -39,14 +39,14 @@ pub struct HandshakeService {
 }
 
 impl HandshakeService {
-    /// For a server with this key; what it introduces is to be served by [`serve_introduced`].
+    /// For a server with this key; [`serve_introduced`] must serve the connections that it introduces.
     pub fn new(key: Arc<dyn KeyHolder>) -> (HandshakeService, mpsc::Receiver<VerifiedConnection>) {
         let (introduced, receiver) = mpsc::channel(WAITING_MAX);
         (HandshakeService { key, handshakes: Mutex::default(), introduced }, receiver)
     }
 
-    /// The peer's address of a connection: the kernel's, if the front end handed over the socket, or else the one it
-    /// claims.
+    /// The peer's address: according to the kernel, if the front end passed the socket, or else the one that
+    /// the front end claims.
     pub(super) fn address_of(
         claimed: SocketAddr,
         tcp: Option<OwnedFd>,
@@ -105,7 +105,7 @@ impl BackEnd for HandshakeService {
     }
 }
 
-/// Serves what is introduced until `shutdown` completes, then lets requests under way finish.
+/// Serves introduced connections until `shutdown` completes, then lets outstanding requests finish.
 ///
 /// # Errors
 /// The system's error.

@@ -1,8 +1,9 @@
 //! The front end: accepts connections, completes handshakes with the help of a [`BackEnd`], and relays frames between
 //! peers and the back end.
 //!
-//! It has no key, no file, and no way to make a connection. Each handshake has TLS settings of its own, so that a peer
-//! that was introduced belongs to the connection it was introduced on. Requests to the back end are short and block.
+//! It has no key, no file, and no way to make a connection. Each handshake has TLS settings of its own, so
+//! that an introduced peer belongs to the connection on which it was introduced. Requests to the back end are
+//! short and block.
 
 use super::relay::relay;
 use super::transcript;
@@ -33,7 +34,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-/// What the front end requests of the back end. Calls block, for as long as a signature takes.
+/// The front end's requests to the back end. Calls block, for as long as a signature takes.
 pub trait BackEnd: Send + Sync + 'static {
     /// Random bytes for one ServerHello.
     ///
@@ -44,14 +45,14 @@ pub trait BackEnd: Send + Sync + 'static {
     /// The server's signature of a transcript that ends with its Certificate.
     ///
     /// # Errors
-    /// It is not one to be signed.
+    /// The transcript is not one that may be signed.
     fn sign(&self, transcript: Vec<u8>) -> Result<Signature, BackEndError>;
 
     /// A stream to the back end for the device that made this signature of a transcript that ends with its
-    /// Certificate. `tcp`: the connection, where it is one, so that the back end can ask the kernel whose it is.
-    ///
+    /// Certificate. `tcp`: the connection, if it is one, so that the back end can ask the kernel for its
+    /// address.
     /// # Errors
-    /// The signature does not hold, or the back end takes no more.
+    /// The signature is invalid, or the back end accepts no more.
     fn introduce(
         &self,
         transcript: Vec<u8>,
@@ -77,9 +78,9 @@ impl From<BackEndError> for Error {
     }
 }
 
-/// Prepares listeners to be handed to a front end: they do not block, and accepted connections inherit the socket
-/// options that a front end may not set. Returns a netlink socket over which the front end reads the counters of its
-/// connections, if one can be had.
+/// Prepares listeners for a front end: they do not block, and accepted connections inherit the socket options
+/// that a front end may not set. Returns a netlink socket over which the front end reads the counters of its
+/// connections, if one is available.
 ///
 /// # Errors
 /// The system's error.
@@ -180,8 +181,8 @@ impl ClientCertVerifier for RemoteVerifier {
         ClientCertVerifier::verify_tls12_signature(&self.usual, message, cert, dss)
     }
 
-    /// Verified here, so that invalid signatures do not reach the back end; and in the back end, because it does not
-    /// trust this process.
+    /// Verified here, so that invalid signatures do not reach the back end; and again in the back end, which
+    /// does not trust this process.
     fn verify_tls13_signature(
         &self,
         message: &[u8],
@@ -209,7 +210,7 @@ impl ClientCertVerifier for RemoteVerifier {
     }
 }
 
-/// What all connections share.
+/// Shared by all connections.
 struct FrontEnd {
     back_end: Arc<dyn BackEnd>,
     certified: Arc<CertifiedKey>,
@@ -219,11 +220,11 @@ struct FrontEnd {
     quic: quinn::ServerConfig,
 }
 
-/// Accepts and carries until `shutdown` completes. Runs on the thread that calls it: give it a runtime of its own, with
-/// one thread.
+/// Accepts and relays connections until `shutdown` completes. Runs on the calling thread, which needs a
+/// runtime of its own with one thread.
 ///
 /// # Errors
-/// The system's, if a listener cannot be used.
+/// The system's error, if a listener cannot be used.
 pub async fn run(
     listeners: Listeners,
     key: PublicKey,
@@ -343,7 +344,7 @@ impl FrontEnd {
                 incoming = endpoint.accept() => incoming,
             };
             let Some(incoming) = incoming else { break };
-            // An honest client comes again with the proof at once.
+            // An honest client returns with the proof at once.
             if !incoming.remote_address_validated() && self.admission.is_pressed() && incoming.may_retry() {
                 let _ = incoming.retry();
                 continue;

@@ -1,13 +1,13 @@
-//! The back end's part of a handshake: what it signs, and how it establishes who the peer is.
+//! The back end's part of a handshake: what it signs, and how it verifies the peer's identity.
 //!
-//! It parses no TLS record, no extension and nothing encrypted; it sees whole handshake messages, a type and a length
-//! each, and looks into three of them at fixed places. Invariants:
-//! - what is signed has the form of a TLS 1.3 server CertificateVerify (RFC 8446, 4.4.3) over a transcript that holds
-//!   random bytes drawn here and not used before, and that ends with this server's own key;
-//! - a peer is a device only if its signature, in the form of a client CertificateVerify, covers the very transcript that was
-//!   signed here and what follows it. An earlier handshake has other random bytes, one with another server another key,
-//!   so neither can be shown again;
-//! - each nonce serves one handshake; few are open at a time, and none for long.
+//! It parses no TLS record, no extension and nothing encrypted. It gets whole handshake messages, each with a
+//! type and a length, and reads three of them at fixed positions. Invariants:
+//! - What it signs has the form of a TLS 1.3 server CertificateVerify (RFC 8446, 4.4.3) over a transcript
+//!   that contains random bytes drawn here and not used before, and that ends with this server's own key.
+//! - A peer counts as a device only if its signature, in the form of a client CertificateVerify, covers the
+//!   very transcript that was signed here and what follows it. An earlier handshake has other random bytes,
+//!   and one with another server another key, so neither can be replayed.
+//! - Each nonce is good for one handshake; few are open at a time, and none for long.
 
 use holdfast_crypto::{KeyHolder, PublicKey, Signature};
 use rustls::SignatureScheme;
@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256, Sha384};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Handshakes under way at a time; beyond them the oldest cannot go on.
+/// Most handshakes at a time; beyond that the oldest is dropped.
 const OPEN_MAX: usize = 1024;
 /// How long a handshake may take.
 const OPEN_TIME: Duration = Duration::from_secs(30);
@@ -32,8 +32,9 @@ const CERTIFICATE_VERIFY: u8 = 15;
 const FINISHED: u8 = 20;
 const MESSAGE_HASH: u8 = 254;
 
-/// What precedes the key in the body of a Certificate message with one raw Ed25519 key: no context, a list of one
-/// entry, the entry's length, and the beginning of a SubjectPublicKeyInfo. Two zero bytes (no extensions) follow it.
+/// The bytes before the key in the body of a Certificate message with one raw Ed25519 key: no context, a list
+/// of one entry, the entry's length, and the beginning of a SubjectPublicKeyInfo. Two zero bytes (no
+/// extensions) follow the key.
 const CERTIFICATE_HEAD: [u8; 19] =
     [0, 0, 0, 49, 0, 0, 44, 0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 
@@ -71,7 +72,7 @@ pub struct Handshakes {
 #[derive(Debug)]
 struct OpenHandshake {
     since: Instant,
-    /// Length and digest of what was signed.
+    /// Length and digest of the signed transcript.
     signed: Option<(usize, Vec<u8>)>,
 }
 
@@ -106,7 +107,8 @@ impl Default for Handshakes {
 }
 
 impl Handshakes {
-    /// Begins a handshake whose ServerHello is to have these random bytes, which must not have been used before.
+    /// Begins a handshake whose ServerHello must have these random bytes, which must not have been used
+    /// before.
     pub fn begin(&mut self, now: Instant, random: [u8; 32]) {
         while let Some(oldest) = self.order.front() {
             let is_old = self.open.get(oldest).is_none_or(|open| now.duration_since(open.since) > OPEN_TIME);
@@ -146,11 +148,11 @@ impl Handshakes {
         Ok(signature)
     }
 
-    /// Establishes who the peer is: the device that signed this transcript, which goes on to the client's Certificate.
-    /// Ends the handshake, whether it succeeds or not.
+    /// Verifies the peer's identity: the device that signed this transcript, which continues up to the
+    /// client's Certificate. Ends the handshake, whether it succeeds or not.
     ///
     /// # Errors
-    /// [`HandshakeError`]: the identity of the peer is not proven.
+    /// [`HandshakeError`]: the peer's identity is not proven.
     pub fn introduce(
         &mut self,
         now: Instant,
@@ -158,7 +160,8 @@ impl Handshakes {
         signature: &[u8],
     ) -> Result<PublicKey, HandshakeError> {
         let messages = messages(transcript)?;
-        // What follows the server's Certificate: its CertificateVerify and Finished, and the client's Certificate.
+        // The messages after the server's Certificate: its CertificateVerify and Finished, and the client's
+        // Certificate.
         let (first, rest) = messages.split_last_chunk::<3>().ok_or(HandshakeError::NoTranscript)?;
         if rest.map(|message| message.kind) != [CERTIFICATE_VERIFY, FINISHED, CERTIFICATE] {
             return Err(HandshakeError::NoTranscript);
@@ -181,7 +184,7 @@ impl Handshakes {
     }
 }
 
-/// What is signed in TLS 1.3: spaces, the purpose, a zero, the digest of the transcript.
+/// The bytes that are signed in TLS 1.3: spaces, the purpose, a zero, the digest of the transcript.
 fn signed_form(purpose: &str, digest: &[u8]) -> Vec<u8> {
     let mut message = vec![0x20; 64];
     message.extend_from_slice(purpose.as_bytes());

@@ -1,18 +1,19 @@
-//! A server in two processes: a *front end* that faces the network and holds nothing, and a *back end* that holds the
-//! key and the data and parses no TLS.
+//! A server in two processes: a *front end* that faces the network and has no data, and a *back end* that has
+//! the key and the data and parses no TLS.
 //!
 //! ```text
 //! network ── front end: sockets, TLS, QUIC, frames, pace ──┬─ requests: a nonce, a signature, an introduction
 //!                                                          └─ one stream a connection: frames ── back end: Service
 //! ```
 //!
-//! The back end does not trust the front end. It draws the random bytes of each ServerHello, signs only transcripts
-//! that contain them and that name its own key, and takes a connection for a device's only if that device's own
-//! signature covers the transcript that the back end signed ([`handshake`]). Bytes on a connection's stream are treated
-//! as an unknown peer's: framed, bounded and decoded by the code that would face the network otherwise, with all its
-//! limits. So a front end that was taken over can read and alter what passes through it, refuse service, and send
-//! requests in the name of devices that connect *at that moment*. It cannot act as a device that does not connect, nor
-//! sign anything that a client would accept as an order, a receipt, or a list of keys.
+//! The back end does not trust the front end. It draws the random bytes of each ServerHello, signs only
+//! transcripts that contain them and name its own key, and accepts a connection as a device's only if that
+//! device's own signature covers the transcript that the back end signed ([`handshake`]). Bytes on a
+//! connection's stream are treated like an unknown peer's: framed, limited and decoded by the same code, with
+//! all limits. So an attacker in the front end can read and alter what passes through it, refuse service, and
+//! send requests in the name of devices that connect *at that moment*. The attacker cannot act as a device
+//! that does not connect, nor sign anything that a client would accept as an order, a receipt, or a list of
+//! keys.
 //!
 //! Besides requests and replies a stream carries *notes*: frames with the id 0, which no client may send.
 
@@ -41,7 +42,7 @@ pub(crate) const NOTE_BYTES_MAX: usize = 64;
 pub enum Note {
     /// From the back end: the peer is a member's device.
     Admitted,
-    /// From the front end: what is known of the link. A lie costs the connection speed.
+    /// From the front end: the estimate of the link. A lie only slows the connection.
     Link {
         /// Round trip in microseconds.
         rtt_us: u32,
@@ -52,9 +53,10 @@ pub enum Note {
         /// Losses in millionths.
         loss_ppm: u32,
     },
-    /// From the back end: of each request it is to be said when it came, since where time goes is logged.
+    /// From the back end: report when each request came, because the time of operations is logged.
     Trace,
-    /// From the front end, before a request: when it came, in microseconds since 1970. A lie makes a log false.
+    /// From the front end, before a request: when it came, in microseconds since 1970. A lie only falsifies
+    /// the log.
     Arrived(u64),
 }
 
@@ -76,7 +78,7 @@ impl From<LinkEstimate> for Note {
 }
 
 impl Note {
-    /// What the front end says of its link.
+    /// The front end's estimate of its link.
     pub fn link(self) -> Option<LinkEstimate> {
         match self {
             Note::Admitted | Note::Trace | Note::Arrived(_) => None,

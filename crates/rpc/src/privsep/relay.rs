@@ -1,5 +1,5 @@
-//! Carries a connection between its peer and the back end: frames, whose lengths are checked here first, at the pace
-//! that the link bears. Nothing is gathered: what does not fit into the next hop stays in the one before.
+//! Relays a connection between its peer and the back end: frames, whose lengths are checked here first, at
+//! the pace of the link. Nothing is buffered: what does not fit into the next hop stays in the one before.
 
 use super::{NOTE_ID, Note, clock_us};
 use crate::flow::{Duplex, Flow, MeteredReader, Pipe};
@@ -56,12 +56,12 @@ async fn silence(flow: &Flow, limits: &Limits) -> String {
     }
 }
 
-/// What the back end has said of a connection.
+/// The back end's notes about a connection.
 #[derive(Default)]
 struct ConnectionState {
     /// The peer is a member's device.
     is_admitted: AtomicBool,
-    /// It wants to know when each request came.
+    /// Whether it wants to know when each request came.
     is_traced: AtomicBool,
 }
 
@@ -97,7 +97,7 @@ impl ClientToServer<'_> {
                 return Ok("the peer closed it");
             };
             let bytes = header.payload_bytes as usize;
-            // Looked at now: it may have been admitted since the wait for this header began.
+            // Read now: the peer may have been admitted since the wait for this header began.
             let limit = self.limits.stranger_frame_bytes_max;
             if bytes > limit && !self.state.is_admitted.load(Ordering::Acquire) {
                 return Err(FrameError::TooLong { found: bytes as u64, limit });
@@ -113,7 +113,7 @@ impl ClientToServer<'_> {
             }
             buffer.extend_from_slice(&FrameHeader::encode(header.id, bytes));
             self.flow.expect(bytes);
-            // Only waiting for the peer counts: while the back end is busy, it may not be sent anything.
+            // Only waiting for the peer counts: while the back end is busy, the peer may be unable to send.
             let mut patience = self.limits.patience_for(bytes);
             let mut left = bytes;
             while left > 0 {
@@ -156,7 +156,7 @@ async fn downwards(
     let mut reader = BufReader::with_capacity(PIECE_BYTES, inner);
     let why = loop {
         if reader.buffer().len() < FRAME_HEADER_BYTES {
-            // Nothing more is at hand, so what was written should leave.
+            // No more data is available, so what was written should be sent.
             match tokio::time::timeout(limits.frame_patience, writer.flush()).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return error.to_string(),

@@ -21,7 +21,7 @@ fn key(seed: u8) -> SigningKey {
 
 const SERVER: u8 = 2;
 
-/// What one handshake requested of the back end.
+/// The requests of one handshake to the back end.
 #[derive(Clone, Default, Debug)]
 struct HandshakeRequests {
     nonces: Vec<[u8; 32]>,
@@ -65,7 +65,8 @@ impl BackEnd for AgreeingBackEnd {
     }
 }
 
-/// A real handshake of a device with a server whose hello has these random bytes, as the back end sees it.
+/// The messages of a real handshake between a device and a server whose hello has these random bytes, as the
+/// back end gets them.
 fn handshake(server: u8, device: u8, nonce: [u8; 32]) -> HandshakeRequests {
     let back_end = Arc::new(AgreeingBackEnd { key: key(server), nonce, requests: Mutex::default() });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -93,7 +94,7 @@ fn handshake(server: u8, device: u8, nonce: [u8; 32]) -> HandshakeRequests {
     requests
 }
 
-/// What the back end makes of a handshake: of its beginning, and then of its end.
+/// The back end's verdict on a handshake: on its beginning, and then on its end.
 fn verdict(
     nonce: [u8; 32],
     signed: &[u8],
@@ -182,8 +183,8 @@ fn what_a_front_end_may_show() {
     }
 }
 
-/// Proves: a nonce serves one signature and one introduction, and not for ever; a flood of beginnings takes bounded
-/// room and costs the oldest.
+/// Proves: a nonce is good for one signature and one introduction, and expires; a flood of beginnings uses
+/// limited memory and drops the oldest.
 #[test]
 fn handshakes_are_used_once() {
     let nonce = [7; 32];
@@ -214,7 +215,7 @@ fn handshakes_are_used_once() {
     assert_eq!(handshakes.sign(now, &anna.signed, &key(SERVER)), Err(HandshakeError::NotFresh));
 }
 
-/// Proves: what is signed has the one form that TLS 1.3 gives to a server's CertificateVerify.
+/// Proves: only the one form that TLS 1.3 gives to a server's CertificateVerify is signed.
 #[test]
 fn only_one_form_is_signed() {
     #[derive(Debug)]
@@ -240,7 +241,8 @@ fn only_one_form_is_signed() {
     assert!(matches!(message.len() - 64 - purpose.len(), 32 | 48));
 }
 
-/// Proves: what a front end shows for a TCP connection must be one; a file, a listener or a pair of sockets is not.
+/// Proves: what a front end passes as a TCP connection must be one; a file, a listener or a socket pair is
+/// refused.
 #[test]
 fn an_address_is_the_kernels() {
     use std::os::fd::AsFd;

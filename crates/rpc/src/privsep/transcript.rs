@@ -1,9 +1,9 @@
-//! The transcript of a TLS handshake, from the one place where rustls shows it: the hash that it feeds.
+//! The transcript of a TLS handshake, from the only place where rustls exposes it: the hash that it feeds.
 //!
-//! rustls gives signers and verifiers the *digest* of the transcript, which proves nothing to a process that did not see
-//! the handshake. So the front end's cipher suites hash through a recorder that keeps the bytes, and the last few
-//! digests taken on this thread are kept with what they are digests of. rustls signs, or verifies, right after it has taken
-//! the digest and on the same thread.
+//! rustls gives signers and verifiers the *digest* of the transcript, which proves nothing to a process that
+//! did not see the handshake. So the front end's cipher suites hash through a recorder that stores the bytes,
+//! and the last few digests of this thread are stored with the bytes that they are of. rustls signs, or
+//! verifies, right after computing the digest and on the same thread.
 
 use rustls::crypto::CipherSuiteCommon;
 use rustls::crypto::hash::{Context, Hash, HashAlgorithm, Output};
@@ -23,10 +23,10 @@ thread_local! {
     static NONCES: RefCell<Option<Nonces>> = const { RefCell::new(None) };
 }
 
-/// Where the random bytes of a ServerHello come from.
+/// The source of the random bytes of a ServerHello.
 type Nonces = Box<dyn Fn() -> Option<[u8; 32]>>;
 
-/// From now on, the random bytes of this thread's handshakes come from there.
+/// From now on, the random bytes of this thread's handshakes come from `source`.
 pub(super) fn draw_nonces_from(source: impl Fn() -> Option<[u8; 32]> + 'static) {
     NONCES.with(|nonces| *nonces.borrow_mut() = Some(Box::new(source)));
 }
@@ -39,7 +39,8 @@ pub(super) fn transcript_of(digest: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-/// The usual provider, with cipher suites that record the transcript and random bytes that come from the back end.
+/// The usual provider, with cipher suites that record the transcript and random bytes that come from the back
+/// end.
 pub(super) fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
         let usual = ring::default_provider();
@@ -49,7 +50,8 @@ pub(super) fn provider() -> Arc<CryptoProvider> {
     PROVIDER.clone()
 }
 
-/// A suite of TLS 1.3 with a hash that records. Suites live as long as the process, so a few bytes are never freed.
+/// A TLS 1.3 suite with a hash that records. Suites live as long as the process, so a few bytes are never
+/// freed.
 fn recording(suite: SupportedCipherSuite) -> Option<SupportedCipherSuite> {
     let suite = suite.tls13()?;
     let hash: &'static Recording = Box::leak(Box::new(Recording(suite.common.hash_provider)));

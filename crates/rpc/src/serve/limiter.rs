@@ -45,14 +45,14 @@ impl ConnectionLimiter {
         Arc::new(ConnectionLimiter { limits, counts: Mutex::default() })
     }
 
-    /// Whether slots for strangers are becoming few. Then a datagram's sender must first prove its address, as a forged
-    /// one costs nothing.
+    /// Whether few slots for strangers are left. Then the sender of a datagram must first prove its address,
+    /// since a forged one costs nothing.
     pub(crate) fn is_pressed(&self) -> bool {
         self.counts.lock().strangers.len() >= self.limits.strangers_max / 8
     }
 
-    /// Admits a new connection as a stranger, or says why not. If there are too many strangers, one is displaced, so
-    /// that idle connections do not keep new ones out.
+    /// Admits a new connection as a stranger, or returns why not. If there are too many strangers, one is
+    /// displaced, so that idle connections do not keep new ones out.
     pub(crate) fn enter(self: &Arc<Self>, address: IpAddr) -> Result<ConnectionSlot, &'static str> {
         let address = prefix(address);
         let mut counts = self.counts.lock();
@@ -79,12 +79,12 @@ impl ConnectionLimiter {
 pub(crate) fn displaced(slot: &ConnectionSlot) -> impl Future<Output = ()> + Send + use<> {
     let stranger = slot.stranger.clone();
     async move {
-        // There are no permits: this waits until it is closed.
+        // There are no permits: this waits until the semaphore is closed.
         let _ = stranger.slot.acquire().await;
     }
 }
 
-/// The way in: numbers connections, and logs those that are turned away, not too often.
+/// Numbers new connections, and logs refused ones, at a limited rate.
 pub(crate) struct Admission {
     limiter: Arc<ConnectionLimiter>,
     ids: AtomicU64,
@@ -100,7 +100,7 @@ impl Admission {
         }
     }
 
-    /// See [`ConnectionLimiter::is_pressed`].
+    /// As [`ConnectionLimiter::is_pressed`].
     pub(crate) fn is_pressed(&self) -> bool {
         self.limiter.is_pressed()
     }
@@ -120,7 +120,7 @@ impl Admission {
     }
 }
 
-/// What one attacker can be assumed to own: an IPv4 address, or a /64 of IPv6.
+/// The addresses that one attacker probably owns together: an IPv4 address, or a /64 of IPv6.
 fn prefix(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
@@ -142,8 +142,8 @@ impl ConnectionSlot {
         self.stranger.has_proved_key.store(true, Ordering::Relaxed);
     }
 
-    /// The connection is an admitted peer's: it no longer counts as a stranger, and if the peer has too many, its
-    /// oldest is closed. Returns the notice by which this one is closed later.
+    /// Notes that the connection is an admitted peer's. It no longer counts as a stranger, and if the peer
+    /// has too many, its oldest is closed. Returns the notice by which this one may be closed later.
     pub(crate) fn admit(&mut self, peer: PublicKey) -> Arc<Notify> {
         if let Some((_, displaced_notice)) = &self.peer {
             return displaced_notice.clone();
@@ -164,7 +164,7 @@ impl ConnectionSlot {
 }
 
 impl ConnectionCounts {
-    /// How many strangers are from there.
+    /// Number of strangers from an address.
     fn from(&self, address: IpAddr) -> usize {
         self.strangers.iter().filter(|stranger| stranger.address == address).count()
     }
@@ -214,9 +214,9 @@ mod tests {
         })
     }
 
-    /// Proves: strangers are bounded in all and by address (an IPv6 /64 counts as one): beyond that those who have said
-    /// nothing give way, of the address that has most; members pass them by,
-    /// and every place is given back.
+    /// Proves: strangers are limited in all and by address (an IPv6 /64 counts as one). Beyond that, those of
+    /// the address with the most are displaced, silent ones first; members are not affected, and every slot
+    /// becomes free again.
     #[test]
     fn strangers_are_bounded() {
         let limiter = limiter();
@@ -249,8 +249,8 @@ mod tests {
         assert!(counts.by_peer.is_empty());
     }
 
-    /// Proves: a peer's surplus connection closes its oldest, not its newest: after a change of network the dead
-    /// ones must not keep their owner out.
+    /// Proves: a peer's surplus connection closes its oldest, not its newest: after a change of network the
+    /// dead ones must not keep their owner out.
     #[test]
     fn the_oldest_connection_goes() {
         let limiter = limiter();

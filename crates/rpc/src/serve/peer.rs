@@ -40,17 +40,17 @@ pub(super) enum Carrier {
     Tcp(TcpStream, tokio_rustls::TlsAcceptor),
     /// A stream of a QUIC connection, whose handshake is over.
     Quic(Pipe, PublicKey),
-    /// What a front end carries, which speaks in notes too.
+    /// A stream from a front end, which also sends notes.
     Introduced { stream: UnixStream, peer: PublicKey, address_is_sure: bool },
 }
 
-/// A connection that was just accepted.
+/// A newly accepted connection.
 pub(super) struct Arrival {
     pub(super) carrier: Carrier,
     pub(super) address: SocketAddr,
     pub(super) id: u64,
     pub(super) slot: ConnectionSlot,
-    /// For what is logged about connections that never got anywhere.
+    /// Limits what is logged about connections that failed early.
     pub(super) drops: Arc<Throttle>,
 }
 
@@ -88,7 +88,7 @@ pub(super) async fn run<S: Service>(
     service.closed(&session);
 }
 
-/// TLS where it is still to come, `Hello` and its answer.
+/// Completes TLS where that is still to be done, and the `Hello` with its answer.
 async fn greet<S: Service>(
     carrier: Carrier,
     address: SocketAddr,
@@ -152,7 +152,7 @@ async fn introduce<S: Service>(
     });
     let answer = service.handle(&session, request).await;
     let refused = matches!(answer, Response::Error(_)).then(|| format!("refused: {answer:?}"));
-    // First, so that what its next frame may be is known before there can be one.
+    // First, so that the limit of its next frame is known before there can be one.
     if session.is_admitted() && flow.is_relayed() {
         for note in [Note::Admitted, Note::Trace].iter().filter(|note| **note != Note::Trace || is_traced()) {
             write_frame(&mut stream, NOTE_ID, &encode(note)).await.map_err(|error| error.to_string())?;
@@ -213,7 +213,7 @@ async fn converse<S: Service>(
                 _ = closing.wait_for(|closing| *closing) => "the server is shutting down".to_owned(),
             }
         };
-        // No more requests are read. Those under way may finish if we are the ones who end it, and an error
+        // No more requests are read. If we end the connection, outstanding requests may finish, and an error
         // that explains the end should still reach the peer.
         let all = u32::try_from(limits.requests_max).unwrap_or(u32::MAX);
         let finish = async {
@@ -386,13 +386,13 @@ async fn write_answers(
     "all was answered".to_owned()
 }
 
-/// Whether it is logged where the time of operations goes.
+/// Whether the time of operations is logged.
 fn is_traced() -> bool {
     tracing::enabled!(target: "operation", tracing::Level::TRACE)
 }
 
-/// The header of the next request, and when the front end says that it came. Where a front end carries the stream, its notes
-/// come in between and are heeded here.
+/// The header of the next request, and when it came according to the front end. If a front end relays the
+/// stream, its notes come in between and are handled here.
 async fn read_header<R: AsyncRead + Unpin>(
     reader: &mut R,
     flow: &Flow,
@@ -416,8 +416,8 @@ async fn read_header<R: AsyncRead + Unpin>(
     }
 }
 
-/// Ends when the peer has been silent for too long, or a stranger overstays, or a newer connection of the
-/// same peer takes this one's place.
+/// Ends when the peer has been silent for too long, a stranger stays too long, or a newer connection of the
+/// same peer replaces this one.
 async fn watch_over<T>(
     session: &Session<T>,
     limits: &Limits,

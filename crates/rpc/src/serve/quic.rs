@@ -1,6 +1,6 @@
-//! Connections over QUIC: each stream is treated as a connection in every respect, so that all rules and limits of TCP
-//! connections hold for it. Two things differ: addresses may be forged before the handshake, and a QUIC connection
-//! exists before its first stream and after its last.
+//! Connections over QUIC. Each stream is treated like a connection, so that all rules and limits of TCP
+//! connections apply to it. Two things differ: addresses may be forged before the handshake, and a QUIC
+//! connection exists before its first stream and after its last.
 
 use super::limiter::{ConnectionSlot, displaced};
 use super::peer::Carrier;
@@ -33,7 +33,7 @@ pub(super) async fn accept<S: Service>(endpoint: Endpoint, serving: Arc<Serving<
             incoming = endpoint.accept() => incoming,
         };
         let Some(incoming) = incoming else { break };
-        // An honest client comes again with the proof at once.
+        // An honest client returns with the proof at once.
         if !incoming.remote_address_validated() && serving.admission.is_pressed() && incoming.may_retry() {
             let _ = incoming.retry();
             continue;

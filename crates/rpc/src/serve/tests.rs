@@ -1,4 +1,4 @@
-//! What a hostile peer can do to the server end: nothing beyond its own connection.
+//! A hostile peer cannot affect anything beyond its own connection.
 
 use super::*;
 use crate::flow::Duplex;
@@ -79,7 +79,7 @@ enum Processes {
     Apart,
 }
 
-/// Limits that nothing runs into which goes on.
+/// Limits that no active connection reaches.
 fn patient() -> Limits {
     Limits { greeting_patience: PATIENCE, stranger_patience: PATIENCE, ..Limits::default() }
 }
@@ -100,7 +100,7 @@ async fn eventually<T>(what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) 
     }
 }
 
-/// Runs `test` beside a server with these limits, once over each transport, in one piece and in two.
+/// Runs `test` with a server with these limits, once over each transport, as one process and as two.
 fn with_server<F: Future<Output = ()>>(limits: Limits, test: impl Fn(ServerFixture, Arc<Counting>) -> F) {
     let sites = [TransportKind::Tcp, TransportKind::Quic]
         .map(|over| [(over, Processes::Whole), (over, Processes::Apart)]);
@@ -243,8 +243,8 @@ async fn works(stream: &mut Stream) {
     assert!(answers(stream).await);
 }
 
-/// Proves: random bytes instead of TLS, half a handshake, silence, and a handshake without a greeting each end
-/// by themselves, and a member is served meanwhile.
+/// Proves: random bytes instead of TLS, half a handshake, silence, and a handshake without a greeting each
+/// time out, and a member is served meanwhile.
 #[test]
 fn stalled_handshakes_end() {
     let limits = Limits { greeting_patience: Duration::from_millis(300), ..patient() };
@@ -278,8 +278,8 @@ fn stalled_handshakes_end() {
     });
 }
 
-/// Proves: however many connections are held open that say nothing, or nothing after the handshake, whoever comes later is
-/// served, and so is who came before and was admitted.
+/// Proves: however many silent connections are held open, before or after the handshake, later clients are
+/// served, and so are those admitted before.
 #[test]
 fn silent_strangers_keep_nobody_out() {
     let limits = Limits { strangers_max: 6, strangers_per_address_max: 4, ..patient() };
@@ -298,7 +298,7 @@ fn silent_strangers_keep_nobody_out() {
     });
 }
 
-/// Proves: a client without a key of its own is not let in.
+/// Proves: a client without a key of its own is refused.
 #[test]
 fn anonymous_clients_are_refused() {
     with_server(patient(), async |server, _| {
@@ -334,8 +334,8 @@ fn anonymous_clients_are_refused() {
     });
 }
 
-/// Proves: the first request must be a greeting and no other may be; a peer that knows no common version is
-/// told so; a malformed request gets an explanation and then the end.
+/// Proves: the first request must be a greeting and no other may be; a peer without a common version is told
+/// so; a malformed request gets an explanation and ends the connection.
 #[test]
 fn the_greeting_comes_first_and_once() {
     with_server(patient(), async |server, service| {
@@ -409,8 +409,8 @@ fn floods_are_slowed() {
     });
 }
 
-/// Proves: a frame over the limit, one that cannot be, or one that never gets finished ends its connection, and
-/// an idle connection ends too; another one of the same server goes on.
+/// Proves: a frame that is over the limit, impossible, or never completed ends its connection, and an idle
+/// connection ends too; another connection of the same server continues.
 #[test]
 fn broken_framing_ends_the_connection() {
     let breaks = async |server, member: &mut Stream, header: [u8; 12]| {
@@ -438,8 +438,8 @@ fn broken_framing_ends_the_connection() {
     });
 }
 
-/// Fails if a connection that is used does not outlive an idle one. `None`: the machine was so busy that it was not used for
-/// long either.
+/// Fails if a used connection does not outlive an idle one. `None`: the machine was so busy that the
+/// connection was not used for long either.
 async fn outlives_an_idle_one(server: ServerFixture, idle_max: Duration) -> Option<()> {
     let mut member = soon_greeted(server, 10).await;
     let mut idle = soon_greeted(server, 12).await;
@@ -461,8 +461,8 @@ async fn outlives_an_idle_one(server: ServerFixture, idle_max: Duration) -> Opti
     goes_on.then_some(())
 }
 
-/// Proves: connections of one key are counted alike whatever carries them: streams of one QUIC connection have a
-/// place each, and the oldest goes when there are too many.
+/// Proves: connections of one key are counted alike on any transport: streams of one QUIC connection each
+/// have a slot, and the oldest is closed when there are too many.
 #[test]
 fn streams_have_places() {
     let limits = Limits { connections_per_peer_max: 2, ..patient() };
@@ -489,7 +489,7 @@ fn streams_have_places() {
                             file_system: None,
                         };
                         self::send(&mut stream, 1, &hello).await;
-                        // What came later on the one that is carried is answered first.
+                        // The later request on the relayed one is answered first.
                         works(streams.last_mut().unwrap()).await;
                         let answered = tokio::time::timeout(Duration::ZERO, self::receive(&mut stream));
                         assert!(!matches!(answered.await, Ok(Some(_))));
@@ -514,8 +514,8 @@ fn streams_have_places() {
     });
 }
 
-/// Proves: while places for strangers are few, a datagram's sender must show that it is where it says before it
-/// takes one; whoever does is served as ever.
+/// Proves: while few slots for strangers are left, the sender of a datagram must prove its address before it
+/// takes one; a sender that does is served as usual.
 #[test]
 fn forged_senders_take_no_places() {
     let limits = Limits { strangers_max: 8, ..patient() };
@@ -525,15 +525,15 @@ fn forged_senders_take_no_places() {
         }
         let mut member = greeted(server, 10).await;
         let mut stranger = greeted(server, 99).await;
-        // One of eight places is taken, so what follows is asked to come again, with a token.
+        // One of eight slots is taken, so later clients are asked to return with a token.
         let mut others = Vec::new();
         for _ in 0..4 {
             others.push(greeted(server, 11).await);
         }
         works(&mut stranger).await;
         works(&mut member).await;
-        // First datagrams of many clients that never answer what is sent to them: each would take a place for
-        // the whole of the greeting's patience.
+        // First datagrams of many clients that never answer: each would take a slot for the whole time limit
+        // of the greeting.
         let sink = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let endpoint = quinn::Endpoint::client("127.0.0.1:0".parse().unwrap()).unwrap();
         let mut silent = Vec::new();
@@ -544,7 +544,7 @@ fn forged_senders_take_no_places() {
             let mut datagram = [0; 2048];
             let (bytes, _) = sink.recv_from(&mut datagram).await.unwrap();
             drop(connecting);
-            // From a sender that is deaf.
+            // From a sender that ignores answers.
             let deaf = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
             deaf.send_to(&datagram[..bytes], server.address).unwrap();
             silent.push(deaf);
