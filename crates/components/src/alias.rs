@@ -179,7 +179,7 @@ mod tests {
         (page, view)
     }
 
-    /// An entry is nobody's until it is set and from when it is revoked; each change has its own generation.
+    /// An entry is invalid until it is set and after it is revoked; each change has its own generation.
     #[test]
     fn set_resolve_revoke() {
         let (page, view) = pair();

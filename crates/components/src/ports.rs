@@ -51,7 +51,8 @@ pub enum SupervisorMessage {
     Withdraw { name: String },
     /// An open file: one descriptor.
     File { name: String },
-    /// Everything was handed out: begin. The component's configuration, and a number no run before has used.
+    /// All ports, regions and files were sent: begin. Contains the component's configuration, and a number
+    /// that no run before has used.
     Begin { configuration: Vec<u8>, run: u64 },
     /// The component is to end.
     Stop,
@@ -187,7 +188,7 @@ impl Ports {
     /// An asker over a port. Give one port one asker, and share it.
     ///
     /// # Errors
-    /// No such port was handed out, or it is one to serve.
+    /// There is no such port, or this component serves it.
     pub fn asker<Q: BorshSerialize, A: BorshDeserialize>(
         self: &Arc<Ports>,
         port: &str,
@@ -300,7 +301,8 @@ impl Ports {
         }
     }
 
-    /// Waits until everything was handed out; returns the configuration and the number of the run.
+    /// Waits until all ports, regions and files have arrived; returns the configuration and the number of the
+    /// run.
     pub(crate) fn wait_for_begin(&self) -> Result<(Vec<u8>, u64)> {
         loop {
             if let Some(begun) = self.table.lock().begun.clone() {

@@ -132,7 +132,7 @@ impl Regions {
         revoked.push_back(current.file);
     }
 
-    /// Empties revoked files that somebody who still holds a writable view has filled again.
+    /// Empties revoked files that a process with a writable view has filled again.
     fn sweep(&self) {
         for file in self.revoked.lock().iter() {
             if fstat(file).is_ok_and(|stat| stat.st_size > 0 || stat.st_blocks > 0) {
@@ -146,7 +146,7 @@ impl Regions {
 struct RegionFile {
     name: String,
     file: OwnedFd,
-    /// Whether a writable view was handed out.
+    /// Whether a component was given a writable view.
     was_writable: bool,
 }
 
@@ -163,7 +163,7 @@ impl Region {
         self.bytes
     }
 
-    /// A view to be handed out.
+    /// Opens a view for a component.
     ///
     /// # Errors
     /// No descriptor is left.

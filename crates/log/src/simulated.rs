@@ -280,12 +280,12 @@ impl Disk {
         for number in numbers {
             let pending = std::mem::take(&mut self.nodes.get_mut(&number).expect("listed").pending);
             for change in pending {
-                let fate = match mood {
+                let survival = match mood {
                     0 => 0,
                     1 => 1,
                     _ => self.random() % 3,
                 };
-                let change = match (fate, change) {
+                let change = match (survival, change) {
                     (0, _) => continue,
                     (2, Change::Write(offset, mut bytes)) => {
                         // Torn at a sector: the first part, or the last part over zeroes never written.

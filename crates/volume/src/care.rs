@@ -69,7 +69,7 @@ impl Volume {
             if !matches!(value, Value::Known(tag) if same_tag(&tag, &found)) {
                 return Ok(false);
             }
-            // The way of every write, unless somebody has written the block meanwhile.
+            // The usual path of a write, unless the block was written meanwhile.
             let mut buffers = inner.buffers.lock();
             if buffers.stamp(block) == stamp {
                 buffers.put(block, Arc::new(*bytes));

@@ -279,7 +279,7 @@ impl<Q: BorshSerialize, A: BorshDeserialize> Asker<Q, A> {
                 self.lose(inner, channel);
                 Ok(())
             }
-            // A bad packet is dropped. Threads that wait go on waiting.
+            // A bad packet is dropped, and threads continue to wait.
             Err(ComponentError::PeerMisbehaved { port, offence }) => {
                 tracing::debug!(port, offence, "a packet was dropped");
                 Ok(())

@@ -17,7 +17,7 @@ const SLOTS_MIN: u64 = 64;
 /// Sealed blocks in memory beyond which they are written, without a flush.
 const SEALED_MAX: usize = 256;
 
-/// Somebody whose records are in the ring.
+/// A client whose records are in the ring.
 pub trait LogClient: Send + Sync {
     /// Makes the client independent of records before `wanted`, as far as it can, and returns the oldest
     /// record that it still needs. May append records ([`Ring::append_reserved`]) and force them.
