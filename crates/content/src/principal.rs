@@ -70,12 +70,12 @@ impl Handle {
     /// The directory of conflict copies of a user's or group's files: versions that were overwritten by a
     /// writer who had not seen them. It has no name. Its i-number is one that no writer allocates:
     /// pre-allocated ranges begin at 1,024 or beyond.
-    pub const fn kept_versions(principal: PrincipalId) -> Handle {
+    pub const fn conflict_copies(principal: PrincipalId) -> Handle {
         Handle { principal, number: 2 }
     }
 
     /// A file without a name in which a device of this user notes how far its write-back journal was sent.
-    /// Like [`Handle::kept_versions`] it has an i-number that no writer allocates. With more than a thousand
+    /// Like [`Handle::conflict_copies`] it has an i-number that no writer allocates. With more than a thousand
     /// devices, several share a number, and then know less precisely what they sent before a crash.
     pub const fn sent_mark(user: UserId, device: DeviceId) -> Handle {
         Handle { principal: PrincipalId::User(user), number: 3 + (device.0 % 1000) as u64 }

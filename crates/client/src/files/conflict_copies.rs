@@ -2,7 +2,7 @@
 //!
 //! The last publisher wins. But if what a publication replaces is not the content it was made from, nor the same,
 //! the same edit keeps the replaced content: under a new inode of the same principal that refers to it, named in
-//! a directory of that principal ([`Handle::kept_versions`]) which itself has no name, so that programs never
+//! a directory of that principal ([`Handle::conflict_copies`]) which itself has no name, so that programs never
 //! meet it. No byte is copied, read or fetched, and nobody sees the one without the other. All members can list
 //! and read what is kept, and whoever may write the principal's files removes it.
 //!
@@ -144,7 +144,7 @@ pub fn keep_conflict_copy(
     present: &Inode,
     how: &Overwrite,
 ) -> Result<Option<ConflictCopyId>, FsError> {
-    let directory = Handle::kept_versions(file.principal);
+    let directory = Handle::conflict_copies(file.principal);
     match changes.inode(directory) {
         Ok(inode) if inode.kind == InodeKind::Directory => {
             let names = changes.entries(directory, None, CONFLICT_COPIES_MAX + 1)?;
@@ -263,7 +263,7 @@ impl FileSystem {
             let now_ns = super::now_ns();
             self.edit(move |changes| {
                 for ConflictCopyId(handle) in &ids {
-                    let directory = Handle::kept_versions(handle.principal);
+                    let directory = Handle::conflict_copies(handle.principal);
                     if !changes.may_write(handle.principal) {
                         let whose = format!("the version belongs to {}", handle.principal);
                         return Err(FsError::Access(whose));
@@ -281,7 +281,7 @@ impl FileSystem {
 }
 
 fn list(view: &dyn View, principal: PrincipalId, found: &mut Vec<ConflictCopy>) -> Result<(), FsError> {
-    let names = match view.entries(Handle::kept_versions(principal), None, LISTED_MAX) {
+    let names = match view.entries(Handle::conflict_copies(principal), None, LISTED_MAX) {
         Err(FsError::NotFound | FsError::NotDirectory) => return Ok(()),
         other => other?,
     };

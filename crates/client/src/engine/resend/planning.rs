@@ -204,7 +204,7 @@ impl Planner<'_> {
 
     /// Files in `mine` that programs knew by a name.
     fn wanting_names(&self) -> BTreeSet<Handle> {
-        let kept = |owner| self.was.names(Handle::kept_versions(owner)).unwrap_or_default().into_values();
+        let kept = |owner| self.was.names(Handle::conflict_copies(owner)).unwrap_or_default().into_values();
         let owners: HashSet<PrincipalId> = self.mine.keys().map(|handle| handle.principal).collect();
         let kept: HashSet<Handle> = owners.into_iter().flat_map(kept).map(|entry| entry.handle).collect();
         let is_named = |handle: &Handle| match self.as_written(*handle) {

@@ -233,7 +233,7 @@ fn the_oldest_go_first() {
         client.edit(keep).unwrap().0.unwrap().to_string()
     };
     let first = conflict(0);
-    let directory = holdfast_content::Handle::kept_versions(file.principal);
+    let directory = holdfast_content::Handle::conflict_copies(file.principal);
     let entry = holdfast_content::Entry { handle: file, kind: InodeKind::File };
     client.edit(move |changes| changes.set_entry(directory, b"0", Some(entry), 1)).unwrap();
     for number in 1..CONFLICT_COPIES_MAX - 1 {
