@@ -496,7 +496,7 @@ impl Bucket for S3 {
             let page = match xml::parse(&body) {
                 Ok(Document::ListBucketResult(page)) => page,
                 Ok(_) => return Err(self.failed(&call, "it answered with something else".to_owned())),
-                Err(why) => return Err(self.failed(&call, why)),
+                Err(why) => return Err(self.failed(&call, why.to_string())),
             };
             for one in page.contents {
                 if let Some(name) = one.key.strip_prefix(&self.address.prefix) {
