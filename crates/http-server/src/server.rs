@@ -215,7 +215,7 @@ where
         alive: mpsc::Sender<()>,
     ) -> impl Future<Output = ()> + Send + 'static {
         let activity = Arc::new(Activity::default());
-        let service = Watched {
+        let service = WatchedHandler {
             service: (self.handler)(peer),
             activity: activity.clone(),
             places: self.places.clone(),
@@ -258,7 +258,7 @@ where
 }
 
 /// A handler whose requests are counted, and whose replies end the connection when connections are scarce.
-struct Watched<S> {
+struct WatchedHandler<S> {
     service: S,
     activity: Arc<Activity>,
     places: Arc<Semaphore>,
@@ -266,7 +266,7 @@ struct Watched<S> {
     places_scarce: usize,
 }
 
-impl<S> Service<Request<Incoming>> for Watched<S>
+impl<S> Service<Request<Incoming>> for WatchedHandler<S>
 where
     S: Service<Request<Incoming>, Response = Response<ReplyBody>, Error = Infallible>,
     S::Future: Unpin,

@@ -4,7 +4,7 @@
 //! alone, as that of a release does ([`crate::revocation`]): anybody may carry it anywhere.
 
 use crate::admit::{Unreadable, certificates};
-use crate::form::{self, IllFormed, Kind, Malformed, fit_for_people};
+use crate::form::{self, Kind, Malformed, RuleViolation, fit_for_people};
 use crate::keys::ReleaseId;
 use crate::revocation::REASON_BYTES_MAX;
 use crate::signing::{Signable, SignatureError, Signed};
@@ -40,7 +40,7 @@ impl Kind for Revocation {
     const WHAT: &'static str = "revocation certificate of a file system";
     const BYTES_MAX: u64 = 4 * 1024;
 
-    fn well_formed(&self) -> Result<(), IllFormed> {
+    fn well_formed(&self) -> Result<(), RuleViolation> {
         let reason = &self.statement.value.reason;
         fit_for_people("reason", reason, REASON_BYTES_MAX, Some('\n'))?;
         Ok(())

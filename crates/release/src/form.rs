@@ -23,12 +23,12 @@ pub trait Kind: BorshSerialize + BorshDeserialize {
     ///
     /// # Errors
     /// The first rule that it breaks.
-    fn well_formed(&self) -> Result<(), IllFormed>;
+    fn well_formed(&self) -> Result<(), RuleViolation>;
 }
 
 /// A rule that a value breaks, whoever made it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum IllFormed {
+pub enum RuleViolation {
     /// A text is too long.
     #[error("its {part} has {bytes} bytes; {most} are allowed")]
     TooLong {
@@ -81,7 +81,7 @@ pub enum IllFormed {
     Position(u64),
     /// Something of the role for renewals.
     #[error("renewals: {0}")]
-    Renewals(Box<IllFormed>),
+    Renewals(Box<RuleViolation>),
     /// Renewals may last for no time, or for too long.
     #[error("renewals of {0} seconds are allowed")]
     RenewalTerm(u64),
@@ -96,12 +96,12 @@ pub(crate) fn fit_for_people(
     text: &str,
     most: usize,
     allowed: Option<char>,
-) -> Result<(), IllFormed> {
+) -> Result<(), RuleViolation> {
     if text.len() > most {
-        return Err(IllFormed::TooLong { part, bytes: text.len(), most });
+        return Err(RuleViolation::TooLong { part, bytes: text.len(), most });
     }
     match text.chars().any(|c| c.is_control() && Some(c) != allowed) {
-        true => Err(IllFormed::Control(part)),
+        true => Err(RuleViolation::Control(part)),
         false => Ok(()),
     }
 }

@@ -11,7 +11,7 @@
 //! the digest of the one before it, the first has a salt of its own); two releases of one publisher that would have
 //! one id; a skipped or forked succession.
 
-use crate::form::{self, IllFormed, Kind, Malformed};
+use crate::form::{self, Kind, Malformed, RuleViolation};
 use crate::moment::LATEST_S;
 use crate::signing::{Role, Signable, SignatureError, Signed};
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -96,21 +96,21 @@ impl Signable for KeySet {
 }
 
 impl KeySet {
-    fn well_formed(&self) -> Result<(), IllFormed> {
+    fn well_formed(&self) -> Result<(), RuleViolation> {
         if self.number == 0 || self.number > SETS_MAX {
-            return Err(IllFormed::Number { found: self.number, most: SETS_MAX });
+            return Err(RuleViolation::Number { found: self.number, most: SETS_MAX });
         }
         if matches!(self.origin, Origin::First { .. }) != (self.number == 1) {
-            return Err(IllFormed::Position(self.number));
+            return Err(RuleViolation::Position(self.number));
         }
         self.role.well_formed()?;
         if let Some(freshness) = &self.freshness {
-            freshness.role.well_formed().map_err(|rule| IllFormed::Renewals(Box::new(rule)))?;
+            freshness.role.well_formed().map_err(|rule| RuleViolation::Renewals(Box::new(rule)))?;
             if freshness.term_max_s == 0 || freshness.term_max_s > TERM_MAX_S {
-                return Err(IllFormed::RenewalTerm(freshness.term_max_s));
+                return Err(RuleViolation::RenewalTerm(freshness.term_max_s));
             }
             if freshness.until_s > LATEST_S {
-                return Err(IllFormed::Rule("renewals are allowed until after the year 9999"));
+                return Err(RuleViolation::Rule("renewals are allowed until after the year 9999"));
             }
         }
         Ok(())
@@ -125,7 +125,7 @@ impl Kind for SignedKeySet {
     const WHAT: &'static str = "key set";
     const BYTES_MAX: u64 = 8 * 1024;
 
-    fn well_formed(&self) -> Result<(), IllFormed> {
+    fn well_formed(&self) -> Result<(), RuleViolation> {
         self.value.well_formed()
     }
 }

@@ -7,7 +7,7 @@
 //! Invariant of [`Authentic`]: the record and the renewal are of the release and signed as its key set demands. Only
 //! [`authenticate`] makes one. Whether they count *now* is decided in [`crate::accept`].
 
-use crate::form::{IllFormed, Kind, fit_for_people};
+use crate::form::{Kind, RuleViolation, fit_for_people};
 use crate::keys::{KeyChain, KeySet, ReleaseId, whose};
 use crate::moment::{LATEST_S, moment};
 use crate::signing::{Signable, SignatureError, Signed};
@@ -91,13 +91,13 @@ impl Kind for RootFile {
     const WHAT: &'static str = "signed record of a release";
     const BYTES_MAX: u64 = 8 * 1024;
 
-    fn well_formed(&self) -> Result<(), IllFormed> {
+    fn well_formed(&self) -> Result<(), RuleViolation> {
         let record = &self.record.value;
         if record.sequence == 0 {
-            return Err(IllFormed::Rule("records are numbered from 1"));
+            return Err(RuleViolation::Rule("records are numbered from 1"));
         }
         if record.sequence == 1 && record.previous.is_some() {
-            return Err(IllFormed::Rule("the first record names one before it"));
+            return Err(RuleViolation::Rule("the first record names one before it"));
         }
         fit_for_people("note", &record.note, NOTE_BYTES_MAX, None)?;
         lasts("it", record.issued_s, record.expires_s)?;
@@ -108,9 +108,9 @@ impl Kind for RootFile {
     }
 }
 
-fn lasts(part: &'static str, from_s: u64, until_s: u64) -> Result<(), IllFormed> {
+fn lasts(part: &'static str, from_s: u64, until_s: u64) -> Result<(), RuleViolation> {
     match until_s <= from_s || until_s > LATEST_S {
-        true => Err(IllFormed::Period { part, from_s, until_s }),
+        true => Err(RuleViolation::Period { part, from_s, until_s }),
         false => Ok(()),
     }
 }

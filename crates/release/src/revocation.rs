@@ -5,7 +5,7 @@
 //! honoured wherever it is found; a false one is never honoured. Old key sets may revoke, too: whoever has stolen
 //! them can end the release, but not speak for it.
 
-use crate::form::{self, IllFormed, Kind, Malformed, fit_for_people};
+use crate::form::{self, Kind, Malformed, RuleViolation, fit_for_people};
 use crate::keys::{KeyChain, KeySet, KeysError, ReleaseId, SETS_MAX, SignedKeySet, whose};
 use crate::signing::{Signable, SignatureError, Signed};
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -35,10 +35,10 @@ impl Statement {
     ///
     /// # Errors
     /// The first rule that it breaks.
-    pub fn well_formed(&self) -> Result<(), IllFormed> {
+    pub fn well_formed(&self) -> Result<(), RuleViolation> {
         fit_for_people("reason", &self.reason, REASON_BYTES_MAX, Some('\n'))?;
         if self.successor == Some(self.release) {
-            return Err(IllFormed::Rule("it names the release as its own successor"));
+            return Err(RuleViolation::Rule("it names the release as its own successor"));
         }
         Ok(())
     }
@@ -58,7 +58,7 @@ impl Kind for Revocation {
     const WHAT: &'static str = "revocation certificate";
     const BYTES_MAX: u64 = SETS_MAX * SignedKeySet::BYTES_MAX + 8 * 1024;
 
-    fn well_formed(&self) -> Result<(), IllFormed> {
+    fn well_formed(&self) -> Result<(), RuleViolation> {
         self.statement.value.well_formed()
     }
 }

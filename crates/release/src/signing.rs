@@ -4,7 +4,7 @@
 //! and enough of them do. So nothing can be added to a file or changed in it without its being refused. Signatures
 //! are a map from key to signature, so one key cannot sign twice.
 
-use crate::form::{FORMAT, IllFormed};
+use crate::form::{FORMAT, RuleViolation};
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{
     Digest, DigestKey, Domain, KeyHolder, PublicKey, SignError, Signature, encode, keyfile,
@@ -48,13 +48,13 @@ impl Role {
     ///
     /// # Errors
     /// The first rule that it breaks.
-    pub fn well_formed(&self) -> Result<(), IllFormed> {
+    pub fn well_formed(&self) -> Result<(), RuleViolation> {
         let count = self.keys.len();
         if count == 0 || count > KEYS_MAX {
-            return Err(IllFormed::KeyCount { found: count, most: KEYS_MAX });
+            return Err(RuleViolation::KeyCount { found: count, most: KEYS_MAX });
         }
         if self.threshold == 0 || usize::from(self.threshold) > count {
-            return Err(IllFormed::Threshold { threshold: self.threshold, keys: count });
+            return Err(RuleViolation::Threshold { threshold: self.threshold, keys: count });
         }
         Ok(())
     }

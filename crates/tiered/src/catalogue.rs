@@ -136,7 +136,7 @@ fn sealed<T: BorshSerialize>(first: &[u8], value: &T) -> Vec<u8> {
 
 /// Why bytes are no catalogue, manifest or list.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub(crate) enum Unreadable {
+pub(crate) enum DecodeError {
     #[error("it is too short")]
     Short,
     #[error("it is something else, or of a newer version")]
@@ -149,15 +149,15 @@ pub(crate) enum Unreadable {
     Segment(u32),
 }
 
-fn opened<T: BorshDeserialize>(first: &[u8], bytes: &[u8]) -> Result<T, Unreadable> {
-    let (rest, sum) = bytes.split_last_chunk::<32>().ok_or(Unreadable::Short)?;
+fn opened<T: BorshDeserialize>(first: &[u8], bytes: &[u8]) -> Result<T, DecodeError> {
+    let (rest, sum) = bytes.split_last_chunk::<32>().ok_or(DecodeError::Short)?;
     if !rest.starts_with(first) {
-        return Err(Unreadable::Foreign);
+        return Err(DecodeError::Foreign);
     }
     if Sha256::digest(rest).as_slice() != sum {
-        return Err(Unreadable::Checksum);
+        return Err(DecodeError::Checksum);
     }
-    T::try_from_slice(&rest[first.len()..]).map_err(|error| Unreadable::Encoding(error.to_string()))
+    T::try_from_slice(&rest[first.len()..]).map_err(|error| DecodeError::Encoding(error.to_string()))
 }
 
 impl Manifest {
@@ -166,14 +166,14 @@ impl Manifest {
         sealed(first, self)
     }
 
-    pub(crate) fn of_bytes(bytes: &[u8]) -> Result<Manifest, Unreadable> {
+    pub(crate) fn of_bytes(bytes: &[u8]) -> Result<Manifest, DecodeError> {
         let manifest: Manifest = match bytes.starts_with(MANIFEST_ONE) {
             true => opened::<ManifestV1>(MANIFEST_ONE, bytes)?.into(),
             false if bytes.starts_with(MANIFEST_TWO) => opened(MANIFEST_TWO, bytes)?,
             false => opened(MANIFEST, bytes)?,
         };
         match manifest.segments.iter().find(|entry| !entry.is_sound()) {
-            Some(entry) => Err(Unreadable::Segment(entry.number)),
+            Some(entry) => Err(DecodeError::Segment(entry.number)),
             None => Ok(manifest),
         }
     }
@@ -413,7 +413,7 @@ mod tests {
         assert_eq!(Manifest::of_bytes(&punched.to_bytes()), Ok(punched));
         let mut unsound = manifest.clone();
         unsound.segments[1].length += 1;
-        assert_eq!(Manifest::of_bytes(&unsound.to_bytes()), Err(Unreadable::Segment(4)));
+        assert_eq!(Manifest::of_bytes(&unsound.to_bytes()), Err(DecodeError::Segment(4)));
         let one = bytes_of(include_str!("../tests/golden/manifest-1.hex"));
         let segments = vec![whole(3, 7, None), whole(4, 8, None)];
         assert_eq!(Manifest::of_bytes(&one), Ok(Manifest { segments, ..manifest }));

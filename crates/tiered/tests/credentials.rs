@@ -20,7 +20,7 @@ const WEB_TOKEN: &str = "hidden.web.token";
 
 /// A request as it came: method and path, headers, body.
 #[derive(Clone, Debug)]
-struct Asked {
+struct ServiceRequest {
     line: String,
     headers: BTreeMap<String, String>,
     body: String,
@@ -28,19 +28,20 @@ struct Asked {
 
 /// A status and a body, or silence.
 type Reply = Option<(u16, String)>;
-type Script = dyn Fn(&Asked) -> Reply + Send + Sync;
+type Script = dyn Fn(&ServiceRequest) -> Reply + Send + Sync;
 
 /// An HTTP server that answers by a script, and remembers what it was asked.
 struct Service {
     url: String,
-    asked: Arc<Mutex<Vec<Asked>>>,
+    asked: Arc<Mutex<Vec<ServiceRequest>>>,
 }
 
 impl Service {
-    fn start(script: impl Fn(&Asked) -> Reply + Send + Sync + 'static) -> Service {
+    fn start(script: impl Fn(&ServiceRequest) -> Reply + Send + Sync + 'static) -> Service {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let (asked, script): (Arc<Mutex<Vec<Asked>>>, Arc<Script>) = (Arc::default(), Arc::new(script));
+        let (asked, script): (Arc<Mutex<Vec<ServiceRequest>>>, Arc<Script>) =
+            (Arc::default(), Arc::new(script));
         let of_thread = asked.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
@@ -56,7 +57,7 @@ impl Service {
     }
 }
 
-fn answer(stream: &TcpStream, asked: &Mutex<Vec<Asked>>, script: &Script) {
+fn answer(stream: &TcpStream, asked: &Mutex<Vec<ServiceRequest>>, script: &Script) {
     let (mut reader, mut writer) = (BufReader::new(stream), stream);
     let mut line = String::new();
     if reader.read_line(&mut line).is_err() || line.is_empty() {
@@ -71,7 +72,7 @@ fn answer(stream: &TcpStream, asked: &Mutex<Vec<Asked>>, script: &Script) {
     let mut body = vec![0; length];
     reader.read_exact(&mut body).unwrap();
     let line = line.trim_end().trim_end_matches(" HTTP/1.1").to_owned();
-    let one = Asked { line, headers, body: String::from_utf8(body).unwrap() };
+    let one = ServiceRequest { line, headers, body: String::from_utf8(body).unwrap() };
     let reply = script(&one);
     asked.lock().push(one);
     match reply {

@@ -57,17 +57,17 @@ pub(super) struct ServiceReply {
 }
 
 /// Why there is no reply.
-pub(super) enum Unreached {
+pub(super) enum CallError {
     /// Nobody is there.
     NoConnection(String),
     /// Somebody is there and does not answer, or not in time.
     NoReply(String),
 }
 
-impl Unreached {
+impl CallError {
     pub(super) fn why(self) -> String {
         match self {
-            Unreached::NoConnection(why) | Unreached::NoReply(why) => why,
+            CallError::NoConnection(why) | CallError::NoReply(why) => why,
         }
     }
 }
@@ -92,42 +92,42 @@ impl Service {
     }
 
     /// Asks; again, if nobody replies or the service is overloaded.
-    pub(super) fn ask(&self, request: &Request<Vec<u8>>) -> Result<ServiceReply, Unreached> {
-        let is_passing = |failure: &Failure| match failure {
-            Failure::Unreached(Unreached::NoConnection(_)) => false,
-            Failure::Unreached(Unreached::NoReply(_)) | Failure::Overloaded(_) => true,
+    pub(super) fn ask(&self, request: &Request<Vec<u8>>) -> Result<ServiceReply, CallError> {
+        let is_passing = |failure: &AttemptError| match failure {
+            AttemptError::Call(CallError::NoConnection(_)) => false,
+            AttemptError::Call(CallError::NoReply(_)) | AttemptError::Overloaded(_) => true,
         };
         match (|| self.attempt(request)).retry(PAUSES).when(is_passing).call() {
-            Ok(reply) | Err(Failure::Overloaded(reply)) => Ok(reply),
-            Err(Failure::Unreached(unreached)) => Err(unreached),
+            Ok(reply) | Err(AttemptError::Overloaded(reply)) => Ok(reply),
+            Err(AttemptError::Call(unreached)) => Err(unreached),
         }
     }
 
-    fn attempt(&self, request: &Request<Vec<u8>>) -> Result<ServiceReply, Failure> {
+    fn attempt(&self, request: &Request<Vec<u8>>) -> Result<ServiceReply, AttemptError> {
         let unreached = |error: ureq::Error| {
             let why = error.to_string();
-            Failure::Unreached(match error {
+            AttemptError::Call(match error {
                 ureq::Error::Timeout(ureq::Timeout::Connect | ureq::Timeout::Resolve)
                 | ureq::Error::ConnectionFailed
                 | ureq::Error::HostNotFound
-                | ureq::Error::Io(_) => Unreached::NoConnection(why),
-                _ => Unreached::NoReply(why),
+                | ureq::Error::Io(_) => CallError::NoConnection(why),
+                _ => CallError::NoReply(why),
             })
         };
         let mut response = self.agent.run(request.clone()).map_err(unreached)?;
         let status = response.status().as_u16();
         let read = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
-        let body = read.map_err(|error| Failure::Unreached(Unreached::NoReply(error.to_string())))?;
+        let body = read.map_err(|error| AttemptError::Call(CallError::NoReply(error.to_string())))?;
         let reply = ServiceReply { status, body: Zeroizing::new(body) };
         match status {
-            408 | 429 | 500.. => Err(Failure::Overloaded(reply)),
+            408 | 429 | 500.. => Err(AttemptError::Overloaded(reply)),
             _ => Ok(reply),
         }
     }
 }
 
-enum Failure {
-    Unreached(Unreached),
+enum AttemptError {
+    Call(CallError),
     Overloaded(ServiceReply),
 }
 

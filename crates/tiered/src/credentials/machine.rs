@@ -5,7 +5,7 @@
 //! nobody.
 
 use super::identity::{
-    Environment, Identity, IdentityError, Service, ServiceReply, TemporaryCredentials, Unreached, of_json,
+    CallError, Environment, Identity, IdentityError, Service, ServiceReply, TemporaryCredentials, of_json,
     patience, refusal,
 };
 use std::time::{Duration, SystemTime};
@@ -55,10 +55,10 @@ impl MachineRole {
             Ok(reply) => {
                 Err(IdentityError::Absent(format!("{endpoint} answers with status {}", reply.status)))
             }
-            Err(Unreached::NoConnection(why)) => {
+            Err(CallError::NoConnection(why)) => {
                 Err(IdentityError::Absent(format!("{endpoint} is not there: {why}")))
             }
-            Err(Unreached::NoReply(why)) => Err(IdentityError::Absent(format!(
+            Err(CallError::NoReply(why)) => Err(IdentityError::Absent(format!(
                 "{endpoint} does not answer: {why}; for a container on EC2 the machine's hop limit must be 2"
             ))),
         }

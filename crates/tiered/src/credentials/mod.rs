@@ -14,7 +14,7 @@ mod shared_file;
 mod web_identity;
 
 use identity::{Identity, IdentityError};
-use refresh::Refreshed;
+use refresh::RefreshedCredentials;
 use shared_file::SharedFile;
 use std::fmt;
 use std::sync::OnceLock;
@@ -88,9 +88,9 @@ type Variable = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
 /// The places where credentials are looked for, and what services have given.
 pub struct CredentialChain {
     variable: Variable,
-    web_identity: Refreshed,
-    container: Refreshed,
-    machine: Refreshed,
+    web_identity: RefreshedCredentials,
+    container: RefreshedCredentials,
+    machine: RefreshedCredentials,
 }
 
 impl Credentials {
@@ -112,9 +112,9 @@ impl CredentialChain {
     pub fn new(variable: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> CredentialChain {
         CredentialChain {
             variable: Box::new(move |name| variable(name).filter(|value| !value.is_empty())),
-            web_identity: Refreshed::default(),
-            container: Refreshed::default(),
-            machine: Refreshed::default(),
+            web_identity: RefreshedCredentials::default(),
+            container: RefreshedCredentials::default(),
+            machine: RefreshedCredentials::default(),
         }
     }
 

@@ -20,7 +20,7 @@ const ABSENT_PAUSE: Duration = Duration::from_secs(300);
 
 /// What one service has given.
 #[derive(Default)]
-pub(super) struct Refreshed {
+pub(super) struct RefreshedCredentials {
     answer: Mutex<Option<Answer>>,
     /// Held by whoever asks.
     asking: Mutex<()>,
@@ -50,7 +50,7 @@ impl Answer {
     }
 }
 
-impl Refreshed {
+impl RefreshedCredentials {
     /// The credentials of a service at `now`.
     pub(super) fn get(&self, identity: &dyn Identity, now: SystemTime) -> Result<Credentials, IdentityError> {
         let fresh = || self.answer.lock().clone().filter(|answer| answer.is_fresh(now));
