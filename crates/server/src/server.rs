@@ -150,18 +150,17 @@ pub(crate) fn cluster_at(
     address: &str,
     patience: Duration,
 ) -> Result<Cluster, OpenError> {
-    let failed = |error: &dyn std::fmt::Display| OpenError::State(error.to_string());
     let start = Instant::now();
     let join = || {
-        let gateway = Gateway::new(access, login).map_err(|error| (false, failed(&error)))?;
+        let gateway = Gateway::new(access, login).map_err(|error| (false, error.to_string()))?;
         Cluster::join(Box::new(gateway), &access.prefix, address.to_owned())
-            .map_err(|error| (matches!(error, EtcdError::Away(_)), failed(&error)))
+            .map_err(|error| (matches!(error, EtcdError::Away(_)), error.to_string()))
     };
     join.retry(ConstantBuilder::new().with_delay(Duration::from_millis(500)).without_max_times())
         .when(|(is_away, _)| *is_away && start.elapsed() < patience)
-        .notify(|(_, error), _| tracing::warn!(%error, "waiting for it"))
+        .notify(|(_, why), _| tracing::warn!(error = %why, "waiting for it"))
         .call()
-        .map_err(|(_, error)| error)
+        .map_err(|(_, why)| OpenError::State(why))
 }
 
 /// Opens the data directory with what is in it, and its blocks wherever they are. An order elsewhere is left alone.
