@@ -6,14 +6,13 @@
 mod off_line;
 
 use crate::args::{Administer, DeviceCommand, FsCommand, FsCreate, GroupCommand, UserCommand};
-use crate::control::Client;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::keys::{self, Key, started};
+use crate::key_user::KeyUser;
+use crate::keys::{self, Key};
 use crate::output::{Format, clean, progress, table};
 use crate::paths::{Directories, make_private};
 use crate::time::now_ns;
 use holdfast_client::admin::{self, CreateConfig, CreateError};
-use holdfast_client::{Engine, EngineConfig};
 use holdfast_daemon::membership::{self, Change, MembershipReport, MembershipRequest, ShowMembership};
 use holdfast_rpc::{Address, ServerAddress};
 use indicatif::HumanBytes;
@@ -23,9 +22,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// How often a command tries again while another one uses the key.
-const ATTEMPTS: u32 = 100;
-/// Pause between attempts.
-const PAUSE: Duration = Duration::from_millis(100);
+const ATTEMPTS: usize = 100;
 /// How long an administrative command waits for the server: longer than a server that has crashed waits for leases of
 /// mounts that do not come back (their term, 45 s).
 pub const DEADLINE: Duration = Duration::from_secs(75);
@@ -175,31 +172,19 @@ fn attempt<R: MembershipRequest>(
     request: &R,
     directories: &Directories,
 ) -> Outcome<R::Reply> {
-    let mut attempt = 0;
-    let mut key = Some(key);
-    let mut processes = None;
-    loop {
-        if let Some(process) = Client::connect(state_dir)? {
-            return process.call(request);
-        }
-        let processes = started(&mut key, &mut processes)?;
-        let mut config = EngineConfig::with_processes(address.clone(), processes, state_dir.to_owned());
+    let user = KeyUser::find(address, key, state_dir, ATTEMPTS, |mut config| {
         let cache = directories.cache_of(&address.file_system)?;
         make_private(&cache)?;
         config.cache_dir = Some(cache);
         config.deadline = DEADLINE;
-        match Engine::start(config).map_err(Failure::from) {
-            // Another command uses the key just now, or a mount is about to.
-            Err(failure) if failure.code == Exit::InUse && attempt < ATTEMPTS => {
-                attempt += 1;
-                std::thread::sleep(PAUSE);
-            }
-            Err(failure) => return Err(failure),
-            Ok(engine) => {
-                let reply = request.answer(&engine);
-                engine.stop();
-                return reply;
-            }
+        Ok(config)
+    })?;
+    match user {
+        KeyUser::Process(process) => process.call(request),
+        KeyUser::Engine(engine) => {
+            let reply = request.answer(&engine);
+            engine.stop();
+            reply
         }
     }
 }

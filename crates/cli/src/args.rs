@@ -197,7 +197,8 @@ pub struct Server {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "0.0.0.0:7440")]
     pub listen: String,
     /// Keep the blocks at a block server (`holdfast server blocks`) or in a bucket of an S3-compatible object store, instead
-    /// of in the data directory, which must be new; from then on it is remembered.
+    /// of in the data directory, which must be new; from then on it is remembered. Credentials for a bucket are those of the
+    /// environment (AWS_ACCESS_KEY_ID, ...), of ~/.aws/credentials, of a web identity, or of this container's or machine's role.
     #[arg(long, value_name = "HF+BLOCKS://HOST:PORT/KEY|S3://BUCKET/PREFIX?endpoint=URL", value_parser = Unrepeated(|text| text.parse::<holdfast_server::BlocksLocation>()))]
     pub blocks: Option<holdfast_server::BlocksLocation>,
     /// Keep the order in etcd instead of in the data directory, which must be new, so that another server goes on when this

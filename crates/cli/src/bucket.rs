@@ -49,7 +49,7 @@ impl Target {
     /// It is no address, or another process of this machine works on it.
     pub fn open(address: &str, directories: &Directories) -> Outcome<Target> {
         let usage = |why: String| Failure::new(Exit::Usage, why);
-        let mirror = Http::of_bucket(address).map_err(usage)?;
+        let mirror = Http::of_bucket(address).map_err(|error| usage(error.why))?;
         let address: BucketAddress = address.parse().map_err(|error| usage(format!("{error}")))?;
         let named = format!("{}\0{}", address.place(), address.endpoint.as_deref().unwrap_or(""));
         let digest = DigestKey::WELL_KNOWN.digest(Domain::ReleasePath, named.as_bytes());

@@ -6,6 +6,7 @@ use crate::reading::SCHEME;
 use crate::reading::args::ReleaseSource;
 use crate::{limits, logging, server};
 use clap::{Args, value_parser};
+use holdfast_http_server::Limits;
 use holdfast_release::gateway::{Gateway as Server, GatewayConfig, GatewaySource};
 use holdfast_release::layout;
 use std::path::{Path, PathBuf};
@@ -56,8 +57,11 @@ pub fn run(arguments: &Gateway, directories: &Directories) -> Outcome {
     let config = GatewayConfig {
         listen: server::resolve(&arguments.listen)?,
         hosts: arguments.host.clone(),
-        connections_max: arguments.connections_max as usize,
-        idle_s: arguments.idle,
+        limits: Limits {
+            connections_max: arguments.connections_max as usize,
+            idle_s: arguments.idle,
+            ..Limits::LARGE
+        },
     };
     let source = &arguments.source;
     let shown = match directory(source)? {

@@ -1,14 +1,13 @@
 //! Live file systems as sources of releases: a directory of one, read by one verified view, and its server, from which
 //! mirrors may have the blocks.
 
-use crate::control::Client;
-use crate::exit::{Exit, Failure, Outcome};
-use crate::keys::{self, Key, started};
+use crate::exit::Outcome;
+use crate::key_user::KeyUser;
+use crate::keys::{self, Key};
 use crate::paths::{Directories, make_private};
 use holdfast_client::reader::{self, VerifiedView};
 use holdfast_client::remote::Remote;
 use holdfast_client::tree::Base;
-use holdfast_client::{Engine, EngineConfig};
 use holdfast_daemon::mounts::requests::FetchView;
 use holdfast_daemon::mounts::service::view_of;
 use holdfast_release::origin::Origin;
@@ -22,9 +21,8 @@ use std::time::Duration;
 const SCHEME: &[u8] = b"hf://";
 /// How long the server is waited for.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// How often and after what pause it is tried again while another process begins or ends to use the key.
-const ATTEMPTS: u32 = 50;
-const PAUSE: Duration = Duration::from_millis(100);
+/// How often it is tried again while another process begins or ends to use the key.
+const ATTEMPTS: usize = 50;
 /// Most bytes of blocks kept in memory.
 const MEMORY_BYTES: usize = 64 << 20;
 
@@ -104,26 +102,16 @@ pub fn origin(address: &str, key: &Path, cache_bytes_max: usize) -> Outcome<Orig
 fn view(address: &Address, key: Key, directories: &Directories) -> Outcome<VerifiedView> {
     let state_dir = directories.state_of(&address.file_system, &key.public())?;
     make_private(&state_dir)?;
-    let mut attempt = 0;
-    let (mut key, mut processes) = (Some(key), None);
-    loop {
-        if let Some(process) = Client::connect(&state_dir)? {
-            return process.call(&FetchView)?.decode();
-        }
-        let processes = started(&mut key, &mut processes)?;
-        let mut config = EngineConfig::with_processes(address.clone(), processes, state_dir.clone());
+    let user = KeyUser::find(address, key, &state_dir, ATTEMPTS, |mut config| {
         config.deadline = DEADLINE;
-        match Engine::start(config).map_err(Failure::from) {
-            Err(failure) if failure.code == Exit::InUse && attempt < ATTEMPTS => {
-                attempt += 1;
-                std::thread::sleep(PAUSE);
-            }
-            Err(failure) => return Err(failure),
-            Ok(engine) => {
-                let view = view_of(&engine);
-                engine.stop();
-                return view;
-            }
+        Ok(config)
+    })?;
+    match user {
+        KeyUser::Process(process) => process.call(&FetchView)?.decode(),
+        KeyUser::Engine(engine) => {
+            let view = view_of(&engine);
+            engine.stop();
+            view
         }
     }
 }

@@ -16,6 +16,7 @@ mod gateway;
 mod history;
 mod image;
 mod import;
+mod key_user;
 mod keygen;
 mod live;
 mod manual;

@@ -11,9 +11,9 @@ pub fn run(arguments: &Serve) -> Outcome {
     logging::to_stderr();
     limits::raise_open_files();
     let mut config = ServeConfig::new(arguments.directory.clone(), server::resolve(&arguments.listen)?);
-    config.threads = arguments.threads.into();
-    config.connections_max = arguments.connections_max as usize;
-    config.idle_s = arguments.idle;
+    config.limits.threads = arguments.threads.into();
+    config.limits.connections_max = arguments.connections_max as usize;
+    config.limits.idle_s = arguments.idle;
     config.cache_bytes_max = arguments.memory << 20;
     if let (Some(origin), Some(key)) = (&arguments.origin, &arguments.key) {
         config.origin = Some(Arc::new(live::origin(origin, key, (arguments.memory as usize) << 20)?));

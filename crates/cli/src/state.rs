@@ -6,6 +6,7 @@ use crate::keys;
 use crate::output::Format;
 use crate::paths::{Directories, make_private};
 use crate::time::now_ns;
+use backon::{BlockingRetryable, ConstantBuilder};
 use clap::{Args, Subcommand};
 use holdfast_client::state::StateError;
 use holdfast_client::state::export::{self, ExportError, ExportSummary};
@@ -16,9 +17,9 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How often and after what pause it is tried again while a process that used the state ends.
-const ATTEMPTS: u32 = 50;
-const PAUSE: Duration = Duration::from_millis(100);
+/// Pauses between attempts while a process that used the state ends.
+const PAUSES: ConstantBuilder =
+    ConstantBuilder::new().with_delay(Duration::from_millis(100)).with_max_times(50);
 
 /// `holdfast fs state`
 #[derive(Debug, Args)]
@@ -130,18 +131,12 @@ pub fn run(arguments: &StateArguments, directories: &Directories, format: Format
 /// A process that has just unmounted may be on its way out; one that serves mounts is not waited for.
 fn patiently(
     state_dir: &Path,
-    mut carry: impl FnMut() -> Result<ExportSummary, ExportError>,
+    carry: impl FnMut() -> Result<ExportSummary, ExportError>,
 ) -> Result<ExportSummary, Failure> {
-    let mut attempt = 0;
-    loop {
-        match carry() {
-            Err(ExportError::State(StateError::InUse)) if attempt < ATTEMPTS && !is_mounted(state_dir)? => {
-                attempt += 1;
-                std::thread::sleep(PAUSE);
-            }
-            result => return Ok(result?),
-        }
-    }
+    let is_ending = |error: &ExportError| {
+        matches!(error, ExportError::State(StateError::InUse)) && matches!(is_mounted(state_dir), Ok(false))
+    };
+    Ok(carry.retry(PAUSES).when(is_ending).call()?)
 }
 
 /// Whether a process serves mounts with it, and will for a while.

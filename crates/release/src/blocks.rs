@@ -249,7 +249,7 @@ impl MirroredBlocks {
                 let at = (u64::from(location.offset) - start) as usize;
                 let frame = bytes.get(at..).and_then(pack::Frame::first);
                 if frame.is_none_or(|(frame, _)| frame.address != *address) {
-                    return Err(format!("block {} is not where it should be", address.short()));
+                    return Err(format!("block {} is not where it should be", address.short()).into());
                 }
             }
             Ok(bytes)
@@ -320,9 +320,9 @@ impl RemoteIndex {
         if name.bytes <= WHOLE_INDEX_BYTES {
             let check = |mut bytes: Vec<u8>| {
                 if DigestKey::WELL_KNOWN.digest(Domain::ReleaseFile, &bytes) != name.digest {
-                    return Err("its content is not what its name says".to_owned());
+                    return Err("its content is not what its name says".into());
                 }
-                let head = Head::read(&bytes).map_err(|error| error.to_string())?;
+                let head = Head::read(&bytes)?;
                 let entries = bytes.split_off(head.sizes.head_bytes() as usize);
                 Ok((head, entries))
             };
@@ -330,15 +330,15 @@ impl RemoteIndex {
             return Ok(RemoteIndex { name, head, whole: Some(whole), pages });
         }
         let sizes = |bytes: Vec<u8>| {
-            let sizes = Sizes::read(&bytes).map_err(|error| error.to_string())?;
+            let sizes = Sizes::read(&bytes)?;
             match sizes.bytes() == name.bytes && sizes.head_bytes() <= HEAD_BYTES_MAX {
                 true => Ok(sizes),
-                false => Err("it has another size than was said".to_owned()),
+                false => Err("it has another size than was said".into()),
             }
         };
         let fixed = Some(0..FIXED_BYTES as u64);
         let (sizes, _) = mirrors.get_checked(&file, fixed, FIXED_BYTES as u64, &sizes)?;
-        let read = |bytes: Vec<u8>| Head::read(&bytes).map_err(|error| error.to_string());
+        let read = |bytes: Vec<u8>| Ok(Head::read(&bytes)?);
         let length = sizes.head_bytes();
         let (head, _) = mirrors.get_checked(&file, Some(0..length), length, &read)?;
         Ok(RemoteIndex { name, head, whole: None, pages })
@@ -364,7 +364,7 @@ impl RemoteIndex {
                 let length = range.end - range.start;
                 let check = |bytes: Vec<u8>| match bytes.len() as u64 == length {
                     true => Ok(Arc::new(bytes)),
-                    false => Err("it is cut short".to_owned()),
+                    false => Err("it is cut short".into()),
                 };
                 let file = layout::index(&self.name.digest);
                 let (page, _) = mirrors.get_checked(&file, Some(range.clone()), length, &check)?;

@@ -7,7 +7,7 @@
 //! Invariants: what a draft already carries in signatures is good and by people who may sign; nothing comes out of
 //! [`Draft::finish`] that clients would not believe. A draft is no file of a release and never lies at a mirror.
 
-use crate::form::{Kind, Malformed};
+use crate::form::{Kind, Malformed, RuleViolation};
 use crate::keys::{KeyChain, KeySet, KeysError, Origin, ReleaseId, SETS_MAX, SignedKeySet, whose};
 use crate::record::{NotAuthentic, RootFile, authenticate};
 use crate::revocation::{Revocation, RevocationError, Statement};
@@ -34,12 +34,12 @@ impl Kind for Draft {
     const WHAT: &'static str = "draft of something to be signed";
     const BYTES_MAX: u64 = SETS_MAX * SignedKeySet::BYTES_MAX + 64 * 1024;
 
-    fn well_formed(&self) -> Result<(), String> {
+    fn well_formed(&self) -> Result<(), RuleViolation> {
         if self.keys.is_none() && self.root.is_none() && self.statement.is_none() {
-            return Err("there is nothing in it to sign".to_owned());
+            return Err(RuleViolation::Rule("there is nothing in it to sign"));
         }
         if self.sets.is_empty() && self.keys.is_none() {
-            return Err("it has no key set".to_owned());
+            return Err(RuleViolation::Rule("it has no key set"));
         }
         self.keys.iter().try_for_each(Kind::well_formed)?;
         self.root.iter().try_for_each(Kind::well_formed)?;

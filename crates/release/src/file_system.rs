@@ -4,7 +4,7 @@
 //! alone, as that of a release does ([`crate::revocation`]): anybody may carry it anywhere.
 
 use crate::admit::{Unreadable, certificates};
-use crate::form::{self, Kind, Malformed};
+use crate::form::{self, Kind, Malformed, RuleViolation, fit_for_people};
 use crate::keys::ReleaseId;
 use crate::revocation::REASON_BYTES_MAX;
 use crate::signing::{Signable, SignatureError, Signed};
@@ -40,14 +40,9 @@ impl Kind for Revocation {
     const WHAT: &'static str = "revocation certificate of a file system";
     const BYTES_MAX: u64 = 4 * 1024;
 
-    fn well_formed(&self) -> Result<(), String> {
+    fn well_formed(&self) -> Result<(), RuleViolation> {
         let reason = &self.statement.value.reason;
-        if reason.len() > REASON_BYTES_MAX {
-            return Err(format!("its reason has {} bytes; {REASON_BYTES_MAX} are allowed", reason.len()));
-        }
-        if reason.chars().any(|c| c.is_control() && c != '\n') {
-            return Err("its reason has control characters".to_owned());
-        }
+        fit_for_people("reason", reason, REASON_BYTES_MAX, Some('\n'))?;
         Ok(())
     }
 }

@@ -14,7 +14,6 @@
 
 mod address;
 mod answer;
-mod body;
 mod folder_view;
 mod page;
 mod release_view;
@@ -22,30 +21,22 @@ mod search;
 mod view;
 
 use crate::open::Release;
-use crate::serve::connection::{Activity, Stream, Watch};
-use crate::serve::{HEAD_BYTES_MAX, SHORTAGE, STOPPING_MAX, possible};
 use answer::{GatewayState, PageRequest};
-use body::ReplyBody;
 use folder_view::FolderView;
+use holdfast_http_server::{HttpServer, Limits, ReplyBody};
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
 use hyper::service::Service;
 use hyper::{Request, Response};
 use release_view::ReleaseView;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use view::View;
-
-/// Threads that make pages and read files.
-const WORKERS_MAX: usize = 16;
 
 /// What the gateway shows.
 pub enum GatewaySource {
@@ -62,10 +53,8 @@ pub struct GatewayConfig {
     pub listen: SocketAddr,
     /// Names by which it may be asked for, besides addresses and `localhost`.
     pub hosts: Vec<String>,
-    /// How many connections there may be at once. Others wait.
-    pub connections_max: usize,
-    /// Seconds after which a connection is closed that asks for nothing or takes nothing (at most twice as many).
-    pub idle_s: u64,
+    /// The bounds of the web server.
+    pub limits: Limits,
 }
 
 /// Why nothing can be shown.
@@ -95,9 +84,7 @@ pub enum GatewayError {
 /// A gateway that listens already.
 pub struct Gateway {
     site: Arc<GatewayState>,
-    listener: TcpListener,
-    local_address: SocketAddr,
-    config: GatewayConfig,
+    server: HttpServer,
 }
 
 impl Gateway {
@@ -107,23 +94,21 @@ impl Gateway {
     /// [`GatewayError`].
     pub fn open(source: GatewaySource, config: GatewayConfig) -> Result<Gateway, GatewayError> {
         let address = config.listen;
-        let cannot_listen = |error| GatewayError::Listen { address, error };
-        let listener = TcpListener::bind(address).map_err(cannot_listen)?;
-        listener.set_nonblocking(true).map_err(cannot_listen)?;
-        let local_address = listener.local_addr().map_err(cannot_listen)?;
+        let server = HttpServer::open(address, config.limits)
+            .map_err(|error| GatewayError::Listen { address, error })?;
         let view: Arc<dyn View> = match source {
             GatewaySource::Directory(directory) => Arc::new(folder(&directory)?),
             GatewaySource::Release(release, refresh) => {
                 watched(*release, refresh).map_err(GatewayError::System)?
             }
         };
-        let site = Arc::new(GatewayState { view, hosts: config.hosts.clone() });
-        Ok(Gateway { site, listener, local_address, config })
+        let site = Arc::new(GatewayState { view, hosts: config.hosts });
+        Ok(Gateway { site, server })
     }
 
     /// The address where it listens.
     pub fn local_address(&self) -> SocketAddr {
-        self.local_address
+        self.server.local_address()
     }
 
     /// Serves until `until` is done, and then a little longer, so that answers under way arrive.
@@ -131,47 +116,8 @@ impl Gateway {
     /// # Errors
     /// [`GatewayError::System`].
     pub fn run(self, until: impl Future<Output = ()>) -> Result<(), GatewayError> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .max_blocking_threads(WORKERS_MAX)
-            .build()
-            .map_err(GatewayError::System)?;
-        let result = runtime.block_on(self.serve(until)).map_err(GatewayError::System);
-        // A file system that hangs must not keep it from ending.
-        runtime.shutdown_background();
-        result
-    }
-
-    async fn serve(self, until: impl Future<Output = ()>) -> io::Result<()> {
-        let listener = tokio::net::TcpListener::from_std(self.listener)?;
-        let places = Arc::new(Semaphore::new(possible(self.config.connections_max)));
-        let (stop, stopping) = watch::channel(false);
-        let (alive, mut ended) = tokio::sync::mpsc::channel::<()>(1);
-        let idle_s = self.config.idle_s.max(1);
-        let accept = async {
-            loop {
-                let Ok(place) = places.clone().acquire_owned().await else { return };
-                match listener.accept().await {
-                    Ok((stream, _)) => {
-                        let held = (place, alive.clone());
-                        tokio::spawn(connection(self.site.clone(), stream, idle_s, stopping.clone(), held));
-                    }
-                    Err(error) => {
-                        tracing::warn!(%error, "a connection was not let in");
-                        tokio::time::sleep(SHORTAGE).await;
-                    }
-                }
-            }
-        };
-        tokio::select! {
-            () = accept => {}
-            () = until => {}
-        }
-        drop(listener);
-        drop(alive);
-        let _ = stop.send(true);
-        let _ = tokio::time::timeout(STOPPING_MAX, ended.recv()).await;
-        Ok(())
+        let Gateway { site, server } = self;
+        server.run(move |_peer| Answerer { site: site.clone() }, until).map_err(GatewayError::System)
     }
 }
 
@@ -196,48 +142,9 @@ fn watched(release: Release, refresh: Duration) -> io::Result<Arc<ReleaseView>> 
     Ok(view)
 }
 
-/// Serves one connection.
-async fn connection(
-    site: Arc<GatewayState>,
-    stream: TcpStream,
-    idle_s: u64,
-    mut stopping: watch::Receiver<bool>,
-    _held: (OwnedSemaphorePermit, tokio::sync::mpsc::Sender<()>),
-) {
-    let activity = Arc::new(Activity::default());
-    let mut http = http1::Builder::new();
-    http.max_buf_size(HEAD_BYTES_MAX).max_header_size(HEAD_BYTES_MAX);
-    let service = Answerer { site, activity: activity.clone() };
-    let mut connection = pin!(http.serve_connection(Stream::new(stream, activity.clone()), service));
-    let mut look = tokio::time::interval(Duration::from_secs(idle_s));
-    look.tick().await;
-    let mut watch = Watch::default();
-    let mut is_told = false;
-    loop {
-        tokio::select! {
-            result = connection.as_mut() => {
-                if let Err(error) = result {
-                    tracing::debug!(%error, "a connection ended");
-                }
-                return;
-            }
-            _ = look.tick() => {
-                if !watch.still_active(&activity, idle_s) {
-                    return;
-                }
-            }
-            _ = stopping.wait_for(|stop| *stop), if !is_told => {
-                is_told = true;
-                connection.as_mut().graceful_shutdown();
-            }
-        }
-    }
-}
-
 /// Answers the requests of one connection.
 struct Answerer {
     site: Arc<GatewayState>,
-    activity: Arc<Activity>,
 }
 
 impl Service<Request<Incoming>> for Answerer {
@@ -246,7 +153,6 @@ impl Service<Request<Incoming>> for Answerer {
     type Future = Pin<Box<dyn Future<Output = Result<Response<ReplyBody>, Infallible>> + Send>>;
 
     fn call(&self, request: Request<Incoming>) -> Self::Future {
-        self.activity.request();
         let (site, page_request) = (self.site.clone(), PageRequest::new(&request));
         Box::pin(async move {
             let answer = tokio::task::spawn_blocking(move || site.answer(&page_request)).await;

@@ -11,7 +11,7 @@
 //! the digest of the one before it, the first has a salt of its own); two releases of one publisher that would have
 //! one id; a skipped or forked succession.
 
-use crate::form::{self, Kind, Malformed};
+use crate::form::{self, Kind, Malformed, RuleViolation};
 use crate::moment::LATEST_S;
 use crate::signing::{Role, Signable, SignatureError, Signed};
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -96,21 +96,21 @@ impl Signable for KeySet {
 }
 
 impl KeySet {
-    fn well_formed(&self) -> Result<(), String> {
+    fn well_formed(&self) -> Result<(), RuleViolation> {
         if self.number == 0 || self.number > SETS_MAX {
-            return Err(format!("its number is {}, and numbers go from 1 to {SETS_MAX}", self.number));
+            return Err(RuleViolation::Number { found: self.number, most: SETS_MAX });
         }
         if matches!(self.origin, Origin::First { .. }) != (self.number == 1) {
-            return Err(format!("number {} does not fit what it follows", self.number));
+            return Err(RuleViolation::Position(self.number));
         }
         self.role.well_formed()?;
         if let Some(freshness) = &self.freshness {
-            freshness.role.well_formed().map_err(|why| format!("renewals: {why}"))?;
+            freshness.role.well_formed().map_err(|rule| RuleViolation::Renewals(Box::new(rule)))?;
             if freshness.term_max_s == 0 || freshness.term_max_s > TERM_MAX_S {
-                return Err(format!("renewals of {} seconds are allowed", freshness.term_max_s));
+                return Err(RuleViolation::RenewalTerm(freshness.term_max_s));
             }
             if freshness.until_s > LATEST_S {
-                return Err("renewals are allowed until after the year 9999".to_owned());
+                return Err(RuleViolation::Rule("renewals are allowed until after the year 9999"));
             }
         }
         Ok(())
@@ -125,7 +125,7 @@ impl Kind for SignedKeySet {
     const WHAT: &'static str = "key set";
     const BYTES_MAX: u64 = 8 * 1024;
 
-    fn well_formed(&self) -> Result<(), String> {
+    fn well_formed(&self) -> Result<(), RuleViolation> {
         self.value.well_formed()
     }
 }
@@ -199,7 +199,7 @@ impl KeyChain {
         if found != id {
             return Err(KeysError::WrongId { expected: id, found });
         }
-        Kind::well_formed(&first).map_err(|why| Malformed { what: KeySet::WHAT, why })?;
+        form::well_formed(&first)?;
         // The digest fits, but a second release could be named by a set that does not call itself the first.
         if first.value.number != 1 {
             return Err(KeysError::Skipped { expected: 1, found: first.value.number });
@@ -235,7 +235,7 @@ impl KeyChain {
     /// # Errors
     /// [`KeysError`]; the chain is unchanged then.
     pub fn extend(&mut self, set: SignedKeySet) -> Result<(), KeysError> {
-        Kind::well_formed(&set).map_err(|why| Malformed { what: KeySet::WHAT, why })?;
+        form::well_formed(&set)?;
         let number = set.value.number;
         let Some(known) = self.set(number) else { return self.append(set) };
         let (known, found) = (known.digest(), set.value.digest());
@@ -302,7 +302,7 @@ impl KeyChain {
     }
 
     fn append(&mut self, set: SignedKeySet) -> Result<(), KeysError> {
-        Kind::well_formed(&set).map_err(|why| Malformed { what: KeySet::WHAT, why })?;
+        form::well_formed(&set)?;
         follows(self.current(), &set)?;
         self.sets.push(set);
         Ok(())

@@ -61,6 +61,9 @@ pub trait Mirror: Send + Sync {
     }
 }
 
+/// Why bytes of a mirror are not what was asked for: what the check of whoever asked says.
+pub type BadContent = Box<dyn std::error::Error + Send + Sync>;
+
 /// The name by which paths are looked up, in place of a file's.
 pub const PATHS: &str = "paths";
 /// How long paths may be together, with a byte between each two.

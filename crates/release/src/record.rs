@@ -7,7 +7,7 @@
 //! Invariant of [`Authentic`]: the record and the renewal are of the release and signed as its key set demands. Only
 //! [`authenticate`] makes one. Whether they count *now* is decided in [`crate::accept`].
 
-use crate::form::Kind;
+use crate::form::{Kind, RuleViolation, fit_for_people};
 use crate::keys::{KeyChain, KeySet, ReleaseId, whose};
 use crate::moment::{LATEST_S, moment};
 use crate::signing::{Signable, SignatureError, Signed};
@@ -91,20 +91,15 @@ impl Kind for RootFile {
     const WHAT: &'static str = "signed record of a release";
     const BYTES_MAX: u64 = 8 * 1024;
 
-    fn well_formed(&self) -> Result<(), String> {
+    fn well_formed(&self) -> Result<(), RuleViolation> {
         let record = &self.record.value;
         if record.sequence == 0 {
-            return Err("records are numbered from 1".to_owned());
+            return Err(RuleViolation::Rule("records are numbered from 1"));
         }
         if record.sequence == 1 && record.previous.is_some() {
-            return Err("the first record names one before it".to_owned());
+            return Err(RuleViolation::Rule("the first record names one before it"));
         }
-        if record.note.len() > NOTE_BYTES_MAX {
-            return Err(format!("its note has {} bytes; {NOTE_BYTES_MAX} are allowed", record.note.len()));
-        }
-        if record.note.chars().any(char::is_control) {
-            return Err("its note has control characters".to_owned());
-        }
+        fit_for_people("note", &record.note, NOTE_BYTES_MAX, None)?;
         lasts("it", record.issued_s, record.expires_s)?;
         if let Some(Signed { value, .. }) = &self.freshness {
             lasts("its renewal", value.issued_s, value.expires_s)?;
@@ -113,11 +108,11 @@ impl Kind for RootFile {
     }
 }
 
-fn lasts(what: &str, issued_s: u64, expires_s: u64) -> Result<(), String> {
-    if expires_s <= issued_s || expires_s > LATEST_S {
-        return Err(format!("{what} lasts from {} to {}", moment(issued_s), moment(expires_s)));
+fn lasts(part: &'static str, from_s: u64, until_s: u64) -> Result<(), RuleViolation> {
+    match until_s <= from_s || until_s > LATEST_S {
+        true => Err(RuleViolation::Period { part, from_s, until_s }),
+        false => Ok(()),
     }
-    Ok(())
 }
 
 /// From when to when a record counts by what was signed last.

@@ -5,7 +5,7 @@
 //! honoured wherever it is found; a false one is never honoured. Old key sets may revoke, too: whoever has stolen
 //! them can end the release, but not speak for it.
 
-use crate::form::{self, Kind, Malformed};
+use crate::form::{self, Kind, Malformed, RuleViolation, fit_for_people};
 use crate::keys::{KeyChain, KeySet, KeysError, ReleaseId, SETS_MAX, SignedKeySet, whose};
 use crate::signing::{Signable, SignatureError, Signed};
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -34,19 +34,11 @@ impl Statement {
     /// Whether it may be signed.
     ///
     /// # Errors
-    /// What is wrong, in words.
-    pub fn well_formed(&self) -> Result<(), String> {
-        if self.reason.len() > REASON_BYTES_MAX {
-            return Err(format!(
-                "its reason has {} bytes; {REASON_BYTES_MAX} are allowed",
-                self.reason.len()
-            ));
-        }
-        if self.reason.chars().any(|c| c.is_control() && c != '\n') {
-            return Err("its reason has control characters".to_owned());
-        }
+    /// The first rule that it breaks.
+    pub fn well_formed(&self) -> Result<(), RuleViolation> {
+        fit_for_people("reason", &self.reason, REASON_BYTES_MAX, Some('\n'))?;
         if self.successor == Some(self.release) {
-            return Err("it names the release as its own successor".to_owned());
+            return Err(RuleViolation::Rule("it names the release as its own successor"));
         }
         Ok(())
     }
@@ -66,7 +58,7 @@ impl Kind for Revocation {
     const WHAT: &'static str = "revocation certificate";
     const BYTES_MAX: u64 = SETS_MAX * SignedKeySet::BYTES_MAX + 8 * 1024;
 
-    fn well_formed(&self) -> Result<(), String> {
+    fn well_formed(&self) -> Result<(), RuleViolation> {
         self.statement.value.well_formed()
     }
 }

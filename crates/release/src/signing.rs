@@ -4,7 +4,7 @@
 //! and enough of them do. So nothing can be added to a file or changed in it without its being refused. Signatures
 //! are a map from key to signature, so one key cannot sign twice.
 
-use crate::form::FORMAT;
+use crate::form::{FORMAT, RuleViolation};
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_crypto::{
     Digest, DigestKey, Domain, KeyHolder, PublicKey, SignError, Signature, encode, keyfile,
@@ -47,14 +47,14 @@ impl Role {
     /// Whether the numbers make sense.
     ///
     /// # Errors
-    /// What is wrong, in words.
-    pub fn well_formed(&self) -> Result<(), String> {
+    /// The first rule that it breaks.
+    pub fn well_formed(&self) -> Result<(), RuleViolation> {
         let count = self.keys.len();
         if count == 0 || count > KEYS_MAX {
-            return Err(format!("it has {count} keys, and there must be 1 to {KEYS_MAX}"));
+            return Err(RuleViolation::KeyCount { found: count, most: KEYS_MAX });
         }
         if self.threshold == 0 || usize::from(self.threshold) > count {
-            return Err(format!("it asks for {} signatures of {count} keys", self.threshold));
+            return Err(RuleViolation::Threshold { threshold: self.threshold, keys: count });
         }
         Ok(())
     }

@@ -17,7 +17,7 @@
 //! Attack answered: a mirror that shows a client less than it, or another mirror, has shown it before.
 
 use crate::accept::{Accepted, ExpiredPolicy, HighestRecord, Refusal, Warning, accept};
-use crate::form::{self, Kind};
+use crate::form::{self, Kind, RuleViolation};
 use crate::keys::{KeyChain, KeysError, ReleaseId, SETS_MAX, SignedKeySet};
 use crate::record::{Record, RootFile, Validity, authenticate};
 use crate::revocation::{self, Revocation, Revoked};
@@ -48,7 +48,7 @@ impl Kind for TrustState {
     const WHAT: &'static str = "memory of a release";
     const BYTES_MAX: u64 = SETS_MAX * SignedKeySet::BYTES_MAX + 8 * 1024;
 
-    fn well_formed(&self) -> Result<(), String> {
+    fn well_formed(&self) -> Result<(), RuleViolation> {
         Ok(())
     }
 }

@@ -4,7 +4,8 @@
 use holdfast_crypto::{Digest, DigestKey, Domain};
 use holdfast_release::layout;
 use holdfast_release::mirror::{
-    Directory, Http, Mirror, MirrorError, MirrorFailure, MirrorState, Mirrors, Patience, Unavailable, parse,
+    BadContent, Directory, Http, Mirror, MirrorError, MirrorFailure, MirrorState, Mirrors, Patience,
+    Unavailable, parse,
 };
 use holdfast_sim::mirror::{HostileMirror, Misdeed};
 use holdfast_testing::{PATIENCE, eventually, eventually_some, free_port, noise};
@@ -82,7 +83,7 @@ impl Release {
         };
         let check = |bytes: Vec<u8>| match digest(&bytes) == wanted {
             true => Ok(bytes),
-            false => Err("its digest is another".to_owned()),
+            false => Err("its digest is another".into()),
         };
         mirrors.get_checked(&self.pack, part, BYTES_MAX, &check).map(|(bytes, _)| bytes)
     }
@@ -301,7 +302,10 @@ fn connections_are_kept() {
     for start in 0..20 {
         release.get(&mirrors, Some(start * 1000..start * 1000 + 70_000)).expect("a part");
         assert!(
-            mirrors.get_checked("keys/9", None, 10, &|_| Ok::<_, String>(())).expect_err("none").missing()
+            mirrors
+                .get_checked("keys/9", None, 10, &|_| Ok::<_, BadContent>(()))
+                .expect_err("none")
+                .missing()
         );
     }
     assert_eq!((server.requests(), server.connections()), (40, 1));
@@ -313,24 +317,24 @@ fn missing_files() {
     let release = release(100_000);
     let (empty, full) = (release.start(Misdeed::Denies), release.start(Misdeed::Honest));
     let both = mirrors(&[&empty, &full]);
-    let error = both.get_checked("keys/2", None, 100, &|_| Ok::<_, String>(())).expect_err("none has it");
+    let error = both.get_checked("keys/2", None, 100, &|_| Ok::<_, BadContent>(())).expect_err("none has it");
     assert!(error.missing() && error.missing_somewhere(), "{error}");
     assert!(error.to_string().contains(&empty.url()) && error.to_string().contains(&full.url()), "{error}");
     assert!(both.statuses().iter().all(|status| status.state == MirrorState::Good && status.failures == 0));
     assert!(matches!(MirrorError::from(error), MirrorError::Missing { .. }));
     let (_, from) =
-        both.get_checked(&release.pack, None, BYTES_MAX, &Ok::<_, String>).expect("the other has it");
+        both.get_checked(&release.pack, None, BYTES_MAX, &Ok::<_, BadContent>).expect("the other has it");
     assert_eq!(from, full.url());
     assert_eq!(both.statuses()[0].failures, 1);
     // With one that cannot be reached, it is not certain.
     let dead: Arc<dyn Mirror> = parse(&format!("http://127.0.0.1:{}/", free_port())).expect("a mirror");
     let empty: Arc<dyn Mirror> = parse(&empty.url()).expect("a mirror");
     let some = Mirrors::new(vec![dead, empty]).waiting_at_most(Duration::ZERO);
-    let error = some.get_checked("keys/2", None, 100, &|_| Ok::<_, String>(())).expect_err("none has it");
+    let error = some.get_checked("keys/2", None, 100, &|_| Ok::<_, BadContent>(())).expect_err("none has it");
     assert!(!error.missing() && error.missing_somewhere(), "{error}");
     assert!(matches!(MirrorError::from(error), MirrorError::Unreachable { .. }));
     let none = Mirrors::new(Vec::new());
-    let error = none.get_checked("root", None, 100, &|_| Ok::<_, String>(())).expect_err("there is none");
+    let error = none.get_checked("root", None, 100, &|_| Ok::<_, BadContent>(())).expect_err("there is none");
     assert!(!error.missing() && error.to_string().contains("there is no mirror"), "{error}");
 }
 
@@ -401,7 +405,7 @@ fn the_fastest_first() {
         let fast = Arc::new(Slow(Duration::from_millis(1), "fast"));
         let mirrors = Mirrors::new(vec![slow, fast]);
         for _ in 0..20 {
-            mirrors.get_checked(layout::ROOT, None, 10, &Ok::<_, String>).expect("given");
+            mirrors.get_checked(layout::ROOT, None, 10, &Ok::<_, BadContent>).expect("given");
         }
         let answers: Vec<u64> = mirrors.statuses().iter().map(|status| status.answers).collect();
         answers == [1, 19]
@@ -423,7 +427,7 @@ fn who_is_to_blame() {
         }
     }
     let fits = |wanted: u8| {
-        move |bytes: Vec<u8>| if bytes == [wanted] { Ok(()) } else { Err("something else".to_owned()) }
+        move |bytes: Vec<u8>| if bytes == [wanted] { Ok(()) } else { Err("something else".into()) }
     };
     let block = |number: u8| Digest([number; 32]);
     let mirrors = eventually_some("the second is the slower one", || {

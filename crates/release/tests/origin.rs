@@ -226,7 +226,7 @@ fn a_mirror_of_an_origin() {
     });
     let mut config = ServeConfig::new(folder.path().to_owned(), SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
     config.origin = Some(Arc::new(origin));
-    config.idle_s = 3600;
+    config.limits.idle_s = 3600;
     let server = Server::open(config).unwrap();
     let at = server.local_address();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();

@@ -62,7 +62,7 @@ impl Serving {
         let mut config =
             ServeConfig::new(folder.path().to_owned(), SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         // Nobody is shown out for being slow.
-        config.idle_s = 3600;
+        config.limits.idle_s = 3600;
         change(&mut config);
         let server = Server::open(config).expect("it listens");
         let address = server.local_address();
@@ -553,7 +553,7 @@ fn is_served(server: SocketAddr, client: SocketAddr) -> bool {
 #[test]
 fn the_idle_and_the_slow() {
     const IDLE: Duration = Duration::from_secs(1);
-    let serving = Serving::start_with(|config| config.idle_s = IDLE.as_secs());
+    let serving = Serving::start_with(|config| config.limits.idle_s = IDLE.as_secs());
     let mut idle = serving.connect();
     let mut slow = serving.connect();
     let mut unread = serving.connect();
@@ -592,7 +592,7 @@ fn the_idle_and_the_slow() {
 /// A thousand connections at once are served in bounded memory; one more than the most waits its turn.
 #[test]
 fn a_thousand_connections() {
-    let serving = Serving::start_with(|config| config.connections_max = 1000);
+    let serving = Serving::start_with(|config| config.limits.connections_max = 1000);
     let resident = || {
         let status = std::fs::read_to_string("/proc/self/status").expect("read");
         let line = status.lines().find(|line| line.starts_with("VmRSS")).expect("a line");
@@ -633,7 +633,7 @@ fn a_thousand_connections() {
 fn stopping() {
     for threads in [1, 3] {
         let mut serving = Serving::start_with(|config| {
-            (config.threads, config.stopping_max) = (threads, PATIENCE);
+            (config.limits.threads, config.limits.stopping_max) = (threads, PATIENCE);
         });
         let mut idle = serving.connect();
         let mut busy = serving.connect();
@@ -675,7 +675,7 @@ fn what_cannot_be_served() {
 /// The server is a mirror like any other to our own client.
 #[test]
 fn as_a_mirror() {
-    let serving = Serving::start_with(|config| config.threads = 2);
+    let serving = Serving::start_with(|config| config.limits.threads = 2);
     let mirror = parse(&format!("http://{}/", serving.address)).expect("a mirror");
     let whole = noise(1, PACK_BYTES);
     assert!(mirror.get(&pack(), None, PACK_BYTES as u64).expect("whole") == whole);

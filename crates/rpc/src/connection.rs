@@ -14,6 +14,7 @@ use crate::link::{ExchangeError, Keepalive, Link};
 use crate::quic::Quic;
 use crate::sockets::{OwnSockets, Sockets};
 use crate::tls;
+use backon::{BackoffBuilder, ExponentialBuilder};
 use bytes::Bytes;
 use holdfast_crypto::{Digest, KeyHolder, PublicKey, decode, encode};
 use holdfast_protocol::message::{
@@ -151,6 +152,17 @@ impl Default for ConnectionOptions {
             dead_after: Duration::from_secs(60),
             transport: Transport::default(),
         }
+    }
+}
+
+impl ConnectionOptions {
+    /// Pauses between attempts, without end.
+    fn pauses(&self) -> impl Iterator<Item = Duration> + use<> {
+        ExponentialBuilder::new()
+            .with_min_delay(self.pause_first)
+            .with_max_delay(self.pause_max)
+            .without_max_times()
+            .build()
     }
 }
 
@@ -559,7 +571,7 @@ impl Inner {
         let Ok(_room) = tokio::time::timeout_at(deadline, room).await else {
             return Err(RpcError::Deadline { maybe_sent: false });
         };
-        let mut pause = self.options.pause_first;
+        let mut pauses = self.options.pauses();
         loop {
             let link = self.link(lane, deadline).await?;
             let (answer, id) = match link.exchange(payload.clone(), deadline).await {
@@ -570,10 +582,12 @@ impl Inner {
             };
             match refusal(&answer)? {
                 // Nothing was taken: trying again later is harmless for any request.
-                Some(ServerError::Busy) if Instant::now() + pause < deadline => {
-                    tokio::time::sleep(jittered(pause)).await;
-                    pause = (pause * 2).min(self.options.pause_max);
-                }
+                Some(error @ ServerError::Busy) => match pauses.next() {
+                    Some(pause) if Instant::now() + pause < deadline => {
+                        tokio::time::sleep(jittered(pause)).await;
+                    }
+                    _ => return Err(error.into()),
+                },
                 Some(error) => return Err(error.into()),
                 None => return Ok((answer, id)),
             }
@@ -633,8 +647,7 @@ impl Inner {
     /// Tries the addresses in turn, with growing pauses, until a link is up or no caller waits any more.
     async fn dial_until_up(self: Arc<Self>, lane: Lane) {
         let state = &self.lanes[lane as usize];
-        let mut pause = self.options.pause_first;
-        loop {
+        for pause in self.options.pauses() {
             match self.dial_each().await {
                 Ok(greeted) => {
                     self.accept(lane, greeted);
@@ -646,7 +659,6 @@ impl Inner {
                 }
             }
             tokio::time::sleep(jittered(pause)).await;
-            pause = (pause * 2).min(self.options.pause_max);
             if state.waiting.load(Ordering::Acquire) == 0 {
                 break;
             }

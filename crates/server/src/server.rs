@@ -14,6 +14,7 @@ use crate::server_core::{Clock, CoreSettings, ServerCore};
 use crate::service::Driver;
 use crate::standby::StandbyThreads;
 use crate::witnessing::WitnessPoller;
+use backon::{BlockingRetryable, ConstantBuilder};
 use holdfast_components::{Plan, Program, Supervisor};
 use holdfast_crypto::{PublicKey, SigningKey};
 use holdfast_etcd::{Access, EtcdError, Gateway};
@@ -149,18 +150,17 @@ pub(crate) fn cluster_at(
     address: &str,
     patience: Duration,
 ) -> Result<Cluster, OpenError> {
-    let failed = |error: &dyn std::fmt::Display| OpenError::State(error.to_string());
     let start = Instant::now();
-    loop {
-        let gateway = Gateway::new(access, login).map_err(|error| failed(&error))?;
-        match Cluster::join(Box::new(gateway), &access.prefix, address.to_owned()) {
-            Err(error @ EtcdError::Away(_)) if start.elapsed() < patience => {
-                tracing::warn!(%error, "waiting for it");
-                std::thread::sleep(Duration::from_millis(500));
-            }
-            other => return other.map_err(|error| failed(&error)),
-        }
-    }
+    let join = || {
+        let gateway = Gateway::new(access, login).map_err(|error| (false, error.to_string()))?;
+        Cluster::join(Box::new(gateway), &access.prefix, address.to_owned())
+            .map_err(|error| (matches!(error, EtcdError::Away(_)), error.to_string()))
+    };
+    join.retry(ConstantBuilder::new().with_delay(Duration::from_millis(500)).without_max_times())
+        .when(|(is_away, _)| *is_away && start.elapsed() < patience)
+        .notify(|(_, why), _| tracing::warn!(error = %why, "waiting for it"))
+        .call()
+        .map_err(|(_, why)| OpenError::State(why))
 }
 
 /// Opens the data directory with what is in it, and its blocks wherever they are. An order elsewhere is left alone.
@@ -285,16 +285,9 @@ pub(crate) fn segment_bytes(free: Option<u64>) -> u32 {
 /// moment ago may still be ending.
 pub(crate) fn bound<T>(bind: impl Fn() -> std::io::Result<T>) -> std::io::Result<T> {
     let start = Instant::now();
-    loop {
-        match bind() {
-            Err(error)
-                if error.kind() == std::io::ErrorKind::AddrInUse && start.elapsed() < ADDRESS_PATIENCE =>
-            {
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            outcome => return outcome,
-        }
-    }
+    bind.retry(ConstantBuilder::new().with_delay(Duration::from_millis(20)).without_max_times())
+        .when(|error| error.kind() == std::io::ErrorKind::AddrInUse && start.elapsed() < ADDRESS_PATIENCE)
+        .call()
 }
 
 /// A UDP socket at the address and port of a listener. Clients do without, so a port that is taken ends nothing.

@@ -1,5 +1,6 @@
 //! The interface of a bucket, and its errors.
 
+use crate::credentials::CredentialsError;
 use std::io;
 use std::ops::Range;
 
@@ -121,6 +122,14 @@ pub enum BucketError {
         /// The store's error.
         why: String,
     },
+    /// There are no credentials to ask it with.
+    #[error("{bucket} cannot be asked: {why}")]
+    NoCredentials {
+        /// The bucket.
+        bucket: String,
+        /// Why there are none, and the way out.
+        why: CredentialsError,
+    },
     /// The credentials are not good for this.
     #[error(
         "{bucket} refuses: {why}. The credentials are from {from}; they need the rights to get, put, list and delete objects \
@@ -162,7 +171,13 @@ impl BucketError {
 
     /// Whether only an operator can help.
     pub fn needs_operator(&self) -> bool {
-        matches!(self, BucketError::NoBucket { .. } | BucketError::Denied { .. } | BucketError::Skew { .. })
+        matches!(
+            self,
+            BucketError::NoBucket { .. }
+                | BucketError::NoCredentials { .. }
+                | BucketError::Denied { .. }
+                | BucketError::Skew { .. }
+        )
     }
 }
 

@@ -134,15 +134,30 @@ fn sealed<T: BorshSerialize>(first: &[u8], value: &T) -> Vec<u8> {
     bytes
 }
 
-fn opened<T: BorshDeserialize>(first: &[u8], bytes: &[u8]) -> Result<T, String> {
-    let (rest, sum) = bytes.split_last_chunk::<32>().ok_or("it is too short")?;
+/// Why bytes are no catalogue, manifest or list.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(crate) enum DecodeError {
+    #[error("it is too short")]
+    Short,
+    #[error("it is something else, or of a newer version")]
+    Foreign,
+    #[error("its checksum does not fit")]
+    Checksum,
+    #[error("{0}")]
+    Encoding(String),
+    #[error("the parts of segment {0} do not make it up")]
+    Segment(u32),
+}
+
+fn opened<T: BorshDeserialize>(first: &[u8], bytes: &[u8]) -> Result<T, DecodeError> {
+    let (rest, sum) = bytes.split_last_chunk::<32>().ok_or(DecodeError::Short)?;
     if !rest.starts_with(first) {
-        return Err("it is something else, or of a newer version".to_owned());
+        return Err(DecodeError::Foreign);
     }
     if Sha256::digest(rest).as_slice() != sum {
-        return Err("its checksum does not fit".to_owned());
+        return Err(DecodeError::Checksum);
     }
-    T::try_from_slice(&rest[first.len()..]).map_err(|error| error.to_string())
+    T::try_from_slice(&rest[first.len()..]).map_err(|error| DecodeError::Encoding(error.to_string()))
 }
 
 impl Manifest {
@@ -151,14 +166,14 @@ impl Manifest {
         sealed(first, self)
     }
 
-    pub(crate) fn of_bytes(bytes: &[u8]) -> Result<Manifest, String> {
+    pub(crate) fn of_bytes(bytes: &[u8]) -> Result<Manifest, DecodeError> {
         let manifest: Manifest = match bytes.starts_with(MANIFEST_ONE) {
             true => opened::<ManifestV1>(MANIFEST_ONE, bytes)?.into(),
             false if bytes.starts_with(MANIFEST_TWO) => opened(MANIFEST_TWO, bytes)?,
             false => opened(MANIFEST, bytes)?,
         };
         match manifest.segments.iter().find(|entry| !entry.is_sound()) {
-            Some(entry) => Err(format!("the parts of segment {} do not make it up", entry.number)),
+            Some(entry) => Err(DecodeError::Segment(entry.number)),
             None => Ok(manifest),
         }
     }
@@ -398,8 +413,7 @@ mod tests {
         assert_eq!(Manifest::of_bytes(&punched.to_bytes()), Ok(punched));
         let mut unsound = manifest.clone();
         unsound.segments[1].length += 1;
-        let error = Manifest::of_bytes(&unsound.to_bytes()).unwrap_err();
-        assert!(error.contains("segment 4"), "{error}");
+        assert_eq!(Manifest::of_bytes(&unsound.to_bytes()), Err(DecodeError::Segment(4)));
         let one = bytes_of(include_str!("../tests/golden/manifest-1.hex"));
         let segments = vec![whole(3, 7, None), whole(4, 8, None)];
         assert_eq!(Manifest::of_bytes(&one), Ok(Manifest { segments, ..manifest }));

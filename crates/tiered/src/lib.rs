@@ -44,7 +44,7 @@ mod xml;
 
 pub use address::{AddressError, BucketAddress, Durability, Location};
 pub use bucket::{Bucket, BucketError, ListedObject, RequestCounts, RequestKind};
-pub use credentials::{Credentials, CredentialsError};
+pub use credentials::{CredentialChain, Credentials, CredentialsError};
 pub use s3::{S3, probe};
 pub use settings::{Settings, TieredError};
 pub use sign::{UnsignedRequest, sha256, signature_headers};

@@ -6,9 +6,10 @@
 
 use crate::address::{BucketAddress, Location};
 use crate::bucket::{Bucket, BucketError, ListedObject, RequestCounts, RequestKind};
-use crate::credentials::Credentials;
+use crate::credentials::{Credentials, CredentialsError};
 use crate::sign::{UnsignedRequest, encoded, sha256, signature_headers};
 use crate::xml::{self, Document};
+use backon::{BlockingRetryable, ExponentialBuilder};
 use holdfast_http_client::{Authorities, client};
 use parking_lot::Mutex;
 use std::ops::Range;
@@ -16,8 +17,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ureq::Agent;
 
-/// Pauses between attempts.
-const PAUSES_MS: [u64; 3] = [100, 400, 1500];
+/// Pauses between attempts: 0.1, 0.4 and 1.5 s.
+const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
+    .with_min_delay(Duration::from_millis(100))
+    .with_factor(4.0)
+    .with_max_delay(Duration::from_millis(1500))
+    .with_max_times(3);
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 /// How long a request may take that carries nothing.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -270,32 +275,25 @@ impl S3 {
 
     /// Asks until there is an answer, or no more attempt is worth it.
     fn send(&self, call: &S3Request<'_>) -> Result<HttpReply, BucketError> {
-        let mut pauses = PAUSES_MS.iter();
-        loop {
-            let outcome = self.attempt(call);
-            let was_away = match &outcome {
-                Err(BucketError::Away { .. }) => self.is_away.swap(true, Ordering::Relaxed),
-                _ => {
-                    self.is_away.store(false, Ordering::Relaxed);
-                    return outcome;
-                }
-            };
-            let is_first = pauses.len() == PAUSES_MS.len();
-            match pauses.next() {
-                Some(pause) if call.insists || !(was_away && is_first) => {
-                    std::thread::sleep(Duration::from_millis(*pause))
-                }
-                _ => return outcome,
-            }
-        }
+        let mut is_first = true;
+        let is_worth_another = |error: &BucketError| {
+            let is_away = matches!(error, BucketError::Away { .. });
+            let was_away = self.is_away.swap(is_away, Ordering::Relaxed);
+            let is_first = std::mem::take(&mut is_first);
+            is_away && (call.insists || !(was_away && is_first))
+        };
+        let reply = (|| self.attempt(call)).retry(PAUSES).when(is_worth_another).call()?;
+        self.is_away.store(false, Ordering::Relaxed);
+        Ok(reply)
     }
 
     fn attempt(&self, call: &S3Request<'_>) -> Result<HttpReply, BucketError> {
         let bucket = || self.address.place();
-        let credentials = Credentials::find().map_err(|error| BucketError::Denied {
-            bucket: bucket(),
-            why: error.to_string(),
-            from: "nowhere".to_owned(),
+        let credentials = Credentials::find().map_err(|why| match why {
+            CredentialsError::Unavailable { .. } => {
+                BucketError::Away { bucket: bucket(), why: why.to_string() }
+            }
+            why => BucketError::NoCredentials { bucket: bucket(), why },
         })?;
         let key = match call.object {
             "" => String::new(),
@@ -498,7 +496,7 @@ impl Bucket for S3 {
             let page = match xml::parse(&body) {
                 Ok(Document::ListBucketResult(page)) => page,
                 Ok(_) => return Err(self.failed(&call, "it answered with something else".to_owned())),
-                Err(why) => return Err(self.failed(&call, why)),
+                Err(why) => return Err(self.failed(&call, why.to_string())),
             };
             for one in page.contents {
                 if let Some(name) = one.key.strip_prefix(&self.address.prefix) {

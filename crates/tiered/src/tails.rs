@@ -9,6 +9,7 @@ use crate::names;
 use crate::settings::{Settings, TieredError};
 use crate::tail::{TAIL_HEADER_BYTES, TailHead};
 use crate::tiered::{Claim, Inner, LocalSegment, PartState, State, UnfinishedPart};
+use backon::{BlockingRetryable, ConstantBuilder};
 use holdfast_log::{Position, SEGMENT_HEADER_BYTES, segment_name};
 use std::time::{Duration, Instant};
 
@@ -117,15 +118,10 @@ fn late(inner: &Inner) -> BucketError {
 fn patiently(
     inner: &Inner,
     deadline: Instant,
-    mut attempt: impl FnMut() -> Result<(), TieredError>,
+    attempt: impl FnMut() -> Result<(), TieredError>,
 ) -> Result<(), TieredError> {
-    while let Err(error) = attempt() {
-        if !error.is_away() || Instant::now() >= deadline {
-            return Err(error);
-        }
-        std::thread::sleep(PAUSE.min(inner.settings.every));
-    }
-    Ok(())
+    let pauses = ConstantBuilder::new().with_delay(PAUSE.min(inner.settings.every)).without_max_times();
+    attempt.retry(pauses).when(|error| error.is_away() && Instant::now() < deadline).call()
 }
 
 /// What is to be done so that a segment is in the bucket up to somewhere.

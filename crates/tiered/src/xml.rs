@@ -74,13 +74,15 @@ pub(crate) struct Refusal {
     message: String,
 }
 
+/// A body that is no answer; in words, without control characters.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("its answer is not understood: {0}")]
+pub(crate) struct AnswerError(String);
+
 /// Reads an answer. One that was cut off, or that is something else, is none.
-///
-/// # Errors
-/// In words, without control characters.
-pub(crate) fn parse(body: &[u8]) -> Result<Document, String> {
+pub(crate) fn parse(body: &[u8]) -> Result<Document, AnswerError> {
     quick_xml::de::from_str(&String::from_utf8_lossy(body))
-        .map_err(|error| format!("its answer is not understood: {}", clean(&error.to_string())))
+        .map_err(|error| AnswerError(clean(&error.to_string())))
 }
 
 /// Code and message of a refusal, without control characters; empty if it has none.

@@ -2,6 +2,7 @@
 
 mod common;
 mod compaction;
+mod credentials;
 mod outlines;
 mod parts;
 mod punch;

@@ -5,8 +5,8 @@ use holdfast_tiered::simulated::{Delivery, Simulated};
 use holdfast_tiered::{Bucket, BucketAddress, BucketError, RequestKind, S3, probe};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The environment has no credentials here, so they are in a file that is found by it.
-fn with_credentials(test: &str) {
+/// Runs this test once more, in a process whose environment names a file with credentials.
+fn with_credentials() {
     if std::env::var("AWS_SHARED_CREDENTIALS_FILE").is_ok_and(|file| file.contains("holdfast-s3-test")) {
         return;
     }
@@ -14,14 +14,15 @@ fn with_credentials(test: &str) {
     let file = folder.path().join("credentials");
     std::fs::write(&file, "[team]\naws_access_key_id=holdfast\naws_secret_access_key=holdfastsecret\n")
         .unwrap();
-    let status = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture"])
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", std::thread::current().name().unwrap(), "--nocapture"])
         .env_remove("AWS_ACCESS_KEY_ID")
         .env("AWS_SHARED_CREDENTIALS_FILE", &file)
         .env("AWS_PROFILE", "team")
-        .status()
+        .output()
         .unwrap();
-    assert!(status.success());
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("1 passed"), "{said}{}", String::from_utf8_lossy(&output.stderr));
 }
 
 fn is_inside() -> bool {
@@ -41,7 +42,7 @@ fn served(bucket: &str) -> (Simulated, Server, S3) {
 /// there is told from what failed.
 #[test]
 fn objects_come_back() {
-    with_credentials("objects_come_back");
+    with_credentials();
     if !is_inside() {
         return;
     }
@@ -72,7 +73,7 @@ fn objects_come_back() {
 /// not there, and clocks that differ, are told as such.
 #[test]
 fn failures_are_distinguished() {
-    with_credentials("failures_are_told_apart");
+    with_credentials();
     if !is_inside() {
         return;
     }
@@ -105,7 +106,7 @@ fn failures_are_distinguished() {
 /// given up, one that a crash cut off is at the next start, and nobody else's; a store that knows no parts gets it in one piece.
 #[test]
 fn large_objects_go_in_parts() {
-    with_credentials("large_objects_go_in_parts");
+    with_credentials();
     if !is_inside() {
         return;
     }
@@ -139,7 +140,7 @@ fn large_objects_go_in_parts() {
 /// absent or too short is told, and leaves no upload; of a store that copies nothing that is noticed, and nothing has changed.
 #[test]
 fn ranges_are_copied() {
-    with_credentials("ranges_are_copied");
+    with_credentials();
     if !is_inside() {
         return;
     }

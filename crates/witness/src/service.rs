@@ -7,7 +7,7 @@ use crate::state::{CosignError, StateError, WitnessState};
 use holdfast_checkpoint::judge::{Refusal, authenticate};
 use holdfast_checkpoint::note::VerifierKey;
 use holdfast_checkpoint::submission::{BODY_BYTES_MAX, SIZE_TYPE};
-use holdfast_http_server::{HttpReply, HttpRequest, HttpServer, Method, StatusCode};
+use holdfast_http_server::{HttpReply, HttpRequest, HttpServer, Limits, Method, StatusCode};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -66,16 +66,13 @@ impl Service {
         logs: Vec<VerifierKey>,
         address: SocketAddr,
     ) -> Result<Service, ServiceError> {
-        let server = HttpServer::open(address, BODY_BYTES_MAX)
+        let server = HttpServer::open(address, Limits::SMALL)
             .map_err(|error| ServiceError::Listen { address, error })?;
         Ok(Service { witness: Witness { state, logs, paces: Mutex::default() }, server })
     }
 
     /// Where it listens.
-    ///
-    /// # Errors
-    /// The system's error.
-    pub fn local_address(&self) -> io::Result<SocketAddr> {
+    pub fn local_address(&self) -> SocketAddr {
         self.server.local_address()
     }
 
@@ -85,7 +82,7 @@ impl Service {
     /// [`ServiceError::System`].
     pub fn run(self, until: impl Future<Output = ()>) -> Result<(), ServiceError> {
         let Service { witness, server } = self;
-        Ok(server.run(move |request| witness.answer(&request), until)?)
+        Ok(server.run_plain(BODY_BYTES_MAX, move |request| witness.answer(&request), until)?)
     }
 }
 

@@ -168,7 +168,7 @@ impl Running {
         let state = state(folder);
         let key = state.verifier().clone();
         let service = Service::open(state, vec![log()], ([127, 0, 0, 1], 0).into()).expect("it listens");
-        let url = format!("http://{}", service.local_address().expect("an address"));
+        let url = format!("http://{}", service.local_address());
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let thread = std::thread::spawn(move || {
             service.run(async { drop(stopped.await) }).expect("it serves");

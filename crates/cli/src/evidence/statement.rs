@@ -4,6 +4,7 @@ use super::kept;
 use crate::args::StateSelector;
 use crate::control::{Client, Encoded, Request};
 use crate::exit::{Exit, Failure, Outcome};
+use crate::key_user::until_free;
 use crate::output::Format;
 use crate::paths::Directories;
 use crate::serving::processes;
@@ -19,12 +20,9 @@ use holdfast_protocol::signer::Signer;
 use serde::Serialize;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// How often the state is tried again while somebody holds it.
-const ATTEMPTS: u32 = 150;
-/// Pause between attempts.
-const PAUSE: Duration = Duration::from_millis(100);
+const ATTEMPTS: usize = 150;
 
 /// What is in every statement, for who gives it away.
 const NOTICE: &str = "It holds names, attributes and signatures, and the content of files small enough to lie in their \
@@ -129,19 +127,10 @@ fn of_state(
     state_dir: &Path,
     request: &impl Request<Any = MountRequest, Reply = Encoded<Floor>>,
 ) -> Outcome<Floor> {
-    let mut attempt = 0;
-    loop {
-        if let Some(process) = Client::connect(state_dir)? {
-            return process.call(request)?.decode();
-        }
-        match read(state_dir) {
-            Err(failure) if failure.code == Exit::InUse && attempt < ATTEMPTS => {
-                attempt += 1;
-                std::thread::sleep(PAUSE);
-            }
-            other => return other,
-        }
-    }
+    until_free(ATTEMPTS, || match Client::connect(state_dir)? {
+        Some(process) => process.call(request)?.decode(),
+        None => read(state_dir),
+    })
 }
 
 /// From the state of a key that is not in use.

@@ -7,16 +7,16 @@ mod source;
 mod target;
 mod walk;
 
-use crate::control::Client;
 use crate::exit::{Exit, Failure, Outcome};
-use crate::keys::{self, Key, started};
+use crate::key_user::KeyUser;
+use crate::keys::{self, Key};
 use crate::output::{Format, clean, progress};
 use crate::paths::{Directories, make_private};
 use crate::{limits, live};
 use args::Import;
 use engine::EngineTarget;
 use holdfast_client::files::OwnerMap;
-use holdfast_client::{Engine, EngineConfig, FileSystem, MountOptions};
+use holdfast_client::{Engine, FileSystem, MountOptions};
 use holdfast_daemon::mounts::requests::Status;
 use holdfast_fuse::mountpoint;
 use indicatif::HumanBytes;
@@ -35,9 +35,8 @@ use walk::{Report, Walk, Wishes};
 const DEADLINE: Duration = Duration::from_secs(60);
 /// Paths of each sort that are told to people.
 const PATHS_SHOWN: usize = 20;
-/// How often and after what pause it is tried again while another process begins or ends to use the key.
-const ATTEMPTS: u32 = 50;
-const PAUSE: Duration = Duration::from_millis(100);
+/// How often it is tried again while another process begins or ends to use the key.
+const ATTEMPTS: usize = 50;
 
 /// What is printed.
 #[derive(Serialize)]
@@ -126,37 +125,31 @@ fn into_file_system(
     let cache_dir = directories.cache_of(&to.address.file_system)?;
     make_private(&state_dir)?;
     make_private(&cache_dir)?;
-    let (mut key, mut processes) = (Some(key), None);
-    for attempt in 0.. {
-        // Only one process may sign with a key; if one does, the way leads through its mount.
-        if let Some(process) = Client::connect(&state_dir)? {
+    let user = KeyUser::find(&to.address, key, &state_dir, ATTEMPTS, |mut config| {
+        config.cache_bytes = holdfast_daemon::cache::size_given(directories)?;
+        config.cache_dir = Some(cache_dir.clone());
+        config.deadline = DEADLINE;
+        Ok(config)
+    })?;
+    match user {
+        KeyUser::Process(process) => {
             let status = process.call(&Status)?;
             let mount = status.mounts.iter().find(|mount| !mount.read_only).ok_or_else(|| {
                 Failure::new(Exit::InUse, "this key serves a read-only mount on this machine")
                     .hint("unmount it, or import with another device's key")
             })?;
             let path = to.path.iter().position(|byte| *byte != b'/').map_or(&[][..], |at| &to.path[at..]);
-            return into_directory(from, &mount.directory.join(OsStr::from_bytes(path)), wishes);
+            into_directory(from, &mount.directory.join(OsStr::from_bytes(path)), wishes)
         }
-        let processes = started(&mut key, &mut processes)?;
-        let mut config = EngineConfig::with_processes(to.address.clone(), processes, state_dir.clone());
-        config.cache_bytes = holdfast_daemon::cache::size_given(directories)?;
-        config.cache_dir = Some(cache_dir.clone());
-        config.deadline = DEADLINE;
-        match Engine::start(config).map_err(Failure::from) {
-            Err(failure) if failure.code == Exit::InUse && attempt < ATTEMPTS => std::thread::sleep(PAUSE),
-            Err(failure) => return Err(failure),
-            Ok(engine) => {
-                let report = into_engine(from, &to.path, &engine, &state_dir, wishes);
-                engine.stop();
-                return report.map_err(|mut failure| {
-                    failure.message = format!("{}: {}", String::from_utf8_lossy(&to.path), failure.message);
-                    failure
-                });
-            }
+        KeyUser::Engine(engine) => {
+            let report = into_engine(from, &to.path, &engine, &state_dir, wishes);
+            engine.stop();
+            report.map_err(|mut failure| {
+                failure.message = format!("{}: {}", String::from_utf8_lossy(&to.path), failure.message);
+                failure
+            })
         }
     }
-    Err(Failure::new(Exit::InUse, "another process uses this key"))
 }
 
 fn into_engine(

@@ -27,7 +27,7 @@ A directory of a live file system is published as one verified view of it has it
 files: the release refers to it, and the server keeps it for as long as the release is kept. Readers get it through \
 `holdfast release serve RELEASEDIR --origin URL --key KEY`, or `holdfast release pull` copies it.
 
-With --to s3://... the release goes into a bucket, which then serves it itself: only what it does not have is sent, and the record is replaced last, so readers see the release before or this one, also if publishing is stopped; run again, it goes on where it was. Credentials are taken from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or ~/.aws/credentials. A copy of the release stays in the cache directory, and is made again from the bucket if it is missing. Publish into one prefix from one machine at a time.
+With --to s3://... the release goes into a bucket, which then serves it itself: only what it does not have is sent, and the record is replaced last, so readers see the release before or this one, also if publishing is stopped; run again, it goes on where it was. Credentials are taken from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws/credentials, or a web identity (AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN), or the role of this container or machine. A copy of the release stays in the cache directory, and is made again from the bucket if it is missing. Publish into one prefix from one machine at a time.
 
 If not all signatures that are needed are made here, the release waits in a draft beside the release directory.")]
 pub struct Publish {

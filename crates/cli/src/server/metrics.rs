@@ -7,7 +7,7 @@ use crate::exit::{Exit, Failure, Outcome};
 use crate::logging;
 use crate::output::line;
 use holdfast_crypto::Digest;
-use holdfast_http_server::{HttpReply, HttpRequest, HttpServer, Method, PLAIN, StatusCode};
+use holdfast_http_server::{HttpReply, HttpRequest, HttpServer, Limits, Method, PLAIN, StatusCode};
 use holdfast_server::BucketStatus;
 use holdfast_server::control::{self, OrderStatus, Outcome as Report, Statistics, Task};
 use holdfast_server::witnessing::LogStatus;
@@ -28,11 +28,11 @@ pub fn run(arguments: &ServerMetrics) -> Outcome {
     logging::to_stderr();
     let address = super::resolve(listen)?;
     let failed = |error: std::io::Error| Failure::new(Exit::Unavailable, format!("{address}: {error}"));
-    let site = HttpServer::open(address, 0).map_err(failed)?;
-    let at = site.local_address().map_err(failed)?;
+    let site = HttpServer::open(address, Limits::SMALL).map_err(failed)?;
+    let at = site.local_address();
     let says = format!("figures of {} are at http://{at}/metrics", arguments.data.display());
     let data = arguments.data.clone();
-    site.run(move |request| answer(&data, &request), super::announced(says)).map_err(failed)
+    site.run_plain(0, move |request| answer(&data, &request), super::announced(says)).map_err(failed)
 }
 
 fn answer(data: &Path, request: &HttpRequest) -> HttpReply {

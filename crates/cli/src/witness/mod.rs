@@ -37,7 +37,7 @@ fn serve(arguments: &Witness, state: &Path) -> Outcome {
     let state = WitnessState::open(state)?;
     let name = state.verifier().name().to_owned();
     let service = Service::open(state, arguments.log.clone(), server::resolve(&arguments.listen)?)?;
-    let address = service.local_address().map_err(|error| Failure::new(Exit::System, error))?;
+    let address = service.local_address();
     let told = format!("{name} witnesses {} logs on {address}", arguments.log.len());
     Ok(service.run(server::announced(told))?)
 }

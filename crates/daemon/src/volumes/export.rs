@@ -4,6 +4,7 @@ use super::devices::{Nbd, Ublk};
 use super::media::loop_devices;
 use super::served::Served;
 use crate::watch::Watcher;
+use backon::{BlockingRetryable, ConstantBuilder};
 use holdfast_failure::{Exit, Failure, Outcome};
 use holdfast_fuse::device_file::Disk;
 use holdfast_fuse::mountpoint::{self, UnmountMode};
@@ -185,14 +186,11 @@ impl ExportedFile {
             end_loop_device(device, &self.file(), manner)?;
         }
         let start = Instant::now();
-        loop {
-            match self.session.unmount(manner) {
-                Ok(()) => break,
-                // A loop device lets go late, and so may whoever has just looked at it.
-                Err(MountError::Busy { .. }) if start.elapsed() < PATIENCE => std::thread::sleep(PAUSE),
-                Err(error) => return Err(error.into()),
-            }
-        }
+        // A loop device lets go late, and so may whoever has just looked at it.
+        (|| self.session.unmount(manner))
+            .retry(ConstantBuilder::new().with_delay(PAUSE).without_max_times())
+            .when(|error| matches!(error, MountError::Busy { .. }) && start.elapsed() < PATIENCE)
+            .call()?;
         self.watcher.unmounted(self.session.directory());
         if manner == UnmountMode::Gently {
             self.session.wait();

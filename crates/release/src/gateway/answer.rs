@@ -1,12 +1,12 @@
 //! From requests to answers.
 
 use super::address::{display_name, encoded, encoded_path, field, is_name, names};
-use super::body::ReplyBody;
 use super::page::{self, Preview};
 use super::search::search;
-use super::view::{BannerStyle, OpenFile, PathTarget, TreeSummary, View, ViewError};
+use super::view::{BannerStyle, OpenFile, PIECE_BYTES, PathTarget, TreeSummary, View, ViewError};
 use crate::serve::answer::matches_any;
 use crate::serve::range::{Range, wanted};
+use holdfast_http_server::ReplyBody;
 use hyper::body::Incoming;
 use hyper::header::{
     ACCEPT_RANGES, ALLOW, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_RANGE,
@@ -73,9 +73,9 @@ impl GatewayState {
     pub fn answer(&self, request: &PageRequest) -> Response<ReplyBody> {
         let mut answer = self.answer_with_body(request);
         if request.method == Method::HEAD {
-            let length = hyper::body::Body::size_hint(answer.body()).exact().unwrap_or(0);
+            let length = answer.body().length();
             answer.headers_mut().entry(CONTENT_LENGTH).or_insert(length.into());
-            *answer.body_mut() = ReplyBody::bytes("");
+            *answer.body_mut() = ReplyBody::nothing();
         }
         answer
     }
@@ -244,7 +244,7 @@ impl GatewayState {
             Err(view_error) => return self.troubled(&about, path, &view_error),
         };
         let etag = format!("\"{}\"", opened.tag);
-        let mut answer = Response::new(ReplyBody::bytes(""));
+        let mut answer = Response::new(ReplyBody::nothing());
         let headers = answer.headers_mut();
         insert(headers, ETAG, &etag);
         insert(headers, CONTENT_TYPE, kind.unwrap_or("application/octet-stream"));
@@ -284,7 +284,7 @@ impl GatewayState {
             }
         };
         answer.headers_mut().insert(CONTENT_LENGTH, (part.end - part.start).into());
-        *answer.body_mut() = ReplyBody::part(opened, part);
+        *answer.body_mut() = ReplyBody::pieces(opened, part, PIECE_BYTES);
         answer
     }
 }
@@ -353,7 +353,7 @@ fn disposition(how: &str, name: &[u8]) -> String {
 }
 
 fn redirect(to: &str) -> Response<ReplyBody> {
-    let mut answer = Response::new(ReplyBody::bytes(""));
+    let mut answer = Response::new(ReplyBody::nothing());
     *answer.status_mut() = StatusCode::SEE_OTHER;
     insert(answer.headers_mut(), LOCATION, to);
     guard(answer.headers_mut());

@@ -263,8 +263,8 @@ impl View for ReleaseView {
         let chain = chain.ok_or_else(|| cannot("its keys are not known"))?;
         let name = layout::record(record.sequence - 1);
         let check = |bytes: Vec<u8>| {
-            let file: RootFile = form::read(&bytes).map_err(|error| error.to_string())?;
-            authenticate(&chain, &file).map_err(|error| error.to_string())?;
+            let file: RootFile = form::read(&bytes)?;
+            authenticate(&chain, &file)?;
             Ok(file)
         };
         let had = self.release.mirrors().get_checked(&name, None, RootFile::BYTES_MAX, &check);

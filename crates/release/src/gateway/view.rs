@@ -1,5 +1,13 @@
 //! A tree as a gateway shows it.
 
+use bytes::Bytes;
+use holdfast_http_server::Pieces;
+use std::io;
+use std::ops::Range;
+
+/// Bytes of a file that are read at once.
+pub const PIECE_BYTES: u64 = 256 << 10;
+
 /// How a message is presented.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BannerStyle {
@@ -99,6 +107,21 @@ pub struct OpenFile {
     pub tag: String,
     /// The content of the file.
     pub content: Box<dyn Content>,
+}
+
+impl Pieces for OpenFile {
+    fn read(&self, range: Range<u64>) -> io::Result<Bytes> {
+        let length = (range.end - range.start) as usize;
+        let read = match self.content.read(range.start, length) {
+            Ok(bytes) if bytes.len() == length => Ok(bytes.into()),
+            Ok(_) => Err("the file has become shorter".to_owned()),
+            Err(view_error) => Err(view_error.why),
+        };
+        read.map_err(|why| {
+            tracing::warn!(why, "a file was cut short on its way");
+            io::Error::other(why)
+        })
+    }
 }
 
 /// What a path leads to.

@@ -35,10 +35,10 @@ pub fn parse(address: &str) -> Result<Arc<dyn Mirror>, AddressError> {
         return Ok(Arc::new(Directory::new(Path::new(address))));
     }
     if address.starts_with("https://") || address.starts_with("http://") {
-        return Ok(Arc::new(Http::new(address).map_err(|why| wrong(&why))?));
+        return Ok(Arc::new(Http::new(address)?));
     }
     if address.starts_with("s3://") {
-        return Ok(Arc::new(Http::of_bucket(address).map_err(|why| wrong(&why))?));
+        return Ok(Arc::new(Http::of_bucket(address)?));
     }
     Err(wrong(
         "a mirror is https://HOST/PATH/, http://HOST/PATH/, s3://BUCKET/PREFIX?endpoint=URL or an absolute /DIRECTORY",

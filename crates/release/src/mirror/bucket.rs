@@ -1,7 +1,7 @@
 //! Mirrors in a bucket that is named `s3://`. They differ from web servers: requests are signed if there are
 //! credentials, and refusals are understood. Where there are none it is asked like any web server.
 
-use super::{Fault, printable};
+use super::{AddressError, Fault, printable};
 use crate::layout;
 use holdfast_tiered::{
     BucketAddress, Credentials, CredentialsError, Durability, Location, UnsignedRequest, refusal_of, sha256,
@@ -29,11 +29,12 @@ impl BucketMirror {
     /// By an address.
     ///
     /// # Errors
-    /// It is no address of a bucket, or has options that only servers have; in words.
-    pub fn new(text: &str) -> Result<BucketMirror, String> {
-        let address: BucketAddress = text.parse().map_err(|error| format!("{error}"))?;
+    /// It is no address of a bucket, or has options that only servers have.
+    pub fn new(text: &str) -> Result<BucketMirror, AddressError> {
+        let wrong = |why: String| AddressError { address: text.to_owned(), why };
+        let address: BucketAddress = text.parse().map_err(|error| wrong(format!("{error}")))?;
         if address.durability != Durability::Local || address.cache_bytes.is_some() {
-            return Err("durability and cache are for the blocks of a server".to_owned());
+            return Err(wrong("durability and cache are for the blocks of a server".to_owned()));
         }
         Ok(BucketMirror { location: address.location(), region: address.signing_region(), address })
     }

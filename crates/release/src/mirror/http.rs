@@ -4,7 +4,8 @@ use super::bucket::BucketMirror;
 use super::names::CachingResolver;
 use super::pace::PaceConnector;
 use super::{
-    Fault, Mirror, MirrorError, OBJECTS, OBJECTS_ANSWER_BYTES_MAX, PATHS, PATHS_BYTES_MAX, is_name, printable,
+    AddressError, Fault, Mirror, MirrorError, OBJECTS, OBJECTS_ANSWER_BYTES_MAX, PATHS, PATHS_BYTES_MAX,
+    is_name, printable,
 };
 use crate::pack::FRAME_BYTES_MAX;
 use holdfast_crypto::Digest;
@@ -107,7 +108,7 @@ impl Http {
     ///
     /// # Errors
     /// What is wrong with the URL.
-    pub fn new(url: &str) -> Result<Http, String> {
+    pub fn new(url: &str) -> Result<Http, AddressError> {
         Http::with_patience(url, Patience::default())
     }
 
@@ -115,14 +116,15 @@ impl Http {
     ///
     /// # Errors
     /// What is wrong with the URL.
-    pub fn with_patience(url: &str, patience: Patience) -> Result<Http, String> {
+    pub fn with_patience(url: &str, patience: Patience) -> Result<Http, AddressError> {
+        let wrong = |why: &str| AddressError { address: url.to_owned(), why: why.to_owned() };
         if url.contains(['?', '#']) {
-            return Err("it must end with a path, without ? and #".to_owned());
+            return Err(wrong("it must end with a path, without ? and #"));
         }
-        let uri: Uri = url.parse().map_err(|error| format!("it is not a URL: {error}"))?;
-        let origin = Origin::of(&uri).ok_or("it has no host, or a port that is none")?;
+        let uri: Uri = url.parse().map_err(|error| wrong(&format!("it is not a URL: {error}")))?;
+        let origin = Origin::of(&uri).ok_or_else(|| wrong("it has no host, or a port that is none"))?;
         if uri.authority().map(Authority::as_str).is_some_and(|authority| authority.contains('@')) {
-            return Err("mirrors are public: a name or password cannot be given".to_owned());
+            return Err(wrong("mirrors are public: a name or password cannot be given"));
         }
         let mut url = url.to_owned();
         if !url.ends_with('/') {
@@ -158,7 +160,7 @@ impl Http {
     ///
     /// # Errors
     /// What is wrong with the address.
-    pub fn of_bucket(address: &str) -> Result<Http, String> {
+    pub fn of_bucket(address: &str) -> Result<Http, AddressError> {
         let bucket = BucketMirror::new(address)?;
         let http = Http::new(&bucket.url())?;
         Ok(Http { name: bucket.name(), bucket: Some(bucket), ..http })

@@ -13,7 +13,7 @@
 //! It makes no difference to what is believed in the end: every byte is checked, whoever sent it.
 
 use super::speed::Speed;
-use super::{AddressError, Mirror, MirrorError, OBJECTS, parse, printable};
+use super::{AddressError, BadContent, Mirror, MirrorError, OBJECTS, parse, printable};
 use crate::pack::Frame;
 use holdfast_crypto::Digest;
 use holdfast_protocol::message::AddressedBlock;
@@ -407,7 +407,7 @@ impl Mirrors {
         file: &str,
         range: Option<Range<u64>>,
         bytes_max: u64,
-        check: &dyn Fn(Vec<u8>) -> Result<T, String>,
+        check: &dyn Fn(Vec<u8>) -> Result<T, BadContent>,
     ) -> Result<(T, String), Unavailable> {
         let expected = range.as_ref().map_or(UNKNOWN_BYTES, |range| range.end.saturating_sub(range.start));
         let start = range.as_ref().map_or(0, |range| range.start);
@@ -427,7 +427,7 @@ impl Mirrors {
         file: &str,
         range: Range<u64>,
         expected: &Digest,
-        check: &dyn Fn(Vec<u8>) -> Result<T, String>,
+        check: &dyn Fn(Vec<u8>) -> Result<T, BadContent>,
     ) -> Result<(T, String), Unavailable> {
         let bytes_max = range.end.saturating_sub(range.start);
         let expected = u64::from_le_bytes(*expected.0.first_chunk().expect("32 bytes"));
@@ -453,7 +453,7 @@ impl Mirrors {
             }
             match rest.is_empty() && !frames.is_empty() {
                 true => Ok(frames),
-                false => Err("it sends something else than blocks".to_owned()),
+                false => Err("it sends something else than blocks".into()),
             }
         };
         let expected = (addresses.len() as u64) << 16;
@@ -468,7 +468,7 @@ impl Mirrors {
         part: &RequestKey,
         bytes: u64,
         ask: &MirrorRequest<'_>,
-        check: &dyn Fn(Vec<u8>) -> Result<T, String>,
+        check: &dyn Fn(Vec<u8>) -> Result<T, BadContent>,
         blame: Blame,
     ) -> Result<(T, String), Unavailable> {
         let end = Instant::now() + self.wait_max;
@@ -501,7 +501,7 @@ impl Mirrors {
         part: &RequestKey,
         bytes: u64,
         ask: &MirrorRequest<'_>,
-        check: &dyn Fn(Vec<u8>) -> Result<T, String>,
+        check: &dyn Fn(Vec<u8>) -> Result<T, BadContent>,
         blame: Blame,
     ) -> Result<(T, String), Unavailable> {
         let file = &part.file;
@@ -534,7 +534,8 @@ impl Mirrors {
                         }
                         return Ok((good, entry.name()));
                     }
-                    Err(why) => {
+                    Err(bad) => {
+                        let why = bad.to_string();
                         let known = format!("{file}: {why}");
                         match blame {
                             Blame::Certain => entry.discard(&known),

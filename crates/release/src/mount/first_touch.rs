@@ -5,7 +5,7 @@
 //!
 //! Fetching ahead is polite: a little at a time, and not while somebody waits for long.
 
-use crate::form::{self, Kind};
+use crate::form::{self, Kind, RuleViolation};
 use crate::open::Release;
 use crate::tree::{Tree, components};
 use borsh::{BorshDeserialize, BorshSerialize};
@@ -58,14 +58,14 @@ impl Kind for FirstTouches {
     const WHAT: &'static str = "list of first touches";
     const BYTES_MAX: u64 = 2 * PATHS_BYTES_MAX as u64;
 
-    fn well_formed(&self) -> Result<(), String> {
+    fn well_formed(&self) -> Result<(), RuleViolation> {
         let bytes: usize = self.0.iter().map(|touch| touch.path.len()).sum();
         match self.0.len() <= TOUCHES_MAX
             && bytes <= PATHS_BYTES_MAX
             && self.0.iter().all(|touch| touch.bytes <= TOUCH_BYTES_MAX)
         {
             true => Ok(()),
-            false => Err("it has more than a list may have".to_owned()),
+            false => Err(RuleViolation::Rule("it has more than a list may have")),
         }
     }
 }

@@ -149,7 +149,7 @@ impl<'a> Fetcher<'a> {
             let length = range.end - range.start;
             let check = |bytes: Vec<u8>| match bytes.len() as u64 == length {
                 true => Ok(bytes),
-                false => Err(format!("it has other than {} bytes", wanted.bytes)),
+                false => Err(format!("it has other than {} bytes", wanted.bytes).into()),
             };
             let (bytes, _) = self.mirrors.get_checked(&wanted.name, Some(range), length, &check)?;
             Ok(bytes)

@@ -109,11 +109,11 @@ pub fn older(
     let mut found = Vec::new();
     for sequence in (1..newest).rev().take(keep.saturating_sub(1)) {
         let check = |bytes: Vec<u8>| {
-            let file: RootFile = form::read(&bytes).map_err(|error| error.to_string())?;
-            authenticate(chain, &file).map_err(|error| error.to_string())?;
+            let file: RootFile = form::read(&bytes)?;
+            authenticate(chain, &file)?;
             match file.record.value.sequence == sequence {
                 true => Ok(file),
-                false => Err(format!("it is record {}", file.record.value.sequence)),
+                false => Err(format!("it is record {}", file.record.value.sequence).into()),
             }
         };
         match mirrors.get_checked(&layout::record(sequence), None, RootFile::BYTES_MAX, &check) {

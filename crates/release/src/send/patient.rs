@@ -1,15 +1,17 @@
 //! Asking a bucket that may be away for a while.
 
 use super::{Progress, SendError};
+use backon::{BlockingRetryable, ExponentialBuilder};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// How long a bucket may be away before it is given up.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// The first pause; each next one is twice as long.
-const PAUSE_MIN: Duration = Duration::from_millis(500);
-/// The longest pause.
-const PAUSE_MAX: Duration = Duration::from_secs(15);
+/// Pauses between attempts, each twice as long as the one before, of 15 s at most.
+const PAUSES: ExponentialBuilder = ExponentialBuilder::new()
+    .with_min_delay(Duration::from_millis(500))
+    .with_max_delay(Duration::from_secs(15))
+    .without_max_times();
 
 /// The progress of a transfer, and who receives it.
 pub struct Steps<'a> {
@@ -44,25 +46,21 @@ impl Steps<'_> {
     /// [`SendError`]: it is away, refuses, or somebody wants to stop.
     pub fn ask<T, E: Into<SendError>>(&self, ask: impl Fn() -> Result<T, E>) -> Result<T, SendError> {
         let since = Instant::now();
-        let mut pause = PAUSE_MIN;
-        loop {
+        let attempt = || {
             self.step()?;
-            match ask().map_err(E::into) {
-                Err(error @ SendError::Away { .. }) => {
-                    if !self.is_away.swap(true, Relaxed) {
-                        tracing::warn!("{error}; it is asked again");
-                    }
-                    if since.elapsed() > PATIENCE {
-                        return Err(error);
-                    }
-                    std::thread::sleep(pause);
-                    pause = (pause * 2).min(PAUSE_MAX);
-                }
-                other => {
-                    self.is_away.store(false, Relaxed);
-                    return other;
-                }
+            ask().map_err(E::into)
+        };
+        let is_worth_another = |error: &SendError| {
+            let is_away = matches!(error, SendError::Away { .. });
+            if is_away && !self.is_away.swap(true, Relaxed) {
+                tracing::warn!("{error}; it is asked again");
             }
+            is_away && since.elapsed() <= PATIENCE
+        };
+        let outcome = attempt.retry(PAUSES).when(is_worth_another).call();
+        if !matches!(outcome, Err(SendError::Away { .. } | SendError::Stopped)) {
+            self.is_away.store(false, Relaxed);
         }
+        outcome
     }
 }

@@ -1,6 +1,5 @@
 //! From requests to answers.
 
-use super::body::ReplyBody;
 use super::files::{Files, ReadError, Wait};
 use super::names::{Lifetime, is_digest, lifetime};
 use super::objects::{ObjectLocation, Objects};
@@ -10,17 +9,18 @@ use crate::mirror::{OBJECTS, OBJECTS_ANSWER_BYTES_MAX, OBJECTS_MAX, PATHS, PATHS
 use crate::origin::{Origin, OriginError};
 use bytes::Bytes;
 use holdfast_crypto::Digest;
-use hyper::body::{Body, Incoming};
+use holdfast_http_server::{ReplyBody, read_body};
+use hyper::body::Incoming;
 use hyper::header::{
-    ACCEPT_RANGES, ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CACHE_CONTROL, CONNECTION, CONTENT_LENGTH,
-    CONTENT_RANGE, CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH, IF_RANGE, RANGE,
+    ACCEPT_RANGES, ACCESS_CONTROL_ALLOW_ORIGIN, ALLOW, CACHE_CONTROL, CONTENT_LENGTH, CONTENT_RANGE,
+    CONTENT_TYPE, ETAG, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH, IF_RANGE, RANGE,
     X_CONTENT_TYPE_OPTIONS,
 };
 use hyper::service::Service;
 use hyper::{Method, Request, Response, StatusCode};
 use parking_lot::Mutex;
 use std::convert::Infallible;
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -44,31 +44,22 @@ pub struct ServeState {
     pub files: Files,
     /// The blocks of the release.
     pub objects: Objects,
-    /// A permit for each connection that may still come.
-    pub connections: Arc<Semaphore>,
     /// The origin, for data that lies in no pack.
     pub origin: Option<Arc<Origin>>,
     /// A permit for each request to it that may still be made.
     pub origin_places: Semaphore,
-    /// When fewer than this are left, connections are closed after each answer, so that others get a turn.
-    pub connections_scarce: usize,
 }
 
 /// Answers the requests of one connection.
 pub struct RequestHandler {
     site: Arc<ServeState>,
     peer: SocketAddr,
-    activity: Arc<super::connection::Activity>,
 }
 
 impl RequestHandler {
     /// A handler for a connection from `peer`.
-    pub fn new(
-        site: Arc<ServeState>,
-        peer: SocketAddr,
-        activity: Arc<super::connection::Activity>,
-    ) -> RequestHandler {
-        RequestHandler { site, peer, activity }
+    pub fn new(site: Arc<ServeState>, peer: SocketAddr) -> RequestHandler {
+        RequestHandler { site, peer }
     }
 }
 
@@ -100,34 +91,26 @@ impl Service<Request<Incoming>> for RequestHandler {
     type Future = Answering;
 
     fn call(&self, request: Request<Incoming>) -> Answering {
-        self.activity.request();
-        let crowded = self.site.connections.available_permits() < self.site.connections_scarce;
-        let finish = move |mut answer: Response<ReplyBody>| {
-            if crowded {
-                answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-            }
-            answer
-        };
         let file_request = FileRequest::new(self.peer, &request);
         if file_request.name == PATHS && *file_request.method == Method::POST {
             let (site, peer) = (self.site.clone(), self.peer);
-            return Answering::Later(Box::pin(async move { finish(site.paths(peer, request).await) }));
+            return Answering::Later(Box::pin(site.paths(peer, request)));
         }
         if file_request.name == OBJECTS && *file_request.method == Method::POST {
             let (site, peer) = (self.site.clone(), self.peer);
-            return Answering::Later(Box::pin(async move { finish(site.several(peer, request).await) }));
+            return Answering::Later(Box::pin(site.several(peer, request)));
         }
         if !matches!(*file_request.method, Method::GET | Method::HEAD) {
-            return Answering::Now(Some(finish(file_request.log(not_allowed("GET, HEAD")))));
+            return Answering::Now(Some(file_request.log(not_allowed("GET, HEAD"))));
         }
         let Some(wanted) = RequestTarget::of(file_request.name) else {
             let answer =
                 if matches!(file_request.name, PATHS | OBJECTS) { not_allowed("POST") } else { not_found() };
-            return Answering::Now(Some(finish(file_request.log(answer))));
+            return Answering::Now(Some(file_request.log(answer)));
         };
         match self.site.find(&wanted, Wait::No) {
             Err(ReadError::WouldWait) | Ok(Some(ObjectLocation::AtOrigin)) => {}
-            found => return Answering::Now(Some(finish(file_request.log(file_request.answer(found))))),
+            found => return Answering::Now(Some(file_request.log(file_request.answer(found)))),
         }
         let (site, peer) = (self.site.clone(), self.peer);
         Answering::Later(Box::pin(async move {
@@ -141,7 +124,7 @@ impl Service<Request<Incoming>> for RequestHandler {
             if let (Ok(Some(ObjectLocation::AtOrigin)), Some(RequestTarget::Object(address))) =
                 (&found, wanted)
             {
-                return finish(file_request.log(match site.at_origin(vec![address]).await {
+                return file_request.log(match site.at_origin(vec![address]).await {
                     Ok(mut frames) => {
                         match frames.pop().flatten().map(|frame| FilePart::of_frame(&address, frame)) {
                             Some(Ok(part)) => file_request.part(&part),
@@ -149,9 +132,9 @@ impl Service<Request<Incoming>> for RequestHandler {
                         }
                     }
                     Err(answer) => answer,
-                }));
+                });
             }
-            finish(file_request.log(file_request.answer(found)))
+            file_request.log(file_request.answer(found))
         }))
     }
 }
@@ -191,7 +174,7 @@ impl ServeState {
         let log = |answer: Response<ReplyBody>| {
             FileRequest { peer, method: &head.method, headers: &head.headers, name: OBJECTS }.log(answer)
         };
-        let Some(body) = read(&mut body, OBJECTS_MAX * 32).await else {
+        let Ok(body) = read_body(&mut body, OBJECTS_MAX * 32).await else {
             return log(plain(StatusCode::PAYLOAD_TOO_LARGE, "Too many blocks for one request.\n"));
         };
         let (addresses, rest) = body.as_chunks::<32>();
@@ -262,7 +245,7 @@ impl ServeState {
         let log = |answer: Response<ReplyBody>| {
             FileRequest { peer, method: &head.method, headers: &head.headers, name: PATHS }.log(answer)
         };
-        let Some(paths) = read(&mut body, PATHS_BYTES_MAX).await else {
+        let Ok(paths) = read_body(&mut body, PATHS_BYTES_MAX).await else {
             return log(plain(StatusCode::PAYLOAD_TOO_LARGE, "Too many paths for one request.\n"));
         };
         let find = move |paths: &Bytes, wait| {
@@ -293,22 +276,6 @@ impl ServeState {
             Err(trouble) => failed(PATHS, trouble),
         })
     }
-}
-
-/// The body of a request; `None` if it is longer than `bytes_max`, or does not come.
-async fn read(body: &mut Incoming, bytes_max: usize) -> Option<Bytes> {
-    if body.size_hint().lower() > bytes_max as u64 {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    while let Some(frame) = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await {
-        let Ok(piece) = frame.ok()?.into_data() else { continue };
-        if bytes.len() + piece.len() > bytes_max {
-            return None;
-        }
-        bytes.extend_from_slice(&piece);
-    }
-    Some(bytes.into())
 }
 
 /// A request for a file or a block.

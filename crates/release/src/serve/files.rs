@@ -3,6 +3,7 @@
 use super::names::{Lifetime, lifetime};
 use crate::folder::Folder;
 use bytes::Bytes;
+use holdfast_http_server::Pieces;
 use hyper::header::HeaderValue;
 use lru::LruCache;
 use parking_lot::Mutex;
@@ -179,6 +180,23 @@ impl ServedFile {
             }
         }
         Ok(bytes.into())
+    }
+}
+
+impl Pieces for ServedFile {
+    fn read_now(&self, range: Range<u64>) -> Option<io::Result<Bytes>> {
+        match ServedFile::read(self, range, Wait::No) {
+            Ok(bytes) => Some(Ok(bytes)),
+            Err(ReadError::Failed(error)) => Some(Err(error)),
+            Err(ReadError::WouldWait) => None,
+        }
+    }
+
+    fn read(&self, range: Range<u64>) -> io::Result<Bytes> {
+        ServedFile::read(self, range, Wait::Yes).map_err(|error| match error {
+            ReadError::Failed(error) => error,
+            ReadError::WouldWait => io::ErrorKind::WouldBlock.into(),
+        })
     }
 }
 

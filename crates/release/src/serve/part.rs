@@ -1,11 +1,11 @@
 //! A part of a file that can be sent: all of it, or a block in it.
 
-use super::body::ReplyBody;
-use super::files::{Content, ServedFile};
+use super::files::{Content, PIECE_BYTES, ServedFile};
 use super::names::Lifetime;
 use crate::pack;
 use bytes::Bytes;
 use holdfast_crypto::Digest;
+use holdfast_http_server::ReplyBody;
 use hyper::header::HeaderValue;
 use std::io;
 use std::ops::Range;
@@ -52,6 +52,10 @@ impl FilePart {
 
     /// The bytes at `range`, which must lie within it.
     pub fn sent(&self, range: Range<u64>) -> ReplyBody {
-        ReplyBody::part(&self.found, self.range.start + range.start..self.range.start + range.end)
+        let range = self.range.start + range.start..self.range.start + range.end;
+        match &self.found.content {
+            Content::Memory(bytes) => ReplyBody::bytes(bytes.slice(range.start as usize..range.end as usize)),
+            Content::Open(_) => ReplyBody::pieces(self.found.clone(), range, PIECE_BYTES),
+        }
     }
 }

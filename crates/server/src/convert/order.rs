@@ -8,6 +8,7 @@ use crate::order::etcd::{Cluster, Shard};
 use crate::order::{Embedded, Notes, Order, OrderError};
 use crate::server::cluster_at;
 use crate::server_core::ServerCore;
+use backon::{BlockingRetryable, ConstantBuilder};
 use holdfast_crypto::Digest;
 use holdfast_etcd::Access;
 use holdfast_log::{LocalStorage, Storage, StorageFile, SyncSite};
@@ -167,16 +168,14 @@ fn into_etcd(cluster: &Cluster, one: &FileSystem, old: &Path) -> Result<(), Conv
 /// Becomes the active one, for which the lease of a call that was killed may have to run out.
 fn take_over(cluster: &Cluster, id: Digest) -> Result<Shard, ConvertError> {
     let start = Instant::now();
-    loop {
-        match cluster.take(id) {
-            Ok(Some(shard)) => return Ok(shard),
-            Err(OrderError::Away(_)) | Ok(None) if start.elapsed() <= PATIENCE => {
-                std::thread::sleep(Duration::from_millis(200));
-            }
-            Ok(None) => return Err(ConvertError::Place(format!("another server has {id} in etcd"))),
-            Err(error) => return Err(error.into()),
-        }
-    }
+    let take = || cluster.take(id).map_err(Some)?.ok_or(None);
+    take.retry(ConstantBuilder::new().with_delay(Duration::from_millis(200)).without_max_times())
+        .when(|error| matches!(error, None | Some(OrderError::Away(_))) && start.elapsed() <= PATIENCE)
+        .call()
+        .map_err(|error| match error {
+            None => ConvertError::Place(format!("another server has {id} in etcd")),
+            Some(error) => error.into(),
+        })
 }
 
 /// Copies an order, in place of what an earlier call put there, and compares.

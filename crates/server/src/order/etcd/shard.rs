@@ -6,6 +6,7 @@ use super::files::Files;
 use super::head::{Head, TRANSACTION_BYTES, joined, parts};
 use super::{Lease, Namespace, now_ms, random};
 use crate::order::{ActiveStatus, Notes, Order, OrderError};
+use backon::{BlockingRetryable, ConstantBuilder};
 use holdfast_crypto::{Digest, decode, encode};
 use holdfast_etcd::{Compare, EtcdError, Get, Keys, Pair, Revision, Step, Transaction};
 use holdfast_log::Storage;
@@ -317,16 +318,13 @@ impl Inner {
     /// Reads, again where there is no answer.
     pub(super) fn ask(&self, get: &Get) -> Result<Vec<Pair>, OrderError> {
         let start = Instant::now();
-        loop {
-            match self.space.kv.get(get) {
-                Err(EtcdError::Away(_))
-                    if start.elapsed() < PATIENCE && self.active_status() != ActiveStatus::Lost =>
-                {
-                    std::thread::sleep(PAUSE);
-                }
-                other => return Ok(other?),
-            }
-        }
+        let is_worth_another = |error: &EtcdError| {
+            matches!(error, EtcdError::Away(_))
+                && start.elapsed() < PATIENCE
+                && self.active_status() != ActiveStatus::Lost
+        };
+        let pauses = ConstantBuilder::new().with_delay(PAUSE).without_max_times();
+        Ok((|| self.space.kv.get(get)).retry(pauses).when(is_worth_another).call()?)
     }
 
     fn read(&self, head: Head) -> Result<RecoveredOrdering, OrderError> {

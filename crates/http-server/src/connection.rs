@@ -16,14 +16,14 @@ const BYTES_PER_S_MIN: u64 = 1 << 10;
 
 /// The progress of a connection. Reading does not count, so that sending a request byte by byte is no progress.
 #[derive(Debug, Default)]
-pub struct Activity {
+pub(crate) struct Activity {
     requests: AtomicU64,
     written: AtomicU64,
 }
 
 impl Activity {
     /// Counts a request that has come whole.
-    pub fn request(&self) {
+    pub(crate) fn request(&self) {
         self.requests.fetch_add(1, Relaxed);
     }
 
@@ -34,14 +34,14 @@ impl Activity {
 
 /// Looks now and then whether a connection is worth keeping.
 #[derive(Debug, Default)]
-pub struct Watch {
+pub(crate) struct Watch {
     requests: u64,
     written: u64,
 }
 
 impl Watch {
     /// Whether, since it was last asked `seconds` ago, there was a request, or an answer was taken fast enough.
-    pub fn still_active(&mut self, activity: &Activity, seconds: u64) -> bool {
+    pub(crate) fn still_active(&mut self, activity: &Activity, seconds: u64) -> bool {
         let (requests, written) = (activity.requests.load(Relaxed), activity.written.load(Relaxed));
         let active = requests > self.requests || written - self.written >= seconds * BYTES_PER_S_MIN;
         (self.requests, self.written) = (requests, written);
@@ -50,14 +50,14 @@ impl Watch {
 }
 
 /// A TCP connection, as hyper wants it.
-pub struct Stream {
+pub(crate) struct Stream {
     inner: TcpStream,
     activity: Arc<Activity>,
 }
 
 impl Stream {
     /// `activity` is kept up to date.
-    pub fn new(inner: TcpStream, activity: Arc<Activity>) -> Stream {
+    pub(crate) fn new(inner: TcpStream, activity: Arc<Activity>) -> Stream {
         Stream { inner, activity }
     }
 }

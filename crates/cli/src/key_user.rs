@@ -1,0 +1,56 @@
+//! Whoever signs with a device's key: the process that serves mounts of it, or an engine that is started here for one command.
+//! Only one process may at a time; one that begins or ends is waited for.
+
+use crate::control::Client;
+use crate::exit::{Exit, Failure, Outcome};
+use crate::keys::{Key, started};
+use backon::{BlockingRetryable, ConstantBuilder};
+use holdfast_client::{Engine, EngineConfig};
+use holdfast_rpc::Address;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Pauses between attempts.
+const PAUSES: ConstantBuilder = ConstantBuilder::new().with_delay(Duration::from_millis(100));
+
+/// Who signs with a key.
+pub enum KeyUser {
+    /// A process that serves mounts.
+    Process(Client),
+    /// An engine of this process, to be stopped in the end.
+    Engine(Arc<Engine>),
+}
+
+impl KeyUser {
+    /// The process that uses a key's state, or an engine that is `configured` and started for it.
+    ///
+    /// # Errors
+    /// Another process still uses the key after so many attempts, or the engine does not start.
+    pub fn find(
+        address: &Address,
+        key: Key,
+        state_dir: &Path,
+        attempts: usize,
+        configured: impl Fn(EngineConfig) -> Outcome<EngineConfig>,
+    ) -> Outcome<KeyUser> {
+        let (mut key, mut processes) = (Some(key), None);
+        until_free(attempts, || {
+            if let Some(process) = Client::connect(state_dir)? {
+                return Ok(KeyUser::Process(process));
+            }
+            let processes = started(&mut key, &mut processes)?;
+            let config = EngineConfig::with_processes(address.clone(), processes, state_dir.to_owned());
+            Ok(KeyUser::Engine(Engine::start(configured(config)?)?))
+        })
+    }
+}
+
+/// Tries again, so often, while another process uses what is wanted.
+///
+/// # Errors
+/// Those of the last attempt.
+pub fn until_free<T>(attempts: usize, attempt: impl FnMut() -> Outcome<T>) -> Outcome<T> {
+    let is_in_use = |failure: &Failure| failure.code == Exit::InUse;
+    attempt.retry(PAUSES.with_max_times(attempts)).when(is_in_use).call()
+}
