@@ -5,7 +5,7 @@
 //! server answered with a wrong *order* (`Frozen`: nothing is believed any more). An honest crash or a lost
 //! connection is never reported as an integrity failure, and altered bytes are never reported as absence.
 
-use holdfast_content::Handle;
+use holdfast_content::{Handle, PrincipalId};
 use holdfast_crypto::Digest;
 use holdfast_protocol::message::ServerError;
 use holdfast_rpc::RpcError;
@@ -151,6 +151,11 @@ impl From<&RpcError> for FsError {
 }
 
 impl FsError {
+    /// What belongs to somebody else is not this device's to write.
+    pub(crate) fn not_writable(owner: PrincipalId) -> FsError {
+        FsError::Access(format!("this device may not write what belongs to {owner}"))
+    }
+
     /// A local I/O failure while doing `what`.
     pub fn local(what: impl std::fmt::Display, error: &std::io::Error) -> FsError {
         if error.kind() == std::io::ErrorKind::StorageFull {

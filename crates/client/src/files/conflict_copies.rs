@@ -9,12 +9,13 @@
 //! Invariants: at most [`CONFLICT_COPIES_MAX`] versions a principal, the oldest goes first; names sort by time. What a
 //! record says is the word of whoever overwrote the version, as all attributes are their writer's.
 
-use super::backend::{Changes, View};
 use super::program_rules::inherit;
 use super::space::seek_in;
 use super::state::{content_digest, content_roots};
 use super::{FileSystem, SeekTo, ino_of};
+use crate::backend::ReadSet;
 use crate::error::FsError;
+use crate::tree::{Changes, View};
 use borsh::{BorshDeserialize, BorshSerialize};
 use holdfast_content::{
     Content, DeviceId, Entry, GroupId, Handle, Inode, InodeKind, PrincipalId, UserId, file,
@@ -212,7 +213,7 @@ impl FileSystem {
     /// [`FsError::Unreachable`], [`FsError::Integrity`], [`FsError::Frozen`].
     pub fn conflict_copies(&self) -> Result<Vec<ConflictCopy>, FsError> {
         self.run(|| {
-            let view = self.backend.fetch()?;
+            let view = self.backend.fetch(ReadSet::default())?;
             let mut found = Vec::new();
             for principal in view.principals() {
                 list(&*view, principal, &mut found)?;
@@ -231,13 +232,13 @@ impl FileSystem {
         self.run(|| {
             let ConflictCopyId(handle) = id.parse()?;
             let inode = match self.backend.latest().inode(handle) {
-                Err(FsError::NotFound) => self.backend.fetch_of(&[handle])?.inode(handle)?,
+                Err(FsError::NotFound) => self.backend.fetch(ReadSet::of(&[handle]))?.inode(handle)?,
                 other => other?,
             };
             let record = record_of(&inode).ok_or(FsError::NotFound)?;
             let failed = |error| {
                 let path = String::from_utf8_lossy(&record.path).into_owned();
-                self.backend.content_error(handle, path, &inode, error)
+                self.engine.content_error(handle, path, &inode, error)
             };
             let source = self.backend.source();
             let _pin = self.backend.pin(content_roots(&inode));

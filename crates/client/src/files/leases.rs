@@ -14,9 +14,9 @@
 //! Two answers could be overtaken by a recall: one that is read but not sent yet (the gate is for that, and the stamp),
 //! and one that the kernel has but the program has not woken up to ([`WAKING`]).
 
-use super::backend::LeasedView;
 use super::views::FetchedView;
 use super::{Attributes, Caller, FileSystem, Ino};
+use crate::backend::LeasedView;
 use crate::error::FsError;
 use holdfast_content::Handle;
 use lru::LruCache;
@@ -216,7 +216,7 @@ impl FileSystem {
         let Ok(entries) = self.backend.latest().entries(directory, Some(name), LOOK_AHEAD) else {
             return;
         };
-        entries.iter().for_each(|(_, entry)| self.backend.want_lease_ahead(entry.handle));
+        entries.iter().for_each(|(_, entry)| self.engine.want_lease_ahead(entry.handle));
     }
 
     /// For how long the kernel may keep the answer to a LOOKUP.

@@ -1,6 +1,5 @@
 //! Looking at files: lookup, forget, getattr, readlink, access, statfs.
 
-use super::backend::View;
 use super::leases::LeaseBasis;
 use super::nodes::NodeState;
 use super::past::is_folder;
@@ -11,6 +10,7 @@ use super::{
     own_attributes,
 };
 use crate::error::FsError;
+use crate::tree::View;
 use holdfast_content::{Content, DeviceId, Entry, Handle, Inode, InodeKind, NAME_BYTES_MAX};
 use std::sync::Arc;
 
@@ -372,7 +372,7 @@ impl FileSystem {
         let unit = space.f_frsize.max(1);
         let in_blocks = |count: u64| (u128::from(count) * u128::from(unit) / 4096) as u64;
         let (mut blocks, mut blocks_free) = (in_blocks(space.f_blocks), in_blocks(space.f_bavail));
-        if let Some(usage) = self.backend.quota()
+        if let Some(usage) = self.engine.quota()
             && let Some(limit) = usage.limit
         {
             blocks = limit / 4096;

@@ -6,9 +6,9 @@
 //! kernel does not say which program asks: both are done by requests to the mount's control socket. New files and
 //! directories begin with their directory's rules.
 
-use super::backend::View;
 use super::{Caller, FileSystem, Ino, OpenFlags, OpenReply};
 use crate::error::FsError;
+use crate::tree::View;
 use holdfast_content::{ATTRIBUTE_BYTES_MAX, Inode, InodeKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -11,11 +11,11 @@
 //!
 //! Everything here is guarded by the node's state lock and waits for nothing but the local disk.
 
-use super::backend::Guard;
 use super::conflict_copies::ConflictCopyId;
+use super::edit::OrderedResult;
 use super::overlay::{Overlay, Piece};
-use super::plan::OrderedResult;
 use super::spool::{Header, Record, SavedInode, Spool, SpoolDirectory};
+use crate::backend::Guard;
 use crate::error::FsError;
 use holdfast_content::{Content, DeviceId, Extents, FILE_BYTES_MAX, Inode};
 use holdfast_crypto::{Digest, DigestKey};

@@ -4,9 +4,10 @@ use super::journal::WriteGuard;
 use super::record::{EntryChange, InodeChange, JournalInode, Record};
 use super::{Shared, now_ns};
 use crate::error::FsError;
-use crate::files::backend::{Changes, MakeContent, Names, View};
-use crate::tree::laid_over;
-use holdfast_content::{BlockSink, Content, Entry, Handle, Inode, InodeKind, PrincipalId, directory};
+use crate::tree::{Changes, MakeContent, Names, View, laid_over};
+use holdfast_content::{
+    BlockSink, Content, DeviceId, Entry, Handle, Inode, InodeKind, PrincipalId, UserId, directory,
+};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -330,7 +331,7 @@ impl LocalTransaction {
     fn allowed(&self, principal: PrincipalId) -> Result<(), FsError> {
         match self.view.may_write(principal) {
             true => Ok(()),
-            false => Err(FsError::Access(format!("this device may not write what belongs to {principal}"))),
+            false => Err(FsError::not_writable(principal)),
         }
     }
 
@@ -345,6 +346,14 @@ impl LocalTransaction {
 }
 
 impl Changes for LocalTransaction {
+    fn me(&self) -> DeviceId {
+        self.shared.inner.me().0
+    }
+
+    fn user(&self) -> UserId {
+        self.shared.inner.me().1
+    }
+
     fn inode(&mut self, handle: Handle) -> Result<Arc<Inode>, FsError> {
         let inode = match self.inodes.get(&handle) {
             Some(staged) => staged.clone(),
@@ -393,7 +402,7 @@ impl Changes for LocalTransaction {
         Ok(laid_over(stored, complete, changed, limit))
     }
 
-    fn may_write(&mut self, principal: PrincipalId) -> bool {
+    fn may_write(&self, principal: PrincipalId) -> bool {
         self.view.may_write(principal)
     }
 
@@ -406,7 +415,7 @@ impl Changes for LocalTransaction {
 
     fn set_inode(&mut self, handle: Handle, mut inode: Inode) -> Result<(), FsError> {
         self.allowed(handle.principal)?;
-        inode.writer = self.shared.inner.device();
+        inode.writer = self.me();
         inode.check().map_err(|why| FsError::Invalid(why.to_string()))?;
         self.stage(handle, Some(Arc::new(inode)))
     }
@@ -421,7 +430,7 @@ impl Changes for LocalTransaction {
         directory: Handle,
         name: &[u8],
         entry: Option<Entry>,
-        now_ns: i64,
+        time_ns: i64,
     ) -> Result<(), FsError> {
         self.allowed(directory.principal)?;
         directory::check_name(name).map_err(|error| FsError::Invalid(error.to_string()))?;
@@ -437,7 +446,7 @@ impl Changes for LocalTransaction {
             };
             self.seen_entries.insert(key, seen);
         }
-        self.names.entry(directory).or_default().insert(name.to_vec(), (entry, now_ns));
+        self.names.entry(directory).or_default().insert(name.to_vec(), (entry, time_ns));
         Ok(())
     }
 

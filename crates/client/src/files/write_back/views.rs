@@ -1,9 +1,10 @@
 //! Views, block sources and sinks through which files read and write what is in the journal.
 
-use super::super::backend::{Guard, Names, Upload, View};
 use super::gather::HeldBlocks;
 use super::journal::{Journal, WriteGuard};
+use crate::backend::{Guard, Upload};
 use crate::error::FsError;
+use crate::tree::{Names, View};
 use holdfast_content::{
     Block, BlockKind, BlockSink, BlockSource, Content, Entry, Handle, Inode, PrincipalId, Reference,
     SourceError,
