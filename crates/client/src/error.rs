@@ -99,6 +99,10 @@ pub enum FsError {
     /// The file was deleted while it was open; proven by the present view.
     #[error("the file was deleted meanwhile")]
     Stale,
+    /// The path that led here may lead elsewhere by now: whoever asked is to look it up once more, and ask again. A kernel
+    /// does so by itself, once.
+    #[error("what the path leads to has changed; look it up once more")]
+    LookAgain,
     /// The server gave wrong data for this file.
     #[error("{0}")]
     Integrity(Arc<IntegrityReport>),

@@ -203,7 +203,12 @@ impl FileSystem {
         }
         self.tokens.forget_token(caller.thread);
         let basis = LeaseBasis { stamp, directory, found: Some(entry.handle) };
-        Some((self.show(&*fetched.view, parent, name, entry), basis))
+        match self.show(&*fetched.view, parent, name, entry) {
+            Ok(shown) => Some((Ok(shown?), basis)),
+            // What the view refers to is gone.
+            Err(FsError::Stale) => None,
+            Err(error) => Some((Err(error), basis)),
+        }
     }
 
     /// A LOOKUP has to be answered by an operation: if a program goes through a directory, leases of the next files

@@ -49,7 +49,7 @@ pub use leases::{Forget, LeaseBasis, NAMES_LIVE, NameLife};
 pub use locks::Lock;
 pub use owners::{OwnerMap, UnmappedOwner};
 pub use past::{FOLDER, PastEntry, PastFile, PastVersion, time_name};
-pub use program_rules::{OpenAdmission, OpenAttempt, ProgramGuard, RULES};
+pub use program_rules::{OpenAdmission, OpenAttempt, OpenDecision, ProgramGuard, RULES};
 pub use salvage::{SalvageReport, SalvagedFile};
 pub use space::seek_in;
 pub use state::allocated;
