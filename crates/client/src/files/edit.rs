@@ -2,16 +2,13 @@
 
 use super::{FileSystem, known_handle};
 use crate::error::FsError;
-use crate::tree::{Changes, Edit, View};
+use crate::tree::{Changes, Edit, OrderedResult, View};
 use holdfast_content::{Entry, Handle, Inode, InodeKind};
 use parking_lot::Mutex;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// Most names a file may have.
 pub const LINKS_MAX: u32 = 65_000;
-
-/// Tells what an edit made, once it is in the order: also when nobody has waited for the answer.
-pub type OrderedResult<T> = Arc<OnceLock<T>>;
 
 struct ClosureEdit<T, F> {
     run: F,

@@ -13,6 +13,7 @@
 
 mod compose;
 mod conflict_copies;
+mod conflict_copy_id;
 mod data;
 mod directory;
 mod edit;

@@ -5,14 +5,14 @@
 //! sent, and it is gone with its last descriptor or with this process.
 
 use super::compose::PublishReason;
-use super::edit::{OrderedResult, writable_directory};
+use super::edit::writable_directory;
 use super::nodes::Node;
 use super::program_rules::RULES;
 use super::state::{NameStatus, Publication, PublishEffect, content_roots};
 use super::{Attributes, Caller, FileSystem, Ino, OpenFlags, OpenReply, ino_of, now_ns};
 use crate::error::FsError;
 use crate::interrupt;
-use crate::tree::View;
+use crate::tree::{OrderedResult, View};
 use holdfast_content::{Entry, Handle, Inode, InodeKind};
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Publishing a file's changes: content is stored first, then one edit puts it into the inode.
 
 use super::compose::{ComposeError, PublishReason, append, compose, cut_appendix};
-use super::conflict_copies::{ConflictCopyId, Overwrite, keep_conflict_copy};
-use super::edit::OrderedResult;
+use super::conflict_copies::{Overwrite, keep_conflict_copy};
+use super::conflict_copy_id::ConflictCopyId;
 use super::lookup::stale;
 use super::nodes::{Node, NodeState, Pages};
 use super::state::{
@@ -13,7 +13,7 @@ use crate::backend::{Guard, ReadSet, UploadKind};
 use crate::error::FsError;
 use crate::interrupt;
 use crate::store::{WriteTarget, account};
-use crate::tree::Changes;
+use crate::tree::{Changes, OrderedResult};
 use holdfast_content::{Content, FILE_BYTES_MAX, Handle, Inode};
 use holdfast_crypto::Digest;
 use parking_lot::MutexGuard;

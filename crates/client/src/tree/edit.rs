@@ -6,7 +6,7 @@ use crate::error::FsError;
 use holdfast_content::{
     BlockSink, BlockSource, Content, ContentError, DeviceId, Entry, Handle, Inode, PrincipalId, UserId,
 };
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// One change of a program, as a plan that can run on any state of the tree, as often as needed. Many share one signed
 /// operation, and all are planned again on a newer view when the server has ordered something else before.
@@ -31,6 +31,9 @@ impl<F: FnMut(&mut dyn Changes) -> Result<(), FsError> + Send> Edit for F {
         self(changes)
     }
 }
+
+/// Tells what an edit made, once it is in the order: also when nobody has waited for the answer.
+pub type OrderedResult<T> = Arc<OnceLock<T>>;
 
 /// Makes content from blocks, putting new ones into a sink.
 pub type MakeContent<'a> = &'a dyn Fn(&dyn BlockSource, &mut dyn BlockSink) -> Result<Content, ContentError>;

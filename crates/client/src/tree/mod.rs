@@ -25,7 +25,7 @@ mod view;
 
 pub use allocate::{Allocator, Range};
 pub use base::{Base, Entries, InodeLocation, ReadError, TableCache, directory_of, laid_over};
-pub use edit::{Changes, Edit, MakeContent};
+pub use edit::{Changes, Edit, MakeContent, OrderedResult};
 pub use layer::{Explain, PlanSink};
 pub use membership::MembershipChanges;
 pub use plan::Plan;

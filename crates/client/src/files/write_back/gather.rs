@@ -20,8 +20,9 @@
 //! - what was answered from here is in the journal, which outlives this process; `fsync` waits for the server.
 
 use super::journal::WriteGuard;
-use super::overlay::LocalTransaction;
-use super::views::FixedView;
+use super::local::LocalTransaction;
+use super::record::SMALL_MAX;
+use super::views::{FixedView, HeldBlocks};
 use super::{LocalOutcome, Shared};
 use crate::backend::{Guard, ReadSet, Upload, UploadKind};
 use crate::error::FsError;
@@ -29,17 +30,15 @@ use crate::interrupt::{self, Woken};
 use crate::store::WriteTarget;
 use crate::tree::{Edit, View};
 use holdfast_content::{Block, BlockSink, Content, Handle, Reference};
-use holdfast_crypto::{Digest, DigestKey};
+use holdfast_crypto::DigestKey;
 use parking_lot::{Mutex, MutexGuard};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// For how long files must still be held exclusively for an edit to be made here: it is to be sent before that ends.
 const MARGIN: Duration = Duration::from_secs(2);
-/// Content of more bytes goes to the server while it is written.
-pub(super) const SMALL_MAX: usize = 1 << 20;
 /// Most things changed here that wait to be sent; whoever changes more waits for the server.
 const CHANGES_WAITING_MAX: usize = 4000;
 /// How many edits in a row make this client ask to hold files exclusively. The number doubles, up to [`STREAK_MAX`], each
@@ -117,32 +116,6 @@ pub(super) struct PendingData {
     pub(super) held: Arc<HeldBlocks>,
     /// Whether a call has waited for the server in vain, so that the next ones wait less.
     silent: AtomicBool,
-}
-
-/// Blocks of sinks that do not know yet where they go: whoever writes a file reads back what he has made of it. Each with
-/// how many sinks hold it.
-#[derive(Default)]
-pub(super) struct HeldBlocks(Mutex<HashMap<Digest, (Arc<Block>, usize)>>);
-
-impl HeldBlocks {
-    fn hold(&self, block: &Arc<Block>) {
-        self.0.lock().entry(block.reference().address).or_insert_with(|| (block.clone(), 0)).1 += 1;
-    }
-
-    fn release(&self, address: &Digest) {
-        let mut held = self.0.lock();
-        if let Some((_, holders)) = held.get_mut(address) {
-            *holders -= 1;
-            if *holders == 0 {
-                held.remove(address);
-            }
-        }
-    }
-
-    /// One of these blocks, if it is still held.
-    pub(super) fn get(&self, address: &Digest) -> Option<Arc<Block>> {
-        self.0.lock().get(address).map(|(block, _)| block.clone())
-    }
 }
 
 /// Counts an operation that only looks, while this lives.

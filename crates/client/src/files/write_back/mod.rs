@@ -22,6 +22,7 @@ mod backend;
 mod damage;
 mod gather;
 mod journal;
+mod local;
 mod overlay;
 mod record;
 mod replay;

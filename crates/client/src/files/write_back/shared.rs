@@ -1,7 +1,7 @@
 //! Plans and journals edits, gets fresh views and numbers from the server, and notes whether it is away.
 
 use super::journal::NumberRange;
-use super::overlay::{LiveView, LocalTransaction};
+use super::local::{LiveView, LocalTransaction};
 use super::sender::NumberReservation;
 use super::views::{JournalSink, LayeredSource};
 use super::{
