@@ -2,7 +2,6 @@
 //! edits, blocks, locks. [`Upstream`] is the rest, which is the engine's whether or not a write-back stands before it.
 //! Tests put an in-memory file system in the engine's place.
 
-use crate::engine::Notice;
 use crate::error::FsError;
 use crate::store::account::Account;
 use crate::store::{ReadAheadFile, TransferMode, WriteTarget};
@@ -214,13 +213,8 @@ pub trait Upstream: Backend {
         Ok(())
     }
 
-    /// Every offence of the server noticed since the start.
-    fn notices(&self) -> Vec<Notice> {
-        Vec::new()
-    }
-
-    /// Why programs are held up, beside what [`Upstream::notices`] say, a line each.
-    fn hindrances(&self) -> Vec<String> {
+    /// Every offence of the server noticed since the start, and what else holds programs up; a line each, for people.
+    fn troubles(&self) -> Vec<String> {
         Vec::new()
     }
 

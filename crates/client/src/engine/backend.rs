@@ -1,6 +1,6 @@
 //! The engine as files see it ([`crate::backend`]).
 
-use super::{Engine, LockTarget, Notice, PastState, Pin, Snapshot};
+use super::{Engine, LockTarget, PastState, Pin, Snapshot};
 use crate::backend::{Backend, Guard, LeasedView, LookHook, ReadSet, Upload, UploadKind, Upstream};
 use crate::error::FsError;
 use crate::store::account::Account;
@@ -101,20 +101,20 @@ impl Upstream for Engine {
         Engine::may_change(self)
     }
 
-    fn notices(&self) -> Vec<Notice> {
-        Engine::notices(self)
-    }
-
-    fn hindrances(&self) -> Vec<String> {
-        let (excluded, stale, paused) = (
-            "STOPPED: this device was removed from the file system, or its key was replaced",
-            "STALE: no head that is new enough is vouched for by witnesses",
-            "PAUSED: a peer that was met is silent (`holdfast evidence peers`)",
-        );
-        let is_stale = self.head().is_some_and(|head| head.is_stale);
-        let is_paused = self.peers().is_some_and(|peers| peers.is_paused);
-        let all = [(self.is_excluded(), excluded), (is_stale, stale), (is_paused, paused)];
-        all.into_iter().filter(|(is_so, _)| *is_so).map(|(_, line)| line.to_owned()).collect()
+    fn troubles(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self.notices().iter().map(|told| format!("ALARM: {told}")).collect();
+        if self.is_excluded() {
+            lines.push(
+                "STOPPED: this device was removed from the file system, or its key was replaced".to_owned(),
+            );
+        }
+        if self.head().is_some_and(|head| head.is_stale) {
+            lines.push("STALE: no head that is new enough is vouched for by witnesses".to_owned());
+        }
+        if self.peers().is_some_and(|peers| peers.is_paused) {
+            lines.push("PAUSED: a peer that was met is silent (`holdfast evidence peers`)".to_owned());
+        }
+        lines
     }
 
     fn past_states(&self) -> Result<Arc<Vec<PastState>>, FsError> {

@@ -225,9 +225,7 @@ impl FileSystem {
 
     /// A text for people on the server: alarms with what to do, or that there are none.
     pub fn status_text(&self) -> String {
-        let mut lines: Vec<String> =
-            self.engine.notices().iter().map(|told| format!("ALARM: {told}")).collect();
-        lines.extend(self.engine.hindrances());
+        let mut lines = self.engine.troubles();
         lines.extend(self.shared_memory_refusals());
         if lines.is_empty() {
             lines.push("working; everything seen so far was as its writers made it".to_owned());
